@@ -147,7 +147,8 @@ fn warnings(max_retries: u32, item: Duration, run: Duration, window: Option<Dura
     let mut warnings = Vec::new();
     if max_retries > MANY_RETRIES {
         warnings.push(format!(
-            "{max_retries} retries are more than {MANY_RETRIES}: an item that still fails by then seldom succeeds, and you learn of it late"
+            "{max_retries} retries are more than {MANY_RETRIES}: an item that still fails by then seldom succeeds, and \
+             you learn of it late"
         ));
     }
     let Some(window) = window else { return warnings };
@@ -156,7 +157,8 @@ fn warnings(max_retries: u32, item: Duration, run: Duration, window: Option<Dura
         warnings.push(format!("an item may take {}, but the window ends after {end}", text::duration(item)));
     } else if run > window {
         warnings.push(format!(
-            "one after the other the items may take {}, but the window ends after {end}; in a store, waiting items do not hold up others",
+            "one after the other the items may take {}, but the window ends after {end}; in a store, waiting items do \
+             not hold up others",
             text::duration(run)
         ));
     }

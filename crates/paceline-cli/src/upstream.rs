@@ -3,10 +3,11 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
+use hyper_util::client::proxy::matcher::Matcher;
 use paceline_config::{Config, Environment, KeySource, Overrides, Proxy, Upstream};
 use paceline_core::Dimension;
 use paceline_http::{Sender, SenderConfig};
@@ -26,14 +27,17 @@ pub(crate) fn limits_answers(upstream: &Upstream) -> bool {
     upstream.dialect.reserves_answers() && quotas.into_iter().any(|quota| OF_ANSWERS.contains(&quota.dimension))
 }
 
-/// Warns, once, of a request that sets no bound on its answer while a limit counts answers.
-pub(crate) fn warn_of_unbounded() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
+/// Warns, once, of a request that sets no bound on its answer while a limit counts answers. `is_unbounded` parses the request, so
+/// it is asked until then only.
+pub(crate) fn warn_of_unbounded(is_unbounded: impl FnOnce() -> bool) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if !WARNED.load(Ordering::Relaxed) && is_unbounded() && !WARNED.swap(true, Ordering::Relaxed) {
         tracing::warn!(
-            "a configured limit counts the tokens of answers, but requests set no bound on them: each call reserves the average of the answers so far, and longer answers may exceed the limit; to keep it exactly, set a bound such as max_tokens in each request"
+            "a configured limit counts the tokens of answers, but requests set no bound on them: each call reserves the \
+             average of the answers so far, and longer answers may exceed the limit; to keep it exactly, set a bound \
+             such as max_tokens in each request"
         );
-    });
+    }
 }
 
 /// The upstream in force.
@@ -83,7 +87,8 @@ pub(crate) fn bound_by_files(upstream: &mut Upstream, each: u64) {
     };
     upstream.pacer.concurrency = upstream.pacer.concurrency.at_most(room);
     tracing::warn!(
-        "at most {room} calls at once, because the system lets this process open few files: raise `ulimit -n` for more, or set --concurrency {room}"
+        "at most {room} calls at once, because the system lets this process open few files: raise `ulimit -n` for more, \
+         or set --concurrency {room}"
     );
 }
 
@@ -136,15 +141,25 @@ pub(crate) fn destination(upstream: &Upstream) -> String {
         Scope::Host => "the hosts of the input",
         _ => upstream.base_url.as_deref().unwrap_or_default(),
     };
-    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    let scheme =
-        if address.starts_with("https:") { ["https_proxy", "HTTPS_PROXY"] } else { ["http_proxy", "HTTP_PROXY"] };
-    let variable = scheme.into_iter().chain(["all_proxy", "ALL_PROXY"]).find(is_set).filter(|_| !is_loopback(address));
-    match (&upstream.access.proxy, variable) {
+    match (&upstream.access.proxy, proxy_of_environment(upstream)) {
         (Proxy::At(proxy), _) => format!("{address} through the proxy {}", hidden(proxy)),
-        (Proxy::Environment, Some(name)) => format!("{address} (the variable {name} sets a proxy)"),
+        (_, Some((name, _))) => format!("{address} (the variable {name} sets a proxy)"),
         _ => address.to_owned(),
     }
+}
+
+/// The proxy that the environment names for calls to the upstream: the variable, and what it says.
+pub(crate) fn proxy_of_environment(upstream: &Upstream) -> Option<(&'static str, String)> {
+    let address = upstream.base_url.as_deref().filter(|address| !is_loopback(address))?;
+    if upstream.access.proxy != Proxy::Environment {
+        return None;
+    }
+    // The one that the client asks, which knows NO_PROXY.
+    Matcher::from_system().intercept(&address.parse().ok()?)?;
+    let scheme =
+        if address.starts_with("https:") { ["HTTPS_PROXY", "https_proxy"] } else { ["HTTP_PROXY", "http_proxy"] };
+    let set = |name| Some((name, std::env::var(name).ok().filter(|value| !value.is_empty())?));
+    scheme.into_iter().chain(["ALL_PROXY", "all_proxy"]).find_map(set)
 }
 
 /// The same for a call of that scope, which may name its host.

@@ -4,6 +4,7 @@
 //! refusal belongs to a new epoch only if its call left after the last decrease, so fifty simultaneous refusals are
 //! one decrease.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::vec::Vec;
@@ -86,7 +87,8 @@ pub(crate) struct InFlight {
     /// The limit before the last decrease.
     before: u32,
     backing_off: bool,
-    history: VecDeque<u32>,
+    #[expect(clippy::box_collection, reason = "most scopes have none, and a scope is small")]
+    history: Option<Box<VecDeque<u32>>>,
 }
 
 impl InFlight {
@@ -105,7 +107,7 @@ impl InFlight {
             mark: 0,
             before: 0,
             backing_off: false,
-            history: VecDeque::new(),
+            history: None,
         })
     }
 
@@ -140,6 +142,11 @@ impl InFlight {
         self.limit
     }
 
+    /// Places that no call has.
+    pub(crate) const fn free(&self) -> u32 {
+        self.limit.saturating_sub(self.now)
+    }
+
     /// Call `number` succeeded: the limit grows by one per round trip.
     pub(crate) fn succeeded(&mut self, number: u64) {
         if number > self.mark {
@@ -162,10 +169,11 @@ impl InFlight {
         (self.before, self.limit) = (self.limit, halved);
         (self.mark, self.credit, self.backing_off) = (last, 0, true);
         self.decreases += 1;
-        if self.history.len() == HISTORY {
-            self.history.pop_front();
+        let history = self.history.get_or_insert_default();
+        if history.len() == HISTORY {
+            history.pop_front();
         }
-        self.history.push_back(halved);
+        history.push_back(halved);
         true
     }
 
@@ -177,7 +185,7 @@ impl InFlight {
             total_rate_limits: self.refusals,
             total_decreases: self.decreases,
             peak_active: self.peak,
-            limit_history: self.history.iter().copied().collect(),
+            limit_history: self.history.iter().flat_map(|history| history.iter().copied()).collect(),
             phase: self.phase(),
         }
     }

@@ -21,6 +21,7 @@ mod hold;
 mod millis;
 mod outcome;
 mod pacer;
+mod places;
 mod queue;
 mod quota;
 mod request;

@@ -20,6 +20,7 @@ use crate::flight::Flight;
 use crate::gate::Gate;
 use crate::hold::{Hold, RunningClock};
 use crate::outcome::{Class, Hint, LimitScope, Outcome};
+use crate::places::Answers;
 use crate::queue::Queue;
 use crate::quota::Quotas;
 use crate::rng::Rng;
@@ -57,6 +58,7 @@ pub(crate) struct Scope {
     learnt: AdaptiveRate,
     breaker: Breaker,
     spacing: Spacing,
+    answers: Answers,
     pace: Pace,
     /// The number of the newest call that left.
     last: u64,
@@ -83,6 +85,7 @@ impl Scope {
             learnt: AdaptiveRate::new(start(tier, config), config.retry.backoff.cap()),
             breaker: Breaker::new(config.breaker)?,
             spacing: Spacing::new(config)?,
+            answers: Answers::default(),
             pace: config.pace,
             last: 0,
             spent: Cost::zero(),
@@ -170,6 +173,7 @@ impl Scope {
         let probe = self.breaker.sent();
         self.in_flight.take();
         let in_flight = self.in_flight.now();
+        self.answers.sent(now, in_flight);
         let canary = self.gate.sent(now, self.last);
         self.announced.iter_mut().for_each(|limit| limit.sent(now, self.spent.get(&limit.dimension)));
         self.spent.add(cost);
@@ -274,6 +278,7 @@ impl Scope {
     /// A call succeeded: the pace is right, the server works. Returns whether that opened the gate.
     pub(crate) fn passed(&mut self, now: Instant, flight: &Flight, item: u64) -> (bool, Option<Change>) {
         self.in_flight.succeeded(flight.number);
+        self.answers.answered(now, now - flight.sent);
         self.hold.passed();
         if self.pace == Pace::Auto {
             self.learnt.succeeded(now, flight);
@@ -289,6 +294,7 @@ impl Scope {
     /// The server's answer says nothing about the pace.
     pub(crate) fn answered(&mut self, now: Instant, flight: &Flight, item: u64) -> Option<Change> {
         self.proves_nothing(flight);
+        self.answers.answered(now, now - flight.sent);
         self.breaker.answered(now, now - flight.sent, item, false, flight.probe)
     }
 
@@ -324,6 +330,11 @@ impl Scope {
         }
         let (cap, rate) = self.learnt.limits();
         (cap.map_or(configured, |cap| cap.min(configured)), Some(rate))
+    }
+
+    /// Whether its calls in flight are not answered.
+    pub(crate) fn is_silent(&self, now: Instant) -> bool {
+        self.in_flight.now() > 0 && self.answers.are_missing(now)
     }
 
     /// Whether everything is refused, so that one call will go first.
@@ -379,6 +390,11 @@ impl Scope {
             Admit::At { at, .. } => at,
             Admit::Now | Admit::OnRelease { .. } => now,
         }
+    }
+
+    /// Whether neither a hold nor the gate will end or change anything by itself.
+    pub(crate) fn is_open(&self) -> bool {
+        self.gate.is_open() && self.next_reopening().is_none()
     }
 
     /// Until when the gate is closed, if it is.

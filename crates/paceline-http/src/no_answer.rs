@@ -53,6 +53,11 @@ pub enum NoAnswer {
     /// [`reqwest::Response::error_for_status`] leaves it so.
     #[error("the server answered {0}")]
     Status(StatusCode),
+    /// The body of the request is a stream, which cannot be sent again. Nothing was sent.
+    #[error(
+        "the body of the request is a stream, which cannot be sent a second time; take a permit with Limiter::acquire"
+    )]
+    Streamed,
     /// The caller abandoned the call: it may have been executed and billed.
     #[error("given up")]
     GivenUp,
@@ -99,6 +104,7 @@ impl NoAnswer {
                 let (status, headers) = (status.as_u16(), &HeaderMap::new());
                 paceline_providers::read(provider, &Answer { status, headers, body: b"", path: "" }, now)
             }
+            Self::Streamed => Reading { unsent: true, ..Reading::new(Class::Invalid) },
             Self::GivenUp => Reading::new(Class::Abandoned),
         }
     }
@@ -137,7 +143,7 @@ impl NoAnswer {
 
     /// Whether no server received the call: it was not executed and is not billed.
     pub const fn is_unsent(&self) -> bool {
-        matches!(self, Self::Connect(_) | Self::Tls(_) | Self::Proxy(_))
+        matches!(self, Self::Connect(_) | Self::Tls(_) | Self::Proxy(_) | Self::Streamed)
     }
 }
 

@@ -74,8 +74,10 @@ impl fmt::Debug for SenderConfig {
 }
 
 /// A client builder for an address, with the proxy that the environment names (`HTTPS_PROXY` and the like). This machine's own
-/// addresses get none: a proxy cannot reach them, and calls to them stay on the machine.
+/// addresses get none: a proxy cannot reach them, and calls to them stay on the machine. TLS is that of `ring`, unless the
+/// process has installed another for `rustls`.
 pub fn client_to(address: &str) -> ClientBuilder {
+    install_tls();
     if is_loopback(address) { Client::builder().no_proxy() } else { Client::builder() }
 }
 
@@ -389,7 +391,8 @@ impl Exchange {
     }
 }
 
-/// Whether it is unknown if the call was executed. A call that was never sent was not; a whole answer shows it.
+/// Whether it is unknown if the call was executed. A call that was never sent was not; a whole answer of the server shows it,
+/// and one of a gateway that gave up on its server does not.
 fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading) -> bool {
     match answer {
         Err(
@@ -403,13 +406,24 @@ fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading) -> 
             | NoAnswer::GivenUp,
         ) => true,
         Err(_) => false,
-        Ok(answer) => is_cut_short(answer, reading),
+        Ok(answer) => is_cut_short(answer, reading) || (is_of_a_gateway(answer) && is_failure(reading.class)),
     }
 }
 
 /// Whether a usable answer was cut short on its way: its call was executed, and may be billed.
 fn is_cut_short(answer: &Response<Bytes>, reading: &Reading) -> bool {
     reading.class == Class::Transient && answer.status().is_success()
+}
+
+/// Whether the server behind a gateway may have got the call (RFC 9110, 15.6.3 and 15.6.5; 520 and 524 are Cloudflare's), or
+/// had no time left to answer it: 408 speaks of an incomplete request (15.5.9), and servers use it for any timeout of theirs.
+fn is_of_a_gateway(answer: &Response<Bytes>) -> bool {
+    matches!(answer.status().as_u16(), 408 | 502 | 504 | 520 | 524)
+}
+
+/// Whether the call failed, and was neither refused nor throttled.
+const fn is_failure(class: Class) -> bool {
+    matches!(class, Class::Transient | Class::Overloaded)
 }
 
 /// The answer of a call of that path, in the form that `paceline-providers` reads.

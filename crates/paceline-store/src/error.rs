@@ -26,7 +26,8 @@ pub enum JournalError {
     },
     /// The input is not the one that the job began with.
     #[error(
-        "the {what} of {} changed since this job began (was {was}, is {is}); restore the input, or use another output for the new one",
+        "the {what} of {} changed since this job began (was {was}, is {is}); restore the input, or use another output \
+         for the new one",
         path.display()
     )]
     InputChanged {
@@ -41,7 +42,8 @@ pub enum JournalError {
     },
     /// There are results, but no journal that says which items they belong to.
     #[error(
-        "{} exists, but its journal {} is missing, so that nothing tells which items are done; move the results away or use another output",
+        "{} exists, but its journal {} is missing, so that nothing tells which items are done; move the results away or \
+         use another output",
         output.display(), journal.display()
     )]
     OutputWithoutJournal {
@@ -58,7 +60,8 @@ pub enum JournalError {
     },
     /// The journal covers results that are gone.
     #[error(
-        "{} is missing, but its journal {} has recorded {covered} bytes of it; restore it, or delete the journal to start again",
+        "{} is missing, but its journal {} has recorded {covered} bytes of it; restore it, or delete the journal to \
+         start again",
         output.display(), journal.display()
     )]
     JournalWithoutOutput {
@@ -71,7 +74,8 @@ pub enum JournalError {
     },
     /// A file of results was removed, replaced or cut short while the job wrote it.
     #[error(
-        "{} was removed, replaced or cut short while this run wrote it, so results are missing; restore it, or start again",
+        "{} was removed, replaced or cut short while this run wrote it, so results are missing; restore it, or start \
+         again",
         output.display()
     )]
     OutputTaken {
@@ -80,7 +84,8 @@ pub enum JournalError {
     },
     /// The journal was removed or replaced while the job wrote it.
     #[error(
-        "the journal {} was removed or replaced while this run wrote it, so no run can continue this job; restore it, or start again",
+        "the journal {} was removed or replaced while this run wrote it, so no run can continue this job; restore it, \
+         or start again",
         journal.display()
     )]
     JournalTaken {
@@ -124,7 +129,8 @@ pub enum JournalError {
     },
     /// The input is not in the journal yet: its first load goes on, or was cut off.
     #[error(
-        "{} holds no job yet: a run still reads its input, or was interrupted while it did; then run the same command again",
+        "{} holds no job yet: a run still reads its input, or was interrupted while it did; then run the same command \
+         again",
         path.display()
     )]
     NotLoaded {

@@ -78,7 +78,7 @@ pub use item::{
 };
 pub use journal::{Journal, Opened, Options};
 pub use line::{CustomId, LineForm, ResultBody, ResultLine, encode_line};
-pub use line_file::LineFile;
+pub use line_file::{KnownResults, LineFile};
 pub use load::Loader;
 pub use lock::{RunLock, lock_file};
 pub use merge::{Conflict, Conflicts};

@@ -90,7 +90,8 @@ impl Ledger {
             let aside = self.path.with_extension(BAD);
             fs::rename(&self.path, &aside)?;
             tracing::warn!(
-                "cannot read how much was sent to this host with this key, so configured limits start from zero: {error}; the file is kept as {}",
+                "cannot read how much was sent to this host with this key, so configured limits start from zero: \
+                 {error}; the file is kept as {}",
                 aside.display()
             );
             Ok(Vec::new())

@@ -226,7 +226,8 @@ impl SharedAccount {
         match (&written, self.warned) {
             (Err(error), false) => {
                 tracing::warn!(
-                    "cannot save how much was sent, so other runs on this host and key may exceed the limits: {}: {error}",
+                    "cannot save how much was sent, so other runs on this host and key may exceed the limits: {}: \
+                     {error}",
                     self.files.display()
                 );
             }

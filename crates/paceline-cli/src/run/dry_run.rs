@@ -87,7 +87,8 @@ fn as_begun(args: &RunArgs, paths: &Paths, upstream: &Upstream, reader: &Reader)
         let allows = [(args.accept_changed_input, "--accept-changed-input"), (args.retry_failed, "--retry-failed")];
         return Err(match allows.into_iter().find(|(given, _)| *given) {
             Some((_, flag)) => Failure::refused(format!(
-                "{} is not the input that this job began with, and --dry-run does not compare inputs as {flag} does; leave --dry-run out: the run compares every line before its first call",
+                "{} is not the input that this job began with, and --dry-run does not compare inputs as {flag} does; \
+                 leave --dry-run out: the run compares every line before its first call",
                 input.name()
             )),
             None => load::refused(changed),

@@ -10,7 +10,8 @@ fn a_key_and_headers_are_sent_as_file_and_flags_say() {
     let server = Server::new(|_| Reply::ok());
     let job = Job::new(1);
     let file = format!(
-        "[upstream.mine]\nbase_url = '{}'\napi_key_env = 'MY_KEY'\nkey_header = 'X-API-Key'\nheaders = {{ X-Tenant = 'a', x-team = 'b' }}",
+        "[upstream.mine]\nbase_url = '{}'\napi_key_env = 'MY_KEY'\nkey_header = 'X-API-Key'\nheaders = {{ X-Tenant = \
+         'a', x-team = 'b' }}",
         server.url()
     );
     std::fs::write(job.path("paceline.toml"), file).expect("writable");

@@ -218,12 +218,14 @@ const PLACES: &[Case] = &[
     case(
         "results without a journal",
         |job| fs::write(job.path("out.jsonl"), "{}\n").expect("writable"),
-        "out.jsonl exists, but its journal out.journal is missing, so that nothing tells which items are done; move the results away or use another output; --overwrite deletes it and starts again",
+        "out.jsonl exists, but its journal out.journal is missing, so that nothing tells which items are done; move the \
+         results away or use another output; --overwrite deletes it and starts again",
     ),
     case(
         "a report without a journal",
         |job| fs::write(job.path("out.report.jsonl"), "{}\n").expect("writable"),
-        "out.report.jsonl exists, but its journal out.journal is missing, so that nothing tells which items are done; move the results away or use another output; --overwrite deletes it and starts again",
+        "out.report.jsonl exists, but its journal out.journal is missing, so that nothing tells which items are done; \
+         move the results away or use another output; --overwrite deletes it and starts again",
     ),
     Case {
         what: "something else where the journal belongs, even with --overwrite",
@@ -279,7 +281,8 @@ const RESUMED: &[Case] = &[
             done(job);
             fs::remove_file(job.path("out.jsonl")).expect("it was there");
         },
-        "out.jsonl is missing, but its journal out.journal has recorded {covered} bytes of it; restore it, or delete the journal to start again; --overwrite deletes what is left and starts again",
+        "out.jsonl is missing, but its journal out.journal has recorded {covered} bytes of it; restore it, or delete \
+         the journal to start again; --overwrite deletes what is left and starts again",
     ),
     case(
         "a journal of a newer version",
@@ -301,7 +304,9 @@ const RESUMED: &[Case] = &[
             bytes[100..].fill(0xa5);
             fs::write(job.path("out.journal"), bytes).expect("writable");
         },
-        "the journal is damaged (database disk image is malformed); restore a copy of it, or move it and its results away to start again; to keep its answers, start a job with another output and --done RESULTS; to discard them, use --overwrite",
+        "the journal is damaged (database disk image is malformed); restore a copy of it, or move it and its results \
+         away to start again; to keep its answers, start a job with another output and --done RESULTS; to discard them, \
+         use --overwrite",
     ),
     case(
         "results that were changed",
@@ -310,7 +315,9 @@ const RESUMED: &[Case] = &[
             let results = fs::read_to_string(job.path("out.jsonl")).expect("there");
             fs::write(job.path("out.jsonl"), results.replacen("item-0", "item-9", 1)).expect("writable");
         },
-        "out.jsonl is damaged at byte 0: its lines are whole, but not those that its journal recorded; restore it, or move it and its journal away to start again; to keep its answers, start a job with another output and --done RESULTS; to discard them, use --overwrite",
+        "out.jsonl is damaged at byte 0: its lines are whole, but not those that its journal recorded; restore it, or \
+         move it and its journal away to start again; to keep its answers, start a job with another output and --done \
+         RESULTS; to discard them, use --overwrite",
     ),
     case(
         "an input of another length",
@@ -318,7 +325,9 @@ const RESUMED: &[Case] = &[
             done(job);
             second(job, &line("b"));
         },
-        "the length of in.jsonl changed since this job began (was 315 bytes, is 196 bytes); restore the input, or use another output for the new one; to continue with the new input, use --accept-changed-input (items that ended must be unchanged)",
+        "the length of in.jsonl changed since this job began (was 315 bytes, is 196 bytes); restore the input, or use \
+         another output for the new one; to continue with the new input, use --accept-changed-input (items that ended \
+         must be unchanged)",
     ),
     case(
         "an input that was written again",
@@ -342,7 +351,8 @@ const RESUMED: &[Case] = &[
             fs::write(job.path("in.jsonl.gz"), compressed(job)).expect("writable");
             touch(job, "in.jsonl.gz", 1_000_000_001);
         },
-        "in.jsonl.gz is not the input that this job began with, a copy of which is out.input; to continue with the new input, use --accept-changed-input (items that ended must be unchanged)",
+        "in.jsonl.gz is not the input that this job began with, a copy of which is out.input; to continue with the new \
+         input, use --accept-changed-input (items that ended must be unchanged)",
     ),
 ];
 
@@ -455,7 +465,8 @@ fn a_disk_that_is_full_at_the_start_begins_nothing() {
         (code, &*log),
         (
             2,
-            "error: cannot load the journal: disk I/O error; check that the disk has space and that the folder is writable\n"
+            "error: cannot load the journal: disk I/O error; check that the disk has space and that the folder is \
+             writable\n"
         )
     );
     assert_eq!((files(&job), server.count()), (before, 0));

@@ -91,7 +91,8 @@ fn answers_that_expect_refuses_are_asked_again() {
         let answers = if taken == 1 { "1 answer" } else { "2 answers" };
         let lines = if refused == 1 { "1 line" } else { "2 lines" };
         let notice = format!(
-            "{answers} taken over from old.jsonl; {lines} with an answer that --expect refuses, so that the item is sent again"
+            "{answers} taken over from old.jsonl; {lines} with an answer that --expect refuses, so that the item is \
+             sent again"
         );
         assert!(log.contains(&notice), "{log}");
         job.assert_adds_up(3);

@@ -55,7 +55,8 @@ fn ordered_results_can_be_compressed_and_nothing_else() {
         (code, log.as_str()),
         (
             2,
-            "error: -o out.jsonl.gz is compressed, and only ordered results can be: add --ordered, or write to out.jsonl\n"
+            "error: -o out.jsonl.gz is compressed, and only ordered results can be: add --ordered, or write to \
+             out.jsonl\n"
         )
     );
     assert_eq!(server.count(), 0);

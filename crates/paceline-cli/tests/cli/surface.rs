@@ -1,6 +1,6 @@
 //! `check` and `stats`.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{Job, Reply, Server, finish};
 
@@ -119,7 +119,8 @@ fn a_knob_that_does_not_act_under_the_pace_is_said_to() {
         "{text}"
     );
     let (_, idle) = text.split_once("does not act under this pace:\n").expect("a list of its own");
-    let idle_keys: Vec<_> = idle.lines().map(|line| line.split_whitespace().next().unwrap_or_default()).collect();
+    let rows = idle.lines().take_while(|line| line.starts_with("  "));
+    let idle_keys: Vec<_> = rows.map(|line| line.split_whitespace().next().unwrap_or_default()).collect();
     assert_eq!(idle_keys, ["concurrency.kind", "concurrency.floor"], "{idle}");
     let json: Value = serde_json::from_str(&output(job.paceline().args(["check", "--json"]))).expect("JSON");
     assert_eq!(json["idle"]["concurrency.floor"]["value"], "5");
@@ -132,6 +133,25 @@ fn a_knob_that_does_not_act_under_the_pace_is_said_to() {
             ),
         "{log}"
     );
+}
+
+#[test]
+fn a_check_shows_the_proxy_of_the_environment_and_the_defaults_of_tasks() {
+    let job = Job::new(0);
+    let check = |address: &str, unproxied: &str| {
+        let mut command = job.paceline();
+        command.args(["check", "--json", "--base-url", address]).env("NO_PROXY", unproxied);
+        command.env("HTTPS_PROXY", "http://me:sesame@127.0.0.1:9");
+        serde_json::from_str::<Value>(&output(&mut command)).expect("JSON")
+    };
+    let shown = check("https://api.invalid/v1", "");
+    let proxy = json!({"value": "http://[key]@127.0.0.1:9", "source": "environment variable HTTPS_PROXY"});
+    assert_eq!(shown["values"]["proxy"], proxy);
+    assert_eq!(shown["tasks_run"]["--max-retries"], json!({"value": "3", "source": "default"}));
+    assert_eq!(shown["tasks_run"]["--first-delay"]["value"], "5s");
+    for (address, unproxied) in [("http://127.0.0.1:1", ""), ("https://api.invalid/v1", ".invalid")] {
+        assert_eq!(check(address, unproxied)["values"].get("proxy"), None, "{address}");
+    }
 }
 
 #[test]

@@ -152,7 +152,8 @@ mod tests {
         };
         assert_eq!(
             estimate.to_string(),
-            "estimated limit about 1.20/min or 99 tokens/s or more, nothing refused yet; at most 8 in flight; no calls for 1 s"
+            "estimated limit about 1.20/min or 99 tokens/s or more, nothing refused yet; at most 8 in flight; no calls \
+             for 1 s"
         );
     }
 

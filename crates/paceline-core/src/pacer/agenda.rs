@@ -64,9 +64,15 @@ impl Agenda {
         of(&self.heads).chain(of(&self.dues)).chain(of(&self.deadlines)).chain(of(&self.reopenings))
     }
 
-    /// The first of the heads that may leave by the rules of their scopes.
-    pub(super) fn first_ready(&self) -> Option<(Place, u32)> {
-        self.ready.first().copied()
+    /// The heads that may leave by the rules of their scopes, in order.
+    pub(super) fn ready(&self) -> impl Iterator<Item = (Place, u32)> {
+        self.ready.iter().copied()
+    }
+
+    /// Whether a scope has a time up to `now`.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        let firsts = [&self.heads, &self.dues, &self.deadlines, &self.reopenings].map(BTreeSet::first);
+        firsts.into_iter().flatten().any(|first| first.0 <= now)
     }
 
     /// The n-th of the heads that may leave later, by time.

@@ -37,16 +37,25 @@ impl Pacer {
             self.quotas.forget_burst(now);
             self.set_clocks(now);
         }
-        let due: Vec<u32> = self.agenda.due_scopes(now).collect();
-        due.into_iter().for_each(|place| self.scopes.touch(place));
+        if self.agenda.is_due(now) {
+            let due: Vec<u32> = self.agenda.due_scopes(now).collect();
+            due.into_iter().for_each(|place| self.scopes.touch(place));
+        }
         let touched = self.scopes.take_touched();
         touched.iter().for_each(|place| self.reopen(now, *place));
         for place in &touched {
-            self.promote(now, *place);
-            self.expire_or_defer(now, *place);
+            if self.scopes[*place].queue.len() > 0 {
+                self.promote(now, *place);
+                self.expire_or_defer(now, *place);
+            }
             self.reschedule(now, *place);
         }
         self.scopes.done(touched);
+        if self.none_waits() {
+            self.wake = None;
+            self.evict_idle(now);
+            return;
+        }
         // Only the smallest bound is checked: when its request has left, the next.
         loop {
             self.expire_in_account(now);
@@ -58,6 +67,33 @@ impl Pacer {
         }
         self.wake = self.next_wake(now);
         self.evict_idle(now);
+    }
+
+    /// Whether a new request may leave without a place in the queue: none waits, no time of a scope or of the account has come
+    /// since the last input, and every rule admits it. Then all else that [`pump`](Self::pump) does would change nothing.
+    pub(super) fn leaves_at_once(&self, now: Instant, place: u32, request: &Request) -> bool {
+        let scope = &self.scopes[place];
+        self.none_waits()
+            && !self.scopes.are_touched()
+            && !self.hold.is_active()
+            && !self.agenda.is_due(now)
+            && scope.is_open()
+            && request.not_before.is_none_or(|due| due <= now)
+            && request.deadline.is_none_or(|deadline| deadline > now)
+            && self.admit_cost(now, place, &request.cost).is_now()
+    }
+
+    /// Grants a request that is in no queue.
+    pub(super) fn grant_at_once(&mut self, now: Instant, place_in_queue: Place, place: u32) {
+        self.grant(now, place_in_queue, place);
+        self.scopes[place].note_idle(now);
+        self.scopes.note_changed(place);
+        self.evict_idle(now);
+    }
+
+    /// Whether each request in the pacer is in flight.
+    fn none_waits(&self) -> bool {
+        self.slots.len() == self.in_flight.now() as usize
     }
 
     /// Moves requests that have become due to the ready ones.
@@ -80,6 +116,21 @@ impl Pacer {
         let scope = &mut self.scopes[place];
         scope.note_demand(now);
         scope.note_idle(now);
+        match scope.failing_since() {
+            Some(since) => drop(self.failing.insert(place, since)),
+            None => drop(self.failing.remove(&place)),
+        }
+        let reopens = scope.next_reopening();
+        let wants = match scope.queue.len() {
+            0 => Wants { reopens, ..Wants::default() },
+            _ => Wants { reopens, ..self.wants(now, place) },
+        };
+        self.scopes.note_changed(place);
+        self.agenda.set(place, wants);
+    }
+
+    /// The times of the waiters of a scope.
+    fn wants(&mut self, now: Instant, place: u32) -> Wants {
         let head = self.head(&self.scopes[place]);
         let scope = &mut self.scopes[place];
         let answer = head.map(|head| scope.admit(now, &self.slots.at(head.2).request.cost));
@@ -96,13 +147,7 @@ impl Pacer {
             Some((reading, _)) if !scope.clock.is_standing() => Some(scope.clock.deadline(now, reading)),
             _ => None,
         };
-        let (due, reopens) = (scope.queue.next_due(), scope.next_reopening());
-        match scope.failing_since() {
-            Some(since) => drop(self.failing.insert(place, since)),
-            None => drop(self.failing.remove(&place)),
-        }
-        self.scopes.note_changed(place);
-        self.agenda.set(place, Wants { ready, head: starts, due, deadline, reopens, full });
+        Wants { ready, head: starts, due: scope.queue.next_due(), deadline, full, reopens: None }
     }
 
     /// Removes the requests of a scope that expire or whose known wait is too long; behind each the next is checked.
@@ -172,9 +217,12 @@ impl Pacer {
         (ticket, request)
     }
 
-    /// The first ready head, if the account admits it.
+    /// The first ready head that may take a place, if the account admits it.
     fn first_to_leave(&self, now: Instant) -> Option<(Place, u32)> {
-        let first = self.agenda.first_ready()?;
+        if self.in_flight.free() == 0 {
+            return None;
+        }
+        let first = self.first_ready(now)?;
         self.admit_account(now, &self.slots.at(first.0.2).request.cost).is_now().then_some(first)
     }
 
@@ -190,6 +238,7 @@ impl Pacer {
         let wanted = since.max(request.not_before.unwrap_or(since));
         let flight = scope.send(now, wanted, &request.cost);
         self.in_flight.take();
+        self.active.note(now, place);
         self.out.add(&request.cost);
         self.quotas.take(now, wanted, &request.cost);
         for totals in [&mut scope.totals, &mut self.totals] {
@@ -213,7 +262,8 @@ impl Pacer {
         if self.agenda.is_full() {
             self.quotas.note_full();
         }
-        if let Some((_, place)) = self.agenda.first_ready() {
+        wake = earlier(wake, self.first_ready_at(now));
+        if let Some((_, place)) = self.first_ready(now) {
             wake = earlier(wake, Some(self.starts(now, now, place)));
         }
         for n in 0..HEADS_ASKED {

@@ -1,6 +1,7 @@
 //! The pacer: one deterministic machine per account, which composes every policy.
 
 mod agenda;
+mod crowd;
 mod defer;
 mod dispatch;
 mod evict;
@@ -19,6 +20,7 @@ use alloc::sync::Arc;
 use core::cmp::Reverse;
 
 use agenda::Agenda;
+use crowd::Active;
 use defer::BoundedWaits;
 use scopes::Scopes;
 use turn::Turn;
@@ -93,6 +95,7 @@ pub struct Pacer {
     quotas: Quotas,
     turn: Turn,
     in_flight: InFlight,
+    active: Active,
     hold: Hold,
     scopes: Scopes,
     agenda: Agenda,
@@ -125,6 +128,7 @@ impl Pacer {
             quotas: Quotas::new(&limits(&config))?,
             turn: Turn::default(),
             in_flight: InFlight::new(Concurrency::Fixed { max: config.concurrency.max() })?,
+            active: Active::default(),
             hold: Hold::default(),
             scopes: Scopes::default(),
             agenda: Agenda::default(),
@@ -154,9 +158,10 @@ impl Pacer {
         let now = now.max(self.now);
         let Some(place) = self.scopes.find(&request.scope) else {
             let fresh = self.fresh(request.scope.name.clone());
-            return self.admit_in(now, &fresh, request);
+            let own = fresh.admit(now, &request.cost).strictest(self.admit_account(now, &request.cost));
+            return self.admit_in(now, &fresh, own, request);
         };
-        self.admit_in(now, &self.scopes[place], request)
+        self.admit_in(now, &self.scopes[place], self.admit_cost(now, place, &request.cost), request)
     }
 
     /// The level of the rule that [`admit`](Self::admit) answers with: the account where no other is stricter.
@@ -170,10 +175,10 @@ impl Pacer {
         }
     }
 
-    fn admit_in(&self, now: Instant, scope: &Scope, request: &Request) -> Admit {
+    /// `own`: when the first request of the scope could start at that cost.
+    fn admit_in(&self, now: Instant, scope: &Scope, own: Admit, request: &Request) -> Admit {
         let due = Admit::at(request.not_before.unwrap_or(now), now, || WaitCause::NotBefore);
         let arrival = request.arrival.unwrap_or(self.arrivals);
-        let own = self.admit_cost(now, scope, &request.cost);
         let ahead = scope.queue.ahead_of(request.priority, arrival);
         let queued = if ahead == 0 { Admit::Now } else { self.forecast(now, scope, &request.cost, ahead, &own) };
         due.strictest(queued).strictest(own)
@@ -184,32 +189,34 @@ impl Pacer {
     /// # Errors
     /// When it alone exceeds a configured limit: it could never start. A deadline that certainly comes first gives
     /// [`Event::Expired`] at once, and a known wait of more than its [`max_wait`](Request::max_wait) gives [`Event::Deferred`].
-    pub fn enqueue(&mut self, now: Instant, request: Request) -> Result<Ticket, TooLarge> {
+    pub fn enqueue(&mut self, now: Instant, mut request: Request) -> Result<Ticket, TooLarge> {
         let now = self.advance(now);
-        let id = self.own(&request.scope);
-        let scope = &mut self.scopes[&id];
+        let place = self.adopt(&mut request.scope);
+        let scope = &self.scopes[place];
         if let Some(too_large) =
             self.quotas.too_large(&request.cost).or_else(|| scope.quotas().too_large(&request.cost))
         {
             return Err(too_large);
         }
-        let arrival = request.arrival.unwrap_or(self.arrivals);
+        let arrival = *request.arrival.get_or_insert(self.arrivals);
         self.arrivals = self.arrivals.max(arrival.saturating_add(1));
+        request.item.get_or_insert(arrival);
         let deadline = request.deadline.map(|deadline| scope.clock.read(now, deadline));
         let (priority, not_before, max_wait) = (request.priority, request.not_before, request.max_wait);
-        let item = request.item.or(Some(arrival));
-        let request = Request { arrival: Some(arrival), item, scope: id.clone(), ..request };
-        let ticket = self.slots.insert(request, |slot| Stage::Waiting {
-            place: (Reverse(priority), arrival, slot),
-            deadline,
-            since: now,
-        });
-        self.scopes[&id].queue.push(now, (Reverse(priority), arrival, ticket.slot), not_before, deadline);
-        if not_before.is_none_or(|due| due <= now) {
-            self.bounded_waits.add(id.place, max_wait, ticket.slot);
+        let at_once = self.leaves_at_once(now, place, &request);
+        let in_queue = |slot| (Reverse(priority), arrival, slot);
+        let ticket = self.slots.insert(request, |slot| Stage::Waiting { place: in_queue(slot), deadline, since: now });
+        if at_once {
+            self.grant_at_once(now, in_queue(ticket.slot), place);
+            return Ok(ticket);
         }
-        if !self.expire_at_once(now, ticket.slot, id.place) {
-            self.defer_at_once(now, ticket.slot, id.place);
+        self.scopes.touch(place);
+        self.scopes[place].queue.push(now, in_queue(ticket.slot), not_before, deadline);
+        if not_before.is_none_or(|due| due <= now) {
+            self.bounded_waits.add(place, max_wait, ticket.slot);
+        }
+        if !self.expire_at_once(now, ticket.slot, place) {
+            self.defer_at_once(now, ticket.slot, place);
         }
         self.pump(now);
         Ok(ticket)
@@ -252,10 +259,11 @@ impl Pacer {
         let Some(Entry { mut request, stage: Stage::InFlight { flight, deadline } }) = self.slots.remove(ticket) else {
             unreachable!("it was in flight a moment ago");
         };
+        self.scopes.touch(request.scope.place);
         let outcome = self.without_vain_hint(now, &request.scope, flight.sent, outcome);
         self.settle(now, &request, &flight, &outcome);
         self.react(now, &request, &flight, &outcome);
-        request.deadline = deadline.map(|reading| self.scopes[&request.scope].clock.deadline(now, reading));
+        request.deadline = deadline.map(|reading| self.scopes[request.scope.place].clock.deadline(now, reading));
         let action = self.decide(now, request, flight.probe, &outcome);
         self.pump(now);
         action
@@ -352,10 +360,20 @@ impl Pacer {
 
     /// This pacer's handle for the scope of a handle, which may come from another pacer.
     fn own(&mut self, id: &ScopeId) -> ScopeId {
-        match self.scopes.find(id) {
-            Some(place) => self.scopes.id(place),
-            None => self.make(id.name.clone()),
+        let mut own = id.clone();
+        self.adopt(&mut own);
+        own
+    }
+
+    /// Turns a handle, which may come from another pacer, into this pacer's own. Returns the place of its scope.
+    fn adopt(&mut self, id: &mut ScopeId) -> u32 {
+        if !self.scopes.is_own(id) {
+            *id = match self.scopes.find(id) {
+                Some(place) => self.scopes.id(place),
+                None => self.make(id.name.clone()),
+            };
         }
+        id.place
     }
 
     fn make(&mut self, name: Arc<str>) -> ScopeId {
@@ -371,8 +389,9 @@ impl Pacer {
         Scope::new(name, tier, &self.config).expect("the configuration was checked")
     }
 
-    fn admit_cost(&self, now: Instant, scope: &Scope, cost: &Cost) -> Admit {
-        scope.admit(now, cost).strictest(self.admit_account(now, cost))
+    fn admit_cost(&self, now: Instant, place: u32, cost: &Cost) -> Admit {
+        let own = self.scopes[place].admit(now, cost).strictest(self.admit_place(now, place));
+        own.strictest(self.admit_account(now, cost))
     }
 
     fn admit_account(&self, now: Instant, cost: &Cost) -> Admit {

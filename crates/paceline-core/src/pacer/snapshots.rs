@@ -7,7 +7,7 @@ use super::Pacer;
 use crate::admit::{Admit, WaitCause};
 use crate::cost::Cost;
 use crate::request::ScopeId;
-use crate::scope::{self, Scope};
+use crate::scope;
 use crate::snapshot::{ScopeSnapshot, Snapshot};
 use crate::time::Instant;
 
@@ -15,7 +15,7 @@ impl Pacer {
     /// A snapshot of the account and every scope. The cost is linear in the number of scopes.
     pub fn snapshot(&self, now: Instant) -> Snapshot {
         let now = now.max(self.now);
-        let scopes = self.scopes.iter().map(|(_, scope)| scope.snapshot(now, self.next_of(now, scope))).collect();
+        let scopes = self.scopes.iter().map(|(place, scope)| scope.snapshot(now, self.next_of(now, place))).collect();
         self.with_account(now, scopes)
     }
 
@@ -26,7 +26,7 @@ impl Pacer {
     pub fn changes(&mut self, now: Instant) -> Snapshot {
         let now = now.max(self.now);
         let changed = self.scopes.take_changed();
-        let snapshot = |place: &u32| self.scopes[*place].snapshot(now, self.next_of(now, &self.scopes[*place]));
+        let snapshot = |place: &u32| self.scopes[*place].snapshot(now, self.next_of(now, *place));
         let scopes: Vec<_> = changed.iter().map(snapshot).collect();
         for (place, _) in changed.iter().zip(&scopes).filter(|(_, scope)| scope.waiting > 0) {
             self.scopes.note_changed(*place);
@@ -36,17 +36,18 @@ impl Pacer {
 
     /// A snapshot of one scope; none if there is none of that name. The others cost nothing.
     pub fn scope_snapshot(&self, now: Instant, scope: &ScopeId) -> Option<ScopeSnapshot> {
-        let (now, scope) = (now.max(self.now), &self.scopes[self.scopes.find(scope)?]);
-        Some(scope.snapshot(now, self.next_of(now, scope)))
+        let (now, place) = (now.max(self.now), self.scopes.find(scope)?);
+        Some(self.scopes[place].snapshot(now, self.next_of(now, place)))
     }
 
     /// When the next waiter of a scope may leave: its head, else a call of one request.
-    fn next_of(&self, now: Instant, scope: &Scope) -> Admit {
+    fn next_of(&self, now: Instant, place: u32) -> Admit {
+        let scope = &self.scopes[place];
         match self.head(scope) {
-            Some(head) => self.admit_cost(now, scope, &self.slots.at(head.2).request.cost),
+            Some(head) => self.admit_cost(now, place, &self.slots.at(head.2).request.cost),
             None => match scope.queue.next_due() {
                 Some(due) => Admit::at(due, now, || WaitCause::NotBefore),
-                None => self.admit_cost(now, scope, &Cost::request()),
+                None => self.admit_cost(now, place, &Cost::request()),
             },
         }
     }

@@ -73,14 +73,13 @@ impl Pacer {
     pub fn waits_for_room(&self, now: Instant) -> Option<Instant> {
         let now = now.max(self.now);
         let head = |place: u32| self.head(&self.scopes[place]).map(|head| &self.slots.at(head.2).request.cost);
-        let ready = self.agenda.first_ready().map(|(_, place)| place);
+        let ready = self.first_ready(now).map(|(_, place)| place);
         let later = self.agenda.later(0).map(|(_, place)| place);
-        let starts = [ready, later].into_iter().flatten().filter_map(|place| {
-            match self.admit_cost(now, &self.scopes[place], head(place)?) {
+        let starts =
+            [ready, later].into_iter().flatten().filter_map(|place| match self.admit_cost(now, place, head(place)?) {
                 Admit::At { at, cause: WaitCause::Quota { .. } } => Some(at),
                 _ => None,
-            }
-        });
+            });
         starts.min().filter(|_| self.totals.sends == self.turn.sends)
     }
 

@@ -6,6 +6,7 @@ mod configured;
 mod configured_under_auto;
 mod evicted;
 mod extremes;
+mod hanging;
 mod job;
 mod learning;
 mod model;

@@ -115,7 +115,9 @@ async fn silence_is_waited_for_as_long_as_the_call_or_the_sender_says() {
 /// A charge to a card, and a prompt: a second one of these has no effect but its cost.
 #[tokio::test]
 async fn only_what_may_be_repeated_is_sent_again_after_silence() {
-    let server = Server::new(|arrival| (arrival.path == "/refused").then(|| answer(503, "{}"))).await;
+    let server =
+        Server::new(|arrival| arrival.path.strip_prefix("/refused/").map(|code| answer(code.parse().unwrap(), "{}")))
+            .await;
     let timeout = Duration::from_millis(40);
     let config = SenderConfig { timeout, ..server.config(Provider::Generic) };
     let keyed = SenderConfig { idempotency_header: Some("idempotency-key".parse().unwrap()), ..config.clone() };
@@ -130,7 +132,12 @@ async fn only_what_may_be_repeated_is_sent_again_after_silence() {
         (&keyed, Call { idempotency_key: key.clone(), ..post("/charges", "{}") }, None),
         (&keyed, post("/charges", "{}"), Some(GiveUp::Held)),
         (&config, Call { idempotency_key: key, ..post("/charges", "{}") }, Some(GiveUp::Held)),
-        (&config, post("/refused", "{}"), None),
+        (&config, post("/refused/503", "{}"), None),
+        (&config, post("/refused/500", "{}"), None),
+        (&config, post("/refused/502", "{}"), Some(GiveUp::Held)),
+        (&config, post("/refused/408", "{}"), Some(GiveUp::Held)),
+        (&failing, post("/refused/504", "{}"), Some(GiveUp::Unknown)),
+        (&config, Call { method: Method::PUT, ..post("/refused/504", "{}") }, None),
     ] {
         let exchange = send(&sender(config.clone()), 1, &call).await;
         assert_eq!(exchange.unknown.ends(), ends, "{call:?}");

@@ -96,7 +96,8 @@ pub enum WorkError {
     /// No server answers at the address of a database, or none that has a place for us.
     #[cfg(feature = "postgres")]
     #[error(
-        "cannot reach the store on {server}: {}; waited {} s for it. Check that the server runs, and the host and port in the address",
+        "cannot reach the store on {server}: {}; waited {} s for it. Check that the server runs, and the host and port \
+         in the address",
         in_full(source), waited.as_secs()
     )]
     Unreachable {

@@ -58,7 +58,7 @@ impl World {
         self.work_during(Duration::ZERO, takes, for_all)
     }
 
-    /// The same, but all of it fails for as long as an outage lasts.
+    /// The same, but all of it fails for as long as an outage lasts, and the group `hangs` takes ten minutes for each item.
     fn work_during(&self, outage: Duration, takes: Duration, for_all: bool) -> impl Fn(Task) -> StartDecision<Work> {
         let world = self.clone();
         move |task| {
@@ -68,6 +68,7 @@ impl World {
                     let passed = world.clock.now() - paceline_core::Instant::ZERO;
                     world.begun.lock().unwrap().push((task.key().to_owned(), passed));
                     let world = world.clone();
+                    let takes = if task.group() == "hangs" { S * 600 } else { takes };
                     StartDecision::Now(Box::pin(async move {
                         tokio::time::sleep(takes).await;
                         let now = world.clock.now();
@@ -228,6 +229,24 @@ async fn what_waits_for_a_place_begins_when_one_ends() {
     assert_eq!((summary.status(), summary.calls), (Status::Success, 30));
     let expected: Vec<u128> = (0..30).map(|n| n / 3 * 1_000).collect();
     assert_eq!(world.begun("a"), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_hangs_leaves_places_to_the_others() {
+    for max_crashes in [None, Some(9)] {
+        let config = PacerConfig { pace: Pace::None, ..PacerConfig::default() }.with_in_flight(4);
+        let groups = ["hangs", "b", "c", "d"].into_iter().flat_map(|group| numbered(group, 60));
+        let world = World::of(config, groups).await;
+        let config = SchedulerConfig { concurrency: 4, max_crashes, ..SchedulerConfig::default() };
+        let summary =
+            world.scheduler(config).run_paced(world.work(S, false), tokio::time::sleep(S * 500)).await.unwrap();
+        let last = ["b", "c", "d"].map(|group| world.begun(group).into_iter().max().unwrap());
+        assert_eq!(summary.counts.of(State::Succeeded), 3 * 60, "{last:?}");
+        assert!(last.iter().all(|last| *last < 100_000), "180 items of 1 s in two or three places: {last:?}");
+        assert_eq!(world.begun("hangs").len(), 4, "all places, once the others have none left to do");
+        let asked = *world.asked.lock().unwrap();
+        assert!(asked < 1_500, "{asked}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,7 +3,9 @@
 mod acquire;
 mod crowds;
 mod hostile;
+mod layer;
 mod log;
+mod metrics;
 mod nested;
 mod pace;
 mod restored;

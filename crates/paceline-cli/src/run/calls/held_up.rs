@@ -33,7 +33,8 @@ impl HeldUp {
         let (items, total) = (text::counted(self.items, "item"), text::duration(self.total));
         (self.items > 1 && self.total >= LONG).then(|| {
             format!(
-                "held up: {items} waited {total} in pauses that the server asked for, because all calls are one scope; --scope endpoint paces each path by itself, --scope group each metadata.label"
+                "held up: {items} waited {total} in pauses that the server asked for, because all calls are one scope; \
+                 --scope endpoint paces each path by itself, --scope group each metadata.label"
             )
         })
     }

@@ -257,7 +257,10 @@ impl Template {
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         let added = environment.add_template_owned(PROMPT, text.clone());
         added.map_err(|error| {
-            format!("--prompt-template: {error}; write a column whose name is not a plain word as {{{{ row[\"its name\"] }}}}")
+            format!(
+                "--prompt-template: {error}; write a column whose name is not a plain word as {{{{ row[\"its \
+                name\"] }}}}"
+            )
         })?;
         Ok(Self { text, environment })
     }

@@ -31,7 +31,8 @@ pub(crate) enum InputError {
     },
     /// Compressed data that is none, or not all of it.
     #[error(
-        "cannot unpack {}: it is not a gzip file, is cut off or damaged, or has other data behind it ({source}); compress it again",
+        "cannot unpack {}: it is not a gzip file, is cut off or damaged, or has other data behind it ({source}); \
+         compress it again",
         path.display()
     )]
     Gzip {
@@ -56,7 +57,8 @@ pub(crate) enum InputError {
     },
     /// The file that the job began with, under other flags.
     #[error(
-        "{} is the input of this job, but --prompt-template, --model or --format changed, and with it the requests: use the former flags, or another output",
+        "{} is the input of this job, but --prompt-template, --model or --format changed, and with it the requests: use \
+         the former flags, or another output",
         name(source_path)
     )]
     MadeOtherwise {

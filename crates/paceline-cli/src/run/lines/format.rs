@@ -112,16 +112,15 @@ impl Format {
         let endpoint = match (form, endpoint) {
             (Form::Batch, None) => Cow::Borrowed(""),
             (Form::Batch, Some(_)) => {
-                return Err(
-                    "--endpoint applies to bare and anthropic lines: each batch line has its own url".into()
-                );
+                return Err("--endpoint applies to bare and anthropic lines: each batch line has its own url".into());
             }
             (_, Some(endpoint)) => {
                 address::relative(endpoint.into(), &addresses.base).map_err(|error| format!("--endpoint {error}"))?
             }
             (_, None) => usual_endpoint(form, provider).map(Cow::Borrowed).ok_or_else(|| {
                 format!(
-                    "the lines are read as bare request bodies {why}, and a {provider} API has no default endpoint for them: set --endpoint PATH, or name the form of the lines with --format"
+                    "the lines are read as bare request bodies {why}, and a {provider} API has no default endpoint for \
+                     them: set --endpoint PATH, or name the form of the lines with --format"
                 )
             })?,
         };
@@ -190,7 +189,8 @@ impl Format {
         }
         let (theirs, ours, why) = (form.name(), self.form.name(), self.why);
         let message = format!(
-            "`{key}` belongs to the {theirs} form, but the input is read as {ours} {why}: all lines of a file have one form, which --format names"
+            "`{key}` belongs to the {theirs} form, but the input is read as {ours} {why}: all lines of a file have one \
+             form, which --format names"
         );
         Err(Fault::new("format_mismatch", None, message))
     }
@@ -260,7 +260,8 @@ fn guess(first: &[u8], endpoint: bool) -> Result<(Form, Why), String> {
     match evident {
         Some((Form::Anthropic, key)) => Ok((Form::Anthropic, Why::FirstLine(key))),
         Some((Form::Batch, _)) if endpoint && members.as_ref().is_some_and(is_whole_batch_line) => Err(
-            "the first line has a url and a body, so it is not a bare body: leave out --endpoint, or force the form with --format bare"
+            "the first line has a url and a body, so it is not a bare body: leave out --endpoint, or force the form \
+             with --format bare"
                 .into(),
         ),
         _ if endpoint => Ok((Form::Bare, Why::Endpoint)),

@@ -145,7 +145,8 @@ pub(crate) fn members(text: &str) -> Result<Members<'_>, Fault> {
         Some(b'{') => return Members::read(text).map_err(|error| invalid(error.to_string())),
         Some(b'[') => "an array: expected one request object a line (jq -c '.[]' makes them of an array)",
         _ => {
-            "not a request object: expected one JSON object a line; for a table use --format csv; for a list of prompts, --format text with --model"
+            "not a request object: expected one JSON object a line; for a table use --format csv; for a list of \
+             prompts, --format text with --model"
         }
     };
     Err(invalid(message.to_owned()))

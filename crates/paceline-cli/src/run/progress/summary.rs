@@ -152,10 +152,9 @@ impl Summary<'_> {
         if self.is_left() {
             line(match &self.again {
                 Some(again) => format!("continue with: {again}"),
-                None => {
-                    "without a journal this run cannot be continued: the next one starts from the beginning, with another output"
-                        .to_owned()
-                }
+                None => "without a journal this run cannot be continued: the next one starts from the beginning, with \
+                     another output"
+                    .to_owned(),
             });
         }
         text

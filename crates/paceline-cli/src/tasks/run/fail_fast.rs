@@ -41,7 +41,8 @@ impl fmt::Display for SameFailure {
         let what = if *command { "the command" } else { "the requests" };
         write!(
             f,
-            "the first {items} items all failed the same way: {message}; correct {what}, or continue anyway with --stop-after-same 0"
+            "the first {items} items all failed the same way: {message}; correct {what}, or continue anyway with \
+             --stop-after-same 0"
         )
     }
 }

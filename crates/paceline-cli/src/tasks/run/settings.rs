@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use paceline_config::{Overrides, Upstream, pace_names, scope_names, upstream_names};
+use paceline_config::{EffectiveValue, Overrides, Source, Upstream, pace_names, scope_names, upstream_names};
 use paceline_core::{Backoff, Concurrency, Dimension, Growth, Jitter};
 use paceline_store::work::{Idle, OverBound, SchedulerConfig};
 
@@ -150,6 +150,16 @@ enum OverBoundFlag {
     #[default]
     Fail,
     NextRun,
+}
+
+/// The flags of `tasks run` with a default of their own. Those are not the defaults of an upstream, nor does a file set them.
+pub(crate) fn defaults() -> Vec<EffectiveValue> {
+    let command = <Args as clap::Args>::augment_args(clap::Command::new("run"));
+    let default = |arg: &clap::Arg| {
+        let value = arg.get_default_values().first()?.to_string_lossy().into_owned();
+        Some(EffectiveValue { key: format!("--{}", arg.get_long()?), value, source: Source::Default })
+    };
+    command.get_arguments().filter_map(default).collect()
 }
 
 impl Args {

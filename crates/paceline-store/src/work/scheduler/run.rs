@@ -252,7 +252,9 @@ where
         }
         // Where crashes are counted, an item that has not begun when the program dies must not count one.
         let ahead = if self.scheduler.config.max_crashes.is_some() { 0 } else { self.read_ahead.ahead };
-        (self.scheduler.config.concurrency + ahead).saturating_sub(self.in_flight.len() + self.window.len())
+        // What is put aside keeps nothing else out.
+        let window = self.window.len() - self.window.parked();
+        (self.scheduler.config.concurrency + ahead).saturating_sub(self.in_flight.len() + window)
     }
 
     fn take(&mut self, claim: Claim) {

@@ -38,6 +38,11 @@ impl Window {
         self.held.len() + self.parked.len()
     }
 
+    /// Items that were put aside.
+    pub(super) const fn parked(&self) -> usize {
+        self.parked.len()
+    }
+
     pub(super) fn push(&mut self, now: Instant, claimed: Claimed) {
         let due = now + claimed.due_in;
         self.handed_out += 1;

@@ -24,7 +24,8 @@ fn fields_are_checked_before_anything_is_sent() {
         ("[]", "invalid_json_line: an array: expected one request object a line (jq -c '.[]' makes them of an array)"),
         (
             "7",
-            "invalid_json_line: not a request object: expected one JSON object a line; for a table use --format csv; for a list of prompts, --format text with --model",
+            "invalid_json_line: not a request object: expected one JSON object a line; for a table use --format csv; \
+             for a list of prompts, --format text with --model",
         ),
         (r#"{"custom_id":"a","url":"/x","body":{},"url":"/y"}"#, "invalid_json_line: duplicate key `url`"),
         (
@@ -49,7 +50,8 @@ fn fields_are_checked_before_anything_is_sent() {
         ),
         (
             r#"{"custom_id":"a","body":{}}"#,
-            "invalid_url: url: missing: expected a path such as /v1/chat/completions, or --endpoint PATH for lines that are bodies",
+            "invalid_url: url: missing: expected a path such as /v1/chat/completions, or --endpoint PATH for lines that \
+             are bodies",
         ),
         (r#"{"custom_id":"a","url":7,"body":{}}"#, "invalid_url: url: expected a string"),
         (

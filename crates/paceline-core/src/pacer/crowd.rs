@@ -1,0 +1,68 @@
+//! Which scope may take a place among the calls in flight, where several want one.
+
+use core::time::Duration;
+
+use super::Pacer;
+use crate::admit::{Admit, WaitCause};
+use crate::places;
+use crate::queue::Place;
+use crate::time::Instant;
+
+/// A scope is alone when no other has had a call in flight for so long: a caller that keeps its own queue asks for one call at a
+/// time.
+const ALONE: Duration = Duration::from_secs(2);
+
+/// The scope of which a call left or ended last, and the latest other one, by their places.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Active {
+    latest: Option<(u32, Instant)>,
+    other: Option<(u32, Instant)>,
+}
+
+impl Active {
+    /// A call of that scope left or ended.
+    pub(super) fn note(&mut self, now: Instant, scope: u32) {
+        if self.latest.is_some_and(|(latest, _)| latest != scope) {
+            self.other = self.latest;
+        }
+        self.latest = Some((scope, now));
+    }
+
+    /// When a call of another scope than this one left or ended last.
+    fn other_than(&self, scope: u32) -> Option<Instant> {
+        let latest = self.latest.filter(|(latest, _)| *latest != scope);
+        latest.or(self.other).map(|(_, at)| at)
+    }
+}
+
+impl Pacer {
+    /// A scope whose calls are not answered takes few places, unless it is alone.
+    pub(super) fn admit_place(&self, now: Instant, place: u32) -> Admit {
+        let scope = &self.scopes[place];
+        let held = scope.in_flight.now();
+        if !scope.is_silent(now) || places::may_take(held, self.in_flight.free()) {
+            return Admit::Now;
+        }
+        if self.slots.len() > scope.queue.len() + held as usize {
+            return Admit::OnRelease { cause: WaitCause::Concurrency };
+        }
+        match self.active.other_than(place) {
+            Some(at) => Admit::at(at + ALONE, now, || WaitCause::Concurrency),
+            None => Admit::Now,
+        }
+    }
+
+    /// The first of the heads that their scopes let leave that may take a place.
+    pub(super) fn first_ready(&self, now: Instant) -> Option<(Place, u32)> {
+        self.agenda.ready().find(|(_, place)| self.admit_place(now, *place).is_now())
+    }
+
+    /// When the first of these heads may take a place, if that is later and known: then it is of the only scope left.
+    pub(super) fn first_ready_at(&self, now: Instant) -> Option<Instant> {
+        let (_, place) = self.agenda.ready().next()?;
+        match self.admit_place(now, place) {
+            Admit::At { at, .. } => Some(at),
+            Admit::Now | Admit::OnRelease { .. } => None,
+        }
+    }
+}

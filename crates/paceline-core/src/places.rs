@@ -1,0 +1,89 @@
+//! Places among the calls in flight: a scope whose calls are not answered leaves some to the others.
+//!
+//! A host that accepts calls and never answers would else take each place that becomes free, and keep it until the timeout.
+//! It is the dynamic threshold of buffers that several queues share (Choudhury and Hahne, 1998), for the scopes that are
+//! silent and for no other: what answers is bounded by nothing.
+
+use core::time::Duration;
+
+use crate::time::Instant;
+
+/// A silent scope takes its first place, and one more only where so many times its calls are fewer than the free places. Of
+/// those that no other scope uses, one leaves four fifths, and k at the same time leave 4 of 4 + k parts.
+const FREE_FOR_EACH: u32 = 4;
+
+/// A scope is silent after so many times its slowest answer of late ...
+const SLOW: u32 = 2;
+
+/// ... and never sooner than that.
+const SOON: Duration = Duration::from_millis(100);
+
+/// One part in so many of the slowest answer is forgotten with each that is faster.
+const FORGETS: u32 = 16;
+
+/// Whether a silent scope that holds so many places may take one of the free ones.
+pub(crate) const fn may_take(held: u32, free: u32) -> bool {
+    held == 0 || held.saturating_mul(FREE_FOR_EACH) < free
+}
+
+/// The answers of a scope: whether they come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Answers {
+    /// None before the first.
+    slowest: Option<Duration>,
+    /// When the last one came, or a call left that was in flight alone.
+    since: Instant,
+}
+
+impl Answers {
+    /// A call leaves, as one of so many in flight.
+    pub(crate) fn sent(&mut self, now: Instant, in_flight: u32) {
+        if in_flight == 1 {
+            self.since = now;
+        }
+    }
+
+    /// A call was answered by a server that works.
+    pub(crate) fn answered(&mut self, now: Instant, took: Duration) {
+        let faded = self.slowest.map_or(Duration::ZERO, |slowest| slowest - slowest / FORGETS);
+        (self.slowest, self.since) = (Some(took.max(faded)), now);
+    }
+
+    /// Whether no answer has come yet, or none for long. To be asked while calls are in flight.
+    pub(crate) fn are_missing(&self, now: Instant) -> bool {
+        self.slowest.is_none_or(|slowest| now - self.since > SOON.max(slowest * SLOW))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silent_scopes_take_their_first_place_and_then_few() {
+        let held = |scopes: usize, places: u32| {
+            let (mut held, mut free) = (alloc::vec![0; scopes], places);
+            while let Some(scope) = held.iter_mut().min().filter(|held| free > 0 && may_take(**held, free)) {
+                (*scope, free) = (*scope + 1, free - 1);
+            }
+            places - free
+        };
+        assert_eq!([1, 2, 3].map(|scopes| held(scopes, 8)), [2, 4, 4]);
+        assert_eq!([1, 4, 16].map(|scopes| held(scopes, 500)), [100, 252, 400]);
+    }
+
+    #[test]
+    fn a_scope_is_silent_before_its_first_answer_and_after_twice_its_slowest() {
+        let at = |millis| Instant::ZERO + Duration::from_millis(millis);
+        let mut answers = Answers::default();
+        answers.sent(at(0), 1);
+        assert!(answers.are_missing(at(0)));
+        answers.answered(at(60_000), Duration::from_secs(60));
+        answers.sent(at(60_000), 2);
+        assert!(!answers.are_missing(at(180_000)) && answers.are_missing(at(180_001)));
+        answers.sent(at(500_000), 1);
+        assert!(!answers.are_missing(at(620_000)), "it was idle");
+        (0..500).for_each(|_| answers.answered(at(500_000), Duration::from_millis(1)));
+        assert!(!answers.are_missing(at(500_100)) && answers.are_missing(at(500_101)));
+    }
+}

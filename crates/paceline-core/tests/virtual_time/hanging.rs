@@ -1,0 +1,168 @@
+//! Places for calls in flight, where some hosts accept calls and never answer.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+use crate::job::{at, seconds};
+use paceline_core::{
+    Admit, Class, Concurrency, Cost, Event, Instant, Outcome, Pace, Pacer, PacerConfig, Request, Ticket,
+};
+
+/// Far beyond the end of every job here.
+const NEVER: Duration = Duration::from_secs(600);
+
+/// A host, its calls, and how long it takes for one.
+#[derive(Clone, Copy)]
+struct Host {
+    latency: Duration,
+    calls: usize,
+    /// It answers no call that leaves after so many seconds.
+    hangs_from: f64,
+}
+
+impl Host {
+    const fn new(millis: u64, calls: usize) -> Self {
+        Self { latency: Duration::from_millis(millis), calls, hangs_from: f64::INFINITY }
+    }
+}
+
+/// What became of the calls of a host.
+#[derive(Clone, Copy, Default)]
+struct Served {
+    answered: usize,
+    /// When the last one was, in seconds.
+    last: f64,
+    in_flight: u32,
+    /// The most that were in flight.
+    peak: u32,
+}
+
+/// The calls of all hosts in turn.
+fn in_turn(hosts: &[Host]) -> Vec<usize> {
+    let rounds = hosts.iter().map(|host| host.calls).max().unwrap_or(0);
+    (0..rounds).flat_map(|round| (0..hosts.len()).filter(move |host| round < hosts[*host].calls)).collect()
+}
+
+/// Serves the calls of hosts, in that order, for 500 s.
+fn run(pace: Pace, places: u32, hosts: &[Host], order: &[usize]) -> Vec<Served> {
+    let concurrency = Concurrency::Fixed { max: places };
+    let config = PacerConfig { concurrency, pace, ..PacerConfig::default() };
+    let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
+    let mut calls: BTreeMap<Ticket, usize> = BTreeMap::new();
+    for host in order {
+        let scope = pacer.scope(&host.to_string());
+        calls.insert(pacer.enqueue(Instant::ZERO, Request::new(&scope, Cost::request())).expect("fits"), *host);
+    }
+    let mut ends: BinaryHeap<Reverse<(Instant, Ticket)>> = BinaryHeap::new();
+    let mut served = vec![Served::default(); hosts.len()];
+    let mut now = Instant::ZERO;
+    while now < at(500.0) {
+        while let Some(event) = pacer.poll_event() {
+            if let Event::Granted { ticket, .. } = event {
+                let (host, served) = (hosts[calls[&ticket]], &mut served[calls[&ticket]]);
+                served.in_flight += 1;
+                served.peak = served.peak.max(served.in_flight);
+                let latency = if now < at(host.hangs_from.min(500.0)) { host.latency } else { NEVER };
+                ends.push(Reverse((now + latency, ticket)));
+            }
+        }
+        let end = ends.peek().map(|Reverse((end, _))| *end);
+        let Some(next) = pacer.poll_timeout().into_iter().chain(end).min() else { break };
+        now = now.max(next);
+        match ends.peek().copied().filter(|Reverse((end, _))| *end <= now) {
+            Some(Reverse((_, ticket))) => {
+                ends.pop();
+                pacer.complete(now, ticket, Outcome::new(Class::Success));
+                let host = &mut served[calls[&ticket]];
+                (host.in_flight, host.answered, host.last) = (host.in_flight - 1, host.answered + 1, seconds(now));
+            }
+            None => pacer.handle_timeout(now),
+        }
+    }
+    served
+}
+
+/// Seconds until all calls of these hosts were answered.
+fn last(served: &[Served], hosts: &[Host]) -> f64 {
+    let end =
+        |(served, host): (&Served, &Host)| if served.answered == host.calls { served.last } else { f64::INFINITY };
+    served.iter().zip(hosts).map(end).fold(0.0, f64::max)
+}
+
+/// Three of twenty hosts never answer, or stop answering. The others have the places that these leave, as if there were five.
+#[test]
+fn hosts_that_hang_leave_places_to_the_others() {
+    let hosts: Vec<Host> = (0..20).map(|n| Host::new(100 + 10 * n, 100)).collect();
+    for (pace, hangs_from) in [(Pace::Auto, 0.0), (Pace::None, 0.0), (Pace::Auto, 5.0), (Pace::None, 5.0)] {
+        let alone = run(pace, 5, &hosts[3..], &in_turn(&hosts[3..]));
+        let mut hosts = hosts.clone();
+        hosts[..3].iter_mut().for_each(|host| host.hangs_from = hangs_from);
+        let beside = run(pace, 8, &hosts, &in_turn(&hosts));
+        let (beside, alone) = (last(&beside[3..], &hosts[3..]), last(&alone, &hosts[3..]));
+        assert!(beside <= 1.3 * alone, "{pace:?} {hangs_from}: {beside} s beside three that hang, {alone} s alone");
+    }
+}
+
+/// The calls of the host that hangs come first. The rate of a new scope grows with its answers, so the others come in time.
+#[test]
+fn a_host_that_hangs_and_comes_first_leaves_places_to_the_others() {
+    let mut hosts: Vec<Host> = (0..20).map(|n| Host::new(100 + 10 * n, 100)).collect();
+    hosts[0].hangs_from = 0.0;
+    let host_by_host: Vec<usize> = (0..20 * 100).map(|n| n / 100).collect();
+    let served = run(Pace::Auto, 4, &hosts, &host_by_host);
+    assert!(last(&served[1..], &hosts[1..]) < 150.0, "19 x 100 calls of 200 ms with three places are 127 s");
+    assert_eq!(served[0].peak, 4, "when the others have ended");
+}
+
+#[test]
+fn a_scope_alone_uses_all_places_before_its_first_answer() {
+    let hosts = [Host::new(60_000, 300)];
+    assert_eq!(run(Pace::None, 64, &hosts, &in_turn(&hosts))[0].last, 300.0, "five rounds of a minute");
+}
+
+#[test]
+fn a_slow_model_beside_a_fast_one_loses_a_part_of_one_round() {
+    let hosts = [Host::new(60_000, 250), Host::new(200, 2_000)];
+    for pace in [Pace::Auto, Pace::None] {
+        let alone = run(pace, 50, &hosts[1..], &in_turn(&hosts[1..]))[0].last;
+        let served = run(pace, 64, &hosts, &in_turn(&hosts));
+        assert!(served[1].last < 1.1 * alone, "{pace:?}: the fast one takes {} s, alone {alone} s", served[1].last);
+        assert!(served[0].answered == 250 && served[0].last < 260.0, "{pace:?}: the slow one {} s", served[0].last);
+    }
+}
+
+#[test]
+fn scopes_that_answer_share_all_places() {
+    let hosts = [Host::new(200, 400), Host::new(200, 400), Host::new(200, 400)];
+    let served = run(Pace::None, 12, &hosts, &in_turn(&hosts));
+    assert!(last(&served, &hosts) < 20.5, "1,200 calls of 200 ms with 12 places are 20 s");
+}
+
+/// A caller that keeps its own queue, as the scheduler of durable work does, asks for one call at a time and tries another scope
+/// when it gets none.
+#[test]
+fn a_caller_with_a_queue_of_its_own_gives_a_scope_that_hangs_no_place_of_the_others() {
+    let concurrency = Concurrency::Fixed { max: 2 };
+    let config = PacerConfig { concurrency, pace: Pace::None, ..PacerConfig::default() };
+    let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
+    let (hangs, works) = (pacer.scope("hangs"), pacer.scope("works"));
+    let mut ask = |scope| pacer.enqueue(Instant::ZERO, Request::new(scope, Cost::request())).expect("fits");
+    let (_, mut working) = (ask(&hangs), ask(&works));
+    assert!(pacer.poll_event().is_some() && pacer.poll_event().is_some());
+    for n in 1..20 {
+        let now = at(0.1 * f64::from(n));
+        pacer.complete(now, working, Outcome::new(Class::Success));
+        let first = pacer.enqueue(now, Request::new(&hangs, Cost::request())).expect("fits");
+        assert_eq!(pacer.poll_event(), None, "a call of the other ended a moment ago");
+        assert!(matches!(pacer.admit(now, &Request::new(&works, Cost::request())), Admit::Now));
+        pacer.cancel(now, first);
+        working = pacer.enqueue(now, Request::new(&works, Cost::request())).expect("fits");
+        assert_eq!(pacer.poll_event(), Some(Event::Granted { ticket: working, probe: false }));
+    }
+    pacer.complete(at(2.0), working, Outcome::new(Class::Success));
+    let ticket = pacer.enqueue(at(2.0), Request::new(&hangs, Cost::request())).expect("fits");
+    assert_eq!((pacer.poll_event(), pacer.poll_timeout()), (None, Some(at(4.0))), "two seconds after the other");
+    pacer.handle_timeout(at(4.0));
+    assert_eq!(pacer.poll_event(), Some(Event::Granted { ticket, probe: false }));
+}
