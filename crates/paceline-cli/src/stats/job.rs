@@ -32,7 +32,6 @@ fn under_way(counts: &JobCounts, snapshot: &Value) -> (u64, u64) {
 pub(super) fn json(counts: &JobCounts, snapshot: Value, running: bool) -> Value {
     let (in_flight, waiting) = under_way(counts, &snapshot);
     let known = json!({
-        "running": running,
         "input": counts.input(),
         "succeeded": counts.succeeded,
         "failed": counts.failed,
@@ -48,6 +47,7 @@ pub(super) fn json(counts: &JobCounts, snapshot: Value, running: bool) -> Value 
         "abandoned": counts.totals.abandoned,
         "tokens_in": counts.tokens_in,
         "tokens_out": counts.tokens_out,
+        "running": running,
     });
     let (Value::Object(snapshot), Value::Object(mut all)) = (snapshot, known.clone()) else { return known };
     // The figures first: the scopes may be thousands.
