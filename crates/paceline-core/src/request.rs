@@ -219,8 +219,8 @@ impl fmt::Display for GiveUp {
             Self::Retries => f.write_str("no retries left"),
             Self::Deferrals => f.write_str("no deferrals left"),
             Self::Deadline => f.write_str("its deadline comes before the next try"),
-            Self::Unknown => f.write_str("it may have been done"),
-            Self::Held => f.write_str("it may have been done, and a person decides"),
+            Self::Unknown => f.write_str("the call may have been executed"),
+            Self::Held => f.write_str("the call may have been executed, and a person decides"),
         }
     }
 }

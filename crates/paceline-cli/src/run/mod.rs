@@ -140,7 +140,7 @@ impl Run<'_> {
             same: FailFast::new(self.args.stop_after_same, figures.input - refused, figures.ended() - refused),
             retry: self.upstream.pacer.retry.clone(),
             address: upstream::destination(self.upstream).into(),
-            key: upstream::key_place(&self.upstream.key).into(),
+            key: upstream::key_place(&self.upstream.key).map(Into::into),
             figures,
             max_wait: self.args.max_wait,
             // Lines without a url of their own go to one path, which nothing divides.
@@ -228,10 +228,10 @@ impl Run<'_> {
         let bounded = ended.stop.as_ref().is_some_and(StopReason::is_bound);
         match report::write(&self.paths.report, journal, &context.input, &Ending { now, bounded, enough }) {
             Err(ReportError::Interrupted) => {
-                tracing::warn!("the report was not written; `paceline stats --items --json` tells the same");
+                tracing::warn!("the report was not written; `paceline stats --items --json` prints the same");
             }
             Err(error) if journal.disk_full().is_some() => {
-                tracing::warn!("{error}; with room `paceline stats --items --json` tells the same");
+                tracing::warn!("{error}; once the disk has space, `paceline stats --items --json` prints the same");
             }
             other => other.map_err(Failure::interrupted)?,
         }
@@ -280,7 +280,7 @@ fn set_prices(args: &RunArgs, upstream: &mut Upstream) -> Result<(), Failure> {
     }
     match args.budget_cost {
         Some(cost) if upstream.prices.is_empty() => Err(Failure::refused(format!(
-            "--budget-cost {cost} (from the command line): expected to know what tokens cost: --price in=2.50,out=10 (for a \
+            "--budget-cost {cost} (from the command line): expected the price of tokens as well: --price in=2.50,out=10 (for a \
              million), or price under [upstream.{}] in paceline.toml",
             upstream.name
         ))),
@@ -298,7 +298,7 @@ pub(crate) fn warn_of_idle(upstream: &Upstream) {
     let keys: Vec<&str> = upstream.idle.iter().map(|row| row.key.as_str()).collect();
     if !keys.is_empty() {
         tracing::warn!(
-            "no effect: {}; the pace auto learns the limit (the pace aimd has these knobs)",
+            "no effect under the pace auto, which learns the limit: {}; the pace aimd uses them",
             keys.join(", ")
         );
     }
@@ -308,7 +308,7 @@ fn paths(args: &RunArgs) -> Result<Paths, Failure> {
     let paths = Paths::beside(&args.output);
     if paths.compress && !args.ordered {
         return Err(Failure::refused(format!(
-            "-o {} is compressed, which only finished results can be: add --ordered, or name {}",
+            "-o {} is compressed, and only ordered results can be: add --ordered, or write to {}",
             args.output.display(),
             paths.output.display()
         )));

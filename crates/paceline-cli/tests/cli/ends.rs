@@ -116,7 +116,7 @@ fn a_bad_key_is_named_by_its_variable_and_never_shown() {
 /// A stop that needs a person is an error of the log, which is all that `-q` shows.
 #[test]
 fn a_quiet_run_tells_why_a_person_is_needed() {
-    let told = [(401, "the provider refuses this account"), (404, "the first 20 items all failed alike")];
+    let told = [(401, "the provider refuses this account"), (404, "the first 20 items all failed the same way")];
     for (status, told) in told {
         let server = Server::new(move |_| Reply::error(status, "no"));
         let (code, log) = finish(Job::new(50).run(&server).arg("-q"));

@@ -34,7 +34,10 @@ fn requests_that_are_all_refused_alike_stop_the_run_and_wait_again() {
     let Ran { code, summary, log } = requests(&store, &server, &[]);
     assert_eq!((code, &summary["stopped"], &summary["failed"]), (3, &json!("same_failure"), &json!(0)), "{log}");
     assert!((20..40).contains(&server.count()), "{}", server.count());
-    assert!(log.contains("the first 20 items all failed alike: it is no_such_path; put the requests right"), "{log}");
+    assert!(
+        log.contains("the first 20 items all failed the same way: it is no_such_path; correct the requests"),
+        "{log}"
+    );
     assert_eq!(states(&store, 60, State::Waiting), 60);
     let Ran { code, summary, .. } = requests(&store, &server, &["--stop-after-same", "0"]);
     assert_eq!((code, &summary["failed"]), (1, &json!(60)));
@@ -50,7 +53,7 @@ fn commands_that_only_fail_alike_stop_the_run() {
     // Five items, each tried at most four times, and those in flight.
     assert!((5..25).contains(&calls), "{calls} tries");
     assert!(
-        log.contains("the first 5 items all failed alike: exit code 1: no module named x; put the command right"),
+        log.contains("the first 5 items all failed the same way: exit code 1: no module named x; correct the command"),
         "{log}"
     );
     assert_eq!(states(&store, 60, State::Waiting), 60);
@@ -187,7 +190,7 @@ fn bare_bodies_go_to_the_endpoint() {
     assert_eq!(paths, [("bare".to_owned(), "/v2/score".to_owned()), ("whole".to_owned(), "/v2/own".to_owned())]);
     for (flags, words) in [
         (&["--http", "--base-url", "http://127.0.0.1:9", "--endpoint", "no path"][..], "--endpoint"),
-        (&["--endpoint", "/x", "--", "true"], "--endpoint acts on requests only"),
+        (&["--endpoint", "/x", "--", "true"], "--endpoint applies to requests only"),
     ] {
         let output = store.command().args(flags).output().expect("the binary runs");
         let log = String::from_utf8_lossy(&output.stderr);

@@ -180,13 +180,13 @@ fn no_closed_model_keeps_another_out(code: &'static str, wait: u64) {
 /// and asks for a day: only its codes and words make a quota.
 #[test]
 fn a_hold_names_its_cause_and_its_end() {
-    let asked = "the end of a pause that the server asked for at its rate limit";
+    let asked = "the end of a pause that the server asked for (rate limit)";
     for (status, code, wait, cause, why) in [
         (503, "overloaded", 1_800, OVERLOADED, "the overloaded server asked for this pause"),
         (503, "overloaded", 7_200, OVERLOADED, "the overloaded server asked for this pause"),
-        (429, "rate_limit_exceeded", 1_800, asked, "the server asked for this pause at its rate limit"),
-        (429, "rate_limit_exceeded", 86_400, asked, "the server asked for this pause at its rate limit"),
-        (429, "1308", 86_400, "a used-up quota", "a quota is used up"),
+        (429, "rate_limit_exceeded", 1_800, asked, "the server rate-limited a call and asked for this pause"),
+        (429, "rate_limit_exceeded", 86_400, asked, "the server rate-limited a call and asked for this pause"),
+        (429, "1308", 86_400, "a used-up quota to refill", "a quota is used up"),
     ] {
         let server = Server::new(move |_| Reply::error(status, code).with_header("retry-after", wait));
         let job = Job::new(30);
@@ -196,7 +196,7 @@ fn a_hold_names_its_cause_and_its_end() {
             let held = log.lines().find(|line| line.starts_with("  held: ")).expect("the hold");
             let end = held.strip_suffix(why).and_then(|line| line.strip_suffix(": ")).expect(held);
             assert!(end.contains(" until ") && end.contains(", in "), "{status}, {wait} s, {run}: {held}");
-            assert!(log.contains("deferred: ") && log.contains(" until their scope is free again"), "{log}");
+            assert!(log.contains("not finished: ") && log.contains(" waiting until their scope opens"), "{log}");
             let log = log.replace("class=\"quota_exhausted\"", "");
             assert!(why.contains("quota") || !log.contains("quota"), "{status}, {run}: {log}");
             let stats = |json: &[&str]| job.paceline().arg("stats").args(json).output().expect("it runs").stdout;
@@ -236,6 +236,6 @@ fn two_causes_are_told_apart() {
         is_of(held[0], "busy", ": the overloaded server asked for this pause"),
         "the first to open first: {held:?}"
     );
-    assert!(is_of(held[1], "slow", ": the server asked for this pause at its rate limit"), "{held:?}");
+    assert!(is_of(held[1], "slow", ": the server rate-limited a call and asked for this pause"), "{held:?}");
     assert!(!log.contains(" or the end") && !log.contains(" or a used-up"), "{log}");
 }

@@ -16,7 +16,7 @@ pub struct NewItem {
     pub key: String,
     /// The input of the work, usually JSON; at most 16 MiB.
     pub payload: String,
-    /// Higher goes first among what is due. Default 0.
+    /// Among due items, higher goes first. Default 0.
     pub priority: i16,
     /// How long after its first try the item is given up; time in a held or stopped group does not count. Default: that of
     /// the run.

@@ -84,7 +84,7 @@ impl FailFast {
             what: "answers",
             count: self.limit,
             status,
-            advice: "put the schema of --expect or the requests right",
+            advice: "correct the schema of --expect or the requests",
             message: message.to_owned(),
         })
     }
@@ -107,7 +107,7 @@ impl FailFast {
         self.kind = Some(kind);
         let (status, message) = (failed.status, failed.message.clone());
         let too_large = status.is_none() && failed.code.as_deref() == Some(TOO_LARGE);
-        let advice = if too_large { "raise the limit or make the requests smaller" } else { "put the requests right" };
+        let advice = if too_large { "raise the limit or make the requests smaller" } else { "correct the requests" };
         self.held_back.push(failed);
         if self.held_back.len() < self.limit {
             return FailFastDecision::HeldBack;

@@ -132,7 +132,7 @@ impl StatusText {
         let rest = Rest { items: left, tokens, rate: pace, affordable: view.budget.calls_left };
         if let Some(left) = rest.left(view.now, view.limits).filter(|_| view.stop.is_none()) {
             let least = if left.at_least { "> " } else { "" };
-            let end = if left.at_budget { " at the budget" } else { "" };
+            let end = if left.at_budget { " to the end of the budget" } else { "" };
             course.push(format!("ETA {least}{}{end}", text::duration(left.time)));
         }
         let mut details = vec![
@@ -144,7 +144,7 @@ impl StatusText {
         }
         let for_long = view.limits.account.totals.of(Class::QuotaExhausted);
         if for_long > 0 {
-            details.push(format!("{} refused for long", text::count(for_long)));
+            details.push(format!("{} refused for a long time", text::count(for_long)));
         }
         if figures.failed > 0 {
             details.push(format!("{} failed", text::count(figures.failed)));

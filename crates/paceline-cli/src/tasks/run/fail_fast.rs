@@ -41,7 +41,7 @@ impl fmt::Display for SameFailure {
         let what = if *command { "the command" } else { "the requests" };
         write!(
             f,
-            "the first {items} items all failed alike: {message}; put {what} right, or go on regardless with \
+            "the first {items} items all failed the same way: {message}; correct {what}, or continue anyway with \
              --stop-after-same 0"
         )
     }

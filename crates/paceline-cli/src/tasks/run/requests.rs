@@ -128,7 +128,7 @@ impl Requests {
         if task.item().may_be_done && unknown != UnknownOutcome::Resend {
             let code = Some("killed".to_owned());
             let message =
-                "its call may have been done: a worker was lost while it had this item, or another store had it before";
+                "its call may have been executed: a worker was lost during it, or the item comes from another store";
             return StartDecision::Never(Failure { code, unknown, ..Failure::new(Class::Transient, message) });
         }
         let permit = match permits.take(&task, permits.scope(&ready.scope), ready.cost.clone()) {
@@ -215,7 +215,7 @@ impl Requests {
     async fn note_sent(&self, task: &Task) -> Result<(), Failure> {
         let why = match self.store.note_sent(task.item().id, task.fence()).await {
             Ok(true) => return Ok(()),
-            Ok(false) => "the item is not this worker's any more".to_owned(),
+            Ok(false) => "another worker has taken this item".to_owned(),
             Err(error) => error.to_string(),
         };
         Err(Failure::new(Class::Abandoned, why))
@@ -273,10 +273,10 @@ fn failure(exchange: Exchange) -> Failure {
     let message = match answer {
         Ok(_) if reading.class == Class::Account => reading.reason().into_owned(),
         Ok(answer) => reading.message.unwrap_or_else(|| {
-            let wait = reading.wait.map(|wait| format!(", told to wait {}", text::duration(wait)));
+            let wait = reading.wait.map(|wait| format!(", asked to wait {}", text::duration(wait)));
             format!("status {}{}", answer.status(), wait.unwrap_or_default())
         }),
-        Err(NoAnswer::GivenUp) => "given up: the run had to end".to_owned(),
+        Err(NoAnswer::GivenUp) => "abandoned: the run had to end".to_owned(),
         Err(error) => error.to_string(),
     };
     Failure {

@@ -68,7 +68,7 @@ impl Dispatcher {
             if long && !matches!(scope.state, ScopeState::Held { .. } | ScopeState::Stopped { .. }) {
                 tracing::info!(
                     scope = &*scope.name,
-                    "nothing has succeeded for --max-wait: not tried any more in this run"
+                    "no call succeeded for the time of --max-wait: this run makes no more calls there"
                 );
                 (self.given_up, any) = (true, true);
                 self.parts.recorder.holds.give_up(&scope.name);
@@ -121,7 +121,7 @@ impl Dispatcher {
             return;
         }
         if self.stop.is_some() {
-            tracing::info!("interrupted: waiting up to 30s for the calls in flight (again to give them up)");
+            tracing::info!("interrupted: waiting up to 30s for the calls in flight (Ctrl-C again abandons them)");
         }
         self.end_at_last(StopReason::Interrupted);
     }

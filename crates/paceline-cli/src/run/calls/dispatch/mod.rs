@@ -266,7 +266,7 @@ impl Dispatcher {
                 if recorder.holds.store(context, &scope)
                     && let Some(stop) = &recorded.account
                 {
-                    tracing::warn!(scope = &*scope, "no further call of this scope leaves: {stop}");
+                    tracing::warn!(scope = &*scope, "this scope makes no more calls: {stop}");
                     self.stopped_scope.get_or_insert_with(|| stop.clone());
                 }
             }
