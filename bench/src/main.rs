@@ -15,10 +15,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use governor::{DefaultDirectRateLimiter, Quota as Cells, RateLimiter};
+use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota as Cells, RateLimiter};
 use measured::{Bar, heading, resident, row, shared, timed};
 use paceline::{
-    Class, Concurrency, Cost, Dimension, Limiter, Limits, NextAction, Outcome, Pace, PacerConfig, Quota, Request,
+    Class, Concurrency, Cost, Dimension, KeyedLimiter, Limiter, Limits, NextAction, Outcome, Pace, PacerConfig, Quota,
+    Request,
 };
 use paceline_core::{Event, Instant, Pacer, ScopeId};
 
@@ -33,6 +34,7 @@ fn main() {
     heading();
     // First, as long as no freed memory is used again.
     exact_window();
+    bytes_of_keys();
     let bucket = || one_bucket(Quota::per_second(WIDE).burst(WIDE));
     for (threads, bar) in [(1, 1.5), (2, 1.0), (8, 1.0)] {
         let name = format!("one bucket, a permit, {threads} threads");
@@ -49,6 +51,7 @@ fn main() {
         let name = format!("Limiter: acquire, complete, {threads} threads");
         row(&name, Bar::Nanos(bar), shared(threads, CALLS, governor_loop), shared(threads, CALLS, limiter_calls));
     }
+    row("100,000 keys with a bucket each", Bar::Ratio(1.5), timed(CALLS, governor_keys), timed(CALLS, keys));
     for threads in [2, 8] {
         one_too_many(threads);
     }
@@ -182,6 +185,62 @@ fn full_window(limit: u32) -> (Pacer, ScopeId) {
         call(&mut pacer, Instant::ZERO + Duration::from_secs(60) * n / limit, (&scope).into());
     }
     (pacer, scope)
+}
+
+/// Keys of the benchmark.
+const KEYS: u64 = 100_000;
+
+/// All keys at random, many times each.
+fn any_key(n: u64) -> u64 {
+    n.wrapping_mul(6_364_136_223_846_793_005) >> 33
+}
+
+fn governor_keyed() -> DefaultKeyedRateLimiter<u64> {
+    let thousand = NonZeroU32::new(1_000).expect("some");
+    let limiter = RateLimiter::keyed(Cells::per_second(thousand).allow_burst(NonZeroU32::MAX));
+    (0..KEYS).for_each(|key| assert!(limiter.check_key(&key).is_ok(), "the limit is wide"));
+    limiter
+}
+
+fn governor_keys() -> impl Fn(u64) {
+    let limiter = governor_keyed();
+    move |calls| {
+        for n in 0..calls {
+            assert!(limiter.check_key(&(any_key(n) % KEYS)).is_ok(), "the limit is wide");
+        }
+    }
+}
+
+fn keyed() -> KeyedLimiter<u64> {
+    let limiter = KeyedLimiter::new(Quota::per_second(1_000).burst(WIDE)).expect("a configuration that can be");
+    (0..KEYS).for_each(|key| assert!(limiter.try_acquire(&key).is_ok(), "the limit is wide"));
+    limiter
+}
+
+fn keys() -> impl Fn(u64) {
+    let limiter = keyed();
+    move |calls| {
+        for n in 0..calls {
+            assert!(limiter.try_acquire(&(any_key(n) % KEYS)).is_ok(), "the limit is wide");
+        }
+    }
+}
+
+/// Bytes of a key that has called once.
+fn bytes_of_keys() {
+    let before = resident();
+    let peer = governor_keyed();
+    let between = resident();
+    let own = keyed();
+    let [peer_bytes, own_bytes] = [between - before, resident() - between].map(|bytes| bytes as f64 / KEYS as f64);
+    drop((peer, own));
+    measured::line(
+        "100,000 keys, bytes of each",
+        Some(peer_bytes),
+        own_bytes,
+        Some(own_bytes / peer_bytes),
+        Bar::Ratio(1.5),
+    );
 }
 
 /// Threads that take as fast as they can from a bucket that is soon empty.

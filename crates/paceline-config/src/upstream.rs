@@ -164,8 +164,17 @@ impl Upstream {
             dialect = dialect.without_key();
         }
         let prices = price::prices(section.price.as_ref(), &mut ledger)?;
-        let pacer =
-            PacerConfig { limits, concurrency, start, tiers: tier_limits, retry, breaker, pace: pace.pace, responsive };
+        let pacer = PacerConfig {
+            limits,
+            concurrency,
+            start,
+            tiers: tier_limits,
+            per_scope: None,
+            retry,
+            breaker,
+            pace: pace.pace,
+            responsive,
+        };
         let acting = acting::acting(section, &pacer);
         let ((effective, idle), name) = (ledger.into_rows(), name.to_owned());
         Ok(Self {

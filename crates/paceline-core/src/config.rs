@@ -261,6 +261,10 @@ pub struct PacerConfig {
     pub start: Option<f64>,
     /// Scopes with limits of their own, by scope name.
     pub tiers: Vec<(Arc<str>, Limits)>,
+    /// Makes each scope an account of its own, for one limit for each tenant, host or key: a scope without a tier has these
+    /// limits, which are believed until a refusal contradicts them, and `concurrency` for itself; and what an answer says about
+    /// the account reaches its scope alone. Default: none, all scopes are of one account.
+    pub per_scope: Option<Limits>,
     /// How often and how late items are sent again.
     pub retry: Retry,
     /// When a scope counts as down.

@@ -46,7 +46,7 @@ pub use cost::{Cost, Dimension};
 pub use error::ConfigError;
 pub use outcome::{Class, Hint, LimitReport, LimitScope, Outcome, RefillMode, UnknownOutcome};
 pub use pacer::Pacer;
-pub use quota::TooLarge;
+pub use quota::{BucketLevel, BucketRule, LimitCounts, TooLarge};
 pub use request::{Event, GiveUp, NextAction, Request, ScopeId, Ticket};
 pub use responsive::{Responsive, ResponsiveConfig, ResponsiveCounters, exponential_delay, linear_delay};
 pub use rng::Rng;

@@ -148,18 +148,38 @@ impl Scope {
     /// ago, so that a new scope of that name does as well.
     pub(crate) fn is_evictable(&self, now: Instant) -> bool {
         let Some(idle) = self.idle.map(|since| now - since) else { return false };
+        let retention = if self.has_learnt() { RETENTION } else { RETENTION_STARTING };
+        idle >= retention && self.is_undisturbed(now) && self.quotas.is_unused(now)
+    }
+
+    /// Whether nothing but its limits distinguishes the scope from a new one of that name.
+    pub(crate) fn is_releasable(&self, now: Instant) -> bool {
+        self.idle.is_some() && !self.has_learnt() && self.is_undisturbed(now)
+    }
+
+    fn has_learnt(&self) -> bool {
         let begun = !self.hold.is_clear() || !self.gate.is_open() || !self.breaker.is_clear();
-        let learnt = match self.pace {
-            Pace::Auto => self.learnt.was_refused() || !self.learnt.is_starting(),
-            Pace::Fixed | Pace::None => false,
-            Pace::Aimd | Pace::Responsive | Pace::Linear | Pace::Exponential => true,
-        };
-        let retention = if begun || learnt { RETENTION } else { RETENTION_STARTING };
-        idle >= retention
-            && !self.hold.is_active()
+        begun
+            || match self.pace {
+                Pace::Auto => self.learnt.was_refused() || !self.learnt.is_starting(),
+                Pace::Fixed | Pace::None => false,
+                Pace::Aimd | Pace::Responsive | Pace::Linear | Pace::Exponential => true,
+            }
+    }
+
+    /// Whether no hold, closure or announced limit is in force.
+    fn is_undisturbed(&self, now: Instant) -> bool {
+        !self.hold.is_active()
             && self.next_reopening().is_none()
-            && self.quotas.is_unused(now)
             && self.announced.iter().all(|limit| limit.is_over(now))
+    }
+
+    pub(crate) fn set_quotas(&mut self, quotas: Quotas) {
+        self.quotas = quotas;
+    }
+
+    pub(crate) fn into_quotas(self) -> Quotas {
+        self.quotas
     }
 
     /// Notes that the next waiter waits for a full window.
@@ -433,7 +453,9 @@ fn start(tier: &Limits, config: &PacerConfig) -> Start {
     let rate = requests.map(|quota| quota.limit as f64 / quota.window.as_secs_f64()).reduce(f64::min);
     match config.start {
         Some(rate) => Start::At(rate),
-        None if configured().next().is_some() => Start::Configured(rate.map(|rate| rate.min(FASTEST_START))),
+        None if config.per_scope.is_some() || configured().next().is_some() => {
+            Start::Configured(rate.map(|rate| rate.min(FASTEST_START)))
+        }
         None => Start::Slow,
     }
 }

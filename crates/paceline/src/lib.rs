@@ -39,6 +39,7 @@ mod classify;
 pub mod clock;
 mod driver;
 mod error;
+mod keyed;
 mod limiter;
 mod log;
 #[cfg(feature = "metrics")]
@@ -60,6 +61,7 @@ pub use classify::{AnswerReader, Attempt, ByHint, ByPredicate, Classified, Class
 pub use clock::Clock;
 pub use driver::{Permit, Within};
 pub use error::{Error, NotNow, RunError};
+pub use keyed::KeyedLimiter;
 pub use limiter::Limiter;
 pub use log::BackingOff;
 pub use paceline_core::{

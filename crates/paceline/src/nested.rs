@@ -18,7 +18,7 @@ pub(crate) struct Frame {
     driver: Arc<Driver>,
     /// The attempt around it, perhaps of another limiter.
     outer: Option<Arc<Self>>,
-    /// Counts so far, and what is reserved: a send that does not use the permit below still belongs to the same item.
+    /// LimitCounts so far, and what is reserved: a send that does not use the permit below still belongs to the same item.
     request: Request,
     sender: Mutex<Sender>,
 }

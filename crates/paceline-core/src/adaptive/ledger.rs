@@ -123,7 +123,7 @@ impl Ledger {
         self.settle(now);
     }
 
-    /// Counts the calls that were not refused in time.
+    /// LimitCounts the calls that were not refused in time.
     pub(super) fn settle(&mut self, now: Instant) {
         let silence = self.silence();
         while self.pending.front().is_some_and(|(_, sent)| *sent + silence <= now) {

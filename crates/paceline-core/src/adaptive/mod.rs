@@ -304,7 +304,7 @@ impl AdaptiveRate {
         n >= FEW && alike(n, before, 1.1) && !alike(self.rate.per_second(), rate, 1.2)
     }
 
-    /// Counts the calls admitted since the last time in the shares of refusals.
+    /// LimitCounts the calls admitted since the last time in the shares of refusals.
     fn count_passed(&mut self) {
         let Some(refusals) = &mut self.refusals else { return };
         let passed = self.ledger.passed();

@@ -22,6 +22,7 @@ use core::cmp::Reverse;
 use agenda::Agenda;
 use crowd::Active;
 use defer::BoundedWaits;
+use evict::Evictions;
 use scopes::Scopes;
 use turn::Turn;
 
@@ -100,8 +101,7 @@ pub struct Pacer {
     scopes: Scopes,
     agenda: Agenda,
     bounded_waits: BoundedWaits,
-    /// When each scope is checked next for eviction.
-    eviction_queue: VecDeque<(Instant, u32)>,
+    evictions: Evictions,
     /// The sums over all scopes, evicted ones included.
     totals: Totals,
     /// Scopes whose breaker opened, and since when nothing has succeeded there.
@@ -127,13 +127,13 @@ impl Pacer {
             now,
             quotas: Quotas::new(&limits(&config))?,
             turn: Turn::default(),
-            in_flight: InFlight::new(Concurrency::Fixed { max: config.concurrency.max() })?,
+            in_flight: InFlight::new(places(&config))?,
             active: Active::default(),
             hold: Hold::default(),
             scopes: Scopes::default(),
             agenda: Agenda::default(),
             bounded_waits: BoundedWaits::default(),
-            eviction_queue: VecDeque::new(),
+            evictions: Evictions::default(),
             totals: Totals::default(),
             failing: BTreeMap::new(),
             slots: Slots::default(),
@@ -260,6 +260,7 @@ impl Pacer {
             unreachable!("it was in flight a moment ago");
         };
         self.scopes.touch(request.scope.place);
+        let outcome = self.within_reach(outcome);
         let outcome = self.without_vain_hint(now, &request.scope, flight.sent, outcome);
         self.settle(now, &request, &flight, &outcome);
         self.react(now, &request, &flight, &outcome);
@@ -285,10 +286,10 @@ impl Pacer {
         let now = self.advance(now);
         check(&config)?;
         self.quotas.reconfigure(now, &limits(&config))?;
-        self.in_flight.reconfigure(Concurrency::Fixed { max: config.concurrency.max() })?;
+        self.in_flight.reconfigure(places(&config))?;
         self.tiers = tiers(&config);
         for scope in self.scopes.iter_mut() {
-            let tier = self.tiers.get(&scope.name).map(|place| &config.tiers[*place].1);
+            let tier = tier_of(&scope.name, &self.tiers, &config);
             scope.reconfigure(now, tier, &config)?;
         }
         self.config = config;
@@ -380,12 +381,12 @@ impl Pacer {
         let mut scope = self.fresh(name);
         scope.set_clock(self.now, self.hold.is_active());
         let id = self.scopes.insert(scope);
-        self.schedule_eviction(id.place);
+        self.evictions.schedule(self.now, id.place);
         id
     }
 
     fn fresh(&self, name: Arc<str>) -> Scope {
-        let tier = self.tiers.get(&name).map(|place| &self.config.tiers[*place].1);
+        let tier = tier_of(&name, &self.tiers, &self.config);
         Scope::new(name, tier, &self.config).expect("the configuration was checked")
     }
 
@@ -421,6 +422,16 @@ fn limits(config: &PacerConfig) -> Limits {
     if config.pace == Pace::None { Limits::default() } else { config.limits.clone() }
 }
 
+/// The places of the account among the calls in flight; scopes that are accounts of their own have theirs.
+fn places(config: &PacerConfig) -> Concurrency {
+    Concurrency::Fixed { max: if config.per_scope.is_some() { u32::MAX } else { config.concurrency.max() } }
+}
+
+/// The limits of the scope of that name.
+fn tier_of<'a>(name: &str, tiers: &BTreeMap<Arc<str>, usize>, config: &'a PacerConfig) -> Option<&'a Limits> {
+    tiers.get(name).map(|place| &config.tiers[*place].1).or(config.per_scope.as_ref())
+}
+
 /// Of several tiers of one name the first counts.
 fn tiers(config: &PacerConfig) -> BTreeMap<Arc<str>, usize> {
     let places = config.tiers.iter().enumerate().rev();
@@ -437,6 +448,6 @@ fn check(config: &PacerConfig) -> Result<(), ConfigError> {
     for (name, limits) in &config.tiers {
         Scope::new(name.clone(), Some(limits), config)?;
     }
-    Scope::new("".into(), None, config)?;
+    Scope::new("".into(), config.per_scope.as_ref(), config)?;
     Ok(())
 }

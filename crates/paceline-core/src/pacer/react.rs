@@ -37,6 +37,14 @@ impl Pacer {
         scope.learn(flight, &request.cost, outcome);
     }
 
+    /// Where scopes are accounts of their own, an answer reaches its scope at most.
+    pub(super) fn within_reach(&self, outcome: Outcome) -> Outcome {
+        match outcome.reach {
+            LimitScope::Account if self.config.per_scope.is_some() => Outcome { reach: LimitScope::Scope, ..outcome },
+            _ => outcome,
+        }
+    }
+
     /// A limit of a day that refuses again right after the wait that it asked for is used up.
     pub(super) fn without_vain_hint(&mut self, now: Instant, id: &ScopeId, sent: Instant, outcome: Outcome) -> Outcome {
         let wait = outcome.hint.filter(|_| outcome.class == Class::Throttled && outcome.long_period);

@@ -83,10 +83,16 @@ impl Scopes {
     }
 
     /// Removes a scope that is not among the touched ones.
-    pub(super) fn remove(&mut self, place: u32) {
+    pub(super) fn remove(&mut self, place: u32) -> Scope {
         let scope = self.all[place as usize].take().expect("a scope that is kept");
         self.names.remove(&scope.name);
         self.free.push(place);
+        scope
+    }
+
+    /// The scope in that place, if there is one.
+    pub(super) fn get(&self, place: u32) -> Option<&Scope> {
+        self.all.get(place as usize)?.as_ref()
     }
 
     /// All of them, with their places.

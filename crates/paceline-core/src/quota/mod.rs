@@ -4,6 +4,7 @@
 //! on integers: nothing drifts, and the same history gives the same answer everywhere.
 
 mod bucket;
+mod counts;
 mod fixed;
 mod sliding;
 mod sums;
@@ -17,6 +18,8 @@ use core::fmt;
 use core::time::Duration;
 
 use bucket::TokenBucket;
+pub use bucket::{BucketLevel, BucketRule};
+pub use counts::LimitCounts;
 use fixed::FixedWindow;
 use sliding::SlidingWindow;
 
@@ -188,7 +191,7 @@ impl Quotas {
         windows(now, pairs.map(|(all, own)| if matches!(all.1, Counter::Bucket(_)) { all } else { own }))
     }
 
-    /// Counts the units that `others` exported so long ago beside its own, in place of those of the last call.
+    /// LimitCounts the units that `others` exported so long ago beside its own, in place of those of the last call.
     pub(crate) fn share(&mut self, now: Instant, others: &[(&[WindowState], Duration)]) {
         if others.is_empty() && self.own.is_none() {
             return;

@@ -16,6 +16,7 @@ mod outage;
 mod promises;
 mod replay;
 mod restored;
+mod separate;
 mod slowed_down;
 mod spacing;
 mod stuck_item;

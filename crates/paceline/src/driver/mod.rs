@@ -99,6 +99,11 @@ impl Driver {
         self.clock.now()
     }
 
+    /// The time without what the machine has slept since it was last noticed.
+    pub(crate) fn clock_now(&self) -> Instant {
+        self.clock.now()
+    }
+
     /// Requests a permit; takes it at once if possible.
     pub(crate) fn enqueue(self: &Arc<Self>, request: Request) -> Result<Admission, Error> {
         // A wait that is too long is reported at once. Without a bound the caller waits, and the timer notices the suspension.

@@ -3,6 +3,7 @@
 mod acquire;
 mod crowds;
 mod hostile;
+mod keyed;
 mod layer;
 mod log;
 mod metrics;

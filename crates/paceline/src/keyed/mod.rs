@@ -1,0 +1,179 @@
+//! One limit for each of many keys.
+//!
+//! A key that neither waits nor learns is its counts and nothing else ([`keys`]). When it has to wait, or is to learn from
+//! answers, it becomes a scope of a limiter, which goes on with its counts; later it is counts again.
+
+mod keys;
+#[cfg(test)]
+mod proof;
+
+use std::fmt;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use paceline_core::{Admit, BucketRule, ConfigError, Level, Limits, Pace, PacerConfig, ScopeId, WaitReason};
+
+use self::keys::{Counted, Keys, Windows};
+use crate::error::{Error, NotNow};
+use crate::limiter::Limiter;
+use crate::run::Run;
+
+/// One limit for each tenant, host or API key: each key is an account of its own.
+///
+/// ```
+/// use paceline::{KeyedLimiter, Quota};
+///
+/// let limiter = KeyedLimiter::new(Quota::per_second(5).burst(10))?;
+/// if limiter.try_acquire(&"tenant 7").is_ok() {
+///     println!("served");
+/// }
+/// # Ok::<(), paceline::ConfigError>(())
+/// ```
+///
+/// Clones are cheap and share everything. Keys need no registration, and what is kept of them is bounded: a key whose limits
+/// are unused is forgotten when there are twice as many keys as were in use at the last such check. A key with one token bucket
+/// ([`Quota::burst`](crate::Quota::burst)) takes 16 bytes beside the key itself; one with exact windows some 700, and 8 for each
+/// of the 60,000 parts of the window in which it called. While a key waits, and after its answers were read ([`run`](Self::run))
+/// until it is idle and has learnt nothing, it takes some 6 KB.
+///
+/// The configuration is that of a [`Limiter`], for each key by itself: limits, calls in flight, pace, breaker. Calls in flight
+/// are those of [`run`](Self::run). What an answer says about the account reaches its key alone.
+pub struct KeyedLimiter<K> {
+    shared: Arc<Shared<K>>,
+}
+
+struct Shared<K> {
+    limiter: Limiter,
+    keys: Store<K>,
+}
+
+/// The limits decide what the counts of a key are.
+enum Store<K> {
+    Buckets(Keys<K, BucketRule>),
+    Windows(Keys<K, Windows>),
+}
+
+impl<K: Hash + Eq + Clone> KeyedLimiter<K> {
+    /// A limiter without any key. The limits of the configuration are those of each key.
+    ///
+    /// # Errors
+    /// The invalid setting, its value, and what was expected.
+    pub fn new(config: impl Into<PacerConfig>) -> Result<Self, ConfigError> {
+        let config = config.into();
+        let limits = if config.pace == Pace::None { Limits::default() } else { config.limits.clone() };
+        let rule = BucketRule::of(&limits);
+        let per_scope = Some(config.limits);
+        let limiter = Limiter::new(PacerConfig { limits: Limits::default(), per_scope, ..config })?;
+        let keys = match rule {
+            Some(rule) => Store::Buckets(Keys::new(rule, &limits)?),
+            None => Store::Windows(Keys::new(Windows, &limits)?),
+        };
+        Ok(Self { shared: Arc::new(Shared { limiter, keys }) })
+    }
+
+    /// Takes a permit for one call of that key if it may be made at once; else changes nothing. Nothing has to be reported.
+    ///
+    /// # Errors
+    /// [`NotNow::Wait`] with the reason of the wait and, if known, its length; [`NotNow::Never`] with [`Error::Stopped`] where
+    /// the answer to a [`run`](Self::run) stopped the key.
+    pub fn try_acquire(&self, key: &K) -> Result<(), NotNow> {
+        match self.count(key) {
+            Counted::Taken => Ok(()),
+            Counted::Full { now, admit } => Err(match admit {
+                Admit::At { at, cause } => {
+                    NotNow::Wait { after: Some(at - now), reason: WaitReason { level: Level::Tier, cause } }
+                }
+                Admit::OnRelease { cause } => {
+                    NotNow::Wait { after: None, reason: WaitReason { level: Level::Tier, cause } }
+                }
+                Admit::Now => unreachable!("it was refused"),
+            }),
+            Counted::Scope(scope) => self.shared.limiter.try_acquire(scope).map(drop),
+        }
+    }
+
+    /// Waits until a call of that key may be made, as long as it takes and in the order of arrival. Nothing has to be reported.
+    ///
+    /// Dropping the future at any point cancels the request, or returns its permit when it was granted meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] where the answer to a [`run`](Self::run) stopped the key, [`Error::NoTimer`] when it must wait and the
+    /// system allows no more threads.
+    pub async fn acquire(&self, key: &K) -> Result<(), Error> {
+        let scope = match self.count(key) {
+            Counted::Taken => return Ok(()),
+            Counted::Full { .. } => self.scope(key),
+            Counted::Scope(scope) => scope,
+        };
+        self.shared.limiter.acquire(scope).await.map(drop)
+    }
+
+    /// Runs an operation for that key until it succeeds or no retry is left or useful, as [`Limiter::run`] does: each send
+    /// takes a permit, and the key learns from the answers.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn fetch(_: &str) -> std::io::Result<()> { Ok(()) }
+    /// use paceline::{KeyedLimiter, Quota};
+    ///
+    /// let hosts = KeyedLimiter::new(Quota::per_minute(60))?;
+    /// hosts.run(&"example.org", || fetch("https://example.org/")).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Limiter::run`].
+    pub fn run<Op, Call>(&self, key: &K, operation: Op) -> Run<'_, Op, Call>
+    where
+        Op: FnMut() -> Call,
+        Call: Future,
+    {
+        self.shared.limiter.run(operation).scope(self.scope(key))
+    }
+
+    /// Opens a key that the answer to a [`run`](Self::run) has stopped, or that waits for a pause.
+    pub fn resume(&self, key: &K) {
+        self.shared.limiter.resume(Some(&self.scope(key)));
+    }
+
+    /// How many keys are kept: those in use, and some that will be forgotten. Linear in the number of processors.
+    pub fn len(&self) -> usize {
+        match &self.shared.keys {
+            Store::Buckets(keys) => keys.len(),
+            Store::Windows(keys) => keys.len(),
+        }
+    }
+
+    /// Whether no key is kept.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn count(&self, key: &K) -> Counted {
+        match &self.shared.keys {
+            Store::Buckets(keys) => keys.count(self.shared.limiter.driver(), key),
+            Store::Windows(keys) => keys.count(self.shared.limiter.driver(), key),
+        }
+    }
+
+    /// The scope of a key that waits or learns.
+    fn scope(&self, key: &K) -> ScopeId {
+        match &self.shared.keys {
+            Store::Buckets(keys) => keys.scope(self.shared.limiter.driver(), key),
+            Store::Windows(keys) => keys.scope(self.shared.limiter.driver(), key),
+        }
+    }
+}
+
+impl<K> Clone for KeyedLimiter<K> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<K> fmt::Debug for KeyedLimiter<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedLimiter").finish_non_exhaustive()
+    }
+}
