@@ -254,6 +254,7 @@ impl Run<'_> {
             stop: ended.stop.as_ref(),
             elapsed: context.limiter.now() - context.began,
             limits: &limits,
+            has_tiers: !self.upstream.pacer.tiers.is_empty(),
             budget: context.budget.used(),
             concurrency: self.upstream.pacer.concurrency.max(),
             view: &view,

@@ -41,10 +41,9 @@ pub(crate) fn tally(item: &ClaimedItem, sent: &Sent, counted: Option<&Request>) 
         Some(counted) => {
             tally.attempts = item.forgiven.attempts.saturating_add(counted.attempts);
             tally.deferrals = item.forgiven.deferrals.saturating_add(counted.deferrals);
-            tally.probes = counted.probes;
+            tally.unsent = counted.unsent;
         }
         None if is_given_up(sent) => {}
-        None if sent.exchange.probe => tally.probes += 1,
         None => tally.attempts += 1,
     }
     tally.abandoned += u32::from(is_given_up(sent));
