@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use http::Response;
 use http::header::{ETAG, HeaderName, LAST_MODIFIED, LINK, LOCATION};
+use http::{Response, StatusCode};
 use paceline_core::{Class, GiveUp, Request};
 use paceline_http::NoAnswer;
 use paceline_providers::Reading;
@@ -91,7 +91,20 @@ fn is_given_up(sent: &Sent) -> bool {
 pub(crate) fn error_message(sent: &Sent) -> String {
     match &sent.exchange.answer {
         Err(error) => error.to_string(),
-        Ok(answer) => sent.exchange.reading.message.clone().unwrap_or_else(|| format!("status {}", answer.status())),
+        Ok(answer) => {
+            let reading = &sent.exchange.reading;
+            reading.message.clone().unwrap_or_else(|| without_message(answer.status(), reading))
+        }
+    }
+}
+
+/// A failure without a message. Where the status is none of a failure, the rule says what failed.
+pub(crate) fn without_message(status: StatusCode, reading: &Reading) -> String {
+    match reading.rule() {
+        rule if status.is_success() && !rule.is_empty() => {
+            format!("status {status}, which is a failure by the rule \"{rule}\"")
+        }
+        _ => format!("status {status}"),
     }
 }
 

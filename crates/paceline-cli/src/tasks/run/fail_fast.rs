@@ -129,8 +129,8 @@ impl Watch {
         self.only_failed.remove(&item.id) || refused || mismatched
     }
 
-    /// Takes in a failure; returns why the run has to end, once it has to. A group of its own is another customer, say: what all
-    /// of its items meet stops nobody else.
+    /// Takes in a failure; returns why the run has to end, once it has to. A group may be one customer of many: what all of its
+    /// items meet stops no other group.
     fn failed(&mut self, item: &WorkItem, failure: &Failure) -> Option<SameFailure> {
         if self.stopped_groups.contains_key(&item.group) {
             self.put_back.insert(item.key.clone());

@@ -270,9 +270,9 @@ fn failure(exchange: Exchange) -> Failure {
     let Exchange { answer, reading, unknown, .. } = exchange;
     let message = match answer {
         Ok(_) if reading.class == Class::Account => reading.reason().into_owned(),
-        Ok(answer) => reading.message.unwrap_or_else(|| {
+        Ok(answer) => reading.message.clone().unwrap_or_else(|| {
             let wait = reading.wait.map(|wait| format!(", told to wait {}", text::duration(wait)));
-            format!("status {}{}", answer.status(), wait.unwrap_or_default())
+            entry::without_message(answer.status(), &reading) + &wait.unwrap_or_default()
         }),
         Err(NoAnswer::GivenUp) => "given up: the run had to end".to_owned(),
         Err(error) => error.to_string(),

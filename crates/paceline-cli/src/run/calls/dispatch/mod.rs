@@ -275,7 +275,14 @@ impl Dispatcher {
                 if recorder.holds.store(context, &scope)
                     && let Some(stop) = &recorded.account
                 {
-                    tracing::warn!(scope = &*scope, "no further call of this scope leaves: {stop}");
+                    // There may be as many as paths. The summary counts their items.
+                    match self.stopped_scope {
+                        Some(_) => tracing::debug!(scope = &*scope, "no further call of this scope leaves: {stop}"),
+                        None => tracing::warn!(
+                            scope = &*scope,
+                            "no further call of this scope leaves: {stop} (-v shows further such scopes)"
+                        ),
+                    }
                     self.stopped_scope.get_or_insert_with(|| stop.clone());
                 }
             }
