@@ -1,77 +1,66 @@
 //! What pacing one call costs, beside `governor` in the same run: `cargo run --profile dist -p paceline-bench`.
 //!
-//! `governor` decides about one limit without a queue, so it is the floor of what a decision can cost, not a rival: it
-//! neither counts calls in flight nor lets anybody wait. Limits are so wide that nothing ever waits: this measures the
-//! work of deciding. Each figure is the best of several rounds, because noise only adds.
+//! `governor` decides about one limit without a queue: it neither counts calls in flight nor lets anybody wait, and reads its
+//! clock by the counter of the processor. Limits are so wide that nothing ever waits: this measures the work of deciding. Each
+//! row has rounds of both in turn, and shows the median of each and of their ratios. A bar is a ratio or, where it has a unit,
+//! what Paceline's own figure may be; a row that misses it says so.
+
+mod measured;
 
 use std::hint::black_box;
 use std::num::NonZeroU32;
 use std::pin::pin;
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use governor::{DefaultDirectRateLimiter, Quota as Cells, RateLimiter};
+use measured::{Bar, heading, resident, row, shared, timed};
 use paceline::{
-    Class, Clock, Concurrency, Cost, Dimension, Limiter, Limits, Outcome, Pace, PacerConfig, Quota, Request,
+    Class, Concurrency, Cost, Dimension, Limiter, Limits, NextAction, Outcome, Pace, PacerConfig, Quota, Request,
 };
-use paceline_core::{Event, Instant, Pacer};
+use paceline_core::{Event, Instant, Pacer, ScopeId};
 
+/// Calls of one round.
 const CALLS: u64 = 1_000_000;
-const ROUNDS: usize = 5;
-/// What the engine's requests are apart: ten thousand a second.
+/// What the engine's requests are apart in virtual time: ten thousand a second.
 const SPACING: Duration = Duration::from_micros(100);
+/// As good as no limit, for `governor` too.
+const WIDE: u64 = u32::MAX as u64;
 
 fn main() {
-    let threads = 2;
-    let governor = best(governor_check);
-    let governor_contended = best(|| contended(threads, governor_loop(governor_limiter())));
-    println!("{:<52}{:>10}{:>12}", "ns per call, best of rounds", "ns", "x governor");
-    row("governor: one limit, check", governor, governor);
-    row("Pacer: enqueue, poll_event, complete", best(pacer_request), governor);
-    row("Limiter: acquire, complete", best(limiter_acquire), governor);
-    row("governor: check, 2 threads", governor_contended, governor_contended);
-    let contended = best(|| contended(threads, limiter_loop(limiter())));
-    row("Limiter: acquire, complete, 2 threads", contended, governor_contended);
-}
-
-fn row(name: &str, nanos: f64, beside: f64) {
-    println!("{name:<52}{nanos:>10.1}{:>12.2}", nanos / beside);
-}
-
-fn best(round: impl Fn() -> f64) -> f64 {
-    (0..ROUNDS).map(|_| round()).fold(f64::INFINITY, f64::min)
-}
-
-/// Nanoseconds per call of `work`, which makes `CALLS` of them.
-fn timed(work: impl FnOnce()) -> f64 {
-    let clock = Clock::new();
-    let start = clock.now();
-    work();
-    (clock.now() - start).as_nanos() as f64 / CALLS as f64
-}
-
-/// Wall time per call when so many threads share the calls.
-fn contended(threads: u64, work: impl Fn(u64) + Send + Sync + 'static) -> f64 {
-    let (work, barrier) = (Arc::new(work), Arc::new(Barrier::new(threads as usize + 1)));
-    let workers: Vec<_> = (0..threads)
-        .map(|_| {
-            let (work, barrier) = (work.clone(), barrier.clone());
-            std::thread::spawn(move || {
-                barrier.wait();
-                work(CALLS / threads);
-            })
-        })
-        .collect();
-    barrier.wait();
-    timed(|| workers.into_iter().for_each(|worker| worker.join().expect("no worker panics")))
+    heading();
+    // First, as long as no freed memory is used again.
+    exact_window();
+    let bucket = || one_bucket(Quota::per_second(WIDE).burst(WIDE));
+    for (threads, bar) in [(1, 1.5), (2, 1.0), (8, 1.0)] {
+        let name = format!("one bucket, a permit, {threads} threads");
+        row(
+            &name,
+            Bar::Ratio(bar),
+            shared(threads, CALLS, governor_loop),
+            shared(threads, CALLS, || permits(bucket())),
+        );
+    }
+    row("three budgets in one decision", Bar::Ratio(1.0), timed(CALLS, three_governors), timed(CALLS, three_budgets));
+    row("Pacer: enqueue, poll_event, complete", Bar::None, timed(CALLS, governor_loop), timed(CALLS, pacer_calls));
+    for (threads, bar) in [(1, 150.0), (2, 250.0)] {
+        let name = format!("Limiter: acquire, complete, {threads} threads");
+        row(&name, Bar::Nanos(bar), shared(threads, CALLS, governor_loop), shared(threads, CALLS, limiter_calls));
+    }
+    for threads in [2, 8] {
+        one_too_many(threads);
+    }
 }
 
 fn governor_limiter() -> DefaultDirectRateLimiter {
-    RateLimiter::direct(Cells::per_second(NonZeroU32::MAX))
+    let billion = NonZeroU32::new(1_000_000_000).expect("many");
+    RateLimiter::direct(Cells::per_second(billion).allow_burst(NonZeroU32::MAX))
 }
 
-fn governor_loop(limiter: DefaultDirectRateLimiter) -> impl Fn(u64) {
+fn governor_loop() -> impl Fn(u64) {
+    let limiter = governor_limiter();
     move |calls| {
         for _ in 0..calls {
             assert!(black_box(&limiter).check().is_ok(), "the limit is wide");
@@ -79,53 +68,82 @@ fn governor_loop(limiter: DefaultDirectRateLimiter) -> impl Fn(u64) {
     }
 }
 
-fn governor_check() -> f64 {
-    let work = governor_loop(governor_limiter());
-    timed(|| work(CALLS))
+fn one_bucket(quota: Quota) -> Limiter {
+    let config = PacerConfig::from(quota).with_pace(Pace::Fixed).with_in_flight(u32::MAX);
+    Limiter::with_seed(config, 1).expect("a configuration that can be")
+}
+
+fn permits(limiter: Limiter) -> impl Fn(u64) {
+    let scope = limiter.scope("chat");
+    move |calls| {
+        for _ in 0..calls {
+            drop(black_box(&limiter).try_acquire(&scope).expect("the limit is wide"));
+        }
+    }
+}
+
+fn three_governors() -> impl Fn(u64) {
+    let limiters = [1, 1_200, 500].map(|units| (governor_limiter(), NonZeroU32::new(units).expect("some units")));
+    move |calls| {
+        for _ in 0..calls {
+            for (limiter, units) in black_box(&limiters) {
+                assert!(matches!(limiter.check_n(*units), Ok(Ok(()))), "the limit is wide");
+            }
+        }
+    }
+}
+
+fn three_budgets() -> impl Fn(u64) {
+    let wide = 1 << 47;
+    let budget = |dimension| Quota::per_second(wide).burst(wide).of(dimension);
+    let limits = Limits::from([Dimension::Requests, Dimension::Tokens, Dimension::Bytes].map(budget));
+    let config = PacerConfig::from(limits).with_pace(Pace::Fixed).with_in_flight(u32::MAX);
+    let limiter = Limiter::with_seed(config, 1).expect("a configuration that can be");
+    let scope = limiter.scope("chat");
+    move |calls| {
+        for _ in 0..calls {
+            let cost = cost().with(Dimension::Bytes, 500);
+            drop(limiter.try_acquire(Request::new(&scope, cost)).expect("the limit is wide"));
+        }
+    }
 }
 
 /// Three quotas over the account and one below it, AIMD, and all that a scope has by default.
 fn config() -> PacerConfig {
     let minute = Duration::from_secs(60);
-    let quotas = vec![
+    let quotas = [
         Quota::per_minute(1_000_000_000),
         Quota::sliding(Dimension::Tokens, 1_000_000_000_000, minute),
         Quota::sliding(Dimension::Requests, 10_000_000_000, 60 * minute),
     ];
-    let tier = Limits { quotas: vec![Quota::per_minute(900_000_000)], burst: None };
-    PacerConfig {
-        limits: Limits { quotas, burst: None },
-        concurrency: Concurrency::Aimd { floor: 5, start: 10, max: 50 },
-        tiers: vec![("chat".into(), tier)],
-        ..PacerConfig::default()
-    }
+    PacerConfig::from(quotas).with_concurrency(Concurrency::AIMD).with_tier("chat", Quota::per_minute(900_000_000))
 }
 
 fn cost() -> Cost {
     Cost::request().with(Dimension::Tokens, 1_200)
 }
 
-fn pacer_request() -> f64 {
-    let mut pacer = Pacer::new(config(), 1, Instant::ZERO).expect("a configuration that can be");
-    let scope = pacer.scope("chat");
-    let mut now = Instant::ZERO;
-    timed(|| {
-        for _ in 0..CALLS {
+fn pacer_calls() -> impl Fn(u64) {
+    |calls| {
+        let mut pacer = Pacer::new(config(), 1, Instant::ZERO).expect("a configuration that can be");
+        let scope = pacer.scope("chat");
+        let mut now = Instant::ZERO;
+        for _ in 0..calls {
             now += SPACING;
-            pacer.enqueue(now, Request::new(&scope, cost())).expect("not too large");
-            let Some(Event::Granted { ticket, .. }) = pacer.poll_event() else { panic!("the limits are wide") };
-            black_box(pacer.complete(now, ticket, Outcome::new(Class::Success)));
+            black_box(call(&mut pacer, now, Request::new(&scope, cost())));
         }
-    })
+    }
+}
+
+fn call(pacer: &mut Pacer, now: Instant, request: Request) -> NextAction {
+    pacer.enqueue(now, request).expect("not too large");
+    let Some(Event::Granted { ticket, .. }) = pacer.poll_event() else { panic!("the limits are wide") };
+    pacer.complete(now, ticket, Outcome::new(Class::Success))
 }
 
 /// At the configured limits: a rate that is learnt, at most a million a second at first, would make these calls wait.
-fn limiter() -> Limiter {
-    let config = PacerConfig { pace: Pace::Fixed, ..config() };
-    Limiter::with_seed(config, 1).expect("a configuration that can be")
-}
-
-fn limiter_loop(limiter: Limiter) -> impl Fn(u64) {
+fn limiter_calls() -> impl Fn(u64) {
+    let limiter = Limiter::with_seed(config().with_pace(Pace::Fixed), 1).expect("a configuration that can be");
     let scope = limiter.scope("chat");
     move |calls| {
         for _ in 0..calls {
@@ -135,15 +153,57 @@ fn limiter_loop(limiter: Limiter) -> impl Fn(u64) {
     }
 }
 
-fn limiter_acquire() -> f64 {
-    let work = limiter_loop(limiter());
-    timed(|| work(CALLS))
-}
-
 /// The value of a future that never waits.
 fn at_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
         Poll::Pending => panic!("the limits are wide"),
     }
+}
+
+/// A million calls, evenly over a minute; then the window is full, and its first unit returns no sooner than a minute after it left.
+fn exact_window() {
+    // Once before, for the memory of the program itself.
+    drop(full_window(1_000));
+    let before = resident();
+    let (pacer, scope) = full_window(1_000_000);
+    let bytes = resident().saturating_sub(before);
+    let last = Instant::ZERO + Duration::from_secs(60);
+    let over = u64::from(pacer.admit(last, &Request::from(&scope)).is_now());
+    row_of_one("exact window of a million a minute, MB", bytes as f64 / 1e6, 0.55);
+    row_of_one("exact window, calls too many", over as f64, 0.0);
+}
+
+fn full_window(limit: u32) -> (Pacer, ScopeId) {
+    let config = PacerConfig::from(Quota::per_minute(limit.into())).with_pace(Pace::Fixed);
+    let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("a configuration that can be");
+    let scope = pacer.scope("chat");
+    for n in 0..limit {
+        call(&mut pacer, Instant::ZERO + Duration::from_secs(60) * n / limit, (&scope).into());
+    }
+    (pacer, scope)
+}
+
+/// Threads that take as fast as they can from a bucket that is soon empty.
+fn one_too_many(threads: u64) {
+    let (burst, hourly) = (100_000, 3_600_000);
+    let limiter = one_bucket(Quota::per_hour(hourly).burst(burst));
+    let start = limiter.now();
+    let granted = Arc::new(AtomicU64::new(0));
+    let prepare = || {
+        let (limiter, granted) = (limiter.clone(), granted.clone());
+        move |calls| {
+            for _ in 0..calls {
+                granted.fetch_add(u64::from(limiter.try_acquire("chat").is_ok()), Ordering::Relaxed);
+            }
+        }
+    };
+    shared(threads, 2 * burst, prepare)();
+    let refilled = (limiter.now() - start).as_millis() as u64;
+    let over = granted.load(Ordering::Relaxed).saturating_sub(burst + refilled + 1);
+    row_of_one(&format!("one bucket, permits too many, {threads} threads"), over as f64, 0.0);
+}
+
+fn row_of_one(name: &str, figure: f64, most: f64) {
+    measured::line(name, None, figure, None, Bar::Most(most));
 }

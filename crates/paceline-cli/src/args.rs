@@ -1,12 +1,14 @@
 //! Flags that several commands share, and the parsing of their values.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
-use paceline_config::{Overrides, Upstream};
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+use clap::{Arg, Args, Command};
+use paceline_config::{Overrides, Upstream, pace_names, scope_names, upstream_names};
+use paceline_core::UnknownOutcome;
 use paceline_providers::{Expected, Schema};
 
 use crate::exit::Failure;
@@ -21,7 +23,7 @@ pub(crate) struct Everywhere {
     /// Say nothing but errors
     #[arg(long, short, global = true, display_order = 901)]
     pub(crate) quiet: bool,
-    /// Say more: each failed call (-v), each step (-vv); RUST_LOG=paceline=debug does it too, by module
+    /// Log each failed call (-v); also what each call waits for, and how each answer is read (-vv)
     #[arg(long, short, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet", display_order = 902)]
     pub(crate) verbose: u8,
     /// Form of what is written on standard error: json is one object a line, the summary and errors too
@@ -68,7 +70,7 @@ pub(crate) struct AccessArgs {
     pub(crate) idempotency_header: Option<String>,
     /// What follows where nothing tells whether a POST was done: resend, fail, or hold (it fails, until a person sends it again)
     /// [default: resend for prompts of language models, else hold]
-    #[arg(help_heading = UPSTREAM, long, value_name = "WORD")]
+    #[arg(help_heading = UPSTREAM, long, value_name = "WORD", value_parser = Offered(outcome_names), hide_possible_values = true)]
     pub(crate) unknown_outcome: Option<String>,
     /// Proxy to go through, or none [default: the environment's HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY]
     #[arg(help_heading = UPSTREAM, long, value_name = "URL")]
@@ -120,7 +122,7 @@ impl AccessArgs {
 pub(crate) struct UpstreamArgs {
     /// Upstream from paceline.toml, or a known one: openai, anthropic, gemini, ..., generic (any HTTP API, with --base-url),
     /// mock (in-process, needs no key)
-    #[arg(help_heading = UPSTREAM, long, value_name = "NAME")]
+    #[arg(help_heading = UPSTREAM, long, value_name = "NAME", value_parser = Offered(upstream_names), hide_possible_values = true)]
     pub(crate) upstream: Option<String>,
     #[command(flatten)]
     pub(crate) access: AccessArgs,
@@ -136,7 +138,7 @@ pub(crate) struct UpstreamArgs {
     pub(crate) tpm: Option<String>,
     /// What is slowed down together: model, endpoint (one path), host (lines may name any, which get no key), group
     /// (metadata.label of the line), table or all [default: what the provider limits together, for a generic API all]
-    #[arg(help_heading = PACE, long, value_name = "WHAT")]
+    #[arg(help_heading = PACE, long, value_name = "WHAT", value_parser = Offered(scope_names), hide_possible_values = true)]
     pub(crate) scope: Option<String>,
     /// Requests that may leave at once after idling [default: the limit per second, rounded up]
     #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
@@ -151,11 +153,31 @@ pub(crate) struct UpstreamArgs {
     #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) max_deferrals: Option<String>,
     /// Who decides how fast calls leave: auto, fixed, aimd, responsive, linear, exponential, none or a preset [default: auto]
-    #[arg(help_heading = PACE, long, value_name = "PACE")]
+    #[arg(help_heading = PACE, long, value_name = "PACE", value_parser = Offered(pace_names), hide_possible_values = true)]
     pub(crate) pace: Option<String>,
     /// How long an item may take from its first call [default: 24h]
     #[arg(help_heading = PACE, long, value_name = "DURATION", allow_hyphen_values = true)]
     pub(crate) deadline: Option<String>,
+}
+
+/// Takes any text, and has a shell offer these names: what else may stand there, the configuration knows.
+#[derive(Clone)]
+pub(crate) struct Offered(pub(crate) fn() -> Vec<&'static str>);
+
+impl TypedValueParser for Offered {
+    type Value = String;
+
+    fn parse_ref(&self, cmd: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(cmd, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new((self.0)().into_iter().map(PossibleValue::new)))
+    }
+}
+
+fn outcome_names() -> Vec<&'static str> {
+    UnknownOutcome::ALL.map(UnknownOutcome::as_str).to_vec()
 }
 
 /// What a success has to be.

@@ -3,14 +3,15 @@
 use std::io;
 
 use clap::Args;
-use paceline_config::{EffectiveValue, Preset};
+use paceline_config::{EffectiveValue, Preset, Source};
+use paceline_providers::secrets::hidden;
 use serde_json::{Map, Value, json};
 
 use crate::args::{Everywhere, UpstreamArgs};
 use crate::exit::{Failure, Status};
 use crate::output;
 use crate::text::{padded, width};
-use crate::upstream;
+use crate::{tasks, upstream};
 
 /// `paceline check`.
 #[derive(Debug, Args)]
@@ -34,11 +35,18 @@ pub(crate) fn command(args: &CheckArgs, everywhere: &Everywhere) -> Result<Statu
         output::print(|out| presets(args.json, out))?;
         return Ok(Status::Success);
     }
-    let upstream = upstream::resolve(&args.upstream, everywhere)?;
+    let mut upstream = upstream::resolve(&args.upstream, everywhere)?;
+    if let Some((name, proxy)) = upstream::proxy_of_environment(&upstream) {
+        let (key, source) = ("proxy".to_owned(), Source::Environment(name.to_owned()));
+        upstream.effective.push(EffectiveValue { key, value: hidden(&proxy).into_owned(), source });
+    }
+    let tasks = tasks::run_defaults();
     output::print(|out| {
         if args.json {
-            let (values, idle) = (object(&upstream.effective), object(&upstream.idle));
-            let all = json!({ "upstream": upstream.name, "acting": upstream.acting, "values": values, "idle": idle });
+            let all = json!({
+                "upstream": upstream.name, "acting": upstream.acting, "values": object(&upstream.effective),
+                "idle": object(&upstream.idle), "tasks_run": object(&tasks),
+            });
             return writeln!(out, "{all}");
         }
         writeln!(out, "upstream {}\npace {}", upstream.name, upstream.acting)?;
@@ -47,7 +55,8 @@ pub(crate) fn command(args: &CheckArgs, everywhere: &Everywhere) -> Result<Statu
             writeln!(out, "does not act under this pace:")?;
             table(&upstream.idle, out)?;
         }
-        Ok(())
+        writeln!(out, "under `tasks run` these act instead, as its flags set them:")?;
+        table(&tasks, out)
     })?;
     Ok(Status::Success)
 }

@@ -3,10 +3,11 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
+use hyper_util::client::proxy::matcher::Matcher;
 use paceline_config::{Config, Environment, KeySource, Overrides, Proxy, Upstream};
 use paceline_core::Dimension;
 use paceline_http::{Sender, SenderConfig};
@@ -26,15 +27,16 @@ pub(crate) fn limits_answers(upstream: &Upstream) -> bool {
     upstream.dialect.reserves_answers() && quotas.into_iter().any(|quota| OF_ANSWERS.contains(&quota.dimension))
 }
 
-/// Warns, once, of a request that sets no bound on its answer while a limit counts answers.
-pub(crate) fn warn_of_unbounded() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
+/// Warns, once, of a request that sets no bound on its answer while a limit counts answers. `is_unbounded` parses the request, so
+/// it is asked until then only.
+pub(crate) fn warn_of_unbounded(is_unbounded: impl FnOnce() -> bool) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if !WARNED.load(Ordering::Relaxed) && is_unbounded() && !WARNED.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             "requests set no bound on their answers (such as max_tokens), and a limit counts those: it reserves the average of the \
              answers that have come, nothing before the first, and longer answers exceed it; a bound in each request makes it hold"
         );
-    });
+    }
 }
 
 /// The upstream in force.
@@ -115,6 +117,11 @@ pub(crate) fn headers(upstream: &Upstream) -> Result<HeaderMap, Failure> {
 pub(crate) fn sender(upstream: &Upstream, headers: HeaderMap, timeout: Duration) -> Result<Sender, Failure> {
     let base_url = upstream.base_url.clone().unwrap_or_default();
     let client = paceline_http::client(&base_url, &upstream.access).map_err(Failure::refused)?;
+    if let Some((_, key)) = &upstream.access.client
+        && let Ok(file) = File::open(key)
+    {
+        warn_if_exposed("the client's key", &file, &key.display().to_string());
+    }
     let config = SenderConfig {
         headers,
         timeout,
@@ -132,15 +139,25 @@ pub(crate) fn destination(upstream: &Upstream) -> String {
         Scope::Host => "the hosts of the input",
         _ => upstream.base_url.as_deref().unwrap_or_default(),
     };
-    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    let scheme =
-        if address.starts_with("https:") { ["https_proxy", "HTTPS_PROXY"] } else { ["http_proxy", "HTTP_PROXY"] };
-    let variable = scheme.into_iter().chain(["all_proxy", "ALL_PROXY"]).find(is_set).filter(|_| !is_loopback(address));
-    match (&upstream.access.proxy, variable) {
+    match (&upstream.access.proxy, proxy_of_environment(upstream)) {
         (Proxy::At(proxy), _) => format!("{address} through the proxy {}", hidden(proxy)),
-        (Proxy::Environment, Some(name)) => format!("{address} (is the proxy in {name} to be used?)"),
+        (_, Some((name, _))) => format!("{address} (is the proxy in {name} to be used?)"),
         _ => address.to_owned(),
     }
+}
+
+/// The proxy that the environment names for calls to the upstream: the variable, and what it says.
+pub(crate) fn proxy_of_environment(upstream: &Upstream) -> Option<(&'static str, String)> {
+    let address = upstream.base_url.as_deref().filter(|address| !is_loopback(address))?;
+    if upstream.access.proxy != Proxy::Environment {
+        return None;
+    }
+    // The one that the client asks, which knows NO_PROXY.
+    Matcher::from_system().intercept(&address.parse().ok()?)?;
+    let scheme =
+        if address.starts_with("https:") { ["HTTPS_PROXY", "https_proxy"] } else { ["HTTP_PROXY", "http_proxy"] };
+    let set = |name| Some((name, std::env::var(name).ok().filter(|value| !value.is_empty())?));
+    scheme.into_iter().chain(["ALL_PROXY", "all_proxy"]).find_map(set)
 }
 
 /// The same for a call of that scope, which may name its host.
@@ -194,10 +211,14 @@ fn read_file(path: &Path) -> Result<String, Failure> {
     let mut file = File::open(path).map_err(unreadable)?;
     let mut key = String::new();
     file.read_to_string(&mut key).map_err(unreadable)?;
-    if let Some(mode) = others_may_read(&file) {
-        tracing::warn!("the key file {shown} can be read by others (mode {mode:o}): chmod 600 {shown}");
-    }
+    warn_if_exposed("the key file", &file, &shown);
     Ok(key)
+}
+
+fn warn_if_exposed(what: &str, file: &File, shown: &str) {
+    if let Some(mode) = others_may_read(file) {
+        tracing::warn!("{what} {shown} can be read by others (mode {mode:o}): chmod 600 {shown}");
+    }
 }
 
 /// The mode of a file that not only its user may read. A pipe or a device has none that matters.

@@ -54,6 +54,7 @@ pub use effective::EffectiveValue;
 pub use environment::Environment;
 pub use error::{SettingError, Source};
 pub use json_schema::json_schema;
+pub use names::{pace_names, scope_names, upstream_names};
 pub use overrides::Overrides;
 pub use preset::Preset;
 pub use price::{Money, MoneyError, Price, PriceError, Prices};
@@ -207,7 +208,7 @@ fn without_secrets(message: &str) -> String {
 }
 
 fn with_built_ins(mut names: Vec<&str>) -> Vec<&str> {
-    for name in Provider::ALL.map(Provider::as_str).into_iter().chain([MOCK]) {
+    for name in upstream_names() {
         if !names.contains(&name) {
             names.push(name);
         }

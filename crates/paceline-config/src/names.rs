@@ -1,7 +1,10 @@
 //! The accepted names of a value: what the readers take, and what the JSON Schema lists.
 
 use paceline_core::{Class, Pace, RefillMode};
+use paceline_providers::Provider;
 use paceline_providers::table::{CachedInput, Counts, Reserves, Scope};
+
+use crate::upstream::MOCK;
 
 /// Values by the names that files give them.
 pub(crate) type Names<T, const N: usize> = [(&'static str, T); N];
@@ -25,6 +28,21 @@ pub(crate) const CACHED_INPUT: Names<CachedInput, 2> = [("counts", CachedInput::
 /// The names of a table of them.
 pub(crate) fn names<T, const N: usize>(of: &Names<T, N>) -> Vec<&'static str> {
     of.iter().map(|(name, _)| *name).collect()
+}
+
+/// The names that `scope` takes.
+pub fn scope_names() -> Vec<&'static str> {
+    names(&SCOPES)
+}
+
+/// The names that `pace` takes.
+pub fn pace_names() -> Vec<&'static str> {
+    PACES.iter().map(|choice| choice.name).collect()
+}
+
+/// The upstreams that need no configuration.
+pub fn upstream_names() -> Vec<&'static str> {
+    Provider::ALL.map(Provider::as_str).into_iter().chain([MOCK]).collect()
 }
 
 /// The classes that an answer can have: it is never abandoned, and what was accepted of a batch is no rule's business.

@@ -30,6 +30,18 @@ impl Money {
         Self(units)
     }
 
+    /// The next sum that its text shows exactly.
+    #[must_use]
+    pub const fn rounded_up(self) -> Self {
+        let shown = if self.shows_four_digits() { 100_000_000 } else { 10_000_000_000 };
+        Self(self.0.div_ceil(shown).saturating_mul(shown))
+    }
+
+    /// Below a tenth.
+    const fn shows_four_digits(self) -> bool {
+        1 <= self.0 && self.0 < Self::ONE as u64 / 10
+    }
+
     /// In units of the currency.
     pub fn as_f64(self) -> f64 {
         self.0 as f64 / Self::ONE
@@ -39,7 +51,7 @@ impl Money {
 /// Two digits behind the point, four below 0.1.
 impl fmt::Display for Money {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = if (1..Self::ONE as u64 / 10).contains(&self.0) { 4 } else { 2 };
+        let digits = if self.shows_four_digits() { 4 } else { 2 };
         write!(f, "{:.digits$}", self.as_f64())
     }
 }
@@ -171,6 +183,8 @@ mod tests {
         assert_eq!(price.of(1_240, 0).to_string(), "0.0031");
         assert_eq!(price.of(1_000_000, 71_000).to_string(), "3.21");
         assert_eq!((price.to_string().as_str(), Money::default().to_string().as_str()), ("in=2.5,out=10", "0.00"));
+        let rounded = [1, 99_999_999_999, 1_230_000_000_000, 1_230_000_000_001].map(|units| Money(units).rounded_up());
+        assert_eq!(rounded.map(|money| money.to_string()), ["0.0001", "0.10", "1.23", "1.24"]);
         assert_eq!("0.000001".parse::<Money>().expect("a sum"), Money(1_000_000));
         for wrong in ["", "2.5", "in=2.5", "in=1,out=-1", "in=0,out=0", "in=1,out=2,x=3", "in=1,out=$2", "in=1,out=2,"]
         {

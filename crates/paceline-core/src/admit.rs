@@ -29,14 +29,20 @@ pub enum Admit {
 
 impl Admit {
     /// `Now` when `at` has come, else `At`.
+    #[inline]
     pub(crate) fn at(at: Instant, now: Instant, cause: impl FnOnce() -> WaitCause) -> Self {
         if at <= now { Self::Now } else { Self::At { at, cause: cause() } }
     }
 
     /// The later of two answers; the first one when they are equal.
     #[must_use]
+    #[inline]
     pub fn strictest(self, other: Self) -> Self {
-        if other.rank() > self.rank() { other } else { self }
+        match other {
+            Self::Now => self,
+            other if other.rank() > self.rank() => other,
+            _ => self,
+        }
     }
 
     /// Whether the request may start at once.

@@ -1,5 +1,6 @@
 //! What a request costs: units in any number of dimensions.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -93,13 +94,17 @@ pub struct Cost {
     built_in: [u64; BUILT_IN],
     /// Which of those were set, a bit for each.
     set: u8,
-    named: Vec<(Arc<str>, u64)>,
+    /// In a box, which takes a word in place of three: most costs have none, and costs are copied with each call.
+    named: Option<Box<Named>>,
 }
+
+/// Units by the user's own names.
+type Named = Vec<(Arc<str>, u64)>;
 
 impl Cost {
     /// No units; as a usage, every dimension is unknown.
     pub const fn zero() -> Self {
-        Self { built_in: [0; BUILT_IN], set: 0, named: Vec::new() }
+        Self { built_in: [0; BUILT_IN], set: 0, named: None }
     }
 
     /// One request and nothing else.
@@ -124,10 +129,13 @@ impl Cost {
                 self.built_in[index] = units;
                 self.set |= 1 << index;
             }
-            (None, Dimension::Named(name)) => match self.named.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, known)) => *known = units,
-                None => self.named.push((name, units)),
-            },
+            (None, Dimension::Named(name)) => {
+                let named = self.named.get_or_insert_default();
+                match named.iter_mut().find(|(known, _)| *known == name) {
+                    Some((_, known)) => *known = units,
+                    None => named.push((name, units)),
+                }
+            }
             (None, _) => unreachable!("only named dimensions have no place of their own"),
         }
     }
@@ -141,7 +149,7 @@ impl Cost {
             actual.built_in[index] = *units;
             actual.set |= 1 << index;
         }
-        for (name, units) in &usage.named {
+        for (name, units) in usage.named() {
             actual.set(Dimension::Named(name.clone()), *units);
         }
         actual
@@ -150,8 +158,14 @@ impl Cost {
     /// The usage of a call that reserved this and cost nothing: each dimension set to 0.
     #[must_use]
     pub fn free(&self) -> Self {
-        let named = self.named.iter().map(|(name, _)| (name.clone(), 0)).collect();
+        let mut named = self.named.clone();
+        named.iter_mut().flat_map(|named| named.iter_mut()).for_each(|(_, units)| *units = 0);
         Self { built_in: [0; BUILT_IN], set: (1 << BUILT_IN) - 1, named }
+    }
+
+    /// The dimensions without a place of their own.
+    fn named(&self) -> &[(Arc<str>, u64)] {
+        self.named.as_ref().map_or(&[], |named| named)
     }
 
     /// Adds another cost, dimension by dimension.
@@ -159,7 +173,7 @@ impl Cost {
         for (sum, units) in self.built_in.iter_mut().zip(other.built_in) {
             *sum = sum.saturating_add(units);
         }
-        for (name, units) in &other.named {
+        for (name, units) in other.named() {
             let dimension = Dimension::Named(name.clone());
             let sum = self.get(&dimension).saturating_add(*units);
             self.set(dimension, sum);
@@ -171,7 +185,7 @@ impl Cost {
         for (sum, units) in self.built_in.iter_mut().zip(other.built_in) {
             *sum = sum.saturating_sub(units);
         }
-        for (name, units) in &other.named {
+        for (name, units) in other.named() {
             let dimension = Dimension::Named(name.clone());
             let sum = self.get(&dimension).saturating_sub(*units);
             self.set(dimension, sum);
@@ -183,7 +197,7 @@ impl Cost {
         match (dimension.index(), dimension) {
             (Some(index), _) => self.built_in[index],
             (None, Dimension::Named(name)) => {
-                self.named.iter().find(|(known, _)| known == name).map_or(0, |(_, units)| *units)
+                self.named().iter().find(|(known, _)| known == name).map_or(0, |(_, units)| *units)
             }
             (None, _) => 0,
         }

@@ -397,6 +397,11 @@ impl Scope {
         }
     }
 
+    /// Whether neither a hold nor the gate will end or change anything by itself.
+    pub(crate) fn is_open(&self) -> bool {
+        self.gate.is_open() && self.next_reopening().is_none()
+    }
+
     /// Until when the gate is closed, if it is.
     pub(crate) fn closed_until(&self, now: Instant) -> Option<Instant> {
         self.gate.closed_until(now)

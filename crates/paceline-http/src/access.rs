@@ -6,7 +6,8 @@ use paceline_config::{Access, Proxy};
 use paceline_providers::secrets::hidden;
 use reqwest::{Certificate, Client, ClientBuilder, Identity};
 
-use crate::sender::client_to;
+use crate::no_answer::{causes, root_cause};
+use crate::sender::{client_to, install_tls};
 
 /// Why the configured certificates or proxy cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +24,7 @@ pub enum AccessError {
         source: std::io::Error,
     },
     /// A file holds something else.
-    #[error("{key} {}: expected {expected} in PEM", .path.display())]
+    #[error("{key} {}: no {expected} can be read; expected PEM", .path.display())]
     NoPem {
         /// The setting that names it.
         key: &'static str,
@@ -31,6 +32,16 @@ pub enum AccessError {
         path: PathBuf,
         /// The expected content.
         expected: &'static str,
+    },
+    /// The client's certificate and its key cannot be used.
+    #[error("client_cert {} and client_key {} cannot be used together: {why}", .certificate.display(), .key.display())]
+    Client {
+        /// Where the certificate is.
+        certificate: PathBuf,
+        /// Where its key is.
+        key: PathBuf,
+        /// What the TLS library says.
+        why: String,
     },
     /// The proxy's address is invalid. It is shown without its password.
     #[error("--proxy {0}: no such address")]
@@ -42,6 +53,7 @@ pub enum AccessError {
 /// # Errors
 /// A file that cannot be read or has other content, or an invalid address of a proxy.
 pub fn client(base_url: &str, access: &Access) -> Result<ClientBuilder, AccessError> {
+    install_tls();
     let mut builder = match &access.proxy {
         Proxy::At(address) => {
             // The error would repeat the address, which may hold a password.
@@ -53,8 +65,10 @@ pub fn client(base_url: &str, access: &Access) -> Result<ClientBuilder, AccessEr
     };
     if let Some(path) = &access.ca_file {
         let certificates = Certificate::from_pem_bundle(&pem("ca_file", path)?).unwrap_or_default();
-        if certificates.is_empty() {
-            return Err(no_pem("ca_file", path, "certificates (BEGIN CERTIFICATE)"));
+        // Alone, as below: the error of the whole client would not name the file.
+        let usable = Client::builder().tls_certs_only(certificates.clone()).build().is_ok();
+        if certificates.is_empty() || !usable {
+            return Err(no_pem("ca_file", path, "certificate (BEGIN CERTIFICATE)"));
         }
         builder = builder.tls_certs_merge(certificates);
     }
@@ -64,11 +78,25 @@ pub fn client(base_url: &str, access: &Access) -> Result<ClientBuilder, AccessEr
             both.push(b'\n');
             both.extend(pem("client_key", key)?);
         }
-        let expected = "a certificate (BEGIN CERTIFICATE) and, there or in client_key, its PRIVATE KEY";
+        let expected = "certificate (BEGIN CERTIFICATE) with a PRIVATE KEY, there or in client_key,";
         let identity = Identity::from_pem(&both).map_err(|_| no_pem("client_cert", certificate, expected))?;
+        let alone = Client::builder().tls_certs_only([]).identity(identity.clone()).build();
+        alone.map_err(|error| AccessError::Client {
+            certificate: certificate.clone(),
+            key: key.clone(),
+            why: why_unusable(&error),
+        })?;
         builder = builder.identity(identity);
     }
     Ok(builder)
+}
+
+fn why_unusable(error: &reqwest::Error) -> String {
+    let mismatch = |cause: &rustls::Error| matches!(cause, rustls::Error::InconsistentKeys(_));
+    match causes(error).filter_map(|cause| cause.downcast_ref()).any(mismatch) {
+        true => "the key belongs to another certificate".to_owned(),
+        false => root_cause(error),
+    }
 }
 
 fn pem(key: &'static str, path: &Path) -> Result<Vec<u8>, AccessError> {

@@ -23,24 +23,24 @@
 //!
 //! # With a client of your own
 //!
-//! A program that sends with `reqwest` itself needs no `Sender`: [`receive`] reads an answer to its end, and [`NoAnswer`] is
-//! made from every [`reqwest::Error`]. [`Limiter::run`](paceline::Limiter::run) reads both, so it recognizes a throttle, a
-//! used-up quota, a failing server and a bad key without any code for them in the program.
+//! A program that sends with `reqwest` itself needs no `Sender`: [`operation`] makes a request what
+//! [`Limiter::run`](paceline::Limiter::run) sends, and reads. So a throttle, a used-up quota, a failing server and a bad key are
+//! recognized without any code for them in the program.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use paceline::{Limiter, PacerConfig};
-//! use paceline_http::{LARGEST_ANSWER, receive};
+//! use paceline::{Limiter, Quota};
+//! use paceline_http::operation;
 //!
-//! let limiter = Limiter::new(PacerConfig::default())?;
+//! let limiter = Limiter::new(Quota::per_second(50))?;
 //! let client = reqwest::Client::new();
-//! let answer = limiter
-//!     .run(|| async { receive(client.get("https://api.example.com/things").send().await?, LARGEST_ANSWER).await })
-//!     .await?;
+//! let answer = limiter.run(operation(client.get("https://api.example.com/things"))).scope("things").await?;
 //! println!("{}: {} bytes", answer.status(), answer.body().len());
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Where more happens in a call, [`receive`] reads an answer to its end, and [`NoAnswer`] is made from every [`reqwest::Error`].
 //!
 //! # Features
 //!
@@ -49,6 +49,7 @@
 #[cfg(feature = "config")]
 mod access;
 mod no_answer;
+mod operation;
 mod partial;
 mod receive;
 mod sender;
@@ -57,5 +58,6 @@ mod shortage;
 #[cfg(feature = "config")]
 pub use access::{AccessError, client};
 pub use no_answer::NoAnswer;
+pub use operation::{Sending, operation};
 pub use receive::{LARGEST_ANSWER, receive};
 pub use sender::{Call, Exchange, Sender, SenderConfig, client_to};

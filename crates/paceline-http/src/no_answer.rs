@@ -25,6 +25,9 @@ pub enum NoAnswer {
     /// The TLS handshake failed, which no retry changes: why, and what to do.
     #[error("{0}")]
     Tls(String),
+    /// The proxy refused the call (407), which no retry changes: why, and what to do. No server received it.
+    #[error("{0}")]
+    Proxy(String),
     /// No answer within that time, if it is known: the call may have been executed and billed.
     #[error("no answer {}", within(*.0))]
     Timeout(Option<Duration>),
@@ -34,9 +37,12 @@ pub enum NoAnswer {
     /// The response is not HTTP.
     #[error("the response is not HTTP: {0}")]
     Malformed(String),
-    /// The answer began, and broke off or could not be decompressed.
+    /// The answer began and broke off.
     #[error("the response was cut off: {0}")]
     Truncated(String),
+    /// The body cannot be decompressed as its `content-encoding` says.
+    #[error("the response cannot be decompressed: {0}")]
+    Undecodable(String),
     /// The answer has more bytes than so many, the most that the client accepts.
     #[error("the answer is larger than {}", size(*.0))]
     TooLarge(usize),
@@ -47,6 +53,11 @@ pub enum NoAnswer {
     /// [`reqwest::Response::error_for_status`] leaves it so.
     #[error("the server answered {0}")]
     Status(StatusCode),
+    /// The body of the request is a stream, which cannot be sent again. Nothing was sent.
+    #[error(
+        "the body of the request is a stream, which cannot be sent a second time; take a permit with Limiter::acquire"
+    )]
+    Streamed,
     /// The caller abandoned the call: it may have been executed and billed.
     #[error("given up")]
     GivenUp,
@@ -78,10 +89,14 @@ impl NoAnswer {
                 message: Some(message.clone()),
                 ..Reading::new(Class::Account)
             },
+            Self::Proxy(message) => Reading {
+                message: Some(message.clone()),
+                ..Self::Status(StatusCode::PROXY_AUTHENTICATION_REQUIRED).reading(provider, now)
+            },
             Self::Timeout(_) => no_response(NoResponse::Timeout),
             Self::Broken(_) => no_response(NoResponse::Reset),
             Self::Malformed(_) => no_response(NoResponse::Malformed),
-            Self::Truncated(_) => no_response(NoResponse::Truncated),
+            Self::Truncated(_) | Self::Undecodable(_) => no_response(NoResponse::Truncated),
             Self::TooLarge(_) | Self::HeadTooLarge => {
                 Reading { code: Some("response_too_large".to_owned()), ..Reading::new(Class::Invalid) }
             }
@@ -89,6 +104,7 @@ impl NoAnswer {
                 let (status, headers) = (status.as_u16(), &HeaderMap::new());
                 paceline_providers::read(provider, &Answer { status, headers, body: b"", path: "" }, now)
             }
+            Self::Streamed => Reading { unsent: true, ..Reading::new(Class::Invalid) },
             Self::GivenUp => Reading::new(Class::Abandoned),
         }
     }
@@ -97,6 +113,8 @@ impl NoAnswer {
     pub(crate) fn of(error: &reqwest::Error, timeout: Option<Duration>) -> Self {
         if let Some(message) = causes(error).find_map(|cause| tls_failure(cause, error.is_connect())) {
             Self::Tls(message)
+        } else if causes(error).any(refused_by_proxy) {
+            Self::proxy()
         } else if let Some(status) = error.status() {
             Self::Status(status)
         } else if causes(error).any(|cause| cause.downcast_ref().is_some_and(hyper::Error::is_parse_too_large)) {
@@ -107,6 +125,8 @@ impl NoAnswer {
             Self::Timeout(timeout)
         } else if causes(error).any(|cause| cause.downcast_ref().is_some_and(hyper::Error::is_parse)) {
             Self::Malformed(root_cause(error) + https_hint(error))
+        } else if error.is_decode() && causes(error).any(is_invalid_data) {
+            Self::Undecodable(root_cause(error))
         } else if error.is_body() || error.is_decode() {
             Self::Truncated(root_cause(error))
         } else {
@@ -114,16 +134,33 @@ impl NoAnswer {
         }
     }
 
+    /// The proxy wants to know who calls.
+    pub(crate) fn proxy() -> Self {
+        let message = "the proxy asks for a name and a password (407); put them into its address, as in --proxy \
+                       http://NAME:PASSWORD@HOST:PORT (proxy in paceline.toml, or the variable that names it), or use --proxy none";
+        Self::Proxy(message.to_owned())
+    }
+
     /// Whether no server received the call: it was not executed and is not billed.
     pub const fn is_unsent(&self) -> bool {
-        matches!(self, Self::Connect(_) | Self::Tls(_))
+        matches!(self, Self::Connect(_) | Self::Tls(_) | Self::Proxy(_) | Self::Streamed)
     }
+}
+
+/// Whether the proxy on the way to an https address answered 407. The type of that error cannot be named.
+fn refused_by_proxy(cause: &(dyn Error + 'static)) -> bool {
+    cause.to_string() == "tunnel error: proxy authorization required"
 }
 
 /// What a server that speaks TLS does to a call without it looks like many other failures.
 fn https_hint(error: &reqwest::Error) -> &'static str {
     let is_plain = error.url().is_some_and(|url| url.scheme() == "http");
     if is_plain { "; if the server speaks TLS there, write https://" } else { "" }
+}
+
+/// What a decompressor says of bytes that it cannot read.
+fn is_invalid_data(cause: &(dyn Error + 'static)) -> bool {
+    cause.downcast_ref().is_some_and(|error: &io::Error| error.kind() == io::ErrorKind::InvalidData)
 }
 
 fn within(time: Option<Duration>) -> String {

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
-use http::{Method, Response};
-use paceline::{Class, Clock, Cost, NextAction, Outcome, Permit, UnknownOutcome, clock};
+use http::{Method, Response, StatusCode};
+use paceline::{Class, Clock, Cost, LimitReport, NextAction, Outcome, Permit, UnknownOutcome, clock};
 use paceline_providers::secrets::{Secrets, is_secret_name};
+use paceline_providers::table::Scope;
 use paceline_providers::{Answer, Dialect, Reading, TokenRatio, Usage, collect, is_loopback, join_url, path_of};
 use reqwest::{Client, ClientBuilder, Url, redirect};
 
@@ -73,9 +74,16 @@ impl fmt::Debug for SenderConfig {
 }
 
 /// A client builder for an address, with the proxy that the environment names (`HTTPS_PROXY` and the like). This machine's own
-/// addresses get none: a proxy cannot reach them, and calls to them stay on the machine.
+/// addresses get none: a proxy cannot reach them, and calls to them stay on the machine. TLS is that of `ring`, unless the
+/// process has installed another for `rustls`.
 pub fn client_to(address: &str) -> ClientBuilder {
+    install_tls();
     if is_loopback(address) { Client::builder().no_proxy() } else { Client::builder() }
+}
+
+/// The implementation of TLS for this process; one that it has installed already stays.
+pub(crate) fn install_tls() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 /// One HTTP request.
@@ -148,8 +156,7 @@ impl Sender {
     /// # Errors
     /// An address that is no http(s) URL, or an error of the TLS library. The address is not named: it may hold a password.
     pub fn new(client: ClientBuilder, mut config: SenderConfig) -> Result<Self, reqwest::Error> {
-        // Fails if the process has installed a provider already; then that one stays.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        install_tls();
         for (name, value) in &mut config.headers {
             value.set_sensitive(value.is_sensitive() || is_secret_name(name.as_str()));
         }
@@ -239,6 +246,15 @@ impl Sender {
         let (scope, item) = (Arc::clone(request.scope.name()), request.item);
         let unknown = if is_unknown(&answer, &reading) { self.unknown_outcome(call) } else { UnknownOutcome::Resend };
         let outcome = Outcome { unknown, ..reading.outcome_of(&request.cost) };
+        tracing::trace!(
+            scope = &*scope,
+            item,
+            status = answer.as_ref().ok().map(|answer| answer.status().as_u16()),
+            class = reading.class.as_str(),
+            steps = reading.steps.join("; "),
+            limits = described(&reading.limits),
+            "answered after {latency:.1?}"
+        );
         // From here on the place is free for another call.
         let action = permit.complete(outcome);
         if let Some(usage) = &reading.usage {
@@ -267,13 +283,17 @@ impl Sender {
     }
 
     async fn receive(&self, call: &Call) -> Result<Received, NoAnswer> {
-        let timeout = Some(self.config.timeout);
+        let (timeout, headers) = (Some(self.config.timeout), self.headers_of(call));
+        let carries_key = headers.iter().any(|(name, value)| value.is_sensitive() || is_secret_name(name.as_str()));
         let send = || {
             let request = self.client.request(call.method.clone(), self.address_of(call));
-            request.headers(self.headers_of(call)).body(call.body.clone()).send()
+            request.headers(headers.clone()).body(call.body.clone()).send()
         };
         let response = self.shortage.sit_out(send).await.map_err(|error| NoAnswer::of(&error, timeout))?;
-        let redirect = not_followed(&response);
+        if response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+            return Err(NoAnswer::proxy());
+        }
+        let redirect = not_followed(&response, carries_key, self.may_name_hosts(call));
         let mut response = receive_within(response, self.config.largest_answer, timeout).await?;
         self.secrets.remove_from_headers(response.headers_mut());
         Ok(Received { response: response.map(|body| self.secrets.removed_from(body)), redirect })
@@ -281,6 +301,11 @@ impl Sender {
 
     fn address_of(&self, call: &Call) -> String {
         if call.url.starts_with('/') { join_url(&self.config.base_url, &call.url) } else { call.url.clone() }
+    }
+
+    /// Whether whole addresses may stand where the call's own stood: it is one, or each host is paced by itself.
+    fn may_name_hosts(&self, call: &Call) -> bool {
+        !call.url.starts_with('/') || self.config.dialect.scope() == Scope::Host
     }
 
     /// Whether a call may carry the secrets: it goes to where they are meant for.
@@ -329,6 +354,17 @@ impl Sender {
     }
 }
 
+/// The limits that headers announced, for a log line: `requests: 3 of 500 left, reset in 1.2s`.
+fn described(limits: &[LimitReport]) -> String {
+    let number = |number: Option<u64>| number.map_or_else(|| "?".to_owned(), |number| number.to_string());
+    let describe = |report: &LimitReport| {
+        let LimitReport { dimension, limit, remaining, reset, .. } = report;
+        let reset = reset.map(|reset| format!(", reset in {reset:.1?}")).unwrap_or_default();
+        format!("{dimension}: {} of {} left{reset}", number(*remaining), number(*limit))
+    };
+    limits.iter().map(describe).collect::<Vec<_>>().join("; ")
+}
+
 /// Without keys and bodies.
 impl fmt::Debug for Sender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -355,7 +391,8 @@ impl Exchange {
     }
 }
 
-/// Whether it is unknown if the call was executed. A call that was never sent was not; a whole answer shows it.
+/// Whether it is unknown if the call was executed. A call that was never sent was not; a whole answer of the server shows it,
+/// and one of a gateway that gave up on its server does not.
 fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading) -> bool {
     match answer {
         Err(
@@ -363,12 +400,13 @@ fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading) -> 
             | NoAnswer::Broken(_)
             | NoAnswer::Malformed(_)
             | NoAnswer::Truncated(_)
+            | NoAnswer::Undecodable(_)
             | NoAnswer::TooLarge(_)
             | NoAnswer::HeadTooLarge
             | NoAnswer::GivenUp,
         ) => true,
         Err(_) => false,
-        Ok(answer) => is_cut_short(answer, reading),
+        Ok(answer) => is_cut_short(answer, reading) || (is_of_a_gateway(answer) && is_failure(reading.class)),
     }
 }
 
@@ -377,30 +415,38 @@ fn is_cut_short(answer: &Response<Bytes>, reading: &Reading) -> bool {
     reading.class == Class::Transient && answer.status().is_success()
 }
 
+/// Whether the server behind a gateway may have got the call (RFC 9110, 15.6.3 and 15.6.5; 520 and 524 are Cloudflare's), or
+/// had no time left to answer it: 408 speaks of an incomplete request (15.5.9), and servers use it for any timeout of theirs.
+fn is_of_a_gateway(answer: &Response<Bytes>) -> bool {
+    matches!(answer.status().as_u16(), 408 | 502 | 504 | 520 | 524)
+}
+
+/// Whether the call failed, and was neither refused nor throttled.
+const fn is_failure(class: Class) -> bool {
+    matches!(class, Class::Transient | Class::Overloaded)
+}
+
 /// The answer of a call of that path, in the form that `paceline-providers` reads.
 fn as_read<'a>(answer: &'a Response<Bytes>, path: &'a str) -> Answer<'a> {
     Answer { status: answer.status().as_u16(), headers: answer.headers(), body: answer.body(), path }
 }
 
-/// Why a redirect was not followed. Its query is not named: it may be secret.
-fn not_followed(response: &reqwest::Response) -> Option<String> {
+/// Why a redirect was not followed, and what to do; `carries_key`: a secret went with the call; `whole`: a whole address
+/// may be called. The target's query is not named: it may be secret.
+fn not_followed(response: &reqwest::Response, carries_key: bool, whole: bool) -> Option<String> {
     let location = response.headers().get(LOCATION).filter(|_| response.status().is_redirection())?;
-    let Some(target) =
-        location.to_str().ok().and_then(|location| response.url().join(location).ok()).filter(Url::has_host)
-    else {
+    // Some servers send UTF-8 as it is; the address is then percent-encoded.
+    let location = String::from_utf8_lossy(location.as_bytes());
+    let Some(target) = response.url().join(&location).ok().filter(Url::has_host) else {
         return Some("answered with a redirect to something that is no web address".to_owned());
     };
-    Some(if target.origin() != response.url().origin() {
-        let host = target.origin().ascii_serialization();
-        format!(
-            "answered with a redirect to {host}, which is not followed because the key would go there; if it is the \
-             right place, name it with --base-url"
-        )
-    } else {
-        let path: String = target.path().chars().take(200).collect();
-        format!(
-            "answered with a redirect to {path}, which is not followed because no limit would count that call; write \
-             this path into the url of the lines"
-        )
-    })
+    let (origin, moved) = (target.origin().ascii_serialization(), target.origin() != response.url().origin());
+    let path: String = target.path().chars().take(200).collect();
+    let why = if moved && carries_key { "the key would go there" } else { "no limit would count that call" };
+    let (target, advice) = match (whole, moved) {
+        (false, true) => (origin, "if it is the right place, name it with --base-url"),
+        (false, false) => (path, "write this path into the url of the lines"),
+        (true, _) => (origin + &path, "write this address into the url of the lines"),
+    };
+    Some(format!("answered with a redirect to {target}, which is not followed because {why}; {advice}"))
 }

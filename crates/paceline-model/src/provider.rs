@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline_core::{Cost, Dimension, Instant, QuotaShape, Rng};
+use paceline_core::{Cost, Dimension, Instant, Quota, QuotaShape, Rng};
 
 use crate::chance::{Chance, Dice};
 use crate::latency::Latency;
@@ -46,6 +46,13 @@ impl Default for ProviderConfig {
             schedule: Schedule::Constant,
             tenants: None,
         }
+    }
+}
+
+/// A provider with that one limit.
+impl From<Quota> for ProviderConfig {
+    fn from(limit: Quota) -> Self {
+        Self { limits: vec![limit.into()], ..Self::default() }
     }
 }
 

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use paceline_core::{Class, LimitScope};
 
-use super::case::{Case, Decision};
+use super::case::{Case, Decision, Fault};
 use super::inside::{self, Inside};
 use super::refusal::{by_table, says, throttled, waiting};
 use super::table::{COMMON, Provider, Table, contains_any};
@@ -35,7 +35,8 @@ pub(super) fn decide(case: &Case<'_>) -> Decision {
 
 type Step = fn(&Case<'_>) -> Option<Decision>;
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
+    refused_by_a_proxy,
     aws::cancelled_transaction,
     aws::throttling_reasons,
     rules_of_the_table,
@@ -50,6 +51,14 @@ const STEPS: [Step; 10] = [
 
 fn refused(case: &Case<'_>) -> Decision {
     STEPS.iter().find_map(|step| step(case)).unwrap_or_else(|| by_status(case))
+}
+
+/// The API itself has not seen such a call, so none of its codes can stand there.
+fn refused_by_a_proxy(case: &Case<'_>) -> Option<Decision> {
+    (case.status == 407).then(|| Decision {
+        fault: Some(Fault::new("proxy_auth", "a proxy on the way asks for a name and a password")),
+        ..Decision::new(Class::Account, "407: a proxy refuses the call")
+    })
 }
 
 /// The provider's own codes; those of AWS, ACME and Anthropic also where their answers come from an unknown server.

@@ -127,7 +127,7 @@ fn what_is_mounted_is_known_by_its_place() {
 }
 
 /// Whether `path` leads to this very file.
-pub fn is_still_at(file: &File, path: &Path) -> bool {
+pub(crate) fn is_still_at(file: &File, path: &Path) -> bool {
     let Ok(open) = file.metadata() else { return false };
     FileIdentity::at(path).is_ok_and(|named| named == FileIdentity::of(&open))
 }

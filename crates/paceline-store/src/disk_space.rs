@@ -84,7 +84,7 @@ impl DiskSpace {
         let mut state = self.state();
         let needed = RESERVE + (state.expected + 1) * on_disk(state.answer, 1);
         let lacking = match state.unmeasured {
-            0 => self.measure(needed, &mut state),
+            0 => state.measured(self.least(), needed),
             _ => None,
         };
         state.unmeasured = state.unmeasured.saturating_sub(1);
@@ -100,17 +100,41 @@ impl DiskSpace {
     /// Blocks until the disk has space for records of those lengths, in bytes. Returns how many of them have it: all, and after
     /// [`fail_when_full`](Self::fail_when_full) perhaps only the first few.
     pub fn wait_for_space(&self, records: impl Iterator<Item = usize> + Clone) -> usize {
+        self.wait(records, self.least())
+    }
+
+    /// The same for a batch of the journal; on a disk that is full, or nearly so, `make_room` comes first.
+    pub(crate) fn wait_for_batch(
+        &self,
+        records: impl Iterator<Item = usize> + Clone,
+        make_room: impl FnOnce(),
+    ) -> usize {
+        let mut least = self.least();
+        if self.disk_full().is_some() || full(least, 2 * RESERVE).is_some() {
+            make_room();
+            least = self.least();
+        }
+        self.wait(records, least)
+    }
+
+    /// `least`: the folder with the least space, as it was measured just now.
+    fn wait<'a>(
+        &'a self,
+        records: impl Iterator<Item = usize> + Clone,
+        mut least: Option<(u64, &'a PathBuf)>,
+    ) -> usize {
         let Some(largest) = records.clone().max() else { return 0 };
         let (bytes, count) = records.clone().fold((0, 0), |(bytes, count), record| (bytes + record as u64, count + 1));
         let mut state = self.state();
         state.answer = (largest as u64).max(state.answer - state.answer / 8);
         while !state.fail_when_full {
             let needed = RESERVE + on_disk(bytes, count);
-            state.disk_full = self.measure(needed, &mut state);
+            state.disk_full = state.measured(least, needed);
             if state.disk_full.is_none() {
                 return count as usize;
             }
             state = self.0.changed.wait_timeout(state, POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
+            least = self.least();
         }
         self.fitting(records, &mut state)
     }
@@ -154,11 +178,6 @@ impl DiskSpace {
         self.state().disk_full.clone()
     }
 
-    /// Whether the disk is full, or nearly so.
-    pub(crate) fn is_short(&self) -> bool {
-        self.disk_full().is_some() || self.lacks(2 * RESERVE).is_some()
-    }
-
     /// Records wait for space again, as at first.
     pub fn wait_when_full(&self) {
         let mut state = self.state();
@@ -175,14 +194,6 @@ impl DiskSpace {
         full(self.least(), needed)
     }
 
-    /// As [`lacks`](Self::lacks); sees whether the next calls need not ask.
-    fn measure(&self, needed: u64, state: &mut State) -> Option<DiskFull> {
-        let least = self.least();
-        let is_ample = least.is_some_and(|(left, _)| left >= needed.saturating_add(AMPLE));
-        state.unmeasured = if is_ample { UNMEASURED_CALLS } else { 0 };
-        full(least, needed)
-    }
-
     /// The folder with the least space.
     fn least(&self) -> Option<(u64, &PathBuf)> {
         self.0.folders.iter().filter_map(|folder| Some(((self.0.free)(folder)?, folder))).min()
@@ -190,6 +201,15 @@ impl DiskSpace {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The disk that lacks the space, if one does; sees whether the next calls need not ask.
+    fn measured(&mut self, least: Option<(u64, &PathBuf)>, needed: u64) -> Option<DiskFull> {
+        let is_ample = least.is_some_and(|(left, _)| left >= needed.saturating_add(AMPLE));
+        self.unmeasured = if is_ample { UNMEASURED_CALLS } else { 0 };
+        full(least, needed)
     }
 }
 
@@ -268,6 +288,27 @@ mod tests {
         LEFT_OF_MUCH.store(AMPLE, Ordering::Relaxed);
         MEASURED.store(0, Ordering::Relaxed);
         assert!(calls(10) && MEASURED.load(Ordering::Relaxed) == 10);
+    }
+
+    static MEASURED_FOR_BATCH: AtomicU64 = AtomicU64::new(0);
+    static LEFT_FOR_BATCH: AtomicU64 = AtomicU64::new(0);
+
+    #[test]
+    fn a_batch_measures_the_disk_once_and_again_where_room_was_made() {
+        let disk_space = DiskSpace::with(vec!["/a".into()], |_| {
+            MEASURED_FOR_BATCH.fetch_add(1, Ordering::Relaxed);
+            Some(LEFT_FOR_BATCH.load(Ordering::Relaxed))
+        });
+        for (left, made, measured) in [(2 * AMPLE, false, 1), (2 * RESERVE, false, 1), (RESERVE, true, 2)] {
+            LEFT_FOR_BATCH.store(left, Ordering::Relaxed);
+            let mut room = false;
+            let make_room = || {
+                room = true;
+                LEFT_FOR_BATCH.store(2 * RESERVE, Ordering::Relaxed);
+            };
+            assert_eq!(disk_space.wait_for_batch([10].into_iter(), make_room), 1);
+            assert_eq!((room, MEASURED_FOR_BATCH.swap(0, Ordering::Relaxed)), (made, measured), "{left}");
+        }
     }
 
     static LEFT_FOR_ANSWERS: AtomicU64 = AtomicU64::new(0);

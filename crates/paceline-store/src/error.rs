@@ -80,6 +80,16 @@ pub enum JournalError {
         /// The results or errors.
         output: PathBuf,
     },
+    /// The journal was removed or replaced while the job wrote it.
+    #[error(
+        "the journal {} was removed or replaced while this run wrote it, so no run can go on with this job; put it back, or \
+         begin anew",
+        journal.display()
+    )]
+    JournalTaken {
+        /// The journal.
+        journal: PathBuf,
+    },
     /// A file of results was changed behind the journal's back.
     #[error(
         "{} is damaged at byte {offset}: {why}; put it back as it was, or move it and its journal away to start anew",

@@ -1,6 +1,7 @@
 //! The journal's database and output files as the writer thread owns them, and each operation on them.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use paceline_core::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::claim;
+use crate::disk::FileIdentity;
 use crate::error::JournalError;
 use crate::heads::Heads;
 use crate::history::{self, Minute};
@@ -45,6 +47,8 @@ pub(crate) struct JournalDb {
     heads: Heads,
     /// The items whose call is noted as under way, once read.
     under_way: Option<BTreeSet<u64>>,
+    /// The journal as it was opened.
+    place: Option<FileIdentity>,
     _lock: RunLock,
 }
 
@@ -52,7 +56,9 @@ impl JournalDb {
     /// Takes over an open journal and its files.
     pub(crate) fn new(conn: Connection, outputs: Outputs, paths: Paths, lock: RunLock) -> Result<Self, JournalError> {
         let scopes = scope_list(&conn)?;
-        Ok(Self { conn, outputs, paths, scopes, heads: Heads::default(), under_way: None, _lock: lock })
+        let at = |path: &PathBuf| FileIdentity::at(path).map_err(JournalError::io("open", path));
+        let place = paths.journal.as_ref().map(at).transpose()?;
+        Ok(Self { conn, outputs, paths, scopes, heads: Heads::default(), under_way: None, place, _lock: lock })
     }
 
     /// The files of the job.
@@ -118,6 +124,7 @@ impl JournalDb {
     /// Moves the log into the database, so that one file is left.
     pub(crate) fn close(self) -> Result<(), JournalError> {
         self.outputs.check_places()?;
+        self.check_place()?;
         checkpoint(&self.conn)?;
         leave_one_file(&self.conn)?;
         self.conn.close().map_err(|(_, error)| JournalError::Sqlite { action: "close", source: error })
@@ -150,7 +157,19 @@ impl JournalDb {
             ])
             .map_err(JournalError::sqlite("write"))?;
         drop(update);
-        schema::commit(&self.conn, durable)
+        schema::commit(&self.conn, durable)?;
+        // Only now: the answers of this batch stand in the results, whatever becomes of the journal.
+        self.check_place()
+    }
+
+    /// Makes sure that the journal is still where the next run looks for it.
+    fn check_place(&self) -> Result<(), JournalError> {
+        match &self.paths.journal {
+            Some(journal) if FileIdentity::at(journal).ok() != self.place => {
+                Err(JournalError::JournalTaken { journal: journal.clone() })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Records that a call is sent.

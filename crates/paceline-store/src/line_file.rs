@@ -1,11 +1,13 @@
 //! A file that grows by whole lines: appended to, synced, and cut back to what counts.
 
+use std::collections::HashSet;
 use std::fs::{File, TryLockError};
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 
 use crate::disk::{is_still_at, private_file, sync_folder_of};
 use crate::error::JournalError;
+use crate::line::{CustomId, verify_line};
 
 /// A file that lines are appended to. What [`append`](Self::append) took survives a power cut, and nothing follows a line that
 /// could not be written whole.
@@ -77,6 +79,25 @@ impl LineFile {
         self.cut(keep)
     }
 
+    /// The results whose lines begin at `from` or later, as far as each line proves itself.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn results_from(&self, from: u64) -> Result<KnownResults, JournalError> {
+        let read = || {
+            let (mut known, mut line) = (HashSet::new(), Vec::new());
+            let mut file = File::open(&self.path)?;
+            file.seek(SeekFrom::Start(from))?;
+            let mut reader = BufReader::new(file);
+            while reader.read_until(b'\n', &mut line)? > 0 {
+                known.extend(verify_line(&line).map(|result| (result.ordinal, result.key)));
+                line.clear();
+            }
+            Ok(KnownResults(known))
+        };
+        read().map_err(JournalError::io("read", &self.path))
+    }
+
     /// Cuts off what follows `len`, where the next line will begin; returns how much that was.
     pub(crate) fn cut(&mut self, len: u64) -> Result<u64, JournalError> {
         let was = self.len()?;
@@ -121,6 +142,11 @@ impl LineFile {
         self.file.seek(SeekFrom::Start(end)).map(|_| ()).map_err(JournalError::io("write", &self.path))
     }
 
+    /// Where the next line will begin.
+    pub const fn end(&self) -> u64 {
+        self.end
+    }
+
     pub(crate) fn len(&self) -> Result<u64, JournalError> {
         self.file.metadata().map(|about| about.len()).map_err(JournalError::io("read", &self.path))
     }
@@ -157,6 +183,17 @@ impl LineFile {
             end = start;
         }
         Ok(0)
+    }
+}
+
+/// Results that stand in a file, by the number and the id of their items.
+#[derive(Debug, Default)]
+pub struct KnownResults(HashSet<(u64, [u8; 16])>);
+
+impl KnownResults {
+    /// Whether the result of that item is among them.
+    pub fn contains(&self, ordinal: u64, custom_id: &CustomId) -> bool {
+        self.0.contains(&(ordinal, custom_id.key()))
     }
 }
 

@@ -17,7 +17,7 @@ use crate::line::CustomId;
 use crate::lock::RunLock;
 use crate::merge::{self, Conflicts};
 use crate::output::Outputs;
-use crate::paths::{InputFingerprint, Paths, with_suffix};
+use crate::paths::{InputFingerprint, Paths, beside_database, with_suffix};
 use crate::query::int;
 use crate::refused::{self, Duplicates, Place};
 use crate::replace;
@@ -212,6 +212,7 @@ impl Loader {
             return Err(JournalError::EndedChanged { count: conflicts });
         }
         let open = self.open.as_deref_mut().expect("open until finished");
+        open.lock.check()?;
         let id = run_id(open.options.now);
         open.commit(&id)?;
         if open.outputs.is_none() {
@@ -310,9 +311,8 @@ fn connect_new(path: Option<&Path>) -> Result<(Connection, Found), JournalError>
 
 /// Removes a database with the files that SQLite keeps beside it.
 fn remove_database(path: &Path) -> Result<(), JournalError> {
-    ["", "-journal", "-wal", "-shm"]
-        .into_iter()
-        .try_for_each(|suffix| remove(&PathBuf::from(with_suffix(path.into(), suffix))))
+    remove(path)?;
+    beside_database(path).iter().try_for_each(|path| remove(path))
 }
 
 /// Where the input is, for a process in another folder too.

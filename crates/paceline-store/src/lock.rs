@@ -1,10 +1,10 @@
-//! One run per job, and one job per file of results: lock files that name their holder.
+//! One run per job, and one job per file of results: lock files that name their holder, and the results themselves.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use crate::disk::{folder_of, is_still_at};
+use crate::disk::{folder_of, is_still_at, private_file};
 use crate::error::JournalError;
 use crate::paths::Paths;
 
@@ -13,12 +13,13 @@ use crate::paths::Paths;
 /// elsewhere it stays, and means nothing.
 #[derive(Debug)]
 pub struct RunLock {
-    _job: LockFile,
+    job: LockFile,
     _results: Option<LockFile>,
 }
 
 impl RunLock {
-    /// Takes the locks of a job, or returns the holder of one.
+    /// Takes the locks of a job, or returns the holder of one. A run also locks the results that it writes, which keeps a second
+    /// one out after its lock file was deleted.
     ///
     /// # Errors
     /// [`JournalError::Locked`]; [`JournalError::Folder`] when a file cannot be made.
@@ -28,7 +29,19 @@ impl RunLock {
         let held = paths.lock.canonicalize().ok();
         let other = |path: &&Path| held.is_none() || path.canonicalize().ok() != held;
         let results = paths.output_lock.as_deref().filter(other).map(LockFile::take).transpose()?;
-        Ok(Self { _job: job, _results: results })
+        if Self::is_held(&paths.output) {
+            return Err(JournalError::Locked { path: paths.output.clone(), pid: None });
+        }
+        Ok(Self { job, _results: results })
+    }
+
+    /// Makes sure that the lock file was not deleted since it was taken, before there are results to lock.
+    pub(crate) fn check(&self) -> Result<(), JournalError> {
+        let LockFile { file, path } = &self.job;
+        match is_still_at(file, path) {
+            true => Ok(()),
+            false => Err(JournalError::Locked { path: path.clone(), pid: holder(path) }),
+        }
     }
 
     /// Whether a process holds the lock at `path`. Holds a free one itself for an instant, in which a run that begins
@@ -36,6 +49,26 @@ impl RunLock {
     pub fn is_held(path: &Path) -> bool {
         let Ok(file) = File::open(path) else { return false };
         matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
+    }
+}
+
+/// Makes the file where it is missing, for its user alone, and locks it until the returned handle is dropped; none while another
+/// process holds it.
+///
+/// # Errors
+/// [`JournalError::Folder`] when it cannot be made, [`JournalError::Io`] when the file system has no locks.
+pub fn lock_file(path: &Path) -> Result<Option<File>, JournalError> {
+    loop {
+        let opened = private_file().read(true).create(true).truncate(false).open(path);
+        let file = opened.map_err(|source| JournalError::Folder { path: folder_of(path).to_owned(), source })?;
+        match file.try_lock() {
+            // The holder before may have removed the file after it was opened here: then another process can make and lock
+            // a new one.
+            Ok(()) if !is_still_at(&file, path) => {}
+            Ok(()) => return Ok(Some(file)),
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(source)) => return Err(JournalError::io("lock", path)(source)),
+        }
     }
 }
 
@@ -49,38 +82,17 @@ pub(crate) struct LockFile {
 impl LockFile {
     /// Locks the file at `path`, or returns its holder.
     pub(crate) fn take(path: &Path) -> Result<Self, JournalError> {
-        loop {
-            let mut options = OpenOptions::new();
-            let mut file = options
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .open(path)
-                .map_err(|source| JournalError::Folder { path: folder_of(path).to_owned(), source })?;
-            match file.try_lock() {
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => {
-                    return Err(JournalError::Locked { path: path.to_owned(), pid: holder(&mut file) });
-                }
-                Err(TryLockError::Error(source)) => {
-                    return Err(JournalError::Io { action: "lock", path: path.to_owned(), source });
-                }
-            }
-            // The holder before may have removed the file after it was opened here: then another process can make and
-            // lock a new one.
-            if !is_still_at(&file, path) {
-                continue;
-            }
-            let pid = format!("{}\n", std::process::id());
-            file.set_len(0).and_then(|()| file.rewind()).map_err(JournalError::io("write", path))?;
-            match file.write_all(pid.as_bytes()).map_err(JournalError::io("write", path)) {
-                // The lock holds without a name.
-                Err(error) if error.is_disk_full() => {}
-                written => written?,
-            }
-            return Ok(Self { file, path: path.to_owned() });
+        let Some(mut file) = lock_file(path)? else {
+            return Err(JournalError::Locked { path: path.to_owned(), pid: holder(path) });
+        };
+        let pid = format!("{}\n", std::process::id());
+        file.set_len(0).and_then(|()| file.rewind()).map_err(JournalError::io("write", path))?;
+        match file.write_all(pid.as_bytes()).map_err(JournalError::io("write", path)) {
+            // The lock holds without a name.
+            Err(error) if error.is_disk_full() => {}
+            written => written?,
         }
+        Ok(Self { file, path: path.to_owned() })
     }
 }
 
@@ -94,9 +106,9 @@ impl Drop for LockFile {
 }
 
 /// The process that wrote its id into the file; none where it has not yet, or where locked files cannot be read.
-fn holder(file: &mut File) -> Option<u32> {
+fn holder(path: &Path) -> Option<u32> {
     let mut text = String::new();
-    file.take(32).read_to_string(&mut text).ok()?;
+    File::open(path).ok()?.take(32).read_to_string(&mut text).ok()?;
     text.trim().parse().ok()
 }
 

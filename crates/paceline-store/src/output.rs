@@ -114,7 +114,7 @@ impl OutputFile {
             Err(source) => return Err(JournalError::Io { action: "open", path: path.to_owned(), source }),
         };
         let damaged = |offset, why| JournalError::Damaged { path: path.to_owned(), offset, why };
-        let file = LineFile::of(file, path)?;
+        let file = alone(LineFile::of(file, path)?, path)?;
         let len = file.len()?;
         if len < covered.len {
             return Err(damaged(len, "it ends there, before what its journal recorded"));
@@ -230,7 +230,7 @@ impl OutputFile {
 
     fn open(&mut self) -> Result<(), JournalError> {
         if self.file.is_none() {
-            self.file = Some(LineFile::open(&self.path)?);
+            self.file = Some(alone(LineFile::open(&self.path)?, &self.path)?);
         }
         Ok(())
     }
@@ -238,6 +238,14 @@ impl OutputFile {
     /// What is recorded once the present turn commits.
     pub(crate) fn covered(&self) -> RecordedPrefix {
         RecordedPrefix { len: self.len, crc: self.crc.clone().finalize() }
+    }
+}
+
+/// The file, locked: a run whose lock file was deleted still keeps others out. Not where a lock keeps readers out too.
+fn alone(file: LineFile, path: &Path) -> Result<LineFile, JournalError> {
+    match cfg!(not(unix)) || file.lock()? {
+        true => Ok(file),
+        false => Err(JournalError::Locked { path: path.to_owned(), pid: None }),
     }
 }
 

@@ -71,11 +71,12 @@ impl Paths {
     pub fn temporary_files(&self) -> Vec<PathBuf> {
         let packed = self.packed();
         let replaced = [&self.output, &self.errors, &self.input, &packed].into_iter().chain(&self.journal);
-        let fresh = replaced.map(|path| with_suffix(path.clone().into(), ".new"));
-        let logs = self.journal.iter().flat_map(|journal| {
-            ["-wal", "-shm", ".new-journal"].map(|suffix| with_suffix(journal.clone().into(), suffix))
-        });
-        fresh.chain(logs).map(PathBuf::from).collect()
+        let fresh = replaced.map(|path| with_suffix(path.clone().into(), ".new").into());
+        let databases = self
+            .journal
+            .iter()
+            .flat_map(|journal| [journal.clone(), with_suffix(journal.clone().into(), ".new").into()]);
+        fresh.chain(databases.flat_map(|path| beside_database(&path))).collect()
     }
 
     /// With the journal, and its lock, at another place.
@@ -94,6 +95,11 @@ impl Paths {
         self.journal = None;
         self
     }
+}
+
+/// The files that SQLite keeps beside a database: its logs, and what processes share of one.
+pub fn beside_database(path: &Path) -> [PathBuf; 3] {
+    ["-journal", "-wal", "-shm"].map(|suffix| with_suffix(path.into(), suffix).into())
 }
 
 /// `name` followed by `suffix`.

@@ -15,7 +15,7 @@ use crate::report::{self, JobCounts, ReportRow, Rows};
 use crate::schema::connect_read_only;
 use crate::scope::{self, ScopeRow};
 use crate::snapshot::{self, StoredSnapshot};
-use crate::usage;
+use crate::{unanswered, usage};
 
 /// A journal opened read-only. It needs no lock and disturbs no run.
 #[derive(Debug)]
@@ -87,6 +87,15 @@ impl Reader {
     /// [`JournalError::Sqlite`].
     pub fn usage(&self) -> Result<Vec<ModelUsage>, JournalError> {
         usage::all(&self.conn)
+    }
+
+    /// What the calls without a recorded answer reserved, by model, as far as [`usage`](Self::usage) does not count them: those
+    /// under way, and those that a crash cut off.
+    ///
+    /// # Errors
+    /// [`JournalError::Sqlite`].
+    pub fn under_way(&self) -> Result<Vec<ModelUsage>, JournalError> {
+        unanswered::not_counted(&self.conn).map_err(JournalError::sqlite("read"))
     }
 
     /// The scopes and their states, by name.

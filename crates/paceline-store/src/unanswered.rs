@@ -41,14 +41,24 @@ pub(crate) fn count_cut_off(conn: &Connection) -> rusqlite::Result<()> {
               FROM call_under_way AS call JOIN item ON item.id = call.id WHERE NOT call.counted);
          UPDATE item SET abandoned = abandoned + 1 WHERE id IN (SELECT id FROM call_under_way WHERE NOT counted);",
     )?;
+    for reserved in not_counted(conn)? {
+        usage::add(conn, &reserved)?;
+    }
+    conn.execute_batch("UPDATE call_under_way SET counted = 1")
+}
+
+/// What the calls reserved that are under way, or that a crash cut off and no run has counted yet, by model. Nothing in a journal
+/// of an older version.
+pub(crate) fn not_counted(conn: &Connection) -> rusqlite::Result<Vec<ModelUsage>> {
+    let exists = "SELECT count(*) FROM sqlite_schema WHERE name = 'call_under_way'";
+    if !conn.query_row(exists, [], |row| row.get(0))? {
+        return Ok(Vec::new());
+    }
     let mut select = conn.prepare(
         "SELECT model, count(*), sum(tokens_in), sum(tokens_out) FROM call_under_way WHERE NOT counted GROUP BY model",
     )?;
-    let mut rows = select.query([])?;
-    while let Some(row) = rows.next()? {
-        usage::add(conn, &usage::of_row(row)?)?;
-    }
-    conn.execute_batch("UPDATE call_under_way SET counted = 1")
+    let rows = select.query_map([], usage::of_row)?;
+    rows.collect()
 }
 
 /// The items whose call was sent and that have no recorded outcome.

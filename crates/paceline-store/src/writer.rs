@@ -101,12 +101,11 @@ impl fmt::Debug for Writer {
 fn serve(queue: &Queue, disk_space: &DiskSpace, mut db: JournalDb) {
     let _close = CloseOnExit(queue);
     while let Some(mut commands) = queue.take() {
-        if disk_space.is_short() {
+        let writes = commands.iter().filter(|command| !command.is_query());
+        let fitting = disk_space.wait_for_batch(writes.map(Command::bytes), || {
             // The log of the database holds pages that stand in it many times. Where this fails, so does what is written next.
             let _ = schema::checkpoint(db.connection());
-        }
-        let writes = commands.iter().filter(|command| !command.is_query());
-        let fitting = disk_space.wait_for_space(writes.map(Command::bytes));
+        });
         refuse_all_but(fitting, &mut commands, disk_space);
         if let Err(cause) = write_batch(&mut db, commands) {
             return queue.end(Some(cause));

@@ -39,6 +39,32 @@ impl<B: AsRef<[u8]>> Classify for http::Response<B> {
     }
 }
 
+/// HTTP responses are read by status and headers alone, in the limiter's dialect, and their bodies are left to the caller. So a
+/// failure that only a body tells is a success, and a 429 whose body names a used-up quota is a refusal by a rate limit. An error
+/// is a failure that may pass.
+///
+/// For [`Run::read_by`](crate::Run::read_by), where bodies are streams.
+#[cfg(feature = "http")]
+#[derive(Clone, Copy, Debug)]
+pub struct ByHead;
+
+#[cfg(feature = "http")]
+impl<B, E: std::fmt::Display> AnswerReader<Result<http::Response<B>, E>> for ByHead {
+    fn outcome(&self, result: &Result<http::Response<B>, E>, attempt: &Attempt<'_>) -> Outcome {
+        match result {
+            Ok(response) => {
+                let (status, headers) = (response.status().as_u16(), response.headers());
+                let answer = paceline_providers::Answer { status, headers, body: b"", path: "" };
+                let outcome = paceline_providers::read(attempt.provider, &answer, crate::clock::wall());
+                let outcome = outcome.outcome_of(attempt.reserved);
+                // What an empty body would mean, this one need not.
+                if response.status().is_success() { Outcome { class: Class::Success, ..outcome } } else { outcome }
+            }
+            Err(error) => Outcome { reason: Some(error.to_string().into()), ..Outcome::new(Class::Transient) },
+        }
+    }
+}
+
 impl<T: Classify, E: Classify> Classify for Result<T, E> {
     fn outcome(&self, attempt: &Attempt<'_>) -> Outcome {
         match self {

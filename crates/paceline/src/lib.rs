@@ -28,6 +28,10 @@
 //! - `http`: [`Limiter::run`] reads `http::Response`s: status, headers and body, in the dialect of the provider that
 //!   `Limiter::with_provider` names ([`Attempt`], `paceline-providers`). Without it, a program classifies
 //!   each result itself with [`when`](Run::when) or [`read`](Run::read).
+//! - `tower`: `PaceLayer`, which paces the calls of a service.
+//! - `testing`: an API in memory and virtual time, for the tests of programs that use this crate (`paceline::testing`). It has
+//!   `http`.
+//! - `metrics`: `Limiter::record_metrics` gives what a limiter counts to the recorder of the `metrics` facade.
 //! - `serde`: what [`Limiter::export`] returns can be written and read by serde.
 
 mod blocking;
@@ -37,13 +41,21 @@ mod driver;
 mod error;
 mod limiter;
 mod log;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod nested;
 mod run;
 mod sleeper;
 mod state;
 mod sync;
+#[cfg(feature = "testing")]
+pub mod testing;
+#[cfg(feature = "tower")]
+mod tower;
 
 pub use blocking::Blocking;
+#[cfg(feature = "http")]
+pub use classify::ByHead;
 pub use classify::{AnswerReader, Attempt, ByHint, ByPredicate, Classified, Classify};
 pub use clock::Clock;
 pub use driver::{Permit, Within};
@@ -61,3 +73,10 @@ pub use paceline_core::{
 pub use run::{BlockingCall, Notify, Retrying, Run};
 pub use sleeper::ResponsiveSleeper;
 pub use state::LimiterState;
+#[cfg(feature = "tower")]
+pub use tower::{Describe, PaceLayer, PacedService};
+
+/// The samples of docs/library.md compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/library.md")]
+mod guide {}

@@ -57,7 +57,7 @@ impl Frame {
         Self {
             driver: Arc::clone(driver),
             outer: FRAME.try_with(Arc::clone).ok(),
-            request: permit.request().clone(),
+            request: permit.request(),
             sender: Mutex::new(Sender::Operation(permit)),
         }
     }
@@ -75,7 +75,7 @@ impl Frame {
     /// waiting for a second could deadlock.
     pub(crate) fn take_permit(&self, scope: &ScopeId) -> Option<Permit> {
         match self.replace(Sender::Inside(None)) {
-            Sender::Operation(permit) if permit.request().scope == *scope => Some(permit),
+            Sender::Operation(permit) if self.request.scope == *scope => Some(permit),
             Sender::Operation(permit) => {
                 permit.withdraw();
                 None

@@ -177,6 +177,12 @@ where
 }
 
 impl<'a, Op, Call: Future, Reader, N> Run<'a, Op, Call, Reader, N> {
+    /// Reads results with a reader that has a name, such as `ByHead` (feature `http`), in place of
+    /// [`Classify`](crate::Classify).
+    pub fn read_by<R>(self, reader: R) -> Run<'a, Op, Call, R, N> {
+        self.change(|_, notify| (reader, notify))
+    }
+
     /// Hears of each try that is to be made again, before its wait.
     pub fn notify<F: FnMut(&Retrying<'_>)>(self, notify: F) -> Run<'a, Op, Call, Reader, F> {
         self.change(|reader, _| (reader, notify))

@@ -17,7 +17,7 @@ impl Ca {
     /// # Errors
     /// What the store says.
     pub(crate) async fn restore(&self, store: &dyn WorkStore) -> Result<(), WorkError> {
-        let Some(text) = store.load_limiter_state(self.directory()).await? else { return Ok(()) };
+        let Some(text) = store.load_state(self.directory()).await? else { return Ok(()) };
         let restored =
             serde_json::from_str(&text).map_err(|error| error.to_string()).and_then(|mut state: LimiterState| {
                 let go = |level: &mut LevelState| level.stopped = None;
@@ -45,7 +45,7 @@ impl Ca {
             return;
         }
         let state = serde_json::to_string(&self.0.limiter.export()).expect("numbers and words");
-        if let Err(error) = store.save_limiter_state(self.directory(), &state).await {
+        if let Err(error) = store.save_state(self.directory(), &state).await {
             tracing::warn!("the calls of this run are not kept for the next, which may exceed the rate: {error}");
         }
     }

@@ -1,27 +1,16 @@
 //! A file that one process at a time holds. The system releases it when the process ends, however it ends.
 
-use std::fs::{File, TryLockError};
+use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::Path;
 use std::time::Duration;
-
-use paceline_store::{is_still_at, private_file};
 
 /// The word behind the process id of one that shares its configured limits.
 const SHARES: &str = "shares";
 
 /// Takes the file, unless another process has it.
 pub(super) fn take(path: &Path) -> io::Result<Option<File>> {
-    loop {
-        let file = private_file().read(true).create(true).truncate(false).open(path)?;
-        match file.try_lock() {
-            // Another process may have removed the file meanwhile: this lock would keep no process out.
-            Ok(()) if !is_still_at(&file, path) => {}
-            Ok(()) => return Ok(Some(file)),
-            Err(TryLockError::WouldBlock) => return Ok(None),
-            Err(TryLockError::Error(error)) => return Err(error),
-        }
-    }
+    paceline_store::lock_file(path).map_err(io::Error::other)
 }
 
 /// Writes into the file which process holds it, and whether that shares its configured limits.

@@ -9,12 +9,12 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use paceline::clock;
-use paceline_config::{Config, Environment, Overrides};
+use paceline_config::{Config, Environment, Overrides, upstream_names};
 use paceline_core::Timestamp;
 use paceline_providers::{Dialect, Provider, Reading};
 
 use self::answer::Saved;
-use crate::args::Everywhere;
+use crate::args::{Everywhere, Offered};
 use crate::exit::{Failure, Status};
 use crate::output;
 
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     /// Who answered: a provider, or an upstream of paceline.toml, whose rules then hold
-    #[arg(long, value_name = "NAME", default_value = "generic")]
+    #[arg(long, value_name = "NAME", default_value = "generic", value_parser = Offered(upstream_names), hide_possible_values = true)]
     provider: String,
     /// Print JSON
     #[arg(long)]

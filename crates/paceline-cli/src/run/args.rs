@@ -138,7 +138,7 @@ pub(crate) enum FormatFlag {
     Bare,
     /// Anthropic's Message Batches: {"custom_id","params"}
     Anthropic,
-    /// A table with a header: prompts with --model, else bodies of its columns [also: a name that ends in .csv]
+    /// A table with a header: prompts with --model, requests with a column url, else bodies [also: a name that ends in .csv]
     Csv,
     /// A prompt a line, with --model [also: a name that ends in .txt]
     Text,

@@ -48,7 +48,9 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits
         done_unknown: scratch.is_none() && !args.done.is_empty(),
         ..Plan::default()
     };
-    let usage = reader.usage().map_err(Failure::refused)?;
+    let under_way = reader.under_way().map_err(Failure::refused)?;
+    plan.under_way = under_way.iter().map(|reserved| reserved.calls).sum();
+    let usage = [reader.usage().map_err(Failure::refused)?, under_way].concat();
     plan.used = Budget::new(budgets(args), upstream.prices.clone(), &usage, false).used();
     plan.count(&reader, &input, &format, upstream).map_err(Failure::refused)?;
     plan.seconds = plan.seconds(upstream, limits);
@@ -111,7 +113,7 @@ fn load_aside(
         Input::prepare(&args.input, &paths.input, &Earlier::MayDiffer, converter.as_ref()).map_err(Failure::refused)?;
     let format = format(args, &input, upstream)?;
     let journal: PathBuf = paths.journal.clone().expect("a journal beside the results");
-    let done = done::check(&args.done)?;
+    let done = done::check(args, upstream)?;
     let job = load::open(lock, paths, &mut input, &format, upstream, args)?;
     done.take_over(&job.journal, &input, &format)?;
     job.journal.close().map_err(Failure::refused)?;
@@ -121,6 +123,10 @@ fn load_aside(
 fn format(args: &RunArgs, input: &Input, upstream: &Upstream) -> Result<Format, Failure> {
     Format::choose(args.format, args.endpoint.as_deref(), input, upstream.provider, &Addresses::of(upstream))
 }
+
+/// How tokens in are estimated before an answer has reported any.
+const INPUT_ESTIMATE: &str =
+    "tokens in are estimated: one for 4 characters of a request, its JSON included; short prompts use fewer";
 
 /// What there is to do.
 #[derive(Default)]
@@ -140,8 +146,10 @@ struct Plan {
     unbounded: u64,
     /// Items that alone exceed a configured limit.
     too_large: TooLargeItems,
-    /// What the runs before used.
+    /// What the runs before used, and calls without a recorded answer reserved.
     used: Used,
+    /// How many calls those are.
+    under_way: u64,
 }
 
 /// Items that could never start.
@@ -318,12 +326,15 @@ impl Plan {
             let (tokens_in, tokens_out) = self.tokens();
             line(format!("together {}", tokens(tokens_in, tokens_out)));
         }
+        if pending > 0 && self.tokens().0 > 0 {
+            line(INPUT_ESTIMATE.to_owned());
+        }
         if let Some(cost) = self.cost {
             line(format!("about {cost} at the configured prices"));
         }
         if self.unbounded > 0 {
             let items = text::counted(self.unbounded, "item");
-            line(format!("{items} set no bound on their answers, whose tokens come on top"));
+            line(format!("{items} set no bound on their answers; the tokens of these answers are not included"));
         }
         if let Some((first, why)) = &self.too_large.first {
             let items = text::counted(self.too_large.items, "item");
@@ -340,7 +351,12 @@ impl Plan {
         bounds(args).into_iter().for_each(&mut line);
         if self.used.tokens.is_some() || args.budget_cost.is_some() {
             let used = self.used.describe().collect::<Vec<_>>().join(", ");
-            line(format!("budget of the job, over all its runs: {used}"));
+            let most = if self.under_way > 0 { "up to " } else { "" };
+            line(format!("budget of the job, over all its runs: {most}{used}"));
+        }
+        if self.under_way > 0 {
+            let calls = text::counted(self.under_way, "call");
+            line(format!("{calls} left without a recorded answer; each counts with the tokens that it reserved"));
         }
         self.missing().into_iter().for_each(&mut line);
         if self.unread {

@@ -75,7 +75,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     upstream::bound_by_files(&mut upstream, files::OF_A_CALL);
     let kept = Kept::for_the_end();
     let headers = upstream::headers(&upstream)?;
-    let done = tokio::task::block_in_place(|| done::check(&args.done))?;
+    let done = tokio::task::block_in_place(|| done::check(&args, &upstream))?;
     let lock = RunLock::take(&paths).map_err(load::refused)?;
     let preparing = LoadGuard::watch(&paths)?;
     check_paths::try_summary(args.summary.as_deref())?;
@@ -281,8 +281,9 @@ impl Run<'_> {
             view: &view,
             last_failure: &|scope| ended.recorder.last_failure(scope),
             again: self.paths.journal.is_some().then(|| {
-                let exhausted = ended.stop.as_ref().and_then(StopReason::exhausted_flag);
-                resume_command::command_line(std::env::args_os(), exhausted)
+                let exceeded = ended.stop.as_ref().and_then(StopReason::exceeded_budget);
+                let raise = exceeded.map(|exceeded| (exceeded.purse.flag(), context.budget.least(exceeded)));
+                resume_command::command_line(std::env::args_os(), raise.as_ref().map(|(flag, least)| (*flag, &**least)))
             }),
         };
         let wall = |at: Instant| context.timestamp(at);

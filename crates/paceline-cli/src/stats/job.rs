@@ -28,8 +28,8 @@ fn under_way(counts: &JobCounts, snapshot: &Value) -> (u64, u64) {
     (calls, counts.waiting + counts.in_flight - calls)
 }
 
-/// The snapshot, with the more recent figures of the journal.
-pub(super) fn json(counts: &JobCounts, snapshot: Value) -> Value {
+/// The snapshot, with the more recent figures of the journal, and whether a run works on the job.
+pub(super) fn json(counts: &JobCounts, snapshot: Value, running: bool) -> Value {
     let (in_flight, waiting) = under_way(counts, &snapshot);
     let known = json!({
         "input": counts.input(),
@@ -47,6 +47,7 @@ pub(super) fn json(counts: &JobCounts, snapshot: Value) -> Value {
         "abandoned": counts.totals.abandoned,
         "tokens_in": counts.tokens_in,
         "tokens_out": counts.tokens_out,
+        "running": running,
     });
     let (Value::Object(snapshot), Value::Object(mut all)) = (snapshot, known.clone()) else { return known };
     // The figures first: the scopes may be thousands.

@@ -65,8 +65,8 @@ pub(crate) fn command(args: &StatsArgs) -> Result<Status, Failure> {
     } else if args.history {
         print_history(&reader, args.json)?;
     } else {
-        let lock = Paths::beside(&path).with_journal(path.clone()).lock;
-        if print_job(&reader, &path, snapshot, args.json)? && !args.json && !RunLock::is_held(&lock) {
+        let running = RunLock::is_held(&Paths::beside(&path).with_journal(path.clone()).lock);
+        if print_job(&reader, &path, snapshot, running, args.json)? && !args.json && !running {
             print(|out| writeln!(out, "{NO_RUN}"))?;
         }
     }
@@ -84,13 +84,12 @@ fn watch(path: &Path, as_json: bool) -> Result<Status, Failure> {
         let at = Some(snapshot["at"].clone());
         let is_still = last == at;
         last = at;
-        if is_still && !RunLock::is_held(&lock) {
-            if !as_json {
-                print(|out| writeln!(out, "{NO_RUN}"))?;
-            }
+        let running = !is_still || RunLock::is_held(&lock);
+        if !running && !as_json {
+            print(|out| writeln!(out, "{NO_RUN}"))?;
             return Ok(Status::Success);
         }
-        if !print_job(&reader, path, snapshot, as_json)? {
+        if !print_job(&reader, path, snapshot, running, as_json)? || !running {
             return Ok(Status::Success);
         }
         std::thread::sleep(EVERY);
@@ -169,7 +168,7 @@ fn print_history(reader: &Reader, as_json: bool) -> Result<(), Failure> {
 }
 
 /// Prints the job; returns whether something is left to do.
-fn print_job(reader: &Reader, path: &Path, mut snapshot: Value, as_json: bool) -> Result<bool, Failure> {
+fn print_job(reader: &Reader, path: &Path, mut snapshot: Value, running: bool, as_json: bool) -> Result<bool, Failure> {
     let now = clock::wall();
     let counts = reader.counts(now).map_err(Failure::refused)?;
     job::put_right(&mut snapshot, reader.scopes().map_err(Failure::refused)?, now);
@@ -179,7 +178,7 @@ fn print_job(reader: &Reader, path: &Path, mut snapshot: Value, as_json: bool) -
         *stopped = Value::Null;
     }
     let text = if as_json {
-        job::json(&counts, snapshot).to_string() + "\n"
+        job::json(&counts, snapshot, running).to_string() + "\n"
     } else {
         job::describe(&counts, &snapshot, path, now)
     };

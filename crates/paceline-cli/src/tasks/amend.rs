@@ -53,10 +53,9 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
     let RetryArgs { items, may_be_done } = args;
     let (as_json, all) = (items.json, may_be_done || !items.keys.is_empty());
     let (store, filter) = named(items).await?;
-    let left_out = if all { 0 } else { unknown_outcomes(&*store, &filter).await? };
-    let changed = match left_out {
-        0 => store.amend(filter, Amend::Retry).await.map_err(Failure::refused)?,
-        _ => retry_others(&*store, filter).await?,
+    let (changed, left_out) = match all {
+        true => (store.amend(filter, Amend::Retry).await.map_err(Failure::refused)?, 0),
+        false => retry_others(&*store, filter).await?,
     };
     output::print(|out| match as_json {
         true => writeln!(out, "{}", json!({ "changed": changed, "left_out": left_out })),
@@ -96,31 +95,30 @@ fn may_be_done(item: &WorkItem) -> bool {
         && (item.may_be_done || item.reason.as_deref().is_some_and(|why| for_that.contains(&why)))
 }
 
-async fn unknown_outcomes(store: &dyn WorkStore, filter: &Filter) -> Result<u64, Failure> {
+/// All but those that may have been done wait again; returns how many, and how many were left out. What may have been done is
+/// looked for among those that ended, a page at a time; the others are one change.
+async fn retry_others(store: &dyn WorkStore, filter: Filter) -> Result<(u64, u64), Failure> {
     let is_wanted = |state: &State| filter.states.is_empty() || filter.states.contains(state);
-    let states: Vec<State> = ENDED.into_iter().filter(is_wanted).collect();
-    if states.is_empty() {
-        return Ok(0);
+    let (ended, others): (Vec<State>, Vec<State>) =
+        State::ALL.into_iter().filter(is_wanted).partition(|state| ENDED.contains(state));
+    let of = |states| Filter { states, ..filter.clone() };
+    let (mut changed, mut left_out) = (0, 0);
+    if !others.is_empty() {
+        changed += store.amend(of(others), Amend::Retry).await.map_err(Failure::refused)?;
     }
-    let mut pages = Pages::of(store, Filter { states, ..filter.clone() }, None);
-    let mut found = 0;
-    while let Some(items) = pages.next().await.map_err(Failure::refused)? {
-        found += items.iter().filter(|item| may_be_done(item)).count() as u64;
+    if ended.is_empty() {
+        return Ok((changed, left_out));
     }
-    Ok(found)
-}
-
-/// All but those that may have been done wait again.
-async fn retry_others(store: &dyn WorkStore, filter: Filter) -> Result<u64, Failure> {
-    let mut pages = Pages::of(store, filter, None);
-    let mut changed = 0;
+    let mut pages = Pages::of(store, of(ended), None);
     while let Some(items) = pages.next().await.map_err(Failure::refused)? {
+        let total = items.len();
         let keys: Vec<String> = items.into_iter().filter(|item| !may_be_done(item)).map(|item| item.key).collect();
+        left_out += (total - keys.len()) as u64;
         if !keys.is_empty() {
             changed += store.amend(Filter::keys(keys), Amend::Retry).await.map_err(Failure::refused)?;
         }
     }
-    Ok(changed)
+    Ok((changed, left_out))
 }
 
 /// The store, and the items that a command names.

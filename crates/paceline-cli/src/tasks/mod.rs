@@ -16,6 +16,7 @@ mod run;
 mod show;
 mod store;
 
+pub(crate) use self::run::defaults as run_defaults;
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
 

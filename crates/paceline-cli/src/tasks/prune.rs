@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline_store::work::{Filter, State, WorkClock};
+use paceline_store::work::{Filter, PrunedKeys, State, WorkClock};
 use serde_json::json;
 
 use super::list::state;
@@ -25,6 +25,9 @@ pub(crate) struct Args {
     /// Only items of this group
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
+    /// Forget their keys too, and those of items that were removed before and ended as long ago: each may be added again
+    #[arg(long)]
+    forget_keys: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -37,7 +40,8 @@ pub(crate) struct Args {
 pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     let store = args.store.open(&WorkClock::system()).await?;
     let filter = Filter { states: args.state, group: args.group, keys: Vec::new() };
-    let removed = store.prune(filter, args.older_than).await.map_err(Failure::interrupted)?;
+    let keys = if args.forget_keys { PrunedKeys::Forget } else { PrunedKeys::Keep };
+    let removed = store.prune(filter, args.older_than, keys).await.map_err(Failure::interrupted)?;
     output::print(|out| match (args.json, removed) {
         (true, _) => writeln!(out, "{}", json!({ "removed": removed })),
         (false, 0) => writeln!(out, "nothing to remove: no such item ended so long ago"),

@@ -78,15 +78,29 @@ fn a_private_authority_is_trusted_and_a_client_shows_its_certificate() {
     let server = Server::tls(authority.server("localhost", true), |_| Reply::ok());
     let job = Job::new(1);
     authority.put_into(&job);
+    #[cfg(unix)]
+    {
+        let permissions = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+        std::fs::set_permissions(job.path("client.key"), permissions).expect("ours");
+    }
     let mut command = job.run(&server);
     command.args(["--ca-file", "ca.pem", "--client-cert", "client.pem", "--client-key", "client.key"]);
     let (code, log) = finish(&mut command);
     assert_eq!((code, server.count()), (0, 1), "{log}");
+    assert!(log.contains("the client's key client.key can be read by others"), "{log}");
+    std::fs::write(job.path("other.key"), authority.sign("another").key).expect("writable");
+    let damaged = format!("{}\n{}", authority.pem, authority.pem.replacen("MII", "MIJ", 1));
+    std::fs::write(job.path("damaged.pem"), damaged).expect("writable");
     for (flags, expected) in [
-        (&["--ca-file", "client.key"][..], "expected certificates (BEGIN CERTIFICATE) in PEM"),
+        (&["--ca-file", "damaged.pem"][..], "ca_file damaged.pem: no certificate (BEGIN CERTIFICATE) can be read"),
+        (
+            &["--client-cert", "client.pem", "--client-key", "other.key"],
+            "client_cert client.pem and client_key other.key cannot be used together: the key belongs",
+        ),
+        (&["--ca-file", "client.key"], "no certificate (BEGIN CERTIFICATE) can be read; expected PEM"),
         (&["--ca-file", "missing.pem"], "ca_file missing.pem cannot be read"),
         (&["--client-cert", "client.pem"], "client_key is missing"),
-        (&["--client-cert", "client.pem", "--client-key", "ca.pem"], "its PRIVATE KEY in PEM"),
+        (&["--client-cert", "client.pem", "--client-key", "ca.pem"], "with a PRIVATE KEY"),
     ] {
         let (code, log) = finish(Job::new(1).run(&server).args(flags).current_dir(job.path("")));
         assert!(code == 2 && log.contains(expected), "{log}");
@@ -126,6 +140,26 @@ fn a_proxy_that_is_named_is_used_and_none_is_none() {
     ] {
         let (code, log) = run(proxied, variable);
         assert!(code == 3 && log.contains(expected) && !log.contains("sesame"), "{log}");
+    }
+}
+
+/// Its own name and password are missing, which no item can help: also under `--scope host`, where no key is sent.
+#[test]
+fn a_proxy_that_refuses_the_calls_stops_the_run_and_fails_no_item() {
+    let proxy = Server::new(|_| Reply::text(407, "text/html", "who are you?"));
+    for (address, flags) in [
+        ("http://api.invalid/v1", &[][..]),
+        ("http://api.invalid/v1", &["--scope", "host"]),
+        ("https://api.invalid/v1", &[]),
+    ] {
+        let job = Job::new(3);
+        let mut command = job.paceline();
+        command.args(["run", "in.jsonl", "-o", "out.jsonl", "--summary", "summary.json", "--base-url", address]);
+        let (code, log) = finish(command.args(["--proxy", &proxy.url(), "--concurrency", "1"]).args(flags));
+        assert_eq!(code, 3, "{log}");
+        assert!(log.contains("the proxy asks for a name and a password (407)") && log.contains("--proxy"), "{log}");
+        let summary = job.summary();
+        assert_eq!((&summary["stopped"], &summary["deferred"]), (&json!("proxy"), &json!(3)), "{log}");
     }
 }
 

@@ -22,7 +22,9 @@ fn a_budget_of_tokens_holds_over_all_runs() {
         assert_eq!(summary["budget"], json!({"tokens": {"used": used, "limit": 60}, "cost": null}));
         assert!(log.contains(&format!("budget: {used} of 60 tokens\n")), "{log}");
         assert!(log.contains("might exceed --budget-tokens") && log.contains("raise it"), "{log}");
-        assert!(log.contains("continue with: ") && log.contains("--budget-tokens 'more than 60'"), "{log}");
+        let raise = log.split("--budget-tokens 'more than ").nth(1).and_then(|rest| rest.split_once("\'"));
+        let least: u64 = raise.expect("a command").0.parse().expect("a number");
+        assert!(log.contains("continue with: ") && (used + 1..used + 40).contains(&least) && least >= 60, "{log}");
     }
     let (code, log) = finish(job.run(&server).args(["--budget-tokens", "1k"]));
     assert_eq!((code, charged(&server)), (0, 200), "{log}");
@@ -80,6 +82,11 @@ fn calls_that_a_kill_cut_off_count_with_what_they_reserved() {
     // No answer has come yet, and no snapshot need have been written.
     run(2);
     run(4);
+    let mut dry = job.paceline();
+    dry.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url(), "--dry-run"]).args(args);
+    let text = String::from_utf8(dry.output().expect("it runs").stdout).expect("text");
+    let expected = "2 calls left without a recorded answer; each counts with the tokens that it reserved";
+    assert!(text.contains(expected) && text.contains("budget of the job, over all its runs: up to 4"), "{text}");
     let (code, log) = finish(job.run(&server).args(args));
     let (summary, calls) = (job.summary(), 4);
     assert_eq!((code, server.count()), (3, calls), "{log}");

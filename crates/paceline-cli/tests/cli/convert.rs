@@ -68,9 +68,13 @@ fn a_list_of_prompts_is_one_a_line() {
 fn a_row_is_named_by_its_line() {
     let server = Server::new(|_| Reply::ok());
     for (name, text, expected) in [
-        ("in.csv", "id,prompt\r\na,one\r\nb,\r\n", "row 2 (line 3): its prompt is empty"),
-        ("in.csv", "id,prompt\n\n\na,\"one\n\n\"\n\nb,\n", "row 2 (line 8): its prompt is empty"),
-        ("in.csv", "id,prompt\r\n\r\na,one,\r\n", "line 3: expected 2 columns"),
+        ("in.csv", "id,prompt\r\na,one\r\nb,\r\n", "line 3: invalid_row: row 2: its prompt is empty"),
+        ("in.csv", "id,prompt\n\n\na,\"one\n\n\"\n\nb,\n", "line 8: invalid_row: row 2: its prompt is empty"),
+        (
+            "in.csv",
+            "id,prompt\r\n\r\na,one,\r\n",
+            "line 3: invalid_row: row 1: expected 2 columns, as the header has, and found 3",
+        ),
         (
             "in.csv",
             "id,prompt\r\na,\"one\r\n\"\r\na,two\r\n",
@@ -88,6 +92,98 @@ fn a_row_is_named_by_its_line() {
     let mut ids: Vec<String> = job.lines("out.jsonl").iter().map(|line| line["custom_id"].to_string()).collect();
     ids.sort();
     assert_eq!(ids, ["\"line-1\"", "\"line-4\""]);
+}
+
+#[test]
+fn every_bad_row_is_named_and_may_be_skipped() {
+    let server = Server::new(|_| Reply::ok());
+    let table = "id,prompt\na,one,more\nb,two\nc\nd,\ne,five\n";
+    let job = job_of("in.csv", table);
+    let (code, log) = run(&job, &server, "in.csv", &CHAT);
+    assert_eq!((code, server.count()), (2, 0), "{log}");
+    let bad = [
+        "line 2: invalid_row: row 1: expected 2 columns, as the header has, and found 3",
+        "line 4: invalid_row: row 3: expected 2 columns, as the header has, and found 1",
+        "line 5: invalid_row: row 4: its prompt is empty",
+    ];
+    assert!(log.contains("3 lines of in.csv cannot be sent") && bad.iter().all(|bad| log.contains(bad)), "{log}");
+    let skip = [&CHAT[..], &["--skip-bad-lines"]].concat();
+    let (code, log) = run(&job, &server, "in.csv", &skip);
+    assert_eq!((code, server.count()), (1, 2), "{log}");
+    assert!(log.contains("3 lines of in.csv cannot be sent") && bad.iter().all(|bad| log.contains(bad)), "{log}");
+    let errors = job.lines("out.errors.jsonl");
+    let known: Vec<_> = errors.iter().map(|line| (&line["custom_id"], &line["error"]["line"])).collect();
+    assert_eq!(known, [(&json!("line-2"), &json!(2)), (&json!("line-4"), &json!(4)), (&json!("d"), &json!(5))]);
+    assert_eq!(run(&job, &server, "in.csv", &skip).0, 1, "the same job goes on");
+    assert_eq!(server.count(), 2);
+
+    let job = job_of("in.jsonl", "{\nno\n{\"prompt\":\"x\"}\n");
+    let skip = [&CHAT[..], &["--prompt-template", "{{ prompt }}", "--skip-bad-lines"]].concat();
+    let (code, log) = run(&job, &server, "in.jsonl", &skip);
+    assert!(code == 1 && log.contains("2 lines of in.jsonl") && log.contains("line 2: invalid_row"), "{log}");
+    assert_eq!(server.count(), 3);
+}
+
+/// By its name, by `--format` and through a pipe.
+#[test]
+fn a_table_with_urls_is_requests() {
+    let table = "id,url,method,body,headers\n\
+                 a,/x?q=1,GET,,\n\
+                 b,/y,,\"{\"\"n\"\":7}\",\n\
+                 c,/z,PUT,plain,\"{\"\"x-a\"\":\"\"1\"\"}\"\n";
+    for (name, flags) in [("in.csv", &[][..]), ("in.txt", &["--format", "csv"]), ("-", &["--format", "csv"])] {
+        let server = Server::new(|_| Reply::ok());
+        let job = job_of(if name == "-" { "in.csv" } else { name }, table);
+        let mut command = job.paceline();
+        command.args(["run", name, "-o", "out.jsonl", "--base-url", &server.url()]).args(flags);
+        if name == "-" {
+            command.stdin(std::fs::File::open(job.path("in.csv")).expect("there"));
+        }
+        let (code, log) = finish(&mut command);
+        assert_eq!(code, 0, "{log}");
+        let mut sent: Vec<_> = server
+            .arrivals()
+            .iter()
+            .map(|it| format!("{} {} {}", it.method, it.path, String::from_utf8_lossy(&it.body)))
+            .collect();
+        sent.sort();
+        assert_eq!(sent, ["GET /x?q=1 ", "POST /y {\"n\":7}", "PUT /z \"plain\""], "{name}");
+        assert!(server.arrivals().iter().any(|it| it.headers.get("x-a").is_some_and(|value| value == "1")));
+    }
+
+    let server = Server::new(|_| Reply::ok());
+    let job = job_of("in.csv", "url\n/a\n/b\n");
+    let (code, log) = run(&job, &server, "in.csv", &[]);
+    let arrivals = server.arrivals();
+    assert!(code == 0 && arrivals.iter().all(|it| it.method == "GET" && it.body.is_empty()), "{log}");
+    let mut ids: Vec<_> = job.lines("out.jsonl").iter().map(|line| line["custom_id"].clone()).collect();
+    ids.sort_by_key(Value::to_string);
+    assert_eq!(ids, ["line-2", "line-3"]);
+    let (code, log) = run(&job_of("in.csv", "url,body\n/a,\n"), &server, "in.csv", &[]);
+    assert!(
+        code == 2 && log.contains("a POST request needs JSON, or null for none; for a GET set method to GET"),
+        "{log}"
+    );
+    let (code, log) = run(&job_of("in.csv", "name\nx\n"), &server, "in.csv", &[]);
+    assert!(code == 2 && log.contains("url: missing: expected a path such as"), "{log}");
+}
+
+#[test]
+fn cells_are_texts() {
+    let server = Server::new(|_| Reply::ok());
+    let job = job_of("in.csv", "id,n,note\na,7,\nb,null,x\n");
+    let (code, log) = run(&job, &server, "in.csv", &["--endpoint", "/hook"]);
+    let expected = [json!({"id": "a", "n": "7", "note": ""}), json!({"id": "b", "n": "null", "note": "x"})];
+    assert_eq!((code, bodies(&server)), (0, expected.to_vec()), "{log}");
+    let server = Server::new(|_| Reply::ok());
+    let template = "{{ n ~ 1 }}{% if note %} {{ note }}{% endif %}";
+    let (code, log) = run(
+        &job_of("in.csv", "id,n,note\na,7,\nb,0,x\n"),
+        &server,
+        "in.csv",
+        &[&CHAT[..], &["--prompt-template", template]].concat(),
+    );
+    assert_eq!((code, bodies(&server)), (0, vec![asked("01 x"), asked("71")]), "{log}");
 }
 
 #[test]
@@ -158,31 +254,31 @@ fn what_makes_no_request_is_refused_by_row_and_name() {
             CHAT.to_vec(),
             "in.csv: line 3: text behind a closing quote (it was opened in line 2)",
         ),
-        ("in.csv", "id,prompt\n0,\n", CHAT.to_vec(), "in.csv: row 1 (line 2): its prompt is empty"),
+        ("in.csv", "id,prompt\n0,\n", CHAT.to_vec(), "line 2: invalid_row: row 1: its prompt is empty"),
         (
             "in.csv",
             "a,b\n1,2\n1\n",
             CHAT.to_vec(),
-            "in.csv: row 1 (line 2): no text in a column prompt: name one with --prompt-template; it has a, b",
+            "line 2: invalid_row: row 1: no text in a column prompt: name one with --prompt-template; it has a, b",
         ),
         (
             "in.csv",
             "prompt,b\n1,2\n1\n",
             CHAT.to_vec(),
-            "in.csv: line 3: expected 2 columns, as the header has, and found 1",
+            "line 3: invalid_row: row 2: expected 2 columns, as the header has, and found 1",
         ),
         ("in.csv", "a,a\n1,2\n", CHAT.to_vec(), "in.csv: its header names the column \"a\" twice"),
         (
             "in.csv",
             "a,b\n\"1\n\",2\n3,4\n",
             template("{{ a }}\n{% if d is defined %}{{ d }}{% endif %}\n{{ c }}: {{ a }}"),
-            "in.csv: row 1 (line 2): --prompt-template line 3: no value for {{ c }}; the row has a, b",
+            "line 2: invalid_row: row 1: --prompt-template line 3: no value for {{ c }}; the row has a, b",
         ),
         (
             "in.jsonl",
             "{\"a\": {\"b\": 1}}\n{\"a\": {\"c\": 1}}\n",
             template("{{ a.b }}"),
-            "in.jsonl: line 2: --prompt-template line 1: no value for {{ a.b }}; the row has a",
+            "line 2: invalid_row: --prompt-template line 1: no value for {{ a.b }}; the row has a",
         ),
         ("in.csv", "a,b\n1,2\n", template("{{ a | int + b }}"), "--prompt-template line 1: "),
         ("in.csv", "a,b\n1,2\n", template("{{ a"), "--prompt-template: syntax error"),

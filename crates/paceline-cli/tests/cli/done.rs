@@ -35,8 +35,8 @@ fn answers_of_a_hosted_batch_are_taken_over_once() {
     assert_eq!((code, server.count()), (0, 7), "{log}");
     assert!(
         log.contains(
-            "2 answers taken over from output.jsonl; 2 lines not successful there, which are sent; 1 line of items \
-             that have ended already; 1 line with an id that the input does not have"
+            "2 answers taken over from output.jsonl; 2 lines without a success, so that the item is sent; 1 line for an \
+             item that has ended already; 1 line with an id that the input does not have"
         ),
         "{log}"
     );
@@ -64,7 +64,7 @@ fn a_last_line_that_is_cut_off_is_left_out() {
     std::fs::write(job.path("old.jsonl"), &lines[..lines.len() - 9]).expect("writable");
     let (code, log) = finish(job.run(&server).args(["--done", "old.jsonl"]));
     assert_eq!((code, server.count()), (0, 1), "{log}");
-    let notice = "2 answers taken over from old.jsonl; 1 line cut off at the end, whose item is sent";
+    let notice = "2 answers taken over from old.jsonl; 1 line cut off at the end of the file, so that the item is sent";
     assert!(log.contains(notice), "{log}");
     job.assert_adds_up(3);
 
@@ -73,6 +73,29 @@ fn a_last_line_that_is_cut_off_is_left_out() {
     std::fs::write(job.path("old.jsonl"), broken).expect("writable");
     let (code, log) = finish(job.run(&server).args(["--done", "old.jsonl"]));
     assert!(code == 2 && log.contains("--done old.jsonl: line 2 is no line of a hosted batch's output"), "{log}");
+}
+
+#[test]
+fn answers_that_expect_refuses_are_asked_again() {
+    let text =
+        |item: usize, body: &str| openai(item, 200).replace("\"hosted\":", &format!("\"rate\":{body},\"hosted\":"));
+    let page = json!({"custom_id": "item-2", "response": {"status_code": 200, "body": "<html>"}, "error": null});
+    for (expect, taken, refused) in [("json", 2, 1), ("schema.json", 1, 2)] {
+        let server = Server::new(|_| Reply::new(200, &json!({"rate": 1})));
+        let job = Job::new(3);
+        std::fs::write(job.path("schema.json"), r#"{"properties": {"rate": {"type": "number"}}}"#).expect("writable");
+        let lines = [text(0, "1.5"), text(1, "\"high\""), page.to_string()];
+        std::fs::write(job.path("old.jsonl"), lines.join("\n")).expect("writable");
+        let (code, log) = finish(job.run(&server).args(["--done", "old.jsonl", "--expect", expect]));
+        assert_eq!((code, server.count()), (0, refused), "{log}");
+        let answers = if taken == 1 { "1 answer" } else { "2 answers" };
+        let lines = if refused == 1 { "1 line" } else { "2 lines" };
+        let notice = format!(
+            "{answers} taken over from old.jsonl; {lines} with an answer that --expect refuses, so that the item is sent again"
+        );
+        assert!(log.contains(&notice), "{log}");
+        job.assert_adds_up(3);
+    }
 }
 
 #[test]

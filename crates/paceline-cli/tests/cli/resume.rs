@@ -99,8 +99,28 @@ fn two_runs_of_one_job_are_not_possible() {
     let (code, log) = finish(&mut job.run(&server));
     assert_eq!(code, 2, "{log}");
     assert!(log.contains(&first.id().to_string()), "{log}");
+    std::fs::remove_file(job.path("out.journal.lock")).expect("the lock file of the first run");
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!((code, server.count()), (2, 2), "{log}");
+    assert!(log.contains("out.jsonl is in use by another process"), "{log}");
     first.kill().expect("it runs");
     first.wait().expect("it ends");
+}
+
+#[test]
+fn a_journal_that_is_removed_under_way_ends_the_run_at_once() {
+    let server = Server::new(|arrival| match arrival.before {
+        0 => Reply::ok().never(),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(2);
+    let first = job.run(&server).args(["--timeout", "10s"]).stderr(Stdio::piped()).spawn().expect("the binary runs");
+    server.wait_for(2);
+    std::fs::remove_file(job.path("out.journal")).expect("the journal");
+    let ended = first.wait_with_output().expect("it ends");
+    let log = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!((ended.status.code(), server.count()), (Some(3), 2), "{log}");
+    assert!(log.contains("out.journal was removed or replaced while this run wrote it"), "{log}");
 }
 
 #[test]

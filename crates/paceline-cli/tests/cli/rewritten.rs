@@ -156,7 +156,7 @@ fn a_failed_item_is_sent_as_its_line_stands_now() {
         rewrite(&lines);
         let (code, log) = run(&["--retry-failed"]);
         assert_eq!((code, server.count()), (2, 4), "{log}");
-        assert!(log.contains("not of failed items, so nothing was sent") && log.contains(expected), "{log}");
+        assert!(log.contains("not of failed items, so no request was sent") && log.contains(expected), "{log}");
         assert_eq!(job.lines("out.errors.jsonl").len(), 3);
     }
 

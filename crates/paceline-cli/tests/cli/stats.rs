@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{Job, Reply, Server, finish};
+use crate::support::{Job, Reply, Server, finish, start};
 
 fn output(command: &mut Command) -> String {
     let output = command.output().expect("the binary runs");
@@ -117,6 +117,16 @@ fn watching_ends_with_the_job_or_with_its_run() {
         output_text.contains("2 waiting") && output_text.ends_with("the same command goes on with it\n"),
         "{output_text}"
     );
+    let stats = |args: &[&str]| output(job.paceline().arg("stats").args(args));
+    let running = |text: &str| serde_json::from_str::<Value>(text).expect("JSON")["running"].clone();
+    assert_eq!(running(&stats(&["--json"])), false);
+    assert_eq!(running(stats(&["--watch", "--json"]).lines().last().expect("a line")), false);
+    let slow = Server::new(|_| Reply::ok().never());
+    let mut child = start(&mut job.run(&slow));
+    slow.wait_for(2);
+    assert_eq!(running(&stats(&["--json"])), true);
+    child.kill().expect("a child");
+    child.wait().expect("it ended");
     assert_eq!(finish(&mut job.run(&server)).0, 0);
     let output_text = output(job.paceline().args(["stats", ".", "--watch"]));
     assert!(output_text.contains("3 succeeded") && !output_text.contains("no run works"), "{output_text}");

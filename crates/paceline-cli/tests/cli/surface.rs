@@ -1,6 +1,6 @@
 //! `check` and `stats`.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{Job, Reply, Server, finish};
 
@@ -23,6 +23,48 @@ fn check_says_where_each_value_came_from() {
     let json: Value = serde_json::from_str(&output(job.paceline().args(["check", "--json"]))).expect("JSON");
     assert_eq!(json["upstream"], "mine");
     assert_eq!(json["values"]["retry.base"]["source"], "default");
+}
+
+#[test]
+fn a_shell_completes_the_names_that_flags_take() {
+    let script = output(Job::new(0).paceline().args(["completions", "bash"]));
+    for names in [
+        "model endpoint host group",
+        "auto fixed aimd",
+        "openai azure",
+        "auto batch bare",
+        "text json",
+        "resend fail hold",
+    ] {
+        assert!(script.contains(&format!("compgen -W \"{names}")), "{names}");
+    }
+    let (code, log) = finish(Job::new(0).paceline().args(["check", "--upstream", "mock", "--scope", "planet"]));
+    assert!(code == 2 && log.contains("planet"), "what is no name, the configuration refuses: {log}");
+}
+
+#[test]
+fn each_level_of_verbose_says_more() {
+    let server = Server::new(|arrival| match arrival.before % 2 {
+        0 => Reply::error(429, "rate_limit_exceeded").with_header("retry-after-ms", "20"),
+        _ => {
+            Reply::ok().with_header("x-ratelimit-limit-requests", 50).with_header("x-ratelimit-remaining-requests", 49)
+        }
+    });
+    let log = |flags: &[&str]| {
+        // A folder, and thus a history of the limits, of its own.
+        let job = Job::new(3);
+        let mut command = job.run(&server);
+        command.args(["--upstream", "openai", "--limit", "5rps", "--burst", "1"]).args(flags);
+        let (code, log) = finish(command.env("OPENAI_API_KEY", "sk-of-this-test-alone"));
+        assert!(code == 0 && !log.contains("of-this-test"), "{log}");
+        log
+    };
+    let [usual, more, most] = [&[][..], &["-v"], &["-vv"]].map(log);
+    assert!(!usual.contains("DEBUG") && more.contains("DEBUG") && !more.contains("TRACE"), "{more}");
+    for expected in ["answered after", "retry-after-ms", "class=\"throttled\"", "requests: 49 of 50 left", "waits for "]
+    {
+        assert!(most.contains(expected), "{expected} in {most}");
+    }
 }
 
 #[test]
@@ -77,13 +119,33 @@ fn a_knob_that_does_not_act_under_the_pace_is_said_to() {
         "{text}"
     );
     let (_, idle) = text.split_once("does not act under this pace:\n").expect("a list of its own");
-    let idle_keys: Vec<_> = idle.lines().map(|line| line.split_whitespace().next().unwrap_or_default()).collect();
+    let rows = idle.lines().take_while(|line| line.starts_with("  "));
+    let idle_keys: Vec<_> = rows.map(|line| line.split_whitespace().next().unwrap_or_default()).collect();
     assert_eq!(idle_keys, ["concurrency.kind", "concurrency.floor"], "{idle}");
     let json: Value = serde_json::from_str(&output(job.paceline().args(["check", "--json"]))).expect("JSON");
     assert_eq!(json["idle"]["concurrency.floor"]["value"], "5");
     assert!(!output(job.paceline().args(["check", "--pace", "aimd"])).contains("does not act"));
     let (code, log) = finish(job.paceline().args(["run", "in.jsonl", "-o", "out.jsonl"]));
     assert!(code == 0 && log.contains("no effect: concurrency.kind, concurrency.floor; "), "{log}");
+}
+
+#[test]
+fn a_check_shows_the_proxy_of_the_environment_and_the_defaults_of_tasks() {
+    let job = Job::new(0);
+    let check = |address: &str, unproxied: &str| {
+        let mut command = job.paceline();
+        command.args(["check", "--json", "--base-url", address]).env("NO_PROXY", unproxied);
+        command.env("HTTPS_PROXY", "http://me:sesame@127.0.0.1:9");
+        serde_json::from_str::<Value>(&output(&mut command)).expect("JSON")
+    };
+    let shown = check("https://api.invalid/v1", "");
+    let proxy = json!({"value": "http://[key]@127.0.0.1:9", "source": "environment variable HTTPS_PROXY"});
+    assert_eq!(shown["values"]["proxy"], proxy);
+    assert_eq!(shown["tasks_run"]["--max-retries"], json!({"value": "3", "source": "default"}));
+    assert_eq!(shown["tasks_run"]["--first-delay"]["value"], "5s");
+    for (address, unproxied) in [("http://127.0.0.1:1", ""), ("https://api.invalid/v1", ".invalid")] {
+        assert_eq!(check(address, unproxied)["values"].get("proxy"), None, "{address}");
+    }
 }
 
 #[test]

@@ -399,6 +399,11 @@ fn a_place_for_answers_that_is_none_is_refused() {
     let store = numbered(1);
     let (code, log) = finish(command(&store, &server).args(["-o", "no/such/out.jsonl"]));
     assert!(code == 2 && log.contains("no/such/out.jsonl"), "{log}");
+    if cfg!(target_os = "linux") {
+        // The system says that there is no room on its disk, and there never will be.
+        let (code, log) = finish(command(&store, &server).args(["-o", "/proc/self", "--max-wait", "10ms"]));
+        assert!(code == 2 && log.contains("/proc/self: it is no file"), "{log}");
+    }
     assert_eq!(server.count(), 0);
 }
 

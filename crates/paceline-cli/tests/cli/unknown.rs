@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use paceline_store::work::{NewItem, State};
+use paceline_store::{CustomId, ResultBody, encode_line};
 use serde_json::{Value, json};
 
 use crate::support::{Job, Reply, Server, finish, start};
@@ -184,6 +185,31 @@ fn the_same_holds_for_requests_of_a_store() {
     assert_eq!(code, 0, "{log}");
     let Ran { code, log, .. } = tasks(&store, &server, &[]);
     assert_eq!((code, server.count()), (0, 2), "{log}");
+}
+
+/// The answer was kept and the run killed before the store knew of it, or a person retries what was held for that.
+#[test]
+fn a_request_whose_answer_was_kept_before_a_kill_is_done() {
+    for held in [false, true] {
+        let (server, store) = (silent_at_first(), store("POST"));
+        let flags = ["--http", "--base-url", &server.url(), "-o", "out.jsonl"];
+        let mut killed = start(store.command().args(flags));
+        server.wait_for(1);
+        killed.kill().expect("it runs");
+        killed.wait().expect("it was started");
+        let custom_id = CustomId::from("a");
+        let answer = ResultBody::Response { status: 200, request_id: "", headers: None, body: b"{}" };
+        let line = encode_line(store.item("a").id, 1, &custom_id, &answer);
+        std::fs::write(store.job.path("out.jsonl"), line).expect("writable");
+        if held {
+            let Ran { code, log, .. } = tasks(&store, &server, &[]);
+            assert_eq!(code, 1, "{log}");
+            assert_eq!(finish(store.job.paceline().args(["tasks", "retry", "--store", "work.db", "a"])).0, 0);
+        }
+        let Ran { code, log, .. } = tasks(&store, &server, &["-o", "out.jsonl"]);
+        assert_eq!((code, server.count(), store.item("a").state), (0, 1, State::Succeeded), "{log}");
+        assert_eq!(store.job.lines("out.jsonl").len(), 1, "{log}");
+    }
 }
 
 /// The rate is 2 a second at first: most claimed items wait for a permit.

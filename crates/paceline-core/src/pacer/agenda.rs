@@ -69,6 +69,12 @@ impl Agenda {
         self.ready.iter().copied()
     }
 
+    /// Whether a scope has a time up to `now`.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        let firsts = [&self.heads, &self.dues, &self.deadlines, &self.reopenings].map(BTreeSet::first);
+        firsts.into_iter().flatten().any(|first| first.0 <= now)
+    }
+
     /// The n-th of the heads that may leave later, by time.
     pub(super) fn later(&self, n: usize) -> Option<(Instant, u32)> {
         self.heads.iter().nth(n).copied()

@@ -41,16 +41,25 @@ impl Pacer {
             self.quotas.forget_burst(now);
             self.set_clocks(now);
         }
-        let due: Vec<u32> = self.agenda.due_scopes(now).collect();
-        due.into_iter().for_each(|place| self.scopes.touch(place));
+        if self.agenda.is_due(now) {
+            let due: Vec<u32> = self.agenda.due_scopes(now).collect();
+            due.into_iter().for_each(|place| self.scopes.touch(place));
+        }
         let touched = self.scopes.take_touched();
         touched.iter().for_each(|place| self.reopen(now, *place));
         for place in &touched {
-            self.promote(now, *place);
-            self.expire_or_defer(now, *place);
+            if self.scopes[*place].queue.len() > 0 {
+                self.promote(now, *place);
+                self.expire_or_defer(now, *place);
+            }
             self.reschedule(now, *place);
         }
         self.scopes.done(touched);
+        if self.none_waits() {
+            self.wake = None;
+            self.evict_idle(now);
+            return;
+        }
         // Only the smallest bound is checked: when its request has left, the next.
         loop {
             self.expire_in_account(now);
@@ -62,6 +71,33 @@ impl Pacer {
         }
         self.wake = self.next_wake(now);
         self.evict_idle(now);
+    }
+
+    /// Whether a new request may leave without a place in the queue: none waits, no time of a scope or of the account has come
+    /// since the last input, and every rule admits it. Then all else that [`pump`](Self::pump) does would change nothing.
+    pub(super) fn leaves_at_once(&self, now: Instant, place: u32, request: &Request) -> bool {
+        let scope = &self.scopes[place];
+        self.none_waits()
+            && !self.scopes.are_touched()
+            && !self.hold.is_active()
+            && !self.agenda.is_due(now)
+            && scope.is_open()
+            && request.not_before.is_none_or(|due| due <= now)
+            && request.deadline.is_none_or(|deadline| deadline > now)
+            && self.admit_cost(now, place, &request.cost).is_now()
+    }
+
+    /// Grants a request that is in no queue.
+    pub(super) fn grant_at_once(&mut self, now: Instant, place_in_queue: Place, place: u32) {
+        self.grant(now, place_in_queue, place);
+        self.scopes[place].note_idle(now);
+        self.scopes.note_changed(place);
+        self.evict_idle(now);
+    }
+
+    /// Whether each request in the pacer is in flight.
+    fn none_waits(&self) -> bool {
+        self.slots.len() == self.in_flight.now() as usize
     }
 
     /// Moves requests that have become due to the ready ones.
@@ -84,6 +120,21 @@ impl Pacer {
         let scope = &mut self.scopes[place];
         scope.note_demand(now);
         scope.note_idle(now);
+        match scope.failing_since() {
+            Some(since) => drop(self.failing.insert(place, since)),
+            None => drop(self.failing.remove(&place)),
+        }
+        let reopens = scope.next_reopening();
+        let wants = match scope.queue.len() {
+            0 => Wants { reopens, ..Wants::default() },
+            _ => Wants { reopens, ..self.wants(now, place) },
+        };
+        self.scopes.note_changed(place);
+        self.agenda.set(place, wants);
+    }
+
+    /// The times of the waiters of a scope.
+    fn wants(&mut self, now: Instant, place: u32) -> Wants {
         let head = self.head(&self.scopes[place]);
         let scope = &mut self.scopes[place];
         let answer = head.map(|head| scope.admit(now, &self.slots.at(head.2).request.cost));
@@ -100,13 +151,7 @@ impl Pacer {
             Some((reading, _)) if !scope.clock.is_standing() => Some(scope.clock.deadline(now, reading)),
             _ => None,
         };
-        let (due, reopens) = (scope.queue.next_due(), scope.next_reopening());
-        match scope.failing_since() {
-            Some(since) => drop(self.failing.insert(place, since)),
-            None => drop(self.failing.remove(&place)),
-        }
-        self.scopes.note_changed(place);
-        self.agenda.set(place, Wants { ready, head: starts, due, deadline, reopens, full });
+        Wants { ready, head: starts, due: scope.queue.next_due(), deadline, full, reopens: None }
     }
 
     /// Removes the requests of a scope that expire or whose known wait is too long; behind each the next is checked.

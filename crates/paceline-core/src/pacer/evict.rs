@@ -16,7 +16,10 @@ impl Pacer {
     /// Checks the scopes that are due. Each has one entry in the queue.
     pub(super) fn evict_idle(&mut self, now: Instant) {
         for _ in 0..CHECKS_PER_INPUT {
-            let Some((_, place)) = self.eviction_queue.pop_front_if(|(due, _)| *due <= now) else { return };
+            if self.eviction_queue.front().is_none_or(|(due, _)| *due > now) {
+                return;
+            }
+            let Some((_, place)) = self.eviction_queue.pop_front() else { return };
             if self.scopes[place].is_evictable(now) {
                 self.agenda.set(place, Wants::default());
                 self.failing.remove(&place);

@@ -189,32 +189,34 @@ impl Pacer {
     /// # Errors
     /// When it alone exceeds a configured limit: it could never start. A deadline that certainly comes first gives
     /// [`Event::Expired`] at once, and a known wait of more than its [`max_wait`](Request::max_wait) gives [`Event::Deferred`].
-    pub fn enqueue(&mut self, now: Instant, request: Request) -> Result<Ticket, TooLarge> {
+    pub fn enqueue(&mut self, now: Instant, mut request: Request) -> Result<Ticket, TooLarge> {
         let now = self.advance(now);
-        let id = self.own(&request.scope);
-        let scope = &mut self.scopes[&id];
+        let place = self.adopt(&mut request.scope);
+        let scope = &self.scopes[place];
         if let Some(too_large) =
             self.quotas.too_large(&request.cost).or_else(|| scope.quotas().too_large(&request.cost))
         {
             return Err(too_large);
         }
-        let arrival = request.arrival.unwrap_or(self.arrivals);
+        let arrival = *request.arrival.get_or_insert(self.arrivals);
         self.arrivals = self.arrivals.max(arrival.saturating_add(1));
+        request.item.get_or_insert(arrival);
         let deadline = request.deadline.map(|deadline| scope.clock.read(now, deadline));
         let (priority, not_before, max_wait) = (request.priority, request.not_before, request.max_wait);
-        let item = request.item.or(Some(arrival));
-        let request = Request { arrival: Some(arrival), item, scope: id.clone(), ..request };
-        let ticket = self.slots.insert(request, |slot| Stage::Waiting {
-            place: (Reverse(priority), arrival, slot),
-            deadline,
-            since: now,
-        });
-        self.scopes[&id].queue.push(now, (Reverse(priority), arrival, ticket.slot), not_before, deadline);
-        if not_before.is_none_or(|due| due <= now) {
-            self.bounded_waits.add(id.place, max_wait, ticket.slot);
+        let at_once = self.leaves_at_once(now, place, &request);
+        let in_queue = |slot| (Reverse(priority), arrival, slot);
+        let ticket = self.slots.insert(request, |slot| Stage::Waiting { place: in_queue(slot), deadline, since: now });
+        if at_once {
+            self.grant_at_once(now, in_queue(ticket.slot), place);
+            return Ok(ticket);
         }
-        if !self.expire_at_once(now, ticket.slot, id.place) {
-            self.defer_at_once(now, ticket.slot, id.place);
+        self.scopes.touch(place);
+        self.scopes[place].queue.push(now, in_queue(ticket.slot), not_before, deadline);
+        if not_before.is_none_or(|due| due <= now) {
+            self.bounded_waits.add(place, max_wait, ticket.slot);
+        }
+        if !self.expire_at_once(now, ticket.slot, place) {
+            self.defer_at_once(now, ticket.slot, place);
         }
         self.pump(now);
         Ok(ticket)
@@ -257,10 +259,11 @@ impl Pacer {
         let Some(Entry { mut request, stage: Stage::InFlight { flight, deadline } }) = self.slots.remove(ticket) else {
             unreachable!("it was in flight a moment ago");
         };
+        self.scopes.touch(request.scope.place);
         let outcome = self.without_vain_hint(now, &request.scope, flight.sent, outcome);
         self.settle(now, &request, &flight, &outcome);
         self.react(now, &request, &flight, &outcome);
-        request.deadline = deadline.map(|reading| self.scopes[&request.scope].clock.deadline(now, reading));
+        request.deadline = deadline.map(|reading| self.scopes[request.scope.place].clock.deadline(now, reading));
         let action = self.decide(now, request, flight.probe, &outcome);
         self.pump(now);
         action
@@ -357,10 +360,20 @@ impl Pacer {
 
     /// This pacer's handle for the scope of a handle, which may come from another pacer.
     fn own(&mut self, id: &ScopeId) -> ScopeId {
-        match self.scopes.find(id) {
-            Some(place) => self.scopes.id(place),
-            None => self.make(id.name.clone()),
+        let mut own = id.clone();
+        self.adopt(&mut own);
+        own
+    }
+
+    /// Turns a handle, which may come from another pacer, into this pacer's own. Returns the place of its scope.
+    fn adopt(&mut self, id: &mut ScopeId) -> u32 {
+        if !self.scopes.is_own(id) {
+            *id = match self.scopes.find(id) {
+                Some(place) => self.scopes.id(place),
+                None => self.make(id.name.clone()),
+            };
         }
+        id.place
     }
 
     fn make(&mut self, name: Arc<str>) -> ScopeId {

@@ -22,7 +22,7 @@ const OTHERS_FIRST: usize = 5;
 impl Pacer {
     /// Releases a call's places and replaces its estimated cost by the actual one.
     pub(super) fn settle(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
-        let scope = &mut self.scopes[&request.scope];
+        let scope = &mut self.scopes[request.scope.place];
         scope.ended(&request.cost);
         self.in_flight.release();
         self.active.note(now, request.scope.place);
@@ -40,21 +40,20 @@ impl Pacer {
     /// A limit of a day that refuses again right after the wait that it asked for is used up.
     pub(super) fn without_vain_hint(&mut self, now: Instant, id: &ScopeId, sent: Instant, outcome: Outcome) -> Outcome {
         let wait = outcome.hint.filter(|_| outcome.class == Class::Throttled && outcome.long_period);
+        let Some(Hint { wait, .. }) = wait else { return outcome };
         let hold = match reach(id, outcome.reach) {
             Some(id) => &mut self.scopes[id].hold,
             None => &mut self.hold,
         };
-        match wait {
-            Some(hint) if hold.is_in_vain(now, sent, hint.wait) => {
-                Outcome { class: Class::QuotaExhausted, hint: None, ..outcome }
-            }
-            _ => outcome,
+        match hold.is_in_vain(now, sent, wait) {
+            true => Outcome { class: Class::QuotaExhausted, hint: None, ..outcome },
+            false => outcome,
         }
     }
 
     /// Applies the outcome to the pace.
     pub(super) fn react(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
-        let scope = &mut self.scopes[&request.scope];
+        let scope = &mut self.scopes[request.scope.place];
         let item = request.item.expect("it was numbered when it was enqueued");
         let change = match outcome.class {
             Class::Success => {
@@ -94,7 +93,7 @@ impl Pacer {
 
     /// Decides what follows for the item, and makes the request of its next try.
     pub(super) fn decide(&mut self, now: Instant, mut request: Request, probe: bool, outcome: &Outcome) -> NextAction {
-        let scope = &self.scopes[&request.scope];
+        let scope = &self.scopes[request.scope.place];
         let tried = Tried {
             attempts: request.attempts,
             deferrals: request.deferrals,
@@ -120,7 +119,7 @@ impl Pacer {
             Then::Again(_) if outcome.class == Class::Abandoned => return NextAction::Done,
             Then::Again(delay) => delay,
         };
-        for totals in [&mut self.scopes[&request.scope].totals, &mut self.totals] {
+        for totals in [&mut self.scopes[request.scope.place].totals, &mut self.totals] {
             match is_failure(outcome.class) {
                 true => totals.retries += 1,
                 false => totals.deferrals += 1,

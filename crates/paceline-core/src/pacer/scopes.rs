@@ -58,12 +58,14 @@ impl Scopes {
 
     /// Where the scope of a handle is, if there is one of that name.
     pub(super) fn find(&self, id: &ScopeId) -> Option<u32> {
+        if self.is_own(id) { Some(id.place) } else { self.names.get(&id.name).copied() }
+    }
+
+    /// Whether the handle is one of these scopes' own, with its present place.
+    pub(super) fn is_own(&self, id: &ScopeId) -> bool {
         // The handle keeps its name alive, so no other name can have the same address.
         let known = self.all.get(id.place as usize).and_then(Option::as_ref);
-        if known.is_some_and(|scope| Arc::ptr_eq(&scope.name, &id.name)) {
-            return Some(id.place);
-        }
-        self.names.get(&id.name).copied()
+        known.is_some_and(|scope| Arc::ptr_eq(&scope.name, &id.name))
     }
 
     /// The handle of the scope in that place.
@@ -103,6 +105,11 @@ impl Scopes {
     /// Marks the scope for processing.
     pub(super) fn touch(&mut self, place: u32) {
         self.touched.note(place);
+    }
+
+    /// Whether an input has touched a scope that is not processed yet.
+    pub(super) const fn are_touched(&self) -> bool {
+        !self.touched.places.is_empty()
     }
 
     /// The scopes to be processed, in order.

@@ -24,6 +24,8 @@ struct Both {
     now: Instant,
     waiting: Vec<Ticket>,
     in_flight: Vec<Ticket>,
+    /// Requests that the quick one granted without a place in the queue.
+    at_once: usize,
     /// The snapshots that a reader of the changes has by now.
     snapshots: BTreeMap<Arc<str>, ScopeSnapshot>,
 }
@@ -51,6 +53,7 @@ impl Both {
             now: Instant::ZERO,
             waiting: vec![],
             in_flight: vec![],
+            at_once: 0,
             snapshots: BTreeMap::new(),
         }
     }
@@ -171,11 +174,11 @@ impl Both {
         let max_wait = Duration::from_millis(self.below(9_000));
         let max_wait = [None, Some(MaxWait::Known(max_wait)), Some(MaxWait::Pause(max_wait))][self.below(3) as usize];
         let now = self.now;
-        let ticket = self.input(|pacer| {
-            let cost = Cost::request().with(Dimension::Tokens, tokens);
-            let request = Request::new(pacer.scope(&name(place)), cost);
-            pacer.enqueue(now, Request { priority, item, not_before, deadline, max_wait, ..request }).expect("it fits")
-        });
+        let scope = self.input(|pacer| pacer.scope(&name(place)));
+        let cost = Cost::request().with(Dimension::Tokens, tokens);
+        let request = Request { priority, item, not_before, deadline, max_wait, ..Request::new(&scope, cost) };
+        self.at_once += usize::from(self.quick.leaves_at_once(now, scope.place, &request));
+        let ticket = self.input(|pacer| pacer.enqueue(now, request.clone()).expect("it fits"));
         if self.quick.request(ticket).is_some() && !self.in_flight.contains(&ticket) {
             self.waiting.push(ticket);
         }
@@ -221,10 +224,20 @@ fn name(place: u64) -> String {
 
 #[test]
 fn a_pacer_that_looks_at_every_scope_each_time_comes_to_the_same() {
+    let mut at_once = 0;
     for seed in 0..40 {
         let mut both = Both::new(seed);
-        (0..300).for_each(|_| both.step());
+        for _ in 0..300 {
+            both.step();
+            // Every second pacer is mostly idle.
+            if seed % 2 == 1 {
+                both.pass_time();
+                both.complete();
+            }
+        }
+        at_once += both.at_once;
     }
+    assert!(at_once > 100, "{at_once} requests left without a place in the queue");
 }
 
 #[test]

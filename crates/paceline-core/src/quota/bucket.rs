@@ -3,30 +3,143 @@
 use core::time::Duration;
 
 use super::LARGEST_LIMIT;
-use crate::config::Quota;
+use crate::admit::{Admit, WaitCause};
+use crate::config::{Limits, Quota, QuotaShape};
 use crate::cost::Dimension;
 use crate::time::{Instant, LATE, nanos};
 
-/// Refilled continuously with `limit` units per window, at most `burst` of them stored. The level is kept in units
-/// times nanoseconds of the window, so that refill is exact; debt makes it negative.
+/// A token bucket for each of many keys, on requests: the limit alone, which all of them share. What one key has is a
+/// [`BucketLevel`].
+///
+/// ```
+/// use paceline_core::{BucketLevel, BucketRule, Instant, Limits, Quota};
+///
+/// let rule = BucketRule::of(&Quota::per_second(10).burst(2).into()).expect("one bucket on requests");
+/// let mut level = BucketLevel::default();
+/// assert!(rule.try_take(&mut level, Instant::ZERO).is_now());
+/// assert!(rule.try_take(&mut level, Instant::ZERO).is_now());
+/// assert!(!rule.try_take(&mut level, Instant::ZERO).is_now(), "the next in a tenth of a second");
+/// assert!(rule.is_full(level, Instant::from_nanos(200_000_000)));
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct BucketRule {
+    limit: u64,
+    window: u64,
+    burst: u64,
+}
+
+/// What is left in a bucket, in 16 bytes. The default is a full one.
+///
+/// It is the time at which the bucket is full again, in nanoseconds times the units of a window, so that refill is exact.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BucketLevel([u64; 2]);
+
+impl BucketLevel {
+    const fn full_at(self) -> u128 {
+        (self.0[0] as u128) << 64 | self.0[1] as u128
+    }
+
+    const fn new(full_at: u128) -> Self {
+        Self([(full_at >> 64) as u64, full_at as u64])
+    }
+}
+
+impl BucketRule {
+    /// The rule, if that is all that the limits are: one bucket, which counts requests. They have to be valid.
+    pub fn of(limits: &Limits) -> Option<Self> {
+        match &*limits.quotas {
+            [Quota { dimension: Dimension::Requests, limit, window, shape: QuotaShape::Bucket { burst } }] => {
+                Some(Self::new(*limit, *window, *burst))
+            }
+            _ => None,
+        }
+    }
+
+    fn new(limit: u64, window: Duration, burst: u64) -> Self {
+        Self { limit, window: nanos(window), burst }
+    }
+
+    /// Takes one request; if it does not fit yet, the answer says when, and nothing has changed.
+    pub fn try_take(self, level: &mut BucketLevel, now: Instant) -> Admit {
+        let at = self.fits_at(*level, now, 1);
+        if at > now {
+            let (dimension, window) = (Dimension::Requests, Duration::from_nanos(self.window));
+            return Admit::At { at, cause: WaitCause::Quota { dimension, limit: self.limit, window } };
+        }
+        self.take(level, now, 1);
+        Admit::Now
+    }
+
+    /// Whether as much is left as there can be: the key can be forgotten.
+    pub fn is_full(self, level: BucketLevel, now: Instant) -> bool {
+        self.missing(level, now) == 0
+    }
+
+    /// So many units times nanoseconds are missing to a full bucket.
+    fn missing(self, level: BucketLevel, now: Instant) -> u128 {
+        level.full_at().saturating_sub(self.refilled(now))
+    }
+
+    /// What would have been refilled since the origin.
+    fn refilled(self, now: Instant) -> u128 {
+        u128::from(now.as_nanos()) * u128::from(self.limit)
+    }
+
+    fn scaled(self, units: u64) -> u128 {
+        u128::from(units) * u128::from(self.window)
+    }
+
+    /// When as much is missing as leaves room for so many units: perhaps long ago.
+    fn due(self, level: BucketLevel, units: u64) -> Instant {
+        let full_at = (level.full_at() + self.scaled(units)).saturating_sub(self.scaled(self.burst));
+        Instant::from_nanos(u64::try_from(full_at.div_ceil(u128::from(self.limit))).unwrap_or(u64::MAX))
+    }
+
+    fn fits_at(self, level: BucketLevel, now: Instant, units: u64) -> Instant {
+        let fits = self.missing(level, now) + self.scaled(units) <= self.scaled(self.burst);
+        if fits { now } else { self.due(level, units).max(now) }
+    }
+
+    /// Debt is bounded, and paid by later refill.
+    fn take(self, level: &mut BucketLevel, now: Instant, units: u64) {
+        let most = self.scaled(self.burst) + self.scaled(LARGEST_LIMIT);
+        *level = BucketLevel::new(self.refilled(now) + (self.missing(*level, now) + self.scaled(units)).min(most));
+    }
+}
+
+/// Refilled continuously with `limit` units per window, at most `burst` of them stored; debt makes it negative.
 #[derive(Clone, Debug)]
 pub(crate) struct TokenBucket {
-    pub(super) limit: u64,
-    window: u64,
-    pub(super) burst: u64,
-    level: i128,
-    at: Instant,
+    rule: BucketRule,
+    level: BucketLevel,
 }
 
 impl TokenBucket {
     pub(super) fn new(limit: u64, window: Duration, burst: u64) -> Self {
-        let window = nanos(window);
-        Self { limit, window, burst, level: i128::from(burst) * i128::from(window), at: Instant::ZERO }
+        Self { rule: BucketRule::new(limit, window, burst), level: BucketLevel::default() }
+    }
+
+    pub(super) const fn burst(&self) -> u64 {
+        self.rule.burst
+    }
+
+    #[cfg(test)]
+    pub(super) const fn limit(&self) -> u64 {
+        self.rule.limit
+    }
+
+    pub(super) const fn level(&self) -> BucketLevel {
+        self.level
+    }
+
+    pub(super) const fn set_level(&mut self, level: BucketLevel) {
+        self.level = level;
     }
 
     /// Whether it spaces the requests that this quota counts.
     pub(super) fn refines(&self, quota: &Quota) -> bool {
-        quota.dimension == Dimension::Requests && (self.limit, self.window) == (quota.limit, nanos(quota.window))
+        let known = (self.rule.limit, self.rule.window);
+        quota.dimension == Dimension::Requests && known == (quota.limit, nanos(quota.window))
     }
 
     /// The same with no more than one unit left.
@@ -36,72 +149,59 @@ impl TokenBucket {
         emptied
     }
 
-    pub(super) fn level(&self, now: Instant) -> i128 {
-        let refill = (now - self.at).as_nanos() as i128 * i128::from(self.limit);
-        (self.level + refill).min(i128::from(self.burst) * i128::from(self.window))
-    }
-
     pub(super) fn units(&self, now: Instant) -> u64 {
-        (self.level(now).max(0) / i128::from(self.window)) as u64
+        let left = self.rule.scaled(self.rule.burst).saturating_sub(self.rule.missing(self.level, now));
+        (left / u128::from(self.rule.window)) as u64
     }
 
     /// Units missing to a full bucket, a partial one rounded up, and how long ago so many were missing; more than the burst in
     /// debt.
     pub(super) fn missing(&self, now: Instant) -> (Duration, u64) {
-        let window = u128::from(self.window);
-        let missing = (i128::from(self.burst) * i128::from(self.window) - self.level(now)).unsigned_abs();
-        let units = missing.div_ceil(window);
-        let ago = (units * window - missing) / u128::from(self.limit);
-        (Duration::from_nanos(ago as u64), units as u64)
+        let missing = self.rule.missing(self.level, now);
+        let units = missing.div_ceil(u128::from(self.rule.window)) as u64;
+        let ago = (self.rule.scaled(units) - missing) / u128::from(self.rule.limit);
+        (Duration::from_nanos(ago as u64), units)
     }
 
     pub(super) fn fits_at(&self, now: Instant, units: u64) -> Instant {
-        let missing = i128::from(units) * i128::from(self.window) - self.level(now);
-        if missing <= 0 {
-            return now;
-        }
-        let wait = missing.unsigned_abs().div_ceil(u128::from(self.limit));
-        now.max(self.at) + Duration::from_nanos(u64::try_from(wait).unwrap_or(u64::MAX))
+        self.rule.fits_at(self.level, now, units)
     }
 
     pub(super) fn take(&mut self, now: Instant, units: u64) {
-        let debt = i128::from(LARGEST_LIMIT) * i128::from(self.window);
-        self.level = (self.level(now) - i128::from(units) * i128::from(self.window)).max(-debt);
-        self.at = self.at.max(now);
+        self.rule.take(&mut self.level, now, units);
     }
 
     /// Takes units that were wanted earlier already. What had been refilled by then is spent as of then, so that a late
     /// timer costs nothing of the rate: as of at most [`LATE`] ago, and never before they were wanted, so that after idling
     /// no more than the burst leaves at once.
     pub(super) fn take_wanted(&mut self, now: Instant, wanted: Instant, units: u64) {
-        let due = self.fits_at(self.at, units);
+        let due = self.rule.due(self.level, units);
         self.take(due.max(wanted).max(now.saturating_sub(LATE)).min(now), units);
     }
 
     pub(super) fn refund(&mut self, units: u64) {
-        let full = i128::from(self.burst) * i128::from(self.window);
-        self.level = (self.level + i128::from(units) * i128::from(self.window)).min(full);
+        self.level = BucketLevel::new(self.level.full_at().saturating_sub(self.rule.scaled(units)));
     }
 
     pub(super) fn keep_at_most(&mut self, now: Instant, units: u64) {
-        self.level = self.level(now).min(i128::from(units) * i128::from(self.window));
-        self.at = self.at.max(now);
+        let missing = self.rule.scaled(self.rule.burst.saturating_sub(units));
+        self.level = BucketLevel::new(self.level.full_at().max(self.rule.refilled(now) + missing));
     }
 
     /// Of two levels the lower one counts.
-    pub(super) fn join(&mut self, now: Instant, other: &Self) {
-        self.level = self.level(now).min(other.level(now));
-        self.at = self.at.max(now);
+    pub(super) fn join(&mut self, other: &Self) {
+        self.level = BucketLevel::new(self.level.full_at().max(other.level.full_at()));
     }
 
     /// As many units are left as were before, at most the burst. Debt stays.
     pub(super) fn inherit(&mut self, now: Instant, known: &Self) {
-        let full = i128::from(self.burst) * i128::from(self.window);
-        let (level, window) = (known.level(now), i128::from(known.window));
+        let (rule, window) = (self.rule, i128::from(known.rule.window));
+        let left = |rule: BucketRule, missing: u128| rule.scaled(rule.burst) as i128 - missing as i128;
+        let level = left(known.rule, known.rule.missing(known.level, now));
         // Units and their remainder apart, so that no product leaves the integers.
-        let units = level.div_euclid(window) * i128::from(self.window);
-        let part = level.rem_euclid(window) * i128::from(self.window) / window;
-        self.level = (units + part).min(full);
-        self.at = known.at.max(now);
+        let units = level.div_euclid(window) * i128::from(rule.window);
+        let part = level.rem_euclid(window) * i128::from(rule.window) / window;
+        let missing = (rule.scaled(rule.burst) as i128 - units - part).max(0).unsigned_abs();
+        self.level = BucketLevel::new(rule.refilled(now) + missing);
     }
 }

@@ -147,14 +147,15 @@ impl Quotas {
 
     /// The strictest of `others` and of the windows, for so many units of each dimension.
     fn room(&self, others: Admit, now: Instant, units: impl Fn(&Dimension) -> u64) -> Admit {
-        self.counters.iter().fold(others, |strictest, (quota, counter)| {
+        let mut strictest = others;
+        for (quota, counter) in &self.counters {
             let at = counter.fits_at(now, units(&quota.dimension));
-            strictest.strictest(Admit::at(at, now, || WaitCause::Quota {
-                dimension: quota.dimension.clone(),
-                limit: quota.limit,
-                window: quota.window,
-            }))
-        })
+            if at > now {
+                let Quota { dimension, limit, window, .. } = quota.clone();
+                strictest = strictest.strictest(Admit::At { at, cause: WaitCause::Quota { dimension, limit, window } });
+            }
+        }
+        strictest
     }
 
     /// Notes that a request waits because a window is full. That is a pause, not idling: what the window frees next must not
@@ -221,9 +222,7 @@ impl Quotas {
         {
             burst.take_wanted(now, wanted, 1);
         }
-        for (quota, counter) in self.all() {
-            counter.take(now, cost.get(&quota.dimension));
-        }
+        self.all().for_each(|(quota, counter)| counter.take(now, cost.get(&quota.dimension)));
     }
 
     /// Replaces the units reserved at `taken` by the actual ones. Fewer are a refund; more are debt.
@@ -263,7 +262,7 @@ impl Quotas {
 
     /// Whole requests that may leave at once, and how many that can be at most.
     pub(crate) fn burst_left(&self, now: Instant) -> Option<(u64, u64)> {
-        self.burst.as_ref().map(|bucket| (bucket.units(now), bucket.burst))
+        self.burst.as_ref().map(|bucket| (bucket.units(now), bucket.burst()))
     }
 }
 
@@ -360,7 +359,7 @@ impl Counter {
         match self {
             Self::Sliding(window) => window.used(now),
             Self::Fixed(window) => window.current(now).1,
-            Self::Bucket(bucket) => bucket.burst.saturating_sub(bucket.units(now)),
+            Self::Bucket(bucket) => bucket.burst().saturating_sub(bucket.units(now)),
         }
     }
 
@@ -398,7 +397,7 @@ impl Counter {
     fn join(&mut self, now: Instant, other: &Self) {
         match (self, other) {
             (Self::Sliding(window), Self::Sliding(other)) => window.join(now, other),
-            (Self::Bucket(bucket), Self::Bucket(other)) => bucket.join(now, other),
+            (Self::Bucket(bucket), Self::Bucket(other)) => bucket.join(other),
             (counter, other) => counter.take(now, other.used(now)),
         }
     }
@@ -410,7 +409,7 @@ impl Counter {
             (Self::Sliding(next), Self::Sliding(known)) => next.inherit(now, known),
             (Self::Fixed(next), Self::Fixed(known)) => next.inherit(now, known),
             (Self::Bucket(next), Self::Bucket(known)) => next.inherit(now, known),
-            (Self::Bucket(next), known) => next.take(now, known.used(now).min(next.burst)),
+            (Self::Bucket(next), known) => next.take(now, known.used(now).min(next.burst())),
             (Self::Sliding(next), known) => next.take(now, known.used(now)),
             (Self::Fixed(next), known) => next.take(now, known.used(now).min(next.limit)),
         }

@@ -27,6 +27,8 @@ pub(crate) struct SlidingWindow {
     pub(super) sums: Sums,
     used: u64,
     last: Instant,
+    /// The number of the slot of `last`.
+    newest: u64,
 }
 
 /// Units taken in one slot. The slot's number is kept modulo 2^32: no entry ever gets that old.
@@ -47,7 +49,8 @@ impl SlidingWindow {
     pub(super) fn new(limit: u64, window: Duration) -> Self {
         let window = nanos(window);
         let slot = (window / SLOTS).max(1);
-        Self { limit, window, slot, entries: VecDeque::new(), sums: Sums::default(), used: 0, last: Instant::ZERO }
+        let (entries, sums, last) = (VecDeque::new(), Sums::default(), Instant::ZERO);
+        Self { limit, window, slot, entries, sums, used: 0, last, newest: 0 }
     }
 
     pub(super) fn used(&self, now: Instant) -> u64 {
@@ -66,24 +69,23 @@ impl SlidingWindow {
 
     pub(super) fn take(&mut self, now: Instant, units: u64) {
         let now = now.max(self.last);
-        while let Some(oldest) = self.entries.front().filter(|entry| self.leaves(**entry) <= now) {
-            let units = u64::from(oldest.units);
-            self.entries.pop_front();
-            self.sums.pop(units);
-            self.used -= units;
-        }
         self.last = now;
+        // Most calls are in the slot of the last one: they need no division, and what is over can stay until the next slot.
+        if now.as_nanos() - self.newest * self.slot >= self.slot {
+            self.newest = now.as_nanos() / self.slot;
+            self.forget(now);
+        }
         let units = units.min(LARGEST_LIMIT.saturating_sub(self.used));
         self.used += units;
-        let slot = self.slot_of(now);
         let mut left = units;
+        let slot = self.newest as u32;
         if let Some(newest) = self.entries.back_mut()
             && newest.slot == slot
         {
             let merged = left.min(u64::from(u32::MAX - newest.units));
             newest.units += merged as u32;
             left -= merged;
-            self.sums.add(self.entries.len() - 1, merged);
+            self.sums.add_to_newest(merged);
         }
         while left > 0 {
             let units = left.min(u64::from(u32::MAX));
@@ -93,13 +95,22 @@ impl SlidingWindow {
         }
     }
 
+    /// Removes the entries that count no longer.
+    fn forget(&mut self, now: Instant) {
+        while let Some(oldest) = self.entries.front().filter(|entry| self.leaves(**entry) <= now) {
+            let units = u64::from(oldest.units);
+            self.entries.pop_front();
+            self.sums.pop(units);
+            self.used -= units;
+        }
+    }
+
     /// Gives back units of the slot in which they were taken; units that have left the window are gone anyway.
     pub(super) fn refund(&mut self, taken: Instant, units: u64) {
         if self.last - taken > Duration::from_nanos(self.window) {
             return;
         }
-        let slot = self.slot_of(taken);
-        let newest = self.slot_of(self.last);
+        let (slot, newest) = (self.slot_of(taken), self.newest as u32);
         let age = newest.wrapping_sub(slot);
         let first = self.entries.partition_point(|entry| newest.wrapping_sub(entry.slot) > age);
         let mut left = units;
@@ -155,9 +166,8 @@ impl SlidingWindow {
     /// When an entry stops counting. Ages are taken against the newest entry, so that they stay small however long
     /// nothing happened.
     pub(super) fn leaves(&self, entry: Entry) -> Instant {
-        let newest = self.last.as_nanos() / self.slot;
-        let age = u64::from((newest as u32).wrapping_sub(entry.slot));
-        let slot_end = (newest - age + 1).saturating_mul(self.slot);
+        let age = u64::from((self.newest as u32).wrapping_sub(entry.slot));
+        let slot_end = (self.newest - age + 1).saturating_mul(self.slot);
         Instant::from_nanos(slot_end.saturating_add(self.window))
     }
 

@@ -40,9 +40,9 @@ impl Sums {
         self.first += 1;
     }
 
-    /// The entry in that place has become larger.
-    pub(super) fn add(&mut self, place: usize, units: u64) {
-        self.parts_of(place).for_each(|sum| *sum += units);
+    /// The newest entry has become larger.
+    pub(super) fn add_to_newest(&mut self, units: u64) {
+        self.levels.iter_mut().filter_map(VecDeque::back_mut).for_each(|sum| *sum += units);
     }
 
     /// The entry in that place has become smaller.

@@ -184,7 +184,7 @@ fn the_burst_belongs_to_the_shortest_request_window_of_at_most_a_minute() {
     let minute = Quota::per_minute(50);
     let burst_of = |quotas: Vec<Quota>, burst| {
         let quotas = Quotas::new(&Limits { quotas, burst }).expect("sensible");
-        quotas.burst.map(|bucket| (bucket.burst, bucket.limit))
+        quotas.burst.map(|bucket| (bucket.burst(), bucket.limit()))
     };
     assert_eq!(burst_of(alloc::vec![hour.clone(), minute.clone()], None), Some((1, 50)));
     assert_eq!(burst_of(alloc::vec![minute.clone()], Some(10)), Some((10, 50)));

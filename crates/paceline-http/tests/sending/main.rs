@@ -13,6 +13,7 @@ use http::{HeaderValue, Method};
 use paceline::{Class, Dimension, GiveUp, NextAction, Request, UnknownOutcome};
 use paceline_http::{Call, NoAnswer, SenderConfig};
 use paceline_providers::Provider;
+use paceline_providers::table::Scope;
 use serde_json::json;
 
 use support::{Server, answer, limiter, ok, post, send, sender, with};
@@ -114,7 +115,9 @@ async fn silence_is_waited_for_as_long_as_the_call_or_the_sender_says() {
 /// A charge to a card, and a prompt: a second one of these has no effect but its cost.
 #[tokio::test]
 async fn only_what_may_be_repeated_is_sent_again_after_silence() {
-    let server = Server::new(|arrival| (arrival.path == "/refused").then(|| answer(503, "{}"))).await;
+    let server =
+        Server::new(|arrival| arrival.path.strip_prefix("/refused/").map(|code| answer(code.parse().unwrap(), "{}")))
+            .await;
     let timeout = Duration::from_millis(40);
     let config = SenderConfig { timeout, ..server.config(Provider::Generic) };
     let keyed = SenderConfig { idempotency_header: Some("idempotency-key".parse().unwrap()), ..config.clone() };
@@ -129,7 +132,12 @@ async fn only_what_may_be_repeated_is_sent_again_after_silence() {
         (&keyed, Call { idempotency_key: key.clone(), ..post("/charges", "{}") }, None),
         (&keyed, post("/charges", "{}"), Some(GiveUp::Held)),
         (&config, Call { idempotency_key: key, ..post("/charges", "{}") }, Some(GiveUp::Held)),
-        (&config, post("/refused", "{}"), None),
+        (&config, post("/refused/503", "{}"), None),
+        (&config, post("/refused/500", "{}"), None),
+        (&config, post("/refused/502", "{}"), Some(GiveUp::Held)),
+        (&config, post("/refused/408", "{}"), Some(GiveUp::Held)),
+        (&failing, post("/refused/504", "{}"), Some(GiveUp::Unknown)),
+        (&config, Call { method: Method::PUT, ..post("/refused/504", "{}") }, None),
     ] {
         let exchange = send(&sender(config.clone()), 1, &call).await;
         assert_eq!(exchange.unknown.ends(), ends, "{call:?}");
@@ -221,20 +229,40 @@ async fn a_stream_comes_back_as_the_object_that_its_events_add_up_to() {
 #[tokio::test]
 async fn no_redirect_is_followed_and_the_words_say_what_to_do() {
     let server = Server::new(|arrival| {
-        let to = if arrival.path == "/away" { "https://example.com/elsewhere?q=hush" } else { "/moved" };
-        Some(with(answer(307, ""), "location", to))
+        let to = match arrival.path.as_str() {
+            "/away" => "https://example.com/elsewhere?q=hush",
+            "/caf%C3%A9" => "/caf\u{e9}/",
+            _ => "/moved",
+        };
+        let mut answer = answer(307, "");
+        answer.headers_mut().insert("location", HeaderValue::from_bytes(to.as_bytes()).unwrap());
+        Some(answer)
     })
     .await;
-    let sender = server.sender(Provider::Generic);
-    for (path, expected) in
-        [("/away", "name it with --base-url"), ("/old", "write this path into the url of the lines")]
-    {
-        let reading = send(&sender, 1, &post(path, "{}")).await.reading;
+    let keyless = server.config(Provider::Generic);
+    let mut keyed = keyless.clone();
+    keyed.headers.insert("authorization", HeaderValue::from_static(KEY));
+    let other = SenderConfig { base_url: "http://127.0.0.1:1".to_owned(), ..keyed.clone() };
+    let mut by_host = keyed.clone();
+    by_host.dialect = by_host.dialect.with_scope(Scope::Host);
+    let (host, uncounted) = (&server.url, "no limit would count that call");
+    let at = |path: &str| format!("{host}{path}");
+    for (config, url, target, why, advice) in [
+        (&keyed, "/away", "https://example.com", "the key would go there", "name it with --base-url"),
+        (&keyless, "/away", "https://example.com", uncounted, "name it with --base-url"),
+        (&keyed, "/old", "/moved", uncounted, "write this path into the url"),
+        (&by_host, "/old", &at("/moved"), uncounted, "write this address into the url"),
+        (&other, &at("/old"), &at("/moved"), uncounted, "write this address into the url"),
+        (&other, &at("/away"), "https://example.com/elsewhere", uncounted, "write this address into the url"),
+        (&other, &at("/caf\u{e9}"), &at("/caf%C3%A9/"), uncounted, "write this address into the url"),
+    ] {
+        let reading = send(&sender(config.clone()), 1, &post(url, "{}")).await.reading;
         assert_eq!(reading.code.as_deref(), Some("redirect"));
         let message = reading.message.unwrap();
-        assert!(message.contains(expected) && !message.contains("hush"), "{message}");
+        let start = format!("answered with a redirect to {target}, which is not followed because {why};");
+        assert!(message.starts_with(&start) && message.contains(advice) && !message.contains("hush"), "{message}");
     }
-    assert_eq!(server.arrivals().len(), 2);
+    assert_eq!(server.arrivals().len(), 7);
 }
 
 #[tokio::test]

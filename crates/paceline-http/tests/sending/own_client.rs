@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use paceline::{Backoff, Class, Growth, Jitter, Limiter, Pace, PacerConfig, Retry, clock};
-use paceline_http::{LARGEST_ANSWER, NoAnswer, receive};
+use paceline_http::{LARGEST_ANSWER, NoAnswer, client_to, operation, receive};
 use paceline_providers::Provider;
 
 use crate::support::{Server, answer, ok};
@@ -22,12 +22,23 @@ async fn answers_are_read_without_a_word_about_them_in_the_program() {
         _ => Some(ok(r#"{"all":"well"}"#)),
     })
     .await;
-    let (limiter, client) = (limiter(), reqwest::Client::builder().no_proxy().build().unwrap());
-    let call = || async { receive(client.get(&server.url).send().await?, LARGEST_ANSWER).await };
-    let whole = limiter.run(call).await.unwrap();
+    let (limiter, client) = (limiter(), client_to(&server.url).build().unwrap());
+    let whole = limiter.run(operation(client.get(&server.url))).await.unwrap();
     assert_eq!((whole.status().as_u16(), &whole.body()[..]), (200, &br#"{"all":"well"}"#[..]));
     let totals = limiter.snapshot().account.totals;
     assert_eq!((totals.sends, totals.retries, totals.deferrals), (3, 1, 1));
+}
+
+#[tokio::test]
+async fn a_request_whose_body_can_be_sent_once_is_refused_before_it_is_sent() {
+    let server = Server::new(|_| Some(ok("{}"))).await;
+    let client = client_to(&server.url).build().unwrap();
+    let response = client.get(&server.url).send().await.unwrap();
+    let streamed = client.post(&server.url).body(reqwest::Body::from(response));
+    let failed = limiter().run(operation(streamed)).await.unwrap_err();
+    assert!(failed.is_fatal() && failed.calls() == 1);
+    assert_eq!(failed.into_operation(), Ok(NoAnswer::Streamed));
+    assert_eq!(server.arrivals().len(), 1);
 }
 
 #[tokio::test]
@@ -38,7 +49,7 @@ async fn errors_of_reqwest_mean_what_happened() {
         _ => Some(answer(429, "{}")),
     })
     .await;
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let client = client_to(&server.url).build().unwrap();
     let get = |path: &str| client.get(format!("{}{path}", server.url)).timeout(Duration::from_millis(40));
     let class = |error: &NoAnswer| error.reading(Provider::Generic, clock::wall()).class;
 
@@ -59,7 +70,7 @@ async fn errors_of_reqwest_mean_what_happened() {
 #[tokio::test]
 async fn a_status_as_an_error_is_sent_again_as_the_answer_would_be() {
     let server = Server::new(|arrival| Some(if arrival.before == 0 { answer(503, "") } else { ok("{}") })).await;
-    let (limiter, client) = (limiter(), reqwest::Client::builder().no_proxy().build().unwrap());
+    let (limiter, client) = (limiter(), client_to(&server.url).build().unwrap());
     let call = || async { receive(client.get(&server.url).send().await?.error_for_status()?, LARGEST_ANSWER).await };
     assert!(limiter.run(call).await.is_ok());
     assert_eq!(server.arrivals().len(), 2);

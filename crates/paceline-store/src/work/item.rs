@@ -406,6 +406,22 @@ pub enum Amend {
     Cancel,
 }
 
+/// What becomes of the keys of items that are removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PrunedKeys {
+    /// They are kept, with the state in which their items ended: each is added once.
+    Keep,
+    /// They may be added again, and so may those that were kept of items that ended as long ago.
+    Forget,
+}
+
+impl PrunedKeys {
+    /// Whether keys are forgotten that were kept earlier: of a kept one no group is known.
+    pub(crate) const fn forget_kept(self, filter: &Filter) -> bool {
+        matches!(self, Self::Forget) && filter.group.is_none() && filter.keys.is_empty()
+    }
+}
+
 /// How many decisions about an item its claim contains.
 pub(crate) const HISTORY: usize = 5;
 

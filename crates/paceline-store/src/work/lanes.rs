@@ -155,8 +155,12 @@ impl Lanes {
     pub(crate) fn ask(&mut self, taking: &mut Taking, opens: impl Fn(&str) -> Option<Timestamp>) -> Option<Asked> {
         loop {
             let until = *taking.rounds.front()?;
-            if let Some((lane, limit)) = taking.sharing.as_mut().and_then(FairShare::next) {
-                return Some(Asked { lane, until, limit });
+            while let Some((lane, limit)) = taking.sharing.as_mut().and_then(FairShare::next) {
+                if self.known.get(&lane.id).and_then(|known| known.first).is_some_and(|first| first <= until) {
+                    return Some(Asked { lane, until, limit });
+                }
+                // It has given its last item: to ask it again would be in vain.
+                taking.sharing.iter_mut().for_each(|sharing| sharing.took(0));
             }
             let lanes = self.next(taking.now, until, taking.left, &opens, &taking.in_vain);
             taking.sharing = Some(FairShare::new(&lanes, taking.left, 0));
@@ -370,6 +374,24 @@ mod tests {
             Ok::<_, Infallible>((0, Some(NOW)))
         });
         assert_eq!((asked, lanes.next_due(open)), (1, Some(NOW)));
+    }
+
+    /// A store that is asked in vain takes what it knows of the lanes for outdated, and gives the next group's turn away.
+    #[test]
+    fn a_lane_that_gave_its_last_item_is_not_asked_again() {
+        let mut lanes = Lanes::default();
+        for (id, priority) in [(7, 1), (8, 1), (9, 0)] {
+            lanes.add(Lane { id, group: id.to_string().into(), priority }, Some(NOW));
+        }
+        let (mut stock, mut asked) = ([2, 1, 9], Vec::new());
+        let Ok(()) = lanes.share(Taking::new(NOW, NOW, 4), open, |Asked { lane, limit, .. }| {
+            let items = &mut stock[lane.id as usize - 7];
+            let taken = (*limit).min(*items);
+            *items -= taken;
+            asked.push((lane.id, taken));
+            Ok::<_, Infallible>((taken, (*items > 0).then_some(NOW)))
+        });
+        assert_eq!(asked, [(7, 2), (8, 1), (9, 1)]);
     }
 
     #[test]

@@ -18,8 +18,8 @@ use super::checks::{check, keepable};
 use super::clock::WorkClock;
 use super::error::WorkError;
 use super::item::{
-    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, NewItem, RecordStatus, StateCounts,
-    WorkItem, WorkerId,
+    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, NewItem, PrunedKeys, RecordStatus,
+    StateCounts, WorkItem, WorkerId,
 };
 use super::lanes::{Asked, EARLIEST, Taking};
 use super::store::{StoreFuture, WorkStore};
@@ -48,6 +48,8 @@ struct Tables {
     in_flight: BTreeMap<i64, BTreeSet<u64>>,
     last_worker: i64,
     limiters: BTreeMap<String, String>,
+    /// The keys of removed items, with the state in which each ended, and when.
+    pruned: HashMap<String, (State, Timestamp)>,
     last_item: u64,
 }
 
@@ -185,18 +187,18 @@ impl WorkStore for MemoryStore {
         done
     }
 
-    fn save_limiter_state(&self, account: &str, state: &str) -> StoreFuture<'_, ()> {
+    fn save_state(&self, account: &str, state: &str) -> StoreFuture<'_, ()> {
         self.at_once(|tables, _| {
             tables.limiters.insert(account.to_owned(), state.to_owned());
             Ok(())
         })
     }
 
-    fn load_limiter_state(&self, account: &str) -> StoreFuture<'_, Option<String>> {
+    fn load_state(&self, account: &str) -> StoreFuture<'_, Option<String>> {
         self.at_once(|tables, _| Ok(tables.limiters.get(account).cloned()))
     }
 
-    fn prune(&self, filter: Filter, older_than: Duration) -> StoreFuture<'_, u64> {
+    fn prune(&self, filter: Filter, older_than: Duration, keys: PrunedKeys) -> StoreFuture<'_, u64> {
         self.at_once(|tables, now| {
             let old =
                 |item: &WorkItem| item.state.is_final() && item.ended.is_some_and(|ended| ended + older_than <= now);
@@ -204,6 +206,13 @@ impl WorkStore for MemoryStore {
             let gone: Vec<u64> = rows.map(|row| row.item.id).collect();
             for row in gone.iter().filter_map(|id| tables.rows.remove(id)) {
                 tables.ids.remove(&row.item.key);
+                if keys == PrunedKeys::Keep {
+                    tables.pruned.insert(row.item.key, (row.item.state, row.item.ended.unwrap_or(now)));
+                }
+            }
+            if keys.forget_kept(&filter) {
+                let is_wanted = |state: &State| filter.states.is_empty() || filter.states.contains(state);
+                tables.pruned.retain(|_, (state, ended)| *ended + older_than > now || !is_wanted(state));
             }
             Ok(gone.len() as u64)
         })
@@ -222,6 +231,9 @@ impl Tables {
     fn insert(&mut self, new: NewItem, now: Timestamp) -> Added {
         if let Some(row) = self.ids.get(&new.key).and_then(|id| self.rows.get(id)) {
             return Added::Known(row.item.state);
+        }
+        if let Some((state, _)) = self.pruned.get(&new.key) {
+            return Added::Known(*state);
         }
         self.last_item += 1;
         let id = self.last_item;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::error::WorkError;
 use super::item::{
-    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, NewItem, RecordStatus, StateCounts,
-    WorkItem, WorkerId,
+    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, NewItem, PrunedKeys, RecordStatus,
+    StateCounts, WorkItem, WorkerId,
 };
 use crate::scope::ScopeRow;
 
@@ -22,7 +22,7 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, WorkError>> 
 /// An item is with one worker at a time. Each change of hands raises its fence, and an outcome is taken only with the
 /// present one, in the statement that records it.
 pub trait WorkStore: Send + Sync {
-    /// Adds items. A key that is there already is left as it is.
+    /// Adds items. A key that is there already, or was kept when its item was [pruned](Self::prune), is left as it is.
     ///
     /// # Errors
     /// [`WorkError::TooLong`] and [`WorkError::Nul`] for one of them; none is added then.
@@ -71,17 +71,17 @@ pub trait WorkStore: Send + Sync {
     /// Applies a person's change; returns how many items it changed.
     fn amend(&self, filter: Filter, amend: Amend) -> StoreFuture<'_, u64>;
 
-    /// Saves the limiter state of an account, as a text, in place of the one before: of several workers the last one counts. The
-    /// account's name must not contain a key.
-    fn save_limiter_state(&self, account: &str, state: &str) -> StoreFuture<'_, ()>;
+    /// Saves a text of the caller under a name, in place of the one before: such as the limiter state of an account. Of several
+    /// workers the last one counts. The name must not contain a key.
+    fn save_state(&self, name: &str, state: &str) -> StoreFuture<'_, ()>;
 
-    /// The limiter state that was saved last for that account; none before the first time.
-    fn load_limiter_state(&self, account: &str) -> StoreFuture<'_, Option<String>>;
+    /// The text that was saved last under that name; none before the first time.
+    fn load_state(&self, name: &str) -> StoreFuture<'_, Option<String>>;
 
     /// Removes items that ended at least so long ago, with their payloads and decisions, and returns how many; of the filter's
     /// states those that end an item count. The room that they took on the disk is given back where the engine can do that
-    /// and no worker is at work. The key of a removed item may be added again.
-    fn prune(&self, filter: Filter, older_than: Duration) -> StoreFuture<'_, u64>;
+    /// and no worker is at work. A kept key has no group: with one in the filter, none that was kept before is forgotten.
+    fn prune(&self, filter: Filter, older_than: Duration, keys: PrunedKeys) -> StoreFuture<'_, u64>;
 
     /// Waits until another caller or process may have added or changed something.
     fn changed(&self) -> StoreFuture<'_, ()>;

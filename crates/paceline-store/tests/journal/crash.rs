@@ -287,8 +287,20 @@ fn a_second_run_is_refused_until_the_first_ends() {
     let (again, recovery) = job.resume();
     assert_eq!(recovery, Recovery::default());
     assert!(matches!(journal.claim_now(NOW, 1), Err(JournalError::Closed)), "a closed journal says so");
+    fs::remove_file(&job.paths.lock).unwrap();
+    assert!(matches!(job.open(), Err(JournalError::Locked { .. })), "the results are locked too");
     drop(again);
     job.resume();
+}
+
+#[test]
+fn a_job_whose_lock_file_is_deleted_while_it_is_loaded_begins_once() {
+    let job = Job::new();
+    let Opened::New(first) = job.open().unwrap() else { panic!("there was a job already") };
+    fs::remove_file(&job.paths.lock).unwrap();
+    let second = job.start(2);
+    assert!(matches!(first.finish(), Err(JournalError::Locked { .. })));
+    second.close().unwrap();
 }
 
 #[test]

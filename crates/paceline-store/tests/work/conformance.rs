@@ -5,8 +5,8 @@ use std::time::Duration;
 use paceline_core::retry::Counted;
 use paceline_core::{Class, Timestamp};
 use paceline_store::work::{
-    Added, Amend, ClaimOutcome, ClaimRequest, DecisionRecord, Failure, Filter, NewItem, RecordStatus, State,
-    Transition, WorkError,
+    Added, Amend, ClaimOutcome, ClaimRequest, DecisionRecord, Failure, Filter, NewItem, PrunedKeys, RecordStatus,
+    State, Transition, WorkError,
 };
 use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 
@@ -335,7 +335,7 @@ async fn what_ended_long_ago_is_removed(on: Bench) {
     }
     let prune = |states: &[State], group: Option<&str>, older_than: u32| {
         let filter = Filter { states: states.to_vec(), group: group.map(str::to_owned), keys: Vec::new() };
-        on.store.prune(filter, S * older_than)
+        on.store.prune(filter, S * older_than, PrunedKeys::Keep)
     };
     assert_eq!(prune(&[], None, 60).await.unwrap(), 0, "all of it is new");
     on.forward(S * 60).await;
@@ -345,11 +345,22 @@ async fn what_ended_long_ago_is_removed(on: Bench) {
     assert_eq!(prune(&[State::Failed], None, 60).await.unwrap(), 1);
     assert_eq!(prune(&[], None, 0).await.unwrap(), 1);
     assert_eq!(on.store.list(Filter::default(), 0, 9).await.unwrap().len(), 1, "what waits");
-    // The key is free again, and what a worker still says of the one before is not taken.
-    on.add([item("other")]).await;
+    // Each key is added once, whatever became of its item, until it is forgotten.
+    let known = on.store.insert(vec![item("failed"), item("other")]).await.unwrap();
+    assert_eq!(known, [Added::Known(State::Failed), Added::Known(State::Succeeded)]);
+    let forget = |filter: Filter, older_than: u32| on.store.prune(filter, S * older_than, PrunedKeys::Forget);
+    forget(Filter { group: Some("g".to_owned()), ..Filter::default() }, 0).await.unwrap();
+    forget(Filter::default(), 61).await.unwrap();
+    forget(Filter { states: vec![State::Failed], ..Filter::default() }, 60).await.unwrap();
+    let known = on.store.insert(vec![item("failed"), item("other")]).await.unwrap();
+    assert_eq!(known, [Added::New, Added::Known(State::Succeeded)]);
+    assert_eq!(on.store.amend(Filter::keys(["failed"]), Amend::Cancel).await.unwrap(), 1);
+    assert_eq!(forget(Filter::default(), 0).await.unwrap(), 1);
+    // What a worker still says of the one before is not taken.
+    on.add([item("failed"), item("other")]).await;
     let stale = claim.items.iter().find(|claimed| claimed.item.key == "other").expect("claimed");
     assert_eq!(on.record(ClaimOutcome::success(stale)).await, RecordStatus::Lost);
-    assert_eq!(on.claim(worker, 9).await.items.len(), 1);
+    assert_eq!(on.claim(worker, 9).await.items.len(), 2);
 }
 
 async fn what_is_left_to_the_next_run_begins_it(on: Bench) {

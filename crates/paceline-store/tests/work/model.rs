@@ -11,7 +11,7 @@ use crate::support::{Bench, S, START, item, memory, outcome, sqlite};
 
 #[tokio::test]
 async fn sqlite_does_as_memory_does() {
-    for seed in 0..12 {
+    for seed in 0..40 {
         same(sqlite().await, seed).await;
     }
 }

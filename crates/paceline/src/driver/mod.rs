@@ -113,7 +113,7 @@ impl Driver {
             let within = match state.drain(self, now, Some(ticket), notifications) {
                 None => return state.wait(self, now, ticket, notifications).map(Admission::Waiting),
                 Some(Err(error)) => return Err(error),
-                Some(Ok(Decision::Granted(probe))) => Within::Granted(state.permit(self, ticket, probe)),
+                Some(Ok(Decision::Granted(probe))) => Within::Granted(Permit::new(Arc::clone(self), ticket, probe)),
                 Some(Ok(Decision::Deferred { until, reason })) => Within::Deferred { until, reason },
             };
             Ok(Admission::Decided(within))
@@ -129,7 +129,7 @@ impl Driver {
             }
             let ticket = state.pacer.enqueue(now, request).map_err(Error::from)?;
             match state.drain(self, now, Some(ticket), notifications) {
-                Some(Ok(Decision::Granted(probe))) => Ok(state.permit(self, ticket, probe)),
+                Some(Ok(Decision::Granted(probe))) => Ok(Permit::new(Arc::clone(self), ticket, probe)),
                 Some(Err(error)) => Err(NotNow::Never(error)),
                 Some(Ok(Decision::Deferred { .. })) => unreachable!("a request that does not wait takes any wait"),
                 None => {
@@ -284,14 +284,9 @@ impl State {
     fn grant(&mut self, driver: &Arc<Driver>, ticket: Ticket, probe: bool, notifications: &mut Notifications) {
         // There is no waiter if it was just answered, as all are when a limiter is closed: then the request is cancelled, too.
         if self.waiters.contains_key(&ticket) {
-            let permit = self.permit(driver, ticket, probe);
+            let permit = Permit::new(Arc::clone(driver), ticket, probe);
             self.answer(ticket, notifications, |_| Ok(Within::Granted(permit)));
         }
-    }
-
-    fn permit(&self, driver: &Arc<Driver>, ticket: Ticket, probe: bool) -> Permit {
-        let request = self.pacer.request(ticket).expect("a granted request stays until it is completed").clone();
-        Permit::new(Arc::clone(driver), ticket, request, probe)
     }
 
     fn answer(&mut self, ticket: Ticket, notifications: &mut Notifications, answer: impl FnOnce(&Waiter) -> Answer) {

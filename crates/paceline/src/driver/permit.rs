@@ -31,14 +31,13 @@ pub enum Within {
 pub struct Permit {
     driver: Arc<Driver>,
     ticket: Ticket,
-    request: Request,
     probe: bool,
     answered: bool,
 }
 
 impl Permit {
-    pub(crate) fn new(driver: Arc<Driver>, ticket: Ticket, request: Request, probe: bool) -> Self {
-        Self { driver, ticket, request, probe, answered: false }
+    pub(crate) fn new(driver: Arc<Driver>, ticket: Ticket, probe: bool) -> Self {
+        Self { driver, ticket, probe, answered: false }
     }
 
     /// Reports the outcome of the call, and returns what follows for the item.
@@ -56,9 +55,9 @@ impl Permit {
         self.driver.act(|pacer, now| pacer.cancel(now, self.ticket));
     }
 
-    /// The request that was granted.
-    pub const fn request(&self) -> &Request {
-        &self.request
+    /// The request that was granted, as the pacer keeps it: with its item and its arrival number.
+    pub fn request(&self) -> Request {
+        self.driver.look(|state, _| state.pacer.request(self.ticket).expect("it stays until it is completed").clone())
     }
 
     /// The pacer's name for this call.
@@ -82,6 +81,6 @@ impl Drop for Permit {
 
 impl fmt::Debug for Permit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Permit").field("ticket", &self.ticket).field("request", &self.request).finish_non_exhaustive()
+        f.debug_struct("Permit").field("ticket", &self.ticket).field("probe", &self.probe).finish_non_exhaustive()
     }
 }

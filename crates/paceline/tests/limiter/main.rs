@@ -3,12 +3,15 @@
 mod acquire;
 mod crowds;
 mod hostile;
+mod layer;
 mod log;
+mod metrics;
 mod nested;
 mod pace;
 mod restored;
 mod run;
 mod sleeper;
+mod testing;
 mod threads;
 mod within;
 

@@ -21,6 +21,25 @@ pub(crate) enum BudgetKind {
     JobCost,
 }
 
+impl BudgetKind {
+    /// The flag that sets it.
+    pub(crate) const fn flag(self) -> &'static str {
+        match self {
+            Self::RunTokens => "--max-tokens",
+            Self::JobTokens => "--budget-tokens",
+            Self::JobCost => "--budget-cost",
+        }
+    }
+}
+
+/// A purse that the next call does not fit into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exceeded {
+    pub(crate) purse: BudgetKind,
+    /// What that call would reserve, in the units of the purse.
+    next: u64,
+}
+
 /// How large the purses are; none has no end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Limits {
@@ -180,7 +199,7 @@ impl Budget {
     ///
     /// # Errors
     /// The purse that it does not fit in any more: what has been used stays used.
-    pub(crate) async fn reserve(&self, expected: Expected) -> Result<Reserved<'_>, BudgetKind> {
+    pub(crate) async fn reserve(&self, expected: Expected) -> Result<Reserved<'_>, Exceeded> {
         if !self.may_wait() {
             return Ok(Reserved { budget: self, expected, sum: Sum::default() });
         }
@@ -195,7 +214,7 @@ impl Budget {
                 for (purse, limit) in self.limits.all() {
                     let (tokens, free) = (sum.of(purse), limit.saturating_sub(ledger.used(purse)));
                     if tokens > free || free == 0 {
-                        return Err(purse);
+                        return Err(Exceeded { purse, next: tokens });
                     }
                     waits |= ledger.reserved.of(purse).saturating_add(tokens) > free;
                 }
@@ -206,6 +225,15 @@ impl Budget {
                 }
             }
             settled.await;
+        }
+    }
+
+    /// What has been used by now, and what the call would use that did not fit: a sum, as the flag of the purse takes it.
+    pub(crate) fn least(&self, exceeded: Exceeded) -> String {
+        let least = self.ledger().used(exceeded.purse).saturating_add(exceeded.next);
+        match exceeded.purse {
+            BudgetKind::RunTokens | BudgetKind::JobTokens => least.to_string(),
+            BudgetKind::JobCost => Money::from_units(least).rounded_up().to_string(),
         }
     }
 
@@ -329,7 +357,8 @@ mod tests {
         let reserve = |tokens| budget.reserve(bounded(tokens, 0)).now_or_never();
         let first = reserve(60).expect("at once").expect("fits");
         assert!(reserve(60).is_none(), "the first may still turn out to be cheap");
-        assert_eq!(reserve(101).expect("at once").expect_err("never fits"), BudgetKind::RunTokens);
+        let exceeded = reserve(101).expect("at once").expect_err("never fits");
+        assert_eq!((exceeded.purse, budget.least(exceeded)), (BudgetKind::RunTokens, "101".to_owned()));
         let mut waits = Box::pin(budget.reserve(bounded(60, 0)));
         assert!(waits.as_mut().now_or_never().is_none());
         first.settle(Some(tokens(40, 0)), || 0);
@@ -354,7 +383,8 @@ mod tests {
         let limits = Limits { job_cost: "1000".parse().ok(), ..Limits::default() };
         let budget = Budget::new(limits, price, &before, false);
         let reserved = budget.reserve(bounded(1, 1)).now_or_never().expect("at once");
-        assert_eq!(reserved.expect_err("calls cost 350 here"), BudgetKind::JobCost);
+        let exceeded = reserved.expect_err("calls cost 350 here");
+        assert_eq!((exceeded.purse, budget.least(exceeded)), (BudgetKind::JobCost, "1050.00".to_owned()));
     }
 
     #[test]
@@ -370,6 +400,7 @@ mod tests {
         let second = reserve().expect("known").expect("40 of 60");
         assert!(reserve().is_none(), "40 are left when the second uses what the first did");
         second.settle(Some(tokens(1, 69)), || 0);
-        assert_eq!(reserve().expect("at once").expect_err("over"), BudgetKind::JobTokens);
+        let exceeded = reserve().expect("at once").expect_err("over");
+        assert_eq!((exceeded.purse, budget.least(exceeded)), (BudgetKind::JobTokens, "165".to_owned()));
     }
 }

@@ -135,7 +135,9 @@ pub(crate) fn kept_headers(answer: &Response<Bytes>) -> Option<Box<RawValue>> {
     let fields: BTreeMap<&str, String> = KEPT
         .iter()
         .filter_map(|name| {
-            let values: Vec<&str> = answer.headers().get_all(name).iter().filter_map(|v| v.to_str().ok()).collect();
+            // Some servers write UTF-8 into a `Location`.
+            let values: Vec<_> =
+                answer.headers().get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes())).collect();
             let value = values.join(", ");
             (!value.is_empty() && value.len() <= LONGEST_HEADER).then_some((name.as_str(), value))
         })

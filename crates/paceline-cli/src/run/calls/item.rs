@@ -10,8 +10,8 @@ use bytes::Bytes;
 use http::HeaderValue;
 use paceline::{Limiter, MaxWait, Permit, Within};
 use paceline_core::{
-    Cost, Dimension, GiveUp, Instant, Level, PauseCause, Request, Timestamp, TooLarge, UnknownOutcome, WaitCause,
-    WaitReason,
+    Admit, Cost, Dimension, GiveUp, Instant, Level, PauseCause, Request, Timestamp, TooLarge, UnknownOutcome,
+    WaitCause, WaitReason,
 };
 use paceline_http::{Call, Exchange, Sender};
 use paceline_providers::Usage;
@@ -19,7 +19,7 @@ use paceline_store::{ClaimedItem, Departure, Journal, ModelUsage, Room};
 use serde_json::value::RawValue;
 use tokio::sync::{oneshot, watch};
 
-use crate::run::calls::budget::{Budget, BudgetKind, Expected};
+use crate::run::calls::budget::{Budget, Exceeded, Expected};
 use crate::run::calls::entry;
 use crate::run::calls::permit_queue::PermitTurn;
 use crate::run::lines::format::Format;
@@ -97,7 +97,7 @@ pub(crate) enum TryEnd {
     /// It never left: its scope is closed for a wait that is better spent in the journal.
     PutOff(Pause),
     /// It never left, because what calls may use would not be enough.
-    OverBudget(BudgetKind),
+    OverBudget(Exceeded),
     /// It never left, and never can.
     Impossible(Impossible),
     /// It left.
@@ -281,10 +281,10 @@ impl Context {
         };
         let budgeted = match budgeted {
             Ok(budgeted) => budgeted,
-            Err(purse) => return TryEnd::OverBudget(purse),
+            Err(exceeded) => return TryEnd::OverBudget(exceeded),
         };
         if is_learnt {
-            upstream::warn_of_unbounded();
+            upstream::warn_of_unbounded(|| true);
             // Answers have come since the item was claimed: its cost is what they say.
             match self.prepare(item) {
                 Ok(ready) => (request, call) = (ready.request, Some(ready.call)),
@@ -347,6 +347,9 @@ impl Context {
             }
             _ => TryEnd::Withheld,
         };
+        if tracing::enabled!(tracing::Level::TRACE) {
+            self.trace_wait(&request);
+        }
         let (until, WaitReason { level, cause }) =
             match self.limiter.acquire_within(request.clone(), LONGEST_PAUSE).await.map_err(none)? {
                 Within::Granted(permit) => return Ok(permit),
@@ -360,6 +363,16 @@ impl Context {
             }
             policy => unreachable!("{policy} is no pause"),
         }
+    }
+
+    /// Logs what a call waits for as it asks for its permit.
+    fn trace_wait(&self, request: &Request) {
+        let (wait, cause) = match self.limiter.admit(request) {
+            Admit::Now => return,
+            Admit::At { at, cause } => (format!(" ({})", text::exact(at - self.limiter.now())), cause),
+            Admit::OnRelease { cause } => (String::new(), cause),
+        };
+        tracing::trace!(scope = &**request.scope.name(), item = request.item, "waits for {cause}{wait}");
     }
 
     /// What the result of an item repeats, from the input.

@@ -139,8 +139,8 @@ impl Recorder {
         match end {
             TryEnd::Withheld => self.give_back(&item),
             TryEnd::PutOff(pause) => self.put_off(context, &item, pause),
-            TryEnd::OverBudget(purse) => {
-                let stop = Some(StopReason::over(purse, &context.budget.used()));
+            TryEnd::OverBudget(exceeded) => {
+                let stop = Some(StopReason::Budget(exceeded));
                 Recorded { stop, ..self.give_back(&item) }
             }
             TryEnd::InputBroken(broken) => {
@@ -385,6 +385,9 @@ impl Recorder {
         if let Err(NoAnswer::Tls(message)) = &sent.exchange.answer {
             let address = self.address.to_string();
             return StopReason::Tls { address, message: message.clone() };
+        }
+        if let Err(NoAnswer::Proxy(message)) = &sent.exchange.answer {
+            return StopReason::Proxy { address: self.address.to_string(), message: message.clone() };
         }
         let status_text = status.map(|status| format!("{status} ")).unwrap_or_default();
         let (item, rule) = (&sent.echo.custom_id, sent.exchange.reading.rule());

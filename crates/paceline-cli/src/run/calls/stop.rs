@@ -6,7 +6,7 @@ use std::time::Duration;
 use paceline_core::Timestamp;
 use paceline_store::DiskFull;
 
-use crate::run::calls::budget::{BudgetKind, Used};
+use crate::run::calls::budget::{BudgetKind, Exceeded};
 use crate::text;
 
 /// The reason to stop early.
@@ -26,15 +26,8 @@ pub(crate) enum StopReason {
     },
     /// The run has begun as many items as it may.
     MaxItems,
-    /// The next call might use more tokens than the run may.
-    MaxTokens,
-    /// The next call might use more than is left of a budget of the job.
-    Budget {
-        /// The flag that sets it.
-        flag: &'static str,
-        /// What has been used of it.
-        used: String,
-    },
+    /// The next call might use more than is left to the run, or to the job.
+    Budget(Exceeded),
     /// The run has taken as long as it may.
     MaxDuration,
     /// The key, the account or its credit: a person must act.
@@ -73,6 +66,13 @@ pub(crate) enum StopReason {
         /// Why, and what to do.
         message: String,
     },
+    /// The proxy refuses the calls.
+    Proxy {
+        /// The upstream's address, and the proxy.
+        address: String,
+        /// Why, and what to do.
+        message: String,
+    },
     /// The input is not what it was when the job was loaded.
     Input {
         /// Which line, and why.
@@ -81,20 +81,10 @@ pub(crate) enum StopReason {
 }
 
 impl StopReason {
-    /// The next call does not fit into a purse of which so much is used.
-    pub(crate) fn over(purse: BudgetKind, used: &Used) -> Self {
-        let budget = |flag, message: Option<String>| Self::Budget { flag, used: message.unwrap_or_default() };
-        match purse {
-            BudgetKind::RunTokens => Self::MaxTokens,
-            BudgetKind::JobTokens => budget("--budget-tokens", Used { cost: None, ..*used }.describe().next()),
-            BudgetKind::JobCost => budget("--budget-cost", Used { tokens: None, ..*used }.describe().next()),
-        }
-    }
-
-    /// The flag of the budget that is used up.
-    pub(crate) const fn exhausted_flag(&self) -> Option<&'static str> {
+    /// The budget of the job that the next call would exceed.
+    pub(crate) fn exceeded_budget(&self) -> Option<Exceeded> {
         match self {
-            Self::Budget { flag, .. } => Some(flag),
+            Self::Budget(exceeded) if exceeded.purse != BudgetKind::RunTokens => Some(*exceeded),
             _ => None,
         }
     }
@@ -106,14 +96,15 @@ impl StopReason {
             Self::MaxWait { .. } => "max_wait",
             Self::ServerFails { .. } => "server_fails",
             Self::MaxItems => "max_items",
-            Self::MaxTokens => "max_tokens",
-            Self::Budget { .. } => "budget",
+            Self::Budget(Exceeded { purse: BudgetKind::RunTokens, .. }) => "max_tokens",
+            Self::Budget(_) => "budget",
             Self::MaxDuration => "max_duration",
             Self::Account { .. } => "account",
             Self::SameFailure { .. } => "same_failure",
             Self::Unreachable { .. } => "unreachable",
             Self::DiskFull(_) => "disk_full",
             Self::Tls { .. } => "tls",
+            Self::Proxy { .. } => "proxy",
             Self::Input { .. } => "input_changed",
         }
     }
@@ -137,6 +128,7 @@ impl StopReason {
                 | Self::Unreachable { .. }
                 | Self::DiskFull(_)
                 | Self::Tls { .. }
+                | Self::Proxy { .. }
                 | Self::Input { .. }
         )
     }
@@ -178,9 +170,11 @@ impl fmt::Display for StopReason {
                 )
             }
             Self::MaxItems => f.write_str("--max-items is reached"),
-            Self::MaxTokens => f.write_str("the next call might exceed --max-tokens"),
-            Self::Budget { flag, used } => {
-                write!(f, "the next call might exceed {flag} ({used} in all runs of this job); to go on, raise it")
+            Self::Budget(Exceeded { purse: BudgetKind::RunTokens, .. }) => {
+                f.write_str("the next call might exceed --max-tokens")
+            }
+            Self::Budget(Exceeded { purse, .. }) => {
+                write!(f, "the next call might exceed {}, the budget of all runs of this job: raise it", purse.flag())
             }
             Self::MaxDuration => f.write_str("--max-duration is over"),
             Self::Account { message, fix } => write!(f, "the provider refuses this account: {message}; {fix}"),
@@ -195,7 +189,9 @@ impl fmt::Display for StopReason {
                 write!(f, "no server answers at {address}: {message}; check the address (--base-url) and the network")
             }
             Self::DiskFull(disk_full) => write!(f, "{disk_full}; make room, then run the same command again"),
-            Self::Tls { address, message } => write!(f, "no call can leave for {address}: {message}"),
+            Self::Tls { address, message } | Self::Proxy { address, message } => {
+                write!(f, "no call can leave for {address}: {message}")
+            }
             Self::Input { message } => write!(f, "{message}; put the input back as it was"),
         }
     }

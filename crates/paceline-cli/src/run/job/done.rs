@@ -6,12 +6,17 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
+use http::HeaderMap;
+use paceline::clock;
+use paceline_config::Upstream;
 use paceline_core::Class;
+use paceline_providers::{Answer, Dialect};
 use paceline_store::{CustomId, End, Finished, Journal, JournalItem, LastAnswer, ResultBody, State};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::exit::Failure;
+use crate::run::args::RunArgs;
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Lines, Span};
 use crate::run::lines::line::Echo;
@@ -21,17 +26,21 @@ use crate::text;
 const AT_A_TIME: usize = 64;
 
 /// Files of answers, each line of which can be read.
-pub(crate) struct Done(Vec<PathBuf>);
+pub(crate) struct Done {
+    files: Vec<PathBuf>,
+    /// With `--expect` those answers alone are taken that it takes for successes.
+    expected: Option<Dialect>,
+}
 
 /// Reads the files once from front to back, before anything is begun.
 ///
 /// # Errors
 /// Refuses files that cannot be read, and lines of another form, by number.
-pub(crate) fn check(files: &[PathBuf]) -> Result<Done, Failure> {
-    for file in files {
+pub(crate) fn check(args: &RunArgs, upstream: &Upstream) -> Result<Done, Failure> {
+    for file in &args.done {
         each_line(file, |_| Ok(()))?;
     }
-    Ok(Done(files.to_vec()))
+    Ok(Done { files: args.done.clone(), expected: args.expect.as_ref().map(|_| upstream.dialect.clone()) })
 }
 
 impl Done {
@@ -41,8 +50,8 @@ impl Done {
     /// # Errors
     /// An error of the journal or the input, before anything is sent.
     pub(crate) fn take_over(&self, journal: &Journal, input: &Input, format: &Format) -> Result<(), Failure> {
-        let job = Job { journal, input, format };
-        for file in &self.0 {
+        let job = Job { journal, input, format, expected: self.expected.as_ref() };
+        for file in &self.files {
             let mut tally = Tally::default();
             let mut answers = Vec::with_capacity(AT_A_TIME);
             let is_cut_off = each_line(file, |line| {
@@ -69,6 +78,16 @@ struct Given {
     body: Box<RawValue>,
 }
 
+impl Given {
+    /// Whether a job with this dialect counts it as a success. A body that is no JSON stands in its line as a string.
+    fn is_success(&self, dialect: &Dialect) -> bool {
+        let text = serde_json::from_str::<String>(self.body.get());
+        let body = text.as_deref().unwrap_or_else(|_| self.body.get()).as_bytes();
+        let answer = Answer { status: self.status, headers: &HeaderMap::new(), body, path: "" };
+        dialect.read(&answer, clock::wall()).class == Class::Success
+    }
+}
+
 /// The counts of a file's lines.
 #[derive(Default)]
 struct Tally {
@@ -76,6 +95,7 @@ struct Tally {
     ended: u64,
     unknown: u64,
     unsuccessful: u64,
+    unexpected: u64,
     cut_off: u64,
 }
 
@@ -83,10 +103,11 @@ impl Tally {
     fn say(&self, file: &Path) {
         let mut line = format!("{} taken over from {}", text::counted(self.taken, "answer"), file.display());
         for (count, what) in [
-            (self.unsuccessful, "not successful there, which are sent"),
-            (self.ended, "of items that have ended already"),
+            (self.unsuccessful, "without a success, so that the item is sent"),
+            (self.unexpected, "with an answer that --expect refuses, so that the item is sent again"),
+            (self.ended, "for an item that has ended already"),
             (self.unknown, "with an id that the input does not have"),
-            (self.cut_off, "cut off at the end, whose item is sent"),
+            (self.cut_off, "cut off at the end of the file, so that the item is sent"),
         ] {
             if count > 0 {
                 line += &format!("; {} {what}", text::counted(count, "line"));
@@ -101,6 +122,7 @@ struct Job<'a> {
     journal: &'a Journal,
     input: &'a Input,
     format: &'a Format,
+    expected: Option<&'a Dialect>,
 }
 
 impl Job<'_> {
@@ -111,6 +133,10 @@ impl Job<'_> {
         for (given, found) in answers.drain(..).zip(found) {
             match found {
                 Some((item, State::Waiting)) if !taken.contains(&item.ordinal) => {
+                    if self.expected.is_some_and(|dialect| !given.is_success(dialect)) {
+                        tally.unexpected += 1;
+                        continue;
+                    }
                     taken.push(item.ordinal);
                     self.journal.finish(finished(&item, &given, &self.echo(&item)?), drop);
                 }

@@ -163,7 +163,11 @@ fn load(
     let repeated = loader.duplicates(Wrong::NAMED).map_err(refused)?;
     wrong.add_repeated(&repeated);
     if wrong.count() > 0 && bad_lines == BadLines::Refuse {
-        return Err(Failure::refused(format!("{}, so nothing was:{}", wrong.count_words(&input.name()), wrong.list())));
+        return Err(Failure::refused(format!(
+            "{}, so no request was sent:{}",
+            wrong.count_words(&input.name()),
+            wrong.list()
+        )));
     }
     if repeated.count > 0 {
         loader.refuse_duplicates(Wrong::REPEATED).map_err(refused)?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use paceline_store::Paths;
+use paceline_store::{Paths, beside_database};
 use tracing::Level;
 
 use crate::exit::{Failure, Status};
@@ -63,7 +63,7 @@ fn unfinished(paths: &Paths) -> Vec<PathBuf> {
     let new = [Some(&paths.input), journal].into_iter().flatten().filter(|path| !path.exists());
     let fresh = [Some(&paths.input), journal].into_iter().flatten().map(|path| ending(path, ".new"));
     let places: Vec<_> = new.cloned().chain(fresh).collect();
-    let logs = places.iter().flat_map(|path| ["-wal", "-shm"].map(|suffix| ending(path, suffix)));
+    let logs = places.iter().flat_map(|path| beside_database(path));
     let locks = std::iter::once(&paths.lock).chain(&paths.output_lock);
     logs.chain(places.iter().cloned()).chain(locks.cloned()).collect()
 }
@@ -81,4 +81,15 @@ fn give_up(unfinished: &[PathBuf]) {
     }
     logging::tell(Level::INFO, "interrupted before the first call: nothing was sent; give the same command again");
     std::process::exit(i32::from(Status::Deferred.code()));
+}
+
+#[cfg(test)]
+#[test]
+fn what_sqlite_keeps_beside_a_journal_that_is_filled_goes_with_it() {
+    let left = unfinished(&Paths::beside(Path::new("/nowhere/out.jsonl")));
+    for name in
+        ["out.journal.new", "out.journal.new-journal", "out.journal.new-wal", "out.journal-journal", "out.journal.lock"]
+    {
+        assert!(left.contains(&Path::new("/nowhere").join(name)), "{name}: {left:?}");
+    }
 }

@@ -66,7 +66,10 @@ impl Addresses {
 /// What is wrong with the address, and the accepted form.
 pub(crate) fn relative<'a>(url: Cow<'a, str>, base: &str) -> Result<Cow<'a, str>, String> {
     if url.is_empty() {
-        return Err("missing: expected a path such as /v1/chat/completions".to_owned());
+        return Err(
+            "missing: expected a path such as /v1/chat/completions, or --endpoint PATH for lines that are bodies"
+                .to_owned(),
+        );
     }
     without_fragment(&url)?;
     let path = if is_whole(&url) {

@@ -1,7 +1,6 @@
 //! Inputs that are no requests yet: tables and lists of prompts become request bodies, one JSON object a line.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 
@@ -21,14 +20,27 @@ const LONGEST_ANSWER: u64 = 1_024;
 /// The one template of an environment.
 const PROMPT: &str = "prompt";
 
+/// The key of a line that stands for a row of which no request can be made; its value says why. So such rows are listed, skipped
+/// and counted like all other lines that cannot be sent.
+pub(super) const INVALID_ROW: &str = "paceline:invalid_row";
+
 /// The whole row in a template, for columns whose names are no words; a column of that name comes first.
 const ROW: &str = "row";
 
 /// Makes requests of rows.
 pub(crate) struct Converter {
     rows: Rows,
-    /// None: a row is the body.
-    prompts: Option<Box<Prompts>>,
+    requests: Requests,
+}
+
+/// What is made of a row.
+enum Requests {
+    /// A prompt is asked.
+    Prompts(Box<Prompts>),
+    /// The row is the body.
+    Bodies,
+    /// A column `url` makes it a line of the batch form; without one it is the body.
+    Lines,
 }
 
 /// What a row is.
@@ -83,7 +95,8 @@ impl Converter {
         };
         let Some(model) = model.clone() else {
             return match (rows, prompt_template) {
-                (Rows::Csv, None) => Ok(Some(Self { rows, prompts: None })),
+                (Rows::Csv, None) if args.endpoint.is_some() => Ok(Some(Self { rows, requests: Requests::Bodies })),
+                (Rows::Csv, None) => Ok(Some(Self { rows, requests: Requests::Lines })),
                 _ => Err(Failure::refused("prompts need a model: name it with --model")),
             };
         };
@@ -95,26 +108,30 @@ impl Converter {
             ))
         })?;
         let template = prompt_template.as_deref().map(Template::read).transpose().map_err(Failure::refused)?;
-        Ok(Some(Self { rows, prompts: Some(Box::new(Prompts { model, shape, template })) }))
+        Ok(Some(Self { rows, requests: Requests::Prompts(Box::new(Prompts { model, shape, template })) }))
     }
 
     /// What a copy depends on beside its source.
     pub(crate) fn known_by(&self) -> String {
-        let prompts = self
-            .prompts
-            .as_ref()
-            .map(|prompts| (&prompts.model, prompts.shape, prompts.template.as_ref().map(|template| &template.text)));
-        blake3::hash(format!("{:?} {prompts:?}", self.rows).as_bytes()).to_hex().to_string()
+        let requests = match &self.requests {
+            Requests::Prompts(prompts) => {
+                let Prompts { model, shape, template } = &**prompts;
+                format!("{model:?} {shape:?} {:?}", template.as_ref().map(|template| &template.text))
+            }
+            Requests::Bodies => "bodies".to_owned(),
+            Requests::Lines => "lines".to_owned(),
+        };
+        blake3::hash(format!("{:?} {requests}", self.rows).as_bytes()).to_hex().to_string()
     }
 
     /// Writes the requests of all rows.
     ///
     /// # Errors
-    /// What the file system says of either side, or a message about a row.
+    /// What the file system says of either side, or a message about the whole table.
     pub(crate) fn copy(&self, from: impl Read, mut to: impl Write) -> Result<u64, Error> {
         let (mut copied, mut lines) = (0, 0);
-        let mut put = |place: Place, row: Map<String, Value>| {
-            let request = self.request(row).map_err(|message| Error::Row(format!("{place}: {message}")))?;
+        let mut put = |place: Place, row: Result<Map<String, Value>, String>| {
+            let request = self.request(place, row);
             // Blank lines are nothing. With them a request stands in the line of its row, by which errors and ids name it.
             let mut line = vec![b'\n'; usize::try_from(place.line - 1 - lines).unwrap_or_default()];
             serde_json::to_writer(&mut line, &request).expect("it was made of JSON");
@@ -125,12 +142,11 @@ impl Converter {
         match self.rows {
             Rows::Csv => table::each_record(from, put)?,
             Rows::Text => each_line(from, |line, text| {
-                put(Place { row: None, line }, Map::from_iter([(PROMPT.to_owned(), text.into())]))
+                put(Place { row: None, line }, text.map(|text| Map::from_iter([(PROMPT.to_owned(), text.into())])))
             })?,
             Rows::Json => each_line(from, |line, text| {
-                let row = serde_json::from_str(text);
-                let row = row.map_err(|error| Error::Row(format!("line {line}: expected a JSON object: {error}")))?;
-                put(Place { row: None, line }, row)
+                let row = |text| serde_json::from_str(text).map_err(|error| format!("expected a JSON object: {error}"));
+                put(Place { row: None, line }, text.and_then(row))
             })?,
         }
         Ok(copied)
@@ -145,23 +161,39 @@ impl Converter {
         }
     }
 
-    fn request(&self, mut row: Map<String, Value>) -> Result<Map<String, Value>, String> {
-        let id = row.remove("custom_id").or_else(|| row.get("id").cloned());
-        let metadata = row.remove("metadata");
-        let mut request = match &self.prompts {
-            None => row,
-            Some(prompts) => {
-                let prompt = prompts.prompt(&row)?;
-                if prompt.trim().is_empty() {
-                    return Err("its prompt is empty".to_owned());
-                }
-                prompts.shape.request(&prompts.model, &prompt)
-            }
-        };
-        request.extend(id.map(|id| ("custom_id".to_owned(), id)));
-        request.extend(metadata.map(|metadata| ("metadata".to_owned(), metadata)));
-        Ok(request)
+    /// The line of a row: its request, or what is wrong with it.
+    fn request(&self, place: Place, row: Result<Map<String, Value>, String>) -> Map<String, Value> {
+        let mut id = None;
+        let request = row.and_then(|mut row| {
+            id = row.remove("custom_id").or_else(|| row.get("id").cloned()).filter(|id| id != "");
+            let metadata = row.remove("metadata").filter(|metadata| metadata != "");
+            let mut request = match &self.requests {
+                Requests::Prompts(prompts) => prompts.request(&row)?,
+                Requests::Lines if row.contains_key("url") => batch_line(row),
+                Requests::Bodies | Requests::Lines => row,
+            };
+            request.extend(metadata.map(|metadata| ("metadata".to_owned(), metadata)));
+            Ok(request)
+        });
+        let mut line = request.unwrap_or_else(|message| {
+            let message = place.row.map_or_else(|| message.clone(), |row| format!("row {row}: {message}"));
+            Map::from_iter([(INVALID_ROW.to_owned(), message.into())])
+        });
+        line.insert("custom_id".to_owned(), id.unwrap_or_else(|| format!("line-{}", place.line).into()));
+        line
     }
+}
+
+/// A row as a line of the batch form: an empty cell is no value, and what can be JSON is JSON. Without a column for either, a
+/// request has no body, and so it is a GET.
+fn batch_line(row: Map<String, Value>) -> Map<String, Value> {
+    let is_get = !row.contains_key("method") && !row.contains_key("body");
+    let cells = row.into_iter().filter(|(_, cell)| cell != "").map(|(name, cell)| {
+        let json = cell.as_str().filter(|_| matches!(&*name, "headers" | "body"));
+        let json = json.and_then(|json| serde_json::from_str(json).ok());
+        (name, json.unwrap_or(cell))
+    });
+    cells.chain(is_get.then(|| ("method".to_owned(), "GET".into()))).collect()
 }
 
 /// The position of a row.
@@ -173,15 +205,6 @@ pub(super) struct Place {
     pub(super) line: u64,
 }
 
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.row {
-            Some(row) => write!(f, "row {row} (line {})", self.line),
-            None => write!(f, "line {}", self.line),
-        }
-    }
-}
-
 /// Why a copy was not made.
 #[derive(Debug)]
 pub(crate) enum Error {
@@ -189,8 +212,8 @@ pub(crate) enum Error {
     Read(std::io::Error),
     /// The copy cannot be written.
     Write(std::io::Error),
-    /// A row is wrong.
-    Row(String),
+    /// No row can be read.
+    Table(String),
 }
 
 impl Shape {
@@ -241,6 +264,15 @@ impl Template {
 }
 
 impl Prompts {
+    fn request(&self, row: &Map<String, Value>) -> Result<Map<String, Value>, String> {
+        let prompt = self.prompt(row)?;
+        if prompt.trim().is_empty() {
+            Err("its prompt is empty".to_owned())
+        } else {
+            Ok(self.shape.request(&self.model, &prompt))
+        }
+    }
+
     fn prompt(&self, row: &Map<String, Value>) -> Result<String, String> {
         let columns = || row.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         let Some(template) = &self.template else {
@@ -280,16 +312,21 @@ fn missing(template: &minijinja::Template<'_, '_>, error: &minijinja::Error, row
     names.into_iter().map(|name| format!("{{{{ {name} }}}}")).collect()
 }
 
-/// Lines that are not blank, counted with those that are.
-fn each_line(from: impl Read, mut see: impl FnMut(u64, &str) -> Result<(), Error>) -> Result<(), Error> {
-    for (number, line) in (1..).zip(BufReader::new(from).lines()) {
-        let line = line.map_err(|error| match error.kind() {
-            std::io::ErrorKind::InvalidData => Error::Row(format!("line {number}: no UTF-8")),
-            _ => Error::Read(error),
-        })?;
-        let line = line.strip_prefix('\u{feff}').filter(|_| number == 1).unwrap_or(&line).trim_end();
-        if !line.is_empty() {
-            see(number, line)?;
+/// Lines that are not blank, counted with those that are; of one that is no text, what is wrong with it.
+fn each_line(
+    from: impl Read,
+    mut see: impl FnMut(u64, Result<&str, String>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    for (number, line) in (1..).zip(BufReader::new(from).split(b'\n')) {
+        let line = line.map_err(Error::Read)?;
+        match str::from_utf8(&line) {
+            Err(_) => see(number, Err("not UTF-8".to_owned()))?,
+            Ok(line) => {
+                let line = line.strip_prefix('\u{feff}').filter(|_| number == 1).unwrap_or(line).trim_end();
+                if !line.is_empty() {
+                    see(number, Ok(line))?;
+                }
+            }
         }
     }
     Ok(())

@@ -47,12 +47,12 @@ pub(crate) enum InputError {
         path: PathBuf,
         source: io::Error,
     },
-    /// A row that makes no request.
+    /// A table of which no row can be read.
     #[error("{}: {message}", name(path))]
-    Row {
+    Table {
         /// The input.
         path: PathBuf,
-        /// Which row, and what is wrong with it.
+        /// What is wrong with it, and where.
         message: String,
     },
     /// The file that the job began with, under other flags.

@@ -14,6 +14,7 @@ use paceline_store::{CustomId, LineForm};
 use crate::exit::Failure;
 use crate::run::args::FormatFlag;
 use crate::run::lines::address::{self, Addresses};
+use crate::run::lines::convert::INVALID_ROW;
 use crate::run::lines::input::Input;
 use crate::run::lines::line::{self, Fault, Line, LineError};
 use crate::run::lines::members::Members;
@@ -65,8 +66,15 @@ impl Format {
     ) -> Result<Self, Failure> {
         let unreadable = |error| Failure::refused(format!("cannot read {}: {error}", input.name()));
         let mut lines = input.lines().map_err(unreadable)?;
-        let first = lines.next_line().map_err(unreadable)?.map_or(&b""[..], |(_, _, bytes)| bytes);
-        Self::of(flag, endpoint, first, provider, addresses).map_err(Failure::refused)
+        let mut first = Vec::new();
+        while let Some((_, _, bytes)) = lines.next_line().map_err(unreadable)? {
+            // A row of which no request could be made has no form.
+            if !line::text(bytes).and_then(line::members).is_ok_and(|members| members.raw(INVALID_ROW).is_some()) {
+                bytes.clone_into(&mut first);
+                break;
+            }
+        }
+        Self::of(flag, endpoint, &first, provider, addresses).map_err(Failure::refused)
     }
 
     /// Decides how a single request is read that stands alone, by its keys: one with a url and a body goes where it says, any
@@ -94,9 +102,11 @@ impl Format {
         addresses: &Addresses,
     ) -> Result<Self, String> {
         let (form, why) = match flag {
-            FormatFlag::Auto => guess(first, endpoint.is_some())?,
+            // The form of a table or a list, named or known by the file's name, is that of the requests made of it.
+            FormatFlag::Csv | FormatFlag::Text if endpoint.is_some() => (Form::Bare, Why::Told),
+            FormatFlag::Auto | FormatFlag::Csv | FormatFlag::Text => guess(first, endpoint.is_some())?,
             FormatFlag::Batch => (Form::Batch, Why::Told),
-            FormatFlag::Bare | FormatFlag::Csv | FormatFlag::Text => (Form::Bare, Why::Told),
+            FormatFlag::Bare => (Form::Bare, Why::Told),
             FormatFlag::Anthropic => (Form::Anthropic, Why::Told),
         };
         let endpoint = match (form, endpoint) {
@@ -128,6 +138,9 @@ impl Format {
         let read = || {
             let text = line::text(bytes)?;
             let members = line::members(text)?;
+            if let Some(message) = members.text(INVALID_ROW) {
+                return Err(Fault::new("invalid_row", None, message));
+            }
             self.refuse_other_forms(&members)?;
             match self.form {
                 Form::Batch => line::batch(self.id(&members)?, text, &members, &self.addresses, self.objects),

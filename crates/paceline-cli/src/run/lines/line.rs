@@ -220,7 +220,7 @@ fn body<'a>(method: &Method, json: &'a str, headers: &HeaderMap, objects: bool) 
         _ if json.starts_with('{') => Ok(Cow::Borrowed(json)),
         _ if objects => wrong("missing or no object: expected the request body as for the live endpoint".to_owned()),
         _ if json.is_empty() => {
-            wrong(format!("missing: expected any JSON, or null for a {method} request without one"))
+            wrong(format!("missing: a {method} request needs JSON, or null for none; for a GET set method to GET"))
         }
         _ if absent => Ok(Cow::Borrowed("")),
         _ if headers.get(CONTENT_TYPE).is_some_and(|kind| !is_json(kind)) => {

@@ -185,7 +185,7 @@ impl Source {
         let copied = converter.copy(&mut self.reader, &mut writer).map_err(|error| match error {
             convert::Error::Read(error) => self.failed(error),
             convert::Error::Write(error) => cannot_write(path)(error),
-            convert::Error::Row(message) => InputError::Row { path: self.path.clone(), message },
+            convert::Error::Table(message) => InputError::Table { path: self.path.clone(), message },
         })?;
         writer.flush().map_err(cannot_write(path))?;
         Ok(copied)

@@ -7,25 +7,26 @@ use serde_json::{Map, Value};
 
 use crate::run::lines::convert::{Error, Place};
 
-/// Hands on every record of a table below its header, with its place.
+/// Hands on every record of a table below its header, with its place; of one that does not fit the header, what is wrong with it.
 ///
 /// # Errors
-/// What reading says, what is wrong with the table, and the errors of `put`.
+/// What reading says, what is wrong with the header, a quote behind which rows cannot be told apart, and the errors of `put`.
 pub(super) fn each_record(
     from: impl Read,
-    mut put: impl FnMut(Place, Map<String, Value>) -> Result<(), Error>,
+    mut put: impl FnMut(Place, Result<Map<String, Value>, String>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut reader = csv::Reader::from_reader(Quotes::of(from));
-    let header = reader.headers().map_err(|error| in_csv(error, 1))?;
+    let in_header = |error| in_record(error).map_or_else(|error| error, |what| Error::Table(format!("line 1: {what}")));
+    let header = reader.headers().map_err(in_header)?;
     let names: Vec<String> = header.iter().map(|name| name.trim().to_owned()).collect();
     let mut known = BTreeSet::new();
     if let Some(twice) = names.iter().find(|name| !known.insert(name.as_str())) {
-        return Err(Error::Row(format!("its header names the column {twice:?} twice")));
+        return Err(Error::Table(format!("its header names the column {twice:?} twice")));
     }
     if let [name] = &names[..]
         && let Some(separator) = name.chars().find(|letter| matches!(letter, ';' | '\t'))
     {
-        return Err(Error::Row(format!(
+        return Err(Error::Table(format!(
             "its header is one column, {name:?}, whose names seem to be separated by {separator:?}: expected commas"
         )));
     }
@@ -35,11 +36,12 @@ pub(super) fn each_record(
     for row in 1.. {
         let read = reader.read_record(&mut record);
         let line = reader.get_mut().starts.pop_front().unwrap_or_default();
-        if !read.map_err(|error| in_csv(error, line))? {
-            break;
-        }
-        let values = record.iter().map(Value::from);
-        put(Place { row: Some(row), line }, names.iter().cloned().zip(values).collect())?;
+        let record = match read {
+            Ok(false) => break,
+            Ok(true) => Ok(names.iter().cloned().zip(record.iter().map(Value::from)).collect()),
+            Err(error) => Err(in_record(error)?),
+        };
+        put(Place { row: Some(row), line }, record)?;
     }
     Ok(())
 }
@@ -121,18 +123,21 @@ impl<R: Read> Read for Quotes<R> {
     }
 }
 
-/// `line`: that in which the record begins.
-fn in_csv(error: csv::Error, line: u64) -> Error {
+/// What is wrong with one record.
+///
+/// # Errors
+/// What is wrong with all that follows.
+fn in_record(error: csv::Error) -> Result<String, Error> {
     let message = error.to_string();
     match error.into_kind() {
-        csv::ErrorKind::Io(error) => match error.downcast::<WrongQuote>() {
-            Ok(wrong) => Error::Row(wrong.to_string()),
+        csv::ErrorKind::Io(error) => Err(match error.downcast::<WrongQuote>() {
+            Ok(wrong) => Error::Table(wrong.to_string()),
             Err(error) => Error::Read(error),
-        },
+        }),
         csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
-            Error::Row(format!("line {line}: expected {expected_len} columns, as the header has, and found {len}"))
+            Ok(format!("expected {expected_len} columns, as the header has, and found {len}"))
         }
-        csv::ErrorKind::Utf8 { .. } => Error::Row(format!("line {line}: no UTF-8")),
-        _ => Error::Row(message),
+        csv::ErrorKind::Utf8 { .. } => Ok("not UTF-8".to_owned()),
+        _ => Ok(message),
     }
 }

@@ -69,10 +69,10 @@ impl Wrong {
 pub(crate) fn conflicts(conflicts: &Conflicts, input: &str, repair: bool) -> String {
     let mut list = if repair {
         let lines = text::counted(conflicts.count, "line");
-        format!("{lines} of {input} changed that are not of failed items, so nothing was sent:")
+        format!("{lines} of {input} changed that are not of failed items, so no request was sent:")
     } else {
         let items = text::counted(conflicts.count, "item");
-        format!("{items} of this job ended and cannot be found in {input} as before, so nothing was sent:")
+        format!("{items} of this job ended and cannot be found in {input} as before, so no request was sent:")
     };
     for Conflict { line, before } in &conflicts.first {
         list += &match (line, before) {

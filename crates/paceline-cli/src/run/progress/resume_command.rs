@@ -8,20 +8,22 @@ use paceline_providers::secrets::{SECRET, hidden};
 /// Flags that have done their work: given again they would undo what was done, or allow another change.
 const ONCE: [&str; 3] = ["--overwrite", "--retry-failed", "--accept-changed-input"];
 
-/// The words of a command line, quoted for a shell. The value of a flag whose budget is `exhausted` is to be raised, and what
-/// looks like a secret to be given as a variable: pasted as it is, the command is refused before anything is sent.
-pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>, exhausted: Option<&str>) -> String {
+/// The words of a command line, quoted for a shell. The flag in `raise` needs more than that value, and what looks like a secret
+/// is to be given as a variable: pasted as it is, the command is refused before anything is sent.
+pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>, raise: Option<(&str, &str)>) -> String {
+    let more_than =
+        |flag: &str| raise.and_then(|(raised, least)| (raised == flag).then(|| format!("more than {least}")));
     let mut words = words.into_iter().map(|word| word.to_string_lossy().into_owned());
     let program = words.next().unwrap_or_else(|| "paceline".to_owned());
     let mut line = quoted(&program);
     let (mut secrets, mut before) = (0, String::new());
     for word in words.filter(|word| !ONCE.contains(&word.as_str())) {
         line.push(' ');
-        line += &match word.split_once('=') {
-            _ if exhausted == Some(&before) => quoted(&format!("more than {word}")),
-            Some((flag, value)) if exhausted == Some(flag) => quoted(&format!("{flag}=more than {value}")),
-            _ if is_pipe(&word) => "-".to_owned(),
-            _ => match hidden(&word) {
+        let flag = word.split_once('=').map_or("", |(flag, _)| flag);
+        line += &match more_than(&before).or_else(|| Some(format!("{flag}={}", more_than(flag)?))) {
+            Some(value) => quoted(&value),
+            None if is_pipe(&word) => "-".to_owned(),
+            None => match hidden(&word) {
                 Cow::Borrowed(word) => quoted(word),
                 Cow::Owned(without) => {
                     secrets += 1;
@@ -74,9 +76,10 @@ mod tests {
 
     #[test]
     fn a_budget_that_is_used_up_is_to_be_raised() {
-        let line = |words: &[&str]| command_line(words.iter().map(OsString::from), Some("--budget-tokens"));
-        assert_eq!(line(&["p", "--budget-tokens", "1k", "in"]), "p --budget-tokens 'more than 1k' in");
-        assert_eq!(line(&["p", "--budget-tokens=60"]), "p '--budget-tokens=more than 60'");
+        let raise = Some(("--budget-tokens", "1234"));
+        let line = |words: &[&str]| command_line(words.iter().map(OsString::from), raise);
+        assert_eq!(line(&["p", "--budget-tokens", "1k", "in"]), "p --budget-tokens 'more than 1234' in");
+        assert_eq!(line(&["p", "--budget-tokens=60"]), "p '--budget-tokens=more than 1234'");
         assert_eq!(line(&["p", "--budget-cost", "5"]), "p --budget-cost 5");
     }
 

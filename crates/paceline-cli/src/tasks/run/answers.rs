@@ -5,7 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use paceline_store::{DiskSpace, LineFile};
+use paceline_store::work::{WorkError, WorkStore};
+use paceline_store::{CustomId, DiskSpace, KnownResults, LineFile};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::exit::Failure;
@@ -17,6 +18,8 @@ pub(super) struct Answers {
     file: Arc<Mutex<LineFile>>,
     lines: mpsc::UnboundedSender<Line>,
     broken: OnceLock<String>,
+    /// Those of a run that was cut off before the store knew of them.
+    recalled: KnownResults,
 }
 
 #[derive(Debug)]
@@ -32,10 +35,8 @@ impl Answers {
     /// # Errors
     /// Refuses what is no file, cannot be written, or is written by another process.
     pub(super) fn open(path: &Path, disk_space: DiskSpace) -> Result<Self, Failure> {
-        let refused = |error: &dyn Display| Failure::refused(format!("cannot append to {}: {error}", path.display()));
-        if path.metadata().is_ok_and(|about| !about.is_file()) {
-            return Err(refused(&"it is no file"));
-        }
+        refuse_special(path)?;
+        let refused = |error: &dyn Display| cannot_append(path, error);
         let mut file = LineFile::open(path).map_err(|error| refused(&why(&error)))?;
         if !file.lock().map_err(|error| refused(&why(&error)))? {
             let path = path.display();
@@ -51,7 +52,40 @@ impl Answers {
         let file = Arc::new(Mutex::new(file));
         let written = Arc::clone(&file);
         std::thread::Builder::new().name("answers".to_owned()).spawn(move || write(&written, &disk_space, asked))?;
-        Ok(Self { path: path.to_owned(), file, lines, broken: OnceLock::new() })
+        Ok(Self { path: path.to_owned(), file, lines, broken: OnceLock::new(), recalled: KnownResults::default() })
+    }
+
+    /// Reads the answers that a run of this store appended before it was cut off: the store may not know of them.
+    ///
+    /// # Errors
+    /// An error of the store or of the file system.
+    pub(super) async fn recall(mut self, store: &dyn WorkStore) -> Result<Self, Failure> {
+        let end = lock(&self.file).end();
+        let begun = store.load_state(&self.name()).await.map_err(Failure::refused)?;
+        let begun = begun.and_then(|begun| begun.parse().ok()).unwrap_or(end).min(end);
+        let read = tokio::task::block_in_place(|| lock(&self.file).results_from(begun));
+        self.recalled = read.map_err(Failure::refused)?;
+        store.save_state(&self.name(), &begun.to_string()).await.map_err(Failure::refused)?;
+        Ok(self)
+    }
+
+    /// The store knows all answers: the next run need not read them.
+    ///
+    /// # Errors
+    /// An error of the store.
+    pub(super) async fn settle(&self, store: &dyn WorkStore) -> Result<(), WorkError> {
+        let end = lock(&self.file).end();
+        store.save_state(&self.name(), &end.to_string()).await
+    }
+
+    /// Under this name the store keeps how far it knows the file.
+    fn name(&self) -> String {
+        format!("answers in {}", self.path.canonicalize().as_ref().unwrap_or(&self.path).display())
+    }
+
+    /// Whether the answer of an item stands there, as a run left it that was cut off.
+    pub(super) fn has(&self, item: u64, custom_id: &CustomId) -> bool {
+        self.recalled.contains(item, custom_id)
     }
 
     /// Appends a line, and comes back when it is on the disk.
@@ -82,6 +116,21 @@ impl Answers {
     fn cannot_append(&self, message: &str) -> String {
         format!("cannot append an answer to {}: {message}", self.path.display())
     }
+}
+
+/// Refuses a device, a pipe or a folder, before anything waits for room on its disk.
+///
+/// # Errors
+/// Names it.
+pub(super) fn refuse_special(path: &Path) -> Result<(), Failure> {
+    match path.metadata() {
+        Ok(about) if !about.is_file() => Err(cannot_append(path, &"it is no file")),
+        _ => Ok(()),
+    }
+}
+
+fn cannot_append(path: &Path, error: &dyn Display) -> Failure {
+    Failure::refused(format!("cannot append to {}: {error}", path.display()))
 }
 
 fn lock(file: &Mutex<LineFile>) -> MutexGuard<'_, LineFile> {

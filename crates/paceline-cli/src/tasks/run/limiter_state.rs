@@ -38,7 +38,7 @@ impl PersistentLimiter {
         clock: WorkClock,
     ) -> Result<Self, WorkError> {
         if let Some(account) = &account {
-            limiter_state::restore(&limiter, shared, store.load_limiter_state(account.name()).await?.as_deref());
+            limiter_state::restore(&limiter, shared, store.load_state(account.name()).await?.as_deref());
         }
         Ok(Self { store, limiter, account, clock })
     }
@@ -61,7 +61,7 @@ impl PersistentLimiter {
             return;
         }
         let state = limiter_state::encode(&self.limiter.export());
-        if let Err(error) = self.store.save_limiter_state(account.name(), &state).await {
+        if let Err(error) = self.store.save_state(account.name(), &state).await {
             tracing::warn!(
                 "the calls of this run cannot be counted in the next one, which may exceed its limits: {error}"
             );
@@ -124,7 +124,7 @@ mod tests {
         let store = MemoryStore::new(WorkClock::system());
         for text in ["", "{}", r#"{"version":7,"at_ms":0}"#, r#"{"version":7,"at_ms":0,"account":"new"}"#] {
             let account = Account::new("https://it", &http::HeaderMap::new());
-            store.save_limiter_state(account.name(), text).await.expect("writable");
+            store.save_state(account.name(), text).await.expect("writable");
             assert_eq!(begun(&store).await.left(), 5, "{text}");
         }
     }

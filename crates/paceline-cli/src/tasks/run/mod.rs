@@ -35,7 +35,7 @@ use self::permits::Permits;
 use self::program::{Failed, Program};
 use self::progress::Progress;
 use self::requests::Requests;
-pub(crate) use self::settings::Args;
+pub(crate) use self::settings::{Args, defaults};
 use self::shutdown::{Shutdown, SignalCount};
 use self::summary::Ran;
 use crate::account::{Account, SharedLimits};
@@ -62,12 +62,16 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let address = upstream.base_url.clone().unwrap_or_default();
     args.store.refuse_as_output("-o", args.output.as_deref())?;
     args.store.refuse_as_output("--summary", args.summary.as_deref())?;
+    args.output.as_deref().map_or(Ok(()), answers::refuse_special)?;
     let disk = Disk::of(args.store.file().into_iter().chain(args.output.as_deref()), args.longest_outage());
     args.store.refuse_missing()?;
     disk.wait_to_begin().await?;
     let store = args.store.open_to_work(&clock, Some(disk.space())).await?;
     let work = if args.http {
-        let answers = args.output.as_deref().map(|path| Answers::open(path, disk.space().clone())).transpose()?;
+        let answers = match args.output.as_deref() {
+            Some(path) => Some(Answers::open(path, disk.space().clone())?.recall(&*store).await?),
+            None => None,
+        };
         let (endpoint, longest_outage) = (args.endpoint.clone(), args.longest_outage());
         Work::Requests(Arc::new(
             Requests::to(upstream, endpoint, args.timeout, longest_outage, answers, store.clone()).await?,
@@ -199,10 +203,11 @@ impl Runs<'_> {
         self.limiter_state.save().await;
         drop((drawing, kept));
         let summary = ended.map_err(|error| broken(error, progress.has_begun()))?;
-        if let Work::Requests(requests) = &self.work
-            && let Some(message) = requests.broken()
-        {
-            return Err(Failure::interrupted(message).resumable());
+        if let Work::Requests(requests) = &self.work {
+            if let Some(message) = requests.broken() {
+                return Err(Failure::interrupted(message).resumable());
+            }
+            requests.settle().await.map_err(|error| broken(error, true))?;
         }
         let same = fail_fast.put_back(&*self.store).await.map_err(|error| broken(error, true))?;
         let elapsed = self.clock.now().saturating_since(began);

@@ -9,7 +9,7 @@ use paceline::{Clock, Permit};
 use paceline_config::{CallNames, Upstream};
 use paceline_core::{Class, Cost, UnknownOutcome};
 use paceline_http::{Call, Exchange, NoAnswer, Sender};
-use paceline_store::work::{DEFAULT_GROUP, Failure, StartDecision, Task, WorkStore};
+use paceline_store::work::{DEFAULT_GROUP, Failure, StartDecision, Task, WorkError, WorkStore};
 use paceline_store::{End, ResultBody};
 
 use super::Trying;
@@ -124,6 +124,10 @@ impl Requests {
             Ok(ready) => ready,
             Err(failure) => return StartDecision::Never(failure),
         };
+        if self.is_answered(&task, &ready) {
+            tracing::info!("{} has its answer: a run that was cut off had kept it", text::printable(task.key()));
+            return StartDecision::Now(Box::pin(std::future::ready(Ok(()))));
+        }
         let unknown = self.sender.unknown_outcome(&ready.call);
         if task.item().may_be_done && unknown != UnknownOutcome::Resend {
             let code = Some("killed".to_owned());
@@ -141,6 +145,22 @@ impl Requests {
         };
         let (requests, shutdown) = (Arc::clone(self), shutdown.clone());
         StartDecision::Now(Box::pin(async move { requests.send(&task, ready, permit, &shutdown).await }))
+    }
+
+    /// Whether a call that was cut off had been answered, and the answer kept.
+    fn is_answered(&self, task: &Task, ready: &Ready) -> bool {
+        let item = task.item();
+        let was_cut_off = item.may_be_done || item.crashes > 0 || item.abandoned > 0;
+        let has = |answers: &Answers| answers.has(item.id, &ready.echo.custom_id);
+        was_cut_off && self.answers.as_ref().is_some_and(has)
+    }
+
+    /// A run has ended, and the store knows all of its answers.
+    pub(super) async fn settle(&self) -> Result<(), WorkError> {
+        match &self.answers {
+            Some(answers) => answers.settle(&*self.store).await,
+            None => Ok(()),
+        }
     }
 
     /// The first answer that could not be kept.
@@ -172,8 +192,8 @@ impl Requests {
             within: None,
         };
         let cost = self.sender.charge(&scope, &call);
-        if self.limits_answers && self.upstream.dialect.longest_answer(&call.url, &call.body).is_none() {
-            upstream::warn_of_unbounded();
+        if self.limits_answers {
+            upstream::warn_of_unbounded(|| self.upstream.dialect.longest_answer(&call.url, &call.body).is_none());
         }
         Ok(Ready { call, echo, scope, with_group, cost })
     }

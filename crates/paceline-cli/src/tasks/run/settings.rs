@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use paceline_config::{Overrides, Upstream};
+use paceline_config::{EffectiveValue, Overrides, Source, Upstream, pace_names, scope_names, upstream_names};
 use paceline_core::{Backoff, Concurrency, Dimension, Growth, Jitter};
 use paceline_store::work::{Idle, OverBound, SchedulerConfig};
 
 use super::program::KILL_AFTER;
 use super::shutdown::GRACE;
-use crate::args::{AccessArgs, Everywhere, Expect, UPSTREAM, as_flags, duration, some_time};
+use crate::args::{AccessArgs, Everywhere, Expect, Offered, UPSTREAM, as_flags, duration, some_time};
 use crate::exit::Failure;
 use crate::tasks::judge::{ANSWER_WITHIN, JudgeArgs};
 use crate::tasks::store::StoreArgs;
@@ -100,16 +100,16 @@ pub(crate) struct Args {
     limit: Vec<String>,
     /// What is slowed down together: model, endpoint (one path), host (payloads may name any, which get no key), group (of the
     /// item), table or all [default: what the provider limits together, for a generic API the group]
-    #[arg(help_heading = PACE, long, value_name = "WHAT")]
+    #[arg(help_heading = PACE, long, value_name = "WHAT", value_parser = Offered(scope_names), hide_possible_values = true)]
     scope: Option<String>,
     /// Tries that may begin at once after idling [default: the limit per second, rounded up]
     #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
     burst: Option<String>,
     /// Who decides how fast tries begin: auto, fixed, aimd, ... [default: aimd for a command, auto with --http]
-    #[arg(help_heading = PACE, long, value_name = "PACE")]
+    #[arg(help_heading = PACE, long, value_name = "PACE", value_parser = Offered(pace_names), hide_possible_values = true)]
     pace: Option<String>,
     /// Upstream whose address, dialect, limits and key are used; for a command its limits
-    #[arg(help_heading = PACE, long, value_name = "NAME")]
+    #[arg(help_heading = PACE, long, value_name = "NAME", value_parser = Offered(upstream_names), hide_possible_values = true)]
     upstream: Option<String>,
     #[command(flatten)]
     access: AccessArgs,
@@ -150,6 +150,16 @@ enum OverBoundFlag {
     #[default]
     Fail,
     NextRun,
+}
+
+/// The flags of `tasks run` with a default of their own. Those are not the defaults of an upstream, nor does a file set them.
+pub(crate) fn defaults() -> Vec<EffectiveValue> {
+    let command = <Args as clap::Args>::augment_args(clap::Command::new("run"));
+    let default = |arg: &clap::Arg| {
+        let value = arg.get_default_values().first()?.to_string_lossy().into_owned();
+        Some(EffectiveValue { key: format!("--{}", arg.get_long()?), value, source: Source::Default })
+    };
+    command.get_arguments().filter_map(default).collect()
 }
 
 impl Args {

@@ -23,8 +23,8 @@ use tokio_postgres::Error;
 use super::checks::{check, keepable};
 use super::error::WorkError;
 use super::item::{
-    Added, Amend, Claim, ClaimOutcome, ClaimRequest, EVENTS, Filter, HistoryEntry, NewItem, RecordStatus, StateCounts,
-    WorkItem, WorkerId,
+    Added, Amend, Claim, ClaimOutcome, ClaimRequest, EVENTS, Filter, HistoryEntry, NewItem, PrunedKeys, RecordStatus,
+    StateCounts, WorkItem, WorkerId,
 };
 use super::store::{StoreFuture, WorkStore};
 use crate::query::millis;
@@ -281,7 +281,7 @@ impl WorkStore for PostgresStore {
         }))
     }
 
-    fn save_limiter_state(&self, account: &str, state: &str) -> StoreFuture<'_, ()> {
+    fn save_state(&self, account: &str, state: &str) -> StoreFuture<'_, ()> {
         let shared: Arc<(Box<str>, Box<str>)> = Arc::new((account.into(), state.into()));
         Box::pin(self.connection.transact("write", move |tx, _| {
             let shared = shared.clone();
@@ -293,7 +293,7 @@ impl WorkStore for PostgresStore {
         }))
     }
 
-    fn load_limiter_state(&self, account: &str) -> StoreFuture<'_, Option<String>> {
+    fn load_state(&self, account: &str) -> StoreFuture<'_, Option<String>> {
         let account: Arc<str> = account.into();
         Box::pin(self.connection.transact("read", move |tx, _| {
             let account = account.clone();
@@ -304,7 +304,7 @@ impl WorkStore for PostgresStore {
         }))
     }
 
-    fn prune(&self, filter: Filter, older_than: Duration) -> StoreFuture<'_, u64> {
+    fn prune(&self, filter: Filter, older_than: Duration, keys: PrunedKeys) -> StoreFuture<'_, u64> {
         Box::pin(async move {
             let (filter, mut removed) = (Arc::new(filter), 0);
             loop {
@@ -313,7 +313,7 @@ impl WorkStore for PostgresStore {
                     let filter = filter.clone();
                     Box::pin(async move {
                         let before = now(tx).await?.as_millis().saturating_sub(millis(older_than));
-                        record::prune(tx, &filter, before, PRUNED_AT_ONCE).await
+                        record::prune(tx, &filter, before, keys, PRUNED_AT_ONCE).await
                     })
                 });
                 let gone = gone.await?;

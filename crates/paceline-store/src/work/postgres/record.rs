@@ -11,7 +11,9 @@ use tokio_postgres::Error;
 use super::connection::Tx;
 use super::scopes;
 use crate::query::millis;
-use crate::work::item::{Added, Amend, ClaimOutcome, EVENTS, Filter, NewItem, RecordStatus, Transition, shortened};
+use crate::work::item::{
+    Added, Amend, ClaimOutcome, EVENTS, Filter, NewItem, PrunedKeys, RecordStatus, Transition, shortened,
+};
 
 /// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. `kind` 1 is an item that goes
 /// back as it was found. Without a decision the last failure stays. Where nothing was sent since its bounds began, neither has
@@ -59,7 +61,13 @@ const FORGET_EVENTS: &str = "
 /// Adds items, unless there are such of their keys.
 pub(super) async fn insert(tx: &Tx<'_>, items: &[NewItem], now: Timestamp) -> Result<Vec<Added>, Error> {
     let keys: Vec<&str> = items.iter().map(|item| item.key.as_str()).collect();
-    let rows = tx.query("SELECT key, state FROM item WHERE key = ANY ($1)", &[&keys]).await?;
+    let rows = tx
+        .query(
+            "SELECT key, state FROM item WHERE key = ANY ($1)
+         UNION ALL SELECT key, state FROM pruned WHERE key = ANY ($1)",
+            &[&keys],
+        )
+        .await?;
     let mut known: HashMap<String, State> = HashMap::new();
     for row in rows {
         known.insert(row.get(0), State::from_code(row.get::<_, i16>(1).into()).unwrap_or(State::Waiting));
@@ -282,10 +290,24 @@ const PRUNE: &str = concat!(
 );
 
 /// Removes at most `limit` items that ended before that.
-pub(super) async fn prune(tx: &Tx<'_>, filter: &Filter, before_ms: i64, limit: i64) -> Result<u64, Error> {
+pub(super) async fn prune(
+    tx: &Tx<'_>,
+    filter: &Filter,
+    before_ms: i64,
+    pruned: PrunedKeys,
+    limit: i64,
+) -> Result<u64, Error> {
     let (states, group, keys) = values(filter);
     let rows = tx.query(PRUNE, &[&states, &group, &keys, &before_ms, &limit]).await?;
     let ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+    if pruned == PrunedKeys::Keep {
+        let keep = "INSERT INTO pruned SELECT key, state, ended_ms FROM item WHERE id = ANY ($1)
+             ON CONFLICT (key) DO UPDATE SET state = excluded.state, ended_ms = excluded.ended_ms";
+        tx.execute(keep, &[&ids]).await?;
+    } else if pruned.forget_kept(filter) {
+        let forget = "DELETE FROM pruned WHERE ended_ms <= $1 AND ($2::smallint[] IS NULL OR state = ANY ($2))";
+        tx.execute(forget, &[&before_ms, &states]).await?;
+    }
     for sql in [
         "DELETE FROM event WHERE item = ANY ($1)",
         "DELETE FROM payload WHERE item = ANY ($1)",

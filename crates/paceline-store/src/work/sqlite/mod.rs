@@ -27,8 +27,8 @@ use super::checks::{check, keepable};
 use super::clock::WorkClock;
 use super::error::WorkError;
 use super::item::{
-    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, NewItem, RecordStatus, StateCounts,
-    WorkItem, WorkerId,
+    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, NewItem, PrunedKeys, RecordStatus,
+    StateCounts, WorkItem, WorkerId,
 };
 use super::store::{StoreFuture, WorkStore};
 use crate::disk::has_other_names;
@@ -318,23 +318,24 @@ impl WorkStore for SqliteStore {
         })
     }
 
-    fn save_limiter_state(&self, account: &str, state: &str) -> StoreFuture<'_, ()> {
+    fn save_state(&self, account: &str, state: &str) -> StoreFuture<'_, ()> {
         let (account, state) = (account.to_owned(), state.to_owned());
         self.transact("write", move |conn, _| limiter_state::save(conn, &account, &state))
     }
 
-    fn load_limiter_state(&self, account: &str) -> StoreFuture<'_, Option<String>> {
+    fn load_state(&self, account: &str) -> StoreFuture<'_, Option<String>> {
         let account = account.to_owned();
         self.transact("read", move |conn, _| limiter_state::load(conn, &account))
     }
 
-    fn prune(&self, filter: Filter, older_than: Duration) -> StoreFuture<'_, u64> {
+    fn prune(&self, filter: Filter, older_than: Duration, keys: PrunedKeys) -> StoreFuture<'_, u64> {
         Box::pin(async move {
             let mut removed = 0;
             loop {
                 let filter = filter.clone();
                 let gone = self.transact("write", move |conn, now| {
-                    record::prune(conn, &filter, now.as_millis().saturating_sub(millis(older_than)), PRUNED_AT_ONCE)
+                    let before = now.as_millis().saturating_sub(millis(older_than));
+                    record::prune(conn, &filter, before, keys, PRUNED_AT_ONCE)
                 });
                 let gone = gone.await?;
                 removed += gone as u64;

@@ -9,7 +9,8 @@ use super::lanes::KnownLanes;
 use super::scopes;
 use crate::query::millis;
 use crate::work::item::{
-    Added, Amend, ClaimOutcome, DecisionRecord, EVENTS, Filter, NewItem, RecordStatus, Transition, shortened,
+    Added, Amend, ClaimOutcome, DecisionRecord, EVENTS, Filter, NewItem, PrunedKeys, RecordStatus, Transition,
+    shortened,
 };
 
 /// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. Who records hands the item
@@ -44,7 +45,7 @@ pub(super) fn insert(
     now: Timestamp,
 ) -> rusqlite::Result<Added> {
     let known: Option<i64> = conn
-        .prepare_cached("SELECT state FROM item WHERE key = ?1")?
+        .prepare_cached("SELECT state FROM item WHERE key = ?1 UNION ALL SELECT state FROM pruned WHERE key = ?1")?
         .query_row([&new.key], |row| row.get(0))
         .optional()?;
     if let Some(state) = known {
@@ -183,7 +184,13 @@ pub(super) fn amend(conn: &Connection, filter: &Filter, amend: Amend, now: Times
 }
 
 /// Removes at most `limit` items that ended before that.
-pub(super) fn prune(conn: &Connection, filter: &Filter, before_ms: i64, limit: usize) -> rusqlite::Result<usize> {
+pub(super) fn prune(
+    conn: &Connection,
+    filter: &Filter,
+    before_ms: i64,
+    keys: PrunedKeys,
+    limit: usize,
+) -> rusqlite::Result<usize> {
     let (condition, mut values) = condition(filter);
     let sql = format!(
         "SELECT item.id FROM item WHERE item.state IN (2, 3, 4, 5) AND item.ended_ms <= ? AND {condition} LIMIT {limit}"
@@ -192,6 +199,16 @@ pub(super) fn prune(conn: &Connection, filter: &Filter, before_ms: i64, limit: u
     let mut select = conn.prepare(&sql)?;
     let ids: Vec<i64> =
         select.query_map(params_from_iter(values), |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    if keys == PrunedKeys::Keep {
+        let keep = "INSERT OR REPLACE INTO pruned SELECT key, state, ended_ms FROM item WHERE id = ?1";
+        let mut keep = conn.prepare_cached(keep)?;
+        ids.iter().try_for_each(|id| keep.execute([id]).map(drop))?;
+    } else if keys.forget_kept(filter) {
+        let states = if filter.states.is_empty() { &State::ALL[..] } else { &filter.states };
+        let states: Vec<String> = states.iter().map(|state| state.code().to_string()).collect();
+        let sql = format!("DELETE FROM pruned WHERE ended_ms <= ?1 AND state IN ({})", states.join(", "));
+        conn.execute(&sql, [before_ms])?;
+    }
     for sql in
         ["DELETE FROM event WHERE item = ?1", "DELETE FROM payload WHERE item = ?1", "DELETE FROM item WHERE id = ?1"]
     {

@@ -47,11 +47,14 @@ fn fields_are_checked_before_anything_is_sent() {
             r#"{"custom_id":"","url":"/x","body":{}}"#,
             "missing_custom_id: custom_id: missing or empty: every line needs its own custom_id",
         ),
-        (r#"{"custom_id":"a","body":{}}"#, "invalid_url: url: missing: expected a path such as /v1/chat/completions"),
+        (
+            r#"{"custom_id":"a","body":{}}"#,
+            "invalid_url: url: missing: expected a path such as /v1/chat/completions, or --endpoint PATH for lines that are bodies",
+        ),
         (r#"{"custom_id":"a","url":7,"body":{}}"#, "invalid_url: url: expected a text"),
         (
             r#"{"custom_id":"a","url":"/x"}"#,
-            "invalid_body: body: missing: expected any JSON, or null for a POST request without one",
+            "invalid_body: body: missing: a POST request needs JSON, or null for none; for a GET set method to GET",
         ),
         (
             r#"{"custom_id":"a","method":"GET","url":"/x","body":{}}"#,
