@@ -43,6 +43,47 @@ fn requests_that_are_all_refused_alike_stop_the_run_and_wait_again() {
     assert_eq!((code, &summary["failed"]), (1, &json!(60)));
 }
 
+/// The pages of one customer are gone. Nothing of the other has been due yet.
+#[test]
+fn requests_of_one_group_that_are_all_refused_alike_stop_that_group_alone() {
+    let server = Server::new(|arrival| match arrival.path.as_str() {
+        "/gone" => Reply::error(410, "gone"),
+        _ => Reply::ok(),
+    });
+    let store = Store::new();
+    let item = |group: &str, path: &str, n: usize, priority| NewItem {
+        group: group.into(),
+        priority,
+        ..NewItem::new(format!("{group}-{n}"), json!({"url": path, "body": {"item": n}}).to_string())
+    };
+    let gone = (0..40).map(|n| item("acme", "/gone", n, 5));
+    store.put(gone.chain((0..30).map(|n| item("zeta", "/there", n, 0))).collect());
+    let Ran { code, summary, log } = requests(&store, &server, &[]);
+    assert_eq!((code, &summary["succeeded"], &summary["failed"]), (3, &json!(30), &json!(0)), "{log}");
+    assert!(log.contains("the group is stopped and keeps its items: the first 20 items all failed alike"), "{log}");
+    assert!(log.contains("group=\"acme\"") && !log.contains("stopping:"), "{log}");
+}
+
+#[test]
+fn the_stop_of_all_groups_by_a_bad_key_names_whose_answer_it_was() {
+    let server = Server::new(|_| Reply::error(401, "bad_key"));
+    let store = Store::new();
+    let item = |group: &str| NewItem {
+        group: group.into(),
+        ..NewItem::new(format!("{group}-1"), json!({"url": "/v1/x", "body": {}}).to_string())
+    };
+    store.put(vec![item("acme"), item("zeta")]);
+    let flags = ["--upstream", "openai", "--concurrency", "1"];
+    let mut command = store.command();
+    command.args(["--http", "--base-url", &server.url(), "--api-key-env", "KEY"]).args(flags).env("KEY", "k");
+    let Ran { code, log, .. } = ran(&mut command);
+    assert_eq!((code, server.count()), (3, 1), "{log}");
+    let stops: Vec<&str> = log.lines().filter(|line| line.contains("the group is stopped")).collect();
+    assert_eq!(stops.len(), 2, "{log}");
+    let whose = ["acme", "zeta"].map(|group| format!("the answer to item {group}-1 of group {group}, status 401"));
+    assert!(whose.iter().any(|whose| stops.iter().all(|stop| stop.contains(whose))), "{log}");
+}
+
 #[test]
 fn commands_that_only_fail_alike_stop_the_run() {
     let store = numbered(60);

@@ -96,6 +96,18 @@ fn told_limits_are_kept_and_have_an_oracle() {
     assert!((0.5..0.7).contains(&oracle), "{oracle}");
 }
 
+/// An oracle that knows the limit of the account alone would be faster than anything can be.
+#[test]
+fn limits_of_a_tier_have_no_oracle() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(15);
+    let tier = "[[upstream.generic.tier]]\nmatch = \"/\"\nlimits = [\"10 per 1s\"]\n";
+    std::fs::write(job.path("paceline.toml"), format!("[upstream.generic]\n{tier}")).expect("a file");
+    let (code, log) = finish(job.run(&server).args(["--limit", "1000 per 1s"]));
+    assert_eq!((code, &job.summary()["oracle_seconds"]), (0, &json!(null)), "{log}");
+    assert!(!log.contains("with perfect knowledge"), "{log}");
+}
+
 #[test]
 fn a_slow_tier_does_not_keep_the_others_out() {
     let server = Server::new(|_| Reply::ok());
@@ -238,4 +250,23 @@ fn two_causes_are_told_apart() {
     );
     assert!(is_of(held[1], "slow", ": the server rate-limited a call and asked for this pause"), "{held:?}");
     assert!(!log.contains(" or the end") && !log.contains(" or a used-up"), "{log}");
+}
+
+/// The items of a scope that is given up were due again before `--max-wait`, each at a time of its own.
+#[test]
+fn a_run_that_has_given_up_its_last_scope_ends_at_once() {
+    let server = Server::new(|_| Reply::error(500, "broken"));
+    let job = Job::new(60);
+    let mut command = job.run(&server);
+    for (knob, value) in [("BASE", "2900ms"), ("CAP", "2900ms"), ("JITTER", "none")] {
+        command.env(format!("PACELINE_UPSTREAM__GENERIC__RETRY__{knob}"), value);
+    }
+    let (code, log) = finish(command.args(["--max-wait", "3s", "--stop-after-same", "0"]));
+    assert_eq!(code, 3, "{log}");
+    let told = |what: &str| {
+        let line = log.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("no {what:?}: {log}"));
+        line.split(' ').next().expect("a time").parse::<jiff::Timestamp>().expect("a time").as_millisecond()
+    };
+    let idle = told("stopping: the server fails") - told("nothing has succeeded for --max-wait");
+    assert!(idle < 1_500, "{idle} ms: {log}");
 }

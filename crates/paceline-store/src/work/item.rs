@@ -174,7 +174,7 @@ impl Failure {
         self
     }
 
-    /// Of a try that only tested whether a failing server is back, if `sits_out` says how long its item sits out otherwise.
+    /// Of a try that tested whether a failing server is back, if `sits_out` says how long its item sits out otherwise.
     #[must_use]
     pub const fn of_probe(mut self, sits_out: Option<Duration>) -> Self {
         self.probe = sits_out;

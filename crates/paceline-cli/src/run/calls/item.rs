@@ -228,7 +228,7 @@ impl Context {
             arrival: Some(item.ordinal),
             attempts: tally.attempts.saturating_sub(item.forgiven.attempts),
             deferrals: tally.deferrals.saturating_sub(item.forgiven.deferrals),
-            probes: tally.probes,
+            unsent: tally.unsent,
             deadline: tally.deadline.map(|at| self.instant(at)),
             ..Request::new(self.limiter.scope(&item.scope), cost)
         };

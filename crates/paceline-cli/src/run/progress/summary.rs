@@ -38,6 +38,8 @@ pub(crate) struct Summary<'a> {
     pub(crate) elapsed: Duration,
     /// The limits that are known, if any.
     pub(crate) limits: &'a Limits,
+    /// Limits by tier hold beside them.
+    pub(crate) has_tiers: bool,
     pub(crate) concurrency: u32,
     /// What has been used of the job's budget.
     pub(crate) budget: Used,
@@ -234,11 +236,11 @@ impl Summary<'_> {
     }
 
     /// How long the items that ended in this run would have taken an oracle that knows the limits; none when no limit was
-    /// known or nothing succeeded.
+    /// known, a tier has limits of its own, or nothing succeeded.
     fn oracle(&self) -> Option<Duration> {
         let (mean_latency, median_latency) = self.figures.latency()?;
         let calls = self.figures.ended_now;
-        if self.limits.quotas.is_empty() {
+        if self.limits.quotas.is_empty() || self.has_tiers {
             return None;
         }
         let tokens = |total: u64| total * calls / self.figures.ended().max(1);

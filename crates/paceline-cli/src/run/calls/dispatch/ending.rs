@@ -71,10 +71,14 @@ impl Dispatcher {
                     "no call succeeded for the time of --max-wait: this run makes no more calls there"
                 );
                 (self.given_up, any) = (true, true);
-                self.parts.recorder.holds.give_up(&scope.name);
                 let until = now + self.parts.max_wait.max(TICK) * 2;
+                self.parts.recorder.holds.give_up(&scope.name, self.parts.context.timestamp(until));
                 limiter.hold_for(Some(&limiter.scope(&scope.name)), until, PauseCause::ServerFails);
             }
+        }
+        if any {
+            // What the journal has of them is due later than was known.
+            self.look_at_journal();
         }
         any
     }
@@ -86,7 +90,7 @@ impl Dispatcher {
     }
 
     /// The earliest moment at which a call can start; none while calls are in flight or when it is not known.
-    fn next_start(&self) -> Option<Instant> {
+    pub(super) fn next_start(&self) -> Option<Instant> {
         if self.parts.context.in_flight.load(Ordering::Relaxed) > 0 || self.claiming.is_some() {
             return None;
         }
