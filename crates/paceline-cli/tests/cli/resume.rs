@@ -266,8 +266,11 @@ fn results_that_are_cut_short_under_way_end_no_run_as_a_success() {
     let (results, copy) = (job.path("out.jsonl"), job.path("out.jsonl.1"));
     let (cut, saved) = (results.clone(), copy.clone());
     let server = Server::new(move |arrival| {
-        // The last one: nothing is written behind it but its own line.
+        // The last one: once the others are written, nothing is written behind it but its own line.
         if arrival.item == "item-5" && arrival.before == 0 {
+            while std::fs::read_to_string(&cut).is_ok_and(|lines| lines.lines().count() < 5) {
+                std::thread::yield_now();
+            }
             std::fs::copy(&cut, &saved).expect("a copy");
             std::fs::write(&cut, "").expect("writable");
         }
