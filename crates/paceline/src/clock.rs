@@ -12,11 +12,19 @@ use paceline_core::{Instant, Timestamp};
 /// What the clock shows when it is made: more than a year, so that calls of an earlier process have an instant too.
 const ORIGIN: Instant = Instant::from_nanos(400 * 86_400 * 1_000_000_000);
 
+/// The counter of the processor is believed for so long, then it is set by Tokio's clock again: it may be wrong by some
+/// millionths.
+const BELIEVED: u64 = 100_000_000;
+
 /// A monotonic clock that counts suspended time.
 ///
-/// It is Tokio's clock, so that a deadline and the timer that waits for it agree (also when a test pauses them), plus
-/// the time that the machine was suspended. On Linux Tokio's clock leaves that out; [`Clock::notice_suspension`] adds it.
-/// Elsewhere nothing is added: a wait that a suspension interrupts ends late there, never early.
+/// It is Tokio's clock, so that a deadline and the timer that waits for it agree, plus the time that the machine was suspended.
+/// On Linux Tokio's clock leaves that out; [`Clock::notice_suspension`] adds it. Elsewhere nothing is added: a wait that a
+/// suspension interrupts ends late there, never early.
+///
+/// Between two readings of Tokio's clock, at most 100 ms apart, the counter of the processor goes on with it: it is read in
+/// half the time. Where a test has paused Tokio's clock, that alone is read; a pause that begins after the clock was made is
+/// known by the next wait or [`Clock::notice_suspension`].
 #[derive(Debug)]
 pub struct Clock {
     origin: tokio::time::Instant,
@@ -24,18 +32,64 @@ pub struct Clock {
     /// Nanoseconds suspended since the origin, as far as noticed. Alone in its own atomic: nothing else is published
     /// with it, so relaxed accesses suffice.
     suspended: AtomicU64,
+    counter: quanta::Clock,
+    /// The counter when the clock was made. All of the following are nanoseconds since then.
+    begun: u64,
+    /// What the counter showed when Tokio's clock was read last.
+    set_at: AtomicU64,
+    /// What the clock showed then, less that. Published by `set_at`.
+    ahead: AtomicU64,
 }
 
 impl Clock {
-    /// A clock that starts now.
+    /// A clock that starts now. The first one of a process takes about a millisecond, to compare the counter with the system's
+    /// clock.
     pub fn new() -> Self {
-        Self { origin: tokio_now(), suspended_before: suspended_since_boot(), suspended: AtomicU64::new(0) }
+        let counter = quanta::Clock::new();
+        let clock = Self {
+            origin: tokio_now(),
+            suspended_before: suspended_since_boot(),
+            suspended: AtomicU64::new(0),
+            begun: counter.raw(),
+            counter,
+            set_at: AtomicU64::new(0),
+            ahead: AtomicU64::new(0),
+        };
+        clock.set(0);
+        clock
     }
 
     /// The time on this clock: it began more than a year before the clock was made.
     pub fn now(&self) -> Instant {
+        let counted = self.counted();
+        // Less than what it was set at is a counter that began anew when the machine woke up.
+        if counted.wrapping_sub(self.set_at.load(Ordering::Acquire)) < BELIEVED {
+            return Instant::from_nanos(counted.wrapping_add(self.ahead.load(Ordering::Relaxed)));
+        }
+        self.set(counted)
+    }
+
+    fn counted(&self) -> u64 {
+        self.counter.delta_as_nanos(self.begun, self.counter.raw())
+    }
+
+    /// Sets the counter by Tokio's clock, where that is the real time. Returns the time.
+    #[cold]
+    fn set(&self, counted: u64) -> Instant {
         let awake = tokio_now().saturating_duration_since(self.origin);
-        ORIGIN + awake + Duration::from_nanos(self.suspended.load(Ordering::Relaxed))
+        let now = ORIGIN + awake + Duration::from_nanos(self.suspended.load(Ordering::Relaxed));
+        self.ahead.store(now.as_nanos().wrapping_sub(counted), Ordering::Relaxed);
+        let believed = if self.is_real() { counted } else { counted.wrapping_sub(BELIEVED) };
+        self.set_at.store(believed, Ordering::Release);
+        now
+    }
+
+    fn is_real(&self) -> bool {
+        #[cfg(test)]
+        if crate::sync::model::now().is_some() {
+            return false;
+        }
+        !self.is_virtual()
     }
 
     /// Whether a test has paused or moved Tokio's clock in this thread's runtime. Then only Tokio's timers agree with it.
@@ -51,11 +105,12 @@ impl Clock {
         shown < before || shown > std::time::Instant::now()
     }
 
-    /// Adds what the machine slept since the last call. It reads two more clocks, so it is made at each tick of a timer and
+    /// Adds what the machine slept since the last call. It reads more clocks, so it is made at each tick of a timer and
     /// where a caller asks when or sets a deadline, not at each reading. The clock never goes backwards by it.
     pub fn notice_suspension(&self) {
         let suspended = suspended_since_boot().saturating_sub(self.suspended_before);
         self.suspended.fetch_max(u64::try_from(suspended.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.set(self.counted());
     }
 }
 
@@ -130,6 +185,45 @@ mod tests {
         clock.suspended.store(28_800_000_000_000, Ordering::Relaxed);
         clock.notice_suspension();
         assert_eq!(clock.now() - start, Duration::from_secs(28_800));
+    }
+
+    #[tokio::test]
+    async fn a_pause_that_begins_later_is_known_once_it_is_asked_for() {
+        let clock = Clock::new();
+        let start = clock.now();
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(3_600)).await;
+        clock.notice_suspension();
+        let paused = clock.now();
+        assert!(paused - start >= Duration::from_secs(3_600));
+        assert_eq!(clock.now(), paused, "it stands still from now on");
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(clock.now() - paused, Duration::from_secs(1));
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "compares the clock with the system's")]
+    fn it_shows_what_the_clock_of_the_system_shows() {
+        let (clock, system) = (Clock::new(), std::time::Instant::now());
+        let (earliest, start, latest) = (system.elapsed(), clock.now(), system.elapsed());
+        // The counter is set twice meanwhile, and may be wrong by a thousandth in between.
+        let wrong = Duration::from_nanos(BELIEVED / 1_000);
+        while system.elapsed() < Duration::from_millis(250) {
+            let (before, now, after) = (system.elapsed(), clock.now(), system.elapsed());
+            assert!(now - start + wrong >= before.saturating_sub(latest), "{:?} after {before:?}", now - start);
+            assert!(now - start <= after - earliest + wrong, "{:?} after {after:?}", now - start);
+        }
+    }
+
+    #[test]
+    fn a_counter_that_begins_anew_is_set_by_the_clock_of_the_system() {
+        let mut clock = Clock::new();
+        let start = clock.now();
+        // As if the machine had slept, and its counter had begun with it.
+        clock.begun = u64::MAX;
+        clock.set_at.store(5_000_000_000, Ordering::Release);
+        let now = clock.now();
+        assert!(now >= start && now - start < Duration::from_secs(60), "{start} and then {now}");
     }
 
     #[test]

@@ -79,6 +79,8 @@ impl State {
     /// The system starts no thread, and one is needed.
     pub(super) fn begin_timer(&mut self, driver: &Arc<Driver>, notifications: &mut Notifications) -> io::Result<()> {
         if self.timers.task == Timer::Off && driver.clock.is_virtual() {
+            // Perhaps since a moment ago.
+            driver.clock.notice_suspension();
             self.timers.task = Timer::Awake;
             notifications.start_task = true;
         }
