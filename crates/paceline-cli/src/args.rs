@@ -20,13 +20,13 @@ pub(crate) struct Everywhere {
     /// Configuration file [default: ./paceline.toml, else paceline/paceline.toml in your configuration folder]
     #[arg(long, global = true, value_name = "FILE", display_order = 900)]
     pub(crate) config: Option<PathBuf>,
-    /// Say nothing but errors
+    /// Print only errors
     #[arg(long, short, global = true, display_order = 901)]
     pub(crate) quiet: bool,
     /// Log each failed call (-v); also what each call waits for, and how each answer is read (-vv)
     #[arg(long, short, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet", display_order = 902)]
     pub(crate) verbose: u8,
-    /// Form of what is written on standard error: json is one object a line, the summary and errors too
+    /// Format of standard error: text, or json with one object a line, the summary and errors included
     #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", display_order = 903)]
     pub(crate) log_format: LogFormat,
 }
@@ -56,7 +56,7 @@ pub(crate) struct AccessArgs {
     /// Header that every call carries; may be repeated. A key is better kept in a variable or a file
     #[arg(help_heading = UPSTREAM, long, value_name = "'NAME: VALUE'")]
     pub(crate) header: Vec<String>,
-    /// Certificates of authorities, in PEM, to trust beside the system's
+    /// Certificates of authorities to trust beside the system's, in PEM
     #[arg(help_heading = UPSTREAM, long, value_name = "FILE")]
     pub(crate) ca_file: Option<PathBuf>,
     /// Certificate to show to the server, in PEM
@@ -65,11 +65,11 @@ pub(crate) struct AccessArgs {
     /// Key of that certificate, in PEM
     #[arg(help_heading = UPSTREAM, long, value_name = "FILE")]
     pub(crate) client_key: Option<PathBuf>,
-    /// Header by which the API knows that two calls are one request, or none [default: the provider's, where it has one]
+    /// Header for a key by which the API recognizes a repeated request, or none [default: the provider's, where it has one]
     #[arg(help_heading = UPSTREAM, long, value_name = "NAME")]
     pub(crate) idempotency_header: Option<String>,
-    /// What follows where nothing tells whether a POST was done: resend, fail, or hold (it fails, until a person sends it again)
-    /// [default: resend for prompts of language models, else hold]
+    /// What to do when it is unknown whether the server executed a POST: resend it, fail its item, or hold it (the item fails and
+    /// can be retried by hand) [default: resend for prompts of language models, else hold]
     #[arg(help_heading = UPSTREAM, long, value_name = "WORD", value_parser = Offered(outcome_names), hide_possible_values = true)]
     pub(crate) unknown_outcome: Option<String>,
     /// Proxy to go through, or none [default: the environment's HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY]
@@ -126,8 +126,8 @@ pub(crate) struct UpstreamArgs {
     pub(crate) upstream: Option<String>,
     #[command(flatten)]
     pub(crate) access: AccessArgs,
-    /// A limit of the provider: 500rpm, '10 rps', '200k tpm', '90 per 10s', '50 concurrent'; may be repeated. What it
-    /// allows in a time holds for the host and key, over all your jobs on this machine: those at once take turns
+    /// A limit of the provider: 500rpm, '10 rps', '200k tpm', '90 per 10s', '50 concurrent'; may be repeated. It
+    /// holds for host and key over all your jobs on this machine; jobs that run at once take turns
     #[arg(help_heading = PACE, long, value_name = "LIMIT", allow_hyphen_values = true)]
     pub(crate) limit: Vec<String>,
     /// Requests a minute: as --limit Nrpm
@@ -136,23 +136,23 @@ pub(crate) struct UpstreamArgs {
     /// Tokens a minute: as --limit Ntpm
     #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) tpm: Option<String>,
-    /// What is slowed down together: model, endpoint (one path), host (lines may name any, which get no key), group
-    /// (metadata.label of the line), table or all [default: what the provider limits together, for a generic API all]
+    /// Calls that share a pace: those of a model, an endpoint (one path), a host (lines may name any host; others get no key), a
+    /// group (metadata.label of the line), a table, or all [default: what the provider limits together, for a generic API all]
     #[arg(help_heading = PACE, long, value_name = "WHAT", value_parser = Offered(scope_names), hide_possible_values = true)]
     pub(crate) scope: Option<String>,
-    /// Requests that may leave at once after idling [default: the limit per second, rounded up]
+    /// Requests that may start at once after a pause [default: the limit per second, rounded up]
     #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) burst: Option<String>,
     /// Most calls in flight at once [default: 512 under the pace auto, else 50]
     #[arg(help_heading = PACE, long, visible_alias = "workers", value_name = "N", allow_hyphen_values = true)]
     pub(crate) concurrency: Option<String>,
-    /// Re-sends of an item after a server error; calls are 1 + N [default: 7]
+    /// Retries of an item after server errors, so at most 1 + N calls [default: 7]
     #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) max_retries: Option<String>,
-    /// Deferrals of an item after rate-limit answers before it fails [default: no bound]
+    /// How often rate-limit answers may put off an item before it fails [default: no bound]
     #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) max_deferrals: Option<String>,
-    /// Who decides how fast calls leave: auto, fixed, aimd, responsive, linear, exponential, none or a preset [default: auto]
+    /// How the pace of calls is chosen: auto, fixed, aimd, responsive, linear, exponential, none or a preset [default: auto]
     #[arg(help_heading = PACE, long, value_name = "PACE", value_parser = Offered(pace_names), hide_possible_values = true)]
     pub(crate) pace: Option<String>,
     /// How long an item may take from its first call [default: 24h]

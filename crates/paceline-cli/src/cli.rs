@@ -28,28 +28,28 @@ Exit codes:
   0  SUCCESS   everything succeeded
   1  PARTIAL   finished, some items failed or were skipped (FAILED: all of them)
   2            usage, configuration or input is wrong; nothing was sent
-  3  DEFERRED  stopped early, or items were put off: the same command goes on";
+  3  DEFERRED  not finished: run the same command again to continue";
 
 /// One file of the source each.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Send every request of a JSONL file and write the answers to another
     Run(Box<RunArgs>),
-    /// Work on items that may have to wait for minutes or days: add them, run them, see how they stand
+    /// Work on items that may have to wait for minutes or days: add, run and inspect them
     Tasks(Box<tasks::Args>),
-    /// Show how long the retries of an item, and of a run, may take at worst; sends nothing
+    /// Show the longest time that the retries of an item, and of a run, may take; sends nothing
     Plan(plan::Args),
     /// Show the limits in force and where each value came from; sends nothing
     Check(Box<CheckArgs>),
-    /// Show how a running or finished job stands, from its journal
+    /// Show the progress of a running or finished job, from its journal
     Stats(StatsArgs),
-    /// Say what an API's answer means, step by step: class, action, wait and limits; sends nothing
+    /// Explain how an API's answer is read, step by step: class, action, wait and limits; sends nothing
     Explain(explain::Args),
-    /// Serve a rate-limited API on this machine, for trying things out
+    /// Serve a rate-limited API on this machine, to try things out
     Mock(mock::Args),
     /// Try policies against model providers, in virtual time
     Sim(sim::Args),
-    /// Print the completions of a shell, to be put where it looks for them
+    /// Print the completion script of a shell
     Completions(CompletionsArgs),
 }
 

@@ -49,7 +49,7 @@ pub(crate) fn restore<'a>(limiter: &Limiter, shared: &SharedLimits, texts: impl 
         limiter.restore(&state).map_err(|error| error.to_string())
     });
     if let Err(error) = restored {
-        tracing::warn!("limits begin anew, as if nothing had been sent before: {error}");
+        tracing::warn!("limits start from zero, as if nothing had been sent before: {error}");
     }
 }
 

@@ -14,13 +14,13 @@ use crate::{output, text};
 #[derive(Debug, clap::Args)]
 #[command(after_help = DIFFERS)]
 pub(crate) struct Args {
-    /// Re-sends of an item after a failure; tries are 1 + N
+    /// Retries of an item after failures, so at most 1 + N tries
     #[arg(long, value_name = "N", default_value_t = 3)]
     max_retries: u32,
     /// The wait before the first retry
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
     first_delay: Duration,
-    /// By what factor each wait is longer than the one before
+    /// Factor by which each wait is longer than the one before
     #[arg(long, value_name = "FACTOR", default_value_t = 2.0)]
     multiplier: f64,
     /// The longest wait
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Items, each of which fails every time
     #[arg(long, value_name = "N", default_value = "1", value_parser = count::<u64>)]
     items: u64,
-    /// The time that there is for the run, such as the days until certificates expire
+    /// Time available for the run, such as the days until certificates expire
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     window: Option<Duration>,
     /// Print JSON
@@ -136,7 +136,7 @@ impl Plan {
         if args.items > 1 {
             let items = text::counted(args.items, "item");
             text += &format!("          {} for {items}, one after the other\n", text::spans(self.run));
-            text += &format!("          {} when waiting items hold up no others\n", text::spans(self.item));
+            text += &format!("          {} if other items run while one waits\n", text::spans(self.item));
         }
         self.warnings.iter().for_each(|warning| text::wrapped(&mut text, "warning: ", warning));
         text
@@ -147,16 +147,18 @@ fn warnings(max_retries: u32, item: Duration, run: Duration, window: Option<Dura
     let mut warnings = Vec::new();
     if max_retries > MANY_RETRIES {
         warnings.push(format!(
-            "{max_retries} retries are more than {MANY_RETRIES}: what still fails then seldom succeeds later, and is known late"
+            "{max_retries} retries are more than {MANY_RETRIES}: an item that still fails by then seldom succeeds, and \
+             you learn of it late"
         ));
     }
     let Some(window) = window else { return warnings };
     let end = text::duration(window);
     if item > window {
-        warnings.push(format!("an item may take {}, the window ends after {end}", text::duration(item)));
+        warnings.push(format!("an item may take {}, but the window ends after {end}", text::duration(item)));
     } else if run > window {
         warnings.push(format!(
-            "one after the other they may take {}, the window ends after {end}; waiting in the store they do not",
+            "one after the other the items may take {}, but the window ends after {end}; in a store, waiting items do \
+             not hold up others",
             text::duration(run)
         ));
     }
@@ -223,8 +225,8 @@ mod tests {
     fn the_window_is_compared_with_the_item_and_with_the_run() {
         let warnings = |line: &str| plan(line).warnings.join("; ");
         assert_eq!(warnings("--items 10 --window 350s"), "");
-        assert!(warnings("--items 10 --window 349s").starts_with("one after the other they may take 5m 50s, "));
-        assert!(warnings("--items 10 --window 34s").starts_with("an item may take 35s, the window ends after 34s"));
+        assert!(warnings("--items 10 --window 349s").starts_with("one after the other the items may take 5m 50s, "));
+        assert!(warnings("--items 10 --window 34s").starts_with("an item may take 35s, but the window ends after 34s"));
         assert!(warnings("--max-retries 6").starts_with("6 retries are more than 5"));
     }
 

@@ -76,8 +76,12 @@ pub(crate) fn counted(number: u64, noun: &str) -> String {
 
 /// What a person has to decide about failed items that may have been done; `again` sends them again.
 pub(crate) fn held(items: u64, again: &str) -> Option<String> {
-    let explanation = "may have been done, and none is sent again by itself; look at the server, then send again with";
-    (items > 0).then(|| format!("held: {} that {explanation} {again}", counted(items, "failed item")))
+    (items > 0).then(|| {
+        let items = counted(items, "failed item");
+        format!(
+            "held: {items}, because the call may have been executed; check the server, then send again with {again}"
+        )
+    })
 }
 
 /// Calls that a run cut off as it ended, or was killed.
@@ -96,9 +100,9 @@ pub(crate) fn call_details(totals: &CallTotals, for_long: u64) -> String {
         retries => format!(" ({} after an error)", count(retries)),
     };
     let details = [
-        (totals.resends, "repeated an earlier call", after_errors.as_str()),
+        (totals.resends, "repeats", after_errors.as_str()),
         (totals.throttled, "rate-limited", ""),
-        (for_long, "refused for long", ""),
+        (for_long, "refused for a long time", ""),
         (totals.abandoned, "cut off", ""),
     ];
     let parts = details.iter().filter(|(calls, ..)| *calls > 0);
@@ -159,7 +163,7 @@ mod tests {
         let totals = CallTotals { calls: 2_000, resends: 1_500, retries: 3, throttled: 1_497, abandoned: 1 };
         assert_eq!(
             call_details(&totals, 2),
-            "1,500 repeated an earlier call (3 after an error), 1,497 rate-limited, 2 refused for long, 1 cut off"
+            "1,500 repeats (3 after an error), 1,497 rate-limited, 2 refused for a long time, 1 cut off"
         );
     }
 

@@ -33,8 +33,9 @@ pub(crate) fn warn_of_unbounded(is_unbounded: impl FnOnce() -> bool) {
     static WARNED: AtomicBool = AtomicBool::new(false);
     if !WARNED.load(Ordering::Relaxed) && is_unbounded() && !WARNED.swap(true, Ordering::Relaxed) {
         tracing::warn!(
-            "requests set no bound on their answers (such as max_tokens), and a limit counts those: it reserves the average of the \
-             answers that have come, nothing before the first, and longer answers exceed it; a bound in each request makes it hold"
+            "a configured limit counts the tokens of answers, but requests set no bound on them: each call reserves the \
+             average of the answers so far, and longer answers may exceed the limit; to keep it exactly, set a bound \
+             such as max_tokens in each request"
         );
     }
 }
@@ -71,7 +72,7 @@ pub(crate) fn configured(overrides: Overrides, everywhere: &Everywhere) -> Resul
     let hidden = [&overrides.base_url, &overrides.proxy].into_iter().flatten().chain(&overrides.headers);
     if let Some(value) = hidden.into_iter().find(|value| value.contains(SECRET)) {
         return Err(Failure::refused(format!(
-            "{value:?}: {SECRET} stands for a secret that is not printed; put the secret in its place"
+            "{value:?}: {SECRET} stands for a secret that was left out; write the secret there"
         )));
     }
     let config = Config::load(Environment::from_iter(std::env::vars_os()), overrides).map_err(Failure::refused)?;
@@ -86,7 +87,8 @@ pub(crate) fn bound_by_files(upstream: &mut Upstream, each: u64) {
     };
     upstream.pacer.concurrency = upstream.pacer.concurrency.at_most(room);
     tracing::warn!(
-        "at most {room} at once, because this process may open few files: raise `ulimit -n` for more, or set --concurrency {room}"
+        "at most {room} calls at once, because the system lets this process open few files: raise `ulimit -n` for more, \
+         or set --concurrency {room}"
     );
 }
 
@@ -97,7 +99,7 @@ pub(crate) fn bound_by_files(upstream: &mut Upstream, each: u64) {
 /// Refuses a key that is needed and missing, unreadable, or no header value. The key itself is never named.
 pub(crate) fn headers(upstream: &Upstream) -> Result<HeaderMap, Failure> {
     let key = read_key(&upstream.key, upstream.provider)?;
-    let place = key_place(&upstream.key);
+    let place = key_place(&upstream.key).unwrap_or_default();
     let invalid = |invalid| Failure::refused(format!("the key in {place} {invalid}"));
     let headers = upstream.access.headers(key.as_deref()).map_err(invalid)?;
     if headers.values().any(HeaderValue::is_sensitive)
@@ -105,7 +107,7 @@ pub(crate) fn headers(upstream: &Upstream) -> Result<HeaderMap, Failure> {
         && address.starts_with("http://")
         && !is_loopback(address)
     {
-        tracing::warn!("the key goes to {address} unencrypted, and each machine on the way can read it: use https://");
+        tracing::warn!("the key is sent to {address} unencrypted, where others can read it: use https://");
     }
     Ok(headers)
 }
@@ -141,7 +143,7 @@ pub(crate) fn destination(upstream: &Upstream) -> String {
     };
     match (&upstream.access.proxy, proxy_of_environment(upstream)) {
         (Proxy::At(proxy), _) => format!("{address} through the proxy {}", hidden(proxy)),
-        (_, Some((name, _))) => format!("{address} (is the proxy in {name} to be used?)"),
+        (_, Some((name, _))) => format!("{address} (the variable {name} sets a proxy)"),
         _ => address.to_owned(),
     }
 }
@@ -165,12 +167,12 @@ pub(crate) fn destination_of(scope: &str, dialect: &Dialect, destination: &str) 
     if dialect.scope() == Scope::Host { format!("{destination}, last at {scope}") } else { destination.to_owned() }
 }
 
-/// Describes where the key is.
-pub(crate) fn key_place(key: &KeySource) -> String {
+/// Describes where the key is; none where none is configured.
+pub(crate) fn key_place(key: &KeySource) -> Option<String> {
     match key {
-        KeySource::None => "--api-key-env or --api-key-file, which name none".to_owned(),
-        KeySource::Variable { name, .. } => name.clone(),
-        KeySource::File(path) => path.display().to_string(),
+        KeySource::None => None,
+        KeySource::Variable { name, .. } => Some(name.clone()),
+        KeySource::File(path) => Some(path.display().to_string()),
     }
 }
 
@@ -189,7 +191,7 @@ fn read_key(source: &KeySource, provider: Provider) -> Result<Option<String>, Fa
     // Editors of some systems begin a file with a byte order mark.
     let key = key.trim_start_matches('\u{feff}').trim();
     if key.is_empty() {
-        let place = key_place(source);
+        let place = key_place(source).unwrap_or_default();
         let is_what = if matches!(source, KeySource::File(_)) {
             "is an empty file; put the key into it"
         } else {

@@ -225,24 +225,24 @@ impl PauseCause {
     pub const fn explanation(self) -> &'static str {
         match self {
             Self::QuotaUsedUp => "a quota is used up",
-            Self::Throttled { asked: true } => "the server asked for this pause at its rate limit",
-            Self::Throttled { asked: false } => "a rate limit refused the calls before",
+            Self::Throttled { asked: true } => "the server rate-limited a call and asked for this pause",
+            Self::Throttled { asked: false } => "the server rate-limited the calls before",
             Self::Overloaded { asked: true } => "the overloaded server asked for this pause",
             Self::Overloaded { asked: false } => "the server answered that it is overloaded",
-            Self::ServerFails => "the server fails",
-            Self::Program => "this program has set the hold",
+            Self::ServerFails => "the server is failing",
+            Self::Program => "this program set the pause",
         }
     }
 
     const fn text(self) -> &'static str {
         match self {
-            Self::QuotaUsedUp => "a used-up quota",
-            Self::Throttled { asked: true } => "the end of a pause that the server asked for at its rate limit",
-            Self::Throttled { asked: false } => "the end of a pause after refusals by a rate limit",
+            Self::QuotaUsedUp => "a used-up quota to refill",
+            Self::Throttled { asked: true } => "the end of a pause that the server asked for (rate limit)",
+            Self::Throttled { asked: false } => "the end of a pause after a rate limit was hit",
             Self::Overloaded { asked: true } => "the end of a pause that the overloaded server asked for",
-            Self::Overloaded { asked: false } => "the end of a pause after overloaded answers",
-            Self::ServerFails => "a failing server",
-            Self::Program => "the end of a hold that this program has set",
+            Self::Overloaded { asked: false } => "the end of a pause after the server was overloaded",
+            Self::ServerFails => "a failing server to recover",
+            Self::Program => "the end of a pause that this program set",
         }
     }
 }
@@ -262,7 +262,7 @@ impl fmt::Display for WaitCause {
             Self::Stopped { reason } => write!(f, "a person to act ({reason})"),
             Self::Canary => f.write_str("one call that tests whether the pause is over"),
             Self::Breaker => PauseCause::ServerFails.fmt(f),
-            Self::Concurrency => f.write_str("a free place among the calls in flight"),
+            Self::Concurrency => f.write_str("a free slot among the calls in flight"),
             Self::Quota { dimension, limit, window } => write!(f, "the limit of {limit} {dimension} per {window:?}"),
             Self::Turn => f.write_str("its turn among the processes that share the configured limits"),
             Self::Burst => f.write_str("the spacing of the configured limit"),

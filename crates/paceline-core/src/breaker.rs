@@ -138,6 +138,11 @@ impl Breaker {
         self.state == State::Closed && self.failing_since.is_none()
     }
 
+    /// Whether the calls that leave are probes.
+    pub(crate) fn is_testing(&self) -> bool {
+        self.state != State::Closed
+    }
+
     /// Whether one of the last calls that were answered failed.
     pub(crate) const fn has_just_failed(&self) -> bool {
         self.suspect > 0

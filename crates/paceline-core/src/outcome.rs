@@ -209,6 +209,9 @@ pub struct Outcome {
     /// against no bound of retries: the caller has to give up a server that can never be reached. Only read for transient
     /// and overloaded outcomes. Default: false.
     pub unsent: bool,
+    /// The server did its work, and its answer is of no use to the caller: that opens no breaker. Only read for transient and
+    /// overloaded outcomes. Default: false.
+    pub server_works: bool,
     /// What follows if it is unknown whether the call was executed, and it must not be executed twice. Not read for a success.
     /// Default: it is sent again.
     pub unknown: UnknownOutcome,
@@ -228,6 +231,7 @@ impl Outcome {
             long_period: false,
             unnamed: false,
             unsent: false,
+            server_works: false,
             unknown: UnknownOutcome::Resend,
             reason: None,
         }

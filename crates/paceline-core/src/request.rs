@@ -107,8 +107,8 @@ pub struct Request {
     pub attempts: u32,
     /// Sends so far that ended throttled or on a quota.
     pub deferrals: u32,
-    /// Sends so far that only tested a failing server.
-    pub probes: u32,
+    /// Sends so far that no server took.
+    pub unsent: u32,
     /// Not to be sent before this.
     pub not_before: Option<Instant>,
     /// Not to be sent after this; time in a held or stopped scope does not count. A request that certainly cannot start
@@ -131,7 +131,7 @@ impl Request {
             arrival: None,
             attempts: 0,
             deferrals: 0,
-            probes: 0,
+            unsent: 0,
             not_before: None,
             deadline: None,
             max_wait: None,
@@ -140,7 +140,7 @@ impl Request {
 
     /// Sends so far.
     pub const fn sends(&self) -> u32 {
-        self.attempts + self.deferrals + self.probes
+        self.attempts + self.deferrals + self.unsent
     }
 }
 
@@ -219,8 +219,8 @@ impl fmt::Display for GiveUp {
             Self::Retries => f.write_str("no retries left"),
             Self::Deferrals => f.write_str("no deferrals left"),
             Self::Deadline => f.write_str("its deadline comes before the next try"),
-            Self::Unknown => f.write_str("it may have been done"),
-            Self::Held => f.write_str("it may have been done, and a person decides"),
+            Self::Unknown => f.write_str("the call may have been executed"),
+            Self::Held => f.write_str("the call may have been executed, and a person decides"),
         }
     }
 }

@@ -20,8 +20,8 @@ pub struct Tried {
     pub free: u32,
     /// The time until the item's deadline. Default: it has none.
     pub left: Option<Duration>,
-    /// The call only tested a failing server, and its item waits so long if the server still fails: one item that always fails
-    /// must not keep the others from testing it. Such a failure counts against no bound.
+    /// The call tested a failing server, and its item waits so long if the server still fails: one item that always fails must
+    /// not keep the others from testing it.
     pub probe: Option<Duration>,
     /// The wait that a judge or the hold of the scope chose in place of the backoff.
     pub chosen: Option<Duration>,
@@ -36,8 +36,8 @@ pub enum Counted {
     Attempt,
     /// Against the bound of deferrals.
     Deferral,
-    /// Against no bound: it tested a failing server, or reached none.
-    Probe,
+    /// Against no bound: no server took it.
+    Unsent,
     /// Against no bound: the caller abandoned it.
     Abandoned,
     /// Against no bound: it was never sent.
@@ -45,10 +45,10 @@ pub enum Counted {
 }
 
 impl Counted {
-    /// What a call of that end counts as; `probe`: it tested a failing server.
-    const fn of(outcome: &Outcome, probe: bool) -> Self {
+    /// What a call of that end counts as.
+    const fn of(outcome: &Outcome) -> Self {
         match outcome.class {
-            Class::Overloaded | Class::Transient if probe || outcome.unsent => Self::Probe,
+            Class::Overloaded | Class::Transient if outcome.unsent => Self::Unsent,
             Class::Success | Class::Overloaded | Class::Transient | Class::Invalid | Class::Filtered => Self::Attempt,
             Class::Throttled | Class::QuotaExhausted | Class::Account | Class::Partial => Self::Deferral,
             Class::Abandoned => Self::Abandoned,
@@ -105,7 +105,7 @@ pub struct Decision {
 /// assert_eq!(second.then, Then::GiveUp(GiveUp::Retries));
 /// ```
 pub fn decide(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng: &mut Rng) -> Decision {
-    let counted = Counted::of(outcome, tried.probe.is_some());
+    let counted = Counted::of(outcome);
     let then = match outcome.unknown.ends().or_else(|| bound(config, tried, outcome.class, counted)) {
         _ if outcome.class == Class::Success => Then::Done,
         Some(reason) => Then::GiveUp(reason),
@@ -128,7 +128,7 @@ fn bound(config: &Retry, tried: &Tried, class: Class, counted: Counted) -> Optio
         (_, Counted::Attempt) => (tried.attempts >= config.max_retries).then_some(GiveUp::Retries),
         (Class::Account, _) => None,
         (_, Counted::Deferral) => config.max_deferrals.filter(|max| tried.deferrals >= *max).map(|_| GiveUp::Deferrals),
-        (_, Counted::Probe | Counted::Abandoned | Counted::Nothing) => None,
+        (_, Counted::Unsent | Counted::Abandoned | Counted::Nothing) => None,
     }
 }
 
@@ -254,11 +254,13 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_probe_counts_for_no_item_and_any_other_answer_as_usual() {
-        let probe = Tried { attempts: 3, probe: Some(4 * S), ..Tried::default() };
+    fn a_failed_probe_counts_like_any_call_and_its_item_sits_out() {
+        let probe = Tried { attempts: 2, probe: Some(4 * S), ..Tried::default() };
         let counted = |class| decide(&config(), Pace::Auto, &probe, &Outcome::new(class), &mut Rng::new(1));
         let sits_out = Then::Again(4 * S);
-        assert_eq!(counted(Class::Transient), Decision { counted: Counted::Probe, then: sits_out });
+        assert_eq!(counted(Class::Transient), Decision { counted: Counted::Attempt, then: sits_out });
+        let last = Tried { attempts: 3, ..probe };
+        assert_eq!(then(Pace::Auto, last, &Outcome::new(Class::Transient)), Then::GiveUp(GiveUp::Retries));
         let refused = Then::GiveUp(GiveUp::Refused(Class::Invalid));
         assert_eq!(counted(Class::Invalid), Decision { counted: Counted::Attempt, then: refused });
         assert_eq!(counted(Class::Success), Decision { counted: Counted::Attempt, then: Then::Done });
@@ -273,7 +275,7 @@ mod tests {
         let unsent = |class| Outcome { unsent: true, ..Outcome::new(class) };
         let tried = Tried { attempts: 3, ..Tried::default() };
         let decided = |class| decide(&config(), Pace::Auto, &tried, &unsent(class), &mut Rng::new(1));
-        assert_eq!(decided(Class::Transient), Decision { counted: Counted::Probe, then: Then::Again(16 * S) });
+        assert_eq!(decided(Class::Transient), Decision { counted: Counted::Unsent, then: Then::Again(16 * S) });
         assert_eq!(then(Pace::Auto, tried, &Outcome::new(Class::Transient)), Then::GiveUp(GiveUp::Retries));
         let again = |free| then(Pace::Auto, Tried { free, ..Tried::default() }, &unsent(Class::Transient));
         assert_eq!([0, 1, 2, 9].map(again), [2, 4, 8, 20].map(|seconds| Then::Again(seconds * S)));
@@ -308,7 +310,7 @@ mod tests {
             let over = match decision.counted {
                 Counted::Attempt => attempts >= 3,
                 Counted::Deferral => deferrals >= 5 && class != Class::Account,
-                Counted::Probe | Counted::Abandoned | Counted::Nothing => false,
+                Counted::Unsent | Counted::Abandoned | Counted::Nothing => false,
             };
             match decision.then {
                 Then::Done => prop_assert_eq!(class, Class::Success),

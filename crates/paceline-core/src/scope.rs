@@ -373,6 +373,11 @@ impl Scope {
         self.breaker.has_just_failed()
     }
 
+    /// Whether one call at a time tests its server.
+    pub(crate) fn is_down(&self) -> bool {
+        self.breaker.is_testing()
+    }
+
     /// Shortens the delay between calls after a success.
     pub(crate) fn speed_up(&mut self, number: u64, rng: &mut Rng) {
         self.spacing.succeeded(number, self.last, rng);

@@ -1,5 +1,7 @@
 //! The types of a snapshot: numbers for people and dashboards.
 
+use alloc::format;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -12,6 +14,7 @@ use crate::outcome::Class;
 use crate::responsive::ResponsiveCounters;
 use crate::state::TakenState;
 use crate::time::Instant;
+use crate::units::format_duration;
 
 /// A pacer at one instant: the account and its scopes.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +24,57 @@ pub struct Snapshot {
     pub account: ScopeSnapshot,
     /// Each scope, in the order in which they appeared, except that a new one takes the place of an evicted one.
     pub scopes: Vec<ScopeSnapshot>,
+}
+
+impl Snapshot {
+    /// One line for people: how many calls are in flight and wait, what the next one waits for, and what is known of the limit.
+    /// Of several scopes it speaks of the one that needs a person, else of one that is closed, else of the one in which most
+    /// wait. `now`: the time of the snapshot.
+    pub fn explain(&self, now: Instant) -> String {
+        let urgency = |scope: &&ScopeSnapshot| match scope.state {
+            ScopeState::Stopped { .. } => (2, 0),
+            _ if scope.closed_until.is_some() => (1, scope.waiting),
+            _ => (0, scope.waiting),
+        };
+        // The account first among equals: what holds it holds all.
+        let scopes = self.scopes.iter().rev().chain([&self.account]);
+        let subject = scopes.max_by_key(urgency).unwrap_or(&self.account);
+        let subject = if urgency(&subject) == (0, 0) { &self.account } else { subject };
+        let estimate = match &*self.scopes {
+            [only] => only.estimate.as_ref(),
+            _ => subject.estimate.as_ref(),
+        };
+        let ConcurrencySnapshot { in_flight, current_limit, .. } = self.account.concurrency;
+        let mut text = format!("{in_flight} of {current_limit} calls in flight, {} waiting", self.account.waiting);
+        let place = match &*subject.name {
+            name if self.scopes.len() > 1 && !name.is_empty() => format!("in {name} "),
+            _ => String::new(),
+        };
+        let reason = subject.reason(now);
+        if !reason.is_empty() {
+            text += &format!("; {place}{reason}");
+        }
+        if let Some(estimate) = estimate {
+            text += &format!("; {estimate}");
+        }
+        text
+    }
+}
+
+impl ScopeSnapshot {
+    /// Why its next call does not leave at once; empty where it does.
+    fn reason(&self, now: Instant) -> String {
+        let wait = |until: Instant| format_duration(until.saturating_since(now));
+        if let ScopeState::Stopped { reason } = &self.state {
+            return format!("nothing leaves until a person acts: {reason}");
+        }
+        match (self.closed_until, self.closed_for, &self.waits_for) {
+            (Some(until), Some(cause), _) => format!("nothing leaves for {}: {}", wait(until), cause.explanation()),
+            (_, _, Some((cause, Some(until)))) => format!("the next call waits {} for {cause}", wait(*until)),
+            (_, _, Some((cause, None))) => format!("the next call waits for {cause}"),
+            _ => String::new(),
+        }
+    }
 }
 
 /// One scope at one instant.

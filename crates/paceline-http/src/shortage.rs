@@ -40,7 +40,7 @@ impl Shortage {
     fn warn_once(&self, error: &reqwest::Error) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "this machine is short of files or ports ({}): calls wait until others have ended, which costs no retries; raise \
+                "this machine has no free files or ports ({}): calls wait until others end, without using up retries; raise \
                  `ulimit -n` or lower --concurrency",
                 root_cause(error),
             );

@@ -161,6 +161,7 @@ mod tests {
                 (class, code, message),
                 "{body}"
             );
+            assert_eq!(reading.outcome().server_works, code == Some("schema_mismatch"), "{body}");
         }
         let reading = read(schema, Provider::Generic, 429, "{}");
         assert_eq!(reading.class, Class::Throttled, "a refusal is what it is");

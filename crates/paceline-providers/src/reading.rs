@@ -7,6 +7,7 @@ use paceline_core::{Class, Cost, Hint, LimitReport, LimitScope, Outcome};
 
 use super::case::Decision;
 use super::charge::Settlement;
+use super::expected::SCHEMA_MISMATCH;
 use super::usage::Usage;
 
 /// What an answer means.
@@ -151,6 +152,7 @@ impl Reading {
         outcome.long_period = self.long_period;
         outcome.unnamed = self.unnamed;
         outcome.unsent = self.unsent;
+        outcome.server_works = self.code.as_deref() == Some(SCHEMA_MISMATCH);
         outcome.reason = (self.class != Class::Success).then(|| self.reason().into());
         outcome
     }

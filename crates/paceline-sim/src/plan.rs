@@ -37,7 +37,7 @@ pub struct Plan {
     pub calls: u64,
     /// Calls after an item's first.
     pub resends: u64,
-    /// Calls that only tested whether a failing server is back: they use up no retries.
+    /// Calls that tested whether a failing server is back.
     pub probes: u64,
     /// Calls that the provider refused.
     pub refused: u64,

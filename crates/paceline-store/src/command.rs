@@ -33,6 +33,8 @@ pub(crate) enum Command {
     ClaimItems { ordinals: Vec<u64>, reply: Reply<ClaimedItems> },
     /// Change the state of a scope.
     Scope { row: ScopeRow, reply: Reply<()> },
+    /// Hand out nothing of a scope before then. Nothing of it is stored.
+    HoldForThisRun { name: Arc<str>, until: Timestamp },
     /// Write what has changed of the snapshot.
     Snapshot { update: SnapshotUpdate, reply: Reply<()> },
     /// Add to the history.
@@ -74,6 +76,7 @@ impl Command {
             Self::Scope { reply, .. } | Self::Snapshot { reply, .. } | Self::History { reply, .. } => {
                 reply(Err(error));
             }
+            Self::HoldForThisRun { .. } => {}
             Self::Query(query) => query(Err(error)),
         }
     }

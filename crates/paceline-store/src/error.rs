@@ -26,8 +26,8 @@ pub enum JournalError {
     },
     /// The input is not the one that the job began with.
     #[error(
-        "the {what} of {} changed since this job began (was {was}, is {is}); put the input back as it was, or give the new \
-         input an output of its own",
+        "the {what} of {} changed since this job began (was {was}, is {is}); restore the input, or use another output \
+         for the new one",
         path.display()
     )]
     InputChanged {
@@ -42,7 +42,8 @@ pub enum JournalError {
     },
     /// There are results, but no journal that says which items they belong to.
     #[error(
-        "{} exists, but there is no journal {} that says what is done; move the results away or name another output",
+        "{} exists, but its journal {} is missing, so that nothing tells which items are done; move the results away or \
+         use another output",
         output.display(), journal.display()
     )]
     OutputWithoutJournal {
@@ -52,14 +53,15 @@ pub enum JournalError {
         journal: PathBuf,
     },
     /// There are results already, and the job is to have no journal.
-    #[error("{} exists, and only a job with a journal can go on; move it away or name another output", output.display())]
+    #[error("{} exists, and only a job with a journal can be continued; move it away or use another output", output.display())]
     OutputExists {
         /// The results, errors or report.
         output: PathBuf,
     },
     /// The journal covers results that are gone.
     #[error(
-        "{} is gone, but its journal {} covers {covered} bytes of it; put it back, or delete the journal to start anew",
+        "{} is missing, but its journal {} has recorded {covered} bytes of it; restore it, or delete the journal to \
+         start again",
         output.display(), journal.display()
     )]
     JournalWithoutOutput {
@@ -72,8 +74,8 @@ pub enum JournalError {
     },
     /// A file of results was removed, replaced or cut short while the job wrote it.
     #[error(
-        "{} was removed, replaced or cut short while this run wrote it, so what stood in it is not there; put it back, or \
-         begin anew",
+        "{} was removed, replaced or cut short while this run wrote it, so results are missing; restore it, or start \
+         again",
         output.display()
     )]
     OutputTaken {
@@ -82,8 +84,8 @@ pub enum JournalError {
     },
     /// The journal was removed or replaced while the job wrote it.
     #[error(
-        "the journal {} was removed or replaced while this run wrote it, so no run can go on with this job; put it back, or \
-         begin anew",
+        "the journal {} was removed or replaced while this run wrote it, so no run can continue this job; restore it, \
+         or start again",
         journal.display()
     )]
     JournalTaken {
@@ -92,7 +94,7 @@ pub enum JournalError {
     },
     /// A file of results was changed behind the journal's back.
     #[error(
-        "{} is damaged at byte {offset}: {why}; put it back as it was, or move it and its journal away to start anew",
+        "{} is damaged at byte {offset}: {why}; restore it, or move it and its journal away to start again",
         path.display()
     )]
     Damaged {
@@ -127,7 +129,8 @@ pub enum JournalError {
     },
     /// The input is not in the journal yet: its first load goes on, or was cut off.
     #[error(
-        "{} holds no job yet: its input is being read, or that was cut off; the same run command begins it",
+        "{} holds no job yet: a run still reads its input, or was interrupted while it did; then run the same command \
+         again",
         path.display()
     )]
     NotLoaded {
@@ -147,7 +150,7 @@ pub enum JournalError {
         count: u64,
     },
     /// Items that have ended are not in the new input as they were.
-    #[error("{count} items that have ended are not in the new input as they were; put them back")]
+    #[error("{count} items that have ended are missing or changed in the new input; restore them")]
     EndedChanged {
         /// How many.
         count: u64,
@@ -166,7 +169,7 @@ pub enum JournalError {
         source: std::io::Error,
     },
     /// The database is not what was written into it.
-    #[error("the journal is damaged ({source}); put back a copy of it, or move it and its results away to start anew")]
+    #[error("the journal is damaged ({source}); restore a copy of it, or move it and its results away to start again")]
     DamagedJournal {
         /// What was found.
         source: rusqlite::Error,

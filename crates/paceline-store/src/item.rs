@@ -100,8 +100,8 @@ pub struct Tally {
     pub attempts: u32,
     /// Sends answered with a throttle or an exhausted quota.
     pub deferrals: u32,
-    /// Sends that probed an open breaker.
-    pub probes: u32,
+    /// Sends that no server took.
+    pub unsent: u32,
     /// Sends that were abandoned.
     pub abandoned: u32,
     /// Tokens of the prompts of its calls, as their answers reported.
@@ -119,7 +119,7 @@ pub struct Tally {
 impl Tally {
     /// All sends of the item.
     pub const fn sends(&self) -> u32 {
-        self.attempts.saturating_add(self.deferrals).saturating_add(self.probes).saturating_add(self.abandoned)
+        self.attempts.saturating_add(self.deferrals).saturating_add(self.unsent).saturating_add(self.abandoned)
     }
 }
 

@@ -258,8 +258,7 @@ impl Journal {
         self.writer.send(Command::Reschedule(Box::new(next), Box::new(reply)));
     }
 
-    /// Releases an item: it waits again as before its claim. With the call if it was sent (and abandoned), with none if it
-    /// was never sent.
+    /// Releases an item: it waits again as before its claim. With the call if it was sent, and abandoned.
     pub fn release(
         &self,
         ordinal: u64,
@@ -278,6 +277,11 @@ impl Journal {
     ) {
         let row = ScopeRow { name: name.into(), state };
         self.writer.send(Command::Scope { row, reply: Box::new(reply) });
+    }
+
+    /// Hands out nothing of a scope before then, in this run alone: nothing of it is stored.
+    pub fn hold_for_this_run(&self, name: &Arc<str>, until: Timestamp) {
+        self.writer.send(Command::HoldForThisRun { name: Arc::clone(name), until });
     }
 
     /// Gives each item that has not ended the scope that `scope_of` names; none leaves it where it is. The scopes must be

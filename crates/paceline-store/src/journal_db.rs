@@ -22,7 +22,7 @@ use crate::paths::Paths;
 use crate::query::{int, millis, shorten};
 use crate::replace;
 use crate::schema::{self, checkpoint};
-use crate::scope::{Scope, ScopeRow, scope_columns, scope_list};
+use crate::scope::{Scope, ScopeRow, ScopeStatus, scope_columns, scope_list};
 use crate::snapshot::{self, SnapshotUpdate};
 use crate::state::State;
 use crate::unanswered;
@@ -197,7 +197,7 @@ impl JournalDb {
     /// Records the end of an item. The statement itself checks the state: of several ends only the first writes a line.
     pub(crate) fn finish(&mut self, finished: &Finished) -> Result<FinishStatus, JournalError> {
         let Finished { ordinal, end, line, tally, reason, .. } = finished;
-        let Tally { attempts, deferrals, probes, abandoned, tokens_in, tokens_out, first, deadline, last } = tally;
+        let Tally { attempts, deferrals, unsent, abandoned, tokens_in, tokens_out, first, deadline, last } = tally;
         let state = end.state();
         let output = self.outputs.of(*end);
         let changed = self
@@ -214,7 +214,7 @@ impl JournalDb {
                     int(line.len() as u64),
                     attempts,
                     deferrals,
-                    probes,
+                    unsent,
                     abandoned,
                     first.map(|at| at.as_millis()),
                     deadline.map(|at| at.as_millis()),
@@ -279,7 +279,7 @@ impl JournalDb {
     }
 
     fn tally(&self, ordinal: u64, tally: &Tally) -> Result<(), JournalError> {
-        let Tally { attempts, deferrals, probes, abandoned, tokens_in, tokens_out, first, deadline, last } = tally;
+        let Tally { attempts, deferrals, unsent, abandoned, tokens_in, tokens_out, first, deadline, last } = tally;
         self.conn
             .prepare_cached(
                 "UPDATE item SET attempts = ?2, deferrals = ?3, probes = ?4, abandoned = ?5,
@@ -293,7 +293,7 @@ impl JournalDb {
                     int(ordinal),
                     attempts,
                     deferrals,
-                    probes,
+                    unsent,
                     abandoned,
                     first,
                     deadline,
@@ -333,6 +333,12 @@ impl JournalDb {
             Err(place) => self.scopes.insert(place, Scope { id, row }),
         }
         Ok(())
+    }
+
+    pub(crate) fn hold_for_this_run(&mut self, name: &str, until: Timestamp) {
+        if let Some(scope) = self.scopes.iter_mut().find(|scope| &*scope.row.name == name) {
+            scope.row.state = ScopeStatus::Held { until, reason: String::new() };
+        }
     }
 
     /// Adds the usage of a call.

@@ -100,7 +100,7 @@ pub(crate) fn item(row: &Row<'_>, scopes: &[Scope]) -> rusqlite::Result<JournalI
     let tally = Tally {
         attempts: row.get(7)?,
         deferrals: row.get(8)?,
-        probes: row.get(9)?,
+        unsent: row.get(9)?,
         abandoned: row.get(10)?,
         tokens_in: count(row.get(21)?),
         tokens_out: count(row.get(22)?),

@@ -72,7 +72,7 @@ fn record_tail(
     Ok(recorded)
 }
 
-/// Whether the line was the first to end its item. Its send counts as an attempt: throttles and probes end no item.
+/// Whether the line was the first to end its item. Its send counts as an attempt: throttles and what no server took end no item.
 fn record(conn: &Connection, verified: &VerifiedLine, state: State, offset: u64, len: usize) -> rusqlite::Result<bool> {
     let counted = sends(conn, verified)?;
     let class = (state == State::Succeeded).then_some(Class::Success.as_str());

@@ -76,7 +76,7 @@ pub(crate) const ITEM_TABLE: &str = "
         delay_ms INTEGER NOT NULL DEFAULT 0,
         attempts INTEGER NOT NULL DEFAULT 0,
         deferrals INTEGER NOT NULL DEFAULT 0,
-        probes INTEGER NOT NULL DEFAULT 0,
+        probes INTEGER NOT NULL DEFAULT 0, -- sends that no server took
         abandoned INTEGER NOT NULL DEFAULT 0,
         forgiven_attempts INTEGER NOT NULL DEFAULT 0,
         forgiven_deferrals INTEGER NOT NULL DEFAULT 0,

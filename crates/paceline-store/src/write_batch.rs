@@ -74,6 +74,7 @@ impl WriteBatch<'_> {
                 self.step(reply, |db| db.claim_items(&ordinals));
             }
             Command::Scope { row, reply } => self.step(reply, |db| db.set_scope(row)),
+            Command::HoldForThisRun { name, until } => self.db.hold_for_this_run(&name, until),
             Command::Snapshot { update, reply } => self.step(reply, |db| db.write_snapshot(&update)),
             Command::History { minutes, reply } => {
                 self.step(reply, |db| db.add_history(&minutes));

@@ -77,3 +77,8 @@ pub use sleeper::ResponsiveSleeper;
 pub use state::LimiterState;
 #[cfg(feature = "tower")]
 pub use tower::{Describe, PaceLayer, PacedService};
+
+/// The samples of docs/library.md compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/library.md")]
+mod guide {}

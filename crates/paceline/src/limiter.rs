@@ -217,6 +217,12 @@ impl Limiter {
         self.driver.look(|state, now| state.pacer.snapshot(now))
     }
 
+    /// One line for people: how many calls are in flight and wait, what the next one waits for and how long, and what is known of
+    /// the limit. `3 of 64 calls in flight, 12 waiting; the next call waits 1.2s for the limit of 50 requests per 60s`.
+    pub fn explain(&self) -> String {
+        self.driver.look(|state, now| state.pacer.snapshot(now).explain(now))
+    }
+
     /// A snapshot of the account, and of those scopes that have changed since the last call or in which a request waits: see
     /// [`Pacer::changes`](paceline_core::Pacer::changes). For one reader among all clones, which keeps earlier snapshots.
     pub fn changes(&self) -> Snapshot {

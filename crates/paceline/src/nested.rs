@@ -89,8 +89,8 @@ impl Frame {
 
     /// The request, counted as another send of this attempt's item.
     pub(crate) fn count_on(&self, request: Request) -> Request {
-        let Request { item, attempts, deferrals, probes, .. } = self.request;
-        Request { item: request.item.or(item), attempts, deferrals, probes, ..request }
+        let Request { item, attempts, deferrals, unsent, .. } = self.request;
+        Request { item: request.item.or(item), attempts, deferrals, unsent, ..request }
     }
 
     pub(crate) fn report(&self, report: Report) {

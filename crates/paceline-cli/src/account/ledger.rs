@@ -90,8 +90,8 @@ impl Ledger {
             let aside = self.path.with_extension(BAD);
             fs::rename(&self.path, &aside)?;
             tracing::warn!(
-                "what was sent under the configured limits of this host and key cannot be read, so they begin anew: {error}; the \
-                 file is set aside as {}",
+                "cannot read how much was sent to this host with this key, so configured limits start from zero: \
+                 {error}; the file is kept as {}",
                 aside.display()
             );
             Ok(Vec::new())

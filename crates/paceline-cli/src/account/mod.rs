@@ -74,8 +74,8 @@ impl Account {
         if !(shares && other_shares) {
             let who = pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
             tracing::warn!(
-                "{who} is calling {} with the same key; each keeps the limits by itself, so together they may exceed \
-                 them: give each its share with --limit, or wait for the other to end",
+                "{who} is calling {} with the same key; each run obeys the limits alone, so together they may exceed \
+                 them: give each its share with --limit, or wait until the other has ended",
                 self.host,
             );
         }

@@ -171,7 +171,7 @@ impl SharedAccount {
     fn report_once(&mut self) {
         if !std::mem::replace(&mut self.reported, true) {
             tracing::info!(
-                "another process is calling {} with the same key: the configured limits hold for both together, in turns",
+                "another process is calling {} with the same key: both share the configured limits and take turns",
                 self.host,
             );
         }
@@ -226,11 +226,12 @@ impl SharedAccount {
         match (&written, self.warned) {
             (Err(error), false) => {
                 tracing::warn!(
-                    "what was sent is not kept for other runs on this host and key, which may exceed its limits: {}: {error}",
+                    "cannot save how much was sent, so other runs on this host and key may exceed the limits: {}: \
+                     {error}",
                     self.files.display()
                 );
             }
-            (Ok(()), true) => tracing::info!("what was sent is kept for other runs again"),
+            (Ok(()), true) => tracing::info!("how much was sent is saved again"),
             _ => {}
         }
         self.outdated = written.is_err();
@@ -246,7 +247,7 @@ fn is_limited(config: &PacerConfig) -> bool {
 
 fn warn_alone(error: &io::Error) {
     tracing::warn!(
-        "the configured limits hold for this job alone, and other jobs on the same host and key do not know what it sends: {error}"
+        "the configured limits hold for this job alone; other jobs on the same host and key cannot see its calls: {error}"
     );
 }
 

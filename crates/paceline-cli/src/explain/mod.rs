@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// The answer: status line, headers, body, as `curl -i` prints them [default: standard input]
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Who answered: a provider, or an upstream of paceline.toml, whose rules then hold
+    /// Who answered: a provider, or an upstream of paceline.toml, whose rules then apply
     #[arg(long, value_name = "NAME", default_value = "generic", value_parser = Offered(upstream_names), hide_possible_values = true)]
     provider: String,
     /// Print JSON

@@ -34,7 +34,7 @@ pub(crate) fn of(provider: Provider, saved: &Saved, reading: &Reading) -> String
         line(&mut text, "tokens", &tokens, "");
     }
     if let Some(message) = &reading.message {
-        line(&mut text, "words", message, "");
+        line(&mut text, "message", message, "");
     }
     text.push_str("\nHow it was decided\n");
     for (index, step) in reading.steps.iter().enumerate() {
@@ -58,17 +58,17 @@ fn line(text: &mut String, name: &str, value: &str, meaning: &str) {
 
 const fn class(reading: &Reading) -> &'static str {
     match reading.class {
-        Class::Success => "a usable answer, or one that is not ours to judge",
-        Class::Throttled => "more than a limit that refills soon",
-        Class::Overloaded => "the provider lacks capacity; our quota is not the cause",
+        Class::Success => "a usable answer, or one that Paceline does not judge",
+        Class::Throttled => "a rate limit refused the call; it refills soon",
+        Class::Overloaded => "the provider lacks capacity; your quota is not the cause",
         Class::Transient => "a failure that may pass",
         Class::QuotaExhausted if reading.unnamed => "a wait so long that it counts as a used-up quota",
-        Class::QuotaExhausted => "a long window or a cap is used up",
+        Class::QuotaExhausted => "a quota of a long window, or a spending cap, is used up",
         Class::Account => "key, permission or bill: a person must act",
         Class::Invalid => "this request can never pass",
         Class::Filtered => "the content of this request was refused",
         Class::Partial => "a part of the batch was accepted",
-        Class::Abandoned => "given up on our side",
+        Class::Abandoned => "the caller abandoned the call",
     }
 }
 
@@ -80,7 +80,7 @@ const fn action(action: Action, class: Class) -> &'static str {
         (Action::RetryRemainder, _) => "send again what was not accepted, and only that",
         (Action::Pause, _) => "hold the scope until then; keep the items",
         (Action::StopKey, _) => "stop; items stay pending until the problem is fixed",
-        (Action::FailItem, _) => "fail this item alone; sending it again is no use",
+        (Action::FailItem, _) => "fail this item alone; sending it again would not help",
         (Action::Ignore, _) => "nothing",
     }
 }
@@ -100,9 +100,11 @@ fn wait(saved: &Saved, reading: &Reading) -> (String, String) {
         return match reading.wait_from {
             "policy" if reading.class == Class::QuotaExhausted => (
                 "ours".to_owned(),
-                "the answer says nothing usable: one call after 5 minutes, then ever later".to_owned(),
+                "the answer names no usable wait: one call tests after 5 minutes, then at growing intervals".to_owned(),
             ),
-            "policy" => ("ours".to_owned(), "the answer says nothing usable: the backoff decides".to_owned()),
+            "policy" => {
+                ("backoff".to_owned(), "the answer names no usable wait, so Paceline's backoff decides".to_owned())
+            }
             _ => ("none".to_owned(), String::new()),
         };
     };

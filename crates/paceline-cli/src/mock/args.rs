@@ -15,7 +15,7 @@ use crate::exit::Failure;
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = WHAT_IT_DOES)]
 pub(crate) struct Args {
-    /// Address to listen on; port 0 takes any free one, the first line printed says which
+    /// Address to listen on; port 0 takes a free port, which the first line printed names
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
     /// Requests per minute [default: no limit]
@@ -24,18 +24,18 @@ pub(crate) struct Args {
     /// Tokens per minute, of prompt and answer together [default: no limit]
     #[arg(long, value_name = "N", value_parser = count::<u64>)]
     tpm: Option<u64>,
-    /// How the limits come back: a bucket that is refilled all the time, windows from their first call on, or exact
-    /// sliding windows
+    /// How the limits refill: a bucket that refills continuously, fixed windows from their first call on, or exact sliding
+    /// windows
     #[arg(long, value_enum, value_name = "SHAPE", default_value = "bucket")]
     window: Window,
-    /// Requests that pass at once after idling; --window bucket only [default: --rpm / 60, rounded up]
+    /// Requests that pass at once after a pause; --window bucket only [default: --rpm / 60, rounded up]
     #[arg(long, value_name = "N", requires = "rpm", value_parser = count::<u64>)]
     burst: Option<u64>,
-    /// Calls in service at once; one more is answered 429 [default: no limit]
+    /// Calls that it works on at once; any more are answered 429 [default: no limit]
     #[arg(long, value_name = "N", value_parser = count::<u32>)]
     concurrency: Option<u32>,
-    /// Calls that the service has capacity for: more of them take longer, and beyond twice as many are refused as
-    /// overloaded (503, or 529 in Anthropic's dialect) [default: endless]
+    /// Calls that the service has capacity for: more of them take longer, and beyond twice as many are refused as overloaded
+    /// (503, or 529 in Anthropic's dialect) [default: no bound]
     #[arg(long, value_name = "N", value_parser = count::<u32>)]
     overload: Option<u32>,
     /// Time to an answer: LOW..HIGH, or one duration; p50=DURATION,p99=DURATION is lognormal
@@ -44,27 +44,27 @@ pub(crate) struct Args {
     /// Share of the admitted calls that end in a 500, 0 to 1
     #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = share, allow_negative_numbers = true)]
     fault: f64,
-    /// Calls refused whatever the limits say: STATUS:SHARE, such as 503:0.02, or 429:0.01:3s with the wait that they are told;
-    /// 429, 503 or 529. May be repeated
+    /// Share of calls to refuse at random: STATUS:SHARE, such as 503:0.02, or 429:0.01:3s with a wait to announce; 429, 503 or
+    /// 529. May be repeated
     #[arg(long, value_name = "STATUS:SHARE", value_parser = chance)]
     chance: Vec<Chance>,
-    /// So many first calls are refused for certain: STATUS:COUNT, such as 503:1
+    /// Refuse the first calls: STATUS:COUNT, such as 503:1
     #[arg(long, value_name = "STATUS:COUNT", value_parser = first)]
     refuse_first: Vec<Chance>,
-    /// How true headers and waits are
+    /// How correct the announced limits and waits are
     #[arg(long, value_enum, value_name = "HINTS", default_value = "honest")]
     hints: HintsArg,
     /// Whose headers and errors it speaks: openai, anthropic, gemini, dynamodb, github, ...
     #[arg(long, value_name = "NAME", default_value = "openai", value_parser = Dialect::from_name)]
     dialect: Dialect,
-    /// Seed of latencies, faults and lies
+    /// Seed of latencies, faults and wrong hints
     #[arg(long, value_name = "K", default_value_t = 0)]
     seed: u64,
 }
 
 const WHAT_IT_DOES: &str = "\
 It answers POST to chat/completions, completions, embeddings, responses and messages, with or without /v1, \
-streams included, and any other path with a generic object. It needs no key. GET /stats tells what it saw.";
+streams included, and any other path with a generic object. It needs no key. GET /stats returns what it counted.";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Window {

@@ -29,10 +29,10 @@ pub(crate) struct RunArgs {
     /// Form of the lines
     #[arg(help_heading = INPUT, long, value_name = "FORM", value_enum, default_value_t)]
     pub(crate) format: FormatFlag,
-    /// Where bare request bodies go [default: /v1/chat/completions, for anthropic /v1/messages, for others none]
+    /// Endpoint of bare request bodies [default: /v1/chat/completions, for anthropic /v1/messages, for others none]
     #[arg(help_heading = INPUT, long, value_name = "PATH")]
     pub(crate) endpoint: Option<String>,
-    /// Model of the requests that are made of prompts: of a table, a list of prompts, or with --prompt-template of JSON objects
+    /// Model to ask: each prompt of a table or a list becomes a request, with --prompt-template each JSON object too
     #[arg(help_heading = INPUT, long, value_name = "NAME")]
     pub(crate) model: Option<String>,
     /// Template of the prompt: a file, or a text such as 'Translate: {{ text }}'; its names are the columns of a row
@@ -42,23 +42,23 @@ pub(crate) struct RunArgs {
     #[arg(help_heading = PACE, long, value_name = "DURATION", default_value = "600s", value_parser = some_time)]
     #[arg(allow_hyphen_values = true)]
     pub(crate) timeout: Duration,
-    /// End the run when the next call could start only after this long; the same command goes on later
+    /// End the run when the next call would have to wait longer than this; the same command continues it
     #[arg(help_heading = PACE, long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
     #[arg(allow_hyphen_values = true)]
     pub(crate) max_wait: Duration,
-    /// Begin at most N items in this run; the others wait for the next
+    /// Start at most N items in this run; the others wait for the next
     #[arg(help_heading = BOUNDS, long, value_name = "N", value_parser = count::<u64>, allow_hyphen_values = true)]
     pub(crate) max_items: Option<u64>,
-    /// Use at most N tokens in this run, in and out; calls in flight count with what they are expected to use
+    /// Use at most N tokens in this run, in and out; a call in flight counts as its estimate
     #[arg(help_heading = BOUNDS, long, value_name = "N", value_parser = count::<u64>, allow_hyphen_values = true)]
     pub(crate) max_tokens: Option<u64>,
-    /// Send nothing more after this long; calls in flight get up to 30s
+    /// Start no call after this long; calls in flight get up to 30s
     #[arg(help_heading = BOUNDS, long, value_name = "DURATION", value_parser = some_time, allow_hyphen_values = true)]
     pub(crate) max_duration: Option<Duration>,
-    /// Use at most N tokens for the job, in and out; a call counts with what it is expected to use until its answer is there
+    /// Use at most N tokens for the job, in and out; a call counts as its estimate until its answer arrives
     #[arg(help_heading = BUDGET, long, value_name = "N", value_parser = count::<u64>, allow_hyphen_values = true)]
     pub(crate) budget_tokens: Option<u64>,
-    /// Spend at most so much money on the job, in the currency of the prices
+    /// Spend at most AMOUNT on the job, in the currency of the prices
     #[arg(help_heading = BUDGET, long, value_name = "AMOUNT", allow_hyphen_values = true)]
     pub(crate) budget_cost: Option<Money>,
     /// What a million tokens cost, such as in=2.50,out=10 [default: price of the upstream in paceline.toml]
@@ -67,44 +67,44 @@ pub(crate) struct RunArgs {
     /// Check the input and print what there is to do; sends nothing, leaves no files, needs no key
     #[arg(help_heading = BOUNDS, long, conflicts_with = "summary")]
     pub(crate) dry_run: bool,
-    /// Stop when the first N items to end all failed alike; 0 never stops
+    /// Stop when the first N items that end all failed the same way; 0 never stops
     #[arg(help_heading = PACE, long, value_name = "N", default_value_t = 20)]
     pub(crate) stop_after_same: usize,
-    /// Seed of every random delay, so that they repeat [default: different at each run]
+    /// Seed of the random delays, to repeat them exactly [default: different at each run]
     #[arg(help_heading = PACE, long, value_name = "K")]
     pub(crate) seed: Option<u64>,
     /// Journal of the job [default: OUT with the ending .journal]
     #[arg(help_heading = JOB, long, value_name = "FILE", conflicts_with = "no_journal")]
     pub(crate) journal: Option<PathBuf>,
-    /// Keep no journal: an interrupted job then starts from the front
+    /// Keep no journal: an interrupted job then starts from the beginning
     #[arg(help_heading = JOB, long)]
     pub(crate) no_journal: bool,
-    /// Lines that cannot be sent go to the errors file, and the rest is sent
+    /// Send the other lines although some cannot be sent; these go to the errors file
     #[arg(help_heading = INPUT, long)]
     pub(crate) skip_bad_lines: bool,
-    /// Begin while the input is still being read; lines that cannot be sent go to the errors file, unlisted
+    /// Start before the whole input is checked; lines that cannot be sent go to the errors file and are not listed
     #[arg(help_heading = INPUT, long, conflicts_with = "skip_bad_lines")]
     pub(crate) no_check: bool,
-    /// Go on with an input that changed: items are known by id and body, and what ended must stay
+    /// Continue with a changed input: items are matched by id and body, and items that ended must be unchanged
     #[arg(help_heading = INPUT, long, conflicts_with_all = ["overwrite", "no_journal"])]
     pub(crate) accept_changed_input: bool,
-    /// Begin anew: remove the results, errors, report and journal that are there, once the input was checked
+    /// Start again: delete the existing results, errors, report and journal once the input is checked
     #[arg(help_heading = JOB, long)]
     pub(crate) overwrite: bool,
     /// When the last item has ended, put results and errors in the order of the input; OUT may then end in .gz
     #[arg(help_heading = JOB, long)]
     pub(crate) ordered: bool,
-    /// Send the items again that failed in earlier runs; their lines in the input may have been repaired
+    /// Send items again that failed in earlier runs; their lines in the input may be corrected before
     #[arg(help_heading = JOB, long, conflicts_with = "no_journal")]
     pub(crate) retry_failed: bool,
-    /// Take over the answers of a hosted batch's output file instead of sending those items; may be repeated
+    /// Take the answers of these items from the output of a hosted batch or an earlier job, checked by --expect; may be repeated
     #[arg(help_heading = INPUT, long, value_name = "FILE")]
     pub(crate) done: Vec<PathBuf>,
     /// Write one value of each answer beside the results, such as /choices/0/message/content, to results.flat.jsonl
     #[arg(help_heading = JOB, long, value_name = "POINTER", value_parser = pointer)]
     pub(crate) extract: Option<String>,
-    /// A success is JSON (json), or JSON that matches the JSON schema in a file: any other answer under a 200 is a failure that
-    /// passes, and is tried again
+    /// Require answers to be JSON (json), or to match the JSON schema in a file; any other 200 answer is retried like a server
+    /// error
     #[arg(help_heading = JOB, long, value_name = "json|FILE")]
     pub(crate) expect: Option<Expect>,
     /// Write the summary to a file, as JSON
@@ -121,10 +121,10 @@ Files, for -o results.jsonl:
   results.errors.jsonl  one line for each item that failed; made when first needed
   results.flat.jsonl    with --extract, one value of each answer
   results.report.jsonl  why items failed, were retried or were put off
-  results.journal       the state of the job; the same command goes on after any interruption
+  results.journal       the state of the job; the same command continues it after any interruption
   results.input         a copy of standard or compressed input
 
-Exit codes: 0 all succeeded, 1 some failed, 2 nothing was sent, 3 to be continued by the same command.";
+Exit codes: 0 all succeeded, 1 some failed, 2 nothing was sent, 3 not finished: run the same command again.";
 
 /// The forms of the lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

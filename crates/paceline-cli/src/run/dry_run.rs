@@ -87,8 +87,8 @@ fn as_begun(args: &RunArgs, paths: &Paths, upstream: &Upstream, reader: &Reader)
         let allows = [(args.accept_changed_input, "--accept-changed-input"), (args.retry_failed, "--retry-failed")];
         return Err(match allows.into_iter().find(|(given, _)| *given) {
             Some((_, flag)) => Failure::refused(format!(
-                "{} is not what this job was begun with, and --dry-run cannot tell what {flag} would find; leave --dry-run out, \
-                 which sends nothing before every line is matched",
+                "{} is not the input that this job began with, and --dry-run does not compare inputs as {flag} does; \
+                 leave --dry-run out: the run compares every line before its first call",
                 input.name()
             )),
             None => load::refused(changed),
@@ -345,8 +345,8 @@ impl Plan {
             ));
         }
         line(match self.seconds {
-            Some(least) => format!("at least {} at the configured limits", text::duration(least)),
-            None => "no limit is configured: as fast as the provider permits".to_owned(),
+            Some(least) => format!("takes at least {} under the configured limits", text::duration(least)),
+            None => "no limit is configured: the run goes as fast as the provider permits".to_owned(),
         });
         bounds(args).into_iter().for_each(&mut line);
         if self.used.tokens.is_some() || args.budget_cost.is_some() {
@@ -360,10 +360,10 @@ impl Plan {
         }
         self.missing().into_iter().for_each(&mut line);
         if self.unread {
-            line("not all of the input was read: there may be more items".to_owned());
+            line("the input was not read to its end: there may be more items".to_owned());
         }
         if self.done_unknown {
-            line("what --done would take over of this job is not counted".to_owned());
+            line("answers that --done would take over are not counted".to_owned());
         }
         line("nothing was sent".to_owned());
         text

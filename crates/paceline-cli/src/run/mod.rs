@@ -15,7 +15,7 @@ use paceline_config::Upstream;
 use paceline_core::{Limits, Timestamp};
 use paceline_http::Sender;
 use paceline_providers::Provider;
-use paceline_store::{Journal, JournalError, Paths, RunLock};
+use paceline_store::{JobCounts, Journal, JournalError, ModelUsage, Paths, RunLock};
 use tokio::sync::{mpsc, watch};
 
 use self::calls::acknowledge::Acknowledge;
@@ -127,42 +127,23 @@ impl Run<'_> {
         let (phase, phase_seen) = watch::channel(Phase::Running);
         let (broken_sender, broken) = mpsc::unbounded_channel();
         let acknowledge = Acknowledge::new(broken_sender);
-        let began = self.limiter.now();
-        let now = clock::wall();
-        let (refused, counts, usage) = tokio::task::block_in_place(|| {
-            let refused = refused::settle(&self.job.journal, &input, format.results(), &acknowledge)?;
-            self.restore(now, &acknowledge)?;
-            Ok((refused, self.job.journal.sums()?, self.job.journal.usage()?))
-        })
-        .map_err(|error: JournalError| self.broken(Failure::interrupted(error)))?;
-        let figures = Counters::at_start(&counts);
-        let about = About {
-            same: FailFast::new(self.args.stop_after_same, figures.input - refused, figures.ended() - refused),
-            retry: self.upstream.pacer.retry.clone(),
-            address: upstream::destination(self.upstream).into(),
-            key: upstream::key_place(&self.upstream.key).into(),
-            figures,
-            max_wait: self.args.max_wait,
-            // Lines without a url of their own go to one path, which nothing divides.
-            held_up: (self.upstream.is_one_scope_by_default() && format.endpoint().is_empty()).then(HeldUp::default),
-        };
+        let (began, epoch) = (self.limiter.now(), clock::wall());
+        let (refused, counts, usage) =
+            tokio::task::block_in_place(|| self.earlier(&input, &format, epoch, &acknowledge))
+                .map_err(|error| self.broken(Failure::interrupted(error)))?;
+        let about = self.about(&counts, refused, &format);
         let context = Arc::new(Context {
             input,
             format,
             limiter: self.limiter.clone(),
             sender,
             deadline: self.upstream.deadline,
-            budget: Budget::new(
-                budgets(self.args),
-                self.upstream.prices.clone(),
-                &usage,
-                upstream::limits_answers(self.upstream),
-            ),
+            budget: self.budget(&usage),
             phase: phase_seen,
             journal: self.job.journal.clone(),
             unanswered: self.job.journal.unanswered().map_err(Failure::interrupted)?.into_iter().collect(),
             in_flight: AtomicU64::new(0),
-            epoch: now,
+            epoch,
             began,
         });
         let reading = self.job.input_cursor.map(|from| {
@@ -183,6 +164,49 @@ impl Run<'_> {
             max_duration: self.args.max_duration,
             concurrency: self.upstream.pacer.concurrency.max() as usize,
         });
+        let ended = self.dispatch(dispatcher).await.map_err(|failure| self.broken(failure))?;
+        drop(kept);
+        let enough = signals::interrupt_flag().map_err(Failure::interrupted)?;
+        tokio::task::block_in_place(|| self.conclude(&context, &ended, &enough)).map_err(|failure| self.broken(failure))
+    }
+
+    /// Takes up what earlier runs left. Returns how many lines cannot be sent, how the items stand, and what their calls used.
+    fn earlier(
+        &self,
+        input: &Input,
+        format: &Format,
+        now: Timestamp,
+        acknowledge: &Acknowledge,
+    ) -> Result<(u64, JobCounts, Vec<ModelUsage>), JournalError> {
+        let journal = &self.job.journal;
+        let refused = refused::settle(journal, input, format.results(), acknowledge)?;
+        self.restore(now, acknowledge)?;
+        Ok((refused, journal.sums()?, journal.usage()?))
+    }
+
+    /// What the recorder needs to know of the job.
+    fn about(&self, counts: &JobCounts, refused: u64, format: &Format) -> About {
+        let figures = Counters::at_start(counts);
+        About {
+            same: FailFast::new(self.args.stop_after_same, figures.input - refused, figures.ended() - refused),
+            retry: self.upstream.pacer.retry.clone(),
+            address: upstream::destination(self.upstream).into(),
+            key: upstream::key_place(&self.upstream.key).map(Into::into),
+            figures,
+            max_wait: self.args.max_wait,
+            // Lines without a url of their own go to one path, which nothing divides.
+            held_up: (self.upstream.is_one_scope_by_default() && format.endpoint().is_empty()).then(HeldUp::default),
+        }
+    }
+
+    /// What calls may use, after those of earlier runs.
+    fn budget(&self, used: &[ModelUsage]) -> Budget {
+        let limits_answers = upstream::limits_answers(self.upstream);
+        Budget::new(budgets(self.args), self.upstream.prices.clone(), used, limits_answers)
+    }
+
+    /// Sends, in turns with other runs where limits are shared.
+    async fn dispatch(&mut self, dispatcher: Dispatcher) -> Result<Ended, Failure> {
         self.shared.begin();
         // Not on this thread, which every call that ends would have to wake: among the workers it is mostly awake.
         let ended = tokio::select! {
@@ -190,10 +214,7 @@ impl Run<'_> {
             () = self.shared.keep() => unreachable!("it goes on for as long as it is asked"),
         };
         self.shared.end().await;
-        let ended = ended.map_err(|failure| self.broken(failure))?;
-        drop(kept);
-        let enough = signals::interrupt_flag().map_err(Failure::interrupted)?;
-        tokio::task::block_in_place(|| self.conclude(&context, &ended, &enough)).map_err(|failure| self.broken(failure))
+        ended
     }
 
     /// What earlier runs left: holds, and what the limiter knew.
@@ -228,10 +249,10 @@ impl Run<'_> {
         let bounded = ended.stop.as_ref().is_some_and(StopReason::is_bound);
         match report::write(&self.paths.report, journal, &context.input, &Ending { now, bounded, enough }) {
             Err(ReportError::Interrupted) => {
-                tracing::warn!("the report was not written; `paceline stats --items --json` tells the same");
+                tracing::warn!("the report was not written; `paceline stats --items --json` prints the same");
             }
             Err(error) if journal.disk_full().is_some() => {
-                tracing::warn!("{error}; with room `paceline stats --items --json` tells the same");
+                tracing::warn!("{error}; once the disk has space, `paceline stats --items --json` prints the same");
             }
             other => other.map_err(Failure::interrupted)?,
         }
@@ -254,6 +275,7 @@ impl Run<'_> {
             stop: ended.stop.as_ref(),
             elapsed: context.limiter.now() - context.began,
             limits: &limits,
+            has_tiers: !self.upstream.pacer.tiers.is_empty(),
             budget: context.budget.used(),
             concurrency: self.upstream.pacer.concurrency.max(),
             view: &view,
@@ -280,7 +302,7 @@ fn set_prices(args: &RunArgs, upstream: &mut Upstream) -> Result<(), Failure> {
     }
     match args.budget_cost {
         Some(cost) if upstream.prices.is_empty() => Err(Failure::refused(format!(
-            "--budget-cost {cost} (from the command line): expected to know what tokens cost: --price in=2.50,out=10 (for a \
+            "--budget-cost {cost} (from the command line): expected the price of tokens as well: --price in=2.50,out=10 (for a \
              million), or price under [upstream.{}] in paceline.toml",
             upstream.name
         ))),
@@ -298,7 +320,7 @@ pub(crate) fn warn_of_idle(upstream: &Upstream) {
     let keys: Vec<&str> = upstream.idle.iter().map(|row| row.key.as_str()).collect();
     if !keys.is_empty() {
         tracing::warn!(
-            "no effect: {}; the pace auto learns the limit (the pace aimd has these knobs)",
+            "no effect under the pace auto, which learns the limit: {}; the pace aimd uses them",
             keys.join(", ")
         );
     }
@@ -308,7 +330,7 @@ fn paths(args: &RunArgs) -> Result<Paths, Failure> {
     let paths = Paths::beside(&args.output);
     if paths.compress && !args.ordered {
         return Err(Failure::refused(format!(
-            "-o {} is compressed, which only finished results can be: add --ordered, or name {}",
+            "-o {} is compressed, and only ordered results can be: add --ordered, or write to {}",
             args.output.display(),
             paths.output.display()
         )));

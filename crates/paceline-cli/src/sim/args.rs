@@ -70,7 +70,7 @@ pub(crate) struct RunArgs {
     pub(crate) clients: u32,
     #[command(flatten)]
     pub(crate) world: World,
-    /// Seed of everything that is random: the same gives the same bytes
+    /// Seed of all random numbers: the same gives the same bytes
     #[arg(long, value_name = "K", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Write what happened, a line for each span of time
@@ -128,16 +128,16 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "scenario",
         value_parser = clap::value_parser!(u64).range(..=MOST_TOKENS))]
     pub(crate) tokens: u64,
-    /// Model of the calls, where a tier is for one
+    /// Model of the calls, to apply the tier of a model
     #[arg(long, value_name = "NAME")]
     pub(crate) model: Option<String>,
-    /// Path of the calls, where a tier is for one
+    /// Path of the calls, to apply the tier of a path
     #[arg(long, value_name = "PATH", default_value = "/v1/chat/completions")]
     pub(crate) endpoint: String,
     /// The provider that answers, built in or from a file [default: one with exactly the configured limits]
     #[arg(long, value_name = "NAME|FILE")]
     pub(crate) scenario: Option<String>,
-    /// Seed of everything that is random
+    /// Seed of all random numbers
     #[arg(long, value_name = "K", default_value_t = 1)]
     pub(crate) seed: u64,
     /// Print JSON

@@ -96,7 +96,7 @@ fn notes(args: &PlanArgs, plan: &Plan, quotas: &[Quota]) -> Vec<String> {
     }
     if plan.probes > 0 {
         let calls = text::counted(plan.probes, "call");
-        notes.push(format!("{calls} only tested whether the failing server is back, and used up no retries"));
+        notes.push(format!("{calls} tested whether the failing server is back"));
     }
     if plan.unfinished > 0 {
         notes.push(format!("{} had not ended by then", text::counted(plan.unfinished, "item")));

@@ -32,7 +32,6 @@ fn under_way(counts: &JobCounts, snapshot: &Value) -> (u64, u64) {
 pub(super) fn json(counts: &JobCounts, snapshot: Value, running: bool) -> Value {
     let (in_flight, waiting) = under_way(counts, &snapshot);
     let known = json!({
-        "running": running,
         "input": counts.input(),
         "succeeded": counts.succeeded,
         "failed": counts.failed,
@@ -48,6 +47,7 @@ pub(super) fn json(counts: &JobCounts, snapshot: Value, running: bool) -> Value 
         "abandoned": counts.totals.abandoned,
         "tokens_in": counts.tokens_in,
         "tokens_out": counts.tokens_out,
+        "running": running,
     });
     let (Value::Object(snapshot), Value::Object(mut all)) = (snapshot, known.clone()) else { return known };
     // The figures first: the scopes may be thousands.
@@ -193,7 +193,7 @@ fn waits_for(scope: &Value, now: Timestamp) -> Option<String> {
     let policy = text::printable(scope["waits_for"].as_str()?);
     let until = time(&scope["waits_until"]).filter(|until| *until > now + holds::SHORT);
     let until = until.map(|until| format!(" until {}", text::end(until))).unwrap_or_default();
-    Some(format!(", the next waits{until} for {policy}"))
+    Some(format!(", the next call waits{until} for {policy}"))
 }
 
 /// What a scope that has sent something, and may send more, believes of its limit.
@@ -291,7 +291,7 @@ mod tests {
         is_line(
             1,
             format!("  a: held until {}, in ", end(7_199)),
-            " (the server asked for this pause at its rate limit)",
+            " (the server rate-limited a call and asked for this pause)",
         );
         is_line(2, "  c: open, 1 in flight of 10, 0 waiting".to_owned(), "");
         is_line(3, "  over: open, 0 in flight of 10, 0 waiting".to_owned(), "");

@@ -25,7 +25,7 @@ pub(crate) struct StatsArgs {
     /// The job's results file, or a folder with journals [default: the newest journal in this folder]
     #[arg(value_name = "RESULTS")]
     pub(crate) results: Option<PathBuf>,
-    /// One row for each item that did not simply succeed, waiting items included
+    /// One row for each item that was retried, put off or failed, or still waits
     #[arg(long, conflicts_with_all = ["history", "watch"])]
     pub(crate) items: bool,
     /// What happened in each minute, as CSV: calls, answers, delays, tokens and the limit in force
@@ -40,7 +40,7 @@ pub(crate) struct StatsArgs {
 }
 
 /// Said of a job that is left.
-const NO_RUN: &str = "no run works on this job; the same command goes on with it";
+const NO_RUN: &str = "no run works on this job; run the same command again to continue it";
 
 /// Between two looks of `--watch`.
 const EVERY: Duration = Duration::from_secs(1);
@@ -100,7 +100,7 @@ fn open(path: &Path) -> Result<Reader, Failure> {
     if !path.exists() {
         let path = path.display();
         return Err(Failure::refused(format!(
-            "there is no journal {path}: name the results file of a job, or its journal where --journal put it elsewhere"
+            "there is no journal {path}: name the results file of a job, or its journal if --journal chose another place"
         )));
     }
     Reader::open(path).map_err(|error| match error {

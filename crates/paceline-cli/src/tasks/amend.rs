@@ -26,7 +26,7 @@ pub(crate) struct Args {
     /// Only items of this group
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
-    /// Every item that can be, when nothing else says which
+    /// All items to which this applies; needed where nothing else selects some
     #[arg(long, conflicts_with_all = ["keys", "state", "group"])]
     all: bool,
     /// Print JSON
@@ -39,8 +39,8 @@ pub(crate) struct Args {
 pub(crate) struct RetryArgs {
     #[command(flatten)]
     items: Args,
-    /// Also items that may have been done: failed or held for that, or cancelled while their call was under way; a KEY needs no
-    /// such word
+    /// Also items whose call may have been executed: failed or held for that reason, or cancelled during the call; not needed
+    /// with KEY
     #[arg(long)]
     may_be_done: bool,
 }
@@ -61,7 +61,8 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
         true => writeln!(out, "{}", json!({ "changed": changed, "left_out": left_out })),
         false if left_out > 0 => writeln!(
             out,
-            "{}; left out: {} that may have been done; look at the server, then name each KEY, or give --may-be-done",
+            "{}; left out: {} whose call may have been executed; check the server, then name each KEY, or add \
+             --may-be-done",
             describe(Amend::Retry, changed),
             text::counted(left_out, "item"),
         ),
@@ -144,10 +145,10 @@ async fn refuse_unknown(store: &dyn WorkStore, keys: &[String]) -> Result<(), Fa
 fn describe(amend: Amend, changed: u64) -> String {
     let items = text::counted(changed, "item");
     match (amend, changed) {
-        (Amend::Retry, 0) => "nothing to retry: what succeeded or is worked on stays as it is".to_owned(),
+        (Amend::Retry, 0) => "nothing to retry: items that succeeded or are in flight stay as they are".to_owned(),
         (Amend::Retry, 1) => "1 item waits for the next free worker".to_owned(),
         (Amend::Retry, _) => format!("{items} wait for the next free worker"),
-        (Amend::Cancel, 0) => "nothing to cancel: what has ended stays as it is".to_owned(),
+        (Amend::Cancel, 0) => "nothing to cancel: items that have ended stay as they are".to_owned(),
         (Amend::Cancel, _) => format!("{items} cancelled"),
     }
 }

@@ -43,12 +43,12 @@ impl Waits {
     /// Behind a number of items.
     const fn describe(self) -> &'static str {
         match self {
-            Self::InFlight => "with a worker",
-            Self::ScopeStopped => "until the problem that stopped their group is fixed",
-            Self::ScopeHeld => "until their group is free again",
-            Self::NotBefore => "until their time comes",
-            Self::NotStarted => "not begun yet",
-            Self::RunBound => "due, to be taken by the next run",
+            Self::InFlight => "in flight at a worker",
+            Self::ScopeStopped => "waiting until the problem that stopped their group is fixed",
+            Self::ScopeHeld => "waiting until their group opens",
+            Self::NotBefore => "waiting for their due time",
+            Self::NotStarted => "not started",
+            Self::RunBound => "due, left for the next run",
         }
     }
 
@@ -56,7 +56,7 @@ impl Waits {
     pub(crate) fn words_for(reason: &str) -> String {
         match Self::ALL.into_iter().find(|waits| waits.as_str() == reason) {
             Some(waits) => waits.describe().to_owned(),
-            None => format!("until the next run ({})", text::printable(reason)),
+            None => format!("left for the next run ({})", text::printable(reason)),
         }
     }
 }
@@ -138,7 +138,7 @@ fn line(row: &ScopeRow) -> String {
         ScopeStatus::Open => format!("open: {name}"),
         ScopeStatus::Held { until, reason } => {
             let until = text::end(*until);
-            format!("held: {name} until {until}: {}; a run goes on by itself then", text::printable(reason))
+            format!("held: {name} until {until}: {}; it opens again by itself", text::printable(reason))
         }
         ScopeStatus::Stopped { reason } => {
             format!("stopped: {name}: {}; fix the cause, and the next run tries it again", text::printable(reason))

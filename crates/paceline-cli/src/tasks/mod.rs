@@ -32,21 +32,21 @@ pub(crate) struct Args {
 enum Command {
     /// Put items into a store
     Add(add::Args),
-    /// Work on what is due, until everything has ended or has to wait for long
+    /// Work on due items until all have ended or the next is due too late (--max-wait)
     Run(Box<run::Args>),
-    /// Name the items of a store and where they stand
+    /// List the items of a store with their states
     List(list::Args),
     /// Show one item: its payload, and every decision about it
     Show(show::Args),
-    /// Let items that failed, were skipped, cancelled or left over wait for another try; those that wait are due at once
+    /// Make items due at once: those that failed, were skipped, cancelled or left over, and those that wait
     Retry(amend::RetryArgs),
-    /// End items that have not ended; what a worker says about them later is not taken
+    /// End items that have not ended; a later result of a worker is ignored
     Cancel(amend::Args),
-    /// Sum up: what succeeded, and each item that did not simply succeed, with its reason
+    /// Report how many items succeeded, and each item that was retried, put off or failed, with its reason
     Report(report::Args),
     /// Print items as lines that `add --from` takes, their payloads included
     Export(export::Args),
-    /// Remove items that ended long ago, and give their room on the disk back
+    /// Remove items that ended long ago, and free their disk space
     Prune(prune::Args),
 }
 

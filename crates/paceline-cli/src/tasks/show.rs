@@ -17,7 +17,7 @@ use crate::{output, text};
 pub(crate) struct Args {
     #[command(flatten)]
     store: StoreArgs,
-    /// What the item is called
+    /// Key of the item
     #[arg(value_name = "KEY")]
     key: String,
     /// Print JSON
@@ -133,7 +133,7 @@ fn sends(item: &WorkItem) -> String {
         parts.into_iter().filter(|(times, _)| *times > 0).map(|(_, description)| description).collect();
     match parts.as_slice() {
         // What only tested a failing server is no send of the item.
-        [] if item.last.is_some() => "none that counts: probes of a failing server".to_owned(),
+        [] if item.last.is_some() => "none that counts: no server took a call".to_owned(),
         [] => "none yet".to_owned(),
         parts => parts.join(", "),
     }

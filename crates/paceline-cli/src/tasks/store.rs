@@ -12,7 +12,7 @@ use crate::exit::Failure;
 /// The store of a command.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct StoreArgs {
-    /// Where the items are: a file, which `add` makes, or postgres://USER@HOST/DATABASE
+    /// Store of the items: a file, which `add` creates, or postgres://USER@HOST/DATABASE
     #[arg(long, value_name = "STORE", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     store: String,
 }

@@ -10,7 +10,8 @@ fn a_key_and_headers_are_sent_as_file_and_flags_say() {
     let server = Server::new(|_| Reply::ok());
     let job = Job::new(1);
     let file = format!(
-        "[upstream.mine]\nbase_url = '{}'\napi_key_env = 'MY_KEY'\nkey_header = 'X-API-Key'\nheaders = {{ X-Tenant = 'a', x-team = 'b' }}",
+        "[upstream.mine]\nbase_url = '{}'\napi_key_env = 'MY_KEY'\nkey_header = 'X-API-Key'\nheaders = {{ X-Tenant = \
+         'a', x-team = 'b' }}",
         server.url()
     );
     std::fs::write(job.path("paceline.toml"), file).expect("writable");
@@ -64,7 +65,7 @@ fn flags_reach_requests_of_tasks_and_not_a_command() {
     assert_eq!(code, 0, "{log}");
     let (code, log) =
         finish(job.paceline().args(["tasks", "run", "--store", "w.db", "--key-scheme", "Basic", "--", "true"]));
-    assert!(code == 2 && log.contains("--key-scheme acts on requests only"), "{log}");
+    assert!(code == 2 && log.contains("--key-scheme applies to requests only"), "{log}");
     let mut command = job.paceline();
     command.args(["tasks", "run", "--store", "w.db", "--http", "--base-url", &server.url(), "--header", "x-team: c"]);
     let (code, log) = finish(&mut command);
@@ -136,7 +137,7 @@ fn a_proxy_that_is_named_is_used_and_none_is_none() {
     assert!(code != 0 && proxy.count() == 1, "{log}");
     for (proxied, variable, expected) in [
         ("http://me:sesame@127.0.0.1:9", "", "http://api.invalid/v1 through the proxy http://[key]@127.0.0.1:9: "),
-        ("", "http://127.0.0.1:9", "http://api.invalid/v1 (is the proxy in http_proxy to be used?): "),
+        ("", "http://127.0.0.1:9", "http://api.invalid/v1 (the variable http_proxy sets a proxy): "),
     ] {
         let (code, log) = run(proxied, variable);
         assert!(code == 3 && log.contains(expected) && !log.contains("sesame"), "{log}");

@@ -134,7 +134,7 @@ fn a_price_that_is_none_or_missing_is_refused() {
     };
     for (args, expected) in [
         (&["--price", "2.50"][..], "such as in=2.50,out=10"),
-        (&["--budget-cost", "5"], "expected to know what tokens cost: --price in=2.50,out=10"),
+        (&["--budget-cost", "5"], "expected the price of tokens as well: --price in=2.50,out=10"),
         (&["--budget-cost", "$5", "--price", "in=1,out=1"], "such as 5.00"),
         (&["--budget-tokens", "0"], "a whole number above 0"),
     ] {

@@ -95,7 +95,7 @@ const INPUT: &[Case] = &[
         input: "in.jsonl",
         flags: &["--upstream", "openai"],
         message: "1 line of in.jsonl cannot be sent, so no request was sent:\n  \
-                line 2: invalid_body: body: missing or no object: expected the request body as for the live endpoint",
+                line 2: invalid_body: body: missing or not an object: expected the request body, as the endpoint takes it",
     },
     case(
         "a key that is twice",
@@ -113,8 +113,7 @@ const INPUT: &[Case] = &[
         "the address of another host",
         |job| second(job, r#"{"custom_id":"a","url":"https://elsewhere.example/v1","body":{}}"#),
         "1 line of in.jsonl cannot be sent, so no request was sent:\n  \
-         line 2: invalid_url: url: with --scope host lines may name any host, which gets no key; without it \
-         `https://elsewhere.example/v1` is not below the upstream's address {server}: \
+         line 2: invalid_url: url: with --scope host, a line may name any host (which gets no key); without it, `https://elsewhere.example/v1` is not below the upstream's address {server}: \
          expected a path such as /v1/chat/completions; the address itself is set with --base-url or in paceline.toml",
     ),
     case(
@@ -166,7 +165,7 @@ const INPUT: &[Case] = &[
         "in.jsonl.gz",
         "gzip that is cut",
         |job| fs::write(job.path("in.jsonl.gz"), &compressed(job)[..60]).expect("writable"),
-        "cannot unpack in.jsonl.gz: it is no gzip file, or cut, damaged or followed by something else (incomplete deflate \
+        "cannot unpack in.jsonl.gz: it is not a gzip file, is cut off or damaged, or has other data behind it (incomplete deflate \
          stream); compress it again",
     ),
     from(
@@ -175,7 +174,7 @@ const INPUT: &[Case] = &[
         |job| {
             fs::write(job.path("in.jsonl.gz"), [&*compressed(job), b"and then some more"].concat()).expect("writable")
         },
-        "cannot unpack in.jsonl.gz: it is no gzip file, or cut, damaged or followed by something else (invalid gzip \
+        "cannot unpack in.jsonl.gz: it is not a gzip file, is cut off or damaged, or has other data behind it (invalid gzip \
          header); compress it again",
     ),
     from(
@@ -187,7 +186,7 @@ const INPUT: &[Case] = &[
             bytes[crc] ^= 1;
             fs::write(job.path("in.jsonl.gz"), bytes).expect("writable");
         },
-        "cannot unpack in.jsonl.gz: it is no gzip file, or cut, damaged or followed by something else (corrupt gzip \
+        "cannot unpack in.jsonl.gz: it is not a gzip file, is cut off or damaged, or has other data behind it (corrupt gzip \
          stream does not have a matching checksum); compress it again",
     ),
     from(
@@ -219,14 +218,14 @@ const PLACES: &[Case] = &[
     case(
         "results without a journal",
         |job| fs::write(job.path("out.jsonl"), "{}\n").expect("writable"),
-        "out.jsonl exists, but there is no journal out.journal that says what is done; move the results away or name \
-         another output; --overwrite removes what is there",
+        "out.jsonl exists, but its journal out.journal is missing, so that nothing tells which items are done; move the \
+         results away or use another output; --overwrite deletes it and starts again",
     ),
     case(
         "a report without a journal",
         |job| fs::write(job.path("out.report.jsonl"), "{}\n").expect("writable"),
-        "out.report.jsonl exists, but there is no journal out.journal that says what is done; move the results away or \
-         name another output; --overwrite removes what is there",
+        "out.report.jsonl exists, but its journal out.journal is missing, so that nothing tells which items are done; \
+         move the results away or use another output; --overwrite deletes it and starts again",
     ),
     Case {
         what: "something else where the journal belongs, even with --overwrite",
@@ -249,23 +248,23 @@ const PLACES: &[Case] = &[
         "an output in a folder that is missing",
         &["-o", "missing/deep/out.jsonl"],
         "cannot write missing/deep/out.jsonl: its folder missing/deep cannot be found: No such file or directory (os \
-         error 2); make it or name another",
+         error 2); create the folder, or choose another place",
     ),
     flags(
         "an output below a file",
         &["-o", "in.jsonl/out.jsonl"],
-        "cannot write in.jsonl/out.jsonl: in.jsonl is no folder; make it or name another",
+        "cannot write in.jsonl/out.jsonl: in.jsonl is not a folder; create the folder, or choose another place",
     ),
     flags(
         "a folder that no user can write in, not even root",
         &["-o", "/sys/out.jsonl"],
         "cannot write in the folder /sys: Permission denied (os error 13)",
     ),
-    flags("a folder as output", &["-o", "."], "-o . is no file: name one, the journal is kept beside it"),
+    flags("a folder as output", &["-o", "."], "-o . is not a file: name one; the journal is written beside it"),
     flags(
         "a device as the journal",
         &["--journal", "/dev/zero"],
-        "--journal /dev/zero is no file: name one, or leave it out: it is kept beside -o",
+        "--journal /dev/zero is not a file: name one, or leave the flag out to keep the journal beside -o",
     ),
     flags(
         "a key that is missing",
@@ -282,8 +281,8 @@ const RESUMED: &[Case] = &[
             done(job);
             fs::remove_file(job.path("out.jsonl")).expect("it was there");
         },
-        "out.jsonl is gone, but its journal out.journal covers {covered} bytes of it; put it back, or delete the journal \
-         to start anew; --overwrite removes what is left",
+        "out.jsonl is missing, but its journal out.journal has recorded {covered} bytes of it; restore it, or delete \
+         the journal to start again; --overwrite deletes what is left and starts again",
     ),
     case(
         "a journal of a newer version",
@@ -305,9 +304,9 @@ const RESUMED: &[Case] = &[
             bytes[100..].fill(0xa5);
             fs::write(job.path("out.journal"), bytes).expect("writable");
         },
-        "the journal is damaged (database disk image is malformed); put back a copy of it, or move it and its results away \
-         to start anew; a job with another output takes over its answers with --done RESULTS; --overwrite removes what is \
-         left",
+        "the journal is damaged (database disk image is malformed); restore a copy of it, or move it and its results \
+         away to start again; to keep its answers, start a job with another output and --done RESULTS; to discard them, \
+         use --overwrite",
     ),
     case(
         "results that were changed",
@@ -316,9 +315,9 @@ const RESUMED: &[Case] = &[
             let results = fs::read_to_string(job.path("out.jsonl")).expect("there");
             fs::write(job.path("out.jsonl"), results.replacen("item-0", "item-9", 1)).expect("writable");
         },
-        "out.jsonl is damaged at byte 0: its lines are whole, but not those that its journal recorded; put it back as it \
-         was, or move it and its journal away to start anew; a job with another output takes over its answers with --done \
-         RESULTS; --overwrite removes what is left",
+        "out.jsonl is damaged at byte 0: its lines are whole, but not those that its journal recorded; restore it, or \
+         move it and its journal away to start again; to keep its answers, start a job with another output and --done \
+         RESULTS; to discard them, use --overwrite",
     ),
     case(
         "an input of another length",
@@ -326,8 +325,9 @@ const RESUMED: &[Case] = &[
             done(job);
             second(job, &line("b"));
         },
-        "the length of in.jsonl changed since this job began (was 315 bytes, is 196 bytes); put the input back as it was, \
-         or give the new input an output of its own; --accept-changed-input goes on with it where that can be done",
+        "the length of in.jsonl changed since this job began (was 315 bytes, is 196 bytes); restore the input, or use \
+         another output for the new one; to continue with the new input, use --accept-changed-input (items that ended \
+         must be unchanged)",
     ),
     case(
         "an input that was written again",
@@ -337,7 +337,7 @@ const RESUMED: &[Case] = &[
             touch(job, "in.jsonl", 1_000_000_001);
         },
         "the time of change of in.jsonl changed since this job began (was 2001-09-09T01:46:40.000Z, is \
-         2001-09-09T01:46:41.000Z); put the input back as it was, or give the new input an output of its own; --accept-changed-input goes on with it where that can be done",
+         2001-09-09T01:46:41.000Z); restore the input, or use another output for the new one; to continue with the new input, use --accept-changed-input (items that ended must be unchanged)",
     ),
     from(
         "in.jsonl.gz",
@@ -351,8 +351,8 @@ const RESUMED: &[Case] = &[
             fs::write(job.path("in.jsonl.gz"), compressed(job)).expect("writable");
             touch(job, "in.jsonl.gz", 1_000_000_001);
         },
-        "in.jsonl.gz is not what this job began with, which stands in out.input; --accept-changed-input goes on with it \
-         where that can be done",
+        "in.jsonl.gz is not the input that this job began with, a copy of which is out.input; to continue with the new \
+         input, use --accept-changed-input (items that ended must be unchanged)",
     ),
 ];
 
@@ -396,8 +396,8 @@ fn refuse(cases: &[Case]) {
 
 /// The words without the one figure that differs from run to run: answers carry times and random ids.
 fn without_size(log: &str) -> String {
-    match log.split_once(" covers ").and_then(|(start, rest)| Some((start, rest.split_once(" bytes")?.1))) {
-        Some((start, end)) => format!("{start} covers {{covered}} bytes{end}"),
+    match log.split_once(" has recorded ").and_then(|(start, rest)| Some((start, rest.split_once(" bytes")?.1))) {
+        Some((start, end)) => format!("{start} has recorded {{covered}} bytes{end}"),
         None => log.to_owned(),
     }
 }
@@ -465,8 +465,8 @@ fn a_disk_that_is_full_at_the_start_begins_nothing() {
         (code, &*log),
         (
             2,
-            "error: cannot load the journal: disk I/O error; make sure that the disk has room and the folder can be \
-             written\n"
+            "error: cannot load the journal: disk I/O error; check that the disk has space and that the folder is \
+             writable\n"
         )
     );
     assert_eq!((files(&job), server.count()), (before, 0));

@@ -192,7 +192,10 @@ fn a_column_whose_name_is_no_word_is_one_of_the_row() {
     let job = job_of("in.csv", "id,full name\na,Ada L\n");
     let template = |template: &'static str| [&CHAT[..], &["--prompt-template", template]].concat();
     let (code, log) = run(&job, &server, "in.csv", &template("{{ full name }}"));
-    assert!(code == 2 && log.contains("a column whose name is no plain word is {{ row[\"its name\"] }}"), "{log}");
+    assert!(
+        code == 2 && log.contains("write a column whose name is not a plain word as {{ row[\"its name\"] }}"),
+        "{log}"
+    );
     let (code, log) = run(&job, &server, "in.csv", &template("Hi {{ row[\"full name\"] }}"));
     assert_eq!((code, bodies(&server)), (0, vec![asked("Hi Ada L")]), "{log}");
 }
@@ -252,14 +255,14 @@ fn what_makes_no_request_is_refused_by_row_and_name() {
             "in.csv",
             "id,prompt\n\"0\",\"a\n\"1\",\"b\"\n",
             CHAT.to_vec(),
-            "in.csv: line 3: text behind a closing quote (it was opened in line 2)",
+            "in.csv: line 3: text follows a closing quote (opened in line 2)",
         ),
         ("in.csv", "id,prompt\n0,\n", CHAT.to_vec(), "line 2: invalid_row: row 1: its prompt is empty"),
         (
             "in.csv",
             "a,b\n1,2\n1\n",
             CHAT.to_vec(),
-            "line 2: invalid_row: row 1: no text in a column prompt: name one with --prompt-template; it has a, b",
+            "line 2: invalid_row: row 1: no text in the column `prompt`: use --prompt-template; the columns are a, b",
         ),
         (
             "in.csv",
@@ -289,7 +292,7 @@ fn what_makes_no_request_is_refused_by_row_and_name() {
             vec!["--endpoint", "/hook", "--model", "m"],
             "expected an --endpoint that ends in chat/completions",
         ),
-        ("in.jsonl", "{}\n", CHAT.to_vec(), "--model makes requests of prompts: expected --prompt-template beside it"),
+        ("in.jsonl", "{}\n", CHAT.to_vec(), "--model makes requests from prompts: add --prompt-template"),
     ];
     for (name, text, flags, expected) in cases {
         let job = job_of(name, text);

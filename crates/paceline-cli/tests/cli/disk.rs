@@ -59,7 +59,7 @@ fn answers_wait_in_memory_until_there_is_room() {
     let (output, results) = on_a_small_disk(&job, "--concurrency 4", script, &server);
     let log = std::fs::read_to_string(job.path("seen")).unwrap_or_default();
     assert_eq!(output.status.code(), Some(0), "{log} {output:?}");
-    assert!(log.contains("nothing new starts") && log.contains("has room again"), "{log}");
+    assert!(log.contains("no new call starts") && log.contains("has space again"), "{log}");
     assert_done(ITEMS, &results, &server);
 }
 
@@ -108,10 +108,13 @@ fn a_run_that_finds_a_full_disk_waits_for_room_and_ends_after_max_wait() {
     assert_eq!(output.status.code(), Some(0), "{all:?} {output:?}");
     let [new, _, again, tasks, seen] = all;
     for log in [new, again, tasks] {
-        assert!(log.contains("make room within 300ms") && log.contains("error: the disk of disk is full"), "{log}");
-        assert!(log.contains("make room, then run the same command again"), "{log}");
+        assert!(
+            log.contains("free some space within 300ms") && log.contains("error: the disk of disk is full"),
+            "{log}"
+        );
+        assert!(log.contains("free some space, then run the same command again"), "{log}");
     }
-    assert!(seen.contains("has room again"), "{seen}");
+    assert!(seen.contains("has space again"), "{seen}");
     assert_done(3, &results, &server);
 }
 
@@ -155,7 +158,7 @@ fn durable_requests_wait_for_room_and_lose_no_answer() {
     let log = std::fs::read_to_string(job.path("kept/first")).unwrap_or_default();
     let second = std::fs::read_to_string(job.path("kept/second")).unwrap_or_default();
     assert_eq!(output.status.code(), Some(0), "{log} {second} {output:?}");
-    assert!(log.contains("is full") && log.contains("nothing new starts") && log.contains("continue with:"), "{log}");
+    assert!(log.contains("is full") && log.contains("no new call starts") && log.contains("continue with:"), "{log}");
     let summary: Value =
         serde_json::from_slice(&std::fs::read(job.path("kept/first.json")).expect("told")).expect("JSON");
     assert_eq!(summary["stopped"], "disk_full");
@@ -183,7 +186,7 @@ fn a_disk_that_another_program_fills_holds_no_request_of_a_store() {
     let log = |name: &str| std::fs::read_to_string(job.path(name)).unwrap_or_default();
     let (first, second) = (log("kept/first"), log("kept/second"));
     assert_eq!(output.status.code(), Some(0), "{first} {second} {output:?}");
-    assert!(first.contains("nothing new starts") && !second.contains("held"), "{first} {second}");
+    assert!(first.contains("no new call starts") && !second.contains("held"), "{first} {second}");
     assert_done(ITEMS, &results, &server);
 }
 

@@ -72,7 +72,7 @@ fn a_last_line_that_is_cut_off_is_left_out() {
     let broken = [openai(0, 200), openai(1, 200)[..20].to_owned(), openai(2, 200)].join("\n");
     std::fs::write(job.path("old.jsonl"), broken).expect("writable");
     let (code, log) = finish(job.run(&server).args(["--done", "old.jsonl"]));
-    assert!(code == 2 && log.contains("--done old.jsonl: line 2 is no line of a hosted batch's output"), "{log}");
+    assert!(code == 2 && log.contains("--done old.jsonl: line 2 is not a line of a hosted batch's output"), "{log}");
 }
 
 #[test]
@@ -91,7 +91,8 @@ fn answers_that_expect_refuses_are_asked_again() {
         let answers = if taken == 1 { "1 answer" } else { "2 answers" };
         let lines = if refused == 1 { "1 line" } else { "2 lines" };
         let notice = format!(
-            "{answers} taken over from old.jsonl; {lines} with an answer that --expect refuses, so that the item is sent again"
+            "{answers} taken over from old.jsonl; {lines} with an answer that --expect refuses, so that the item is \
+             sent again"
         );
         assert!(log.contains(&notice), "{log}");
         job.assert_adds_up(3);
@@ -116,7 +117,7 @@ fn a_file_that_is_no_batch_output_is_refused_before_anything_begins() {
     std::fs::write(job.path("output.jsonl"), openai(0, 200) + "\n{\"custom_id\":\"item-1\"}\n").expect("writable");
     let (code, log) = finish(job.run(&server).args(["--done", "output.jsonl"]));
     assert_eq!((code, server.count()), (2, 0), "{log}");
-    assert!(log.contains("--done output.jsonl: line 2 is no line of a hosted batch's output"), "{log}");
+    assert!(log.contains("--done output.jsonl: line 2 is not a line of a hosted batch's output"), "{log}");
     assert!(!job.path("out.journal").exists());
     for own in ["out.jsonl", "in.jsonl", "out.journal"] {
         let (code, log) = finish(job.run(&server).args(["--overwrite", "--done", own]));

@@ -109,7 +109,7 @@ fn of_a_begun_job_it_refuses_what_the_run_would_refuse() {
     let (code, log) = dry("in.jsonl", "in.jsonl", &[]);
     assert!(code == 2 && log.contains("the same file"), "{log}");
     let (code, log) = dry("in.jsonl", "out.jsonl", &["--format", "bare", "--endpoint", "/x"]);
-    assert!(code == 2 && log.contains("go on with --format batch"), "{log}");
+    assert!(code == 2 && log.contains("add --format batch"), "{log}");
     assert_eq!((dry("in.jsonl", "out.jsonl", &[]).0, finish(&mut job.run(&server)).0), (0, 0));
 }
 

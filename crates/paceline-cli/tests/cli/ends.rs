@@ -116,7 +116,7 @@ fn a_bad_key_is_named_by_its_variable_and_never_shown() {
 /// A stop that needs a person is an error of the log, which is all that `-q` shows.
 #[test]
 fn a_quiet_run_tells_why_a_person_is_needed() {
-    let told = [(401, "the provider refuses this account"), (404, "the first 20 items all failed alike")];
+    let told = [(401, "the provider refuses this account"), (404, "the first 20 items all failed the same way")];
     for (status, told) in told {
         let server = Server::new(move |_| Reply::error(status, "no"));
         let (code, log) = finish(Job::new(50).run(&server).arg("-q"));
@@ -292,4 +292,32 @@ fn a_seed_repeats_every_delay_and_another_one_does_not() {
     };
     assert_eq!(delays("7"), delays("7"));
     assert_ne!(delays("7"), delays("8"));
+}
+
+/// A site may forbid as many paths as it has.
+#[test]
+fn of_many_scopes_that_are_stopped_the_first_is_told_and_the_others_are_with_verbose() {
+    let line =
+        |n: usize| json!({"custom_id": n.to_string(), "url": format!("/path-{n}"), "body": {"item": n}}).to_string();
+    let input: Vec<String> = (0..12).map(line).collect();
+    for (flags, told) in [(&[][..], 1), (&["-v"], 12)] {
+        let server = Server::new(|_| Reply::error(403, "forbidden"));
+        let job = Job::with_input(&(input.join("\n") + "\n"));
+        let flags = [flags, &["--scope", "endpoint", "--api-key-env", "KEY", "--concurrency", "1"]].concat();
+        let (code, log) = finish(job.run(&server).args(flags).env("KEY", "k"));
+        assert_eq!((code, server.count()), (3, 12), "{log}");
+        assert_eq!(log.matches("this scope makes no more calls").count(), told, "{log}");
+    }
+}
+
+/// A 200 carries no error message: the rule that made it a failure is the cause.
+#[test]
+fn a_success_that_a_rule_makes_a_failure_names_the_rule() {
+    let server = Server::new(|_| Reply::ok().with_header("x-busy", "1"));
+    let job = Job::new(2);
+    let rule = "[[upstream.generic.rule]]\nmatch = { status = 200, header = \"x-busy\" }\nclass = \"transient\"\n";
+    std::fs::write(job.path("paceline.toml"), format!("[upstream.generic]\n{rule}")).expect("a file");
+    let (code, log) = finish(job.run(&server).args(["--max-retries", "0"]));
+    assert_eq!(code, 1, "{log}");
+    assert!(log.contains("item failed: status 200 OK, which is a failure by the rule "), "{log}");
 }

@@ -27,7 +27,7 @@ fn a_job_under_64_files_sees_no_phantom_errors_and_writes_its_report() {
     command.args(["--concurrency", "200", "--pace", "none", "--max-retries", "0"]);
     let (code, log) = finish(&mut limited(&command, "ulimit -n 64"));
     assert_eq!((code, server.count()), (0, 400), "{log}");
-    assert_eq!(log.matches("because this process may open few files").count(), 1, "{log}");
+    assert_eq!(log.matches("because the system lets this process open few files").count(), 1, "{log}");
     assert!(!log.contains("next try in"), "{log}");
     job.assert_adds_up(400);
     assert!(job.path("out.report.jsonl").exists());
@@ -72,13 +72,13 @@ fn calls_that_find_no_descriptor_wait_and_count_as_none() {
     lowered.send(()).expect("the server waits");
     let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
     let mut log = String::new();
-    while !log.contains("short of files or ports") {
+    while !log.contains("no free files or ports") {
         assert!(stderr.read_line(&mut log).expect("text") > 0, "{log}");
     }
     limit(pid, getrlimit(Resource::Nofile).maximum);
     stderr.read_to_string(&mut log).expect("text");
     assert_eq!(child.wait().expect("it ends").code(), Some(0), "{log}");
-    assert_eq!((server.count(), log.matches("short of files").count()), (30, 1), "{log}");
+    assert_eq!((server.count(), log.matches("no free files").count()), (30, 1), "{log}");
     assert!(!log.contains("next try in"), "{log}");
     assert_eq!(job.summary()["calls"], 30);
 }

@@ -62,7 +62,8 @@ fn one_page_that_holds_up_all_others_is_told_with_the_flag_that_lets_them_go() {
         let job = Job::with_input(&pages([&server, &server], 10));
         let (code, log) = finish(job.run(&server).args(["--max-wait", "1m", "--concurrency", "1"]).args(flags));
         assert_eq!((code, &job.summary()["succeeded"]), (3, &json!(succeeded)), "{log}");
-        let log_line = "held up: 10 items for 2h 00m by pauses that the server asked for, as all calls are one scope; --scope endpoint";
+        let log_line = "held up: 10 items waited 2h 00m in pauses that the server asked for, because all calls are one \
+            scope; --scope endpoint";
         assert_eq!(log.contains(log_line), is_shown, "{log}");
     }
 }
@@ -99,12 +100,12 @@ fn items_for_many_hosts_are_added_with_the_flag_that_takes_them() {
     std::fs::write(store.job.path("items.jsonl"), line(0, &ours) + &line(1, &other)).expect("writable");
     let (code, log) =
         finish(store.job.paceline().args(["tasks", "add", "--store", "work.db", "--from", "items.jsonl"]));
-    assert!(code == 0 && log.contains("and with --scope host to all of them"), "{log}");
+    assert!(code == 0 && log.contains("with --scope host it calls all of them"), "{log}");
     let run = ran(store.command().args(["--http", "--base-url", &ours.url()]));
     assert_eq!((run.code, other.count()), (1, 0), "{}", run.log);
     assert!(run.log.contains("with --scope host"), "a log line is cut behind it: {}", run.log);
     let told = store.item("item-1").last.expect("a failure").message;
-    assert!(told.contains("with --scope host lines may name any host"), "{told}");
+    assert!(told.contains("with --scope host, a line may name any host"), "{told}");
 }
 
 #[test]
@@ -112,7 +113,7 @@ fn without_that_scope_another_host_is_refused_with_the_flag_that_takes_it() {
     let (ours, other) = (Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));
     let job = Job::with_input(&pages([&ours, &other], 2));
     let (code, log) = finish(&mut job.run(&ours));
-    assert!(code == 2 && log.contains("with --scope host lines may name any host"), "{log}");
+    assert!(code == 2 && log.contains("with --scope host, a line may name any host"), "{log}");
     assert_eq!((ours.count(), other.count()), (0, 0));
 }
 
@@ -132,7 +133,7 @@ fn an_address_with_a_port_that_cannot_be_is_refused_before_the_first_call() {
     let server = Server::new(|_| Reply::ok());
     let job = Job::with_input(&json!({"custom_id": "a", "method": "GET", "url": "http://h:99999/"}).to_string());
     let (code, log) = finish(job.run(&server).args(["--scope", "host"]));
-    assert!(code == 2 && log.contains("is no address of a page: invalid port number"), "{log}");
+    assert!(code == 2 && log.contains("is not a web address: invalid port number"), "{log}");
 }
 
 #[test]
@@ -146,5 +147,5 @@ fn a_host_that_fails_for_long_is_given_up_with_its_last_failure() {
         command.env(format!("PACELINE_UPSTREAM__GENERIC__BREAKER__{key}"), "20ms");
     }
     let (code, log) = finish(command.args(flags));
-    assert!(code == 3 && log.contains("the server fails (last: it is broken)"), "{log}");
+    assert!(code == 3 && log.contains("the server is failing (last: it is broken)"), "{log}");
 }

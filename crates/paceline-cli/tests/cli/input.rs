@@ -21,7 +21,7 @@ fn bad_lines_are_named_and_nothing_is_sent() {
         (twice.as_str(), &["duplicate_custom_id", "line 3", "line 1"]),
         (r#"{"custom_id":"a","url":"https://elsewhere.example/v1","body":{}}"#, &["invalid_url", "--base-url"]),
         ("[]\n{}\n", &["line 1: invalid_json_line: an array", "jq -c '.[]'", "line 2: missing_custom_id", "2 lines"]),
-        (r#"{"custom_id":"a","url":"/x#part","body":{}}"#, &["line 1: invalid_url", "behind #"]),
+        (r#"{"custom_id":"a","url":"/x#part","body":{}}"#, &["line 1: invalid_url", "has a fragment"]),
     ] {
         let job = Job::with_input(input);
         let (code, log) = finish(&mut job.run(&server));
@@ -258,7 +258,7 @@ fn compressed_inputs_of_one_time_are_not_taken_for_each_other() {
     assert_eq!((run("a", &[]).0, sent()), (0, vec!["a".to_owned()]));
     let (code, log) = run("b", &[]);
     assert_eq!((code, sent().len()), (2, 1), "{log}");
-    assert!(log.contains("b.jsonl.gz is not what this job began with"), "{log}");
+    assert!(log.contains("b.jsonl.gz is not the input that this job began with"), "{log}");
     assert_eq!((run("b", &["--overwrite"]).0, sent()), (0, vec!["a".to_owned(), "b".to_owned()]));
     for file in ["out.jsonl", "out.journal"] {
         std::fs::remove_file(job.path(file)).expect("it was there");

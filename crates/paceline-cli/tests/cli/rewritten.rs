@@ -55,7 +55,7 @@ fn ordered_results_can_be_compressed_and_nothing_else() {
         (code, log.as_str()),
         (
             2,
-            "error: -o out.jsonl.gz is compressed, which only finished results can be: add --ordered, or name \
+            "error: -o out.jsonl.gz is compressed, and only ordered results can be: add --ordered, or write to \
              out.jsonl\n"
         )
     );
@@ -148,7 +148,7 @@ fn a_failed_item_is_sent_as_its_line_stands_now() {
     for (lines, expected) in [
         (
             vec![wrong(0), good(1), good(2), wrong(3), good(4)],
-            "line 1: another request has the id of the former line 1",
+            "line 1: the id of the former line 1 has another request now",
         ),
         (vec![good(0), good(1), good(2), wrong(3), good(4), good(5)], "line 6: its id is new"),
         (vec![good(0), good(2), wrong(3), good(4)], "the id of the former line 2 is gone"),
@@ -156,7 +156,10 @@ fn a_failed_item_is_sent_as_its_line_stands_now() {
         rewrite(&lines);
         let (code, log) = run(&["--retry-failed"]);
         assert_eq!((code, server.count()), (2, 4), "{log}");
-        assert!(log.contains("not of failed items, so no request was sent") && log.contains(expected), "{log}");
+        assert!(
+            log.contains("although their items have not failed, so no request was sent") && log.contains(expected),
+            "{log}"
+        );
         assert_eq!(job.lines("out.errors.jsonl").len(), 3);
     }
 

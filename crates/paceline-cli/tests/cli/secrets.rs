@@ -176,9 +176,6 @@ fn the_mark_of_a_hidden_secret_is_no_secret() {
     let server = Server::new(|_| Reply::ok());
     let job = Job::new(1);
     let (code, log) = finish(job.run(&server).args(["--header", "X-Tenant-Token: [key]"]));
-    assert!(
-        code == 2 && log.contains("[key] stands for a secret that is not printed; put the secret in its place"),
-        "{log}"
-    );
+    assert!(code == 2 && log.contains("[key] stands for a secret that was left out; write the secret there"), "{log}");
     assert_eq!(server.count(), 0);
 }

@@ -164,7 +164,7 @@ fn jobs_at_once_share_a_limit() {
     assert_eq!(user.server.count(), 5, "{ends:?}");
     assert!(ends.iter().all(|(code, _)| *code == Some(3)), "{ends:?}");
     assert!(
-        ends.iter().any(|(_, log)| log.contains("with the same key: the configured limits hold for both")),
+        ends.iter().any(|(_, log)| log.contains("with the same key: both share the configured limits")),
         "{ends:?}"
     );
     assert!(ends.iter().all(|(_, log)| !log.contains("may exceed")), "{ends:?}");
@@ -186,7 +186,7 @@ fn a_file_that_cannot_be_read_is_set_aside() {
         );
         std::fs::write(&file, text).expect("writable");
         let (sent, log) = user.sends("5 per 1h");
-        assert_eq!((sent, log.matches("is set aside as ").count()), (10, 1), "{text}: {log}");
+        assert_eq!((sent, log.matches("the file is kept as ").count()), (10, 1), "{text}: {log}");
         assert_eq!(std::fs::read_to_string(file.with_extension("bad")).expect("set aside"), text);
         assert_eq!(user.counted(), 5);
     }

@@ -79,12 +79,12 @@ fn what_was_learnt_about_the_limit_is_told_by_stats_and_summary() {
     let stats: Value = serde_json::from_str(&output(job.paceline().args(["stats", "--json"]))).expect("JSON");
     for belief in [&stats["scopes"][0]["belief"], &job.summary()["scopes"][0]["belief"]] {
         let text = belief["text"].as_str().expect("a text");
-        assert!(text.starts_with("estimated limit about ") && text.contains("/s, last refused "), "{belief}");
+        assert!(text.starts_with("estimated limit about ") && text.contains("/s (last refusal "), "{belief}");
         let figures = ["rate", "refused_ago_s", "refused_rate"].map(|key| belief[key].as_f64());
         assert!(figures.iter().all(|figure| figure.is_some_and(|figure| figure >= 0.0)), "{belief}");
         assert_eq!((belief["cap"].is_null(), &belief["gate"]), (true, &"open".into()), "{belief}");
     }
-    assert!(learnt.starts_with("  estimated limit about ") && learnt.contains("last refused"), "{learnt}");
+    assert!(learnt.starts_with("  estimated limit about ") && learnt.contains("last refusal"), "{learnt}");
     assert!(output(job.paceline().arg("stats")).lines().any(|line| line.starts_with("    estimated limit about ")));
     assert!(stats["account"]["belief"].is_null(), "a belief is a scope's");
 }
@@ -114,7 +114,7 @@ fn watching_ends_with_the_job_or_with_its_run() {
     std::fs::write(job.path("out.journal.lock"), "4294967295\n").expect("writable");
     let output_text = output(job.paceline().args(["stats", "--watch"]));
     assert!(
-        output_text.contains("2 waiting") && output_text.ends_with("the same command goes on with it\n"),
+        output_text.contains("2 waiting") && output_text.ends_with("run the same command again to continue it\n"),
         "{output_text}"
     );
     let stats = |args: &[&str]| output(job.paceline().arg("stats").args(args));

@@ -126,7 +126,13 @@ fn a_knob_that_does_not_act_under_the_pace_is_said_to() {
     assert_eq!(json["idle"]["concurrency.floor"]["value"], "5");
     assert!(!output(job.paceline().args(["check", "--pace", "aimd"])).contains("does not act"));
     let (code, log) = finish(job.paceline().args(["run", "in.jsonl", "-o", "out.jsonl"]));
-    assert!(code == 0 && log.contains("no effect: concurrency.kind, concurrency.floor; "), "{log}");
+    assert!(
+        code == 0
+            && log.contains(
+                "no effect under the pace auto, which learns the limit: concurrency.kind, concurrency.floor; "
+            ),
+        "{log}"
+    );
 }
 
 #[test]

@@ -224,7 +224,7 @@ fn report_is_words_or_markdown_for_people() {
     let text = stdout_of(&mut tasks(&job, "report", &[]));
     assert!(
         text.starts_with(
-            "DEFERRED  6 items: 1 succeeded, 2 failed, 0 skipped, 0 cancelled, 3 deferred\n  8 calls, 4 of them again\n  \
+            "DEFERRED  6 items: 1 succeeded, 2 failed, 0 skipped, 0 cancelled, 3 not finished\n  8 calls, 4 of them repeats\n  \
              failed: 1 invalid, 1 max_retries\n"
         ),
         "{text}"
@@ -250,10 +250,13 @@ fn what_a_person_retries_or_cancels_is_said_and_done() {
     let job = worked(2);
     let changed = |command: &str, more: &[&str]| stdout_of(&mut tasks(&job, command, more));
     assert_eq!(changed("retry", &["broken", "wrong", "fine-1"]), "2 items wait for the next free worker\n");
-    assert_eq!(changed("retry", &["fine-1"]), "nothing to retry: what succeeded or is worked on stays as it is\n");
+    assert_eq!(
+        changed("retry", &["fine-1"]),
+        "nothing to retry: items that succeeded or are in flight stay as they are\n"
+    );
     assert_eq!(changed("cancel", &["--group", "locked"]), "1 item cancelled\n");
     assert_eq!(changed("cancel", &["later", "wrong"]), "2 items cancelled\n");
-    assert_eq!(changed("cancel", &["later"]), "nothing to cancel: what has ended stays as it is\n");
+    assert_eq!(changed("cancel", &["later"]), "nothing to cancel: items that have ended stay as they are\n");
     assert_eq!(
         changed("retry", &["--state", "failed,cancelled", "--group", "default"]),
         "2 items wait for the next free worker\n"
@@ -310,8 +313,8 @@ fn a_file_may_be_added_again_and_is_added_whole_or_not_at_all() {
     let (code, stdout, log) = add_from(&job, &(lines + &wrong));
     assert_eq!((code, stdout.as_str()), (2, ""));
     for expected in [
-        "nothing was added, because of lines of standard input:\n",
-        "\n  line 2501: the key \"k1\" stands in line 2 already\n",
+        "nothing was added, because lines of standard input are wrong:\n",
+        "\n  line 2501: line 2 has the same key, \"k1\"\n",
         "\n  line 2502: unknown field `kay`",
         "\n  line 2503: the key of item \"\\0\" holds a NUL character, which neither ",
         "\n  line 2504: expected a JSON object\n",
@@ -327,7 +330,7 @@ fn what_is_no_item_and_no_store_is_refused() {
     let job = Job::new(0);
     std::fs::write(job.path("text"), "not a store, but a text that the user needs\n".repeat(100)).expect("writable");
     for (more, expected) in [
-        (&["--store", "s.db", "text"][..], "the payload is no JSON"),
+        (&["--store", "s.db", "text"][..], "the payload is not JSON"),
         (&["--store", "s.db", "--key", "", "1"], "at least one character"),
         (&["--store", "s.db", "--group", "", "1"], "at least one character"),
         (&["--store", "s.db", "--priority", "99999", "1"], "99999"),

@@ -34,10 +34,54 @@ fn requests_that_are_all_refused_alike_stop_the_run_and_wait_again() {
     let Ran { code, summary, log } = requests(&store, &server, &[]);
     assert_eq!((code, &summary["stopped"], &summary["failed"]), (3, &json!("same_failure"), &json!(0)), "{log}");
     assert!((20..40).contains(&server.count()), "{}", server.count());
-    assert!(log.contains("the first 20 items all failed alike: it is no_such_path; put the requests right"), "{log}");
+    assert!(
+        log.contains("the first 20 items all failed the same way: it is no_such_path; correct the requests"),
+        "{log}"
+    );
     assert_eq!(states(&store, 60, State::Waiting), 60);
     let Ran { code, summary, .. } = requests(&store, &server, &["--stop-after-same", "0"]);
     assert_eq!((code, &summary["failed"]), (1, &json!(60)));
+}
+
+/// The pages of one customer are gone. Nothing of the other has been due yet.
+#[test]
+fn requests_of_one_group_that_are_all_refused_alike_stop_that_group_alone() {
+    let server = Server::new(|arrival| match arrival.path.as_str() {
+        "/gone" => Reply::error(410, "gone"),
+        _ => Reply::ok(),
+    });
+    let store = Store::new();
+    let item = |group: &str, path: &str, n: usize, priority| NewItem {
+        group: group.into(),
+        priority,
+        ..NewItem::new(format!("{group}-{n}"), json!({"url": path, "body": {"item": n}}).to_string())
+    };
+    let gone = (0..40).map(|n| item("acme", "/gone", n, 5));
+    store.put(gone.chain((0..30).map(|n| item("zeta", "/there", n, 0))).collect());
+    let Ran { code, summary, log } = requests(&store, &server, &[]);
+    assert_eq!((code, &summary["succeeded"], &summary["failed"]), (3, &json!(30), &json!(0)), "{log}");
+    assert!(log.contains("the group is stopped, and its items wait: the first 20 items all failed the same way"), "{log}");
+    assert!(log.contains("group=\"acme\"") && !log.contains("stopping:"), "{log}");
+}
+
+#[test]
+fn the_stop_of_all_groups_by_a_bad_key_names_whose_answer_it_was() {
+    let server = Server::new(|_| Reply::error(401, "bad_key"));
+    let store = Store::new();
+    let item = |group: &str| NewItem {
+        group: group.into(),
+        ..NewItem::new(format!("{group}-1"), json!({"url": "/v1/x", "body": {}}).to_string())
+    };
+    store.put(vec![item("acme"), item("zeta")]);
+    let flags = ["--upstream", "openai", "--concurrency", "1"];
+    let mut command = store.command();
+    command.args(["--http", "--base-url", &server.url(), "--api-key-env", "KEY"]).args(flags).env("KEY", "k");
+    let Ran { code, log, .. } = ran(&mut command);
+    assert_eq!((code, server.count()), (3, 1), "{log}");
+    let stops: Vec<&str> = log.lines().filter(|line| line.contains("the group is stopped")).collect();
+    assert_eq!(stops.len(), 2, "{log}");
+    let whose = ["acme", "zeta"].map(|group| format!("the answer to item {group}-1 of group {group}, status 401"));
+    assert!(whose.iter().any(|whose| stops.iter().all(|stop| stop.contains(whose))), "{log}");
 }
 
 #[test]
@@ -50,7 +94,7 @@ fn commands_that_only_fail_alike_stop_the_run() {
     // Five items, each tried at most four times, and those in flight.
     assert!((5..25).contains(&calls), "{calls} tries");
     assert!(
-        log.contains("the first 5 items all failed alike: exit code 1: no module named x; put the command right"),
+        log.contains("the first 5 items all failed the same way: exit code 1: no module named x; correct the command"),
         "{log}"
     );
     assert_eq!(states(&store, 60, State::Waiting), 60);
@@ -187,7 +231,7 @@ fn bare_bodies_go_to_the_endpoint() {
     assert_eq!(paths, [("bare".to_owned(), "/v2/score".to_owned()), ("whole".to_owned(), "/v2/own".to_owned())]);
     for (flags, words) in [
         (&["--http", "--base-url", "http://127.0.0.1:9", "--endpoint", "no path"][..], "--endpoint"),
-        (&["--endpoint", "/x", "--", "true"], "--endpoint acts on requests only"),
+        (&["--endpoint", "/x", "--", "true"], "--endpoint applies to requests only"),
     ] {
         let output = store.command().args(flags).output().expect("the binary runs");
         let log = String::from_utf8_lossy(&output.stderr);

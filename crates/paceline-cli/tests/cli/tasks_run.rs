@@ -155,7 +155,7 @@ fn each_end_of_a_command_means_something() {
             2,
             "server overloaded (try 1 of at most 2), next try in 2ms",
         ),
-        (r#"echo '{"class":"great"}'; exit 1"#, 2, "there is no class \\\"great\\\", taken as transient"),
+        (r#"echo '{"class":"great"}'; exit 1"#, 2, "unknown class \\\"great\\\", taken as transient"),
         ("head -c 2000000 /dev/zero; exit 65", 1, "more than 1 MB on standard output"),
         ("echo '{\"class\"'; exit 1", 2, "the last line of standard output is no JSON"),
     ] {
@@ -207,7 +207,7 @@ fn a_bad_account_stops_its_group_alone_until_the_next_run() {
     let Ran { code, summary, log } = store.run(&["--concurrency", "1"], &script);
     assert_eq!((code, &summary["succeeded"], &summary["deferred"]), (3, &json!(2), &json!(3)), "{log}");
     assert_eq!(summary["stopped"], "account");
-    assert!(log.contains("the group is stopped and keeps its items"), "{log}");
+    assert!(log.contains("the group is stopped, and its items wait"), "{log}");
     let bad = store.log().iter().filter(|line| line.starts_with("bad")).count();
     assert_eq!(bad, 1, "nothing of the group began once it was known");
     let Ran { code, log, .. } = store.run(&[], "true");
@@ -267,7 +267,7 @@ fn a_try_that_takes_too_long_is_killed_with_all_that_it_began() {
     let script = "trap '' TERM; sleep 600 & echo $! >> log; echo $$ >> log; wait; wait";
     let Ran { code, summary, log } = store.run(&["--timeout", "300ms", "--max-retries", "0"], script);
     assert_eq!((code, &summary["failed"]), (1, &json!(1)), "{log}");
-    assert!(log.contains("no end within 300ms: killed"), "{log}");
+    assert!(log.contains("killed: it did not end within 300ms"), "{log}");
     for pid in store.log() {
         until(|| !is_alive(&pid));
     }
@@ -433,7 +433,7 @@ fn a_persons_retry_opens_a_stopped_group_while_a_worker_stays() {
     assert!(store.scopes().is_empty());
     signal("-INT", run.id());
     let Ran { code, log, .. } = ended(run.wait_with_output().expect("it ends"));
-    assert!(code == 0 && log.contains("the group is tried again: it was opened"), "{log}");
+    assert!(code == 0 && log.contains("the group is open again"), "{log}");
 }
 
 #[test]
@@ -471,7 +471,7 @@ fn bad_usage_begins_nothing() {
         (&["--first-delay", "10m", "--cap", "5m", "--", "true"], "--first-delay"),
         (&["--multiplier", "0.5", "--", "true"], "multiplier"),
         (&["--limit", "fast", "--", "true"], "fast"),
-        (&["--limit", "200k tpm", "--", "true"], "cannot act on a command"),
+        (&["--limit", "200k tpm", "--", "true"], "cannot apply to a command"),
         (&["--stay", "--every", "1h", "--", "true"], "cannot be used with"),
         (&["--judge", "./no-such-judge", "--", "true"], "./no-such-judge"),
         (&["--summary", "no/such/folder", "--", "true"], "no/such/folder"),

@@ -25,7 +25,7 @@ fn a_store_with_two_names_is_refused_by_both() {
     std::fs::hard_link(store.job.path("work.db"), store.job.path("too.db")).expect("a link");
     for name in ["work.db", "too.db"] {
         let (code, log) = finish(store.job.paceline().args(["tasks", "run", "--store", name, "--", "/bin/true"]));
-        assert!(code == 2 && log.contains("has another name as well"), "{log}");
+        assert!(code == 2 && log.contains("has a second name"), "{log}");
     }
     std::fs::remove_file(store.job.path("too.db")).expect("it is there");
     assert_eq!(store.run(&[], "true").code, 0);

@@ -42,7 +42,11 @@ fn a_charge_that_may_have_been_made_is_made_again_only_when_a_person_says_so() {
     for _ in 0..2 {
         let (code, log) = finish(job.run(&server).args(TIMEOUT));
         assert_eq!((code, server.count()), (1, 1), "{log}");
-        assert!(log.contains("held: 1 failed item that may have been done") && log.contains("--retry-failed"), "{log}");
+        assert!(
+            log.contains("held: 1 failed item, because the call may have been executed")
+                && log.contains("--retry-failed"),
+            "{log}"
+        );
         assert_eq!(job.summary()["held"], 1);
     }
     let row = &job.lines("out.report.jsonl")[0];
@@ -254,7 +258,7 @@ fn one_that_fails_for_good_is_retried_by_its_key_alone() {
     };
     let (text, a, other) = retry(&["--all"]);
     assert!(
-        text.starts_with("1 item waits for the next free worker; left out: 1 item that may have been done"),
+        text.starts_with("1 item waits for the next free worker; left out: 1 item whose call may have been executed"),
         "{text}"
     );
     assert_eq!((a, other), (State::Failed, State::Waiting));
@@ -277,7 +281,7 @@ fn one_that_is_cancelled_under_way_is_retried_by_its_key_alone() {
     killed.kill().expect("it runs");
     killed.wait().expect("it was started");
     let text = of_store(&["retry"]);
-    assert!(text.contains("left out: 1 item that may have been done"), "{text}");
+    assert!(text.contains("left out: 1 item whose call may have been executed"), "{text}");
     assert_eq!(store.item("a").state, State::Cancelled);
 }
 

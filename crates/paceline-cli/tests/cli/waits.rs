@@ -96,6 +96,18 @@ fn told_limits_are_kept_and_have_an_oracle() {
     assert!((0.5..0.7).contains(&oracle), "{oracle}");
 }
 
+/// An oracle that knows the limit of the account alone would be faster than anything can be.
+#[test]
+fn limits_of_a_tier_have_no_oracle() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(15);
+    let tier = "[[upstream.generic.tier]]\nmatch = \"/\"\nlimits = [\"10 per 1s\"]\n";
+    std::fs::write(job.path("paceline.toml"), format!("[upstream.generic]\n{tier}")).expect("a file");
+    let (code, log) = finish(job.run(&server).args(["--limit", "1000 per 1s"]));
+    assert_eq!((code, &job.summary()["oracle_seconds"]), (0, &json!(null)), "{log}");
+    assert!(!log.contains("with perfect knowledge"), "{log}");
+}
+
 #[test]
 fn a_slow_tier_does_not_keep_the_others_out() {
     let server = Server::new(|_| Reply::ok());
@@ -180,13 +192,13 @@ fn no_closed_model_keeps_another_out(code: &'static str, wait: u64) {
 /// and asks for a day: only its codes and words make a quota.
 #[test]
 fn a_hold_names_its_cause_and_its_end() {
-    let asked = "the end of a pause that the server asked for at its rate limit";
+    let asked = "the end of a pause that the server asked for (rate limit)";
     for (status, code, wait, cause, why) in [
         (503, "overloaded", 1_800, OVERLOADED, "the overloaded server asked for this pause"),
         (503, "overloaded", 7_200, OVERLOADED, "the overloaded server asked for this pause"),
-        (429, "rate_limit_exceeded", 1_800, asked, "the server asked for this pause at its rate limit"),
-        (429, "rate_limit_exceeded", 86_400, asked, "the server asked for this pause at its rate limit"),
-        (429, "1308", 86_400, "a used-up quota", "a quota is used up"),
+        (429, "rate_limit_exceeded", 1_800, asked, "the server rate-limited a call and asked for this pause"),
+        (429, "rate_limit_exceeded", 86_400, asked, "the server rate-limited a call and asked for this pause"),
+        (429, "1308", 86_400, "a used-up quota to refill", "a quota is used up"),
     ] {
         let server = Server::new(move |_| Reply::error(status, code).with_header("retry-after", wait));
         let job = Job::new(30);
@@ -196,7 +208,7 @@ fn a_hold_names_its_cause_and_its_end() {
             let held = log.lines().find(|line| line.starts_with("  held: ")).expect("the hold");
             let end = held.strip_suffix(why).and_then(|line| line.strip_suffix(": ")).expect(held);
             assert!(end.contains(" until ") && end.contains(", in "), "{status}, {wait} s, {run}: {held}");
-            assert!(log.contains("deferred: ") && log.contains(" until their scope is free again"), "{log}");
+            assert!(log.contains("not finished: ") && log.contains(" waiting until their scope opens"), "{log}");
             let log = log.replace("class=\"quota_exhausted\"", "");
             assert!(why.contains("quota") || !log.contains("quota"), "{status}, {run}: {log}");
             let stats = |json: &[&str]| job.paceline().arg("stats").args(json).output().expect("it runs").stdout;
@@ -236,6 +248,25 @@ fn two_causes_are_told_apart() {
         is_of(held[0], "busy", ": the overloaded server asked for this pause"),
         "the first to open first: {held:?}"
     );
-    assert!(is_of(held[1], "slow", ": the server asked for this pause at its rate limit"), "{held:?}");
+    assert!(is_of(held[1], "slow", ": the server rate-limited a call and asked for this pause"), "{held:?}");
     assert!(!log.contains(" or the end") && !log.contains(" or a used-up"), "{log}");
+}
+
+/// The items of a scope that is given up were due again before `--max-wait`, each at a time of its own.
+#[test]
+fn a_run_that_has_given_up_its_last_scope_ends_at_once() {
+    let server = Server::new(|_| Reply::error(500, "broken"));
+    let job = Job::new(60);
+    let mut command = job.run(&server);
+    for (knob, value) in [("BASE", "2900ms"), ("CAP", "2900ms"), ("JITTER", "none")] {
+        command.env(format!("PACELINE_UPSTREAM__GENERIC__RETRY__{knob}"), value);
+    }
+    let (code, log) = finish(command.args(["--max-wait", "3s", "--stop-after-same", "0"]));
+    assert_eq!(code, 3, "{log}");
+    let told = |what: &str| {
+        let line = log.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("no {what:?}: {log}"));
+        line.split(' ').next().expect("a time").parse::<jiff::Timestamp>().expect("a time").as_millisecond()
+    };
+    let idle = told("stopping: the server is failing") - told("no call succeeded for the time of --max-wait");
+    assert!(idle < 1_500, "{idle} ms: {log}");
 }

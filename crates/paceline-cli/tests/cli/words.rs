@@ -54,7 +54,7 @@ fn a_limit_below_the_requests_is_named_as_the_cause() {
     let (code, log) = finish(job.run(&server).args(["--limit", "2 tpm"]));
     assert_eq!((code, server.count()), (3, 0), "{log}");
     assert!(log.contains("raise the limit or make the requests smaller"), "{log}");
-    assert!(!log.contains("put the requests right"), "{log}");
+    assert!(!log.contains("correct the requests"), "{log}");
 }
 
 #[test]
@@ -73,7 +73,10 @@ fn a_call_that_is_sent_again_names_the_cause() {
     ]));
     assert_eq!(code, 3, "{log}");
     assert!(log.contains("cause=\"no connection: "), "{log}");
-    assert!(log.contains("1 failed call to be sent again: 1 transient failure; last answer: no connection: "), "{log}");
+    assert!(
+        log.contains("1 call failed and will be sent again: transient failure; last answer: no connection: "),
+        "{log}"
+    );
 }
 
 #[test]
@@ -156,7 +159,7 @@ fn with_a_log_of_json_all_of_standard_error_is_json() {
     let run = lines(&mut job.run(&server));
     let last = run.last().expect("a summary");
     assert_eq!((&last["level"], &last["summary"]["succeeded"]), (&json!("INFO"), &json!(2)), "{run:?}");
-    assert_eq!(last["message"], "SUCCESS  2 items: 2 succeeded, 0 failed, 0 skipped, 0 deferred");
+    assert_eq!(last["message"], "SUCCESS  2 items: 2 succeeded, 0 failed, 0 skipped, 0 not finished");
     let refused = lines(job.run(&server).args(["--rpm", "none"]));
     let last = refused.last().expect("an error");
     assert!(last["level"] == "ERROR" && last["message"].to_string().contains("--rpm"), "{refused:?}");

@@ -87,20 +87,20 @@ impl fmt::Display for RateEstimate {
         write!(f, "estimated limit about {}", PerSecond(self.rate))?;
         self.tokens.map_or(Ok(()), |tokens| write!(f, " or {tokens:.0} tokens/s"))?;
         match self.refused {
-            Some((ago, at)) => write!(f, ", last refused {} ago at {}", Ago(ago), PerSecond(at))?,
+            Some((ago, at)) => write!(f, " (last refusal {} ago at {})", Ago(ago), PerSecond(at))?,
             None => f.write_str(" or more, nothing refused yet")?,
         }
         match self.trend {
             Trend::Starting if self.refused.is_none() => {}
             // Behind a closed gate nothing grows.
             _ if self.gate != GateState::Open => {}
-            Trend::Starting | Trend::Growing => f.write_str(", growing")?,
-            Trend::Returning => f.write_str(", returning to an earlier rate")?,
+            Trend::Starting | Trend::Growing => f.write_str(", rising")?,
+            Trend::Returning => f.write_str(", returning to a rate that worked")?,
         }
         self.cap.map_or(Ok(()), |cap| write!(f, "; at most {cap} in flight"))?;
         match self.gate {
             GateState::Open => Ok(()),
-            GateState::Closed { wait } => write!(f, "; no call for {}", Ago(wait)),
+            GateState::Closed { wait } => write!(f, "; no calls for {}", Ago(wait)),
             GateState::Canary => f.write_str("; one call tests the limit"),
         }
     }
@@ -135,12 +135,12 @@ mod tests {
             cap: None,
             gate: GateState::Open,
         };
-        let line = "estimated limit about 19.8/s, last refused 41 s ago at 22.1/s, growing";
+        let line = "estimated limit about 19.8/s (last refusal 41 s ago at 22.1/s), rising";
         assert_eq!(estimate.to_string(), line);
         estimate.gate = GateState::Canary;
         assert_eq!(
             estimate.to_string(),
-            "estimated limit about 19.8/s, last refused 41 s ago at 22.1/s; one call tests the limit"
+            "estimated limit about 19.8/s (last refusal 41 s ago at 22.1/s); one call tests the limit"
         );
         estimate = RateEstimate {
             rate: 0.02,
@@ -152,7 +152,8 @@ mod tests {
         };
         assert_eq!(
             estimate.to_string(),
-            "estimated limit about 1.20/min or 99 tokens/s or more, nothing refused yet; at most 8 in flight; no call for 1 s"
+            "estimated limit about 1.20/min or 99 tokens/s or more, nothing refused yet; at most 8 in flight; no calls \
+             for 1 s"
         );
     }
 

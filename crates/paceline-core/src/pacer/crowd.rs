@@ -40,7 +40,7 @@ impl Pacer {
     pub(super) fn admit_place(&self, now: Instant, place: u32) -> Admit {
         let scope = &self.scopes[place];
         let held = scope.in_flight.now();
-        if !scope.is_silent(now) || places::may_take(held, self.in_flight.free()) {
+        if places::may_take(held, self.in_flight.free()) || !scope.is_silent(now) {
             return Admit::Now;
         }
         if self.slots.len() > scope.queue.len() + held as usize {

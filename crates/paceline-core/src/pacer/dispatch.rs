@@ -16,16 +16,20 @@ use crate::time::Instant;
 /// a timer that is too early changes nothing.
 const HEADS_ASKED: usize = 4;
 
-/// Among so many waiters one is chosen that may test a server.
-const PROBE_CANDIDATES: usize = 8;
+/// Among so many waiters one is chosen that may be sent to a server that may be down, ...
+const CANDIDATES: usize = 8;
+
+/// ... and among so many one that tests a server that is. An hour takes about 130 tests.
+const PROBE_CANDIDATES: usize = 256;
 
 impl Pacer {
     /// The request of a scope that leaves next. A server that may be down is not tested with an item that has no retry left, if
-    /// one of the first few others has: an outage costs no item.
+    /// another has: a test is a call like any other, and an outage costs no item.
     pub(super) fn head(&self, scope: &Scope) -> Option<Place> {
         let is_last = |slot| self.slots.at(slot).request.attempts >= self.config.retry.max_retries;
         match scope.may_be_down() {
-            true => scope.queue.first_but(PROBE_CANDIDATES, is_last),
+            true if scope.is_down() => scope.queue.first_but(PROBE_CANDIDATES, is_last),
+            true => scope.queue.first_but(CANDIDATES, is_last),
             false => scope.queue.head(),
         }
     }

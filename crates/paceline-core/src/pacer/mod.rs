@@ -65,7 +65,7 @@ use crate::time::Instant;
 /// There are two levels. The account counts against the configured limits; below it each scope has its own limits,
 /// gate, breaker and queue. When the ceiling binds, the highest priority goes first, then the earliest arrival among
 /// the heads of the scopes that may leave. The head of a scope is its earliest arrival; where its server may be down, one
-/// that has no retry left lets the next few of its priority go first, so that an outage costs no item.
+/// that has no retry left lets others of its priority go first, so that an outage costs no item while they have retries left.
 ///
 /// ```
 /// use paceline_core::{Class, Cost, Event, Instant, Limits, Outcome, Pacer, PacerConfig, Quota, Request, NextAction};

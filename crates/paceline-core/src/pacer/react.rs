@@ -77,8 +77,10 @@ impl Pacer {
                 scope.lost(flight);
                 None
             }
-            Class::Overloaded | Class::Transient => scope.failed(now, flight, item),
-            Class::Throttled
+            Class::Overloaded | Class::Transient if !outcome.server_works => scope.failed(now, flight, item),
+            Class::Overloaded
+            | Class::Transient
+            | Class::Throttled
             | Class::QuotaExhausted
             | Class::Account
             | Class::Invalid
@@ -104,7 +106,7 @@ impl Pacer {
             attempts: request.attempts,
             deferrals: request.deferrals,
             quotas: 0,
-            free: request.probes,
+            free: request.unsent,
             left: request.deadline.map(|deadline| deadline - now),
             // It sits out the next round of tests, so that one item that always fails cannot keep the others out.
             probe: probe.then(|| 2 * (scope.next_probe(now) - now)),
@@ -115,7 +117,7 @@ impl Pacer {
         match decision.counted {
             Counted::Attempt => request.attempts += 1,
             Counted::Deferral => request.deferrals += 1,
-            Counted::Probe => request.probes += 1,
+            Counted::Unsent => request.unsent += 1,
             Counted::Abandoned | Counted::Nothing => {}
         }
         let delay = match decision.then {

@@ -83,31 +83,31 @@ fn a_hold_names_its_cause() {
             throttled().with_hint(60 * S, false),
             PauseCause::Throttled { asked: true },
             false,
-            "the end of a pause that the server asked for at its rate limit",
+            "the end of a pause that the server asked for (rate limit)",
         ),
         (
             throttled().with_hint(60 * S, false).with_reach(LimitScope::Account),
             PauseCause::Throttled { asked: true },
             false,
-            "the end of a pause that the server asked for at its rate limit",
+            "the end of a pause that the server asked for (rate limit)",
         ),
-        (
-            throttled(),
-            PauseCause::Throttled { asked: false },
-            false,
-            "the end of a pause after refusals by a rate limit",
-        ),
+        (throttled(), PauseCause::Throttled { asked: false }, false, "the end of a pause after a rate limit was hit"),
         (
             overloaded().with_hint(60 * S, true),
             PauseCause::Overloaded { asked: true },
             false,
             "the end of a pause that the overloaded server asked for",
         ),
-        (overloaded(), PauseCause::Overloaded { asked: false }, false, "the end of a pause after overloaded answers"),
-        (used_up(), PauseCause::QuotaUsedUp, true, "a used-up quota"),
-        (used_up().with_hint(7_200 * S, true), PauseCause::QuotaUsedUp, true, "a used-up quota"),
+        (
+            overloaded(),
+            PauseCause::Overloaded { asked: false },
+            false,
+            "the end of a pause after the server was overloaded",
+        ),
+        (used_up(), PauseCause::QuotaUsedUp, true, "a used-up quota to refill"),
+        (used_up().with_hint(7_200 * S, true), PauseCause::QuotaUsedUp, true, "a used-up quota to refill"),
         // The gate of the scope, which lets one call go first then, says it before the account.
-        (used_up().with_reach(LimitScope::Account), PauseCause::QuotaUsedUp, false, "a used-up quota"),
+        (used_up().with_reach(LimitScope::Account), PauseCause::QuotaUsedUp, false, "a used-up quota to refill"),
     ] {
         assert_eq!(cause_after(outcome), (cause, held));
         assert_eq!(cause.to_string(), text);
@@ -118,8 +118,8 @@ fn a_hold_names_its_cause() {
 #[test]
 fn a_hold_of_the_program_has_that_cause_or_the_given_one() {
     for (cause, text) in [
-        (None, "the end of a hold that this program has set"),
-        (Some(PauseCause::ServerFails), "a failing server"),
+        (None, "the end of a pause that this program set"),
+        (Some(PauseCause::ServerFails), "a failing server to recover"),
         (Some(PauseCause::Overloaded { asked: true }), "the end of a pause that the overloaded server asked for"),
     ] {
         for whole in [false, true] {

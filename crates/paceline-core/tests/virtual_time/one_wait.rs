@@ -135,7 +135,7 @@ fn a_hold_of_the_account_names_the_account() {
     pacer.complete(at(1.0), first, used_up);
     let reason = of(Level::Account, WaitCause::Held { cause: PauseCause::QuotaUsedUp });
     assert_eq!(put_off(&mut pacer), [(waiting, at(601.0), reason.clone())]);
-    assert_eq!(reason.to_string(), "a used-up quota (the whole account)");
+    assert_eq!(reason.to_string(), "a used-up quota to refill (the whole account)");
     for name in ["a", "new"] {
         let scope = pacer.scope(name);
         let ticket = pacer.enqueue(at(1.0), ten(&scope)).expect("fits");

@@ -145,7 +145,7 @@ impl<'a> World<'a> {
         (waits, longest, self.now)
     }
 
-    /// How many calls of the first client only tested whether a failing server is back.
+    /// How many calls of the first client tested whether a failing server is back.
     pub(crate) fn probes(&self) -> u64 {
         self.lanes[0].policy.probes(self.now)
     }

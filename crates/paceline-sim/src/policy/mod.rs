@@ -44,7 +44,7 @@ pub trait Policy {
         (Vec::new(), Duration::ZERO)
     }
 
-    /// How many of its calls only tested whether a failing server is back.
+    /// How many of its calls tested whether a failing server is back.
     fn probes(&self, _now: Instant) -> u64 {
         0
     }

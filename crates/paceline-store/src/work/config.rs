@@ -195,7 +195,9 @@ impl SchedulerConfig {
             class => class,
         };
         let hint = failure.retry_after.map(|wait| Hint::new(wait, true));
-        let Failure { unsent, unknown, .. } = *failure;
+        // Items begin here as they become due, whether they have retries left or not: an outage must cost none.
+        let unsent = failure.unsent || failure.probe.is_some();
+        let unknown = failure.unknown;
         let ended = paceline_core::Outcome { hint, unsent, unknown, ..paceline_core::Outcome::new(class) };
         let (max_retries, max_deferrals, backoff) = (self.max_retries, self.max_deferrals, self.backoff);
         retry::decide(&Retry { max_retries, max_deferrals, backoff }, self.pace, &tried, &ended, rng)

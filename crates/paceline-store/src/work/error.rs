@@ -37,7 +37,7 @@ pub enum WorkError {
     /// The file has a second name in some folder, or is mounted there. SQLite keeps a log and locks by the name, so that a
     /// process that used the other one would see another store and damage this one.
     #[error(
-        "the store {} has another name as well (a hard link, or a file mounted alone), and used by both it would be damaged; \
+        "the store {} has a second name (a hard link, or a file mounted alone), and use under both names would damage it; \
          remove one of them, mount its folder instead, or make a copy",
         path.display()
     )]
@@ -96,8 +96,8 @@ pub enum WorkError {
     /// No server answers at the address of a database, or none that has a place for us.
     #[cfg(feature = "postgres")]
     #[error(
-        "cannot reach the store on {server}: {}; waited {} s for it. Look whether the server runs, and at host and port of \
-         the address",
+        "cannot reach the store on {server}: {}; waited {} s for it. Check that the server runs, and the host and port \
+         in the address",
         in_full(source), waited.as_secs()
     )]
     Unreachable {
@@ -145,7 +145,7 @@ fn advice_on(error: &rusqlite::Error) -> &'static str {
             "; a process that changes a store must be able to write it and its folder"
         }
         Some(rusqlite::ErrorCode::SystemIoFailure) => {
-            "; look whether its disk is full or broken, then run again: the items that were in flight are tried again"
+            "; check whether its disk is full or broken, then run again: the items that were in flight are tried again"
         }
         _ => "",
     }
@@ -158,7 +158,7 @@ fn advice_on_server(error: &tokio_postgres::Error) -> &'static str {
     match error.code() {
         Some(&SqlState::DISK_FULL) => MAKE_ROOM,
         Some(&SqlState::INVALID_PASSWORD | &SqlState::INVALID_AUTHORIZATION_SPECIFICATION) => {
-            "; look at user and password of the address"
+            "; check the user and password in the address"
         }
         Some(&SqlState::INVALID_CATALOG_NAME) => "; make that database, or name another one in the address",
         _ => "",

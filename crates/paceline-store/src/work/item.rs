@@ -16,7 +16,7 @@ pub struct NewItem {
     pub key: String,
     /// The input of the work, usually JSON; at most 16 MiB.
     pub payload: String,
-    /// Higher goes first among what is due. Default 0.
+    /// Among due items, higher goes first. Default 0.
     pub priority: i16,
     /// How long after its first try the item is given up; time in a held or stopped group does not count. Default: that of
     /// the run.
@@ -174,7 +174,7 @@ impl Failure {
         self
     }
 
-    /// Of a try that only tested whether a failing server is back, if `sits_out` says how long its item sits out otherwise.
+    /// Of a try that tested whether a failing server is back, if `sits_out` says how long its item sits out otherwise.
     #[must_use]
     pub const fn of_probe(mut self, sits_out: Option<Duration>) -> Self {
         self.probe = sits_out;

@@ -124,7 +124,7 @@ mod sqlite {
         }
         let failed = said.all("failed");
         let expected =
-            "cannot write the store: disk I/O error; look whether its disk is full or broken, then run again: ";
+            "cannot write the store: disk I/O error; check whether its disk is full or broken, then run again: ";
         assert!(failed.len() == 1 && failed[0].starts_with(expected), "{failed:?}");
         let (recorded, before) = (said.of("recorded").0, ledger(&conn));
         // What was recorded just before the failure may not have been said any more.

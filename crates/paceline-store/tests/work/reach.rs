@@ -163,8 +163,8 @@ async fn sslmode_means_what_it_means_elsewhere() {
 async fn who_is_refused_is_told_at_once_and_what_to_do() {
     let server = Encrypted::start().await;
     for (user, database, expected) in [
-        ("tester:wrong", "postgres", "; look at user and password of the address"),
-        ("nobody:wrong", "postgres", "; look at user and password of the address"),
+        ("tester:wrong", "postgres", "; check the user and password in the address"),
+        ("nobody:wrong", "postgres", "; check the user and password in the address"),
         ("tester", "postgres", "password missing"),
         ("tester:secret", "nowhere", "; make that database, or name another one in the address"),
     ] {

@@ -85,7 +85,7 @@ impl LogLine {
         match self {
             Self::Stopped { scope, reason } => tracing::info!(scope = &**scope, reason = &**reason, "stopped"),
             Self::Held { scope, wait, cause } => {
-                tracing::info!(scope = &**scope, "held for {}: {}", Rounded(*wait), cause.explanation());
+                tracing::info!(scope = &**scope, "no calls for {}: {}", Rounded(*wait), cause.explanation());
             }
         }
     }

@@ -326,3 +326,25 @@ fn waiting_survives_the_end_of_one_runtime() {
         drop(limiter.acquire(request(&limiter)).await.expect("a new timer in a new runtime"));
     });
 }
+
+#[tokio::test(start_paused = true)]
+async fn one_line_explains_what_calls_wait_for() {
+    let limiter = limiter(fixed(vec![requests(2, 60 * S)], None, 5));
+    assert_eq!(limiter.explain(), "0 of 5 calls in flight, 0 waiting");
+    let call = async |scope: &str| limiter.acquire(Request::new(limiter.scope(scope), Cost::request())).await;
+    let waiting = async {
+        let _first = call("a").await;
+        let _second = call("a").await;
+        tokio::join!(call("a"), call("b"), async {
+            tokio::time::sleep(20 * S).await;
+            let in_flight = "2 of 5 calls in flight, 2 waiting; in a the next call waits ";
+            assert_eq!(limiter.explain(), format!("{in_flight}40s for the limit of 2 requests per 60s"));
+            limiter.hold(Some(&limiter.scope("b")), limiter.now() + 3_600 * S);
+            assert!(limiter.explain().ends_with("; in b nothing leaves for 1h 00m: this program has set the hold"));
+            limiter.stop(None, "no credit is left");
+            assert!(limiter.explain().ends_with("; nothing leaves until a person acts: no credit is left"));
+        })
+    };
+    let ended = tokio::time::timeout(21 * S, waiting).await;
+    assert!(ended.is_err() || ended.is_ok_and(|(a, b, ())| a.is_err() && b.is_err()), "a stop refuses who waits");
+}

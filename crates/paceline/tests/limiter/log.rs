@@ -72,7 +72,7 @@ fn a_hold_and_a_stop_are_logged_once() {
     let log = lines.parsed();
     let messages: Vec<_> = log.iter().map(|line| line["fields"]["message"].as_str().expect("a message")).collect();
     assert_eq!(messages.len(), 2, "{messages:?}");
-    assert!(messages[0].starts_with("held for ") && messages[1] == "stopped", "{messages:?}");
+    assert!(messages[0].starts_with("no calls for ") && messages[1] == "stopped", "{messages:?}");
     assert_eq!(log[1]["fields"]["reason"], "a bad key");
 }
 

@@ -75,7 +75,7 @@ fn it_is_written_as_plain_numbers_and_words() {
     assert_eq!((&window["taken"][0]["units"], window["taken"][0]["ago_ms"].is_u64()), (&1.into(), true));
     let held = &state["scopes"][0]["held"];
     assert!(held["left_ms"].as_u64().is_some_and(|left| left > 59_000), "{held}");
-    assert_eq!(held["cause"], "a used-up quota");
+    assert_eq!(held["cause"], "a used-up quota to refill");
 }
 
 #[test]

@@ -48,14 +48,14 @@ impl DiskWatch {
     pub(crate) fn check(&mut self, disk_full: Option<DiskFull>, now: Instant) -> Option<StopReason> {
         let Some(disk_full) = disk_full else {
             if self.full_since.take().is_some() {
-                tracing::info!("the disk has room again: the run goes on");
+                tracing::info!("the disk has space again: the run continues");
             }
             return None;
         };
         let since = *self.full_since.get_or_insert_with(|| {
             let within = self.max_wait.map_or_else(String::new, |wait| format!(" within {}", text::duration(wait)));
             tracing::warn!(
-                "{disk_full}; nothing new starts, and answers that arrive wait in memory: make room{within}"
+                "{disk_full}; no new call starts, and arriving answers wait in memory: free some space{within}"
             );
             now
         });

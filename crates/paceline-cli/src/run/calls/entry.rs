@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use http::Response;
 use http::header::{ETAG, HeaderName, LAST_MODIFIED, LINK, LOCATION};
+use http::{Response, StatusCode};
 use paceline_core::{Class, GiveUp, Request};
 use paceline_http::NoAnswer;
 use paceline_providers::Reading;
@@ -41,10 +41,9 @@ pub(crate) fn tally(item: &ClaimedItem, sent: &Sent, counted: Option<&Request>) 
         Some(counted) => {
             tally.attempts = item.forgiven.attempts.saturating_add(counted.attempts);
             tally.deferrals = item.forgiven.deferrals.saturating_add(counted.deferrals);
-            tally.probes = counted.probes;
+            tally.unsent = counted.unsent;
         }
         None if is_given_up(sent) => {}
-        None if sent.exchange.probe => tally.probes += 1,
         None => tally.attempts += 1,
     }
     tally.abandoned += u32::from(is_given_up(sent));
@@ -92,7 +91,20 @@ fn is_given_up(sent: &Sent) -> bool {
 pub(crate) fn error_message(sent: &Sent) -> String {
     match &sent.exchange.answer {
         Err(error) => error.to_string(),
-        Ok(answer) => sent.exchange.reading.message.clone().unwrap_or_else(|| format!("status {}", answer.status())),
+        Ok(answer) => {
+            let reading = &sent.exchange.reading;
+            reading.message.clone().unwrap_or_else(|| without_message(answer.status(), reading))
+        }
+    }
+}
+
+/// A failure without a message. Where the status is none of a failure, the rule says what failed.
+pub(crate) fn without_message(status: StatusCode, reading: &Reading) -> String {
+    match reading.rule() {
+        rule if status.is_success() && !rule.is_empty() => {
+            format!("status {status}, which is a failure by the rule \"{rule}\"")
+        }
+        _ => format!("status {status}"),
     }
 }
 

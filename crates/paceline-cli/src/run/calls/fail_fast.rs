@@ -6,24 +6,19 @@ use paceline_core::{Class, Instant};
 use paceline_http::NoAnswer;
 use paceline_store::Finished;
 
+use crate::run::calls::alike::{Alike, Shows};
 use crate::run::calls::stop::StopReason;
 
 /// The code of an item that never left because it alone exceeds a limit.
 pub(crate) const TOO_LARGE: &str = "request_too_large";
 
-/// Watches whether the first items to end all fail with the same failure. Until that is known their failures are not recorded, so
-/// that they are pending with the rest when the run stops.
+/// Watches whether the first items to end all fail alike. Until that is known their failures are not recorded, so that they are
+/// pending with the rest when the run stops.
 #[derive(Clone, Debug)]
 pub(crate) struct FailFast {
     limit: usize,
-    watching: bool,
-    /// The run stops: what still comes in is pending with the rest.
-    stopped: bool,
-    kind: Option<(Option<u16>, Option<String>)>,
+    alike: Alike,
     held_back: Vec<Failed>,
-    /// Answers that did not match the schema and are asked for again, so that there is no failure to record. Not their items are
-    /// counted: once the breaker is open, a few items make all the tries.
-    mismatches: usize,
 }
 
 /// The failure of an item, with what is logged when it is recorded.
@@ -53,67 +48,48 @@ impl FailFast {
     /// A watch over a job of `items`, of which `ended` have ended before. It only makes sense at the beginning of a job
     /// that is larger than the number looked at; a `limit` of 0 switches it off.
     pub(crate) fn new(limit: usize, items: u64, ended: u64) -> Self {
-        let watching = limit > 0 && items > limit as u64 && ended == 0;
-        Self { limit, watching, stopped: false, kind: None, held_back: Vec::new(), mismatches: 0 }
+        Self { limit, alike: Alike::new(limit, items > limit as u64 && ended == 0), held_back: Vec::new() }
     }
 
     /// How many more must fail alike; none when not all do.
     pub(crate) fn undecided(&self) -> Option<usize> {
-        let alike = self.held_back.len().max(self.mismatches);
-        self.watching.then(|| self.limit.saturating_sub(alike))
+        self.alike.undecided()
     }
 
     /// An item ended otherwise than by a final refusal: not everything fails alike.
     pub(crate) fn disarm(&mut self) -> Vec<Failed> {
-        if self.stopped {
-            return Vec::new();
-        }
-        self.watching = false;
-        self.mismatches = 0;
-        std::mem::take(&mut self.held_back)
+        self.alike.disarm();
+        if self.alike.is_watching() { Vec::new() } else { std::mem::take(&mut self.held_back) }
     }
 
-    /// An answer does not match the schema, and is asked for again: the schema may be wrong, and each try is billed.
+    /// An answer does not match the schema, and is asked for again.
     pub(crate) fn mismatched(&mut self, status: Option<u16>, message: &str) -> Option<StopReason> {
-        if !self.watching || self.stopped {
-            return None;
-        }
-        self.mismatches += 1;
-        self.stopped = self.mismatches == self.limit;
-        self.stopped.then(|| StopReason::SameFailure {
+        let stops = self.alike.mismatched() == Shows::Stop;
+        stops.then(|| StopReason::SameFailure {
             what: "answers",
             count: self.limit,
             status,
-            advice: "put the schema of --expect or the requests right",
+            advice: "correct the schema of --expect or the requests",
             message: message.to_owned(),
         })
     }
 
     /// An item was refused for good.
     pub(crate) fn refused(&mut self, failed: Failed) -> FailFastDecision {
-        if !self.watching {
-            return FailFastDecision::Record(vec![failed]);
-        }
-        if self.stopped {
-            self.held_back.push(failed);
-            return FailFastDecision::HeldBack;
-        }
-        let kind = (failed.status, failed.code.clone());
-        if self.kind.as_ref().is_some_and(|first| *first != kind) {
-            let mut all = self.disarm();
-            all.push(failed);
-            return FailFastDecision::Record(all);
-        }
-        self.kind = Some(kind);
+        let shows = self.alike.failed((failed.status, failed.code.clone()));
         let (status, message) = (failed.status, failed.message.clone());
         let too_large = status.is_none() && failed.code.as_deref() == Some(TOO_LARGE);
-        let advice = if too_large { "raise the limit or make the requests smaller" } else { "put the requests right" };
         self.held_back.push(failed);
-        if self.held_back.len() < self.limit {
-            return FailFastDecision::HeldBack;
+        match shows {
+            Shows::Nothing => FailFastDecision::Record(std::mem::take(&mut self.held_back)),
+            Shows::TooFew | Shows::Stopped => FailFastDecision::HeldBack,
+            Shows::Stop => {
+                let advice =
+                    if too_large { "raise the limit or make the requests smaller" } else { "correct the requests" };
+                let (what, count) = ("items", self.limit);
+                FailFastDecision::Stop(StopReason::SameFailure { what, count, status, advice, message })
+            }
         }
-        self.stopped = true;
-        FailFastDecision::Stop(StopReason::SameFailure { what: "items", count: self.limit, status, advice, message })
     }
 
     /// The failures held back, at the end of the run.

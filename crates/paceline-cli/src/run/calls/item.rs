@@ -125,7 +125,7 @@ pub(crate) enum Impossible {
     TooLarge(#[from] TooLarge),
     /// An earlier run was killed while it had the item. Whether its call was executed is unknown, and it must not be executed
     /// twice.
-    #[error("a run was killed while it had this item, whose call may have been done")]
+    #[error("an earlier run was killed during the call of this item, which may have been executed")]
     Unknown(GiveUp),
     /// Its deadline passed while it waited, or certainly comes first.
     #[error("{}", too_late(*.waited, *.needed))]
@@ -166,7 +166,7 @@ pub(crate) enum InputBroken {
     #[error("the input changed while the job was running: {0}")]
     Line(#[from] LineError),
     /// It is another request.
-    #[error("line {line} of the input is not the one that the job was loaded with")]
+    #[error("line {line} of the input is not the line that the job began with")]
     Changed {
         /// Counted from 1.
         line: u64,
@@ -228,7 +228,7 @@ impl Context {
             arrival: Some(item.ordinal),
             attempts: tally.attempts.saturating_sub(item.forgiven.attempts),
             deferrals: tally.deferrals.saturating_sub(item.forgiven.deferrals),
-            probes: tally.probes,
+            unsent: tally.unsent,
             deadline: tally.deadline.map(|at| self.instant(at)),
             ..Request::new(self.limiter.scope(&item.scope), cost)
         };

@@ -1,6 +1,7 @@
 //! The work: items are claimed, tried and recorded until the run has to end.
 
 pub(crate) mod acknowledge;
+pub(crate) mod alike;
 pub(crate) mod bounds;
 pub(crate) mod budget;
 pub(crate) mod disk_watch;

@@ -41,7 +41,7 @@ pub(crate) struct Recorder {
     retry: Retry,
     address: Arc<str>,
     /// Where the key came from, to be named when the provider refuses it.
-    key: Arc<str>,
+    key: Option<Arc<str>>,
     /// The holds and stops in the journal.
     pub(crate) holds: Holds,
     held_up: Option<HeldUp>,
@@ -56,7 +56,7 @@ pub(crate) struct About {
     pub(crate) same: FailFast,
     pub(crate) retry: Retry,
     pub(crate) address: Arc<str>,
-    pub(crate) key: Arc<str>,
+    pub(crate) key: Option<Arc<str>>,
     pub(crate) max_wait: Duration,
     /// Where all items are one scope that the user could divide.
     pub(crate) held_up: Option<HeldUp>,
@@ -392,9 +392,13 @@ impl Recorder {
         let status_text = status.map(|status| format!("{status} ")).unwrap_or_default();
         let (item, rule) = (&sent.echo.custom_id, sent.exchange.reading.rule());
         let message = format!("{status_text}{message} (item {item}, by the rule \"{rule}\")");
+        let key = self.key.as_deref().unwrap_or_default();
         let fix = match status {
-            Some(401) => format!("check the key in {}", self.key),
-            Some(403) => format!("check what the key in {} may use", self.key),
+            Some(401 | 403) if self.key.is_none() => {
+                "no key was sent: name one with --api-key-env or --api-key-file".to_owned()
+            }
+            Some(401) => format!("check the key in {key}"),
+            Some(403) => format!("check what the key in {key} is permitted to use"),
             _ => "check the account's credit and limits at the provider".to_owned(),
         };
         StopReason::Account { message, fix: format!("{fix}, then run the same command again") }

@@ -37,7 +37,7 @@ pub(crate) enum StopReason {
         /// What to look at.
         fix: String,
     },
-    /// The first items all failed alike, so the rest would too.
+    /// The first items all failed the same way, so the rest would too.
     SameFailure {
         /// What failed: items, or answers to them.
         what: &'static str,
@@ -146,7 +146,7 @@ impl StopReason {
     fn announcement(&self) -> String {
         match self {
             Self::Interrupted => {
-                "interrupted: no further call leaves; waiting up to 30s for those in flight (again to give them up)"
+                "interrupted: no new call starts; waiting up to 30s for the calls in flight (Ctrl-C again abandons them)"
                     .to_owned()
             }
             Self::MaxDuration => format!("stopping: {self}; waiting up to 30s for calls in flight"),
@@ -166,7 +166,7 @@ impl fmt::Display for StopReason {
                 let waited = text::duration(*waited);
                 write!(
                     f,
-                    "the server fails: nothing has succeeded for {waited} (--max-wait); see the report for its answers"
+                    "the server is failing: no call succeeded for {waited} (--max-wait); the report has its answers"
                 )
             }
             Self::MaxItems => f.write_str("--max-items is reached"),
@@ -179,20 +179,20 @@ impl fmt::Display for StopReason {
             Self::MaxDuration => f.write_str("--max-duration is over"),
             Self::Account { message, fix } => write!(f, "the provider refuses this account: {message}; {fix}"),
             Self::SameFailure { what, count, status, advice, message } => {
-                write!(f, "the first {count} {what} all failed alike")?;
+                write!(f, "the first {count} {what} all failed the same way")?;
                 if let Some(status) = status {
                     write!(f, " with status {status}")?;
                 }
-                write!(f, ": {message}; {advice}, or go on regardless with --stop-after-same 0")
+                write!(f, ": {message}; {advice}, or continue anyway with --stop-after-same 0")
             }
             Self::Unreachable { address, message } => {
                 write!(f, "no server answers at {address}: {message}; check the address (--base-url) and the network")
             }
-            Self::DiskFull(disk_full) => write!(f, "{disk_full}; make room, then run the same command again"),
+            Self::DiskFull(disk_full) => write!(f, "{disk_full}; free some space, then run the same command again"),
             Self::Tls { address, message } | Self::Proxy { address, message } => {
-                write!(f, "no call can leave for {address}: {message}")
+                write!(f, "cannot call {address}: {message}")
             }
-            Self::Input { message } => write!(f, "{message}; put the input back as it was"),
+            Self::Input { message } => write!(f, "{message}; restore the input"),
         }
     }
 }

@@ -15,12 +15,12 @@ use crate::run::args::RunArgs;
 pub(crate) fn check(args: &RunArgs, paths: &Paths) -> Result<(), Failure> {
     if is_special(&paths.output) {
         let output = paths.output.display();
-        return Err(Failure::refused(format!("-o {output} is no file: name one, the journal is kept beside it")));
+        return Err(Failure::refused(format!("-o {output} is not a file: name one; the journal is written beside it")));
     }
     if let Some(journal) = paths.journal.as_deref().filter(|journal| is_special(journal)) {
         let journal = journal.display();
         return Err(Failure::refused(format!(
-            "--journal {journal} is no file: name one, or leave it out: it is kept beside -o"
+            "--journal {journal} is not a file: name one, or leave the flag out to keep the journal beside -o"
         )));
     }
     let places = places(args, paths);
@@ -34,10 +34,13 @@ pub(crate) fn check(args: &RunArgs, paths: &Paths) -> Result<(), Failure> {
         let folder = folder_of(path);
         let problem = match folder.metadata() {
             Ok(about) if about.is_dir() => continue,
-            Ok(_) => format!("{} is no folder", folder.display()),
+            Ok(_) => format!("{} is not a folder", folder.display()),
             Err(error) => format!("its folder {} cannot be found: {error}", folder.display()),
         };
-        return Err(Failure::refused(format!("cannot write {}: {problem}; make it or name another", path.display())));
+        return Err(Failure::refused(format!(
+            "cannot write {}: {problem}; create the folder, or choose another place",
+            path.display()
+        )));
     }
     Ok(())
 }

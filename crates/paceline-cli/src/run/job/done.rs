@@ -186,7 +186,7 @@ fn each_line(file: &Path, mut see: impl FnMut(Line<'_>) -> Result<(), Failure>) 
     let mut lines = Lines::new(reader);
     let no_answer = |number: u64| {
         Failure::refused(format!(
-            "--done {name}: line {number} is no line of a hosted batch's output: expected custom_id, response and error \
+            "--done {name}: line {number} is not a line of a hosted batch's output: expected custom_id, response and error \
              (OpenAI), or custom_id and result (Anthropic)"
         ))
     };

@@ -36,9 +36,15 @@ impl Holds {
         Self { journal, acknowledge, stored, given_up: BTreeSet::new() }
     }
 
-    /// This run tries nothing of the scope any more. That is no hold for the next one.
-    pub(crate) fn give_up(&mut self, scope: &Arc<str>) {
+    /// This run tries nothing of the scope any more, before `until` at the earliest. That is no hold for the next one.
+    pub(crate) fn give_up(&mut self, scope: &Arc<str>, until: Timestamp) {
+        self.journal.hold_for_this_run(scope, until);
         self.given_up.insert(Arc::clone(scope));
+    }
+
+    /// Whether this run tries nothing of the scope any more.
+    pub(crate) fn has_given_up(&self, scope: &str) -> bool {
+        self.given_up.contains(scope)
     }
 
     /// Stores the scope if it is held, stopped or closed for long now. No other can be: there are many of them. True when that

@@ -77,7 +77,7 @@ impl JobConfig {
             return Ok(());
         }
         Err(Failure::refused(format!(
-            "this job was begun with {before} lines, and now they are read as {now}: go on with --format {before}"
+            "this job began with lines of the form {before}, and now they would be read as {now}: add --format {before}"
         )))
     }
 
@@ -107,7 +107,7 @@ pub(crate) fn adopt(journal: &Journal, input: &Input, format: &Format, upstream:
     let same_account = before.account() == now.account();
     if !same_account {
         tracing::warn!(
-            "this job was begun with {}: what it answered stays, the rest goes to {}",
+            "this job began with {}: its answers are kept, and the remaining items go to {}",
             before.account_words(),
             now.account_words(),
         );
@@ -148,9 +148,7 @@ fn rescope(journal: &Journal, input: &Input, format: &Format, upstream: &Upstrea
         moved += 1;
         Ok(Some(scope))
     })?;
-    tracing::info!(
-        "the tiers or the scope have changed since the run before: {moved} items have moved to other scopes"
-    );
+    tracing::info!("tiers or scope changed since the last run: {moved} items moved to other scopes");
     Ok(())
 }
 
@@ -160,6 +158,6 @@ enum Unscoped {
     Journal(#[from] JournalError),
     #[error("cannot read the input: {0}")]
     Io(#[from] io::Error),
-    #[error("the input changed since the job was begun: {0}")]
+    #[error("the input changed since the job began: {0}")]
     Line(#[from] LineError),
 }

@@ -123,14 +123,16 @@ fn ready(
 pub(crate) fn refused(error: JournalError) -> Failure {
     let advice = match &error {
         JournalError::OutputWithoutJournal { .. } | JournalError::OutputExists { .. } => {
-            "; --overwrite removes what is there"
+            "; --overwrite deletes it and starts again"
         }
-        JournalError::JournalWithoutOutput { .. } => "; --overwrite removes what is left",
-        JournalError::InputChanged { .. } => "; --accept-changed-input goes on with it where that can be done",
+        JournalError::JournalWithoutOutput { .. } => "; --overwrite deletes what is left and starts again",
+        JournalError::InputChanged { .. } => {
+            "; to continue with the new input, use --accept-changed-input (items that ended must be unchanged)"
+        }
         JournalError::Damaged { .. } | JournalError::DamagedJournal { .. } => {
-            "; a job with another output takes over its answers with --done RESULTS; --overwrite removes what is left"
+            "; to keep its answers, start a job with another output and --done RESULTS; to discard them, use --overwrite"
         }
-        JournalError::Sqlite { .. } => "; make sure that the disk has room and the folder can be written",
+        JournalError::Sqlite { .. } => "; check that the disk has space and that the folder is writable",
         _ => "",
     };
     let failure = if error.is_disk_full() { Failure::Interrupted } else { Failure::Refused };
@@ -139,13 +141,17 @@ pub(crate) fn refused(error: JournalError) -> Failure {
 
 fn say(recovery: &Recovery) {
     if recovery.recorded + recovery.cut + recovery.interrupted > 0 {
-        tracing::info!(
-            "going on after an interruption: {} found complete in the results, {} of an incomplete line removed, {} without \
-             a recorded answer, to be sent again (what was in flight may be billed twice)",
-            text::counted(recovery.recorded, "item"),
-            text::counted(recovery.cut, "byte"),
-            text::counted(recovery.interrupted, "item"),
-        );
+        let mut line = "continuing after an interruption".to_owned();
+        for (count, noun, what) in [
+            (recovery.recorded, "item", "found complete in the results"),
+            (recovery.cut, "byte", "of an incomplete line removed"),
+            (recovery.interrupted, "item", "without a recorded answer; a call that was in flight may be billed twice"),
+        ] {
+            if count > 0 {
+                line += &format!("; {} {what}", text::counted(count, noun));
+            }
+        }
+        tracing::info!("{line}");
     }
 }
 

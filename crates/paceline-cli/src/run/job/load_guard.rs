@@ -79,7 +79,7 @@ fn give_up(unfinished: &[PathBuf]) {
         // Most of them are not there; what cannot be removed is recognized by the next run.
         let _ = std::fs::remove_file(path);
     }
-    logging::tell(Level::INFO, "interrupted before the first call: nothing was sent; give the same command again");
+    logging::tell(Level::INFO, "interrupted before the first call: nothing was sent; run the same command again");
     std::process::exit(i32::from(Status::Deferred.code()));
 }
 

@@ -43,18 +43,18 @@ impl Addresses {
             // First what to do: a log line quotes only the beginning.
             let error = relative(url, &self.base);
             return error.map_err(|error| {
-                format!("with --scope host lines may name any host, which gets no key; without it {error}")
+                format!("with --scope host, a line may name any host (which gets no key); without it, {error}")
             });
         }
         let uri = url.parse::<Uri>().ok().filter(|uri| origin(uri).is_some());
         match uri.as_ref().and_then(Uri::authority).filter(|authority| !authority.as_str().contains('@')) {
             Some(_) => {
                 // Also a port and a host that no call could reach.
-                reqwest::Url::parse(&url).map_err(|error| format!("`{url}` is no address of a page: {error}"))?;
+                reqwest::Url::parse(&url).map_err(|error| format!("`{url}` is not a web address: {error}"))?;
                 check(path_of(&url)).map(|()| url)
             }
             None => Err(format!(
-                "`{url}` is no address of a page: expected one such as https://api.example/v1/items, without a name before @"
+                "`{url}` is not a web address: expected one such as https://api.example/v1/items, without a user name"
             )),
         }
     }
@@ -92,7 +92,7 @@ fn is_whole(url: &str) -> bool {
 
 fn without_fragment(url: &str) -> Result<(), String> {
     match url.contains('#') {
-        true => Err(format!("`{url}` has a part behind #, which no call carries: leave it out, or write # as %23")),
+        true => Err(format!("`{url}` has a fragment (#...), which is never sent: remove it, or write # as %23")),
         false => Ok(()),
     }
 }
@@ -124,11 +124,11 @@ fn origin(uri: &Uri) -> Option<(String, String, u16)> {
 fn check(url: &str) -> Result<(), String> {
     let path = url.split('?').next().unwrap_or(url);
     if path.split('/').any(is_dots) {
-        return Err(format!("`{url}` contains . or .. as a part: expected a plain path"));
+        return Err(format!("`{url}` has . or .. as a segment: expected a plain path"));
     }
     match url.parse::<http::uri::PathAndQuery>() {
         Ok(_) => Ok(()),
-        Err(error) => Err(format!("`{url}` is no path: {error}")),
+        Err(error) => Err(format!("`{url}` is not a path: {error}")),
     }
 }
 
@@ -208,7 +208,7 @@ mod tests {
         assert!(of_line("http://user:sesame@other.example/", true).is_err_and(|error| !error.contains("sesame")));
         assert!(
             of_line("https://other.example/a", false)
-                .is_err_and(|error| error.contains("with --scope host lines may name any host"))
+                .is_err_and(|error| error.contains("with --scope host, a line may name any host"))
         );
     }
 

@@ -88,7 +88,7 @@ impl Converter {
             _ if prompt_template.is_some() => Rows::Json,
             _ if model.is_some() => {
                 return Err(Failure::refused(
-                    "--model makes requests of prompts: expected --prompt-template beside it, or an input of --format csv or text",
+                    "--model makes requests from prompts: add --prompt-template, or use an input of --format csv or text",
                 ));
             }
             _ => return Ok(None),
@@ -103,7 +103,7 @@ impl Converter {
         let endpoint = args.endpoint.as_deref().or_else(|| provider.endpoint()).unwrap_or_default();
         let shape = Shape::of(endpoint).ok_or_else(|| {
             Failure::refused(format!(
-                "--model makes requests for prompts, and it is not known how {endpoint:?} takes them: expected an --endpoint that \
+                "--model makes requests from prompts, but how {endpoint:?} takes a prompt is unknown: expected an --endpoint that \
                  ends in chat/completions, messages or responses"
             ))
         })?;
@@ -257,7 +257,10 @@ impl Template {
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         let added = environment.add_template_owned(PROMPT, text.clone());
         added.map_err(|error| {
-            format!("--prompt-template: {error}; a column whose name is no plain word is {{{{ row[\"its name\"] }}}}")
+            format!(
+                "--prompt-template: {error}; write a column whose name is not a plain word as {{{{ row[\"its \
+                name\"] }}}}"
+            )
         })?;
         Ok(Self { text, environment })
     }
@@ -278,7 +281,7 @@ impl Prompts {
         let Some(template) = &self.template else {
             let prompt = row.get(PROMPT).and_then(Value::as_str);
             return prompt.map(str::to_owned).ok_or_else(|| {
-                format!("no text in a column prompt: name one with --prompt-template; it has {}", columns())
+                format!("no text in the column `prompt`: use --prompt-template; the columns are {}", columns())
             });
         };
         let template = template.environment.get_template(PROMPT).expect("it was added");

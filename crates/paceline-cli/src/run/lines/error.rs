@@ -21,7 +21,7 @@ pub(crate) enum InputError {
     },
     /// Columns, and no lines.
     #[error(
-        "cannot read {}: it is a Parquet file; write its rows as lines of JSON and name those: {}",
+        "cannot read {}: it is a Parquet file; convert it to lines of JSON, and name that file: {}",
         name(path),
         as_lines(path)
     )]
@@ -31,7 +31,7 @@ pub(crate) enum InputError {
     },
     /// Compressed data that is none, or not all of it.
     #[error(
-        "cannot unpack {}: it is no gzip file, or cut, damaged or followed by something else ({source}); \
+        "cannot unpack {}: it is not a gzip file, is cut off or damaged, or has other data behind it ({source}); \
          compress it again",
         path.display()
     )]
@@ -57,8 +57,8 @@ pub(crate) enum InputError {
     },
     /// The file that the job began with, under other flags.
     #[error(
-        "{} is what this job began with, but other requests are made of it: --prompt-template, --model or --format changed; \
-         put them back, or give the new requests an output of their own",
+        "{} is the input of this job, but --prompt-template, --model or --format changed, and with it the requests: use \
+         the former flags, or another output",
         name(source_path)
     )]
     MadeOtherwise {
@@ -67,8 +67,8 @@ pub(crate) enum InputError {
     },
     /// Not what the job began with.
     #[error(
-        "{} is not what this job began with, which stands in {}; --accept-changed-input goes on with it where that can \
-         be done",
+        "{} is not the input that this job began with, a copy of which is {}; to continue with the new input, use \
+         --accept-changed-input (items that ended must be unchanged)",
         name(source_path),
         spool.display()
     )]

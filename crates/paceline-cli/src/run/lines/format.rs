@@ -112,17 +112,15 @@ impl Format {
         let endpoint = match (form, endpoint) {
             (Form::Batch, None) => Cow::Borrowed(""),
             (Form::Batch, Some(_)) => {
-                return Err(
-                    "--endpoint is for bare and anthropic lines: those of the batch form have a url each".into()
-                );
+                return Err("--endpoint applies to bare and anthropic lines: each batch line has its own url".into());
             }
             (_, Some(endpoint)) => {
                 address::relative(endpoint.into(), &addresses.base).map_err(|error| format!("--endpoint {error}"))?
             }
             (_, None) => usual_endpoint(form, provider).map(Cow::Borrowed).ok_or_else(|| {
                 format!(
-                    "the lines were taken for bare request bodies {why}, and a {provider} API has no usual place for \
-                     them: name it with --endpoint PATH, or the form of the lines with --format"
+                    "the lines are read as bare request bodies {why}, and a {provider} API has no default endpoint for \
+                     them: set --endpoint PATH, or name the form of the lines with --format"
                 )
             })?,
         };
@@ -191,8 +189,8 @@ impl Format {
         }
         let (theirs, ours, why) = (form.name(), self.form.name(), self.why);
         let message = format!(
-            "`{key}` makes it a line of the {theirs} form, but the input was taken as {ours} {why}: \
-             a file has one form, and --format names it"
+            "`{key}` belongs to the {theirs} form, but the input is read as {ours} {why}: all lines of a file have one \
+             form, which --format names"
         );
         Err(Fault::new("format_mismatch", None, message))
     }
@@ -216,7 +214,7 @@ impl Format {
         let custom_id = self.id(members)?;
         let params = members.get("params").map_or("", |params| params.get());
         if !params.starts_with('{') {
-            let message = "missing or no object: expected the request body as for the live endpoint";
+            let message = "missing or not an object: expected the request body, as the endpoint takes it";
             return Err(Fault::new("invalid_params", Some("params"), message));
         }
         let metadata = members.get("metadata");
@@ -250,7 +248,7 @@ impl fmt::Display for Why {
             Self::Told => f.write_str("by --format"),
             Self::Endpoint => f.write_str("because of --endpoint"),
             Self::FirstLine(key) => write!(f, "because its first line has `{key}`"),
-            Self::Usual => f.write_str("because its first line speaks for no other form"),
+            Self::Usual => f.write_str("because nothing in its first line names another form"),
         }
     }
 }
@@ -262,7 +260,8 @@ fn guess(first: &[u8], endpoint: bool) -> Result<(Form, Why), String> {
     match evident {
         Some((Form::Anthropic, key)) => Ok((Form::Anthropic, Why::FirstLine(key))),
         Some((Form::Batch, _)) if endpoint && members.as_ref().is_some_and(is_whole_batch_line) => Err(
-            "the first line has a url and a body, so it is no bare body: leave out --endpoint, or insist with --format bare"
+            "the first line has a url and a body, so it is not a bare body: leave out --endpoint, or force the form \
+             with --format bare"
                 .into(),
         ),
         _ if endpoint => Ok((Form::Bare, Why::Endpoint)),

@@ -18,12 +18,12 @@ const KEYS: [&str; 4] = ["api-key", "authorization", "x-api-key", "x-goog-api-ke
 /// # Errors
 /// Names the header that cannot be sent.
 pub(crate) fn read(headers: &RawValue) -> Result<HeaderMap, String> {
-    let members = Members::read(headers.get()).map_err(|error| format!("expected an object of texts: {error}"))?;
+    let members = Members::read(headers.get()).map_err(|error| format!("expected an object of strings: {error}"))?;
     let mut map = HeaderMap::new();
     let mut size = 0;
     for (key, value) in members.iter() {
         let name = HeaderName::from_bytes(key.as_bytes())
-            .map_err(|_| format!("`{}` is no header name", key.escape_debug()))?;
+            .map_err(|_| format!("`{}` is not a header name", key.escape_debug()))?;
         if KEYS.contains(&name.as_str()) {
             return Err(format!(
                 "`{key}` cannot be set for one line; set it in paceline.toml (headers, or key_header for the key), or with \
@@ -31,11 +31,11 @@ pub(crate) fn read(headers: &RawValue) -> Result<HeaderMap, String> {
             ));
         }
         if is_of_connection(&name) {
-            return Err(format!("`{key}` cannot be set: the connection has its own"));
+            return Err(format!("`{key}` cannot be set: the connection sets it"));
         }
-        let text = members::text(value).ok_or_else(|| format!("`{key}`: expected a text"))?;
+        let text = members::text(value).ok_or_else(|| format!("`{key}`: expected a string"))?;
         let value = HeaderValue::from_str(&text)
-            .map_err(|_| format!("`{key}`: its value holds characters that no header may carry"))?;
+            .map_err(|_| format!("`{key}`: its value has characters that a header cannot carry"))?;
         size += name.as_str().len() + value.len();
         if map.insert(name, value).is_some() {
             return Err(format!("`{key}` is there twice"));

@@ -145,7 +145,8 @@ pub(crate) fn members(text: &str) -> Result<Members<'_>, Fault> {
         Some(b'{') => return Members::read(text).map_err(|error| invalid(error.to_string())),
         Some(b'[') => "an array: expected one request object a line (jq -c '.[]' makes them of an array)",
         _ => {
-            "not a request object: expected one JSON object a line; for a table or a list of prompts name --format csv or text, with --model"
+            "not a request object: expected one JSON object a line; for a table use --format csv; for a list of \
+             prompts, --format text with --model"
         }
     };
     Err(invalid(message.to_owned()))
@@ -158,7 +159,7 @@ pub(crate) fn given_id(members: &Members<'_>) -> Result<Option<CustomId>, Fault>
         return Ok(Some(CustomId::Text(text.into_owned())).filter(|_| raw.get() != "\"\""));
     }
     let number = serde_json::from_str::<serde_json::Number>(raw.get()).ok().filter(|it| it.is_i64() || it.is_u64());
-    let message = "expected a text or a whole number of at most 64 bits";
+    let message = "expected a string or an integer of at most 64 bits";
     number
         .map(|number| Some(CustomId::Number(number)))
         .ok_or_else(|| Fault::new("invalid_custom_id", Some("custom_id"), message))
@@ -177,7 +178,7 @@ pub(crate) fn batch<'a>(
 ) -> Result<Line<'a>, Fault> {
     let method = method(members)?;
     let url = match members.get("url") {
-        Some(url) => members::text(url).ok_or_else(|| Fault::new("invalid_url", Some("url"), "expected a text"))?,
+        Some(url) => members::text(url).ok_or_else(|| Fault::new("invalid_url", Some("url"), "expected a string"))?,
         None => Cow::Borrowed(""),
     };
     let url = addresses.of_line(url).map_err(|message| Fault::new("invalid_url", Some("url"), message))?;
@@ -216,9 +217,11 @@ fn body<'a>(method: &Method, json: &'a str, headers: &HeaderMap, objects: bool) 
     let absent = json.is_empty() || json == "null";
     match *method {
         Method::GET | Method::HEAD | Method::DELETE if absent => Ok(Cow::Borrowed("")),
-        Method::GET | Method::HEAD => wrong(format!("a {method} request has none: put its parameters into url")),
+        Method::GET | Method::HEAD => wrong(format!("a {method} request has no body: put its parameters into url")),
         _ if json.starts_with('{') => Ok(Cow::Borrowed(json)),
-        _ if objects => wrong("missing or no object: expected the request body as for the live endpoint".to_owned()),
+        _ if objects => {
+            wrong("missing or not an object: expected the request body, as the endpoint takes it".to_owned())
+        }
         _ if json.is_empty() => {
             wrong(format!("missing: a {method} request needs JSON, or null for none; for a GET set method to GET"))
         }
@@ -226,7 +229,7 @@ fn body<'a>(method: &Method, json: &'a str, headers: &HeaderMap, objects: bool) 
         _ if headers.get(CONTENT_TYPE).is_some_and(|kind| !is_json(kind)) => {
             let plain = serde_json::from_str::<String>(json);
             plain.map_or_else(
-                |_| wrong("expected a text, as its content-type is not JSON".to_owned()),
+                |_| wrong("expected a string, because its content-type is not JSON".to_owned()),
                 |it| Ok(it.into()),
             )
         }

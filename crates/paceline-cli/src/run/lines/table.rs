@@ -76,9 +76,7 @@ enum Quote {
 enum WrongQuote {
     #[error("line {0}: a quote opens a field there and is never closed")]
     NeverClosed(u64),
-    #[error(
-        "line {line}: text behind a closing quote (it was opened in line {opened}); a quote in a field is written twice"
-    )]
+    #[error("line {line}: text follows a closing quote (opened in line {opened}); write a quote inside a field twice")]
     TextBehind { line: u64, opened: u64 },
 }
 

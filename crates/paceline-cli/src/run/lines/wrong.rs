@@ -69,15 +69,15 @@ impl Wrong {
 pub(crate) fn conflicts(conflicts: &Conflicts, input: &str, repair: bool) -> String {
     let mut list = if repair {
         let lines = text::counted(conflicts.count, "line");
-        format!("{lines} of {input} changed that are not of failed items, so no request was sent:")
+        format!("{lines} of {input} changed although their items have not failed, so no request was sent:")
     } else {
         let items = text::counted(conflicts.count, "item");
-        format!("{items} of this job ended and cannot be found in {input} as before, so no request was sent:")
+        format!("{items} that ended can no longer be found unchanged in {input}, so no request was sent:")
     };
     for Conflict { line, before } in &conflicts.first {
         list += &match (line, before) {
             (Some(line), Some(before)) => {
-                format!("\n  line {line}: another request has the id of the former line {before}")
+                format!("\n  line {line}: the id of the former line {before} has another request now")
             }
             (Some(line), None) => format!("\n  line {line}: its id is new"),
             (None, before) => format!("\n  the id of the former line {} is gone", before.unwrap_or_default()),
@@ -87,8 +87,8 @@ pub(crate) fn conflicts(conflicts: &Conflicts, input: &str, repair: bool) -> Str
     if more > 0 {
         list += &format!("\n  and {more} more");
     }
-    let accept = if repair { "add --accept-changed-input where they have not ended, " } else { "" };
-    list + &format!("\nput those lines back, {accept}or give the new input an output of its own")
+    let accept = if repair { "add --accept-changed-input if their items have not ended, " } else { "" };
+    list + &format!("\nrestore those lines, {accept}or use another output for the new input")
 }
 
 #[cfg(test)]

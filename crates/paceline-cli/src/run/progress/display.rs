@@ -11,6 +11,7 @@ use terminal_size::{Width, terminal_size_of};
 use crate::logging;
 use crate::run::calls::budget::Used;
 use crate::run::calls::stop::StopReason;
+use crate::run::job::holds::SHORT;
 use crate::run::progress::counters::Counters;
 use crate::run::progress::time_left::{self, Rest};
 use crate::run::progress::wait_line::Wait;
@@ -48,6 +49,8 @@ pub(crate) struct View<'a> {
     pub(crate) stop: Option<&'a StopReason>,
     /// When the next item in the journal becomes due, and the wall clock's time now.
     pub(crate) next_due: Option<(Timestamp, Timestamp)>,
+    /// When the next call can start; none while calls are in flight, or where it is not known.
+    pub(crate) next_start: Option<Instant>,
     pub(crate) budget: Used,
 }
 
@@ -73,7 +76,8 @@ impl Progress {
         }
         let rate = self.rate();
         // What is held teaches nothing about how fast it goes after that.
-        if time_left::until_any(view.now, view.limits).is_none() {
+        let waits = view.next_start.is_some_and(|start| start > view.now + SHORT);
+        if !waits && time_left::until_any(view.now, view.limits).is_none() {
             self.pace = rate;
         }
         match &mut self.face {
@@ -129,10 +133,11 @@ impl StatusText {
         ];
         let ended = figures.ended().max(1) as f64;
         let tokens = (figures.tokens_in + figures.tokens_out) as f64 / ended;
-        let rest = Rest { items: left, tokens, rate: pace, affordable: view.budget.calls_left };
+        let (affordable, next_start) = (view.budget.calls_left, view.next_start);
+        let rest = Rest { items: left, tokens, rate: pace, affordable, next_start };
         if let Some(left) = rest.left(view.now, view.limits).filter(|_| view.stop.is_none()) {
             let least = if left.at_least { "> " } else { "" };
-            let end = if left.at_budget { " at the budget" } else { "" };
+            let end = if left.at_budget { " to the end of the budget" } else { "" };
             course.push(format!("ETA {least}{}{end}", text::duration(left.time)));
         }
         let mut details = vec![
@@ -144,7 +149,7 @@ impl StatusText {
         }
         let for_long = view.limits.account.totals.of(Class::QuotaExhausted);
         if for_long > 0 {
-            details.push(format!("{} refused for long", text::count(for_long)));
+            details.push(format!("{} refused for a long time", text::count(for_long)));
         }
         if figures.failed > 0 {
             details.push(format!("{} failed", text::count(figures.failed)));

@@ -18,14 +18,21 @@ impl LiveSnapshot {
         self.view.as_ref().map_or(&[], |view| &view.scopes)
     }
 
-    /// Applies changes, and returns the full snapshot.
-    pub(crate) fn update(&mut self, mut changes: Snapshot) -> &Snapshot {
+    /// The full snapshot; none before the first update.
+    pub(crate) const fn latest(&self) -> Option<&Snapshot> {
+        self.view.as_ref()
+    }
+
+    /// Applies changes.
+    pub(crate) fn update(&mut self, mut changes: Snapshot) {
         let scopes = std::mem::take(&mut changes.scopes);
-        match &mut self.view {
-            Some(view) => view.account = changes.account,
-            none => *none = Some(changes),
-        }
-        let view = self.view.as_mut().expect("it was just set where there was none");
+        let view = match &mut self.view {
+            Some(view) => {
+                view.account = changes.account;
+                view
+            }
+            none => none.insert(changes),
+        };
         for scope in scopes {
             match self.places.get(&scope.name) {
                 Some(place) => view.scopes[*place] = scope,
@@ -35,7 +42,6 @@ impl LiveSnapshot {
                 }
             }
         }
-        view
     }
 }
 
@@ -54,7 +60,8 @@ mod tests {
                 let scope = pacer.scope(name);
                 pacer.enqueue(Instant::ZERO, Request::new(&scope, Cost::request())).expect("small enough");
             }
-            assert_eq!(*standing.update(pacer.changes(Instant::ZERO)), pacer.snapshot(Instant::ZERO));
+            standing.update(pacer.changes(Instant::ZERO));
+            assert_eq!(standing.latest(), Some(&pacer.snapshot(Instant::ZERO)));
         }
     }
 }

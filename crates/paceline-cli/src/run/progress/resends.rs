@@ -33,10 +33,13 @@ impl Resends {
         }
         self.reported = Some(now);
         let by_class = std::mem::take(&mut self.by_class);
-        let kinds: Vec<_> = by_class.iter().map(|(class, calls)| format!("{} {class}", text::count(*calls))).collect();
-        let calls = text::counted(by_class.values().sum(), "failed call");
+        let kinds: Vec<_> = match by_class.len() {
+            1 => by_class.keys().map(|class| (*class).to_owned()).collect(),
+            _ => by_class.iter().map(|(class, calls)| format!("{class} ({})", text::count(*calls))).collect(),
+        };
+        let calls = text::counted(by_class.values().sum(), "call");
         Some(format!(
-            "{calls} to be sent again: {}; last answer: {} (-v shows each)",
+            "{calls} failed and will be sent again: {}; last answer: {} (-v shows each)",
             kinds.join(", "),
             self.last_answer
         ))
@@ -55,7 +58,7 @@ mod tests {
         resends.add("server overloaded", "try later");
         assert_eq!(
             resends.line(at(1)).as_deref(),
-            Some("1 failed call to be sent again: 1 server overloaded; last answer: try later (-v shows each)")
+            Some("1 call failed and will be sent again: server overloaded; last answer: try later (-v shows each)")
         );
         for _ in 0..1_200 {
             resends.add("server overloaded", "try later");
@@ -64,7 +67,9 @@ mod tests {
         assert_eq!(resends.line(at(10)), None);
         let line = resends.line(at(11)).expect("ten seconds later");
         assert!(
-            line.starts_with("1,201 failed calls to be sent again: 1 rate limit hit, 1,200 server overloaded; "),
+            line.starts_with(
+                "1,201 calls failed and will be sent again: rate limit hit (1), server overloaded (1,200); "
+            ),
             "{line}"
         );
         assert!(!line.contains('\x1b'), "{line:?}");

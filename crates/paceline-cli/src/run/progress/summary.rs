@@ -38,6 +38,8 @@ pub(crate) struct Summary<'a> {
     pub(crate) elapsed: Duration,
     /// The limits that are known, if any.
     pub(crate) limits: &'a Limits,
+    /// Limits by tier hold beside them.
+    pub(crate) has_tiers: bool,
     pub(crate) concurrency: u32,
     /// What has been used of the job's budget.
     pub(crate) budget: Used,
@@ -107,7 +109,7 @@ impl Summary<'_> {
         let (counts, abandoned) = (self.counts, self.counts.totals.abandoned);
         let deferred = counts.waiting + counts.in_flight;
         let mut text = format!(
-            "{}  {}: {} succeeded, {} failed, {} skipped, {} deferred\n",
+            "{}  {}: {} succeeded, {} failed, {} skipped, {} not finished\n",
             self.status(),
             text::counted(counts.input(), "item"),
             text::count(counts.succeeded),
@@ -127,7 +129,7 @@ impl Summary<'_> {
             _ => line(format!("budget: {budget}")),
         }
         if let Some(oracle) = self.oracle() {
-            line(format!("with perfect knowledge of the limits it would have taken {}", text::duration(oracle)));
+            line(format!("the limits permit no run faster than {}", text::duration(oracle)));
         }
         self.learnt().into_iter().for_each(&mut line);
         line(format!("results: {}", output.display()));
@@ -147,15 +149,14 @@ impl Summary<'_> {
             line(text::cut_off(abandoned));
         }
         if self.unread {
-            line("not all of the input was read: there may be more items".to_owned());
+            line("the input was not read to its end: there may be more items".to_owned());
         }
         if self.is_left() {
             line(match &self.again {
                 Some(again) => format!("continue with: {again}"),
-                None => {
-                    "without a journal this run cannot be continued: the next one starts from the beginning, with another output"
-                        .to_owned()
-                }
+                None => "without a journal this run cannot be continued: the next one starts from the beginning, with \
+                     another output"
+                    .to_owned(),
             });
         }
         text
@@ -167,8 +168,8 @@ impl Summary<'_> {
         let calls = text::counted(totals.calls, "call");
         let mut line = match totals.calls.saturating_sub(before) {
             _ if before == 0 => calls,
-            0 if !self.is_left() => format!("nothing was left to send; {calls} in the runs before"),
-            0 => format!("nothing could be sent; {calls} in the runs before"),
+            0 if !self.is_left() => format!("nothing was left to send; {calls} in earlier runs"),
+            0 => format!("nothing could be sent; {calls} in earlier runs"),
             now => format!("{calls} in all runs, {} in this one", text::count(now)),
         };
         let details = text::call_details(&totals, self.view.account.totals.of(Class::QuotaExhausted));
@@ -199,7 +200,7 @@ impl Summary<'_> {
                 None => groups.push((label, group.items)),
             }
         }
-        groups.iter().map(|(label, items)| format!("deferred: {} {label}", text::count(*items))).collect()
+        groups.iter().map(|(label, items)| format!("not finished: {} {label}", text::count(*items))).collect()
     }
 
     /// Scopes, and the account, that send nothing for now: until when, or why.
@@ -228,18 +229,18 @@ impl Summary<'_> {
             ScopeState::Held { cause: cause @ PauseCause::ServerFails, .. } => {
                 let last = (self.last_failure)(&scope.name).map(|last| format!(" (last: {})", text::printable(last)));
                 let why = format!("{}{}", cause.explanation(), last.unwrap_or_default());
-                Some(format!("given up for this run: {name}: {why}; the next run tries it again"))
+                Some(format!("no more calls in this run: {name}: {why}; the next run tries again"))
             }
             _ => None,
         }
     }
 
     /// How long the items that ended in this run would have taken an oracle that knows the limits; none when no limit was
-    /// known or nothing succeeded.
+    /// known, a tier has limits of its own, or nothing succeeded.
     fn oracle(&self) -> Option<Duration> {
         let (mean_latency, median_latency) = self.figures.latency()?;
         let calls = self.figures.ended_now;
-        if self.limits.quotas.is_empty() {
+        if self.limits.quotas.is_empty() || self.has_tiers {
             return None;
         }
         let tokens = |total: u64| total * calls / self.figures.ended().max(1);
@@ -255,18 +256,18 @@ impl Summary<'_> {
 
 fn reason_text(reason: DeferReason) -> &'static str {
     match reason {
-        DeferReason::ScopeStopped => "until the account problem is fixed",
-        DeferReason::ScopeHeld => "until their scope is free again",
-        DeferReason::NotBefore => "until their next try",
+        DeferReason::ScopeStopped => "waiting until the account problem is fixed",
+        DeferReason::ScopeHeld => "waiting until their scope opens",
+        DeferReason::NotBefore => "waiting for their next try",
         DeferReason::NotStarted => "not started",
-        DeferReason::RunBound => "until the next run",
+        DeferReason::RunBound => "left for the next run",
     }
 }
 
 /// A class for people. That of a used-up quota is also that of an answer which names none and asks for a long wait.
 const fn answered(class: Class) -> &'static str {
     match class {
-        Class::QuotaExhausted => "refused for long",
+        Class::QuotaExhausted => "refused for a long time",
         class => class.as_str(),
     }
 }

@@ -18,6 +18,8 @@ pub(crate) struct Rest {
     pub(crate) rate: f64,
     /// Calls that the budget is still good for; none without one, or where it is not known.
     pub(crate) affordable: Option<u64>,
+    /// When the next call can start, where it is known that none can before.
+    pub(crate) next_start: Option<Instant>,
 }
 
 /// How long the rest takes.
@@ -46,7 +48,7 @@ impl Rest {
         }
         let at_rate = (self.rate > 0.0).then(|| whole(self.items as f64 / self.rate));
         let by_limits = known(limits).filter_map(|quota| self.under(now, quota)).max();
-        let held = until_any(now, limits).map(|until| until - now);
+        let held = until_any(now, limits).max(self.next_start).map(|until| until - now);
         let last = closed(now, limits).map(|(_, until, _)| until - now).max();
         let works = at_rate.max(by_limits);
         let time = (held.unwrap_or_default() + works.unwrap_or_default()).max(last.unwrap_or_default());
@@ -148,6 +150,13 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_that_is_none_of_a_scope_moves_the_end_too() {
+        let rest = Rest { items: 4, rate: 2.0, next_start: Some(Instant::ZERO + 300 * S), ..Rest::default() };
+        assert_eq!(seconds(rest, &pacer(Vec::new())), Some((302, false)), "its last items have times of their own");
+        assert_eq!(seconds(Rest { rate: 0.0, ..rest }, &pacer(Vec::new())), Some((300, true)));
+    }
+
+    #[test]
     fn a_run_may_end_at_its_budget() {
         let minute = pacer(vec![Quota::sliding(Dimension::Requests, 60, 60 * S)]);
         let left = |affordable| {
@@ -175,7 +184,7 @@ mod tests {
             "before the first end"
         );
         let tokens = pacer(vec![Quota::sliding(Dimension::Tokens, 1_000, 60 * S)]);
-        let rest = Rest { items: 110, tokens: 100.0, rate: 50.0, affordable: None };
+        let rest = Rest { items: 110, tokens: 100.0, rate: 50.0, ..Rest::default() };
         assert_eq!(seconds(rest, &tokens), Some((600, false)));
         let opens = QuotaSnapshot {
             dimension: Dimension::Requests,

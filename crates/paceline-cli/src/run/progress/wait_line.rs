@@ -150,7 +150,7 @@ mod tests {
         let wall = Timestamp::from_millis(1_000);
         let next_due = next_due.map(|due| (wall + due, wall));
         let budget = Used::default();
-        Wait::of(&View { now, figures, limits, in_flight, stop: None, next_due, budget })
+        Wait::of(&View { now, figures, limits, in_flight, stop: None, next_due, next_start: None, budget })
     }
 
     #[test]
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(line(&pacer).as_ref(), Some(&believed), "the second call waits for the learnt rate");
         let until = Instant::from_nanos(42_000_000_000);
         pacer.hold_for(Instant::ZERO, Some(&scope), until, PauseCause::QuotaUsedUp);
-        assert_eq!(line(&pacer).as_deref(), Some("waiting for a used-up quota, 42s"));
+        assert_eq!(line(&pacer).as_deref(), Some("waiting for a used-up quota to refill, 42s"));
         pacer.resume(Instant::ZERO, None);
         pacer.hold_for(Instant::ZERO, None, until, PauseCause::Overloaded { asked: true });
         let asked = "waiting for the end of a pause that the overloaded server asked for, 42s";
@@ -201,7 +201,7 @@ mod tests {
     fn until_when_is_never_cut() {
         let wait = Wait {
             of: "/v1/chat/completions a-model-with-a-long-name: ".to_owned(),
-            what: "waiting for the end of a pause that the server asked for at its rate limit".to_owned(),
+            what: "waiting for the end of a pause that the server asked for (rate limit)".to_owned(),
             when: ", 1h 59m, until 14:00:00 UTC".to_owned(),
         };
         let alone = Wait { of: String::new(), ..wait.clone() };

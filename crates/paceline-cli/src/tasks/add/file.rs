@@ -56,7 +56,10 @@ impl Items {
         if wrongs > 0 {
             let more = wrongs - wrong.len() as u64;
             wrong.extend((more > 0).then(|| format!("\n  and {more} more")));
-            return Err(Failure::refused(format!("nothing was added, because of lines of {name}:{}", wrong.concat())));
+            return Err(Failure::refused(format!(
+                "nothing was added, because lines of {name} are wrong:{}",
+                wrong.concat()
+            )));
         }
         if items == 0 {
             return Err(Failure::refused(format!("nothing was added: {name} has no lines")));
@@ -102,7 +105,7 @@ fn repeated(keys: &mut HashMap<[u8; 16], u64>, item: &NewItem, number: u64) -> R
     let (short, _) = hash.as_bytes().split_first_chunk().expect("a hash has 32 bytes");
     match keys.insert(*short, number) {
         None => Ok(()),
-        Some(before) => Err(format!("the key {:?} stands in line {before} already", item.key)),
+        Some(before) => Err(format!("line {before} has the same key, {:?}", item.key)),
     }
 }
 

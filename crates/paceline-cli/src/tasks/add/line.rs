@@ -57,9 +57,11 @@ pub(super) fn read(text: &str, now: Timestamp) -> Result<NewItem, String> {
         return Err("expected a JSON object".to_owned());
     }
     let line: Line<'_> = serde_json::from_str(text).map_err(|error| match is_request(text) {
-        true => "a request for `paceline run`, which is the payload of an item: jq -c '{key: .custom_id, payload: .}' makes \
-                 an item of each"
-            .to_owned(),
+        true => {
+            "this is a request line of `paceline run`, not an item: jq -c '{key: .custom_id, payload: .}' makes an \
+            item of each line"
+                .to_owned()
+        }
         false => message_of(&error),
     })?;
     let deadline = line.deadline.map(|span| duration(&span.into_text())).transpose();

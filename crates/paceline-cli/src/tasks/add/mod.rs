@@ -29,25 +29,25 @@ use hosts::Hosts;
 pub(crate) struct Args {
     #[command(flatten)]
     store: StoreArgs,
-    /// What the work needs to know, as JSON; - reads standard input
+    /// Input of the work, as JSON; - reads standard input
     #[arg(value_name = "PAYLOAD_JSON", required_unless_present = "from")]
     payload: Option<String>,
     /// Items from a file, one a line; - reads standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["payload", "key", "priority", "deadline", "group", "not_before"])]
     from: Option<PathBuf>,
-    /// What the item is called, unique in its store; a key that is there already is left as it is [default: a new one, printed]
+    /// Name of the item, unique in its store; an item that has this key already stays as it is [default: a new one, printed]
     #[arg(long, value_name = "KEY", value_parser = name)]
     key: Option<String>,
-    /// Higher goes first among what is due
+    /// Among due items, higher goes first
     #[arg(long, value_name = "N", default_value_t = 0, allow_hyphen_values = true)]
     priority: i16,
-    /// How long after its first try the item is given up [default: what the run says]
+    /// How long after its first try the item fails for good [default: --deadline of the run]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     deadline: Option<Duration>,
     /// Items of one group are held and stopped together, and groups take turns
     #[arg(long, value_name = "GROUP", default_value = DEFAULT_GROUP, value_parser = group)]
     group: String,
-    /// Not before that instant (RFC 3339), or not before so long from now
+    /// Earliest time of the first try: an instant (RFC 3339), or a duration from now
     #[arg(long, value_name = "TIME", value_parser = When::parse)]
     not_before: Option<When>,
     /// Print JSON
@@ -56,9 +56,9 @@ pub(crate) struct Args {
 }
 
 const LINES: &str = "\
-Lines of --from, of which key and payload must be there:
+Lines of --from; key and payload are required:
   {\"key\": \"a\", \"payload\": {}, \"priority\": 0, \"deadline\": \"24h\", \"group\": \"default\", \"not_before\": \"10m\"}
-All lines are checked before the first item is added. The same file may be added again: what is there already stays as it is.";
+All lines are checked before the first item is added. The same file may be added again: items that exist stay as they are.";
 
 /// Adds the items.
 ///
@@ -104,7 +104,7 @@ fn one(args: &Args, now: Timestamp) -> Result<NewItem, Failure> {
         payload => payload.to_owned(),
     };
     let payload = compact(&payload).map_err(|error| {
-        Failure::refused(format!("the payload is no JSON: {error}; text needs quotes of its own: '\"text\"'"))
+        Failure::refused(format!("the payload is not JSON: {error}; a string needs its own quotes: '\"text\"'"))
     })?;
     let key = args.key.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
     let item = NewItem {
@@ -132,7 +132,7 @@ async fn add_all(store: &dyn WorkStore, mut items: Items, quiet: bool) -> Result
                 0 => Failure::refused(error),
                 done => {
                     let done = text::counted(done, "item");
-                    Failure::interrupted(format!("{error}; {done} are in the store: add the same file again"))
+                    Failure::interrupted(format!("{error}; {done} had been added: add the same file again"))
                 }
             })?;
         tally.count(&added);

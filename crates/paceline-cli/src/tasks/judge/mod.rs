@@ -91,7 +91,7 @@ impl CommandJudge {
             let (first, longest) = (text::duration(BREAKER.open), text::duration(BREAKER.open_max));
             tracing::warn!(
                 judge = self.program.name(),
-                "the judge fails again and again; it is not asked for {first}, then for ever longer, at most {longest} at a time"
+                "the judge keeps failing: it is not asked for {first}, then for longer and longer, up to {longest}"
             );
         }
     }

@@ -46,9 +46,9 @@ pub(super) enum Silence {
     NotBegun(std::io::Error),
     #[error("it did not answer in time")]
     TooSlow,
-    #[error("it said more than 64 KiB")]
+    #[error("it wrote more than 64 KiB")]
     TooLong,
-    #[error("it is itself told to come back later{}", quoted(.message))]
+    #[error("it was rate-limited itself{}", quoted(.message))]
     ComeBackLater { message: String },
     #[error("it ended with {status}{}", quoted(.message))]
     Failed { status: ExitStatus, message: String },
@@ -71,7 +71,7 @@ impl Silence {
 }
 
 fn quoted(message: &str) -> String {
-    if message.is_empty() { String::new() } else { format!("; it said: {message}") }
+    if message.is_empty() { String::new() } else { format!("; it wrote: {message}") }
 }
 
 impl Program {

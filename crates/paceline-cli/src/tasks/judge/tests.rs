@@ -134,7 +134,7 @@ async fn words_on_standard_error_are_told_however_many_they_are() {
     let program =
         Program::parse("sh -c 'echo no quota left >&2; head -c 300000 /dev/zero >&2; exit 1'").expect("a shell");
     let silence = program.ask("{}".to_owned()).await.expect_err("it failed").to_string();
-    assert!(silence.starts_with("it ended with exit status: 1; it said: no quota left"), "{silence}");
+    assert!(silence.starts_with("it ended with exit status: 1; it wrote: no quota left"), "{silence}");
     assert!(silence.len() < 500, "{} bytes", silence.len());
 }
 

@@ -79,7 +79,7 @@ impl Document {
             return Ok(());
         }
         Err(Failure::interrupted(format!(
-            "the report does not add up: the store has {after} items, {counted} of them were read; is it damaged?"
+            "the report does not add up: the store has {after} items, but {counted} were read: it may be damaged"
         )))
     }
 
@@ -139,7 +139,7 @@ impl Document {
 impl Calls {
     fn describe(self) -> String {
         let mut line = text::counted(self.all, "call");
-        for (calls, what) in [(self.resends, "of them again"), (self.abandoned, "cut off")] {
+        for (calls, what) in [(self.resends, "of them repeats"), (self.abandoned, "cut off")] {
             if calls > 0 {
                 line += &format!(", {} {what}", text::count(calls));
             }

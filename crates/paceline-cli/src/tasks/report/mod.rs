@@ -25,7 +25,7 @@ pub(crate) struct Args {
     /// Print JSON, like --format json
     #[arg(long, conflicts_with = "format")]
     json: bool,
-    /// Write it to a file, which is replaced once the report is complete
+    /// Write the report to a file, which is replaced once the report is complete
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 }

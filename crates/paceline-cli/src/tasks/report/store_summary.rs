@@ -100,7 +100,7 @@ impl StoreSummary {
         }
         let number = |state| text::count(self.counts.of(state));
         format!(
-            "{}  {}: {} succeeded, {} failed, {} skipped, {} cancelled, {} deferred",
+            "{}  {}: {} succeeded, {} failed, {} skipped, {} cancelled, {} not finished",
             self.status(),
             text::counted(self.total(), "item"),
             number(State::Succeeded),
@@ -137,6 +137,7 @@ impl StoreSummary {
             .map(|(reason, items)| format!("{} {}", text::count(*items), label(reason)))
             .collect();
         parts.extend((beyond > 0).then(|| format!("{} for other reasons", text::count(beyond))));
+        let end = if end == "deferred" { "not finished" } else { end };
         (!parts.is_empty()).then(|| format!("{end}: {}", parts.join(", ")))
     }
 
@@ -217,12 +218,15 @@ mod tests {
     async fn every_item_is_in_one_figure_and_has_its_reason() {
         let payloads = ["success", "success", "invalid", "filtered", "transient", "transient", "account"];
         let standing = worked(&payloads, quick()).await;
-        assert_eq!(standing.headline(), "DEFERRED  7 items: 2 succeeded, 4 failed, 0 skipped, 0 cancelled, 1 deferred");
+        assert_eq!(
+            standing.headline(),
+            "DEFERRED  7 items: 2 succeeded, 4 failed, 0 skipped, 0 cancelled, 1 not finished"
+        );
         assert_eq!(
             standing.lines(),
             [
                 "failed: 2 max_retries, 1 filtered, 1 invalid",
-                "deferred: 1 until the problem that stopped their group is fixed",
+                "not finished: 1 waiting until the problem that stopped their group is fixed",
                 "stopped: group keyless: it is account; fix the cause, and the next run tries it again",
             ]
         );
@@ -236,7 +240,7 @@ mod tests {
     async fn what_is_left_to_the_next_run_says_over_which_bound_it_was() {
         let policy = SchedulerConfig { over_bound: OverBound::NextRun, max_retries: 1, ..quick() };
         let standing = worked(&["transient", "success"], policy).await;
-        assert_eq!(standing.lines(), ["deferred: 1 until the next run (max_retries)"]);
+        assert_eq!(standing.lines(), ["not finished: 1 left for the next run (max_retries)"]);
         assert_eq!(standing.status().code(), 3);
     }
 
@@ -247,6 +251,6 @@ mod tests {
         assert_eq!((failed.status().as_str(), failed.status().code()), ("FAILED", 1));
         let bounded = SchedulerConfig { max_wait: Duration::from_secs(1), ..SchedulerConfig::default() };
         let waits = worked(&["transient"], bounded).await;
-        assert_eq!(waits.lines(), ["deferred: 1 until their time comes"]);
+        assert_eq!(waits.lines(), ["not finished: 1 waiting for their due time"]);
     }
 }

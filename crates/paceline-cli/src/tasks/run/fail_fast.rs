@@ -1,12 +1,16 @@
 //! Ends a run early whose first items all fail with the same failure: then the command or the requests are wrong, not the items.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use paceline_core::Class;
 use paceline_providers::SCHEMA_MISMATCH;
-use paceline_store::work::{Amend, DecisionRecord, Failure, Filter, SchedulerEvent, WorkError, WorkItem, WorkStore};
+use paceline_store::work::{
+    Amend, DEFAULT_GROUP, DecisionRecord, Failure, Filter, SchedulerEvent, WorkError, WorkItem, WorkStore,
+};
+
+use crate::run::calls::alike::{Alike, Shows};
 
 /// Watches the first items of a run until one of them ends otherwise. Clones share their state.
 #[derive(Clone)]
@@ -16,14 +20,16 @@ struct Watch {
     limit: usize,
     /// A command works on the items, and not a request.
     command: bool,
-    watching: bool,
-    kind: Option<(Option<u16>, Option<String>)>,
+    alike: Alike,
+    /// Those that failed alike so far, and their groups.
     keys: BTreeSet<String>,
-    /// Answers that did not match the schema. Not their items are counted: once the breaker is open, a few items make all the
-    /// tries.
-    mismatches: usize,
+    groups: BTreeSet<Arc<str>>,
     /// Items of which a try only failed, by their numbers, until that is recorded.
     only_failed: BTreeSet<u64>,
+    /// Groups of which all failed alike, where nothing of another group did.
+    stopped_groups: BTreeMap<Arc<str>, SameFailure>,
+    /// What waits again at the end of the run.
+    put_back: BTreeSet<String>,
     stopped: Option<SameFailure>,
 }
 
@@ -41,7 +47,7 @@ impl fmt::Display for SameFailure {
         let what = if *command { "the command" } else { "the requests" };
         write!(
             f,
-            "the first {items} items all failed alike: {message}; put {what} right, or go on regardless with \
+            "the first {items} items all failed the same way: {message}; correct {what}, or continue anyway with \
              --stop-after-same 0"
         )
     }
@@ -51,16 +57,23 @@ impl FailFast {
     /// A watch over a run. It only makes sense where there are more items than the number looked at; a `limit` of 0
     /// switches it off.
     pub(super) fn new(limit: usize, more: bool, command: bool) -> Self {
-        let watching = limit > 0 && more;
-        let (keys, only_failed) = (BTreeSet::new(), BTreeSet::new());
-        let watch = Watch { limit, command, watching, kind: None, keys, mismatches: 0, only_failed, stopped: None };
-        Self(Arc::new(Mutex::new(watch)))
+        Self(Arc::new(Mutex::new(Watch {
+            limit,
+            command,
+            alike: Alike::new(limit, more),
+            keys: BTreeSet::new(),
+            groups: BTreeSet::new(),
+            only_failed: BTreeSet::new(),
+            stopped_groups: BTreeMap::new(),
+            put_back: BTreeSet::new(),
+            stopped: None,
+        })))
     }
 
     /// A command only failed: that alone does not distinguish a bad moment from a bad command.
     pub(super) fn only_failed(&self, item: &WorkItem) {
         let mut watch = self.watch();
-        if watch.watching {
+        if watch.alike.is_watching() {
             watch.only_failed.insert(item.id);
         }
     }
@@ -68,7 +81,7 @@ impl FailFast {
     /// Takes in an event; returns why the run has to end, once it has to.
     pub(super) fn observe(&self, note: &SchedulerEvent<'_>) -> Option<SameFailure> {
         let mut watch = self.watch();
-        if !watch.watching {
+        if !watch.alike.is_watching() {
             return None;
         }
         match note {
@@ -90,12 +103,17 @@ impl FailFast {
     pub(super) async fn put_back(&self, store: &dyn WorkStore) -> Result<Option<SameFailure>, WorkError> {
         let (stopped, keys) = {
             let mut watch = self.watch();
-            (watch.stopped.clone(), std::mem::take(&mut watch.keys))
+            (watch.stopped.clone(), std::mem::take(&mut watch.put_back))
         };
-        if stopped.is_some() {
+        if !keys.is_empty() {
             store.amend(Filter::keys(keys), Amend::Retry).await?;
         }
         Ok(stopped)
+    }
+
+    /// Why nothing of a group begins any more: its first items all failed alike, and those of no other group did.
+    pub(super) fn stopped_group(&self, group: &str) -> Option<String> {
+        self.watch().stopped_groups.get(group).map(ToString::to_string)
     }
 
     fn watch(&self) -> MutexGuard<'_, Watch> {
@@ -111,27 +129,39 @@ impl Watch {
         self.only_failed.remove(&item.id) || refused || mismatched
     }
 
+    /// Takes in a failure; returns why the run has to end, once it has to. A group may be one customer of many: what all of its
+    /// items meet stops no other group.
     fn failed(&mut self, item: &WorkItem, failure: &Failure) -> Option<SameFailure> {
-        if self.stopped.is_none() {
-            let kind = (failure.status, failure.code.clone());
-            if *self.kind.get_or_insert_with(|| kind.clone()) != kind {
-                self.disarm();
-                return None;
-            }
-        }
-        self.keys.insert(item.key.clone());
-        self.mismatches += usize::from(is_mismatch(failure));
-        if self.stopped.is_some() || self.keys.len().max(self.mismatches) < self.limit {
+        if self.stopped_groups.contains_key(&item.group) {
+            self.put_back.insert(item.key.clone());
             return None;
         }
-        let (items, command, message) = (self.keys.len(), self.command, failure.message.clone());
-        self.stopped = Some(SameFailure { items, command, message });
-        self.stopped.clone()
+        let is_new = self.keys.insert(item.key.clone());
+        self.groups.insert(item.group.clone());
+        let by_answers = if is_mismatch(failure) { self.alike.mismatched() } else { Shows::TooFew };
+        let by_items = if is_new { self.alike.failed((failure.status, failure.code.clone())) } else { Shows::TooFew };
+        let shows = [by_answers, by_items];
+        if shows.contains(&Shows::Nothing) {
+            self.disarm();
+        } else if shows.contains(&Shows::Stop) {
+            let (items, command, message) = (self.keys.len(), self.command, failure.message.clone());
+            let same = SameFailure { items, command, message };
+            self.put_back.append(&mut self.keys);
+            if self.groups.len() > 1 || *item.group == *DEFAULT_GROUP {
+                self.stopped = Some(same);
+                return self.stopped.clone();
+            }
+            self.stopped_groups.extend(self.groups.pop_first().map(|group| (group, same)));
+            self.alike = Alike::new(self.limit, true);
+        } else if shows.contains(&Shows::Stopped) {
+            self.put_back.insert(item.key.clone());
+        }
+        None
     }
 
     fn disarm(&mut self) {
-        if self.stopped.is_none() {
-            self.watching = false;
+        self.alike.disarm();
+        if !self.alike.is_watching() {
             (self.keys, self.only_failed) = Default::default();
         }
     }

@@ -62,9 +62,7 @@ impl PersistentLimiter {
         }
         let state = limiter_state::encode(&self.limiter.export());
         if let Err(error) = self.store.save_state(account.name(), &state).await {
-            tracing::warn!(
-                "the calls of this run cannot be counted in the next one, which may exceed its limits: {error}"
-            );
+            tracing::warn!("cannot save the counts of calls, so the next run may exceed its limits: {error}");
         }
     }
 }

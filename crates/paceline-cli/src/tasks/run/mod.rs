@@ -225,6 +225,9 @@ impl Runs<'_> {
         let Some(room) = self.disk.space().room_for_answer() else {
             return StartDecision::Later(StartDelay { after: None, why: "the disk is full".into(), for_all: true });
         };
+        if let Some(reason) = fail_fast.stopped_group(task.group()) {
+            return StartDecision::Stopped(reason);
+        }
         match self.begin(task, shutdown, fail_fast) {
             StartDecision::Now(work) => StartDecision::Now(Box::pin(async move {
                 let _room = room;

@@ -83,10 +83,7 @@ impl Progress {
             SchedulerEvent::Decided { item, decided, wait } => self.decided(item, decided, *wait),
             SchedulerEvent::Lost(item) => {
                 self.figures().in_flight.remove(&item.id);
-                tracing::warn!(
-                    item = item.key,
-                    "the item is not ours any more: what became of it here is not recorded"
-                );
+                tracing::warn!(item = item.key, "another worker has taken this item: its result here is not recorded");
             }
             SchedulerEvent::Scope(row) => match &row.state {
                 ScopeStatus::Held { until, reason } => {
@@ -95,9 +92,9 @@ impl Progress {
                 }
                 ScopeStatus::Stopped { reason } => {
                     let reason = text::printable(reason);
-                    tracing::error!(group = &*row.name, "the group is stopped and keeps its items: {reason}");
+                    tracing::error!(group = &*row.name, "the group is stopped, and its items wait: {reason}");
                 }
-                ScopeStatus::Open => tracing::info!(group = &*row.name, "the group is tried again: it was opened"),
+                ScopeStatus::Open => tracing::info!(group = &*row.name, "the group is open again"),
             },
             SchedulerEvent::Waiting { wait, why } => {
                 let until = self.0.clock.now() + *wait;
@@ -109,7 +106,7 @@ impl Progress {
                 let calls = self.in_flight(&figures);
                 if *why == EndReason::Interrupted && calls > 0 {
                     let calls = text::counted(calls, "item");
-                    tracing::info!("ending: up to 30s for {calls} in flight; Ctrl-C again gives them up at once");
+                    tracing::info!("ending: waiting up to 30s for {calls} in flight; Ctrl-C again abandons them");
                 }
             }
             _ => {}
@@ -126,7 +123,7 @@ impl Progress {
             ("retry" | "defer", Some(wait)) => {
                 figures.retries += 1;
                 let line = match decided.failure.probe {
-                    Some(_) => "(a test of the failing server, which counts as no try)".to_owned(),
+                    Some(_) => "(a test call to the failing server, which does not count as a try)".to_owned(),
                     None => self.attempt(item, class),
                 };
                 let not_before = (self.0.clock.wall() + wait).to_string();

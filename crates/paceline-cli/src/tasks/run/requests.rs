@@ -46,6 +46,8 @@ pub(super) struct Requests {
     max_wait: Option<Duration>,
     /// Whether one is there in this run.
     reachability: Mutex<Option<Reachability>>,
+    /// Whose answer first refused the key or the account in this run.
+    refused: Mutex<Option<String>>,
     clock: Clock,
     /// Where answers go; they are dropped without a place.
     answers: Option<Answers>,
@@ -97,6 +99,7 @@ impl Requests {
             sender,
             max_wait,
             reachability: Mutex::default(),
+            refused: Mutex::default(),
             clock: Clock::new(),
             answers,
             store,
@@ -112,6 +115,7 @@ impl Requests {
     /// What the run before found out about the server is forgotten.
     pub(super) fn begin_run(&self) {
         *self.reachability() = self.max_wait.map(Reachability::new);
+        *self.refused() = None;
     }
 
     /// Sends an item, if it can be sent and may be sent now.
@@ -128,11 +132,15 @@ impl Requests {
         if task.item().may_be_done && unknown != UnknownOutcome::Resend {
             let code = Some("killed".to_owned());
             let message =
-                "its call may have been done: a worker was lost while it had this item, or another store had it before";
+                "its call may have been executed: a worker was lost during it, or the item comes from another store";
             return StartDecision::Never(Failure { code, unknown, ..Failure::new(Class::Transient, message) });
         }
         let permit = match permits.take(&task, permits.scope(&ready.scope), ready.cost.clone()) {
             Ok(permit) => permit,
+            Err(StartDecision::Stopped(reason)) => {
+                let whose = self.refused().as_ref().map_or_else(String::new, |whose| format!(" ({whose})"));
+                return StartDecision::Stopped(reason + &whose);
+            }
             Err(later) => return later,
         };
         let (requests, shutdown) = (Arc::clone(self), shutdown.clone());
@@ -205,7 +213,13 @@ impl Requests {
             }
             _ => {
                 let sits_out = permits::sits_out(&exchange.action, exchange.probe);
-                let failure = failure(exchange).of_probe(sits_out);
+                let mut failure = failure(exchange).of_probe(sits_out);
+                if let (Class::Account, Some(status)) = (failure.class, failure.status) {
+                    let (item, group) = (task.key(), task.group());
+                    let whose = format!("the answer to item {item} of group {group}, status {status}");
+                    failure.message += &format!(" ({whose})");
+                    self.refused().get_or_insert(whose);
+                }
                 Err(Failure { is_for_group: failure.is_for_group && with_group, ..failure })
             }
         }
@@ -215,7 +229,7 @@ impl Requests {
     async fn note_sent(&self, task: &Task) -> Result<(), Failure> {
         let why = match self.store.note_sent(task.item().id, task.fence()).await {
             Ok(true) => return Ok(()),
-            Ok(false) => "the item is not this worker's any more".to_owned(),
+            Ok(false) => "another worker has taken this item".to_owned(),
             Err(error) => error.to_string(),
         };
         Err(Failure::new(Class::Abandoned, why))
@@ -237,6 +251,10 @@ impl Requests {
 
     fn reachability(&self) -> MutexGuard<'_, Option<Reachability>> {
         self.reachability.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refused(&self) -> MutexGuard<'_, Option<String>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// An answer is on the disk before its item counts as done.
@@ -272,11 +290,11 @@ fn failure(exchange: Exchange) -> Failure {
     let Exchange { answer, reading, unknown, .. } = exchange;
     let message = match answer {
         Ok(_) if reading.class == Class::Account => reading.reason().into_owned(),
-        Ok(answer) => reading.message.unwrap_or_else(|| {
-            let wait = reading.wait.map(|wait| format!(", told to wait {}", text::duration(wait)));
-            format!("status {}{}", answer.status(), wait.unwrap_or_default())
+        Ok(answer) => reading.message.clone().unwrap_or_else(|| {
+            let wait = reading.wait.map(|wait| format!(", asked to wait {}", text::duration(wait)));
+            entry::without_message(answer.status(), &reading) + &wait.unwrap_or_default()
         }),
-        Err(NoAnswer::GivenUp) => "given up: the run had to end".to_owned(),
+        Err(NoAnswer::GivenUp) => "abandoned: the run had to end".to_owned(),
         Err(error) => error.to_string(),
     };
     Failure {

@@ -30,16 +30,16 @@ const PACE: &str = "Pace";
 pub(crate) struct Args {
     #[command(flatten)]
     pub(super) store: StoreArgs,
-    /// Command that works on an item, and its arguments; no shell is between
+    /// Command that works on one item, with its arguments; it runs without a shell
     #[arg(value_name = "COMMAND", last = true, required_unless_present = "http", conflicts_with = "http")]
     pub(super) command: Vec<OsString>,
     /// Send each payload as a request instead: a line of `paceline run`, whose custom_id may be missing
     #[arg(help_heading = WORK, long)]
     pub(super) http: bool,
-    /// Append the answers of requests that succeed, as result lines of `paceline run`; without it they are dropped
+    /// Append the answers of successful requests to a file, as result lines of `paceline run`; without it they are discarded
     #[arg(help_heading = WORK, long, short, value_name = "OUT")]
     pub(super) output: Option<PathBuf>,
-    /// Items that are worked on at a time
+    /// Most items in flight at once
     #[arg(help_heading = WORK, long, value_name = "N", default_value = "10")]
     pub(super) concurrency: NonZeroUsize,
     /// How long one try may take
@@ -51,20 +51,20 @@ pub(crate) struct Args {
     /// Tries of an item after the first
     #[arg(help_heading = RETRIES, long, value_name = "N", default_value_t = 3)]
     max_retries: u32,
-    /// Deferrals of an item after rate-limit answers before it is over its bound [default: no bound]
+    /// How often rate-limit answers may put off an item, a bound of --over-bound [default: no bound]
     #[arg(help_heading = RETRIES, long, value_name = "N")]
     max_deferrals: Option<u32>,
-    /// Crashes of this program with an item in its hands before that is over its bound [default: no bound]
+    /// How often this program may crash while it works on an item, a bound of --over-bound [default: no bound]
     #[arg(help_heading = RETRIES, long, value_name = "N")]
     max_crashes: Option<u32>,
     /// Wait before an item's first retry
     #[arg(help_heading = RETRIES, long, value_name = "DURATION", default_value = "5s", value_parser = some_time)]
     #[arg(allow_hyphen_values = true)]
     first_delay: Duration,
-    /// Each further wait of an item is so many times as long
+    /// Factor by which each further wait of an item is longer
     #[arg(help_heading = RETRIES, long, value_name = "F", default_value_t = 2.0)]
     multiplier: f64,
-    /// No chosen wait is longer; what a server asks for is
+    /// Longest wait that the backoff chooses; a server may ask for longer
     #[arg(help_heading = RETRIES, long, value_name = "DURATION", default_value = "300s", value_parser = some_time)]
     #[arg(allow_hyphen_values = true)]
     cap: Duration,
@@ -75,49 +75,49 @@ pub(crate) struct Args {
     #[arg(help_heading = RETRIES, long, value_name = "DURATION", default_value = "24h", value_parser = some_time)]
     #[arg(allow_hyphen_values = true)]
     deadline: Duration,
-    /// What becomes of an item over its bound: it fails, or the next run begins with it
+    /// What to do with an item that exceeds a bound: it fails, or it waits for the next run
     #[arg(help_heading = RETRIES, long, value_name = "WHAT", value_enum, default_value_t)]
     over_bound: OverBoundFlag,
-    /// Begin nothing more after this long; what is in flight gets up to 30s
+    /// Start nothing after this long; items in flight get up to 30s
     #[arg(help_heading = BOUNDS, long, value_name = "DURATION", value_parser = some_time, allow_hyphen_values = true)]
     max_duration: Option<Duration>,
-    /// End the run when nothing can begin for this long; the same command goes on later
+    /// End the run when nothing can start for this long; the same command continues it
     #[arg(help_heading = BOUNDS, long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
     #[arg(allow_hyphen_values = true)]
     max_wait: Duration,
-    /// Stop when the first N items all fail alike and nothing has succeeded; 0 never stops
+    /// Stop when the first N items all fail the same way and nothing has succeeded; 0 never stops
     #[arg(help_heading = BOUNDS, long, value_name = "N", default_value_t = 20)]
     pub(super) stop_after_same: usize,
-    /// Begin a run every DURATION, until Ctrl-C
+    /// Start a run every DURATION, until Ctrl-C
     #[arg(help_heading = BOUNDS, long, value_name = "DURATION", value_parser = some_time, allow_hyphen_values = true)]
     pub(super) every: Option<Duration>,
     /// Wait for more work when everything has ended, until Ctrl-C
     #[arg(help_heading = BOUNDS, long, conflicts_with_all = ["every", "max_wait"])]
     pub(super) stay: bool,
     /// A limit: 500rpm, '10 rps', '90 per 10s', '50 concurrent', with --http '200k tpm'; may be repeated. With
-    /// --http it holds for the host and key, over all your jobs on this machine: those at once take turns
+    /// --http it holds for host and key over all your jobs on this machine; jobs that run at once take turns
     #[arg(help_heading = PACE, long, value_name = "LIMIT", allow_hyphen_values = true)]
     limit: Vec<String>,
-    /// What is slowed down together: model, endpoint (one path), host (payloads may name any, which get no key), group (of the
-    /// item), table or all [default: what the provider limits together, for a generic API the group]
+    /// Calls that share a pace: those of a model, an endpoint (one path), a host (payloads may name any host; others get no key),
+    /// a group (of the item), a table, or all [default: what the provider limits together, for a generic API the group]
     #[arg(help_heading = PACE, long, value_name = "WHAT", value_parser = Offered(scope_names), hide_possible_values = true)]
     scope: Option<String>,
-    /// Tries that may begin at once after idling [default: the limit per second, rounded up]
+    /// Tries that may start at once after a pause [default: the limit per second, rounded up]
     #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
     burst: Option<String>,
-    /// Who decides how fast tries begin: auto, fixed, aimd, ... [default: aimd for a command, auto with --http]
+    /// How the pace of tries is chosen: auto, fixed, aimd, ... [default: aimd for a command, auto with --http]
     #[arg(help_heading = PACE, long, value_name = "PACE", value_parser = Offered(pace_names), hide_possible_values = true)]
     pace: Option<String>,
-    /// Upstream whose address, dialect, limits and key are used; for a command its limits
+    /// Upstream whose address, dialect, limits and key are used; a command uses only its limits
     #[arg(help_heading = PACE, long, value_name = "NAME", value_parser = Offered(upstream_names), hide_possible_values = true)]
     upstream: Option<String>,
     #[command(flatten)]
     access: AccessArgs,
-    /// Where payloads go that are bare request bodies [default: /v1/chat/completions, for anthropic /v1/messages, others none]
+    /// Endpoint of payloads that are bare request bodies [default: /v1/chat/completions, for anthropic /v1/messages, others none]
     #[arg(help_heading = UPSTREAM, long, value_name = "PATH")]
     pub(super) endpoint: Option<String>,
-    /// A success is JSON (json), or JSON that matches the JSON schema in a file: any other answer under a 200 is a failure that
-    /// passes, and is tried again
+    /// Require answers to be JSON (json), or to match the JSON schema in a file; any other 200 answer is retried like a server
+    /// error
     #[arg(help_heading = UPSTREAM, long, value_name = "json|FILE")]
     expect: Option<Expect>,
     /// Write the summary to a file, as JSON
@@ -135,7 +135,7 @@ Exit code 0 is success. Otherwise the last line of standard output decides, if i
 Classes: transient, overloaded, throttled, quota_exhausted, account, invalid, filtered, partial.
 Without such a line the exit code decides: 65 is invalid, 77 account, any other transient.
 
-Exit codes: 0 all succeeded, 1 some failed, 2 nothing was begun, 3 to be continued by the same command.";
+Exit codes: 0 all succeeded, 1 some failed, 2 nothing was started, 3 not finished: run the same command again.";
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum JitterFlag {
@@ -173,7 +173,7 @@ impl Args {
         ];
         let given = flags.into_iter().find_map(|(given, flag)| given.then_some(flag));
         match self.access.given().or(given).filter(|_| !self.http) {
-            Some(flag) => Err(Failure::refused(format!("{flag} acts on requests only: expected --http beside it"))),
+            Some(flag) => Err(Failure::refused(format!("{flag} applies to requests only: add --http"))),
             None => Ok(()),
         }
     }
@@ -265,7 +265,7 @@ impl Args {
         if let Some(quota) = upstream.pacer.limits.quotas.iter().find(|quota| costs_more(&quota.dimension)) {
             let (limit, dimension) = (quota.limit, &quota.dimension);
             return Err(Failure::refused(format!(
-                "a limit of {limit} {dimension} cannot act on a command: expected one of requests, such as 10rpm"
+                "a limit of {limit} {dimension} cannot apply to a command: expected a limit on requests, such as 10rpm"
             )));
         }
         Ok(upstream)

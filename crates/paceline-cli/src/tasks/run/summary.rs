@@ -87,8 +87,8 @@ impl Ran {
             let why = stopped.map(|why| text::printable(&why).into_owned());
             let why = why.as_deref().unwrap_or(match self.summary.ended {
                 EndReason::Done => "some items wait for the next run",
-                EndReason::GroupsStopped => "the groups of the other items are stopped: fix the cause",
-                EndReason::MaxWait => "nothing more can begin for as long as --max-wait",
+                EndReason::GroupsStopped => "the groups of all remaining items are stopped: fix the cause",
+                EndReason::MaxWait => "no item can start within --max-wait",
                 EndReason::MaxDuration => "--max-duration is over",
                 EndReason::Interrupted => "it ended early",
             });
@@ -103,9 +103,9 @@ impl Ran {
             if summary.calls == 1 { "1 try".to_owned() } else { format!("{} tries", text::count(summary.calls)) };
         let mut line = format!("{number} in {}", text::duration(self.elapsed));
         for (number, what) in [
-            (summary.resends, "of items tried before"),
+            (summary.resends, "of them repeats"),
             (summary.abandoned, "cut off"),
-            (summary.lost, "not recorded, because the item was not ours any more"),
+            (summary.lost, "not recorded, because another worker had taken the item"),
         ] {
             if number > 0 {
                 line += &format!(", {} {what}", text::count(number));

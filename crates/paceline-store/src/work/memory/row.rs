@@ -60,7 +60,7 @@ impl Row {
             Counted::Attempt => item.attempts += 1,
             Counted::Deferral => item.deferrals += 1,
             Counted::Abandoned => item.abandoned += 1,
-            Counted::Probe | Counted::Nothing => {}
+            Counted::Unsent | Counted::Nothing => {}
         }
         let forgiven = item.forgiven.attempts + item.forgiven.deferrals;
         if outcome.counted != Counted::Abandoned && item.attempts + item.deferrals <= forgiven {

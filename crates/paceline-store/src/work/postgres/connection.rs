@@ -79,7 +79,7 @@ impl Connection {
             if wait.is_first() {
                 let (server, reason, seconds) = (&self.server, in_full(&error), timeout.as_secs());
                 tracing::warn!(
-                    "the server of the store on {server} is not to be reached: {reason}; waiting for it, {seconds} s at most"
+                    "the server of the store on {server} cannot be reached: {reason}; waiting up to {seconds} s for it"
                 );
             }
             tokio::time::sleep(pause).await;

@@ -123,7 +123,7 @@ pub struct StartDelay {
 pub struct Task(Arc<Claimed>);
 
 impl Task {
-    /// What the item is called.
+    /// Key of the item.
     pub fn key(&self) -> &str {
         &self.0.item.key
     }

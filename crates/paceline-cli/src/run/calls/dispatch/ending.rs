@@ -68,13 +68,17 @@ impl Dispatcher {
             if long && !matches!(scope.state, ScopeState::Held { .. } | ScopeState::Stopped { .. }) {
                 tracing::info!(
                     scope = &*scope.name,
-                    "nothing has succeeded for --max-wait: not tried any more in this run"
+                    "no call succeeded for the time of --max-wait: this run makes no more calls there"
                 );
                 (self.given_up, any) = (true, true);
-                self.parts.recorder.holds.give_up(&scope.name);
                 let until = now + self.parts.max_wait.max(TICK) * 2;
+                self.parts.recorder.holds.give_up(&scope.name, self.parts.context.timestamp(until));
                 limiter.hold_for(Some(&limiter.scope(&scope.name)), until, PauseCause::ServerFails);
             }
+        }
+        if any {
+            // What the journal has of them is due later than was known.
+            self.look_at_journal();
         }
         any
     }
@@ -86,7 +90,7 @@ impl Dispatcher {
     }
 
     /// The earliest moment at which a call can start; none while calls are in flight or when it is not known.
-    fn next_start(&self) -> Option<Instant> {
+    pub(super) fn next_start(&self) -> Option<Instant> {
         if self.parts.context.in_flight.load(Ordering::Relaxed) > 0 || self.claiming.is_some() {
             return None;
         }
@@ -121,7 +125,7 @@ impl Dispatcher {
             return;
         }
         if self.stop.is_some() {
-            tracing::info!("interrupted: waiting up to 30s for the calls in flight (again to give them up)");
+            tracing::info!("interrupted: waiting up to 30s for the calls in flight (Ctrl-C again abandons them)");
         }
         self.end_at_last(StopReason::Interrupted);
     }

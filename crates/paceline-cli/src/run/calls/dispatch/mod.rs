@@ -186,6 +186,11 @@ impl Dispatcher {
     /// The input is read further.
     fn grow(&mut self, taken: Appended) {
         self.parts.recorder.grow(taken);
+        self.look_at_journal();
+    }
+
+    /// What the journal has may be due at another time than is known: the next claim is at once.
+    fn look_at_journal(&mut self) {
         let now = Some(Timestamp::from_millis(0));
         (self.next_due, self.due_meanwhile, self.crowded) = (now, now, false);
         self.keep_to_begun();
@@ -259,6 +264,10 @@ impl Dispatcher {
             // Other items may begin in its place, and the run has not looked for them.
             self.next_due = Some(Timestamp::from_millis(0));
         }
+        if self.parts.recorder.holds.has_given_up(&scope) {
+            // It is not due when its try says, but after the hold of its scope.
+            self.look_at_journal();
+        }
         self.keep_to_begun();
         let Parts { recorder, context, .. } = &mut self.parts;
         match recorded.scopes_changed {
@@ -266,7 +275,14 @@ impl Dispatcher {
                 if recorder.holds.store(context, &scope)
                     && let Some(stop) = &recorded.account
                 {
-                    tracing::warn!(scope = &*scope, "no further call of this scope leaves: {stop}");
+                    // There may be as many as paths. The summary counts their items.
+                    match self.stopped_scope {
+                        Some(_) => tracing::debug!(scope = &*scope, "this scope makes no more calls: {stop}"),
+                        None => tracing::warn!(
+                            scope = &*scope,
+                            "this scope makes no more calls: {stop} (-v shows further such scopes)"
+                        ),
+                    }
                     self.stopped_scope.get_or_insert_with(|| stop.clone());
                 }
             }
@@ -285,20 +301,23 @@ impl Dispatcher {
 
     /// Shows and stores the progress of the run.
     fn look_after(&mut self) {
-        let Parts { context, journal, recorder, progress, .. } = &mut self.parts;
-        recorder.tell_resends(context.limiter.now());
+        let context = Arc::clone(&self.parts.context);
+        self.parts.recorder.tell_resends(context.limiter.now());
         let wall = |at| context.timestamp(at);
         let changes = context.limiter.changes();
         let scopes = snapshot::changed(&changes, context.limiter.now(), &wall);
         let state = limiter_state::encode_parts(&context.limiter, &changes);
         let first = self.limits.scopes().is_empty();
-        let limits = self.limits.update(changes);
+        self.limits.update(changes);
+        let next_start = self.next_start();
+        let Some(limits) = self.limits.latest() else { return };
+        let Parts { journal, recorder, progress, .. } = &mut self.parts;
         let figures = recorder.figures();
         let (now, in_flight) = (context.limiter.now(), context.in_flight.load(Ordering::Relaxed));
         let next_due = self.next_due.map(|due| (due, context.now()));
         let stop = self.stop.as_ref();
         let budget = context.budget.used();
-        progress.show(&View { now, figures, limits, in_flight, stop, next_due, budget });
+        progress.show(&View { now, figures, limits, in_flight, stop, next_due, next_start, budget });
         let seconds = (now - context.began).as_secs_f64();
         if limits.scopes.is_empty() && matches!(limits.account.state, ScopeState::Open | ScopeState::Paced) {
             // Nothing was claimed yet; the snapshot of the run before is more informative.

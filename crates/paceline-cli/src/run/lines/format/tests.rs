@@ -24,7 +24,8 @@ fn fields_are_checked_before_anything_is_sent() {
         ("[]", "invalid_json_line: an array: expected one request object a line (jq -c '.[]' makes them of an array)"),
         (
             "7",
-            "invalid_json_line: not a request object: expected one JSON object a line; for a table or a list of prompts name --format csv or text, with --model",
+            "invalid_json_line: not a request object: expected one JSON object a line; for a table use --format csv; \
+             for a list of prompts, --format text with --model",
         ),
         (r#"{"custom_id":"a","url":"/x","body":{},"url":"/y"}"#, "invalid_json_line: duplicate key `url`"),
         (
@@ -33,11 +34,11 @@ fn fields_are_checked_before_anything_is_sent() {
         ),
         (
             r#"{"custom_id":true,"url":"/x","body":{}}"#,
-            "invalid_custom_id: custom_id: expected a text or a whole number of at most 64 bits",
+            "invalid_custom_id: custom_id: expected a string or an integer of at most 64 bits",
         ),
         (
             r#"{"custom_id":99999999999999999999,"url":"/x","body":{}}"#,
-            "invalid_custom_id: custom_id: expected a text or a whole number of at most 64 bits",
+            "invalid_custom_id: custom_id: expected a string or an integer of at most 64 bits",
         ),
         (
             r#"{"url":"/x","body":{}}"#,
@@ -49,16 +50,17 @@ fn fields_are_checked_before_anything_is_sent() {
         ),
         (
             r#"{"custom_id":"a","body":{}}"#,
-            "invalid_url: url: missing: expected a path such as /v1/chat/completions, or --endpoint PATH for lines that are bodies",
+            "invalid_url: url: missing: expected a path such as /v1/chat/completions, or --endpoint PATH for lines that \
+             are bodies",
         ),
-        (r#"{"custom_id":"a","url":7,"body":{}}"#, "invalid_url: url: expected a text"),
+        (r#"{"custom_id":"a","url":7,"body":{}}"#, "invalid_url: url: expected a string"),
         (
             r#"{"custom_id":"a","url":"/x"}"#,
             "invalid_body: body: missing: a POST request needs JSON, or null for none; for a GET set method to GET",
         ),
         (
             r#"{"custom_id":"a","method":"GET","url":"/x","body":{}}"#,
-            "invalid_body: body: a GET request has none: put its parameters into url",
+            "invalid_body: body: a GET request has no body: put its parameters into url",
         ),
         (
             r#"{"custom_id":"a","method":"gett","url":"/x"}"#,
@@ -66,11 +68,11 @@ fn fields_are_checked_before_anything_is_sent() {
         ),
         (
             r#"{"custom_id":"a","url":"/x","body":{},"headers":{"host":"y"}}"#,
-            "invalid_headers: headers: `host` cannot be set: the connection has its own",
+            "invalid_headers: headers: `host` cannot be set: the connection sets it",
         ),
         (
             r#"{"custom_id":"a","url":"/x","body":[],"headers":{"content-type":"text/plain"}}"#,
-            "invalid_body: body: expected a text, as its content-type is not JSON",
+            "invalid_body: body: expected a string, because its content-type is not JSON",
         ),
     ] {
         assert_eq!(error(Provider::Generic, line), format!("line 7: {expected}"));
@@ -156,7 +158,7 @@ fn the_first_line_decides_the_form_unless_the_user_says_it() {
     for (flag, endpoint, first, expected) in [
         (Auto, None, r#"{"model":"m"}"#, "because its first line has `model`, and a generic API"),
         (Bare, None, "", "by --format"),
-        (Batch, Some("/x"), "", "have a url each"),
+        (Batch, Some("/x"), "", "each batch line has its own url"),
         (Auto, Some("/x"), r#"{"custom_id":1,"url":"/x","body":{}}"#, "leave out --endpoint"),
         (Bare, Some("https://evil/x"), "", "--endpoint `https://evil/x` is not below"),
         (Bare, Some(""), "", "--endpoint missing"),

@@ -26,14 +26,14 @@ pub(super) fn outcome(ended: &Ended) -> Result<(), Failure> {
         Exit::Status(status) => Err(status.code().map_or_else(|| killed(*status), |code| failed(code, ended))),
         Exit::TimedOut(after) => Err(Failure {
             code: Some("timeout".to_owned()),
-            ..Failure::new(Class::Transient, format!("no end within {}: killed", text::duration(*after)))
+            ..Failure::new(Class::Transient, format!("killed: it did not end within {}", text::duration(*after)))
         }),
-        Exit::GivenUp => Err(Failure::new(Class::Abandoned, "given up: the run had to end")),
+        Exit::GivenUp => Err(Failure::new(Class::Abandoned, "abandoned: the run had to end")),
         Exit::NotBegun(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
-            Err(Failure::new(Class::Invalid, format!("cannot be handed to a command: {error}")))
+            Err(Failure::new(Class::Invalid, format!("cannot be passed to a command: {error}")))
         }
         Exit::NotBegun(error) => {
-            let message = format!("the command cannot be begun: {error}");
+            let message = format!("the command cannot be started: {error}");
             // Whatever it is, no item is at fault: this machine has too much to do, or the command needs a person.
             Err(match is_of_the_moment(error) {
                 true => Failure::new(Class::Abandoned, message).with_retry_after(UNTIL_THERE_IS_ROOM),
@@ -158,14 +158,14 @@ fn class(name: Option<String>, code: i32) -> (Class, Option<String>) {
     let known = Class::from_name(&name.to_ascii_lowercase());
     match known {
         Some(Class::Success) => {
-            let objection = format!("its class is success, and its exit code {code} is not");
+            let objection = format!("it reports success, but exit code {code}");
             (by_exit_code(code), Some(objection))
         }
         // That we gave up is known here alone.
         Some(class) if class != Class::Abandoned => (class, None),
         _ => {
             let name = text::cut(&text::printable(&name), SHOWN);
-            (Class::Transient, Some(format!("there is no class {name:?}, taken as transient")))
+            (Class::Transient, Some(format!("unknown class {name:?}, taken as transient")))
         }
     }
 }
@@ -292,18 +292,14 @@ mod tests {
     #[test]
     fn a_report_that_makes_no_sense_is_told() {
         for (report, class, message) in [
-            (r#"{"class":"meh","message":"m"}"#, Class::Transient, "there is no class \"meh\", taken as transient; m"),
+            (r#"{"class":"meh","message":"m"}"#, Class::Transient, "unknown class \"meh\", taken as transient; m"),
             (
                 r#"{"class":"abandoned"}"#,
                 Class::Transient,
-                "there is no class \"abandoned\", taken as transient; exit code 65",
+                "unknown class \"abandoned\", taken as transient; exit code 65",
             ),
-            (r#"{"class":5}"#, Class::Transient, "there is no class \"5\", taken as transient; exit code 65"),
-            (
-                r#"{"class":"success","message":"fine"}"#,
-                Class::Invalid,
-                "its class is success, and its exit code 65 is not; fine",
-            ),
+            (r#"{"class":5}"#, Class::Transient, "unknown class \"5\", taken as transient; exit code 65"),
+            (r#"{"class":"success","message":"fine"}"#, Class::Invalid, "it reports success, but exit code 65; fine"),
             (
                 r#"{"class":"inva"#,
                 Class::Invalid,

@@ -83,7 +83,7 @@ impl Program {
             command.split_first().ok_or_else(|| Failure::refused("no command: name it after --"))?;
         let path = which::which(name).map_err(|_| {
             let name = name.display();
-            Failure::refused(format!("cannot execute {name}: there is no such command, or it may not be executed"))
+            Failure::refused(format!("cannot execute {name}: no such command, or no permission to execute it"))
         })?;
         Ok(Self { path, arguments: arguments.to_vec(), timeout })
     }

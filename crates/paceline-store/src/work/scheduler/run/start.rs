@@ -52,13 +52,14 @@ where
     /// Delays a declined item: a short wait is spent in the window, a longer one in the store.
     fn delay(&mut self, held: HeldClaim, wait: StartDelay, now: Instant) {
         let StartDelay { after, why, for_all } = wait;
-        // One that ends may let it begin. The others that wait for that do so in the store: their groups may have calls that are
-        // not answered.
-        let may_park = !self.in_flight.is_empty() && self.window.parked() < self.scheduler.config.concurrency;
-        if after.is_none() && may_park {
-            return self.window.park(held);
-        }
-        let after = after.unwrap_or(AHEAD + TICK);
+        let after = match after {
+            Some(after) => after,
+            None if self.in_flight.is_empty() => AHEAD,
+            // Of a group whose calls are not answered it could be for long: further ones wait in the store.
+            None if !for_all && self.window.parked() >= self.scheduler.config.concurrency => AHEAD + TICK,
+            // One that ends may let it begin.
+            None => return self.window.park(held),
+        };
         let (until, far) = (now + after.max(TICK), after > AHEAD);
         if self.declined.as_ref().is_none_or(|(known, _)| until < *known) {
             self.declined = Some((until, why));

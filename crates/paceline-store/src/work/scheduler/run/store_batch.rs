@@ -53,7 +53,7 @@ where
             let (store, config) = (&scheduler.store, &scheduler.config);
             let mut registered = None;
             if heartbeat && !store.heartbeat(worker).await? {
-                tracing::warn!("the lease of this worker ran out; its items go to others, and it goes on");
+                tracing::warn!("the lease of this worker expired: other workers take its items, and it continues");
                 registered = Some(store.reregister(&scheduler.name, config.lease).await?);
             }
             let record = async {
