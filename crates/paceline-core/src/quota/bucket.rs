@@ -175,8 +175,8 @@ impl TokenBucket {
     /// timer costs nothing of the rate: as of at most [`LATE`] ago, and never before they were wanted, so that after idling
     /// no more than the burst leaves at once.
     pub(super) fn take_wanted(&mut self, now: Instant, wanted: Instant, units: u64) {
-        let due = self.rule.due(self.level, units);
-        self.take(due.max(wanted).max(now.saturating_sub(LATE)).min(now), units);
+        let late = if wanted < now { self.rule.due(self.level, units).max(wanted) } else { now };
+        self.take(late.max(now.saturating_sub(LATE)).min(now), units);
     }
 
     pub(super) fn refund(&mut self, units: u64) {
