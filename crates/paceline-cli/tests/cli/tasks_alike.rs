@@ -60,7 +60,10 @@ fn requests_of_one_group_that_are_all_refused_alike_stop_that_group_alone() {
     store.put(gone.chain((0..30).map(|n| item("zeta", "/there", n, 0))).collect());
     let Ran { code, summary, log } = requests(&store, &server, &[]);
     assert_eq!((code, &summary["succeeded"], &summary["failed"]), (3, &json!(30), &json!(0)), "{log}");
-    assert!(log.contains("the group is stopped, and its items wait: the first 20 items all failed the same way"), "{log}");
+    assert!(
+        log.contains("the group is stopped, and its items wait: the first 20 items all failed the same way"),
+        "{log}"
+    );
     assert!(log.contains("group=\"acme\"") && !log.contains("stopping:"), "{log}");
 }
 
