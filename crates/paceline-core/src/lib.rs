@@ -45,7 +45,7 @@ pub use config::{BreakerConfig, Concurrency, Limits, Pace, PacerConfig, Quota, Q
 pub use cost::{Cost, Dimension};
 pub use error::ConfigError;
 pub use outcome::{Class, Hint, LimitReport, LimitScope, Outcome, RefillMode, UnknownOutcome};
-pub use pacer::Pacer;
+pub use pacer::{Lease, Pacer};
 pub use quota::{BucketLevel, BucketRule, LimitCounts, TooLarge};
 pub use request::{Event, GiveUp, NextAction, Request, ScopeId, Ticket};
 pub use responsive::{Responsive, ResponsiveConfig, ResponsiveCounters, exponential_delay, linear_delay};

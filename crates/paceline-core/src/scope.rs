@@ -209,6 +209,12 @@ impl Scope {
         flight
     }
 
+    /// So many calls have left that are not in flight: their outcomes are not reported.
+    pub(crate) fn count_calls(&mut self, now: Instant, cost: &Cost, calls: u64) {
+        self.last += calls;
+        self.quotas.count_calls(now, cost, calls);
+    }
+
     /// A call is no longer in flight.
     pub(crate) fn ended(&mut self, cost: &Cost) {
         self.in_flight.release();

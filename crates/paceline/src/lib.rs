@@ -59,7 +59,7 @@ pub use blocking::Blocking;
 pub use classify::ByHead;
 pub use classify::{AnswerReader, Attempt, ByHint, ByPredicate, Classified, Classify};
 pub use clock::Clock;
-pub use driver::{Permit, Within};
+pub use driver::{Permit, Unreported, Within};
 pub use error::{Error, NotNow, RunError};
 pub use keyed::KeyedLimiter;
 pub use limiter::Limiter;

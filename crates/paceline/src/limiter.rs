@@ -16,7 +16,7 @@ use crate::blocking::Blocking;
 use crate::classify::Attempt;
 use crate::clock::{self, Clock};
 use crate::driver::Driver;
-use crate::driver::{Permit, Within};
+use crate::driver::{Permit, Unreported, Within};
 use crate::error::{Error, NotNow};
 use crate::run::Run;
 use crate::state::LimiterState;
@@ -191,6 +191,14 @@ impl Limiter {
     /// [`acquire`](Self::acquire).
     pub fn try_acquire(&self, request: impl Into<Request>) -> Result<Permit, NotNow> {
         self.driver.try_enqueue(Request { max_wait: None, ..request.into() })
+    }
+
+    /// Calls of one scope and cost whose outcomes are not reported: to be counted is all that they need. A permit for one costs
+    /// about as much as reading the clock, where the pace does not follow from outcomes.
+    pub fn unreported(&self, request: impl Into<Request>) -> Unreported {
+        let Request { scope, cost, priority, .. } = request.into();
+        let request = Request { priority, ..Request::new(self.scope(scope.name()), cost) };
+        Unreported::new(Arc::clone(&self.driver), request)
     }
 
     /// When the call could be made, and what it would wait for; behind older requests an estimate. Changes nothing.

@@ -4,7 +4,11 @@
 //! There a timed wait ends by the alarm only: a test that moves the time rings it.
 
 #[cfg(test)]
+pub(crate) use shuttle::sync::atomic::{AtomicI64, AtomicU64};
+#[cfg(test)]
 pub(crate) use shuttle::sync::{Condvar, Mutex, MutexGuard};
+#[cfg(not(test))]
+pub(crate) use std::sync::atomic::{AtomicI64, AtomicU64};
 #[cfg(not(test))]
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 

@@ -7,6 +7,7 @@ mod dispatch;
 mod evict;
 mod export;
 mod forecast;
+mod lease;
 mod react;
 mod scopes;
 mod snapshots;
@@ -23,6 +24,7 @@ use agenda::Agenda;
 use crowd::Active;
 use defer::BoundedWaits;
 use evict::Evictions;
+pub use lease::Lease;
 use scopes::Scopes;
 use turn::Turn;
 

@@ -32,6 +32,11 @@ impl FixedWindow {
         ((debt > 0).then_some(started), debt)
     }
 
+    /// When the window ends that `now` lies in; one that has not begun would begin with the next unit.
+    pub(super) fn end(&self, now: Instant) -> Instant {
+        self.current(now).0.map_or(Instant::MAX, |start| start + self.window)
+    }
+
     pub(super) fn fits_at(&self, now: Instant, units: u64) -> Instant {
         let (start, used) = self.current(now);
         let Some(start) = start else { return now };

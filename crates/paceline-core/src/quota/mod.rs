@@ -228,6 +228,40 @@ impl Quotas {
         self.all().for_each(|(quota, counter)| counter.take(now, cost.get(&quota.dimension)));
     }
 
+    /// How many calls of that cost may leave now.
+    pub(crate) fn calls_left(&self, now: Instant, cost: &Cost) -> u64 {
+        // What a full window leaves of the burst is known when the next call is taken by itself.
+        let burst = match &self.burst {
+            Some(_) if self.full => 0,
+            Some(burst) if cost.get(&Dimension::Requests) > 0 => burst.units(now),
+            _ => u64::MAX,
+        };
+        self.counted(cost).map(|(counter, units)| counter.left(now) / units).fold(burst, u64::min)
+    }
+
+    /// Takes so many of them.
+    pub(crate) fn count_calls(&mut self, now: Instant, cost: &Cost, calls: u64) {
+        if let Some(burst) = &mut self.burst
+            && cost.get(&Dimension::Requests) > 0
+        {
+            burst.take(now, calls);
+        }
+        self.all().for_each(|(quota, counter)| counter.take(now, cost.get(&quota.dimension).saturating_mul(calls)));
+    }
+
+    /// Until when calls count as those that leave now.
+    pub(crate) fn slot_end(&self, now: Instant, cost: &Cost) -> Instant {
+        self.counted(cost).map(|(counter, _)| counter.slot_end(now)).fold(Instant::MAX, Instant::min)
+    }
+
+    /// The counters that count such a call, and by how much.
+    fn counted(&self, cost: &Cost) -> impl Iterator<Item = (&Counter, u64)> {
+        self.counters
+            .iter()
+            .map(|(quota, counter)| (counter, cost.get(&quota.dimension)))
+            .filter(|(_, units)| *units > 0)
+    }
+
     /// Replaces the units reserved at `taken` by the actual ones. Fewer are a refund; more are debt.
     pub(crate) fn settle(&mut self, now: Instant, taken: Instant, reserved: &Cost, actual: &Cost) {
         for (quota, counter) in self.all() {
@@ -363,6 +397,24 @@ impl Counter {
             Self::Sliding(window) => window.used(now),
             Self::Fixed(window) => window.current(now).1,
             Self::Bucket(bucket) => bucket.burst().saturating_sub(bucket.units(now)),
+        }
+    }
+
+    /// Units that may leave now.
+    fn left(&self, now: Instant) -> u64 {
+        match self {
+            Self::Sliding(window) => window.limit.saturating_sub(window.used(now)),
+            Self::Fixed(window) => window.limit.saturating_sub(window.current(now).1),
+            Self::Bucket(bucket) => bucket.units(now),
+        }
+    }
+
+    /// Until when units count as those that leave now: to the end of a slot, or of a fixed window that has begun.
+    fn slot_end(&self, now: Instant) -> Instant {
+        match self {
+            Self::Sliding(window) => window.slot_end(now),
+            Self::Fixed(window) => window.end(now),
+            Self::Bucket(_) => Instant::MAX,
         }
     }
 

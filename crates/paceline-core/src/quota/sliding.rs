@@ -144,6 +144,10 @@ impl SlidingWindow {
         parts
     }
 
+    pub(super) fn slot_end(&self, now: Instant) -> Instant {
+        Instant::from_nanos((now.max(self.last).as_nanos() / self.slot + 1).saturating_mul(self.slot))
+    }
+
     pub(super) fn slot_of(&self, at: Instant) -> u32 {
         (at.as_nanos() / self.slot) as u32
     }

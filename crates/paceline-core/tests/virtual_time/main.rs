@@ -9,6 +9,7 @@ mod extremes;
 mod hanging;
 mod job;
 mod learning;
+mod leases;
 mod model;
 mod models;
 mod one_wait;

@@ -6,6 +6,7 @@
 //! No user code runs under the lock: wakers are called, permits are dropped and the log is written after it was
 //! released ([`Notifications`]), because each of them may come back to this limiter.
 
+mod lease;
 mod notifications;
 mod permit;
 #[cfg(test)]
@@ -24,6 +25,8 @@ use paceline_core::{
 };
 use tokio::sync::{Notify, oneshot};
 
+use self::lease::Leased;
+pub use self::lease::Unreported;
 use self::notifications::{Answer, LogLine, Notifications};
 pub use self::permit::{Permit, Within};
 use self::timer::Timers;
@@ -51,6 +54,8 @@ pub(crate) struct State {
     /// Scopes that the pacer has stopped and that were not resumed since; `None` is the account.
     stops: BTreeMap<Option<ScopeId>, Arc<str>>,
     timers: Timers,
+    /// Calls that were promised, while nothing else is asked of the pacer.
+    leased: Option<Leased>,
 }
 
 struct Waiter {
@@ -88,7 +93,7 @@ enum Decision {
 impl Driver {
     pub(crate) fn new(pacer: Pacer, retry: Retry, clock: Clock) -> Arc<Self> {
         let (waiters, stops) = (BTreeMap::new(), BTreeMap::new());
-        let state = State { pacer, retry, closed: false, waiters, stops, timers: Timers::default() };
+        let state = State { pacer, retry, closed: false, waiters, stops, timers: Timers::default(), leased: None };
         let (alarm, task_alarm) = (Condvar::new(), Notify::new());
         Arc::new(Self { state: Mutex::new(state), clock, alarm, task_alarm })
     }
@@ -231,11 +236,16 @@ impl Driver {
         (result, notifications)
     }
 
-    /// The time is read under the lock, so that the pacer never sees it go backwards. A panic under the lock leaves the
-    /// pacer's numbers inexact at worst, and permits are returned while panics unwind: poisoning is ignored.
+    /// The time is read under the lock, so that the pacer never sees it go backwards, and after the end of a lease, so that
+    /// none of its calls left later. A panic under the lock leaves the pacer's numbers inexact at worst, and permits are
+    /// returned while panics unwind: poisoning is ignored.
     fn lock(&self) -> (MutexGuard<'_, State>, Instant) {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = state.end_lease();
         let now = self.clock.now();
+        if let Some((leased, calls)) = ended {
+            state.count_lease(now, &leased, calls);
+        }
         (state, now)
     }
 }

@@ -33,7 +33,7 @@ const PREEMPTIONS: usize = 3;
 /// A run of more steps never ends.
 const STEPS: usize = 20_000;
 
-fn check(scenario: fn()) {
+pub(super) fn check(scenario: fn()) {
     let run = move || {
         model::begin();
         scenario();

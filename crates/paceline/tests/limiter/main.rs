@@ -14,6 +14,7 @@ mod run;
 mod sleeper;
 mod testing;
 mod threads;
+mod unreported;
 mod within;
 
 use std::sync::{Arc, Mutex};
