@@ -100,7 +100,7 @@ pub(crate) fn call_details(totals: &CallTotals, for_long: u64) -> String {
         retries => format!(" ({} after an error)", count(retries)),
     };
     let details = [
-        (totals.resends, "repeats", after_errors.as_str()),
+        (totals.resends, "repeated", after_errors.as_str()),
         (totals.throttled, "rate-limited", ""),
         (for_long, "refused for a long time", ""),
         (totals.abandoned, "cut off", ""),
@@ -163,7 +163,7 @@ mod tests {
         let totals = CallTotals { calls: 2_000, resends: 1_500, retries: 3, throttled: 1_497, abandoned: 1 };
         assert_eq!(
             call_details(&totals, 2),
-            "1,500 repeats (3 after an error), 1,497 rate-limited, 2 refused for a long time, 1 cut off"
+            "1,500 repeated (3 after an error), 1,497 rate-limited, 2 refused for a long time, 1 cut off"
         );
     }
 

@@ -224,7 +224,7 @@ fn report_is_words_or_markdown_for_people() {
     let text = stdout_of(&mut tasks(&job, "report", &[]));
     assert!(
         text.starts_with(
-            "DEFERRED  6 items: 1 succeeded, 2 failed, 0 skipped, 0 cancelled, 3 not finished\n  8 calls, 4 of them repeats\n  \
+            "DEFERRED  6 items: 1 succeeded, 2 failed, 0 skipped, 0 cancelled, 3 not finished\n  8 calls, 4 of them repeated\n  \
              failed: 1 invalid, 1 max_retries\n"
         ),
         "{text}"

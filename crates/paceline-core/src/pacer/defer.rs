@@ -71,6 +71,7 @@ impl Pacer {
     }
 
     /// Defers requests for which the account has a known wait above their bound. No input pays for scopes that it does not touch.
+    /// Behind each the nearest deadline of all may be another, which is checked.
     pub(super) fn defer_in_account(&mut self, now: Instant) {
         loop {
             let too_long = |(max_wait, slot): &(MaxWait, Slot)| {
@@ -82,6 +83,7 @@ impl Pacer {
             self.take_out_deferred(now, slot, place);
             self.expire_or_defer(now, place);
             self.reschedule(now, place);
+            self.expire_in_account(now);
         }
     }
 

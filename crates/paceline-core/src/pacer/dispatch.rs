@@ -191,7 +191,7 @@ impl Pacer {
 
     /// Expires requests by the limits of the account, which apply to every scope. Only the nearest deadline of all is checked, so
     /// that no input pays for scopes that it does not touch.
-    fn expire_in_account(&mut self, now: Instant) {
+    pub(super) fn expire_in_account(&mut self, now: Instant) {
         while let Some((deadline, place)) = self.agenda.first_deadline() {
             let (_, slot) =
                 self.scopes[place].queue.next_deadline().expect("the agenda knows the deadline of its queue");

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, Announcement, Class, Concurrency, Cost, Dimension, Event, Instant, LevelState, LimitReport, Limits, Outcome,
-    Pace, Pacer, PacerConfig, Quota, RefillMode, Request, ScopeId, Ticket, WaitCause,
+    Admit, Announcement, Class, Concurrency, Cost, Dimension, Event, Instant, LevelState, LimitReport, Limits, MaxWait,
+    Outcome, Pace, Pacer, PacerConfig, Quota, RefillMode, Request, ScopeId, Ticket, WaitCause,
 };
 
 use crate::job::at;
@@ -87,6 +87,29 @@ fn a_deadline_behind_a_full_window_expires_once_nothing_in_flight_can_be_given_b
     let waits = pacer.enqueue(at(1.0), until(&scope, at(9.0))).expect("fits");
     pacer.cancel(at(2.0), first);
     assert_eq!(pacer.poll_event(), Some(Event::Granted { ticket: waits, probe: false }), "it was right to wait");
+}
+
+#[test]
+fn behind_a_request_that_is_deferred_by_the_account_the_next_deadline_is_checked() {
+    let (mut pacer, scope) = pacer(vec![Quota::sliding(Dimension::Tokens, 10, 3_600 * S)]);
+    let others = ["b", "c"].map(|name| pacer.scope(name));
+    let costing =
+        |scope: &ScopeId, tokens| Request::new(scope.clone(), Cost::request().with(Dimension::Tokens, tokens));
+    let in_flight = [(0.0, 6), (100.0, 4)].map(|(now, tokens)| {
+        let ticket = pacer.enqueue(at(now), costing(&scope, tokens)).expect("fits");
+        assert_eq!(pacer.poll_event(), Some(Event::Granted { ticket, probe: false }));
+        ticket
+    });
+    let [soon, later] = [at(3_650.0), at(3_690.0)].map(Some);
+    let max_wait = Some(MaxWait::Known(10 * S));
+    let small = Request { deadline: soon, max_wait, ..costing(&others[0], 1) };
+    let [small, large] = [small, Request { deadline: later, ..costing(&others[1], 8) }]
+        .map(|r| pacer.enqueue(at(101.0), r).expect("fits"));
+    for ticket in in_flight {
+        pacer.complete(at(102.0), ticket, Outcome::new(Class::Success));
+    }
+    assert!(matches!(pacer.poll_event(), Some(Event::Deferred { ticket, .. }) if ticket == small), "room at 3600 s");
+    assert!(matches!(pacer.poll_event(), Some(Event::Expired { ticket, .. }) if ticket == large), "room at 3700 s");
 }
 
 #[test]

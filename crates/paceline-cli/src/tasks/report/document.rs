@@ -139,7 +139,7 @@ impl Document {
 impl Calls {
     fn describe(self) -> String {
         let mut line = text::counted(self.all, "call");
-        for (calls, what) in [(self.resends, "of them repeats"), (self.abandoned, "cut off")] {
+        for (calls, what) in [(self.resends, "of them repeated"), (self.abandoned, "cut off")] {
             if calls > 0 {
                 line += &format!(", {} {what}", text::count(calls));
             }

@@ -103,7 +103,7 @@ impl Ran {
             if summary.calls == 1 { "1 try".to_owned() } else { format!("{} tries", text::count(summary.calls)) };
         let mut line = format!("{number} in {}", text::duration(self.elapsed));
         for (number, what) in [
-            (summary.resends, "of them repeats"),
+            (summary.resends, "of them repeated"),
             (summary.abandoned, "cut off"),
             (summary.lost, "not recorded, because another worker had taken the item"),
         ] {
