@@ -47,7 +47,7 @@ pub use error::ConfigError;
 pub use outcome::{Class, Hint, LimitReport, LimitScope, Outcome, RefillMode, UnknownOutcome};
 pub use pacer::{Lease, Pacer};
 pub use quota::{BucketLevel, BucketRule, LimitCounts, TooLarge};
-pub use request::{Event, GiveUp, NextAction, Request, ScopeId, Ticket};
+pub use request::{Enqueued, Event, GiveUp, NextAction, Request, ScopeId, Ticket};
 pub use responsive::{Responsive, ResponsiveConfig, ResponsiveCounters, exponential_delay, linear_delay};
 pub use rng::Rng;
 pub use snapshot::{QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot, Totals};

@@ -151,6 +151,23 @@ impl<Scope: Into<ScopeId>> From<Scope> for Request {
     }
 }
 
+/// What [`Pacer::enqueue_or_grant`](crate::Pacer::enqueue_or_grant) did with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enqueued {
+    /// Send the call now, and report its outcome.
+    Granted {
+        /// The request.
+        ticket: Ticket,
+        /// It tests a failing server: its failure counts against no item.
+        probe: bool,
+    },
+    /// It is in the queue, or an event says what became of it.
+    Queued {
+        /// The request.
+        ticket: Ticket,
+    },
+}
+
 /// What follows from an outcome.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]

@@ -65,7 +65,8 @@ impl Pacer {
             self.expire_in_account(now);
             self.defer_in_account(now);
             let Some((head, place)) = self.first_to_leave(now) else { break };
-            self.grant(now, head, place);
+            let probe = self.grant(now, head, place);
+            self.events.push_back(Event::Granted { ticket: self.slots.ticket(head.2), probe });
             self.expire_or_defer(now, place);
             self.reschedule(now, place);
         }
@@ -87,12 +88,13 @@ impl Pacer {
             && self.admit_cost(now, place, &request.cost).is_now()
     }
 
-    /// Grants a request that is in no queue.
-    pub(super) fn grant_at_once(&mut self, now: Instant, place_in_queue: Place, place: u32) {
-        self.grant(now, place_in_queue, place);
+    /// Grants a request that is in no queue. Returns whether it is a probe.
+    pub(super) fn grant_at_once(&mut self, now: Instant, place_in_queue: Place, place: u32) -> bool {
+        let probe = self.grant(now, place_in_queue, place);
         self.scopes[place].note_idle(now);
         self.scopes.note_changed(place);
         self.evict_idle(now);
+        probe
     }
 
     /// Whether each request in the pacer is in flight.
@@ -230,7 +232,8 @@ impl Pacer {
         self.admit_account(now, &self.slots.at(first.0.2).request.cost).is_now().then_some(first)
     }
 
-    fn grant(&mut self, now: Instant, head: Place, place: u32) {
+    /// Grants a waiting request. Returns whether it is a probe.
+    fn grant(&mut self, now: Instant, head: Place, place: u32) -> bool {
         let scope = &mut self.scopes[place];
         let entry = self.slots.at_mut(head.2);
         let Stage::Waiting { deadline, since, .. } = entry.stage else {
@@ -253,7 +256,7 @@ impl Pacer {
         }
         let probe = flight.probe;
         entry.stage = Stage::InFlight { flight, deadline };
-        self.events.push_back(Event::Granted { ticket: self.slots.ticket(head.2), probe });
+        probe
     }
 
     /// When a waiter may leave, becomes due or expires, if that time is known.

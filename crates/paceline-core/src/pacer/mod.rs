@@ -36,7 +36,7 @@ use crate::error::ConfigError;
 use crate::hold::Hold;
 use crate::outcome::Outcome;
 use crate::quota::{Quotas, TooLarge};
-use crate::request::{Event, NextAction, Request, ScopeId, Ticket};
+use crate::request::{Enqueued, Event, NextAction, Request, ScopeId, Ticket};
 use crate::rng::Rng;
 use crate::scope::{self, Scope};
 use crate::slots::{Entry, Slots, Stage};
@@ -191,7 +191,22 @@ impl Pacer {
     /// # Errors
     /// When it alone exceeds a configured limit: it could never start. A deadline that certainly comes first gives
     /// [`Event::Expired`] at once, and a known wait of more than its [`max_wait`](Request::max_wait) gives [`Event::Deferred`].
-    pub fn enqueue(&mut self, now: Instant, mut request: Request) -> Result<Ticket, TooLarge> {
+    pub fn enqueue(&mut self, now: Instant, request: Request) -> Result<Ticket, TooLarge> {
+        match self.enqueue_or_grant(now, request)? {
+            Enqueued::Granted { ticket, probe } => {
+                self.events.push_back(Event::Granted { ticket, probe });
+                Ok(ticket)
+            }
+            Enqueued::Queued { ticket } => Ok(ticket),
+        }
+    }
+
+    /// [`enqueue`](Self::enqueue), but where the request is granted without a place in the queue, the result says so, and no
+    /// event.
+    ///
+    /// # Errors
+    /// As [`enqueue`](Self::enqueue).
+    pub fn enqueue_or_grant(&mut self, now: Instant, mut request: Request) -> Result<Enqueued, TooLarge> {
         let now = self.advance(now);
         let place = self.adopt(&mut request.scope);
         let scope = &self.scopes[place];
@@ -209,8 +224,8 @@ impl Pacer {
         let in_queue = |slot| (Reverse(priority), arrival, slot);
         let ticket = self.slots.insert(request, |slot| Stage::Waiting { place: in_queue(slot), deadline, since: now });
         if at_once {
-            self.grant_at_once(now, in_queue(ticket.slot), place);
-            return Ok(ticket);
+            let probe = self.grant_at_once(now, in_queue(ticket.slot), place);
+            return Ok(Enqueued::Granted { ticket, probe });
         }
         self.scopes.touch(place);
         self.scopes[place].queue.push(now, in_queue(ticket.slot), not_before, deadline);
@@ -221,7 +236,7 @@ impl Pacer {
             self.defer_at_once(now, ticket.slot, place);
         }
         self.pump(now);
-        Ok(ticket)
+        Ok(Enqueued::Queued { ticket })
     }
 
     /// Removes a request. One that was granted counts as never sent, and all its units are refunded. Unknown and finished
@@ -253,19 +268,21 @@ impl Pacer {
 
     /// Reports the outcome of a granted call, and returns what follows for its item. A ticket that is not in flight gives
     /// [`NextAction::Done`] and changes nothing.
-    pub fn complete(&mut self, now: Instant, ticket: Ticket, outcome: Outcome) -> NextAction {
+    pub fn complete(&mut self, now: Instant, ticket: Ticket, mut outcome: Outcome) -> NextAction {
         let now = self.advance(now);
         if !self.slots.is_in_flight(ticket) {
             return NextAction::Done;
         }
-        let Some(Entry { mut request, stage: Stage::InFlight { flight, deadline } }) = self.slots.remove(ticket) else {
+        let mut entry = self.slots.remove(ticket).expect("it was in flight a moment ago");
+        // By reference: to move them takes as long as to decide about them.
+        let Entry { request, stage: Stage::InFlight { flight, deadline } } = &mut entry else {
             unreachable!("it was in flight a moment ago");
         };
         self.scopes.touch(request.scope.place);
-        let outcome = self.within_reach(outcome);
-        let outcome = self.without_vain_hint(now, &request.scope, flight.sent, outcome);
-        self.settle(now, &request, &flight, &outcome);
-        self.react(now, &request, &flight, &outcome);
+        self.limit_reach(&mut outcome);
+        self.drop_vain_hint(now, &request.scope, flight.sent, &mut outcome);
+        self.settle(now, request, flight, &outcome);
+        self.react(now, request, flight, &outcome);
         request.deadline = deadline.map(|reading| self.scopes[request.scope.place].clock.deadline(now, reading));
         let action = self.decide(now, request, flight.probe, &outcome);
         self.pump(now);

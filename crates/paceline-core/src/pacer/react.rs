@@ -38,24 +38,22 @@ impl Pacer {
     }
 
     /// Where scopes are accounts of their own, an answer reaches its scope at most.
-    pub(super) fn within_reach(&self, outcome: Outcome) -> Outcome {
-        match outcome.reach {
-            LimitScope::Account if self.config.per_scope.is_some() => Outcome { reach: LimitScope::Scope, ..outcome },
-            _ => outcome,
+    pub(super) fn limit_reach(&self, outcome: &mut Outcome) {
+        if outcome.reach == LimitScope::Account && self.config.per_scope.is_some() {
+            outcome.reach = LimitScope::Scope;
         }
     }
 
     /// A limit of a day that refuses again right after the wait that it asked for is used up.
-    pub(super) fn without_vain_hint(&mut self, now: Instant, id: &ScopeId, sent: Instant, outcome: Outcome) -> Outcome {
+    pub(super) fn drop_vain_hint(&mut self, now: Instant, id: &ScopeId, sent: Instant, outcome: &mut Outcome) {
         let wait = outcome.hint.filter(|_| outcome.class == Class::Throttled && outcome.long_period);
-        let Some(Hint { wait, .. }) = wait else { return outcome };
+        let Some(Hint { wait, .. }) = wait else { return };
         let hold = match reach(id, outcome.reach) {
             Some(id) => &mut self.scopes[id].hold,
             None => &mut self.hold,
         };
-        match hold.is_in_vain(now, sent, wait) {
-            true => Outcome { class: Class::QuotaExhausted, hint: None, ..outcome },
-            false => outcome,
+        if hold.is_in_vain(now, sent, wait) {
+            (outcome.class, outcome.hint) = (Class::QuotaExhausted, None);
         }
     }
 
@@ -100,7 +98,7 @@ impl Pacer {
     }
 
     /// Decides what follows for the item, and makes the request of its next try.
-    pub(super) fn decide(&mut self, now: Instant, mut request: Request, probe: bool, outcome: &Outcome) -> NextAction {
+    pub(super) fn decide(&mut self, now: Instant, request: &mut Request, probe: bool, outcome: &Outcome) -> NextAction {
         let scope = &self.scopes[request.scope.place];
         let tried = Tried {
             attempts: request.attempts,
@@ -122,7 +120,7 @@ impl Pacer {
         }
         let delay = match decision.then {
             Then::Done => return NextAction::Done,
-            Then::GiveUp(reason) => return NextAction::GiveUp { reason, request: Box::new(request) },
+            Then::GiveUp(reason) => return NextAction::GiveUp { reason, request: Box::new(request.clone()) },
             // The caller that abandoned the call decides about its item.
             Then::Again(_) if outcome.class == Class::Abandoned => return NextAction::Done,
             Then::Again(delay) => delay,
@@ -133,7 +131,7 @@ impl Pacer {
                 false => totals.deferrals += 1,
             }
         }
-        let next = Box::new(Request { not_before: (!delay.is_zero()).then_some(now + delay), ..request });
+        let next = Box::new(Request { not_before: (!delay.is_zero()).then_some(now + delay), ..request.clone() });
         match outcome.class {
             Class::Partial => NextAction::Resend { next, delay },
             _ => NextAction::Retry { next, delay },

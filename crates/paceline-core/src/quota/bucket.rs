@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::LARGEST_LIMIT;
+use super::{LARGEST_LIMIT, check};
 use crate::admit::{Admit, WaitCause};
 use crate::config::{Limits, Quota, QuotaShape};
 use crate::cost::Dimension;
@@ -20,6 +20,7 @@ use crate::time::{Instant, LATE, nanos};
 /// assert!(rule.try_take(&mut level, Instant::ZERO).is_now());
 /// assert!(!rule.try_take(&mut level, Instant::ZERO).is_now(), "the next in a tenth of a second");
 /// assert!(rule.is_full(level, Instant::from_nanos(200_000_000)));
+/// assert!(BucketRule::of(&Quota::per_second(0).burst(2).into()).is_none(), "a limit is at least 1");
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct BucketRule {
@@ -45,11 +46,13 @@ impl BucketLevel {
 }
 
 impl BucketRule {
-    /// The rule, if that is all that the limits are: one bucket, which counts requests. They have to be valid.
+    /// The rule, if that is all that the limits are: one valid bucket, which counts requests.
     pub fn of(limits: &Limits) -> Option<Self> {
-        match &*limits.quotas {
-            [Quota { dimension: Dimension::Requests, limit, window, shape: QuotaShape::Bucket { burst } }] => {
-                Some(Self::new(*limit, *window, *burst))
+        let [quota] = &*limits.quotas else { return None };
+        check(quota).ok()?;
+        match *quota {
+            Quota { dimension: Dimension::Requests, limit, window, shape: QuotaShape::Bucket { burst } } => {
+                Some(Self::new(limit, window, burst))
             }
             _ => None,
         }
@@ -175,8 +178,8 @@ impl TokenBucket {
     /// timer costs nothing of the rate: as of at most [`LATE`] ago, and never before they were wanted, so that after idling
     /// no more than the burst leaves at once.
     pub(super) fn take_wanted(&mut self, now: Instant, wanted: Instant, units: u64) {
-        let due = self.rule.due(self.level, units);
-        self.take(due.max(wanted).max(now.saturating_sub(LATE)).min(now), units);
+        let late = if wanted < now { self.rule.due(self.level, units).max(wanted) } else { now };
+        self.take(late.max(now.saturating_sub(LATE)).min(now), units);
     }
 
     pub(super) fn refund(&mut self, units: u64) {

@@ -20,8 +20,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, ConfigError, Event, Instant, NextAction, Outcome, Pacer, PacerConfig, Request, Retry, ScopeId, Ticket,
-    WaitCause, WaitReason,
+    Admit, ConfigError, Enqueued, Event, Instant, NextAction, Outcome, Pacer, PacerConfig, Request, Retry, ScopeId,
+    Ticket, WaitCause, WaitReason,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -119,7 +119,12 @@ impl Driver {
             if state.closed {
                 return Err(Error::Closed);
             }
-            let ticket = state.pacer.enqueue(now, request)?;
+            let ticket = match state.pacer.enqueue_or_grant(now, request)? {
+                Enqueued::Granted { ticket, probe } => {
+                    return Ok(Admission::Decided(Within::Granted(Permit::new(Arc::clone(self), ticket, probe))));
+                }
+                Enqueued::Queued { ticket } => ticket,
+            };
             let within = match state.drain(self, now, Some(ticket), notifications) {
                 None => return state.wait(self, now, ticket, notifications).map(Admission::Waiting),
                 Some(Err(error)) => return Err(error),
@@ -137,7 +142,10 @@ impl Driver {
             if state.closed {
                 return Err(NotNow::Never(Error::Closed));
             }
-            let ticket = state.pacer.enqueue(now, request).map_err(Error::from)?;
+            let ticket = match state.pacer.enqueue_or_grant(now, request).map_err(Error::from)? {
+                Enqueued::Granted { ticket, probe } => return Ok(Permit::new(Arc::clone(self), ticket, probe)),
+                Enqueued::Queued { ticket } => ticket,
+            };
             match state.drain(self, now, Some(ticket), notifications) {
                 Some(Ok(Decision::Granted(probe))) => Ok(Permit::new(Arc::clone(self), ticket, probe)),
                 Some(Err(error)) => Err(NotNow::Never(error)),
