@@ -256,7 +256,7 @@ impl Summary<'_> {
 
 fn reason_text(reason: DeferReason) -> &'static str {
     match reason {
-        DeferReason::ScopeStopped => "waiting until the account problem is fixed",
+        DeferReason::ScopeStopped => "waiting until the cause of their stop is fixed",
         DeferReason::ScopeHeld => "waiting until their scope opens",
         DeferReason::NotBefore => "waiting for their next try",
         DeferReason::NotStarted => "not started",
