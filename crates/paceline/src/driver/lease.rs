@@ -69,15 +69,16 @@ impl State {
 /// The limits of the account and of the tier hold for them as for all others, and so do holds, stops and closed gates; callers
 /// that wait go first. They are not in flight, and nothing is learnt from them.
 ///
-/// Where the pace is [`Pace::Fixed`](crate::Pace::Fixed) or [`Pace::None`](crate::Pace::None) and no caller waits, a permit
-/// costs two atomic operations and a reading of the clock: the pacer promises what the limits have left, for at most a
-/// millisecond, and counts what became of it as soon as anything else is asked of it. Under every other pace each one costs as
-/// much as [`try_acquire`](crate::Limiter::try_acquire). Clones are cheap and share everything.
+/// A permit costs two atomic operations and a reading of the clock where no caller waits and the pace does not follow from each
+/// call: under [`Pace::Fixed`](crate::Pace::Fixed), [`Pace::None`](crate::Pace::None), and [`Pace::Auto`](crate::Pace::Auto) as
+/// long as configured limits of a minute or less are believed. The pacer promises what the limits have left, for at most a
+/// millisecond, and counts what became of it as soon as anything else is asked of it. Else each permit costs as much as
+/// [`try_acquire`](crate::Limiter::try_acquire). Clones are cheap and share everything.
 ///
 /// ```
-/// use paceline::{Limiter, Pace, PacerConfig, Quota};
+/// use paceline::{Limiter, Quota};
 ///
-/// let limiter = Limiter::new(PacerConfig::from(Quota::per_second(1_000).burst(2)).with_pace(Pace::Fixed))?;
+/// let limiter = Limiter::new(Quota::per_second(1_000).burst(2))?;
 /// let lookups = limiter.unreported("lookups");
 /// assert!(lookups.try_acquire().is_ok());
 /// assert_eq!(limiter.snapshot().account.totals.sends, 1);
