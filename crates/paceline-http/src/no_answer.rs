@@ -119,6 +119,8 @@ impl NoAnswer {
             Self::Status(status)
         } else if causes(error).any(|cause| cause.downcast_ref().is_some_and(hyper::Error::is_parse_too_large)) {
             Self::HeadTooLarge
+        } else if error.is_connect() && error.is_timeout() {
+            Self::Connect("the host did not answer in time".to_owned())
         } else if error.is_connect() {
             Self::Connect(root_cause(error))
         } else if error.is_timeout() {
