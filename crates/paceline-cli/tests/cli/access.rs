@@ -144,6 +144,45 @@ fn a_proxy_that_is_named_is_used_and_none_is_none() {
     }
 }
 
+/// The client would ignore the variable, and send the key without the proxy.
+#[test]
+fn a_proxy_of_the_environment_that_cannot_be_used_is_refused_before_the_first_request() {
+    let run = |command: &str, name: &str, value: &str, flags: &[&str], also: (&str, &str)| {
+        let job = Job::new(1);
+        let files: &[&str] = if command == "run" { &["in.jsonl", "-o", "out.jsonl", "--max-wait", "1ms"] } else { &[] };
+        let mut process = job.paceline();
+        process.arg(command).args(files).args(flags).env(name, value).env(also.0, also.1);
+        let (code, log) = finish(&mut process);
+        (code, log, job.path("out.jsonl").exists())
+    };
+    let to = ["--base-url", "http://api.invalid/v1"];
+    for value in ["htp://127.0.0.1:1", "garbage://", "ftp://127.0.0.1:1", "https//127.0.0.1:1", "socks5://127.0.0.1:1"]
+    {
+        for (command, name) in [("run", "HTTP_PROXY"), ("check", "http_proxy"), ("run", "ALL_PROXY")] {
+            let (code, log, begun) = run(command, name, value, &to, ("A", ""));
+            let expected = format!("the variable {name} = {value:?}: expected the address of a proxy such as http://");
+            assert!(code == 2 && log.contains(&expected) && !begun, "{command}: {log}");
+        }
+    }
+    let (code, log, _) = run("run", "HTTP_PROXY", "htp://me:sesame@proxy:1", &to, ("A", ""));
+    assert!(code == 2 && log.contains("[key]@proxy:1") && !log.contains("sesame"), "{log}");
+    // Where lines name their hosts, they may be https.
+    let (code, log, _) = run("check", "HTTPS_PROXY", "htp://a", &[&to[..], &["--scope", "host"]].concat(), ("A", ""));
+    assert!(code == 2 && log.contains("HTTPS_PROXY"), "{log}");
+    for (name, flags, also) in [
+        ("HTTPS_PROXY", &to[..], ("A", "")),
+        ("HTTP_PROXY", &to, ("NO_PROXY", "api.invalid")),
+        ("HTTP_PROXY", &["--base-url", "http://api.invalid/v1", "--proxy", "none"], ("A", "")),
+        ("HTTP_PROXY", &["--base-url", "http://127.0.0.1:9/v1"], ("A", "")),
+        ("HTTP_PROXY", &["--upstream", "mock"], ("A", "")),
+    ] {
+        let (code, log, _) = run("check", name, "htp://127.0.0.1:1", flags, also);
+        assert_eq!(code, 0, "{name} {flags:?}: {log}");
+    }
+    let (code, log, _) = run("check", "HTTP_PROXY", "proxy:3128", &to, ("A", ""));
+    assert!(code == 0 && !log.contains("expected"), "a proxy without its scheme speaks HTTP: {log}");
+}
+
 /// Its own name and password are missing, which no item can help: also under `--scope host`, where no key is sent.
 #[test]
 fn a_proxy_that_refuses_the_calls_stops_the_run_and_fails_no_item() {
