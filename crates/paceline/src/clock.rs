@@ -39,8 +39,8 @@ pub struct Clock {
     set_at: AtomicU64,
     /// What the clock showed then, less that. Published by `set_at`.
     ahead: AtomicU64,
-    /// The latest that the clock can have shown before it was set. A counter that was fast is set back by that: until the time has
-    /// come again, the clock stands still.
+    /// The latest that the clock can have shown before it was set. A counter that was fast is set back by that: until the time
+    /// has come again, the clock stands still.
     shown: AtomicU64,
 }
 
