@@ -247,7 +247,8 @@ async fn a_stream_comes_back_as_the_object_that_its_events_add_up_to() {
 async fn no_redirect_is_followed_and_the_words_say_what_to_do() {
     let server = Server::new(|arrival| {
         let to = match arrival.path.as_str() {
-            "/away" => "https://example.com/elsewhere?q=hush",
+            "/away" => "https://example.com/elsewhere?token=hush",
+            "/page" => "/next?x=1&y=%C3%A9#part",
             "/caf%C3%A9" => "/caf\u{e9}/",
             _ => "/moved",
         };
@@ -270,7 +271,9 @@ async fn no_redirect_is_followed_and_the_words_say_what_to_do() {
         (&keyed, "/old", "/moved", uncounted, "write this path into the url"),
         (&by_host, "/old", &at("/moved"), uncounted, "write this address into the url"),
         (&other, &at("/old"), &at("/moved"), uncounted, "write this address into the url"),
-        (&other, &at("/away"), "https://example.com/elsewhere", uncounted, "write this address into the url"),
+        (&other, &at("/away"), "https://example.com/elsewhere?token=[key]", uncounted, "it is not shown whole"),
+        (&keyed, "/page", "/next?x=1&y=%C3%A9", uncounted, "write this path into the url"),
+        (&other, &at("/page"), &at("/next?x=1&y=%C3%A9"), uncounted, "write this address into the url"),
         (&other, &at("/caf\u{e9}"), &at("/caf%C3%A9/"), uncounted, "write this address into the url"),
     ] {
         let reading = send(&sender(config.clone()), 1, &post(url, "{}")).await.reading;
@@ -279,7 +282,7 @@ async fn no_redirect_is_followed_and_the_words_say_what_to_do() {
         let start = format!("answered with a redirect to {target}, which is not followed because {why};");
         assert!(message.starts_with(&start) && message.contains(advice) && !message.contains("hush"), "{message}");
     }
-    assert_eq!(server.arrivals().len(), 7);
+    assert_eq!(server.arrivals().len(), 9);
 }
 
 #[tokio::test]
