@@ -18,6 +18,7 @@ use paceline_providers::{Dialect, Provider, is_loopback};
 use crate::args::{Everywhere, UpstreamArgs};
 use crate::exit::Failure;
 use crate::files;
+use crate::text;
 
 /// Whether a configured limit reserves room for the tokens of an answer before its call leaves.
 pub(crate) fn limits_answers(upstream: &Upstream) -> bool {
@@ -89,8 +90,9 @@ pub(crate) fn bound_by_files(upstream: &mut Upstream, each: u64) {
     };
     upstream.pacer.concurrency = upstream.pacer.concurrency.at_most(room);
     tracing::warn!(
-        "at most {room} calls at once, because the system lets this process open few files: raise `ulimit -n` for more, \
-         or set --concurrency {room}"
+        "at most {} at once, because the system lets this process open few files: raise `ulimit -n` for more, or set \
+         --concurrency {room}",
+        text::counted(u64::from(room), "call")
     );
 }
 
@@ -240,7 +242,20 @@ fn read_key(source: &KeySource, provider: Provider) -> Result<Option<String>, Fa
              --api-key-file (--upstream mock needs none)"
         )));
     }
+    if let (KeySource::File(path), Some(name)) = (source, assigned(key)) {
+        return Err(Failure::refused(format!(
+            "the key file {} sets a variable, {name}=...: expected the key alone; write only what stands behind the `=` there",
+            path.display()
+        )));
+    }
     Ok(Some(key.to_owned()))
+}
+
+/// The variable that a text sets, where it is a line for a shell. Keys of Base64 have nothing but `=` behind their first one.
+fn assigned(text: &str) -> Option<&str> {
+    let (name, value) = text.strip_prefix("export ").unwrap_or(text).split_once('=')?;
+    let is_name = name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_');
+    (is_name && name.starts_with(|c: char| !c.is_ascii_digit()) && !value.trim_matches('=').is_empty()).then_some(name)
 }
 
 fn read_file(path: &Path) -> Result<String, Failure> {

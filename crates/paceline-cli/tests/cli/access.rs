@@ -204,6 +204,37 @@ fn a_proxy_that_refuses_the_calls_stops_the_run_and_fails_no_item() {
 }
 
 #[test]
+fn a_proxy_that_refuses_to_connect_is_named_as_the_reason() {
+    let proxy = Server::new(|_| Reply::text(403, "text/html", "blocked"));
+    let job = Job::new(1);
+    let mut command = job.paceline();
+    command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", "https://api.invalid/v1", "--max-wait", "10ms"]);
+    let (code, log) = finish(command.env("HTTPS_PROXY", proxy.url()));
+    let expected = "the proxy refused to connect to the server; check the proxy (--proxy, ";
+    assert!(code == 3 && log.contains(expected) && !log.contains("unsuccessful"), "{log}");
+    assert!(log.contains("HTTPS_PROXY") && !log.contains("check the address"), "{log}");
+}
+
+#[test]
+fn a_key_file_that_sets_a_variable_is_refused_and_a_key_with_an_equals_sign_is_sent() {
+    let server = Server::new(|_| Reply::ok());
+    let run = |content: &str| {
+        let job = Job::new(1);
+        std::fs::write(job.path("key"), content).expect("writable");
+        finish(job.run(&server).args(["--api-key-file", "key"]))
+    };
+    for content in ["OPENAI_API_KEY=sesame", "export KEY=sesame\n", "KEY=\"sesame=\""] {
+        let (code, log) = run(content);
+        assert!(code == 2 && log.contains("expected the key alone") && !log.contains("sesame"), "{log}");
+    }
+    assert_eq!(server.count(), 0);
+    for content in ["QUJD==", "ab=cd", "=a"] {
+        let (code, log) = run(content);
+        assert_eq!(code, 0, "{content}: {log}");
+    }
+}
+
+#[test]
 fn a_providers_own_variable_names_its_address_where_no_layer_does() {
     let (server, other) = (Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));
     let run = |upstream: &str, variable: &str, flags: &[&str]| {
