@@ -231,6 +231,11 @@ impl Dialect {
         Decision { fault: Some(fault), ..Decision::new(Class::Invalid, step) }
     }
 
+    /// Whether a success has to match a schema, see [`expecting`](Self::expecting).
+    pub const fn expects_schema(&self) -> bool {
+        matches!(self.expected, Some(Expected::Schema(_)))
+    }
+
     /// What a request is expected to cost before it is sent: one request, its bytes, its tokens, and units of the provider's
     /// own. Where the provider reserves the tokens of the answer, so many are reserved as the request itself allows, or, where
     /// it sets no bound, as answers had so far.

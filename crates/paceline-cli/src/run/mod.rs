@@ -128,10 +128,9 @@ impl Run<'_> {
         let (broken_sender, broken) = mpsc::unbounded_channel();
         let acknowledge = Acknowledge::new(broken_sender);
         let (began, epoch) = (self.limiter.now(), clock::wall());
-        let (refused, counts, usage) =
-            tokio::task::block_in_place(|| self.earlier(&input, &format, epoch, &acknowledge))
-                .map_err(|error| self.broken(Failure::interrupted(error)))?;
-        let about = self.about(&counts, refused, &format);
+        let (counts, usage) = tokio::task::block_in_place(|| self.earlier(&input, &format, epoch, &acknowledge))
+            .map_err(|error| self.broken(Failure::interrupted(error)))?;
+        let about = self.about(&counts, &format);
         let context = Arc::new(Context {
             input,
             format,
@@ -170,25 +169,25 @@ impl Run<'_> {
         tokio::task::block_in_place(|| self.conclude(&context, &ended, &enough)).map_err(|failure| self.broken(failure))
     }
 
-    /// Takes up what earlier runs left. Returns how many lines cannot be sent, how the items stand, and what their calls used.
+    /// Takes up what earlier runs left. Returns how the items stand, and what their calls used.
     fn earlier(
         &self,
         input: &Input,
         format: &Format,
         now: Timestamp,
         acknowledge: &Acknowledge,
-    ) -> Result<(u64, JobCounts, Vec<ModelUsage>), JournalError> {
+    ) -> Result<(JobCounts, Vec<ModelUsage>), JournalError> {
         let journal = &self.job.journal;
-        let refused = refused::settle(journal, input, format.results(), acknowledge)?;
+        refused::settle(journal, input, format.results(), acknowledge)?;
         self.restore(now, acknowledge)?;
-        Ok((refused, journal.sums()?, journal.usage()?))
+        Ok((journal.sums()?, journal.usage()?))
     }
 
     /// What the recorder needs to know of the job.
-    fn about(&self, counts: &JobCounts, refused: u64, format: &Format) -> About {
+    fn about(&self, counts: &JobCounts, format: &Format) -> About {
         let figures = Counters::at_start(counts);
         About {
-            same: FailFast::new(self.args.stop_after_same, figures.input - refused, figures.ended() - refused),
+            same: FailFast::new(self.args.stop_after_same, figures.pending(), figures.succeeded),
             retry: self.upstream.pacer.retry.clone(),
             address: upstream::destination(self.upstream).into(),
             key: upstream::key_place(&self.upstream.key).map(Into::into),

@@ -76,7 +76,7 @@ fn a_schema_that_no_answer_matches_ends_the_run_before_it_has_cost_every_try() {
     with_schema(&job);
     let (code, log) = finish(job.run(&server).args(flags));
     assert_eq!((code, &job.summary()["stopped"], job.lines("out.errors.jsonl").len()), (3, &json!("same_failure"), 0));
-    assert!(log.contains(&format!("the first 20 answers all failed the same way with status 200: {WORDS}")), "{log}");
+    assert!(log.contains(&format!("the first 20 items all failed the same way with status 200: {WORDS}")), "{log}");
     assert!(log.contains("correct the schema of --expect or the requests"), "{log}");
 
     let store = Store::of(&[]);
@@ -86,6 +86,24 @@ fn a_schema_that_no_answer_matches_ends_the_run_before_it_has_cost_every_try() {
     let run = ran(store.command().args(["--http", "--base-url", &server.url()]).args(flags));
     assert_eq!((run.code, &run.summary["stopped"]), (3, &json!("same_failure")), "{}", run.log);
     assert_eq!(store.item("item-0").state, State::Waiting, "{}", run.log);
+}
+
+/// Each answer is paid for, in each run of the job.
+#[test]
+fn a_schema_that_no_answer_matches_costs_twenty_calls_a_run_however_often_items_are_tried() {
+    for retries in ["0", "1", "7"] {
+        let server = Server::new(|_| Reply::text(200, "application/json", WRONG));
+        let job = Job::new(200);
+        with_schema(&job);
+        let run = |flags: &[&str]| finish(job.run(&server).args(["--expect", "schema.json"]).args(flags));
+        // An item that has failed says no more than that.
+        let (code, log) = run(&["--stop-after-same", "0", "--max-items", "1", "--max-retries", "0"]);
+        assert_eq!((code, server.count(), job.ended_ids().len()), (3, 1, 1), "{log}");
+        for calls in [21, 41] {
+            let (code, log) = run(&["--max-retries", retries]);
+            assert_eq!((code, server.count(), job.ended_ids().len()), (3, calls, 1), "{retries} retries: {log}");
+        }
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Lines for many hosts, each of which is paced by itself.
 
+use std::time::Duration;
+
 use paceline_store::work::{NewItem, State};
 use serde_json::json;
 
@@ -106,6 +108,30 @@ fn items_for_many_hosts_are_added_with_the_flag_that_takes_them() {
     assert!(run.log.contains("with --scope host"), "a log line is cut behind it: {}", run.log);
     let told = store.item("item-1").last.expect("a failure").message;
     assert!(told.contains("with --scope host, a line may name any host"), "{told}");
+}
+
+/// The first lines are all of one host, which wants none of them.
+#[test]
+fn a_host_that_refuses_everything_alike_is_stopped_alone() {
+    let slow = Reply::ok().after(Duration::from_secs(1));
+    let (forbids, other) = (Server::new(|_| Reply::error(404, "gone")), Server::new(move |_| slow.clone()));
+    let line = |n: usize| {
+        let server = if n < 40 { &forbids } else { &other };
+        let url = format!("{}/page/{n}", server.url());
+        json!({"custom_id": format!("item-{n}"), "method": "GET", "url": url}).to_string() + "\n"
+    };
+    let job = Job::with_input(&(0..60).map(line).collect::<String>());
+    let (code, log) = finish(job.run(&other).args(["--scope", "host"]));
+    let summary = job.summary();
+    assert_eq!((code, &summary["succeeded"], &summary["failed"]), (3, &json!(20), &json!(0)), "{log}");
+    assert_eq!(other.count(), 20, "{log}");
+    let host = forbids.url().replace("http://", "");
+    let told = format!("the first 20 items of {host} all failed the same way with status 404: it is gone");
+    assert!(log.contains(&format!("this scope makes no more calls: {told}")), "{log}");
+
+    let (code, log) = finish(job.run(&other).args(["--scope", "host"]));
+    let summary = job.summary();
+    assert_eq!((code, &summary["failed"], other.count()), (1, &json!(40), 20), "something has succeeded: {log}");
 }
 
 #[test]

@@ -11,9 +11,6 @@ pub(crate) struct Alike {
     stopped: bool,
     kind: Option<Kind>,
     items: usize,
-    /// Answers that did not match the schema, which are asked for again. Not their items are counted: a few items may make all
-    /// the tries, and each is billed.
-    mismatches: usize,
 }
 
 /// What a failure shows.
@@ -32,7 +29,7 @@ pub(crate) enum Shows {
 impl Alike {
     /// `more`: there are more items than the number looked at. A `limit` of 0 switches it off.
     pub(crate) const fn new(limit: usize, more: bool) -> Self {
-        Self { limit, watching: limit > 0 && more, stopped: false, kind: None, items: 0, mismatches: 0 }
+        Self { limit, watching: limit > 0 && more, stopped: false, kind: None, items: 0 }
     }
 
     /// Whether nothing has ended otherwise yet.
@@ -42,10 +39,10 @@ impl Alike {
 
     /// How many more must fail alike; none when not all do.
     pub(crate) fn undecided(&self) -> Option<usize> {
-        self.watching.then(|| self.limit.saturating_sub(self.items.max(self.mismatches)))
+        self.watching.then(|| self.limit.saturating_sub(self.items))
     }
 
-    /// An item failed for good.
+    /// An item failed for good, or its first answer that does not match the schema came: each item is counted once.
     pub(crate) fn failed(&mut self, kind: Kind) -> Shows {
         if !self.watching || self.stopped {
             return if self.stopped { Shows::Stopped } else { Shows::Nothing };
@@ -55,25 +52,12 @@ impl Alike {
             return Shows::Nothing;
         }
         self.items += 1;
-        self.decide()
-    }
-
-    /// An answer does not match the schema: the schema may be wrong.
-    pub(crate) fn mismatched(&mut self) -> Shows {
-        if !self.watching || self.stopped {
-            return if self.stopped { Shows::Stopped } else { Shows::Nothing };
-        }
-        self.mismatches += 1;
-        self.decide()
+        self.stopped = self.items >= self.limit;
+        if self.stopped { Shows::Stop } else { Shows::TooFew }
     }
 
     /// An item ended otherwise.
     pub(crate) fn disarm(&mut self) {
         self.watching = self.stopped;
-    }
-
-    fn decide(&mut self) -> Shows {
-        self.stopped = self.items.max(self.mismatches) >= self.limit;
-        if self.stopped { Shows::Stop } else { Shows::TooFew }
     }
 }

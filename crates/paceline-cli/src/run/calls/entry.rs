@@ -1,6 +1,7 @@
 //! The journal's record of a call: the item's sends, the counters, and the line.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{ETAG, HeaderName, LAST_MODIFIED, LINK, LOCATION};
@@ -74,7 +75,7 @@ pub(crate) fn failed(item: &ClaimedItem, sent: &Sent, reason: GiveUp, request: &
     Failed {
         finished,
         item: sent.echo.custom_id.to_string(),
-        scope: item.scope.to_string(),
+        scope: Arc::clone(&item.scope),
         class: sent.exchange.reading.class,
         status: sent.exchange.status(),
         code: sent.exchange.reading.code.clone(),

@@ -1,9 +1,12 @@
-//! Ends a job early: when its first items all fail with the same failure, and when no server answers at all.
+//! Ends a job or a scope early: when its first items all fail with the same failure, and when no server answers at all.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::{Class, Instant};
 use paceline_http::NoAnswer;
+use paceline_providers::SCHEMA_MISMATCH;
 use paceline_store::Finished;
 
 use crate::run::calls::alike::{Alike, Shows};
@@ -12,13 +15,18 @@ use crate::run::calls::stop::StopReason;
 /// The code of an item that never left because it alone exceeds a limit.
 pub(crate) const TOO_LARGE: &str = "request_too_large";
 
-/// Watches whether the first items to end all fail alike. Until that is known their failures are not recorded, so that they are
-/// pending with the rest when the run stops.
+/// Watches whether the first items to fail all fail alike. Until that is known their failures are not recorded, so that they
+/// are pending with the rest when the run stops, or their scope.
 #[derive(Clone, Debug)]
 pub(crate) struct FailFast {
     limit: usize,
     alike: Alike,
     held_back: Vec<Failed>,
+    /// Those that failed alike so far, and their scopes.
+    ordinals: BTreeSet<u64>,
+    scopes: BTreeSet<Arc<str>>,
+    /// Scopes of which all failed alike, where nothing of another scope did.
+    stopped_scopes: BTreeSet<Arc<str>>,
 }
 
 /// The failure of an item, with what is logged when it is recorded.
@@ -26,29 +34,54 @@ pub(crate) struct FailFast {
 pub(crate) struct Failed {
     pub(crate) finished: Finished,
     pub(crate) item: String,
-    pub(crate) scope: String,
+    pub(crate) scope: Arc<str>,
     pub(crate) class: Class,
     pub(crate) status: Option<u16>,
     pub(crate) code: Option<String>,
     pub(crate) message: String,
 }
 
-/// What to do with the end of an item.
+/// What all failures may have in common, and whose they are.
+pub(crate) struct Failure<'a> {
+    pub(crate) ordinal: u64,
+    pub(crate) scope: &'a Arc<str>,
+    pub(crate) status: Option<u16>,
+    pub(crate) code: Option<&'a str>,
+    pub(crate) message: &'a str,
+}
+
+impl Failed {
+    fn failure(&self) -> Failure<'_> {
+        let Self { finished, scope, status, code, message, .. } = self;
+        Failure { ordinal: finished.ordinal, scope, status: *status, code: code.as_deref(), message }
+    }
+}
+
+/// What follows from the failure of an item.
 #[derive(Debug)]
 pub(crate) enum FailFastDecision {
     /// Nothing is known yet.
     HeldBack,
     /// These failures are to be recorded now.
     Record(Vec<Failed>),
+    /// These items wait again: their scope has to stop, or has stopped already.
+    PutBack { items: Vec<Failed>, stop: Option<StopReason> },
     /// The run has to stop; the failures stay held back.
     Stop(StopReason),
 }
 
 impl FailFast {
-    /// A watch over a job of `items`, of which `ended` have ended before. It only makes sense at the beginning of a job
-    /// that is larger than the number looked at; a `limit` of 0 switches it off.
-    pub(crate) fn new(limit: usize, items: u64, ended: u64) -> Self {
-        Self { limit, alike: Alike::new(limit, items > limit as u64 && ended == 0), held_back: Vec::new() }
+    /// A watch over a run of which so many items wait, and of whose job so many have succeeded before. It only makes sense
+    /// where nothing has, and more wait than the number looked at; a `limit` of 0 switches it off.
+    pub(crate) fn new(limit: usize, waiting: u64, succeeded: u64) -> Self {
+        Self {
+            limit,
+            alike: Alike::new(limit, waiting > limit as u64 && succeeded == 0),
+            held_back: Vec::new(),
+            ordinals: BTreeSet::new(),
+            scopes: BTreeSet::new(),
+            stopped_scopes: BTreeSet::new(),
+        }
     }
 
     /// How many more must fail alike; none when not all do.
@@ -59,37 +92,69 @@ impl FailFast {
     /// An item ended otherwise than by a final refusal: not everything fails alike.
     pub(crate) fn disarm(&mut self) -> Vec<Failed> {
         self.alike.disarm();
-        if self.alike.is_watching() { Vec::new() } else { std::mem::take(&mut self.held_back) }
-    }
-
-    /// An answer does not match the schema, and is asked for again.
-    pub(crate) fn mismatched(&mut self, status: Option<u16>, message: &str) -> Option<StopReason> {
-        let stops = self.alike.mismatched() == Shows::Stop;
-        stops.then(|| StopReason::SameFailure {
-            what: "answers",
-            count: self.limit,
-            status,
-            advice: "correct the schema of --expect or the requests",
-            message: message.to_owned(),
-        })
-    }
-
-    /// An item was refused for good.
-    pub(crate) fn refused(&mut self, failed: Failed) -> FailFastDecision {
-        let shows = self.alike.failed((failed.status, failed.code.clone()));
-        let (status, message) = (failed.status, failed.message.clone());
-        let too_large = status.is_none() && failed.code.as_deref() == Some(TOO_LARGE);
-        self.held_back.push(failed);
-        match shows {
-            Shows::Nothing => FailFastDecision::Record(std::mem::take(&mut self.held_back)),
-            Shows::TooFew | Shows::Stopped => FailFastDecision::HeldBack,
-            Shows::Stop => {
-                let advice =
-                    if too_large { "raise the limit or make the requests smaller" } else { "correct the requests" };
-                let (what, count) = ("items", self.limit);
-                FailFastDecision::Stop(StopReason::SameFailure { what, count, status, advice, message })
-            }
+        if self.alike.is_watching() {
+            return Vec::new();
         }
+        (self.ordinals, self.scopes) = Default::default();
+        self.take_held_back()
+    }
+
+    /// An answer does not match the schema, and its item is tried again. `has_others`: the job has other scopes.
+    pub(crate) fn mismatched(&mut self, failure: &Failure<'_>, has_others: impl FnOnce() -> bool) -> FailFastDecision {
+        match self.shows(failure) {
+            Shows::Nothing => FailFastDecision::Record(self.disarm()),
+            Shows::TooFew | Shows::Stopped => FailFastDecision::HeldBack,
+            Shows::Stop => self.stop(failure, has_others),
+        }
+    }
+
+    /// An item failed for good: it was refused, or its last answer does not match the schema.
+    pub(crate) fn failed(&mut self, failed: Failed, has_others: impl FnOnce() -> bool) -> FailFastDecision {
+        if self.stopped_scopes.contains(&failed.scope) {
+            return FailFastDecision::PutBack { items: vec![failed], stop: None };
+        }
+        let shows = self.shows(&failed.failure());
+        self.held_back.push(failed.clone());
+        match shows {
+            Shows::Nothing => FailFastDecision::Record(self.disarm()),
+            Shows::TooFew | Shows::Stopped => FailFastDecision::HeldBack,
+            Shows::Stop => self.stop(&failed.failure(), has_others),
+        }
+    }
+
+    fn shows(&mut self, failure: &Failure<'_>) -> Shows {
+        if !self.alike.is_watching() || self.stopped_scopes.contains(failure.scope) {
+            return Shows::Nothing;
+        }
+        if !self.ordinals.insert(failure.ordinal) {
+            return Shows::TooFew;
+        }
+        self.scopes.insert(Arc::clone(failure.scope));
+        self.alike.failed((failure.status, failure.code.map(ToOwned::to_owned)))
+    }
+
+    /// What a scope's items all meet stops no other scope: it may be one host of many.
+    fn stop(&mut self, failure: &Failure<'_>, has_others: impl FnOnce() -> bool) -> FailFastDecision {
+        let advice = match failure.code {
+            Some(TOO_LARGE) if failure.status.is_none() => "raise the limit or make the requests smaller",
+            Some(SCHEMA_MISMATCH) => "correct the schema of --expect or the requests",
+            _ => "correct the requests",
+        };
+        let alone = self.scopes.len() == 1 && has_others();
+        let stop = StopReason::SameFailure {
+            scope: alone.then(|| Arc::clone(failure.scope)),
+            count: self.limit,
+            status: failure.status,
+            advice,
+            message: failure.message.to_owned(),
+        };
+        if !alone {
+            return FailFastDecision::Stop(stop);
+        }
+        self.alike = Alike::new(self.limit, true);
+        self.ordinals.clear();
+        self.stopped_scopes.append(&mut self.scopes);
+        FailFastDecision::PutBack { items: self.take_held_back(), stop: Some(stop) }
     }
 
     /// The failures held back, at the end of the run.
@@ -161,29 +226,38 @@ mod tests {
     use super::*;
     use paceline_store::End;
 
-    fn failed(ordinal: u64, status: u16) -> Failed {
+    fn of(scope: &str, ordinal: u64, status: u16, code: Option<&str>) -> Failed {
         Failed {
             finished: Finished::new(ordinal, End::Failed, Vec::new()),
             item: ordinal.to_string(),
-            scope: String::new(),
+            scope: scope.into(),
             class: Class::Invalid,
             status: Some(status),
-            code: None,
+            code: code.map(ToOwned::to_owned),
             message: "no".to_owned(),
         }
+    }
+
+    fn refused(watch: &mut FailFast, ordinal: u64, status: u16) -> FailFastDecision {
+        watch.failed(of("a", ordinal, status, None), || false)
+    }
+
+    fn mismatched(watch: &mut FailFast, ordinal: u64) -> FailFastDecision {
+        watch.mismatched(&of("a", ordinal, 200, Some(SCHEMA_MISMATCH)).failure(), || false)
     }
 
     #[test]
     fn twenty_alike_stop_and_stay_held_back() {
         let mut watch = FailFast::new(20, 21, 0);
         for ordinal in 0..19 {
-            assert!(matches!(watch.refused(failed(ordinal, 400)), FailFastDecision::HeldBack));
+            assert!(matches!(refused(&mut watch, ordinal, 400), FailFastDecision::HeldBack));
         }
         assert!(matches!(
-            watch.refused(failed(19, 400)),
-            FailFastDecision::Stop(StopReason::SameFailure { count: 20, .. })
+            refused(&mut watch, 19, 400),
+            FailFastDecision::Stop(StopReason::SameFailure { count: 20, scope: None, .. })
         ));
-        assert!(matches!(watch.refused(failed(20, 404)), FailFastDecision::HeldBack), "in flight when the run stopped");
+        let in_flight = refused(&mut watch, 20, 404);
+        assert!(matches!(in_flight, FailFastDecision::HeldBack), "in flight when the run stopped");
         assert!(watch.disarm().is_empty());
         assert_eq!(watch.take_held_back().len(), 21);
     }
@@ -191,34 +265,62 @@ mod tests {
     #[test]
     fn one_that_differs_lets_all_be_recorded() {
         let mut watch = FailFast::new(20, 1_000, 0);
-        assert!(matches!(watch.refused(failed(0, 400)), FailFastDecision::HeldBack));
-        assert!(matches!(watch.refused(failed(1, 404)), FailFastDecision::Record(all) if all.len() == 2));
-        assert!(matches!(watch.refused(failed(2, 400)), FailFastDecision::Record(all) if all.len() == 1));
+        assert!(matches!(refused(&mut watch, 0, 400), FailFastDecision::HeldBack));
+        assert!(matches!(refused(&mut watch, 1, 404), FailFastDecision::Record(all) if all.len() == 2));
+        assert!(matches!(refused(&mut watch, 2, 400), FailFastDecision::Record(all) if all.len() == 1));
 
         let mut watch = FailFast::new(20, 1_000, 0);
-        assert!(matches!(watch.refused(failed(0, 400)), FailFastDecision::HeldBack));
+        assert!(matches!(refused(&mut watch, 0, 400), FailFastDecision::HeldBack));
         assert_eq!(watch.disarm().len(), 1);
         for ordinal in 1..40 {
-            assert!(matches!(watch.refused(failed(ordinal, 400)), FailFastDecision::Record(_)));
+            assert!(matches!(refused(&mut watch, ordinal, 400), FailFastDecision::Record(_)));
         }
     }
 
     #[test]
-    fn twenty_answers_that_match_no_schema_stop_before_any_item_has_used_its_tries() {
+    fn items_whose_answers_match_no_schema_are_counted_once_with_their_first_answer_or_their_last() {
         let mut watch = FailFast::new(20, 21, 0);
-        for _ in 0..19 {
-            assert_eq!(watch.mismatched(Some(200), "no"), None);
+        for ordinal in 0..19 {
+            assert!(matches!(mismatched(&mut watch, ordinal), FailFastDecision::HeldBack));
         }
+        for _ in 0..3 {
+            assert!(matches!(mismatched(&mut watch, 7), FailFastDecision::HeldBack), "it is tried again");
+        }
+        let last = watch.failed(of("a", 7, 200, Some(SCHEMA_MISMATCH)), || false);
+        assert!(matches!(last, FailFastDecision::HeldBack), "its retries are used up");
         assert_eq!(watch.undecided(), Some(1));
-        assert!(matches!(watch.clone().mismatched(Some(200), "no"), Some(StopReason::SameFailure { .. })));
-        watch.disarm();
-        assert_eq!(watch.mismatched(Some(200), "no"), None, "one matched");
+        assert!(matches!(mismatched(&mut watch.clone(), 19), FailFastDecision::Stop(_)));
+        let without_retries = watch.clone().failed(of("a", 19, 200, Some(SCHEMA_MISMATCH)), || false);
+        assert!(matches!(without_retries, FailFastDecision::Stop(_)));
+        assert_eq!(watch.disarm().len(), 1, "one matched");
+        assert!(matches!(mismatched(&mut watch, 20), FailFastDecision::Record(all) if all.is_empty()));
     }
 
     #[test]
-    fn small_resumed_and_unwatched_jobs_record_at_once() {
+    fn a_scope_of_several_is_stopped_alone() {
+        let forbidden = |watch: &mut FailFast, scope, ordinal| watch.failed(of(scope, ordinal, 403, None), || true);
+        let mut watch = FailFast::new(20, 100, 0);
+        for ordinal in 0..19 {
+            assert!(matches!(forbidden(&mut watch, "a", ordinal), FailFastDecision::HeldBack));
+        }
+        let FailFastDecision::PutBack { items, stop: Some(stop) } = forbidden(&mut watch, "a", 19) else {
+            panic!("the scope stops")
+        };
+        assert_eq!(items.len(), 20);
+        assert!(stop.to_string().starts_with("the first 20 items of a all failed the same way"), "{stop}");
+        let in_flight = forbidden(&mut watch, "a", 20);
+        assert!(matches!(in_flight, FailFastDecision::PutBack { items, stop: None } if items.len() == 1));
+        for ordinal in 21..40 {
+            assert!(matches!(forbidden(&mut watch, "b", ordinal), FailFastDecision::HeldBack), "the watch begins anew");
+        }
+        let of_two = forbidden(&mut watch, "c", 40);
+        assert!(matches!(of_two, FailFastDecision::Stop(StopReason::SameFailure { scope: None, .. })));
+    }
+
+    #[test]
+    fn small_successful_and_unwatched_jobs_record_at_once() {
         for mut watch in [FailFast::new(20, 20, 0), FailFast::new(20, 1_000, 1), FailFast::new(0, 1_000, 0)] {
-            assert!(matches!(watch.refused(failed(0, 400)), FailFastDecision::Record(_)));
+            assert!(matches!(refused(&mut watch, 0, 400), FailFastDecision::Record(_)));
         }
     }
 

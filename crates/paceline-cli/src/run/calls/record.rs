@@ -10,12 +10,13 @@ use paceline_http::NoAnswer;
 use paceline_providers::SCHEMA_MISMATCH;
 use paceline_providers::table::Scope;
 use paceline_store::{
-    Appended, CallTotals, ClaimedItem, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
+    ACCOUNT, Appended, CallTotals, ClaimedItem, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally,
+    Unanswered,
 };
 
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::entry;
-use crate::run::calls::fail_fast::{FailFast, FailFastDecision, Failed, Reachability, TOO_LARGE};
+use crate::run::calls::fail_fast::{FailFast, FailFastDecision, Failed, Failure, Reachability, TOO_LARGE};
 use crate::run::calls::held_up::HeldUp;
 use crate::run::calls::item::{Context, Impossible, Pause, Sent, Tried, TryEnd};
 use crate::run::calls::stop::StopReason;
@@ -78,6 +79,23 @@ pub(crate) struct Recorded {
     pub(crate) scopes_changed: Option<LimitScope>,
     /// The run has to stop.
     pub(crate) stop: Option<StopReason>,
+}
+
+impl Recorded {
+    /// What follows from both, with the stop of the first.
+    fn over(self, other: Self) -> Self {
+        Self {
+            due: self.due.or(other.due),
+            account: self.account.or(other.account),
+            scopes_changed: self.scopes_changed.or(other.scopes_changed),
+            stop: self.stop.or(other.stop),
+        }
+    }
+}
+
+/// Whether the job has several scopes, as far as its input is read.
+fn has_scopes(journal: &Journal) -> impl FnOnce() -> bool {
+    || journal.scopes().is_ok_and(|rows| rows.iter().filter(|row| *row.name != *ACCOUNT).count() > 1)
 }
 
 impl Recorder {
@@ -160,19 +178,20 @@ impl Recorder {
 
     /// At the end of a run: failures held back are recorded after all, unless they are the reason to stop.
     pub(crate) fn settle_held_back(&mut self, stop: Option<&StopReason>) {
-        let pending = matches!(stop, Some(StopReason::SameFailure { .. }));
+        let pending = matches!(stop, Some(StopReason::SameFailure { scope: None, .. }));
         for failed in self.same.take_held_back() {
-            if pending {
-                let Finished { ordinal, tally, adds, usage, .. } = failed.finished;
-                self.journal.release(ordinal, Some(Unanswered { tally, adds, usage }), self.acknowledge.reply());
-            } else {
-                self.fail(failed);
-            }
+            if pending { self.put_back(failed) } else { self.fail(failed) }
         }
         let more = self.failures.saturating_sub(SHOWN_WHEN_QUIET);
         if more > 0 && is_quiet() {
             tracing::error!("{} failed; the errors file and the report name them", text::counted(more, "more item"));
         }
+    }
+
+    /// The item waits again, as if it had not ended.
+    fn put_back(&self, failed: Failed) {
+        let Finished { ordinal, tally, adds, usage, .. } = failed.finished;
+        self.journal.release(ordinal, Some(Unanswered { tally, adds, usage }), self.acknowledge.reply());
     }
 
     fn give_back(&self, item: &ClaimedItem) -> Recorded {
@@ -219,13 +238,13 @@ impl Recorder {
         let failed = Failed {
             finished,
             item: echo.custom_id.to_string(),
-            scope: item.scope.to_string(),
+            scope: Arc::clone(&item.scope),
             class,
             status: None,
             code: Some(code.to_owned()),
             message,
         };
-        self.ended(failed)
+        self.ended(context, failed)
     }
 
     /// Why nothing more can be sent, where no call has found a server since the last answer.
@@ -265,14 +284,21 @@ impl Recorder {
         match &sent.exchange.action {
             NextAction::Retry { next, delay } | NextAction::Resend { next, delay } => {
                 if reading.code.as_deref() == Some(SCHEMA_MISMATCH) {
-                    let (status, message) = (sent.exchange.status(), entry::error_message(&sent));
-                    recorded.stop = self.same.mismatched(status, &message).or(recorded.stop);
+                    let failure = Failure {
+                        ordinal: item.ordinal,
+                        scope: &item.scope,
+                        status: sent.exchange.status(),
+                        code: Some(SCHEMA_MISMATCH),
+                        message: &entry::error_message(&sent),
+                    };
+                    let decision = self.same.mismatched(&failure, has_scopes(&self.journal));
+                    recorded = self.follow(context, &item.scope, decision).over(recorded);
                 }
                 recorded.due = Some(self.again(context, item, &sent, next, *delay, adds));
             }
             NextAction::GiveUp { reason, request } => {
                 let failed = entry::failed(item, &sent, *reason, request, adds);
-                recorded.stop = self.ended(failed).stop.or(recorded.stop);
+                recorded = self.ended(context, failed).over(recorded);
             }
             _ if sent.exchange.reading.class == Class::Success => self.succeeded(item, sent, adds),
             _ => {
@@ -351,18 +377,31 @@ impl Recorder {
     }
 
     /// The end of an item without success.
-    fn ended(&mut self, failed: Failed) -> Recorded {
-        let refused = matches!(failed.class, Class::Invalid | Class::Filtered);
-        let watched = if refused {
-            self.same.refused(failed)
+    fn ended(&mut self, context: &Context, failed: Failed) -> Recorded {
+        let by_the_request = matches!(failed.class, Class::Invalid | Class::Filtered);
+        let scope = Arc::clone(&failed.scope);
+        let decision = if by_the_request || failed.code.as_deref() == Some(SCHEMA_MISMATCH) {
+            self.same.failed(failed, has_scopes(&self.journal))
         } else {
             let mut all = self.same.disarm();
             all.push(failed);
             FailFastDecision::Record(all)
         };
-        match watched {
+        self.follow(context, &scope, decision)
+    }
+
+    /// Does what the watch over the first items of the run decided.
+    fn follow(&mut self, context: &Context, scope: &Arc<str>, decision: FailFastDecision) -> Recorded {
+        match decision {
             FailFastDecision::HeldBack => Recorded::default(),
             FailFastDecision::Stop(stop) => Recorded { stop: Some(stop), ..Recorded::default() },
+            FailFastDecision::PutBack { items, stop } => {
+                items.into_iter().for_each(|failed| self.put_back(failed));
+                stop.map_or_else(Recorded::default, |stop| {
+                    context.limiter.stop(Some(&context.limiter.scope(scope)), &stop.to_string());
+                    Recorded { scopes_changed: Some(LimitScope::Scope), account: Some(stop), ..Recorded::default() }
+                })
+            }
             FailFastDecision::Record(all) => {
                 for failed in all {
                     self.fail(failed);
@@ -378,7 +417,7 @@ impl Recorder {
         self.failures += 1;
         if self.failures <= SHOWN_WHEN_QUIET || !is_quiet() {
             tracing::error!(
-                scope,
+                scope = &*scope,
                 item,
                 class = class.as_str(),
                 status,

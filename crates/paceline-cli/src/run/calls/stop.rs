@@ -1,6 +1,7 @@
 //! Why a run ends before its items do. All of it can be continued by the same command.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::Timestamp;
@@ -41,8 +42,8 @@ pub(crate) enum StopReason {
     },
     /// The first items all failed the same way, so the rest would too.
     SameFailure {
-        /// What failed: items, or answers to them.
-        what: &'static str,
+        /// The scope of which all of them are, where the job has others.
+        scope: Option<Arc<str>>,
         /// How many.
         count: usize,
         /// The status that all of them got.
@@ -189,8 +190,9 @@ impl fmt::Display for StopReason {
             }
             Self::MaxDuration => f.write_str("--max-duration is over"),
             Self::Account { message, fix } => write!(f, "the provider refuses this account: {message}; {fix}"),
-            Self::SameFailure { what, count, status, advice, message } => {
-                write!(f, "the first {count} {what} all failed the same way")?;
+            Self::SameFailure { scope, count, status, advice, message } => {
+                let of = scope.as_ref().map(|scope| format!(" of {scope}")).unwrap_or_default();
+                write!(f, "the first {count} items{of} all failed the same way")?;
                 if let Some(status) = status {
                     write!(f, " with status {status}")?;
                 }

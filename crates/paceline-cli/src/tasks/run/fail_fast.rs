@@ -138,12 +138,11 @@ impl Watch {
         }
         let is_new = self.keys.insert(item.key.clone());
         self.groups.insert(item.group.clone());
-        let by_answers = if is_mismatch(failure) { self.alike.mismatched() } else { Shows::TooFew };
-        let by_items = if is_new { self.alike.failed((failure.status, failure.code.clone())) } else { Shows::TooFew };
-        let shows = [by_answers, by_items];
-        if shows.contains(&Shows::Nothing) {
+        let kind = (failure.status, failure.code.clone());
+        let shows = if is_new { self.alike.failed(kind) } else { Shows::TooFew };
+        if shows == Shows::Nothing {
             self.disarm();
-        } else if shows.contains(&Shows::Stop) {
+        } else if shows == Shows::Stop {
             let (items, command, message) = (self.keys.len(), self.command, failure.message.clone());
             let same = SameFailure { items, command, message };
             self.put_back.append(&mut self.keys);
@@ -153,7 +152,7 @@ impl Watch {
             }
             self.stopped_groups.extend(self.groups.pop_first().map(|group| (group, same)));
             self.alike = Alike::new(self.limit, true);
-        } else if shows.contains(&Shows::Stopped) {
+        } else if shows == Shows::Stopped {
             self.put_back.insert(item.key.clone());
         }
         None

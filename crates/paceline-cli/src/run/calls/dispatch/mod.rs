@@ -225,10 +225,12 @@ impl Dispatcher {
     }
 
     /// Items of a scope that are tried at once: those in flight, and enough behind them. While the first items to end
-    /// may still all fail alike, none are behind them, so that few calls are wasted if they do.
+    /// may still all fail alike, none are behind them, so that few calls are wasted if they do. Where answers may not match a
+    /// schema, none are: each of them is paid for.
     fn window(&self) -> usize {
-        let Parts { concurrency, recorder, .. } = &self.parts;
-        recorder.undecided().map_or(2 * concurrency + BEHIND, |left| left.max(*concurrency))
+        let Parts { concurrency, recorder, context, .. } = &self.parts;
+        let in_flight = if context.sender.config().dialect.expects_schema() { 1 } else { *concurrency };
+        recorder.undecided().map_or(2 * concurrency + BEHIND, |left| left.max(in_flight))
     }
 
     fn start(&mut self, claim: ClaimedItems) {
