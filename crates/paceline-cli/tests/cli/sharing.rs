@@ -42,6 +42,19 @@ fn the_second_process_on_a_key_is_warned_and_the_key_is_nowhere() {
     assert!(!log.contains("with the same key"), "the dead hold nothing: {log}");
 }
 
+#[test]
+fn the_warning_about_another_process_names_no_key_where_there_is_none() {
+    let server = Server::new(|arrival| if arrival.item == "item-0" { Reply::ok().never() } else { Reply::ok() });
+    let (job, other) = (Job::new(1), Job::with_input(&crate::support::line("other")));
+    let mut first = start(job.run(&server).env("HOME", job.path("")));
+    server.wait_for(1);
+    let (code, log) = finish(other.run(&server).env("HOME", job.path("")));
+    let warning = format!("process {} is calling {}, both without a key", first.id(), server.url());
+    assert_eq!((code, log.matches(&warning).count()), (0, 1), "{log}");
+    first.kill().expect("it runs");
+    first.wait().expect("it ends");
+}
+
 /// A user whose jobs share a home.
 struct User {
     home: Job,
