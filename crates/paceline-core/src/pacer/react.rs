@@ -189,8 +189,9 @@ impl Pacer {
         let scope = &mut self.scopes[id];
         let was_closed = scope.is_closed();
         match scope.refused(now, flight, refusal, &mut self.rng) {
-            Reaction::Chance => return,
-            Reaction::Known => {}
+            // It means one call, unless the server names a time.
+            Reaction::Chance if !(refusal == Refusal::Overloaded && asks_for_long(outcome)) => return,
+            Reaction::Chance | Reaction::Known => {}
             Reaction::Slower => {
                 let (limit, rate) = scope.limits();
                 self.events.push_back(Event::LimitDecreased { scope: id.clone(), limit, rate });
@@ -275,6 +276,11 @@ impl Pacer {
     pub(super) fn set_clock(&mut self, now: Instant, place: u32) {
         self.scopes[place].set_clock(now, self.hold.is_active());
     }
+}
+
+/// Whether the server asked for a longer wait than we would choose: it names a time, and does not refuse one call by chance.
+fn asks_for_long(outcome: &Outcome) -> bool {
+    outcome.hint.is_some_and(|hint| hint.wait > LONGEST_CLOSURE)
 }
 
 /// The scope itself, or `None` for the whole account.

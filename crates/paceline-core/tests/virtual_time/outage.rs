@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::job::{at, run, seconds};
+use crate::job::{Arrival, at, run, seconds};
 use paceline_core::{
     Class, Concurrency, Cost, Event, Instant, NextAction, Outcome, Pace, Pacer, PacerConfig, Request, Retry, Ticket,
 };
@@ -131,4 +131,25 @@ fn a_host_that_hangs_does_not_keep_the_places_of_another() {
         }
     }
     assert!(done == 100 && now < at(50.0), "{done} items of the other host by {now:?}");
+}
+
+/// One 503 may be chance, but not the time that it names.
+#[test]
+fn an_overloaded_server_that_names_a_time_gets_no_other_call_before_it() {
+    for pace in [Pace::Auto, Pace::Fixed] {
+        let config = PacerConfig { pace, ..PacerConfig::default() }.with_in_flight(8);
+        for asked in [6.0, 7_200.0] {
+            let job = run(config.clone(), 400, at(asked + 600.0), |now, _| {
+                let overloaded = Outcome::new(Class::Overloaded).with_hint(Duration::from_secs_f64(asked), false);
+                let down = (1.0..1.2).contains(&seconds(now));
+                (Duration::from_millis(100), if down { overloaded } else { Outcome::new(Class::Success) })
+            });
+            assert_eq!((job.succeeded.len(), job.failed.len()), (400, 0), "{pace:?}");
+            let first = job.arrivals.iter().find(|arrival| arrival.at >= at(1.0)).expect("one is refused").at;
+            let answered = first + Duration::from_millis(100);
+            let meanwhile =
+                |arrival: &&Arrival| arrival.at > answered && arrival.at < first + Duration::from_secs_f64(asked);
+            assert_eq!(job.arrivals.iter().filter(meanwhile).count(), 0, "{pace:?}, {asked} s");
+        }
+    }
 }
