@@ -225,7 +225,8 @@ const PLACES: &[Case] = &[
         "a report without a journal",
         |job| fs::write(job.path("out.report.jsonl"), "{}\n").expect("writable"),
         "out.report.jsonl exists, but its journal out.journal is missing, so that nothing tells which items are done; \
-         move the results away or use another output; --overwrite deletes it and starts again",
+         move the results away or use another output; a job with another output and --done RESULTS takes its answers over; \
+         --overwrite deletes it and starts again",
     ),
     Case {
         what: "something else where the journal belongs, even with --overwrite",
