@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderValue, Uri};
 use hyper_util::client::proxy::matcher::Matcher;
 use paceline_config::{Config, Environment, KeySource, Overrides, Proxy, Tier, Upstream};
 use paceline_core::Dimension;
@@ -90,7 +90,9 @@ pub(crate) fn configured(overrides: Overrides, everywhere: &Everywhere) -> Resul
         )));
     }
     let config = Config::load(Environment::from_iter(std::env::vars_os()), overrides).map_err(Failure::refused)?;
-    config.upstream().map_err(Failure::refused)
+    let upstream = config.upstream().map_err(Failure::refused)?;
+    refuse_unusable_proxy(&upstream)?;
+    Ok(upstream)
 }
 
 /// Lets no more calls be under way at once than this process may have files open, of which each takes so many. Logs it where that
@@ -101,8 +103,9 @@ pub(crate) fn bound_by_files(upstream: &mut Upstream, each: u64) {
     };
     upstream.pacer.concurrency = upstream.pacer.concurrency.at_most(room);
     tracing::warn!(
-        "at most {room} calls at once, because the system lets this process open few files: raise `ulimit -n` for more, \
-         or set --concurrency {room}"
+        "at most {} at once, because the system lets this process open few files: raise `ulimit -n` for more, or set \
+         --concurrency {room}",
+        text::counted(u64::from(room), "call")
     );
 }
 
@@ -164,16 +167,52 @@ pub(crate) fn destination(upstream: &Upstream) -> String {
 
 /// The proxy that the environment names for calls to the upstream: the variable, and what it says.
 pub(crate) fn proxy_of_environment(upstream: &Upstream) -> Option<(&'static str, String)> {
-    let address = upstream.base_url.as_deref().filter(|address| !is_loopback(address))?;
-    if upstream.access.proxy != Proxy::Environment {
-        return None;
-    }
+    let address = asks_environment(upstream)?;
     // The one that the client asks, which knows NO_PROXY.
-    Matcher::from_system().intercept(&address.parse().ok()?)?;
-    let scheme =
-        if address.starts_with("https:") { ["HTTPS_PROXY", "https_proxy"] } else { ["HTTP_PROXY", "http_proxy"] };
-    let set = |name| Some((name, std::env::var(name).ok().filter(|value| !value.is_empty())?));
-    scheme.into_iter().chain(["ALL_PROXY", "all_proxy"]).find_map(set)
+    Matcher::from_system().intercept(&address)?;
+    proxy_variable(address.scheme_str()?)
+}
+
+/// The client ignores a variable that it cannot read, and would send the key without the proxy.
+fn refuse_unusable_proxy(upstream: &Upstream) -> Result<(), Failure> {
+    let Some(address) = asks_environment(upstream) else { return Ok(()) };
+    let lines_name_hosts = upstream.dialect.scope() == Scope::Host;
+    let schemes = if lines_name_hosts { vec!["https", "http"] } else { address.scheme_str().into_iter().collect() };
+    let without = first_set(["NO_PROXY", "no_proxy"]).map_or_else(String::new, |(_, hosts)| hosts);
+    let through = |proxy: String| Matcher::builder().all(proxy).no(without.clone()).build().intercept(&address);
+    if through("http://proxy".to_owned()).is_none() {
+        return Ok(());
+    }
+    for (name, value) in schemes.into_iter().filter_map(proxy_variable) {
+        let proxy = through(value.clone());
+        if !proxy.is_some_and(|proxy| matches!(proxy.uri().scheme_str(), Some("http" | "https"))) {
+            // In what is no address a password is not seen as one.
+            let shown = value.rsplit_once('@').map_or(value.clone(), |(_, host)| format!("{SECRET}@{host}"));
+            return Err(Failure::refused(format!(
+                "the variable {name} = {shown:?}: expected the address of a proxy such as \
+                 http://proxy.example.com:3128; correct it, or use no proxy with --proxy none"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The upstream's address, where the environment decides about the proxy to it.
+fn asks_environment(upstream: &Upstream) -> Option<Uri> {
+    let address = upstream.base_url.as_deref().filter(|address| !is_loopback(address))?;
+    if upstream.access.proxy == Proxy::Environment { address.parse().ok() } else { None }
+}
+
+/// The variable that names the proxy for addresses of that scheme, and what it says.
+fn proxy_variable(scheme: &str) -> Option<(&'static str, String)> {
+    let names = if scheme == "https" { ["HTTPS_PROXY", "https_proxy"] } else { ["HTTP_PROXY", "http_proxy"] };
+    first_set(names).or_else(|| first_set(["ALL_PROXY", "all_proxy"]))
+}
+
+/// The client asks the first of two spellings that is there, also where it is empty.
+fn first_set(names: [&'static str; 2]) -> Option<(&'static str, String)> {
+    let set = |name| Some((name, std::env::var_os(name)?.to_string_lossy().into_owned()));
+    names.into_iter().find_map(set).filter(|(_, value)| !value.is_empty())
 }
 
 /// The same for a call of that scope, which may name its host.
@@ -216,7 +255,20 @@ fn read_key(source: &KeySource, provider: Provider) -> Result<Option<String>, Fa
              --api-key-file (--upstream mock needs none)"
         )));
     }
+    if let (KeySource::File(path), Some(name)) = (source, assigned(key)) {
+        return Err(Failure::refused(format!(
+            "the key file {} sets a variable, {name}=...: expected the key alone; write only what stands behind the `=` there",
+            path.display()
+        )));
+    }
     Ok(Some(key.to_owned()))
+}
+
+/// The variable that a text sets, where it is a line for a shell. Keys of Base64 have nothing but `=` behind their first one.
+fn assigned(text: &str) -> Option<&str> {
+    let (name, value) = text.strip_prefix("export ").unwrap_or(text).split_once('=')?;
+    let is_name = name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_');
+    (is_name && name.starts_with(|c: char| !c.is_ascii_digit()) && !value.trim_matches('=').is_empty()).then_some(name)
 }
 
 fn read_file(path: &Path) -> Result<String, Failure> {

@@ -31,7 +31,8 @@ pub struct SenderConfig {
     pub headers: HeaderMap,
     /// The longest time from the first byte sent to the last byte received. Default: 600 s.
     pub timeout: Duration,
-    /// Without a connection after this long the host is not reachable. Default: 20 s.
+    /// Without a connection after this long the host is not reachable. Default: 20 s. At most nine tenths of `timeout` count: so
+    /// a call that ends without a connection is known not to have been sent.
     pub connect_timeout: Duration,
     /// The most bytes that the body of an answer may have, decompressed. Default: 32 MiB.
     pub largest_answer: usize,
@@ -165,7 +166,7 @@ impl Sender {
         let client = client
             .user_agent(concat!("paceline/", env!("CARGO_PKG_VERSION")))
             .timeout(config.timeout)
-            .connect_timeout(config.connect_timeout.min(config.timeout))
+            .connect_timeout(config.connect_timeout.min(config.timeout * 9 / 10))
             .tcp_nodelay(true)
             .http2_max_header_list_size(LARGEST_HEAD)
             // The pacer decides and counts every call: the client may make none by itself.

@@ -37,7 +37,7 @@ pub struct Plan {
     pub calls: u64,
     /// Calls after an item's first.
     pub resends: u64,
-    /// Calls that tested whether a failing server is back.
+    /// Calls that tested whether a failing server is back. Each is a call of its item like any other.
     pub probes: u64,
     /// Calls that the provider refused.
     pub refused: u64,
@@ -236,14 +236,15 @@ mod tests {
     }
 
     #[test]
-    fn resends_without_retries_are_tests_of_a_failing_server() {
+    fn without_retries_each_item_gets_one_call_and_some_of_them_test_a_failing_server() {
         let minute = [Quota::per_minute(600)];
         let mut scenario = exact(400, &minute, 0);
         scenario.provider.fault = 0.7;
         let retry = Retry { max_retries: 0, ..Retry::default() };
         let config = PacerConfig { retry, ..config(Pace::Fixed, &minute) };
         let tested = plan(&scenario, &config, "sim", 1).expect("it runs");
-        assert!(tested.resends > 0 && tested.resends <= tested.probes, "{tested:?}");
+        assert_eq!((tested.calls, tested.resends), (400, 0), "a test is a call of its item: {tested:?}");
+        assert!(tested.probes > 0 && tested.probes < tested.calls, "{tested:?}");
         let working = plan(&exact(400, &minute, 0), &config, "sim", 1).expect("it runs");
         assert_eq!((working.resends, working.probes), (0, 0), "{working:?}");
     }

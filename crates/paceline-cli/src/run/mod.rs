@@ -244,7 +244,8 @@ impl Run<'_> {
         let journal = &self.job.journal;
         // First: the thread that reads on may come to the end meanwhile.
         let unread = journal.input_cursor().map_err(Failure::interrupted)?.is_some();
-        let counts = journal.counts(now).map_err(Failure::interrupted)?;
+        let mut counts = journal.counts(now).map_err(Failure::interrupted)?;
+        let unwritten = ended.recorder.figures().add_unwritten(&mut counts);
         let held = holds::held(journal.scopes().map_err(Failure::interrupted)?, now);
         if self.args.ordered && counts.waiting + counts.in_flight == 0 && !unread {
             journal.order().map_err(Failure::interrupted)?;
@@ -273,6 +274,7 @@ impl Run<'_> {
             held: &held,
             held_up: ended.recorder.held_up(),
             counts: &counts,
+            unwritten,
             unread,
             figures: ended.recorder.figures(),
             stop: ended.stop.as_ref(),

@@ -105,6 +105,25 @@ fn a_configured_limit_holds_over_jobs() {
     assert_eq!((code, user.server.count()), (3, 24), "another account: {log}");
 }
 
+/// It was suspended in its turn, which nothing but its end or its going on passes on.
+#[cfg(unix)]
+#[test]
+fn a_run_that_another_one_keeps_from_its_turn_says_so_and_names_no_time() {
+    let silent = Server::new(|_| Reply::ok().never());
+    let user = User { server: silent, ..User::new() };
+    let (job, other) = (Job::new(1), Job::new(1));
+    let mut first = start(&mut user.run(&job, "50 per 1h"));
+    user.server.wait_for(1);
+    let stopped = Command::new("kill").args(["-STOP", &first.id().to_string()]).status().expect("kill is there");
+    assert!(stopped.success());
+    let (code, log) = finish(&mut user.patient(&other, "50 per 1h", "300ms"));
+    first.kill().expect("it runs");
+    first.wait().expect("it ends");
+    assert!(code == 3 && log.contains("another run with the same key holds the shared limits"), "{log}");
+    assert!(!log.contains("can start only at"), "{log}");
+    assert_eq!(other.summary()["stopped"], "max_wait");
+}
+
 #[test]
 fn a_configured_limit_holds_over_runs_and_tasks() {
     let user = User::new();

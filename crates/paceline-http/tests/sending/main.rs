@@ -112,6 +112,23 @@ async fn silence_is_waited_for_as_long_as_the_call_or_the_sender_says() {
     }
 }
 
+/// The host drops what asks for a connection, as where a firewall stands before it.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_call_that_found_no_connection_in_time_was_not_sent() {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let full = socket.listen(0).unwrap();
+    let address = full.local_addr().unwrap();
+    let _the_only_one = tokio::net::TcpStream::connect(address).await.unwrap();
+    let timeout = Duration::from_millis(400);
+    let sender = sender(SenderConfig { timeout, ..SenderConfig::new(format!("http://{address}"), Provider::Generic) });
+    let exchange = send(&sender, 1, &post("/charges", "{}")).await;
+    assert!(exchange.reading.unsent, "{exchange:?}");
+    assert!(matches!(exchange.action, NextAction::Retry { .. }), "{exchange:?}");
+    assert_eq!(exchange.answer.unwrap_err().to_string(), "no connection: the host did not answer in time");
+}
+
 /// A charge to a card, and a prompt: a second one of these has no effect but its cost.
 #[tokio::test]
 async fn only_what_may_be_repeated_is_sent_again_after_silence() {

@@ -119,14 +119,16 @@ impl Reachability {
     }
 
     /// Takes in the end of a call: why no server seems to be there, once that is so.
-    pub(crate) fn gone<'a, Answer>(&mut self, answer: &'a Result<Answer, NoAnswer>, now: Instant) -> Option<&'a str> {
-        match answer {
-            Err(NoAnswer::Connect(message)) => self.failed(now).then_some(message),
-            Err(NoAnswer::Tls(_) | NoAnswer::GivenUp) => None,
-            _ => {
-                self.answered();
-                None
-            }
+    pub(crate) fn gone<Answer>(&mut self, answer: &Result<Answer, NoAnswer>, now: Instant) -> Option<String> {
+        match answer.as_ref().err() {
+            Some(NoAnswer::Tls(_) | NoAnswer::GivenUp) => None,
+            error => match error.and_then(NoAnswer::unreached) {
+                Some(message) => self.failed(now).then_some(message),
+                None => {
+                    self.answered();
+                    None
+                }
+            },
         }
     }
 

@@ -61,7 +61,7 @@ pub(crate) struct Context {
     pub(crate) phase: watch::Receiver<Phase>,
     /// Where answers go: no call leaves while its disk has no room for one more.
     pub(crate) journal: Journal,
-    /// Items whose call had left when an earlier run was killed.
+    /// Items whose call had left and whose end no earlier run recorded.
     pub(crate) unanswered: BTreeSet<u64>,
     /// Calls that have left and are not answered.
     pub(crate) in_flight: AtomicU64,
@@ -123,9 +123,9 @@ pub(crate) enum Impossible {
     /// Its cost exceeds a limit.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
-    /// An earlier run was killed while it had the item. Whether its call was executed is unknown, and it must not be executed
-    /// twice.
-    #[error("an earlier run was killed during the call of this item, which may have been executed")]
+    /// An earlier run ended before it had recorded the end of the item's call. Whether the call was executed is unknown, and it
+    /// must not be executed twice.
+    #[error("an earlier run ended without recording the end of this item's call, which may have been executed")]
     Unknown(GiveUp),
     /// Its deadline passed while it waited, or certainly comes first.
     #[error("{}", too_late(*.waited, *.needed))]
@@ -262,7 +262,7 @@ impl Context {
         }
     }
 
-    /// Ends an item whose non-repeatable call had been sent when an earlier run was killed.
+    /// Ends an item whose non-repeatable call had been sent, and whose end no earlier run recorded.
     fn was_cut_off(&self, item: &ClaimedItem, call: &Call) -> Option<GiveUp> {
         self.unanswered.contains(&item.ordinal).then(|| self.sender.unknown_outcome(call).ends()).flatten()
     }

@@ -28,6 +28,9 @@ use crate::{text, upstream};
 /// The longest quote of a server's message in a log line, in characters: the report has all of it.
 const LONGEST_CAUSE: usize = 120;
 
+/// Failed items that are told under `--quiet`: the errors file and the report have all.
+const SHOWN_WHEN_QUIET: u64 = 5;
+
 /// Hands the ends of tries to the journal.
 pub(crate) struct Recorder {
     journal: Journal,
@@ -48,6 +51,8 @@ pub(crate) struct Recorder {
     resends: Resends,
     /// The last failure of each scope that has not succeeded since.
     failing: BTreeMap<Arc<str>, String>,
+    /// Items that failed in this run.
+    failures: u64,
 }
 
 /// What a recorder needs to know of its run.
@@ -97,6 +102,7 @@ impl Recorder {
             held_up,
             resends,
             failing: BTreeMap::new(),
+            failures: 0,
         }
     }
 
@@ -163,6 +169,10 @@ impl Recorder {
                 self.fail(failed);
             }
         }
+        let more = self.failures.saturating_sub(SHOWN_WHEN_QUIET);
+        if more > 0 && is_quiet() {
+            tracing::error!("{} failed; the errors file and the report name them", text::counted(more, "more item"));
+        }
     }
 
     fn give_back(&self, item: &ClaimedItem) -> Recorded {
@@ -193,7 +203,7 @@ impl Recorder {
     fn impossible(&mut self, context: &Context, item: &ClaimedItem, why: &Impossible) -> Recorded {
         let (code, class, reason) = match why {
             Impossible::TooLarge(_) => (TOO_LARGE, Class::Invalid, "too_large"),
-            Impossible::Unknown(reason) => ("killed", Class::Transient, reason.as_str()),
+            Impossible::Unknown(reason) => ("unrecorded", Class::Transient, reason.as_str()),
             Impossible::Deadline { .. } => {
                 ("deadline_exceeded", item.tally.last.as_ref().map_or(Class::Throttled, |last| last.class), "deadline")
             }
@@ -238,14 +248,14 @@ impl Recorder {
         let mut recorded =
             Recorded { scopes_changed: closes.then_some(sent.exchange.reading.reach), ..Recorded::default() };
         let gone = self.reachability.gone(&sent.exchange.answer, context.limiter.now()).is_some();
-        if let Err(NoAnswer::Connect(message)) = &sent.exchange.answer {
+        if let Some(message) = sent.exchange.answer.as_ref().err().and_then(NoAnswer::unreached) {
             let dialect = &context.sender.config().dialect;
             // Where each line names its host, others may have answered.
             let address = match dialect.scope() {
                 Scope::Host if self.reachability.has_answered() => item.scope.to_string(),
                 _ => upstream::destination_of(&item.scope, dialect, &self.address),
             };
-            let stop = StopReason::Unreachable { address, message: message.clone() };
+            let stop = StopReason::Unreachable { address, message };
             recorded.stop = gone.then(|| stop.clone());
             self.last_unreached = Some(stop);
         }
@@ -365,16 +375,19 @@ impl Recorder {
     /// Records a failure and writes the one error line that it gets.
     fn fail(&mut self, failed: Failed) {
         let Failed { finished, item, scope, class, status, code, message } = failed;
-        tracing::error!(
-            scope,
-            item,
-            class = class.as_str(),
-            status,
-            code,
-            reason = finished.reason.as_deref(),
-            "item failed: {}",
-            text::printable(&message)
-        );
+        self.failures += 1;
+        if self.failures <= SHOWN_WHEN_QUIET || !is_quiet() {
+            tracing::error!(
+                scope,
+                item,
+                class = class.as_str(),
+                status,
+                code,
+                reason = finished.reason.as_deref(),
+                "item failed: {}",
+                text::printable(&message)
+            );
+        }
         self.figures.failed();
         self.journal.finish(finished, self.acknowledge.reply());
     }
@@ -403,4 +416,8 @@ impl Recorder {
         };
         StopReason::Account { message, fix: format!("{fix}, then run the same command again") }
     }
+}
+
+fn is_quiet() -> bool {
+    !tracing::enabled!(tracing::Level::WARN)
 }

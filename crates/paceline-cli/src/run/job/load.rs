@@ -149,7 +149,8 @@ fn say(recovery: &Recovery) {
         for (count, noun, what) in [
             (recovery.recorded, "item", "found complete in the results"),
             (recovery.cut, "byte", "of the results removed that are no whole line of this job"),
-            (recovery.interrupted, "item", "without a recorded answer; a call that was in flight may be billed twice"),
+            (recovery.in_flight, "call", "in flight without a recorded answer, which may be billed twice"),
+            (recovery.interrupted - recovery.in_flight, "item", "begun, of which no call is recorded"),
         ] {
             if count > 0 {
                 line += &format!("; {} {what}", text::counted(count, noun));

@@ -243,7 +243,7 @@ impl Requests {
         if let Some(message) = known.gone(&exchange.answer, self.clock.now()) {
             let address = upstream::destination(&self.upstream);
             let address = upstream::destination_of(scope, &self.upstream.dialect, &address);
-            let stop = StopReason::Unreachable { address, message: message.to_owned() };
+            let stop = StopReason::Unreachable { address, message };
             // Once: what is in flight finds out the same.
             *reachability = None;
             shutdown.stop(stop);
