@@ -165,7 +165,7 @@ fn a_table_with_urls_is_requests() {
         "{log}"
     );
     let (code, log) = run(&job_of("in.csv", "name\nx\n"), &server, "in.csv", &[]);
-    assert!(code == 2 && log.contains("url: missing: expected a path such as"), "{log}");
+    assert!(code == 2 && log.contains("its header, line 1, is \"name\": expected a column url"), "{log}");
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn what_makes_no_request_is_refused_by_row_and_name() {
         ),
         ("in.csv", "id,prompt\n", CHAT.to_vec(), "holds no requests; expected a header, and below it a row for each"),
         ("in.csv", "", CHAT.to_vec(), "in.csv holds no requests; expected a header, and below it a row for each"),
-        ("in.txt", "\n", CHAT.to_vec(), "in.txt holds no requests; expected one prompt a line"),
+        ("in.txt", "\n", CHAT.to_vec(), "in.txt holds no requests; expected one prompt or web address a line"),
         (
             "in.csv",
             "id,prompt\n0,\"Rome\n1,Bern\n",
