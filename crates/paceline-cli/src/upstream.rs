@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Uri};
 use hyper_util::client::proxy::matcher::Matcher;
-use paceline_config::{Config, Environment, KeySource, Overrides, Proxy, Upstream};
+use paceline_config::{Config, Environment, KeySource, Overrides, Proxy, Tier, Upstream};
 use paceline_core::Dimension;
 use paceline_http::{Sender, SenderConfig};
 use paceline_providers::secrets::{SECRET, hidden};
 use paceline_providers::table::Scope;
 use paceline_providers::{Dialect, Provider, is_loopback};
+use paceline_store::ScopeRow;
 
 use crate::args::{Everywhere, UpstreamArgs};
 use crate::exit::Failure;
@@ -28,15 +29,27 @@ pub(crate) fn limits_answers(upstream: &Upstream) -> bool {
     upstream.dialect.reserves_answers() && quotas.into_iter().any(|quota| OF_ANSWERS.contains(&quota.dimension))
 }
 
-/// Warns, once, of a request that sets no bound on its answer while a limit counts answers. `is_unbounded` parses the request, so
+/// Warns, once, of a request that sets no bound on its answer while `what` counts answers. `is_unbounded` parses the request, so
 /// it is asked until then only.
-pub(crate) fn warn_of_unbounded(is_unbounded: impl FnOnce() -> bool) {
+pub(crate) fn warn_of_unbounded(what: &str, is_unbounded: impl FnOnce() -> bool) {
     static WARNED: AtomicBool = AtomicBool::new(false);
     if !WARNED.load(Ordering::Relaxed) && is_unbounded() && !WARNED.swap(true, Ordering::Relaxed) {
         tracing::warn!(
-            "a configured limit counts the tokens of answers, but requests set no bound on them: each call reserves the \
-             average of the answers so far, and longer answers may exceed the limit; to keep it exactly, set a bound \
-             such as max_tokens in each request"
+            "{what} counts the tokens of answers, but requests set no bound on them: each call reserves the average of the \
+             answers so far, and longer answers may exceed it; to keep to it, set a bound such as max_tokens in each request"
+        );
+    }
+}
+
+/// Warns of tiers that no item of a job belongs to, once its input is read: `scopes` are those of its items.
+pub(crate) fn warn_of_idle_tiers(upstream: &Upstream, scopes: &[ScopeRow]) {
+    let is_idle = |tier: &&Tier| scopes.iter().all(|scope| scope.name != tier.scope);
+    let idle: Vec<_> = upstream.tiers.iter().filter(is_idle).map(|tier| text::printable(&tier.scope)).collect();
+    if !idle.is_empty() {
+        tracing::warn!(
+            "no line of the input matches {}, so the limits there do not act: `match` is the start of a path, `model` the \
+             model of a body, `label` the text of `label` in the metadata of a line",
+            idle.join(", ")
         );
     }
 }

@@ -244,9 +244,11 @@ impl Context {
     /// the answer against its limits, but each bills it.
     fn expected(&self, model: Option<&str>, scope: &str, call: &Call, cost: &Cost) -> Expected {
         let bound = self.sender.config().dialect.longest_answer(&call.url, &call.body);
-        let output_tokens = bound.unwrap_or_else(|| self.sender.ratio(scope).output_tokens());
+        let ratio = self.sender.ratio(scope);
+        let output_tokens = bound.unwrap_or_else(|| ratio.output_tokens());
         let usage = Usage { input_tokens: cost.get(&Dimension::InputTokens), output_tokens, units: 0 };
-        Expected { model: model.unwrap_or_default().into(), usage, bounded: bound.is_some() }
+        let longest_input = if usage.input_tokens == 0 { 0 } else { ratio.most_tokens(&call.body) };
+        Expected { model: model.unwrap_or_default().into(), usage, longest_input, bounded: bound.is_some() }
     }
 
     /// The tokens that an answer of a model seems to have, by its length: for one that reports no usage, as streams do unless
@@ -273,6 +275,10 @@ impl Context {
     async fn perform(&self, ready: Ready<Option<(Echo, Call)>>, item: &ClaimedItem, mut turn: PermitTurn) -> TryEnd {
         let Ready { mut request, expected, mut call } = ready;
         let is_learnt = self.budget.learns() && !expected.bounded;
+        // Of a request that names no model it is not known whether its answer is of tokens at all.
+        if self.budget.has_an_end() && !expected.bounded && !expected.model.is_empty() {
+            upstream::warn_of_unbounded("the budget", || true);
+        }
         let began = self.limiter.now();
         let budgeted = tokio::select! {
             biased;
@@ -284,7 +290,7 @@ impl Context {
             Err(exceeded) => return TryEnd::OverBudget(exceeded),
         };
         if is_learnt {
-            upstream::warn_of_unbounded(|| true);
+            upstream::warn_of_unbounded("a configured limit", || true);
             // Answers have come since the item was claimed: its cost is what they say.
             match self.prepare(item) {
                 Ok(ready) => (request, call) = (ready.request, Some(ready.call)),

@@ -185,7 +185,8 @@ impl Requests {
         };
         let cost = self.sender.charge(&scope, &call);
         if self.limits_answers {
-            upstream::warn_of_unbounded(|| self.upstream.dialect.longest_answer(&call.url, &call.body).is_none());
+            let is_unbounded = || self.upstream.dialect.longest_answer(&call.url, &call.body).is_none();
+            upstream::warn_of_unbounded("a configured limit", is_unbounded);
         }
         Ok(Ready { call, echo, scope, with_group, cost })
     }
