@@ -86,9 +86,10 @@ where
     }
 }
 
-/// Bytes of memory that the process holds, counted page by page: the sum in `statm` may be late by half a megabyte.
+/// Bytes of memory that the process has written, counted page by page: the sum in `statm` may be late by half a megabyte, and has
+/// pages of the program itself.
 pub(crate) fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).unwrap_or_default();
     1_024 * line.trim().trim_end_matches("kB").trim().parse().unwrap_or(0)
 }

@@ -6,18 +6,20 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderValue, Uri};
 use hyper_util::client::proxy::matcher::Matcher;
-use paceline_config::{Config, Environment, KeySource, Overrides, Proxy, Upstream};
+use paceline_config::{Config, Environment, KeySource, Overrides, Proxy, Tier, Upstream};
 use paceline_core::Dimension;
 use paceline_http::{Sender, SenderConfig};
 use paceline_providers::secrets::{SECRET, hidden};
 use paceline_providers::table::Scope;
 use paceline_providers::{Dialect, Provider, is_loopback};
+use paceline_store::ScopeRow;
 
 use crate::args::{Everywhere, UpstreamArgs};
 use crate::exit::Failure;
 use crate::files;
+use crate::text;
 
 /// Whether a configured limit reserves room for the tokens of an answer before its call leaves.
 pub(crate) fn limits_answers(upstream: &Upstream) -> bool {
@@ -27,15 +29,27 @@ pub(crate) fn limits_answers(upstream: &Upstream) -> bool {
     upstream.dialect.reserves_answers() && quotas.into_iter().any(|quota| OF_ANSWERS.contains(&quota.dimension))
 }
 
-/// Warns, once, of a request that sets no bound on its answer while a limit counts answers. `is_unbounded` parses the request, so
+/// Warns, once, of a request that sets no bound on its answer while `what` counts answers. `is_unbounded` parses the request, so
 /// it is asked until then only.
-pub(crate) fn warn_of_unbounded(is_unbounded: impl FnOnce() -> bool) {
+pub(crate) fn warn_of_unbounded(what: &str, is_unbounded: impl FnOnce() -> bool) {
     static WARNED: AtomicBool = AtomicBool::new(false);
     if !WARNED.load(Ordering::Relaxed) && is_unbounded() && !WARNED.swap(true, Ordering::Relaxed) {
         tracing::warn!(
-            "a configured limit counts the tokens of answers, but requests set no bound on them: each call reserves the \
-             average of the answers so far, and longer answers may exceed the limit; to keep it exactly, set a bound \
-             such as max_tokens in each request"
+            "{what} counts the tokens of answers, but requests set no bound on them: each call reserves the average of the \
+             answers so far, and longer answers may exceed it; to keep to it, set a bound such as max_tokens in each request"
+        );
+    }
+}
+
+/// Warns of tiers that no item of a job belongs to, once its input is read: `scopes` are those of its items.
+pub(crate) fn warn_of_idle_tiers(upstream: &Upstream, scopes: &[ScopeRow]) {
+    let is_idle = |tier: &&Tier| scopes.iter().all(|scope| scope.name != tier.scope);
+    let idle: Vec<_> = upstream.tiers.iter().filter(is_idle).map(|tier| text::printable(&tier.scope)).collect();
+    if !idle.is_empty() {
+        tracing::warn!(
+            "no line of the input matches {}, so the limits there do not act: `match` is the start of a path, `model` the \
+             model of a body, `label` the text of `label` in the metadata of a line",
+            idle.join(", ")
         );
     }
 }
@@ -76,7 +90,9 @@ pub(crate) fn configured(overrides: Overrides, everywhere: &Everywhere) -> Resul
         )));
     }
     let config = Config::load(Environment::from_iter(std::env::vars_os()), overrides).map_err(Failure::refused)?;
-    config.upstream().map_err(Failure::refused)
+    let upstream = config.upstream().map_err(Failure::refused)?;
+    refuse_unusable_proxy(&upstream)?;
+    Ok(upstream)
 }
 
 /// Lets no more calls be under way at once than this process may have files open, of which each takes so many. Logs it where that
@@ -87,8 +103,9 @@ pub(crate) fn bound_by_files(upstream: &mut Upstream, each: u64) {
     };
     upstream.pacer.concurrency = upstream.pacer.concurrency.at_most(room);
     tracing::warn!(
-        "at most {room} calls at once, because the system lets this process open few files: raise `ulimit -n` for more, \
-         or set --concurrency {room}"
+        "at most {} at once, because the system lets this process open few files: raise `ulimit -n` for more, or set \
+         --concurrency {room}",
+        text::counted(u64::from(room), "call")
     );
 }
 
@@ -150,16 +167,52 @@ pub(crate) fn destination(upstream: &Upstream) -> String {
 
 /// The proxy that the environment names for calls to the upstream: the variable, and what it says.
 pub(crate) fn proxy_of_environment(upstream: &Upstream) -> Option<(&'static str, String)> {
-    let address = upstream.base_url.as_deref().filter(|address| !is_loopback(address))?;
-    if upstream.access.proxy != Proxy::Environment {
-        return None;
-    }
+    let address = asks_environment(upstream)?;
     // The one that the client asks, which knows NO_PROXY.
-    Matcher::from_system().intercept(&address.parse().ok()?)?;
-    let scheme =
-        if address.starts_with("https:") { ["HTTPS_PROXY", "https_proxy"] } else { ["HTTP_PROXY", "http_proxy"] };
-    let set = |name| Some((name, std::env::var(name).ok().filter(|value| !value.is_empty())?));
-    scheme.into_iter().chain(["ALL_PROXY", "all_proxy"]).find_map(set)
+    Matcher::from_system().intercept(&address)?;
+    proxy_variable(address.scheme_str()?)
+}
+
+/// The client ignores a variable that it cannot read, and would send the key without the proxy.
+fn refuse_unusable_proxy(upstream: &Upstream) -> Result<(), Failure> {
+    let Some(address) = asks_environment(upstream) else { return Ok(()) };
+    let lines_name_hosts = upstream.dialect.scope() == Scope::Host;
+    let schemes = if lines_name_hosts { vec!["https", "http"] } else { address.scheme_str().into_iter().collect() };
+    let without = first_set(["NO_PROXY", "no_proxy"]).map_or_else(String::new, |(_, hosts)| hosts);
+    let through = |proxy: String| Matcher::builder().all(proxy).no(without.clone()).build().intercept(&address);
+    if through("http://proxy".to_owned()).is_none() {
+        return Ok(());
+    }
+    for (name, value) in schemes.into_iter().filter_map(proxy_variable) {
+        let proxy = through(value.clone());
+        if !proxy.is_some_and(|proxy| matches!(proxy.uri().scheme_str(), Some("http" | "https"))) {
+            // In what is no address a password is not seen as one.
+            let shown = value.rsplit_once('@').map_or(value.clone(), |(_, host)| format!("{SECRET}@{host}"));
+            return Err(Failure::refused(format!(
+                "the variable {name} = {shown:?}: expected the address of a proxy such as \
+                 http://proxy.example.com:3128; correct it, or use no proxy with --proxy none"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The upstream's address, where the environment decides about the proxy to it.
+fn asks_environment(upstream: &Upstream) -> Option<Uri> {
+    let address = upstream.base_url.as_deref().filter(|address| !is_loopback(address))?;
+    if upstream.access.proxy == Proxy::Environment { address.parse().ok() } else { None }
+}
+
+/// The variable that names the proxy for addresses of that scheme, and what it says.
+fn proxy_variable(scheme: &str) -> Option<(&'static str, String)> {
+    let names = if scheme == "https" { ["HTTPS_PROXY", "https_proxy"] } else { ["HTTP_PROXY", "http_proxy"] };
+    first_set(names).or_else(|| first_set(["ALL_PROXY", "all_proxy"]))
+}
+
+/// The client asks the first of two spellings that is there, also where it is empty.
+fn first_set(names: [&'static str; 2]) -> Option<(&'static str, String)> {
+    let set = |name| Some((name, std::env::var_os(name)?.to_string_lossy().into_owned()));
+    names.into_iter().find_map(set).filter(|(_, value)| !value.is_empty())
 }
 
 /// The same for a call of that scope, which may name its host.
@@ -202,7 +255,20 @@ fn read_key(source: &KeySource, provider: Provider) -> Result<Option<String>, Fa
              --api-key-file (--upstream mock needs none)"
         )));
     }
+    if let (KeySource::File(path), Some(name)) = (source, assigned(key)) {
+        return Err(Failure::refused(format!(
+            "the key file {} sets a variable, {name}=...: expected the key alone; write only what stands behind the `=` there",
+            path.display()
+        )));
+    }
     Ok(Some(key.to_owned()))
+}
+
+/// The variable that a text sets, where it is a line for a shell. Keys of Base64 have nothing but `=` behind their first one.
+fn assigned(text: &str) -> Option<&str> {
+    let (name, value) = text.strip_prefix("export ").unwrap_or(text).split_once('=')?;
+    let is_name = name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_');
+    (is_name && name.starts_with(|c: char| !c.is_ascii_digit()) && !value.trim_matches('=').is_empty()).then_some(name)
 }
 
 fn read_file(path: &Path) -> Result<String, Failure> {

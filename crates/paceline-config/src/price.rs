@@ -58,7 +58,7 @@ impl fmt::Display for Money {
 
 /// A text that is no sum of money to spend.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no sum of money: expected a number above 0 and at most 1,000,000, such as 5.00")]
+#[error("{0:?} is no sum of money: expected a number from 0.000001 to 1,000,000, such as 5.00")]
 pub struct MoneyError(String);
 
 impl FromStr for Money {
@@ -191,8 +191,9 @@ mod tests {
             let message = wrong.parse::<Price>().expect_err(wrong).to_string();
             assert!(message.contains("such as in=2.50,out=10"), "{message}");
         }
-        for wrong in ["0", "-1", "$5", "1e9", "2M", "nan"] {
-            assert!(wrong.parse::<Money>().is_err(), "{wrong}");
+        for wrong in ["0", "0.0000001", "-1", "$5", "1e9", "2M", "nan"] {
+            let message = wrong.parse::<Money>().expect_err(wrong).to_string();
+            assert!(message.contains("a number from 0.000001 to 1,000,000"), "{message}");
         }
     }
 

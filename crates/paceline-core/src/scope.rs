@@ -2,6 +2,7 @@
 
 mod export;
 mod forecast;
+mod lease;
 mod snapshot;
 
 use alloc::sync::Arc;
@@ -207,12 +208,6 @@ impl Scope {
         self.spacing.sent(now);
         self.quotas.take(now, wanted, cost);
         flight
-    }
-
-    /// So many calls have left that are not in flight: their outcomes are not reported.
-    pub(crate) fn count_calls(&mut self, now: Instant, cost: &Cost, calls: u64) {
-        self.last += calls;
-        self.quotas.count_calls(now, cost, calls);
     }
 
     /// A call is no longer in flight.

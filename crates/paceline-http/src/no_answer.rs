@@ -13,6 +13,12 @@ use rustls::{AlertDescription, CertificateError};
 /// So much of headers is accepted in HTTP/2, and about as much in HTTP/1.
 pub(crate) const LARGEST_HEAD: u32 = 400 << 10;
 
+/// What the client says where the proxy on the way to an https address answered 407, ...
+const UNAUTHORIZED: &str = "tunnel error: proxy authorization required";
+
+/// ... and where it refused otherwise. The type of these errors cannot be named, and the status is lost.
+const REFUSED: &str = "tunnel error: unsuccessful";
+
 /// Why there is no whole answer. Its message says what to do if a person has to act, and names no address: that may hold a key.
 ///
 /// Made from an error of `reqwest`, it is [`Classify`]: [`Limiter::run`](paceline::Limiter::run) reads it by itself.
@@ -22,6 +28,12 @@ pub enum NoAnswer {
     /// No server received the call: it was not executed and is not billed.
     #[error("no connection: {0}")]
     Connect(String),
+    /// The proxy did not let the call through to an `https` address, which may pass. No server received it.
+    #[error(
+        "no connection: the proxy refused to connect to the server; check the proxy (--proxy, proxy in paceline.toml, or the \
+         variable that names it)"
+    )]
+    Tunnel,
     /// The TLS handshake failed, which no retry changes: why, and what to do.
     #[error("{0}")]
     Tls(String),
@@ -82,7 +94,7 @@ impl NoAnswer {
     /// on the provider and the time.
     pub fn reading(&self, provider: Provider, now: Timestamp) -> Reading {
         match self {
-            Self::Connect(_) => Reading { unsent: true, ..no_response(NoResponse::Connect) },
+            Self::Connect(_) | Self::Tunnel => Reading { unsent: true, ..no_response(NoResponse::Connect) },
             Self::Tls(message) => Reading {
                 reach: LimitScope::Account,
                 code: Some("tls".to_owned()),
@@ -113,12 +125,16 @@ impl NoAnswer {
     pub(crate) fn of(error: &reqwest::Error, timeout: Option<Duration>) -> Self {
         if let Some(message) = causes(error).find_map(|cause| tls_failure(cause, error.is_connect())) {
             Self::Tls(message)
-        } else if causes(error).any(refused_by_proxy) {
+        } else if causes(error).any(|cause| cause.to_string() == UNAUTHORIZED) {
             Self::proxy()
+        } else if causes(error).any(|cause| cause.to_string() == REFUSED) {
+            Self::Tunnel
         } else if let Some(status) = error.status() {
             Self::Status(status)
         } else if causes(error).any(|cause| cause.downcast_ref().is_some_and(hyper::Error::is_parse_too_large)) {
             Self::HeadTooLarge
+        } else if error.is_connect() && error.is_timeout() {
+            Self::Connect("the host did not answer in time".to_owned())
         } else if error.is_connect() {
             Self::Connect(root_cause(error))
         } else if error.is_timeout() {
@@ -141,15 +157,19 @@ impl NoAnswer {
         Self::Proxy(message.to_owned())
     }
 
+    /// Why the call found no server, with what to check; none where there is another reason.
+    pub fn unreached(&self) -> Option<String> {
+        match self {
+            Self::Connect(why) => Some(format!("{why}; check the address (--base-url) and the network")),
+            Self::Tunnel => Some(self.to_string().trim_start_matches("no connection: ").to_owned()),
+            _ => None,
+        }
+    }
+
     /// Whether no server received the call: it was not executed and is not billed.
     pub const fn is_unsent(&self) -> bool {
-        matches!(self, Self::Connect(_) | Self::Tls(_) | Self::Proxy(_) | Self::Streamed)
+        matches!(self, Self::Connect(_) | Self::Tunnel | Self::Tls(_) | Self::Proxy(_) | Self::Streamed)
     }
-}
-
-/// Whether the proxy on the way to an https address answered 407. The type of that error cannot be named.
-fn refused_by_proxy(cause: &(dyn Error + 'static)) -> bool {
-    cause.to_string() == "tunnel error: proxy authorization required"
 }
 
 /// What a server that speaks TLS does to a call without it looks like many other failures.

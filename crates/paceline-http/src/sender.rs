@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
 use http::{Method, Response, StatusCode};
 use paceline::{Class, Clock, Cost, LimitReport, NextAction, Outcome, Permit, UnknownOutcome, clock};
-use paceline_providers::secrets::{Secrets, is_secret_name};
+use paceline_providers::secrets::{Secrets, hidden, is_secret_name};
 use paceline_providers::table::Scope;
 use paceline_providers::{Answer, Dialect, Reading, TokenRatio, Usage, collect, is_loopback, join_url, path_of};
 use reqwest::{Client, ClientBuilder, Url, redirect};
@@ -31,7 +31,8 @@ pub struct SenderConfig {
     pub headers: HeaderMap,
     /// The longest time from the first byte sent to the last byte received. Default: 600 s.
     pub timeout: Duration,
-    /// Without a connection after this long the host is not reachable. Default: 20 s.
+    /// Without a connection after this long the host is not reachable. Default: 20 s. At most nine tenths of `timeout` count: so
+    /// a call that ends without a connection is known not to have been sent.
     pub connect_timeout: Duration,
     /// The most bytes that the body of an answer may have, decompressed. Default: 32 MiB.
     pub largest_answer: usize,
@@ -165,7 +166,7 @@ impl Sender {
         let client = client
             .user_agent(concat!("paceline/", env!("CARGO_PKG_VERSION")))
             .timeout(config.timeout)
-            .connect_timeout(config.connect_timeout.min(config.timeout))
+            .connect_timeout(config.connect_timeout.min(config.timeout * 9 / 10))
             .tcp_nodelay(true)
             .http2_max_header_list_size(LARGEST_HEAD)
             // The pacer decides and counts every call: the client may make none by itself.
@@ -289,13 +290,13 @@ impl Sender {
             let request = self.client.request(call.method.clone(), self.address_of(call));
             request.headers(headers.clone()).body(call.body.clone()).send()
         };
-        let response = self.shortage.sit_out(send).await.map_err(|error| NoAnswer::of(&error, timeout))?;
+        let mut response = self.shortage.sit_out(send).await.map_err(|error| NoAnswer::of(&error, timeout))?;
         if response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
             return Err(NoAnswer::proxy());
         }
-        let redirect = not_followed(&response, carries_key, self.may_name_hosts(call));
-        let mut response = receive_within(response, self.config.largest_answer, timeout).await?;
         self.secrets.remove_from_headers(response.headers_mut());
+        let redirect = not_followed(&response, carries_key, self.may_name_hosts(call));
+        let response = receive_within(response, self.config.largest_answer, timeout).await?;
         Ok(Received { response: response.map(|body| self.secrets.removed_from(body)), redirect })
     }
 
@@ -432,7 +433,7 @@ fn as_read<'a>(answer: &'a Response<Bytes>, path: &'a str) -> Answer<'a> {
 }
 
 /// Why a redirect was not followed, and what to do; `carries_key`: a secret went with the call; `whole`: a whole address
-/// may be called. The target's query is not named: it may be secret.
+/// may be called. What looks like a secret in the target is hidden, and then there is nothing to copy.
 fn not_followed(response: &reqwest::Response, carries_key: bool, whole: bool) -> Option<String> {
     let location = response.headers().get(LOCATION).filter(|_| response.status().is_redirection())?;
     // Some servers send UTF-8 as it is; the address is then percent-encoded.
@@ -441,12 +442,22 @@ fn not_followed(response: &reqwest::Response, carries_key: bool, whole: bool) ->
         return Some("answered with a redirect to something that is no web address".to_owned());
     };
     let (origin, moved) = (target.origin().ascii_serialization(), target.origin() != response.url().origin());
-    let path: String = target.path().chars().take(200).collect();
+    // The fragment goes with no call.
+    let path = target.query().map_or_else(|| target.path().to_owned(), |query| format!("{}?{query}", target.path()));
+    let shown: String = hidden(&path).chars().take(LONGEST_TARGET).collect();
     let why = if moved && carries_key { "the key would go there" } else { "no limit would count that call" };
-    let (target, advice) = match (whole, moved) {
+    let (place, advice) = match (whole, moved) {
         (false, true) => (origin, "if it is the right place, name it with --base-url"),
-        (false, false) => (path, "write this path into the url of the lines"),
-        (true, _) => (origin + &path, "write this address into the url of the lines"),
+        (false, false) if shown == path => (shown, "write this path into the url of the lines"),
+        (true, _) if shown == path => (origin + &shown, "write this address into the url of the lines"),
+        (false, false) => (shown, NOT_WHOLE),
+        (true, _) => (origin + &shown, NOT_WHOLE),
     };
-    Some(format!("answered with a redirect to {target}, which is not followed because {why}; {advice}"))
+    Some(format!("answered with a redirect to {place}, which is not followed because {why}; {advice}"))
 }
+
+/// The longest target of a redirect that is shown, in characters.
+const LONGEST_TARGET: usize = 1_000;
+
+/// What there is to say of a target that cannot be copied.
+const NOT_WHOLE: &str = "it is not shown whole, for it is too long or holds what looks like a secret";

@@ -98,7 +98,7 @@ pub fn no_response(kind: NoResponse) -> Reading {
 impl Reading {
     /// A reading of that class and nothing else.
     pub fn new(class: Class) -> Self {
-        Self::from(Decision::new(class, "given"))
+        Self { steps: Vec::new(), ..Self::from(Decision::new(class, "given")) }
     }
 
     /// The class for reports: a 429 that asked for a long wait and named no quota hit a rate limit.

@@ -24,14 +24,12 @@ pub(super) struct Wait {
 }
 
 /// `Retry-After`: seconds, with decimals as some send them, one of the three HTTP dates, RFC 3339, or an epoch sent by
-/// mistake. Everything else is no value; there is no guessing. Of more than 366 days that a date or a number of seconds asks
-/// for, as many are kept to.
+/// mistake. Everything else is no value; there is no guessing. Of more than 366 days that a date or a number asks for, as many
+/// are kept to.
 pub(super) fn retry_after(text: &str, now: Timestamp) -> Option<Wait> {
     let text = text.trim();
     let wait = match Decimal::parse(text) {
-        Some(number) if number.whole >= EPOCH_SECONDS => {
-            return until(number, now).filter(|wait| !wait.duration.is_zero()).and_then(plausible);
-        }
+        Some(number) if number.whole >= EPOCH_SECONDS => until(number, now).filter(|wait| !wait.duration.is_zero())?,
         Some(number) => from_now(number)?,
         None => Wait { duration: date(text)?.saturating_since(now), exact: false },
     };

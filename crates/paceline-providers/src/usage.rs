@@ -121,6 +121,12 @@ impl TokenRatio {
         (characters(body) as f64 * self.tokens_per_char).ceil() as u64
     }
 
+    /// The most tokens that a body can have: before the first answer one for each byte, as no tokenizer makes more of a text;
+    /// then as many as are expected.
+    pub fn most_tokens(&self, body: &[u8]) -> u64 {
+        if self.answers == 0 { texts(body).map(|text| text.len() as u64).sum() } else { self.tokens(body) }
+    }
+
     /// Learns from an answer: the request's body and the usage that was reported for it. The first answer replaces the
     /// guess, later ones are averaged.
     pub fn settle(&mut self, body: &[u8], usage: &Usage) {
@@ -139,12 +145,14 @@ impl TokenRatio {
     }
 }
 
-/// Characters of a UTF-8 text, every byte that does not continue one, without the data of `data:` URLs: a picture costs
-/// its tokens by size and not by its encoding.
+/// Characters of a UTF-8 text: every byte that does not continue one.
 fn characters(body: &[u8]) -> usize {
-    let quotes = body.iter().filter(|byte| **byte == b'"').count();
-    let strings = body.split(|byte| *byte == b'"').filter(|string| !is_data_url(string));
-    quotes + strings.flatten().filter(|byte| **byte & 0xC0 != 0x80).count()
+    texts(body).flatten().filter(|byte| **byte & 0xC0 != 0x80).count()
+}
+
+/// A body without the data of `data:` URLs: a picture costs its tokens by size and not by its encoding.
+fn texts(body: &[u8]) -> impl Iterator<Item = &[u8]> {
+    body.split_inclusive(|byte| *byte == b'"').map(|string| if is_data_url(string) { &b"\""[..] } else { string })
 }
 
 fn is_data_url(string: &[u8]) -> bool {
@@ -194,9 +202,9 @@ mod tests {
         let input = |input_tokens| Usage { input_tokens, output_tokens: 7, units: 0 };
         let body = "é".repeat(400).into_bytes();
         let mut ratio = TokenRatio::default();
-        assert_eq!(ratio.tokens(&body), 100);
+        assert_eq!((ratio.tokens(&body), ratio.most_tokens(&body)), (100, 800), "one for each byte");
         ratio.settle(&body, &input(200));
-        assert_eq!(ratio.tokens(&body), 200);
+        assert_eq!((ratio.tokens(&body), ratio.most_tokens(&body)), (200, 200));
         ratio.settle(&body, &input(0));
         ratio.settle(b"", &input(7));
         assert_eq!(ratio.tokens(&body), 200);

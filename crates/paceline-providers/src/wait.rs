@@ -173,7 +173,15 @@ mod tests {
             assert_eq!((reading.wait, reading.wait_from), (None, "policy"), "{name}: {value}");
             assert!(reading.steps.iter().any(|step| step.contains(message)), "{name}: {value}: {:?}", reading.steps);
         }
-        for value in ["0", "7", "31622401", "2099-11-20T12:00:00Z", "Fri, 20 Nov 2026 11:00:00 GMT"] {
+        for value in [
+            "0",
+            "7",
+            "31622401",
+            "9999999999",
+            "4102444800000",
+            "2099-11-20T12:00:00Z",
+            "Fri, 20 Nov 2026 11:00:00 GMT",
+        ] {
             let reading = answer("retry-after", value);
             let ignored = reading.steps.iter().any(|step| step.contains("ignored"));
             assert_eq!((reading.wait_from, ignored), ("retry-after", false), "{value}: {:?}", reading.steps);

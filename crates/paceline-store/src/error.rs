@@ -73,11 +73,7 @@ pub enum JournalError {
         covered: u64,
     },
     /// A file of results was removed, replaced or cut short while the job wrote it.
-    #[error(
-        "{} was removed, replaced or cut short while this run wrote it, so results are missing; restore it, or start \
-         again",
-        output.display()
-    )]
+    #[error("{} was removed, replaced or cut short while this run wrote it", output.display())]
     OutputTaken {
         /// The results or errors.
         output: PathBuf,

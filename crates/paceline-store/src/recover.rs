@@ -23,8 +23,10 @@ pub struct Recovery {
     pub recorded: u64,
     /// Bytes of unfinished lines that were cut off the files.
     pub cut: u64,
-    /// Items that were in flight when the last run died. They are sent again, behind the others, and may be billed twice.
+    /// Items that the last run had begun, and whose end it did not record. They wait again.
     pub interrupted: u64,
+    /// Those of them whose call was noted as sent, and may be billed twice.
+    pub in_flight: u64,
 }
 
 /// Opens the files of a job and brings the journal up to them. When they do not fit together, nothing is changed.
@@ -43,6 +45,7 @@ pub(crate) fn recover(
     recovery.recorded += record_tail(conn, &mut outputs.results, |_| State::Succeeded)?;
     recovery.recorded += record_tail(conn, &mut outputs.errors, |verified| verified.unsuccessful)?;
     unanswered::count_cut_off(conn).map_err(JournalError::sqlite("write"))?;
+    recovery.in_flight = unanswered::begun(conn).map_err(JournalError::sqlite("read"))?;
     recovery.interrupted = requeue(conn)?;
     bound_waits(conn, now)?;
     set_covered(conn, outputs.results.covered(), outputs.errors.covered())?;

@@ -173,7 +173,8 @@ pub(crate) fn checkpoint(conn: &Connection) -> Result<(), JournalError> {
 
 /// Opens a journal only to look at it, while a run may be writing it.
 pub(crate) fn connect_read_only(path: &Path) -> Result<Connection, JournalError> {
-    std::fs::metadata(path).map_err(JournalError::io("open", path))?;
+    // The database would not say why it cannot.
+    std::fs::File::open(path).map_err(JournalError::io("open", path))?;
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags).map_err(JournalError::sqlite("open"))?;
     conn.busy_timeout(BUSY).map_err(JournalError::sqlite("open"))?;

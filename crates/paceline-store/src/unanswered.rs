@@ -68,6 +68,12 @@ pub(crate) fn all(conn: &Connection) -> rusqlite::Result<Vec<u64>> {
     rows.collect()
 }
 
+/// How many of the items that a run had begun, and whose end it did not record, have a call that was sent.
+pub(crate) fn begun(conn: &Connection) -> rusqlite::Result<u64> {
+    let sql = "SELECT count(*) FROM call_under_way AS call JOIN item ON item.id = call.id WHERE item.state = 1";
+    conn.query_row(sql, [], |row| Ok(count(row.get(0)?)))
+}
+
 /// Items have other places in an input that changed: each is matched by its id and body, as by
 /// [`take_over`](crate::merge::take_over), which is to follow.
 pub(crate) fn renumber(conn: &Connection) -> rusqlite::Result<()> {

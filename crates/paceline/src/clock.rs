@@ -39,6 +39,9 @@ pub struct Clock {
     set_at: AtomicU64,
     /// What the clock showed then, less that. Published by `set_at`.
     ahead: AtomicU64,
+    /// The latest that the clock can have shown before it was set. A counter that was fast is set back by that: until the time
+    /// has come again, the clock stands still.
+    shown: AtomicU64,
 }
 
 impl Clock {
@@ -54,6 +57,7 @@ impl Clock {
             counter,
             set_at: AtomicU64::new(0),
             ahead: AtomicU64::new(0),
+            shown: AtomicU64::new(0),
         };
         clock.set(0);
         clock
@@ -64,7 +68,8 @@ impl Clock {
         let counted = self.counted();
         // Less than what it was set at is a counter that began anew when the machine woke up.
         if counted.wrapping_sub(self.set_at.load(Ordering::Acquire)) < BELIEVED {
-            return Instant::from_nanos(counted.wrapping_add(self.ahead.load(Ordering::Relaxed)));
+            let now = counted.wrapping_add(self.ahead.load(Ordering::Relaxed));
+            return Instant::from_nanos(now.max(self.shown.load(Ordering::Relaxed)));
         }
         self.set(counted)
     }
@@ -78,10 +83,15 @@ impl Clock {
     fn set(&self, counted: u64) -> Instant {
         let awake = tokio_now().saturating_duration_since(self.origin);
         let now = ORIGIN + awake + Duration::from_nanos(self.suspended.load(Ordering::Relaxed));
+        let set_at = self.set_at.load(Ordering::Acquire);
+        let latest = set_at.wrapping_add(BELIEVED);
+        let believed = if counted < set_at { latest } else { counted.min(latest) };
+        let shown = believed.wrapping_add(self.ahead.load(Ordering::Relaxed));
+        let shown = shown.max(self.shown.fetch_max(shown, Ordering::Relaxed));
         self.ahead.store(now.as_nanos().wrapping_sub(counted), Ordering::Relaxed);
         let believed = if self.is_real() { counted } else { counted.wrapping_sub(BELIEVED) };
         self.set_at.store(believed, Ordering::Release);
-        now
+        now.max(Instant::from_nanos(shown))
     }
 
     fn is_real(&self) -> bool {
@@ -224,6 +234,16 @@ mod tests {
         clock.set_at.store(5_000_000_000, Ordering::Release);
         let now = clock.now();
         assert!(now >= start && now - start < Duration::from_secs(60), "{start} and then {now}");
+    }
+
+    #[test]
+    fn a_counter_that_was_fast_makes_the_clock_stand_still_and_never_go_back() {
+        let clock = Clock::new();
+        clock.ahead.fetch_add(50_000_000, Ordering::Relaxed);
+        let ahead = clock.now();
+        clock.notice_suspension();
+        assert!(clock.now() >= ahead, "{} after {ahead}", clock.now());
+        assert!(clock.now() - ahead < Duration::from_millis(50), "it waits for the system's clock");
     }
 
     #[test]

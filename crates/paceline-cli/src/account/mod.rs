@@ -10,7 +10,7 @@ use std::fs::{DirBuilder, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 
 pub(crate) use self::shared_limits::SharedLimits;
 
@@ -31,6 +31,7 @@ const NEXT: &str = "next";
 pub(crate) struct Account {
     host: String,
     name: String,
+    has_key: bool,
 }
 
 impl Account {
@@ -38,6 +39,7 @@ impl Account {
     pub(crate) fn new(address: &str, headers: &HeaderMap) -> Self {
         let host = host(address);
         let mut account = host.clone().into_bytes();
+        let has_key = headers.values().any(HeaderValue::is_sensitive);
         for (header, value) in headers.iter().filter(|(_, value)| value.is_sensitive()) {
             for part in [header.as_str().as_bytes(), value.as_bytes()] {
                 account.push(0);
@@ -45,7 +47,7 @@ impl Account {
             }
         }
         let hash = blake3::derive_key(CONTEXT, &account);
-        Self { host, name: hash[..16].iter().map(|byte| format!("{byte:02x}")).collect() }
+        Self { host, name: hash[..16].iter().map(|byte| format!("{byte:02x}")).collect(), has_key }
     }
 
     /// A name that reveals neither host nor key.
@@ -73,9 +75,10 @@ impl Account {
         let (pid, other_shares) = lock::signed_by(&path);
         if !(shares && other_shares) {
             let who = pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
+            let with = if self.has_key { " with the same key" } else { ", both without a key" };
             tracing::warn!(
-                "{who} is calling {} with the same key; each run obeys the limits alone, so together they may exceed \
-                 them: give each its share with --limit, or wait until the other has ended",
+                "{who} is calling {}{with}; each run counts its own calls alone, so together they may exceed the \
+                 server's limits: give each its share with --limit, or wait until the other has ended",
                 self.host,
             );
         }
@@ -111,7 +114,6 @@ fn host(address: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::HeaderValue;
 
     fn key(key: &'static str) -> HeaderMap {
         let mut value = HeaderValue::from_static(key);

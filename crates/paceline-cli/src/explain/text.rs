@@ -108,9 +108,24 @@ fn wait(saved: &Saved, reading: &Reading) -> (String, String) {
             _ => ("none".to_owned(), String::new()),
         };
     };
-    let given = saved.headers.get(reading.wait_from).and_then(|value| value.to_str().ok());
+    let given = given_value(saved, reading.wait_from, wait);
     let from = given.map_or_else(|| reading.wait_from.to_owned(), |value| format!("{}: {value}", reading.wait_from));
     (exact(wait), format!("from {from}"))
+}
+
+/// The value of the field that gave the wait: of several equal fields not every one can be used.
+fn given_value<'a>(saved: &'a Saved, field: &str, wait: Duration) -> Option<&'a str> {
+    let mut values: Vec<&str> =
+        saved.headers.get_all(field).into_iter().filter_map(|value| value.to_str().ok()).collect();
+    let unit = if field.ends_with("-ms") { 1e-3 } else { 1.0 };
+    let gives = |value: &&str| {
+        let seconds = value.trim().parse().map(|number: f64| Duration::try_from_secs_f64(number * unit));
+        matches!(seconds, Ok(Ok(seconds)) if seconds == wait)
+    };
+    if values.len() > 1 {
+        values.retain(gives);
+    }
+    values.first().copied()
 }
 
 fn limits(text: &mut String, limits: &[LimitReport]) {

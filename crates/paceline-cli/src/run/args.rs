@@ -97,7 +97,8 @@ pub(crate) struct RunArgs {
     /// Send items again that failed in earlier runs; their lines in the input may be corrected before
     #[arg(help_heading = JOB, long, conflicts_with = "no_journal")]
     pub(crate) retry_failed: bool,
-    /// Take the answers of these items from the output of a hosted batch or an earlier job, checked by --expect; may be repeated
+    /// Take the answers of these items, found by custom_id alone, from the output of a hosted batch or an earlier job, checked by
+    /// --expect; may be repeated
     #[arg(help_heading = INPUT, long, value_name = "FILE")]
     pub(crate) done: Vec<PathBuf>,
     /// Write one value of each answer beside the results, such as /choices/0/message/content, to results.flat.jsonl

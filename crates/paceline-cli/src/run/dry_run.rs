@@ -25,7 +25,7 @@ use crate::run::lines::input::{Input, Span};
 use crate::run::lines::spool::Earlier;
 use crate::run::progress::oracle;
 use crate::run::progress::report::ReportError;
-use crate::{output, text};
+use crate::{output, text, upstream};
 
 /// Scopes that are shown one by one.
 const SHOWN: usize = 10;
@@ -54,11 +54,14 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits
     plan.used = Budget::new(budgets(args), upstream.prices.clone(), &usage, false).used();
     plan.count(&reader, &input, &format, upstream).map_err(Failure::refused)?;
     plan.seconds = plan.seconds(upstream, limits);
+    if !plan.unread {
+        upstream::warn_of_idle_tiers(upstream, &reader.scopes().map_err(Failure::refused)?);
+    }
     let printed = output::print(|out| {
         if args.json {
             writeln!(out, "{}", plan.json(args, upstream))
         } else {
-            out.write_all(plan.text(args).as_bytes())
+            out.write_all(plan.text(args, upstream).as_bytes())
         }
     });
     drop((reader, scratch));
@@ -303,7 +306,7 @@ impl Plan {
         })
     }
 
-    fn text(&self, args: &RunArgs) -> String {
+    fn text(&self, args: &RunArgs, upstream: &Upstream) -> String {
         let pending = self.pending();
         let mut text = format!("{}: {}", args.input.display(), text::counted(self.items, "item"));
         if pending < self.items {
@@ -333,8 +336,9 @@ impl Plan {
             line(format!("about {cost} at the configured prices"));
         }
         if self.unbounded > 0 {
-            let items = text::counted(self.unbounded, "item");
-            line(format!("{items} set no bound on their answers; the tokens of these answers are not included"));
+            let (items, set) =
+                (text::counted(self.unbounded, "item"), if self.unbounded == 1 { "sets" } else { "set" });
+            line(format!("{items} {set} no bound on the answer, whose tokens are not included"));
         }
         if let Some((first, why)) = &self.too_large.first {
             let items = text::counted(self.too_large.items, "item");
@@ -346,7 +350,7 @@ impl Plan {
         }
         line(match self.seconds {
             Some(least) => format!("takes at least {} under the configured limits", text::duration(least)),
-            None => "no limit is configured: the run goes as fast as the provider permits".to_owned(),
+            None => format!("{}: the run goes as fast as the provider permits", no_limit(upstream)),
         });
         bounds(args).into_iter().for_each(&mut line);
         if self.used.tokens.is_some() || args.budget_cost.is_some() {
@@ -367,6 +371,17 @@ impl Plan {
         }
         line("nothing was sent".to_owned());
         text
+    }
+}
+
+/// Why no configured limit acts on the items.
+fn no_limit(upstream: &Upstream) -> String {
+    let limited = upstream.pacer.tiers.iter().filter(|(_, limits)| !oracle::quotas(limits).is_empty());
+    let tiers: Vec<_> = limited.map(|(name, _)| text::printable(name)).collect();
+    if tiers.is_empty() {
+        "no limit is configured".to_owned()
+    } else {
+        format!("no configured limit acts, for no item belongs to {}", tiers.join(", "))
     }
 }
 

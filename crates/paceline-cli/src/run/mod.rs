@@ -91,6 +91,9 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
         preparing.begun();
         put_back(&job.journal, &args)?;
         done.take_over(&job.journal, &input, &format)?;
+        if job.input_cursor.is_none() {
+            upstream::warn_of_idle_tiers(&upstream, &job.journal.scopes().map_err(Failure::refused)?);
+        }
         Ok::<_, Failure>(job)
     })?;
     let account = mock.is_none().then(|| Account::new(&base_url, &headers));
@@ -240,7 +243,8 @@ impl Run<'_> {
         let journal = &self.job.journal;
         // First: the thread that reads on may come to the end meanwhile.
         let unread = journal.input_cursor().map_err(Failure::interrupted)?.is_some();
-        let counts = journal.counts(now).map_err(Failure::interrupted)?;
+        let mut counts = journal.counts(now).map_err(Failure::interrupted)?;
+        let unwritten = ended.recorder.figures().add_unwritten(&mut counts);
         let held = holds::held(journal.scopes().map_err(Failure::interrupted)?, now);
         if self.args.ordered && counts.waiting + counts.in_flight == 0 && !unread {
             journal.order().map_err(Failure::interrupted)?;
@@ -269,6 +273,7 @@ impl Run<'_> {
             held: &held,
             held_up: ended.recorder.held_up(),
             counts: &counts,
+            unwritten,
             unread,
             figures: ended.recorder.figures(),
             stop: ended.stop.as_ref(),
@@ -281,8 +286,9 @@ impl Run<'_> {
             last_failure: &|scope| ended.recorder.last_failure(scope),
             again: self.paths.journal.is_some().then(|| {
                 let exceeded = ended.stop.as_ref().and_then(StopReason::exceeded_budget);
-                let raise = exceeded.map(|exceeded| (exceeded.purse.flag(), context.budget.least(exceeded)));
-                resume_command::command_line(std::env::args_os(), raise.as_ref().map(|(flag, least)| (*flag, &**least)))
+                let left = counts.waiting + counts.in_flight;
+                let raise = exceeded.map(|exceeded| (exceeded.purse.flag(), context.budget.enough(exceeded, left)));
+                resume_command::command_line(std::env::args_os(), raise.as_ref().map(|(flag, value)| (*flag, &**value)))
             }),
         };
         let wall = |at: Instant| context.timestamp(at);

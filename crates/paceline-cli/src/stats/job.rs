@@ -23,14 +23,15 @@ const OLD: Duration = Duration::from_secs(2);
 
 /// Calls in flight and items that wait. The journal counts claimed items, most of which wait for a permit; the snapshot
 /// knows the calls, but a crash leaves it behind.
-fn under_way(counts: &JobCounts, snapshot: &Value) -> (u64, u64) {
-    let calls = snapshot["in_flight"].as_u64().unwrap_or(counts.in_flight).min(counts.in_flight);
+fn under_way(counts: &JobCounts, snapshot: &Value, running: bool) -> (u64, u64) {
+    let known = snapshot["in_flight"].as_u64().unwrap_or(counts.in_flight);
+    let calls = if running { known.min(counts.in_flight) } else { 0 };
     (calls, counts.waiting + counts.in_flight - calls)
 }
 
 /// The snapshot, with the more recent figures of the journal, and whether a run works on the job.
 pub(super) fn json(counts: &JobCounts, snapshot: Value, running: bool) -> Value {
-    let (in_flight, waiting) = under_way(counts, &snapshot);
+    let (in_flight, waiting) = under_way(counts, &snapshot, running);
     let known = json!({
         "input": counts.input(),
         "succeeded": counts.succeeded,
@@ -80,10 +81,25 @@ pub(super) fn put_right(snapshot: &mut Value, rows: Vec<ScopeRow>, now: Timestam
     }
 }
 
+/// Where no run works nothing is in flight, whatever the last snapshot says.
+pub(super) fn rest(snapshot: &mut Value) {
+    let set = |value: &mut Value, key: &str| {
+        if let Some(figure) = value.get_mut(key) {
+            *figure = 0.into();
+        }
+    };
+    let rest = |scope: &mut Value| {
+        set(scope, "waiting");
+        scope.get_mut("concurrency").into_iter().for_each(|places| set(places, "in_flight"));
+    };
+    snapshot.get_mut("account").into_iter().for_each(rest);
+    snapshot.get_mut("scopes").and_then(Value::as_array_mut).into_iter().flatten().for_each(rest);
+}
+
 /// The same for people. A few lines, however many scopes there are.
-pub(super) fn describe(counts: &JobCounts, snapshot: &Value, path: &Path, now: Timestamp) -> String {
+pub(super) fn describe(counts: &JobCounts, snapshot: &Value, path: &Path, now: Timestamp, running: bool) -> String {
     let number = text::count;
-    let (in_flight, waiting) = under_way(counts, snapshot);
+    let (in_flight, waiting) = under_way(counts, snapshot, running);
     let mut text = format!("{}\n", path.display());
     let mut line = |line: String| writeln!(text, "  {line}").expect("a string takes everything");
     line(format!(
@@ -238,6 +254,7 @@ mod tests {
             &snapshot,
             Path::new("x.journal"),
             Timestamp::from_millis(0),
+            true,
         );
         text.lines().skip(4).map(str::to_owned).collect()
     }
@@ -254,6 +271,18 @@ mod tests {
         assert_eq!(lines[11], "  and 2,990 more scopes, all open");
         scopes.extend((0..20).map(|n| scope(&format!("held-{n}"), "held", 0)));
         assert_eq!(shown(scopes)[11], "  and 3,010 more scopes: 11 held, 1 paced, 2,998 open");
+    }
+
+    #[test]
+    fn where_no_run_works_nothing_is_in_flight() {
+        let mut snapshot = json!({"in_flight": 4, "account": scope("", "open", 4), "scopes": [scope("a", "open", 4)]});
+        snapshot["scopes"][0]["waiting"] = 9.into();
+        rest(&mut snapshot);
+        let counts = JobCounts { waiting: 1, in_flight: 4, ..JobCounts::default() };
+        let text = describe(&counts, &snapshot, Path::new("x.journal"), Timestamp::from_millis(0), false);
+        assert!(text.contains(" 0 in flight, 5 waiting\n") && !text.contains(" 4 ") && !text.contains(" 9 "), "{text}");
+        let figures = json(&counts, snapshot, false);
+        assert_eq!((&figures["in_flight"], &figures["waiting"]), (&json!(0), &json!(5)));
     }
 
     #[test]
@@ -277,6 +306,7 @@ mod tests {
             &snapshot,
             Path::new("x.journal"),
             now + Duration::from_secs(44),
+            true,
         );
         let lines: Vec<&str> = text.lines().skip(5).collect();
         let end = |seconds| text::moment(until(seconds));

@@ -22,7 +22,7 @@ use crate::run::StopReason;
 /// `paceline stats`.
 #[derive(Debug, Args)]
 pub(crate) struct StatsArgs {
-    /// The job's results file, or a folder with journals [default: the newest journal in this folder]
+    /// The job's results file, or a folder, whose newest journal is shown [default: this folder]
     #[arg(value_name = "RESULTS")]
     pub(crate) results: Option<PathBuf>,
     /// One row for each item that was retried, put off or failed, or still waits
@@ -172,6 +172,9 @@ fn print_job(reader: &Reader, path: &Path, mut snapshot: Value, running: bool, a
     let now = clock::wall();
     let counts = reader.counts(now).map_err(Failure::refused)?;
     job::put_right(&mut snapshot, reader.scopes().map_err(Failure::refused)?, now);
+    if !running {
+        job::rest(&mut snapshot);
+    }
     let is_left = counts.waiting + counts.in_flight > 0 || reader.input_cursor().map_err(Failure::refused)?.is_some();
     if let Some(stopped) = snapshot.get_mut("stopped").filter(|_| !is_left) {
         // Whatever came while the last items ended has stopped nothing.
@@ -180,7 +183,7 @@ fn print_job(reader: &Reader, path: &Path, mut snapshot: Value, running: bool, a
     let text = if as_json {
         job::json(&counts, snapshot, running).to_string() + "\n"
     } else {
-        job::describe(&counts, &snapshot, path, now)
+        job::describe(&counts, &snapshot, path, now, running)
     };
     print(|out| out.write_all(text.as_bytes()))?;
     Ok(is_left)

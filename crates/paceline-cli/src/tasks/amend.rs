@@ -63,7 +63,7 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
             out,
             "{}; left out: {} whose call may have been executed; check the server, then name each KEY, or add \
              --may-be-done",
-            describe(Amend::Retry, changed),
+            if changed > 0 { describe(Amend::Retry, changed) } else { "nothing is retried".to_owned() },
             text::counted(left_out, "item"),
         ),
         false => writeln!(out, "{}", describe(Amend::Retry, changed)),
@@ -146,8 +146,8 @@ fn describe(amend: Amend, changed: u64) -> String {
     let items = text::counted(changed, "item");
     match (amend, changed) {
         (Amend::Retry, 0) => "nothing to retry: items that succeeded or are in flight stay as they are".to_owned(),
-        (Amend::Retry, 1) => "1 item waits for the next free worker".to_owned(),
-        (Amend::Retry, _) => format!("{items} wait for the next free worker"),
+        (Amend::Retry, 1) => "1 item waits for the next run, or for one that works now".to_owned(),
+        (Amend::Retry, _) => format!("{items} wait for the next run, or for one that works now"),
         (Amend::Cancel, 0) => "nothing to cancel: items that have ended stay as they are".to_owned(),
         (Amend::Cancel, _) => format!("{items} cancelled"),
     }

@@ -112,6 +112,12 @@ impl Groups {
         item.not_before.filter(|at| item.state == State::Waiting && *at > self.now)
     }
 
+    /// Those that are stopped.
+    pub(crate) fn stopped(&self) -> impl Iterator<Item = &str> {
+        let stopped = self.closed.iter().filter(|row| matches!(row.state, ScopeStatus::Stopped { .. }));
+        stopped.map(|row| &*row.name)
+    }
+
     /// A line for each: until when it is held or why it is stopped, and what to do. The first few, then how many more.
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.closed.iter().take(SHOWN).map(line).collect();

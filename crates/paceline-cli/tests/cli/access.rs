@@ -144,6 +144,45 @@ fn a_proxy_that_is_named_is_used_and_none_is_none() {
     }
 }
 
+/// The client would ignore the variable, and send the key without the proxy.
+#[test]
+fn a_proxy_of_the_environment_that_cannot_be_used_is_refused_before_the_first_request() {
+    let run = |command: &str, name: &str, value: &str, flags: &[&str], also: (&str, &str)| {
+        let job = Job::new(1);
+        let files: &[&str] = if command == "run" { &["in.jsonl", "-o", "out.jsonl", "--max-wait", "1ms"] } else { &[] };
+        let mut process = job.paceline();
+        process.arg(command).args(files).args(flags).env(name, value).env(also.0, also.1);
+        let (code, log) = finish(&mut process);
+        (code, log, job.path("out.jsonl").exists())
+    };
+    let to = ["--base-url", "http://api.invalid/v1"];
+    for value in ["htp://127.0.0.1:1", "garbage://", "ftp://127.0.0.1:1", "https//127.0.0.1:1", "socks5://127.0.0.1:1"]
+    {
+        for (command, name) in [("run", "HTTP_PROXY"), ("check", "http_proxy"), ("run", "ALL_PROXY")] {
+            let (code, log, begun) = run(command, name, value, &to, ("A", ""));
+            let expected = format!("the variable {name} = {value:?}: expected the address of a proxy such as http://");
+            assert!(code == 2 && log.contains(&expected) && !begun, "{command}: {log}");
+        }
+    }
+    let (code, log, _) = run("run", "HTTP_PROXY", "htp://me:sesame@proxy:1", &to, ("A", ""));
+    assert!(code == 2 && log.contains("[key]@proxy:1") && !log.contains("sesame"), "{log}");
+    // Where lines name their hosts, they may be https.
+    let (code, log, _) = run("check", "HTTPS_PROXY", "htp://a", &[&to[..], &["--scope", "host"]].concat(), ("A", ""));
+    assert!(code == 2 && log.contains("HTTPS_PROXY"), "{log}");
+    for (name, flags, also) in [
+        ("HTTPS_PROXY", &to[..], ("A", "")),
+        ("HTTP_PROXY", &to, ("NO_PROXY", "api.invalid")),
+        ("HTTP_PROXY", &["--base-url", "http://api.invalid/v1", "--proxy", "none"], ("A", "")),
+        ("HTTP_PROXY", &["--base-url", "http://127.0.0.1:9/v1"], ("A", "")),
+        ("HTTP_PROXY", &["--upstream", "mock"], ("A", "")),
+    ] {
+        let (code, log, _) = run("check", name, "htp://127.0.0.1:1", flags, also);
+        assert_eq!(code, 0, "{name} {flags:?}: {log}");
+    }
+    let (code, log, _) = run("check", "HTTP_PROXY", "proxy:3128", &to, ("A", ""));
+    assert!(code == 0 && !log.contains("expected"), "a proxy without its scheme speaks HTTP: {log}");
+}
+
 /// Its own name and password are missing, which no item can help: also under `--scope host`, where no key is sent.
 #[test]
 fn a_proxy_that_refuses_the_calls_stops_the_run_and_fails_no_item() {
@@ -161,6 +200,37 @@ fn a_proxy_that_refuses_the_calls_stops_the_run_and_fails_no_item() {
         assert!(log.contains("the proxy asks for a name and a password (407)") && log.contains("--proxy"), "{log}");
         let summary = job.summary();
         assert_eq!((&summary["stopped"], &summary["deferred"]), (&json!("proxy"), &json!(3)), "{log}");
+    }
+}
+
+#[test]
+fn a_proxy_that_refuses_to_connect_is_named_as_the_reason() {
+    let proxy = Server::new(|_| Reply::text(403, "text/html", "blocked"));
+    let job = Job::new(1);
+    let mut command = job.paceline();
+    command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", "https://api.invalid/v1", "--max-wait", "10ms"]);
+    let (code, log) = finish(command.env("HTTPS_PROXY", proxy.url()));
+    let expected = "the proxy refused to connect to the server; check the proxy (--proxy, ";
+    assert!(code == 3 && log.contains(expected) && !log.contains("unsuccessful"), "{log}");
+    assert!(log.contains("HTTPS_PROXY") && !log.contains("check the address"), "{log}");
+}
+
+#[test]
+fn a_key_file_that_sets_a_variable_is_refused_and_a_key_with_an_equals_sign_is_sent() {
+    let server = Server::new(|_| Reply::ok());
+    let run = |content: &str| {
+        let job = Job::new(1);
+        std::fs::write(job.path("key"), content).expect("writable");
+        finish(job.run(&server).args(["--api-key-file", "key"]))
+    };
+    for content in ["OPENAI_API_KEY=sesame", "export KEY=sesame\n", "KEY=\"sesame=\""] {
+        let (code, log) = run(content);
+        assert!(code == 2 && log.contains("expected the key alone") && !log.contains("sesame"), "{log}");
+    }
+    assert_eq!(server.count(), 0);
+    for content in ["QUJD==", "ab=cd", "=a"] {
+        let (code, log) = run(content);
+        assert_eq!(code, 0, "{content}: {log}");
     }
 }
 

@@ -102,3 +102,12 @@ fn what_editors_and_other_systems_leave_in_a_file_is_accepted() {
     }
     assert_eq!(server.count(), 8);
 }
+
+#[test]
+fn a_line_with_an_id_of_another_name_says_which() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::with_input(&"{\"id\":1,\"url\":\"/x\",\"body\":{}}\n".repeat(30));
+    let (code, log) = finish(&mut job.run(&server));
+    let expected = "lines 1, 2, 3 and 27 more: missing_custom_id: custom_id: missing: rename \"id\" to \"custom_id\"\n";
+    assert!(code == 2 && log.contains(expected), "{log}");
+}

@@ -53,7 +53,7 @@ fn a_changed_input_is_taken_up_when_asked_and_nothing_that_ended_is_lost() {
         (input_of(&["x", "a", "c"]), "  the id of the former line 2 is gone\n"),
         (
             format!("{}\n{}\n{other_a}", line("b"), line("c")),
-            "  line 3: the id of the former line 1 has another request now\n",
+            "  line 3: another request had its id before, in line 1\n",
         ),
     ] {
         input(&job, text.as_bytes());

@@ -219,13 +219,15 @@ const PLACES: &[Case] = &[
         "results without a journal",
         |job| fs::write(job.path("out.jsonl"), "{}\n").expect("writable"),
         "out.jsonl exists, but its journal out.journal is missing, so that nothing tells which items are done; move the \
-         results away or use another output; --overwrite deletes it and starts again",
+         results away or use another output; a job with another output and --done RESULTS takes its answers \
+         over; --overwrite deletes it and starts again",
     ),
     case(
         "a report without a journal",
         |job| fs::write(job.path("out.report.jsonl"), "{}\n").expect("writable"),
         "out.report.jsonl exists, but its journal out.journal is missing, so that nothing tells which items are done; \
-         move the results away or use another output; --overwrite deletes it and starts again",
+         move the results away or use another output; a job with another output and --done RESULTS takes its answers over; \
+         --overwrite deletes it and starts again",
     ),
     Case {
         what: "something else where the journal belongs, even with --overwrite",
@@ -282,7 +284,8 @@ const RESUMED: &[Case] = &[
             fs::remove_file(job.path("out.jsonl")).expect("it was there");
         },
         "out.jsonl is missing, but its journal out.journal has recorded {covered} bytes of it; restore it, or delete \
-         the journal to start again; --overwrite deletes what is left and starts again",
+         the journal to start again; --overwrite deletes what is left and starts again; without the journal, \
+         what the job has spent of a budget is forgotten",
     ),
     case(
         "a journal of a newer version",

@@ -165,7 +165,7 @@ fn a_table_with_urls_is_requests() {
         "{log}"
     );
     let (code, log) = run(&job_of("in.csv", "name\nx\n"), &server, "in.csv", &[]);
-    assert!(code == 2 && log.contains("url: missing: expected a path such as"), "{log}");
+    assert!(code == 2 && log.contains("its header, line 1, is \"name\": expected a column url"), "{log}");
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn a_parquet_file_is_refused_with_the_command_that_makes_lines_of_it() {
 fn what_makes_no_request_is_refused_by_row_and_name() {
     let server = Server::new(|_| Reply::ok());
     let template = |template: &'static str| [&CHAT[..], &["--prompt-template", template]].concat();
-    let cases: [(&str, &str, Vec<&str>, &str); 17] = [
+    let cases: [(&str, &str, Vec<&str>, &str); 19] = [
         (
             "in.csv",
             "id;prompt\n0;a\n",
@@ -244,7 +244,7 @@ fn what_makes_no_request_is_refused_by_row_and_name() {
         ),
         ("in.csv", "id,prompt\n", CHAT.to_vec(), "holds no requests; expected a header, and below it a row for each"),
         ("in.csv", "", CHAT.to_vec(), "in.csv holds no requests; expected a header, and below it a row for each"),
-        ("in.txt", "\n", CHAT.to_vec(), "in.txt holds no requests; expected one prompt a line"),
+        ("in.txt", "\n", CHAT.to_vec(), "in.txt holds no requests; expected one prompt or web address a line"),
         (
             "in.csv",
             "id,prompt\n0,\"Rome\n1,Bern\n",
@@ -286,6 +286,8 @@ fn what_makes_no_request_is_refused_by_row_and_name() {
         ("in.csv", "a,b\n1,2\n", template("{{ a | int + b }}"), "--prompt-template line 1: "),
         ("in.csv", "a,b\n1,2\n", template("{{ a"), "--prompt-template: syntax error"),
         ("in.txt", "hello\n", vec!["--endpoint", "/v1/chat/completions"], "prompts need a model: name it with --model"),
+        ("in.txt", "hello\nthere\n", vec![], "lines 1, 2: invalid_row: prompts need a model: name it with --model"),
+        ("in.csv", "a,b\n1,2\n", vec![], "its header, line 1, is \"a,b\": expected a column url"),
         (
             "in.txt",
             "hello\n",
@@ -300,4 +302,22 @@ fn what_makes_no_request_is_refused_by_row_and_name() {
         assert!(code == 2 && log.contains(expected), "{expected}: {code} {log}");
     }
     assert_eq!(server.count(), 0);
+}
+
+#[test]
+fn a_list_of_addresses_and_a_table_with_a_column_in_capitals_are_requests() {
+    let server = Server::new(|_| Reply::ok());
+    let at = |path: &str| format!("{}{path}", server.url());
+    for (name, text) in [
+        ("in.txt", format!("{}\n\n{}\n", at("/a?x=1"), at("/b"))),
+        ("in.csv", format!("ID,URL\n1,{}\n2,{}\n", at("/a?x=1"), at("/b"))),
+    ] {
+        let before = server.count();
+        let (code, log) = run(&job_of(name, &text), &server, name, &[]);
+        assert_eq!(code, 0, "{log}");
+        let mut sent: Vec<_> =
+            server.arrivals()[before..].iter().map(|call| format!("{} {}", call.method, call.path)).collect();
+        sent.sort();
+        assert_eq!(sent, ["GET /a?x=1", "GET /b"]);
+    }
 }

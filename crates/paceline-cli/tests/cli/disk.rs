@@ -1,5 +1,6 @@
 //! A full disk: a small one of its own, which the test fills and empties.
 
+use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
@@ -37,6 +38,16 @@ fn on_a_small_disk(job: &Job, flags: &str, script: &str, server: &Server) -> (Ou
 
 fn large_answers() -> Server {
     Server::new(|_| Reply::new(200, &json!({"text": "x".repeat(40_000)})))
+}
+
+/// A server whose answers come once the script has seen all requests in the file `left`, and has filled the disk.
+fn slow_answers(job: &Job) -> Server {
+    let left = job.path("left");
+    Server::new(move |_| {
+        let mut file = std::fs::OpenOptions::new().append(true).create(true).open(&left).expect("writable");
+        writeln!(file, "one").expect("writable");
+        Reply::ok().after(Duration::from_secs(1))
+    })
 }
 
 /// Every item has its line, and none was paid for twice.
@@ -116,6 +127,33 @@ fn a_run_that_finds_a_full_disk_waits_for_room_and_ends_after_max_wait() {
     }
     assert!(seen.contains("has space again"), "{seen}");
     assert_done(3, &results, &server);
+}
+
+#[test]
+fn calls_whose_answers_a_full_disk_does_not_take_are_counted() {
+    const ITEMS: usize = 20;
+    let job = Job::new(ITEMS);
+    let server = slow_answers(&job);
+    let paceline = env!("CARGO_BIN_EXE_paceline");
+    let script = format!(
+        "rm disk/filler; job --summary kept/first.json 2> kept/first & run=$!
+        until test -s left && test $(wc -l < left) = {ITEMS}; do :; done
+        cat /dev/zero > disk/more
+        wait $run; test $? = 3 || exit 98
+        {paceline} stats --json disk/out.jsonl > kept/stats; rm disk/more; job 2> kept/second; code=$?"
+    );
+    let (output, results) = on_a_small_disk(&job, "--concurrency 20 --max-wait 300ms", &script, &server);
+    let read = |name: &str| std::fs::read_to_string(job.path(name)).unwrap_or_default();
+    let (first, second) = (read("kept/first"), read("kept/second"));
+    assert_eq!(output.status.code(), Some(0), "{first} {second} {output:?}");
+    let summary: Value = serde_json::from_str(&read("kept/first.json")).expect("JSON");
+    assert_eq!((&summary["stopped"], &summary["calls"]), (&json!("disk_full"), &json!(ITEMS)), "{first}");
+    let lost = summary["abandoned"].as_u64().expect("a number");
+    assert!(lost > 0 && first.contains(&format!("{lost} answers could not be written")), "{first}");
+    let stats: Value = serde_json::from_str(&read("kept/stats")).expect("JSON");
+    assert_eq!((&stats["in_flight"], &stats["waiting"]), (&json!(0), &json!(lost)), "{stats}");
+    assert!(!second.contains("killed"), "{second}");
+    assert_eq!((results.len(), server.count()), (ITEMS, ITEMS + lost as usize), "{second}");
 }
 
 /// 1,500 items write their pages into the log of the database many times over.

@@ -158,3 +158,33 @@ fn a_budget_that_is_too_small_is_told() {
         assert_eq!(text.contains("is too small"), !expected.is_empty(), "{text}");
     }
 }
+
+/// A limit that never acts is one that the user believes in.
+#[test]
+fn a_tier_that_no_line_belongs_to_is_named() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(0);
+    let tier = |label: &str| format!("[[upstream.generic.tier]]\nlabel = '{label}'\nlimits = ['1 per 10s']\n");
+    std::fs::write(job.path("paceline.toml"), tier("slow") + &tier("fast")).expect("writable");
+    let run = |metadata: &str, args: &[&str]| {
+        std::fs::write(job.path("in.csv"), format!("url,metadata\n/a,{metadata}\n")).expect("writable");
+        let mut command = job.paceline();
+        command.args(["run", "in.csv", "-o", "out.jsonl", "--base-url", &server.url()]).args(args);
+        let output = command.output().expect("the binary runs");
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        (text(output.stdout), text(output.stderr))
+    };
+    let (text, log) = run("", &["--dry-run"]);
+    assert!(log.contains("no line of the input matches tier label=slow, tier label=fast"), "{log}");
+    assert!(
+        text.contains("no configured limit acts, for no item belongs to tier label=slow, tier label=fast"),
+        "{text}"
+    );
+    let slow = r#""{""label"":""slow""}""#;
+    let (text, log) = run(slow, &["--dry-run"]);
+    assert!(log.contains("no line of the input matches tier label=fast,"), "{log}");
+    assert!(text.contains("tier label=slow: 1 item") && text.contains("under the configured limits"), "{text}");
+    let (_, log) = run(slow, &[]);
+    assert_eq!(log.matches("no line of the input matches tier label=fast,").count(), 1, "{log}");
+    assert_eq!(job.lines("out.jsonl")[0]["metadata"], json!({"label": "slow"}), "it comes back as it acts");
+}

@@ -321,3 +321,12 @@ fn a_success_that_a_rule_makes_a_failure_names_the_rule() {
     assert_eq!(code, 1, "{log}");
     assert!(log.contains("item failed: status 200 OK, which is a failure by the rule "), "{log}");
 }
+
+#[test]
+fn quiet_tells_the_first_failures_and_how_many_more_there_are() {
+    let server = Server::new(|_| Reply::error(400, "bad_request"));
+    let job = Job::new(30);
+    let (code, log) = finish(job.run(&server).args(["-q", "--stop-after-same", "0"]));
+    assert_eq!((code, log.matches("item failed").count()), (1, 5), "{log}");
+    assert!(log.contains("25 more items failed; "), "{log}");
+}

@@ -144,3 +144,10 @@ fn an_upstream_reads_answers_by_its_own_headers() {
     assert_eq!(legacy["limits"], json!([limit]));
     assert_eq!(explained("generic")["wait_from"], "policy");
 }
+
+#[test]
+fn of_several_waits_the_one_that_counted_is_named() {
+    let answer = "HTTP/1.1 429\nRetry-After: -5\nRetry-After: 3\nRetry-After: 2\n\n";
+    let (_, out, _) = explain(&Job::new(0), &[], answer);
+    assert!(out.contains("from retry-after: 3\n"), "{out}");
+}

@@ -42,6 +42,19 @@ fn the_second_process_on_a_key_is_warned_and_the_key_is_nowhere() {
     assert!(!log.contains("with the same key"), "the dead hold nothing: {log}");
 }
 
+#[test]
+fn the_warning_about_another_process_names_no_key_where_there_is_none() {
+    let server = Server::new(|arrival| if arrival.item == "item-0" { Reply::ok().never() } else { Reply::ok() });
+    let (job, other) = (Job::new(1), Job::with_input(&crate::support::line("other")));
+    let mut first = start(job.run(&server).env("HOME", job.path("")));
+    server.wait_for(1);
+    let (code, log) = finish(other.run(&server).env("HOME", job.path("")));
+    let warning = format!("process {} is calling {}, both without a key", first.id(), server.url());
+    assert_eq!((code, log.matches(&warning).count()), (0, 1), "{log}");
+    first.kill().expect("it runs");
+    first.wait().expect("it ends");
+}
+
 /// A user whose jobs share a home.
 struct User {
     home: Job,
@@ -103,6 +116,25 @@ fn a_configured_limit_holds_over_jobs() {
     let (code, log) =
         finish(user.run(&Job::new(20), "12 per 1d").env("THE_KEY", "another").args(["--api-key-env", "THE_KEY"]));
     assert_eq!((code, user.server.count()), (3, 24), "another account: {log}");
+}
+
+/// It was suspended in its turn, which nothing but its end or its going on passes on.
+#[cfg(unix)]
+#[test]
+fn a_run_that_another_one_keeps_from_its_turn_says_so_and_names_no_time() {
+    let silent = Server::new(|_| Reply::ok().never());
+    let user = User { server: silent, ..User::new() };
+    let (job, other) = (Job::new(1), Job::new(1));
+    let mut first = start(&mut user.run(&job, "50 per 1h"));
+    user.server.wait_for(1);
+    let stopped = Command::new("kill").args(["-STOP", &first.id().to_string()]).status().expect("kill is there");
+    assert!(stopped.success());
+    let (code, log) = finish(&mut user.patient(&other, "50 per 1h", "300ms"));
+    first.kill().expect("it runs");
+    first.wait().expect("it ends");
+    assert!(code == 3 && log.contains("another run with the same key holds the shared limits"), "{log}");
+    assert!(!log.contains("can start only at"), "{log}");
+    assert_eq!(other.summary()["stopped"], "max_wait");
 }
 
 #[test]

@@ -249,7 +249,10 @@ fn report_is_words_or_markdown_for_people() {
 fn what_a_person_retries_or_cancels_is_said_and_done() {
     let job = worked(2);
     let changed = |command: &str, more: &[&str]| stdout_of(&mut tasks(&job, command, more));
-    assert_eq!(changed("retry", &["broken", "wrong", "fine-1"]), "2 items wait for the next free worker\n");
+    assert_eq!(
+        changed("retry", &["broken", "wrong", "fine-1"]),
+        "2 items wait for the next run, or for one that works now\n"
+    );
     assert_eq!(
         changed("retry", &["fine-1"]),
         "nothing to retry: items that succeeded or are in flight stay as they are\n"
@@ -259,7 +262,7 @@ fn what_a_person_retries_or_cancels_is_said_and_done() {
     assert_eq!(changed("cancel", &["later"]), "nothing to cancel: items that have ended stay as they are\n");
     assert_eq!(
         changed("retry", &["--state", "failed,cancelled", "--group", "default"]),
-        "2 items wait for the next free worker\n"
+        "2 items wait for the next run, or for one that works now\n"
     );
     assert_eq!(changed("retry", &["--all", "--json"]), "{\"changed\":5,\"left_out\":0}\n");
     assert_eq!(json_of(&job, "report", &[])["reasons"]["deferred"], json!({"not_started": 2, "run_bound": 3}));

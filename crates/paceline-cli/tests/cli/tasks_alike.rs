@@ -65,6 +65,44 @@ fn requests_of_one_group_that_are_all_refused_alike_stop_that_group_alone() {
         "{log}"
     );
     assert!(log.contains("group=\"acme\"") && !log.contains("stopping:"), "{log}");
+    let (_, text) = tasks(&store, "work.db", &["report"]);
+    assert!(text.contains("stopped: group acme: the first 20 items all failed the same way"), "{text}");
+    assert_eq!(summary["stopped"], "same_failure");
+    let (_, report) = tasks(&store, "work.db", &["report", "--json"]);
+    let report: Value = serde_json::from_str(&report).expect("JSON");
+    for groups in [&summary["groups"], &report["groups"]] {
+        assert_eq!((&groups[0]["name"], &groups[0]["state"]), (&json!("acme"), &json!("stopped")), "{log}");
+    }
+}
+
+/// The model of one group is forbidden, which stops nothing else; then the key is refused.
+#[test]
+fn the_reason_of_a_stop_is_of_one_answer() {
+    let server =
+        Server::new(|arrival| match serde_json::from_slice::<Value>(&arrival.body).expect("JSON")["model"].as_str() {
+            Some("ma") => Reply::error(403, "not_for_you"),
+            _ => Reply::error(401, "bad_key"),
+        });
+    let store = Store::new();
+    let item = |group: &str, model: &str, priority| NewItem {
+        group: group.into(),
+        priority,
+        ..NewItem::new(format!("{group}-1"), json!({"url": "/v1/x", "body": {"model": model}}).to_string())
+    };
+    store.put(vec![item("forbidden", "ma", 2), item("refused", "mb", 1), item("later", "mc", 0)]);
+    let mut command = store.command();
+    command.args(["--http", "--base-url", &server.url(), "--api-key-env", "KEY", "--upstream", "openai"]);
+    let Ran { code, log, summary } = ran(command.args(["--concurrency", "1"]).env("KEY", "k"));
+    assert_eq!((code, server.count()), (3, 2), "{log}");
+    let groups = summary["groups"].as_array().expect("a list");
+    let reason = |name: &str| {
+        groups.iter().find(|group| group["name"] == name).and_then(|group| group["reason"].as_str()).expect("a reason")
+    };
+    assert!(reason("forbidden").contains("not_for_you") && reason("forbidden").contains("status 403"), "{log}");
+    for group in ["refused", "later"] {
+        let of_one = reason(group).contains("bad_key (the answer to item refused-1 of group refused, status 401)");
+        assert!(of_one, "{}", reason(group));
+    }
 }
 
 #[test]
@@ -85,6 +123,19 @@ fn the_stop_of_all_groups_by_a_bad_key_names_whose_answer_it_was() {
     assert_eq!(stops.len(), 2, "{log}");
     let whose = ["acme", "zeta"].map(|group| format!("the answer to item {group}-1 of group {group}, status 401"));
     assert!(whose.iter().any(|whose| stops.iter().all(|stop| stop.contains(whose))), "{log}");
+}
+
+#[test]
+fn calls_that_no_server_took_are_no_tries() {
+    let store = numbered(1);
+    let mut command = store.command();
+    command.args(["--http", "--base-url", "http://127.0.0.1:1", "--max-wait", "1s"]);
+    let Ran { code, summary, log } = ran(&mut command);
+    assert!(
+        log.contains("(no server took the call, so it does not count as a try)") && !log.contains("try 1"),
+        "{log}"
+    );
+    assert_eq!((code, &summary["calls"]), (3, &summary["uncounted"]), "{log}");
 }
 
 #[test]

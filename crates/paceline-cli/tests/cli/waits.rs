@@ -92,8 +92,9 @@ fn told_limits_are_kept_and_have_an_oracle() {
     let job = Job::new(15);
     let (code, log) = finish(job.run(&server).args(["--limit", "10 per 1s", "--burst", "10"]));
     assert_eq!(code, 0, "{log}");
-    let oracle = job.summary()["oracle_seconds"].as_f64().expect("a limit was told");
-    assert!((0.5..0.7).contains(&oracle), "{oracle}");
+    let [oracle, took] =
+        ["oracle_seconds", "seconds"].map(|key| job.summary()[key].as_f64().expect("a limit was told"));
+    assert!(oracle >= 0.5 && oracle <= took, "half a second and one call, where the run took {took}: {oracle}");
 }
 
 /// An oracle that knows the limit of the account alone would be faster than anything can be.
@@ -105,7 +106,7 @@ fn limits_of_a_tier_have_no_oracle() {
     std::fs::write(job.path("paceline.toml"), format!("[upstream.generic]\n{tier}")).expect("a file");
     let (code, log) = finish(job.run(&server).args(["--limit", "1000 per 1s"]));
     assert_eq!((code, &job.summary()["oracle_seconds"]), (0, &json!(null)), "{log}");
-    assert!(!log.contains("with perfect knowledge"), "{log}");
+    assert!(!log.contains("the limits permit no run faster"), "{log}");
 }
 
 #[test]
@@ -208,7 +209,7 @@ fn a_hold_names_its_cause_and_its_end() {
             let held = log.lines().find(|line| line.starts_with("  held: ")).expect("the hold");
             let end = held.strip_suffix(why).and_then(|line| line.strip_suffix(": ")).expect(held);
             assert!(end.contains(" until ") && end.contains(", in "), "{status}, {wait} s, {run}: {held}");
-            assert!(log.contains("not finished: ") && log.contains(" waiting until their scope opens"), "{log}");
+            assert!(log.contains("not finished: ") && log.contains(" waiting until the scope opens"), "{log}");
             let log = log.replace("class=\"quota_exhausted\"", "");
             assert!(why.contains("quota") || !log.contains("quota"), "{status}, {run}: {log}");
             let stats = |json: &[&str]| job.paceline().arg("stats").args(json).output().expect("it runs").stdout;

@@ -88,7 +88,7 @@ impl fmt::Display for RateEstimate {
         self.tokens.map_or(Ok(()), |tokens| write!(f, " or {tokens:.0} tokens/s"))?;
         match self.refused {
             Some((ago, at)) => write!(f, " (last refusal {} ago at {})", Ago(ago), PerSecond(at))?,
-            None => f.write_str(" or more, nothing refused yet")?,
+            None => f.write_str(" or more")?,
         }
         match self.trend {
             Trend::Starting if self.refused.is_none() => {}
@@ -152,7 +152,7 @@ mod tests {
         };
         assert_eq!(
             estimate.to_string(),
-            "estimated limit about 1.20/min or 99 tokens/s or more, nothing refused yet; at most 8 in flight; no calls \
+            "estimated limit about 1.20/min or 99 tokens/s or more; at most 8 in flight; no calls \
              for 1 s"
         );
     }

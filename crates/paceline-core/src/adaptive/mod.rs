@@ -229,6 +229,13 @@ impl AdaptiveRate {
         self.rate.counts_for(self.unit.sent(tokens));
     }
 
+    /// So many calls left, the last of them now, whose outcomes are not reported.
+    pub(crate) fn counted(&mut self, now: Instant, calls: u64) {
+        self.reopened.get_or_insert((0, now));
+        self.sampled.get_or_insert((0, self.idle.read(now, now)));
+        self.ledger.counted(calls);
+    }
+
     /// A call that was granted never left.
     pub(crate) fn never_sent(&mut self, number: u64) {
         self.ledger.forget(number);
@@ -304,7 +311,7 @@ impl AdaptiveRate {
         n >= FEW && alike(n, before, 1.1) && !alike(self.rate.per_second(), rate, 1.2)
     }
 
-    /// LimitCounts the calls admitted since the last time in the shares of refusals.
+    /// Counts the calls admitted since the last time in the shares of refusals.
     fn count_passed(&mut self) {
         let Some(refusals) = &mut self.refusals else { return };
         let passed = self.ledger.passed();

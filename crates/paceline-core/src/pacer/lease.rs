@@ -8,7 +8,6 @@
 use core::time::Duration;
 
 use super::Pacer;
-use crate::config::Pace;
 use crate::outcome::Class;
 use crate::request::Request;
 use crate::time::Instant;
@@ -30,15 +29,16 @@ const MOST: u64 = 1 << 32;
 
 impl Pacer {
     /// Promises calls like this one, whose outcomes are not reported. None where a caller waits, where any rule does not admit
-    /// the call now, or where the pace follows from every call: it does unless it is [`Pace::Fixed`] or [`Pace::None`].
+    /// the call now, or where the pace follows from every call. It does not under [`Pace::Fixed`](crate::Pace::Fixed) and
+    /// [`Pace::None`](crate::Pace::None), nor under [`Pace::Auto`](crate::Pace::Auto) as long as configured limits are
+    /// believed.
     ///
     /// Before any other input, and before any question, the lease has to be ended by [`end_lease`](Self::end_lease): till then
     /// it may have promised all that there is.
     pub fn lease(&mut self, now: Instant, request: &Request) -> Option<Lease> {
         let now = self.advance(now);
         let place = self.scopes.find(&request.scope)?;
-        let countable = matches!(self.config.pace, Pace::Fixed | Pace::None);
-        if !countable || !self.leaves_at_once(now, place, request) {
+        if !self.scopes[place].only_counts() || !self.leaves_at_once(now, place, request) {
             return None;
         }
         let (quotas, own, cost) = (&self.quotas, self.scopes[place].quotas(), &request.cost);

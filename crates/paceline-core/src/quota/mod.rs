@@ -191,7 +191,7 @@ impl Quotas {
         windows(now, pairs.map(|(all, own)| if matches!(all.1, Counter::Bucket(_)) { all } else { own }))
     }
 
-    /// LimitCounts the units that `others` exported so long ago beside its own, in place of those of the last call.
+    /// Counts the units that `others` exported so long ago beside its own, in place of those of the last call.
     pub(crate) fn share(&mut self, now: Instant, others: &[(&[WindowState], Duration)]) {
         if others.is_empty() && self.own.is_none() {
             return;

@@ -175,7 +175,7 @@ impl SlidingWindow {
         Instant::from_nanos(slot_end.saturating_add(self.window))
     }
 
-    /// LimitCounts what another window remembers.
+    /// Counts what another window remembers.
     pub(super) fn inherit(&mut self, now: Instant, known: &Self) {
         if self.window == known.window {
             *self = Self { limit: self.limit, ..known.clone() };

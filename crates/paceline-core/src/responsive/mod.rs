@@ -172,7 +172,7 @@ impl Responsive {
         ResponsiveCounters { current_delay: self.current_delay(), successes, ..self.counters }
     }
 
-    /// LimitCounts the invocation and its wait.
+    /// Counts the invocation and its wait.
     fn wait(&mut self, least: Duration) -> Duration {
         let wait = self.current_delay().max(least);
         let counters = &mut self.counters;

@@ -40,7 +40,7 @@ impl Scope {
         }
     }
 
-    /// LimitCounts the units that other pacers exported so long ago for the same scope.
+    /// Counts the units that other pacers exported so long ago for the same scope.
     pub(crate) fn share(&mut self, now: Instant, others: &[(&[WindowState], Duration)]) {
         self.quotas.share(now, others);
     }

@@ -159,12 +159,12 @@ fn check(limits: &Limits, calls: &[Instant]) {
 
 proptest! {
     #[test]
-    fn never_one_too_many_in_any_window(account in limits(), steps in steps()) {
+    fn never_one_too_many_in_any_window(account in limits(), auto: bool, steps in steps()) {
         let [account, own] = account;
         let config = PacerConfig {
             limits: account.clone(),
             tiers: vec![("a".into(), own.clone())],
-            pace: Pace::Fixed,
+            pace: if auto { Pace::Auto } else { Pace::Fixed },
             ..PacerConfig::default()
         };
         let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("a configuration that can be");
@@ -235,4 +235,23 @@ fn what_follows_every_call_gives_no_lease() {
         pacer.handle_timeout(Instant::ZERO);
         assert_eq!(pacer.lease(Instant::ZERO, &Request::from(&scope)), None);
     }
+}
+
+#[test]
+fn configured_limits_give_leases_until_a_refusal_contradicts_them() {
+    let config = PacerConfig::from(Quota::per_minute(6_000).burst(100));
+    let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
+    let scope = pacer.scope("a");
+    pacer.handle_timeout(Instant::ZERO);
+    let (call, mut now) = (Request::from(&scope), Instant::ZERO);
+    for _ in 0..600 {
+        now += S / 10;
+        let lease = pacer.lease(now, &call).expect("the limits are believed");
+        pacer.end_lease(now, &call, &lease, 5);
+    }
+    let ticket = pacer.enqueue(now, call.clone()).expect("not too large");
+    drop(pacer.complete(now, ticket, Outcome::new(Class::Throttled)));
+    assert_eq!(pacer.lease(now + S, &call), None);
+    let rate = pacer.snapshot(now).scopes[0].estimate.as_ref().expect("the pace learns").rate;
+    assert!((10.0..=50.0).contains(&rate), "fifty a second had been admitted, and {rate} are tried now");
 }

@@ -112,6 +112,23 @@ async fn silence_is_waited_for_as_long_as_the_call_or_the_sender_says() {
     }
 }
 
+/// The host drops what asks for a connection, as where a firewall stands before it.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_call_that_found_no_connection_in_time_was_not_sent() {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let full = socket.listen(0).unwrap();
+    let address = full.local_addr().unwrap();
+    let _the_only_one = tokio::net::TcpStream::connect(address).await.unwrap();
+    let timeout = Duration::from_millis(400);
+    let sender = sender(SenderConfig { timeout, ..SenderConfig::new(format!("http://{address}"), Provider::Generic) });
+    let exchange = send(&sender, 1, &post("/charges", "{}")).await;
+    assert!(exchange.reading.unsent, "{exchange:?}");
+    assert!(matches!(exchange.action, NextAction::Retry { .. }), "{exchange:?}");
+    assert_eq!(exchange.answer.unwrap_err().to_string(), "no connection: the host did not answer in time");
+}
+
 /// A charge to a card, and a prompt: a second one of these has no effect but its cost.
 #[tokio::test]
 async fn only_what_may_be_repeated_is_sent_again_after_silence() {
@@ -230,7 +247,8 @@ async fn a_stream_comes_back_as_the_object_that_its_events_add_up_to() {
 async fn no_redirect_is_followed_and_the_words_say_what_to_do() {
     let server = Server::new(|arrival| {
         let to = match arrival.path.as_str() {
-            "/away" => "https://example.com/elsewhere?q=hush",
+            "/away" => "https://example.com/elsewhere?token=hush",
+            "/page" => "/next?x=1&y=%C3%A9#part",
             "/caf%C3%A9" => "/caf\u{e9}/",
             _ => "/moved",
         };
@@ -253,7 +271,9 @@ async fn no_redirect_is_followed_and_the_words_say_what_to_do() {
         (&keyed, "/old", "/moved", uncounted, "write this path into the url"),
         (&by_host, "/old", &at("/moved"), uncounted, "write this address into the url"),
         (&other, &at("/old"), &at("/moved"), uncounted, "write this address into the url"),
-        (&other, &at("/away"), "https://example.com/elsewhere", uncounted, "write this address into the url"),
+        (&other, &at("/away"), "https://example.com/elsewhere?token=[key]", uncounted, "it is not shown whole"),
+        (&keyed, "/page", "/next?x=1&y=%C3%A9", uncounted, "write this path into the url"),
+        (&other, &at("/page"), &at("/next?x=1&y=%C3%A9"), uncounted, "write this address into the url"),
         (&other, &at("/caf\u{e9}"), &at("/caf%C3%A9/"), uncounted, "write this address into the url"),
     ] {
         let reading = send(&sender(config.clone()), 1, &post(url, "{}")).await.reading;
@@ -262,7 +282,7 @@ async fn no_redirect_is_followed_and_the_words_say_what_to_do() {
         let start = format!("answered with a redirect to {target}, which is not followed because {why};");
         assert!(message.starts_with(&start) && message.contains(advice) && !message.contains("hush"), "{message}");
     }
-    assert_eq!(server.arrivals().len(), 7);
+    assert_eq!(server.arrivals().len(), 9);
 }
 
 #[tokio::test]

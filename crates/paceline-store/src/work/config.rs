@@ -217,14 +217,34 @@ impl SchedulerConfig {
         if self.max_crashes.is_none_or(|bound| crashes <= bound) {
             return None;
         }
-        let (next, action) = self.over_bound_transition();
         let times = if crashes == 1 { "once".to_owned() } else { format!("{crashes} times") };
         let message = format!("its worker died {times} while it had this item");
         let failure = Failure { code: Some("crash".to_owned()), ..Failure::new(Class::Transient, message) };
-        let decided =
-            DecisionRecord { failure, action, reason: Some("max_crashes".to_owned()), by: "rules".to_owned() };
+        Some(self.over_bound_outcome(claimed, failure, "max_crashes"))
+    }
+
+    /// The end of an item whose deadline passed while it waited for more than its due time. An item whose last call was cut off
+    /// is not judged by its age: that call may have been answered.
+    pub(crate) fn past_deadline(&self, claimed: &Claimed, age: Duration) -> Option<ClaimOutcome> {
+        let item = &claimed.item;
+        let was_tried = item.sends() > item.forgiven.attempts.saturating_add(item.forgiven.deferrals);
+        let is_cut_off = item.may_be_done || item.crashes > 0;
+        if !was_tried || is_cut_off || age < item.deadline.unwrap_or(self.deadline) {
+            return None;
+        }
+        let waited = "its deadline passed while it waited";
+        let failure = match &item.last {
+            Some(last) => Failure { message: format!("{waited}; before: {}", last.message), ..last.clone() },
+            None => Failure::new(Class::Transient, waited),
+        };
+        Some(self.over_bound_outcome(claimed, failure, GiveUp::Deadline.as_str()))
+    }
+
+    fn over_bound_outcome(&self, claimed: &Claimed, failure: Failure, reason: &str) -> ClaimOutcome {
+        let (next, action) = self.over_bound_transition();
+        let decided = DecisionRecord { failure, action, reason: Some(reason.to_owned()), by: "rules".to_owned() };
         let (id, fence) = (claimed.item.id, claimed.fence);
-        Some(ClaimOutcome { id, fence, counted: Counted::Nothing, next, decided: Some(decided) })
+        ClaimOutcome { id, fence, counted: Counted::Nothing, next, decided: Some(decided) }
     }
 }
 

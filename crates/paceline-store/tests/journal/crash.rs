@@ -59,7 +59,7 @@ fn results_ahead_of_the_journal_are_taken_over_up_to_the_torn_line() {
         let tail = &results[covered..cut];
         let torn = tail.iter().rev().take_while(|byte| **byte != b'\n').count();
         let whole = tail.iter().filter(|byte| **byte == b'\n').count() as u64;
-        let expected = Recovery { recorded: whole, cut: (torn + zeros) as u64, interrupted: 6 - whole };
+        let expected = Recovery { recorded: whole, cut: (torn + zeros) as u64, interrupted: 6 - whole, in_flight: 0 };
         assert_eq!(recovery, expected, "cut at byte {cut}, {zeros} zeros");
         let counts = resumed.counts(NOW).unwrap();
         assert_eq!((counts.succeeded, counts.failed, counts.tokens_in), (1 + whole, 1, 5 + 5 * whole));
@@ -420,7 +420,7 @@ fn a_write_that_fails_stops_the_journal_and_keeps_what_was_acknowledged() {
     assert!(matches!(journal.close(), Err(JournalError::Stopped { .. })));
     fs::remove_dir(&job.paths.errors).unwrap();
     let (resumed, recovery) = job.resume();
-    assert_eq!(recovery, Recovery { recorded: 0, cut: 0, interrupted: 2 });
+    assert_eq!(recovery, Recovery { interrupted: 2, ..Recovery::default() });
     job.complete(&resumed);
     job.assert_each_once(3);
 }
@@ -447,8 +447,9 @@ fn a_call_that_was_cut_off_counts_once_and_as_much_as_it_reserved() {
     let used = [ModelUsage { calls: 5, ..usage("m", before[0].tokens_in + 20, 200) }];
     // Another crash before the items come again counts nothing more.
     let mut dead = job.copy();
-    for interrupted in [3, 0] {
+    for (interrupted, in_flight) in [(3, 2), (0, 0)] {
         let (resumed, recovery) = dead.resume();
+        assert_eq!(recovery.in_flight, in_flight, "the third was begun and not sent");
         assert_eq!((recovery.interrupted, resumed.sums().unwrap().totals), (interrupted, counted));
         assert_eq!((&resumed.usage().unwrap()[..], resumed.unanswered().unwrap()), (&used[..], vec![0, 1]));
         dead = dead.copy();

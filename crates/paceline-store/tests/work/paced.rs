@@ -307,3 +307,21 @@ async fn an_outage_that_does_not_end_defers_everything() {
     let items = world.store.list(Filter::default(), 0, 200).await.unwrap();
     assert!(items.iter().all(|item| item.attempts <= 3), "tests count against no item");
 }
+
+#[tokio::test(start_paused = true)]
+async fn items_past_their_deadline_end_without_a_call_during_an_outage() {
+    let world = World::of(PacerConfig::default(), numbered("a", 50)).await;
+    let work = world.work_during(Duration::MAX, S / 10, false);
+    let config = SchedulerConfig { deadline: S * 120, max_retries: 99, ..fifty() };
+    let summary = world.scheduler(config).run_paced(work, std::future::pending()).await.unwrap();
+    assert!(summary.counts.of(State::Failed) > 10, "{summary:?}");
+    for item in world.store.list(Filter::default(), 0, 99).await.unwrap() {
+        // The time of an item begins with its first try, and a test of the server is none.
+        let Some(first) = item.first.filter(|_| item.sends() > 0) else { continue };
+        assert_eq!(item.reason.as_deref(), Some("deadline"), "{}", item.key);
+        let after = item.ended.map(|ended| ended.saturating_since(first));
+        assert!(after.is_some_and(|after| after < S * 160), "{} after {after:?}", item.key);
+        let begun = world.begun(&item.key);
+        assert!(begun.iter().all(|at| at - begun[0] <= 120_100), "{}: {begun:?}", item.key);
+    }
+}

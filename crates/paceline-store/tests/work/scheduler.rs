@@ -3,13 +3,14 @@
 mod wall_clock;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use paceline_core::{Backoff, Class, Growth, Jitter, Timestamp};
 use paceline_store::work::{
-    Case, EndReason, Failure, Filter, Idle, Judge, JudgeFuture, Judgement, MemoryStore, NewItem, OverBound, Scheduler,
-    SchedulerConfig, SchedulerEvent, SqliteStore, State, Status, Summary, Task, WorkClock, WorkStore,
+    Amend, Case, EndReason, Failure, Filter, Idle, Judge, JudgeFuture, Judgement, MemoryStore, NewItem, OverBound,
+    Scheduler, SchedulerConfig, SchedulerEvent, SqliteStore, State, Status, Summary, Task, WorkClock, WorkStore,
 };
 
 use crate::support::{S, START, folder, item, of_group};
@@ -416,4 +417,27 @@ async fn what_we_gave_up_ourselves_waits_as_asked_and_counts_as_no_try() {
     assert_eq!((summary.status(), summary.calls), (Status::Success, 4));
     let item = world.store.show("a").await.unwrap().unwrap().0;
     assert_eq!((item.attempts, item.abandoned, world.passed().as_secs()), (1, 3, 120));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_calls_of_a_run_are_those_that_items_count_and_those_that_it_tells_apart() {
+    let world = World::of([item("cancelled"), item("unsent"), item("fine")]).await;
+    let (store, is_down) = (world.store.clone(), Arc::new(AtomicBool::new(true)));
+    let work = move |task: Task| {
+        let (store, is_down) = (store.clone(), is_down.clone());
+        async move {
+            match task.key() {
+                "cancelled" => drop(store.amend(Filter::keys(["cancelled"]), Amend::Cancel).await.unwrap()),
+                "unsent" if is_down.swap(false, Ordering::SeqCst) => {
+                    return Err(Failure { unsent: true, ..Failure::new(Class::Transient, "no connection") });
+                }
+                _ => {}
+            }
+            Ok(())
+        }
+    };
+    let summary = world.scheduler(SchedulerConfig::default()).run(work).await.unwrap();
+    assert_eq!((summary.calls, summary.uncounted, summary.cancelled, summary.lost), (4, 1, 1, 0));
+    let items = world.store.list(Filter::default(), 0, 9).await.unwrap();
+    assert_eq!(items.iter().map(|item| item.sends()).sum::<u32>(), 2);
 }

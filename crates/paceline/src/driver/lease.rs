@@ -19,26 +19,32 @@ use crate::sync::{AtomicI64, AtomicU64};
 #[derive(Default)]
 struct Countdown {
     /// Less than 1: no more calls.
-    left: AtomicI64,
+    left: OwnLine<AtomicI64>,
     /// Its end, in nanoseconds.
     until: AtomicU64,
 }
 
+/// In a cache line of its own, with the one that processors fetch beside it: what every call writes would else take along, from
+/// one processor to the next, what every call reads.
+#[derive(Default)]
+#[repr(align(128))]
+struct OwnLine<T>(T);
+
 impl Countdown {
     fn take(&self, now: Instant) -> bool {
-        now.as_nanos() < self.until.load(Ordering::Acquire) && self.left.fetch_sub(1, Ordering::AcqRel) > 0
+        now.as_nanos() < self.until.load(Ordering::Acquire) && self.left.0.fetch_sub(1, Ordering::AcqRel) > 0
     }
 
     /// The first call has left already.
     fn begin(&self, lease: &Lease) {
-        self.left.store(i64::try_from(lease.calls).unwrap_or(i64::MAX) - 1, Ordering::Release);
+        self.left.0.store(i64::try_from(lease.calls).unwrap_or(i64::MAX) - 1, Ordering::Release);
         self.until.store(lease.until.as_nanos(), Ordering::Release);
     }
 
     /// Returns how many of them have left.
     fn end(&self, lease: &Lease) -> u64 {
         self.until.store(0, Ordering::Release);
-        let left = self.left.swap(0, Ordering::AcqRel);
+        let left = self.left.0.swap(0, Ordering::AcqRel);
         lease.calls - u64::try_from(left).unwrap_or(0)
     }
 }
@@ -69,15 +75,16 @@ impl State {
 /// The limits of the account and of the tier hold for them as for all others, and so do holds, stops and closed gates; callers
 /// that wait go first. They are not in flight, and nothing is learnt from them.
 ///
-/// Where the pace is [`Pace::Fixed`](crate::Pace::Fixed) or [`Pace::None`](crate::Pace::None) and no caller waits, a permit
-/// costs two atomic operations and a reading of the clock: the pacer promises what the limits have left, for at most a
-/// millisecond, and counts what became of it as soon as anything else is asked of it. Under every other pace each one costs as
-/// much as [`try_acquire`](crate::Limiter::try_acquire). Clones are cheap and share everything.
+/// A permit costs two atomic operations and a reading of the clock where no caller waits and the pace does not follow from each
+/// call: under [`Pace::Fixed`](crate::Pace::Fixed), [`Pace::None`](crate::Pace::None), and [`Pace::Auto`](crate::Pace::Auto) as
+/// long as configured limits of a minute or less are believed. The pacer promises what the limits have left, for at most a
+/// millisecond, and counts what became of it as soon as anything else is asked of it. Else each permit costs as much as
+/// [`try_acquire`](crate::Limiter::try_acquire). Clones are cheap and share everything.
 ///
 /// ```
-/// use paceline::{Limiter, Pace, PacerConfig, Quota};
+/// use paceline::{Limiter, Quota};
 ///
-/// let limiter = Limiter::new(PacerConfig::from(Quota::per_second(1_000).burst(2)).with_pace(Pace::Fixed))?;
+/// let limiter = Limiter::new(Quota::per_second(1_000).burst(2))?;
 /// let lookups = limiter.unreported("lookups");
 /// assert!(lookups.try_acquire().is_ok());
 /// assert_eq!(limiter.snapshot().account.totals.sends, 1);

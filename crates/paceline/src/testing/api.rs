@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Response, StatusCode, header};
-use paceline_core::{Cost, Rng};
+use paceline_core::{Cost, Instant, Rng};
 use paceline_model::{Admission, Cause, Hints, ProviderConfig, ProviderError, ProviderModel, Refusal};
 use tokio::sync::Notify;
 
@@ -28,7 +28,8 @@ pub struct MockApi {
 
 #[derive(Debug)]
 struct Shared {
-    clock: Clock,
+    /// Made by the first call: that is inside the runtime whose time counts.
+    clock: OnceLock<Clock>,
     state: Mutex<State>,
     /// A call came or went, which changes when the others are done in a service that shares its capacity.
     changed: Notify,
@@ -49,7 +50,7 @@ impl MockApi {
     pub fn new(config: impl Into<ProviderConfig>) -> Result<Self, ProviderError> {
         let model = ProviderModel::new(config.into(), 1)?;
         let state = Mutex::new(State { model, scripted: VecDeque::new(), rng: Rng::new(1) });
-        let shared = Arc::new(Shared { clock: Clock::new(), state, changed: Notify::new() });
+        let shared = Arc::new(Shared { clock: OnceLock::new(), state, changed: Notify::new() });
         Ok(Self { shared, hints: Hints::Honest, calls: Recorder::new() })
     }
 
@@ -83,7 +84,7 @@ impl MockApi {
         if let Some(answer) = scripted {
             return answer.give().await;
         }
-        let arrived = self.shared.lock().model.arrive(self.shared.clock.now(), cost);
+        let arrived = self.shared.lock().model.arrive(self.shared.now(), cost);
         let answer = match arrived {
             Admission::Refused(refusal) => self.refusal(&refusal),
             Admission::Admitted(service) => {
@@ -121,6 +122,10 @@ impl MockApi {
 }
 
 impl Shared {
+    fn now(&self) -> Instant {
+        self.clock.get_or_init(Clock::new).now()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -128,7 +133,7 @@ impl Shared {
     async fn serve(&self, service: &paceline_model::Service) {
         loop {
             let changed = self.changed.notified();
-            let left = self.lock().model.due(service, 1.0) - self.clock.now();
+            let left = self.lock().model.due(service, 1.0) - self.now();
             if left.is_zero() {
                 return;
             }
@@ -143,7 +148,7 @@ struct Place<'a>(&'a Shared);
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.0.lock().model.finish(self.0.clock.now());
+        self.0.lock().model.finish(self.0.now());
         self.0.changed.notify_waiters();
     }
 }

@@ -1,7 +1,7 @@
 //! When calls were made, and how many of them within any window.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use paceline_core::Instant;
@@ -11,7 +11,8 @@ use crate::clock::Clock;
 /// The times of calls. Its clones record into the same list.
 #[derive(Clone, Default)]
 pub struct Recorder {
-    clock: Arc<Clock>,
+    /// Made by the first call: that is inside the runtime whose time counts.
+    clock: Arc<OnceLock<Clock>>,
     calls: Arc<Mutex<Vec<(Instant, u64)>>>,
 }
 
@@ -28,7 +29,7 @@ impl Recorder {
 
     /// Records a call that is made now and counts as so many units, as tokens.
     pub fn record_units(&self, units: u64) {
-        let now = self.clock.now();
+        let now = self.clock.get_or_init(Clock::new).now();
         self.lock().push((now, units));
     }
 

@@ -87,11 +87,15 @@ async fn each_call_takes_its_cost_from_every_budget() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn under_a_pace_that_learns_each_is_asked_for_by_itself() {
+async fn under_a_pace_that_learns_they_are_limited_as_well() {
     let limiter = limiter(Quota::per_second(100).burst(3).into());
     let calls = limiter.unreported("a");
     assert_eq!(at_once(&calls, 5), 3);
     let snapshot = limiter.snapshot();
     assert_eq!((snapshot.account.totals.sends, snapshot.account.concurrency.in_flight), (3, 0));
     assert_eq!(snapshot.scopes[0].state, ScopeState::Paced);
+    tokio::time::advance(S).await;
+    let permit = limiter.try_acquire("a").expect("a second later");
+    drop(permit.complete(Outcome::new(paceline::Class::Throttled).with_hint(60 * S, true)));
+    assert_eq!(at_once(&calls, 5), 0, "the server asked for a minute");
 }

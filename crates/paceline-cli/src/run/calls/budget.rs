@@ -62,6 +62,8 @@ pub(crate) struct Expected {
     /// The model that its price is of; empty when it names none.
     pub(crate) model: Arc<str>,
     pub(crate) usage: Usage,
+    /// The most tokens that its prompt can have: more than expected while no answer has told how long prompts are.
+    pub(crate) longest_input: u64,
     /// The request sets a bound on its answer.
     pub(crate) bounded: bool,
 }
@@ -119,8 +121,8 @@ struct Ledger {
     job: Sum,
     /// Calls of the job that used something, or may have.
     calls: u64,
-    /// A call has ended, and told what calls use here if any does.
-    known: bool,
+    /// Calls that have ended, and told what calls use here if any does.
+    known: u64,
     reserved: Sum,
     /// Calls that hold something.
     open: u64,
@@ -174,14 +176,19 @@ impl Budget {
             ledger.job.combine(&Sum { usage, cost }, u64::saturating_add);
             ledger.calls += calls;
             // Each run learns anew what a limit counts.
-            ledger.known |= *tokens_out > 0 && !learns;
+            ledger.known += if *tokens_out > 0 && !learns { *calls } else { 0 };
         }
         Self { limits, prices, learns, ledger: Mutex::new(ledger), settled: Notify::new() }
     }
 
     /// Whether calls may wait for it before they wait for a permit: it has an end, or something to learn first.
     pub(crate) fn may_wait(&self) -> bool {
-        self.learns || self.limits.all().next().is_some()
+        self.learns || self.has_an_end()
+    }
+
+    /// Whether calls are counted against anything.
+    pub(crate) fn has_an_end(&self) -> bool {
+        self.limits.all().next().is_some()
     }
 
     /// Whether a configured limit counts answers, whose length is learnt first.
@@ -194,14 +201,15 @@ impl Budget {
         self.limits.job_tokens.is_some() || self.limits.job_cost.is_some()
     }
 
-    /// Takes what a call is expected to use, waiting while calls under way hold so much that it might not fit. Until an
-    /// answer has shown what calls use here, those whose answers have no bound leave one by one.
+    /// Takes what a call may use, waiting while calls under way hold so much that it might not fit; alone it leaves if what it is
+    /// expected to use fits. Until an answer has shown what calls use here, those whose answers have no bound leave one by one,
+    /// and under a budget no more of them are under way than were answered, lest a short first answer speak for all.
     ///
     /// # Errors
     /// The purse that it does not fit in any more: what has been used stays used.
     pub(crate) async fn reserve(&self, expected: Expected) -> Result<Reserved<'_>, Exceeded> {
         if !self.may_wait() {
-            return Ok(Reserved { budget: self, expected, sum: Sum::default() });
+            return Ok(Reserved { budget: self, expected, sum: Sum::default(), held: Sum::default() });
         }
         loop {
             let settled = self.settled.notified();
@@ -210,30 +218,37 @@ impl Budget {
             {
                 let mut ledger = self.ledger();
                 let sum = self.sum(&expected.model, larger(expected.usage, ledger.mean()));
-                let mut waits = !expected.bounded && !ledger.known && ledger.open > 0;
+                let longest = Usage { input_tokens: expected.longest_input, ..Usage::default() };
+                let held = self.sum(&expected.model, larger(sum.usage, longest));
+                let is_new = ledger.known < ledger.open && (ledger.known == 0 || self.has_an_end());
+                let mut waits = !expected.bounded && is_new;
                 for (purse, limit) in self.limits.all() {
                     let (tokens, free) = (sum.of(purse), limit.saturating_sub(ledger.used(purse)));
                     if tokens > free || free == 0 {
                         return Err(Exceeded { purse, next: tokens });
                     }
-                    waits |= ledger.reserved.of(purse).saturating_add(tokens) > free;
+                    waits |= ledger.open > 0 && ledger.reserved.of(purse).saturating_add(held.of(purse)) > free;
                 }
                 if !waits {
-                    ledger.reserved.combine(&sum, u64::saturating_add);
+                    ledger.reserved.combine(&held, u64::saturating_add);
                     ledger.open += 1;
-                    return Ok(Reserved { budget: self, expected, sum });
+                    return Ok(Reserved { budget: self, expected, sum, held });
                 }
             }
             settled.await;
         }
     }
 
-    /// What has been used by now, and what the call would use that did not fit: a sum, as the flag of the purse takes it.
-    pub(crate) fn least(&self, exceeded: Exceeded) -> String {
-        let least = self.ledger().used(exceeded.purse).saturating_add(exceeded.next);
-        match exceeded.purse {
-            BudgetKind::RunTokens | BudgetKind::JobTokens => least.to_string(),
-            BudgetKind::JobCost => Money::from_units(least).rounded_up().to_string(),
+    /// A purse that the rest of the job seems to fit into: what has been used by now, what the call would use that did not fit,
+    /// and for each other item of those `left` what calls use here. A sum, as the flag of the purse takes it.
+    pub(crate) fn enough(&self, exceeded: Exceeded, left: u64) -> String {
+        let (ledger, Exceeded { purse, next }) = (self.ledger(), exceeded);
+        let each = ledger.job.of(purse).checked_div(ledger.calls).map_or(next, |mean| mean.saturating_add(1));
+        let others = each.saturating_mul(left.saturating_sub(1));
+        let sum = ledger.used(purse).saturating_add(next).saturating_add(others);
+        match purse {
+            BudgetKind::RunTokens | BudgetKind::JobTokens => sum.to_string(),
+            BudgetKind::JobCost => Money::from_units(sum).rounded_up().to_string(),
         }
     }
 
@@ -272,7 +287,10 @@ fn larger(a: Usage, b: Usage) -> Usage {
 pub(crate) struct Reserved<'a> {
     budget: &'a Budget,
     expected: Expected,
+    /// What it is expected to use.
     sum: Sum,
+    /// What nothing else may use meanwhile.
+    held: Sum,
 }
 
 impl Reserved<'_> {
@@ -298,7 +316,7 @@ impl Reserved<'_> {
         ledger.run.combine(&sum, u64::saturating_add);
         ledger.job.combine(&sum, u64::saturating_add);
         ledger.calls += counted.calls;
-        ledger.known |= counted.calls > 0;
+        ledger.known += counted.calls;
         counted
     }
 
@@ -317,7 +335,7 @@ impl Drop for Reserved<'_> {
     fn drop(&mut self) {
         if self.budget.may_wait() {
             let mut ledger = self.budget.ledger();
-            ledger.reserved.combine(&self.sum, u64::saturating_sub);
+            ledger.reserved.combine(&self.held, u64::saturating_sub);
             ledger.open -= 1;
             drop(ledger);
             self.budget.settled.notify_waiters();
@@ -335,7 +353,7 @@ mod tests {
     }
 
     fn bounded(input_tokens: u64, output_tokens: u64) -> Expected {
-        Expected { model: "m".into(), usage: tokens(input_tokens, output_tokens), bounded: true }
+        Expected { model: "m".into(), usage: tokens(input_tokens, output_tokens), longest_input: 0, bounded: true }
     }
 
     #[test]
@@ -358,7 +376,7 @@ mod tests {
         let first = reserve(60).expect("at once").expect("fits");
         assert!(reserve(60).is_none(), "the first may still turn out to be cheap");
         let exceeded = reserve(101).expect("at once").expect_err("never fits");
-        assert_eq!((exceeded.purse, budget.least(exceeded)), (BudgetKind::RunTokens, "101".to_owned()));
+        assert_eq!((exceeded.purse, budget.enough(exceeded, 1)), (BudgetKind::RunTokens, "101".to_owned()));
         let mut waits = Box::pin(budget.reserve(bounded(60, 0)));
         assert!(waits.as_mut().now_or_never().is_none());
         first.settle(Some(tokens(40, 0)), || 0);
@@ -384,7 +402,39 @@ mod tests {
         let budget = Budget::new(limits, price, &before, false);
         let reserved = budget.reserve(bounded(1, 1)).now_or_never().expect("at once");
         let exceeded = reserved.expect_err("calls cost 350 here");
-        assert_eq!((exceeded.purse, budget.least(exceeded)), (BudgetKind::JobCost, "1050.00".to_owned()));
+        assert_eq!((exceeded.purse, budget.enough(exceeded, 1)), (BudgetKind::JobCost, "1050.00".to_owned()));
+    }
+
+    #[test]
+    fn prompts_hold_as_much_as_they_can_have_until_they_are_known() {
+        let limits = Limits { job_tokens: Some(100), ..Limits::default() };
+        let budget = Budget::new(limits, Prices::default(), &[], false);
+        let reserve = || budget.reserve(Expected { longest_input: 60, ..bounded(10, 5) }).now_or_never();
+        let first = reserve().expect("at once").expect("fits");
+        assert!(reserve().is_none(), "65 are held, and not 15");
+        assert_eq!(first.settle(Some(tokens(45, 5)), || 0).tokens_in, 45);
+        let second = reserve().expect("alone").expect("50 are expected and left, though 65 could be used");
+        assert!(reserve().is_none());
+        assert_eq!(second.settle(None, || 0).tokens_in, 45, "what is expected counts, not what was held");
+        assert!(reserve().is_some_and(|refused| refused.is_err()));
+    }
+
+    #[test]
+    fn no_more_answers_without_a_bound_are_awaited_than_have_come() {
+        let limits = Limits { job_tokens: Some(10_000), ..Limits::default() };
+        let budget = Budget::new(limits, Prices::default(), &[], false);
+        let reserve = || budget.reserve(Expected { bounded: false, ..bounded(1, 0) }).now_or_never();
+        let first = reserve().expect("at once").expect("fits");
+        assert!(reserve().is_none(), "nothing is known of answers");
+        first.settle(Some(tokens(1, 1)), || 0);
+        let both = [reserve().expect("known").expect("fits"), reserve().expect("known").expect("fits")];
+        assert!(reserve().is_none(), "one short answer does not speak for all");
+        for call in both {
+            call.settle(Some(tokens(1, 999)), || 0);
+        }
+        let four = [(); 4].map(|()| reserve().expect("known").expect("fits"));
+        assert!(reserve().is_none(), "three have come");
+        drop(four);
     }
 
     #[test]
@@ -401,6 +451,7 @@ mod tests {
         assert!(reserve().is_none(), "40 are left when the second uses what the first did");
         second.settle(Some(tokens(1, 69)), || 0);
         let exceeded = reserve().expect("at once").expect_err("over");
-        assert_eq!((exceeded.purse, budget.least(exceeded)), (BudgetKind::JobTokens, "165".to_owned()));
+        assert_eq!((exceeded.purse, budget.enough(exceeded, 1)), (BudgetKind::JobTokens, "165".to_owned()));
+        assert_eq!(budget.enough(exceeded, 3), "277", "a call used 55, rounded up");
     }
 }

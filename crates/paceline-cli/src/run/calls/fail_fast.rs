@@ -183,15 +183,22 @@ impl Reachability {
         Self { answered: false, failures: 0, since: None, max_wait }
     }
 
+    /// The same watch over another address, of which nothing is known.
+    pub(crate) const fn of_another(&self) -> Self {
+        Self::new(self.max_wait)
+    }
+
     /// Takes in the end of a call: why no server seems to be there, once that is so.
-    pub(crate) fn gone<'a, Answer>(&mut self, answer: &'a Result<Answer, NoAnswer>, now: Instant) -> Option<&'a str> {
-        match answer {
-            Err(NoAnswer::Connect(message)) => self.failed(now).then_some(message),
-            Err(NoAnswer::Tls(_) | NoAnswer::GivenUp) => None,
-            _ => {
-                self.answered();
-                None
-            }
+    pub(crate) fn gone<Answer>(&mut self, answer: &Result<Answer, NoAnswer>, now: Instant) -> Option<String> {
+        match answer.as_ref().err() {
+            Some(NoAnswer::Tls(_) | NoAnswer::GivenUp) => None,
+            error => match error.and_then(NoAnswer::unreached) {
+                Some(message) => self.failed(now).then_some(message),
+                None => {
+                    self.answered();
+                    None
+                }
+            },
         }
     }
 

@@ -61,7 +61,7 @@ pub(crate) struct Context {
     pub(crate) phase: watch::Receiver<Phase>,
     /// Where answers go: no call leaves while its disk has no room for one more.
     pub(crate) journal: Journal,
-    /// Items whose call had left when an earlier run was killed.
+    /// Items whose call had left and whose end no earlier run recorded.
     pub(crate) unanswered: BTreeSet<u64>,
     /// Calls that have left and are not answered.
     pub(crate) in_flight: AtomicU64,
@@ -123,9 +123,9 @@ pub(crate) enum Impossible {
     /// Its cost exceeds a limit.
     #[error(transparent)]
     TooLarge(#[from] TooLarge),
-    /// An earlier run was killed while it had the item. Whether its call was executed is unknown, and it must not be executed
-    /// twice.
-    #[error("an earlier run was killed during the call of this item, which may have been executed")]
+    /// An earlier run ended before it had recorded the end of the item's call. Whether the call was executed is unknown, and it
+    /// must not be executed twice.
+    #[error("an earlier run ended without recording the end of this item's call, which may have been executed")]
     Unknown(GiveUp),
     /// Its deadline passed while it waited, or certainly comes first.
     #[error("{}", too_late(*.waited, *.needed))]
@@ -244,9 +244,11 @@ impl Context {
     /// the answer against its limits, but each bills it.
     fn expected(&self, model: Option<&str>, scope: &str, call: &Call, cost: &Cost) -> Expected {
         let bound = self.sender.config().dialect.longest_answer(&call.url, &call.body);
-        let output_tokens = bound.unwrap_or_else(|| self.sender.ratio(scope).output_tokens());
+        let ratio = self.sender.ratio(scope);
+        let output_tokens = bound.unwrap_or_else(|| ratio.output_tokens());
         let usage = Usage { input_tokens: cost.get(&Dimension::InputTokens), output_tokens, units: 0 };
-        Expected { model: model.unwrap_or_default().into(), usage, bounded: bound.is_some() }
+        let longest_input = if usage.input_tokens == 0 { 0 } else { ratio.most_tokens(&call.body) };
+        Expected { model: model.unwrap_or_default().into(), usage, longest_input, bounded: bound.is_some() }
     }
 
     /// The tokens that an answer of a model seems to have, by its length: for one that reports no usage, as streams do unless
@@ -260,7 +262,7 @@ impl Context {
         }
     }
 
-    /// Ends an item whose non-repeatable call had been sent when an earlier run was killed.
+    /// Ends an item whose non-repeatable call had been sent, and whose end no earlier run recorded.
     fn was_cut_off(&self, item: &ClaimedItem, call: &Call) -> Option<GiveUp> {
         self.unanswered.contains(&item.ordinal).then(|| self.sender.unknown_outcome(call).ends()).flatten()
     }
@@ -273,6 +275,10 @@ impl Context {
     async fn perform(&self, ready: Ready<Option<(Echo, Call)>>, item: &ClaimedItem, mut turn: PermitTurn) -> TryEnd {
         let Ready { mut request, expected, mut call } = ready;
         let is_learnt = self.budget.learns() && !expected.bounded;
+        // Of a request that names no model it is not known whether its answer is of tokens at all.
+        if self.budget.has_an_end() && !expected.bounded && !expected.model.is_empty() {
+            upstream::warn_of_unbounded("the budget", || true);
+        }
         let began = self.limiter.now();
         let budgeted = tokio::select! {
             biased;
@@ -284,7 +290,7 @@ impl Context {
             Err(exceeded) => return TryEnd::OverBudget(exceeded),
         };
         if is_learnt {
-            upstream::warn_of_unbounded(|| true);
+            upstream::warn_of_unbounded("a configured limit", || true);
             // Answers have come since the item was claimed: its cost is what they say.
             match self.prepare(item) {
                 Ok(ready) => (request, call) = (ready.request, Some(ready.call)),

@@ -30,6 +30,9 @@ use crate::text;
 /// The longest quote of a server's message in a log line, in characters: the report has all of it.
 const LONGEST_CAUSE: usize = 120;
 
+/// Failed items that are told under `--quiet`: the errors file and the report have all.
+const SHOWN_WHEN_QUIET: u64 = 5;
+
 /// Hands the ends of tries to the journal.
 pub(crate) struct Recorder {
     journal: Journal,
@@ -42,7 +45,6 @@ pub(crate) struct Recorder {
     hosts: BTreeMap<Arc<str>, Reachability>,
     /// The hosts that this run has given up.
     unreachable: Vec<Arc<str>>,
-    max_wait: Duration,
     /// The last call that found no server.
     last_unreached: Option<StopReason>,
     retry: Retry,
@@ -55,6 +57,8 @@ pub(crate) struct Recorder {
     resends: Resends,
     /// The last failure of each scope that has not succeeded since.
     failing: BTreeMap<Arc<str>, String>,
+    /// Items that failed in this run.
+    failures: u64,
 }
 
 /// What a recorder needs to know of its run.
@@ -115,7 +119,6 @@ impl Recorder {
             reachability,
             hosts: BTreeMap::new(),
             unreachable: Vec::new(),
-            max_wait,
             last_unreached: None,
             retry,
             address,
@@ -124,6 +127,7 @@ impl Recorder {
             held_up,
             resends,
             failing: BTreeMap::new(),
+            failures: 0,
         }
     }
 
@@ -185,6 +189,10 @@ impl Recorder {
         for failed in self.same.take_held_back() {
             if pending { self.put_back(failed) } else { self.fail(failed) }
         }
+        let more = self.failures.saturating_sub(SHOWN_WHEN_QUIET);
+        if more > 0 && is_quiet() {
+            tracing::error!("{} failed; the errors file and the report name them", text::counted(more, "more item"));
+        }
     }
 
     /// The item waits again, as if it had not ended.
@@ -221,7 +229,7 @@ impl Recorder {
     fn impossible(&mut self, context: &Context, item: &ClaimedItem, why: &Impossible) -> Recorded {
         let (code, class, reason) = match why {
             Impossible::TooLarge(_) => (TOO_LARGE, Class::Invalid, "too_large"),
-            Impossible::Unknown(reason) => ("killed", Class::Transient, reason.as_str()),
+            Impossible::Unknown(reason) => ("unrecorded", Class::Transient, reason.as_str()),
             Impossible::Deadline { .. } => {
                 ("deadline_exceeded", item.tally.last.as_ref().map_or(Class::Throttled, |last| last.class), "deadline")
             }
@@ -306,11 +314,11 @@ impl Recorder {
         let gone = self.reachability.gone(answer, now).is_some();
         let by_host = context.sender.config().dialect.scope() == Scope::Host;
         let host_gone = by_host && {
-            let known = self.hosts.entry(Arc::clone(&item.scope)).or_insert_with(|| Reachability::new(self.max_wait));
+            let known = self.hosts.entry(Arc::clone(&item.scope)).or_insert_with(|| self.reachability.of_another());
             known.gone(answer, now).is_some()
         };
-        let Err(NoAnswer::Connect(message)) = answer else { return Recorded::default() };
-        let message = message.clone();
+        let Some(message) = answer.as_ref().err().and_then(NoAnswer::unreached) else { return Recorded::default() };
+        let message = if let (true, Err(NoAnswer::Connect(why))) = (by_host, answer) { why.clone() } else { message };
         if !by_host {
             let stop = StopReason::Unreachable { address: self.address.to_string(), message };
             self.last_unreached = Some(stop.clone());
@@ -443,16 +451,19 @@ impl Recorder {
     /// Records a failure and writes the one error line that it gets.
     fn fail(&mut self, failed: Failed) {
         let Failed { finished, item, scope, class, status, code, message } = failed;
-        tracing::error!(
-            scope = &*scope,
-            item,
-            class = class.as_str(),
-            status,
-            code,
-            reason = finished.reason.as_deref(),
-            "item failed: {}",
-            text::printable(&message)
-        );
+        self.failures += 1;
+        if self.failures <= SHOWN_WHEN_QUIET || !is_quiet() {
+            tracing::error!(
+                scope = &*scope,
+                item,
+                class = class.as_str(),
+                status,
+                code,
+                reason = finished.reason.as_deref(),
+                "item failed: {}",
+                text::printable(&message)
+            );
+        }
         self.figures.failed();
         self.journal.finish(finished, self.acknowledge.reply());
     }
@@ -481,4 +492,8 @@ impl Recorder {
         };
         StopReason::Account { message, fix: format!("{fix}, then run the same command again") }
     }
+}
+
+fn is_quiet() -> bool {
+    !tracing::enabled!(tracing::Level::WARN)
 }

@@ -23,6 +23,8 @@ pub(crate) enum StopReason {
         /// When it could start.
         until: Timestamp,
     },
+    /// Another run had its turn on the shared limits, and did not pass it on within `--max-wait`.
+    OtherHasTurn,
     /// A server failed for `--max-wait`, and nothing else is left.
     ServerFails {
         /// For how long nothing succeeded.
@@ -58,7 +60,7 @@ pub(crate) enum StopReason {
     Unreachable {
         /// The upstream's address.
         address: String,
-        /// The last error of the operating system.
+        /// The last error, and what to check.
         message: String,
     },
     /// No server answers at hosts that lines name.
@@ -104,7 +106,7 @@ impl StopReason {
     pub(crate) const fn as_str(&self) -> &'static str {
         match self {
             Self::Interrupted => "interrupted",
-            Self::MaxWait { .. } => "max_wait",
+            Self::MaxWait { .. } | Self::OtherHasTurn => "max_wait",
             Self::ServerFails { .. } => "server_fails",
             Self::MaxItems => "max_items",
             Self::Budget(Exceeded { purse: BudgetKind::RunTokens, .. }) => "max_tokens",
@@ -128,6 +130,11 @@ impl StopReason {
     /// Whether the run ended because it had taken what it was allowed.
     pub(crate) fn is_bound(&self) -> bool {
         Self::is_word_of_bound(self.as_str())
+    }
+
+    /// Whether the account is stopped: by the provider, or because nothing can be sent to it.
+    pub(crate) const fn is_account(&self) -> bool {
+        matches!(self, Self::Account { .. } | Self::Tls { .. } | Self::Proxy { .. })
     }
 
     /// Whether the run cannot go on before a person has put something right.
@@ -174,6 +181,10 @@ impl fmt::Display for StopReason {
             Self::MaxWait { until } => {
                 write!(f, "the next call can start only at {}, later than --max-wait allows", text::moment(*until))
             }
+            Self::OtherHasTurn => f.write_str(
+                "another run with the same key holds the shared limits, and did not pass its turn on within --max-wait: let it go \
+                 on, or end it",
+            ),
             Self::ServerFails { waited } => {
                 let waited = text::duration(*waited);
                 write!(
@@ -199,7 +210,7 @@ impl fmt::Display for StopReason {
                 write!(f, ": {message}; {advice}, or continue anyway with --stop-after-same 0")
             }
             Self::Unreachable { address, message } => {
-                write!(f, "no server answers at {address}: {message}; check the address (--base-url) and the network")
+                write!(f, "no server answers at {address}: {message}")
             }
             Self::HostsUnreachable { hosts, message } => {
                 let more = hosts.len().saturating_sub(HOSTS_NAMED);

@@ -122,10 +122,14 @@ fn ready(
 /// An error of the journal, and what can be done about it here. Of a full disk the input is not to blame.
 pub(crate) fn refused(error: JournalError) -> Failure {
     let advice = match &error {
-        JournalError::OutputWithoutJournal { .. } | JournalError::OutputExists { .. } => {
-            "; --overwrite deletes it and starts again"
+        JournalError::OutputWithoutJournal { .. } => {
+            "; a job with another output and --done RESULTS takes its answers over; --overwrite deletes it and starts again"
         }
-        JournalError::JournalWithoutOutput { .. } => "; --overwrite deletes what is left and starts again",
+        JournalError::OutputExists { .. } => "; --overwrite deletes it and starts again",
+        JournalError::JournalWithoutOutput { .. } => {
+            "; --overwrite deletes what is left and starts again; without the journal, what the job has spent of a budget is \
+             forgotten"
+        }
         JournalError::InputChanged { .. } => {
             "; to continue with the new input, use --accept-changed-input (items that ended must be unchanged)"
         }
@@ -144,8 +148,9 @@ fn say(recovery: &Recovery) {
         let mut line = "continuing after an interruption".to_owned();
         for (count, noun, what) in [
             (recovery.recorded, "item", "found complete in the results"),
-            (recovery.cut, "byte", "of an incomplete line removed"),
-            (recovery.interrupted, "item", "without a recorded answer; a call that was in flight may be billed twice"),
+            (recovery.cut, "byte", "of the results removed that are no whole line of this job"),
+            (recovery.in_flight, "call", "in flight without a recorded answer, which may be billed twice"),
+            (recovery.interrupted - recovery.in_flight, "item", "begun, of which no call is recorded"),
         ] {
             if count > 0 {
                 line += &format!("; {} {what}", text::counted(count, noun));

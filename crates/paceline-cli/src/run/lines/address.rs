@@ -35,6 +35,10 @@ impl Addresses {
     }
 
     fn checked<'a>(&self, url: Cow<'a, str>) -> Result<Cow<'a, str>, String> {
+        without_blank(&url)?;
+        if self.hosts && !is_whole(&url) && url.starts_with(char::is_alphanumeric) {
+            return Err(format!("`{url}` is neither a whole address nor a path: write https:// or / before it"));
+        }
         if !is_whole(&url) || below(&url, &self.base).is_some() {
             return relative(url, &self.base);
         }
@@ -71,6 +75,7 @@ pub(crate) fn relative<'a>(url: Cow<'a, str>, base: &str) -> Result<Cow<'a, str>
                 .to_owned(),
         );
     }
+    without_blank(&url)?;
     without_fragment(&url)?;
     let path = if is_whole(&url) {
         below(&url, base).map(Cow::Owned)
@@ -88,6 +93,13 @@ pub(crate) fn relative<'a>(url: Cow<'a, str>, base: &str) -> Result<Cow<'a, str>
 
 fn is_whole(url: &str) -> bool {
     url.contains("://") && !url.starts_with('/')
+}
+
+fn without_blank(url: &str) -> Result<(), String> {
+    match url.contains(char::is_whitespace) {
+        true => Err(format!("`{url}` has a blank: write it as %20")),
+        false => Ok(()),
+    }
 }
 
 fn without_fragment(url: &str) -> Result<(), String> {
@@ -204,6 +216,13 @@ mod tests {
             "other",
         ] {
             assert!(of_line(url, true).is_err(), "{url}");
+        }
+        for (url, expected) in [
+            ("https://other.example/a b/\u{e9}?q=\u{fc}", "has a blank: write it as %20"),
+            ("/a b", "has a blank: write it as %20"),
+            ("www.example.com/x", "write https:// or / before it"),
+        ] {
+            assert!(of_line(url, true).is_err_and(|error| error.contains(expected)), "{url}");
         }
         assert!(of_line("http://user:sesame@other.example/", true).is_err_and(|error| !error.contains("sesame")));
         assert!(

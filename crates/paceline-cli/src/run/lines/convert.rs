@@ -39,8 +39,10 @@ enum Requests {
     Prompts(Box<Prompts>),
     /// The row is the body.
     Bodies,
-    /// A column `url` makes it a line of the batch form; without one it is the body.
-    Lines,
+    /// A column `url` makes it a line of the batch form; without one it is the body, for which the API has an endpoint or not.
+    Lines { takes_bodies: bool },
+    /// The address of a page to get.
+    Pages,
 }
 
 /// What a row is.
@@ -96,7 +98,10 @@ impl Converter {
         let Some(model) = model.clone() else {
             return match (rows, prompt_template) {
                 (Rows::Csv, None) if args.endpoint.is_some() => Ok(Some(Self { rows, requests: Requests::Bodies })),
-                (Rows::Csv, None) => Ok(Some(Self { rows, requests: Requests::Lines })),
+                (Rows::Csv, None) => {
+                    Ok(Some(Self { rows, requests: Requests::Lines { takes_bodies: provider.endpoint().is_some() } }))
+                }
+                (Rows::Text, None) if args.endpoint.is_none() => Ok(Some(Self { rows, requests: Requests::Pages })),
                 _ => Err(Failure::refused("prompts need a model: name it with --model")),
             };
         };
@@ -119,7 +124,8 @@ impl Converter {
                 format!("{model:?} {shape:?} {:?}", template.as_ref().map(|template| &template.text))
             }
             Requests::Bodies => "bodies".to_owned(),
-            Requests::Lines => "lines".to_owned(),
+            Requests::Lines { .. } => "lines".to_owned(),
+            Requests::Pages => "pages".to_owned(),
         };
         blake3::hash(format!("{:?} {requests}", self.rows).as_bytes()).to_hex().to_string()
     }
@@ -140,7 +146,7 @@ impl Converter {
             to.write_all(&line).map_err(Error::Write)
         };
         match self.rows {
-            Rows::Csv => table::each_record(from, put)?,
+            Rows::Csv => table::each_record(from, |names| self.check_header(names), put)?,
             Rows::Text => each_line(from, |line, text| {
                 put(Place { row: None, line }, text.map(|text| Map::from_iter([(PROMPT.to_owned(), text.into())])))
             })?,
@@ -156,9 +162,27 @@ impl Converter {
     pub(crate) const fn expected(&self) -> &'static str {
         match self.rows {
             Rows::Csv => "a header, and below it a row for each request",
-            Rows::Text => "one prompt a line",
+            Rows::Text => "one prompt or web address a line",
             Rows::Json => "one JSON object a line",
         }
+    }
+
+    /// Refuses a header without the columns that requests need. Programs for tables write `URL` too.
+    fn check_header(&self, names: &mut [String]) -> Result<(), Error> {
+        let Requests::Lines { takes_bodies } = self.requests else { return Ok(()) };
+        if names.iter().any(|name| name == "url") {
+            return Ok(());
+        }
+        if names.iter().any(|name| name.eq_ignore_ascii_case("url")) {
+            names.iter_mut().for_each(|name| name.make_ascii_lowercase());
+        } else if !takes_bodies {
+            return Err(Error::Table(format!(
+                "its header, line 1, is {:?}: expected a column url (and method, headers, body, metadata, custom_id, as needed), \
+                 --endpoint PATH for rows that are bodies, or --model for prompts",
+                names.join(",")
+            )));
+        }
+        Ok(())
     }
 
     /// The line of a row: its request, or what is wrong with it.
@@ -167,10 +191,13 @@ impl Converter {
         let request = row.and_then(|mut row| {
             id = row.remove("custom_id").or_else(|| row.get("id").cloned()).filter(|id| id != "");
             let metadata = row.remove("metadata").filter(|metadata| metadata != "");
+            let metadata =
+                metadata.map(|cell| if self.rows == Rows::Csv { as_json(cell, Value::is_object) } else { cell });
             let mut request = match &self.requests {
                 Requests::Prompts(prompts) => prompts.request(&row)?,
-                Requests::Lines if row.contains_key("url") => batch_line(row),
-                Requests::Bodies | Requests::Lines => row,
+                Requests::Lines { .. } if row.contains_key("url") => batch_line(row),
+                Requests::Bodies | Requests::Lines { .. } => row,
+                Requests::Pages => page(&row)?,
             };
             request.extend(metadata.map(|metadata| ("metadata".to_owned(), metadata)));
             Ok(request)
@@ -189,11 +216,23 @@ impl Converter {
 fn batch_line(row: Map<String, Value>) -> Map<String, Value> {
     let is_get = !row.contains_key("method") && !row.contains_key("body");
     let cells = row.into_iter().filter(|(_, cell)| cell != "").map(|(name, cell)| {
-        let json = cell.as_str().filter(|_| matches!(&*name, "headers" | "body"));
-        let json = json.and_then(|json| serde_json::from_str(json).ok());
-        (name, json.unwrap_or(cell))
+        let cell = if matches!(&*name, "headers" | "body") { as_json(cell, |_| true) } else { cell };
+        (name, cell)
     });
     cells.chain(is_get.then(|| ("method".to_owned(), "GET".into()))).collect()
+}
+
+/// A line of a list as a request for the page at that address.
+fn page(row: &Map<String, Value>) -> Result<Map<String, Value>, String> {
+    let url = row.get(PROMPT).and_then(Value::as_str).filter(|line| line.contains("://"));
+    let url = url.ok_or("prompts need a model: name it with --model (without one, each line is a web address)")?;
+    Ok(Map::from_iter([("url".to_owned(), url.into()), ("method".to_owned(), "GET".into())]))
+}
+
+/// A cell as the JSON that it holds, where that is what the column takes; else its text.
+fn as_json(cell: Value, takes: fn(&Value) -> bool) -> Value {
+    let json = cell.as_str().and_then(|text| serde_json::from_str(text).ok());
+    json.filter(takes).unwrap_or(cell)
 }
 
 /// The position of a row.

@@ -70,15 +70,16 @@ pub(crate) struct LineError {
 
 impl fmt::Display for LineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}: ", self.line, self.code)?;
-        if let Some(param) = self.param {
-            write!(f, "{param}: ")?;
-        }
-        f.write_str(&self.message)
+        write!(f, "line {}: {}", self.line, self.what())
     }
 }
 
 impl LineError {
+    /// The code and the reason.
+    pub(crate) fn what(&self) -> String {
+        format!("{}: {}", self.code, self.reason())
+    }
+
     /// What is wrong, without saying where.
     pub(crate) fn reason(&self) -> String {
         let Self { param, message, .. } = self;
@@ -195,7 +196,10 @@ pub(crate) fn batch<'a>(
 
 /// The id of a line in a form where each has its own.
 pub(crate) fn required_id(members: &Members<'_>) -> Result<CustomId, Fault> {
-    let message = "missing or empty: every line needs its own custom_id";
+    let message = match members.raw("id") {
+        Some(_) => "missing: rename \"id\" to \"custom_id\"",
+        None => "missing or empty: every line needs its own custom_id",
+    };
     given_id(members)?.ok_or_else(|| Fault::new("missing_custom_id", Some("custom_id"), message))
 }
 

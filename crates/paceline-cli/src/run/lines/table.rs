@@ -8,17 +8,20 @@ use serde_json::{Map, Value};
 use crate::run::lines::convert::{Error, Place};
 
 /// Hands on every record of a table below its header, with its place; of one that does not fit the header, what is wrong with it.
+/// `check` may refuse the names of the columns, or change them.
 ///
 /// # Errors
-/// What reading says, what is wrong with the header, a quote behind which rows cannot be told apart, and the errors of `put`.
+/// What reading says, what is wrong with the header, a quote behind which rows cannot be told apart, and the errors of `check`
+/// and `put`.
 pub(super) fn each_record(
     from: impl Read,
+    check: impl FnOnce(&mut [String]) -> Result<(), Error>,
     mut put: impl FnMut(Place, Result<Map<String, Value>, String>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut reader = csv::Reader::from_reader(Quotes::of(from));
     let in_header = |error| in_record(error).map_or_else(|error| error, |what| Error::Table(format!("line 1: {what}")));
     let header = reader.headers().map_err(in_header)?;
-    let names: Vec<String> = header.iter().map(|name| name.trim().to_owned()).collect();
+    let mut names: Vec<String> = header.iter().map(|name| name.trim().to_owned()).collect();
     let mut known = BTreeSet::new();
     if let Some(twice) = names.iter().find(|name| !known.insert(name.as_str())) {
         return Err(Error::Table(format!("its header names the column {twice:?} twice")));
@@ -30,6 +33,7 @@ pub(super) fn each_record(
             "its header is one column, {name:?}, whose names seem to be separated by {separator:?}: expected commas"
         )));
     }
+    check(&mut names)?;
     // That of the header.
     reader.get_mut().starts.pop_front();
     let mut record = csv::StringRecord::new();

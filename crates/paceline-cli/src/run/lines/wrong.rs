@@ -8,14 +8,46 @@ use crate::text;
 /// What is wrong with an input.
 #[derive(Debug, Default)]
 pub(crate) struct Wrong {
-    /// In the order of their lines.
-    named: Vec<LineError>,
+    /// In the order of their first lines.
+    named: Vec<Alike>,
     count: u64,
 }
 
+/// Lines with the same error.
+#[derive(Debug)]
+struct Alike {
+    /// That of the first line.
+    error: LineError,
+    /// The lines that are named.
+    lines: Vec<u64>,
+    count: u64,
+}
+
+impl Alike {
+    fn of(error: LineError) -> Self {
+        Self { lines: vec![error.line], count: 1, error }
+    }
+
+    /// Whether another line is wrong in the same way.
+    fn takes(&self, other: &LineError) -> bool {
+        *other == LineError { line: other.line, ..self.error.clone() }
+    }
+
+    /// `line 7`, `lines 7, 9`, `lines 7, 8, 9 and 2,997 more`.
+    fn place(&self) -> String {
+        let lines: Vec<_> = self.lines.iter().map(u64::to_string).collect();
+        let (noun, lines, more) =
+            (if self.count == 1 { "line" } else { "lines" }, lines.join(", "), self.count - self.lines.len() as u64);
+        if more > 0 { format!("{noun} {lines} and {} more", text::count(more)) } else { format!("{noun} {lines}") }
+    }
+}
+
 impl Wrong {
-    /// Lines that are named.
+    /// Errors that are named.
     pub(crate) const NAMED: usize = 20;
+
+    /// Lines that are named for each.
+    const LINES: usize = 3;
 
     /// The code of a line with a repeated id.
     pub(crate) const REPEATED: &str = "duplicate_custom_id";
@@ -23,21 +55,28 @@ impl Wrong {
     /// Takes a line that comes after those before.
     pub(crate) fn add(&mut self, error: LineError) {
         self.count += 1;
-        if self.named.len() < Self::NAMED {
-            self.named.push(error);
+        if let Some(alike) = self.named.iter_mut().find(|alike| alike.takes(&error)) {
+            alike.count += 1;
+            if alike.lines.len() < Self::LINES {
+                alike.lines.push(error.line);
+            }
+        } else if self.named.len() < Self::NAMED {
+            self.named.push(Alike::of(error));
         }
     }
 
     /// Adds the lines with repeated ids.
     pub(crate) fn add_repeated(&mut self, repeated: &Duplicates) {
         self.count += repeated.count;
-        self.named.extend(repeated.first.iter().map(|repeat| LineError {
-            line: repeat.line,
-            code: Self::REPEATED,
-            param: Some("custom_id"),
-            message: format!("the same as in line {}: each line needs its own", repeat.first_line),
+        self.named.extend(repeated.first.iter().map(|repeat| {
+            Alike::of(LineError {
+                line: repeat.line,
+                code: Self::REPEATED,
+                param: Some("custom_id"),
+                message: format!("the same as in line {}: each line needs its own", repeat.first_line),
+            })
         }));
-        self.named.sort_by_key(|error| error.line);
+        self.named.sort_by_key(|alike| alike.error.line);
         self.named.truncate(Self::NAMED);
     }
 
@@ -51,13 +90,13 @@ impl Wrong {
         format!("{} of {input} cannot be sent", text::counted(self.count, "line"))
     }
 
-    /// Those that are named, each on a line of its own.
+    /// Those that are named, each error on a line of its own.
     pub(crate) fn list(&self) -> String {
         let mut list = String::new();
-        for error in &self.named {
-            list += &format!("\n  {}", text::printable(&error.to_string()));
+        for alike in &self.named {
+            list += &format!("\n  {}: {}", alike.place(), text::printable(&alike.error.what()));
         }
-        let more = self.count - self.named.len() as u64;
+        let more = self.count - self.named.iter().map(|alike| alike.count).sum::<u64>();
         if more > 0 {
             list += &format!("\n  and {more} more");
         }
@@ -77,7 +116,7 @@ pub(crate) fn conflicts(conflicts: &Conflicts, input: &str, repair: bool) -> Str
     for Conflict { line, before } in &conflicts.first {
         list += &match (line, before) {
             (Some(line), Some(before)) => {
-                format!("\n  line {line}: the id of the former line {before} has another request now")
+                format!("\n  line {line}: another request had its id before, in line {before}")
             }
             (Some(line), None) => format!("\n  line {line}: its id is new"),
             (None, before) => format!("\n  the id of the former line {} is gone", before.unwrap_or_default()),
@@ -98,22 +137,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_twenty_are_named_by_line_whatever_is_wrong_with_them() {
+    fn the_first_twenty_errors_are_named_by_line_whatever_is_wrong() {
         let mut wrong = Wrong::default();
         for line in (2..=60).step_by(2) {
-            wrong.add(LineError { line, code: "invalid_url", param: Some("url"), message: "missing".to_owned() });
+            wrong.add(LineError { line, code: "invalid_url", param: Some("url"), message: format!("no {line}") });
         }
         let first = (3..=41).step_by(2).map(|line| Duplicate { line, first_line: 1 }).collect();
         wrong.add_repeated(&Duplicates { first, count: 100 });
         assert_eq!(wrong.count_words("in.jsonl"), "130 lines of in.jsonl cannot be sent");
         let list = wrong.list();
         let lines: Vec<_> = list.lines().collect();
-        assert_eq!(lines[1], "  line 2: invalid_url: url: missing");
+        assert_eq!(lines[1], "  line 2: invalid_url: url: no 2");
         assert_eq!(
             lines[2],
             "  line 3: duplicate_custom_id: custom_id: the same as in line 1: each line needs its own"
         );
         assert_eq!((lines[20].starts_with("  line 21: "), lines[21]), (true, "  and 110 more"));
         assert_eq!(lines.len(), 22);
+    }
+
+    #[test]
+    fn lines_with_the_same_error_are_one_entry() {
+        let mut wrong = Wrong::default();
+        for line in 1..=3_000 {
+            let message = if line == 2 || line == 4 { "other" } else { "missing" };
+            wrong.add(LineError { line, code: "invalid_url", param: Some("url"), message: message.to_owned() });
+        }
+        let expected =
+            "\n  lines 1, 3, 5 and 2,995 more: invalid_url: url: missing\n  lines 2, 4: invalid_url: url: other";
+        assert_eq!(wrong.list(), expected);
     }
 }

@@ -69,6 +69,16 @@ impl Counters {
         self.totals.abandoned += adds.abandoned;
     }
 
+    /// Adds the calls of this run whose answers the journal could not take, as those that were cut off; returns how many.
+    pub(crate) const fn add_unwritten(&self, counts: &mut JobCounts) -> u64 {
+        let unwritten = self.totals.calls.saturating_sub(counts.totals.calls);
+        if unwritten > 0 {
+            counts.totals = CallTotals { abandoned: counts.totals.abandoned + unwritten, ..self.totals };
+            (counts.tokens_in, counts.tokens_out) = (self.tokens_in, self.tokens_out);
+        }
+        unwritten
+    }
+
     pub(crate) fn succeeded(&mut self, latency: Duration) {
         self.succeeded += 1;
         self.ended_now += 1;

@@ -8,11 +8,10 @@ use paceline_providers::secrets::{SECRET, hidden};
 /// Flags that have done their work: given again they would undo what was done, or allow another change.
 const ONCE: [&str; 3] = ["--overwrite", "--retry-failed", "--accept-changed-input"];
 
-/// The words of a command line, quoted for a shell. The flag in `raise` needs more than that value, and what looks like a secret
-/// is to be given as a variable: pasted as it is, the command is refused before anything is sent.
+/// The words of a command line, quoted for a shell. The flag in `raise` gets that value, and what looks like a secret is to be
+/// given as a variable: pasted without it, the command is refused before anything is sent.
 pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>, raise: Option<(&str, &str)>) -> String {
-    let more_than =
-        |flag: &str| raise.and_then(|(raised, least)| (raised == flag).then(|| format!("more than {least}")));
+    let raised = |flag: &str| raise.and_then(|(raised, value)| (raised == flag).then(|| value.to_owned()));
     let mut words = words.into_iter().map(|word| word.to_string_lossy().into_owned());
     let program = words.next().unwrap_or_else(|| "paceline".to_owned());
     let mut line = quoted(&program);
@@ -20,7 +19,7 @@ pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>, raise: Opt
     for word in words.filter(|word| !ONCE.contains(&word.as_str())) {
         line.push(' ');
         let flag = word.split_once('=').map_or("", |(flag, _)| flag);
-        line += &match more_than(&before).or_else(|| Some(format!("{flag}={}", more_than(flag)?))) {
+        line += &match raised(&before).or_else(|| Some(format!("{flag}={}", raised(flag)?))) {
             Some(value) => quoted(&value),
             None if is_pipe(&word) => "-".to_owned(),
             None => match hidden(&word) {
@@ -75,11 +74,11 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_that_is_used_up_is_to_be_raised() {
+    fn a_budget_that_is_used_up_is_raised() {
         let raise = Some(("--budget-tokens", "1234"));
         let line = |words: &[&str]| command_line(words.iter().map(OsString::from), raise);
-        assert_eq!(line(&["p", "--budget-tokens", "1k", "in"]), "p --budget-tokens 'more than 1234' in");
-        assert_eq!(line(&["p", "--budget-tokens=60"]), "p '--budget-tokens=more than 1234'");
+        assert_eq!(line(&["p", "--budget-tokens", "1k", "in"]), "p --budget-tokens 1234 in");
+        assert_eq!(line(&["p", "--budget-tokens=60"]), "p '--budget-tokens=1234'");
         assert_eq!(line(&["p", "--budget-cost", "5"]), "p --budget-cost 5");
     }
 

@@ -26,6 +26,8 @@ const SHOWN: usize = 5;
 /// How a run ended.
 pub(crate) struct Summary<'a> {
     pub(crate) counts: &'a JobCounts,
+    /// Answers that could not be written. Their calls are among those that were cut off.
+    pub(crate) unwritten: u64,
     /// Scopes that are held, the first to open first.
     pub(crate) held: &'a [Held],
     /// What one scope held up that the user could divide.
@@ -145,8 +147,14 @@ impl Summary<'_> {
         if let Some(stop) = self.stop() {
             line(format!("stopped early: {}", text::printable(&stop.to_string())));
         }
-        if abandoned > 0 {
-            line(text::cut_off(abandoned));
+        if self.unwritten > 0 {
+            line(format!(
+                "{} could not be written; those calls are made again, or held where they must not be made twice",
+                text::counted(self.unwritten, "answer")
+            ));
+        }
+        if abandoned > self.unwritten {
+            line(text::cut_off(abandoned - self.unwritten));
         }
         if self.unread {
             line("the input was not read to its end: there may be more items".to_owned());
@@ -222,6 +230,10 @@ impl Summary<'_> {
     fn closed(&self, scope: &ScopeSnapshot) -> Option<String> {
         let name = holds::name(&scope.name);
         match &scope.state {
+            // Told below, as the reason to stop.
+            ScopeState::Stopped { .. } if scope.name.is_empty() && self.stop().is_some_and(StopReason::is_account) => {
+                None
+            }
             ScopeState::Stopped { reason } => Some(format!(
                 "stopped: {name}: {}; fix the cause, then run the same command again",
                 text::printable(reason)
@@ -229,7 +241,8 @@ impl Summary<'_> {
             ScopeState::Held { cause: cause @ PauseCause::ServerFails, .. } => {
                 let last = (self.last_failure)(&scope.name).map(|last| format!(" (last: {})", text::printable(last)));
                 let why = format!("{}{}", cause.explanation(), last.unwrap_or_default());
-                Some(format!("no more calls in this run: {name}: {why}; the next run tries again"))
+                let name = if self.view.scopes.len() > 1 { format!("{name}: ") } else { String::new() };
+                Some(format!("no more calls in this run: {name}{why}; the next run tries again"))
             }
             _ => None,
         }
@@ -256,9 +269,9 @@ impl Summary<'_> {
 
 fn reason_text(reason: DeferReason) -> &'static str {
     match reason {
-        DeferReason::ScopeStopped => "waiting until the cause of their stop is fixed",
-        DeferReason::ScopeHeld => "waiting until their scope opens",
-        DeferReason::NotBefore => "waiting for their next try",
+        DeferReason::ScopeStopped => "waiting until the cause is fixed",
+        DeferReason::ScopeHeld => "waiting until the scope opens",
+        DeferReason::NotBefore => "waiting for the next try",
         DeferReason::NotStarted => "not started",
         DeferReason::RunBound => "left for the next run",
     }

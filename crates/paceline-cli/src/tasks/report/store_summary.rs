@@ -69,7 +69,7 @@ impl StoreSummary {
     }
 
     /// The groups that may not send.
-    pub(super) const fn groups(&self) -> &Groups {
+    pub(crate) const fn groups(&self) -> &Groups {
         &self.groups
     }
 

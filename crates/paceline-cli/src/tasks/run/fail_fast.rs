@@ -9,6 +9,7 @@ use paceline_providers::SCHEMA_MISMATCH;
 use paceline_store::work::{
     Amend, DEFAULT_GROUP, DecisionRecord, Failure, Filter, SchedulerEvent, WorkError, WorkItem, WorkStore,
 };
+use paceline_store::{ScopeRow, ScopeStatus};
 
 use crate::run::calls::alike::{Alike, Shows};
 
@@ -96,17 +97,23 @@ impl FailFast {
         None
     }
 
-    /// Requeues the items whose failures were the reason to stop, as if they had not been tried.
+    /// Requeues the items whose failures were the reason to stop, as if they had not been tried. Stopped groups stay so.
     ///
     /// # Errors
     /// An error of the store.
     pub(super) async fn put_back(&self, store: &dyn WorkStore) -> Result<Option<SameFailure>, WorkError> {
-        let (stopped, keys) = {
+        let (stopped, keys, groups) = {
             let mut watch = self.watch();
-            (watch.stopped.clone(), std::mem::take(&mut watch.put_back))
+            (watch.stopped.clone(), std::mem::take(&mut watch.put_back), watch.stopped_groups.clone())
         };
         if !keys.is_empty() {
             store.amend(Filter::keys(keys), Amend::Retry).await?;
+            // To retry an item opens its group.
+            let row = |(name, same): (_, SameFailure)| ScopeRow {
+                name,
+                state: ScopeStatus::Stopped { reason: same.to_string() },
+            };
+            store.record(Vec::new(), groups.into_iter().map(row).collect()).await?;
         }
         Ok(stopped)
     }
@@ -114,6 +121,12 @@ impl FailFast {
     /// Why nothing of a group begins any more: its first items all failed alike, and those of no other group did.
     pub(super) fn stopped_group(&self, group: &str) -> Option<String> {
         self.watch().stopped_groups.get(group).map(ToString::to_string)
+    }
+
+    /// Whether groups are stopped, and each because its first items all failed alike.
+    pub(super) fn stopped_all<'a>(&self, stopped: impl Iterator<Item = &'a str>) -> bool {
+        let mut stopped = stopped.map(|group| self.stopped_group(group).is_some()).peekable();
+        stopped.peek().is_some() && stopped.all(|alike| alike)
     }
 
     fn watch(&self) -> MutexGuard<'_, Watch> {

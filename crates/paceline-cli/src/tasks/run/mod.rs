@@ -22,8 +22,8 @@ use http::HeaderMap;
 use paceline_core::{Class, Cost, Outcome};
 use paceline_store::ScopeStatus;
 use paceline_store::work::{
-    self, Scheduler, SchedulerConfig, SchedulerEvent, StartDecision, StartDelay, State, Task, WorkClock, WorkError,
-    WorkStore,
+    self, EndReason, Scheduler, SchedulerConfig, SchedulerEvent, StartDecision, StartDelay, State, Task, WorkClock,
+    WorkError, WorkStore,
 };
 
 use self::answers::Answers;
@@ -212,7 +212,10 @@ impl Runs<'_> {
         let same = fail_fast.put_back(&*self.store).await.map_err(|error| broken(error, true))?;
         let elapsed = self.clock.now().saturating_since(began);
         let standing = StoreSummary::of(&*self.store, &self.clock).await.map_err(Failure::interrupted)?;
-        Ran { summary, same, stop: shutdown.reason().cloned(), standing, elapsed }.print(self.args, self.quiet)
+        let groups_failed_alike = matches!(summary.ended, EndReason::Done | EndReason::GroupsStopped)
+            && fail_fast.stopped_all(standing.groups().stopped());
+        let stop = shutdown.reason().cloned();
+        Ran { summary, same, groups_failed_alike, stop, standing, elapsed }.print(self.args, self.quiet)
     }
 }
 

@@ -85,6 +85,11 @@ impl Progress {
                 self.figures().in_flight.remove(&item.id);
                 tracing::warn!(item = item.key, "another worker has taken this item: its result here is not recorded");
             }
+            SchedulerEvent::Cancelled { item, succeeded } => {
+                self.figures().in_flight.remove(&item.id);
+                let result = if *succeeded { "success" } else { "failure" };
+                tracing::warn!(item = item.key, "cancelled during its try, whose {result} is not recorded");
+            }
             SchedulerEvent::Scope(row) => match &row.state {
                 ScopeStatus::Held { until, reason } => {
                     let (until, reason) = (text::end(*until), text::printable(reason));
@@ -124,6 +129,9 @@ impl Progress {
                 figures.retries += 1;
                 let line = match decided.failure.probe {
                     Some(_) => "(a test call to the failing server, which does not count as a try)".to_owned(),
+                    None if decided.failure.unsent => {
+                        "(no server took the call, so it does not count as a try)".to_owned()
+                    }
                     None => self.attempt(item, class),
                 };
                 let not_before = (self.0.clock.wall() + wait).to_string();

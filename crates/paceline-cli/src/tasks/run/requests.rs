@@ -4,11 +4,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::HeaderValue;
+use http::{HeaderValue, StatusCode};
 use paceline::{Clock, Permit};
 use paceline_config::{CallNames, Upstream};
 use paceline_core::{Class, Cost, UnknownOutcome};
 use paceline_http::{Call, Exchange, NoAnswer, Sender};
+use paceline_providers::Reading;
 use paceline_store::work::{DEFAULT_GROUP, Failure, StartDecision, Task, WorkError, WorkStore};
 use paceline_store::{End, ResultBody};
 
@@ -46,8 +47,6 @@ pub(super) struct Requests {
     max_wait: Option<Duration>,
     /// Whether one is there in this run.
     reachability: Mutex<Option<Reachability>>,
-    /// Whose answer first refused the key or the account in this run.
-    refused: Mutex<Option<String>>,
     clock: Clock,
     /// Where answers go; they are dropped without a place.
     answers: Option<Answers>,
@@ -99,7 +98,6 @@ impl Requests {
             sender,
             max_wait,
             reachability: Mutex::default(),
-            refused: Mutex::default(),
             clock: Clock::new(),
             answers,
             store,
@@ -115,7 +113,6 @@ impl Requests {
     /// What the run before found out about the server is forgotten.
     pub(super) fn begin_run(&self) {
         *self.reachability() = self.max_wait.map(Reachability::new);
-        *self.refused() = None;
     }
 
     /// Sends an item, if it can be sent and may be sent now.
@@ -131,16 +128,11 @@ impl Requests {
         let unknown = self.sender.unknown_outcome(&ready.call);
         if task.item().may_be_done && unknown != UnknownOutcome::Resend {
             let code = Some("killed".to_owned());
-            let message =
-                "its call may have been executed: a worker was lost during it, or the item comes from another store";
+            let message = "its call may have been executed: a run was killed during it, or the item was exported by another store";
             return StartDecision::Never(Failure { code, unknown, ..Failure::new(Class::Transient, message) });
         }
         let permit = match permits.take(&task, permits.scope(&ready.scope), ready.cost.clone()) {
             Ok(permit) => permit,
-            Err(StartDecision::Stopped(reason)) => {
-                let whose = self.refused().as_ref().map_or_else(String::new, |whose| format!(" ({whose})"));
-                return StartDecision::Stopped(reason + &whose);
-            }
             Err(later) => return later,
         };
         let (requests, shutdown) = (Arc::clone(self), shutdown.clone());
@@ -193,7 +185,8 @@ impl Requests {
         };
         let cost = self.sender.charge(&scope, &call);
         if self.limits_answers {
-            upstream::warn_of_unbounded(|| self.upstream.dialect.longest_answer(&call.url, &call.body).is_none());
+            let is_unbounded = || self.upstream.dialect.longest_answer(&call.url, &call.body).is_none();
+            upstream::warn_of_unbounded("a configured limit", is_unbounded);
         }
         Ok(Ready { call, echo, scope, with_group, cost })
     }
@@ -203,7 +196,11 @@ impl Requests {
         if self.sender.unknown_outcome(&call) != UnknownOutcome::Resend {
             self.note_sent(task).await?;
         }
-        let exchange = self.sender.send(permit, &call, shutdown.aborting()).await;
+        let sent = self.sender.send_judged(permit, &call, shutdown.aborting(), |answer, reading| match answer {
+            Ok(answer) if reading.class == Class::Account => of_item(task, answer.status(), reading),
+            _ => reading,
+        });
+        let exchange = sent.await;
         self.watch(&scope, &exchange, shutdown);
         match &exchange.answer {
             Ok(answer) if exchange.reading.class == Class::Success => {
@@ -213,13 +210,7 @@ impl Requests {
             }
             _ => {
                 let sits_out = permits::sits_out(&exchange.action, exchange.probe);
-                let mut failure = failure(exchange).of_probe(sits_out);
-                if let (Class::Account, Some(status)) = (failure.class, failure.status) {
-                    let (item, group) = (task.key(), task.group());
-                    let whose = format!("the answer to item {item} of group {group}, status {status}");
-                    failure.message += &format!(" ({whose})");
-                    self.refused().get_or_insert(whose);
-                }
+                let failure = failure(exchange).of_probe(sits_out);
                 Err(Failure { is_for_group: failure.is_for_group && with_group, ..failure })
             }
         }
@@ -242,7 +233,7 @@ impl Requests {
         if let Some(message) = known.gone(&exchange.answer, self.clock.now()) {
             let address = upstream::destination(&self.upstream);
             let address = upstream::destination_of(scope, &self.upstream.dialect, &address);
-            let stop = StopReason::Unreachable { address, message: message.to_owned() };
+            let stop = StopReason::Unreachable { address, message };
             // Once: what is in flight finds out the same.
             *reachability = None;
             shutdown.stop(stop);
@@ -251,10 +242,6 @@ impl Requests {
 
     fn reachability(&self) -> MutexGuard<'_, Option<Reachability>> {
         self.reachability.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn refused(&self) -> MutexGuard<'_, Option<String>> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// An answer is on the disk before its item counts as done.
@@ -283,6 +270,14 @@ fn same_at_each_try(task: &Task) -> HeaderValue {
     let hash = blake3::hash(format!("{created} {} {payload}", task.key()).as_bytes());
     let text = format!("pl-{}", &hash.to_hex()[..32]);
     HeaderValue::from_str(&text).expect("letters, digits and a dash")
+}
+
+/// A refusal of the key or the account that names its item: the limiter stops other groups for it, and tells them no more.
+fn of_item(task: &Task, status: StatusCode, reading: Reading) -> Reading {
+    let said = reading.message.as_deref().or(reading.code.as_deref()).unwrap_or_else(|| reading.class.description());
+    let (item, group, status) = (task.key(), task.group(), status.as_u16());
+    let message = format!("{said} (the answer to item {item} of group {group}, status {status})");
+    Reading { message: Some(message), ..reading }
 }
 
 fn failure(exchange: Exchange) -> Failure {

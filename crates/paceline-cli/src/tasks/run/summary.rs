@@ -20,6 +20,8 @@ pub(super) struct Ran {
     pub(super) summary: Summary,
     /// It ended because everything failed alike.
     pub(super) same: Option<SameFailure>,
+    /// It did not end early, but groups are stopped, and in each of them everything failed alike.
+    pub(super) groups_failed_alike: bool,
     /// It was stopped for that reason.
     pub(super) stop: Option<StopReason>,
     /// Where all items of the store stand after it.
@@ -53,9 +55,8 @@ impl Ran {
 
     /// Why the run ended early, where it did.
     fn stopped(&self) -> Option<&'static str> {
-        self.same
-            .as_ref()
-            .map(|_| "same_failure")
+        (self.same.is_some() || self.groups_failed_alike)
+            .then_some("same_failure")
             .or(self.stop.as_ref().map(StopReason::as_str))
             .or(self.summary.ended.as_str())
             .filter(|_| self.standing.deferred() > 0)
@@ -71,6 +72,8 @@ impl Ran {
         figures.insert("calls".to_owned(), summary.calls.into());
         figures.insert("resends".to_owned(), summary.resends.into());
         figures.insert("abandoned".to_owned(), summary.abandoned.into());
+        figures.insert("uncounted".to_owned(), summary.uncounted.into());
+        figures.insert("cancelled_calls".to_owned(), summary.cancelled.into());
         figures.insert("lost".to_owned(), summary.lost.into());
         figures.insert("stopped".to_owned(), self.stopped().into());
         figures.insert("resume".to_owned(), self.again().into());
@@ -105,6 +108,8 @@ impl Ran {
         for (number, what) in [
             (summary.resends, "of them repeated"),
             (summary.abandoned, "cut off"),
+            (summary.uncounted, "that no item counts (no server took them, or they tested a failing one)"),
+            (summary.cancelled, "not recorded, because the item was cancelled meanwhile"),
             (summary.lost, "not recorded, because another worker had taken the item"),
         ] {
             if number > 0 {

@@ -77,8 +77,15 @@ pub enum SchedulerEvent<'a> {
         /// The wait that follows, if it is tried again.
         wait: Option<Duration>,
     },
-    /// The item belongs to another worker, or a person ended it: its outcome here is not recorded.
+    /// The item belongs to another worker: its outcome here is not recorded.
     Lost(&'a WorkItem),
+    /// A person cancelled the item during its work: the outcome is not recorded.
+    Cancelled {
+        /// The item, as it was claimed.
+        item: &'a WorkItem,
+        /// The work was done.
+        succeeded: bool,
+    },
     /// A group was held or stopped; or it is open, because a user opened it that this run had stopped.
     Scope(&'a ScopeRow),
     /// The judge gave no answer in time; the rules decide.

@@ -21,7 +21,7 @@ use super::{Scheduler, SchedulerEvent, StartDecision, Task};
 use crate::scope::{ScopeRow, ScopeStatus};
 use crate::work::config::Idle;
 use crate::work::error::WorkError;
-use crate::work::item::{Claim, ClaimOutcome, Failure, RecordStatus, StateCounts, Transition, WorkerId};
+use crate::work::item::{Claim, ClaimOutcome, Failure, StateCounts, Transition, WorkerId};
 use crate::work::judge::Judgement;
 
 /// How a try ended, and a judge's decision about its failure.
@@ -86,7 +86,9 @@ where
             calls: 0,
             resends: 0,
             abandoned: 0,
+            uncounted: 0,
             lost: 0,
+            cancelled: 0,
         };
         Ok(Self {
             scheduler,
@@ -290,12 +292,9 @@ where
         }
     }
 
-    fn recorded(&mut self, held: &HeldClaim, outcome: &ClaimOutcome, status: RecordStatus) {
+    fn recorded(&mut self, held: &HeldClaim, outcome: &ClaimOutcome) {
         let item = &held.claimed.item;
-        if status == RecordStatus::Lost {
-            self.summary.lost += 1;
-            return self.scheduler.notify(&SchedulerEvent::Lost(item));
-        }
+        self.summary.uncounted += u64::from(outcome.counted == Counted::Unsent);
         let wait = match outcome.next {
             Transition::Retry(wait) => Some(wait),
             Transition::Release => Some(Duration::ZERO),
@@ -308,6 +307,20 @@ where
             Some(decided) => self.scheduler.notify(&SchedulerEvent::Decided { item, decided, wait }),
             None if outcome.next == Transition::Succeeded => self.scheduler.notify(&SchedulerEvent::Succeeded(item)),
             None => {}
+        }
+    }
+
+    fn not_recorded(&mut self, held: &HeldClaim, outcome: &ClaimOutcome, is_cancelled: bool) {
+        let item = &held.claimed.item;
+        if is_cancelled && outcome == &ClaimOutcome::back(&held.claimed) {
+            // Nothing had begun.
+        } else if is_cancelled {
+            self.summary.cancelled += 1;
+            let succeeded = outcome.next == Transition::Succeeded;
+            self.scheduler.notify(&SchedulerEvent::Cancelled { item, succeeded });
+        } else {
+            self.summary.lost += 1;
+            self.scheduler.notify(&SchedulerEvent::Lost(item));
         }
     }
 

@@ -90,8 +90,12 @@ pub struct Summary {
     pub resends: u64,
     /// Calls given up because the run had to end.
     pub abandoned: u64,
+    /// Calls that no item counts: no server took them, or they only tested a failing one.
+    pub uncounted: u64,
     /// Outcomes that were not recorded, because the item belonged to another worker.
     pub lost: u64,
+    /// Outcomes that were not recorded, because a person cancelled the item meanwhile.
+    pub cancelled: u64,
 }
 
 impl Summary {

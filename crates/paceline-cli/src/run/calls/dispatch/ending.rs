@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use paceline::{PauseCause, ScopeState};
-use paceline_core::Instant;
+use paceline::{PauseCause, ScopeSnapshot, ScopeState};
+use paceline_core::{Instant, WaitCause};
 use tokio::sync::oneshot;
 
 use super::{Dispatcher, LONGEST_BLIND, LOOKS_TAKE, TICK};
@@ -32,6 +32,7 @@ impl Dispatcher {
             let impatient = self.next_start().filter(|start| *start + self.slack() >= now + self.parts.max_wait);
             self.end_with(impatient.map(|start| match (self.parts.recorder.unreached(), self.given_up) {
                 (Some(unreachable), _) => unreachable,
+                (None, false) if self.waits_for_turn() => StopReason::OtherHasTurn,
                 (None, true) => StopReason::ServerFails { waited: self.parts.max_wait },
                 (None, false) => StopReason::MaxWait { until: self.parts.context.timestamp(start) },
             }));
@@ -108,6 +109,14 @@ impl Dispatcher {
             earliest = Some(earliest.map_or(start, |known| known.min(start)));
         }
         earliest
+    }
+
+    /// Whether nothing but the turn of another run keeps the next call back. When that ends is not known.
+    fn waits_for_turn(&self) -> bool {
+        let waiting = self.limits.scopes().iter().filter(|scope| scope.waiting > 0);
+        let turn = |scope: &ScopeSnapshot| matches!(scope.waits_for, Some((WaitCause::Turn, _)));
+        let mut causes = waiting.map(turn).peekable();
+        causes.peek().is_some() && causes.all(|turn| turn)
     }
 
     pub(super) fn end_with(&mut self, stop: Option<StopReason>) {

@@ -33,7 +33,9 @@ where
                 self.window.park(held);
                 continue;
             }
-            if let Some(outcome) = self.scheduler.config.too_many_crashes(&held.claimed) {
+            let (config, age) = (&self.scheduler.config, held.claimed.age + now.saturating_since(held.since));
+            let crashed = config.too_many_crashes(&held.claimed);
+            if let Some(outcome) = crashed.or_else(|| config.past_deadline(&held.claimed, age)) {
                 self.outcomes.push((held, outcome));
                 continue;
             }

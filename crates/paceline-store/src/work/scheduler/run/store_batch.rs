@@ -1,14 +1,17 @@
 //! A batch of the store: outcomes, heartbeat and claim in one go, and their results.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 
 use super::{AHEAD, Run};
 use crate::scope::ScopeRow;
+use crate::state::State;
 use crate::work::error::WorkError;
-use crate::work::item::{Claim, ClaimOutcome, ClaimRequest, Failure, RecordStatus, WorkerId};
+use crate::work::item::{Claim, ClaimOutcome, ClaimRequest, Failure, Filter, RecordStatus, WorkerId};
 use crate::work::scheduler::window::HeldClaim;
 use crate::work::scheduler::{SchedulerEvent, StartDecision, Task};
+use crate::work::store::WorkStore;
 
 /// A batch that the store is working on.
 pub(super) type StoreBatch = Pin<Box<dyn Future<Output = Result<StoreBatchResult, WorkError>> + Send>>;
@@ -20,6 +23,8 @@ pub(super) struct StoreBatchResult {
     registered: Option<WorkerId>,
     outcomes: Vec<(HeldClaim, ClaimOutcome)>,
     statuses: Vec<RecordStatus>,
+    /// Of the items whose outcomes were not recorded, those that a person cancelled.
+    cancelled: BTreeSet<u64>,
     scopes: Vec<ScopeRow>,
     claim: Option<Claim>,
 }
@@ -30,6 +35,16 @@ pub(super) async fn completed(batch: &mut Option<StoreBatch>) -> Result<StoreBat
         Some(batch) => batch.await,
         None => std::future::pending().await,
     }
+}
+
+/// The numbers of those items of these keys that are cancelled.
+async fn cancelled(store: &dyn WorkStore, keys: Vec<String>) -> Result<BTreeSet<u64>, WorkError> {
+    if keys.is_empty() {
+        return Ok(BTreeSet::new());
+    }
+    let limit = keys.len();
+    let items = store.list(Filter { states: vec![State::Cancelled], group: None, keys }, 0, limit).await?;
+    Ok(items.iter().map(|item| item.id).collect())
 }
 
 impl<W, F> Run<'_, W>
@@ -70,7 +85,10 @@ where
             };
             let (statuses, claim) = tokio::join!(record, claim);
             let (statuses, claim) = (statuses?, claim?);
-            Ok(StoreBatchResult { heartbeat_sent: heartbeat, registered, outcomes, statuses, scopes, claim })
+            let lost = outcomes.iter().zip(&statuses).filter(|(_, status)| **status == RecordStatus::Lost);
+            let lost: Vec<String> = lost.map(|((held, _), _)| held.claimed.item.key.clone()).collect();
+            let cancelled = cancelled(&**store, lost).await?;
+            Ok(StoreBatchResult { heartbeat_sent: heartbeat, registered, outcomes, statuses, cancelled, scopes, claim })
         }))
     }
 
@@ -78,7 +96,7 @@ where
         self.batch = None;
         let now = self.scheduler.clock.now();
         self.read_ahead.batch_done();
-        let StoreBatchResult { heartbeat_sent, registered, outcomes, statuses, scopes, claim } = result;
+        let StoreBatchResult { heartbeat_sent, registered, outcomes, statuses, cancelled, scopes, claim } = result;
         if let Some(worker) = registered {
             // Other workers have our items by now: claimed ones are dropped, and outcomes of running ones will be refused.
             self.window.take(None);
@@ -94,7 +112,10 @@ where
             self.take(claim);
         }
         for ((held, outcome), status) in outcomes.iter().zip(statuses) {
-            self.recorded(held, outcome, status);
+            match status {
+                RecordStatus::Recorded => self.recorded(held, outcome),
+                RecordStatus::Lost => self.not_recorded(held, outcome, cancelled.contains(&outcome.id)),
+            }
         }
         scopes.iter().for_each(|row| self.scheduler.notify(&SchedulerEvent::Scope(row)));
         // Whether other workers still have items is only known from a claim: a worker that has just ended its last claims once
@@ -111,7 +132,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::work::{MemoryStore, NewItem, Scheduler, SchedulerConfig, Transition, WorkClock, WorkStore as _};
+    use crate::work::{MemoryStore, NewItem, Scheduler, SchedulerConfig, Transition, WorkClock};
 
     type Never = std::future::Pending<Result<(), Failure>>;
 
