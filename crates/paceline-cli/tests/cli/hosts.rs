@@ -150,8 +150,25 @@ fn a_host_that_is_not_there_is_named() {
     let job =
         Job::with_input(&json!({"custom_id": "a", "method": "GET", "url": format!("http://{host}/")}).to_string());
     let (code, log) = finish(job.run(&server).args(["--scope", "host", "--max-wait", "300ms"]));
-    let told = format!("no server answers at the hosts of the input, last at {host}: ");
-    assert!(code == 3 && log.contains(&told), "{log}");
+    let told = format!("stopping: no server answers at {host}: ");
+    assert!(code == 3 && log.contains(&told) && !log.contains("(--base-url)"), "{log}");
+}
+
+/// Some of its calls are in flight when the dead host is given up, and others leave later.
+#[test]
+fn a_host_that_is_not_there_ends_no_call_to_another() {
+    let server = Server::new(|_| Reply::ok().after(Duration::from_secs(1)));
+    let dead = crate::outage::nowhere();
+    let line = |n: usize| {
+        let url = format!("{}/{n}", if n < 40 { dead.clone() } else { server.url() });
+        json!({"custom_id": n.to_string(), "method": "GET", "url": url}).to_string() + "\n"
+    };
+    let job = Job::with_input(&(0..52).map(line).collect::<String>());
+    let (code, log) = finish(job.run(&server).args(["--scope", "host", "--max-wait", "1s", "--concurrency", "4"]));
+    assert_eq!((code, &job.summary()["succeeded"], server.count()), (3, &json!(12), 12), "{log}");
+    let told = format!("stopping: no server answers at {}: ", dead.replace("http://", ""));
+    assert!(log.contains(&told) && log.contains("this scope makes no more calls"), "{log}");
+    assert_eq!(job.summary()["stopped"], "unreachable");
 }
 
 #[test]

@@ -183,6 +183,11 @@ impl Reachability {
         Self { answered: false, failures: 0, since: None, max_wait }
     }
 
+    /// The same watch over another address, of which nothing is known.
+    pub(crate) const fn of_another(&self) -> Self {
+        Self::new(self.max_wait)
+    }
+
     /// Takes in the end of a call: why no server seems to be there, once that is so.
     pub(crate) fn gone<Answer>(&mut self, answer: &Result<Answer, NoAnswer>, now: Instant) -> Option<String> {
         match answer.as_ref().err() {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use paceline::{BackingOff, Instant};
@@ -24,7 +25,7 @@ use crate::run::job::holds::{self, Holds};
 use crate::run::progress::counters::Counters;
 use crate::run::progress::minutes::Minutes;
 use crate::run::progress::resends::Resends;
-use crate::{text, upstream};
+use crate::text;
 
 /// The longest quote of a server's message in a log line, in characters: the report has all of it.
 const LONGEST_CAUSE: usize = 120;
@@ -40,6 +41,10 @@ pub(crate) struct Recorder {
     minutes: Minutes,
     same: FailFast,
     reachability: Reachability,
+    /// The same by host, where each line names its own.
+    hosts: BTreeMap<Arc<str>, Reachability>,
+    /// The hosts that this run has given up.
+    unreachable: Vec<Arc<str>>,
     /// The last call that found no server.
     last_unreached: Option<StopReason>,
     retry: Retry,
@@ -112,6 +117,8 @@ impl Recorder {
             minutes,
             same,
             reachability,
+            hosts: BTreeMap::new(),
+            unreachable: Vec::new(),
             last_unreached: None,
             retry,
             address,
@@ -266,18 +273,7 @@ impl Recorder {
         }
         let mut recorded =
             Recorded { scopes_changed: closes.then_some(sent.exchange.reading.reach), ..Recorded::default() };
-        let gone = self.reachability.gone(&sent.exchange.answer, context.limiter.now()).is_some();
-        if let Some(message) = sent.exchange.answer.as_ref().err().and_then(NoAnswer::unreached) {
-            let dialect = &context.sender.config().dialect;
-            // Where each line names its host, others may have answered.
-            let address = match dialect.scope() {
-                Scope::Host if self.reachability.has_answered() => item.scope.to_string(),
-                _ => upstream::destination_of(&item.scope, dialect, &self.address),
-            };
-            let stop = StopReason::Unreachable { address, message };
-            recorded.stop = gone.then(|| stop.clone());
-            self.last_unreached = Some(stop);
-        }
+        recorded = self.reached(context, item, &sent).over(recorded);
         if sent.exchange.reading.class == Class::Account {
             recorded.account = Some(self.account_stop(&sent));
         }
@@ -309,6 +305,47 @@ impl Recorder {
             }
         }
         recorded
+    }
+
+    /// Watches whether servers are there. One host of many that is gone is given up alone; the run ends where no host has
+    /// answered, and none is being asked.
+    fn reached(&mut self, context: &Context, item: &ClaimedItem, sent: &Sent) -> Recorded {
+        let (answer, now) = (&sent.exchange.answer, context.limiter.now());
+        let gone = self.reachability.gone(answer, now).is_some();
+        let by_host = context.sender.config().dialect.scope() == Scope::Host;
+        let host_gone = by_host && {
+            let known = self.hosts.entry(Arc::clone(&item.scope)).or_insert_with(|| self.reachability.of_another());
+            known.gone(answer, now).is_some()
+        };
+        let Some(message) = answer.as_ref().err().and_then(NoAnswer::unreached) else { return Recorded::default() };
+        let message = if let (true, Err(NoAnswer::Connect(why))) = (by_host, answer) { why.clone() } else { message };
+        if !by_host {
+            let stop = StopReason::Unreachable { address: self.address.to_string(), message };
+            self.last_unreached = Some(stop.clone());
+            return Recorded { stop: gone.then_some(stop), ..Recorded::default() };
+        }
+        let stop = StopReason::HostsUnreachable { hosts: vec![Arc::clone(&item.scope)], message };
+        self.last_unreached = Some(stop.clone());
+        let mut recorded = Recorded::default();
+        if host_gone && !self.unreachable.contains(&item.scope) {
+            self.unreachable.push(Arc::clone(&item.scope));
+            context.limiter.stop(Some(&context.limiter.scope(&item.scope)), &stop.to_string());
+            (recorded.scopes_changed, recorded.account) = (Some(LimitScope::Scope), Some(stop.clone()));
+        }
+        let in_flight = context.in_flight.load(Ordering::Relaxed);
+        recorded.stop =
+            (gone && !self.reachability.has_answered() && in_flight == 0).then(|| self.with_all_hosts(stop));
+        recorded
+    }
+
+    /// With all hosts that were given up, where the reason is one of them.
+    pub(crate) fn with_all_hosts(&self, stop: StopReason) -> StopReason {
+        match stop {
+            StopReason::HostsUnreachable { message, .. } if !self.unreachable.is_empty() => {
+                StopReason::HostsUnreachable { hosts: self.unreachable.clone(), message }
+            }
+            stop => stop,
+        }
     }
 
     fn succeeded(&mut self, item: &ClaimedItem, sent: Sent, adds: CallTotals) {

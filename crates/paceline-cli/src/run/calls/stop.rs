@@ -10,6 +10,9 @@ use paceline_store::DiskFull;
 use crate::run::calls::budget::{BudgetKind, Exceeded};
 use crate::text;
 
+/// Of many hosts no more are named.
+const HOSTS_NAMED: usize = 3;
+
 /// The reason to stop early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StopReason {
@@ -60,6 +63,13 @@ pub(crate) enum StopReason {
         /// The last error, and what to check.
         message: String,
     },
+    /// No server answers at hosts that lines name.
+    HostsUnreachable {
+        /// Those that were given up, the first one first.
+        hosts: Vec<Arc<str>>,
+        /// The last error of the operating system at one of them.
+        message: String,
+    },
     /// The disk was full for `--max-wait`.
     DiskFull(DiskFull),
     /// The server and the configuration do not trust each other.
@@ -104,7 +114,7 @@ impl StopReason {
             Self::MaxDuration => "max_duration",
             Self::Account { .. } => "account",
             Self::SameFailure { .. } => "same_failure",
-            Self::Unreachable { .. } => "unreachable",
+            Self::Unreachable { .. } | Self::HostsUnreachable { .. } => "unreachable",
             Self::DiskFull(_) => "disk_full",
             Self::Tls { .. } => "tls",
             Self::Proxy { .. } => "proxy",
@@ -134,6 +144,7 @@ impl StopReason {
             Self::Account { .. }
                 | Self::SameFailure { .. }
                 | Self::Unreachable { .. }
+                | Self::HostsUnreachable { .. }
                 | Self::DiskFull(_)
                 | Self::Tls { .. }
                 | Self::Proxy { .. }
@@ -201,11 +212,36 @@ impl fmt::Display for StopReason {
             Self::Unreachable { address, message } => {
                 write!(f, "no server answers at {address}: {message}")
             }
+            Self::HostsUnreachable { hosts, message } => {
+                let more = hosts.len().saturating_sub(HOSTS_NAMED);
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                let named = hosts[..hosts.len().min(HOSTS_NAMED)].join(", ");
+                write!(
+                    f,
+                    "no server answers at {named}{more}: {message}; check these addresses in the input and the network"
+                )
+            }
             Self::DiskFull(disk_full) => write!(f, "{disk_full}; free some space, then run the same command again"),
             Self::Tls { address, message } | Self::Proxy { address, message } => {
                 write!(f, "cannot call {address}: {message}")
             }
             Self::Input { message } => write!(f, "{message}; restore the input"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_hosts_three_are_named() {
+        let told = |hosts: &[&str]| {
+            let hosts = hosts.iter().map(|host| Arc::from(*host)).collect();
+            StopReason::HostsUnreachable { hosts, message: "refused".to_owned() }.to_string()
+        };
+        assert!(told(&["a"]).starts_with("no server answers at a: refused; check these"));
+        assert!(told(&["a", "b", "c"]).starts_with("no server answers at a, b, c: refused"));
+        assert!(told(&["a", "b", "c", "d", "e"]).starts_with("no server answers at a, b, c and 2 more: refused"));
     }
 }

@@ -70,7 +70,9 @@ impl Holds {
     }
 
     fn store_one(&mut self, context: &Context, scope: &ScopeSnapshot) -> bool {
-        let state = stored(context, scope).filter(|_| !self.given_up.contains(&scope.name));
+        // A stop lasts for all of the run, longer than the hold of a scope that was given up.
+        let lasts = |state: &Stored| matches!(state, Stored::Stopped { .. }) || !self.given_up.contains(&scope.name);
+        let state = stored(context, scope).filter(lasts);
         state.is_some_and(|state| self.set(&scope.name, state))
     }
 

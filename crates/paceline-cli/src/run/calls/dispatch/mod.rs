@@ -170,7 +170,7 @@ impl Dispatcher {
             self.end_with(Some(StopReason::MaxItems));
         }
         if self.parts.recorder.figures().pending() > 0 {
-            let stopped = self.stopped_scope.take();
+            let stopped = self.stopped_scope.take().map(|stop| self.parts.recorder.with_all_hosts(stop));
             self.end_with(stopped);
         }
         self.parts.recorder.settle_held_back(self.stop.as_ref());
