@@ -47,10 +47,10 @@ async fn a_server_that_is_not_there_is_waited_for_and_named_without_its_password
     assert!(matches!(refused, WorkError::Unreachable { .. }), "{refused:?}");
     let words = refused.to_string();
     assert!(words.starts_with("cannot reach the store on 127.0.0.1:1/jobs: "), "{words}");
-    assert!(words.contains("; waited 60 s for it. Look whether the server runs"), "{words}");
+    assert!(words.contains("; waited 60 s for it. Check that the server runs"), "{words}");
     let logged = log.words();
     assert_eq!(
-        logged.matches("the server of the store on 127.0.0.1:1/jobs is not to be reached: ").count(),
+        logged.matches("the server of the store on 127.0.0.1:1/jobs cannot be reached: ").count(),
         1,
         "{logged}"
     );
@@ -76,7 +76,7 @@ async fn a_server_that_comes_late_is_waited_for() {
     let url = cluster.url();
     let mut opening = tokio::spawn(async move { PostgresStore::open(&url).await });
     // On this thread alone, so the first try is over when its failure is logged.
-    while !log.words().contains("waiting for it") {
+    while !log.words().contains("s for it") {
         assert!(!opening.is_finished(), "{:?}", (&mut opening).await);
         tokio::task::yield_now().await;
     }
