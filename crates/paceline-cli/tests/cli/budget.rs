@@ -136,7 +136,9 @@ fn a_kill_shows_in_the_counts_of_each_item() {
         _ => Reply::ok(),
     });
     let job = Job::new(3);
-    let mut child = start(job.run(&server).args(["--concurrency", "1", "--pace", "fixed"]));
+    // Under a budget no call leaves before its note is safe; without one a kill may lose the last notes.
+    let budget = ["--budget-tokens", "100000"];
+    let mut child = start(job.run(&server).args(["--concurrency", "1", "--pace", "fixed"]).args(budget));
     server.wait_for(2);
     let journal_knows = || {
         let stats = job.paceline().args(["stats", "--json"]).output().expect("the binary runs");
