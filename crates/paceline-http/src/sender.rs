@@ -284,24 +284,28 @@ impl Sender {
     }
 
     async fn receive(&self, call: &Call) -> Result<Received, NoAnswer> {
-        let (timeout, headers) = (Some(self.config.timeout), self.headers_of(call));
-        let carries_key = headers.iter().any(|(name, value)| value.is_sensitive() || is_secret_name(name.as_str()));
+        let timeout = Some(self.config.timeout);
         let send = || {
             let request = self.client.request(call.method.clone(), self.address_of(call));
-            request.headers(headers.clone()).body(call.body.clone()).send()
+            request.headers(self.headers_of(call)).body(call.body.clone()).send()
         };
         let mut response = self.shortage.sit_out(send).await.map_err(|error| NoAnswer::of(&error, timeout))?;
         if response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
             return Err(NoAnswer::proxy());
         }
         self.secrets.remove_from_headers(response.headers_mut());
-        let redirect = not_followed(&response, carries_key, self.may_name_hosts(call));
+        let redirect = not_followed(&response, || self.carries_key(call), self.may_name_hosts(call));
         let response = receive_within(response, self.config.largest_answer, timeout).await?;
         Ok(Received { response: response.map(|body| self.secrets.removed_from(body)), redirect })
     }
 
     fn address_of(&self, call: &Call) -> String {
         if call.url.starts_with('/') { join_url(&self.config.base_url, &call.url) } else { call.url.clone() }
+    }
+
+    /// Whether a secret goes with the call.
+    fn carries_key(&self, call: &Call) -> bool {
+        self.headers_of(call).iter().any(|(name, value)| value.is_sensitive() || is_secret_name(name.as_str()))
     }
 
     /// Whether whole addresses may stand where the call's own stood: it is one, or each host is paced by itself.
@@ -434,7 +438,7 @@ fn as_read<'a>(answer: &'a Response<Bytes>, path: &'a str) -> Answer<'a> {
 
 /// Why a redirect was not followed, and what to do; `carries_key`: a secret went with the call; `whole`: a whole address
 /// may be called. What looks like a secret in the target is hidden, and then there is nothing to copy.
-fn not_followed(response: &reqwest::Response, carries_key: bool, whole: bool) -> Option<String> {
+fn not_followed(response: &reqwest::Response, carries_key: impl FnOnce() -> bool, whole: bool) -> Option<String> {
     let location = response.headers().get(LOCATION).filter(|_| response.status().is_redirection())?;
     // Some servers send UTF-8 as it is; the address is then percent-encoded.
     let location = String::from_utf8_lossy(location.as_bytes());
@@ -445,7 +449,7 @@ fn not_followed(response: &reqwest::Response, carries_key: bool, whole: bool) ->
     // The fragment goes with no call.
     let path = target.query().map_or_else(|| target.path().to_owned(), |query| format!("{}?{query}", target.path()));
     let shown: String = hidden(&path).chars().take(LONGEST_TARGET).collect();
-    let why = if moved && carries_key { "the key would go there" } else { "no limit would count that call" };
+    let why = if moved && carries_key() { "the key would go there" } else { "no limit would count that call" };
     let (place, advice) = match (whole, moved) {
         (false, true) => (origin, "if it is the right place, name it with --base-url"),
         (false, false) if shown == path => (shown, "write this path into the url of the lines"),

@@ -114,11 +114,14 @@ impl FailFast {
             return FailFastDecision::PutBack { items: vec![failed], stop: None };
         }
         let shows = self.shows(&failed.failure());
-        self.held_back.push(failed.clone());
+        if shows == Shows::Stop {
+            self.held_back.push(failed.clone());
+            return self.stop(&failed.failure(), has_others);
+        }
+        self.held_back.push(failed);
         match shows {
             Shows::Nothing => FailFastDecision::Record(self.disarm()),
-            Shows::TooFew | Shows::Stopped => FailFastDecision::HeldBack,
-            Shows::Stop => self.stop(&failed.failure(), has_others),
+            _ => FailFastDecision::HeldBack,
         }
     }
 

@@ -244,10 +244,11 @@ impl Context {
     /// the answer against its limits, but each bills it.
     fn expected(&self, model: Option<&str>, scope: &str, call: &Call, cost: &Cost) -> Expected {
         let bound = self.sender.config().dialect.longest_answer(&call.url, &call.body);
-        let ratio = self.sender.ratio(scope);
-        let output_tokens = bound.unwrap_or_else(|| ratio.output_tokens());
+        let output_tokens = bound.unwrap_or_else(|| self.sender.ratio(scope).output_tokens());
         let usage = Usage { input_tokens: cost.get(&Dimension::InputTokens), output_tokens, units: 0 };
-        let longest_input = if usage.input_tokens == 0 { 0 } else { ratio.most_tokens(&call.body) };
+        // It reads the body, and only a budget asks.
+        let is_asked = self.budget.has_an_end() && usage.input_tokens > 0;
+        let longest_input = if is_asked { self.sender.ratio(scope).most_tokens(&call.body) } else { 0 };
         Expected { model: model.unwrap_or_default().into(), usage, longest_input, bounded: bound.is_some() }
     }
 

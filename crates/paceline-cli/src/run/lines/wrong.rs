@@ -30,7 +30,8 @@ impl Alike {
 
     /// Whether another line is wrong in the same way.
     fn takes(&self, other: &LineError) -> bool {
-        *other == LineError { line: other.line, ..self.error.clone() }
+        let what = |error: &LineError| (error.code, error.param);
+        what(other) == what(&self.error) && other.message == self.error.message
     }
 
     /// `line 7`, `lines 7, 9`, `lines 7, 8, 9 and 2,997 more`.
