@@ -112,10 +112,15 @@ impl Reading {
         self.steps.iter().find(decided).map_or("", |step| step)
     }
 
-    /// Why, for people: the message, else the code or the class. Where a key or an account is refused, the rule that decided
-    /// stands behind it: a message of one word, such as `login`, says little.
+    /// What the answer says, for people: its message, else its code or the class.
+    pub fn said(&self) -> &str {
+        self.message.as_deref().or(self.code.as_deref()).unwrap_or_else(|| self.class.description())
+    }
+
+    /// Why, for people: what the answer [says](Self::said). Where a key or an account is refused, the rule that decided stands
+    /// behind it: a message of one word, such as `login`, says little.
     pub fn reason(&self) -> Cow<'_, str> {
-        let reason = self.message.as_deref().or(self.code.as_deref()).unwrap_or_else(|| self.class.description());
+        let reason = self.said();
         match self.class {
             Class::Account if !self.rule().is_empty() => format!("{reason} ({})", self.rule()).into(),
             _ => reason.into(),

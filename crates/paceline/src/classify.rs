@@ -33,10 +33,16 @@ pub trait Classify {
 #[cfg(feature = "http")]
 impl<B: AsRef<[u8]>> Classify for http::Response<B> {
     fn outcome(&self, attempt: &Attempt<'_>) -> Outcome {
-        let (status, body) = (self.status().as_u16(), self.body().as_ref());
-        let answer = paceline_providers::Answer { status, headers: self.headers(), body, path: "" };
-        paceline_providers::read(attempt.provider, &answer, crate::clock::wall()).outcome_of(attempt.reserved)
+        read(self, self.body().as_ref(), attempt)
     }
+}
+
+/// The outcome of a response with that body.
+#[cfg(feature = "http")]
+fn read<B>(response: &http::Response<B>, body: &[u8], attempt: &Attempt<'_>) -> Outcome {
+    let (status, headers) = (response.status().as_u16(), response.headers());
+    let answer = paceline_providers::Answer { status, headers, body, path: "" };
+    paceline_providers::read(attempt.provider, &answer, crate::clock::wall()).outcome_of(attempt.reserved)
 }
 
 /// HTTP responses are read by status and headers alone, in the limiter's dialect, and their bodies are left to the caller. So a
@@ -53,10 +59,7 @@ impl<B, E: std::fmt::Display> AnswerReader<Result<http::Response<B>, E>> for ByH
     fn outcome(&self, result: &Result<http::Response<B>, E>, attempt: &Attempt<'_>) -> Outcome {
         match result {
             Ok(response) => {
-                let (status, headers) = (response.status().as_u16(), response.headers());
-                let answer = paceline_providers::Answer { status, headers, body: b"", path: "" };
-                let outcome = paceline_providers::read(attempt.provider, &answer, crate::clock::wall());
-                let outcome = outcome.outcome_of(attempt.reserved);
+                let outcome = read(response, b"", attempt);
                 // What an empty body would mean, this one need not.
                 if response.status().is_success() { Outcome { class: Class::Success, ..outcome } } else { outcome }
             }

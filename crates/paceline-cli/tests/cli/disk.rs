@@ -25,6 +25,14 @@ fn on_a_small_disk(job: &Job, flags: &str, script: &str, server: &Server) -> (Ou
          job() {{ {paceline} run in.jsonl -o disk/out.jsonl --base-url {url} --pace none {flags} \"$@\"; }}
          tasks() {{ {paceline} tasks \"$@\" --store disk/work.db; }}
          requests() {{ tasks run --http --base-url {url} --concurrency 4 --pace none -o disk/out.jsonl \"$@\"; }}
+         job_that_frees() {{
+             mkfifo told
+             while read -r line; do
+                 echo \"$line\" >> seen
+                 case \"$line\" in *\"is full\"*) rm \"$1\";; esac
+             done < told &
+             job 2> told; code=$?; wait
+         }}
          {script}
          cp disk/out* kept/
          exit $code"
@@ -60,14 +68,7 @@ fn assert_done(items: usize, results: &[Value], server: &Server) {
 fn answers_wait_in_memory_until_there_is_room() {
     const ITEMS: usize = 60;
     let (server, job) = (large_answers(), Job::new(ITEMS));
-    // Room is made when the log says that there is none.
-    let script = r#"mkfifo told
-        while read -r line; do
-            echo "$line" >> seen
-            case "$line" in *"is full"*) rm disk/filler;; esac
-        done < told &
-        job 2> told; code=$?; wait"#;
-    let (output, results) = on_a_small_disk(&job, "--concurrency 4", script, &server);
+    let (output, results) = on_a_small_disk(&job, "--concurrency 4", "job_that_frees disk/filler", &server);
     let log = std::fs::read_to_string(job.path("seen")).unwrap_or_default();
     assert_eq!(output.status.code(), Some(0), "{log} {output:?}");
     assert!(log.contains("no new call starts") && log.contains("has space again"), "{log}");
@@ -107,12 +108,7 @@ fn a_run_that_finds_a_full_disk_waits_for_room_and_ends_after_max_wait() {
         rm disk/more; job --max-items 1 2> kept/begun; test $? = 3 || exit 96
         fill; job --max-wait 300ms 2> kept/again; test $? = 3 || exit 95
         requests --max-wait 300ms 2> kept/tasks; test $? = 3 || exit 94
-        mkfifo told
-        while read -r line; do
-            echo "$line" >> seen
-            case "$line" in *"is full"*) rm disk/more;; esac
-        done < told &
-        job 2> told; code=$?; wait"#;
+        job_that_frees disk/more"#;
     let (output, results) = on_a_small_disk(&job, "--concurrency 1", script, &server);
     let log = |name: &str| std::fs::read_to_string(job.path(name)).unwrap_or_default();
     let all = ["kept/new", "kept/begun", "kept/again", "kept/tasks", "seen"].map(log);

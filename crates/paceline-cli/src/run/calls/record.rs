@@ -329,8 +329,7 @@ impl Recorder {
         let mut recorded = Recorded::default();
         if host_gone && !self.unreachable.contains(&item.scope) {
             self.unreachable.push(Arc::clone(&item.scope));
-            context.limiter.stop(Some(&context.limiter.scope(&item.scope)), &stop.to_string());
-            (recorded.scopes_changed, recorded.account) = (Some(LimitScope::Scope), Some(stop.clone()));
+            recorded = stop_scope(context, &item.scope, stop.clone());
         }
         let in_flight = context.in_flight.load(Ordering::Relaxed);
         recorded.stop =
@@ -340,12 +339,7 @@ impl Recorder {
 
     /// With all hosts that were given up, where the reason is one of them.
     pub(crate) fn with_all_hosts(&self, stop: StopReason) -> StopReason {
-        match stop {
-            StopReason::HostsUnreachable { message, .. } if !self.unreachable.is_empty() => {
-                StopReason::HostsUnreachable { hosts: self.unreachable.clone(), message }
-            }
-            stop => stop,
-        }
+        stop.naming(&self.unreachable)
     }
 
     fn succeeded(&mut self, item: &ClaimedItem, sent: Sent, adds: CallTotals) {
@@ -434,10 +428,7 @@ impl Recorder {
             FailFastDecision::Stop(stop) => Recorded { stop: Some(stop), ..Recorded::default() },
             FailFastDecision::PutBack { items, stop } => {
                 items.into_iter().for_each(|failed| self.put_back(failed));
-                stop.map_or_else(Recorded::default, |stop| {
-                    context.limiter.stop(Some(&context.limiter.scope(scope)), &stop.to_string());
-                    Recorded { scopes_changed: Some(LimitScope::Scope), account: Some(stop), ..Recorded::default() }
-                })
+                stop.map_or_else(Recorded::default, |stop| stop_scope(context, scope, stop))
             }
             FailFastDecision::Record(all) => {
                 for failed in all {
@@ -492,6 +483,12 @@ impl Recorder {
         };
         StopReason::Account { message, fix: format!("{fix}, then run the same command again") }
     }
+}
+
+/// This run makes no more calls in the scope.
+fn stop_scope(context: &Context, scope: &str, stop: StopReason) -> Recorded {
+    context.limiter.stop(Some(&context.limiter.scope(scope)), &stop.to_string());
+    Recorded { scopes_changed: Some(LimitScope::Scope), account: Some(stop), ..Recorded::default() }
 }
 
 fn is_quiet() -> bool {

@@ -132,6 +132,16 @@ impl StopReason {
         Self::is_word_of_bound(self.as_str())
     }
 
+    /// The same, with all of these hosts where it is that no server answers there.
+    pub(crate) fn naming(self, unreachable: &[Arc<str>]) -> Self {
+        match self {
+            Self::HostsUnreachable { message, .. } if !unreachable.is_empty() => {
+                Self::HostsUnreachable { hosts: unreachable.to_vec(), message }
+            }
+            stop => stop,
+        }
+    }
+
     /// Whether the account is stopped: by the provider, or because nothing can be sent to it.
     pub(crate) const fn is_account(&self) -> bool {
         matches!(self, Self::Account { .. } | Self::Tls { .. } | Self::Proxy { .. })

@@ -274,8 +274,8 @@ fn same_at_each_try(task: &Task) -> HeaderValue {
 
 /// A refusal of the key or the account that names its item: the limiter stops other groups for it, and tells them no more.
 fn of_item(task: &Task, status: StatusCode, reading: Reading) -> Reading {
-    let said = reading.message.as_deref().or(reading.code.as_deref()).unwrap_or_else(|| reading.class.description());
     let (item, group, status) = (task.key(), task.group(), status.as_u16());
+    let said = reading.said();
     let message = format!("{said} (the answer to item {item} of group {group}, status {status})");
     Reading { message: Some(message), ..reading }
 }
