@@ -158,7 +158,7 @@ pub enum Enqueued {
     Granted {
         /// The request.
         ticket: Ticket,
-        /// It tests a failing server: its failure counts against no item.
+        /// It tests a failing server. Its failure counts against its item, like that of any other call.
         probe: bool,
     },
     /// It is in the queue, or an event says what became of it.
@@ -250,7 +250,7 @@ pub enum Event {
     Granted {
         /// The request.
         ticket: Ticket,
-        /// It tests a failing server: its failure counts against no item.
+        /// It tests a failing server. Its failure counts against its item, like that of any other call.
         probe: bool,
     },
     /// The deadline of a waiting request has passed, or certainly passes before it may start; the pacer has removed it.
