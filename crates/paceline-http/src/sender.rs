@@ -267,7 +267,8 @@ impl Sender {
                 None => answer,
             };
             match collect(&as_read(&answer, "")) {
-                Some(object) => answer.map(|_| object.to_string().into()),
+                // A key may have come in parts, each in an event of its own.
+                Some(object) => answer.map(|_| self.secrets.removed_from(object.to_string().into())),
                 None => answer,
             }
         });
@@ -344,6 +345,8 @@ impl Sender {
         match received {
             Ok(Received { response, redirect }) => {
                 let mut reading = dialect.read(&as_read(response, path_of(&call.url)), now);
+                // What it quotes of a stream is put together from several events.
+                reading.message = reading.message.map(|message| self.secrets.removed_from_text(message));
                 if reading.class != Class::Success && redirect.is_some() {
                     reading.code.get_or_insert_with(|| "redirect".to_owned());
                     reading.message.clone_from(redirect);

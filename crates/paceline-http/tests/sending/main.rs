@@ -12,8 +12,8 @@ use bytes::Bytes;
 use http::{HeaderValue, Method};
 use paceline::{Class, Dimension, GiveUp, NextAction, Request, UnknownOutcome};
 use paceline_http::{Call, NoAnswer, SenderConfig};
-use paceline_providers::Provider;
 use paceline_providers::table::Scope;
+use paceline_providers::{Expected, Provider, Schema};
 use serde_json::json;
 
 use support::{Server, answer, limiter, ok, post, send, sender, with};
@@ -241,6 +241,26 @@ async fn a_stream_comes_back_as_the_object_that_its_events_add_up_to() {
     let exchange = send(&server.sender(Provider::OpenAi), 1, &post("/v1/chat/completions", "{}")).await;
     let whole: serde_json::Value = serde_json::from_slice(exchange.answer.unwrap().body()).unwrap();
     assert_eq!(whole["choices"][0]["message"]["content"], "Hello");
+}
+
+/// No event holds the whole key.
+#[tokio::test]
+async fn a_key_that_a_stream_repeats_in_parts_is_hidden() {
+    let said = |choice: serde_json::Value| format!("data: {}\n\n", json!({"choices": [choice]}));
+    let events = said(json!({"index": 0, "delta": {"content": "It is open ses"}}))
+        + &said(json!({"index": 0, "delta": {"content": "ame now"}, "finish_reason": "stop"}))
+        + "data: [DONE]\n\n";
+    let server = Server::new(move |_| Some(with(ok(&events), "content-type", "text/event-stream"))).await;
+    let message = json!({"properties": {"message": {"properties": {"content": {"pattern": "^no$"}}}}});
+    let schema = Schema::new(json!({"properties": {"choices": {"items": message}}})).unwrap();
+    let mut config = server.config(Provider::OpenAi);
+    config.headers.insert("authorization", HeaderValue::from_static("open sesame now"));
+    config.dialect = config.dialect.expecting(Expected::Schema(schema));
+    let exchange = send(&sender(config), 1, &post("/v1/chat/completions", "{}")).await;
+    let whole: serde_json::Value = serde_json::from_slice(exchange.answer.unwrap().body()).unwrap();
+    assert_eq!(whole["choices"][0]["message"]["content"], "It is [key]");
+    let message = exchange.reading.message.unwrap();
+    assert!(message.contains("It is [key]") && !message.contains("sesame"), "{message}");
 }
 
 #[tokio::test]
