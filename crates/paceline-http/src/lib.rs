@@ -48,6 +48,7 @@
 
 #[cfg(feature = "config")]
 mod access;
+mod memory;
 mod no_answer;
 mod operation;
 mod partial;
@@ -57,6 +58,7 @@ mod shortage;
 
 #[cfg(feature = "config")]
 pub use access::{AccessError, client};
+pub use memory::AnswerMemory;
 pub use no_answer::NoAnswer;
 pub use operation::{Sending, operation};
 pub use receive::{LARGEST_ANSWER, receive};

@@ -6,6 +6,7 @@ mod support;
 mod trust;
 
 use std::future::{pending, ready};
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -94,6 +95,30 @@ async fn an_answer_is_read_up_to_the_bound_of_the_sender() {
     let exchange = send(&sender, 1, &post("/a", &"x".repeat((64 << 10) + 1))).await;
     assert_eq!(exchange.reading.class, Class::Invalid);
     assert_eq!(exchange.answer.unwrap_err().to_string(), "the answer is larger than 64 KiB");
+}
+
+/// A body in small parts, which is read as far as there is memory.
+#[tokio::test]
+async fn all_answers_together_take_no_more_memory_than_they_may() {
+    let server = Server::new(|arrival| Some(ok(&"x".repeat(arrival.body.len())))).await;
+    let sender = sender(SenderConfig { most_of_answers: 64 << 10, ..server.config(Provider::Generic) });
+    let large = post("/a", &"x".repeat(48 << 10));
+    let (first, beyond) = (send(&sender, 1, &large).await, send(&sender, 2, &large).await);
+    let mut third = pin!(send(&sender, 3, &large));
+    let empty = async {
+        for item in 10..30 {
+            assert!(send(&sender, item, &post("/a", "")).await.answer.is_ok());
+        }
+    };
+    tokio::select! {
+        biased;
+        third = &mut third => panic!("there is no memory for it: {third:?}"),
+        () = empty => {}
+    }
+    assert_eq!([first, beyond].map(|kept| kept.answer.unwrap().body().len()), [48 << 10; 2]);
+    assert_eq!(third.await.answer.unwrap().body().len(), 48 << 10);
+    let arrives = async |item| assert!(send(&sender, item, &large).await.answer.is_ok(), "none waits for another");
+    futures_util::future::join_all((0..40).map(arrives)).await;
 }
 
 #[tokio::test]
