@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod own_client;
+mod profiles;
 mod support;
 mod trust;
 
