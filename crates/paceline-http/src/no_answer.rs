@@ -83,7 +83,9 @@ impl From<reqwest::Error> for NoAnswer {
 
 impl Classify for NoAnswer {
     fn outcome(&self, attempt: &Attempt<'_>) -> Outcome {
-        let outcome = self.reading(attempt.provider, clock::wall()).outcome_of(attempt.reserved);
+        let dialect = &attempt.dialect;
+        let reading = dialect.within_reach(self.reading(dialect.provider(), clock::wall()));
+        let outcome = reading.outcome_of(attempt.reserved);
         Outcome { reason: Some(self.to_string().into()), ..outcome }
     }
 }

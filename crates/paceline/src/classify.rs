@@ -10,14 +10,14 @@ use paceline_core::{Class, Cost, Outcome};
 use crate::error::RunError;
 
 /// The context of one send for reading its result.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Attempt<'a> {
     /// What the permit reserved. Usage that the result reports replaces it.
     pub reserved: &'a Cost,
     /// The limiter's dialect.
     #[cfg(feature = "http")]
-    pub provider: paceline_providers::Provider,
+    pub dialect: std::sync::Arc<paceline_providers::Dialect>,
 }
 
 /// A result type that classifies itself.
@@ -42,7 +42,7 @@ impl<B: AsRef<[u8]>> Classify for http::Response<B> {
 fn read<B>(response: &http::Response<B>, body: &[u8], attempt: &Attempt<'_>) -> Outcome {
     let (status, headers) = (response.status().as_u16(), response.headers());
     let answer = paceline_providers::Answer { status, headers, body, path: "" };
-    paceline_providers::read(attempt.provider, &answer, crate::clock::wall()).outcome_of(attempt.reserved)
+    attempt.dialect.read(&answer, crate::clock::wall()).outcome_of(attempt.reserved)
 }
 
 /// HTTP responses are read by status and headers alone, in the limiter's dialect, and their bodies are left to the caller. So a
