@@ -44,10 +44,15 @@
 //!
 //! # Features
 //!
-//! - `config`: `client` applies the certificates and the proxy of a `paceline-config` configuration. Off by default.
+//! None is on by default.
+//!
+//! - `config`: `client` applies the certificates and the proxy of a `paceline-config` configuration.
+//! - `middleware`: `PaceMiddleware`, for clients of `reqwest-middleware`.
 
 #[cfg(feature = "config")]
 mod access;
+#[cfg(feature = "middleware")]
+mod middleware;
 mod no_answer;
 mod operation;
 mod partial;
@@ -57,6 +62,8 @@ mod shortage;
 
 #[cfg(feature = "config")]
 pub use access::{AccessError, client};
+#[cfg(feature = "middleware")]
+pub use middleware::PaceMiddleware;
 pub use no_answer::NoAnswer;
 pub use operation::{Sending, operation};
 pub use receive::{LARGEST_ANSWER, receive};

@@ -46,6 +46,7 @@ mod github;
 mod google;
 mod google_details;
 mod graphql;
+mod grpc;
 mod header;
 mod ietf;
 mod inside;
