@@ -53,6 +53,7 @@
 mod access;
 #[cfg(feature = "middleware")]
 mod middleware;
+mod memory;
 mod no_answer;
 mod operation;
 mod partial;
@@ -64,6 +65,7 @@ mod shortage;
 pub use access::{AccessError, client};
 #[cfg(feature = "middleware")]
 pub use middleware::PaceMiddleware;
+pub use memory::AnswerMemory;
 pub use no_answer::NoAnswer;
 pub use operation::{Sending, operation};
 pub use receive::{LARGEST_ANSWER, receive};

@@ -14,6 +14,7 @@ use paceline_providers::table::Scope;
 use paceline_providers::{Answer, Dialect, Reading, TokenRatio, Usage, collect, is_loopback, join_url, path_of};
 use reqwest::{Client, ClientBuilder, Url, redirect};
 
+use crate::memory::{AnswerMemory, Memory};
 use crate::no_answer::{LARGEST_HEAD, NoAnswer};
 use crate::partial::Partials;
 use crate::receive::{LARGEST_ANSWER, receive_within};
@@ -36,6 +37,10 @@ pub struct SenderConfig {
     pub connect_timeout: Duration,
     /// The most bytes that the body of an answer may have, decompressed. Default: 32 MiB.
     pub largest_answer: usize,
+    /// The most bytes that all answers of the sender may have together, decompressed, from their first byte until their
+    /// [`Exchange::memory`] is dropped. Beyond them one call at a time is read to its end, and the others wait before they read
+    /// on; that counts for their timeout. Default: 256 MiB.
+    pub most_of_answers: usize,
     /// The header that a call's [`idempotency_key`](Call::idempotency_key) is sent in. Default: as the provider documents it.
     pub idempotency_header: Option<HeaderName>,
     /// What follows if it is unknown whether a call was executed, and a retry would execute it twice. A call whose method is
@@ -55,6 +60,7 @@ impl SenderConfig {
             timeout: Duration::from_secs(600),
             connect_timeout: Duration::from_secs(20),
             largest_answer: LARGEST_ANSWER,
+            most_of_answers: MOST_OF_ANSWERS,
             idempotency_header: dialect.provider().idempotency_header(),
             unknown_outcome: None,
             dialect,
@@ -65,11 +71,12 @@ impl SenderConfig {
 /// Without address and headers: they may hold a password or a key.
 impl fmt::Debug for SenderConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { timeout, connect_timeout, largest_answer, .. } = self;
+        let Self { timeout, connect_timeout, largest_answer, most_of_answers, .. } = self;
         f.debug_struct("SenderConfig")
             .field("timeout", timeout)
             .field("connect_timeout", connect_timeout)
             .field("largest_answer", largest_answer)
+            .field("most_of_answers", most_of_answers)
             .finish_non_exhaustive()
     }
 }
@@ -121,6 +128,9 @@ pub struct Exchange {
     pub probe: bool,
     /// From the first try to connect to the last byte received.
     pub latency: Duration,
+    /// Counts the answer's bytes for [`SenderConfig::most_of_answers`] until it is dropped. A caller that keeps answers drops it,
+    /// or no further answer is read once they are as many.
+    pub memory: AnswerMemory,
 }
 
 /// Sends calls to one API, each under a permit. Connections are kept and shared.
@@ -142,11 +152,13 @@ pub struct Sender {
     /// Tokens per character by scope: each model has its own tokenizer.
     ratios: Mutex<BTreeMap<Arc<str>, TokenRatio>>,
     partials: Partials,
+    memory: Memory,
 }
 
 /// A whole answer as it came.
 struct Received {
     response: Response<Bytes>,
+    memory: AnswerMemory,
     /// The target of a redirect, and why the sender did not follow it.
     redirect: Option<String>,
 }
@@ -180,7 +192,8 @@ impl Sender {
         let (clock, shortage, ratios, partials) =
             (Clock::new(), Shortage::default(), Mutex::default(), Partials::default());
         let keyless = config.dialect.clone().without_key();
-        Ok(Self { client, config, keyless, secrets, clock, shortage, ratios, partials })
+        let memory = Memory::of(config.most_of_answers);
+        Ok(Self { client, config, keyless, secrets, clock, shortage, ratios, partials, memory })
     }
 
     /// The configuration.
@@ -241,7 +254,10 @@ impl Sender {
         };
         let latency = self.clock.now() - sent;
         let reading = self.read(call, &received);
-        let answer = received.map(|received| received.response);
+        let (answer, memory) = match received {
+            Ok(Received { response, memory, .. }) => (Ok(response), memory),
+            Err(error) => (Err(error), AnswerMemory::default()),
+        };
         let reading = judged(&answer, reading);
         let (probe, request) = (permit.is_probe(), permit.request());
         let (scope, item) = (Arc::clone(request.scope.name()), request.item);
@@ -267,11 +283,12 @@ impl Sender {
                 None => answer,
             };
             match collect(&as_read(&answer, "")) {
-                Some(object) => answer.map(|_| object.to_string().into()),
+                // A key may have come in parts, each in an event of its own.
+                Some(object) => answer.map(|_| self.secrets.removed_from(object.to_string().into())),
                 None => answer,
             }
         });
-        Exchange { answer, reading, action, unknown, probe, latency }
+        Exchange { answer, reading, action, unknown, probe, latency, memory }
     }
 
     async fn exchange(&self, call: &Call) -> Result<Received, NoAnswer> {
@@ -295,8 +312,8 @@ impl Sender {
         }
         self.secrets.remove_from_headers(response.headers_mut());
         let redirect = not_followed(&response, || self.carries_key(call), self.may_name_hosts(call));
-        let response = receive_within(response, self.config.largest_answer, timeout).await?;
-        Ok(Received { response: response.map(|body| self.secrets.removed_from(body)), redirect })
+        let (response, memory) = receive_within(response, self.config.largest_answer, timeout, &self.memory).await?;
+        Ok(Received { response: response.map(|body| self.secrets.removed_from(body)), memory, redirect })
     }
 
     fn address_of(&self, call: &Call) -> String {
@@ -342,8 +359,10 @@ impl Sender {
         let dialect = if self.is_trusted(call) { &self.config.dialect } else { &self.keyless };
         let now = clock::wall();
         match received {
-            Ok(Received { response, redirect }) => {
+            Ok(Received { response, redirect, .. }) => {
                 let mut reading = dialect.read(&as_read(response, path_of(&call.url)), now);
+                // What it quotes of a stream is put together from several events.
+                reading.message = reading.message.map(|message| self.secrets.removed_from_text(message));
                 if reading.class != Class::Success && redirect.is_some() {
                     reading.code.get_or_insert_with(|| "redirect".to_owned());
                     reading.message.clone_from(redirect);
@@ -459,6 +478,9 @@ fn not_followed(response: &reqwest::Response, carries_key: impl FnOnce() -> bool
     };
     Some(format!("answered with a redirect to {place}, which is not followed because {why}; {advice}"))
 }
+
+/// 256 MiB: eight of the largest answers, and thousands of completions.
+const MOST_OF_ANSWERS: usize = 256 << 20;
 
 /// The longest target of a redirect that is shown, in characters.
 const LONGEST_TARGET: usize = 1_000;

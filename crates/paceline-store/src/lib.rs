@@ -68,7 +68,7 @@ mod write_batch;
 mod writer;
 
 pub use append::{Appended, AppendedLine, InputCursor};
-pub use disk::{create_in_place_of, private_file};
+pub use disk::{create_in_place_of, is_same_file, private_file};
 pub use disk_space::{DiskSpace, Room};
 pub use error::{DiskFull, JournalError};
 pub use history::Minute;
@@ -78,7 +78,7 @@ pub use item::{
 };
 pub use journal::{Journal, Opened, Options};
 pub use line::{CustomId, LineForm, ResultBody, ResultLine, encode_line};
-pub use line_file::{KnownResults, LineFile};
+pub use line_file::{KnownResults, LineFile, may_hold_results};
 pub use load::Loader;
 pub use lock::{RunLock, lock_file};
 pub use merge::{Conflict, Conflicts};
