@@ -1,5 +1,4 @@
 //! The gateway before servers that the tests make: what clients get, what upstreams see, and what becomes of those who wait.
-#![expect(clippy::unwrap_used, reason = "tests")]
 
 mod support;
 
