@@ -51,9 +51,9 @@
 
 #[cfg(feature = "config")]
 mod access;
+mod memory;
 #[cfg(feature = "middleware")]
 mod middleware;
-mod memory;
 mod no_answer;
 mod operation;
 mod partial;
@@ -63,9 +63,9 @@ mod shortage;
 
 #[cfg(feature = "config")]
 pub use access::{AccessError, client};
+pub use memory::AnswerMemory;
 #[cfg(feature = "middleware")]
 pub use middleware::PaceMiddleware;
-pub use memory::AnswerMemory;
 pub use no_answer::NoAnswer;
 pub use operation::{Sending, operation};
 pub use receive::{LARGEST_ANSWER, receive};
