@@ -29,8 +29,9 @@ use crate::receive::{LARGEST_ANSWER, receive};
 /// # }
 /// ```
 ///
-/// The answer to the last try comes back, whatever its status. A success is read by its head, and its body is left to the caller:
-/// it may be a stream. Every other answer is read whole, up to [`LARGEST_ANSWER`] bytes, because its body may say what it means.
+/// The answer to the last try comes back, whatever its status. A success is read by its head, and its body is left to the
+/// caller: it may be a stream ([`whole`](Self::whole) reads it). Every other answer is read whole, up to [`LARGEST_ANSWER`]
+/// bytes, because its body may say what it means.
 ///
 /// A middleware behind this one sees every try, one before it the whole. A request whose body is a stream cannot be sent a second
 /// time: it fails with [`NoAnswer::Streamed`] before it is sent.
@@ -38,12 +39,13 @@ use crate::receive::{LARGEST_ANSWER, receive};
 pub struct PaceMiddleware<Described = ()> {
     limiter: Limiter,
     described: Described,
+    whole: bool,
 }
 
 impl PaceMiddleware {
     /// Each request costs one request in the scope named "default".
     pub const fn new(limiter: Limiter) -> Self {
-        Self { limiter, described: () }
+        Self { limiter, described: (), whole: false }
     }
 }
 
@@ -61,7 +63,16 @@ impl<Described> PaceMiddleware<Described> {
     /// # }
     /// ```
     pub fn describe<F: Fn(&Limiter, &Request) -> paceline::Request>(self, described: F) -> PaceMiddleware<F> {
-        PaceMiddleware { limiter: self.limiter, described }
+        let Self { limiter, whole, .. } = self;
+        PaceMiddleware { limiter, described, whole }
+    }
+
+    /// Reads successes whole as well, up to [`LARGEST_ANSWER`] bytes. So a refusal inside a 200 is one, and the usage in an
+    /// answer replaces what its request reserved, where the provider counts so. Not for a client that streams: an answer comes
+    /// back when it has ended.
+    #[must_use]
+    pub fn whole(self) -> Self {
+        Self { whole: true, ..self }
     }
 }
 
@@ -85,7 +96,8 @@ impl<Described: Describe<Request> + Send + Sync + 'static> Middleware for PaceMi
         let send = || async {
             let copy = request.try_clone().ok_or_else(|| Error::middleware(NoAnswer::Streamed))?;
             let mut extensions = extensions.lock().await;
-            Answer::of(next.clone().run(copy, &mut extensions).await?).await.map_err(Error::middleware)
+            let response = next.clone().run(copy, &mut extensions).await?;
+            Answer::of(response, self.whole).await.map_err(Error::middleware)
         };
         let answer = self.limiter.run(send).read_by(ByAnswer).request(wanted).await;
         answer.map(Answer::into_response).map_err(|error| match error.into_operation() {
@@ -97,23 +109,23 @@ impl<Described: Describe<Request> + Send + Sync + 'static> Middleware for PaceMi
 
 /// An answer with as much of it as was read.
 enum Answer {
-    Success(reqwest::Response),
-    Other(Url, Response<Bytes>),
+    Head(reqwest::Response),
+    Whole(Url, Response<Bytes>),
 }
 
 impl Answer {
-    async fn of(response: reqwest::Response) -> Result<Self, NoAnswer> {
-        if response.status().is_success() {
-            return Ok(Self::Success(response));
+    async fn of(response: reqwest::Response, whole: bool) -> Result<Self, NoAnswer> {
+        if response.status().is_success() && !whole {
+            return Ok(Self::Head(response));
         }
         let url = response.url().clone();
-        Ok(Self::Other(url, receive(response, LARGEST_ANSWER).await?))
+        Ok(Self::Whole(url, receive(response, LARGEST_ANSWER).await?))
     }
 
     fn into_response(self) -> reqwest::Response {
         match self {
-            Self::Success(response) => response,
-            Self::Other(url, whole) => {
+            Self::Head(response) => response,
+            Self::Whole(url, whole) => {
                 let (with_url, ()) = Response::builder().url(url).body(()).expect("nothing invalid").into_parts();
                 let mut whole = whole.map(Body::from);
                 whole.extensions_mut().extend(with_url.extensions);
@@ -130,13 +142,13 @@ struct ByAnswer;
 impl AnswerReader<Result<Answer, Error>> for ByAnswer {
     fn outcome(&self, result: &Result<Answer, Error>, attempt: &Attempt<'_>) -> Outcome {
         match result {
-            Ok(Answer::Success(response)) => {
+            Ok(Answer::Head(response)) => {
                 let mut head = Response::new(());
                 *head.status_mut() = response.status();
                 head.headers_mut().clone_from(response.headers());
                 ByHead.outcome(&Ok::<_, NoAnswer>(head), attempt)
             }
-            Ok(Answer::Other(_, whole)) => whole.outcome(attempt),
+            Ok(Answer::Whole(_, whole)) => whole.outcome(attempt),
             Err(Error::Reqwest(error)) => NoAnswer::of(error, None).outcome(attempt),
             Err(Error::Middleware(error)) => match error.downcast_ref::<NoAnswer>() {
                 Some(none) => none.outcome(attempt),

@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::Extensions;
-use paceline::{Backoff, Class, Cost, Error, Growth, Jitter, Limiter, Pace, PacerConfig, Request, Retry};
+use paceline::{
+    Backoff, Class, Cost, Dimension, Error, Growth, Jitter, Limiter, Pace, PacerConfig, Quota, Request, Retry,
+};
 use paceline_http::{NoAnswer, PaceMiddleware, client_to};
 use paceline_providers::Provider;
 use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Middleware, Next};
@@ -76,6 +78,29 @@ async fn the_body_of_a_success_is_left_to_the_caller() {
     let response = client(&url, &limiter()).get(&url).send().await.unwrap();
     go_on.send(()).unwrap();
     assert_eq!(response.text().await.unwrap(), "abcdef");
+}
+
+#[tokio::test]
+async fn a_success_that_is_read_whole_tells_what_it_cost_and_what_it_refused() {
+    let server = Server::new(|arrival| {
+        Some(ok(match arrival.before {
+            0 => r#"{"error":{"message":"slow down","code":429}}"#,
+            _ => r#"{"usage":{"prompt_tokens":9,"completion_tokens":2}}"#,
+        }))
+    })
+    .await;
+    let config =
+        PacerConfig::default().with_pace(Pace::Fixed).with_quota(Quota::per_minute(1_000).of(Dimension::Tokens));
+    let limiter = Limiter::new(config).unwrap();
+    let pace = PaceMiddleware::new(limiter.clone()).whole().describe(|limiter, _: &reqwest::Request| {
+        Request::new(limiter.scope("chat"), Cost::request().with(Dimension::Tokens, 500))
+    });
+    let client = ClientBuilder::new(client_to(&server.url).build().unwrap()).with(pace).build();
+    let answer = client.get(&server.url).send().await.unwrap();
+    assert_eq!(answer.text().await.unwrap(), r#"{"usage":{"prompt_tokens":9,"completion_tokens":2}}"#);
+    let snapshot = limiter.snapshot();
+    // What the refused call reserved may have counted: 500 of the tokens. The other cost 11.
+    assert_eq!((snapshot.account.totals.deferrals, snapshot.account.quotas[0].remaining), (1, 489));
 }
 
 #[tokio::test]
