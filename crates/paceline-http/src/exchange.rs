@@ -8,6 +8,7 @@ use http::{Method, Request, Response};
 use paceline::{Class, NextAction, UnknownOutcome};
 use paceline_providers::{Reading, Usage};
 
+use crate::memory::AnswerMemory;
 use crate::no_answer::NoAnswer;
 
 /// One HTTP request.
@@ -46,6 +47,9 @@ pub struct Exchange {
     pub probe: bool,
     /// From the first try to connect to the last byte received.
     pub latency: Duration,
+    /// Counts the answer's bytes for [`SenderConfig::most_of_answers`](crate::SenderConfig::most_of_answers) until it is dropped.
+    /// A caller that keeps answers drops it, or no further answer is read once they are as many.
+    pub memory: AnswerMemory,
 }
 
 /// The end of one send whose outcome [`Limiter::run`](paceline::Limiter::run) reports.
@@ -99,7 +103,7 @@ impl Exchange {
 
 /// Whether it is unknown if the call was executed. A call that was never sent was not; a whole answer of the server shows it,
 /// and one of a gateway that gave up on its server does not.
-pub(crate) fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading) -> bool {
+pub fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading) -> bool {
     match answer {
         Err(
             NoAnswer::Timeout(_)

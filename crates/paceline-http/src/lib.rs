@@ -44,27 +44,38 @@
 //!
 //! # Features
 //!
+//! None is on by default.
+//!
 //! - `config`: `Profiles`, the upstreams of a configuration file as limiters and clients, and what they are made of: `headers`,
-//!   `client`, `Sender::to`. Off by default.
+//!   `client`, `Sender::to`.
+//! - `middleware`: `PaceMiddleware`, for clients of `reqwest-middleware`.
 
 mod exchange;
+mod memory;
+#[cfg(feature = "middleware")]
+mod middleware;
 mod no_answer;
 mod operation;
 mod partial;
 #[cfg(feature = "config")]
 mod profiles;
+mod ratios;
 mod receive;
 mod sender;
 mod shortage;
 
-pub use exchange::{Call, Exchange};
+pub use exchange::{Call, Exchange, is_unknown};
+pub use memory::AnswerMemory;
+#[cfg(feature = "middleware")]
+pub use middleware::PaceMiddleware;
 pub use no_answer::NoAnswer;
 pub use operation::{Sending, operation};
 #[cfg(feature = "config")]
 pub use profiles::{
     AccessError, Answered, ByItself, CallFailure, KeyError, ProfileClient, ProfileError, Profiles, check_proxy, client,
-    headers, proxy_of_environment, warn_of_idle,
+    headers, proxy_of_environment, tls, warn_of_idle,
 };
+pub use ratios::TokenRatios;
 pub use receive::{LARGEST_ANSWER, receive};
 pub use sender::{Sender, SenderConfig, client_to};
 

@@ -1,8 +1,7 @@
 //! One call under a permit: sends it, receives the whole answer, and reports its outcome to the pacer.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,8 +18,10 @@ use reqwest::{Client, ClientBuilder, Url, redirect};
 #[cfg(feature = "config")]
 use crate::exchange::Ended;
 use crate::exchange::{Call, Exchange, is_unknown};
+use crate::memory::{AnswerMemory, Memory};
 use crate::no_answer::{LARGEST_HEAD, NoAnswer};
 use crate::partial::Partials;
+use crate::ratios::TokenRatios;
 use crate::receive::{LARGEST_ANSWER, receive_within};
 use crate::shortage::Shortage;
 
@@ -41,6 +42,10 @@ pub struct SenderConfig {
     pub connect_timeout: Duration,
     /// The most bytes that the body of an answer may have, decompressed. Default: 32 MiB.
     pub largest_answer: usize,
+    /// The most bytes that all answers of the sender may have together, decompressed, from their first byte until their
+    /// [`Exchange::memory`] is dropped. Beyond them one call at a time is read to its end, and the others wait before they read
+    /// on; that counts for their timeout. Default: 256 MiB.
+    pub most_of_answers: usize,
     /// The header that a call's [`idempotency_key`](Call::idempotency_key) is sent in. Default: as the provider documents it.
     pub idempotency_header: Option<HeaderName>,
     /// What follows if it is unknown whether a call was executed, and a retry would execute it twice. A call whose method is
@@ -60,21 +65,36 @@ impl SenderConfig {
             timeout: Duration::from_secs(600),
             connect_timeout: Duration::from_secs(20),
             largest_answer: LARGEST_ANSWER,
+            most_of_answers: MOST_OF_ANSWERS,
             idempotency_header: dialect.provider().idempotency_header(),
             unknown_outcome: None,
             dialect,
         }
+    }
+
+    /// What follows if it is unknown whether a call was executed.
+    pub fn unknown_outcome_of(&self, call: &Call) -> UnknownOutcome {
+        let is_keyed = match &self.idempotency_header {
+            Some(name) => call.idempotency_key.is_some() || call.headers.contains_key(name),
+            None => false,
+        };
+        if call.method.is_idempotent() || is_keyed {
+            return UnknownOutcome::Resend;
+        }
+        let only_costs = self.dialect.is_prompt(path_of(&call.url));
+        self.unknown_outcome.unwrap_or(if only_costs { UnknownOutcome::Resend } else { UnknownOutcome::Hold })
     }
 }
 
 /// Without address and headers: they may hold a password or a key.
 impl fmt::Debug for SenderConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { timeout, connect_timeout, largest_answer, .. } = self;
+        let Self { timeout, connect_timeout, largest_answer, most_of_answers, .. } = self;
         f.debug_struct("SenderConfig")
             .field("timeout", timeout)
             .field("connect_timeout", connect_timeout)
             .field("largest_answer", largest_answer)
+            .field("most_of_answers", most_of_answers)
             .finish_non_exhaustive()
     }
 }
@@ -108,14 +128,15 @@ pub struct Sender {
     secrets: Secrets,
     clock: Clock,
     shortage: Shortage,
-    /// Tokens per character by scope: each model has its own tokenizer.
-    ratios: Mutex<BTreeMap<Arc<str>, TokenRatio>>,
+    ratios: TokenRatios,
     partials: Partials,
+    memory: Memory,
 }
 
 /// A whole answer as it came.
 struct Received {
     response: Response<Bytes>,
+    memory: AnswerMemory,
     /// The target of a redirect, and why the sender did not follow it.
     redirect: Option<String>,
 }
@@ -147,9 +168,10 @@ impl Sender {
             client.get(&config.base_url).build().map_err(reqwest::Error::without_url)?;
         }
         let (clock, shortage, ratios, partials) =
-            (Clock::new(), Shortage::default(), Mutex::default(), Partials::default());
+            (Clock::new(), Shortage::default(), TokenRatios::default(), Partials::default());
         let keyless = config.dialect.clone().without_key();
-        Ok(Self { client, config, keyless, secrets, clock, shortage, ratios, partials })
+        let memory = Memory::of(config.most_of_answers);
+        Ok(Self { client, config, keyless, secrets, clock, shortage, ratios, partials, memory })
     }
 
     /// The configuration.
@@ -164,7 +186,7 @@ impl Sender {
 
     /// The tokens per character of a scope, as answers have shown so far.
     pub fn ratio(&self, scope: &str) -> TokenRatio {
-        self.ratios().get(scope).copied().unwrap_or_default()
+        self.ratios.of(scope)
     }
 
     /// The body to send for a partially accepted item: its rest, and nothing else.
@@ -174,16 +196,7 @@ impl Sender {
 
     /// What follows if it is unknown whether a call was executed, such as one in flight when its process was killed.
     pub fn unknown_outcome(&self, call: &Call) -> UnknownOutcome {
-        let config = &self.config;
-        let is_keyed = match &config.idempotency_header {
-            Some(name) => call.idempotency_key.is_some() || call.headers.contains_key(name),
-            None => false,
-        };
-        if call.method.is_idempotent() || is_keyed {
-            return UnknownOutcome::Resend;
-        }
-        let only_costs = config.dialect.is_prompt(path_of(&call.url));
-        config.unknown_outcome.unwrap_or(if only_costs { UnknownOutcome::Resend } else { UnknownOutcome::Hold })
+        self.config.unknown_outcome_of(call)
     }
 
     /// Sends a call under its permit, reads the whole answer, and reports its outcome to the pacer. Once `given_up` is ready the
@@ -205,7 +218,10 @@ impl Sender {
     ) -> Exchange {
         let (received, latency) = self.transmit(call, given_up, |limits| permit.observe_limits(limits)).await;
         let reading = self.read(call, &received);
-        let answer = received.map(|received| received.response);
+        let (answer, memory) = match received {
+            Ok(Received { response, memory, .. }) => (Ok(response), memory),
+            Err(error) => (Err(error), AnswerMemory::default()),
+        };
         let reading = judged(&answer, reading);
         let (probe, request) = (permit.is_probe(), permit.request());
         let (scope, item) = (Arc::clone(request.scope.name()), request.item);
@@ -214,7 +230,7 @@ impl Sender {
         // From here on the place is free for another call.
         let action = permit.complete(Outcome { unknown, ..reading.outcome_of(&request.cost) });
         let answer = self.take_in(&scope, item, call, answer, &reading);
-        Exchange { answer, reading, action, unknown, probe, latency }
+        Exchange { answer, reading, action, unknown, probe, latency, memory }
     }
 
     /// One send of a call as the operation of [`Limiter::run`], which takes the permit and reports the outcome.
@@ -223,6 +239,7 @@ impl Sender {
         let observe = |limits: &[LimitReport]| limiter.observe_limits(limits);
         let (received, latency) = self.transmit(call, std::future::pending(), observe).await;
         let reading = self.read(call, &received);
+        // Its bytes count until here; then they are the program's.
         let answer = received.map(|received| received.response);
         let unknown = self.unknown_after(call, &answer, &reading);
         log(scope, Some(item), &answer, &reading, latency);
@@ -271,7 +288,7 @@ impl Sender {
         reading: &Reading,
     ) -> Result<Response<Bytes>, NoAnswer> {
         if let Some(usage) = &reading.usage {
-            self.ratios().entry(Arc::clone(scope)).or_default().settle(&call.body, usage);
+            self.ratios.settle(Arc::clone(scope), &call.body, usage);
         }
         let answer = answer?;
         let answer = match item {
@@ -279,7 +296,8 @@ impl Sender {
             None => answer,
         };
         Ok(match collect(&as_read(&answer, "")) {
-            Some(object) => answer.map(|_| object.to_string().into()),
+            // A key may have come in parts, each in an event of its own.
+            Some(object) => answer.map(|_| self.secrets.removed_from(object.to_string().into())),
             None => answer,
         })
     }
@@ -309,8 +327,8 @@ impl Sender {
             observe(&self.config.dialect.announced(response.headers(), clock::wall()));
         }
         let redirect = not_followed(&response, || self.carries_key(call), self.may_name_hosts(call));
-        let response = receive_within(response, self.config.largest_answer, timeout).await?;
-        Ok(Received { response: response.map(|body| self.secrets.removed_from(body)), redirect })
+        let (response, memory) = receive_within(response, self.config.largest_answer, timeout, &self.memory).await?;
+        Ok(Received { response: response.map(|body| self.secrets.removed_from(body)), memory, redirect })
     }
 
     fn address_of(&self, call: &Call) -> String {
@@ -356,8 +374,10 @@ impl Sender {
         let dialect = if self.is_trusted(call) { &self.config.dialect } else { &self.keyless };
         let now = clock::wall();
         match received {
-            Ok(Received { response, redirect }) => {
+            Ok(Received { response, redirect, .. }) => {
                 let mut reading = dialect.read(&as_read(response, path_of(&call.url)), now);
+                // What it quotes of a stream is put together from several events.
+                reading.message = reading.message.map(|message| self.secrets.removed_from_text(message));
                 if reading.class != Class::Success && redirect.is_some() {
                     reading.code.get_or_insert_with(|| "redirect".to_owned());
                     reading.message.clone_from(redirect);
@@ -366,10 +386,6 @@ impl Sender {
             }
             Err(error) => dialect.within_reach(error.reading(dialect.provider(), now)),
         }
-    }
-
-    fn ratios(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, TokenRatio>> {
-        self.ratios.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -438,6 +454,9 @@ fn not_followed(response: &reqwest::Response, carries_key: impl FnOnce() -> bool
     };
     Some(format!("answered with a redirect to {place}, which is not followed because {why}; {advice}"))
 }
+
+/// 256 MiB: eight of the largest answers, and thousands of completions.
+const MOST_OF_ANSWERS: usize = 256 << 20;
 
 /// The longest target of a redirect that is shown, in characters.
 const LONGEST_TARGET: usize = 1_000;

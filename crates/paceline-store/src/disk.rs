@@ -2,7 +2,7 @@
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::JournalError;
 
@@ -92,6 +92,22 @@ impl FileIdentity {
     const fn of(_: &Metadata) -> Self {
         Self {}
     }
+}
+
+/// Whether two names lead to the same file, by links of either kind, or would once it is made.
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
+    if canonical(one) == canonical(other) {
+        return true;
+    }
+    // Devices may be shared, and elsewhere than on Unix no number tells files apart.
+    let file = |path: &Path| path.metadata().ok().filter(Metadata::is_file).map(|file| FileIdentity::of(&file));
+    cfg!(unix) && file(one).is_some_and(|known| file(other) == Some(known))
+}
+
+/// The path without symbolic links, also of a file that is not there yet.
+fn canonical(path: &Path) -> PathBuf {
+    let of_a_new_file = || Some(folder_of(path).canonicalize().ok()?.join(path.file_name()?));
+    path.canonicalize().ok().or_else(of_a_new_file).unwrap_or_else(|| path.to_owned())
 }
 
 /// Whether the file at `path` has other names, in this folder or elsewhere: hard links, or a place where it is mounted, as

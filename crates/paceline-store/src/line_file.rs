@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::disk::{is_still_at, private_file, sync_folder_of};
 use crate::error::JournalError;
-use crate::line::{CustomId, verify_line};
+use crate::line::{BEGINNING, CustomId, verify_line};
 
 /// A file that lines are appended to. What [`append`](Self::append) took survives a power cut, and nothing follows a line that
 /// could not be written whole.
@@ -186,6 +186,17 @@ impl LineFile {
     }
 }
 
+/// Whether a file begins with a result line, or with what an interruption left of one, or is empty.
+///
+/// # Errors
+/// When the system refuses.
+pub fn may_hold_results(path: &Path) -> io::Result<bool> {
+    let mut begins = Vec::with_capacity(BEGINNING.len());
+    File::open(path)?.take(BEGINNING.len() as u64).read_to_end(&mut begins)?;
+    // A power cut may leave zeros.
+    Ok(begins.iter().zip(BEGINNING).all(|(byte, expected)| byte == expected || *byte == 0))
+}
+
 /// Results that stand in a file, by the number and the id of their items.
 #[derive(Debug, Default)]
 pub struct KnownResults(HashSet<(u64, [u8; 16])>);
@@ -228,6 +239,24 @@ mod tests {
             file.append(b"new\n").unwrap();
             file.append(b"newer\n").unwrap();
             assert_eq!(std::fs::read_to_string(&path).unwrap(), format!("{kept}new\nnewer\n"));
+        }
+    }
+
+    #[test]
+    fn what_begins_otherwise_holds_no_results() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lines");
+        for (content, may) in [
+            ("", true),
+            ("{\"id\":\"pl-0-1-801d8dff\",\"custom_id\":7}\n", true),
+            ("{\"i", true),
+            ("{\"id\":\0\0\0\0\0", true),
+            ("{\"id\":\"batch_req_1\"}\n", false),
+            ("{\"key\":\"a\",\"payload\":1}", false),
+            ("\n", false),
+        ] {
+            std::fs::write(&path, content).unwrap();
+            assert_eq!(may_hold_results(&path).unwrap(), may, "{content}");
         }
     }
 

@@ -60,8 +60,9 @@ impl<B, E: std::fmt::Display> AnswerReader<Result<http::Response<B>, E>> for ByH
         match result {
             Ok(response) => {
                 let outcome = read(response, b"", attempt);
-                // What an empty body would mean, this one need not.
-                if response.status().is_success() { Outcome { class: Class::Success, ..outcome } } else { outcome }
+                // What an empty body would mean, this one need not, but where gRPC says how the call ended.
+                let is_done = response.status().is_success() && !response.headers().contains_key("grpc-status");
+                if is_done { Outcome { class: Class::Success, ..outcome } } else { outcome }
             }
             Err(error) => Outcome { reason: Some(error.to_string().into()), ..Outcome::new(Class::Transient) },
         }

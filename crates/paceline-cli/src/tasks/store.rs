@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use paceline_store::work::{PostgresStore, SqliteStore, WorkClock, WorkError, WorkStore};
 
-use paceline_store::DiskSpace;
+use paceline_store::{DiskSpace, is_same_file};
 
 use crate::exit::Failure;
 
@@ -78,15 +78,12 @@ impl StoreArgs {
     /// Names the flag and the file.
     pub(crate) fn refuse_as_output(&self, flag: &str, output: Option<&Path>) -> Result<(), Failure> {
         let Some(output) = output.filter(|_| !self.is_database()) else { return Ok(()) };
-        let standing = |path: &str| std::fs::canonicalize(path).ok();
-        let own = ["", "-wal", "-shm", ".lock"].map(|end| standing(&format!("{}{end}", self.store)));
-        match std::fs::canonicalize(output) {
-            Ok(path) if own.contains(&Some(path.clone())) => {
-                let output = output.display();
-                Err(Failure::refused(format!("{flag} {output} belongs to the store: expected another file")))
-            }
-            _ => Ok(()),
+        let mut own = ["", "-journal", "-wal", "-shm", ".lock"].into_iter().map(|end| format!("{}{end}", self.store));
+        if own.any(|own| is_same_file(own.as_ref(), output)) {
+            let output = output.display();
+            return Err(Failure::refused(format!("{flag} {output} belongs to the store: expected another file")));
         }
+        Ok(())
     }
 
     /// The file, where the items are not in Postgres.

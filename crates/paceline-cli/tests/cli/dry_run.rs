@@ -106,8 +106,14 @@ fn of_a_begun_job_it_refuses_what_the_run_would_refuse() {
     assert!(code == 2 && log.contains("changed since this job began"), "{log}");
     let (code, log) = dry("other.jsonl", "out.jsonl", &["--accept-changed-input"]);
     assert!(code == 2 && log.contains("leave --dry-run out"), "{log}");
-    let (code, log) = dry("in.jsonl", "in.jsonl", &[]);
-    assert!(code == 2 && log.contains("the same file"), "{log}");
+    std::fs::hard_link(job.path("in.jsonl"), job.path("linked")).expect("links");
+    std::fs::remove_file(job.path("summary.json")).expect("written");
+    std::fs::hard_link(job.path("in.jsonl"), job.path("summary.json")).expect("links");
+    let run = finish(&mut job.run(&server));
+    std::fs::remove_file(job.path("summary.json")).expect("linked");
+    for (code, log) in [dry("in.jsonl", "in.jsonl", &[]), dry("in.jsonl", "linked", &[]), run] {
+        assert!(code == 2 && log.contains("the same file"), "{log}");
+    }
     let (code, log) = dry("in.jsonl", "out.jsonl", &["--format", "bare", "--endpoint", "/x"]);
     assert!(code == 2 && log.contains("add --format batch"), "{log}");
     assert_eq!((dry("in.jsonl", "out.jsonl", &[]).0, finish(&mut job.run(&server)).0), (0, 0));

@@ -295,12 +295,13 @@ fn answers_are_appended_and_name_their_items() {
     let named = json!({"custom_id": 7, "metadata": {"row": 1}, "url": "/x", "body": {"item": "seven"}});
     store.add("seven", &named);
     store.add("nothing", &json!("no request"));
-    std::fs::write(store.job.path("out.jsonl"), "{\"earlier\":1}\n{\"cut").expect("writable");
+    let earlier = r#"{"id":"pl-0-1-801d8dff","custom_id":"earlier"}"#;
+    std::fs::write(store.job.path("out.jsonl"), format!("{earlier}\n{{\"cut")).expect("writable");
     let Ran { code, summary, log } = run(&store, &server, &["-o", "out.jsonl"]);
     assert_eq!((code, &summary["succeeded"], &summary["failed"]), (1, &json!(4), &json!(2)), "{log}");
     assert!(log.contains("item=\"nothing\" class=\"invalid\" code=\"invalid_json_line\""), "{log}");
     let lines = store.job.lines("out.jsonl");
-    assert_eq!((lines.len(), &lines[0]), (5, &json!({"earlier": 1})));
+    assert_eq!((lines.len(), &lines[0]), (5, &json!({"id": "pl-0-1-801d8dff", "custom_id": "earlier"})));
     let mut ids: Vec<String> = lines[1..].iter().map(|line| line["custom_id"].to_string()).collect();
     ids.sort_unstable();
     assert_eq!(ids, ["\"item-0\"", "\"item-2\"", "\"item-3\"", "7"]);
@@ -399,6 +400,11 @@ fn a_place_for_answers_that_is_none_is_refused() {
     let store = numbered(1);
     let (code, log) = finish(command(&store, &server).args(["-o", "no/such/out.jsonl"]));
     assert!(code == 2 && log.contains("no/such/out.jsonl"), "{log}");
+    std::fs::write(store.job.path("payloads.jsonl"), "{\"payload\":{\"url\":\"/a\"}}\n").expect("writable");
+    let (code, log) = finish(command(&store, &server).args(["-o", "payloads.jsonl"]));
+    assert!(code == 2 && log.contains("payloads.jsonl: its first line is no answer; name another file"), "{log}");
+    let (code, log) = finish(command(&store, &server).args(["-o", "out.jsonl", "--summary", "./out.jsonl"]));
+    assert!(code == 2 && log.contains("-o and --summary are the same file, out.jsonl"), "{log}");
     if cfg!(target_os = "linux") {
         // The system says that there is no room on its disk, and there never will be.
         let (code, log) = finish(command(&store, &server).args(["-o", "/proc/self", "--max-wait", "10ms"]));

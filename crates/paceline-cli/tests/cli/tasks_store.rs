@@ -59,7 +59,8 @@ fn what_is_no_file_is_no_store_and_stays_as_it_is() {
 fn nothing_is_written_over_the_store() {
     let store = Store::of(&["a"]);
     let tasks = |arguments: &[&str]| finish(store.job.paceline().arg("tasks").args(arguments));
-    for output in ["work.db", "./work.db"] {
+    std::fs::hard_link(store.job.path("work.db"), store.job.path("linked")).expect("links");
+    for output in ["work.db", "./work.db", "linked", "work.db-wal", "work.db-journal"] {
         for arguments in [
             vec!["report", "--store", "work.db", "-o", output],
             vec!["run", "--store", "work.db", "--summary", output, "--", "/bin/true"],
@@ -69,6 +70,7 @@ fn nothing_is_written_over_the_store() {
             assert!(code == 2 && log.contains("belongs to the store"), "{arguments:?}: {log}");
         }
     }
+    std::fs::remove_file(store.job.path("linked")).expect("it is there");
     assert_eq!(store.item("a").key, "a");
 }
 

@@ -1,20 +1,22 @@
 //! Calls to servers that answer with what they should not.
 #![cfg(test)]
 
+mod middleware;
 mod own_client;
 mod profiles;
 mod support;
 mod trust;
 
 use std::future::{pending, ready};
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method};
 use paceline::{Class, Dimension, GiveUp, NextAction, Request, UnknownOutcome};
 use paceline_http::{Call, NoAnswer, SenderConfig};
-use paceline_providers::Provider;
 use paceline_providers::table::Scope;
+use paceline_providers::{Expected, Provider, Schema};
 use serde_json::json;
 
 use support::{Server, answer, limiter, ok, post, send, sender, with};
@@ -95,6 +97,30 @@ async fn an_answer_is_read_up_to_the_bound_of_the_sender() {
     let exchange = send(&sender, 1, &post("/a", &"x".repeat((64 << 10) + 1))).await;
     assert_eq!(exchange.reading.class, Class::Invalid);
     assert_eq!(exchange.answer.unwrap_err().to_string(), "the answer is larger than 64 KiB");
+}
+
+/// A body in small parts, which is read as far as there is memory.
+#[tokio::test]
+async fn all_answers_together_take_no_more_memory_than_they_may() {
+    let server = Server::new(|arrival| Some(ok(&"x".repeat(arrival.body.len())))).await;
+    let sender = sender(SenderConfig { most_of_answers: 64 << 10, ..server.config(Provider::Generic) });
+    let large = post("/a", &"x".repeat(48 << 10));
+    let (first, beyond) = (send(&sender, 1, &large).await, send(&sender, 2, &large).await);
+    let mut third = pin!(send(&sender, 3, &large));
+    let empty = async {
+        for item in 10..30 {
+            assert!(send(&sender, item, &post("/a", "")).await.answer.is_ok());
+        }
+    };
+    tokio::select! {
+        biased;
+        third = &mut third => panic!("there is no memory for it: {third:?}"),
+        () = empty => {}
+    }
+    assert_eq!([first, beyond].map(|kept| kept.answer.unwrap().body().len()), [48 << 10; 2]);
+    assert_eq!(third.await.answer.unwrap().body().len(), 48 << 10);
+    let arrives = async |item| assert!(send(&sender, item, &large).await.answer.is_ok(), "none waits for another");
+    futures_util::future::join_all((0..40).map(arrives)).await;
 }
 
 #[tokio::test]
@@ -242,6 +268,26 @@ async fn a_stream_comes_back_as_the_object_that_its_events_add_up_to() {
     let exchange = send(&server.sender(Provider::OpenAi), 1, &post("/v1/chat/completions", "{}")).await;
     let whole: serde_json::Value = serde_json::from_slice(exchange.answer.unwrap().body()).unwrap();
     assert_eq!(whole["choices"][0]["message"]["content"], "Hello");
+}
+
+/// No event holds the whole key.
+#[tokio::test]
+async fn a_key_that_a_stream_repeats_in_parts_is_hidden() {
+    let said = |choice: serde_json::Value| format!("data: {}\n\n", json!({"choices": [choice]}));
+    let events = said(json!({"index": 0, "delta": {"content": "It is open ses"}}))
+        + &said(json!({"index": 0, "delta": {"content": "ame now"}, "finish_reason": "stop"}))
+        + "data: [DONE]\n\n";
+    let server = Server::new(move |_| Some(with(ok(&events), "content-type", "text/event-stream"))).await;
+    let message = json!({"properties": {"message": {"properties": {"content": {"pattern": "^no$"}}}}});
+    let schema = Schema::new(json!({"properties": {"choices": {"items": message}}})).unwrap();
+    let mut config = server.config(Provider::OpenAi);
+    config.headers.insert("authorization", HeaderValue::from_static("open sesame now"));
+    config.dialect = config.dialect.expecting(Expected::Schema(schema));
+    let exchange = send(&sender(config), 1, &post("/v1/chat/completions", "{}")).await;
+    let whole: serde_json::Value = serde_json::from_slice(exchange.answer.unwrap().body()).unwrap();
+    assert_eq!(whole["choices"][0]["message"]["content"], "It is [key]");
+    let message = exchange.reading.message.unwrap();
+    assert!(message.contains("It is [key]") && !message.contains("sesame"), "{message}");
 }
 
 #[tokio::test]

@@ -49,6 +49,11 @@ impl Secrets {
         keys.fold(body, |body, key| without(body, |text| spelling::find(key, text)))
     }
 
+    /// A text without them.
+    pub fn removed_from_text(&self, text: String) -> String {
+        String::from_utf8_lossy(&self.removed_from(text.into())).into_owned()
+    }
+
     /// Headers without them.
     pub fn remove_from_headers(&self, headers: &mut HeaderMap) {
         for value in headers.values_mut() {

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use crate::item::End;
 use crate::schema::hash;
 
-pub(crate) use verify::{VerifiedLine, verify_line};
+pub(crate) use verify::{BEGINNING, VerifiedLine, verify_line};
 
 /// The id that the user gave a request: text, or a number, echoed as it was.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -35,6 +35,7 @@ fn headers_stand_in_the_response_where_some_are_kept_and_the_checksum_is_of_them
              \"headers\":{{\"etag\":\"\\\"7\\\"\"}},\"body\":{{}}}},\"error\":null}}\n"
         )
     );
+    assert!(line.starts_with(BEGINNING));
     assert_eq!(verify_line(&line).map(|proof| proof.ordinal), Some(7));
     assert_eq!(
         anthropic(End::Succeeded, &answer),

@@ -9,6 +9,9 @@ use serde_json::value::RawValue;
 use super::CustomId;
 use super::write::checksum;
 
+/// So every result line begins.
+pub(crate) const BEGINNING: &[u8] = b"{\"id\":\"pl-";
+
 /// A whole result line whose checksum is right.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct VerifiedLine {

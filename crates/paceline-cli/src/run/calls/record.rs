@@ -352,9 +352,9 @@ impl Recorder {
         let mut finished = Finished::new(item.ordinal, End::Succeeded, line);
         (finished.tally, finished.adds, finished.usage) = (tally, adds, sent.usage);
         self.figures.succeeded(sent.exchange.latency);
-        let (room, acknowledge) = (sent.room, self.acknowledge.reply());
+        let (held, acknowledge) = ((sent.room, sent.exchange.memory), self.acknowledge.reply());
         self.journal.finish(finished, move |result| {
-            drop(room);
+            drop(held);
             acknowledge(result);
         });
     }

@@ -1,9 +1,9 @@
 //! Where a run reads and writes: checked before anything is opened, so that nothing that was paid for is overwritten.
 
 use std::fs::OpenOptions;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use paceline_store::Paths;
+use paceline_store::{Paths, is_same_file};
 
 use crate::exit::Failure;
 use crate::run::args::RunArgs;
@@ -79,7 +79,7 @@ fn places<'a>(args: &'a RunArgs, paths: &'a Paths) -> Vec<(&'static str, &'a Pat
 
 fn refuse_shared(places: &[(&str, &Path)]) -> Result<(), Failure> {
     for (index, (name, path)) in places.iter().enumerate() {
-        if let Some((other, _)) = places[..index].iter().find(|(_, known)| real(known) == real(path)) {
+        if let Some((other, _)) = places[..index].iter().find(|(_, known)| is_same_file(known, path)) {
             let path = path.display();
             return Err(Failure::refused(format!("{other} and {name} are the same file, {path}: choose another")));
         }
@@ -89,16 +89,15 @@ fn refuse_shared(places: &[(&str, &Path)]) -> Result<(), Failure> {
 
 /// Refuses what has the name of a file that the job makes by itself.
 fn refuse_own(args: &RunArgs, paths: &Paths) -> Result<(), Failure> {
-    let passing: Vec<_> = paths.temporary_files().iter().map(|path| real(path)).collect();
-    let copy = real(&paths.input);
+    let passing = paths.temporary_files();
     let given = std::iter::once(("the input", &args.input))
         .chain(args.done.iter().map(|done| ("--done", done)))
         .chain(args.summary.iter().map(|summary| ("the summary", summary)))
         .chain(args.journal.iter().map(|journal| ("the journal", journal)));
     for (name, path) in given {
-        let real = real(path);
         // The copy of an earlier input is a plain file of requests: to read it changes nothing.
-        if passing.contains(&real) || (real == copy && *path != args.input) {
+        let is_copy = *path != args.input && is_same_file(path, &paths.input);
+        if is_copy || passing.iter().any(|own| is_same_file(path, own)) {
             let path = path.display();
             return Err(Failure::refused(format!(
                 "{name} and a file of the job are the same file, {path}: choose another"
@@ -111,17 +110,6 @@ fn refuse_own(args: &RunArgs, paths: &Paths) -> Result<(), Failure> {
 /// A terminal, a device, a pipe or a folder.
 fn is_special(path: &Path) -> bool {
     path == Path::new("-") || path.metadata().is_ok_and(|meta| !meta.is_file())
-}
-
-/// The path without links, also of a file that is not there yet.
-fn real(path: &Path) -> PathBuf {
-    if let Ok(real) = path.canonicalize() {
-        return real;
-    }
-    match (folder_of(path).canonicalize(), path.file_name()) {
-        (Ok(folder), Some(name)) => folder.join(name),
-        _ => path.to_owned(),
-    }
 }
 
 fn folder_of(path: &Path) -> &Path {

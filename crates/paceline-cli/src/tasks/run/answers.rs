@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use paceline_store::work::{WorkError, WorkStore};
-use paceline_store::{CustomId, DiskSpace, KnownResults, LineFile};
+use paceline_store::{CustomId, DiskSpace, KnownResults, LineFile, may_hold_results};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::exit::Failure;
@@ -35,7 +35,7 @@ impl Answers {
     /// # Errors
     /// Refuses what is no file, cannot be written, or is written by another process.
     pub(super) fn open(path: &Path, disk_space: DiskSpace) -> Result<Self, Failure> {
-        refuse_special(path)?;
+        refuse_other(path)?;
         let refused = |error: &dyn Display| cannot_append(path, error);
         let mut file = LineFile::open(path).map_err(|error| refused(&why(&error)))?;
         if !file.lock().map_err(|error| refused(&why(&error)))? {
@@ -118,14 +118,22 @@ impl Answers {
     }
 }
 
-/// Refuses a device, a pipe or a folder, before anything waits for room on its disk.
+/// Refuses what is no file of answers, such as a device or the file with the payloads, before anything waits for room on its
+/// disk.
 ///
 /// # Errors
 /// Names it.
-pub(super) fn refuse_special(path: &Path) -> Result<(), Failure> {
+pub(super) fn refuse_other(path: &Path) -> Result<(), Failure> {
     match path.metadata() {
-        Ok(about) if !about.is_file() => Err(cannot_append(path, &"it is no file")),
-        _ => Ok(()),
+        Ok(about) if !about.is_file() => return Err(cannot_append(path, &"it is no file")),
+        Ok(_) => {}
+        // It is made, or opening it says why not.
+        Err(_) => return Ok(()),
+    }
+    match may_hold_results(path) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(cannot_append(path, &"its first line is no answer; name another file")),
+        Err(error) => Err(cannot_append(path, &error)),
     }
 }
 
@@ -170,14 +178,15 @@ mod tests {
     #[tokio::test]
     async fn lines_are_appended_and_a_cut_one_is_removed() {
         let folder = tempfile::tempdir().unwrap();
-        let long = "x".repeat(200_000);
+        let old = "{\"id\":\"pl-0-1-801d8dff\"}\n";
+        let long = format!("{}{}", &old[..12], "x".repeat(200_000));
         let cases = [
-            ("", "new\n"),
-            ("old\n", "old\nnew\n"),
-            ("old\ncut", "old\nnew\n"),
-            ("cut", "new\n"),
-            (&format!("old\n{long}"), "old\nnew\n"),
-            (&long, "new\n"),
+            (String::new(), "new\n".to_owned()),
+            (old.to_owned(), format!("{old}new\n")),
+            (format!("{old}cut"), format!("{old}new\n")),
+            (old[..9].to_owned(), "new\n".to_owned()),
+            (format!("{old}{long}"), format!("{old}new\n")),
+            (long, "new\n".to_owned()),
         ];
         for (number, (before, after)) in cases.into_iter().enumerate() {
             let path = folder.path().join(number.to_string());
@@ -187,6 +196,11 @@ mod tests {
             assert_eq!(std::fs::read_to_string(&path).unwrap(), after);
             assert!(Answers::open(&path, DiskSpace::of([&*path])).is_err(), "one process appends");
         }
+        let payloads = folder.path().join("payloads");
+        std::fs::write(&payloads, "{\"payload\":1}").unwrap();
+        let refused = Answers::open(&payloads, DiskSpace::of([&*payloads])).unwrap_err().to_string();
+        assert!(refused.ends_with("payloads: its first line is no answer; name another file"), "{refused}");
+        assert_eq!(std::fs::read_to_string(&payloads).unwrap(), "{\"payload\":1}");
         for path in [folder.path(), Path::new("/dev/null")] {
             assert!(Answers::open(path, DiskSpace::of([path])).is_err() || (cfg!(not(unix)) && path.is_file()));
         }

@@ -20,11 +20,11 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use paceline_core::{Class, Cost, Outcome};
-use paceline_store::ScopeStatus;
 use paceline_store::work::{
     self, EndReason, Scheduler, SchedulerConfig, SchedulerEvent, StartDecision, StartDelay, State, Task, WorkClock,
     WorkError, WorkStore,
 };
+use paceline_store::{ScopeStatus, is_same_file};
 
 use self::answers::Answers;
 use self::cancellable_judge::CancellableJudge;
@@ -36,12 +36,13 @@ use self::program::{Failed, Program};
 use self::progress::Progress;
 use self::requests::Requests;
 pub(crate) use self::settings::{Args, defaults};
-use self::shutdown::{Shutdown, SignalCount};
+use self::shutdown::Shutdown;
 use self::summary::Ran;
 use crate::account::{Account, SharedLimits};
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
 use crate::files::{self, Kept};
+use crate::run::calls::signals::SignalCount;
 use crate::tasks::report::store_summary::StoreSummary;
 use crate::text;
 use crate::upstream;
@@ -62,7 +63,13 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let address = upstream.base_url.clone().unwrap_or_default();
     args.store.refuse_as_output("-o", args.output.as_deref())?;
     args.store.refuse_as_output("--summary", args.summary.as_deref())?;
-    args.output.as_deref().map_or(Ok(()), answers::refuse_special)?;
+    if let (Some(output), Some(summary)) = (&args.output, &args.summary)
+        && is_same_file(output, summary)
+    {
+        let output = output.display();
+        return Err(Failure::refused(format!("-o and --summary are the same file, {output}: choose another")));
+    }
+    args.output.as_deref().map_or(Ok(()), answers::refuse_other)?;
     let disk = Disk::of(args.store.file().into_iter().chain(args.output.as_deref()), args.longest_outage());
     args.store.refuse_missing()?;
     disk.wait_to_begin().await?;
