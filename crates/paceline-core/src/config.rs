@@ -218,6 +218,13 @@ pub struct Retry {
     pub backoff: Backoff,
 }
 
+impl Retry {
+    /// The bound on the retries of an item that may have one of its own.
+    pub(crate) fn most(&self, own: Option<u32>) -> u32 {
+        own.map_or(self.max_retries, |own| own.min(self.max_retries))
+    }
+}
+
 impl Default for Retry {
     fn default() -> Self {
         Self { max_retries: 7, max_deferrals: None, backoff: Backoff::default() }

@@ -1,12 +1,17 @@
 //! Network access by the configuration: trusted certificates, client certificate and proxy.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use paceline_config::{Access, Proxy};
 use paceline_providers::secrets::hidden;
-use reqwest::{Certificate, Client, ClientBuilder, Identity};
+use reqwest::{Client, ClientBuilder};
+use rustls::ClientConfig;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_platform_verifier::Verifier;
 
-use crate::no_answer::{causes, root_cause};
 use crate::sender::{client_to, install_tls};
 
 /// Why the configured certificates or proxy cannot be used.
@@ -43,6 +48,11 @@ pub enum AccessError {
         /// What the TLS library says.
         why: String,
     },
+    /// The system has no certificates of authorities.
+    #[error(
+        "this machine has no certificates of authorities ({0}); install them (Debian: ca-certificates), or name some with ca_file"
+    )]
+    NoAuthorities(String),
     /// The proxy's address is invalid. It is shown without its password.
     #[error("--proxy {0}: no such address")]
     Proxy(String),
@@ -63,39 +73,56 @@ pub fn client(base_url: &str, access: &Access) -> Result<ClientBuilder, AccessEr
         Proxy::Environment => client_to(base_url),
         Proxy::None => Client::builder().no_proxy(),
     };
-    if let Some(path) = &access.ca_file {
-        let certificates = Certificate::from_pem_bundle(&pem("ca_file", path)?).unwrap_or_default();
-        // Alone, as below: the error of the whole client would not name the file.
-        let usable = Client::builder().tls_certs_only(certificates.clone()).build().is_ok();
-        if certificates.is_empty() || !usable {
-            return Err(no_pem("ca_file", path, "certificate (BEGIN CERTIFICATE)"));
-        }
-        builder = builder.tls_certs_merge(certificates);
-    }
-    if let Some((certificate, key)) = &access.client {
-        let mut both = pem("client_cert", certificate)?;
-        if key != certificate {
-            both.push(b'\n');
-            both.extend(pem("client_key", key)?);
-        }
-        let expected = "certificate (BEGIN CERTIFICATE) with a PRIVATE KEY, there or in client_key,";
-        let identity = Identity::from_pem(&both).map_err(|_| no_pem("client_cert", certificate, expected))?;
-        let alone = Client::builder().tls_certs_only([]).identity(identity.clone()).build();
-        alone.map_err(|error| AccessError::Client {
-            certificate: certificate.clone(),
-            key: key.clone(),
-            why: why_unusable(&error),
-        })?;
-        builder = builder.identity(identity);
+    if access.ca_file.is_some() || access.client.is_some() {
+        let mut tls = tls(access)?;
+        tls.alpn_protocols = vec![b"h2".into(), b"http/1.1".into()];
+        builder = builder.tls_backend_preconfigured(tls);
     }
     Ok(builder)
 }
 
-fn why_unusable(error: &reqwest::Error) -> String {
-    let mismatch = |cause: &rustls::Error| matches!(cause, rustls::Error::InconsistentKeys(_));
-    match causes(error).filter_map(|cause| cause.downcast_ref()).any(mismatch) {
-        true => "the key belongs to another certificate".to_owned(),
-        false => root_cause(error),
+/// The configured trusted certificates beside those of the system, and the client's certificate, for a client of one's own.
+///
+/// # Errors
+/// A file that cannot be read or has other content.
+pub fn tls(access: &Access) -> Result<ClientConfig, AccessError> {
+    install_tls();
+    let provider = CryptoProvider::get_default().expect("it was installed just now");
+    let authorities = match &access.ca_file {
+        Some(path) => certificates("ca_file", path, "certificate (BEGIN CERTIFICATE)")?,
+        None => Vec::new(),
+    };
+    let verifier =
+        Verifier::new_with_extra_roots(authorities, Arc::clone(provider)).map_err(|error| match &access.ca_file {
+            Some(path) => no_pem("ca_file", path, "certificate (BEGIN CERTIFICATE)"),
+            None => AccessError::NoAuthorities(error.to_string()),
+        })?;
+    let builder = ClientConfig::builder().dangerous().with_custom_certificate_verifier(Arc::new(verifier));
+    let Some((certificate, key)) = &access.client else { return Ok(builder.with_no_client_auth()) };
+    let expected = "certificate (BEGIN CERTIFICATE) with a PRIVATE KEY, there or in client_key,";
+    let chain = certificates("client_cert", certificate, expected)?;
+    let private = PrivateKeyDer::from_pem_slice(&pem("client_key", key)?);
+    let private = private.map_err(|_| no_pem("client_cert", certificate, expected))?;
+    builder.with_client_auth_cert(chain, private).map_err(|error| AccessError::Client {
+        certificate: certificate.clone(),
+        key: key.clone(),
+        why: why_unusable(&error),
+    })
+}
+
+fn certificates(
+    key: &'static str,
+    path: &Path,
+    expected: &'static str,
+) -> Result<Vec<CertificateDer<'static>>, AccessError> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem(key, path)?).collect();
+    read.ok().filter(|certificates| !certificates.is_empty()).ok_or_else(|| no_pem(key, path, expected))
+}
+
+fn why_unusable(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InconsistentKeys(_) => "the key belongs to another certificate".to_owned(),
+        error => error.to_string(),
     }
 }
 

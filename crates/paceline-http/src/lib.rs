@@ -57,16 +57,18 @@ mod middleware;
 mod no_answer;
 mod operation;
 mod partial;
+mod ratios;
 mod receive;
 mod sender;
 mod shortage;
 
 #[cfg(feature = "config")]
-pub use access::{AccessError, client};
+pub use access::{AccessError, client, tls};
 pub use memory::AnswerMemory;
 #[cfg(feature = "middleware")]
 pub use middleware::PaceMiddleware;
 pub use no_answer::NoAnswer;
 pub use operation::{Sending, operation};
+pub use ratios::TokenRatios;
 pub use receive::{LARGEST_ANSWER, receive};
-pub use sender::{Call, Exchange, Sender, SenderConfig, client_to};
+pub use sender::{Call, Exchange, Sender, SenderConfig, client_to, is_unknown};

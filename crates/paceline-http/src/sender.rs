@@ -1,8 +1,7 @@
 //! One call under a permit: sends it, receives the whole answer, and reports its outcome to the pacer.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,6 +16,7 @@ use reqwest::{Client, ClientBuilder, Url, redirect};
 use crate::memory::{AnswerMemory, Memory};
 use crate::no_answer::{LARGEST_HEAD, NoAnswer};
 use crate::partial::Partials;
+use crate::ratios::TokenRatios;
 use crate::receive::{LARGEST_ANSWER, receive_within};
 use crate::shortage::Shortage;
 
@@ -65,6 +65,19 @@ impl SenderConfig {
             unknown_outcome: None,
             dialect,
         }
+    }
+
+    /// What follows if it is unknown whether a call was executed.
+    pub fn unknown_outcome_of(&self, call: &Call) -> UnknownOutcome {
+        let is_keyed = match &self.idempotency_header {
+            Some(name) => call.idempotency_key.is_some() || call.headers.contains_key(name),
+            None => false,
+        };
+        if call.method.is_idempotent() || is_keyed {
+            return UnknownOutcome::Resend;
+        }
+        let only_costs = self.dialect.is_prompt(path_of(&call.url));
+        self.unknown_outcome.unwrap_or(if only_costs { UnknownOutcome::Resend } else { UnknownOutcome::Hold })
     }
 }
 
@@ -149,8 +162,7 @@ pub struct Sender {
     secrets: Secrets,
     clock: Clock,
     shortage: Shortage,
-    /// Tokens per character by scope: each model has its own tokenizer.
-    ratios: Mutex<BTreeMap<Arc<str>, TokenRatio>>,
+    ratios: TokenRatios,
     partials: Partials,
     memory: Memory,
 }
@@ -190,7 +202,7 @@ impl Sender {
             client.get(&config.base_url).build().map_err(reqwest::Error::without_url)?;
         }
         let (clock, shortage, ratios, partials) =
-            (Clock::new(), Shortage::default(), Mutex::default(), Partials::default());
+            (Clock::new(), Shortage::default(), TokenRatios::default(), Partials::default());
         let keyless = config.dialect.clone().without_key();
         let memory = Memory::of(config.most_of_answers);
         Ok(Self { client, config, keyless, secrets, clock, shortage, ratios, partials, memory })
@@ -208,7 +220,7 @@ impl Sender {
 
     /// The tokens per character of a scope, as answers have shown so far.
     pub fn ratio(&self, scope: &str) -> TokenRatio {
-        self.ratios().get(scope).copied().unwrap_or_default()
+        self.ratios.of(scope)
     }
 
     /// The body to send for a partially accepted item: its rest, and nothing else.
@@ -218,16 +230,7 @@ impl Sender {
 
     /// What follows if it is unknown whether a call was executed, such as one in flight when its process was killed.
     pub fn unknown_outcome(&self, call: &Call) -> UnknownOutcome {
-        let config = &self.config;
-        let is_keyed = match &config.idempotency_header {
-            Some(name) => call.idempotency_key.is_some() || call.headers.contains_key(name),
-            None => false,
-        };
-        if call.method.is_idempotent() || is_keyed {
-            return UnknownOutcome::Resend;
-        }
-        let only_costs = config.dialect.is_prompt(path_of(&call.url));
-        config.unknown_outcome.unwrap_or(if only_costs { UnknownOutcome::Resend } else { UnknownOutcome::Hold })
+        self.config.unknown_outcome_of(call)
     }
 
     /// Sends a call under its permit, reads the whole answer, and reports its outcome to the pacer. Once `given_up` is ready the
@@ -275,7 +278,7 @@ impl Sender {
         // From here on the place is free for another call.
         let action = permit.complete(outcome);
         if let Some(usage) = &reading.usage {
-            self.ratios().entry(scope).or_default().settle(&call.body, usage);
+            self.ratios.settle(scope, &call.body, usage);
         }
         let answer = answer.map(|answer| {
             let answer = match item {
@@ -372,10 +375,6 @@ impl Sender {
             Err(error) => dialect.within_reach(error.reading(dialect.provider(), now)),
         }
     }
-
-    fn ratios(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, TokenRatio>> {
-        self.ratios.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The limits that headers announced, for a log line: `requests: 3 of 500 left, reset in 1.2s`.
@@ -417,7 +416,7 @@ impl Exchange {
 
 /// Whether it is unknown if the call was executed. A call that was never sent was not; a whole answer of the server shows it,
 /// and one of a gateway that gave up on its server does not.
-fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading) -> bool {
+pub fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading) -> bool {
     match answer {
         Err(
             NoAnswer::Timeout(_)

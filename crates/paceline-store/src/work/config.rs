@@ -178,6 +178,7 @@ impl SchedulerConfig {
         let tried = Tried {
             attempts: item.attempts.saturating_sub(item.forgiven.attempts),
             deferrals: item.deferrals.saturating_sub(item.forgiven.deferrals),
+            max_retries: None,
             quotas: used_up as u32,
             // Only those in a row that failed alike: the store does not count what counts against no bound.
             free: free as u32,
