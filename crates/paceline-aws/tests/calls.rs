@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::io;
 use std::sync::Mutex;
 
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
@@ -65,6 +66,16 @@ fn a_call_without_an_answer_may_pass_unless_it_cannot_be_built() {
         let failed = run(&limiter(), [result]).expect_err("no retry mends it");
         assert!(matches!(failed, RunError::Operation { class: Class::Invalid, calls: 1, .. }), "{failed:?}");
     }
+}
+
+#[test]
+fn a_call_that_found_no_server_counts_against_no_bound() {
+    let once = Limiter::new(PacerConfig::default().with_max_retries(0)).expect("valid");
+    let gone = |kind: io::ErrorKind| Err(SdkError::dispatch_failure(ConnectorError::io(io::Error::from(kind).into())));
+    let passes: [Sent<u32>; 2] = [gone(io::ErrorKind::ConnectionRefused), Ok(7)];
+    assert_eq!(run(&once, passes).expect("it was not sent"), 7);
+    let failed = run(&once, [gone(io::ErrorKind::ConnectionReset) as Sent<u32>]).expect_err("it may have been done");
+    assert_eq!(failed.calls(), 1);
 }
 
 #[test]

@@ -16,7 +16,8 @@ use axum::extract::State;
 use bytes::Bytes;
 use cookbook::dynamodb::{client, limiter, write};
 use http::HeaderMap;
-use paceline::Class;
+use paceline::{Class, Limiter, PacerConfig};
+use paceline_aws::Aws;
 use paceline_http::client_to;
 use serde_json::Value;
 
@@ -141,4 +142,22 @@ async fn nothing_is_lost_and_calls_in_flight_follow_what_the_table_takes() {
     assert_eq!(totals.by_class[Class::Throttled as usize], refused, "nothing but the limiter sends again");
     assert!((1..=partial).contains(&totals.by_class[Class::Partial as usize]), "{totals:?}");
     println!("measure dynamodb: sends={} refused={refused} limits={:?}", totals.sends, fallen.limit_history);
+}
+
+/// The SDK says so in the causes of its error alone.
+#[tokio::test]
+async fn a_call_that_found_no_server_counts_as_no_try() {
+    let limiter = Limiter::new(PacerConfig::default().with_max_retries(0)).expect("valid");
+    let client = client(config("http://127.0.0.1:1"));
+    let (tell, told) = tokio::sync::oneshot::channel();
+    let mut tell = Some(tell);
+    let call = limiter.run(|| client.describe_table().table_name(TABLE).send()).read_by(Aws);
+    let call = call.notify(|again| {
+        let reason = again.reason.unwrap_or_default().to_owned();
+        tell.take().map(|tell| tell.send(reason));
+    });
+    tokio::select! {
+        ended = call => panic!("{ended:?}"),
+        reason = told => assert!(reason.expect("a reason").contains("refused")),
+    }
 }
