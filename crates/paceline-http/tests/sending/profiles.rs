@@ -66,6 +66,9 @@ fn what_is_wrong_is_said_before_anything_is_sent() {
     assert!(missing.contains("no key for anthropic: ANTHROPIC_API_KEY is not set or empty"), "{missing}");
     let broken = of("openai", &[("OPENAI_API_KEY", "sk-a\nb")]);
     assert!(broken.contains("the key in OPENAI_API_KEY holds characters") && !broken.contains("sk-a"), "{broken}");
+    let file = "[upstream.a]\nbase_url = 'https://127.0.0.1:9'\nca_file = '/nowhere.pem'";
+    let untrusted = read(file, &[]).unwrap().client("a").map(drop).unwrap_err().to_string();
+    assert!(untrusted.contains("ca_file /nowhere.pem cannot be read"), "{untrusted}");
     let mock = of("mock", &[]);
     assert!(mock.contains("upstream.mock.base_url is missing"), "{mock}");
     // Of any profile, as soon as the file is read.
@@ -161,6 +164,40 @@ async fn what_a_profile_says_acts() {
     };
     assert_eq!(left(CallNames { model: Some("large"), ..CallNames::default() }), 8 - 3 - 3, "the first tier is taken");
     assert_eq!(client.limiter().snapshot().account.quotas[0].remaining, 99 - 6);
+}
+
+#[tokio::test]
+async fn of_a_partly_accepted_batch_the_rest_is_sent_and_the_answer_is_whole() {
+    let server = Server::new(|arrival| {
+        Some(ok(match arrival.before {
+            0 => r#"{"Responses":{"t":["A"]},"UnprocessedKeys":{"t":{"Keys":["b"]}}}"#,
+            _ => r#"{"Responses":{"t":["B"]}}"#,
+        }))
+    })
+    .await;
+    let file = "[upstream.dynamodb]\nbase_url = 'HOST'\npace = 'fixed'\nretry = { base = '1ms' }";
+    let client = profiles(&server, file).client("dynamodb").unwrap();
+    let answered = client.send(Call::post("/", r#"{"RequestItems":{"t":{"Keys":["a","b"]}}}"#)).await.unwrap();
+    assert_eq!(answered.response.body(), r#"{"Responses":{"t":["A","B"]}}"#);
+    let bodies: Vec<_> = server.arrivals().into_iter().map(|arrival| arrival.body).collect();
+    assert_eq!(bodies, [r#"{"RequestItems":{"t":{"Keys":["a","b"]}}}"#, r#"{"RequestItems":{"t":{"Keys":["b"]}}}"#]);
+}
+
+#[tokio::test]
+async fn a_call_that_is_dropped_gives_its_place_back() {
+    let server = Server::new(|arrival| (arrival.before > 0).then(|| ok("{}"))).await;
+    let file = "[upstream.a]\nbase_url = 'HOST'\npace = 'fixed'\nconcurrency = 1";
+    let client = profiles(&server, file).client("a").unwrap();
+    let silent = async {
+        while server.arrivals().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        answered = client.send(Call::get("/silent")) => panic!("{answered:?}"),
+        () = silent => {}
+    }
+    client.send(Call::get("/")).await.unwrap();
 }
 
 #[tokio::test]
