@@ -58,6 +58,9 @@ pub(crate) enum Failure {
     /// Something broke under way (a full disk, a lost journal); what was acknowledged is safe: exit 3.
     #[error("{0}")]
     Interrupted(String),
+    /// The disk was full before anything was sent: exit 3.
+    #[error("{0}; free some space, then run the same command again")]
+    DiskFull(String),
 }
 
 impl Failure {
@@ -77,7 +80,7 @@ impl Failure {
             Self::Interrupted(message) => Self::Interrupted(format!(
                 "{message}; the results so far are kept: fix the cause, then run the same command again"
             )),
-            refused @ Self::Refused(_) => refused,
+            other => other,
         }
     }
 
@@ -85,7 +88,7 @@ impl Failure {
     pub(crate) const fn code(&self) -> u8 {
         match self {
             Self::Refused(_) => 2,
-            Self::Interrupted(_) => 3,
+            Self::Interrupted(_) | Self::DiskFull(_) => 3,
         }
     }
 }

@@ -84,6 +84,12 @@ pub(crate) fn held(items: u64, again: &str) -> Option<String> {
     })
 }
 
+/// The calls of a job; `lost`: there may have been more.
+pub(crate) fn calls(calls: u64, lost: bool) -> String {
+    let at_least = if lost { "at least " } else { "" };
+    format!("{at_least}{}", counted(calls, "call"))
+}
+
 /// Calls that a run cut off as it ended, or was killed.
 pub(crate) fn cut_off(calls: u64) -> String {
     match calls {

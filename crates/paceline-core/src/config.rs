@@ -216,6 +216,9 @@ pub struct Retry {
     pub max_deferrals: Option<u32>,
     /// The delay where the server gave none. Default: 500 ms doubling to 60 s, full jitter.
     pub backoff: Backoff,
+    /// How long after an item's first send the last one may leave, more than zero; time in a held or stopped scope does not
+    /// count. It is the deadline of the next try of a [`Request`](crate::Request) that has none. Default: no bound.
+    pub deadline: Option<Duration>,
 }
 
 impl Retry {
@@ -227,7 +230,7 @@ impl Retry {
 
 impl Default for Retry {
     fn default() -> Self {
-        Self { max_retries: 7, max_deferrals: None, backoff: Backoff::default() }
+        Self { max_retries: 7, max_deferrals: None, backoff: Backoff::default(), deadline: None }
     }
 }
 
@@ -331,6 +334,13 @@ impl PacerConfig {
     #[must_use]
     pub fn with_max_retries(mut self, max_retries: u32) -> Self {
         self.retry.max_retries = max_retries;
+        self
+    }
+
+    /// How long after an item's first send the last one may leave.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Duration) -> Self {
+        self.retry.deadline = Some(deadline);
         self
     }
 

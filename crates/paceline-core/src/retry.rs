@@ -204,7 +204,12 @@ mod tests {
 
     fn config() -> Retry {
         let growth = Growth::Exponential { base: 2 * S, multiplier: 2.0, cap: 20 * S };
-        Retry { max_retries: 3, max_deferrals: Some(5), backoff: Backoff { growth, jitter: Jitter::None } }
+        Retry {
+            max_retries: 3,
+            max_deferrals: Some(5),
+            backoff: Backoff { growth, jitter: Jitter::None },
+            deadline: None,
+        }
     }
 
     fn then(pace: Pace, tried: Tried, outcome: &Outcome) -> Then {

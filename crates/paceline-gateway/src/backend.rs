@@ -13,7 +13,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use paceline::{Class, Limiter, NextAction, Permit, UnknownOutcome, clock};
 use paceline_config::{CallNames, Proxy};
 use paceline_core::{Cost, Outcome};
-use paceline_http::{AccessError, Call, NoAnswer, SenderConfig, TokenRatios, tls};
+use paceline_http::{AccessError, Call, NoAnswer, SenderConfig, TokenRatios, proxy_of_environment, tls};
 use paceline_providers::secrets::{Secrets, hidden};
 use paceline_providers::table::Scope;
 use paceline_providers::{Answer, Reading, join_url, model_of};
@@ -99,12 +99,14 @@ impl Backend {
                 "the gateway calls one host for each upstream; expected another scope",
             ));
         }
-        if let Proxy::At(address) = &config.access.proxy {
-            return Err(refused(
-                "proxy",
-                &hidden(address),
-                "the gateway calls its upstreams without a proxy; expected none",
-            ));
+        let proxy = match &config.access.proxy {
+            Proxy::At(address) => Some(address.clone()),
+            Proxy::Environment => proxy_of_environment(&config).map(|(_, address)| address),
+            Proxy::None => None,
+        };
+        if let Some(address) = proxy {
+            let expected = "the gateway calls its upstreams without a proxy; expected none";
+            return Err(refused("proxy", &hidden(&address), expected));
         }
         let access = |source| BackendError::Access { name: config.name.clone(), source };
         let mut connector = HttpConnector::new();

@@ -70,6 +70,9 @@ pub enum NoAnswer {
         "the body of the request is a stream, which cannot be sent a second time; take a permit with Limiter::acquire"
     )]
     Streamed,
+    /// The request has no address, or is no HTTP request for another reason. Nothing was sent.
+    #[error("the request cannot be sent: {0}")]
+    Unsendable(String),
     /// The caller abandoned the call: it may have been executed and billed.
     #[error("given up")]
     GivenUp,
@@ -118,7 +121,7 @@ impl NoAnswer {
                 let (status, headers) = (status.as_u16(), &HeaderMap::new());
                 paceline_providers::read(provider, &Answer { status, headers, body: b"", path: "" }, now)
             }
-            Self::Streamed => Reading { unsent: true, ..Reading::new(Class::Invalid) },
+            Self::Streamed | Self::Unsendable(_) => Reading { unsent: true, ..Reading::new(Class::Invalid) },
             Self::GivenUp => Reading::new(Class::Abandoned),
         }
     }
@@ -143,7 +146,9 @@ impl NoAnswer {
 
     /// From an error of `reqwest`; `timeout`: that of the call, for the message.
     pub(crate) fn of(error: &reqwest::Error, timeout: Option<Duration>) -> Self {
-        if let Some(message) = causes(error).find_map(|cause| tls_failure(cause, error.is_connect())) {
+        if error.is_builder() {
+            Self::Unsendable(root_cause(error))
+        } else if let Some(message) = causes(error).find_map(|cause| tls_failure(cause, error.is_connect())) {
             Self::Tls(message)
         } else if causes(error).any(|cause| cause.to_string() == UNAUTHORIZED) {
             Self::proxy()
@@ -188,7 +193,10 @@ impl NoAnswer {
 
     /// Whether no server received the call: it was not executed and is not billed.
     pub const fn is_unsent(&self) -> bool {
-        matches!(self, Self::Connect(_) | Self::Tunnel | Self::Tls(_) | Self::Proxy(_) | Self::Streamed)
+        matches!(
+            self,
+            Self::Connect(_) | Self::Tunnel | Self::Tls(_) | Self::Proxy(_) | Self::Streamed | Self::Unsendable(_)
+        )
     }
 }
 

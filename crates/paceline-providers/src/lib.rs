@@ -74,7 +74,7 @@ mod wait;
 use http::HeaderMap;
 use paceline_core::Timestamp;
 
-pub use address::{host, is_loopback, join_url, path_of};
+pub use address::{below, host, is_loopback, join_url, origin, path_of};
 pub use charge::Settlement;
 pub use collect::collect;
 pub use dialect::Dialect;

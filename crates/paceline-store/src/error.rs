@@ -213,14 +213,17 @@ impl fmt::Display for DiskFull {
     }
 }
 
+/// Whether the cause of an error of the file system is a disk that is full.
+pub fn is_disk_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
+}
+
 impl JournalError {
     /// Whether the cause is a disk that is full.
     pub fn is_disk_full(&self) -> bool {
         match self {
             Self::DiskFull(_) => true,
-            Self::Folder { source, .. } | Self::Io { source, .. } => {
-                matches!(source.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
-            }
+            Self::Folder { source, .. } | Self::Io { source, .. } => is_disk_full(source),
             Self::Sqlite { source, .. } => source.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull),
             Self::Stopped { cause } => cause.is_disk_full(),
             _ => false,

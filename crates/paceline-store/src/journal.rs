@@ -1,5 +1,6 @@
 //! The handle of a runner: all commands go through one queue to the thread that owns the files.
 
+use crate::options::Options;
 use crate::state::State;
 use std::sync::{Arc, mpsc};
 
@@ -15,9 +16,7 @@ use crate::journal_db::JournalDb;
 use crate::line::CustomId;
 use crate::load::{self, Loader};
 use crate::lock::RunLock;
-use crate::merge::AllowedChanges;
 use crate::output::Outputs;
-use crate::paths::{InputFingerprint, Paths};
 use crate::recover::{self, Recovery};
 use crate::report::{self, JobCounts, ReportRow, Rows};
 use crate::schema::{Found, connect, refuse_foreign};
@@ -27,46 +26,6 @@ use crate::unanswered;
 use crate::usage;
 use crate::writer::Writer;
 use crate::{query, replace, rescope};
-
-/// The options of [`Journal::open`].
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The files of the job.
-    pub paths: Paths,
-    /// The input as it is now.
-    pub input: InputFingerprint,
-    /// The effective configuration as JSON, without keys, that a new job begins with. A resumed job keeps its own
-    /// until [`Journal::set_config_json`]. Default `{}`.
-    pub config_json: String,
-    /// The wall clock.
-    pub now: Timestamp,
-    /// Begin anew whatever is there: results, errors, report and journal are removed once the new input was taken. Default
-    /// false.
-    pub overwrite: bool,
-    /// Go on with an input that is not the one the job began with; see [`Opened::Changed`]. Default false.
-    pub accept_changed: bool,
-    /// Go on with an input in which the lines of failed items changed: they stay failed until
-    /// [`Journal::retry_failed`], which sends them as they are now. Without `accept_changed` nothing else may have changed.
-    /// Default false.
-    pub repair_failed: bool,
-}
-
-impl Options {
-    /// Options with an empty configuration.
-    pub fn new(paths: Paths, input: InputFingerprint, now: Timestamp) -> Self {
-        let config_json = "{}".to_owned();
-        Self { paths, input, config_json, now, overwrite: false, accept_changed: false, repair_failed: false }
-    }
-
-    /// What may have changed in the input.
-    pub(crate) const fn may_change(&self) -> AllowedChanges {
-        match (self.repair_failed, self.accept_changed) {
-            (false, _) => AllowedChanges::NotEnded,
-            (true, false) => AllowedChanges::Failed,
-            (true, true) => AllowedChanges::FailedAndNotEnded,
-        }
-    }
-}
 
 /// The result of opening a job.
 #[derive(Debug)]
@@ -149,7 +108,8 @@ impl Journal {
                 };
                 replace::complete(&conn, &options.paths)?;
                 Outputs::refuse_existing_packed(&options.paths, &run)?;
-                let (mut outputs, recovery) = recover::recover(&conn, &options.paths, &run, options.now)?;
+                let (mut outputs, recovery) =
+                    recover::recover(&conn, &options.paths, &run, options.now, options.awaits_notes)?;
                 if changed {
                     let loader = Loader::begin_changed(conn, outputs, lock, options)?;
                     return Ok(Opened::Changed { loader, recovery });

@@ -48,6 +48,7 @@ mod line_file;
 mod load;
 mod lock;
 mod merge;
+mod options;
 mod output;
 mod paths;
 mod query;
@@ -70,18 +71,19 @@ mod writer;
 pub use append::{Appended, AppendedLine, InputCursor};
 pub use disk::{create_in_place_of, is_same_file, private_file};
 pub use disk_space::{DiskSpace, Room};
-pub use error::{DiskFull, JournalError};
+pub use error::{DiskFull, JournalError, is_disk_full};
 pub use history::Minute;
 pub use item::{
     CallTotals, ClaimedItem, ClaimedItems, Departure, End, FinishStatus, Finished, JournalItem, LastAnswer, LoadedLine,
     ModelUsage, RefusedLine, Rescheduled, Tally, Unanswered,
 };
-pub use journal::{Journal, Opened, Options};
+pub use journal::{Journal, Opened};
 pub use line::{CustomId, LineForm, ResultBody, ResultLine, encode_line};
 pub use line_file::{KnownResults, LineFile, may_hold_results};
 pub use load::Loader;
 pub use lock::{RunLock, lock_file};
 pub use merge::{Conflict, Conflicts};
+pub use options::Options;
 pub use paths::{InputFingerprint, Paths, beside_database};
 pub use reader::Reader;
 pub use recover::Recovery;

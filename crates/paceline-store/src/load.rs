@@ -11,11 +11,12 @@ use crate::append::{InputCursor, set_input_cursor};
 use crate::disk::{remove, sync_folder_of};
 use crate::error::JournalError;
 use crate::item::{LoadedLine, RefusedLine};
-use crate::journal::{Journal, Options};
+use crate::journal::Journal;
 use crate::journal_db::JournalDb;
 use crate::line::CustomId;
 use crate::lock::RunLock;
 use crate::merge::{self, Conflicts};
+use crate::options::Options;
 use crate::output::Outputs;
 use crate::paths::{InputFingerprint, Paths, beside_database, with_suffix};
 use crate::query::int;
@@ -25,6 +26,7 @@ use crate::schema::{
     DUE_INDEX, Found, ITEM_TABLE, KEY_INDEX, TABLES, begin_writing, checkpoint, connect, hash, mark, refuse_foreign,
 };
 use crate::scope::scope_list;
+use crate::unanswered;
 
 /// Takes the items of a new job. Memory stays the same however many they are. Dropped without
 /// [`finish`](Self::finish), it removes the journal: an input that was refused leaves nothing behind.
@@ -63,6 +65,7 @@ impl Loader {
     }
 
     fn fill(conn: Connection, place: Option<PathBuf>, lock: RunLock, options: Options) -> Result<Self, JournalError> {
+        let awaits_notes = options.awaits_notes;
         // From here on dropping it removes the file.
         let loader = Self::over(Open { conn, place, lock, options, outputs: None, input_cursor: None });
         let conn = &loader.open.as_ref().expect("open until finished").conn;
@@ -71,7 +74,8 @@ impl Loader {
             .and_then(|()| conn.execute_batch(ITEM_TABLE))
             .and_then(|()| conn.execute_batch(crate::history::TABLE))
             .and_then(|()| conn.execute_batch(crate::usage::TABLE))
-            .and_then(|()| conn.execute_batch(crate::unanswered::TABLE))
+            .and_then(|()| conn.execute_batch(unanswered::TABLES))
+            .and_then(|()| unanswered::begin_run(conn, awaits_notes, 0))
             .map_err(JournalError::sqlite("load"))?;
         Ok(loader)
     }

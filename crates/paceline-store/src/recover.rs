@@ -35,18 +35,21 @@ pub(crate) fn recover(
     paths: &Paths,
     run: &Run,
     now: Timestamp,
+    awaits_notes: bool,
 ) -> Result<(Outputs, Recovery), JournalError> {
     let journal = paths.journal.as_deref().unwrap_or(Path::new(""));
     let mut outputs = Outputs::reopen(paths, journal, run)?;
     schema::begin_writing(conn)?;
     conn.execute_batch("BEGIN IMMEDIATE").map_err(JournalError::sqlite("write"))?;
     let mut recovery = Recovery::default();
-    usage::begin(conn).and_then(|()| conn.execute_batch(unanswered::TABLE)).map_err(JournalError::sqlite("write"))?;
+    usage::begin(conn).and_then(|()| conn.execute_batch(unanswered::TABLES)).map_err(JournalError::sqlite("write"))?;
     recovery.recorded += record_tail(conn, &mut outputs.results, |_| State::Succeeded)?;
     recovery.recorded += record_tail(conn, &mut outputs.errors, |verified| verified.unsuccessful)?;
     unanswered::count_cut_off(conn).map_err(JournalError::sqlite("write"))?;
     recovery.in_flight = unanswered::begun(conn).map_err(JournalError::sqlite("read"))?;
     recovery.interrupted = requeue(conn)?;
+    unanswered::begin_run(conn, awaits_notes, recovery.interrupted - recovery.in_flight)
+        .map_err(JournalError::sqlite("write"))?;
     bound_waits(conn, now)?;
     set_covered(conn, outputs.results.covered(), outputs.errors.covered())?;
     conn.execute_batch("COMMIT").map_err(JournalError::sqlite("write"))?;

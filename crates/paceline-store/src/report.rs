@@ -10,6 +10,7 @@ use crate::error::JournalError;
 use crate::item::{CallTotals, JournalItem};
 use crate::query::{AFTER_ITEM, ITEM_SCOPE, count, int, item, item_columns, state};
 use crate::scope::{ScopeStatus, account, scope_list, state_of};
+use crate::unanswered;
 
 /// Why an item is still waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -75,6 +76,8 @@ pub struct JobCounts {
     pub deferred: Vec<Deferred>,
     /// The job's counters over all its runs.
     pub totals: CallTotals,
+    /// The counters may lack calls: a run ended, by a kill or on a full disk, before it had noted the last that it sent.
+    pub calls_lost: bool,
 }
 
 impl JobCounts {
@@ -157,7 +160,7 @@ pub(crate) fn sums(conn: &Connection) -> Result<JobCounts, JournalError> {
                           total(tokens_in), total(tokens_out),
                           count(*) FILTER (WHERE state = 3 AND reason = ?1)
                    FROM item";
-        let totals = totals(conn)?;
+        let (totals, calls_lost) = (totals(conn)?, unanswered::is_lost(conn)?);
         conn.query_row(sql, [GiveUp::Held.as_str()], |row| {
             let items = |column: usize| row.get(column).map(count);
             let tokens = |column: usize| row.get::<_, f64>(column).map(|sum| sum as u64);
@@ -173,6 +176,7 @@ pub(crate) fn sums(conn: &Connection) -> Result<JobCounts, JournalError> {
                 tokens_out: tokens(7)?,
                 deferred: Vec::new(),
                 totals,
+                calls_lost,
             })
         })
     };

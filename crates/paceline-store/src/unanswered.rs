@@ -6,8 +6,8 @@ use crate::item::{Departure, ModelUsage};
 use crate::query::{count, int};
 use crate::usage;
 
-/// The table. What is `counted` stands in the counters of the job and of its item, and stays until the item has an outcome.
-pub(crate) const TABLE: &str = "
+/// The tables. What is `counted` stands in the counters of the job and of its item, and stays until the item has an outcome.
+pub(crate) const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS call_under_way (
         id INTEGER PRIMARY KEY,
         model TEXT NOT NULL,
@@ -15,7 +15,30 @@ pub(crate) const TABLE: &str = "
         tokens_out INTEGER NOT NULL,
         counted INTEGER NOT NULL DEFAULT 0
     ) STRICT;
+    CREATE TABLE IF NOT EXISTS note (
+        awaited INTEGER NOT NULL, -- the last run sent no call before its note was written
+        lost INTEGER NOT NULL -- an earlier run may have sent calls without one
+    ) STRICT;
 ";
+
+/// How the run that begins notes its calls. `begun`: items that the run before had begun, and neither ended nor noted as sent.
+pub(crate) fn begin_run(conn: &Connection, awaited: bool, begun: u64) -> rusqlite::Result<()> {
+    let lost =
+        begun > 0 && !conn.query_row("SELECT count(*) FROM note WHERE awaited", [], |row| row.get::<_, bool>(0))?;
+    let lost = lost || is_lost(conn)?;
+    conn.execute("DELETE FROM note", [])?;
+    conn.execute("INSERT INTO note (awaited, lost) VALUES (?1, ?2)", params![awaited, lost]).map(drop)
+}
+
+/// Whether an earlier run may have sent calls that nothing counts.
+pub(crate) fn is_lost(conn: &Connection) -> rusqlite::Result<bool> {
+    Ok(exists(conn, "note")? && conn.query_row("SELECT count(*) FROM note WHERE lost", [], |row| row.get(0))?)
+}
+
+/// A journal of an older version lacks tables until its job goes on.
+fn exists(conn: &Connection, table: &str) -> rusqlite::Result<bool> {
+    conn.query_row("SELECT count(*) FROM sqlite_schema WHERE name = ?1", [table], |row| row.get(0))
+}
 
 /// Notes a call that is sent, within the caller's transaction.
 pub(crate) fn add(conn: &Connection, departure: &Departure) -> rusqlite::Result<()> {
@@ -47,11 +70,9 @@ pub(crate) fn count_cut_off(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch("UPDATE call_under_way SET counted = 1")
 }
 
-/// What the calls reserved that are under way, or that a crash cut off and no run has counted yet, by model. Nothing in a journal
-/// of an older version.
+/// What the calls reserved that are under way, or that a crash cut off and no run has counted yet, by model.
 pub(crate) fn not_counted(conn: &Connection) -> rusqlite::Result<Vec<ModelUsage>> {
-    let exists = "SELECT count(*) FROM sqlite_schema WHERE name = 'call_under_way'";
-    if !conn.query_row(exists, [], |row| row.get(0))? {
+    if !exists(conn, "call_under_way")? {
         return Ok(Vec::new());
     }
     let mut select = conn.prepare(

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use paceline_config::{Money, Price};
 
 use crate::args::{Expect, PACE, UpstreamArgs, count, duration, some_time};
+use crate::run::calls::budget::Limits;
 
 /// Groups of flags in the help.
 const INPUT: &str = "Input";
@@ -126,6 +127,13 @@ Files, for -o results.jsonl:
   results.input         a copy of standard or compressed input
 
 Exit codes: 0 all succeeded, 1 some failed, 2 nothing was sent, 3 not finished: run the same command again.";
+
+impl RunArgs {
+    /// What calls may use.
+    pub(crate) const fn budgets(&self) -> Limits {
+        Limits { run_tokens: self.max_tokens, job_tokens: self.budget_tokens, job_cost: self.budget_cost }
+    }
+}
 
 /// The forms of the lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 
 use crate::exit::{Failure, Status};
 use crate::run::args::RunArgs;
-use crate::run::budgets;
 use crate::run::calls::budget::{Budget, Used};
 use crate::run::job::job_config::JobConfig;
 use crate::run::job::{done, load};
@@ -51,7 +50,7 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits
     let under_way = reader.under_way().map_err(Failure::refused)?;
     plan.under_way = under_way.iter().map(|reserved| reserved.calls).sum();
     let usage = [reader.usage().map_err(Failure::refused)?, under_way].concat();
-    plan.used = Budget::new(budgets(args), upstream.prices.clone(), &usage, false).used();
+    plan.used = Budget::new(args.budgets(), upstream.prices.clone(), &usage, false).used();
     plan.count(&reader, &input, &format, upstream).map_err(Failure::refused)?;
     plan.seconds = plan.seconds(upstream, limits);
     if !plan.unread {

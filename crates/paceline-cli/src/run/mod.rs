@@ -9,17 +9,18 @@ pub(crate) mod progress;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
 
-use paceline::{Instant, Limiter, clock};
+use paceline::{Clock, Instant, Limiter, clock};
 use paceline_config::Upstream;
 use paceline_core::{Limits, Timestamp};
 use paceline_http::Sender;
 use paceline_providers::Provider;
-use paceline_store::{JobCounts, Journal, JournalError, ModelUsage, Paths, RunLock};
+use paceline_store::{JobCounts, Journal, JournalError, ModelUsage, Paths, Reader, RunLock};
 use tokio::sync::{mpsc, watch};
 
 use self::calls::acknowledge::Acknowledge;
-use self::calls::budget::{self, Budget};
+use self::calls::budget::Budget;
 use self::calls::disk_watch;
 use self::calls::dispatch::{Dispatcher, Ended, Parts};
 use self::calls::fail_fast::FailFast;
@@ -67,7 +68,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     }
     let paths = paths(&args)?;
     check_paths::check(&args, &paths)?;
-    warn_of_idle(&upstream);
+    paceline_http::warn_of_idle(&upstream);
     if args.dry_run {
         let limits = known_limits(&upstream);
         return tokio::task::block_in_place(|| dry_run::command(&args, &paths, &upstream, &limits));
@@ -79,27 +80,38 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let lock = RunLock::take(&paths).map_err(load::refused)?;
     let preparing = LoadGuard::watch(&paths)?;
     check_paths::try_summary(args.summary.as_deref())?;
-    disk_watch::wait_to_begin(&paths.disk_space(), Some(args.max_wait)).await?;
-    let mut input = prepare_input(&args, &paths, upstream.provider)?;
-    let mock = mock::start_for(&mut upstream, args.seed).await?;
-    let base_url = upstream.base_url.clone().unwrap_or_default();
-    let limiter = limiter(&upstream, args.seed)?;
-    let format =
-        Format::choose(args.format, args.endpoint.as_deref(), &input, upstream.provider, &Addresses::of(&upstream))?;
-    let job = tokio::task::block_in_place(|| {
-        let job = load::open(lock, paths.clone(), &mut input, &format, &upstream, &args)?;
-        preparing.begun();
-        put_back(&job.journal, &args)?;
-        done.take_over(&job.journal, &input, &format)?;
-        if job.input_cursor.is_none() {
-            upstream::warn_of_idle_tiers(&upstream, &job.journal.scopes().map_err(Failure::refused)?);
+    let clock = Clock::new();
+    let began = clock.now();
+    let ready = async {
+        disk_watch::wait_to_begin(&paths.disk_space(), Some(args.max_wait)).await?;
+        let mut input = prepare_input(&args, &paths, upstream.provider)?;
+        let mock = mock::start_for(&mut upstream, args.seed).await?;
+        let addresses = Addresses::of(&upstream);
+        let format = Format::choose(args.format, args.endpoint.as_deref(), &input, upstream.provider, &addresses)?;
+        tokio::task::block_in_place(|| {
+            let job = load::open(lock, paths.clone(), &mut input, &format, &upstream, &args)?;
+            preparing.begun();
+            put_back(&job.journal, &args)?;
+            done.take_over(&job.journal, &input, &format)?;
+            if job.input_cursor.is_none() {
+                upstream::warn_of_idle_tiers(&upstream, &job.journal.scopes().map_err(load::refused)?);
+            }
+            Ok((input, mock, format, job))
+        })
+    };
+    let (input, mock, format, job) = match ready.await {
+        Err(Failure::DiskFull(message)) => {
+            let stop = StopReason::DiskFull { message };
+            return not_begun(&args, &upstream, &paths, &stop, clock.now() - began, everywhere.quiet);
         }
-        Ok::<_, Failure>(job)
-    })?;
+        ready => ready?,
+    };
+    let limiter = limiter(&upstream, args.seed)?;
+    let base_url = upstream.base_url.clone().unwrap_or_default();
     let account = mock.is_none().then(|| Account::new(&base_url, &headers));
     let shared = SharedLimits::open(account.as_ref(), &upstream.pacer, limiter.clone());
     let _in_use = account.and_then(|account| account.mark(shared.is_shared()));
-    let sender = upstream::sender(&upstream, headers, args.timeout)?;
+    let sender = Sender::to(&upstream, headers, args.timeout).map_err(Failure::refused)?;
     let run = Run { args: &args, upstream: &upstream, paths: &paths, job, limiter, shared, quiet: everywhere.quiet };
     // First these: no interruption falls between the two.
     let signals = Signals::new().map_err(Failure::interrupted)?;
@@ -193,7 +205,7 @@ impl Run<'_> {
             same: FailFast::new(self.args.stop_after_same, figures.pending(), figures.succeeded),
             retry: self.upstream.pacer.retry.clone(),
             address: upstream::destination(self.upstream).into(),
-            key: upstream::key_place(&self.upstream.key).map(Into::into),
+            key: self.upstream.key.place().map(Into::into),
             figures,
             max_wait: self.args.max_wait,
             // Lines without a url of their own go to one path, which nothing divides.
@@ -204,7 +216,7 @@ impl Run<'_> {
     /// What calls may use, after those of earlier runs.
     fn budget(&self, used: &[ModelUsage]) -> Budget {
         let limits_answers = upstream::limits_answers(self.upstream);
-        Budget::new(budgets(self.args), self.upstream.prices.clone(), used, limits_answers)
+        Budget::new(self.args.budgets(), self.upstream.prices.clone(), used, limits_answers)
     }
 
     /// Sends, in turns with other runs where limits are shared.
@@ -246,26 +258,29 @@ impl Run<'_> {
         let mut counts = journal.counts(now).map_err(Failure::interrupted)?;
         let unwritten = ended.recorder.figures().add_unwritten(&mut counts);
         let held = holds::held(journal.scopes().map_err(Failure::interrupted)?, now);
+        // What cannot be written at the end takes no summary away.
+        let mut written = Ok(());
         if self.args.ordered && counts.waiting + counts.in_flight == 0 && !unread {
-            journal.order().map_err(Failure::interrupted)?;
+            written = journal.order().map_err(Failure::interrupted);
         }
         let bounded = ended.stop.as_ref().is_some_and(StopReason::is_bound);
         match report::write(&self.paths.report, journal, &context.input, &Ending { now, bounded, enough }) {
             Err(ReportError::Interrupted) => {
                 tracing::warn!("the report was not written; `paceline stats --items --json` prints the same");
             }
-            Err(error) if journal.disk_full().is_some() => {
+            Err(error) if error.is_disk_full() => {
                 tracing::warn!("{error}; once the disk has space, `paceline stats --items --json` prints the same");
             }
-            other => other.map_err(Failure::interrupted)?,
+            other => written = written.and(other.map_err(Failure::interrupted)),
         }
         // What a full disk leaves in the log of the journal, the next run finds there.
         let full = journal.disk_full().is_some();
-        journal.close().or_else(|error| if full { Ok(()) } else { Err(Failure::interrupted(error)) })?;
+        let closed = journal.close().or_else(|error| if full { Ok(()) } else { Err(Failure::interrupted(error)) });
+        written = written.and(closed);
         if let Some(pointer) = &self.args.extract {
             let path = extract::path(self.paths);
             let failed = |error| Failure::interrupted(format!("cannot write {}: {error}", path.display()));
-            extract::write(self.paths, pointer).map_err(failed)?;
+            written = written.and(extract::write(self.paths, pointer).map_err(failed));
         }
         let limits = known_limits(self.upstream);
         let view = context.limiter.snapshot();
@@ -296,8 +311,54 @@ impl Run<'_> {
         let summary_output =
             SummaryOutput { as_json: self.args.json, quiet: self.quiet, file: self.args.summary.as_deref() };
         summary_output.print(|| summary.json(&wall), &text)?;
-        Ok(summary.status())
+        written.map(|()| summary.status())
     }
+}
+
+/// Ends a run whose disk was full before its first call. What earlier runs did is in the journal, if it can be read.
+fn not_begun(
+    args: &RunArgs,
+    upstream: &Upstream,
+    paths: &Paths,
+    stop: &StopReason,
+    elapsed: Duration,
+    quiet: bool,
+) -> Result<Status, Failure> {
+    stop.announce();
+    let now = clock::wall();
+    let journal = paths.journal.as_deref().filter(|_| !args.overwrite);
+    let read = |reader: Reader| {
+        Ok::<_, JournalError>((
+            reader.counts(now)?,
+            reader.usage()?,
+            reader.scopes()?,
+            reader.input_cursor()?.is_some(),
+        ))
+    };
+    let read = journal.and_then(|journal| Reader::open(journal).and_then(read).ok());
+    let (counts, usage, scopes, unread) = read.unwrap_or_else(|| (JobCounts::default(), Vec::new(), Vec::new(), true));
+    let again = journal.map(|_| resume_command::command_line(std::env::args_os(), None));
+    let summary = Summary {
+        held: &holds::held(scopes, now),
+        held_up: None,
+        counts: &counts,
+        unwritten: 0,
+        unread,
+        figures: &Counters::at_start(&counts),
+        stop: Some(stop),
+        elapsed,
+        limits: &known_limits(upstream),
+        has_tiers: !upstream.pacer.tiers.is_empty(),
+        budget: Budget::new(args.budgets(), upstream.prices.clone(), &usage, false).used(),
+        concurrency: upstream.pacer.concurrency.max(),
+        view: &limiter(upstream, args.seed)?.snapshot(),
+        last_failure: &|_| None,
+        again,
+    };
+    let summary_output = SummaryOutput { as_json: args.json, quiet, file: args.summary.as_deref() };
+    let text = summary.text(&args.output, &paths.errors, &paths.report);
+    summary_output.print(|| summary.json(&|_| now), &text)?;
+    Ok(summary.status())
 }
 
 /// The price of the command line stands above those of the configuration, and a budget in money needs one.
@@ -312,22 +373,6 @@ fn set_prices(args: &RunArgs, upstream: &mut Upstream) -> Result<(), Failure> {
             upstream.name
         ))),
         _ => Ok(()),
-    }
-}
-
-/// What calls may use.
-const fn budgets(args: &RunArgs) -> budget::Limits {
-    budget::Limits { run_tokens: args.max_tokens, job_tokens: args.budget_tokens, job_cost: args.budget_cost }
-}
-
-/// Warns of knobs that the user set and that change nothing, with what would make them act.
-pub(crate) fn warn_of_idle(upstream: &Upstream) {
-    let keys: Vec<&str> = upstream.idle.iter().map(|row| row.key.as_str()).collect();
-    if !keys.is_empty() {
-        tracing::warn!(
-            "no effect under the pace auto, which learns the limit: {}; the pace aimd uses them",
-            keys.join(", ")
-        );
     }
 }
 
@@ -350,7 +395,7 @@ fn paths(args: &RunArgs) -> Result<Paths, Failure> {
 /// Lets failed items wait again where that is asked for.
 fn put_back(journal: &Journal, args: &RunArgs) -> Result<(), Failure> {
     if args.retry_failed {
-        let failed = journal.retry_failed().map_err(Failure::refused)?;
+        let failed = journal.retry_failed().map_err(load::refused)?;
         if failed > 0 {
             tracing::info!("{} that failed before will be sent again", text::counted(failed, "item"));
         }
@@ -368,7 +413,7 @@ fn prepare_input(args: &RunArgs, paths: &Paths, provider: Provider) -> Result<In
             Some(journal) => JobConfig::earlier_input(journal),
             None => Earlier::MayDiffer,
         };
-        Input::prepare(&args.input, &paths.input, &earlier, converter.as_ref()).map_err(Failure::refused)
+        Input::prepare(&args.input, &paths.input, &earlier, converter.as_ref()).map_err(Failure::from)
     })
 }
 

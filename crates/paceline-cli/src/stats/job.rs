@@ -29,6 +29,11 @@ fn under_way(counts: &JobCounts, snapshot: &Value, running: bool) -> (u64, u64) 
     (calls, counts.waiting + counts.in_flight - calls)
 }
 
+/// Whether there may have been more calls: a run was killed, or lost some. The next run counts what a killed one had noted.
+fn calls_at_least(counts: &JobCounts, running: bool) -> bool {
+    counts.calls_lost || (!running && counts.in_flight > 0)
+}
+
 /// The snapshot, with the more recent figures of the journal, and whether a run works on the job.
 pub(super) fn json(counts: &JobCounts, snapshot: Value, running: bool) -> Value {
     let (in_flight, waiting) = under_way(counts, &snapshot, running);
@@ -42,6 +47,7 @@ pub(super) fn json(counts: &JobCounts, snapshot: Value, running: bool) -> Value 
         "waiting": waiting,
         "in_flight": in_flight,
         "calls": counts.totals.calls,
+        "calls_at_least": calls_at_least(counts, running),
         "resends": counts.totals.resends,
         "retries": counts.totals.retries,
         "throttled": counts.totals.throttled,
@@ -114,7 +120,8 @@ pub(super) fn describe(counts: &JobCounts, snapshot: &Value, path: &Path, now: T
     let used_up = &snapshot["account"]["totals"]["by_class"][Class::QuotaExhausted.as_str()];
     let details = text::call_details(&counts.totals, used_up.as_u64().unwrap_or(0));
     let colon = if details.is_empty() { "" } else { ": " };
-    line(format!("{}{colon}{details}", text::counted(counts.totals.calls, "call")));
+    let calls = text::calls(counts.totals.calls, calls_at_least(counts, running));
+    line(format!("{calls}{colon}{details}"));
     line(format!("{} tokens in, {} out", number(counts.tokens_in), number(counts.tokens_out)));
     text::held(counts.held, "--retry-failed").into_iter().for_each(&mut line);
     let is_over = counts.waiting + counts.in_flight == 0;

@@ -104,9 +104,9 @@ fn a_run_that_finds_a_full_disk_waits_for_room_and_ends_after_max_wait() {
     let (server, job) = (large_answers(), Job::new(3));
     let script = r#"tasks add --key a '{"url": "/a"}' || exit 97
         fill() { head -c 8m /dev/zero > disk/more; }
-        fill; job --max-wait 300ms 2> kept/new; test $? = 3 || exit 98
+        fill; job --max-wait 300ms --summary kept/new.json 2> kept/new; test $? = 3 || exit 98
         rm disk/more; job --max-items 1 2> kept/begun; test $? = 3 || exit 96
-        fill; job --max-wait 300ms 2> kept/again; test $? = 3 || exit 95
+        fill; job --max-wait 300ms --summary kept/again.json 2> kept/again; test $? = 3 || exit 95
         requests --max-wait 300ms 2> kept/tasks; test $? = 3 || exit 94
         job_that_frees disk/more"#;
     let (output, results) = on_a_small_disk(&job, "--concurrency 1", script, &server);
@@ -114,15 +114,37 @@ fn a_run_that_finds_a_full_disk_waits_for_room_and_ends_after_max_wait() {
     let all = ["kept/new", "kept/begun", "kept/again", "kept/tasks", "seen"].map(log);
     assert_eq!(output.status.code(), Some(0), "{all:?} {output:?}");
     let [new, _, again, tasks, seen] = all;
-    for log in [new, again, tasks] {
-        assert!(
-            log.contains("free some space within 300ms") && log.contains("error: the disk of disk is full"),
-            "{log}"
-        );
+    for (log, ends) in [(new, "stopped early: "), (again, "stopped early: "), (tasks, "error: ")] {
+        assert!(log.contains("free some space within 300ms"), "{log}");
+        assert!(log.contains(&format!("{ends}the disk of disk is full")), "{log}");
         assert!(log.contains("free some space, then run the same command again"), "{log}");
+    }
+    for (file, counted) in [("new", json!([0, 0, true])), ("again", json!([3, 1, false]))] {
+        let summary: Value = serde_json::from_str(&log(&format!("kept/{file}.json"))).expect("JSON");
+        assert_eq!(json!([summary["input"], summary["calls"], summary["unread"]]), counted, "{summary}");
+        assert_eq!((&summary["status"], &summary["stopped"]), (&json!("DEFERRED"), &json!("disk_full")));
     }
     assert!(seen.contains("has space again"), "{seen}");
     assert_done(3, &results, &server);
+}
+
+/// The journal of so many items has no room, and neither has the report about them.
+#[test]
+fn a_disk_that_fills_up_before_the_first_call_or_at_the_end_takes_no_summary_away() {
+    const ITEMS: usize = 20_000;
+    let (server, job) = (Server::new(|_| Reply::ok()), Job::new(ITEMS));
+    let script = "job --summary kept/first.json 2> kept/first; test $? = 3 || exit 98
+        truncate -s 2500k disk/filler; job --max-items 1 --summary kept/second.json 2> kept/second; code=$?";
+    let (output, _) = on_a_small_disk(&job, "--max-wait 300ms --extract /nothing", script, &server);
+    let read = |name: &str| std::fs::read_to_string(job.path(name)).unwrap_or_default();
+    let (first, second) = (read("kept/first"), read("kept/second"));
+    assert_eq!(output.status.code(), Some(3), "{first} {second} {output:?}");
+    assert!(first.contains("stopped early: cannot load the journal: database or disk is full; free some"), "{first}");
+    assert!(second.contains("cannot write the report: No space left"), "{second}");
+    for (file, stopped) in [("first", "disk_full"), ("second", "max_items")] {
+        let summary: Value = serde_json::from_str(&read(&format!("kept/{file}.json"))).expect("JSON");
+        assert_eq!((&summary["status"], &summary["stopped"]), (&json!("DEFERRED"), &json!(stopped)));
+    }
 }
 
 #[test]
@@ -136,7 +158,7 @@ fn calls_whose_answers_a_full_disk_does_not_take_are_counted() {
         until test -s left && test $(wc -l < left) = {ITEMS}; do :; done
         cat /dev/zero > disk/more
         wait $run; test $? = 3 || exit 98
-        {paceline} stats --json disk/out.jsonl > kept/stats; rm disk/more; job 2> kept/second; code=$?"
+        {paceline} stats --json disk/out.jsonl > kept/stats; rm disk/more; job --summary kept/second.json 2> kept/second; code=$?"
     );
     let (output, results) = on_a_small_disk(&job, "--concurrency 20 --max-wait 300ms", &script, &server);
     let read = |name: &str| std::fs::read_to_string(job.path(name)).unwrap_or_default();
@@ -149,6 +171,9 @@ fn calls_whose_answers_a_full_disk_does_not_take_are_counted() {
     let stats: Value = serde_json::from_str(&read("kept/stats")).expect("JSON");
     assert_eq!((&stats["in_flight"], &stats["waiting"]), (&json!(0), &json!(lost)), "{stats}");
     assert!(!second.contains("killed"), "{second}");
+    let summary: Value = serde_json::from_str(&read("kept/second.json")).expect("JSON");
+    let exact = summary["calls"] == json!(server.count());
+    assert!(exact || summary["calls_at_least"] == true, "notes that the disk did not take: {summary}");
     assert_eq!((results.len(), server.count()), (ITEMS, ITEMS + lost as usize), "{second}");
 }
 

@@ -34,6 +34,36 @@ fn killed_at_any_moment_it_goes_on() {
     // In flight at each kill, or answered and not yet synced to disk then.
     let repeated = server.count() - ITEMS;
     assert!(repeated <= kills.len() * 4 * CONCURRENCY, "{repeated} calls repeated");
+    let summary = job.summary();
+    assert_eq!(summary["calls_at_least"], true, "{summary}");
+    assert!(log.contains("  at least "), "{log}");
+}
+
+/// Under a budget each call waits until it is noted.
+#[test]
+fn a_kill_loses_no_call_that_a_budget_counts() {
+    let server = Server::new(|_| Reply::ok().after(Duration::from_millis(4)));
+    let job = Job::new(100);
+    let run = || {
+        let mut command = job.run(&server);
+        command.args(["--concurrency", "4", "--pace", "none", "--budget-tokens", "1000000"]);
+        command
+    };
+    let mut child = start(&mut run());
+    server.wait_for(20);
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    let stats = |key: &str| {
+        let stats = job.paceline().args(["stats", "--json", "out.jsonl"]).output().expect("it runs");
+        serde_json::from_slice::<Value>(&stats.stdout).expect("JSON")[key].clone()
+    };
+    assert_eq!(stats("calls_at_least"), true, "what is noted is counted by the next run");
+    let (code, log) = finish(&mut run());
+    assert_eq!(code, 0, "{log}");
+    let summary = job.summary();
+    assert_eq!((&summary["calls_at_least"], stats("calls_at_least")), (&json!(false), json!(false)));
+    // A call that had not arrived when the run was killed has left all the same.
+    assert!(summary["calls"].as_u64().expect("a number") >= server.count() as u64, "{summary}");
 }
 
 #[test]

@@ -284,7 +284,8 @@ impl Pacer {
         self.drop_vain_hint(now, &request.scope, flight.sent, &mut outcome);
         self.settle(now, request, flight, &outcome);
         self.react(now, request, flight, &outcome);
-        request.deadline = deadline.map(|reading| self.scopes[request.scope.place].clock.deadline(now, reading));
+        let own = deadline.map(|reading| self.scopes[request.scope.place].clock.deadline(now, reading));
+        request.deadline = own.or_else(|| self.config.retry.deadline.map(|bound| flight.sent + bound));
         let action = self.decide(now, request, flight.probe, &outcome);
         self.pump(now);
         action
@@ -470,6 +471,9 @@ fn tiers(config: &PacerConfig) -> BTreeMap<Arc<str>, usize> {
 
 fn check(config: &PacerConfig) -> Result<(), ConfigError> {
     config.retry.backoff.check()?;
+    if config.retry.deadline.is_some_and(|bound| bound.is_zero()) {
+        return Err(ConfigError { key: "deadline".into(), value: "0s".into(), expected: "a duration of more than 0" });
+    }
     if let Some(start) = config.start.filter(|start| !(*start > 0.0 && *start <= scope::FASTEST_START)) {
         let expected = "a rate of more than 0 and at most 1,000,000 calls a second";
         return Err(ConfigError { key: "start".into(), value: start.to_string(), expected });

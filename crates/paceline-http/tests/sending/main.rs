@@ -3,6 +3,7 @@
 
 mod middleware;
 mod own_client;
+mod profiles;
 mod support;
 mod trust;
 

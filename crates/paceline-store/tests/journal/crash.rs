@@ -460,3 +460,28 @@ fn a_call_that_was_cut_off_counts_once_and_as_much_as_it_reserved() {
     finish(&resumed, success(0, 2));
     assert_eq!(resumed.unanswered().unwrap(), [1]);
 }
+
+/// Of an item that was begun without a note nothing tells whether its call left, unless each call waits for its note.
+#[test]
+fn calls_may_be_lost_where_they_did_not_wait_for_their_notes() {
+    for (awaits_notes, noted, lost) in [(false, 1, true), (false, 2, false), (true, 1, false)] {
+        let job = Job::new();
+        drop(job.start(2));
+        let begin = |job: &Job| match Journal::open(Options { awaits_notes, ..job.options() }).unwrap() {
+            Opened::Resumed { journal, .. } => journal,
+            other => panic!("{other:?}"),
+        };
+        let journal = begin(&job);
+        journal.claim_now(NOW, 2).unwrap();
+        for ordinal in 0..noted {
+            let departure = Departure { ordinal, reserved: usage("m", 10, 100), durable: false };
+            wait(|reply| journal.leaves(departure, reply)).unwrap();
+        }
+        assert!(!journal.sums().unwrap().calls_lost);
+        let dead = job.copy();
+        let next = begin(&dead);
+        assert_eq!(next.sums().unwrap().calls_lost, lost);
+        drop(next);
+        assert_eq!(begin(&dead).sums().unwrap().calls_lost, lost, "and stay so");
+    }
+}

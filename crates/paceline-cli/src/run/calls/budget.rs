@@ -49,6 +49,11 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
+    /// Whether they hold over all runs of the job, so that a kill must not lose what a call reserved.
+    pub(crate) const fn are_of_job(self) -> bool {
+        self.job_tokens.is_some() || self.job_cost.is_some()
+    }
+
     fn all(self) -> impl Iterator<Item = (BudgetKind, u64)> {
         let tokens = [(BudgetKind::RunTokens, self.run_tokens), (BudgetKind::JobTokens, self.job_tokens)];
         let cost = (BudgetKind::JobCost, self.job_cost.map(Money::units));
@@ -196,9 +201,9 @@ impl Budget {
         self.learns
     }
 
-    /// Whether it holds over all runs of the job, so that a kill must not lose what a call reserved.
+    /// Whether it [is of the job](Limits::are_of_job).
     pub(crate) const fn is_of_job(&self) -> bool {
-        self.limits.job_tokens.is_some() || self.limits.job_cost.is_some()
+        self.limits.are_of_job()
     }
 
     /// Takes what a call may use, waiting while calls under way hold so much that it might not fit; alone it leaves if what it is

@@ -6,7 +6,6 @@ use paceline::Clock;
 use paceline_core::Instant;
 use paceline_store::{DiskFull, DiskSpace};
 
-use super::stop::StopReason;
 use crate::exit::Failure;
 use crate::text;
 
@@ -23,7 +22,7 @@ pub(crate) async fn wait_to_begin(space: &DiskSpace, max_wait: Option<Duration>)
         let disk_full = space.too_full_to_begin();
         let has_room = disk_full.is_none();
         match watch.check(disk_full, clock.now()) {
-            Some(stop) => return Err(Failure::interrupted(stop)),
+            Some(disk_full) => return Err(Failure::DiskFull(disk_full.to_string())),
             None if has_room => return Ok(()),
             None => tokio::time::sleep(LOOK_AGAIN).await,
         }
@@ -43,9 +42,9 @@ impl DiskWatch {
         Self { max_wait, full_since: None }
     }
 
-    /// Tells the log when the disk fills up and when it has room again. The reason to end the run, once the disk was full for
-    /// too long.
-    pub(crate) fn check(&mut self, disk_full: Option<DiskFull>, now: Instant) -> Option<StopReason> {
+    /// Tells the log when the disk fills up and when it has room again. The disk that ends the run, once it was full for too
+    /// long.
+    pub(crate) fn check(&mut self, disk_full: Option<DiskFull>, now: Instant) -> Option<DiskFull> {
         let Some(disk_full) = disk_full else {
             if self.full_since.take().is_some() {
                 tracing::info!("the disk has space again: the run continues");
@@ -59,6 +58,6 @@ impl DiskWatch {
             );
             now
         });
-        self.max_wait.is_some_and(|wait| now - since >= wait).then_some(StopReason::DiskFull(disk_full))
+        self.max_wait.is_some_and(|wait| now - since >= wait).then_some(disk_full)
     }
 }

@@ -70,8 +70,11 @@ pub(crate) enum StopReason {
         /// The last error of the operating system at one of them.
         message: String,
     },
-    /// The disk was full for `--max-wait`.
-    DiskFull(DiskFull),
+    /// The disk was full for `--max-wait`, or before the first call.
+    DiskFull {
+        /// Which disk.
+        message: String,
+    },
     /// The server and the configuration do not trust each other.
     Tls {
         /// The upstream's address.
@@ -115,7 +118,7 @@ impl StopReason {
             Self::Account { .. } => "account",
             Self::SameFailure { .. } => "same_failure",
             Self::Unreachable { .. } | Self::HostsUnreachable { .. } => "unreachable",
-            Self::DiskFull(_) => "disk_full",
+            Self::DiskFull { .. } => "disk_full",
             Self::Tls { .. } => "tls",
             Self::Proxy { .. } => "proxy",
             Self::Input { .. } => "input_changed",
@@ -155,7 +158,7 @@ impl StopReason {
                 | Self::SameFailure { .. }
                 | Self::Unreachable { .. }
                 | Self::HostsUnreachable { .. }
-                | Self::DiskFull(_)
+                | Self::DiskFull { .. }
                 | Self::Tls { .. }
                 | Self::Proxy { .. }
                 | Self::Input { .. }
@@ -181,6 +184,12 @@ impl StopReason {
             Self::MaxDuration => format!("stopping: {self}; waiting up to 30s for calls in flight"),
             other => text::printable(&format!("stopping: {other}")).into_owned(),
         }
+    }
+}
+
+impl From<DiskFull> for StopReason {
+    fn from(disk_full: DiskFull) -> Self {
+        Self::DiskFull { message: disk_full.to_string() }
     }
 }
 
@@ -231,7 +240,7 @@ impl fmt::Display for StopReason {
                     "no server answers at {named}{more}: {message}; check these addresses in the input and the network"
                 )
             }
-            Self::DiskFull(disk_full) => write!(f, "{disk_full}; free some space, then run the same command again"),
+            Self::DiskFull { message } => write!(f, "{message}; free some space, then run the same command again"),
             Self::Tls { address, message } | Self::Proxy { address, message } => {
                 write!(f, "cannot call {address}: {message}")
             }

@@ -17,6 +17,7 @@ use serde_json::value::RawValue;
 
 use crate::exit::Failure;
 use crate::run::args::RunArgs;
+use crate::run::job::load;
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Lines, Span};
 use crate::run::lines::line::Echo;
@@ -65,7 +66,7 @@ impl Done {
             tally.cut_off = u64::from(is_cut_off);
             tally.say(file);
         }
-        journal.flush().map_err(Failure::refused)
+        journal.flush().map_err(load::refused)
     }
 }
 
@@ -128,7 +129,7 @@ struct Job<'a> {
 impl Job<'_> {
     fn record(&self, answers: &mut Vec<Given>, tally: &mut Tally) -> Result<(), Failure> {
         let ids: Vec<_> = answers.iter().map(|given| given.custom_id.clone()).collect();
-        let found = self.journal.find(&ids).map_err(Failure::refused)?;
+        let found = self.journal.find(&ids).map_err(load::refused)?;
         let mut taken = Vec::new();
         for (given, found) in answers.drain(..).zip(found) {
             match found {

@@ -13,6 +13,7 @@ use paceline_store::{ACCOUNT, Journal, JournalError, JournalItem, Reader, ScopeS
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Failure;
+use crate::run::job::load;
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
 use crate::run::lines::line::LineError;
@@ -99,7 +100,7 @@ impl JobConfig {
 /// An error of the journal, and lines that cannot be read any more.
 pub(crate) fn adopt(journal: &Journal, input: &Input, format: &Format, upstream: &Upstream) -> Result<bool, Failure> {
     let now = JobConfig::of(upstream, input, format);
-    let before = JobConfig::read(&journal.config_json().map_err(Failure::refused)?);
+    let before = JobConfig::read(&journal.config_json().map_err(load::refused)?);
     if before == now {
         return Ok(true);
     }
@@ -111,13 +112,13 @@ pub(crate) fn adopt(journal: &Journal, input: &Input, format: &Format, upstream:
             before.account_words(),
             now.account_words(),
         );
-        forget_holds(journal).map_err(Failure::refused)?;
+        forget_holds(journal).map_err(load::refused)?;
     }
     if before.scoping != now.scoping {
-        rescope(journal, input, format, upstream).map_err(Failure::refused)?;
+        rescope(journal, input, format, upstream).map_err(Failure::from)?;
     }
     // Last: a run that is killed before compares again.
-    journal.set_config_json(now.json()).map_err(Failure::refused)?;
+    journal.set_config_json(now.json()).map_err(load::refused)?;
     Ok(same_account)
 }
 
@@ -160,4 +161,13 @@ enum Unscoped {
     Io(#[from] io::Error),
     #[error("the input changed since the job began: {0}")]
     Line(#[from] LineError),
+}
+
+impl From<Unscoped> for Failure {
+    fn from(error: Unscoped) -> Self {
+        match error {
+            Unscoped::Journal(error) => load::refused(error),
+            other => Self::refused(other),
+        }
+    }
 }

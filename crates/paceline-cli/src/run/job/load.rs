@@ -73,6 +73,7 @@ pub(crate) fn open(
     options.overwrite = args.overwrite;
     options.accept_changed = args.accept_changed_input;
     options.repair_failed = args.retry_failed;
+    options.awaits_notes = args.budgets().are_of_job();
     options.config_json = JobConfig::of(upstream, input, format).json();
     match Journal::open_locked(options, lock).map_err(refused)? {
         Opened::New(loader) => {
@@ -121,6 +122,9 @@ fn ready(
 
 /// An error of the journal, and what can be done about it here. Of a full disk the input is not to blame.
 pub(crate) fn refused(error: JournalError) -> Failure {
+    if error.is_disk_full() {
+        return Failure::DiskFull(error.to_string());
+    }
     let advice = match &error {
         JournalError::OutputWithoutJournal { .. } => {
             "; a job with another output and --done RESULTS takes its answers over; --overwrite deletes it and starts again"
@@ -136,11 +140,10 @@ pub(crate) fn refused(error: JournalError) -> Failure {
         JournalError::Damaged { .. } | JournalError::DamagedJournal { .. } => {
             "; to keep its answers, start a job with another output and --done RESULTS; to discard them, use --overwrite"
         }
-        JournalError::Sqlite { .. } => "; check that the disk has space and that the folder is writable",
+        JournalError::Sqlite { .. } => "; check that the folder is writable",
         _ => "",
     };
-    let failure = if error.is_disk_full() { Failure::Interrupted } else { Failure::Refused };
-    failure(format!("{error}{advice}"))
+    Failure::Refused(format!("{error}{advice}"))
 }
 
 fn say(recovery: &Recovery) {
@@ -192,7 +195,7 @@ fn load(
     if conflicts.count > 0 {
         return Err(Failure::refused(wrong::conflicts(&conflicts, &input.name(), repair)));
     }
-    input.settle().map_err(Failure::refused)?;
+    input.settle().map_err(Failure::from)?;
     loader.finish().map_err(refused)
 }
 

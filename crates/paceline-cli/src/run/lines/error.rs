@@ -3,6 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use paceline_store::is_disk_full;
+
+use crate::exit::Failure;
+
 /// Why an input cannot be taken.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputError {
@@ -78,6 +82,15 @@ pub(crate) enum InputError {
         /// The copy.
         spool: PathBuf,
     },
+}
+
+impl From<InputError> for Failure {
+    fn from(error: InputError) -> Self {
+        match &error {
+            InputError::Copy { source, .. } if is_disk_full(source) => Self::DiskFull(error.to_string()),
+            _ => Self::Refused(error.to_string()),
+        }
+    }
 }
 
 impl InputError {

@@ -47,6 +47,17 @@ pub(crate) enum ReportError {
     Interrupted,
 }
 
+impl ReportError {
+    /// Whether the cause is a disk that is full.
+    pub(crate) fn is_disk_full(&self) -> bool {
+        match self {
+            Self::Journal(error) => error.is_disk_full(),
+            Self::Io(error) => paceline_store::is_disk_full(error),
+            Self::Interrupted => false,
+        }
+    }
+}
+
 /// The end of a run, as its report needs to know it.
 pub(crate) struct Ending<'a> {
     /// The wall clock.

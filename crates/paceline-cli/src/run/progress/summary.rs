@@ -91,6 +91,7 @@ impl Summary<'_> {
             "cancelled": counts.cancelled,
             "deferred": counts.waiting + counts.in_flight,
             "calls": totals.calls,
+            "calls_at_least": counts.calls_lost,
             "resends": totals.resends,
             "retries": totals.retries,
             "throttled": totals.throttled,
@@ -173,7 +174,7 @@ impl Summary<'_> {
     /// The calls of the job, those of this run where others came before, and what went wrong with them.
     fn calls(&self) -> String {
         let (totals, before) = (self.counts.totals, self.figures.calls_before);
-        let calls = text::counted(totals.calls, "call");
+        let calls = text::calls(totals.calls, self.counts.calls_lost);
         let mut line = match totals.calls.saturating_sub(before) {
             _ if before == 0 => calls,
             0 if !self.is_left() => format!("nothing was left to send; {calls} in earlier runs"),

@@ -52,8 +52,8 @@ impl Disk {
                 () = shutdown.draining() => break,
                 () = tokio::time::sleep(TICK) => {}
             }
-            if let Some(stop) = watch.check(self.space.disk_full(), clock.now()) {
-                shutdown.stop(stop);
+            if let Some(disk_full) = watch.check(self.space.disk_full(), clock.now()) {
+                shutdown.stop(disk_full.into());
             }
         }
         self.waits_no_more();

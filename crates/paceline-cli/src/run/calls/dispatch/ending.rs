@@ -44,7 +44,7 @@ impl Dispatcher {
     pub(super) fn watch_the_disk(&mut self, now: Instant) {
         if self.stop.is_none() {
             let stop = self.disk_watch.check(self.parts.journal.disk_full(), now);
-            self.end_with(stop);
+            self.end_with(stop.map(StopReason::from));
         } else if self.tasks.is_empty() {
             self.parts.journal.fail_when_disk_full();
         }

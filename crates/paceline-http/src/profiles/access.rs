@@ -1,9 +1,12 @@
-//! Network access by the configuration: trusted certificates, client certificate and proxy.
+//! What the configuration says about the way to an upstream, as a client and a sender.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use paceline_config::{Access, Proxy};
+use http::HeaderMap;
+use paceline_config::{Access, Proxy, Upstream};
 use paceline_providers::secrets::hidden;
 use reqwest::{Client, ClientBuilder};
 use rustls::ClientConfig;
@@ -12,9 +15,10 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls_platform_verifier::Verifier;
 
-use crate::sender::{client_to, install_tls};
+use super::key::warn_if_exposed;
+use crate::sender::{Sender, SenderConfig, client_to, install_tls};
 
-/// Why the configured certificates or proxy cannot be used.
+/// Why the configured address, certificates or proxy cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessError {
@@ -56,6 +60,45 @@ pub enum AccessError {
     /// The proxy's address is invalid. It is shown without its password.
     #[error("--proxy {0}: no such address")]
     Proxy(String),
+    /// The environment names a proxy that the client cannot use.
+    #[error(
+        "the variable {variable} = {shown:?}: expected the address of a proxy such as http://proxy.example.com:3128; correct it, \
+         or use no proxy with --proxy none (proxy = \"none\" in the configuration file)"
+    )]
+    ProxyVariable {
+        /// The variable.
+        variable: &'static str,
+        /// What it says, without a password.
+        shown: String,
+    },
+    /// The TLS library refuses.
+    #[error("cannot set up calls to the upstream: {0}")]
+    Setup(reqwest::Error),
+}
+
+impl Sender {
+    /// What sends calls to an upstream as it is configured, with those [headers](crate::headers) and so much time for each. An
+    /// upstream without an address takes calls to whole addresses.
+    ///
+    /// # Errors
+    /// A certificate that cannot be read, a proxy or an address that is none.
+    pub fn to(upstream: &Upstream, headers: HeaderMap, timeout: Duration) -> Result<Self, AccessError> {
+        let base_url = upstream.base_url.clone().unwrap_or_default();
+        let client = client(&base_url, &upstream.access)?;
+        if let Some((_, key)) = &upstream.access.client
+            && let Ok(file) = File::open(key)
+        {
+            warn_if_exposed("the client's key", &file, &key.display().to_string());
+        }
+        let config = SenderConfig {
+            headers,
+            timeout,
+            idempotency_header: upstream.access.idempotency_header.clone(),
+            unknown_outcome: upstream.access.unknown_outcome,
+            ..SenderConfig::new(base_url, upstream.dialect.clone())
+        };
+        Self::new(client, config).map_err(AccessError::Setup)
+    }
 }
 
 /// A client builder with the configured trusted certificates, client certificate and proxy.

@@ -1,0 +1,60 @@
+//! How a job is opened.
+
+use paceline_core::Timestamp;
+
+use crate::merge::AllowedChanges;
+use crate::paths::{InputFingerprint, Paths};
+#[cfg(doc)]
+use crate::{JobCounts, Journal, Opened};
+
+/// The options of [`Journal::open`].
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The files of the job.
+    pub paths: Paths,
+    /// The input as it is now.
+    pub input: InputFingerprint,
+    /// The effective configuration as JSON, without keys, that a new job begins with. A resumed job keeps its own
+    /// until [`Journal::set_config_json`]. Default `{}`.
+    pub config_json: String,
+    /// The wall clock.
+    pub now: Timestamp,
+    /// Begin anew whatever is there: results, errors, report and journal are removed once the new input was taken. Default
+    /// false.
+    pub overwrite: bool,
+    /// Go on with an input that is not the one the job began with; see [`Opened::Changed`]. Default false.
+    pub accept_changed: bool,
+    /// Go on with an input in which the lines of failed items changed: they stay failed until
+    /// [`Journal::retry_failed`], which sends them as they are now. Without `accept_changed` nothing else may have changed.
+    /// Default false.
+    pub repair_failed: bool,
+    /// The run sends no call before it is [noted](Journal::leaves), so that a kill loses no note; see
+    /// [`JobCounts::calls_lost`]. Default false.
+    pub awaits_notes: bool,
+}
+
+impl Options {
+    /// Options with an empty configuration.
+    pub fn new(paths: Paths, input: InputFingerprint, now: Timestamp) -> Self {
+        let config_json = "{}".to_owned();
+        Self {
+            paths,
+            input,
+            config_json,
+            now,
+            overwrite: false,
+            accept_changed: false,
+            repair_failed: false,
+            awaits_notes: false,
+        }
+    }
+
+    /// What may have changed in the input.
+    pub(crate) const fn may_change(&self) -> AllowedChanges {
+        match (self.repair_failed, self.accept_changed) {
+            (false, _) => AllowedChanges::NotEnded,
+            (true, false) => AllowedChanges::Failed,
+            (true, true) => AllowedChanges::FailedAndNotEnded,
+        }
+    }
+}
