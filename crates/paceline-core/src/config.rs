@@ -41,11 +41,14 @@ pub struct Quota {
 
 impl Quota {
     /// `limit` units of `dimension` in any `window`, exactly.
+    ///
+    /// The numbers are plain, so that a literal stays one: a limit or a window of 0 is refused where the limiter is made, as is
+    /// every wrong value of a configuration, by name, with the value and what was expected.
     pub const fn sliding(dimension: Dimension, limit: u64, window: Duration) -> Self {
         Self { dimension, limit, window, shape: QuotaShape::Sliding }
     }
 
-    /// `limit` requests in any second.
+    /// `limit` requests in any second. As for [`sliding`](Self::sliding), 0 is refused where the limiter is made.
     pub const fn per_second(limit: u64) -> Self {
         Self::sliding(Dimension::Requests, limit, Duration::from_secs(1))
     }

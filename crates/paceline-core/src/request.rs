@@ -157,6 +157,7 @@ impl<Scope: Into<ScopeId>> From<Scope> for Request {
 
 /// What [`Pacer::enqueue_or_grant`](crate::Pacer::enqueue_or_grant) did with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
 pub enum Enqueued {
     /// Send the call now, and report its outcome.
     Granted {

@@ -71,6 +71,7 @@ pub enum Then {
 
 /// A decision about an item whose call has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct Decision {
     /// What the call counts as.
     pub counted: Counted,

@@ -1,7 +1,7 @@
 //! One API behind the gateway: its limiter, how calls reach it, and what its answers mean.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::header::{CONTENT_LENGTH, HeaderMap};
 use http::{Request, Response, Uri};
@@ -12,7 +12,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use paceline::{Class, Limiter, NextAction, Permit, UnknownOutcome, clock};
 use paceline_config::{CallNames, Proxy};
-use paceline_core::{Cost, Outcome};
+use paceline_core::{Cost, Outcome, Turns};
 use paceline_http::{AccessError, Call, NoAnswer, SenderConfig, TokenRatios, proxy_of_environment, tls};
 use paceline_providers::secrets::{Secrets, hidden};
 use paceline_providers::table::Scope;
@@ -60,6 +60,7 @@ pub struct Backend {
     /// Requests that wait or are sent, before the head of their answer.
     pub(crate) waiting: Held,
     items: AtomicU64,
+    turns: Mutex<Turns>,
 }
 
 /// A call that left, until its outcome is reported.
@@ -130,7 +131,8 @@ impl Backend {
         sending.headers = headers;
         let limiter = limiter.with_dialect(sending.dialect.clone());
         let (ratios, waiting, items) = (TokenRatios::default(), Held::default(), AtomicU64::default());
-        Ok(Self { config, sending, limiter, client, secrets, ratios, waiting, items })
+        let turns = Mutex::default();
+        Ok(Self { config, sending, limiter, client, secrets, ratios, waiting, items, turns })
     }
 
     /// The name that paths begin with.
@@ -141,6 +143,15 @@ impl Backend {
     /// What paces its calls.
     pub const fn limiter(&self) -> &Limiter {
         &self.limiter
+    }
+
+    /// The place of a client's request in the queue.
+    pub(crate) fn place(self: &Arc<Self>, client: u64) -> Place {
+        Place { backend: Arc::clone(self), client, number: self.turns().place(client), left: false }
+    }
+
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The number of a new item.
@@ -188,6 +199,30 @@ impl Backend {
             answer.headers_mut().remove(CONTENT_LENGTH);
         }
         answer
+    }
+}
+
+/// The place of a request in the queue, until it has left or waits no more.
+pub(crate) struct Place {
+    backend: Arc<Backend>,
+    client: u64,
+    pub(crate) number: u64,
+    left: bool,
+}
+
+impl Place {
+    /// The request has left, once or again.
+    pub(crate) fn left(&mut self) {
+        self.left = true;
+        self.backend.turns().left(self.number);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.left {
+            self.backend.turns().withdrawn(self.client);
+        }
     }
 }
 

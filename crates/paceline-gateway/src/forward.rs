@@ -65,15 +65,17 @@ async fn course(
         let message = "the gateway passes on HTTP alone, no WebSocket and no other protocol";
         return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "unsupported", message));
     }
-    let wishes = Wishes::of(&parts.headers)?;
+    let (wishes, client) = (Wishes::of(&parts.headers)?, headers::client(&parts.headers));
     let deadline = began + wishes.deadline.unwrap_or(bounds.deadline);
-    let _place = upstream.waiting.take(1, bounds.queue as u64).ok_or_else(|| queue_full(upstream, bounds))?;
+    let _room = upstream.waiting.take(1, bounds.queue as u64).ok_or_else(|| queue_full(upstream, bounds))?;
     let mut payload = Payload::read(body, bounds, held).await?;
     let call = Arc::new(upstream.call(parts, path, payload.bytes.clone()));
     let (scope, cost) = upstream.scope_and_cost(&call);
+    let mut place = upstream.place(client);
     let mut next = paceline::Request {
         priority: if wishes.is_batch { BATCH } else { 0 },
         item: Some(upstream.next_item()),
+        arrival: Some(place.number),
         max_retries: wishes.retries,
         ..paceline::Request::new(upstream.limiter().scope(&scope), cost)
     };
@@ -85,7 +87,10 @@ async fn course(
         let held = hold(upstream, next, deadline).await;
         told.waited += upstream.limiter().now() - asked;
         let permit = match (held, last.take()) {
-            (Ok(permit), _) => permit,
+            (Ok(permit), _) => {
+                place.left();
+                permit
+            }
             // What the upstream said is better than what is said of it.
             (Err(_), Some((class, answer))) => return ended(class, answer),
             (Err(refusal), None) => return Err(refusal),

@@ -1,5 +1,6 @@
 //! Which header fields go on, in both directions, and what a client wishes in those that are for the gateway.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -75,6 +76,16 @@ impl Wishes {
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).map(|value| value.to_str().unwrap_or("?").trim())
+}
+
+/// A number for the client that sends these: programs that show different keys are different clients, whatever the keys are
+/// worth. It stays in this process.
+pub(crate) fn client(headers: &HeaderMap) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for name in &OF_CLIENTS {
+        headers.get(name).map(HeaderValue::as_bytes).hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 /// Whether the client wants another protocol on this connection, such as a WebSocket.

@@ -31,6 +31,8 @@ pub struct Call {
 
 /// A finished call, and its meaning.
 #[derive(Debug)]
+#[must_use = "it says what follows for the item"]
+#[non_exhaustive]
 pub struct Exchange {
     /// The whole answer without the secrets of the call, whatever its status; a stream is collected into the object that its
     /// events stand for. Or why there is none.

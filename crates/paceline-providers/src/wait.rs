@@ -134,7 +134,7 @@ const fn source(dimension: &Dimension) -> &'static str {
         Dimension::OutputTokens => "reset of output tokens",
         Dimension::ProjectTokens => "reset of project tokens",
         Dimension::Bytes => "reset of bytes",
-        Dimension::Named(_) => "reset",
+        _ => "reset",
     }
 }
 

@@ -344,10 +344,10 @@ impl Journal {
         self.writer.send(Command::History { minutes, reply: Box::new(reply) });
     }
 
-    /// Rewrites results and errors in the order of the input, and compresses the results where [`Paths::compress`] asks
-    /// for that. Of a process or machine that dies meanwhile, either the old file is left or the new one, and a journal
-    /// that fits it. Files that are in order stay as they are. For the end of a job, when nothing is queued any more:
-    /// compressed results take no further line.
+    /// Rewrites results and errors in the order of the input, and compresses the results where
+    /// [`Paths::compress`](crate::Paths::compress) asks for that. Of a process or machine that dies meanwhile, either the old
+    /// file is left or the new one, and a journal that fits it. Files that are in order stay as they are. For the end of a job,
+    /// when nothing is queued any more: compressed results take no further line.
     ///
     /// # Errors
     /// [`JournalError::Io`], [`JournalError::Sqlite`], [`JournalError::Damaged`]; the old file stays then.

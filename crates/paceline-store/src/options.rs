@@ -4,10 +4,8 @@ use paceline_core::Timestamp;
 
 use crate::merge::AllowedChanges;
 use crate::paths::{InputFingerprint, Paths};
-#[cfg(doc)]
-use crate::{JobCounts, Journal, Opened};
 
-/// The options of [`Journal::open`].
+/// The options of [`Journal::open`](crate::Journal::open).
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The files of the job.
@@ -15,21 +13,22 @@ pub struct Options {
     /// The input as it is now.
     pub input: InputFingerprint,
     /// The effective configuration as JSON, without keys, that a new job begins with. A resumed job keeps its own
-    /// until [`Journal::set_config_json`]. Default `{}`.
+    /// until [`Journal::set_config_json`](crate::Journal::set_config_json). Default `{}`.
     pub config_json: String,
     /// The wall clock.
     pub now: Timestamp,
     /// Begin anew whatever is there: results, errors, report and journal are removed once the new input was taken. Default
     /// false.
     pub overwrite: bool,
-    /// Go on with an input that is not the one the job began with; see [`Opened::Changed`]. Default false.
+    /// Go on with an input that is not the one the job began with; see
+    /// [`Opened::Changed`](crate::Opened::Changed). Default false.
     pub accept_changed: bool,
     /// Go on with an input in which the lines of failed items changed: they stay failed until
-    /// [`Journal::retry_failed`], which sends them as they are now. Without `accept_changed` nothing else may have changed.
-    /// Default false.
+    /// [`Journal::retry_failed`](crate::Journal::retry_failed), which sends them as they are now. Without `accept_changed`
+    /// nothing else may have changed. Default false.
     pub repair_failed: bool,
-    /// The run sends no call before it is [noted](Journal::leaves), so that a kill loses no note; see
-    /// [`JobCounts::calls_lost`]. Default false.
+    /// The run sends no call before it is [noted](crate::Journal::leaves), so that a kill loses no note; see
+    /// [`JobCounts::calls_lost`](crate::JobCounts::calls_lost). Default false.
     pub awaits_notes: bool,
 }
 

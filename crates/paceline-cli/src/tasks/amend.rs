@@ -53,20 +53,25 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
     let RetryArgs { items, may_be_done } = args;
     let (as_json, all) = (items.json, may_be_done || !items.keys.is_empty());
     let (store, filter) = named(items).await?;
-    let (changed, left_out) = match all {
-        true => (store.amend(filter, Amend::Retry).await.map_err(Failure::refused)?, 0),
-        false => retry_others(&*store, filter).await?,
-    };
-    output::print(|out| match as_json {
-        true => writeln!(out, "{}", json!({ "changed": changed, "left_out": left_out })),
-        false if left_out > 0 => writeln!(
+    let Retried { changed, may_be_done } = retry_items(&*store, filter, all).await?;
+    let items = text::counted(may_be_done, "item");
+    output::print(|out| match may_be_done {
+        _ if as_json => {
+            let (again, left_out) = if all { (may_be_done, 0) } else { (0, may_be_done) };
+            writeln!(out, "{}", json!({ "changed": changed, "may_be_done": again, "left_out": left_out }))
+        }
+        0 => writeln!(out, "{}", describe(Amend::Retry, changed)),
+        _ if all => writeln!(
             out,
-            "{}; left out: {} whose call may have been executed; check the server, then name each KEY, or add \
+            "{}; the call of {items} may have been executed before, and is made again",
+            describe(Amend::Retry, changed)
+        ),
+        _ => writeln!(
+            out,
+            "{}; left out: {items} whose call may have been executed; check the server, then name each KEY, or add \
              --may-be-done",
             if changed > 0 { describe(Amend::Retry, changed) } else { "nothing is retried".to_owned() },
-            text::counted(left_out, "item"),
         ),
-        false => writeln!(out, "{}", describe(Amend::Retry, changed)),
     })?;
     Ok(Status::Success)
 }
@@ -89,6 +94,13 @@ pub(crate) async fn cancel(args: Args) -> Result<Status, Failure> {
 /// The states of items that may have been done, and that a retry would send again.
 const ENDED: [State; 2] = [State::Failed, State::Cancelled];
 
+/// What a retry changed.
+struct Retried {
+    changed: u64,
+    /// Items that may have been done: sent again where they are named, else left out.
+    may_be_done: u64,
+}
+
 /// Whether an item may have been done, and must not be done twice by itself: it ended for that, or was cancelled meanwhile.
 fn may_be_done(item: &WorkItem) -> bool {
     let for_that = [GiveUp::Unknown, GiveUp::Held].map(GiveUp::as_str);
@@ -96,30 +108,30 @@ fn may_be_done(item: &WorkItem) -> bool {
         && (item.may_be_done || item.reason.as_deref().is_some_and(|why| for_that.contains(&why)))
 }
 
-/// All but those that may have been done wait again; returns how many, and how many were left out. What may have been done is
-/// looked for among those that ended, a page at a time; the others are one change.
-async fn retry_others(store: &dyn WorkStore, filter: Filter) -> Result<(u64, u64), Failure> {
+/// The items wait again; those that may have been done only if `all` do. They are looked for among those that ended, a page at
+/// a time; the others are one change.
+async fn retry_items(store: &dyn WorkStore, filter: Filter, all: bool) -> Result<Retried, Failure> {
     let is_wanted = |state: &State| filter.states.is_empty() || filter.states.contains(state);
     let (ended, others): (Vec<State>, Vec<State>) =
         State::ALL.into_iter().filter(is_wanted).partition(|state| ENDED.contains(state));
     let of = |states| Filter { states, ..filter.clone() };
-    let (mut changed, mut left_out) = (0, 0);
+    let mut retried = Retried { changed: 0, may_be_done: 0 };
     if !others.is_empty() {
-        changed += store.amend(of(others), Amend::Retry).await.map_err(Failure::refused)?;
+        retried.changed += store.amend(of(others), Amend::Retry).await.map_err(Failure::refused)?;
     }
     if ended.is_empty() {
-        return Ok((changed, left_out));
+        return Ok(retried);
     }
     let mut pages = Pages::of(store, of(ended), None);
     while let Some(items) = pages.next().await.map_err(Failure::refused)? {
-        let total = items.len();
-        let keys: Vec<String> = items.into_iter().filter(|item| !may_be_done(item)).map(|item| item.key).collect();
-        left_out += (total - keys.len()) as u64;
+        retried.may_be_done += items.iter().filter(|item| may_be_done(item)).count() as u64;
+        let keys: Vec<String> =
+            items.into_iter().filter(|item| all || !may_be_done(item)).map(|item| item.key).collect();
         if !keys.is_empty() {
-            changed += store.amend(Filter::keys(keys), Amend::Retry).await.map_err(Failure::refused)?;
+            retried.changed += store.amend(Filter::keys(keys), Amend::Retry).await.map_err(Failure::refused)?;
         }
     }
-    Ok((changed, left_out))
+    Ok(retried)
 }
 
 /// The store, and the items that a command names.

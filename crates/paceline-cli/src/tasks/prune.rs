@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline_store::work::{Filter, PrunedKeys, State, WorkClock};
+use paceline_store::work::{Filter, Pruned, PrunedKeys, State, WorkClock};
 use serde_json::json;
 
 use super::list::state;
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Removes them, with their payloads and decisions, and returns how many there were.
+/// Removes them, with their payloads and decisions, and tells how many there were.
 ///
 /// # Errors
 /// Refuses what is no store; and reports a failure during the run.
@@ -42,10 +42,17 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     let filter = Filter { states: args.state, group: args.group, keys: Vec::new() };
     let keys = if args.forget_keys { PrunedKeys::Forget } else { PrunedKeys::Keep };
     let removed = store.prune(filter, args.older_than, keys).await.map_err(Failure::interrupted)?;
-    output::print(|out| match (args.json, removed) {
-        (true, _) => writeln!(out, "{}", json!({ "removed": removed })),
-        (false, 0) => writeln!(out, "nothing to remove: no such item ended so long ago"),
-        (false, _) => writeln!(out, "{} removed", text::counted(removed, "item")),
+    let Pruned { items, keys: forgotten } = removed;
+    output::print(|out| match (items, forgotten) {
+        _ if args.json => writeln!(out, "{}", json!({ "removed": items, "forgotten": forgotten })),
+        (0, 0) => writeln!(out, "nothing to remove: no such item ended so long ago"),
+        (_, 0) => writeln!(out, "{} removed", text::counted(items, "item")),
+        _ => writeln!(
+            out,
+            "{} removed, and {} of items that were removed before forgotten",
+            text::counted(items, "item"),
+            text::counted(forgotten, "key")
+        ),
     })?;
     Ok(Status::Success)
 }

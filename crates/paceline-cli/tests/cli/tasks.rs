@@ -264,7 +264,7 @@ fn what_a_person_retries_or_cancels_is_said_and_done() {
         changed("retry", &["--state", "failed,cancelled", "--group", "default"]),
         "2 items wait for the next run, or for one that works now\n"
     );
-    assert_eq!(changed("retry", &["--all", "--json"]), "{\"changed\":5,\"left_out\":0}\n");
+    assert_eq!(changed("retry", &["--all", "--json"]), "{\"changed\":5,\"may_be_done\":0,\"left_out\":0}\n");
     assert_eq!(json_of(&job, "report", &[])["reasons"]["deferred"], json!({"not_started": 2, "run_bound": 3}));
     for (more, expected) in [
         (&["retry"][..], "name the items: KEY ..., --state, --group, or --all"),

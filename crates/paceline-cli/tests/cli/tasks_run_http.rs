@@ -311,6 +311,29 @@ fn answers_are_appended_and_name_their_items() {
     assert_eq!((nothing.state, nothing.sends()), (State::Failed, 0), "what cannot be sent was not tried");
 }
 
+/// Its answer is in the file, and a second call costs as much again.
+#[test]
+fn a_retry_of_what_succeeded_after_it_was_cancelled_says_so() {
+    let store = numbered(1);
+    let tasks = |job: &crate::support::Job, flags: &[&str]| {
+        let output = job.paceline().args(["tasks", flags[0], "--store", "work.db"]).args(&flags[1..]).output();
+        String::from_utf8(output.expect("it runs").stdout).expect("text")
+    };
+    let cancel = std::sync::Mutex::new(store.job.paceline());
+    let server = Server::new(move |_| {
+        let mut cancel = cancel.lock().expect("no panic");
+        assert!(cancel.args(["tasks", "cancel", "--store", "work.db", "item-0"]).status().expect("it runs").success());
+        Reply::ok()
+    });
+    let Ran { log, .. } = run(&store, &server, &["-o", "out.jsonl"]);
+    assert_eq!((store.item("item-0").state, store.job.lines("out.jsonl").len()), (State::Cancelled, 1), "{log}");
+    let text = tasks(&store.job, &["retry", "--all"]);
+    assert!(text.starts_with("nothing is retried; left out: 1 item whose call may have been executed"), "{text}");
+    let text = tasks(&store.job, &["retry", "item-0"]);
+    assert!(text.ends_with("; the call of 1 item may have been executed before, and is made again\n"), "{text}");
+    assert_eq!(store.item("item-0").state, State::Waiting);
+}
+
 #[test]
 fn a_key_reaches_the_server_and_no_file() {
     const KEY: &str = "sk-secret-and-long";

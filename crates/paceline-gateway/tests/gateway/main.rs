@@ -261,6 +261,38 @@ async fn a_body_that_is_too_large_to_hold_streams_through_once() {
 }
 
 #[tokio::test]
+async fn clients_take_turns_and_batches_wait_behind_them() {
+    let order = Arc::new(std::sync::Mutex::new(String::new()));
+    let seen = Arc::clone(&order);
+    let api = upstream(move |request: Request| {
+        let who = request.headers()["x-who"].to_str().unwrap().to_owned();
+        seen.lock().unwrap().push_str(&who);
+        async move { answer(200, &[], OK) }
+    })
+    .await;
+    let served = Served::new(api, "concurrency = 1", Bounds::default());
+    served.limiter.hold_for(None, served.limiter.now() + Duration::from_secs(100), PauseCause::Program);
+    let mut waiting = Vec::new();
+    for (who, count, priority) in
+        [("z", 3, "batch"), ("a", 6, "interactive"), ("b", 2, "interactive"), ("c", 1, "interactive")]
+    {
+        for _ in 0..count {
+            let request =
+                served.post().header("authorization", who).header("x-who", who).header("x-paceline-priority", priority);
+            waiting.push(tokio::spawn(request.send()));
+            while served.limiter.snapshot().account.waiting < waiting.len() as u64 {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+    served.limiter.resume(None);
+    for one in waiting {
+        assert_eq!(one.await.unwrap().unwrap().status().as_u16(), 200);
+    }
+    assert_eq!(*order.lock().unwrap(), "abcabaaaazzz");
+}
+
+#[tokio::test]
 async fn what_would_not_fit_is_refused_before_it_waits() {
     let api = upstream(|_: Request| async move { answer(200, &[], OK) }).await;
     let served = Served::new(api, "", bounds(|bounds| (bounds.queue, bounds.held_bytes) = (1, 2_000)));

@@ -1,5 +1,6 @@
 //! The types of the work store: an item, a claim, an outcome.
 
+use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -91,7 +92,8 @@ pub struct WorkItem {
     pub forgiven: Forgiven,
     /// Times that its worker died or lost its lease meanwhile, since its bounds began.
     pub crashes: u32,
-    /// A call of it [was sent](super::WorkStore::note_sent), and no outcome is recorded: it may have been done.
+    /// A call of it [was sent](super::WorkStore::note_sent), and no outcome is recorded, or it was cancelled during a try that
+    /// succeeded: it may have been done.
     pub may_be_done: bool,
     /// When it may start; none when it waits for nothing.
     pub not_before: Option<Timestamp>,
@@ -413,6 +415,22 @@ pub enum PrunedKeys {
     Keep,
     /// They may be added again, and so may those that were kept of items that ended as long ago.
     Forget,
+}
+
+/// What was removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// Items.
+    pub items: u64,
+    /// Keys that were kept of items that had been removed before.
+    pub keys: u64,
+}
+
+impl AddAssign for Pruned {
+    fn add_assign(&mut self, more: Self) {
+        self.items += more.items;
+        self.keys += more.keys;
+    }
 }
 
 impl PrunedKeys {

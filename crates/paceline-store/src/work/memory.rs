@@ -18,8 +18,8 @@ use super::checks::{check, keepable};
 use super::clock::WorkClock;
 use super::error::WorkError;
 use super::item::{
-    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, NewItem, PrunedKeys, RecordStatus,
-    StateCounts, WorkItem, WorkerId,
+    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, NewItem, Pruned, PrunedKeys, RecordStatus,
+    StateCounts, Transition, WorkItem, WorkerId,
 };
 use super::lanes::{Asked, EARLIEST, Taking};
 use super::store::{StoreFuture, WorkStore};
@@ -198,7 +198,7 @@ impl WorkStore for MemoryStore {
         self.at_once(|tables, _| Ok(tables.limiters.get(account).cloned()))
     }
 
-    fn prune(&self, filter: Filter, older_than: Duration, keys: PrunedKeys) -> StoreFuture<'_, u64> {
+    fn prune(&self, filter: Filter, older_than: Duration, keys: PrunedKeys) -> StoreFuture<'_, Pruned> {
         self.at_once(|tables, now| {
             let old =
                 |item: &WorkItem| item.state.is_final() && item.ended.is_some_and(|ended| ended + older_than <= now);
@@ -210,11 +210,12 @@ impl WorkStore for MemoryStore {
                     tables.pruned.insert(row.item.key, (row.item.state, row.item.ended.unwrap_or(now)));
                 }
             }
+            let kept = tables.pruned.len();
             if keys.forget_kept(&filter) {
                 let is_wanted = |state: &State| filter.states.is_empty() || filter.states.contains(state);
                 tables.pruned.retain(|_, (state, ended)| *ended + older_than > now || !is_wanted(state));
             }
-            Ok(gone.len() as u64)
+            Ok(Pruned { items: gone.len() as u64, keys: (kept - tables.pruned.len()) as u64 })
         })
     }
 
@@ -336,8 +337,11 @@ impl Tables {
     }
 
     fn record(&mut self, outcome: ClaimOutcome, now: Timestamp) -> RecordStatus {
-        let current = self.rows.get(&outcome.id).is_some_and(|row| row.fence == outcome.fence);
-        if !current {
+        let Some(row) = self.rows.get_mut(&outcome.id) else { return RecordStatus::Lost };
+        if row.fence != outcome.fence {
+            let is_cancelled = row.fence == outcome.fence + 1 && row.item.state == State::Cancelled;
+            // A retry would do it once more.
+            row.item.may_be_done |= is_cancelled && outcome.next == Transition::Succeeded;
             return RecordStatus::Lost;
         }
         self.change(outcome.id, |row| row.record(outcome, now));

@@ -22,7 +22,7 @@ pub use config::{Idle, OverBound, SchedulerConfig};
 pub use error::WorkError;
 pub use item::{
     Added, Amend, Claim, ClaimOutcome, ClaimRequest, Claimed, DEFAULT_GROUP, DecisionRecord, Failure, Filter,
-    HistoryEntry, NewItem, PrunedKeys, RecordStatus, StateCounts, Transition, WorkItem, WorkerId,
+    HistoryEntry, NewItem, Pruned, PrunedKeys, RecordStatus, StateCounts, Transition, WorkItem, WorkerId,
 };
 pub use judge::{Case, InvalidDecision, Judge, JudgeFuture, Judgement, by_class, encode_request, parse_decision};
 pub use memory::MemoryStore;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::error::WorkError;
 use super::item::{
-    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, NewItem, PrunedKeys, RecordStatus,
+    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, NewItem, Pruned, PrunedKeys, RecordStatus,
     StateCounts, WorkItem, WorkerId,
 };
 use crate::scope::ScopeRow;
@@ -78,10 +78,10 @@ pub trait WorkStore: Send + Sync {
     /// The text that was saved last under that name; none before the first time.
     fn load_state(&self, name: &str) -> StoreFuture<'_, Option<String>>;
 
-    /// Removes items that ended at least so long ago, with their payloads and decisions, and returns how many; of the filter's
+    /// Removes items that ended at least so long ago, with their payloads and decisions; of the filter's
     /// states those that end an item count. The room that they took on the disk is given back where the engine can do that
     /// and no worker is at work. A kept key has no group: with one in the filter, none that was kept before is forgotten.
-    fn prune(&self, filter: Filter, older_than: Duration, keys: PrunedKeys) -> StoreFuture<'_, u64>;
+    fn prune(&self, filter: Filter, older_than: Duration, keys: PrunedKeys) -> StoreFuture<'_, Pruned>;
 
     /// Waits until another caller or process may have added or changed something.
     fn changed(&self) -> StoreFuture<'_, ()>;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use paceline_core::retry::Counted;
 use paceline_core::{Class, Timestamp};
 use paceline_store::work::{
-    Added, Amend, ClaimOutcome, ClaimRequest, DecisionRecord, Failure, Filter, NewItem, PrunedKeys, RecordStatus,
-    State, Transition, WorkError,
+    Added, Amend, ClaimOutcome, ClaimRequest, DecisionRecord, Failure, Filter, NewItem, Pruned, PrunedKeys,
+    RecordStatus, State, Transition, WorkError,
 };
 use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 
@@ -301,6 +301,11 @@ async fn a_cancelled_item_takes_no_outcome(on: Bench) {
     assert_eq!(on.record(ClaimOutcome::success(&claim.items[0])).await, RecordStatus::Lost);
     let counts = on.store.counts().await.unwrap();
     assert_eq!((counts.of(State::Cancelled), counts.of(State::Succeeded)), (2, 1));
+    let may_be_done = async |key: &str| on.store.show(key).await.unwrap().unwrap().0.may_be_done;
+    assert_eq!([may_be_done("a").await, may_be_done("c").await], [true, false], "a retry would do it once more");
+    assert_eq!(on.store.amend(Filter::keys(["a"]), Amend::Retry).await.unwrap(), 1);
+    assert_eq!(on.record(ClaimOutcome::success(&claim.items[0])).await, RecordStatus::Lost);
+    assert!(!may_be_done("a").await, "a person has decided");
 }
 
 async fn a_person_retries_what_has_ended(on: Bench) {
@@ -333,29 +338,31 @@ async fn what_ended_long_ago_is_removed(on: Bench) {
             _ => on.record(ClaimOutcome::success(claimed)).await,
         };
     }
-    let prune = |states: &[State], group: Option<&str>, older_than: u32| {
+    let prune = async |states: &[State], group: Option<&str>, older_than: u32| {
         let filter = Filter { states: states.to_vec(), group: group.map(str::to_owned), keys: Vec::new() };
-        on.store.prune(filter, S * older_than, PrunedKeys::Keep)
+        on.store.prune(filter, S * older_than, PrunedKeys::Keep).await.unwrap().items
     };
-    assert_eq!(prune(&[], None, 60).await.unwrap(), 0, "all of it is new");
+    assert_eq!(prune(&[], None, 60).await, 0, "all of it is new");
     on.forward(S * 60).await;
-    assert_eq!(prune(&[], None, 61).await.unwrap(), 0);
-    assert_eq!(prune(&[State::Waiting], None, 0).await.unwrap(), 0, "it has not ended");
-    assert_eq!(prune(&[], Some("g"), 60).await.unwrap(), 1);
-    assert_eq!(prune(&[State::Failed], None, 60).await.unwrap(), 1);
-    assert_eq!(prune(&[], None, 0).await.unwrap(), 1);
+    assert_eq!(prune(&[], None, 61).await, 0);
+    assert_eq!(prune(&[State::Waiting], None, 0).await, 0, "it has not ended");
+    assert_eq!(prune(&[], Some("g"), 60).await, 1);
+    assert_eq!(prune(&[State::Failed], None, 60).await, 1);
+    assert_eq!(prune(&[], None, 0).await, 1);
     assert_eq!(on.store.list(Filter::default(), 0, 9).await.unwrap().len(), 1, "what waits");
     // Each key is added once, whatever became of its item, until it is forgotten.
     let known = on.store.insert(vec![item("failed"), item("other")]).await.unwrap();
     assert_eq!(known, [Added::Known(State::Failed), Added::Known(State::Succeeded)]);
     let forget = |filter: Filter, older_than: u32| on.store.prune(filter, S * older_than, PrunedKeys::Forget);
-    forget(Filter { group: Some("g".to_owned()), ..Filter::default() }, 0).await.unwrap();
-    forget(Filter::default(), 61).await.unwrap();
-    forget(Filter { states: vec![State::Failed], ..Filter::default() }, 60).await.unwrap();
+    let of_group = Filter { group: Some("g".to_owned()), ..Filter::default() };
+    assert_eq!(forget(of_group, 0).await.unwrap(), Pruned::default(), "of a kept key no group is known");
+    assert_eq!(forget(Filter::default(), 61).await.unwrap(), Pruned::default());
+    let failed = Filter { states: vec![State::Failed], ..Filter::default() };
+    assert_eq!(forget(failed, 60).await.unwrap(), Pruned { items: 0, keys: 1 });
     let known = on.store.insert(vec![item("failed"), item("other")]).await.unwrap();
     assert_eq!(known, [Added::New, Added::Known(State::Succeeded)]);
     assert_eq!(on.store.amend(Filter::keys(["failed"]), Amend::Cancel).await.unwrap(), 1);
-    assert_eq!(forget(Filter::default(), 0).await.unwrap(), 1);
+    assert_eq!(forget(Filter::default(), 0).await.unwrap(), Pruned { items: 1, keys: 2 });
     // What a worker still says of the one before is not taken.
     on.add([item("failed"), item("other")]).await;
     let stale = claim.items.iter().find(|claimed| claimed.item.key == "other").expect("claimed");

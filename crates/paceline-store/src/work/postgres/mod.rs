@@ -23,8 +23,8 @@ use tokio_postgres::Error;
 use super::checks::{check, keepable};
 use super::error::WorkError;
 use super::item::{
-    Added, Amend, Claim, ClaimOutcome, ClaimRequest, EVENTS, Filter, HistoryEntry, NewItem, PrunedKeys, RecordStatus,
-    StateCounts, WorkItem, WorkerId,
+    Added, Amend, Claim, ClaimOutcome, ClaimRequest, EVENTS, Filter, HistoryEntry, NewItem, Pruned, PrunedKeys,
+    RecordStatus, StateCounts, WorkItem, WorkerId,
 };
 use super::store::{StoreFuture, WorkStore};
 use crate::query::millis;
@@ -304,9 +304,9 @@ impl WorkStore for PostgresStore {
         }))
     }
 
-    fn prune(&self, filter: Filter, older_than: Duration, keys: PrunedKeys) -> StoreFuture<'_, u64> {
+    fn prune(&self, filter: Filter, older_than: Duration, keys: PrunedKeys) -> StoreFuture<'_, Pruned> {
         Box::pin(async move {
-            let (filter, mut removed) = (Arc::new(filter), 0);
+            let (filter, mut removed) = (Arc::new(filter), Pruned::default());
             loop {
                 let filter = filter.clone();
                 let gone = self.connection.transact("write", move |tx, _| {
@@ -318,7 +318,7 @@ impl WorkStore for PostgresStore {
                 });
                 let gone = gone.await?;
                 removed += gone;
-                if gone < PRUNED_AT_ONCE.unsigned_abs() {
+                if gone.items < PRUNED_AT_ONCE.unsigned_abs() {
                     return Ok(removed);
                 }
             }

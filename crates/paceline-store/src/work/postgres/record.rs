@@ -12,7 +12,7 @@ use super::connection::Tx;
 use super::scopes;
 use crate::query::millis;
 use crate::work::item::{
-    Added, Amend, ClaimOutcome, EVENTS, Filter, NewItem, PrunedKeys, RecordStatus, Transition, shortened,
+    Added, Amend, ClaimOutcome, EVENTS, Filter, NewItem, Pruned, PrunedKeys, RecordStatus, Transition, shortened,
 };
 
 /// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. `kind` 1 is an item that goes
@@ -221,8 +221,20 @@ pub(super) async fn record(
         }
     }
     events(tx, recorded, now).await?;
+    let lost = first.values().filter(|place| kept[**place] == RecordStatus::Lost).map(|place| &outcomes[*place]);
+    let (ids, fences): (Vec<i64>, Vec<i64>) = lost
+        .filter(|outcome| outcome.next == Transition::Succeeded)
+        .map(|outcome| (outcome.id as i64, outcome.fence))
+        .unzip();
+    if !ids.is_empty() {
+        tx.execute(DONE_THOUGH_CANCELLED, &[&ids, &fences]).await?;
+    }
     Ok(kept)
 }
+
+/// A retry would do them once more.
+const DONE_THOUGH_CANCELLED: &str = "UPDATE item SET sent = 2 FROM unnest($1::bigint[], $2::bigint[]) AS of(id, fence)
+     WHERE item.id = of.id AND item.fence = of.fence + 1 AND item.state = 5";
 
 async fn events(tx: &Tx<'_>, recorded: Vec<&ClaimOutcome>, now: Timestamp) -> Result<(), Error> {
     let mut columns = Columns::default();
@@ -296,17 +308,18 @@ pub(super) async fn prune(
     before_ms: i64,
     pruned: PrunedKeys,
     limit: i64,
-) -> Result<u64, Error> {
+) -> Result<Pruned, Error> {
     let (states, group, keys) = values(filter);
     let rows = tx.query(PRUNE, &[&states, &group, &keys, &before_ms, &limit]).await?;
     let ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+    let mut removed = Pruned { items: ids.len() as u64, keys: 0 };
     if pruned == PrunedKeys::Keep {
         let keep = "INSERT INTO pruned SELECT key, state, ended_ms FROM item WHERE id = ANY ($1)
              ON CONFLICT (key) DO UPDATE SET state = excluded.state, ended_ms = excluded.ended_ms";
         tx.execute(keep, &[&ids]).await?;
     } else if pruned.forget_kept(filter) {
         let forget = "DELETE FROM pruned WHERE ended_ms <= $1 AND ($2::smallint[] IS NULL OR state = ANY ($2))";
-        tx.execute(forget, &[&before_ms, &states]).await?;
+        removed.keys = tx.execute(forget, &[&before_ms, &states]).await?;
     }
     for sql in [
         "DELETE FROM event WHERE item = ANY ($1)",
@@ -315,7 +328,7 @@ pub(super) async fn prune(
     ] {
         tx.execute(sql, &[&ids]).await?;
     }
-    Ok(ids.len() as u64)
+    Ok(removed)
 }
 
 /// Applies a person's change. A person who lets items wait again has resolved the stops of their groups.

@@ -27,7 +27,7 @@ use super::checks::{check, keepable};
 use super::clock::WorkClock;
 use super::error::WorkError;
 use super::item::{
-    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, NewItem, PrunedKeys, RecordStatus,
+    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, NewItem, Pruned, PrunedKeys, RecordStatus,
     StateCounts, WorkItem, WorkerId,
 };
 use super::store::{StoreFuture, WorkStore};
@@ -328,9 +328,9 @@ impl WorkStore for SqliteStore {
         self.transact("read", move |conn, _| limiter_state::load(conn, &account))
     }
 
-    fn prune(&self, filter: Filter, older_than: Duration, keys: PrunedKeys) -> StoreFuture<'_, u64> {
+    fn prune(&self, filter: Filter, older_than: Duration, keys: PrunedKeys) -> StoreFuture<'_, Pruned> {
         Box::pin(async move {
-            let mut removed = 0;
+            let mut removed = Pruned::default();
             loop {
                 let filter = filter.clone();
                 let gone = self.transact("write", move |conn, now| {
@@ -338,12 +338,12 @@ impl WorkStore for SqliteStore {
                     record::prune(conn, &filter, before, keys, PRUNED_AT_ONCE)
                 });
                 let gone = gone.await?;
-                removed += gone as u64;
-                if gone < PRUNED_AT_ONCE {
+                removed += gone;
+                if gone.items < PRUNED_AT_ONCE as u64 {
                     break;
                 }
             }
-            if removed > 0 {
+            if removed != Pruned::default() {
                 self.shrink().await?;
             }
             Ok(removed)

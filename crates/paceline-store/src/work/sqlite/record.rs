@@ -9,7 +9,7 @@ use super::lanes::KnownLanes;
 use super::scopes;
 use crate::query::millis;
 use crate::work::item::{
-    Added, Amend, ClaimOutcome, DecisionRecord, EVENTS, Filter, NewItem, PrunedKeys, RecordStatus, Transition,
+    Added, Amend, ClaimOutcome, DecisionRecord, EVENTS, Filter, NewItem, Pruned, PrunedKeys, RecordStatus, Transition,
     shortened,
 };
 
@@ -111,6 +111,9 @@ pub(super) fn record(
         ])?
     };
     if changed == 0 {
+        if outcome.next == Transition::Succeeded {
+            conn.prepare_cached(DONE_THOUGH_CANCELLED)?.execute(params![id, outcome.fence])?;
+        }
         return Ok(RecordStatus::Lost);
     }
     if outcome.next.state() == State::Waiting {
@@ -121,6 +124,9 @@ pub(super) fn record(
     }
     Ok(RecordStatus::Recorded)
 }
+
+/// A retry would do it once more.
+const DONE_THOUGH_CANCELLED: &str = "UPDATE item SET sent = 2 WHERE id = ?1 AND fence = ?2 + 1 AND state = 5";
 
 fn event(
     conn: &Connection,
@@ -190,7 +196,7 @@ pub(super) fn prune(
     before_ms: i64,
     keys: PrunedKeys,
     limit: usize,
-) -> rusqlite::Result<usize> {
+) -> rusqlite::Result<Pruned> {
     let (condition, mut values) = condition(filter);
     let sql = format!(
         "SELECT item.id FROM item WHERE item.state IN (2, 3, 4, 5) AND item.ended_ms <= ? AND {condition} LIMIT {limit}"
@@ -199,6 +205,7 @@ pub(super) fn prune(
     let mut select = conn.prepare(&sql)?;
     let ids: Vec<i64> =
         select.query_map(params_from_iter(values), |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let mut pruned = Pruned { items: ids.len() as u64, keys: 0 };
     if keys == PrunedKeys::Keep {
         let keep = "INSERT OR REPLACE INTO pruned SELECT key, state, ended_ms FROM item WHERE id = ?1";
         let mut keep = conn.prepare_cached(keep)?;
@@ -207,7 +214,7 @@ pub(super) fn prune(
         let states = if filter.states.is_empty() { &State::ALL[..] } else { &filter.states };
         let states: Vec<String> = states.iter().map(|state| state.code().to_string()).collect();
         let sql = format!("DELETE FROM pruned WHERE ended_ms <= ?1 AND state IN ({})", states.join(", "));
-        conn.execute(&sql, [before_ms])?;
+        pruned.keys = conn.execute(&sql, [before_ms])? as u64;
     }
     for sql in
         ["DELETE FROM event WHERE item = ?1", "DELETE FROM payload WHERE item = ?1", "DELETE FROM item WHERE id = ?1"]
@@ -215,7 +222,7 @@ pub(super) fn prune(
         let mut delete = conn.prepare_cached(sql)?;
         ids.iter().try_for_each(|id| delete.execute([id]).map(drop))?;
     }
-    Ok(ids.len())
+    Ok(pruned)
 }
 
 /// A filter as a condition on `item` and its values.
