@@ -51,7 +51,8 @@ impl<B: Clone> Batch<B> {
         Self(Mutex::new(items))
     }
 
-    /// Sends what is left. `rest` takes the answer, and returns what that names as not accepted, perhaps nothing.
+    /// Sends what is left. `rest` takes the answer, and returns what that names as not accepted, perhaps nothing. What the
+    /// answers of several tries hold, as the rows of a read, it collects behind a [`Mutex`].
     ///
     /// # Errors
     /// That of the call, or [`BatchError::Partial`]. Both are [`Classify`]: [`Limiter::run`](paceline::Limiter::run) reads them.

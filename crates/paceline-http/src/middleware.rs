@@ -34,7 +34,8 @@ use crate::receive::{LARGEST_ANSWER, receive};
 /// bytes, because its body may say what it means.
 ///
 /// A middleware behind this one sees every try, one before it the whole. A request whose body is a stream cannot be sent a second
-/// time: it fails with [`NoAnswer::Streamed`] before it is sent.
+/// time: it fails with [`NoAnswer::Streamed`] before it is sent. Whatever its method is, a request may be sent again that the
+/// server has done and not answered: one that must not be done twice carries a key by which the server recognizes it.
 #[derive(Clone)]
 pub struct PaceMiddleware<Described = ()> {
     limiter: Limiter,

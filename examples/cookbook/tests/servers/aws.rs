@@ -1,15 +1,17 @@
 //! DynamoDB as moto has it, behind nginx, which throttles, and a proxy that accepts a part of each batch.
 
+use std::collections::{HashMap, HashSet};
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::{BehaviorVersion, Builder, Config, Credentials, Region};
+use aws_sdk_dynamodb::operation::batch_get_item::BatchGetItemOutput;
 use aws_sdk_dynamodb::types::{
-    AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType, PutRequest, ScalarAttributeType,
-    WriteRequest,
+    AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType, KeysAndAttributes, PutRequest,
+    ScalarAttributeType, WriteRequest,
 };
 use axum::Router;
 use axum::extract::State;
@@ -17,7 +19,7 @@ use bytes::Bytes;
 use cookbook::dynamodb::{client, limiter, write};
 use http::HeaderMap;
 use paceline::{Class, Limiter, PacerConfig};
-use paceline_aws::Aws;
+use paceline_aws::{Aws, Batch};
 use paceline_http::client_to;
 use serde_json::Value;
 
@@ -142,6 +144,34 @@ async fn nothing_is_lost_and_calls_in_flight_follow_what_the_table_takes() {
     assert_eq!(totals.by_class[Class::Throttled as usize], refused, "nothing but the limiter sends again");
     assert!((1..=partial).contains(&totals.by_class[Class::Partial as usize]), "{totals:?}");
     println!("measure dynamodb: sends={} refused={refused} limits={:?}", totals.sends, fallen.limit_history);
+}
+
+/// An answer has 16 MB at most: moto leaves the keys of the other items, as DynamoDB does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_that_is_answered_in_part_is_read_to_its_end() {
+    let moto = Moto::start();
+    let client = client(config(&format!("http://{}", moto.address)));
+    create_table(&client).await;
+    let limiter = limiter().expect("valid");
+    let number = |id: u32| AttributeValue::N(id.to_string());
+    let large = AttributeValue::S("x".repeat(390_000));
+    let item =
+        |id: u32| PutRequest::builder().item("id", number(id)).item("text", large.clone()).build().expect("whole");
+    let items = (0..60).map(|id| WriteRequest::builder().put_request(item(id)).build()).collect();
+    write(&client, &limiter, TABLE, items).await.expect("all are written");
+
+    let keys = (0..60).map(|id| HashMap::from([("id".to_owned(), number(id))])).collect();
+    let keys = KeysAndAttributes::builder().set_keys(Some(keys)).build().expect("whole");
+    let (batch, read) = (Batch::new(HashMap::from([(TABLE.to_owned(), keys)])), Mutex::new(HashSet::new()));
+    let send = |keys| client.batch_get_item().set_request_items(Some(keys)).send();
+    let rest = |answer: BatchGetItemOutput| {
+        let rows = answer.responses.into_iter().flatten().flat_map(|(_, rows)| rows);
+        read.lock().expect("no panic").extend(rows.map(|row| row["id"].as_n().expect("a number").clone()));
+        answer.unprocessed_keys
+    };
+    limiter.run(|| batch.send(send, rest)).scope(TABLE).await.expect("all are read");
+    assert_eq!(read.into_inner().expect("no panic").len(), 60);
+    assert_eq!(limiter.snapshot().account.totals.by_class[Class::Partial as usize], 1);
 }
 
 /// The SDK says so in the causes of its error alone.
