@@ -96,10 +96,10 @@ fn refuse_remote_clients(address: SocketAddr) -> Result<(), Failure> {
 
 /// Scripts wait for the first line, so it must not stay in a buffer.
 fn announce(address: SocketAddr, gateway: &Gateway) -> std::io::Result<()> {
+    let names = gateway.upstreams().map(|upstream| upstream.name());
+    let lines: String = names.map(|name| format!("{name} at http://{address}/{name}\n")).collect();
     let mut out = std::io::stdout().lock();
-    writeln!(out, "listening on http://{address}")?;
-    for upstream in gateway.upstreams() {
-        writeln!(out, "{} at http://{address}/{}", upstream.name(), upstream.name())?;
-    }
+    // At once: a script that has read the first line may have closed the pipe.
+    out.write_all(format!("listening on http://{address}\n{lines}").as_bytes())?;
     out.flush()
 }
