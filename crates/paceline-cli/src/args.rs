@@ -200,7 +200,7 @@ impl Expect {
     ///
     /// # Errors
     /// Refuses a file that cannot be read, is no JSON or no schema.
-    pub(crate) fn of(&self, upstream: Upstream) -> Result<Upstream, Failure> {
+    pub(crate) fn of(&self, mut upstream: Upstream) -> Result<Upstream, Failure> {
         let expected = match self {
             Self::Json => Expected::Json,
             Self::Schema(path) => {
@@ -213,7 +213,8 @@ impl Expect {
                 Expected::Schema(Schema::new(schema).map_err(|error| refused("the file is no JSON schema", &error))?)
             }
         };
-        Ok(Upstream { dialect: upstream.dialect.expecting(expected), ..upstream })
+        upstream.dialect = upstream.dialect.expecting(expected);
+        Ok(upstream)
     }
 }
 

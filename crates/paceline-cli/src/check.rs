@@ -4,6 +4,7 @@ use std::io;
 
 use clap::Args;
 use paceline_config::{EffectiveValue, Preset, Source};
+use paceline_http::proxy_of_environment;
 use paceline_providers::secrets::hidden;
 use serde_json::{Map, Value, json};
 
@@ -36,7 +37,7 @@ pub(crate) fn command(args: &CheckArgs, everywhere: &Everywhere) -> Result<Statu
         return Ok(Status::Success);
     }
     let mut upstream = upstream::resolve(&args.upstream, everywhere)?;
-    if let Some((name, proxy)) = upstream::proxy_of_environment(&upstream) {
+    if let Some((name, proxy)) = proxy_of_environment(&upstream) {
         let (key, source) = ("proxy".to_owned(), Source::Environment(name.to_owned()));
         upstream.effective.push(EffectiveValue { key, value: hidden(&proxy).into_owned(), source });
     }

@@ -6,7 +6,7 @@ use crate::args::Everywhere;
 use crate::check::CheckArgs;
 use crate::run::args::RunArgs;
 use crate::stats::StatsArgs;
-use crate::{explain, mock, plan, sim, tasks};
+use crate::{explain, mock, plan, serve, sim, tasks};
 
 /// Paces every call to a rate-limited API: as fast as its limits permit, nothing lost, nothing paid twice.
 #[derive(Debug, Parser)]
@@ -37,6 +37,8 @@ pub(crate) enum Command {
     Run(Box<RunArgs>),
     /// Work on items that may have to wait for minutes or days: add, run and inspect them
     Tasks(Box<tasks::Args>),
+    /// Pace the calls of other programs, in any language: a gateway whose address replaces that of the API
+    Serve(Box<serve::Args>),
     /// Show the longest time that the retries of an item, and of a run, may take; sends nothing
     Plan(plan::Args),
     /// Show the limits in force and where each value came from; sends nothing

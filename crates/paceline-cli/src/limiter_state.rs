@@ -42,10 +42,19 @@ pub(crate) fn restore<'a>(limiter: &Limiter, shared: &SharedLimits, texts: impl 
         }
         without_holds(level)
     };
+    restore_as(limiter, texts, kept);
+}
+
+/// Restores states from such texts, of each level what `kept` leaves.
+pub(crate) fn restore_as<'a>(
+    limiter: &Limiter,
+    texts: impl IntoIterator<Item = &'a str>,
+    kept: impl Fn(LevelState) -> LevelState,
+) {
     let restored = texts.into_iter().try_for_each(|text| {
         let mut state: LimiterState = serde_json::from_str(text).map_err(|error| error.to_string())?;
         state.pacer.account = kept(state.pacer.account);
-        state.pacer.scopes = state.pacer.scopes.into_iter().map(kept).collect();
+        state.pacer.scopes = state.pacer.scopes.into_iter().map(&kept).collect();
         limiter.restore(&state).map_err(|error| error.to_string())
     });
     if let Err(error) = restored {

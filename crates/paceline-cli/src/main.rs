@@ -14,6 +14,7 @@ mod mock;
 mod output;
 mod plan;
 mod run;
+mod serve;
 mod sim;
 mod stats;
 mod tasks;
@@ -52,6 +53,7 @@ fn execute(cli: Cli) -> Result<Status, Failure> {
         Command::Stats(args) => stats::command(&args),
         Command::Run(args) => runtime()?.block_on(run::command(*args, &everywhere)),
         Command::Tasks(args) => runtime()?.block_on(tasks::command(*args, &everywhere)),
+        Command::Serve(args) => runtime()?.block_on(serve::command(*args, &everywhere)),
         Command::Mock(args) => runtime()?.block_on(mock::command(args)),
     }
 }

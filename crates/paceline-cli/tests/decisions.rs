@@ -170,7 +170,7 @@ fn cases() -> Vec<Case> {
 }
 
 fn pacer_config() -> PacerConfig {
-    let retry = Retry { max_retries: RETRIES, max_deferrals: Some(DEFERRALS), backoff: BACKOFF };
+    let retry = Retry { max_retries: RETRIES, max_deferrals: Some(DEFERRALS), backoff: BACKOFF, deadline: None };
     PacerConfig { pace: Pace::Fixed, retry, ..PacerConfig::default() }
 }
 

@@ -31,6 +31,17 @@ pub enum KeySource {
     File(PathBuf),
 }
 
+impl KeySource {
+    /// The variable or the file, for people; none where no key is needed.
+    pub fn place(&self) -> Option<String> {
+        match self {
+            Self::None => None,
+            Self::Variable { name, .. } => Some(name.clone()),
+            Self::File(path) => Some(path.display().to_string()),
+        }
+    }
+}
+
 /// How calls reach an API and show who sends them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Access {

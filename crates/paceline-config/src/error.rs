@@ -7,6 +7,7 @@ use paceline_providers::secrets::hidden;
 
 /// Where an effective value came from. Later variants win over earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Source {
     /// No layer of the configuration sets it.
     Default,

@@ -152,22 +152,20 @@ impl Config {
     /// # Errors
     /// No choice, an unknown name, or an invalid value, with the setting, the value, its source and the accepted values.
     pub fn upstream(&self) -> Result<Upstream, SettingError> {
-        let name = self.choose()?;
-        let merged = self.overrides.section().over(self.lower_layers(name)?);
-        Upstream::new(name, &merged, &self.environment)
+        self.upstream_of(self.chosen()?)
     }
 
-    fn choose(&self) -> Result<&str, SettingError> {
-        let configured = self.names();
+    /// The name of [`upstream`](Self::upstream).
+    ///
+    /// # Errors
+    /// No choice.
+    pub fn chosen(&self) -> Result<&str, SettingError> {
         match (&self.overrides.upstream, &self.overrides.base_url) {
-            (Some(name), _) if configured.contains(&name.as_str()) || is_built_in(name) => return Ok(name),
-            (Some(name), _) => {
-                return Err(SettingError::UnknownUpstream { name: name.clone(), choices: self.choices() });
-            }
+            (Some(name), _) => return Ok(name),
             (None, Some(_)) => return Ok(GENERIC),
             (None, None) => {}
         }
-        match configured[..] {
+        match self.names()[..] {
             [only] => Ok(only),
             _ if self.environment.filled("OPENAI_API_KEY").is_some() => Ok(preset::OPENAI),
             _ => {
@@ -175,6 +173,27 @@ impl Config {
                 Err(SettingError::NoUpstream { hosts, choices: self.choices() })
             }
         }
+    }
+
+    /// The upstream of that name: a configured one, or a built-in name.
+    ///
+    /// # Errors
+    /// As [`upstream`](Self::upstream).
+    pub fn upstream_of(&self, name: &str) -> Result<Upstream, SettingError> {
+        if !self.is_known(name) {
+            return Err(SettingError::UnknownUpstream { name: name.to_owned(), choices: self.choices() });
+        }
+        let merged = self.overrides.section().over(self.lower_layers(name)?);
+        Upstream::new(name, &merged, &self.environment)
+    }
+
+    /// The environment that it was read with.
+    pub const fn environment(&self) -> &Environment {
+        &self.environment
+    }
+
+    fn is_known(&self, name: &str) -> bool {
+        self.file.contains_key(name) || self.variables.contains_key(name) || is_built_in(name)
     }
 
     /// Everything but the flags: environment over the preset's variables over the file over the preset.

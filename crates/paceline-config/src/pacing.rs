@@ -81,7 +81,7 @@ pub(crate) fn retry(section: &UpstreamSection, pace: PaceChoice, ledger: &mut Le
     let growth = growth(given, pace, ledger)?;
     let jitter =
         ledger.settle("retry.jitter", given.jitter.as_ref(), default.backoff.jitter, read_jitter, show_jitter)?;
-    Ok(Retry { max_retries, max_deferrals, backoff: Backoff { growth, jitter } })
+    Ok(Retry { max_retries, max_deferrals, backoff: Backoff { growth, jitter }, deadline: None })
 }
 
 fn growth(given: &RetrySection, pace: PaceChoice, ledger: &mut Ledger) -> Result<Growth, SettingError> {

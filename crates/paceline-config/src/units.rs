@@ -42,6 +42,7 @@ pub(crate) const RATES: [(&str, Dimension, Duration); 10] = [
 /// # Ok::<(), paceline_config::LimitError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Limit {
     /// Never more than `units` of `dimension` in any `window`.
     Rate {

@@ -52,6 +52,7 @@ pub struct CallNames<'a> {
 
 /// One API account, its limits, and how it is to be called.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Upstream {
     /// The entry's name.
     pub name: String,
@@ -83,6 +84,7 @@ pub struct Upstream {
 
 /// Calls with limits of their own inside the upstream's.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Tier {
     /// The scope that these calls share, as in [`PacerConfig::tiers`].
     pub scope: Arc<str>,
@@ -92,6 +94,7 @@ pub struct Tier {
 
 /// Which calls belong to a tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum TierMatch {
     /// Those whose path begins so.
     Path(String),

@@ -9,6 +9,7 @@ use crate::time::Instant;
 
 /// When a request may start. Every policy answers; the strictest answer wins.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
 pub enum Admit {
     /// At once.
     Now,
@@ -35,7 +36,6 @@ impl Admit {
     }
 
     /// The later of two answers; the first one when they are equal.
-    #[must_use]
     #[inline]
     pub fn strictest(self, other: Self) -> Self {
         match other {
@@ -111,6 +111,7 @@ impl fmt::Display for WaitReason {
 
 /// The level of a rule that makes a request wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Level {
     /// The account: the rule applies to every scope.
     Account,
@@ -122,6 +123,7 @@ pub enum Level {
 
 /// Which rule makes a request wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WaitCause {
     /// The request's own due time.
     NotBefore,

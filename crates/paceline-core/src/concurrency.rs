@@ -18,6 +18,7 @@ const HISTORY: usize = 100;
 
 /// Where the limit stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum GrowthPhase {
     /// At the floor.
     Floor,

@@ -41,11 +41,14 @@ pub struct Quota {
 
 impl Quota {
     /// `limit` units of `dimension` in any `window`, exactly.
+    ///
+    /// The numbers are plain, so that a literal stays one: a limit or a window of 0 is refused where the limiter is made, as is
+    /// every wrong value of a configuration, by name, with the value and what was expected.
     pub const fn sliding(dimension: Dimension, limit: u64, window: Duration) -> Self {
         Self { dimension, limit, window, shape: QuotaShape::Sliding }
     }
 
-    /// `limit` requests in any second.
+    /// `limit` requests in any second. As for [`sliding`](Self::sliding), 0 is refused where the limiter is made.
     pub const fn per_second(limit: u64) -> Self {
         Self::sliding(Dimension::Requests, limit, Duration::from_secs(1))
     }
@@ -216,11 +219,21 @@ pub struct Retry {
     pub max_deferrals: Option<u32>,
     /// The delay where the server gave none. Default: 500 ms doubling to 60 s, full jitter.
     pub backoff: Backoff,
+    /// How long after an item's first send the last one may leave, more than zero; time in a held or stopped scope does not
+    /// count. It is the deadline of the next try of a [`Request`](crate::Request) that has none. Default: no bound.
+    pub deadline: Option<Duration>,
+}
+
+impl Retry {
+    /// The bound on the retries of an item that may have one of its own.
+    pub(crate) fn most(&self, own: Option<u32>) -> u32 {
+        own.map_or(self.max_retries, |own| own.min(self.max_retries))
+    }
 }
 
 impl Default for Retry {
     fn default() -> Self {
-        Self { max_retries: 7, max_deferrals: None, backoff: Backoff::default() }
+        Self { max_retries: 7, max_deferrals: None, backoff: Backoff::default(), deadline: None }
     }
 }
 
@@ -324,6 +337,13 @@ impl PacerConfig {
     #[must_use]
     pub fn with_max_retries(mut self, max_retries: u32) -> Self {
         self.retry.max_retries = max_retries;
+        self
+    }
+
+    /// How long after an item's first send the last one may leave.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Duration) -> Self {
+        self.retry.deadline = Some(deadline);
         self
     }
 

@@ -7,6 +7,7 @@ use core::fmt;
 
 /// What a limit counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum Dimension {
     /// Calls.
     Requests,

@@ -35,6 +35,7 @@ mod snapshot;
 mod spacing;
 mod state;
 mod time;
+mod turns;
 mod units;
 
 pub use adaptive::{GateState, RateEstimate, Trend};
@@ -53,4 +54,5 @@ pub use rng::Rng;
 pub use snapshot::{QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot, Totals};
 pub use state::{Announcement, LearntState, LevelState, NewerState, PacerState, PauseState, TakenState, WindowState};
 pub use time::{Instant, Timestamp};
+pub use turns::Turns;
 pub use units::{format_duration, leading_number, parse_duration};

@@ -187,6 +187,7 @@ impl UnknownOutcome {
 
 /// The end of one call, as the pacer needs to know it.
 #[derive(Clone, Debug, PartialEq)]
+#[must_use = "it changes nothing until it is reported"]
 pub struct Outcome {
     /// What happened.
     pub class: Class,
@@ -238,14 +239,12 @@ impl Outcome {
     }
 
     /// With a wait that the server asked for.
-    #[must_use]
     pub const fn with_hint(mut self, wait: Duration, exact: bool) -> Self {
         self.hint = Some(Hint::new(wait, exact));
         self
     }
 
     /// With another reach than the scope.
-    #[must_use]
     pub const fn with_reach(mut self, reach: LimitScope) -> Self {
         self.reach = reach;
         self
@@ -253,7 +252,6 @@ impl Outcome {
 
     /// With the cost that the response reported. A dimension that it does not name stays as reserved: tokens alone refund no
     /// request.
-    #[must_use]
     pub fn with_usage(mut self, usage: Cost) -> Self {
         self.usage = Some(usage);
         self

@@ -105,6 +105,9 @@ pub struct Request {
     pub arrival: Option<u64>,
     /// Sends so far that count against `max_retries`.
     pub attempts: u32,
+    /// Its own bound on retries, for a caller that retries itself: the lower of it and
+    /// [`Retry::max_retries`](crate::Retry::max_retries) acts. Default: none.
+    pub max_retries: Option<u32>,
     /// Sends so far that ended throttled or on a quota.
     pub deferrals: u32,
     /// Sends so far that no server took.
@@ -130,6 +133,7 @@ impl Request {
             item: None,
             arrival: None,
             attempts: 0,
+            max_retries: None,
             deferrals: 0,
             unsent: 0,
             not_before: None,
@@ -153,6 +157,7 @@ impl<Scope: Into<ScopeId>> From<Scope> for Request {
 
 /// What [`Pacer::enqueue_or_grant`](crate::Pacer::enqueue_or_grant) did with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
 pub enum Enqueued {
     /// Send the call now, and report its outcome.
     Granted {

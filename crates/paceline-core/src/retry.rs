@@ -12,6 +12,8 @@ use crate::rng::Rng;
 pub struct Tried {
     /// Calls before this one that count against [`Retry::max_retries`].
     pub attempts: u32,
+    /// The item's own bound on retries: the lower of it and [`Retry::max_retries`] acts. Default: it has none.
+    pub max_retries: Option<u32>,
     /// Calls before this one that count against [`Retry::max_deferrals`].
     pub deferrals: u32,
     /// Calls right before this one that found the quota used up.
@@ -69,6 +71,7 @@ pub enum Then {
 
 /// A decision about an item whose call has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct Decision {
     /// What the call counts as.
     pub counted: Counted,
@@ -125,7 +128,7 @@ pub fn decide(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng:
 fn bound(config: &Retry, tried: &Tried, class: Class, counted: Counted) -> Option<GiveUp> {
     match (class, counted) {
         (class, _) if class.is_final() => Some(GiveUp::Refused(class)),
-        (_, Counted::Attempt) => (tried.attempts >= config.max_retries).then_some(GiveUp::Retries),
+        (_, Counted::Attempt) => (tried.attempts >= config.most(tried.max_retries)).then_some(GiveUp::Retries),
         (Class::Account, _) => None,
         (_, Counted::Deferral) => config.max_deferrals.filter(|max| tried.deferrals >= *max).map(|_| GiveUp::Deferrals),
         (_, Counted::Unsent | Counted::Abandoned | Counted::Nothing) => None,
@@ -202,7 +205,12 @@ mod tests {
 
     fn config() -> Retry {
         let growth = Growth::Exponential { base: 2 * S, multiplier: 2.0, cap: 20 * S };
-        Retry { max_retries: 3, max_deferrals: Some(5), backoff: Backoff { growth, jitter: Jitter::None } }
+        Retry {
+            max_retries: 3,
+            max_deferrals: Some(5),
+            backoff: Backoff { growth, jitter: Jitter::None },
+            deadline: None,
+        }
     }
 
     fn then(pace: Pace, tried: Tried, outcome: &Outcome) -> Then {
@@ -268,6 +276,21 @@ mod tests {
         let at_once = Outcome::new(Class::Transient).with_hint(Duration::ZERO, true);
         assert_eq!(then(Pace::Auto, probe, &at_once), sits_out, "others test the server first");
         assert_eq!(then(Pace::Auto, Tried { chosen: Some(9 * S), ..probe }, &at_once), Then::Again(9 * S));
+    }
+
+    #[test]
+    fn the_lower_bound_on_retries_acts() {
+        let failed = Outcome::new(Class::Transient);
+        for (attempts, own, ends) in
+            [(1, Some(2), false), (2, Some(2), true), (0, Some(0), true), (2, None, false), (3, Some(9), true)]
+        {
+            let tried = Tried { attempts, max_retries: own, ..Tried::default() };
+            let ended = then(Pace::Auto, tried, &failed) == Then::GiveUp(GiveUp::Retries);
+            assert_eq!(ended, ends, "{attempts} of {own:?}");
+        }
+        let throttled =
+            then(Pace::Auto, Tried { max_retries: Some(0), ..Tried::default() }, &Outcome::new(Class::Throttled));
+        assert!(matches!(throttled, Then::Again(_)), "a deferral is no retry");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::error::ConfigError;
 use crate::flight::Flight;
 use crate::gate::Gate;
 use crate::hold::{Hold, RunningClock};
-use crate::outcome::{Class, Hint, LimitScope, Outcome};
+use crate::outcome::{Class, Hint, LimitReport, LimitScope, Outcome};
 use crate::places::Answers;
 use crate::queue::Queue;
 use crate::quota::Quotas;
@@ -234,7 +234,7 @@ impl Scope {
         }
     }
 
-    /// Records the limits that a response's headers announced, and whether the response contradicts earlier ones.
+    /// Records what a response announces, and whether it contradicts what earlier ones announced.
     pub(crate) fn learn(&mut self, flight: &Flight, cost: &Cost, outcome: &Outcome) {
         let reports = &outcome.limits;
         if outcome.class == Class::Throttled && outcome.reach != LimitScope::Item && flight.server_limited {
@@ -248,6 +248,11 @@ impl Scope {
         if outcome.class == Class::Success {
             self.announced.iter_mut().for_each(|limit| limit.confirmed(cost.get(&limit.dimension)));
         }
+        self.observe(flight, reports);
+    }
+
+    /// Records the limits that headers announced. Of those that one call carried the first counts.
+    pub(crate) fn observe(&mut self, flight: &Flight, reports: &[LimitReport]) {
         for report in reports {
             let spent = flight.spent.get(&report.dimension);
             let carrier = Carrier { number: flight.number, sent: flight.sent, spent };

@@ -117,6 +117,7 @@ pub struct ScopeSnapshot {
 
 /// The state of a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ScopeState {
     /// The next request may leave at once.
     Open,
@@ -136,8 +137,21 @@ pub enum ScopeState {
     },
 }
 
+impl ScopeState {
+    /// The name used in JSON.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Paced => "paced",
+            Self::Held { .. } => "held",
+            Self::Stopped { .. } => "stopped",
+        }
+    }
+}
+
 /// One limit at one instant.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct QuotaSnapshot {
     /// What is counted.
     pub dimension: Dimension,

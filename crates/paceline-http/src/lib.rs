@@ -44,22 +44,42 @@
 //!
 //! # Features
 //!
-//! - `config`: `client` applies the certificates and the proxy of a `paceline-config` configuration. Off by default.
+//! None is on by default.
+//!
+//! - `config`: `Profiles`, the upstreams of a configuration file as limiters and clients, and what they are made of: `headers`,
+//!   `client`, `Sender::to`.
+//! - `middleware`: `PaceMiddleware`, for clients of `reqwest-middleware`.
 
-#[cfg(feature = "config")]
-mod access;
+mod exchange;
 mod memory;
+#[cfg(feature = "middleware")]
+mod middleware;
 mod no_answer;
 mod operation;
 mod partial;
+#[cfg(feature = "config")]
+mod profiles;
+mod ratios;
 mod receive;
 mod sender;
 mod shortage;
 
-#[cfg(feature = "config")]
-pub use access::{AccessError, client};
+pub use exchange::{Call, Exchange, is_unknown};
 pub use memory::AnswerMemory;
+#[cfg(feature = "middleware")]
+pub use middleware::PaceMiddleware;
 pub use no_answer::NoAnswer;
 pub use operation::{Sending, operation};
+#[cfg(feature = "config")]
+pub use profiles::{
+    AccessError, Answered, ByItself, CallFailure, KeyError, ProfileClient, ProfileError, Profiles, check_proxy, client,
+    headers, proxy_of_environment, tls, warn_of_idle,
+};
+pub use ratios::TokenRatios;
 pub use receive::{LARGEST_ANSWER, receive};
-pub use sender::{Call, Exchange, Sender, SenderConfig, client_to};
+pub use sender::{Sender, SenderConfig, client_to};
+
+/// The samples of docs/profiles.md compile.
+#[cfg(all(doctest, feature = "config"))]
+#[doc = include_str!("../../../docs/profiles.md")]
+mod guide {}

@@ -70,6 +70,9 @@ pub enum NoAnswer {
         "the body of the request is a stream, which cannot be sent a second time; take a permit with Limiter::acquire"
     )]
     Streamed,
+    /// The request has no address, or is no HTTP request for another reason. Nothing was sent.
+    #[error("the request cannot be sent: {0}")]
+    Unsendable(String),
     /// The caller abandoned the call: it may have been executed and billed.
     #[error("given up")]
     GivenUp,
@@ -83,7 +86,9 @@ impl From<reqwest::Error> for NoAnswer {
 
 impl Classify for NoAnswer {
     fn outcome(&self, attempt: &Attempt<'_>) -> Outcome {
-        let outcome = self.reading(attempt.provider, clock::wall()).outcome_of(attempt.reserved);
+        let dialect = &attempt.dialect;
+        let reading = dialect.within_reach(self.reading(dialect.provider(), clock::wall()));
+        let outcome = reading.outcome_of(attempt.reserved);
         Outcome { reason: Some(self.to_string().into()), ..outcome }
     }
 }
@@ -116,14 +121,34 @@ impl NoAnswer {
                 let (status, headers) = (status.as_u16(), &HeaderMap::new());
                 paceline_providers::read(provider, &Answer { status, headers, body: b"", path: "" }, now)
             }
-            Self::Streamed => Reading { unsent: true, ..Reading::new(Class::Invalid) },
+            Self::Streamed | Self::Unsendable(_) => Reading { unsent: true, ..Reading::new(Class::Invalid) },
             Self::GivenUp => Reading::new(Class::Abandoned),
+        }
+    }
+
+    /// From an error of a client of `hyper` that calls that scheme; `connecting`: there was no connection yet.
+    pub fn of_client(error: &(dyn Error + 'static), connecting: bool, is_plain: bool) -> Self {
+        if let Some(message) = causes(error).find_map(|cause| tls_failure(cause, connecting)) {
+            return Self::Tls(message);
+        }
+        let is = |such: fn(&hyper::Error) -> bool| causes(error).any(|cause| cause.downcast_ref().is_some_and(such));
+        let hint = if is_plain { HTTPS_HINT } else { "" };
+        if connecting {
+            Self::Connect(root_cause(error))
+        } else if is(hyper::Error::is_parse_too_large) {
+            Self::HeadTooLarge
+        } else if is(hyper::Error::is_parse) {
+            Self::Malformed(root_cause(error) + hint)
+        } else {
+            Self::Broken(root_cause(error) + hint)
         }
     }
 
     /// From an error of `reqwest`; `timeout`: that of the call, for the message.
     pub(crate) fn of(error: &reqwest::Error, timeout: Option<Duration>) -> Self {
-        if let Some(message) = causes(error).find_map(|cause| tls_failure(cause, error.is_connect())) {
+        if error.is_builder() {
+            Self::Unsendable(root_cause(error))
+        } else if let Some(message) = causes(error).find_map(|cause| tls_failure(cause, error.is_connect())) {
             Self::Tls(message)
         } else if causes(error).any(|cause| cause.to_string() == UNAUTHORIZED) {
             Self::proxy()
@@ -168,15 +193,21 @@ impl NoAnswer {
 
     /// Whether no server received the call: it was not executed and is not billed.
     pub const fn is_unsent(&self) -> bool {
-        matches!(self, Self::Connect(_) | Self::Tunnel | Self::Tls(_) | Self::Proxy(_) | Self::Streamed)
+        matches!(
+            self,
+            Self::Connect(_) | Self::Tunnel | Self::Tls(_) | Self::Proxy(_) | Self::Streamed | Self::Unsendable(_)
+        )
     }
 }
 
 /// What a server that speaks TLS does to a call without it looks like many other failures.
 fn https_hint(error: &reqwest::Error) -> &'static str {
     let is_plain = error.url().is_some_and(|url| url.scheme() == "http");
-    if is_plain { "; if the server speaks TLS there, write https://" } else { "" }
+    if is_plain { HTTPS_HINT } else { "" }
 }
+
+/// What may be the matter where a server answers something that is no HTTP, or nothing.
+const HTTPS_HINT: &str = "; if the server speaks TLS there, write https://";
 
 /// What a decompressor says of bytes that it cannot read.
 fn is_invalid_data(cause: &(dyn Error + 'static)) -> bool {
@@ -237,12 +268,12 @@ fn invalid_certificate(error: &CertificateError) -> String {
 }
 
 /// The message of the innermost cause. The layers around it add nothing, and would repeat the address.
-pub(crate) fn root_cause(error: &reqwest::Error) -> String {
+pub(crate) fn root_cause(error: &(dyn Error + 'static)) -> String {
     let innermost = causes(error).last().map(ToString::to_string);
     innermost.unwrap_or_else(|| "the request could not be completed".to_owned())
 }
 
-pub(crate) fn causes(error: &reqwest::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
+pub(crate) fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(error.source(), |&cause| {
         // The source of an I/O error is that of what it wraps, which would be left out.
         let wrapped = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);

@@ -51,6 +51,12 @@ impl Partials {
         answer
     }
 
+    /// Keeps no rest of that item any longer.
+    #[cfg(feature = "config")]
+    pub(crate) fn forget(&self, item: u64) {
+        self.all().remove(&item);
+    }
+
     fn all(&self) -> MutexGuard<'_, BTreeMap<u64, Part>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

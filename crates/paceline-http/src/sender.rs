@@ -1,22 +1,27 @@
 //! One call under a permit: sends it, receives the whole answer, and reports its outcome to the pacer.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
-use http::{Method, Response, StatusCode};
-use paceline::{Class, Clock, Cost, LimitReport, NextAction, Outcome, Permit, UnknownOutcome, clock};
+use http::{Response, StatusCode};
+#[cfg(feature = "config")]
+use paceline::Limiter;
+use paceline::{Class, Clock, Cost, LimitReport, Outcome, Permit, UnknownOutcome, clock};
 use paceline_providers::secrets::{Secrets, hidden, is_secret_name};
 use paceline_providers::table::Scope;
-use paceline_providers::{Answer, Dialect, Reading, TokenRatio, Usage, collect, is_loopback, join_url, path_of};
+use paceline_providers::{Answer, Dialect, Reading, TokenRatio, collect, is_loopback, join_url, path_of};
 use reqwest::{Client, ClientBuilder, Url, redirect};
 
+#[cfg(feature = "config")]
+use crate::exchange::Ended;
+use crate::exchange::{Call, Exchange, is_unknown};
 use crate::memory::{AnswerMemory, Memory};
 use crate::no_answer::{LARGEST_HEAD, NoAnswer};
 use crate::partial::Partials;
+use crate::ratios::TokenRatios;
 use crate::receive::{LARGEST_ANSWER, receive_within};
 use crate::shortage::Shortage;
 
@@ -66,6 +71,19 @@ impl SenderConfig {
             dialect,
         }
     }
+
+    /// What follows if it is unknown whether a call was executed.
+    pub fn unknown_outcome_of(&self, call: &Call) -> UnknownOutcome {
+        let is_keyed = match &self.idempotency_header {
+            Some(name) => call.idempotency_key.is_some() || call.headers.contains_key(name),
+            None => false,
+        };
+        if call.method.is_idempotent() || is_keyed {
+            return UnknownOutcome::Resend;
+        }
+        let only_costs = self.dialect.is_prompt(path_of(&call.url));
+        self.unknown_outcome.unwrap_or(if only_costs { UnknownOutcome::Resend } else { UnknownOutcome::Hold })
+    }
 }
 
 /// Without address and headers: they may hold a password or a key.
@@ -94,45 +112,6 @@ pub(crate) fn install_tls() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// One HTTP request.
-#[derive(Clone, Debug, Default)]
-pub struct Call {
-    /// Default: `GET`.
-    pub method: Method,
-    /// The path with its query below the sender's address, or a whole address. Where the sender has an address, a call to another
-    /// scheme, host or port carries no secret of the sender.
-    pub url: String,
-    /// They replace those of the sender, except secrets.
-    pub headers: HeaderMap,
-    /// Sent as JSON unless a header names another type. Empty for no body.
-    pub body: Bytes,
-    /// The same at each try, so that a server can recognize a retry; sent if the API has a header for it.
-    pub idempotency_key: Option<HeaderValue>,
-    /// A bound shorter than the sender's timeout, from the first try to connect to the last byte received.
-    pub within: Option<Duration>,
-}
-
-/// A finished call, and its meaning.
-#[derive(Debug)]
-pub struct Exchange {
-    /// The whole answer without the secrets of the call, whatever its status; a stream is collected into the object that its
-    /// events stand for. Or why there is none.
-    pub answer: Result<Response<Bytes>, NoAnswer>,
-    /// Its reading, as reported to the pacer.
-    pub reading: Reading,
-    /// What follows for the item, as the pacer decided.
-    pub action: NextAction,
-    /// What follows if it is unknown whether the call was executed and it must not be executed twice; else `Resend`.
-    pub unknown: UnknownOutcome,
-    /// The call tested a failing server.
-    pub probe: bool,
-    /// From the first try to connect to the last byte received.
-    pub latency: Duration,
-    /// Counts the answer's bytes for [`SenderConfig::most_of_answers`] until it is dropped. A caller that keeps answers drops it,
-    /// or no further answer is read once they are as many.
-    pub memory: AnswerMemory,
-}
-
 /// Sends calls to one API, each under a permit. Connections are kept and shared.
 ///
 /// Nothing happens without a permit: no redirect is followed and nothing is retried. Secrets are removed from answers before
@@ -149,8 +128,7 @@ pub struct Sender {
     secrets: Secrets,
     clock: Clock,
     shortage: Shortage,
-    /// Tokens per character by scope: each model has its own tokenizer.
-    ratios: Mutex<BTreeMap<Arc<str>, TokenRatio>>,
+    ratios: TokenRatios,
     partials: Partials,
     memory: Memory,
 }
@@ -190,7 +168,7 @@ impl Sender {
             client.get(&config.base_url).build().map_err(reqwest::Error::without_url)?;
         }
         let (clock, shortage, ratios, partials) =
-            (Clock::new(), Shortage::default(), Mutex::default(), Partials::default());
+            (Clock::new(), Shortage::default(), TokenRatios::default(), Partials::default());
         let keyless = config.dialect.clone().without_key();
         let memory = Memory::of(config.most_of_answers);
         Ok(Self { client, config, keyless, secrets, clock, shortage, ratios, partials, memory })
@@ -208,7 +186,7 @@ impl Sender {
 
     /// The tokens per character of a scope, as answers have shown so far.
     pub fn ratio(&self, scope: &str) -> TokenRatio {
-        self.ratios().get(scope).copied().unwrap_or_default()
+        self.ratios.of(scope)
     }
 
     /// The body to send for a partially accepted item: its rest, and nothing else.
@@ -218,16 +196,7 @@ impl Sender {
 
     /// What follows if it is unknown whether a call was executed, such as one in flight when its process was killed.
     pub fn unknown_outcome(&self, call: &Call) -> UnknownOutcome {
-        let config = &self.config;
-        let is_keyed = match &config.idempotency_header {
-            Some(name) => call.idempotency_key.is_some() || call.headers.contains_key(name),
-            None => false,
-        };
-        if call.method.is_idempotent() || is_keyed {
-            return UnknownOutcome::Resend;
-        }
-        let only_costs = config.dialect.is_prompt(path_of(&call.url));
-        config.unknown_outcome.unwrap_or(if only_costs { UnknownOutcome::Resend } else { UnknownOutcome::Hold })
+        self.config.unknown_outcome_of(call)
     }
 
     /// Sends a call under its permit, reads the whole answer, and reports its outcome to the pacer. Once `given_up` is ready the
@@ -247,12 +216,7 @@ impl Sender {
         given_up: impl Future<Output = ()>,
         judged: impl FnOnce(&Result<Response<Bytes>, NoAnswer>, Reading) -> Reading,
     ) -> Exchange {
-        let sent = self.clock.now();
-        let received = tokio::select! {
-            received = self.exchange(call) => received,
-            () = given_up => Err(NoAnswer::GivenUp),
-        };
-        let latency = self.clock.now() - sent;
+        let (received, latency) = self.transmit(call, given_up, |limits| permit.observe_limits(limits)).await;
         let reading = self.read(call, &received);
         let (answer, memory) = match received {
             Ok(Received { response, memory, .. }) => (Ok(response), memory),
@@ -261,46 +225,94 @@ impl Sender {
         let reading = judged(&answer, reading);
         let (probe, request) = (permit.is_probe(), permit.request());
         let (scope, item) = (Arc::clone(request.scope.name()), request.item);
-        let unknown = if is_unknown(&answer, &reading) { self.unknown_outcome(call) } else { UnknownOutcome::Resend };
-        let outcome = Outcome { unknown, ..reading.outcome_of(&request.cost) };
-        tracing::trace!(
-            scope = &*scope,
-            item,
-            status = answer.as_ref().ok().map(|answer| answer.status().as_u16()),
-            class = reading.class.as_str(),
-            steps = reading.steps.join("; "),
-            limits = described(&reading.limits),
-            "answered after {latency:.1?}"
-        );
+        let unknown = self.unknown_after(call, &answer, &reading);
+        log(&scope, item, &answer, &reading, latency);
         // From here on the place is free for another call.
-        let action = permit.complete(outcome);
-        if let Some(usage) = &reading.usage {
-            self.ratios().entry(scope).or_default().settle(&call.body, usage);
-        }
-        let answer = answer.map(|answer| {
-            let answer = match item {
-                Some(item) => answer.map(|body| self.partials.answered(item, &call.body, body, &reading)),
-                None => answer,
-            };
-            match collect(&as_read(&answer, "")) {
-                // A key may have come in parts, each in an event of its own.
-                Some(object) => answer.map(|_| self.secrets.removed_from(object.to_string().into())),
-                None => answer,
-            }
-        });
+        let action = permit.complete(Outcome { unknown, ..reading.outcome_of(&request.cost) });
+        let answer = self.take_in(&scope, item, call, answer, &reading);
         Exchange { answer, reading, action, unknown, probe, latency, memory }
     }
 
-    async fn exchange(&self, call: &Call) -> Result<Received, NoAnswer> {
+    /// One send of a call as the operation of [`Limiter::run`], which takes the permit and reports the outcome.
+    #[cfg(feature = "config")]
+    pub(crate) async fn send_within(&self, limiter: &Limiter, scope: &Arc<str>, item: u64, call: &Call) -> Ended {
+        let observe = |limits: &[LimitReport]| limiter.observe_limits(limits);
+        let (received, latency) = self.transmit(call, std::future::pending(), observe).await;
+        let reading = self.read(call, &received);
+        // Its bytes count until here; then they are the program's.
+        let answer = received.map(|received| received.response);
+        let unknown = self.unknown_after(call, &answer, &reading);
+        log(scope, Some(item), &answer, &reading, latency);
+        let answer = self.take_in(scope, Some(item), call, answer, &reading);
+        Ended { answer, reading, unknown, latency }
+    }
+
+    /// Keeps no rest of that item any longer.
+    #[cfg(feature = "config")]
+    pub(crate) fn forget(&self, item: u64) {
+        self.partials.forget(item);
+    }
+
+    /// Sends a call and receives its answer; tells what its head announces as soon as that is there.
+    async fn transmit(
+        &self,
+        call: &Call,
+        given_up: impl Future<Output = ()>,
+        observe: impl Fn(&[LimitReport]),
+    ) -> (Result<Received, NoAnswer>, Duration) {
+        let sent = self.clock.now();
+        let received = tokio::select! {
+            received = self.exchange(call, observe) => received,
+            () = given_up => Err(NoAnswer::GivenUp),
+        };
+        (received, self.clock.now() - sent)
+    }
+
+    /// What follows if the call may have been executed and must not be executed twice.
+    fn unknown_after(
+        &self,
+        call: &Call,
+        answer: &Result<Response<Bytes>, NoAnswer>,
+        reading: &Reading,
+    ) -> UnknownOutcome {
+        if is_unknown(answer, reading) { self.unknown_outcome(call) } else { UnknownOutcome::Resend }
+    }
+
+    /// Learns from an answer, and makes it whole: of the parts of a batch and of the events of a stream.
+    fn take_in(
+        &self,
+        scope: &Arc<str>,
+        item: Option<u64>,
+        call: &Call,
+        answer: Result<Response<Bytes>, NoAnswer>,
+        reading: &Reading,
+    ) -> Result<Response<Bytes>, NoAnswer> {
+        if let Some(usage) = &reading.usage {
+            self.ratios.settle(Arc::clone(scope), &call.body, usage);
+        }
+        let answer = answer?;
+        let answer = match item {
+            Some(item) => answer.map(|body| self.partials.answered(item, &call.body, body, reading)),
+            None => answer,
+        };
+        Ok(match collect(&as_read(&answer, "")) {
+            // A key may have come in parts, each in an event of its own.
+            Some(object) => answer.map(|_| self.secrets.removed_from(object.to_string().into())),
+            None => answer,
+        })
+    }
+
+    async fn exchange(&self, call: &Call, observe: impl Fn(&[LimitReport])) -> Result<Received, NoAnswer> {
+        let receiving = self.receive(call, observe);
         match call.within {
             Some(longest) => {
-                tokio::time::timeout(longest, self.receive(call)).await.unwrap_or(Err(NoAnswer::Timeout(Some(longest))))
+                tokio::time::timeout(longest, receiving).await.unwrap_or(Err(NoAnswer::Timeout(Some(longest))))
             }
-            None => self.receive(call).await,
+            None => receiving.await,
         }
     }
 
-    async fn receive(&self, call: &Call) -> Result<Received, NoAnswer> {
+    async fn receive(&self, call: &Call, observe: impl Fn(&[LimitReport])) -> Result<Received, NoAnswer> {
         let timeout = Some(self.config.timeout);
         let send = || {
             let request = self.client.request(call.method.clone(), self.address_of(call));
@@ -311,6 +323,9 @@ impl Sender {
             return Err(NoAnswer::proxy());
         }
         self.secrets.remove_from_headers(response.headers_mut());
+        if response.status().is_success() {
+            observe(&self.config.dialect.announced(response.headers(), clock::wall()));
+        }
         let redirect = not_followed(&response, || self.carries_key(call), self.may_name_hosts(call));
         let (response, memory) = receive_within(response, self.config.largest_answer, timeout, &self.memory).await?;
         Ok(Received { response: response.map(|body| self.secrets.removed_from(body)), memory, redirect })
@@ -372,10 +387,25 @@ impl Sender {
             Err(error) => dialect.within_reach(error.reading(dialect.provider(), now)),
         }
     }
+}
 
-    fn ratios(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, TokenRatio>> {
-        self.ratios.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Logs what an answer means.
+fn log(
+    scope: &str,
+    item: Option<u64>,
+    answer: &Result<Response<Bytes>, NoAnswer>,
+    reading: &Reading,
+    latency: Duration,
+) {
+    tracing::trace!(
+        scope,
+        item,
+        status = answer.as_ref().ok().map(|answer| answer.status().as_u16()),
+        class = reading.class.as_str(),
+        steps = reading.steps.join("; "),
+        limits = described(&reading.limits),
+        "answered after {latency:.1?}"
+    );
 }
 
 /// The limits that headers announced, for a log line: `requests: 3 of 500 left, reset in 1.2s`.
@@ -394,60 +424,6 @@ impl fmt::Debug for Sender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sender").field("config", &self.config).finish_non_exhaustive()
     }
-}
-
-impl Exchange {
-    /// The status of the answer; none without one.
-    pub fn status(&self) -> Option<u16> {
-        self.answer.as_ref().ok().map(|answer| answer.status().as_u16())
-    }
-
-    /// The tokens that the call used: as its answer reports, and none where it was refused or never arrived. `None` if that is
-    /// not known.
-    pub fn used(&self) -> Option<Usage> {
-        match (self.reading.usage, &self.answer) {
-            (Some(usage), _) => Some(usage),
-            (None, Ok(answer)) if is_cut_short(answer, &self.reading) => None,
-            (None, Ok(_)) if self.reading.class != Class::Success => Some(Usage::default()),
-            (None, Err(error)) if error.is_unsent() => Some(Usage::default()),
-            (None, _) => None,
-        }
-    }
-}
-
-/// Whether it is unknown if the call was executed. A call that was never sent was not; a whole answer of the server shows it,
-/// and one of a gateway that gave up on its server does not.
-fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading) -> bool {
-    match answer {
-        Err(
-            NoAnswer::Timeout(_)
-            | NoAnswer::Broken(_)
-            | NoAnswer::Malformed(_)
-            | NoAnswer::Truncated(_)
-            | NoAnswer::Undecodable(_)
-            | NoAnswer::TooLarge(_)
-            | NoAnswer::HeadTooLarge
-            | NoAnswer::GivenUp,
-        ) => true,
-        Err(_) => false,
-        Ok(answer) => is_cut_short(answer, reading) || (is_of_a_gateway(answer) && is_failure(reading.class)),
-    }
-}
-
-/// Whether a usable answer was cut short on its way: its call was executed, and may be billed.
-fn is_cut_short(answer: &Response<Bytes>, reading: &Reading) -> bool {
-    reading.class == Class::Transient && answer.status().is_success()
-}
-
-/// Whether the server behind a gateway may have got the call (RFC 9110, 15.6.3 and 15.6.5; 520 and 524 are Cloudflare's), or
-/// had no time left to answer it: 408 speaks of an incomplete request (15.5.9), and servers use it for any timeout of theirs.
-fn is_of_a_gateway(answer: &Response<Bytes>) -> bool {
-    matches!(answer.status().as_u16(), 408 | 502 | 504 | 520 | 524)
-}
-
-/// Whether the call failed, and was neither refused nor throttled.
-const fn is_failure(class: Class) -> bool {
-    matches!(class, Class::Transient | Class::Overloaded)
 }
 
 /// The answer of a call of that path, in the form that `paceline-providers` reads.

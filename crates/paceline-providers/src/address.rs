@@ -19,6 +19,36 @@ pub fn join_url(base: &str, path: &str) -> String {
     }
 }
 
+/// The path of a whole address below `base`, as [`join_url`] takes it; none of an address elsewhere, or with a user name.
+///
+/// ```
+/// use paceline_providers::below;
+/// assert_eq!(below("https://API.example/v1/models?x=1", "https://api.example:443/v1").as_deref(), Some("/v1/models?x=1"));
+/// assert_eq!(below("https://elsewhere.example/v1/models", "https://api.example/v1"), None);
+/// ```
+pub fn below(url: &str, base: &str) -> Option<String> {
+    let (url, base): (Uri, Uri) = (url.parse().ok()?, base.parse().ok()?);
+    if origin(&url)? != origin(&base)? || url.authority()?.as_str().contains('@') {
+        return None;
+    }
+    let prefix = base.path().trim_end_matches('/');
+    let rest = url.path_and_query()?.as_str().strip_prefix(prefix)?;
+    // Calls below a base that ends in /v1 are known by it, however they are named.
+    let version = if prefix.ends_with("/v1") { "/v1" } else { "" };
+    rest.starts_with('/').then(|| format!("{version}{rest}"))
+}
+
+/// Scheme, host and port of a web address, in lower case.
+pub fn origin(uri: &Uri) -> Option<(String, String, u16)> {
+    let scheme = uri.scheme_str()?.to_ascii_lowercase();
+    let usual = match scheme.as_str() {
+        "http" => 80,
+        "https" => 443,
+        _ => return None,
+    };
+    Some((scheme, uri.host()?.to_ascii_lowercase(), uri.port_u16().unwrap_or(usual)))
+}
+
 /// Whether a URL leads to this very machine: no proxy is asked there, and no key is needed.
 pub fn is_loopback(url: &str) -> bool {
     let uri: Uri = url.parse().unwrap_or_default();

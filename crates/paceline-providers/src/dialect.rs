@@ -5,7 +5,7 @@ use std::iter;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
-use paceline_core::{Class, Cost, LimitScope, Timestamp};
+use paceline_core::{Class, Cost, LimitReport, LimitScope, Timestamp};
 
 use super::body::{Body, Wanted};
 use super::case::{Case, Decision, Fault};
@@ -152,7 +152,7 @@ impl Dialect {
     /// Reads an answer. `now` is the local wall time, used where the answer carries no `Date` of its own: a wrong local
     /// clock changes no wait that the server gave as a date.
     pub fn read(&self, answer: &Answer<'_>, now: Timestamp) -> Reading {
-        let server_time = header::first(answer.headers, "date").and_then(shape::date);
+        let server_time = server_time(answer.headers);
         let content_type = header::first(answer.headers, "content-type").unwrap_or_default();
         let table = self.table();
         let body = if (200..300).contains(&answer.status) {
@@ -231,6 +231,11 @@ impl Dialect {
         Decision { fault: Some(fault), ..Decision::new(Class::Invalid, step) }
     }
 
+    /// The limits that the head of an answer announces, before its body is there. `now` as for [`read`](Self::read).
+    pub fn announced(&self, headers: &HeaderMap, now: Timestamp) -> Vec<LimitReport> {
+        limits::announced(self.table(), headers, &Body::of_refusal(b"", ""), server_time(headers).unwrap_or(now))
+    }
+
     /// Whether a success has to match a schema, see [`expecting`](Self::expecting).
     pub const fn expects_schema(&self) -> bool {
         matches!(self.expected, Some(Expected::Schema(_)))
@@ -265,6 +270,11 @@ impl Dialect {
     pub fn scope_name(&self, path: &str, model: Option<&str>, body: &[u8]) -> String {
         self.table.api.scope_name(path, model, body)
     }
+}
+
+/// When the server sent the answer, by its own clock.
+fn server_time(headers: &HeaderMap) -> Option<Timestamp> {
+    header::first(headers, "date").and_then(shape::date)
 }
 
 /// How the decision came about: the clock, the body, the rule that decided, and the wait with its source.
@@ -339,6 +349,25 @@ mod tests {
             (Provider::Acme, &[("replay-nonce", "n")], None),
         ] {
             assert_eq!(field(provider, fields).as_deref(), name, "{provider} {fields:?}");
+        }
+    }
+
+    #[test]
+    fn the_head_of_an_answer_announces_what_the_whole_answer_does() {
+        let fields = [("remaining-requests", "7"), ("limit-requests", "500"), ("reset-requests", "6s")];
+        let field = |(name, value): (&str, &'static str)| {
+            (format!("x-ratelimit-{name}").parse().expect("a name"), HeaderValue::from_static(value))
+        };
+        let (headers, now) = (fields.into_iter().map(field).collect(), Timestamp::from_millis(0));
+        let answer = Answer { status: 200, headers: &headers, body: b"data: {}", path: "/v1/chat/completions" };
+        for provider in [Provider::OpenAi, Provider::Generic] {
+            let dialect = Dialect::from(provider);
+            let announced = dialect.announced(&headers, now);
+            assert_eq!(
+                (announced[0].remaining, &announced),
+                (Some(7), &dialect.read(&answer, now).limits),
+                "{provider}"
+            );
         }
     }
 

@@ -16,6 +16,7 @@ const PLACES: usize = 3;
 
 /// What a success has to be; see [`Dialect::expecting`](super::Dialect::expecting).
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Expected {
     /// Any JSON value.
     Json,

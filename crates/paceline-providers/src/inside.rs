@@ -10,7 +10,7 @@ use super::expected::{Expected, SCHEMA_MISMATCH};
 use super::refusal::{by_table, waiting};
 use super::stream::Stream;
 use super::table::COMMON;
-use super::{graphql, wait};
+use super::{graphql, grpc, wait};
 
 /// What a 2xx carries.
 pub(super) enum Inside {
@@ -34,6 +34,11 @@ const CUT: Fault = Fault::new("truncated", "the stream ended early");
 pub(super) fn success(case: &Case<'_>) -> Inside {
     if let Some(stream) = &case.body.stream {
         return finished_stream(case, stream);
+    }
+    match grpc::status(case) {
+        Some(200) => return Inside::Nothing,
+        Some(status) => return Inside::Status(status),
+        None => {}
     }
     let root = &case.body.root;
     let text = |pointer: &str| case.body.in_error(pointer).and_then(Value::as_str);

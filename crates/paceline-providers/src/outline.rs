@@ -26,6 +26,18 @@ pub(super) fn outline(json: &[u8], keys: &Outline<'_>) -> Option<Root> {
     serde_json::Deserializer::from_slice(json).deserialize_any(keys).ok()
 }
 
+/// The model that the body of a request names, where it is an object.
+///
+/// ```
+/// use paceline_providers::model_of;
+/// assert_eq!(model_of(br#"{"messages":[],"model":"gpt-4o-mini"}"#).as_deref(), Some("gpt-4o-mini"));
+/// assert_eq!(model_of(b"no object"), None);
+/// ```
+pub fn model_of(body: &[u8]) -> Option<String> {
+    const KEYS: Outline<'_> = Outline { kept: &["model"], pruned: &[], arrays: false };
+    outline(body, &KEYS)?.get("model")?.as_str().map(ToOwned::to_owned)
+}
+
 /// The few members of an object that are kept. So few are found faster one by one than by their hashes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Root(Vec<(String, Value)>);

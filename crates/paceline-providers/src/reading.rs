@@ -51,6 +51,7 @@ pub struct Reading {
 
 /// The action that an answer calls for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Action {
     /// Keep the result.
     Record,
@@ -70,6 +71,7 @@ pub enum Action {
 
 /// Why there is no complete answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum NoResponse {
     /// No connection: name, route, refusal.
     Connect,

@@ -31,6 +31,7 @@ pub struct Rule {
 
 /// Where a rule looks.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Place {
     /// A JSON pointer into the body: `/error/code`.
     Pointer(String),
@@ -44,6 +45,7 @@ pub enum Place {
 
 /// A phrase of a message, in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Phrase {
     /// Anywhere.
     Contains(String),

@@ -22,6 +22,7 @@ pub(super) fn in_headers(case: &Case<'_>) -> Option<Hint> {
     configured(case)
         .or_else(|| millis(case, "retry-after-ms"))
         .or_else(|| millis(case, "x-amz-retry-after"))
+        .or_else(|| millis(case, "grpc-retry-pushback-ms"))
         .or_else(|| seconds(case, "retry-after"))
         .or_else(|| seconds(case, "llm_provider-retry-after"))
 }
@@ -133,7 +134,7 @@ const fn source(dimension: &Dimension) -> &'static str {
         Dimension::OutputTokens => "reset of output tokens",
         Dimension::ProjectTokens => "reset of project tokens",
         Dimension::Bytes => "reset of bytes",
-        Dimension::Named(_) => "reset",
+        _ => "reset",
     }
 }
 

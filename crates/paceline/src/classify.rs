@@ -10,14 +10,14 @@ use paceline_core::{Class, Cost, Outcome};
 use crate::error::RunError;
 
 /// The context of one send for reading its result.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Attempt<'a> {
     /// What the permit reserved. Usage that the result reports replaces it.
     pub reserved: &'a Cost,
     /// The limiter's dialect.
     #[cfg(feature = "http")]
-    pub provider: paceline_providers::Provider,
+    pub dialect: std::sync::Arc<paceline_providers::Dialect>,
 }
 
 /// A result type that classifies itself.
@@ -42,7 +42,7 @@ impl<B: AsRef<[u8]>> Classify for http::Response<B> {
 fn read<B>(response: &http::Response<B>, body: &[u8], attempt: &Attempt<'_>) -> Outcome {
     let (status, headers) = (response.status().as_u16(), response.headers());
     let answer = paceline_providers::Answer { status, headers, body, path: "" };
-    paceline_providers::read(attempt.provider, &answer, crate::clock::wall()).outcome_of(attempt.reserved)
+    attempt.dialect.read(&answer, crate::clock::wall()).outcome_of(attempt.reserved)
 }
 
 /// HTTP responses are read by status and headers alone, in the limiter's dialect, and their bodies are left to the caller. So a
@@ -60,8 +60,9 @@ impl<B, E: std::fmt::Display> AnswerReader<Result<http::Response<B>, E>> for ByH
         match result {
             Ok(response) => {
                 let outcome = read(response, b"", attempt);
-                // What an empty body would mean, this one need not.
-                if response.status().is_success() { Outcome { class: Class::Success, ..outcome } } else { outcome }
+                // What an empty body would mean, this one need not, but where gRPC says how the call ended.
+                let is_done = response.status().is_success() && !response.headers().contains_key("grpc-status");
+                if is_done { Outcome { class: Class::Success, ..outcome } } else { outcome }
             }
             Err(error) => Outcome { reason: Some(error.to_string().into()), ..Outcome::new(Class::Transient) },
         }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, ConfigError, Cost, Instant, MaxWait, NewerState, Pacer, PacerConfig, PauseCause, Request, ScopeId,
-    ScopeSnapshot, Snapshot,
+    Admit, ConfigError, Cost, Instant, LimitReport, MaxWait, NewerState, Pacer, PacerConfig, PauseCause, Request,
+    ScopeId, ScopeSnapshot, Snapshot,
 };
 #[cfg(feature = "http")]
-use paceline_providers::Provider;
+use paceline_providers::{Dialect, Provider};
 
 use crate::blocking::Blocking;
 use crate::classify::Attempt;
@@ -18,6 +18,7 @@ use crate::clock::{self, Clock};
 use crate::driver::Driver;
 use crate::driver::{Permit, Unreported, Within};
 use crate::error::{Error, NotNow};
+use crate::nested::Frame;
 use crate::run::Run;
 use crate::state::LimiterState;
 
@@ -32,8 +33,6 @@ pub struct Limiter {
     driver: Arc<Driver>,
     /// The scope of calls that name none.
     default_scope: ScopeId,
-    #[cfg(feature = "http")]
-    provider: Provider,
 }
 
 impl Limiter {
@@ -54,26 +53,61 @@ impl Limiter {
         let clock = Clock::new();
         let retry = config.retry.clone();
         let pacer = Pacer::new(config, seed, clock.now())?;
-        Ok(Self {
-            driver: Driver::new(pacer, retry, clock),
-            default_scope: ScopeId::from("default"),
-            #[cfg(feature = "http")]
-            provider: Provider::Generic,
-        })
+        Ok(Self { driver: Driver::new(pacer, retry, clock), default_scope: ScopeId::from("default") })
     }
 
-    /// The same limiter, whose [`run`](Self::run) reads answers in the provider's dialect. Default: generic HTTP.
+    /// The same limiter, which reads answers in the provider's dialect. Default: generic HTTP.
     #[cfg(feature = "http")]
     #[must_use]
-    pub fn with_provider(mut self, provider: Provider) -> Self {
-        self.provider = provider;
+    pub fn with_provider(self, provider: Provider) -> Self {
+        self.with_dialect(provider.into())
+    }
+
+    /// The same limiter, which reads answers in that dialect: a provider's, with rules and header fields of your own. An account
+    /// speaks one dialect, so it is that of all clones. Default: generic HTTP.
+    #[cfg(feature = "http")]
+    #[must_use]
+    pub fn with_dialect(self, dialect: Dialect) -> Self {
+        self.driver.set_dialect(dialect);
         self
     }
 
     /// The dialect in which answers are read.
     #[cfg(feature = "http")]
-    pub const fn provider(&self) -> Provider {
-        self.provider
+    pub fn dialect(&self) -> Arc<Dialect> {
+        self.driver.dialect()
+    }
+
+    /// What the head of an answer announces acts at once, while [`run`](Self::run) still reads the body of that answer: see
+    /// [`Permit::observe`]. For the operation of a `run` of this limiter, in its task; elsewhere there is no such call, and
+    /// nothing happens.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn begin() -> std::io::Result<http::Response<()>> { Ok(http::Response::new(())) }
+    /// # async fn read_to_its_end(_: http::Response<()>) -> std::io::Result<http::Response<String>> { Ok(Default::default()) }
+    /// use paceline::{Limiter, PacerConfig};
+    ///
+    /// let limiter = Limiter::new(PacerConfig::default())?;
+    /// let stream = || async {
+    ///     let response = begin().await?;
+    ///     limiter.observe(response.headers());
+    ///     read_to_its_end(response).await
+    /// };
+    /// limiter.run(stream).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "http")]
+    pub fn observe(&self, headers: &http::HeaderMap) {
+        self.observe_limits(&self.dialect().announced(headers, clock::wall()));
+    }
+
+    /// [`observe`](Self::observe) for limits that a program reads itself, see [`Permit::observe_limits`].
+    pub fn observe_limits(&self, limits: &[LimitReport]) {
+        if let Some(attempt) = Frame::current(&self.driver) {
+            attempt.observe_limits(limits);
+        }
     }
 
     /// The scope of that name, made at its first use: a model, an endpoint family, a table. A scope has its own learnt
@@ -353,11 +387,11 @@ impl Limiter {
     }
 
     /// The context for reading the result of a send that reserved so much.
-    pub(crate) const fn reads<'a>(&self, reserved: &'a Cost) -> Attempt<'a> {
+    pub(crate) fn reads<'a>(&self, reserved: &'a Cost) -> Attempt<'a> {
         Attempt {
             reserved,
             #[cfg(feature = "http")]
-            provider: self.provider,
+            dialect: self.dialect(),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use paceline_core::{Class, Cost, NextAction, Outcome, Request, ScopeId};
+use paceline_core::{Class, Cost, LimitReport, NextAction, Outcome, Request, ScopeId};
 
 use crate::driver::Driver;
 use crate::driver::Permit;
@@ -62,8 +62,13 @@ impl Frame {
         }
     }
 
+    /// The innermost attempt of that limiter that this task is in.
+    pub(crate) fn current(driver: &Arc<Driver>) -> Option<Arc<Self>> {
+        FRAME.try_with(Arc::clone).ok().and_then(|frame| frame.of(driver))
+    }
+
     /// The innermost attempt of that limiter.
-    pub(crate) fn of(self: Arc<Self>, driver: &Arc<Driver>) -> Option<Arc<Self>> {
+    fn of(self: Arc<Self>, driver: &Arc<Driver>) -> Option<Arc<Self>> {
         let mut frame = self;
         while !Arc::ptr_eq(&frame.driver, driver) {
             frame = Arc::clone(frame.outer.as_ref()?);
@@ -84,6 +89,17 @@ impl Frame {
                 self.replace(inside);
                 None
             }
+        }
+    }
+
+    /// What the head of its answer announces.
+    pub(crate) fn observe_limits(&self, limits: &[LimitReport]) {
+        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Sender::Operation(permit) = &*sender {
+            let (driver, ticket) = permit.call();
+            // What this wakes may come back here: without the lock.
+            drop(sender);
+            driver.observe(ticket, limits);
         }
     }
 

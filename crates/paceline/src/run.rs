@@ -306,7 +306,7 @@ struct Ended {
 impl<Op, Reader, N> Task<'_, Op, Reader, N> {
     /// Asks for the first permit. Inside the attempt of an outer `run` that attempt's own permit is taken, if it is unused.
     fn begin(&mut self, request: Request) -> Result<Admission, Error> {
-        self.outer = FRAME.try_with(Arc::clone).ok().and_then(|frame| frame.of(self.limiter.driver()));
+        self.outer = Frame::current(self.limiter.driver());
         let Some(outer) = &self.outer else { return self.enqueue(request) };
         match outer.take_permit(&request.scope) {
             Some(permit) => Ok(Admission::Decided(Within::Granted(permit))),

@@ -87,7 +87,7 @@ impl Account {
 }
 
 /// Where the user's processes find each other: `paceline` in the user's state folder, which is made.
-fn folder() -> io::Result<PathBuf> {
+pub(crate) fn folder() -> io::Result<PathBuf> {
     let of = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = of("XDG_STATE_HOME").or_else(|| of("HOME").map(|home| home.join(".local/state")));
     let Some(state) = state.or_else(|| of("LOCALAPPDATA")) else {
@@ -98,7 +98,8 @@ fn folder() -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-fn make_private(folder: &Path) -> io::Result<()> {
+/// Makes a folder that its user alone may read.
+pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]

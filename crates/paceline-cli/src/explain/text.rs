@@ -81,7 +81,7 @@ const fn action(action: Action, class: Class) -> &'static str {
         (Action::Pause, _) => "hold the scope until then; keep the items",
         (Action::StopKey, _) => "stop; items stay pending until the problem is fixed",
         (Action::FailItem, _) => "fail this item alone; sending it again would not help",
-        (Action::Ignore, _) => "nothing",
+        _ => "nothing",
     }
 }
 

@@ -68,7 +68,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     }
     let paths = paths(&args)?;
     check_paths::check(&args, &paths)?;
-    warn_of_idle(&upstream);
+    paceline_http::warn_of_idle(&upstream);
     if args.dry_run {
         let limits = known_limits(&upstream);
         return tokio::task::block_in_place(|| dry_run::command(&args, &paths, &upstream, &limits));
@@ -111,7 +111,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let account = mock.is_none().then(|| Account::new(&base_url, &headers));
     let shared = SharedLimits::open(account.as_ref(), &upstream.pacer, limiter.clone());
     let _in_use = account.and_then(|account| account.mark(shared.is_shared()));
-    let sender = upstream::sender(&upstream, headers, args.timeout)?;
+    let sender = Sender::to(&upstream, headers, args.timeout).map_err(Failure::refused)?;
     let run = Run { args: &args, upstream: &upstream, paths: &paths, job, limiter, shared, quiet: everywhere.quiet };
     // First these: no interruption falls between the two.
     let signals = Signals::new().map_err(Failure::interrupted)?;
@@ -205,7 +205,7 @@ impl Run<'_> {
             same: FailFast::new(self.args.stop_after_same, figures.pending(), figures.succeeded),
             retry: self.upstream.pacer.retry.clone(),
             address: upstream::destination(self.upstream).into(),
-            key: upstream::key_place(&self.upstream.key).map(Into::into),
+            key: self.upstream.key.place().map(Into::into),
             figures,
             max_wait: self.args.max_wait,
             // Lines without a url of their own go to one path, which nothing divides.
@@ -373,17 +373,6 @@ fn set_prices(args: &RunArgs, upstream: &mut Upstream) -> Result<(), Failure> {
             upstream.name
         ))),
         _ => Ok(()),
-    }
-}
-
-/// Warns of knobs that the user set and that change nothing, with what would make them act.
-pub(crate) fn warn_of_idle(upstream: &Upstream) {
-    let keys: Vec<&str> = upstream.idle.iter().map(|row| row.key.as_str()).collect();
-    if !keys.is_empty() {
-        tracing::warn!(
-            "no effect under the pace auto, which learns the limit: {}; the pace aimd uses them",
-            keys.join(", ")
-        );
     }
 }
 

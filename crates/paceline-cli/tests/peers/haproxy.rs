@@ -22,7 +22,7 @@ const TOLD: [&str; 2] = ["--limit", "192/10s"];
 const SERVICE: Duration = Duration::from_millis(30);
 
 /// HAProxy in a folder of its own, stopped with the value.
-struct Haproxy {
+pub(crate) struct Haproxy {
     folder: tempfile::TempDir,
     port: u16,
 }
@@ -78,13 +78,13 @@ fn untold(name: &str, retry_after: u32) {
 }
 
 /// HAProxy weighs the window before by what is left of it: no client gets more than the limit per window, on average.
-fn oracle(items: usize) -> f64 {
+pub(crate) fn oracle(items: usize) -> f64 {
     items as f64 / LIMIT as f64 * 10.0 + SERVICE.as_secs_f64()
 }
 
 impl Haproxy {
     /// Returns when HAProxy listens: as a daemon it goes to the background only after that, so nothing polls.
-    fn start(upstream: &Counting, retry_after: u32) -> Self {
+    pub(crate) fn start(upstream: &Counting, retry_after: u32) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut stderr = Vec::new();
         for _ in 0..5 {
@@ -105,12 +105,12 @@ impl Haproxy {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    fn base_url(&self) -> String {
+    pub(crate) fn base_url(&self) -> String {
         format!("{}/v1", self.url())
     }
 
     /// All calls, and those answered with a 4xx, by HAProxy's statistics of the frontend.
-    fn counts(&self) -> (u64, u64) {
+    pub(crate) fn counts(&self) -> (u64, u64) {
         let mut socket = UnixStream::connect(self.folder.path().join("stats")).expect("the statistics socket");
         socket.write_all(b"show stat\n").expect("asking for statistics");
         let mut table = String::new();

@@ -8,6 +8,7 @@
 
 mod counting;
 mod faked_clock;
+mod gateway;
 mod haproxy;
 mod job;
 mod kill;

@@ -10,18 +10,18 @@ use super::counting::Counting;
 use super::job::{Job, burst};
 use super::measure;
 
-const RATE: f64 = 20.0;
-const BURST: f64 = 20.0;
+pub(crate) const RATE: f64 = 20.0;
+pub(crate) const BURST: f64 = 20.0;
 
 /// Calls in flight that `limit_conn` lets through.
 const IN_FLIGHT: usize = 8;
 
 /// Each call takes this long behind the proxies; it is the one median latency in every oracle.
-const SERVICE: Duration = Duration::from_millis(30);
+pub(crate) const SERVICE: Duration = Duration::from_millis(30);
 
 /// What nginx limits.
 #[derive(Clone, Copy)]
-enum Limit {
+pub(crate) enum Limit {
     /// `RATE` a second with a burst of `BURST`; every refusal says `Retry-After: 1`.
     Bucket,
     /// `IN_FLIGHT` calls; a refusal says nothing.
@@ -29,7 +29,7 @@ enum Limit {
 }
 
 /// nginx in a folder of its own, stopped with the value.
-struct Nginx {
+pub(crate) struct Nginx {
     folder: tempfile::TempDir,
     port: u16,
 }
@@ -102,7 +102,7 @@ fn untold(name: &str, limit: Limit, oracle: f64) {
 
 impl Nginx {
     /// Returns when nginx listens: as a daemon it goes to the background only after that, so nothing polls.
-    fn start(upstream: &Counting, limit: Limit) -> Self {
+    pub(crate) fn start(upstream: &Counting, limit: Limit) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for _ in 0..5 {
             let port = free_port();
@@ -119,12 +119,12 @@ impl Nginx {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    fn base_url(&self) -> String {
+    pub(crate) fn base_url(&self) -> String {
         format!("{}/v1", self.url())
     }
 
     /// All calls, and those answered 429, by the access log.
-    fn counts(&self) -> (u64, u64) {
+    pub(crate) fn counts(&self) -> (u64, u64) {
         let log = fs::read_to_string(self.folder.path().join("access.log")).expect("an access log");
         let refused = log.lines().filter(|status| *status == "429").count();
         (log.lines().count() as u64, refused as u64)

@@ -36,6 +36,7 @@ pub struct RateEstimate {
 
 /// Whether calls may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum GateState {
     /// At the learnt rate.
     Open,
@@ -46,6 +47,17 @@ pub enum GateState {
     },
     /// One call, which tests whether the limit has reopened.
     Canary,
+}
+
+impl GateState {
+    /// The name used in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Closed { .. } => "closed",
+            Self::Canary => "canary",
+        }
+    }
 }
 
 impl AdaptiveRate {

@@ -14,6 +14,7 @@ use crate::time::{Instant, LATE};
 
 /// Where a learnt rate is going.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Trend {
     /// Doubling until the first refusal.
     Starting,
@@ -21,6 +22,17 @@ pub enum Trend {
     Returning,
     /// Up, as admitted calls pay for it.
     Growing,
+}
+
+impl Trend {
+    /// The name used in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Returning => "returning",
+            Self::Growing => "growing",
+        }
+    }
 }
 
 /// The first rate, in calls a second: slow enough for any provider.

@@ -26,7 +26,10 @@ impl Pacer {
     /// The request of a scope that leaves next. A server that may be down is not tested with an item that has no retry left, if
     /// another has: a test is a call like any other, and an outage costs no item.
     pub(super) fn head(&self, scope: &Scope) -> Option<Place> {
-        let is_last = |slot| self.slots.at(slot).request.attempts >= self.config.retry.max_retries;
+        let is_last = |slot| {
+            let Request { attempts, max_retries, .. } = &self.slots.at(slot).request;
+            *attempts >= self.config.retry.most(*max_retries)
+        };
         match scope.may_be_down() {
             true if scope.is_down() => scope.queue.first_but(PROBE_CANDIDATES, is_last),
             true => scope.queue.first_but(CANDIDATES, is_last),

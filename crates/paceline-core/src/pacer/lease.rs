@@ -17,6 +17,8 @@ const LONGEST: Duration = Duration::from_millis(1);
 
 /// A promise of [`Pacer::lease`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "what leaves under it counts once it is ended"]
+#[non_exhaustive]
 pub struct Lease {
     /// So many calls, at least one, may leave.
     pub calls: u64,

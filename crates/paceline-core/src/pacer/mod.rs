@@ -34,7 +34,7 @@ use crate::config::{Concurrency, Limits, Pace, PacerConfig};
 use crate::cost::Cost;
 use crate::error::ConfigError;
 use crate::hold::Hold;
-use crate::outcome::Outcome;
+use crate::outcome::{LimitReport, Outcome};
 use crate::quota::{Quotas, TooLarge};
 use crate::request::{Enqueued, Event, NextAction, Request, ScopeId, Ticket};
 use crate::rng::Rng;
@@ -48,9 +48,10 @@ use crate::time::Instant;
 /// It does no IO and reads no clock. There are four kinds of method:
 ///
 /// - *Inputs* take the present: [`enqueue`](Self::enqueue), [`cancel`](Self::cancel), [`complete`](Self::complete),
-///   [`handle_timeout`](Self::handle_timeout), [`reconfigure`](Self::reconfigure), [`hold`](Self::hold),
-///   [`stop`](Self::stop), [`resume`](Self::resume), [`restore`](Self::restore), [`yield_turn`](Self::yield_turn) and
-///   [`take_turn`](Self::take_turn). Time may stand still or jump forward; an earlier instant counts as the latest one seen.
+///   [`observe`](Self::observe), [`handle_timeout`](Self::handle_timeout), [`reconfigure`](Self::reconfigure),
+///   [`hold`](Self::hold), [`stop`](Self::stop), [`resume`](Self::resume), [`restore`](Self::restore),
+///   [`yield_turn`](Self::yield_turn) and [`take_turn`](Self::take_turn). Time may stand still or jump forward; an earlier
+///   instant counts as the latest one seen.
 /// - *Outputs*: after any input call [`poll_event`](Self::poll_event) until it is empty, then
 ///   [`poll_timeout`](Self::poll_timeout), and call `handle_timeout` at that instant or later.
 /// - *Questions* change nothing: [`admit`](Self::admit), [`snapshot`](Self::snapshot), [`export`](Self::export).
@@ -283,10 +284,21 @@ impl Pacer {
         self.drop_vain_hint(now, &request.scope, flight.sent, &mut outcome);
         self.settle(now, request, flight, &outcome);
         self.react(now, request, flight, &outcome);
-        request.deadline = deadline.map(|reading| self.scopes[request.scope.place].clock.deadline(now, reading));
+        let own = deadline.map(|reading| self.scopes[request.scope.place].clock.deadline(now, reading));
+        request.deadline = own.or_else(|| self.config.retry.deadline.map(|bound| flight.sent + bound));
         let action = self.decide(now, request, flight.probe, &outcome);
         self.pump(now);
         action
+    }
+
+    /// Takes the limits that the head of an answer announces while the call goes on, such as a stream: they act at once. Their
+    /// like in the outcome of the same call changes nothing any more. A ticket that is not in flight changes nothing.
+    pub fn observe(&mut self, now: Instant, ticket: Ticket, limits: &[LimitReport]) {
+        let now = self.advance(now);
+        let Some(Entry { request, stage: Stage::InFlight { flight, .. } }) = self.slots.get(ticket) else { return };
+        self.scopes.touch(request.scope.place);
+        self.scopes[request.scope.place].observe(flight, limits);
+        self.pump(now);
     }
 
     /// Processes what has become due. To be called at [`poll_timeout`](Self::poll_timeout) or later; earlier does no harm.
@@ -459,6 +471,9 @@ fn tiers(config: &PacerConfig) -> BTreeMap<Arc<str>, usize> {
 
 fn check(config: &PacerConfig) -> Result<(), ConfigError> {
     config.retry.backoff.check()?;
+    if config.retry.deadline.is_some_and(|bound| bound.is_zero()) {
+        return Err(ConfigError { key: "deadline".into(), value: "0s".into(), expected: "a duration of more than 0" });
+    }
     if let Some(start) = config.start.filter(|start| !(*start > 0.0 && *start <= scope::FASTEST_START)) {
         let expected = "a rate of more than 0 and at most 1,000,000 calls a second";
         return Err(ConfigError { key: "start".into(), value: start.to_string(), expected });

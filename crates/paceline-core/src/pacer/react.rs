@@ -102,6 +102,7 @@ impl Pacer {
         let scope = &self.scopes[request.scope.place];
         let tried = Tried {
             attempts: request.attempts,
+            max_retries: request.max_retries,
             deferrals: request.deferrals,
             quotas: 0,
             free: request.unsent,

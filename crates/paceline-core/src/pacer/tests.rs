@@ -11,7 +11,7 @@ use super::*;
 use crate::admit::MaxWait;
 use crate::config::Quota;
 use crate::cost::Dimension;
-use crate::outcome::{Class, LimitScope};
+use crate::outcome::{Class, LimitScope, RefillMode};
 use crate::snapshot::{ScopeSnapshot, ScopeState};
 
 const SCOPES: u64 = 9;
@@ -134,7 +134,7 @@ impl Both {
 
     fn step(&mut self) {
         let now = self.now;
-        match self.below(30) {
+        match self.below(31) {
             0..11 => self.enqueue(),
             11 => {
                 let all = self.waiting.len() + self.in_flight.len();
@@ -161,7 +161,24 @@ impl Both {
                     }
                 });
             }
-            _ => self.input(|pacer| pacer.resume(now, None)),
+            29 => self.input(|pacer| pacer.resume(now, None)),
+            _ => {
+                let report = self.report();
+                if let Some(ticket) = self.in_flight.first().copied() {
+                    self.input(|pacer| pacer.observe(now, ticket, core::slice::from_ref(&report)));
+                }
+            }
+        }
+    }
+
+    fn report(&mut self) -> LimitReport {
+        LimitReport {
+            dimension: [Dimension::Requests, Dimension::Tokens][self.below(2) as usize].clone(),
+            limit: Some(100),
+            remaining: Some(self.below(100)),
+            reset: Some(Duration::from_millis(self.below(20_000))),
+            window: None,
+            restores: [RefillMode::AtOnce, RefillMode::Gradually][self.below(2) as usize],
         }
     }
 

@@ -39,6 +39,7 @@ const LONGEST_WINDOW: Duration = Duration::from_secs(366 * 86_400);
 
 /// A request that can never start: it alone exceeds a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TooLarge {
     /// What is counted.
     pub dimension: Dimension,

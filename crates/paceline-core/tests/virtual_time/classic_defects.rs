@@ -19,7 +19,7 @@ fn limited(quotas: Vec<Quota>, burst: Option<u64>) -> PacerConfig {
 
 fn constant(delay: Duration, max_retries: u32) -> Retry {
     let backoff = Backoff { growth: Growth::Constant { delay }, jitter: Jitter::None };
-    Retry { max_retries, max_deferrals: None, backoff }
+    Retry { max_retries, max_deferrals: None, backoff, deadline: None }
 }
 
 fn ok() -> (Duration, Outcome) {

@@ -12,6 +12,7 @@ mod learning;
 mod leases;
 mod model;
 mod models;
+mod observed;
 mod one_wait;
 mod outage;
 mod promises;

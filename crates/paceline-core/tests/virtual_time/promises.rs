@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, Announcement, Class, Concurrency, Cost, Dimension, Event, Instant, LevelState, LimitReport, Limits, MaxWait,
-    Outcome, Pace, Pacer, PacerConfig, Quota, RefillMode, Request, ScopeId, Ticket, WaitCause,
+    Admit, Announcement, Class, Concurrency, Cost, Dimension, Event, GiveUp, Instant, LevelState, LimitReport, Limits,
+    MaxWait, NextAction, Outcome, Pace, Pacer, PacerConfig, Quota, RefillMode, Request, ScopeId, Ticket, WaitCause,
 };
 
 use crate::job::at;
@@ -314,6 +314,29 @@ fn a_deadline_under_auto_expires_at_once_behind_a_pause_and_a_full_window_and_no
     assert_eq!(late(&mut pacer), [], "an answer may teach a higher rate");
     pacer.handle_timeout(at(1.0));
     assert_eq!(late(&mut pacer), [(behind_the_rate, None)]);
+}
+
+/// The bound of an item counts from its first send, however long it waited for that.
+#[test]
+fn no_try_leaves_later_than_the_bound_of_its_item_after_the_first() {
+    let config = PacerConfig { pace: Pace::Fixed, ..PacerConfig::default() }.with_deadline(60 * S);
+    let mut pacer = Pacer::new(config, 1, at(0.0)).expect("sensible");
+    let scope = pacer.scope("a");
+    pacer.hold(at(0.0), Some(&scope), at(100.0));
+    let ticket = pacer.enqueue(at(0.0), Request::new(&scope, Cost::request())).expect("fits");
+    pacer.handle_timeout(at(100.0));
+    let refused = Outcome::new(Class::Throttled).with_hint(40 * S, false);
+    let NextAction::Retry { next, .. } = pacer.complete(at(101.0), ticket, refused.clone()) else {
+        panic!("it may leave until 160 s")
+    };
+    assert_eq!(next.deadline, Some(at(160.0)));
+    let again = pacer.enqueue(at(101.0), *next).expect("fits");
+    pacer.handle_timeout(at(141.0));
+    let action = pacer.complete(at(142.0), again, refused);
+    assert!(matches!(action, NextAction::GiveUp { reason: GiveUp::Deadline, .. }), "{action:?}");
+    let none = PacerConfig::default().with_deadline(Duration::ZERO);
+    let error = Pacer::new(none, 1, at(0.0)).expect_err("no try could follow").to_string();
+    assert_eq!(error, "deadline is 0s, expected a duration of more than 0");
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Calls to servers that answer with what they should not.
 #![cfg(test)]
 
+mod middleware;
 mod own_client;
+mod profiles;
 mod support;
 mod trust;
 
@@ -70,10 +72,10 @@ async fn a_call_replaces_headers_and_no_secret() {
     for (name, value) in [("authorization", "Bearer mine"), ("x-team", "b"), ("content-type", "text/plain")] {
         call.headers.insert(name, HeaderValue::from_static(value));
     }
-    send(&sender, 1, &call).await;
+    _ = send(&sender, 1, &call).await;
     call.headers.insert("idempotency-key", HeaderValue::from_static("my own"));
-    send(&sender, 1, &call).await;
-    send(&sender, 1, &Call { url: "/a".to_owned(), ..Call::default() }).await;
+    _ = send(&sender, 1, &call).await;
+    _ = send(&sender, 1, &Call { url: "/a".to_owned(), ..Call::default() }).await;
     let arrivals = server.arrivals();
     let sent = |number: usize, name: &str| arrivals[number].headers.get(name).map(|value| value.to_str().unwrap());
     assert_eq!(
@@ -230,7 +232,7 @@ async fn what_a_call_is_charged_follows_what_answers_report() {
     let tokens = |scope: &str| sender.charge(scope, &call).get(&Dimension::InputTokens);
     let (guessed, other) = (tokens("chat"), tokens("other"));
     for _ in 0..10 {
-        send(&sender, 1, &call).await;
+        _ = send(&sender, 1, &call).await;
     }
     assert!(guessed < 400 && (1_900..2_100).contains(&tokens("chat")), "{guessed}, then {}", tokens("chat"));
     assert_eq!(tokens("other"), other, "another scope has learnt nothing");
@@ -349,6 +351,6 @@ async fn a_caller_who_knows_more_has_the_last_word_before_the_pacer_hears_of_it(
 async fn without_an_address_of_the_sender_each_call_names_its_own() {
     let server = Server::new(|_| Some(ok("{}"))).await;
     let sender = sender(SenderConfig::new("", Provider::Acme));
-    send(&sender, 1, &Call { url: format!("{}/directory?x=1", server.url), ..Call::default() }).await;
+    _ = send(&sender, 1, &Call { url: format!("{}/directory?x=1", server.url), ..Call::default() }).await;
     assert_eq!(server.arrivals()[0].path, "/directory?x=1");
 }

@@ -142,6 +142,7 @@ pub struct Api {
 /// What is limited together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[non_exhaustive]
 pub enum Scope {
     /// The calls of one path and one model.
     Model,
@@ -224,6 +225,7 @@ pub enum ResetForm {
 /// An answer that a provider is known to give.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[non_exhaustive]
 pub struct KnownAnswer {
     /// The status.
     pub status: u16,

@@ -178,6 +178,7 @@ impl SchedulerConfig {
         let tried = Tried {
             attempts: item.attempts.saturating_sub(item.forgiven.attempts),
             deferrals: item.deferrals.saturating_sub(item.forgiven.deferrals),
+            max_retries: None,
             quotas: used_up as u32,
             // Only those in a row that failed alike: the store does not count what counts against no bound.
             free: free as u32,
@@ -200,7 +201,7 @@ impl SchedulerConfig {
         let unknown = failure.unknown;
         let ended = paceline_core::Outcome { hint, unsent, unknown, ..paceline_core::Outcome::new(class) };
         let (max_retries, max_deferrals, backoff) = (self.max_retries, self.max_deferrals, self.backoff);
-        retry::decide(&Retry { max_retries, max_deferrals, backoff }, self.pace, &tried, &ended, rng)
+        retry::decide(&Retry { max_retries, max_deferrals, backoff, deadline: None }, self.pace, &tried, &ended, rng)
     }
 
     /// The transition of an item that is over its bound.

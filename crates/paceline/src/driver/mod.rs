@@ -17,12 +17,16 @@ mod waiting;
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::sync::{Arc, PoisonError};
+#[cfg(feature = "http")]
+use std::sync::{LazyLock, RwLock};
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, ConfigError, Enqueued, Event, Instant, NextAction, Outcome, Pacer, PacerConfig, Request, Retry, ScopeId,
-    Ticket, WaitCause, WaitReason,
+    Admit, ConfigError, Enqueued, Event, Instant, LimitReport, NextAction, Outcome, Pacer, PacerConfig, Request, Retry,
+    ScopeId, Ticket, WaitCause, WaitReason,
 };
+#[cfg(feature = "http")]
+use paceline_providers::{Dialect, Provider};
 use tokio::sync::{Notify, oneshot};
 
 use self::lease::Leased;
@@ -43,6 +47,9 @@ pub(crate) struct Driver {
     alarm: Condvar,
     /// Wakes the timer's task before its timeout.
     task_alarm: Notify,
+    /// `None`: generic HTTP, whose table is read when it is first needed.
+    #[cfg(feature = "http")]
+    dialect: RwLock<Option<Arc<Dialect>>>,
 }
 
 pub(crate) struct State {
@@ -95,7 +102,26 @@ impl Driver {
         let (waiters, stops) = (BTreeMap::new(), BTreeMap::new());
         let state = State { pacer, retry, closed: false, waiters, stops, timers: Timers::default(), leased: None };
         let (alarm, task_alarm) = (Condvar::new(), Notify::new());
-        Arc::new(Self { state: Mutex::new(state), clock, alarm, task_alarm })
+        Arc::new(Self {
+            state: Mutex::new(state),
+            clock,
+            alarm,
+            task_alarm,
+            #[cfg(feature = "http")]
+            dialect: RwLock::default(),
+        })
+    }
+
+    #[cfg(feature = "http")]
+    pub(crate) fn dialect(&self) -> Arc<Dialect> {
+        static GENERIC: LazyLock<Arc<Dialect>> = LazyLock::new(|| Arc::new(Provider::Generic.into()));
+        let dialect = self.dialect.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(dialect.as_ref().unwrap_or_else(|| &GENERIC))
+    }
+
+    #[cfg(feature = "http")]
+    pub(crate) fn set_dialect(&self, dialect: Dialect) {
+        *self.dialect.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(dialect));
     }
 
     /// The time, with all that the machine has slept.
@@ -161,6 +187,13 @@ impl Driver {
 
     pub(crate) fn complete(self: &Arc<Self>, ticket: Ticket, outcome: Outcome) -> NextAction {
         self.act(|pacer, now| pacer.complete(now, ticket, outcome))
+    }
+
+    /// Takes what the head of an answer announces.
+    pub(crate) fn observe(self: &Arc<Self>, ticket: Ticket, limits: &[LimitReport]) {
+        if !limits.is_empty() {
+            self.act(|pacer, now| pacer.observe(now, ticket, limits));
+        }
     }
 
     /// Ends holds and stops.

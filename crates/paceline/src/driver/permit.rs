@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use paceline_core::{Class, Instant, NextAction, Outcome, Request, Ticket, WaitReason};
+use paceline_core::{Class, Instant, LimitReport, NextAction, Outcome, Request, Ticket, WaitReason};
 
 use crate::driver::Driver;
 
@@ -47,6 +47,44 @@ impl Permit {
     pub fn complete(mut self, outcome: Outcome) -> NextAction {
         self.answered = true;
         self.driver.complete(self.ticket, outcome)
+    }
+
+    /// What the head of an answer announces acts at once, while its body still comes, as with a stream: other callers wait where
+    /// a limit is used up, and leave where there is room. The headers are read in the limiter's dialect
+    /// ([`with_dialect`](crate::Limiter::with_dialect)). [`complete`](Self::complete) may bring the same limits again: they count
+    /// once.
+    ///
+    /// For answers that succeed so far. A refusal, and the wait that its headers ask for, belongs in `complete`, at once: nothing
+    /// of it is worth waiting for.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn begin() -> http::Response<()> { http::Response::new(()) }
+    /// # async fn pass_on(_: http::Response<()>) {}
+    /// use paceline::{Class, Limiter, Outcome, PacerConfig};
+    ///
+    /// let limiter = Limiter::new(PacerConfig::default())?;
+    /// let permit = limiter.acquire(limiter.scope("chat")).await?;
+    /// let response = begin().await;
+    /// permit.observe(response.headers());
+    /// pass_on(response).await;
+    /// permit.complete(Outcome::new(Class::Success));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "http")]
+    pub fn observe(&self, headers: &http::HeaderMap) {
+        self.observe_limits(&self.driver.dialect().announced(headers, crate::clock::wall()));
+    }
+
+    /// [`observe`](Self::observe) for limits that a program reads itself.
+    pub fn observe_limits(&self, limits: &[LimitReport]) {
+        self.driver.observe(self.ticket, limits);
+    }
+
+    /// The driver and its name for this call.
+    pub(crate) fn call(&self) -> (Arc<Driver>, Ticket) {
+        (Arc::clone(&self.driver), self.ticket)
     }
 
     /// Withdraws the call: it was never made, so all its units are refunded.

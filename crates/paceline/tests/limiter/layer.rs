@@ -132,3 +132,18 @@ fn a_success_is_one_by_its_head_in_every_dialect() {
         });
     }
 }
+
+/// gRPC answers a refusal with a 200, and says so beside it.
+#[test]
+fn a_refusal_by_grpc_is_one_by_its_head() {
+    block_on(async {
+        let limiter = limiter(fixed(vec![], None, 5));
+        let refused = Response::builder().header("grpc-status", "8").header("grpc-retry-pushback-ms", "7000").body(());
+        let mut answers = [refused.expect("an answer"), Response::new(())].into_iter();
+        let began = limiter.now();
+        let call =
+            limiter.run(|| std::future::ready(Ok::<_, io::Error>(answers.next().expect("two calls")))).read_by(ByHead);
+        call.await.expect("an answer");
+        assert_eq!((limiter.snapshot().account.totals.deferrals, limiter.now() - began >= 7 * S), (1, true));
+    });
+}

@@ -8,6 +8,7 @@ mod layer;
 mod log;
 mod metrics;
 mod nested;
+mod observed;
 mod pace;
 mod restored;
 mod run;

@@ -4,6 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tokio::sync::watch;
+
 /// Interruptions, one after the other.
 pub(crate) struct Signals {
     #[cfg(unix)]
@@ -42,6 +44,49 @@ impl Signals {
         }
         #[cfg(not(unix))]
         if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// How many signals asked the process to end.
+#[derive(Clone, Debug)]
+pub(crate) struct SignalCount(watch::Receiver<u32>);
+
+impl SignalCount {
+    /// Listens from now on.
+    ///
+    /// # Errors
+    /// An error of the operating system.
+    pub(crate) fn listen() -> io::Result<Self> {
+        let mut signals = Signals::new()?;
+        let (sender, receiver) = watch::channel(0);
+        tokio::spawn(async move {
+            while !sender.is_closed() {
+                signals.next().await;
+                sender.send_modify(|times| *times += 1);
+            }
+        });
+        Ok(Self(receiver))
+    }
+
+    /// Whether there was one.
+    pub(crate) fn any(&self) -> bool {
+        *self.0.borrow() > 0
+    }
+
+    /// Waits for the first.
+    pub(crate) async fn first(&self) {
+        self.reaches(1).await;
+    }
+
+    /// Waits for the second.
+    pub(crate) async fn second(&self) {
+        self.reaches(2).await;
+    }
+
+    async fn reaches(&self, times: u32) {
+        if self.0.clone().wait_for(|signals| *signals >= times).await.is_err() {
             std::future::pending::<()>().await;
         }
     }

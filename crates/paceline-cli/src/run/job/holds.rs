@@ -100,7 +100,7 @@ fn stored(context: &Context, scope: &ScopeSnapshot) -> Option<Stored> {
     match &scope.state {
         ScopeState::Held { until, cause } => Some(closed(context.timestamp(*until), *cause)),
         ScopeState::Stopped { reason } => Some(Stored::Stopped { reason: reason.to_string() }),
-        ScopeState::Open | ScopeState::Paced => {
+        _ => {
             let until = scope.closed_until.filter(|until| *until > context.limiter.now() + SHORT)?;
             Some(closed(context.timestamp(until), scope.closed_for?))
         }

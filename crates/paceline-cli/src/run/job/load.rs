@@ -140,7 +140,7 @@ pub(crate) fn refused(error: JournalError) -> Failure {
         JournalError::Damaged { .. } | JournalError::DamagedJournal { .. } => {
             "; to keep its answers, start a job with another output and --done RESULTS; to discard them, use --overwrite"
         }
-        JournalError::Sqlite { .. } => "; check that the folder is writable",
+        JournalError::Sqlite { .. } => "; check that the disk has space and that the folder is writable",
         _ => "",
     };
     Failure::Refused(format!("{error}{advice}"))

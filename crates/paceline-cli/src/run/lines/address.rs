@@ -5,9 +5,9 @@ use std::borrow::Cow;
 
 use http::Uri;
 use paceline_config::Upstream;
-use paceline_providers::path_of;
 use paceline_providers::secrets::hidden;
 use paceline_providers::table::Scope;
+use paceline_providers::{below, origin, path_of};
 
 /// Where lines may lead.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,30 +107,6 @@ fn without_fragment(url: &str) -> Result<(), String> {
         true => Err(format!("`{url}` has a fragment (#...), which is never sent: remove it, or write # as %23")),
         false => Ok(()),
     }
-}
-
-/// The part of an absolute address that follows `base`; none when it does not.
-fn below(url: &str, base: &str) -> Option<String> {
-    let (url, base): (Uri, Uri) = (url.parse().ok()?, base.parse().ok()?);
-    if origin(&url)? != origin(&base)? || url.authority()?.as_str().contains('@') {
-        return None;
-    }
-    let prefix = base.path().trim_end_matches('/');
-    let rest = url.path_and_query()?.as_str().strip_prefix(prefix)?;
-    // Calls below a base that ends in /v1 are known by it, however their lines name them.
-    let version = if prefix.ends_with("/v1") { "/v1" } else { "" };
-    rest.starts_with('/').then(|| format!("{version}{rest}"))
-}
-
-/// Scheme, host and port.
-fn origin(uri: &Uri) -> Option<(String, String, u16)> {
-    let scheme = uri.scheme_str()?.to_ascii_lowercase();
-    let usual = match scheme.as_str() {
-        "http" => 80,
-        "https" => 443,
-        _ => return None,
-    };
-    Some((scheme, uri.host()?.to_ascii_lowercase(), uri.port_u16().unwrap_or(usual)))
 }
 
 fn check(url: &str) -> Result<(), String> {

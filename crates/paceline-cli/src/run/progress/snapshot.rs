@@ -3,9 +3,7 @@
 
 use std::sync::Arc;
 
-use paceline::{
-    GateState, Instant, QuotaSnapshot, RateEstimate, ResponsiveCounters, ScopeSnapshot, ScopeState, Snapshot, Trend,
-};
+use paceline::{Instant, QuotaSnapshot, RateEstimate, ResponsiveCounters, ScopeSnapshot, ScopeState, Snapshot};
 use paceline_core::{Class, Dimension, Timestamp};
 use serde_json::{Map, Value, json};
 
@@ -68,18 +66,17 @@ pub(crate) fn scopes(view: &Snapshot, wall: ToWall<'_>) -> Vec<Value> {
 
 fn scope(scope: &ScopeSnapshot, wall: ToWall<'_>) -> Value {
     let time = |at: Instant| wall(at).to_string();
-    let (state, until, reason) = match &scope.state {
-        ScopeState::Open => ("open", None, None),
-        ScopeState::Paced => ("paced", None, None),
-        ScopeState::Held { until, cause } => ("held", Some(time(*until)), Some(cause.to_string())),
-        ScopeState::Stopped { reason } => ("stopped", None, Some(reason.to_string())),
+    let (until, reason) = match &scope.state {
+        ScopeState::Held { until, cause } => (Some(time(*until)), Some(cause.to_string())),
+        ScopeState::Stopped { reason } => (None, Some(reason.to_string())),
+        _ => (None, None),
     };
     let concurrency = &scope.concurrency;
     let by_class: Map<String, Value> =
         Class::ALL.iter().map(|class| (class.to_string(), scope.totals.of(*class).into())).collect();
     json!({
         "name": &*scope.name,
-        "state": state,
+        "state": scope.state.as_str(),
         "until": until,
         "reason": reason,
         "waiting": scope.waiting,
@@ -115,24 +112,14 @@ fn scope(scope: &ScopeSnapshot, wall: ToWall<'_>) -> Value {
 }
 
 fn belief(belief: &RateEstimate) -> Value {
-    let trend = match belief.trend {
-        Trend::Starting => "starting",
-        Trend::Returning => "returning",
-        Trend::Growing => "growing",
-    };
-    let gate = match belief.gate {
-        GateState::Open => "open",
-        GateState::Closed { .. } => "closed",
-        GateState::Canary => "canary",
-    };
     json!({
         "rate": belief.rate,
-        "trend": trend,
+        "trend": belief.trend.as_str(),
         "refused_ago_s": belief.refused.map(|(ago, _)| ago.as_secs_f64()),
         "tokens_rate": belief.tokens,
         "refused_rate": belief.refused.map(|(_, rate)| rate),
         "cap": belief.cap,
-        "gate": gate,
+        "gate": belief.gate.as_str(),
         "text": belief.to_string(),
     })
 }

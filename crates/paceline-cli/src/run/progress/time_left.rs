@@ -93,7 +93,7 @@ fn closure(now: Instant, scope: &ScopeSnapshot) -> Option<(Instant, PauseCause)>
     match &scope.state {
         ScopeState::Held { until, cause } => Some((*until, *cause)),
         ScopeState::Stopped { .. } => None,
-        ScopeState::Open | ScopeState::Paced => scope.closed_until.zip(scope.closed_for),
+        _ => scope.closed_until.zip(scope.closed_for),
     }
     .filter(|(until, _)| *until > now + SHORT)
 }
@@ -186,15 +186,8 @@ mod tests {
         let tokens = pacer(vec![Quota::sliding(Dimension::Tokens, 1_000, 60 * S)]);
         let rest = Rest { items: 110, tokens: 100.0, rate: 50.0, ..Rest::default() };
         assert_eq!(seconds(rest, &tokens), Some((600, false)));
-        let opens = QuotaSnapshot {
-            dimension: Dimension::Requests,
-            limit: 30,
-            used: 30,
-            remaining: 0,
-            window: None,
-            next_free: Instant::ZERO + 34 * S,
-            taken: Vec::new(),
-        };
+        let mut opens = minute.snapshot(Instant::ZERO).account.quotas[0].clone();
+        (opens.limit, opens.remaining, opens.window, opens.next_free) = (30, 0, None, Instant::ZERO + 34 * S);
         let rest = Rest { items: 17, rate: 3.2, ..Rest::default() };
         assert_eq!(rest.under(Instant::ZERO, &opens), Some(34 * S), "its window is not known, but when it opens");
     }

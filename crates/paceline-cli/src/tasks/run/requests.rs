@@ -20,7 +20,6 @@ use super::shutdown::Shutdown;
 use crate::account::Account;
 use crate::exit;
 use crate::mock::{self, MockServer};
-use crate::run;
 use crate::run::calls::entry;
 use crate::run::calls::fail_fast::Reachability;
 use crate::run::calls::stop::StopReason;
@@ -77,7 +76,7 @@ impl Requests {
         answers: Option<Answers>,
         store: Arc<dyn WorkStore>,
     ) -> Result<Self, exit::Failure> {
-        run::warn_of_idle(&upstream);
+        paceline_http::warn_of_idle(&upstream);
         upstream.limits_groups();
         let headers = upstream::headers(&upstream)?;
         let mock = mock::start_for(&mut upstream, None).await?;
@@ -88,7 +87,7 @@ impl Requests {
             Format::of_one(b"{}", "", endpoint.as_deref(), upstream.provider, &addresses)
                 .map_err(exit::Failure::refused)?;
         }
-        let sender = upstream::sender(&upstream, headers, timeout)?;
+        let sender = Sender::to(&upstream, headers, timeout).map_err(exit::Failure::refused)?;
         Ok(Self {
             limits_answers: upstream::limits_answers(&upstream),
             upstream,

@@ -1,60 +1,16 @@
 //! Graceful shutdown of a run: it runs, it drains (items in flight may end), it aborts them.
 
-use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::run::calls::signals::Signals;
+use crate::run::calls::signals::SignalCount;
 use crate::run::calls::stop::StopReason;
 
 /// How long items in flight may take when a run has to end; the same as in `paceline run`.
 pub(super) const GRACE: Duration = Duration::from_secs(30);
-
-/// How many signals asked the process to end.
-#[derive(Clone, Debug)]
-pub(super) struct SignalCount(watch::Receiver<u32>);
-
-impl SignalCount {
-    /// Listens from now on.
-    ///
-    /// # Errors
-    /// An error of the operating system.
-    pub(super) fn listen() -> io::Result<Self> {
-        let mut signals = Signals::new()?;
-        let (sender, receiver) = watch::channel(0);
-        tokio::spawn(async move {
-            while !sender.is_closed() {
-                signals.next().await;
-                sender.send_modify(|times| *times += 1);
-            }
-        });
-        Ok(Self(receiver))
-    }
-
-    /// Whether there was one.
-    pub(super) fn any(&self) -> bool {
-        *self.0.borrow() > 0
-    }
-
-    /// Waits for the first.
-    pub(super) async fn first(&self) {
-        self.reaches(1).await;
-    }
-
-    /// Waits for the second.
-    pub(super) async fn second(&self) {
-        self.reaches(2).await;
-    }
-
-    async fn reaches(&self, times: u32) {
-        if self.0.clone().wait_for(|signals| *signals >= times).await.is_err() {
-            std::future::pending::<()>().await;
-        }
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {

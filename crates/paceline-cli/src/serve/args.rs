@@ -1,0 +1,108 @@
+//! The flags of `paceline serve`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use paceline_config::{Config, Environment, Overrides, Upstream, upstream_names};
+
+use crate::args::{AccessArgs, Everywhere, Offered, PACE, UPSTREAM};
+use crate::exit::Failure;
+use crate::upstream;
+
+/// `paceline serve`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Address of this machine to listen on; port 0 takes a free port, which the first line printed names
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4747")]
+    pub(crate) listen: SocketAddr,
+    /// Folder for what is known of the limits, so that a restart forgets none [default: paceline/serve in your state folder]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state: Option<PathBuf>,
+    /// Upstream from paceline.toml, or a known one: openai, anthropic, gemini, ..., generic (any HTTP API, with --base-url),
+    /// mock (in-process, needs no key); may be repeated [default: all of paceline.toml]
+    #[arg(help_heading = UPSTREAM, long, value_name = "NAME", value_parser = Offered(upstream_names), hide_possible_values = true)]
+    upstream: Vec<String>,
+    #[command(flatten)]
+    access: AccessArgs,
+    /// A limit of the provider: 500rpm, '10 rps', '200k tpm', '90 per 10s', '50 concurrent'; may be repeated
+    #[arg(help_heading = PACE, long, value_name = "LIMIT", allow_hyphen_values = true)]
+    limit: Vec<String>,
+    /// Most calls in flight at once [default: 512 under the pace auto, else 50]
+    #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
+    concurrency: Option<String>,
+    /// Retries of a request after server errors, so at most 1 + N calls [default: 7]
+    #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
+    max_retries: Option<String>,
+}
+
+const EXAMPLES: &str = "\
+Point the base URL of any client at the gateway; its key there may be any text:
+  paceline serve --upstream openai --limit 500rpm
+  OPENAI_BASE_URL=http://127.0.0.1:4747/openai/v1 OPENAI_API_KEY=any python app.py
+
+Header fields of a request that the gateway reads:
+  x-paceline-deadline: 30s     how long it may wait here before it is answered 429 [default: 240s]
+  x-paceline-priority: batch   it waits behind interactive ones [default: interactive]
+  x-paceline-retries: 2        at most so many retries by the gateway, and no more than its own
+
+Header fields of each answer: x-paceline-waited-ms, x-paceline-attempts.";
+
+impl Args {
+    /// The upstreams to serve.
+    ///
+    /// # Errors
+    /// As [`upstream::configured`]; flags for one upstream where there are several.
+    pub(crate) fn upstreams(&self, everywhere: &Everywhere) -> Result<Vec<Upstream>, Failure> {
+        let names = self.names(everywhere)?;
+        if let ([_, _, ..], Some(flag)) = (&names[..], self.flag_for_one()) {
+            let names: Vec<_> = names.into_iter().flatten().collect();
+            return Err(Failure::refused(format!(
+                "{flag} is for one upstream, and there are {}: {}; set it in paceline.toml, or choose one with --upstream",
+                names.len(),
+                names.join(", ")
+            )));
+        }
+        let configured = |name| upstream::configured(self.overrides(name), everywhere);
+        names.into_iter().map(configured).collect()
+    }
+
+    /// Their names; none is the one that the other flags mean.
+    fn names(&self, everywhere: &Everywhere) -> Result<Vec<Option<String>>, Failure> {
+        if !self.upstream.is_empty() {
+            let mut names = self.upstream.clone();
+            names.sort();
+            names.dedup();
+            return Ok(names.into_iter().map(Some).collect());
+        }
+        if self.access.base_url.is_some() {
+            return Ok(vec![None]);
+        }
+        let overrides = Overrides { config: everywhere.config.clone(), ..Overrides::default() };
+        let config = Config::load(Environment::from_iter(std::env::vars_os()), overrides).map_err(Failure::refused)?;
+        let names = config.names();
+        Ok(if names.is_empty() { vec![None] } else { names.into_iter().map(|name| Some(name.to_owned())).collect() })
+    }
+
+    fn overrides(&self, upstream: Option<String>) -> Overrides {
+        let limits = Overrides {
+            upstream,
+            limits: self.limit.clone(),
+            concurrency: self.concurrency.clone(),
+            max_retries: self.max_retries.clone(),
+            ..Overrides::default()
+        };
+        self.access.clone().over(limits)
+    }
+
+    /// A flag that can only be meant for one upstream.
+    fn flag_for_one(&self) -> Option<&'static str> {
+        let flags = [
+            (!self.limit.is_empty(), "--limit"),
+            (self.concurrency.is_some(), "--concurrency"),
+            (self.max_retries.is_some(), "--max-retries"),
+        ];
+        let own = flags.into_iter().find_map(|(given, flag)| given.then_some(flag));
+        own.or_else(|| self.access.given())
+    }
+}

@@ -1,0 +1,91 @@
+//! What the limiter of an upstream knows, kept over restarts of the gateway: limits, windows and holds, a file for each account.
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use paceline::{LevelState, Limiter, LimiterState};
+use tempfile::NamedTempFile;
+
+use crate::account::{self, Account, SharedLimits};
+use crate::exit::Failure;
+use crate::limiter_state;
+
+/// How old the file is at most when the process is killed.
+const SAVED: Duration = Duration::from_millis(500);
+
+/// The file of one account.
+#[derive(Debug)]
+pub(super) struct Saved {
+    limiter: Limiter,
+    /// None where the user's folder cannot be used.
+    path: Option<PathBuf>,
+}
+
+impl Saved {
+    /// The file in that folder, or in the user's own.
+    ///
+    /// # Errors
+    /// A folder that was asked for and cannot be made.
+    pub(super) fn open(
+        folder: Option<&Path>,
+        upstream: &str,
+        account: &Account,
+        limiter: Limiter,
+    ) -> Result<Self, Failure> {
+        let made = match folder {
+            Some(folder) => {
+                let refused = |error| Failure::refused(format!("--state {}: {error}", folder.display()));
+                account::make_private(folder).map(|()| Some(folder.to_owned())).map_err(refused)?
+            }
+            None => own_folder(),
+        };
+        let path = made.map(|folder| folder.join(format!("{upstream}-{}.json", account.name())));
+        Ok(Self { limiter, path })
+    }
+
+    /// Takes up what an earlier gateway knew. A stop is not kept: a restart is how a person says that the cause is mended.
+    pub(super) fn restore(&self, shared: &SharedLimits) {
+        let Some(text) = self.path.as_deref().and_then(|path| std::fs::read_to_string(path).ok()) else { return };
+        let windows_are_known = shared.know_earlier_runs();
+        let kept = |mut level: LevelState| {
+            if windows_are_known {
+                level.windows.clear();
+            }
+            LevelState { stopped: None, ..level }
+        };
+        limiter_state::restore_as(&self.limiter, [&*text], kept);
+    }
+
+    /// Saves what has changed, for as long as it is polled.
+    pub(super) async fn keep(&self) {
+        loop {
+            tokio::time::sleep(SAVED).await;
+            tokio::task::block_in_place(|| self.save());
+        }
+    }
+
+    /// Saves it now. A file that cannot be written is no reason to end.
+    pub(super) fn save(&self) {
+        if let Some(path) = &self.path
+            && let Err(error) = write(path, &self.limiter.export())
+        {
+            tracing::debug!("what is known of the limits is not saved: {}: {error}", path.display());
+        }
+    }
+}
+
+fn own_folder() -> Option<PathBuf> {
+    let made = account::folder().map(|folder| folder.join("serve"));
+    let made = made.and_then(|folder| account::make_private(&folder).map(|()| folder));
+    made.inspect_err(|error| tracing::warn!("a restart will forget what is known of the limits: {error}")).ok()
+}
+
+/// The file is whole at every moment.
+fn write(path: &Path, state: &LimiterState) -> std::io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut file = NamedTempFile::new_in(folder)?;
+    file.write_all(limiter_state::encode(state).as_bytes())?;
+    file.persist(path)?;
+    Ok(())
+}

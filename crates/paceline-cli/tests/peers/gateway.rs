@@ -1,0 +1,147 @@
+//! `paceline serve` before nginx and HAProxy: 64 clients that never retry get an answer each, and the proxies refuse little.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use paceline::Clock;
+
+use super::counting::Counting;
+use super::haproxy::{self, Haproxy};
+use super::measure;
+use super::nginx::{BURST, Limit, Nginx, RATE, SERVICE};
+
+/// Clients at once, each with one request after the other.
+const CLIENTS: usize = 64;
+
+/// `paceline serve`, stopped with the value.
+struct Gateway {
+    child: Child,
+    url: String,
+    _state: tempfile::TempDir,
+}
+
+#[test]
+fn a_gateway_that_is_told_the_rate_holds_what_nginx_would_refuse() {
+    let counting = Counting::start(SERVICE);
+    let nginx = Nginx::start(&counting, Limit::Bucket);
+    let told = "[upstream.api]\nlimits = [\"20 rps\"]\nburst = 20\n";
+    let counts = || nginx.counts();
+    let (sends, refused) =
+        serve("gateway before nginx, told", &nginx.base_url(), told, 200, oracle_of_nginx(200), counts);
+    measure::assert_few_refused(sends, refused);
+    assert_eq!(counting.arrivals(), 200, "nothing is sent twice");
+}
+
+#[test]
+fn a_gateway_learns_the_rate_of_nginx() {
+    let counting = Counting::start(SERVICE);
+    let nginx = Nginx::start(&counting, Limit::Bucket);
+    let (_, refused) =
+        serve("gateway before nginx, untold", &nginx.base_url(), "[upstream.api]\n", 200, oracle_of_nginx(200), || {
+            nginx.counts()
+        });
+    assert_eq!(counting.arrivals(), 200, "nothing is sent twice");
+    measure::assert_learnt(200, refused, 5);
+}
+
+#[test]
+fn a_gateway_learns_the_rate_of_haproxy() {
+    std::thread::scope(|scope| {
+        for (name, hint) in [("honest hint", 10), ("hint too short", 1)] {
+            scope.spawn(move || {
+                let counting = Counting::start(SERVICE);
+                let proxy = Haproxy::start(&counting, hint);
+                let name = format!("gateway before haproxy, {name}");
+                let counts = || proxy.counts();
+                let (_, refused) =
+                    serve(&name, &proxy.base_url(), "[upstream.api]\n", 400, haproxy::oracle(400), counts);
+                assert_eq!(counting.arrivals(), 400, "nothing is sent twice");
+                measure::assert_learnt(400, refused, 10);
+            });
+        }
+    });
+}
+
+fn oracle_of_nginx(items: usize) -> f64 {
+    (items as f64 - BURST) / RATE + SERVICE.as_secs_f64()
+}
+
+/// Sends that many requests through a gateway, and returns the calls that the server counted, and those it refused.
+fn serve(
+    name: &str,
+    base_url: &str,
+    config: &str,
+    items: usize,
+    oracle: f64,
+    counts: impl Fn() -> (u64, u64),
+) -> (u64, u64) {
+    let gateway = Gateway::start(base_url, config);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let clock = Clock::new();
+    let began = clock.now();
+    let answers = runtime.block_on(send_all(&gateway.url, items));
+    let seconds = (clock.now() - began).as_secs_f64();
+    let (sends, refused) = counts();
+    measure::pace(name, items, sends, refused, seconds, oracle, None);
+    assert_eq!(answers, BTreeMap::from([(200, items)]), "every request is answered");
+    (sends, refused)
+}
+
+async fn send_all(url: &str, items: usize) -> BTreeMap<u16, usize> {
+    let client = paceline_http::client_to(url).timeout(Duration::from_secs(300)).build().expect("a client");
+    let (next, url) = (Arc::new(AtomicUsize::new(0)), format!("{url}/api/v1/chat/completions"));
+    let workers: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let (client, next, url) = (client.clone(), Arc::clone(&next), url.clone());
+            tokio::spawn(async move {
+                let mut answers = Vec::new();
+                while next.fetch_add(1, Ordering::Relaxed) < items {
+                    let body =
+                        r#"{"model":"peer","max_tokens":8,"messages":[{"role":"user","content":"Say a number."}]}"#;
+                    let answer = client.post(&url).body(body).send().await.expect("the gateway answers");
+                    answers.push(answer.status().as_u16());
+                }
+                answers
+            })
+        })
+        .collect();
+    let mut all = BTreeMap::new();
+    for worker in workers {
+        for status in worker.await.expect("a worker does not panic") {
+            *all.entry(status).or_default() += 1;
+        }
+    }
+    all
+}
+
+impl Gateway {
+    /// To one upstream, `api`, which begins with `config`.
+    fn start(base_url: &str, config: &str) -> Self {
+        let state = tempfile::tempdir().expect("a temporary folder");
+        let file = state.path().join("paceline.toml");
+        let text = format!(
+            "{config}provider = \"openai\"\nbase_url = \"{base_url}\"\napi_key_env = \"KEY\"\nconcurrency = {CLIENTS}\n"
+        );
+        std::fs::write(&file, text).expect("writing the configuration");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--config"]).arg(&file).arg("--state").arg(state.path());
+        command.env("KEY", "sk-of-the-gateway").env("XDG_STATE_HOME", state.path());
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the binary starts");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("stdout is piped");
+        BufReader::new(stdout).read_line(&mut line).expect("the gateway says where it listens");
+        let url = line.trim().strip_prefix("listening on ").expect("an address").to_owned();
+        Self { child, url, _state: state }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,266 @@
+//! One API behind the gateway: its limiter, how calls reach it, and what its answers mean.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use http::header::{CONTENT_LENGTH, HeaderMap};
+use http::{Request, Response, Uri};
+use hyper::body::Incoming;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use paceline::{Class, Limiter, NextAction, Permit, UnknownOutcome, clock};
+use paceline_config::{CallNames, Proxy};
+use paceline_core::{Cost, Outcome, Turns};
+use paceline_http::{AccessError, Call, NoAnswer, SenderConfig, TokenRatios, proxy_of_environment, tls};
+use paceline_providers::secrets::{Secrets, hidden};
+use paceline_providers::table::Scope;
+use paceline_providers::{Answer, Reading, join_url, model_of};
+use tokio::time::timeout;
+
+use crate::bounds::{Bounds, Held};
+use crate::headers;
+use crate::payload::Outgoing;
+
+/// Why an upstream cannot be served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackendError {
+    /// Its certificates cannot be used.
+    #[error("upstream {name}: {source}")]
+    Access {
+        /// Its name.
+        name: String,
+        /// Why.
+        source: AccessError,
+    },
+    /// A setting that the gateway has no use for.
+    #[error("upstream {name}: {key} = {value:?}: {expected}")]
+    Setting {
+        /// Its name.
+        name: String,
+        /// The setting.
+        key: &'static str,
+        /// Its value, without secrets.
+        value: String,
+        /// What the gateway can do.
+        expected: &'static str,
+    },
+}
+
+/// An API that a gateway serves.
+pub struct Backend {
+    config: paceline_config::Upstream,
+    sending: SenderConfig,
+    limiter: Limiter,
+    client: Client<HttpsConnector<HttpConnector>, Outgoing>,
+    secrets: Secrets,
+    ratios: TokenRatios,
+    /// Requests that wait or are sent, before the head of their answer.
+    pub(crate) waiting: Held,
+    items: AtomicU64,
+    turns: Mutex<Turns>,
+}
+
+/// A call that left, until its outcome is reported.
+pub(crate) struct Departed {
+    pub(crate) upstream: Arc<Backend>,
+    pub(crate) permit: Permit,
+    pub(crate) scope: Arc<str>,
+    pub(crate) reserved: Cost,
+    pub(crate) call: Arc<Call>,
+}
+
+impl Backend {
+    /// An upstream as it is configured; `headers` are those that every call carries, its key among them, and `limiter` paces
+    /// them.
+    ///
+    /// # Errors
+    /// Certificates that cannot be read, and settings that a gateway cannot follow.
+    pub fn new(
+        config: paceline_config::Upstream,
+        headers: HeaderMap,
+        limiter: Limiter,
+        bounds: &Bounds,
+    ) -> Result<Self, BackendError> {
+        let refused = |key, value: &str, expected| BackendError::Setting {
+            name: config.name.clone(),
+            key,
+            value: value.to_owned(),
+            expected,
+        };
+        let Some(base_url) = config.base_url.clone() else {
+            return Err(refused("base_url", "", "expected the address of the API"));
+        };
+        if config.dialect.scope() == Scope::Host {
+            return Err(refused(
+                "scope",
+                "host",
+                "the gateway calls one host for each upstream; expected another scope",
+            ));
+        }
+        let proxy = match &config.access.proxy {
+            Proxy::At(address) => Some(address.clone()),
+            Proxy::Environment => proxy_of_environment(&config).map(|(_, address)| address),
+            Proxy::None => None,
+        };
+        if let Some(address) = proxy {
+            let expected = "the gateway calls its upstreams without a proxy; expected none";
+            return Err(refused("proxy", &hidden(&address), expected));
+        }
+        let access = |source| BackendError::Access { name: config.name.clone(), source };
+        let mut connector = HttpConnector::new();
+        connector.enforce_http(false);
+        connector.set_nodelay(true);
+        let mut sending = SenderConfig::new(base_url, config.dialect.clone());
+        sending.idempotency_header.clone_from(&config.access.idempotency_header);
+        sending.unknown_outcome = config.access.unknown_outcome;
+        sending.timeout = bounds.first_byte;
+        connector.set_connect_timeout(Some(sending.connect_timeout));
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls(&config.access).map_err(access)?)
+            .https_or_http()
+            .enable_all_versions()
+            .wrap_connector(connector);
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .timer(TokioTimer::new())
+            .build(connector);
+        let secrets = Secrets::of(headers.values().filter(|value| value.is_sensitive()));
+        sending.headers = headers;
+        let limiter = limiter.with_dialect(sending.dialect.clone());
+        let (ratios, waiting, items) = (TokenRatios::default(), Held::default(), AtomicU64::default());
+        let turns = Mutex::default();
+        Ok(Self { config, sending, limiter, client, secrets, ratios, waiting, items, turns })
+    }
+
+    /// The name that paths begin with.
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// What paces its calls.
+    pub const fn limiter(&self) -> &Limiter {
+        &self.limiter
+    }
+
+    /// The place of a client's request in the queue.
+    pub(crate) fn place(self: &Arc<Self>, client: u64) -> Place {
+        Place { backend: Arc::clone(self), client, number: self.turns().place(client), left: false }
+    }
+
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of a new item.
+    pub(crate) fn next_item(&self) -> u64 {
+        self.items.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The call of a client's request.
+    pub(crate) fn call(&self, parts: http::request::Parts, path: &str, body: bytes::Bytes) -> Call {
+        let headers = headers::to_upstream(parts.headers, &self.sending.headers);
+        Call { method: parts.method, url: path.to_owned(), headers, body, ..Call::default() }
+    }
+
+    /// The scope of a call, and what it is expected to cost.
+    pub(crate) fn scope_and_cost(&self, call: &Call) -> (String, Cost) {
+        let model = model_of(&call.body);
+        let names = CallNames { path: &call.url, model: model.as_deref(), body: &call.body, ..CallNames::default() };
+        let scope = self.config.scope_name(&names);
+        let cost = self.sending.dialect.charge(&call.url, &call.body, &self.ratios.of(&scope));
+        (scope, cost)
+    }
+
+    /// Sends a call, up to the head of its answer.
+    pub(crate) async fn send(&self, call: &Call, body: Outgoing) -> Result<Response<Incoming>, NoAnswer> {
+        let address: Uri = join_url(&self.sending.base_url, &call.url)
+            .parse()
+            .map_err(|error| NoAnswer::Connect(format!("the address of the call is none: {error}")))?;
+        let is_plain = address.scheme_str() == Some("http");
+        let mut request = Request::new(body);
+        *request.method_mut() = call.method.clone();
+        *request.uri_mut() = address;
+        *request.headers_mut() = call.headers.clone();
+        match timeout(self.sending.timeout, self.client.request(request)).await {
+            Ok(answered) => answered.map_err(|error| NoAnswer::of_client(&error, error.is_connect(), is_plain)),
+            Err(_) => Err(NoAnswer::Timeout(Some(self.sending.timeout))),
+        }
+    }
+
+    /// Removes the upstream's key from an answer that is read here.
+    pub(crate) fn without_secrets(&self, mut answer: Response<bytes::Bytes>) -> Response<bytes::Bytes> {
+        self.secrets.remove_from_headers(answer.headers_mut());
+        let before = answer.body().len();
+        let mut answer = answer.map(|body| self.secrets.removed_from(body));
+        if answer.body().len() != before {
+            answer.headers_mut().remove(CONTENT_LENGTH);
+        }
+        answer
+    }
+}
+
+/// The place of a request in the queue, until it has left or waits no more.
+pub(crate) struct Place {
+    backend: Arc<Backend>,
+    client: u64,
+    pub(crate) number: u64,
+    left: bool,
+}
+
+impl Place {
+    /// The request has left, once or again.
+    pub(crate) fn left(&mut self) {
+        self.left = true;
+        self.backend.turns().left(self.number);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.left {
+            self.backend.turns().withdrawn(self.client);
+        }
+    }
+}
+
+impl Departed {
+    /// Reports how the call ended, and returns the class and what follows.
+    pub(crate) fn ends(self, answer: &Result<Response<bytes::Bytes>, NoAnswer>) -> (Class, NextAction) {
+        let Self { upstream, permit, scope, reserved, call } = self;
+        let reading = upstream.read(&call, answer);
+        let unknown = if paceline_http::is_unknown(answer, &reading) {
+            upstream.sending.unknown_outcome_of(&call)
+        } else {
+            UnknownOutcome::Resend
+        };
+        tracing::debug!(
+            upstream = upstream.name(),
+            scope = &*scope,
+            status = answer.as_ref().ok().map(|answer| answer.status().as_u16()),
+            class = reading.class.as_str(),
+            reason = (reading.class != Class::Success).then(|| reading.reason().into_owned()),
+            "answered"
+        );
+        let action = permit.complete(Outcome { unknown, ..reading.outcome_of(&reserved) });
+        if let Some(usage) = &reading.usage {
+            upstream.ratios.settle(scope, &call.body, usage);
+        }
+        (reading.class, action)
+    }
+}
+
+impl Backend {
+    fn read(&self, call: &Call, answer: &Result<Response<bytes::Bytes>, NoAnswer>) -> Reading {
+        let (dialect, now) = (&self.sending.dialect, clock::wall());
+        match answer {
+            Ok(answer) => {
+                let (status, headers) = (answer.status().as_u16(), answer.headers());
+                dialect.read(&Answer { status, headers, body: answer.body(), path: &call.url }, now)
+            }
+            Err(error) => dialect.within_reach(error.reading(dialect.provider(), now)),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! How much a gateway holds, and for how long.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The bounds of a gateway.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Bounds {
+    /// How long a request may wait here where it names no deadline of its own. Default: 240 s, less than the 300 s after which
+    /// Node.js gives up on the head of an answer.
+    pub deadline: Duration,
+    /// The most requests that wait for one upstream; further ones are refused. Default: 10,000.
+    pub queue: usize,
+    /// A larger body of a request is passed on as it comes, and sent once. Default: 32 MiB.
+    pub largest_body: usize,
+    /// The most bytes of bodies that are held at once; further requests are refused. Default: 512 MiB.
+    pub held_bytes: u64,
+    /// The longest time without a byte of a request's body. Default: 30 s.
+    pub slowest_body: Duration,
+    /// The longest time until the head of an answer comes. Default: 600 s.
+    pub first_byte: Duration,
+    /// The longest time without a byte of an answer that has begun. Default: 300 s.
+    pub idle: Duration,
+    /// How long answers under way may take once the gateway ends. Default: 30 s.
+    pub drain: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self {
+            deadline: seconds(240),
+            queue: 10_000,
+            largest_body: 32 << 20,
+            held_bytes: 512 << 20,
+            slowest_body: seconds(30),
+            first_byte: seconds(600),
+            idle: seconds(300),
+            drain: seconds(30),
+        }
+    }
+}
+
+/// A number of things that are held, under a bound.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Held(Arc<AtomicU64>);
+
+impl Held {
+    /// Takes room for so many more; none where that would exceed the bound.
+    pub(crate) fn take(&self, amount: u64, most: u64) -> Option<Room> {
+        let fits = |held: u64| held.checked_add(amount).filter(|sum| *sum <= most);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
+        Some(Room { held: self.clone(), amount })
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Room that is taken until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Room {
+    held: Held,
+    amount: u64,
+}
+
+impl Room {
+    /// Takes room for so many more; false where that would exceed the bound.
+    pub(crate) fn grow(&mut self, amount: u64, most: u64) -> bool {
+        let Some(mut more) = self.held.take(amount, most) else { return false };
+        self.amount += std::mem::take(&mut more.amount);
+        true
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.held.0.fetch_sub(self.amount, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_taken_up_to_the_bound_and_comes_back() {
+        let held = Held::default();
+        let first = held.take(6, 10).expect("there is room");
+        assert!(held.take(5, 10).is_none() && held.take(u64::MAX, 10).is_none());
+        let second = held.take(4, 10).expect("there is room");
+        assert_eq!(held.count(), 10);
+        drop(first);
+        let mut second = second;
+        assert!(!second.grow(7, 10) && second.grow(6, 10) && held.count() == 10);
+        drop(second);
+        assert_eq!(held.count(), 0);
+    }
+}

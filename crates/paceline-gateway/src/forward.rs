@@ -1,0 +1,223 @@
+//! The course of one request: it is held until it may leave, sent, sent again where that is useful, and answered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Either, Full, Limited};
+use hyper::body::Incoming;
+use paceline::{Admit, Class, Error, MaxWait, NextAction, Permit, WaitCause, Within};
+use paceline_core::{Instant, format_duration};
+use paceline_http::{LARGEST_ANSWER, NoAnswer};
+use tokio::time::timeout;
+
+use crate::backend::{Backend, Departed};
+use crate::bounds::{Bounds, Held};
+use crate::headers::{self, Wishes};
+use crate::payload::Payload;
+use crate::refusal::Refusal;
+use crate::tap::Tap;
+
+/// The body of an answer: whole, or as it comes.
+pub(crate) type AnswerBody = Either<Full<Bytes>, Tap>;
+
+/// Behind all that wait interactively.
+const BATCH: i32 = -1;
+
+/// What is known of a request beside its answer, for the head of the answer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    waited: Duration,
+    calls: u32,
+}
+
+/// Forwards a request to its upstream, as the client wishes and within the bounds.
+pub(crate) async fn forward(
+    upstream: &Arc<Backend>,
+    path: &str,
+    request: Request<Incoming>,
+    bounds: &Bounds,
+    held: &Held,
+) -> Response<AnswerBody> {
+    let mut told = Told::default();
+    let mut answer = match course(upstream, path, request, bounds, held, &mut told).await {
+        Ok(answer) => answer,
+        Err(refusal) => refusal.into_response().map(|body| Either::Left(Full::new(body))),
+    };
+    let headers = answer.headers_mut();
+    headers.insert("x-paceline-waited-ms", (told.waited.as_millis() as u64).into());
+    headers.insert("x-paceline-attempts", told.calls.into());
+    answer
+}
+
+async fn course(
+    upstream: &Arc<Backend>,
+    path: &str,
+    request: Request<Incoming>,
+    bounds: &Bounds,
+    held: &Held,
+    told: &mut Told,
+) -> Result<Response<AnswerBody>, Refusal> {
+    let began = upstream.limiter().now();
+    let (parts, body) = request.into_parts();
+    if headers::wants_upgrade(&parts.headers) {
+        let message = "the gateway passes on HTTP alone, no WebSocket and no other protocol";
+        return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "unsupported", message));
+    }
+    let (wishes, client) = (Wishes::of(&parts.headers)?, headers::client(&parts.headers));
+    let deadline = began + wishes.deadline.unwrap_or(bounds.deadline);
+    let _room = upstream.waiting.take(1, bounds.queue as u64).ok_or_else(|| queue_full(upstream, bounds))?;
+    let mut payload = Payload::read(body, bounds, held).await?;
+    let call = Arc::new(upstream.call(parts, path, payload.bytes.clone()));
+    let (scope, cost) = upstream.scope_and_cost(&call);
+    let mut place = upstream.place(client);
+    let mut next = paceline::Request {
+        priority: if wishes.is_batch { BATCH } else { 0 },
+        item: Some(upstream.next_item()),
+        arrival: Some(place.number),
+        max_retries: wishes.retries,
+        ..paceline::Request::new(upstream.limiter().scope(&scope), cost)
+    };
+    // How the last call ended, and what it means.
+    let mut last = None;
+    loop {
+        let asked = upstream.limiter().now();
+        let (scope, reserved) = (Arc::clone(next.scope.name()), next.cost.clone());
+        let held = hold(upstream, next, deadline).await;
+        told.waited += upstream.limiter().now() - asked;
+        let permit = match (held, last.take()) {
+            (Ok(permit), _) => {
+                place.left();
+                permit
+            }
+            // What the upstream said is better than what is said of it.
+            (Err(_), Some((class, answer))) => return ended(class, answer),
+            (Err(refusal), None) => return Err(refusal),
+        };
+        let Some(body) = payload.take_for_try() else { return Err(broken("its body cannot be sent a second time")) };
+        let departed = Departed { upstream: Arc::clone(upstream), permit, scope, reserved, call: Arc::clone(&call) };
+        told.calls += 1;
+        let received = match upstream.send(&call, body).await {
+            Ok(answer) if answer.status().as_u16() < 400 => return Ok(passed_on(departed, answer, bounds)),
+            Ok(answer) => whole_failure(answer, bounds).await,
+            Err(error) => Err(error),
+        };
+        let (class, action) = departed.ends(&received);
+        let answer = received.map(|answer| upstream.without_secrets(answer));
+        match action {
+            NextAction::Retry { next: again, .. } if !payload.is_stream => {
+                next = *again;
+                last = Some((class, answer));
+            }
+            _ => return ended(class, answer),
+        }
+    }
+}
+
+/// A permit, once the request may leave, unless the client would wait for too long.
+async fn hold(upstream: &Backend, request: paceline::Request, deadline: Instant) -> Result<Permit, Refusal> {
+    let limiter = upstream.limiter();
+    let left = deadline - limiter.now();
+    let asked = request.clone();
+    if let Admit::At { at, cause } = limiter.admit(&asked)
+        && at - limiter.now() > left
+    {
+        return Err(too_long(upstream, &cause, Some(at - limiter.now())));
+    }
+    match timeout(left, limiter.acquire_within(request, MaxWait::Known(left))).await {
+        Ok(Ok(Within::Granted(permit))) => Ok(permit),
+        Ok(Ok(Within::Deferred { until, reason })) => {
+            Err(too_long(upstream, &reason.cause, Some(until - limiter.now())))
+        }
+        Ok(Err(error)) => Err(refused(upstream, &error)),
+        Err(_) => Err(match limiter.admit(&asked) {
+            Admit::Now => too_long(upstream, &WaitCause::Queue, None),
+            Admit::At { at, cause } => too_long(upstream, &cause, Some(at - limiter.now())),
+            Admit::OnRelease { cause } => too_long(upstream, &cause, None),
+        }),
+    }
+}
+
+/// The wait is longer than the client's deadline.
+fn too_long(upstream: &Backend, cause: &WaitCause, wait: Option<Duration>) -> Refusal {
+    let (name, waiting) = (upstream.name(), upstream.waiting.count());
+    let time = wait.map(|wait| format!(", for {} more", format_duration(wait))).unwrap_or_default();
+    let message = format!(
+        "the request would wait longer than its deadline for {cause}{time} (upstream {name}, {waiting} requests are here); send \
+         it later, or allow more time with the header x-paceline-deadline"
+    );
+    Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message)
+        .after(wait.unwrap_or(Duration::from_secs(1)))
+        .for_limit(cause.to_string())
+}
+
+fn queue_full(upstream: &Backend, bounds: &Bounds) -> Refusal {
+    let (name, most) = (upstream.name(), bounds.queue);
+    let message = format!("{most} requests wait for the upstream {name} already, the most that may; send it later");
+    Refusal::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message).after(Duration::from_secs(1))
+}
+
+/// No wait would help.
+fn refused(upstream: &Backend, error: &Error) -> Refusal {
+    let (status, code) = match error {
+        Error::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
+        Error::Stopped { .. } => (StatusCode::SERVICE_UNAVAILABLE, "scope_stopped"),
+        _ => (StatusCode::SERVICE_UNAVAILABLE, "closed"),
+    };
+    Refusal::new(status, code, format!("upstream {}: {error}", upstream.name()))
+}
+
+fn broken(message: &str) -> Refusal {
+    Refusal::new(StatusCode::BAD_GATEWAY, "no_answer", message)
+}
+
+/// The answer goes to the client as it comes; what it means is known at its end.
+fn passed_on(departed: Departed, answer: Response<Incoming>, bounds: &Bounds) -> Response<AnswerBody> {
+    let (mut head, body) = answer.into_parts();
+    departed.permit.observe(&head.headers);
+    let read = head.clone();
+    headers::remove_those_of_connection(&mut head.headers);
+    let tap = Tap::new(departed, read, body, bounds.idle);
+    Response::from_parts(head, Either::Right(tap))
+}
+
+/// A failure is read whole before anything of it goes to the client: the request may be sent again.
+async fn whole_failure(answer: Response<Incoming>, bounds: &Bounds) -> Result<Response<Bytes>, NoAnswer> {
+    let (head, body) = answer.into_parts();
+    match timeout(bounds.idle, Limited::new(body, LARGEST_ANSWER).collect()).await {
+        Ok(Ok(body)) => Ok(Response::from_parts(head, body.to_bytes())),
+        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(NoAnswer::TooLarge(LARGEST_ANSWER)),
+        Ok(Err(error)) => Err(NoAnswer::Truncated(error.to_string())),
+        Err(_) => Err(NoAnswer::Timeout(Some(bounds.idle))),
+    }
+}
+
+fn whole(answer: Response<Bytes>) -> Response<AnswerBody> {
+    let (mut head, body) = answer.into_parts();
+    headers::remove_those_of_connection(&mut head.headers);
+    Response::from_parts(head, Either::Left(Full::new(body)))
+}
+
+/// The last answer. A client that would send its request again would only repeat what was done here.
+fn ended(class: Class, answer: Result<Response<Bytes>, NoAnswer>) -> Result<Response<AnswerBody>, Refusal> {
+    match answer {
+        Ok(mut answer) => {
+            if matches!(class, Class::Transient | Class::Overloaded) {
+                stop_retries(answer.headers_mut());
+            }
+            Ok(whole(answer))
+        }
+        Err(error) => {
+            let status = match error {
+                NoAnswer::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
+                _ => StatusCode::BAD_GATEWAY,
+            };
+            Err(Refusal::new(status, "no_answer", format!("the upstream gave no answer: {error}")))
+        }
+    }
+}
+
+fn stop_retries(headers: &mut HeaderMap) {
+    headers.insert("x-should-retry", HeaderValue::from_static("false"));
+}

@@ -1,0 +1,174 @@
+//! Which header fields go on, in both directions, and what a client wishes in those that are for the gateway.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::time::Duration;
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use paceline_config::parse_duration;
+
+use crate::refusal::Refusal;
+
+/// Fields that belong to one connection (RFC 9110, 7.6.1), beside those that `Connection` names.
+const OF_CONNECTION: [HeaderName; 9] = [
+    header::CONNECTION,
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
+
+/// Fields that carry a client's key. Where the gateway has a key of its own, the client's does not go on.
+const OF_CLIENTS: [HeaderName; 4] = [
+    header::AUTHORIZATION,
+    HeaderName::from_static("x-api-key"),
+    HeaderName::from_static("api-key"),
+    HeaderName::from_static("x-goog-api-key"),
+];
+
+const DEADLINE: &str = "x-paceline-deadline";
+const PRIORITY: &str = "x-paceline-priority";
+const RETRIES: &str = "x-paceline-retries";
+
+/// A request that may wait for longer is a job for `paceline run`.
+const LONGEST_DEADLINE: Duration = Duration::from_secs(86_400);
+
+/// What a client asks of the gateway.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wishes {
+    /// How long its request may wait here; none where it says nothing.
+    pub(crate) deadline: Option<Duration>,
+    /// `batch` waits behind `interactive`, which is the default.
+    pub(crate) is_batch: bool,
+    /// The most retries.
+    pub(crate) retries: Option<u32>,
+}
+
+impl Wishes {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// A value that is none, with what was expected.
+    pub(crate) fn of(headers: &HeaderMap) -> Result<Self, Refusal> {
+        let wrong = |name: &str, value: &str, expected: &str| {
+            Refusal::bad_request(format!("{name}: {value:?}: expected {expected}"))
+        };
+        let mut wishes = Self::default();
+        if let Some(value) = text(headers, DEADLINE) {
+            let read = parse_duration(value).ok().filter(|deadline| *deadline <= LONGEST_DEADLINE);
+            let expected = "a duration of at most a day, such as 30s or 2m";
+            wishes.deadline = Some(read.ok_or_else(|| wrong(DEADLINE, value, expected))?);
+        }
+        wishes.is_batch = match text(headers, PRIORITY) {
+            None | Some("interactive") => false,
+            Some("batch") => true,
+            Some(other) => return Err(wrong(PRIORITY, other, "interactive or batch")),
+        };
+        if let Some(value) = text(headers, RETRIES) {
+            wishes.retries = Some(value.parse().map_err(|_| wrong(RETRIES, value, "a number of retries"))?);
+        }
+        Ok(wishes)
+    }
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).map(|value| value.to_str().unwrap_or("?").trim())
+}
+
+/// A number for the client that sends these: programs that show different keys are different clients, whatever the keys are
+/// worth. It stays in this process.
+pub(crate) fn client(headers: &HeaderMap) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for name in &OF_CLIENTS {
+        headers.get(name).map(HeaderValue::as_bytes).hash(&mut hasher);
+    }
+    hasher.finish()
+}
+
+/// Whether the client wants another protocol on this connection, such as a WebSocket.
+pub(crate) fn wants_upgrade(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::UPGRADE)
+}
+
+/// A client's header fields as the upstream gets them, under those of the upstream: its key replaces the client's.
+pub(crate) fn to_upstream(mut headers: HeaderMap, own: &HeaderMap) -> HeaderMap {
+    remove_those_of_connection(&mut headers);
+    [header::HOST, header::EXPECT].into_iter().for_each(|name| drop(headers.remove(name)));
+    [DEADLINE, PRIORITY, RETRIES].into_iter().for_each(|name| drop(headers.remove(name)));
+    // What is compressed cannot be read on its way.
+    headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    if own.values().any(HeaderValue::is_sensitive) {
+        OF_CLIENTS.iter().for_each(|name| drop(headers.remove(name)));
+    }
+    for (name, value) in own {
+        if value.is_sensitive() || !headers.contains_key(name) {
+            headers.insert(name, value.clone());
+        }
+    }
+    headers
+}
+
+/// Removes the fields that belong to the connection that they came on.
+pub(crate) fn remove_those_of_connection(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    named.iter().chain(&OF_CONNECTION).for_each(|name| drop(headers.remove(name)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let field = |(name, value): &(&'static str, &'static str)| {
+            (HeaderName::from_static(name), HeaderValue::from_static(value))
+        };
+        pairs.iter().map(field).collect()
+    }
+
+    #[test]
+    fn the_upstreams_key_replaces_that_of_the_client() {
+        let mut own = map(&[("authorization", "Bearer real"), ("anthropic-version", "2023-06-01")]);
+        own.get_mut("authorization").expect("it is there").set_sensitive(true);
+        let client = map(&[
+            ("authorization", "Bearer dummy"),
+            ("x-api-key", "dummy"),
+            ("anthropic-version", "2024-01-01"),
+            ("connection", "keep-alive, X-Private"),
+            ("x-private", "1"),
+            ("x-paceline-priority", "batch"),
+            ("accept-encoding", "gzip"),
+            ("host", "127.0.0.1:4747"),
+            ("x-kept", "1"),
+        ]);
+        let expected = map(&[
+            ("authorization", "Bearer real"),
+            ("anthropic-version", "2024-01-01"),
+            ("accept-encoding", "identity"),
+            ("x-kept", "1"),
+        ]);
+        assert_eq!(to_upstream(client.clone(), &own), expected);
+        let keyless = to_upstream(client, &HeaderMap::new());
+        assert_eq!(keyless["authorization"], "Bearer dummy", "without a key of ours the client's goes on");
+    }
+
+    #[test]
+    fn wishes_are_read_and_refused() {
+        let read = |pairs: &[(&'static str, &'static str)]| Wishes::of(&map(pairs));
+        let all = [(DEADLINE, "90s"), (PRIORITY, "batch"), (RETRIES, "2")];
+        let expected = Wishes { deadline: Some(Duration::from_secs(90)), is_batch: true, retries: Some(2) };
+        assert_eq!(read(&all), Ok(expected));
+        assert_eq!(read(&[]), Ok(Wishes::default()));
+        for wrong in [(DEADLINE, "soon"), (DEADLINE, "400d"), (PRIORITY, "high"), (RETRIES, "-1")] {
+            assert!(read(&[wrong]).is_err(), "{wrong:?}");
+        }
+    }
+}

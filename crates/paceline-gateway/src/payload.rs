@@ -1,0 +1,112 @@
+//! The body of a request: held whole where that is possible, so that it can be read and sent again.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::StatusCode;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use tokio::time::timeout;
+
+use crate::bounds::{Bounds, Held, Room};
+use crate::refusal::Refusal;
+
+/// The body of one request.
+#[derive(Debug)]
+pub(crate) struct Payload {
+    /// All of it, or what came before it was too large to be held.
+    pub(crate) bytes: Bytes,
+    /// The rest of one that is not held, until it is sent.
+    rest: Option<Incoming>,
+    /// Whether it was too large to be held.
+    pub(crate) is_stream: bool,
+    _room: Room,
+}
+
+impl Payload {
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// It comes too slowly or breaks off, or too much is held already.
+    pub(crate) async fn read(mut body: Incoming, bounds: &Bounds, held: &Held) -> Result<Self, Refusal> {
+        let announced = body.size_hint().lower();
+        let mut bytes = BytesMut::new();
+        let mut room = held.take(0, bounds.held_bytes).ok_or_else(too_much_is_held)?;
+        if announced <= bounds.largest_body as u64 {
+            while !body.is_end_stream() && bytes.len() <= bounds.largest_body {
+                let Some(frame) = next(&mut body, bounds.slowest_body).await? else { break };
+                let Ok(data) = frame.into_data() else { continue };
+                if !room.grow(data.len() as u64, bounds.held_bytes) {
+                    return Err(too_much_is_held());
+                }
+                bytes.extend_from_slice(&data);
+            }
+        }
+        let is_stream = announced.max(bytes.len() as u64) > bounds.largest_body as u64;
+        Ok(Self { bytes: bytes.freeze(), rest: is_stream.then_some(body), is_stream, _room: room })
+    }
+
+    /// The body for one try; none where it was a stream and is gone.
+    pub(crate) fn take_for_try(&mut self) -> Option<Outgoing> {
+        let rest = self.rest.take();
+        (rest.is_some() || !self.is_stream).then(|| Outgoing { first: Some(self.bytes.clone()), rest })
+    }
+}
+
+async fn next(body: &mut Incoming, slowest: Duration) -> Result<Option<Frame<Bytes>>, Refusal> {
+    match timeout(slowest, body.frame()).await {
+        Ok(None) => Ok(None),
+        Ok(Some(Ok(frame))) => Ok(Some(frame)),
+        Ok(Some(Err(error))) => Err(Refusal::bad_request(format!("the body of the request broke off: {error}"))),
+        Err(_) => Err(Refusal::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "slow_body",
+            format!("no byte of the body came for {slowest:?}"),
+        )),
+    }
+}
+
+fn too_much_is_held() -> Refusal {
+    let message = "the gateway holds as many bytes of waiting requests as it may; send it later";
+    Refusal::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message).after(Duration::from_secs(1))
+}
+
+/// A body on its way to the upstream: what was held, and then what still comes from the client.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    first: Option<Bytes>,
+    rest: Option<Incoming>,
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match (self.first.take().filter(|first| !first.is_empty()), &mut self.rest) {
+            (Some(first), _) => Poll::Ready(Some(Ok(Frame::data(first)))),
+            (None, Some(rest)) => Pin::new(rest).poll_frame(context),
+            (None, None) => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.as_ref().is_none_or(Bytes::is_empty) && self.rest.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let first = self.first.as_ref().map_or(0, Bytes::len) as u64;
+        let mut hint = self.rest.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint);
+        if let Some(upper) = hint.upper() {
+            hint.set_upper(upper + first);
+        }
+        hint.set_lower(hint.lower() + first);
+        hint
+    }
+}

@@ -1,0 +1,134 @@
+//! The listener: connections of clients, and the routes of their requests.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::{Either, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+use crate::backend::Backend;
+use crate::bounds::{Bounds, Held};
+use crate::forward::{AnswerBody, forward};
+use crate::refusal::Refusal;
+use crate::route::Target;
+
+/// Connections that the system keeps until they are accepted.
+const BACKLOG: u32 = 4_096;
+
+/// How long a client may take to send the head of a request.
+const SLOWEST_HEAD: Duration = Duration::from_secs(30);
+
+/// How long accepting pauses where the process has no file left.
+const NO_FILES: Duration = Duration::from_millis(50);
+
+/// Upstreams behind one address.
+pub struct Gateway {
+    upstreams: Vec<Arc<Backend>>,
+    bounds: Bounds,
+    held: Held,
+}
+
+/// Listens on an address.
+///
+/// # Errors
+/// An error of the operating system, such as a port that is taken.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+impl Gateway {
+    /// A gateway to these upstreams, whose names differ.
+    pub fn new(upstreams: impl IntoIterator<Item = Backend>, bounds: Bounds) -> Arc<Self> {
+        let upstreams = upstreams.into_iter().map(Arc::new).collect();
+        Arc::new(Self { upstreams, bounds, held: Held::default() })
+    }
+
+    /// Its upstreams.
+    pub fn upstreams(&self) -> impl Iterator<Item = &Arc<Backend>> {
+        self.upstreams.iter()
+    }
+
+    /// Serves until `ends` is ready; then answers what is under way, for as long as the bounds say.
+    pub async fn serve(self: &Arc<Self>, listener: TcpListener, ends: impl Future<Output = ()>) {
+        let (mut ends, graceful) = (pin!(ends), GracefulShutdown::new());
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = &mut ends => break,
+            };
+            match accepted {
+                Ok((stream, _)) => self.connected(stream, &graceful),
+                Err(error) => {
+                    tracing::warn!("a connection cannot be accepted: {error}");
+                    tokio::time::sleep(NO_FILES).await;
+                }
+            }
+        }
+        drop(listener);
+        if tokio::time::timeout(self.bounds.drain, graceful.shutdown()).await.is_err() {
+            tracing::warn!("requests were cut off, because their answers took longer than {:?}", self.bounds.drain);
+        }
+    }
+
+    fn connected(self: &Arc<Self>, stream: TcpStream, graceful: &GracefulShutdown) {
+        // Streams come in small pieces; without this each would wait for the acknowledgement of the one before.
+        let _ = stream.set_nodelay(true);
+        let gateway = Arc::clone(self);
+        let service = service_fn(move |request| {
+            let gateway = Arc::clone(&gateway);
+            async move { Ok::<_, Infallible>(gateway.answer(request).await) }
+        });
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(SLOWEST_HEAD);
+        builder.http2().timer(TokioTimer::new()).max_header_list_size(64 << 10);
+        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        let connection = graceful.watch(connection);
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!("a client's connection ended: {error}");
+            }
+        });
+    }
+
+    async fn answer(&self, request: Request<Incoming>) -> Response<AnswerBody> {
+        let uri = request.uri().clone();
+        let Some(target) = Target::of(&uri) else {
+            return refused(Refusal::bad_request("the path leaves the folder of its upstream"));
+        };
+        match self.upstreams.iter().find(|upstream| upstream.name() == target.name) {
+            Some(upstream) => {
+                let path =
+                    if target.path.starts_with('/') { target.path.to_owned() } else { format!("/{}", target.path) };
+                forward(upstream, &path, request, &self.bounds, &self.held).await
+            }
+            None if matches!(target.name, "healthz" | "readyz") => {
+                Response::new(Either::Left(Full::new(Bytes::from_static(b"ok\n"))))
+            }
+            None => refused(self.unknown_route()),
+        }
+    }
+
+    fn unknown_route(&self) -> Refusal {
+        let names: Vec<_> = self.upstreams.iter().map(|upstream| format!("/{}/...", upstream.name())).collect();
+        let message = format!("no upstream has this path; those here are {}", names.join(", "));
+        Refusal::new(StatusCode::NOT_FOUND, "unknown_route", message)
+    }
+}
+
+fn refused(refusal: Refusal) -> Response<AnswerBody> {
+    refusal.into_response().map(|body| Either::Left(Full::new(body)))
+}

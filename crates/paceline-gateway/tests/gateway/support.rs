@@ -1,0 +1,103 @@
+//! An upstream made for the test, a gateway before it, and a client.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use http::{HeaderMap, HeaderValue};
+use paceline::Limiter;
+use paceline_config::{Config, Environment, Overrides};
+use paceline_gateway::{Backend, Bounds, Gateway, listen};
+use tokio::sync::{Semaphore, oneshot};
+
+/// The key that the upstream wants.
+pub(crate) const KEY: &str = "Bearer sk-real-4711";
+
+/// A gateway to one upstream, `generic` or another.
+pub(crate) struct Served {
+    pub(crate) url: String,
+    pub(crate) client: reqwest::Client,
+    pub(crate) limiter: Limiter,
+    ends: Option<oneshot::Sender<()>>,
+    pub(crate) ended: tokio::task::JoinHandle<()>,
+}
+
+/// A server whose answers the test makes.
+pub(crate) async fn upstream<F, Answer>(answer: F) -> SocketAddr
+where
+    F: Fn(Request) -> Answer + Clone + Send + Sync + 'static,
+    Answer: Future<Output = Response> + Send + 'static,
+{
+    let listener = listen((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
+    let address = listener.local_addr().expect("it listens");
+    let router = Router::new().fallback(answer);
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    address
+}
+
+impl Served {
+    /// With these settings of the upstream, in TOML.
+    pub(crate) fn new(upstream: SocketAddr, settings: &str, bounds: Bounds) -> Self {
+        let text = format!("[upstream.api]\nprovider = \"openai\"\nbase_url = \"http://{upstream}/v1\"\n{settings}");
+        let config = Config::parse("test.toml".as_ref(), &text, Environment::default(), Overrides::default());
+        let configured = config.and_then(|config| config.upstream()).expect("a right configuration");
+        let mut key = HeaderValue::from_static(KEY);
+        key.set_sensitive(true);
+        let headers = HeaderMap::from_iter([(http::header::AUTHORIZATION, key)]);
+        let limiter = Limiter::with_seed(configured.pacer.clone(), 1).expect("a right configuration");
+        let upstream = Backend::new(configured, headers, limiter.clone(), &bounds).expect("no certificates");
+        let gateway = Gateway::new([upstream], bounds);
+        let listener = listen((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
+        let url = format!("http://{}/api", listener.local_addr().expect("it listens"));
+        let (ends, told) = oneshot::channel();
+        let ended = tokio::spawn(async move { gateway.serve(listener, async { drop(told.await) }).await });
+        let client = reqwest::Client::builder().no_proxy().build().expect("a client");
+        Self { url, client, limiter, ends: Some(ends), ended }
+    }
+
+    /// A prompt.
+    pub(crate) fn post(&self) -> reqwest::RequestBuilder {
+        let body = r#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
+        self.client.post(format!("{}/v1/chat/completions", self.url)).body(body)
+    }
+
+    /// Asks the gateway to end.
+    pub(crate) fn end(&mut self) {
+        drop(self.ends.take());
+    }
+}
+
+/// Counts what the upstream sees.
+#[derive(Clone, Default)]
+pub(crate) struct Calls(Arc<AtomicUsize>);
+
+impl Calls {
+    /// One more; returns how many there were before.
+    pub(crate) fn next(&self) -> usize {
+        self.0.fetch_add(1, Ordering::SeqCst)
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+/// Tells when a future or a body is dropped.
+pub(crate) struct OnDrop(pub(crate) Arc<Semaphore>);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        self.0.add_permits(1);
+    }
+}
+
+/// An answer.
+pub(crate) fn answer(status: u16, headers: &[(&str, &str)], body: impl Into<Body>) -> Response {
+    let builder =
+        headers.iter().fold(Response::builder().status(status), |builder, (name, value)| builder.header(*name, *value));
+    builder.body(body.into()).expect("an answer")
+}

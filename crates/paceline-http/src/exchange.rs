@@ -1,0 +1,137 @@
+//! A call, and how it ended.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{HeaderMap, HeaderValue};
+use http::{Method, Request, Response};
+use paceline::{Class, NextAction, UnknownOutcome};
+use paceline_providers::{Reading, Usage};
+
+use crate::memory::AnswerMemory;
+use crate::no_answer::NoAnswer;
+
+/// One HTTP request.
+#[derive(Clone, Debug, Default)]
+pub struct Call {
+    /// Default: `GET`.
+    pub method: Method,
+    /// The path with its query below the sender's address, or a whole address. Where the sender has an address, a call to another
+    /// scheme, host or port carries no secret of the sender.
+    pub url: String,
+    /// They replace those of the sender, except secrets.
+    pub headers: HeaderMap,
+    /// Sent as JSON unless a header names another type. Empty for no body.
+    pub body: Bytes,
+    /// The same at each try, so that a server can recognize a retry; sent if the API has a header for it.
+    pub idempotency_key: Option<HeaderValue>,
+    /// A bound shorter than the sender's timeout, from the first try to connect to the last byte received.
+    pub within: Option<Duration>,
+}
+
+/// A finished call, and its meaning.
+#[derive(Debug)]
+#[must_use = "it says what follows for the item"]
+#[non_exhaustive]
+pub struct Exchange {
+    /// The whole answer without the secrets of the call, whatever its status; a stream is collected into the object that its
+    /// events stand for. Or why there is none.
+    pub answer: Result<Response<Bytes>, NoAnswer>,
+    /// Its reading, as reported to the pacer.
+    pub reading: Reading,
+    /// What follows for the item, as the pacer decided.
+    pub action: NextAction,
+    /// What follows if it is unknown whether the call was executed and it must not be executed twice; else `Resend`.
+    pub unknown: UnknownOutcome,
+    /// The call tested a failing server.
+    pub probe: bool,
+    /// From the first try to connect to the last byte received.
+    pub latency: Duration,
+    /// Counts the answer's bytes for [`SenderConfig::most_of_answers`](crate::SenderConfig::most_of_answers) until it is dropped.
+    /// A caller that keeps answers drops it, or no further answer is read once they are as many.
+    pub memory: AnswerMemory,
+}
+
+/// The end of one send whose outcome [`Limiter::run`](paceline::Limiter::run) reports.
+#[cfg(feature = "config")]
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) answer: Result<Response<Bytes>, NoAnswer>,
+    pub(crate) reading: Reading,
+    pub(crate) unknown: UnknownOutcome,
+    pub(crate) latency: Duration,
+}
+
+impl Call {
+    /// A `GET` of that path, or of that whole address.
+    pub fn get(url: impl Into<String>) -> Self {
+        Self { url: url.into(), ..Self::default() }
+    }
+
+    /// A `POST` of that body to that path, or to that whole address. It is JSON unless a header names another type.
+    pub fn post(url: impl Into<String>, body: impl Into<Bytes>) -> Self {
+        Self { method: Method::POST, url: url.into(), body: body.into(), ..Self::default() }
+    }
+}
+
+impl<B: Into<Bytes>> From<Request<B>> for Call {
+    fn from(request: Request<B>) -> Self {
+        let (head, body) = request.into_parts();
+        let (method, url, headers) = (head.method, head.uri.to_string(), head.headers);
+        Self { method, url, headers, body: body.into(), ..Self::default() }
+    }
+}
+
+impl Exchange {
+    /// The status of the answer; none without one.
+    pub fn status(&self) -> Option<u16> {
+        self.answer.as_ref().ok().map(|answer| answer.status().as_u16())
+    }
+
+    /// The tokens that the call used: as its answer reports, and none where it was refused or never arrived. `None` if that is
+    /// not known.
+    pub fn used(&self) -> Option<Usage> {
+        match (self.reading.usage, &self.answer) {
+            (Some(usage), _) => Some(usage),
+            (None, Ok(answer)) if is_cut_short(answer, &self.reading) => None,
+            (None, Ok(_)) if self.reading.class != Class::Success => Some(Usage::default()),
+            (None, Err(error)) if error.is_unsent() => Some(Usage::default()),
+            (None, _) => None,
+        }
+    }
+}
+
+/// Whether it is unknown if the call was executed. A call that was never sent was not; a whole answer of the server shows it,
+/// and one of a gateway that gave up on its server does not.
+pub fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading) -> bool {
+    match answer {
+        Err(
+            NoAnswer::Timeout(_)
+            | NoAnswer::Broken(_)
+            | NoAnswer::Malformed(_)
+            | NoAnswer::Truncated(_)
+            | NoAnswer::Undecodable(_)
+            | NoAnswer::TooLarge(_)
+            | NoAnswer::HeadTooLarge
+            | NoAnswer::GivenUp,
+        ) => true,
+        Err(_) => false,
+        Ok(answer) => is_cut_short(answer, reading) || (is_of_a_gateway(answer) && is_failure(reading.class)),
+    }
+}
+
+/// Whether a usable answer was cut short on its way: its call was executed, and may be billed.
+fn is_cut_short(answer: &Response<Bytes>, reading: &Reading) -> bool {
+    reading.class == Class::Transient && answer.status().is_success()
+}
+
+/// Whether the server behind a gateway may have got the call (RFC 9110, 15.6.3 and 15.6.5; 520 and 524 are Cloudflare's), or
+/// had no time left to answer it: 408 speaks of an incomplete request (15.5.9), and servers use it for any timeout of theirs.
+fn is_of_a_gateway(answer: &Response<Bytes>) -> bool {
+    matches!(answer.status().as_u16(), 408 | 502 | 504 | 520 | 524)
+}
+
+/// Whether the call failed, and was neither refused nor throttled.
+const fn is_failure(class: Class) -> bool {
+    matches!(class, Class::Transient | Class::Overloaded)
+}

@@ -1,0 +1,178 @@
+//! What the configuration says about the way to an upstream, as a client and a sender.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderMap;
+use paceline_config::{Access, Proxy, Upstream};
+use paceline_providers::secrets::hidden;
+use reqwest::{Client, ClientBuilder};
+use rustls::ClientConfig;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_platform_verifier::Verifier;
+
+use super::key::warn_if_exposed;
+use crate::sender::{Sender, SenderConfig, client_to, install_tls};
+
+/// Why the configured address, certificates or proxy cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AccessError {
+    /// A file cannot be read.
+    #[error("{key} {} cannot be read: {source}", .path.display())]
+    Unreadable {
+        /// The setting that names it.
+        key: &'static str,
+        /// Where it is.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// A file holds something else.
+    #[error("{key} {}: no {expected} can be read; expected PEM", .path.display())]
+    NoPem {
+        /// The setting that names it.
+        key: &'static str,
+        /// Where it is.
+        path: PathBuf,
+        /// The expected content.
+        expected: &'static str,
+    },
+    /// The client's certificate and its key cannot be used.
+    #[error("client_cert {} and client_key {} cannot be used together: {why}", .certificate.display(), .key.display())]
+    Client {
+        /// Where the certificate is.
+        certificate: PathBuf,
+        /// Where its key is.
+        key: PathBuf,
+        /// What the TLS library says.
+        why: String,
+    },
+    /// The system has no certificates of authorities.
+    #[error(
+        "this machine has no certificates of authorities ({0}); install them (Debian: ca-certificates), or name some with ca_file"
+    )]
+    NoAuthorities(String),
+    /// The proxy's address is invalid. It is shown without its password.
+    #[error("--proxy {0}: no such address")]
+    Proxy(String),
+    /// The environment names a proxy that the client cannot use.
+    #[error(
+        "the variable {variable} = {shown:?}: expected the address of a proxy such as http://proxy.example.com:3128; correct it, \
+         or use no proxy with --proxy none (proxy = \"none\" in the configuration file)"
+    )]
+    ProxyVariable {
+        /// The variable.
+        variable: &'static str,
+        /// What it says, without a password.
+        shown: String,
+    },
+    /// The TLS library refuses.
+    #[error("cannot set up calls to the upstream: {0}")]
+    Setup(reqwest::Error),
+}
+
+impl Sender {
+    /// What sends calls to an upstream as it is configured, with those [headers](crate::headers) and so much time for each. An
+    /// upstream without an address takes calls to whole addresses.
+    ///
+    /// # Errors
+    /// A certificate that cannot be read, a proxy or an address that is none.
+    pub fn to(upstream: &Upstream, headers: HeaderMap, timeout: Duration) -> Result<Self, AccessError> {
+        let base_url = upstream.base_url.clone().unwrap_or_default();
+        let client = client(&base_url, &upstream.access)?;
+        if let Some((_, key)) = &upstream.access.client
+            && let Ok(file) = File::open(key)
+        {
+            warn_if_exposed("the client's key", &file, &key.display().to_string());
+        }
+        let config = SenderConfig {
+            headers,
+            timeout,
+            idempotency_header: upstream.access.idempotency_header.clone(),
+            unknown_outcome: upstream.access.unknown_outcome,
+            ..SenderConfig::new(base_url, upstream.dialect.clone())
+        };
+        Self::new(client, config).map_err(AccessError::Setup)
+    }
+}
+
+/// A client builder with the configured trusted certificates, client certificate and proxy.
+///
+/// # Errors
+/// A file that cannot be read or has other content, or an invalid address of a proxy.
+pub fn client(base_url: &str, access: &Access) -> Result<ClientBuilder, AccessError> {
+    install_tls();
+    let mut builder = match &access.proxy {
+        Proxy::At(address) => {
+            // The error would repeat the address, which may hold a password.
+            let proxy = reqwest::Proxy::all(address).map_err(|_| AccessError::Proxy(hidden(address).into_owned()))?;
+            Client::builder().proxy(proxy)
+        }
+        Proxy::Environment => client_to(base_url),
+        Proxy::None => Client::builder().no_proxy(),
+    };
+    if access.ca_file.is_some() || access.client.is_some() {
+        let mut tls = tls(access)?;
+        tls.alpn_protocols = vec![b"h2".into(), b"http/1.1".into()];
+        builder = builder.tls_backend_preconfigured(tls);
+    }
+    Ok(builder)
+}
+
+/// The configured trusted certificates beside those of the system, and the client's certificate, for a client of one's own.
+///
+/// # Errors
+/// A file that cannot be read or has other content.
+pub fn tls(access: &Access) -> Result<ClientConfig, AccessError> {
+    install_tls();
+    let provider = CryptoProvider::get_default().expect("it was installed just now");
+    let authorities = match &access.ca_file {
+        Some(path) => certificates("ca_file", path, "certificate (BEGIN CERTIFICATE)")?,
+        None => Vec::new(),
+    };
+    let verifier =
+        Verifier::new_with_extra_roots(authorities, Arc::clone(provider)).map_err(|error| match &access.ca_file {
+            Some(path) => no_pem("ca_file", path, "certificate (BEGIN CERTIFICATE)"),
+            None => AccessError::NoAuthorities(error.to_string()),
+        })?;
+    let builder = ClientConfig::builder().dangerous().with_custom_certificate_verifier(Arc::new(verifier));
+    let Some((certificate, key)) = &access.client else { return Ok(builder.with_no_client_auth()) };
+    let expected = "certificate (BEGIN CERTIFICATE) with a PRIVATE KEY, there or in client_key,";
+    let chain = certificates("client_cert", certificate, expected)?;
+    let private = PrivateKeyDer::from_pem_slice(&pem("client_key", key)?);
+    let private = private.map_err(|_| no_pem("client_cert", certificate, expected))?;
+    builder.with_client_auth_cert(chain, private).map_err(|error| AccessError::Client {
+        certificate: certificate.clone(),
+        key: key.clone(),
+        why: why_unusable(&error),
+    })
+}
+
+fn certificates(
+    key: &'static str,
+    path: &Path,
+    expected: &'static str,
+) -> Result<Vec<CertificateDer<'static>>, AccessError> {
+    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem(key, path)?).collect();
+    read.ok().filter(|certificates| !certificates.is_empty()).ok_or_else(|| no_pem(key, path, expected))
+}
+
+fn why_unusable(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InconsistentKeys(_) => "the key belongs to another certificate".to_owned(),
+        error => error.to_string(),
+    }
+}
+
+fn pem(key: &'static str, path: &Path) -> Result<Vec<u8>, AccessError> {
+    std::fs::read(path).map_err(|source| AccessError::Unreadable { key, path: path.to_owned(), source })
+}
+
+fn no_pem(key: &'static str, path: &Path, expected: &'static str) -> AccessError {
+    AccessError::NoPem { key, path: path.to_owned(), expected }
+}

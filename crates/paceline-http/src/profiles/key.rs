@@ -1,0 +1,142 @@
+//! The headers of every call to an upstream, its key among them.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use http::{HeaderMap, HeaderValue};
+use paceline_config::{Environment, InvalidKey, KeySource, Upstream};
+use paceline_providers::secrets::hidden;
+use paceline_providers::{Provider, is_loopback};
+
+/// Why the key of an upstream cannot be used. The key itself is never named.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// The variable is not set or empty, or the file is empty.
+    #[error("no key for {provider}: {} {}, or name another with api_key_env or api_key_file", place(key), missing(key))]
+    Missing {
+        /// The dialect of the upstream.
+        provider: Provider,
+        /// Where the key should be.
+        key: KeySource,
+    },
+    /// The file cannot be read.
+    #[error("the key file {path} cannot be read: {error}")]
+    Unreadable {
+        /// The file, without what looks like a key: it may have been put in place of the file.
+        path: String,
+        /// The system's error.
+        error: io::Error,
+    },
+    /// The file holds a line for a shell.
+    #[error(
+        "the key file {} sets a variable, {variable}=...: expected the key alone; write only what stands behind the `=` there",
+        path.display()
+    )]
+    Assignment {
+        /// The file.
+        path: PathBuf,
+        /// The variable that it sets.
+        variable: String,
+    },
+    /// No header may carry it.
+    #[error("the key in {} {error}", place(key))]
+    Invalid {
+        /// Where the key is.
+        key: KeySource,
+        /// Why.
+        error: InvalidKey,
+    },
+}
+
+fn place(key: &KeySource) -> String {
+    key.place().unwrap_or_default()
+}
+
+const fn missing(key: &KeySource) -> &'static str {
+    match key {
+        KeySource::File(_) => "is an empty file; put the key into it",
+        KeySource::None | KeySource::Variable { .. } => "is not set or empty; set it",
+    }
+}
+
+/// The headers that every call to the upstream carries, its key among them. A key that others can read, on its way or in its
+/// file, is warned about in the log.
+///
+/// # Errors
+/// A key that is needed and missing, unreadable, or no header value.
+pub fn headers(upstream: &Upstream, environment: &Environment) -> Result<HeaderMap, KeyError> {
+    let key = read_key(&upstream.key, upstream.provider, environment)?;
+    let invalid = |error| KeyError::Invalid { key: upstream.key.clone(), error };
+    let headers = upstream.access.headers(key.as_deref()).map_err(invalid)?;
+    if headers.values().any(HeaderValue::is_sensitive)
+        && let Some(address) = &upstream.base_url
+        && address.starts_with("http://")
+        && !is_loopback(address)
+    {
+        tracing::warn!("the key is sent to {address} unencrypted, where others can read it: use https://");
+    }
+    Ok(headers)
+}
+
+fn read_key(source: &KeySource, provider: Provider, environment: &Environment) -> Result<Option<String>, KeyError> {
+    let key = match source {
+        KeySource::None => return Ok(None),
+        KeySource::Variable { name, required } => {
+            let key = environment.get(name).unwrap_or_default();
+            if key.trim().is_empty() && !required {
+                return Ok(None);
+            }
+            key.to_owned()
+        }
+        KeySource::File(path) => read_file(path)?,
+    };
+    // Editors of some systems begin a file with a byte order mark.
+    let key = key.trim_start_matches('\u{feff}').trim();
+    if key.is_empty() {
+        return Err(KeyError::Missing { provider, key: source.clone() });
+    }
+    if let (KeySource::File(path), Some(variable)) = (source, assigned(key)) {
+        return Err(KeyError::Assignment { path: path.clone(), variable: variable.to_owned() });
+    }
+    Ok(Some(key.to_owned()))
+}
+
+/// The variable that a text sets, where it is a line for a shell. Keys of Base64 have nothing but `=` behind their first one.
+fn assigned(text: &str) -> Option<&str> {
+    let (name, value) = text.strip_prefix("export ").unwrap_or(text).split_once('=')?;
+    let is_name = name.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_');
+    (is_name && name.starts_with(|c: char| !c.is_ascii_digit()) && !value.trim_matches('=').is_empty()).then_some(name)
+}
+
+fn read_file(path: &Path) -> Result<String, KeyError> {
+    let shown = path.display().to_string();
+    let shown = hidden(&shown).into_owned();
+    let unreadable = |error| KeyError::Unreadable { path: shown.clone(), error };
+    let mut file = File::open(path).map_err(unreadable)?;
+    let mut key = String::new();
+    file.read_to_string(&mut key).map_err(unreadable)?;
+    warn_if_exposed("the key file", &file, &shown);
+    Ok(key)
+}
+
+/// Warns of a file with a key that others can read.
+pub(crate) fn warn_if_exposed(what: &str, file: &File, shown: &str) {
+    if let Some(mode) = others_may_read(file) {
+        tracing::warn!("{what} {shown} can be read by others (mode {mode:o}): chmod 600 {shown}");
+    }
+}
+
+/// The mode of a file that not only its user may read. A pipe or a device has none that matters.
+#[cfg(unix)]
+fn others_may_read(file: &File) -> Option<u32> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let about = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    Some(about.permissions().mode() & 0o777).filter(|mode| mode & 0o077 != 0)
+}
+
+#[cfg(not(unix))]
+const fn others_may_read(_: &File) -> Option<u32> {
+    None
+}

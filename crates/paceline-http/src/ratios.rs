@@ -1,0 +1,26 @@
+//! The tokens per character of each scope, as answers have shown so far: each model has its own tokenizer.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use paceline_providers::{TokenRatio, Usage};
+
+/// What is learnt of prompts from the usage that answers report, by scope.
+#[derive(Debug, Default)]
+pub struct TokenRatios(Mutex<BTreeMap<Arc<str>, TokenRatio>>);
+
+impl TokenRatios {
+    /// The ratio of a scope; before its first answer a quarter of a token for each character.
+    pub fn of(&self, scope: &str) -> TokenRatio {
+        self.lock().get(scope).copied().unwrap_or_default()
+    }
+
+    /// Learns from the body of a request and the usage that its answer reports.
+    pub fn settle(&self, scope: Arc<str>, body: &[u8], usage: &Usage) {
+        self.lock().entry(scope).or_default().settle(body, usage);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, TokenRatio>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,8 @@
+//! The programs of the cookbook, without a key and without network: the APIs are in memory, and time is virtual.
+#![cfg(test)]
+
+mod dynamodb;
+mod openai;
+mod page;
+mod scraper;
+mod webhooks;
