@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use paceline_core::{Instant, LimitScope, ScopeState, Timestamp};
-use paceline_store::{Appended, ClaimedItems, Journal, JournalError, SnapshotUpdate};
+use paceline_store::{Appended, ClaimExcept, ClaimedItems, Journal, JournalError, SnapshotUpdate};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
@@ -218,7 +218,10 @@ impl Dispatcher {
         if room * 4 < window && !self.tasks.is_empty() {
             return;
         }
-        let except = full.into_iter().map(|(scope, _)| Arc::clone(scope)).collect();
+        // A try that is due again leaves before what is new, so it waits for no end of that: a quarter of the window is for such.
+        let (all, new): (Vec<_>, Vec<_>) = full.into_iter().partition(|(_, tried)| **tried * 4 > window * 5);
+        let [all, new] = [all, new].map(|full| full.into_iter().map(|(scope, _)| Arc::clone(scope)).collect());
+        let except = ClaimExcept { all, new };
         self.parts.journal.claim(self.parts.context.now(), room.min(self.begun.left()), except, reply);
         self.claiming = Some(answer);
         self.due_meanwhile = None;
