@@ -142,10 +142,10 @@ async fn hold(upstream: &Backend, request: paceline::Request, deadline: Instant)
 /// The wait is longer than the client's deadline.
 fn too_long(upstream: &Backend, cause: &WaitCause, wait: Option<Duration>) -> Refusal {
     let (name, waiting) = (upstream.name(), upstream.waiting.count());
-    let time = wait.map(|wait| format!(", for {} more", format_duration(wait))).unwrap_or_default();
+    let time = wait.map(|wait| format!(" for {} more", format_duration(wait))).unwrap_or_default();
     let message = format!(
-        "the request would wait longer than its deadline for {cause}{time} (upstream {name}, {waiting} requests are here); send \
-         it later, or allow more time with the header x-paceline-deadline"
+        "upstream {name}: the request would wait for {cause}{time}, longer than its deadline (requests here: {waiting}); send it \
+         later, or allow more time with the header x-paceline-deadline"
     );
     Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message)
         .after(wait.unwrap_or(Duration::from_secs(1)))
