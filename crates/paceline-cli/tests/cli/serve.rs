@@ -85,12 +85,12 @@ fn what_it_cannot_serve_it_refuses_before_it_listens() {
 fn limits_and_holds_outlive_the_process() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let command = || serve(&job, &server, &["--limit", "2 per 1h", "--state", "state"]);
-    let gateway = Gateway::start(&mut command());
+    let mut gateway = Gateway::start(&mut command());
     for _ in 0..2 {
         assert_eq!(gateway.post("/generic/v1/things", "1s").0, 200);
     }
     kill_process(Pid::from_child(&gateway.child), Signal::TERM).expect("it runs");
-    drop(gateway);
+    assert_eq!(gateway.child.wait().expect("it ends").code(), Some(0));
     let gateway = Gateway::start(&mut command());
     let (status, body) = gateway.post("/generic/v1/things", "1s");
     let error: Value = serde_json::from_str(&body).expect("JSON");
