@@ -218,9 +218,12 @@ impl Dispatcher {
         if room * 4 < window && !self.tasks.is_empty() {
             return;
         }
-        // A try that is due again leaves before what is new, so it waits for no end of that: a quarter of the window is for such.
-        let (all, new): (Vec<_>, Vec<_>) = full.into_iter().partition(|(_, tried)| **tried * 4 > window * 5);
-        let [all, new] = [all, new].map(|full| full.into_iter().map(|(scope, _)| Arc::clone(scope)).collect());
+        // A try that is due again leaves before what is new, so it waits for no end of that: another quarter of the window is for
+        // such, once it is known that not all fail alike.
+        let is_open = self.parts.recorder.undecided().is_none();
+        let (new, all): (Vec<_>, Vec<_>) =
+            full.into_iter().partition(|(_, tried)| is_open && **tried * 4 <= window * 5);
+        let [new, all] = [new, all].map(|full| full.into_iter().map(|(scope, _)| Arc::clone(scope)).collect());
         let except = ClaimExcept { all, new };
         self.parts.journal.claim(self.parts.context.now(), room.min(self.begun.left()), except, reply);
         self.claiming = Some(answer);
