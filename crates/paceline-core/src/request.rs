@@ -232,6 +232,20 @@ impl GiveUp {
             Self::Held => "unknown_outcome_held",
         }
     }
+
+    /// Whether an item that ends so had no answer because the API stayed down for it, so that a fallback may take the
+    /// answer's place. `last` is the class of its last call.
+    ///
+    /// That is so where its tries or its time ended with failures of the server, throttles or a used-up quota. It is not
+    /// where the item itself is bad, where part of it was done, or where its call may have been executed.
+    pub const fn stayed_down(self, last: Class) -> bool {
+        match self {
+            Self::Retries | Self::Deferrals | Self::Deadline => {
+                matches!(last, Class::Transient | Class::Overloaded | Class::Throttled | Class::QuotaExhausted)
+            }
+            Self::Refused(_) | Self::Unknown | Self::Held => false,
+        }
+    }
 }
 
 impl fmt::Display for GiveUp {
@@ -342,5 +356,18 @@ mod tests {
     fn each_reason_has_its_name() {
         let reasons = [GiveUp::Refused(Class::Filtered), GiveUp::Retries, GiveUp::Deferrals, GiveUp::Deadline];
         assert_eq!(reasons.map(GiveUp::as_str), ["filtered", "max_retries", "max_deferrals", "deadline"]);
+    }
+
+    #[test]
+    fn the_api_stayed_down_where_the_bounds_of_an_item_ended_with_its_failures() {
+        let down = [Class::Throttled, Class::Overloaded, Class::Transient, Class::QuotaExhausted];
+        for class in Class::ALL {
+            for reason in [GiveUp::Retries, GiveUp::Deferrals, GiveUp::Deadline] {
+                assert_eq!(reason.stayed_down(class), down.contains(&class), "{reason:?} {class}");
+            }
+            for reason in [GiveUp::Refused(class), GiveUp::Unknown, GiveUp::Held] {
+                assert!(!reason.stayed_down(class), "{reason:?} {class}");
+            }
+        }
     }
 }

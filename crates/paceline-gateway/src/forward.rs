@@ -66,9 +66,10 @@ async fn course(
         return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "unsupported", message));
     }
     let (wishes, client) = (Wishes::of(&parts.headers)?, headers::client(&parts.headers));
-    let deadline = began + wishes.deadline.unwrap_or(bounds.deadline);
+    let longest = wishes.deadline.unwrap_or(bounds.deadline);
+    let deadline = began + longest;
     let _room = upstream.waiting.take(1, bounds.queue as u64).ok_or_else(|| queue_full(upstream, bounds))?;
-    let mut payload = Payload::read(body, bounds, held).await?;
+    let mut payload = Payload::read(body, bounds, held, longest).await?;
     let call = Arc::new(upstream.call(parts, path, payload.bytes.clone()));
     let (scope, cost) = upstream.scope_and_cost(&call);
     let mut place = upstream.place(client);

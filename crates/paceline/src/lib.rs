@@ -39,6 +39,7 @@ mod classify;
 pub mod clock;
 mod driver;
 mod error;
+mod fallback;
 mod keyed;
 mod limiter;
 mod log;
@@ -61,6 +62,7 @@ pub use classify::{AnswerReader, Attempt, ByHint, ByPredicate, Classified, Class
 pub use clock::Clock;
 pub use driver::{Permit, Unreported, Within};
 pub use error::{Error, NotNow, RunError};
+pub use fallback::{Sourced, WithFallback};
 pub use keyed::KeyedLimiter;
 pub use limiter::Limiter;
 pub use log::BackingOff;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use paceline_core::{Class, Cost, NextAction, Outcome, Request, ScopeId};
+use paceline_core::{Class, Cost, GiveUp, NextAction, Outcome, Request, ScopeId};
 use pin_project_lite::pin_project;
 use tokio::task::futures::TaskLocalFuture;
 
@@ -49,6 +49,8 @@ struct Task<'a, Op, Reader, N> {
     /// The attempt of an outer `run` that this one is part of.
     outer: Option<Arc<Frame>>,
     calls: u32,
+    /// It ended without an answer because the API stayed down.
+    stayed_down: bool,
 }
 
 pin_project! {
@@ -114,7 +116,8 @@ impl<F: FnMut(&Retrying<'_>)> Notify for F {
 impl<'a, Op, Call: Future> Run<'a, Op, Call> {
     pub(crate) fn new(limiter: &'a Limiter, operation: Op) -> Self {
         let request = Some(Request::new(limiter.default_scope(), Cost::request()));
-        let task = Task { limiter, operation, reader: Classified, notify: (), outer: None, calls: 0 };
+        let task =
+            Task { limiter, operation, reader: Classified, notify: (), outer: None, calls: 0, stayed_down: false };
         Self { task, request, failed: None, step: Step::Begun }
     }
 }
@@ -218,15 +221,34 @@ impl<'a, Op, Call: Future, Reader, N> Run<'a, Op, Call, Reader, N> {
         self.with(|request, _| *request = wanted)
     }
 
+    pub(crate) fn named_scope(&self) -> ScopeId {
+        self.request.as_ref().expect("nothing was asked for yet").scope.clone()
+    }
+
+    /// Whether it ended without an answer because the API stayed down.
+    pub(crate) const fn stayed_down(&self) -> bool {
+        self.task.stayed_down
+    }
+
+    /// Whether the server of a scope fails, as far as the limiter knows.
+    pub(crate) fn is_failing(&self, scope: &ScopeId) -> bool {
+        self.task.limiter.scope_snapshot(scope).is_some_and(|scope| scope.failing_since.is_some())
+    }
+
     fn with(mut self, set: impl FnOnce(&mut Request, &Limiter)) -> Self {
         set(self.request.as_mut().expect("nothing was asked for yet"), self.task.limiter);
         self
     }
 
     fn change<R, M>(self, change: impl FnOnce(Reader, N) -> (R, M)) -> Run<'a, Op, Call, R, M> {
-        let Self { task: Task { limiter, operation, reader, notify, outer, calls }, request, failed, step } = self;
+        let Self {
+            task: Task { limiter, operation, reader, notify, outer, calls, stayed_down },
+            request,
+            failed,
+            step,
+        } = self;
         let (reader, notify) = change(reader, notify);
-        Run { task: Task { limiter, operation, reader, notify, outer, calls }, request, failed, step }
+        Run { task: Task { limiter, operation, reader, notify, outer, calls, stayed_down }, request, failed, step }
     }
 }
 
@@ -284,7 +306,9 @@ where
                 Ok(Admission::Waiting(waiting)) => this.step.set(Step::Waiting { waiting }),
                 Err(error) => {
                     this.step.set(Step::Begun);
-                    let Some((result, ended)) = this.failed.take() else {
+                    let failed = this.failed.take();
+                    this.task.refused(&error, failed.as_ref().map(|(_, ended)| ended.class));
+                    let Some((result, ended)) = failed else {
                         return Poll::Ready(Err(RunError::Limiter(error)));
                     };
                     tracing::error!(%error, "gave up: no permit for another try");
@@ -364,12 +388,22 @@ impl<Op, Reader, N> Task<'_, Op, Reader, N> {
             }
             NextAction::GiveUp { reason: bound, request } => {
                 let words = reason.as_deref().unwrap_or_default();
+                self.stayed_down = bound.stayed_down(class);
                 let (item, class, sends) = (request.item, class.as_str(), request.sends());
                 tracing::error!(item, class, sends, words, "gave up after {sends} calls: {bound}");
                 None
             }
             _ => None,
         }
+    }
+
+    /// No permit was given, after a call of that class if there was one.
+    fn refused(&mut self, error: &Error, last: Option<Class>) {
+        self.stayed_down = match error {
+            Error::Stopped { .. } => true,
+            Error::DeadlineExceeded { .. } => last.is_some_and(|class| GiveUp::Deadline.stayed_down(class)),
+            Error::TooLarge(_) | Error::NoTimer { .. } | Error::Closed => false,
+        };
     }
 
     fn warn(&self, class: Class, wait_from: &str, next: &Request, delay: Duration) {

@@ -2,6 +2,7 @@
 
 mod acquire;
 mod crowds;
+mod fallback;
 mod hostile;
 mod keyed;
 mod layer;
