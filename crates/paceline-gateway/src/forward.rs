@@ -66,9 +66,10 @@ async fn course(
         return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "unsupported", message));
     }
     let (wishes, client) = (Wishes::of(&parts.headers)?, headers::client(&parts.headers));
-    let deadline = began + wishes.deadline.unwrap_or(bounds.deadline);
+    let longest = wishes.deadline.unwrap_or(bounds.deadline);
+    let deadline = began + longest;
     let _room = upstream.waiting.take(1, bounds.queue as u64).ok_or_else(|| queue_full(upstream, bounds))?;
-    let mut payload = Payload::read(body, bounds, held).await?;
+    let mut payload = Payload::read(body, bounds, held, longest).await?;
     let call = Arc::new(upstream.call(parts, path, payload.bytes.clone()));
     let (scope, cost) = upstream.scope_and_cost(&call);
     let mut place = upstream.place(client);
@@ -142,10 +143,10 @@ async fn hold(upstream: &Backend, request: paceline::Request, deadline: Instant)
 /// The wait is longer than the client's deadline.
 fn too_long(upstream: &Backend, cause: &WaitCause, wait: Option<Duration>) -> Refusal {
     let (name, waiting) = (upstream.name(), upstream.waiting.count());
-    let time = wait.map(|wait| format!(", for {} more", format_duration(wait))).unwrap_or_default();
+    let time = wait.map(|wait| format!(" for {} more", format_duration(wait))).unwrap_or_default();
     let message = format!(
-        "the request would wait longer than its deadline for {cause}{time} (upstream {name}, {waiting} requests are here); send \
-         it later, or allow more time with the header x-paceline-deadline"
+        "upstream {name}: the request would wait for {cause}{time}, longer than its deadline (requests here: {waiting}); send it \
+         later, or allow more time with the header x-paceline-deadline"
     );
     Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message)
         .after(wait.unwrap_or(Duration::from_secs(1)))

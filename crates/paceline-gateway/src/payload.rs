@@ -27,11 +27,16 @@ pub(crate) struct Payload {
 }
 
 impl Payload {
-    /// Reads a body.
+    /// Reads a body, for `longest` at most: one that trickles in would hold its place for hours.
     ///
     /// # Errors
     /// It comes too slowly or breaks off, or too much is held already.
-    pub(crate) async fn read(mut body: Incoming, bounds: &Bounds, held: &Held) -> Result<Self, Refusal> {
+    pub(crate) async fn read(body: Incoming, bounds: &Bounds, held: &Held, longest: Duration) -> Result<Self, Refusal> {
+        let read = timeout(longest, Self::read_slowly(body, bounds, held)).await;
+        read.unwrap_or_else(|_| Err(slow(&format!("the body of the request took longer than {longest:?}"))))
+    }
+
+    async fn read_slowly(mut body: Incoming, bounds: &Bounds, held: &Held) -> Result<Self, Refusal> {
         let announced = body.size_hint().lower();
         let mut bytes = BytesMut::new();
         let mut room = held.take(0, bounds.held_bytes).ok_or_else(too_much_is_held)?;
@@ -61,12 +66,12 @@ async fn next(body: &mut Incoming, slowest: Duration) -> Result<Option<Frame<Byt
         Ok(None) => Ok(None),
         Ok(Some(Ok(frame))) => Ok(Some(frame)),
         Ok(Some(Err(error))) => Err(Refusal::bad_request(format!("the body of the request broke off: {error}"))),
-        Err(_) => Err(Refusal::new(
-            StatusCode::REQUEST_TIMEOUT,
-            "slow_body",
-            format!("no byte of the body came for {slowest:?}"),
-        )),
+        Err(_) => Err(slow(&format!("no byte of the body came for {slowest:?}"))),
     }
+}
+
+fn slow(message: &str) -> Refusal {
+    Refusal::new(StatusCode::REQUEST_TIMEOUT, "slow_body", message)
 }
 
 fn too_much_is_held() -> Refusal {

@@ -182,7 +182,12 @@ impl NoAnswer {
         Self::Proxy(message.to_owned())
     }
 
-    /// Why the call found no server, with what to check; none where there is another reason.
+    /// Whether the call found no server.
+    pub const fn is_unreached(&self) -> bool {
+        matches!(self, Self::Connect(_) | Self::Tunnel)
+    }
+
+    /// Why the call [found no server](Self::is_unreached), with what to check; none where there is another reason.
     pub fn unreached(&self) -> Option<String> {
         match self {
             Self::Connect(why) => Some(format!("{why}; check the address (--base-url) and the network")),

@@ -6,7 +6,7 @@ use paceline_core::Timestamp;
 
 use crate::error::JournalError;
 use crate::history::Minute;
-use crate::item::{ClaimedItems, Departure, FinishStatus, Finished, Rescheduled, Unanswered};
+use crate::item::{ClaimExcept, ClaimedItems, Departure, FinishStatus, Finished, Rescheduled, Unanswered};
 use crate::journal_db::JournalDb;
 use crate::scope::ScopeRow;
 use crate::snapshot::SnapshotUpdate;
@@ -28,7 +28,7 @@ pub(crate) enum Command {
     /// Note that a call is sent. Without a reply it waits for what comes next.
     Leaves { departure: Departure, reply: Option<Reply<()>> },
     /// Hand out due items.
-    Claim { now: Timestamp, limit: usize, except: Vec<Arc<str>>, reply: Reply<ClaimedItems> },
+    Claim { now: Timestamp, limit: usize, except: ClaimExcept, reply: Reply<ClaimedItems> },
     /// Hand out these items.
     ClaimItems { ordinals: Vec<u64>, reply: Reply<ClaimedItems> },
     /// Change the state of a scope.

@@ -103,7 +103,7 @@ impl Heads {
     pub(crate) fn read(&mut self, conn: &Connection, scopes: &[Scope]) -> rusqlite::Result<()> {
         if !self.known {
             for scope in scopes {
-                let first = due(conn, scope.id, None, 1)?.first().map(|(_, _, crashes, id)| (*crashes, *id));
+                let first = due(conn, scope.id, None, true, 1)?.first().map(|(_, _, crashes, id)| (*crashes, *id));
                 self.fresh.set(scope.id, first);
                 self.read_retries(conn, scope.id)?;
             }
@@ -145,11 +145,13 @@ impl Heads {
     }
 }
 
-/// The first of what waits for nothing in a scope, behind its retries that are due `until` then.
+/// The first of what is due in a scope: retries whose time has come `until` then, and, where what is new `may_begin`, behind
+/// them what waits for nothing.
 pub(crate) fn due(
     conn: &Connection,
     scope: i64,
     until: Option<Timestamp>,
+    may_begin: bool,
     limit: usize,
 ) -> rusqlite::Result<Vec<Place>> {
     let mut places = Vec::new();
@@ -161,7 +163,7 @@ pub(crate) fn due(
             places.push((false, row.get(1)?, row.get(2)?, row.get(0)?));
         }
     }
-    for fresh in [INTERRUPTED, DUE_FRESH] {
+    for fresh in [INTERRUPTED, DUE_FRESH].into_iter().filter(|_| may_begin) {
         let mut fresh = conn.prepare_cached(fresh)?;
         let mut rows = fresh.query(params![scope, most])?;
         while let Some(row) = rows.next()? {

@@ -275,6 +275,15 @@ impl ClaimedItem {
     }
 }
 
+/// Scopes of which enough items are with the caller already.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClaimExcept {
+    /// Of these nothing more is handed out.
+    pub all: Vec<Arc<str>>,
+    /// Of these nothing new: only tries that are due again, which come before what is new.
+    pub new: Vec<Arc<str>>,
+}
+
 /// The answer to a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClaimedItems {

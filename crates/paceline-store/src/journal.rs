@@ -11,7 +11,9 @@ use crate::command::Command;
 use crate::disk_space::Room;
 use crate::error::{DiskFull, JournalError};
 use crate::history::Minute;
-use crate::item::{ClaimedItems, Departure, FinishStatus, Finished, JournalItem, ModelUsage, Rescheduled, Unanswered};
+use crate::item::{
+    ClaimExcept, ClaimedItems, Departure, FinishStatus, Finished, JournalItem, ModelUsage, Rescheduled, Unanswered,
+};
 use crate::journal_db::JournalDb;
 use crate::line::CustomId;
 use crate::load::{self, Loader};
@@ -146,13 +148,12 @@ impl Journal {
         self.writer.disk_space().fail_when_full();
     }
 
-    /// Hands out at most `limit` due items of scopes that are open and not in `except`, and marks them in flight.
-    /// `except` is for scopes of which enough are waiting already.
+    /// Hands out at most `limit` due items of scopes that are open, but for those in `except`, and marks them in flight.
     pub fn claim(
         &self,
         now: Timestamp,
         limit: usize,
-        except: Vec<Arc<str>>,
+        except: ClaimExcept,
         reply: impl FnOnce(Result<ClaimedItems, JournalError>) + Send + 'static,
     ) {
         self.writer.send(Command::Claim { now, limit, except, reply: Box::new(reply) });
@@ -173,7 +174,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError::Stopped`], [`JournalError::Closed`].
     pub fn claim_now(&self, now: Timestamp, limit: usize) -> Result<ClaimedItems, JournalError> {
-        wait(|reply| self.claim(now, limit, Vec::new(), reply))
+        wait(|reply| self.claim(now, limit, ClaimExcept::default(), reply))
     }
 
     /// The next of the lines that cannot be sent and have not ended yet, at most `limit` by place in the input. For the

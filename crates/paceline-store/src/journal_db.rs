@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::Timestamp;
@@ -14,7 +13,8 @@ use crate::error::JournalError;
 use crate::heads::Heads;
 use crate::history::{self, Minute};
 use crate::item::{
-    CallTotals, ClaimedItems, Departure, FinishStatus, Finished, LastAnswer, ModelUsage, Rescheduled, Tally,
+    CallTotals, ClaimExcept, ClaimedItems, Departure, FinishStatus, Finished, LastAnswer, ModelUsage, Rescheduled,
+    Tally,
 };
 use crate::lock::RunLock;
 use crate::output::Outputs;
@@ -100,7 +100,7 @@ impl JournalDb {
         &mut self,
         now: Timestamp,
         limit: usize,
-        except: &[Arc<str>],
+        except: &ClaimExcept,
     ) -> Result<ClaimedItems, JournalError> {
         claim::claim(&self.conn, &self.scopes, &mut self.heads, now, limit, except)
     }

@@ -74,8 +74,8 @@ pub use disk_space::{DiskSpace, Room};
 pub use error::{DiskFull, JournalError, is_disk_full};
 pub use history::Minute;
 pub use item::{
-    CallTotals, ClaimedItem, ClaimedItems, Departure, End, FinishStatus, Finished, JournalItem, LastAnswer, LoadedLine,
-    ModelUsage, RefusedLine, Rescheduled, Tally, Unanswered,
+    CallTotals, ClaimExcept, ClaimedItem, ClaimedItems, Departure, End, FinishStatus, Finished, JournalItem,
+    LastAnswer, LoadedLine, ModelUsage, RefusedLine, Rescheduled, Tally, Unanswered,
 };
 pub use journal::{Journal, Opened};
 pub use line::{CustomId, LineForm, ResultBody, ResultLine, encode_line};

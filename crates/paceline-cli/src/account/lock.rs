@@ -36,6 +36,11 @@ pub(super) fn signed_by(path: &Path) -> (Option<u32>, bool) {
     (None, false)
 }
 
+/// That process, for people.
+pub(super) fn named(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -74,7 +74,7 @@ impl Account {
         }
         let (pid, other_shares) = lock::signed_by(&path);
         if !(shares && other_shares) {
-            let who = pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
+            let who = lock::named(pid);
             let with = if self.has_key { " with the same key" } else { ", both without a key" };
             tracing::warn!(
                 "{who} is calling {}{with}; each run counts its own calls alone, so together they may exceed the \

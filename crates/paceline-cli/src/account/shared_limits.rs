@@ -157,9 +157,11 @@ impl SharedAccount {
     async fn wait_for(&mut self, what: &str) -> io::Result<File> {
         loop {
             if let Some(file) = self.take(what)? {
+                // It is held without a signature too, for example on a full disk.
+                lock::sign(&file, true).unwrap_or_else(|error| tracing::debug!("{}: {error}", self.files.display()));
                 return Ok(file);
             }
-            self.report_once();
+            self.report_once(what);
             tokio::time::sleep(CHECKED).await;
         }
     }
@@ -168,10 +170,12 @@ impl SharedAccount {
         lock::take(&self.files.with_extension(what))
     }
 
-    fn report_once(&mut self) {
+    /// Says which process holds what this run waits for, or waits for what this run holds.
+    fn report_once(&mut self, held: &str) {
         if !std::mem::replace(&mut self.reported, true) {
+            let who = lock::named(lock::signed_by(&self.files.with_extension(held)).0);
             tracing::info!(
-                "another process is calling {} with the same key: both share the configured limits and take turns",
+                "{who} is calling {} with the same key: both share the configured limits and take turns",
                 self.host,
             );
         }
@@ -185,7 +189,7 @@ impl SharedAccount {
         }
         // An error here is reported when this run waits for a lock itself.
         let Ok(None) = self.take(NEXT) else { return false };
-        self.report_once();
+        self.report_once(NEXT);
         if limiter.waits_for_room().is_some_and(|at| at - limiter.now() <= KEPT_FOR_ROOM) {
             return false;
         }

@@ -39,6 +39,9 @@ pub(crate) struct RunArgs {
     /// Template of the prompt: a file, or a text such as 'Translate: {{ text }}'; its names are the columns of a row
     #[arg(help_heading = INPUT, long, value_name = "TEMPLATE", requires = "model")]
     pub(crate) prompt_template: Option<String>,
+    /// Longest answer to each prompt, in tokens [default: none, for an endpoint that ends in messages 1024]
+    #[arg(help_heading = INPUT, long, value_name = "N", requires = "model", value_parser = count::<u64>)]
+    pub(crate) max_output_tokens: Option<u64>,
     /// How long one call may take
     #[arg(help_heading = PACE, long, value_name = "DURATION", default_value = "600s", value_parser = some_time)]
     #[arg(allow_hyphen_values = true)]

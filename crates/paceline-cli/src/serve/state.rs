@@ -2,9 +2,10 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use paceline::{LevelState, Limiter, LimiterState};
+use paceline::{LevelState, Limiter, LimiterState, PacerState};
 use tempfile::NamedTempFile;
 
 use crate::account::{self, Account, SharedLimits};
@@ -20,6 +21,8 @@ pub(super) struct Saved {
     limiter: Limiter,
     /// None where the user's folder cannot be used.
     path: Option<PathBuf>,
+    /// What the file says.
+    written: Mutex<Option<PacerState>>,
 }
 
 impl Saved {
@@ -41,7 +44,7 @@ impl Saved {
             None => own_folder(),
         };
         let path = made.map(|folder| folder.join(format!("{upstream}-{}.json", account.name())));
-        Ok(Self { limiter, path })
+        Ok(Self { limiter, path, written: Mutex::default() })
     }
 
     /// Takes up what an earlier gateway knew. A stop is not kept: a restart is how a person says that the cause is mended.
@@ -67,10 +70,15 @@ impl Saved {
 
     /// Saves it now. A file that cannot be written is no reason to end.
     pub(super) fn save(&self) {
-        if let Some(path) = &self.path
-            && let Err(error) = write(path, &self.limiter.export())
-        {
-            tracing::debug!("what is known of the limits is not saved: {}: {error}", path.display());
+        let Some(path) = &self.path else { return };
+        let (state, mut written) = (self.limiter.export(), self.written.lock().unwrap_or_else(PoisonError::into_inner));
+        // A gateway that is idle leaves the disk alone.
+        if written.as_ref() == Some(&state.pacer) {
+            return;
+        }
+        match write(path, &state) {
+            Ok(()) => *written = Some(state.pacer),
+            Err(error) => tracing::debug!("what is known of the limits is not saved: {}: {error}", path.display()),
         }
     }
 }

@@ -198,7 +198,7 @@ fn scope_words(scope: &Value, now: Timestamp) -> String {
     let in_flight = &scope["concurrency"]["in_flight"];
     if !is_closed || in_flight.as_u64() > Some(0) {
         let limit = number(&scope["concurrency"]["current_limit"]);
-        text += &format!(", {} in flight of {limit}", number(in_flight));
+        text += &format!(", {} of {limit} calls in flight", number(in_flight));
     }
     if !is_closed {
         text += &format!(", {} waiting for a permit", number(&scope["waiting"]));
@@ -217,7 +217,7 @@ fn scope_words(scope: &Value, now: Timestamp) -> String {
 fn waits_for(scope: &Value, now: Timestamp) -> Option<String> {
     let policy = text::printable(scope["waits_for"].as_str()?);
     let until = time(&scope["waits_until"]).filter(|until| *until > now + holds::SHORT);
-    let until = until.map(|until| format!(" until {}", text::end(until))).unwrap_or_default();
+    let until = until.map(|until| format!(" until {},", text::end(until))).unwrap_or_default();
     Some(format!(", the next call waits{until} for {policy}"))
 }
 
@@ -275,7 +275,7 @@ mod tests {
         scopes.push(scope("full", "held", 0));
         let lines = shown(scopes.clone());
         assert_eq!(lines.len(), 12);
-        assert!(lines[0].starts_with("  account: open, 3 in flight of 10"));
+        assert!(lines[0].starts_with("  account: open, 3 of 10 calls in flight"));
         assert!(lines[1].starts_with("  full: held") && lines[2].starts_with("  busy: paced"));
         assert_eq!(lines[11], "  and 2,990 more scopes, all open");
         scopes.extend((0..20).map(|n| scope(&format!("held-{n}"), "held", 0)));
@@ -325,15 +325,15 @@ mod tests {
         is_line(
             0,
             format!("  b: held until {}, in ", end(1_800)),
-            " (the overloaded server asked for this pause), 2 in flight of 10",
+            " (the overloaded server asked for this pause), 2 of 10 calls in flight",
         );
         is_line(
             1,
             format!("  a: held until {}, in ", end(7_199)),
             " (the server rate-limited a call and asked for this pause)",
         );
-        is_line(2, "  c: open, 1 in flight of 10, 0 waiting".to_owned(), "");
-        is_line(3, "  over: open, 0 in flight of 10, 0 waiting".to_owned(), "");
+        is_line(2, "  c: open, 1 of 10 calls in flight, 0 waiting".to_owned(), "");
+        is_line(3, "  over: open, 0 of 10 calls in flight, 0 waiting".to_owned(), "");
         is_line(4, "  as of ".to_owned(), ", 44s ago");
     }
 }

@@ -49,7 +49,7 @@ fn a_table_is_prompts_by_a_template_and_keeps_its_ids() {
     let other = [&CHAT[..], &["--prompt-template", "Snow in {{ city }}?"]].concat();
     let (code, log) = run(&job, &server, "in.csv", &other);
     assert!(
-        code == 2 && log.contains("--prompt-template, --model or --format changed"),
+        code == 2 && log.contains("--prompt-template, --model, --max-output-tokens or --format changed"),
         "another template is another job: {log}"
     );
 }
@@ -319,5 +319,26 @@ fn a_list_of_addresses_and_a_table_with_a_column_in_capitals_are_requests() {
             server.arrivals()[before..].iter().map(|call| format!("{} {}", call.method, call.path)).collect();
         sent.sort();
         assert_eq!(sent, ["GET /a?x=1", "GET /b"]);
+    }
+}
+
+#[test]
+fn an_answer_is_bounded_by_the_key_that_its_api_has() {
+    for (flags, key) in [
+        (&["--endpoint", "/v1/chat/completions"][..], "max_tokens"),
+        (&["--upstream", "openai"], "max_completion_tokens"),
+        (&["--upstream", "openai", "--endpoint", "/v1/responses"], "max_output_tokens"),
+        (&["--endpoint", "/v1/messages"], "max_tokens"),
+    ] {
+        let server = Server::new(|_| Reply::ok());
+        let job = job_of("in.txt", "Why?\n");
+        let flags = [flags, &["--model", "m", "--max-output-tokens", "70", "--stop-after-same", "0"]].concat();
+        let (_, log) = run(&job, &server, "in.txt", &flags);
+        assert_eq!(bodies(&server).first().map(|body| &body[key]), Some(&json!(70)), "{flags:?}: {log}");
+    }
+    let (server, job) = (Server::new(|_| Reply::ok()), job_of("in.txt", "Why?\n"));
+    for flags in [&["--max-output-tokens", "70"][..], &["--model", "m", "--max-output-tokens", "0"]] {
+        let (code, log) = run(&job, &server, "in.txt", &[&["--endpoint", "/v1/messages"], flags].concat());
+        assert_eq!((code, server.count()), (2, 0), "{log}");
     }
 }

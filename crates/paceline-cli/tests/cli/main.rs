@@ -37,6 +37,8 @@ mod response_headers;
 mod resume;
 mod rewritten;
 mod secrets;
+#[cfg(unix)]
+mod serve;
 mod sharing;
 mod sim;
 mod stats;

@@ -52,6 +52,22 @@ fn one_at_a_time_goes_on_in_the_order_of_the_input_after_a_kill() {
     }
 }
 
+/// Its time comes while a thousand others, all claimed before, wait for their permits.
+#[test]
+fn what_is_due_again_leaves_before_what_is_new() {
+    let server = Server::new(|arrival| match (number(arrival), arrival.before) {
+        (0, 0) => Reply::error(503, "unavailable").with_header("retry-after", 1),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(1_500);
+    let mut child = start(job.run(&server).args(["--limit", "60 per 1s"]));
+    server.wait_until(|seen| seen.iter().any(|arrival| arrival.before == 1));
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    // One quarter of the thousand had to leave first.
+    assert!(server.count() < 200, "{}", server.count());
+}
+
 /// The items of a job of which the first so many are never answered, so that what they leave of `--concurrency` is one place.
 const STUCK: usize = 3;
 

@@ -130,6 +130,7 @@ fn a_run_that_another_one_keeps_from_its_turn_says_so_and_names_no_time() {
     let stopped = Command::new("kill").args(["-STOP", &first.id().to_string()]).status().expect("kill is there");
     assert!(stopped.success());
     let (code, log) = finish(&mut user.patient(&other, "50 per 1h", "300ms"));
+    assert!(log.contains(&format!("process {} is calling", first.id())), "{log}");
     first.kill().expect("it runs");
     first.wait().expect("it ends");
     assert!(code == 3 && log.contains("another run with the same key holds the shared limits"), "{log}");

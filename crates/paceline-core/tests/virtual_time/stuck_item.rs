@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::job::{at, run};
-use paceline_core::{Class, Outcome, Pace, PacerConfig, Retry};
+use paceline_core::{Class, Dimension, Limits, Outcome, Pace, PacerConfig, Quota, Retry};
 
 #[test]
 fn an_item_that_is_always_refused_does_not_stop_the_others() {
@@ -47,5 +47,25 @@ fn answers_that_are_of_no_use_open_no_breaker() {
         });
         assert_eq!((job.failed.len(), job.arrivals.len()), (200, 200 * 8));
         assert!(job.failed.iter().all(|(_, end)| *end < at(250.0)), "{pace:?}: no wait but the backoff of each item");
+    }
+}
+
+/// A try that is due again has the place of its item: it leaves before all that were queued behind that, at the learnt pace too.
+#[test]
+fn what_is_due_again_leaves_before_what_is_new() {
+    let (took, asked) = (Duration::from_millis(20), Duration::from_secs(1));
+    for pace in [Pace::Auto, Pace::Fixed] {
+        let limits = Limits { quotas: vec![Quota::sliding(Dimension::Requests, 8, asked)], burst: None };
+        let mut failed = None;
+        let job = run(PacerConfig { pace, limits, ..PacerConfig::default() }, 200, at(1_000.0), |now, item| {
+            let fails = item == 3 && failed.is_none();
+            let class = if fails { Class::Transient } else { Class::Success };
+            failed = failed.or(fails.then_some(now));
+            (took, if fails { Outcome::new(class).with_hint(asked, false) } else { Outcome::new(class) })
+        });
+        let due = failed.expect("it was sent") + took + asked;
+        let again = job.arrivals.iter().rfind(|arrival| arrival.item == 3).expect("it was sent again");
+        let between = job.arrivals.iter().filter(|arrival| (due..again.at).contains(&arrival.at)).count();
+        assert!(again.at >= due && between == 0, "{pace:?}: due at {due:?}, sent at {:?}", again.at);
     }
 }

@@ -110,6 +110,9 @@ pub struct Api {
     pub base_url_variable: Option<String>,
     /// Where requests go that name no path.
     pub endpoint: Option<String>,
+    /// The key of a chat completion's body that bounds its answer, in tokens. Default: `max_tokens`.
+    #[serde(default = "max_tokens")]
+    pub answer_bound: String,
     /// The environment variable that usually holds the key.
     pub key_variable: Option<String>,
     /// The header that carries the key. Default: `authorization`.
@@ -137,6 +140,10 @@ pub struct Api {
     pub graphql: bool,
     /// Keys without which a success need not be read. Default: every success is read.
     pub success: Option<Vec<String>>,
+}
+
+fn max_tokens() -> String {
+    "max_tokens".to_owned()
 }
 
 /// What is limited together.

@@ -192,6 +192,11 @@ impl Provider {
         self.table().api.endpoint.as_deref()
     }
 
+    /// The key of a chat completion's body that bounds its answer, in tokens.
+    pub fn answer_bound(self) -> &'static str {
+        &self.table().api.answer_bound
+    }
+
     /// The header that authenticates a request. The value is marked sensitive, so that it prints as such.
     ///
     /// # Errors

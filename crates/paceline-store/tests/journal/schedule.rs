@@ -8,8 +8,8 @@ use crate::support::{
 };
 use paceline_core::{Class, Timestamp};
 use paceline_store::{
-    ACCOUNT, CallTotals, DeferReason, Deferred, FinishStatus, Journal, JournalError, ModelUsage, Opened, Options,
-    Reader, ReportRow, Rows, ScopeStatus, SnapshotUpdate, State, StoredSnapshot, Unanswered,
+    ACCOUNT, CallTotals, ClaimExcept, DeferReason, Deferred, FinishStatus, Journal, JournalError, ModelUsage, Opened,
+    Options, Reader, ReportRow, Rows, ScopeStatus, SnapshotUpdate, State, StoredSnapshot, Unanswered,
 };
 
 fn set(journal: &Journal, scope: &str, state: ScopeStatus) {
@@ -91,7 +91,7 @@ fn of_two_results_in_one_group_only_the_first_leaves_a_line() {
     let journal = job.start(1);
     // The claim's reply keeps the writer busy while both results queue up behind it.
     let (go, gate) = std::sync::mpsc::channel::<()>();
-    journal.claim(NOW, 1, Vec::new(), move |_| gate.recv().unwrap());
+    journal.claim(NOW, 1, ClaimExcept::default(), move |_| gate.recv().unwrap());
     let (sender, kept) = std::sync::mpsc::channel();
     for call in [1, 2] {
         let sender = sender.clone();
@@ -173,9 +173,27 @@ fn held_and_stopped_scopes_hand_out_nothing_and_stay_so() {
 fn a_scope_with_enough_waiting_is_left_out() {
     let job = Job::new();
     let journal = job.start_in(6, |ordinal| if ordinal < 4 { "slow" } else { "fast" });
-    let claim = wait(|reply| journal.claim(NOW, 2, vec![Arc::from("slow")], reply)).unwrap();
+    let except = ClaimExcept { all: vec![Arc::from("slow")], new: Vec::new() };
+    let claim = wait(|reply| journal.claim(NOW, 2, except, reply)).unwrap();
     assert_eq!(ordinals(&claim), [4, 5]);
     assert_eq!(claim.next_due, Some(Timestamp::from_millis(0)));
+}
+
+#[test]
+fn of_a_scope_with_enough_new_items_only_what_is_due_again_is_handed_out() {
+    let job = Job::new();
+    let journal = job.start(6);
+    journal.claim_now(NOW, 3).unwrap();
+    for (ordinal, due) in [(0, 60), (1, 30), (2, 90)] {
+        reschedule(&journal, retry(ordinal, due));
+    }
+    let claim = |seconds| {
+        let except = ClaimExcept { all: Vec::new(), new: vec![Arc::from("chat")] };
+        wait(|reply| journal.claim(later(seconds), 9, except, reply)).unwrap()
+    };
+    assert_eq!((ordinals(&claim(0)), ordinals(&claim(60))), (vec![], vec![1, 0]));
+    assert_eq!(ordinals(&journal.claim_now(later(60), 9).unwrap()), [3, 4, 5], "what is new is not forgotten");
+    assert_eq!(ordinals(&claim(90)), [2]);
 }
 
 fn report(journal: &Journal, now: Timestamp, rows: Rows) -> Vec<ReportRow> {

@@ -198,17 +198,15 @@ impl Reachability {
         Self::new(self.max_wait)
     }
 
-    /// Takes in the end of a call: why no server seems to be there, once that is so.
-    pub(crate) fn gone<Answer>(&mut self, answer: &Result<Answer, NoAnswer>, now: Instant) -> Option<String> {
-        match answer.as_ref().err() {
-            Some(NoAnswer::Tls(_) | NoAnswer::GivenUp) => None,
-            error => match error.and_then(NoAnswer::unreached) {
-                Some(message) => self.failed(now).then_some(message),
-                None => {
-                    self.answered();
-                    None
-                }
-            },
+    /// Takes in the end of a call; true once no server seems to be there, and the call [says why](NoAnswer::unreached).
+    pub(crate) fn gone<Answer>(&mut self, answer: &Result<Answer, NoAnswer>, now: Instant) -> bool {
+        match answer {
+            Err(NoAnswer::Tls(_) | NoAnswer::GivenUp) => false,
+            Err(error) if error.is_unreached() => self.failed(now),
+            _ => {
+                self.answered();
+                false
+            }
         }
     }
 

@@ -325,11 +325,11 @@ impl Recorder {
     /// answered, and none is being asked.
     fn reached(&mut self, context: &Context, item: &ClaimedItem, sent: &Sent) -> Recorded {
         let (answer, now) = (&sent.exchange.answer, context.limiter.now());
-        let gone = self.reachability.gone(answer, now).is_some();
+        let gone = self.reachability.gone(answer, now);
         let by_host = context.sender.config().dialect.scope() == Scope::Host;
         let host_gone = by_host && {
             let known = self.hosts.entry(Arc::clone(&item.scope)).or_insert_with(|| self.reachability.of_another());
-            known.gone(answer, now).is_some()
+            known.gone(answer, now)
         };
         let Some(message) = answer.as_ref().err().and_then(NoAnswer::unreached) else { return Recorded::default() };
         let message = if let (true, Err(NoAnswer::Connect(why))) = (by_host, answer) { why.clone() } else { message };

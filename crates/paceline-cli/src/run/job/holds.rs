@@ -144,6 +144,8 @@ impl Held {
 pub(crate) fn name(scope: &str) -> Cow<'_, str> {
     match scope {
         "" | ACCOUNT => "the account".into(),
+        // The scope of an API that is not divided.
+        "all" => "all calls".into(),
         name => text::printable(name),
     }
 }

@@ -60,6 +60,8 @@ enum Rows {
 struct Prompts {
     model: String,
     shape: Shape,
+    /// The key of the body that bounds an answer, in tokens, and the bound.
+    answer_bound: (&'static str, Option<u64>),
     /// None: the column `prompt` is the prompt.
     template: Option<Template>,
 }
@@ -113,15 +115,21 @@ impl Converter {
             ))
         })?;
         let template = prompt_template.as_deref().map(Template::read).transpose().map_err(Failure::refused)?;
-        Ok(Some(Self { rows, requests: Requests::Prompts(Box::new(Prompts { model, shape, template })) }))
+        let answer_bound = match shape {
+            Shape::Chat => (provider.answer_bound(), args.max_output_tokens),
+            Shape::Messages => ("max_tokens", args.max_output_tokens.or(Some(LONGEST_ANSWER))),
+            Shape::Responses => ("max_output_tokens", args.max_output_tokens),
+        };
+        let prompts = Prompts { model, shape, answer_bound, template };
+        Ok(Some(Self { rows, requests: Requests::Prompts(Box::new(prompts)) }))
     }
 
     /// What a copy depends on beside its source.
     pub(crate) fn known_by(&self) -> String {
         let requests = match &self.requests {
             Requests::Prompts(prompts) => {
-                let Prompts { model, shape, template } = &**prompts;
-                format!("{model:?} {shape:?} {:?}", template.as_ref().map(|template| &template.text))
+                let Prompts { model, shape, answer_bound, template } = &**prompts;
+                format!("{model:?} {shape:?} {answer_bound:?} {:?}", template.as_ref().map(|template| &template.text))
             }
             Requests::Bodies => "bodies".to_owned(),
             Requests::Lines { .. } => "lines".to_owned(),
@@ -262,15 +270,11 @@ impl Shape {
         ends.into_iter().find_map(|(end, shape)| path.ends_with(end).then_some(shape))
     }
 
-    fn request(self, model: &str, prompt: &str) -> Map<String, Value> {
-        let messages = json!([{"role": "user", "content": prompt}]);
-        let request = match self {
-            Self::Chat => json!({"model": model, "messages": messages}),
-            Self::Messages => json!({"model": model, "max_tokens": LONGEST_ANSWER, "messages": messages}),
-            Self::Responses => json!({"model": model, "input": prompt}),
-        };
-        let Value::Object(request) = request else { unreachable!("each is an object") };
-        request
+    fn prompt(self, prompt: &str) -> (String, Value) {
+        match self {
+            Self::Chat | Self::Messages => ("messages".to_owned(), json!([{"role": "user", "content": prompt}])),
+            Self::Responses => ("input".to_owned(), prompt.into()),
+        }
     }
 }
 
@@ -311,7 +315,10 @@ impl Prompts {
         if prompt.trim().is_empty() {
             Err("its prompt is empty".to_owned())
         } else {
-            Ok(self.shape.request(&self.model, &prompt))
+            let model = ("model".to_owned(), self.model.as_str().into());
+            let (key, bound) = self.answer_bound;
+            let bound = bound.map(|bound| (key.to_owned(), bound.into()));
+            Ok([model].into_iter().chain(bound).chain([self.shape.prompt(&prompt)]).collect())
         }
     }
 

@@ -61,8 +61,8 @@ pub(crate) enum InputError {
     },
     /// The file that the job began with, under other flags.
     #[error(
-        "{} is the input of this job, but --prompt-template, --model or --format changed, and with it the requests: use \
-         the former flags, or another output",
+        "{} is the input of this job, but --prompt-template, --model, --max-output-tokens or --format changed, and with \
+         it the requests: use the former flags, or another output",
         name(source_path)
     )]
     MadeOtherwise {

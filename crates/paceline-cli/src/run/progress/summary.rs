@@ -134,7 +134,7 @@ impl Summary<'_> {
             _ => line(format!("budget: {budget}")),
         }
         if let Some(oracle) = self.oracle() {
-            line(format!("the limits permit no run faster than {}", text::duration(oracle)));
+            line(format!("the fastest run within the known limits takes {}", text::duration(oracle)));
         }
         self.learnt().into_iter().for_each(&mut line);
         line(format!("results: {}", output.display()));

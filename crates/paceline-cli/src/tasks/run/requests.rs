@@ -229,7 +229,9 @@ impl Requests {
     fn watch(&self, scope: &str, exchange: &Exchange, shutdown: &Shutdown) {
         let mut reachability = self.reachability();
         let Some(known) = reachability.as_mut() else { return };
-        if let Some(message) = known.gone(&exchange.answer, self.clock.now()) {
+        if known.gone(&exchange.answer, self.clock.now())
+            && let Some(message) = exchange.answer.as_ref().err().and_then(NoAnswer::unreached)
+        {
             let address = upstream::destination(&self.upstream);
             let address = upstream::destination_of(scope, &self.upstream.dialect, &address);
             let stop = StopReason::Unreachable { address, message };

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use paceline_core::{Instant, LimitScope, ScopeState, Timestamp};
-use paceline_store::{Appended, ClaimedItems, Journal, JournalError, SnapshotUpdate};
+use paceline_store::{Appended, ClaimExcept, ClaimedItems, Journal, JournalError, SnapshotUpdate};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
@@ -224,7 +224,13 @@ impl Dispatcher {
         if room * 4 < window && !self.tasks.is_empty() {
             return;
         }
-        let except = full.into_iter().map(|(scope, _)| Arc::clone(scope)).collect();
+        // A try that is due again leaves before what is new, so it waits for no end of that: another quarter of the window is for
+        // such, once it is known that not all fail alike.
+        let is_open = self.parts.recorder.undecided().is_none();
+        let (new, all): (Vec<_>, Vec<_>) =
+            full.into_iter().partition(|(_, tried)| is_open && **tried * 4 <= window * 5);
+        let [new, all] = [new, all].map(|full| full.into_iter().map(|(scope, _)| Arc::clone(scope)).collect());
+        let except = ClaimExcept { all, new };
         self.parts.journal.claim(self.parts.context.now(), room.min(self.begun.left()), except, reply);
         self.claiming = Some(answer);
         self.due_meanwhile = None;

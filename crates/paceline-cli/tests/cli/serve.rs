@@ -1,0 +1,119 @@
+//! `paceline serve`: how it begins, what it keeps over restarts, and how it ends.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::support::{Job, Reply, Server, finish};
+
+/// A gateway at work, killed with the value.
+struct Gateway {
+    child: Child,
+    url: String,
+}
+
+impl Gateway {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary runs");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("it is piped");
+        BufReader::new(stdout).read_line(&mut line).expect("it says where it listens");
+        let url = line.trim().strip_prefix("listening on ").expect("an address").to_owned();
+        Self { child, url }
+    }
+
+    /// Posts a prompt, and returns the status and the body.
+    fn post(&self, path: &str, deadline: &str) -> (u16, String) {
+        post(&format!("{}{path}", self.url), deadline)
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn post(url: &str, deadline: &str) -> (u16, String) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let client = paceline_http::client_to(url).build().expect("a client");
+        let request = client.post(url).header("x-paceline-deadline", deadline).body(r#"{"model":"m"}"#);
+        let answer = request.send().await.expect("an answer");
+        (answer.status().as_u16(), answer.text().await.expect("a body"))
+    })
+}
+
+fn serve(job: &Job, server: &Server, flags: &[&str]) -> Command {
+    let mut command = job.paceline();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--base-url", &server.url()]).args(flags);
+    command
+}
+
+#[test]
+fn what_it_cannot_serve_it_refuses_before_it_listens() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let config = "[upstream.a]\nbase_url = \"http://127.0.0.1:1\"\n[upstream.b]\nbase_url = \"http://127.0.0.1:2\"\n";
+    std::fs::write(job.path("two.toml"), config).expect("writable");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = taken.local_addr().expect("it listens").to_string();
+    for (flags, expected) in [
+        (&["--listen", "0.0.0.0:4747"][..], "--listen 0.0.0.0:4747: others could spend your key there"),
+        (&["--listen", &taken, "--base-url", &server.url()], "cannot listen on"),
+        (&["--config", "two.toml", "--limit", "5rpm"], "--limit is for one upstream, and there are 2: a, b"),
+        (&["--upstream", "openai"], "OPENAI_API_KEY is not set"),
+        (&["--base-url", &server.url(), "--scope", "host"], "unexpected argument '--scope'"),
+        (
+            &["--base-url", &server.url(), "--proxy", "http://127.0.0.1:9"],
+            "the gateway calls its upstreams without a proxy",
+        ),
+        (&["--base-url", &server.url(), "--limit", "many"], "--limit"),
+        (&["--base-url", &server.url(), "--ca-file", "none.pem"], "none.pem"),
+    ] {
+        let (code, log) = finish(job.paceline().arg("serve").args(flags));
+        assert_eq!(code, 2, "{log}");
+        assert!(log.contains(expected), "{expected}: {log}");
+    }
+    assert_eq!(server.count(), 0);
+}
+
+#[test]
+fn limits_and_holds_outlive_the_process() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let command = || serve(&job, &server, &["--limit", "2 per 1h", "--state", "state"]);
+    let mut gateway = Gateway::start(&mut command());
+    for _ in 0..2 {
+        assert_eq!(gateway.post("/generic/v1/things", "1s").0, 200);
+    }
+    kill_process(Pid::from_child(&gateway.child), Signal::TERM).expect("it runs");
+    assert_eq!(gateway.child.wait().expect("it ends").code(), Some(0));
+    let gateway = Gateway::start(&mut command());
+    let (status, body) = gateway.post("/generic/v1/things", "1s");
+    let error: Value = serde_json::from_str(&body).expect("JSON");
+    assert_eq!((status, error["error"]["code"].as_str()), (429, Some("wait_too_long")), "{body}");
+    assert!(error["error"]["limit"].as_str().expect("a limit").contains("2 requests per 3600s"), "{body}");
+    assert_eq!(server.count(), 2);
+}
+
+#[test]
+fn a_signal_ends_it_once_requests_under_way_are_answered() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok().after(Duration::from_millis(300))));
+    let mut gateway = Gateway::start(&mut serve(&job, &server, &[]));
+    let url = format!("{}/generic/v1/things", gateway.url);
+    let calls: Vec<_> = (0..20)
+        .map(|_| {
+            let url = url.clone();
+            std::thread::spawn(move || post(&url, "60s").0)
+        })
+        .collect();
+    server.wait_for(20);
+    kill_process(Pid::from_child(&gateway.child), Signal::TERM).expect("it runs");
+    for call in calls {
+        assert_eq!(call.join().expect("no panic"), 200);
+    }
+    assert_eq!(gateway.child.wait().expect("it ends").code(), Some(0));
+}
