@@ -411,7 +411,10 @@ fn put_back(journal: &Journal, args: &RunArgs) -> Result<(), Failure> {
     if args.retry_failed {
         let failed = journal.retry_failed().map_err(load::refused)?;
         if failed > 0 {
-            tracing::info!("{} without an answer before will be sent again", text::counted(failed, "item"));
+            tracing::info!(
+                "{} that failed before, or got the result of a fallback, will be sent again",
+                text::counted(failed, "item")
+            );
         }
     }
     Ok(())

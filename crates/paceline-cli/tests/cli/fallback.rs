@@ -179,7 +179,8 @@ fn a_call_that_may_have_been_executed_is_held_and_bad_requests_stop_as_without_i
 #[test]
 fn an_interruption_kills_the_command_and_fails_the_item_and_a_kill_loses_nothing() {
     let (server, back) = down();
-    let job = Job::new(1);
+    let charge = json!({"custom_id": "a", "method": "POST", "url": "/charges", "body": {"item": "a"}});
+    let job = Job::with_input(&charge.to_string());
     // It tells that it runs. What a kill of the run leaves behind ends by itself.
     let hangs = format!("/bin/sh -c 'echo begun > {}; exec sleep 30'", job.path("begun").display());
     let begun = |run: &mut Command| {
@@ -195,12 +196,19 @@ fn an_interruption_kills_the_command_and_fails_the_item_and_a_kill_loses_nothing
     child.wait().expect("it ends");
     assert!(job.lines("out.jsonl").is_empty() && job.lines("out.errors.jsonl").is_empty());
 
+    assert_eq!(server.count(), 2);
+
+    // The server has refused it: nothing is unknown, and nothing held. All its retries are used up.
     let mut child = begun(&mut with_fallback(&job, &server, &hangs));
+    assert_eq!(server.count(), 3);
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
     assert_eq!(child.wait().expect("it ends").code(), Some(1));
     job.assert_adds_up(1);
-    assert_eq!(job.summary()["failed"], 1);
+    assert_eq!(
+        [&job.summary()["failed"], &job.summary()["held"], &job.summary()["calls"]],
+        [1, 0, 3].map(|it| json!(it)).each_ref()
+    );
 
     back.store(true, Relaxed);
     let (code, log) = finish(with_fallback(&job, &server, LETTER).arg("--retry-failed"));

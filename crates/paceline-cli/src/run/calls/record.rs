@@ -456,7 +456,16 @@ impl Recorder {
     /// The failure of an item, which the fallback may take over.
     fn fail(&mut self, mut failed: Failed) {
         match (&mut self.down, failed.down.take()) {
-            (Some(all), Some(item)) => all.push(Down { item, without: Without::Fails(Box::new(failed)) }),
+            (Some(all), Some(item)) => {
+                // Its call has ended, whatever becomes of the item: a kill meanwhile must not make that unknown.
+                let Finished { ordinal, tally, adds, usage, .. } = &mut failed.finished;
+                let (adds, usage) = (std::mem::take(adds), std::mem::take(usage));
+                let ended = Unanswered { tally: tally.clone(), adds, usage };
+                self.journal.release(*ordinal, Some(ended), self.acknowledge.reply());
+                // Right behind it, so that no claim hands the item out.
+                self.journal.claim_items(vec![*ordinal], drop);
+                all.push(Down { item, without: Without::Fails(Box::new(failed)) });
+            }
             _ => self.record_failure(failed),
         }
     }

@@ -34,9 +34,6 @@ impl Recorder {
         let mut finished = Finished::new(down.item.ordinal, End::FellBack, line);
         finished.tally = tally;
         finished.reason = Some(down.reason().to_owned());
-        if let Without::Fails(failed) = down.without {
-            (finished.adds, finished.usage) = (failed.finished.adds, failed.finished.usage);
-        }
         self.figures.fell_back();
         self.journal.finish(finished, self.acknowledge.reply());
     }
