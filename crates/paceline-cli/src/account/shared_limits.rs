@@ -13,7 +13,7 @@ use std::time::Duration;
 use paceline::{Limiter, LimiterState, Pace, PacerConfig};
 
 use super::ledger::{Entry, Ledger};
-use super::{Account, NEXT, TURN, folder, lock, prune};
+use super::{Account, IN_USE, NEXT, TURN, folder, lock, prune};
 
 /// How long a turn lasts, and how often a run that is alone writes what it has counted, on average. Turns differ in length, so
 /// that no run always has the turn when a window opens.
@@ -157,11 +157,9 @@ impl SharedAccount {
     async fn wait_for(&mut self, what: &str) -> io::Result<File> {
         loop {
             if let Some(file) = self.take(what)? {
-                // It is held without a signature too, for example on a full disk.
-                lock::sign(&file, true).unwrap_or_else(|error| tracing::debug!("{}: {error}", self.files.display()));
                 return Ok(file);
             }
-            self.report_once(what);
+            self.report_once();
             tokio::time::sleep(CHECKED).await;
         }
     }
@@ -170,10 +168,11 @@ impl SharedAccount {
         lock::take(&self.files.with_extension(what))
     }
 
-    /// Says which process holds what this run waits for, or waits for what this run holds.
-    fn report_once(&mut self, held: &str) {
+    /// Names the other process, if it was there before this one.
+    fn report_once(&mut self) {
         if !std::mem::replace(&mut self.reported, true) {
-            let who = lock::named(lock::signed_by(&self.files.with_extension(held)).0);
+            let (first, _) = lock::signed_by(&self.files.with_extension(IN_USE));
+            let who = lock::named(first.filter(|pid| *pid != std::process::id()));
             tracing::info!(
                 "{who} is calling {} with the same key: both share the configured limits and take turns",
                 self.host,
@@ -189,7 +188,7 @@ impl SharedAccount {
         }
         // An error here is reported when this run waits for a lock itself.
         let Ok(None) = self.take(NEXT) else { return false };
-        self.report_once(NEXT);
+        self.report_once();
         if limiter.waits_for_room().is_some_and(|at| at - limiter.now() <= KEPT_FOR_ROOM) {
             return false;
         }

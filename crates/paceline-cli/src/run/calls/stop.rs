@@ -235,8 +235,8 @@ impl fmt::Display for StopReason {
                 write!(f, "the next call can start only at {}, later than --max-wait allows", text::moment(*until))
             }
             Self::OtherHasTurn => f.write_str(
-                "another run with the same key holds the shared limits, and did not pass its turn on within --max-wait: the log \
-                 names its process; let it continue, or end it",
+                "another run with the same key holds the shared limits, and did not pass its turn on within --max-wait: let it \
+                 continue, or end it (its process id stands in the log, if it began before this run)",
             ),
             Self::ServerFails { waited } => {
                 let waited = text::duration(*waited);

@@ -1,0 +1,94 @@
+"""Sixteen programs with OpenAI's client share one key of 1,200 requests a minute: directly, and through `paceline serve`.
+
+    scripts/gateway-sixteen [REQUESTS]
+
+Each program has the retries that its SDK makes by default and ten calls in flight. `oracle` is the time of a sender that knows the
+limit. Jain's index is of the requests that each program had answered while all of them were at work.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+RPM, PROGRAMS, IN_FLIGHT = 1200, 16, 10
+
+
+def program():
+    """One of the programs: waits for a line, sends its share, prints what became of it."""
+    import openai
+
+    base_url, requests, key = sys.argv[2], int(sys.argv[3]), sys.argv[4]
+    print("ready", flush=True)
+    sys.stdin.readline()
+
+    async def send():
+        client = openai.AsyncOpenAI(base_url=base_url, api_key=key, timeout=600)
+        turns, answered, failed = asyncio.Semaphore(IN_FLIGHT), [], []
+
+        async def one(number):
+            async with turns:
+                try:
+                    await client.chat.completions.create(model="m", messages=[{"role": "user", "content": str(number)}])
+                    answered.append(time.time())
+                except openai.OpenAIError as error:
+                    failed.append(type(error).__name__)
+
+        await asyncio.gather(*(one(number) for number in range(requests)))
+        return {"answered": answered, "failed": failed}
+
+    print(json.dumps(asyncio.run(send())), flush=True)
+
+
+def start(command, **options):
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options)
+    return process, process.stdout.readline().split()[-1]
+
+
+def measure(paceline, name, requests, config):
+    mock, url = start([paceline, "mock", "--rpm", str(RPM), "--latency", "50ms..200ms", "--hints", "none"])
+    served, target = None, f"{url}/v1"
+    with tempfile.TemporaryDirectory() as folder:
+        if config is not None:
+            with open(f"{folder}/paceline.toml", "w") as file:
+                file.write(f'[upstream.api]\nprovider = "openai"\nbase_url = "{url}/v1"\napi_key_env = "KEY"\n{config}')
+            environment = {**os.environ, "KEY": "sk-shared", "XDG_STATE_HOME": folder}
+            served, gateway = start([paceline, "serve", "--listen", "127.0.0.1:0"], cwd=folder, env=environment)
+            target = f"{gateway}/api/v1"
+        share = requests // PROGRAMS
+        ask = [sys.executable, __file__, "program", target, str(share)]
+        programs = [subprocess.Popen([*ask, f"sk-{n}" if served else "sk-shared"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                    for n in range(PROGRAMS)]
+        for process in programs:
+            assert process.stdout.readline() == "ready\n"
+        began = time.time()
+        for process in programs:
+            process.stdin.write("\n")
+            process.stdin.flush()
+        ends = [json.loads(process.stdout.readline()) for process in programs]
+        seconds = time.time() - began
+        with urllib.request.urlopen(f"{url}/stats") as stats:
+            seen = json.load(stats)
+        for process in filter(None, (served, mock)):
+            process.terminate()
+            process.wait()
+    failed = sum(len(end["failed"]) for end in ends)
+    together = min(max(end["answered"], default=began) for end in ends)
+    rates = [sum(at <= together for at in end["answered"]) for end in ends]
+    jain = sum(rates) ** 2 / (PROGRAMS * sum(rate**2 for rate in rates)) if any(rates) else 0
+    oracle = (PROGRAMS * share - RPM / 60) / (RPM / 60) + 0.125
+    print(f"measure sixteen programs, {name}: requests={PROGRAMS * share} failed={failed} refused={seen['throttled']} "
+          f"seconds={seconds:.1f} oracle={oracle:.1f} oracle/measured={oracle / seconds:.3f} jain={jain:.3f}", flush=True)
+
+
+if sys.argv[1] == "program":
+    program()
+else:
+    paceline, requests = sys.argv[1], int(sys.argv[2])
+    measure(paceline, "direct", requests, None)
+    measure(paceline, "gateway, told", requests, f"rpm = {RPM}\nburst = 20\n")
+    measure(paceline, "gateway, untold", requests, "")
