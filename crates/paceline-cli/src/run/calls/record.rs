@@ -21,7 +21,7 @@ use paceline_store::{
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::entry;
 use crate::run::calls::fail_fast::{FailFast, FailFastDecision, Failed, Failure, Reachability, TOO_LARGE};
-use crate::run::calls::fallback::{Down, Without};
+use crate::run::calls::fallback::Down;
 use crate::run::calls::held_up::HeldUp;
 use crate::run::calls::item::{Context, Impossible, Pause, Sent, Tried, TryEnd};
 use crate::run::calls::stop::StopReason;
@@ -455,18 +455,9 @@ impl Recorder {
 
     /// The failure of an item, which the fallback may take over.
     fn fail(&mut self, mut failed: Failed) {
-        match (&mut self.down, failed.down.take()) {
-            (Some(all), Some(item)) => {
-                // Its call has ended, whatever becomes of the item: a kill meanwhile must not make that unknown.
-                let Finished { ordinal, tally, adds, usage, .. } = &mut failed.finished;
-                let (adds, usage) = (std::mem::take(adds), std::mem::take(usage));
-                let ended = Unanswered { tally: tally.clone(), adds, usage };
-                self.journal.release(*ordinal, Some(ended), self.acknowledge.reply());
-                // Right behind it, so that no claim hands the item out.
-                self.journal.claim_items(vec![*ordinal], drop);
-                all.push(Down { item, without: Without::Fails(Box::new(failed)) });
-            }
-            _ => self.record_failure(failed),
+        match failed.down.take().filter(|_| self.down.is_some()) {
+            Some(item) => self.hand_over(item, failed),
+            None => self.record_failure(failed),
         }
     }
 

@@ -1,13 +1,26 @@
 //! Records what the fallback made of items, or what becomes of them without.
 
-use paceline_store::{End, Finished, ResultBody};
+use paceline_store::{ClaimedItem, End, Finished, ResultBody, Unanswered};
 
 use super::Recorder;
+use crate::run::calls::fail_fast::Failed;
 use crate::run::calls::fallback::{Answered, Down, Without};
 use crate::run::calls::item::Context;
 use crate::text;
 
 impl Recorder {
+    /// Leaves an item to the fallback. Its call has ended, whatever becomes of the item: a kill meanwhile must not make that
+    /// unknown.
+    pub(super) fn hand_over(&mut self, item: ClaimedItem, mut failed: Failed) {
+        let Finished { ordinal, tally, adds, usage, .. } = &mut failed.finished;
+        let (adds, usage) = (std::mem::take(adds), std::mem::take(usage));
+        let ended = Unanswered { tally: tally.clone(), adds, usage };
+        self.journal.release(*ordinal, Some(ended), self.acknowledge.reply());
+        // Right behind it, so that no claim hands the item out.
+        self.journal.claim_items(vec![*ordinal], drop);
+        self.down.get_or_insert_default().push(Down { item, without: Without::Fails(Box::new(failed)) });
+    }
+
     /// Items that came for the fallback since this was asked for last.
     pub(crate) fn take_down(&mut self) -> Vec<Down> {
         self.down.as_mut().map(std::mem::take).unwrap_or_default()
