@@ -221,6 +221,9 @@ fn the_result_of_a_fallback_is_marked_and_pretends_no_answer() {
         let proof = verify_line(&line).unwrap();
         assert_eq!((proof.ordinal, proof.call, proof.fell_back, proof.status), (3, 2, true, None));
         assert_eq!(proof.code.as_deref(), Some("max_retries"));
+        let null = ResultBody::Fallback { code: "max_retries", message: "down", output: b"null" };
+        let head = ResultLine { ordinal: 3, call: 2, custom_id: &custom_id, metadata: None, form };
+        assert!(verify_line(&head.encode(End::FellBack, &null)).unwrap().fell_back);
         for part in ["letter", "it is down", "page", "fallback\""] {
             let at = line.windows(part.len()).position(|window| window == part.as_bytes()).unwrap();
             let mut changed = line.clone();

@@ -37,13 +37,13 @@ pub(crate) fn verify_line(line: &[u8]) -> Option<VerifiedLine> {
     let read: ReadLine<'_> = serde_json::from_slice(line).ok()?;
     let (ordinal, call, crc) = parse_id(&read.id)?;
     let (proven, succeeded) = read.proven()?;
-    let is_whole = match read.output {
-        Some(output) => {
-            read.source.as_deref() == Some(FALLBACK) && checksum(output, Some(proven), read.metadata) == crc
-        }
-        None => checksum(proven, read.headers(), read.metadata) == crc,
+    let fell_back = read.source.as_deref() == Some(FALLBACK);
+    let of_line = match fell_back {
+        // A result that is null is none to serde.
+        true => checksum(read.output.unwrap_or(RawValue::NULL), Some(proven), read.metadata),
+        false => checksum(proven, read.headers(), read.metadata),
     };
-    if !is_whole {
+    if of_line != crc {
         return None;
     }
     let details = match succeeded {
@@ -63,7 +63,7 @@ pub(crate) fn verify_line(line: &[u8]) -> Option<VerifiedLine> {
         call,
         key: read.custom_id.key(),
         status: read.response.map(|response| response.status_code),
-        fell_back: read.output.is_some(),
+        fell_back,
         unsuccessful,
         code,
         error_type: error.kind.and_then(text),

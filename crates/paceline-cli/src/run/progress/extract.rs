@@ -45,9 +45,9 @@ fn fill(file: File, paths: &Paths, pointer: &str) -> io::Result<()> {
     let mut flat = BufWriter::new(file);
     for line in results.lines() {
         let line = line?;
-        let ResultLine { custom_id, response, result, output } = serde_json::from_str(&line)?;
-        if let Some(output) = output {
-            let line = json!({ "custom_id": custom_id, "source": "fallback", "value": output });
+        let ResultLine { custom_id, response, result, source, output } = serde_json::from_str(&line)?;
+        if source.is_some() {
+            let line = json!({ "custom_id": custom_id, "source": source, "value": output });
             serde_json::to_writer(&mut flat, &line)?;
             flat.write_all(b"\n")?;
             continue;
@@ -67,6 +67,8 @@ struct ResultLine<'a> {
     custom_id: &'a RawValue,
     response: Option<Response>,
     result: Option<Batch>,
+    /// `fallback`, where it is no answer.
+    source: Option<String>,
     /// What a fallback made of the item: it has the form that its author gave it, and so no pointer.
     output: Option<Value>,
 }
