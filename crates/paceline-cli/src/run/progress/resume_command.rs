@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ffi::OsString;
 
-use paceline_providers::secrets::{SECRET, hidden};
+use paceline_providers::secrets::{SECRET, hidden, hidden_header};
 
 /// Flags that have done their work: given again they would undo what was done, or allow another change.
 const ONCE: [&str; 3] = ["--overwrite", "--retry-failed", "--accept-changed-input"];
@@ -22,7 +22,7 @@ pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>, raise: Opt
         line += &match raised(&before).or_else(|| Some(format!("{flag}={}", raised(flag)?))) {
             Some(value) => quoted(&value),
             None if is_pipe(&word) => "-".to_owned(),
-            None => match hidden(&word) {
+            None => match without_secret(&before, &word) {
                 Cow::Borrowed(word) => quoted(word),
                 Cow::Owned(without) => {
                     secrets += 1;
@@ -33,6 +33,19 @@ pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>, raise: Opt
         before = word;
     }
     line
+}
+
+/// A word with [`SECRET`] in place of what is secret in it; `before`: the word before it.
+fn without_secret<'a>(before: &str, word: &'a str) -> Cow<'a, str> {
+    const FLAG: &str = "--header=";
+    match word.strip_prefix(FLAG) {
+        _ if before == "--header" => hidden_header(word),
+        Some(header) => match hidden_header(header) {
+            Cow::Borrowed(_) => Cow::Borrowed(word),
+            Cow::Owned(header) => Cow::Owned(format!("{FLAG}{header}")),
+        },
+        None => hidden(word),
+    }
 }
 
 fn is_pipe(word: &str) -> bool {
@@ -91,6 +104,10 @@ mod tests {
         assert_eq!(
             line(&["p", "--header", "X-API-Key: abc", "--header", "Authorization: Bearer abc"]),
             r#"p --header "X-API-Key: ${KEY:?}" --header "Authorization: ${KEY_2:?}""#
+        );
+        assert_eq!(
+            line(&["p", "--header", "Session: a b", "--header=X-Hub-Signature-256=sha256=abc", "--header", "Team: me"]),
+            r#"p --header "Session: ${KEY:?}" "--header=X-Hub-Signature-256= ${KEY_2:?}" --header 'Team: me'"#
         );
         assert_eq!(line(&["p", "https://me:pw@h/`$x`"]), r#"p "https://${KEY:?}@h/\`\$x\`""#);
         assert_eq!(line(&["p", "--base-url", "http://host/a@b"]), "p --base-url http://host/a@b");
