@@ -49,8 +49,8 @@ pub(crate) struct Recorder {
     last_unreached: Option<StopReason>,
     retry: Retry,
     address: Arc<str>,
-    /// Where the key came from, to be named when the provider refuses it.
-    key: Option<Arc<str>>,
+    /// The key that calls carry, to be named when the provider refuses it, or why they carry none.
+    key: Result<String, String>,
     /// The holds and stops in the journal.
     pub(crate) holds: Holds,
     held_up: Option<HeldUp>,
@@ -67,7 +67,7 @@ pub(crate) struct About {
     pub(crate) same: FailFast,
     pub(crate) retry: Retry,
     pub(crate) address: Arc<str>,
-    pub(crate) key: Option<Arc<str>>,
+    pub(crate) key: Result<String, String>,
     pub(crate) max_wait: Duration,
     /// Where all items are one scope that the user could divide.
     pub(crate) held_up: Option<HeldUp>,
@@ -472,13 +472,10 @@ impl Recorder {
         let status_text = status.map(|status| format!("{status} ")).unwrap_or_default();
         let (item, rule) = (&sent.echo.custom_id, sent.exchange.reading.rule());
         let message = format!("{status_text}{message} (item {item}, by the rule \"{rule}\")");
-        let key = self.key.as_deref().unwrap_or_default();
-        let fix = match status {
-            Some(401 | 403) if self.key.is_none() => {
-                "no key was sent: name one with --api-key-env or --api-key-file".to_owned()
-            }
-            Some(401) => format!("check the key in {key}"),
-            Some(403) => format!("check what the key in {key} is permitted to use"),
+        let fix = match (status, &self.key) {
+            (Some(401 | 403), Err(unsent)) => unsent.clone(),
+            (Some(401), Ok(key)) => format!("{key} was refused: check its value"),
+            (Some(403), Ok(key)) => format!("check what {key} is permitted to use"),
             _ => "check the account's credit and limits at the provider".to_owned(),
         };
         StopReason::Account { message, fix: format!("{fix}, then run the same command again") }
