@@ -105,12 +105,18 @@ pub fn is_secret_name(name: &str) -> bool {
 }
 
 /// A header as users write it, `Name: value` or `Name=value`, with [`SECRET`] in place of what is secret in the value, by the
-/// name of the header or by its shape.
+/// name of the header or by its shape. The scheme of `Authorization: Bearer ...` stays, and so does `Bearer` or `Basic` in
+/// others.
 pub fn hidden_header(line: &str) -> Cow<'_, str> {
-    match line.find([':', '=']) {
-        Some(end) if is_secret_name(&line[..end]) => Cow::Owned(format!("{} {SECRET}", &line[..=end])),
-        _ => hidden(line),
-    }
+    let Some(end) = line.find([':', '=']).filter(|end| is_secret_name(&line[..*end])) else { return hidden(line) };
+    let (name, value) = line.split_at(end + 1);
+    let is_scheme = |word: &str| {
+        name.to_ascii_lowercase().contains("authorization")
+            || ["bearer", "basic"].contains(&&*word.to_ascii_lowercase())
+    };
+    let scheme = value.trim().split_once(' ').map(|(scheme, _)| scheme).filter(|scheme| is_scheme(scheme));
+    let scheme = scheme.map(|scheme| format!("{scheme} ")).unwrap_or_default();
+    Cow::Owned(format!("{name} {scheme}{SECRET}"))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>, raise: Opt
     let mut words = words.into_iter().map(|word| word.to_string_lossy().into_owned());
     let program = words.next().unwrap_or_else(|| "paceline".to_owned());
     let mut line = quoted(&program);
-    let (mut secrets, mut before) = (0, String::new());
+    let (mut variables, mut before) = (Vec::new(), String::new());
     for word in words.filter(|word| !ONCE.contains(&word.as_str())) {
         line.push(' ');
         let flag = word.split_once('=').map_or("", |(flag, _)| flag);
@@ -23,11 +23,8 @@ pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>, raise: Opt
             Some(value) => quoted(&value),
             None if is_pipe(&word) => "-".to_owned(),
             None => match without_secret(&before, &word) {
-                Cow::Borrowed(word) => quoted(word),
-                Cow::Owned(without) => {
-                    secrets += 1;
-                    with_variable(&without, secrets)
-                }
+                None => quoted(&word),
+                Some((without, name)) => with_variable(&without, &unused(name, &mut variables)),
             },
         };
         before = word;
@@ -35,17 +32,32 @@ pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>, raise: Opt
     line
 }
 
-/// A word with [`SECRET`] in place of what is secret in it; `before`: the word before it.
-fn without_secret<'a>(before: &str, word: &'a str) -> Cow<'a, str> {
-    const FLAG: &str = "--header=";
-    match word.strip_prefix(FLAG) {
-        _ if before == "--header" => hidden_header(word),
-        Some(header) => match hidden_header(header) {
-            Cow::Borrowed(_) => Cow::Borrowed(word),
-            Cow::Owned(header) => Cow::Owned(format!("{FLAG}{header}")),
-        },
-        None => hidden(word),
+/// A word with [`SECRET`] in place of what is secret in it, and the name of the variable that holds the secret; `before`: the
+/// word before it.
+fn without_secret(before: &str, word: &str) -> Option<(String, String)> {
+    let (flag, header) = match word.split_once('=') {
+        _ if before == "--header" => ("", word),
+        Some(("--header", header)) => ("--header=", header),
+        _ => return changed(hidden(word)).map(|without| (without, "KEY".to_owned())),
+    };
+    let without = changed(hidden_header(header))?;
+    let name = header.split([':', '=']).next().unwrap_or_default().trim();
+    let name = name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
+    Some((format!("{flag}{without}"), name))
+}
+
+fn changed(text: Cow<'_, str>) -> Option<String> {
+    match text {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(text) => Some(text),
     }
+}
+
+/// That name, with a number behind it where another secret of the line has it.
+fn unused(name: String, used: &mut Vec<String>) -> String {
+    let count = used.iter().filter(|other| **other == name).count();
+    used.push(name.clone());
+    if count == 0 { name } else { format!("{name}_{}", count + 1) }
 }
 
 fn is_pipe(word: &str) -> bool {
@@ -53,8 +65,7 @@ fn is_pipe(word: &str) -> bool {
 }
 
 /// A word whose secret a shell takes from a variable; without that variable it runs nothing.
-fn with_variable(without: &str, number: usize) -> String {
-    let name = if number == 1 { "KEY".to_owned() } else { format!("KEY_{number}") };
+fn with_variable(without: &str, name: &str) -> String {
     let escape = |c: char| ['\\'].into_iter().filter(move |_| "\\\"$`".contains(c)).chain([c]);
     let escaped: String = without.chars().flat_map(escape).collect();
     format!("\"{}\"", escaped.replace(SECRET, &format!("${{{name}:?}}")))
@@ -103,11 +114,15 @@ mod tests {
         );
         assert_eq!(
             line(&["p", "--header", "X-API-Key: abc", "--header", "Authorization: Bearer abc"]),
-            r#"p --header "X-API-Key: ${KEY:?}" --header "Authorization: ${KEY_2:?}""#
+            r#"p --header "X-API-Key: ${X_API_KEY:?}" --header "Authorization: Bearer ${AUTHORIZATION:?}""#
         );
         assert_eq!(
             line(&["p", "--header", "Session: a b", "--header=X-Hub-Signature-256=sha256=abc", "--header", "Team: me"]),
-            r#"p --header "Session: ${KEY:?}" "--header=X-Hub-Signature-256= ${KEY_2:?}" --header 'Team: me'"#
+            r#"p --header "Session: ${SESSION:?}" "--header=X-Hub-Signature-256= ${X_HUB_SIGNATURE_256:?}" --header 'Team: me'"#
+        );
+        assert_eq!(
+            line(&["p", "--header", "X-Custom: Bearer abcd", "--proxy", "http://a:b@h", "--base-url", "http://c:d@i"]),
+            r#"p --header "X-Custom: Bearer ${X_CUSTOM:?}" --proxy "http://${KEY:?}@h" --base-url "http://${KEY_2:?}@i""#
         );
         assert_eq!(line(&["p", "https://me:pw@h/`$x`"]), r#"p "https://${KEY:?}@h/\`\$x\`""#);
         assert_eq!(line(&["p", "--base-url", "http://host/a@b"]), "p --base-url http://host/a@b");
