@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use http::HeaderMap;
-use paceline_config::{Config, Environment, Overrides, Proxy, Tier, Upstream};
+use http::{HeaderMap, HeaderName};
+use paceline_config::{Config, Environment, KeySource, Overrides, Proxy, Source, Tier, Upstream};
 use paceline_core::Dimension;
 use paceline_http::{check_proxy, proxy_of_environment};
 use paceline_providers::Dialect;
@@ -118,6 +118,36 @@ pub(crate) fn headers(upstream: &Upstream) -> Result<HeaderMap, Failure> {
         message.replace("api_key_env or api_key_file", "--api-key-env or --api-key-file (--upstream mock needs none)")
     };
     paceline_http::headers(upstream, &environment()).map_err(|error| Failure::refused(flags(error.to_string())))
+}
+
+/// The secret that calls carry, for people; else why they carry none, and what to do.
+pub(crate) fn key_sent(upstream: &Upstream) -> Result<String, String> {
+    let key = match &upstream.key {
+        KeySource::Variable { name, .. } if environment().get(name).is_none_or(|key| key.trim().is_empty()) => None,
+        key => key.place(),
+    };
+    let headers: Vec<String> = upstream.access.secret_headers().map(|name| header_in(upstream, name)).collect();
+    match (key, upstream.key.place()) {
+        (Some(place), _) => Ok(format!("the key in {place}")),
+        _ if !headers.is_empty() => Ok(headers.join(" or ")),
+        (None, Some(unset)) => Err(format!("{unset} is not set, so no key was sent: set it")),
+        (None, None) => Err("no key was sent: name one with --api-key-env or --api-key-file".to_owned()),
+    }
+}
+
+/// A header as people write its name, and where it was set.
+fn header_in(upstream: &Upstream, name: &HeaderName) -> String {
+    let words = name.as_str().split('-').map(|word| {
+        let (first, rest) = word.split_at(word.len().min(1));
+        first.to_ascii_uppercase() + rest
+    });
+    let name_shown = words.collect::<Vec<_>>().join("-");
+    let key = format!("headers.{name}");
+    match upstream.effective.iter().rfind(|row| row.key == key).map(|row| &row.source) {
+        Some(Source::Flag(flag)) => format!("the header {name_shown} of {flag}"),
+        Some(source) => format!("the header {name_shown} ({source})"),
+        None => format!("the header {name_shown}"),
+    }
 }
 
 /// Describes where calls go, and by which proxy: either may be unreachable.

@@ -104,9 +104,9 @@ impl Access {
         Ok(headers)
     }
 
-    /// Whether a configured header holds a secret.
-    pub(crate) fn has_secret_header(&self) -> bool {
-        self.headers.values().any(HeaderValue::is_sensitive)
+    /// The configured headers that hold a secret.
+    pub fn secret_headers(&self) -> impl Iterator<Item = &HeaderName> {
+        self.headers.iter().filter(|(_, value)| value.is_sensitive()).map(|(name, _)| name)
     }
 }
 

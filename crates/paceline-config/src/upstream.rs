@@ -169,7 +169,7 @@ impl Upstream {
         let breaker = pacing::breaker(section, &mut ledger)?;
         let (tiers, tier_limits) = tiers(section.tier.as_deref().unwrap_or_default(), off, &mut ledger)?;
         let mut dialect = dialect::dialect(provider, section, &mut ledger)?;
-        if key == KeySource::None && !access.has_secret_header() {
+        if key == KeySource::None && access.secret_headers().next().is_none() {
             dialect = dialect.without_key();
         }
         let prices = price::prices(section.price.as_ref(), &mut ledger)?;

@@ -218,7 +218,7 @@ impl Run<'_> {
             same: FailFast::new(self.args.stop_after_same, figures.pending(), figures.succeeded),
             retry: self.upstream.pacer.retry.clone(),
             address: upstream::destination(self.upstream).into(),
-            key: self.upstream.key.place().map(Into::into),
+            key: upstream::key_sent(self.upstream),
             figures,
             max_wait: self.args.max_wait,
             falls_back: self.fallback.is_some(),

@@ -41,6 +41,33 @@ fn basic_credentials_are_encoded_and_never_stored() {
     assert_eq!(job.lines("out.jsonl")[0]["response"]["body"], json!({"you": "Basic [key]", "are": "[key]"}));
 }
 
+/// The variable is not read beside a header that authenticates, and on a loopback address none has to be set.
+#[test]
+fn a_refusal_names_what_was_refused_or_why_no_key_was_sent() {
+    let server = Server::new(|_| Reply::error(401, "invalid_api_key"));
+    let told = |flags: &[&str], key: &str| {
+        let job = Job::new(1);
+        let mut command = job.run(&server);
+        command.args(["--upstream", "openai"]).args(flags).env("OPENAI_API_KEY", key);
+        let (code, log) = finish(&mut command);
+        assert_eq!(code, 3, "{log}");
+        log
+    };
+    for (flags, key, expected) in [
+        (
+            &["--header", "Authorization: Bearer sk-wrong"][..],
+            "sk-1234",
+            "the header Authorization of --header was refused: check",
+        ),
+        (&[], "sk-1234", "the key in OPENAI_API_KEY was refused: check its value"),
+        (&[], "", "OPENAI_API_KEY is not set, so no key was sent: set it"),
+        (&["--header", "X-Session: me"], "", "the header X-Session of --header was refused: check"),
+    ] {
+        let log = told(flags, key);
+        assert!(log.contains(expected) && !log.contains("name one with"), "{log}");
+    }
+}
+
 #[test]
 fn a_line_cannot_set_what_authenticates_and_is_told_where_that_is_set() {
     let server = Server::new(|_| Reply::ok());

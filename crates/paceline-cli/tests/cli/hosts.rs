@@ -53,6 +53,37 @@ fn a_page_that_wants_a_key_fails_alone_where_none_is_sent() {
     assert!(log.contains("401 it is locked (item item-2, by the rule \"401: the key is refused\")"), "{log}");
 }
 
+/// Headers whose names say that they are secret, by a whole word of theirs.
+#[test]
+fn a_secret_header_goes_to_the_host_of_the_base_url_alone_and_is_not_shown() {
+    const SECRET: [&str; 7] =
+        ["X-Auth", "X-Hub-Signature-256", "X-Sig", "X-Session", "X-Pass", "X-Shopify-Hmac-Sha256", "X-Api-Token"];
+    let [ours, other] = [(); 2].map(|()| {
+        Server::new(|arrival: &Arrival| match arrival.path.as_str() {
+            "/page/0" => Reply::error(429, "slow down").with_header("retry-after", 7_200),
+            _ => Reply::ok(),
+        })
+    });
+    let job = Job::with_input(&pages([&ours, &other], 2));
+    let mut command = job.run(&ours);
+    command.args(["--scope", "host", "--max-wait", "1s", "--header", "X-Passenger: open sesame"]);
+    for name in SECRET {
+        command.args(["--header", &format!("{name}: sha256=tell-nobody")]);
+    }
+    let (code, log) = finish(&mut command);
+    assert_eq!((code, ours.count(), other.count()), (3, 1, 1), "{log}");
+    assert_eq!(other.arrivals()[0].headers["x-passenger"], "open sesame");
+    for name in SECRET {
+        assert_eq!(ours.arrivals()[0].headers[name], "sha256=tell-nobody", "{name}");
+        assert!(!other.arrivals()[0].headers.contains_key(name), "{name}");
+    }
+    assert!(log.contains("X-Passenger: open sesame") && !log.contains("tell-nobody"), "{log}");
+    for file in ["out.journal", "out.report.jsonl", "summary.json"] {
+        let bytes = std::fs::read(job.path(file)).expect("written");
+        assert!(!String::from_utf8_lossy(&bytes).contains("tell-nobody"), "{file}");
+    }
+}
+
 /// Pages of one server, of which one asks for two hours.
 #[test]
 fn one_page_that_holds_up_all_others_is_told_with_the_flag_that_lets_them_go() {

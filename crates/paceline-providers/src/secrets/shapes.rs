@@ -9,17 +9,22 @@ use regex::{Captures, Regex};
 pub const SECRET: &str = "[key]";
 
 /// What names of headers, variables and settings call a secret, as a word of theirs.
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 17] = [
     "auth",
     "authorization",
     "cookie",
     "credential",
+    "hmac",
     "jwt",
     "key",
+    "pass",
+    "passphrase",
     "passwd",
     "password",
     "pwd",
     "secret",
+    "session",
+    "sig",
     "signature",
     "token",
 ];
@@ -27,8 +32,12 @@ const NAMES: [&str; 12] = [
 /// What looks like a secret. The groups of a pattern are kept around it. Letters and word boundaries are of ASCII, as secrets
 /// are: those of Unicode take four times as long to compile, which each start of the program pays.
 static PATTERNS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
-    // `api_key=`, `"password": `, also where JSON stands in JSON.
-    let named = r#"(?i)((?:(?:key|token|secret|password|passwd|signature|credential)s?[\\"']*\s*[:=]|(?-u:\b)(?:pwd|pass|auth)=)\s*"#;
+    let name = format!("(?:{})s?", NAMES.join("|"));
+    // `api_key=`, `"password": `, also where JSON stands in JSON. Before a colon some of the names may be words of a sentence,
+    // as in `auth: try again`; in the name of a header, as in `X-Auth: ...`, they are not.
+    let clear = r#"(?:key|token|secret|password|passwd|signature|credential)s?[\\"']*\s*[:=]"#;
+    let header = format!(r#"(?-u:\b)x-(?:[a-z0-9]+[-_])*{name}(?:[-_][a-z0-9]+)*[\\"']*\s*[:=]"#);
+    let named = format!(r#"(?i)((?:{clear}|(?-u:\b){name}=|{header})\s*"#);
     let patterns = [
         // Keys and certificates.
         r"(?s)-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\z)",
@@ -84,19 +93,54 @@ pub fn looks_secret(text: &str) -> bool {
 ///
 /// ```
 /// use paceline_providers::secrets::is_secret_name;
-/// assert!(is_secret_name("X-API-Key") && is_secret_name("apikey") && !is_secret_name("X-Author"));
+/// assert!(is_secret_name("X-API-Key") && is_secret_name("apikey") && is_secret_name("X-Hub-Signature-256"));
+/// assert!(!is_secret_name("X-Author") && !is_secret_name("X-Passenger"));
 /// ```
 pub fn is_secret_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     name.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| {
-        let word = word.strip_suffix('s').unwrap_or(word);
-        NAMES.contains(&word) || word.ends_with("key") || word.ends_with("token")
+        let one = word.strip_suffix('s').unwrap_or(word);
+        NAMES.contains(&word) || NAMES.contains(&one) || one.ends_with("key") || one.ends_with("token")
     })
+}
+
+/// A header as users write it, `Name: value` or `Name=value`, with [`SECRET`] in place of what is secret in the value, by the
+/// name of the header or by its shape. The scheme of `Authorization: Bearer ...` stays, and so does `Bearer` or `Basic` in
+/// others.
+pub fn hidden_header(line: &str) -> Cow<'_, str> {
+    let Some(end) = line.find([':', '=']).filter(|end| is_secret_name(&line[..*end])) else { return hidden(line) };
+    let (name, value) = line.split_at(end + 1);
+    let is_scheme = |word: &str| {
+        name.to_ascii_lowercase().contains("authorization")
+            || ["bearer", "basic"].contains(&&*word.to_ascii_lowercase())
+    };
+    let scheme = value.trim().split_once(' ').map(|(scheme, _)| scheme).filter(|scheme| is_scheme(scheme));
+    let scheme = scheme.map(|scheme| format!("{scheme} ")).unwrap_or_default();
+    Cow::Owned(format!("{name} {scheme}{SECRET}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_secrets_are_known_by_their_whole_words() {
+        for name in [
+            "X-Auth",
+            "X-Sig",
+            "X-Session",
+            "X-Pass",
+            "X-Shopify-Hmac-Sha256",
+            "X-Hub-Signature-256",
+            "Cookie",
+            "MY_KEYS",
+        ] {
+            assert!(is_secret_name(name), "{name}");
+        }
+        for name in ["X-Passenger", "X-Author", "X-Signal", "X-Sessional", "X-Design", "Accept", "X-Request-Id"] {
+            assert!(!is_secret_name(name), "{name}");
+        }
+    }
 
     #[test]
     fn secrets_are_hidden_and_words_stay() {
@@ -110,6 +154,9 @@ mod tests {
             (r#"said {\"api_key\":\"hunter22ZZ\",\"n\":1}"#, r#"said {\"api_key\":\"[key]\",\"n\":1}"#),
             (r#"password = "two words" is wrong"#, r#"password = "[key]" is wrong"#),
             ("secret = 'two words' is wrong", "secret = '[key]' is wrong"),
+            ("X-Auth: a1 and X-Hub-Signature-256: sha256=b2", "X-Auth: [key] and X-Hub-Signature-256: [key]"),
+            (r#"{"x-sig": "a1", "x-passenger": "me"}"#, r#"{"x-sig": "[key]", "x-passenger": "me"}"#),
+            ("session=a1 ended, session: 2 of 3", "session=[key] ended, session: 2 of 3"),
             ("pwd=a1&auth=b2 failed, auth: try again", "pwd=[key]&auth=[key] failed, auth: try again"),
             ("curl -u me:pw https://u@ex.org:PASS@host/", "curl -u [key] https://[key]@host/"),
             ("POST https://hooks.slack.com/services/T0/B0/x1 failed", "POST https://hooks.slack.com/[key] failed"),

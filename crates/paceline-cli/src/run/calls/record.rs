@@ -53,8 +53,8 @@ pub(crate) struct Recorder {
     last_unreached: Option<StopReason>,
     retry: Retry,
     address: Arc<str>,
-    /// Where the key came from, to be named when the provider refuses it.
-    key: Option<Arc<str>>,
+    /// The key that calls carry, to be named when the provider refuses it, or why they carry none.
+    key: Result<String, String>,
     /// The holds and stops in the journal.
     pub(crate) holds: Holds,
     held_up: Option<HeldUp>,
@@ -73,7 +73,7 @@ pub(crate) struct About {
     pub(crate) same: FailFast,
     pub(crate) retry: Retry,
     pub(crate) address: Arc<str>,
-    pub(crate) key: Option<Arc<str>>,
+    pub(crate) key: Result<String, String>,
     pub(crate) max_wait: Duration,
     /// Where all items are one scope that the user could divide.
     pub(crate) held_up: Option<HeldUp>,

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ffi::OsString;
 
-use paceline_providers::secrets::{SECRET, hidden};
+use paceline_providers::secrets::{SECRET, hidden, hidden_header};
 
 /// Flags that have done their work: given again they would undo what was done, or allow another change.
 const ONCE: [&str; 3] = ["--overwrite", "--retry-failed", "--accept-changed-input"];
@@ -15,19 +15,16 @@ pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>, raise: Opt
     let mut words = words.into_iter().map(|word| word.to_string_lossy().into_owned());
     let program = words.next().unwrap_or_else(|| "paceline".to_owned());
     let mut line = quoted(&program);
-    let (mut secrets, mut before) = (0, String::new());
+    let (mut variables, mut before) = (Vec::new(), String::new());
     for word in words.filter(|word| !ONCE.contains(&word.as_str())) {
         line.push(' ');
         let flag = word.split_once('=').map_or("", |(flag, _)| flag);
         line += &match raised(&before).or_else(|| Some(format!("{flag}={}", raised(flag)?))) {
             Some(value) => quoted(&value),
             None if is_pipe(&word) => "-".to_owned(),
-            None => match hidden(&word) {
-                Cow::Borrowed(word) => quoted(word),
-                Cow::Owned(without) => {
-                    secrets += 1;
-                    with_variable(&without, secrets)
-                }
+            None => match without_secret(&before, &word) {
+                None => quoted(&word),
+                Some((without, name)) => with_variable(&without, &unused(name, &mut variables)),
             },
         };
         before = word;
@@ -35,13 +32,40 @@ pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>, raise: Opt
     line
 }
 
+/// A word with [`SECRET`] in place of what is secret in it, and the name of the variable that holds the secret; `before`: the
+/// word before it.
+fn without_secret(before: &str, word: &str) -> Option<(String, String)> {
+    let (flag, header) = match word.split_once('=') {
+        _ if before == "--header" => ("", word),
+        Some(("--header", header)) => ("--header=", header),
+        _ => return changed(hidden(word)).map(|without| (without, "KEY".to_owned())),
+    };
+    let without = changed(hidden_header(header))?;
+    let name = header.split([':', '=']).next().unwrap_or_default().trim();
+    let name = name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
+    Some((format!("{flag}{without}"), name))
+}
+
+fn changed(text: Cow<'_, str>) -> Option<String> {
+    match text {
+        Cow::Borrowed(_) => None,
+        Cow::Owned(text) => Some(text),
+    }
+}
+
+/// That name, with a number behind it where another secret of the line has it.
+fn unused(name: String, used: &mut Vec<String>) -> String {
+    let count = used.iter().filter(|other| **other == name).count();
+    used.push(name.clone());
+    if count == 0 { name } else { format!("{name}_{}", count + 1) }
+}
+
 fn is_pipe(word: &str) -> bool {
     word == "-" || word.starts_with("/dev/fd/") || word.starts_with("/proc/self/fd/")
 }
 
 /// A word whose secret a shell takes from a variable; without that variable it runs nothing.
-fn with_variable(without: &str, number: usize) -> String {
-    let name = if number == 1 { "KEY".to_owned() } else { format!("KEY_{number}") };
+fn with_variable(without: &str, name: &str) -> String {
     let escape = |c: char| ['\\'].into_iter().filter(move |_| "\\\"$`".contains(c)).chain([c]);
     let escaped: String = without.chars().flat_map(escape).collect();
     format!("\"{}\"", escaped.replace(SECRET, &format!("${{{name}:?}}")))
@@ -90,7 +114,15 @@ mod tests {
         );
         assert_eq!(
             line(&["p", "--header", "X-API-Key: abc", "--header", "Authorization: Bearer abc"]),
-            r#"p --header "X-API-Key: ${KEY:?}" --header "Authorization: ${KEY_2:?}""#
+            r#"p --header "X-API-Key: ${X_API_KEY:?}" --header "Authorization: Bearer ${AUTHORIZATION:?}""#
+        );
+        assert_eq!(
+            line(&["p", "--header", "Session: a b", "--header=X-Hub-Signature-256=sha256=abc", "--header", "Team: me"]),
+            r#"p --header "Session: ${SESSION:?}" "--header=X-Hub-Signature-256= ${X_HUB_SIGNATURE_256:?}" --header 'Team: me'"#
+        );
+        assert_eq!(
+            line(&["p", "--header", "X-Custom: Bearer abcd", "--proxy", "http://a:b@h", "--base-url", "http://c:d@i"]),
+            r#"p --header "X-Custom: Bearer ${X_CUSTOM:?}" --proxy "http://${KEY:?}@h" --base-url "http://${KEY_2:?}@i""#
         );
         assert_eq!(line(&["p", "https://me:pw@h/`$x`"]), r#"p "https://${KEY:?}@h/\`\$x\`""#);
         assert_eq!(line(&["p", "--base-url", "http://host/a@b"]), "p --base-url http://host/a@b");

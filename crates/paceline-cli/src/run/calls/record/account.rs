@@ -21,13 +21,10 @@ impl Recorder {
         let status_text = status.map(|status| format!("{status} ")).unwrap_or_default();
         let (item, rule) = (&sent.echo.custom_id, sent.exchange.reading.rule());
         let message = format!("{status_text}{message} (item {item}, by the rule \"{rule}\")");
-        let key = self.key.as_deref().unwrap_or_default();
-        let fix = match status {
-            Some(401 | 403) if self.key.is_none() => {
-                "no key was sent: name one with --api-key-env or --api-key-file".to_owned()
-            }
-            Some(401) => format!("check the key in {key}"),
-            Some(403) => format!("check what the key in {key} is permitted to use"),
+        let fix = match (status, &self.key) {
+            (Some(401 | 403), Err(unsent)) => unsent.clone(),
+            (Some(401), Ok(key)) => format!("{key} was refused: check its value"),
+            (Some(403), Ok(key)) => format!("check what {key} is permitted to use"),
             _ => "check the account's credit and limits at the provider".to_owned(),
         };
         StopReason::Account { message, fix: format!("{fix}, then run the same command again") }
