@@ -77,7 +77,7 @@ pub(crate) fn open(
     options.config_json = JobConfig::of(upstream, input, format).json();
     match Journal::open_locked(options, lock).map_err(refused)? {
         Opened::New(loader) => {
-            let journal = load(loader, input, format, upstream, BadLines::of(args), false)?;
+            let journal = load(loader, input, format, upstream, BadLines::of(args), None)?;
             ready(journal, true, input, format, upstream, args)
         }
         Opened::Changed { loader, recovery } => {
@@ -88,7 +88,11 @@ pub(crate) fn open(
                 format,
                 upstream,
                 BadLines::whole(args),
-                args.retry_failed && !args.accept_changed_input,
+                match (args.accept_changed_input, args.retry_failed) {
+                    (true, _) => None,
+                    (false, true) => Some("although their items have not failed"),
+                    (false, false) => Some("since this job began"),
+                },
             )?;
             let same_account = job_config::adopt(&journal, input, format, upstream)?;
             ready(journal, same_account, input, format, upstream, args)
@@ -169,7 +173,7 @@ fn load(
     format: &Format,
     upstream: &Upstream,
     bad_lines: BadLines,
-    repair: bool,
+    unwanted: Option<&str>,
 ) -> Result<Journal, Failure> {
     let mut wrong = Wrong::default();
     let first = (bad_lines == BadLines::Later).then_some(FIRST);
@@ -193,7 +197,7 @@ fn load(
     }
     let conflicts = loader.conflicts(Wrong::NAMED).map_err(refused)?;
     if conflicts.count > 0 {
-        return Err(Failure::refused(wrong::conflicts(&conflicts, &input.name(), repair)));
+        return Err(Failure::refused(wrong::conflicts(&conflicts, &input.name(), unwanted)));
     }
     input.settle().map_err(Failure::from)?;
     loader.finish().map_err(refused)

@@ -105,17 +105,20 @@ impl Wrong {
     }
 }
 
-/// Why a job cannot be resumed with another input. `repair`: only lines of failed items may have changed.
-pub(crate) fn conflicts(conflicts: &Conflicts, input: &str, repair: bool) -> String {
-    let mut list = if repair {
+/// Why a job cannot be resumed with another input. `unwanted`: which changes --accept-changed-input would allow.
+pub(crate) fn conflicts(conflicts: &Conflicts, input: &str, unwanted: Option<&str>) -> String {
+    let mut list = if let Some(unwanted) = unwanted {
         let lines = text::counted(conflicts.count, "line");
-        format!("{lines} of {input} changed although their items have not failed, so no request was sent:")
+        format!("{lines} of {input} changed {unwanted}, so no request was sent:")
     } else {
         let items = text::counted(conflicts.count, "item");
         format!("{items} that ended can no longer be found unchanged in {input}, so no request was sent:")
     };
     for Conflict { line, before } in &conflicts.first {
         list += &match (line, before) {
+            (Some(line), Some(before)) if line == before => {
+                format!("\n  line {line}: the request changed, its id did not")
+            }
             (Some(line), Some(before)) => {
                 format!("\n  line {line}: another request had its id before, in line {before}")
             }
@@ -127,7 +130,7 @@ pub(crate) fn conflicts(conflicts: &Conflicts, input: &str, repair: bool) -> Str
     if more > 0 {
         list += &format!("\n  and {more} more");
     }
-    let accept = if repair { "add --accept-changed-input if their items have not ended, " } else { "" };
+    let accept = if unwanted.is_some() { "add --accept-changed-input if their items have not ended, " } else { "" };
     list + &format!("\nrestore those lines, {accept}or use another output for the new input")
 }
 
