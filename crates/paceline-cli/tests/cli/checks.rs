@@ -113,8 +113,8 @@ const INPUT: &[Case] = &[
         "the address of another host",
         |job| second(job, r#"{"custom_id":"a","url":"https://elsewhere.example/v1","body":{}}"#),
         "1 line of in.jsonl cannot be sent, so no request was sent:\n  \
-         line 2: invalid_url: url: with --scope host, a line may name any host (which gets no key); without it, `https://elsewhere.example/v1` is not below the upstream's address {server}: \
-         expected a path such as /v1/chat/completions; the address itself is set with --base-url or in paceline.toml",
+         line 2: invalid_url: url: this url is of another host than --base-url ({server}); add --scope host to call several hosts \
+         (they get no key)",
     ),
     case(
         "ids that repeat, also as a number",
