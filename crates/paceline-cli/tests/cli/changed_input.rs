@@ -116,3 +116,20 @@ fn a_restored_input_goes_on_and_one_that_only_looks_restored_does_not() {
     let (code, log) = finish(job.run(&server).args(["--accept-changed-input", "--max-items", "20"]));
     assert_eq!((code, server.count()), (3, 60), "{log}");
 }
+
+#[test]
+fn corrected_requests_are_sent_by_the_command_that_the_run_names() {
+    let server = Server::new(|arrival| match String::from_utf8_lossy(&arrival.body).contains("gtp-4o") {
+        true => Reply::error(404, "model_not_found"),
+        false => Reply::ok(),
+    });
+    let good = (0..40).map(|n| line(&format!("item-{n}"))).collect::<Vec<_>>().join("\n");
+    let job = Job::with_input(&good.replace("\"m\"", "\"gtp-4o\""));
+    let (code, log) = finish(&mut job.run(&server));
+    let again = log.lines().find_map(|line| line.trim().strip_prefix("continue with: ")).expect("a command");
+    assert!(code == 3 && again.ends_with(" --accept-changed-input"), "{log}");
+    input(&job, good.as_bytes());
+    let (code, log) = finish(job.run(&server).arg("--accept-changed-input"));
+    assert_eq!(code, 0, "{log}");
+    job.assert_adds_up(40);
+}

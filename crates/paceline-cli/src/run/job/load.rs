@@ -156,12 +156,17 @@ fn say(recovery: &Recovery) {
         for (count, noun, what) in [
             (recovery.recorded, "item", "found complete in the results"),
             (recovery.cut, "byte", "of the results removed that are no whole line of this job"),
-            (recovery.in_flight, "call", "in flight without a recorded answer, which may be billed twice"),
-            (recovery.interrupted - recovery.in_flight, "item", "begun, of which no call is recorded"),
         ] {
             if count > 0 {
                 line += &format!("; {} {what}", text::counted(count, noun));
             }
+        }
+        if recovery.in_flight > 0 {
+            let were = if recovery.in_flight == 1 { "was" } else { "were" };
+            line += &format!(
+                "; {} {were} cut off: sent again, which may be billed twice, or held where a call must not be made twice",
+                text::counted(recovery.in_flight, "call")
+            );
         }
         tracing::info!("{line}");
     }
@@ -182,7 +187,7 @@ fn load(
     wrong.add_repeated(&repeated);
     if wrong.count() > 0 && bad_lines == BadLines::Refuse {
         return Err(Failure::refused(format!(
-            "{}, so no request was sent:{}",
+            "{}, so no request was sent; correct them, or send the others with --skip-bad-lines:{}",
             wrong.count_words(&input.name()),
             wrong.list()
         )));
@@ -193,7 +198,10 @@ fn load(
     }
     if wrong.count() > 0 {
         let list = if bad_lines == BadLines::List { format!(":{}", wrong.list()) } else { String::new() };
-        tracing::warn!("{} and count as failed{list}", wrong.count_words(&input.name()));
+        tracing::warn!(
+            "{} and count as failed; once they are corrected, --retry-failed sends them{list}",
+            wrong.count_words(&input.name())
+        );
     }
     let conflicts = loader.conflicts(Wrong::NAMED).map_err(refused)?;
     if conflicts.count > 0 {
