@@ -271,7 +271,7 @@ impl Summary<'_> {
 fn reason_text(reason: DeferReason) -> &'static str {
     match reason {
         DeferReason::ScopeStopped => "waiting until the cause is fixed",
-        DeferReason::ScopeHeld => "waiting until the scope opens",
+        DeferReason::ScopeHeld => "waiting until calls may go on",
         DeferReason::NotBefore => "waiting for the next try",
         DeferReason::NotStarted => "not started",
         DeferReason::RunBound => "left for the next run",
