@@ -357,8 +357,8 @@ impl Journal {
         self.writer.between_batches(JournalDb::order)
     }
 
-    /// Lets the items that failed wait again, and takes their lines out of the errors; returns how many there were. Their
-    /// sends so far stay counted, but their attempts and deferrals no longer count against their bounds, and their
+    /// Lets the items that failed or fell back wait again, and takes their lines out of the files; returns how many there were.
+    /// Their sends so far stay counted, but their attempts and deferrals no longer count against their bounds, and their
     /// deadline begins anew.
     ///
     /// # Errors

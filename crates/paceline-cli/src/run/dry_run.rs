@@ -196,6 +196,7 @@ impl Plan {
             let is_sent = match row.state {
                 State::Waiting | State::InFlight => true,
                 State::Failed => self.retry_failed,
+                State::Succeeded if row.fell_back() => self.retry_failed,
                 _ => false,
             };
             if row.is_refused() || !is_sent {

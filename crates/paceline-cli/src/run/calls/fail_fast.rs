@@ -7,7 +7,7 @@ use std::time::Duration;
 use paceline_core::{Class, Instant};
 use paceline_http::NoAnswer;
 use paceline_providers::SCHEMA_MISMATCH;
-use paceline_store::Finished;
+use paceline_store::{ClaimedItem, Finished};
 
 use crate::run::calls::alike::{Alike, Shows};
 use crate::run::calls::stop::{CORRECT_REQUESTS, StopReason};
@@ -39,6 +39,8 @@ pub(crate) struct Failed {
     pub(crate) status: Option<u16>,
     pub(crate) code: Option<String>,
     pub(crate) message: String,
+    /// The item, where it has no answer because the API stayed down.
+    pub(crate) down: Option<ClaimedItem>,
 }
 
 /// What all failures may have in common, and whose they are.
@@ -71,6 +73,11 @@ pub(crate) enum FailFastDecision {
 }
 
 impl FailFast {
+    /// Whether a scope was stopped because all its items failed alike.
+    pub(crate) fn has_stopped(&self, scope: &str) -> bool {
+        self.stopped_scopes.contains(scope)
+    }
+
     /// A watch over a run of which so many items wait, and of whose job so many have succeeded before. It only makes sense
     /// where nothing has, and more wait than the number looked at; a `limit` of 0 switches it off.
     pub(crate) fn new(limit: usize, waiting: u64, succeeded: u64) -> Self {
@@ -241,6 +248,7 @@ mod tests {
             status: Some(status),
             code: code.map(ToOwned::to_owned),
             message: "no".to_owned(),
+            down: None,
         }
     }
 
