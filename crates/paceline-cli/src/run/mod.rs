@@ -317,7 +317,10 @@ impl Run<'_> {
                 let exceeded = ended.stop.as_ref().and_then(StopReason::exceeded_budget);
                 let left = counts.waiting + counts.in_flight;
                 let raise = exceeded.map(|exceeded| (exceeded.purse.flag(), context.budget.enough(exceeded, left)));
-                resume_command::command_line(std::env::args_os(), raise.as_ref().map(|(flag, value)| (*flag, &**value)))
+                let raise = raise.as_ref().map(|(flag, value)| (*flag, &**value));
+                let again = resume_command::command_line(std::env::args_os(), raise);
+                let corrected = ended.stop.as_ref().is_some_and(StopReason::asks_for_corrected_requests);
+                if corrected { again + " --accept-changed-input" } else { again }
             }),
         };
         let wall = |at: Instant| context.timestamp(at);

@@ -127,6 +127,10 @@ fn calls_that_a_kill_cut_off_count_with_what_they_reserved() {
         (&json!("budget"), &json!(calls), &json!(calls))
     );
     assert!(log.contains("calls were cut off before their answers; the provider may bill them"), "{log}");
+    assert!(log.contains(&format!("; {used} of the tokens are held for calls whose use is not known")), "{log}");
+    let told =
+        "2 calls were cut off: sent again, which may be billed twice, or held where a call must not be made twice";
+    assert!(log.contains(told), "{log}");
 }
 
 #[test]

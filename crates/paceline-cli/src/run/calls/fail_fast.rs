@@ -10,7 +10,7 @@ use paceline_providers::SCHEMA_MISMATCH;
 use paceline_store::{ClaimedItem, Finished};
 
 use crate::run::calls::alike::{Alike, Shows};
-use crate::run::calls::stop::StopReason;
+use crate::run::calls::stop::{CORRECT_REQUESTS, StopReason};
 
 /// The code of an item that never left because it alone exceeds a limit.
 pub(crate) const TOO_LARGE: &str = "request_too_large";
@@ -148,7 +148,7 @@ impl FailFast {
         let advice = match failure.code {
             Some(TOO_LARGE) if failure.status.is_none() => "raise the limit or make the requests smaller",
             Some(SCHEMA_MISMATCH) => "correct the schema of --expect or the requests",
-            _ => "correct the requests",
+            _ => CORRECT_REQUESTS,
         };
         let alone = self.scopes.len() == 1 && has_others();
         let stop = StopReason::SameFailure {

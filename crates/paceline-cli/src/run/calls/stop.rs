@@ -13,6 +13,9 @@ use crate::text;
 /// Of many hosts no more are named.
 const HOSTS_NAMED: usize = 3;
 
+/// What to put right where the requests are wrong.
+pub(crate) const CORRECT_REQUESTS: &str = "correct the requests";
+
 /// The reason to stop early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StopReason {
@@ -137,6 +140,11 @@ impl StopReason {
             Self::Budget(exceeded) if exceeded.purse != BudgetKind::RunTokens => Some(*exceeded),
             _ => None,
         }
+    }
+
+    /// Whether its cure is another input.
+    pub(crate) fn asks_for_corrected_requests(&self) -> bool {
+        matches!(self, Self::SameFailure { advice, .. } if *advice == CORRECT_REQUESTS)
     }
 
     /// The name used in JSON.

@@ -131,7 +131,14 @@ impl Summary<'_> {
         match self.budget {
             Used { tokens: None, cost: None, .. } => {}
             Used { tokens: None, cost: Some((_, None)), .. } => line(budget),
-            _ => line(format!("budget: {budget}")),
+            Used { tokens, .. } => {
+                let told = counts.tokens_in + counts.tokens_out;
+                let untold = tokens.map_or(0, |(used, _)| used.saturating_sub(told));
+                let of_which = (untold > 0).then(|| {
+                    format!("; {} of the tokens are held for calls whose use is not known", text::count(untold))
+                });
+                line(format!("budget: {budget}{}", of_which.unwrap_or_default()));
+            }
         }
         if let Some(oracle) = self.oracle() {
             line(format!("the fastest run within the known limits takes {}", text::duration(oracle)));
@@ -277,7 +284,7 @@ impl Summary<'_> {
 fn reason_text(reason: DeferReason) -> &'static str {
     match reason {
         DeferReason::ScopeStopped => "waiting until the cause is fixed",
-        DeferReason::ScopeHeld => "waiting until the scope opens",
+        DeferReason::ScopeHeld => "waiting until calls may go on",
         DeferReason::NotBefore => "waiting for the next try",
         DeferReason::NotStarted => "not started",
         DeferReason::RunBound => "left for the next run",
