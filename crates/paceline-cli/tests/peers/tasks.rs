@@ -42,7 +42,8 @@ impl Drop for Postgres {
 }
 
 fn summary_of(output: &Output) -> Value {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let [log, summary] = [&output.stderr, &output.stdout].map(|text| String::from_utf8_lossy(text));
+    assert!(output.status.success(), "{}: {log}{summary}", output.status);
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
