@@ -168,12 +168,15 @@ fn queue_full(upstream: &Backend, bounds: &Bounds) -> Refusal {
 
 /// No wait would help.
 fn refused(upstream: &Backend, error: &Error) -> Refusal {
-    let (status, code) = match error {
-        Error::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
-        Error::Stopped { .. } => (StatusCode::SERVICE_UNAVAILABLE, "scope_stopped"),
-        _ => (StatusCode::SERVICE_UNAVAILABLE, "closed"),
+    let (status, code, message) = match error {
+        Error::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "too_large", error.to_string()),
+        Error::Stopped { scope, reason } => {
+            let message = format!("{scope} is stopped: {reason}; mend the cause, then restart the gateway");
+            (StatusCode::SERVICE_UNAVAILABLE, "scope_stopped", message)
+        }
+        _ => (StatusCode::SERVICE_UNAVAILABLE, "closed", error.to_string()),
     };
-    Refusal::new(status, code, format!("upstream {}: {error}", upstream.name()))
+    Refusal::new(status, code, format!("upstream {}: {message}", upstream.name()))
 }
 
 fn broken(message: &str) -> Refusal {

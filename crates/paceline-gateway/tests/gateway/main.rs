@@ -12,7 +12,7 @@ use futures_util::{StreamExt as _, stream};
 use paceline::PauseCause;
 use paceline_gateway::Bounds;
 use serde_json::Value;
-use support::{Calls, KEY, OnDrop, Served, answer, upstream};
+use support::{KEY, OnDrop, Served, answer, counted, upstream};
 use tokio::sync::Semaphore;
 
 const OK: &str = r#"{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":5}}  "#;
@@ -80,17 +80,10 @@ async fn every_method_and_path_passes() {
 
 #[tokio::test]
 async fn what_may_pass_is_sent_again_and_the_client_sees_the_success_alone() {
-    let calls = Calls::default();
-    let seen = calls.clone();
-    let api = upstream(move |_: Request| {
-        let call = seen.next();
-        async move {
-            match call {
-                0 => answer(429, &[("retry-after-ms", "20")], r#"{"error":{"code":"rate_limit_exceeded"}}"#),
-                1 => answer(503, &[("retry-after-ms", "20")], "overloaded"),
-                _ => answer(200, &[], OK),
-            }
-        }
+    let (api, _) = counted(move |call| match call {
+        0 => answer(429, &[("retry-after-ms", "20")], r#"{"error":{"code":"rate_limit_exceeded"}}"#),
+        1 => answer(503, &[("retry-after-ms", "20")], "overloaded"),
+        _ => answer(200, &[], OK),
     })
     .await;
     let served = Served::new(api, "", Bounds::default());
@@ -102,14 +95,9 @@ async fn what_may_pass_is_sent_again_and_the_client_sees_the_success_alone() {
 
 #[tokio::test]
 async fn a_refusal_that_outlasts_the_deadline_is_passed_on_with_every_hint() {
-    let calls = Calls::default();
-    let seen = calls.clone();
     let refusal = r#"{"error":{"message":"Rate limit reached","type":"requests","code":"rate_limit_exceeded"}}"#;
-    let api = upstream(move |_: Request| {
-        seen.next();
-        async move {
-            answer(429, &[("retry-after", "3600"), ("x-ratelimit-reset-requests", "1h0m0s"), ("x-odd", "1")], refusal)
-        }
+    let (api, calls) = counted(move |_| {
+        answer(429, &[("retry-after", "3600"), ("x-ratelimit-reset-requests", "1h0m0s"), ("x-odd", "1")], refusal)
     })
     .await;
     let served = Served::new(api, "", Bounds::default());
@@ -135,13 +123,7 @@ async fn a_refusal_that_outlasts_the_deadline_is_passed_on_with_every_hint() {
 
 #[tokio::test]
 async fn layers_that_retry_share_one_budget() {
-    let calls = Calls::default();
-    let seen = calls.clone();
-    let api = upstream(move |_: Request| {
-        seen.next();
-        async move { answer(500, &[], "broken") }
-    })
-    .await;
+    let (api, calls) = counted(move |_| answer(500, &[], "broken")).await;
     let backoff = "retry = { base = \"1ms\", cap = \"2ms\" }";
     let served = Served::new(api, backoff, Bounds::default());
     for (asked, expected) in [("0", 1), ("2", 3), ("99", 8)] {
@@ -314,13 +296,7 @@ async fn what_would_not_fit_is_refused_before_it_waits() {
 
 #[tokio::test]
 async fn wrong_paths_and_wishes_reach_no_upstream() {
-    let calls = Calls::default();
-    let seen = calls.clone();
-    let api = upstream(move |_: Request| {
-        seen.next();
-        async move { answer(200, &[], OK) }
-    })
-    .await;
+    let (api, calls) = counted(move |_| answer(200, &[], OK)).await;
     let served = Served::new(api, "", Bounds::default());
     let root = served.url.trim_end_matches("/api").to_owned();
     let get = |path: &str| served.client.get(format!("{root}{path}"));
@@ -341,17 +317,8 @@ async fn wrong_paths_and_wishes_reach_no_upstream() {
 
 #[tokio::test]
 async fn a_bad_key_stops_the_upstream_and_is_never_shown() {
-    let calls = Calls::default();
-    let seen = calls.clone();
-    let api = upstream(move |_: Request| {
-        seen.next();
-        async move {
-            answer(
-                401,
-                &[],
-                r#"{"error":{"message":"Incorrect API key provided: sk-real-4711","code":"invalid_api_key"}}"#,
-            )
-        }
+    let (api, calls) = counted(move |_| {
+        answer(401, &[], r#"{"error":{"message":"Incorrect API key provided: sk-real-4711","code":"invalid_api_key"}}"#)
     })
     .await;
     let served = Served::new(api, "", Bounds::default());
@@ -387,13 +354,7 @@ async fn a_compressed_refusal_is_read_and_repeats_no_key() {
 
 #[tokio::test]
 async fn no_page_of_the_web_spends_the_key() {
-    let calls = Calls::default();
-    let seen = calls.clone();
-    let api = upstream(move |_: Request| {
-        seen.next();
-        async move { answer(200, &[], OK) }
-    })
-    .await;
+    let (api, calls) = counted(move |_| answer(200, &[], OK)).await;
     let served = Served::new(api, "", Bounds::default());
     for (name, value) in
         [("host", "evil.example"), ("origin", "https://evil.example"), ("sec-fetch-site", "cross-site")]

@@ -39,6 +39,17 @@ where
     address
 }
 
+/// The same, with an answer by the number of the call, and the count of calls.
+pub(crate) async fn counted<F>(answer: F) -> (SocketAddr, Calls)
+where
+    F: Fn(usize) -> Response + Clone + Send + Sync + 'static,
+{
+    let calls = Calls::default();
+    let seen = calls.clone();
+    let address = upstream(move |_| std::future::ready(answer(seen.next()))).await;
+    (address, calls)
+}
+
 impl Served {
     /// With these settings of the upstream, in TOML.
     pub(crate) fn new(upstream: SocketAddr, settings: &str, bounds: Bounds) -> Self {
@@ -77,7 +88,7 @@ pub(crate) struct Calls(Arc<AtomicUsize>);
 
 impl Calls {
     /// One more; returns how many there were before.
-    pub(crate) fn next(&self) -> usize {
+    fn next(&self) -> usize {
         self.0.fetch_add(1, Ordering::SeqCst)
     }
 
