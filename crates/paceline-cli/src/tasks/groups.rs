@@ -118,10 +118,17 @@ impl Groups {
         stopped.map(|row| &*row.name)
     }
 
-    /// A line for each: until when it is held or why it is stopped, and what to do. The first few, then how many more.
+    /// A line for each cause: which groups are held until when, or stopped, and what to do. The first few, then how many more.
     pub(crate) fn lines(&self) -> Vec<String> {
-        let mut lines: Vec<String> = self.closed.iter().take(SHOWN).map(line).collect();
-        let more = self.closed.len().saturating_sub(SHOWN);
+        let mut causes: Vec<(&ScopeStatus, Vec<&str>)> = Vec::new();
+        for row in &self.closed {
+            match causes.iter_mut().find(|(state, _)| *state == &row.state) {
+                Some((_, names)) => names.push(&row.name),
+                None => causes.push((&row.state, vec![&row.name])),
+            }
+        }
+        let mut lines: Vec<String> = causes.iter().take(SHOWN).map(|(state, names)| line(state, names)).collect();
+        let more: usize = causes.iter().skip(SHOWN).map(|(_, names)| names.len()).sum();
         lines.extend((more > 0).then(|| format!("and {}", text::counted(more as u64, "more group"))));
         lines
     }
@@ -135,12 +142,13 @@ impl Groups {
 /// Groups that are named.
 const SHOWN: usize = 5;
 
-fn line(row: &ScopeRow) -> String {
-    let name = match &*row.name {
-        ACCOUNT => "all groups".to_owned(),
-        name => format!("group {}", text::printable(name)),
+fn line(state: &ScopeStatus, names: &[&str]) -> String {
+    let name = match names {
+        [name] if *name == ACCOUNT => "all groups".to_owned(),
+        [name] => format!("group {}", text::printable(name)),
+        names => text::counted(names.len() as u64, "group"),
     };
-    match &row.state {
+    match state {
         ScopeStatus::Open => format!("open: {name}"),
         ScopeStatus::Held { until, reason } => {
             let until = text::end(*until);

@@ -106,7 +106,7 @@ fn the_reason_of_a_stop_is_of_one_answer() {
 }
 
 #[test]
-fn the_stop_of_all_groups_by_a_bad_key_names_whose_answer_it_was() {
+fn the_stop_of_all_groups_by_a_bad_key_names_the_key_and_is_told_once() {
     let server = Server::new(|_| Reply::error(401, "bad_key"));
     let store = Store::new();
     let item = |group: &str| NewItem {
@@ -116,13 +116,16 @@ fn the_stop_of_all_groups_by_a_bad_key_names_whose_answer_it_was() {
     store.put(vec![item("acme"), item("zeta")]);
     let flags = ["--upstream", "openai", "--concurrency", "1"];
     let mut command = store.command();
-    command.args(["--http", "--base-url", &server.url(), "--api-key-env", "KEY"]).args(flags).env("KEY", "k");
+    command.args(["--http", "--base-url", &server.url(), "--api-key-env", "HOOK_KEY"]).args(flags).env("HOOK_KEY", "k");
     let Ran { code, log, .. } = ran(&mut command);
     assert_eq!((code, server.count()), (3, 1), "{log}");
     let stops: Vec<&str> = log.lines().filter(|line| line.contains("the group is stopped")).collect();
-    assert_eq!(stops.len(), 2, "{log}");
+    assert_eq!(stops.len(), 1, "{log}");
+    assert!(stops[0].contains("the key in HOOK_KEY is refused: "), "{log}");
     let whose = ["acme", "zeta"].map(|group| format!("the answer to item {group}-1 of group {group}, status 401"));
-    assert!(whose.iter().any(|whose| stops.iter().all(|stop| stop.contains(whose))), "{log}");
+    assert!(whose.iter().any(|whose| stops[0].contains(whose)), "{log}");
+    let (_, text) = tasks(&store, "work.db", &["report"]);
+    assert_eq!(text.matches("stopped: 2 groups: the key in HOOK_KEY is refused: ").count(), 1, "{text}");
 }
 
 #[test]

@@ -49,6 +49,8 @@ struct Figures {
     in_flight: BTreeSet<u64>,
     begun: bool,
     ending: bool,
+    /// Why groups were stopped.
+    causes: BTreeSet<String>,
     /// Until when nothing begins, and why where it is no due time.
     waits: Option<(Instant, Option<String>)>,
 }
@@ -60,6 +62,11 @@ impl Progress {
         let (max_retries, max_deferrals) = (policy.max_retries, policy.max_deferrals);
         let (concurrency, shutdown) = (policy.concurrency, Mutex::new(figures));
         Self(Arc::new(Inner { quiet, max_retries, max_deferrals, concurrency, clock, shutdown }))
+    }
+
+    /// Whether the log has this cause of a stop: a refused key stops every group for the same one.
+    fn is_told(&self, reason: &str) -> bool {
+        !self.figures().causes.insert(reason.to_owned())
     }
 
     /// Whether anything has begun.
@@ -95,11 +102,18 @@ impl Progress {
                     let (until, reason) = (text::end(*until), text::printable(reason));
                     tracing::warn!(group = &*row.name, "the group is held until {until}: {reason}");
                 }
+                ScopeStatus::Stopped { reason } if self.is_told(reason) => {
+                    tracing::debug!(group = &*row.name, "the group is stopped for the same cause as another");
+                }
                 ScopeStatus::Stopped { reason } => {
                     let reason = text::printable(reason);
                     tracing::error!(group = &*row.name, "the group is stopped, and its items wait: {reason}");
                 }
-                ScopeStatus::Open => tracing::info!(group = &*row.name, "the group is open again"),
+                ScopeStatus::Open => {
+                    // What stops it next is told again.
+                    self.figures().causes.clear();
+                    tracing::info!(group = &*row.name, "the group is open again");
+                }
             },
             SchedulerEvent::Waiting { wait, why } => {
                 let until = self.0.clock.now() + *wait;

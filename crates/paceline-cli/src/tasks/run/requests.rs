@@ -196,7 +196,7 @@ impl Requests {
             self.note_sent(task).await?;
         }
         let sent = self.sender.send_judged(permit, &call, shutdown.aborting(), |answer, reading| match answer {
-            Ok(answer) if reading.class == Class::Account => of_item(task, answer.status(), reading),
+            Ok(answer) if reading.class == Class::Account => of_item(task, answer.status(), reading, &self.upstream),
             _ => reading,
         });
         let exchange = sent.await;
@@ -273,11 +273,16 @@ fn same_at_each_try(task: &Task) -> HeaderValue {
     HeaderValue::from_str(&text).expect("letters, digits and a dash")
 }
 
-/// A refusal of the key or the account that names its item: the limiter stops other groups for it, and tells them no more.
-fn of_item(task: &Task, status: StatusCode, reading: Reading) -> Reading {
-    let (item, group, status) = (task.key(), task.group(), status.as_u16());
-    let said = reading.said();
-    let message = format!("{said} (the answer to item {item} of group {group}, status {status})");
+/// A refusal of the key or the account that names its item and the key: the limiter stops other groups for it, and tells them
+/// no more.
+fn of_item(task: &Task, status: StatusCode, reading: Reading, upstream: &Upstream) -> Reading {
+    let (item, group) = (task.key(), task.group());
+    let refused = (status == StatusCode::UNAUTHORIZED).then(|| match upstream::key_sent(upstream) {
+        Ok(key) => format!("{key} is refused: "),
+        Err(unsent) => format!("{unsent}: "),
+    });
+    let (refused, said, status) = (refused.unwrap_or_default(), reading.said(), status.as_u16());
+    let message = format!("{refused}{said} (the answer to item {item} of group {group}, status {status})");
     Reading { message: Some(message), ..reading }
 }
 
