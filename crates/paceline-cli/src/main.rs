@@ -13,6 +13,7 @@ mod logging;
 mod mock;
 mod output;
 mod plan;
+mod process;
 mod run;
 mod serve;
 mod sim;

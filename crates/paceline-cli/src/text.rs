@@ -84,6 +84,11 @@ pub(crate) fn held(items: u64, again: &str) -> Option<String> {
     })
 }
 
+/// The results of a fallback among the counts of a job, where there are any.
+pub(crate) fn fell_back(items: u64) -> String {
+    if items > 0 { format!("{} by the fallback, ", count(items)) } else { String::new() }
+}
+
 /// The calls of a job; `lost`: there may have been more.
 pub(crate) fn calls(calls: u64, lost: bool) -> String {
     let at_least = if lost { "at least " } else { "" };

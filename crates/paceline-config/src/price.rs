@@ -33,13 +33,18 @@ impl Money {
     /// The next sum that its text shows exactly.
     #[must_use]
     pub const fn rounded_up(self) -> Self {
-        let shown = if self.shows_four_digits() { 100_000_000 } else { 10_000_000_000 };
+        let shown = 10_u64.pow(12 - self.digits());
         Self(self.0.div_ceil(shown).saturating_mul(shown))
     }
 
-    /// Below a tenth.
-    const fn shows_four_digits(self) -> bool {
-        1 <= self.0 && self.0 < Self::ONE as u64 / 10
+    /// How many digits its text has behind the point.
+    const fn digits(self) -> u32 {
+        const TENTH: u64 = Money::ONE as u64 / 10;
+        match self.0 {
+            0 | TENTH.. => 2,
+            units if units < TENTH / 1_000 => 6,
+            _ => 4,
+        }
     }
 
     /// In units of the currency.
@@ -48,11 +53,10 @@ impl Money {
     }
 }
 
-/// Two digits behind the point, four below 0.1.
+/// Two digits behind the point, four below 0.1, six below 0.0001.
 impl fmt::Display for Money {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = if self.shows_four_digits() { 4 } else { 2 };
-        write!(f, "{:.digits$}", self.as_f64())
+        write!(f, "{:.*}", self.digits() as usize, self.as_f64())
     }
 }
 
@@ -184,7 +188,8 @@ mod tests {
         assert_eq!(price.of(1_000_000, 71_000).to_string(), "3.21");
         assert_eq!((price.to_string().as_str(), Money::default().to_string().as_str()), ("in=2.5,out=10", "0.00"));
         let rounded = [1, 99_999_999_999, 1_230_000_000_000, 1_230_000_000_001].map(|units| Money(units).rounded_up());
-        assert_eq!(rounded.map(|money| money.to_string()), ["0.0001", "0.10", "1.23", "1.24"]);
+        assert_eq!(rounded.map(|money| money.to_string()), ["0.000001", "0.10", "1.23", "1.24"]);
+        assert_eq!(Money(10_000_000).to_string(), "0.000010", "what can be a budget is no zero");
         assert_eq!("0.000001".parse::<Money>().expect("a sum"), Money(1_000_000));
         for wrong in ["", "2.5", "in=2.5", "in=1,out=-1", "in=0,out=0", "in=1,out=2,x=3", "in=1,out=$2", "in=1,out=2,"]
         {

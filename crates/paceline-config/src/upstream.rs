@@ -72,6 +72,8 @@ pub struct Upstream {
     pub dialect: Dialect,
     /// How long an item may take from its first send. Default: 24 h.
     pub deadline: Duration,
+    /// The command that stands in for the API where it stays down. Default: none.
+    pub fallback: Option<String>,
     /// What tokens cost. Default: not known.
     pub prices: Prices,
     /// Describes the acting pace: its name, what it does, and its source.
@@ -159,6 +161,10 @@ impl Upstream {
         let retry = pacing::retry(section, pace, &mut ledger)?;
         let read = |setting: &Setting, key: &str| setting.period(key);
         let deadline = ledger.settle("deadline", section.deadline.as_ref(), DEADLINE, read, |d| show_duration(*d))?;
+        let fallback = section.fallback.as_ref().map(|setting| {
+            ledger.note("fallback", setting.text.clone(), setting.source().clone());
+            setting.text.clone()
+        });
         let responsive = responsive::responsive(section, pace, &mut ledger)?;
         let breaker = pacing::breaker(section, &mut ledger)?;
         let (tiers, tier_limits) = tiers(section.tier.as_deref().unwrap_or_default(), off, &mut ledger)?;
@@ -190,6 +196,7 @@ impl Upstream {
             tiers,
             dialect,
             deadline,
+            fallback,
             prices,
             acting,
             effective,

@@ -54,14 +54,28 @@ impl Snapshot {
         if !reason.is_empty() {
             text += &format!("; {place}{reason}");
         }
-        if let Some(estimate) = estimate {
-            text += &format!("; {estimate}");
+        let tightest = subject.tightest().into_iter().chain(self.account.tightest()).min_by(|a, b| a.0.total_cmp(&b.0));
+        match (estimate, tightest) {
+            // What is known bounds what is learnt.
+            (Some(estimate), Some((rate, quota))) if estimate.rate >= rate => {
+                let window = quota.window.unwrap_or_default();
+                text += &format!("; the limit is {} {} per {window:?}", quota.limit, quota.dimension);
+            }
+            (Some(estimate), _) => text += &format!("; {estimate}"),
+            (None, _) => {}
         }
         text
     }
 }
 
 impl ScopeSnapshot {
+    /// The limit on calls with the lowest rate, configured or announced, and that rate in calls a second.
+    fn tightest(&self) -> Option<(f64, &QuotaSnapshot)> {
+        let of_calls = self.quotas.iter().chain(&self.announced).filter(|quota| quota.dimension == Dimension::Requests);
+        let rates = of_calls.filter_map(|quota| Some((quota.limit as f64 / quota.window?.as_secs_f64(), quota)));
+        rates.min_by(|a, b| a.0.total_cmp(&b.0))
+    }
+
     /// Why its next call does not leave at once; empty where it does.
     fn reason(&self, now: Instant) -> String {
         let wait = |until: Instant| format_duration(until.saturating_since(now));

@@ -106,7 +106,8 @@ impl Backend {
             Proxy::None => None,
         };
         if let Some(address) = proxy {
-            let expected = "the gateway calls its upstreams without a proxy; expected none";
+            let expected = "the gateway calls its upstreams without a proxy, and the environment's variables count; expected none \
+                            (--proxy none, or proxy = \"none\" in paceline.toml)";
             return Err(refused("proxy", &hidden(&address), expected));
         }
         let access = |source| BackendError::Access { name: config.name.clone(), source };

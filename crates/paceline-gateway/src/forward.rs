@@ -1,10 +1,13 @@
 //! The course of one request: it is held until it may leave, sent, sent again where that is useful, and answered.
 
+use std::io::Read as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use flate2::read::GzDecoder;
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
 use http_body_util::{BodyExt as _, Either, Full, Limited};
 use hyper::body::Incoming;
 use paceline::{Admit, Class, Error, MaxWait, NextAction, Permit, WaitCause, Within};
@@ -61,8 +64,8 @@ async fn course(
 ) -> Result<Response<AnswerBody>, Refusal> {
     let began = upstream.limiter().now();
     let (parts, body) = request.into_parts();
-    if headers::wants_upgrade(&parts.headers) {
-        let message = "the gateway passes on HTTP alone, no WebSocket and no other protocol";
+    if headers::wants_websocket(&parts.headers) {
+        let message = "the gateway passes on HTTP alone, and no WebSocket";
         return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "unsupported", message));
     }
     let (wishes, client) = (Wishes::of(&parts.headers)?, headers::client(&parts.headers));
@@ -100,6 +103,10 @@ async fn course(
         let departed = Departed { upstream: Arc::clone(upstream), permit, scope, reserved, call: Arc::clone(&call) };
         told.calls += 1;
         let received = match upstream.send(&call, body).await {
+            // None was asked for: nothing that follows is an answer.
+            Ok(answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                Err(NoAnswer::Malformed("it changed the protocol without being asked".to_owned()))
+            }
             Ok(answer) if answer.status().as_u16() < 400 => return Ok(passed_on(departed, answer, bounds)),
             Ok(answer) => whole_failure(answer, bounds).await,
             Err(error) => Err(error),
@@ -179,6 +186,7 @@ fn passed_on(departed: Departed, answer: Response<Incoming>, bounds: &Bounds) ->
     departed.permit.observe(&head.headers);
     let read = head.clone();
     headers::remove_those_of_connection(&mut head.headers);
+    head.version = Version::default();
     let tap = Tap::new(departed, read, body, bounds.idle);
     Response::from_parts(head, Either::Right(tap))
 }
@@ -187,16 +195,36 @@ fn passed_on(departed: Departed, answer: Response<Incoming>, bounds: &Bounds) ->
 async fn whole_failure(answer: Response<Incoming>, bounds: &Bounds) -> Result<Response<Bytes>, NoAnswer> {
     let (head, body) = answer.into_parts();
     match timeout(bounds.idle, Limited::new(body, LARGEST_ANSWER).collect()).await {
-        Ok(Ok(body)) => Ok(Response::from_parts(head, body.to_bytes())),
+        Ok(Ok(body)) => decoded(Response::from_parts(head, body.to_bytes())),
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(NoAnswer::TooLarge(LARGEST_ANSWER)),
         Ok(Err(error)) => Err(NoAnswer::Truncated(error.to_string())),
         Err(_) => Err(NoAnswer::Timeout(Some(bounds.idle))),
     }
 }
 
+/// A failure that is compressed, although that was not asked for: what it means and repeats must be read.
+fn decoded(mut answer: Response<Bytes>) -> Result<Response<Bytes>, NoAnswer> {
+    let Some(encoding) = answer.headers_mut().remove(CONTENT_ENCODING).filter(|encoding| encoding != "identity") else {
+        return Ok(answer);
+    };
+    answer.headers_mut().remove(CONTENT_LENGTH);
+    let unreadable = |why: String| NoAnswer::Undecodable(why);
+    if encoding != "gzip" && encoding != "x-gzip" {
+        return Err(unreadable(format!("it is compressed as {encoding:?}, which was not asked for")));
+    }
+    let mut body = Vec::new();
+    let mut bounded = GzDecoder::new(answer.body().as_ref()).take(LARGEST_ANSWER as u64 + 1);
+    bounded.read_to_end(&mut body).map_err(|error| unreadable(error.to_string()))?;
+    if body.len() > LARGEST_ANSWER {
+        return Err(NoAnswer::TooLarge(LARGEST_ANSWER));
+    }
+    Ok(answer.map(|_| body.into()))
+}
+
 fn whole(answer: Response<Bytes>) -> Response<AnswerBody> {
     let (mut head, body) = answer.into_parts();
     headers::remove_those_of_connection(&mut head.headers);
+    head.version = Version::default();
     Response::from_parts(head, Either::Left(Full::new(body)))
 }
 

@@ -3,8 +3,10 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
+use http::Uri;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use paceline_config::parse_duration;
+use paceline_providers::is_loopback;
 
 use crate::refusal::Refusal;
 
@@ -88,9 +90,22 @@ pub(crate) fn client(headers: &HeaderMap) -> u64 {
     hasher.finish()
 }
 
-/// Whether the client wants another protocol on this connection, such as a WebSocket.
-pub(crate) fn wants_upgrade(headers: &HeaderMap) -> bool {
-    headers.contains_key(header::UPGRADE)
+/// Whether the client wants a WebSocket. An offer of HTTP/2, as some clients make with each request, is ignored (RFC 9110, 7.8).
+pub(crate) fn wants_websocket(headers: &HeaderMap) -> bool {
+    let named = headers.get_all(header::UPGRADE).iter().filter_map(|value| value.to_str().ok());
+    named.flat_map(|value| value.split(',')).any(|name| name.trim().eq_ignore_ascii_case("websocket"))
+}
+
+/// Whether the request comes from a page of the web that a browser shows: it could spend the key, and read answers where its
+/// name leads to this machine. Programs name this machine, and no origin.
+pub(crate) fn is_of_a_page(uri: &Uri, headers: &HeaderMap) -> bool {
+    let is_foreign = |host: &str| !host.ends_with(".localhost") && !is_loopback(&format!("http://{host}"));
+    let mut hosts = headers.get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or("?"));
+    let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or("?"));
+    hosts.any(is_foreign)
+        || uri.authority().is_some_and(|authority| is_foreign(authority.host()))
+        || origin.is_some_and(|origin| !is_loopback(origin))
+        || headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site")
 }
 
 /// A client's header fields as the upstream gets them, under those of the upstream: its key replaces the client's.
@@ -158,6 +173,28 @@ mod tests {
         assert_eq!(to_upstream(client.clone(), &own), expected);
         let keyless = to_upstream(client, &HeaderMap::new());
         assert_eq!(keyless["authorization"], "Bearer dummy", "without a key of ours the client's goes on");
+    }
+
+    #[test]
+    fn pages_of_the_web_are_told_from_programs() {
+        let local = Uri::from_static("/openai/v1");
+        for (pairs, expected) in [
+            (&[("host", "127.0.0.1:4747")][..], false),
+            (&[("host", "localhost:4747"), ("origin", "http://localhost:3000")], false),
+            (&[("host", "gateway.localhost")], false),
+            (&[("host", "[::1]:4747")], false),
+            (&[], false),
+            (&[("host", "evil.example")], true),
+            (&[("host", "127.0.0.1:4747"), ("origin", "https://evil.example")], true),
+            (&[("host", "127.0.0.1:4747"), ("origin", "null")], true),
+            (&[("host", "127.0.0.1:4747"), ("sec-fetch-site", "cross-site")], true),
+        ] {
+            assert_eq!(is_of_a_page(&local, &map(pairs)), expected, "{pairs:?}");
+        }
+        assert!(is_of_a_page(&Uri::from_static("http://evil.example/openai/v1"), &HeaderMap::new()));
+        for (upgrade, expected) in [("h2c", false), ("websocket", true), ("h2c, WebSocket", true)] {
+            assert_eq!(wants_websocket(&map(&[("upgrade", upgrade)])), expected);
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use crate::backend::Backend;
 use crate::bounds::{Bounds, Held};
 use crate::forward::{AnswerBody, forward};
+use crate::headers;
 use crate::refusal::Refusal;
 use crate::route::Target;
 
@@ -64,16 +65,24 @@ impl Gateway {
 
     /// Serves until `ends` is ready; then answers what is under way, for as long as the bounds say.
     pub async fn serve(self: &Arc<Self>, listener: TcpListener, ends: impl Future<Output = ()>) {
-        let (mut ends, graceful) = (pin!(ends), GracefulShutdown::new());
+        let (mut ends, graceful, mut accepts) = (pin!(ends), GracefulShutdown::new(), true);
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 () = &mut ends => break,
             };
             match accepted {
-                Ok((stream, _)) => self.connected(stream, &graceful),
+                Ok((stream, _)) => {
+                    accepts = true;
+                    self.connected(stream, &graceful);
+                }
                 Err(error) => {
-                    tracing::warn!("a connection cannot be accepted: {error}");
+                    // Once until it passes: the next is tried at once.
+                    if std::mem::replace(&mut accepts, false) {
+                        tracing::warn!(
+                            "connections cannot be accepted: {error}; raise `ulimit -n` if clients are many"
+                        );
+                    }
                     tokio::time::sleep(NO_FILES).await;
                 }
             }
@@ -95,10 +104,14 @@ impl Gateway {
         let mut builder = Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(SLOWEST_HEAD);
         builder.http2().timer(TokioTimer::new()).max_header_list_size(64 << 10);
-        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
-        let connection = graceful.watch(connection);
+        let watcher = graceful.watcher();
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
+            // What sends nothing at all is no client: its file is wanted.
+            if !matches!(tokio::time::timeout(SLOWEST_HEAD, stream.readable()).await, Ok(Ok(()))) {
+                return;
+            }
+            let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+            if let Err(error) = watcher.watch(connection).await {
                 tracing::debug!("a client's connection ended: {error}");
             }
         });
@@ -106,6 +119,11 @@ impl Gateway {
 
     async fn answer(&self, request: Request<Incoming>) -> Response<AnswerBody> {
         let uri = request.uri().clone();
+        if headers::is_of_a_page(&uri, request.headers()) {
+            let message = "the gateway answers programs that name this machine, and no page of the web: its Host, Origin or \
+                           Sec-Fetch-Site is that of another place";
+            return refused(Refusal::new(StatusCode::FORBIDDEN, "foreign_page", message));
+        }
         let Some(target) = Target::of(&uri) else {
             return refused(Refusal::bad_request("the path leaves the folder of its upstream"));
         };

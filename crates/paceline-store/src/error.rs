@@ -33,7 +33,7 @@ pub enum JournalError {
     InputChanged {
         /// The input.
         path: PathBuf,
-        /// What differs: `length`, `time of change` or `beginning`.
+        /// What differs: `length` or `beginning`.
         what: &'static str,
         /// As it was when the job began.
         was: String,

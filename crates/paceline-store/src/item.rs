@@ -32,11 +32,15 @@ pub struct Departure {
     pub durable: bool,
 }
 
-/// How an item ends. It decides the file of its line: [`End::Succeeded`] goes to the results, the rest to the errors.
+/// How an item ends. It decides the file of its line: [`End::Succeeded`] and [`End::FellBack`] go to the results, the rest to
+/// the errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// A usable answer.
     Succeeded,
+    /// No answer, because the API stayed down: a fallback's result stands in its place. [`Finished::reason`] says why, and tells
+    /// such an item from one that has its answer.
+    FellBack,
     /// Given up.
     Failed,
     /// Never sent, by decision.
@@ -49,7 +53,7 @@ impl End {
     /// The state that an item has from then on.
     pub const fn state(self) -> State {
         match self {
-            Self::Succeeded => State::Succeeded,
+            Self::Succeeded | Self::FellBack => State::Succeeded,
             Self::Failed => State::Failed,
             Self::Skipped => State::Skipped,
             Self::Cancelled => State::Cancelled,
@@ -156,7 +160,7 @@ pub struct Finished {
     pub line: Vec<u8>,
     /// Its sends, the last one included.
     pub tally: Tally,
-    /// Why it was given up, as a code (`max_retries`, `deadline`); none for a success.
+    /// Why it was given up, as a code (`max_retries`, `deadline`); none for an answer.
     pub reason: Option<String>,
     /// What to add to the run's totals.
     pub adds: CallTotals,

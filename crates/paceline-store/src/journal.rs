@@ -41,8 +41,8 @@ pub enum Opened {
         /// What was repaired.
         recovery: Recovery,
     },
-    /// A job to resume with another input, which is to be loaded. An item keeps the state of the one with its id and
-    /// body; new ones are added, and unfinished ones that are gone or changed are dropped.
+    /// A job to resume with another input, or with one that was written again, which is to be loaded. An item keeps the state
+    /// of the one with its id and body; new ones are added, and unfinished ones that are gone or changed are dropped.
     Changed {
         /// Takes the new input.
         loader: Loader,
@@ -106,7 +106,7 @@ impl Journal {
                 let run = query::run(&conn)?;
                 let changed = match options.input.same_as(&run.input) {
                     Err(error) if !(options.accept_changed || options.repair_failed) => return Err(error),
-                    same => same.is_err(),
+                    same => same.is_err() || options.input.mtime_ms != run.input.mtime_ms,
                 };
                 replace::complete(&conn, &options.paths)?;
                 Outputs::refuse_existing_packed(&options.paths, &run)?;
@@ -357,8 +357,8 @@ impl Journal {
         self.writer.between_batches(JournalDb::order)
     }
 
-    /// Lets the items that failed wait again, and takes their lines out of the errors; returns how many there were. Their
-    /// sends so far stay counted, but their attempts and deferrals no longer count against their bounds, and their
+    /// Lets the items that failed or fell back wait again, and takes their lines out of the files; returns how many there were.
+    /// Their sends so far stay counted, but their attempts and deferrals no longer count against their bounds, and their
     /// deadline begins anew.
     ///
     /// # Errors

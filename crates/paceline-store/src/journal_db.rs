@@ -81,9 +81,9 @@ impl JournalDb {
         replace::in_order(&self.conn, &self.paths, &mut self.outputs)
     }
 
-    /// Requeues items that failed; returns how many.
+    /// Requeues items that failed or fell back; returns how many.
     pub(crate) fn retry_failed(&mut self) -> Result<u64, JournalError> {
-        let failed = replace::without_failed(&self.conn, &self.paths, &mut self.outputs)?;
+        let failed = replace::without_answer(&self.conn, &self.paths, &mut self.outputs)?;
         if failed > 0 {
             replace::unpack_to_go_on(&self.conn, &self.paths, &mut self.outputs)?;
         }

@@ -19,7 +19,7 @@ use crate::merge::{self, Conflicts};
 use crate::options::Options;
 use crate::output::Outputs;
 use crate::paths::{InputFingerprint, Paths, beside_database, with_suffix};
-use crate::query::int;
+use crate::query::{self, int};
 use crate::refused::{self, Duplicates, Place};
 use crate::replace;
 use crate::schema::{
@@ -217,7 +217,7 @@ impl Loader {
         }
         let open = self.open.as_deref_mut().expect("open until finished");
         open.lock.check()?;
-        let id = run_id(open.options.now);
+        let id = open.id()?;
         open.commit(&id)?;
         if open.outputs.is_none() {
             open.take_place()?;
@@ -238,8 +238,14 @@ impl Loader {
 }
 
 impl Open {
-    /// Ends the transaction. A job that goes on with another input has another id from now on, because its items have
-    /// other ordinals: the idempotency keys of two requests must not be the same.
+    /// The job's id from now on: another one where an item has another place or body, for the idempotency keys of two requests
+    /// must not be the same.
+    fn id(&self) -> Result<String, JournalError> {
+        let is_same = self.outputs.is_some() && merge::is_in_place(&self.conn).map_err(JournalError::sqlite("load"))?;
+        if is_same { Ok(query::run(&self.conn)?.id) } else { Ok(run_id(self.options.now)) }
+    }
+
+    /// Ends the transaction.
     fn commit(&self, id: &str) -> Result<(), JournalError> {
         let Self { conn, options, outputs, input_cursor, .. } = self;
         let commit = || {

@@ -35,6 +35,8 @@ pub struct Conflict {
 /// Which items may differ in the new input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AllowedChanges {
+    /// No item may; only the file was written again.
+    Nothing,
     /// All but items that have ended.
     NotEnded,
     /// The lines of items that failed.
@@ -45,12 +47,16 @@ pub(crate) enum AllowedChanges {
 
 impl AllowedChanges {
     const fn repair(self) -> bool {
-        !matches!(self, Self::NotEnded)
+        matches!(self, Self::Failed | Self::FailedAndNotEnded)
     }
 
     /// Selects the items that may not differ: a result is kept for the request that it answers, or not at all.
     const fn conflicts(self) -> &'static str {
         match self {
+            Self::Nothing => {
+                "SELECT item.line, was.line AS was FROM item_before AS was LEFT JOIN item ON item.key = was.key
+                 WHERE item.id IS NULL OR item.body_hash <> was.body_hash"
+            }
             Self::NotEnded => {
                 "SELECT item.line, was.line AS was FROM item_before AS was LEFT JOIN item ON item.key = was.key
                  WHERE was.state > 1 AND (item.id IS NULL OR item.body_hash <> was.body_hash)"
@@ -97,6 +103,13 @@ pub(crate) fn conflicts(conn: &Connection, may: AllowedChanges, limit: usize) ->
     let first = rows.collect::<rusqlite::Result<_>>()?;
     let all = conn.query_row(&format!("SELECT count(*) FROM ({conflicts})"), [], |row| row.get(0))?;
     Ok(Conflicts { first, count: count(all) })
+}
+
+/// Whether every item stands where it stood, with the body that it had.
+pub(crate) fn is_in_place(conn: &Connection) -> rusqlite::Result<bool> {
+    let sql = "SELECT NOT EXISTS (SELECT 1 FROM item_before AS was LEFT JOIN item ON item.key = was.key
+               WHERE item.id IS NOT was.id OR item.body_hash <> was.body_hash)";
+    conn.query_row(sql, [], |row| row.get(0))
 }
 
 /// Gives every item its former state, and drops the former items: those that have not ended and are gone,

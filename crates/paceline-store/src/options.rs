@@ -51,7 +51,8 @@ impl Options {
     /// What may have changed in the input.
     pub(crate) const fn may_change(&self) -> AllowedChanges {
         match (self.repair_failed, self.accept_changed) {
-            (false, _) => AllowedChanges::NotEnded,
+            (false, false) => AllowedChanges::Nothing,
+            (false, true) => AllowedChanges::NotEnded,
             (true, false) => AllowedChanges::Failed,
             (true, true) => AllowedChanges::FailedAndNotEnded,
         }

@@ -68,7 +68,7 @@ impl Outputs {
     /// The file for the line of such an end.
     pub(crate) fn of(&mut self, end: End) -> &mut OutputFile {
         match end {
-            End::Succeeded => &mut self.results,
+            End::Succeeded | End::FellBack => &mut self.results,
             End::Failed | End::Skipped | End::Cancelled => &mut self.errors,
         }
     }

@@ -139,7 +139,8 @@ impl InputFingerprint {
         Ok(Self { path: path.to_owned(), len: about.len(), mtime_ms, head_hash: hash(&head) })
     }
 
-    /// Refuses an input that differs from what it `was` at the beginning of the job.
+    /// Refuses an input that differs from what it `was` at the beginning of the job. The time of change alone proves nothing:
+    /// a restored copy has another.
     ///
     /// # Errors
     /// [`JournalError::InputChanged`].
@@ -152,10 +153,6 @@ impl InputFingerprint {
         if self.head_hash != was.head_hash {
             let hex = |hash: [u8; 16]| format!("hash {:032x}", u128::from_be_bytes(hash));
             return Err(changed("beginning", hex(was.head_hash), hex(self.head_hash)));
-        }
-        if self.mtime_ms != was.mtime_ms {
-            let shown = |millis| paceline_core::Timestamp::from_millis(millis).to_string();
-            return Err(changed("time of change", shown(was.mtime_ms), shown(self.mtime_ms)));
         }
         Ok(())
     }

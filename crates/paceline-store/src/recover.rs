@@ -81,12 +81,15 @@ fn record_tail(
 /// Whether the line was the first to end its item. Its send counts as an attempt: throttles and what no server took end no item.
 fn record(conn: &Connection, verified: &VerifiedLine, state: State, offset: u64, len: usize) -> rusqlite::Result<bool> {
     let counted = sends(conn, verified)?;
-    let class = (state == State::Succeeded).then_some(Class::Success.as_str());
+    let has_answer = state == State::Succeeded && !verified.fell_back;
+    let class = has_answer.then_some(Class::Success.as_str());
+    let reason = verified.code.as_deref().filter(|_| verified.fell_back);
     let changed = conn
         .prepare_cached(
             "UPDATE item SET state = ?3, out_off = ?4, out_len = ?5, not_before_ms = 0, delay_ms = 0,
-                 attempts = max(attempts, ?6 - deferrals - probes - abandoned), last_class = iif(scope = 0, last_class, ?7), last_status = ?8,
-                 last_code = ?9, last_type = ?10, last_error = ?11, tokens_in = tokens_in + ?12, tokens_out = tokens_out + ?13
+                 attempts = max(attempts, ?6 - deferrals - probes - abandoned), last_class = iif(scope = 0 OR ?14 IS NOT NULL, last_class, ?7), last_status = ?8,
+                 last_code = ?9, last_type = ?10, last_error = ?11, tokens_in = tokens_in + ?12, tokens_out = tokens_out + ?13,
+                 reason = ?14
              WHERE id = ?1 AND (key = ?2 OR (scope = 0 AND ?2 = zeroblob(16))) AND state NOT IN (2, 3, 4, 5)",
         )?
         .execute(params![
@@ -102,7 +105,8 @@ fn record(conn: &Connection, verified: &VerifiedLine, state: State, offset: u64,
             verified.error_type,
             verified.message.as_deref().map(shorten),
             int(verified.tokens_in),
-            int(verified.tokens_out)
+            int(verified.tokens_out),
+            reason
         ])?;
     if changed == 1 {
         add_calls(conn, verified.call, counted)?;

@@ -44,8 +44,32 @@ pub(crate) fn in_order(conn: &Connection, paths: &Paths, outputs: &mut Outputs) 
     Ok(())
 }
 
-/// Takes the lines of failed items out of the errors and lets the items wait again; returns how many.
-pub(crate) fn without_failed(conn: &Connection, paths: &Paths, outputs: &mut Outputs) -> Result<u64, JournalError> {
+/// Takes the lines of failed items out of the errors, and those of a fallback out of the results, and lets the items wait again;
+/// returns how many.
+pub(crate) fn without_answer(conn: &Connection, paths: &Paths, outputs: &mut Outputs) -> Result<u64, JournalError> {
+    Ok(without_failed(conn, paths, outputs)? + without_fallbacks(conn, paths, outputs)?)
+}
+
+/// The deadline and the bounds begin anew; what was sent stays counted.
+const BEGIN_ANEW: &str = "UPDATE item SET state = 0, not_before_ms = 0, delay_ms = 0, deadline_ms = NULL, reason = NULL,
+         crash_attempts = 0, forgiven_attempts = attempts, forgiven_deferrals = deferrals, out_off = NULL, out_len = NULL";
+
+fn without_fallbacks(conn: &Connection, paths: &Paths, outputs: &mut Outputs) -> Result<u64, JournalError> {
+    const FELL_BACK: &str = "state = 2 AND reason IS NOT NULL";
+    let read =
+        |sql: String| conn.query_row(&sql, [], |row| row.get(0)).map(count).map_err(JournalError::sqlite("read"));
+    let items = read(format!("SELECT count(*) FROM item WHERE {FELL_BACK}"))?;
+    if items > 0 {
+        unpack(conn, paths, outputs)?;
+        replace(conn, paths, outputs, Replacing::Results, |output, fresh| {
+            conn.execute(&format!("{BEGIN_ANEW} WHERE {FELL_BACK}"), []).map_err(JournalError::sqlite("write"))?;
+            copy_lines(conn, output, Replacing::Results.states(), fresh)
+        })?;
+    }
+    Ok(items)
+}
+
+fn without_failed(conn: &Connection, paths: &Paths, outputs: &mut Outputs) -> Result<u64, JournalError> {
     // Lines that cannot be sent could not be sent today either, and what failed because it may have been done is not done twice.
     let kept_failed = (REFUSED, GiveUp::Unknown.as_str());
     let failed = "SELECT count(*) FROM item WHERE state = 3 AND scope <> ?1 AND reason IS NOT ?2";
@@ -53,15 +77,8 @@ pub(crate) fn without_failed(conn: &Connection, paths: &Paths, outputs: &mut Out
         conn.query_row(failed, kept_failed, |row| row.get(0)).map(count).map_err(JournalError::sqlite("read"))?;
     if failed > 0 {
         replace(conn, paths, outputs, Replacing::Errors, |output, fresh| {
-            // The deadline and the bounds begin anew; what was sent stays counted.
-            conn.execute(
-                "UPDATE item SET state = 0, not_before_ms = 0, delay_ms = 0, deadline_ms = NULL, reason = NULL, crash_attempts = 0,
-                     forgiven_attempts = attempts, forgiven_deferrals = deferrals,
-                     out_off = NULL, out_len = NULL
-                 WHERE state = 3 AND scope <> ?1 AND reason IS NOT ?2",
-                kept_failed,
-            )
-            .map_err(JournalError::sqlite("write"))?;
+            let again = format!("{BEGIN_ANEW} WHERE state = 3 AND scope <> ?1 AND reason IS NOT ?2");
+            conn.execute(&again, kept_failed).map_err(JournalError::sqlite("write"))?;
             copy_lines(conn, output, Replacing::Errors.states(), fresh)
         })?;
     }
@@ -72,7 +89,12 @@ pub(crate) fn without_failed(conn: &Connection, paths: &Paths, outputs: &mut Out
 pub(crate) fn unpack_to_go_on(conn: &Connection, paths: &Paths, outputs: &mut Outputs) -> Result<(), JournalError> {
     let waits = "SELECT EXISTS (SELECT 1 FROM item WHERE state < 2)";
     let waits: bool = conn.query_row(waits, [], |row| row.get(0)).map_err(JournalError::sqlite("read"))?;
-    if (waits || !paths.compress) && is_packed(conn)? {
+    if waits || !paths.compress { unpack(conn, paths, outputs) } else { Ok(()) }
+}
+
+/// Unpacks compressed results.
+fn unpack(conn: &Connection, paths: &Paths, outputs: &mut Outputs) -> Result<(), JournalError> {
+    if is_packed(conn)? {
         if fs::metadata(&paths.output).is_ok_and(|about| about.len() > 0) {
             return Err(JournalError::OutputExists { output: paths.output.clone() });
         }

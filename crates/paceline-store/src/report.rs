@@ -60,6 +60,8 @@ pub struct JobCounts {
     pub in_flight: u64,
     /// Items with a usable answer.
     pub succeeded: u64,
+    /// Items without an answer, for which a fallback stands in.
+    pub fallback: u64,
     /// Items given up.
     pub failed: u64,
     /// Those of them that may have been done, and about which a person decides.
@@ -83,7 +85,7 @@ pub struct JobCounts {
 impl JobCounts {
     /// All items of the input.
     pub const fn input(&self) -> u64 {
-        self.waiting + self.in_flight + self.succeeded + self.failed + self.skipped + self.cancelled
+        self.waiting + self.in_flight + self.succeeded + self.fallback + self.failed + self.skipped + self.cancelled
     }
 }
 
@@ -105,7 +107,7 @@ pub struct ReportRow {
     pub state: State,
     /// Why it waits; none unless it is waiting or in flight.
     pub deferred: Option<DeferReason>,
-    /// Why it was given up, in one word.
+    /// Why it was given up or fell back, in one word.
     pub reason: Option<String>,
 }
 
@@ -118,6 +120,11 @@ impl std::ops::Deref for ReportRow {
 }
 
 impl ReportRow {
+    /// Whether a fallback's result stands in place of an answer.
+    pub fn fell_back(&self) -> bool {
+        self.state == State::Succeeded && self.reason.is_some()
+    }
+
     /// When it may be sent again; none unless it waits for a time that lies ahead.
     pub fn retry_not_before(&self, now: Timestamp) -> Option<Timestamp> {
         let waits = matches!(self.state, State::Waiting | State::InFlight);
@@ -155,10 +162,11 @@ pub(crate) fn counts(conn: &Connection, now: Timestamp) -> Result<JobCounts, Jou
 pub(crate) fn sums(conn: &Connection) -> Result<JobCounts, JournalError> {
     let read = || -> rusqlite::Result<JobCounts> {
         let sql = "SELECT count(*) FILTER (WHERE state = 0), count(*) FILTER (WHERE state = 1),
-                          count(*) FILTER (WHERE state = 2), count(*) FILTER (WHERE state = 3),
+                          count(*) FILTER (WHERE state = 2 AND reason IS NULL), count(*) FILTER (WHERE state = 3),
                           count(*) FILTER (WHERE state = 4), count(*) FILTER (WHERE state = 5),
                           total(tokens_in), total(tokens_out),
-                          count(*) FILTER (WHERE state = 3 AND reason = ?1)
+                          count(*) FILTER (WHERE state = 3 AND reason = ?1),
+                          count(*) FILTER (WHERE state = 2 AND reason IS NOT NULL)
                    FROM item";
         let (totals, calls_lost) = (totals(conn)?, unanswered::is_lost(conn)?);
         conn.query_row(sql, [GiveUp::Held.as_str()], |row| {
@@ -170,6 +178,7 @@ pub(crate) fn sums(conn: &Connection) -> Result<JobCounts, JournalError> {
                 succeeded: items(2)?,
                 failed: items(3)?,
                 held: items(8)?,
+                fallback: items(9)?,
                 skipped: items(4)?,
                 cancelled: items(5)?,
                 tokens_in: tokens(6)?,
@@ -250,7 +259,7 @@ pub(crate) fn report_page(
             "SELECT ",
             item_columns!(),
             ", state, reason FROM item
-             WHERE id > ?1 AND (?2 OR state <> 2 OR attempts + deferrals + probes + abandoned > 1)
+             WHERE id > ?1 AND (?2 OR state <> 2 OR reason IS NOT NULL OR attempts + deferrals + probes + abandoned > 1)
              ORDER BY id LIMIT ?3"
         ))?;
         let mut found = select.query(params![after.map_or(-1, int), rows == Rows::All, PAGE])?;

@@ -8,7 +8,7 @@ pub enum State {
     Waiting = 0,
     /// Claimed by a run or a worker that has not reported its outcome yet.
     InFlight = 1,
-    /// Done; of a job, a usable answer stands in the results.
+    /// Done; of a job, a usable answer stands in the results, or that of its fallback.
     Succeeded = 2,
     /// Given up; of a job, its line stands in the errors.
     Failed = 3,

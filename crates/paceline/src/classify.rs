@@ -69,6 +69,28 @@ impl<B, E: std::fmt::Display> AnswerReader<Result<http::Response<B>, E>> for ByH
     }
 }
 
+/// Any `Ok` is a success, whatever it holds, and an error says what it means: for operations whose values are no answers that may
+/// be refusals, with [`read_by`](crate::Run::read_by).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn rows() -> std::io::Result<u32> { Ok(7) }
+/// use paceline::{ByError, Limiter, Quota};
+///
+/// let limiter = Limiter::new(Quota::per_second(50))?;
+/// assert_eq!(limiter.run(rows).read_by(ByError).await?, 7);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ByError;
+
+impl<T, E: Classify> AnswerReader<Result<T, E>> for ByError {
+    fn outcome(&self, result: &Result<T, E>, attempt: &Attempt<'_>) -> Outcome {
+        result.as_ref().map_or_else(|error| error.outcome(attempt), |_| Outcome::new(Class::Success))
+    }
+}
+
 impl<T: Classify, E: Classify> Classify for Result<T, E> {
     fn outcome(&self, attempt: &Attempt<'_>) -> Outcome {
         match self {

@@ -58,7 +58,7 @@ mod tower;
 pub use blocking::Blocking;
 #[cfg(feature = "http")]
 pub use classify::ByHead;
-pub use classify::{AnswerReader, Attempt, ByHint, ByPredicate, Classified, Classify};
+pub use classify::{AnswerReader, Attempt, ByError, ByHint, ByPredicate, Classified, Classify};
 pub use clock::Clock;
 pub use driver::{Permit, Unreported, Within};
 pub use error::{Error, NotNow, RunError};
@@ -74,6 +74,8 @@ pub use paceline_core::{
     Retry, Rng, ScopeId, ScopeSnapshot, ScopeState, Snapshot, TakenState, Ticket, Timestamp, TooLarge, Totals, Trend,
     UnknownOutcome, WaitCause, WaitReason, WindowState, exponential_delay, linear_delay,
 };
+#[cfg(feature = "http")]
+pub use paceline_providers::{Dialect, Provider};
 pub use run::{BlockingCall, Notify, Retrying, Run};
 pub use sleeper::ResponsiveSleeper;
 pub use state::LimiterState;

@@ -6,14 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, ConfigError, Cost, Instant, LimitReport, MaxWait, NewerState, Pacer, PacerConfig, PauseCause, Request,
-    ScopeId, ScopeSnapshot, Snapshot,
+    Admit, ConfigError, Instant, LimitReport, MaxWait, NewerState, Pacer, PacerConfig, PauseCause, Request, ScopeId,
+    ScopeSnapshot, Snapshot,
 };
 #[cfg(feature = "http")]
 use paceline_providers::{Dialect, Provider};
 
 use crate::blocking::Blocking;
-use crate::classify::Attempt;
 use crate::clock::{self, Clock};
 use crate::driver::Driver;
 use crate::driver::{Permit, Unreported, Within};
@@ -384,15 +383,6 @@ impl Limiter {
     /// calls in flight can still report their outcome.
     pub fn close(&self) {
         self.driver.close();
-    }
-
-    /// The context for reading the result of a send that reserved so much.
-    pub(crate) fn reads<'a>(&self, reserved: &'a Cost) -> Attempt<'a> {
-        Attempt {
-            reserved,
-            #[cfg(feature = "http")]
-            dialect: self.dialect(),
-        }
     }
 
     pub(crate) const fn driver(&self) -> &Arc<Driver> {

@@ -256,14 +256,17 @@ impl<Op, Blocks, T, E, Reader, N> Run<'_, Op, BlockingCall<Blocks>, Reader, N>
 where
     Op: FnMut() -> BlockingCall<Blocks>,
     Blocks: FnMut() -> Result<T, E>,
-    Reader: AnswerReader<Result<T, E>>,
-    N: Notify,
 {
     /// Runs an operation that blocks: so do its waits.
     ///
     /// # Errors
     /// As [`Limiter::run`].
-    pub fn call(self) -> Result<T, RunError<E>> {
+    pub fn call(self) -> Result<T, RunError<E>>
+    where
+        // Here, so that the compiler says how a result may be read.
+        Reader: AnswerReader<Result<T, E>>,
+        N: Notify,
+    {
         block_on(self)
     }
 }
@@ -359,7 +362,7 @@ impl<Op, Reader, N> Task<'_, Op, Reader, N> {
         Reader: AnswerReader<R>,
         N: Notify,
     {
-        let outcome = self.reader.outcome(result, &self.limiter.reads(frame.reserved()));
+        let outcome = self.reader.outcome(result, &self.limiter.driver().attempt(frame.reserved()));
         let report = match frame.finish() {
             Sender::Operation(permit) => Report::new(outcome, |outcome| permit.complete(outcome)),
             Sender::Inside(Some(report)) if outcome.class != Class::Success => report,

@@ -98,7 +98,8 @@ pub(crate) struct RunArgs {
     /// When the last item has ended, put results and errors in the order of the input; OUT may then end in .gz
     #[arg(help_heading = JOB, long)]
     pub(crate) ordered: bool,
-    /// Send items again that failed in earlier runs; their lines in the input may be corrected before
+    /// Send items again that failed in earlier runs, or got the result of --fallback; lines of failed items may be corrected
+    /// before
     #[arg(help_heading = JOB, long, conflicts_with = "no_journal")]
     pub(crate) retry_failed: bool,
     /// Take the answers of these items, found by custom_id alone, from the output of a hosted batch or an earlier job, checked by
@@ -112,6 +113,14 @@ pub(crate) struct RunArgs {
     /// error
     #[arg(help_heading = JOB, long, value_name = "json|FILE")]
     pub(crate) expect: Option<Expect>,
+    /// Command that stands in where the API stays down: the item on standard input, its result on standard output; results are
+    /// marked "source":"fallback"
+    #[arg(help_heading = JOB, long, value_name = "COMMAND")]
+    pub(crate) fallback: Option<String>,
+    /// How long the command of --fallback may take for one item; after that it is killed, and the item ends as without it
+    #[arg(help_heading = JOB, long, value_name = "DURATION", default_value = "60s", value_parser = some_time)]
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) fallback_timeout: Duration,
     /// Write the summary to a file, as JSON
     #[arg(help_heading = JOB, long, value_name = "FILE")]
     pub(crate) summary: Option<PathBuf>,
@@ -122,7 +131,7 @@ pub(crate) struct RunArgs {
 
 const RUN_FILES: &str = "\
 Files, for -o results.jsonl:
-  results.jsonl         one line for each item that succeeded
+  results.jsonl         one line for each item that succeeded, or got the result of --fallback
   results.errors.jsonl  one line for each item that failed; made when first needed
   results.flat.jsonl    with --extract, one value of each answer
   results.report.jsonl  why items failed, were retried or were put off

@@ -196,6 +196,7 @@ impl Plan {
             let is_sent = match row.state {
                 State::Waiting | State::InFlight => true,
                 State::Failed => self.retry_failed,
+                State::Succeeded if row.fell_back() => self.retry_failed,
                 _ => false,
             };
             if row.is_refused() || !is_sent {
@@ -266,6 +267,15 @@ impl Plan {
         [tokens, cost].into_iter().flatten().map(words).collect()
     }
 
+    /// Whether the budgets cover all that is to do; `None`: an answer without a bound may use them up.
+    fn budget_is_enough(&self) -> Option<bool> {
+        let has_budget = self.used.tokens.is_some() || self.used.cost.is_some_and(|(_, of)| of.is_some());
+        match self.missing().is_empty() {
+            true if has_budget && self.unbounded > 0 => None,
+            enough => Some(enough),
+        }
+    }
+
     fn json(&self, args: &RunArgs, upstream: &Upstream) -> Value {
         let (tokens_in, tokens_out) = self.tokens();
         let scopes: Vec<Value> = self
@@ -292,7 +302,7 @@ impl Plan {
                 "first_line": self.too_large.first.as_ref().map(|(line, _)| line),
             },
             "budget": self.used.json(),
-            "budget_is_enough": self.missing().is_empty(),
+            "budget_is_enough": self.budget_is_enough(),
             "seconds": self.seconds.map(|seconds| seconds.as_secs_f64()),
             "scopes": scopes,
             "bounds": {
@@ -332,12 +342,21 @@ impl Plan {
             line(INPUT_ESTIMATE.to_owned());
         }
         if let Some(cost) = self.cost {
-            line(format!("about {cost} at the configured prices"));
+            line(match (self.unbounded, self.tokens().1) {
+                (0, _) => format!("about {cost} at the configured prices"),
+                (_, 0) => format!("at least {cost} at the configured prices, for the prompts alone"),
+                _ => format!("about {cost} at the configured prices, as far as requests set a bound"),
+            });
         }
         if self.unbounded > 0 {
-            let (items, set) =
-                (text::counted(self.unbounded, "item"), if self.unbounded == 1 { "sets" } else { "set" });
-            line(format!("{items} {set} no bound on the answer, whose tokens are not included"));
+            let items = text::counted(self.unbounded, "item");
+            let set = if self.unbounded == 1 {
+                "sets no bound on its answer, which comes"
+            } else {
+                "set no bound on their answers, which come"
+            };
+            let doubt = if self.budget_is_enough().is_none() { ": this budget may not be enough" } else { "" };
+            line(format!("{items} {set} on top{doubt}"));
         }
         if let Some((first, why)) = &self.too_large.first {
             let items = text::counted(self.too_large.items, "item");

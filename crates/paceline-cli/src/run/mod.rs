@@ -24,6 +24,7 @@ use self::calls::budget::Budget;
 use self::calls::disk_watch;
 use self::calls::dispatch::{Dispatcher, Ended, Parts};
 use self::calls::fail_fast::FailFast;
+use self::calls::fallback::{self, Fallback, Fallbacks};
 use self::calls::held_up::HeldUp;
 use self::calls::item::{Context, Phase};
 use self::calls::record::{About, Recorder};
@@ -69,6 +70,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let paths = paths(&args)?;
     check_paths::check(&args, &paths)?;
     paceline_http::warn_of_idle(&upstream);
+    let fallback = fallback::configured(&args, &upstream)?;
     if args.dry_run {
         let limits = known_limits(&upstream);
         return tokio::task::block_in_place(|| dry_run::command(&args, &paths, &upstream, &limits));
@@ -112,7 +114,16 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let shared = SharedLimits::open(account.as_ref(), &upstream.pacer, limiter.clone());
     let _in_use = account.and_then(|account| account.mark(shared.is_shared()));
     let sender = Sender::to(&upstream, headers, args.timeout).map_err(Failure::refused)?;
-    let run = Run { args: &args, upstream: &upstream, paths: &paths, job, limiter, shared, quiet: everywhere.quiet };
+    let run = Run {
+        args: &args,
+        upstream: &upstream,
+        paths: &paths,
+        job,
+        limiter,
+        shared,
+        fallback,
+        quiet: everywhere.quiet,
+    };
     // First these: no interruption falls between the two.
     let signals = Signals::new().map_err(Failure::interrupted)?;
     drop(preparing);
@@ -127,6 +138,7 @@ struct Run<'a> {
     job: Job,
     limiter: Limiter,
     shared: SharedLimits,
+    fallback: Option<Arc<Fallback>>,
     quiet: bool,
 }
 
@@ -169,6 +181,7 @@ impl Run<'_> {
             context: Arc::clone(&context),
             journal: self.job.journal.clone(),
             progress: Progress::new(self.quiet),
+            fallbacks: Fallbacks::new(self.fallback.take()),
             recorder: Recorder::new(self.job.journal.clone(), acknowledge, about),
             phase,
             broken,
@@ -208,6 +221,7 @@ impl Run<'_> {
             key: upstream::key_sent(self.upstream),
             figures,
             max_wait: self.args.max_wait,
+            falls_back: self.fallback.is_some(),
             // Lines without a url of their own go to one path, which nothing divides.
             held_up: (self.upstream.is_one_scope_by_default() && format.endpoint().is_empty()).then(HeldUp::default),
         }
@@ -303,7 +317,10 @@ impl Run<'_> {
                 let exceeded = ended.stop.as_ref().and_then(StopReason::exceeded_budget);
                 let left = counts.waiting + counts.in_flight;
                 let raise = exceeded.map(|exceeded| (exceeded.purse.flag(), context.budget.enough(exceeded, left)));
-                resume_command::command_line(std::env::args_os(), raise.as_ref().map(|(flag, value)| (*flag, &**value)))
+                let raise = raise.as_ref().map(|(flag, value)| (*flag, &**value));
+                let again = resume_command::command_line(std::env::args_os(), raise);
+                let corrected = ended.stop.as_ref().is_some_and(StopReason::asks_for_corrected_requests);
+                if corrected { again + " --accept-changed-input" } else { again }
             }),
         };
         let wall = |at: Instant| context.timestamp(at);
@@ -397,7 +414,10 @@ fn put_back(journal: &Journal, args: &RunArgs) -> Result<(), Failure> {
     if args.retry_failed {
         let failed = journal.retry_failed().map_err(load::refused)?;
         if failed > 0 {
-            tracing::info!("{} that failed before will be sent again", text::counted(failed, "item"));
+            tracing::info!(
+                "{} that failed before, or got the result of a fallback, will be sent again",
+                text::counted(failed, "item")
+            );
         }
     }
     Ok(())

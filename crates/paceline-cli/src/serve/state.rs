@@ -2,6 +2,7 @@
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub(super) struct Saved {
     limiter: Limiter,
     /// None where the user's folder cannot be used.
     path: Option<PathBuf>,
+    /// That it cannot be written has been logged.
+    warned: AtomicBool,
     /// What the file says.
     written: Mutex<Option<PacerState>>,
 }
@@ -44,7 +47,7 @@ impl Saved {
             None => own_folder(),
         };
         let path = made.map(|folder| folder.join(format!("{upstream}-{}.json", account.name())));
-        Ok(Self { limiter, path, written: Mutex::default() })
+        Ok(Self { limiter, path, warned: AtomicBool::new(false), written: Mutex::default() })
     }
 
     /// Takes up what an earlier gateway knew. A stop is not kept: a restart is how a person says that the cause is mended.
@@ -77,8 +80,17 @@ impl Saved {
             return;
         }
         match write(path, &state) {
-            Ok(()) => *written = Some(state.pacer),
-            Err(error) => tracing::debug!("what is known of the limits is not saved: {}: {error}", path.display()),
+            Ok(()) => {
+                self.warned.store(false, Ordering::Relaxed);
+                *written = Some(state.pacer);
+            }
+            Err(error) if !self.warned.swap(true, Ordering::Relaxed) => {
+                let path = path.display();
+                tracing::warn!(
+                    "{path} cannot be written: {error}; a restart now would forget what counts against the limits"
+                );
+            }
+            Err(_) => {}
         }
     }
 }

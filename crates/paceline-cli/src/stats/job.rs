@@ -40,6 +40,7 @@ pub(super) fn json(counts: &JobCounts, snapshot: Value, running: bool) -> Value 
     let known = json!({
         "input": counts.input(),
         "succeeded": counts.succeeded,
+        "fallback": counts.fallback,
         "failed": counts.failed,
         "held": counts.held,
         "skipped": counts.skipped,
@@ -109,9 +110,10 @@ pub(super) fn describe(counts: &JobCounts, snapshot: &Value, path: &Path, now: T
     let mut text = format!("{}\n", path.display());
     let mut line = |line: String| writeln!(text, "  {line}").expect("a string takes everything");
     line(format!(
-        "{}: {} succeeded, {} failed, {} skipped, {} in flight, {} waiting",
+        "{}: {} succeeded, {}{} failed, {} skipped, {} in flight, {} waiting",
         text::counted(counts.input(), "item"),
         number(counts.succeeded),
+        text::fell_back(counts.fallback),
         number(counts.failed),
         number(counts.skipped),
         number(in_flight),

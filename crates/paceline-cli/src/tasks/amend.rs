@@ -158,8 +158,8 @@ fn describe(amend: Amend, changed: u64) -> String {
     let items = text::counted(changed, "item");
     match (amend, changed) {
         (Amend::Retry, 0) => "nothing to retry: items that succeeded or are in flight stay as they are".to_owned(),
-        (Amend::Retry, 1) => "1 item waits for the next run, or for one that works now".to_owned(),
-        (Amend::Retry, _) => format!("{items} wait for the next run, or for one that works now"),
+        (Amend::Retry, 1) => "1 item is due again".to_owned(),
+        (Amend::Retry, _) => format!("{items} are due again"),
         (Amend::Cancel, 0) => "nothing to cancel: items that have ended stay as they are".to_owned(),
         (Amend::Cancel, _) => format!("{items} cancelled"),
     }

@@ -8,7 +8,6 @@ mod groups;
 mod judge;
 mod list;
 mod pages;
-mod process_group;
 mod prune;
 mod report;
 mod row;

@@ -127,6 +127,10 @@ fn calls_that_a_kill_cut_off_count_with_what_they_reserved() {
         (&json!("budget"), &json!(calls), &json!(calls))
     );
     assert!(log.contains("calls were cut off before their answers; the provider may bill them"), "{log}");
+    assert!(log.contains(&format!("; {used} of the tokens are held for calls whose use is not known")), "{log}");
+    let told =
+        "2 calls were cut off: sent again, which may be billed twice, or held where a call must not be made twice";
+    assert!(log.contains(told), "{log}");
 }
 
 #[test]
@@ -206,8 +210,8 @@ fn a_dry_run_tells_the_money_and_what_can_never_start() {
     };
     let text = dry(&["--budget-cost", "5.00"]);
     for expected in [
-        "about 4.22 at the configured prices",
-        "2 items set no bound on the answer, whose tokens are not included",
+        "about 4.22 at the configured prices, as far as requests set a bound",
+        "2 items set no bound on their answers, which come on top: this budget may not be enough",
         "1 item can never start under a limit of 20,000 tokens: the first, in line 3, counts as 31,0",
         "budget of the job, over all its runs: 0.00 of 5.00 spent",
     ] {
@@ -216,6 +220,26 @@ fn a_dry_run_tells_the_money_and_what_can_never_start() {
     let plan: Value = serde_json::from_str(&dry(&["--json", "--price", "in=1,out=0"])).expect("JSON");
     assert_eq!((&plan["unbounded_outputs"], &plan["too_large"]), (&2.into(), &json!({"items": 1, "first_line": 3})));
     assert!(plan["cost"].as_f64().is_some_and(|cost| (0.034..0.036).contains(&cost)), "the flag counts: {plan}");
+    for (args, enough) in [
+        (&[][..], Value::Bool(true)),
+        (&["--budget-cost", "5.00"], Value::Null),
+        (&["--budget-tokens", "1M"], Value::Null),
+        (&["--budget-cost", "4.00"], Value::Bool(false)),
+    ] {
+        let plan: Value = serde_json::from_str(&dry(&[args, &["--json"]].concat())).expect("JSON");
+        assert_eq!(plan["budget_is_enough"], enough, "{args:?}");
+    }
+
+    let body = json!({"model": "cheap", "prompt": "x".repeat(4_000)});
+    let line = json!({"custom_id": "a", "url": "/v1/chat/completions", "body": body}).to_string();
+    std::fs::write(job.path("in.jsonl"), line).expect("writable");
+    let text = dry(&["--budget-cost", "5.00"]);
+    for expected in [
+        "at the configured prices, for the prompts alone",
+        "1 item sets no bound on its answer, which comes on top: this",
+    ] {
+        assert!(text.contains(expected), "{expected} in {text}");
+    }
 }
 
 /// What streams say unless they are asked for their usage, and many servers of one's own.

@@ -1,6 +1,6 @@
 //! An input that changed since the job began: taken up, or begun anew.
 
-use crate::checks::{files, input, second};
+use crate::checks::{files, input, second, touch};
 use crate::support::{Job, Reply, Server, finish, line};
 
 #[test]
@@ -76,4 +76,60 @@ fn a_changed_input_is_taken_up_when_asked_and_nothing_that_ended_is_lost() {
     assert!(rows.iter().any(|row| row["custom_id"] == "b" && row["state"] == "failed"), "{rows:?}");
     let (code, log) = finish(&mut job.run(&server));
     assert_eq!((code, server.count() - calls), (1, 2), "it is the job's input now: {log}");
+}
+
+#[test]
+fn a_restored_input_goes_on_and_one_that_only_looks_restored_does_not() {
+    let server = Server::new(|_| Reply::ok());
+    // Longer than what is hashed of the beginning.
+    let lines = || (0..700).map(|n| line(&format!("item-{n}")));
+    let text = lines().collect::<Vec<_>>().join("\n");
+    assert!(text.len() > 64 * 1024, "{}", text.len());
+    let job = Job::with_input(&text);
+    let written = |text: &str, time: u64| {
+        input(&job, text.as_bytes());
+        touch(&job, "in.jsonl", time);
+    };
+    let key = || server.arrivals().last().and_then(|arrival| arrival.headers.get("idempotency-key").cloned());
+    let run = || finish(job.run(&server).args(["--max-items", "20", "--idempotency-header", "Idempotency-Key"]));
+    written(&text, 1_000_000_000);
+    let (code, log) = run();
+    assert_eq!((code, server.count()), (3, 20), "{log}");
+    let id = std::str::from_utf8(key().expect("a key").as_bytes()).expect("text")[..16].to_owned();
+
+    written(&text, 1_000_000_001);
+    let (code, log) = run();
+    assert_eq!((code, server.count()), (3, 40), "{log}");
+    let again = key().expect("a key");
+    assert!(again.to_str().expect("text").starts_with(&id), "the keys of the items stay theirs: {again:?}");
+
+    let last = line("item-699");
+    let other = text.replace(&last, &last.replace("\"m\"", "\"n\""));
+    written(&other, 1_000_000_002);
+    let (code, log) = run();
+    assert_eq!((code, server.count()), (2, 40), "{log}");
+    for expected in
+        ["1 line of in.jsonl changed since this job began", "line 700: the request changed", "--accept-changed-input"]
+    {
+        assert!(log.contains(expected), "{expected} in {log}");
+    }
+    let (code, log) = finish(job.run(&server).args(["--accept-changed-input", "--max-items", "20"]));
+    assert_eq!((code, server.count()), (3, 60), "{log}");
+}
+
+#[test]
+fn corrected_requests_are_sent_by_the_command_that_the_run_names() {
+    let server = Server::new(|arrival| match String::from_utf8_lossy(&arrival.body).contains("gtp-4o") {
+        true => Reply::error(404, "model_not_found"),
+        false => Reply::ok(),
+    });
+    let good = (0..40).map(|n| line(&format!("item-{n}"))).collect::<Vec<_>>().join("\n");
+    let job = Job::with_input(&good.replace("\"m\"", "\"gtp-4o\""));
+    let (code, log) = finish(&mut job.run(&server));
+    let again = log.lines().find_map(|line| line.trim().strip_prefix("continue with: ")).expect("a command");
+    assert!(code == 3 && again.ends_with(" --accept-changed-input"), "{log}");
+    input(&job, good.as_bytes());
+    let (code, log) = finish(job.run(&server).arg("--accept-changed-input"));
+    assert_eq!(code, 0, "{log}");
+    job.assert_adds_up(40);
 }

@@ -275,7 +275,7 @@ fn what_makes_no_request_is_refused_by_row_and_name() {
             "in.csv",
             "a,b\n\"1\n\",2\n3,4\n",
             template("{{ a }}\n{% if d is defined %}{{ d }}{% endif %}\n{{ c }}: {{ a }}"),
-            "line 2: invalid_row: row 1: --prompt-template line 3: no value for {{ c }}; the row has a, b",
+            "lines 2, 4: invalid_row: --prompt-template line 3: no value for {{ c }}; the row has a, b",
         ),
         (
             "in.jsonl",

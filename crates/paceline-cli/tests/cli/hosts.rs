@@ -136,9 +136,9 @@ fn items_for_many_hosts_are_added_with_the_flag_that_takes_them() {
     assert!(code == 0 && log.contains("with --scope host it calls all of them"), "{log}");
     let run = ran(store.command().args(["--http", "--base-url", &ours.url()]));
     assert_eq!((run.code, other.count()), (1, 0), "{}", run.log);
-    assert!(run.log.contains("with --scope host"), "a log line is cut behind it: {}", run.log);
+    assert!(run.log.contains("add --scope host"), "a log line is cut behind it: {}", run.log);
     let told = store.item("item-1").last.expect("a failure").message;
-    assert!(told.contains("with --scope host, a line may name any host"), "{told}");
+    assert!(told.contains("add --scope host to call several hosts"), "{told}");
 }
 
 /// The first lines are all of one host, which wants none of them.
@@ -170,7 +170,7 @@ fn without_that_scope_another_host_is_refused_with_the_flag_that_takes_it() {
     let (ours, other) = (Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));
     let job = Job::with_input(&pages([&ours, &other], 2));
     let (code, log) = finish(&mut job.run(&ours));
-    assert!(code == 2 && log.contains("with --scope host, a line may name any host"), "{log}");
+    assert!(code == 2 && log.contains("add --scope host to call several hosts"), "{log}");
     assert_eq!((ours.count(), other.count()), (0, 0));
 }
 

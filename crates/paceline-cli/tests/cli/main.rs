@@ -20,6 +20,7 @@ mod ends;
 mod expected;
 mod explain;
 #[cfg(unix)]
+mod fallback;
 mod files;
 mod forms;
 mod help;

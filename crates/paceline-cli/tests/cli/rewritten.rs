@@ -146,7 +146,7 @@ fn a_failed_item_is_sent_as_its_line_stands_now() {
 
     let rewrite = |lines: &[String]| std::fs::write(job.path("in.jsonl"), lines.join("\n") + "\n").expect("writable");
     for (lines, expected) in [
-        (vec![wrong(0), good(1), good(2), wrong(3), good(4)], "line 1: another request had its id before, in line 1"),
+        (vec![wrong(0), good(1), good(2), wrong(3), good(4)], "line 1: the request changed, its id did not"),
         (vec![good(0), good(1), good(2), wrong(3), good(4), good(5)], "line 6: its id is new"),
         (vec![good(0), good(2), wrong(3), good(4)], "the id of the former line 2 is gone"),
     ] {

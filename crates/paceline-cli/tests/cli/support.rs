@@ -281,7 +281,7 @@ impl Job {
         let summary = self.summary();
         let number = |key: &str| summary[key].as_u64().expect(key) as usize;
         assert_eq!(number("input"), items);
-        assert_eq!(number("succeeded"), self.lines("out.jsonl").len());
+        assert_eq!(number("succeeded") + number("fallback"), self.lines("out.jsonl").len());
         assert_eq!(number("failed") + number("skipped") + number("cancelled"), self.lines("out.errors.jsonl").len());
         assert_eq!(self.ended_ids().len(), items - number("deferred"));
     }

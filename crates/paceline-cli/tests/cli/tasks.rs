@@ -249,10 +249,7 @@ fn report_is_words_or_markdown_for_people() {
 fn what_a_person_retries_or_cancels_is_said_and_done() {
     let job = worked(2);
     let changed = |command: &str, more: &[&str]| stdout_of(&mut tasks(&job, command, more));
-    assert_eq!(
-        changed("retry", &["broken", "wrong", "fine-1"]),
-        "2 items wait for the next run, or for one that works now\n"
-    );
+    assert_eq!(changed("retry", &["broken", "wrong", "fine-1"]), "2 items are due again\n");
     assert_eq!(
         changed("retry", &["fine-1"]),
         "nothing to retry: items that succeeded or are in flight stay as they are\n"
@@ -260,10 +257,7 @@ fn what_a_person_retries_or_cancels_is_said_and_done() {
     assert_eq!(changed("cancel", &["--group", "locked"]), "1 item cancelled\n");
     assert_eq!(changed("cancel", &["later", "wrong"]), "2 items cancelled\n");
     assert_eq!(changed("cancel", &["later"]), "nothing to cancel: items that have ended stay as they are\n");
-    assert_eq!(
-        changed("retry", &["--state", "failed,cancelled", "--group", "default"]),
-        "2 items wait for the next run, or for one that works now\n"
-    );
+    assert_eq!(changed("retry", &["--state", "failed,cancelled", "--group", "default"]), "2 items are due again\n");
     assert_eq!(changed("retry", &["--all", "--json"]), "{\"changed\":5,\"may_be_done\":0,\"left_out\":0}\n");
     assert_eq!(json_of(&job, "report", &[])["reasons"]["deferred"], json!({"not_started": 2, "run_bound": 3}));
     for (more, expected) in [

@@ -35,7 +35,7 @@ fn requests_that_are_all_refused_alike_stop_the_run_and_wait_again() {
     assert_eq!((code, &summary["stopped"], &summary["failed"]), (3, &json!("same_failure"), &json!(0)), "{log}");
     assert!((20..40).contains(&server.count()), "{}", server.count());
     assert!(
-        log.contains("the first 20 items all failed the same way: it is no_such_path; correct the requests"),
+        log.contains("the first 20 items all failed the same way, and wait (none is marked as failed): it is no_such_path; correct the requests"),
         "{log}"
     );
     assert_eq!(states(&store, 60, State::Waiting), 60);
@@ -151,7 +151,7 @@ fn commands_that_only_fail_alike_stop_the_run() {
     // Five items, each tried at most four times, and those in flight.
     assert!((5..25).contains(&calls), "{calls} tries");
     assert!(
-        log.contains("the first 5 items all failed the same way: exit code 1: no module named x; correct the command"),
+        log.contains("the first 5 items all failed the same way, and wait (none is marked as failed): exit code 1: no module named x; correct the command"),
         "{log}"
     );
     assert_eq!(states(&store, 60, State::Waiting), 60);

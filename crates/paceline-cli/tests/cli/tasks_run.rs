@@ -341,7 +341,7 @@ fn interrupt_twice(run: &mut Child) -> BufReader<ChildStderr> {
     signal("-INT", run.id());
     let mut heard = BufReader::new(run.stderr.take().expect("piped"));
     let mut line = String::new();
-    while !line.contains("Ctrl-C again") {
+    while !line.contains("a second Ctrl-C") {
         line.clear();
         assert!(heard.read_line(&mut line).expect("text") > 0, "it ended");
     }

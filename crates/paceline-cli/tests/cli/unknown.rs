@@ -184,7 +184,11 @@ fn the_same_holds_for_requests_of_a_store() {
     assert_eq!((item.state, item.reason.as_deref()), (State::Failed, Some("unknown_outcome_held")));
     let report = store.job.paceline().args(["tasks", "report", "--store", "work.db"]).output().expect("it runs");
     let report = String::from_utf8_lossy(&report.stdout);
-    assert!(report.contains("held: 1 failed item") && report.contains("paceline tasks retry"), "{report}");
+    assert!(
+        report.contains("held: 1 failed item") && report.contains("`paceline tasks retry --store STORE KEY`"),
+        "{report}"
+    );
+    assert!(report.contains("--state failed --may-be-done") && report.contains("--idempotency-header"), "{report}");
     let (code, log) = finish(store.job.paceline().args(["tasks", "retry", "--store", "work.db", "a"]));
     assert_eq!(code, 0, "{log}");
     let Ran { code, log, .. } = tasks(&store, &server, &[]);
@@ -257,10 +261,7 @@ fn one_that_fails_for_good_is_retried_by_its_key_alone() {
         (String::from_utf8_lossy(&output.stdout).into_owned(), store.item("a").state, store.item("other").state)
     };
     let (text, a, other) = retry(&["--all"]);
-    assert!(
-        text.starts_with("1 item waits for the next run, or for one that works now; left out: 1 item whose call may have been executed"),
-        "{text}"
-    );
+    assert!(text.starts_with("1 item is due again; left out: 1 item whose call may have been executed"), "{text}");
     assert_eq!((a, other), (State::Failed, State::Waiting));
     assert_eq!(retry(&["--state", "failed", "--json"]).0, "{\"changed\":0,\"may_be_done\":0,\"left_out\":1}\n");
     assert_eq!(retry(&["--all", "--may-be-done"]).1, State::Waiting);

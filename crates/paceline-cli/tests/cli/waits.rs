@@ -209,7 +209,7 @@ fn a_hold_names_its_cause_and_its_end() {
             let held = log.lines().find(|line| line.starts_with("  held: ")).expect("the hold");
             let end = held.strip_suffix(why).and_then(|line| line.strip_suffix(": ")).expect(held);
             assert!(end.contains(" until ") && end.contains(", in "), "{status}, {wait} s, {run}: {held}");
-            assert!(log.contains("not finished: ") && log.contains(" waiting until the scope opens"), "{log}");
+            assert!(log.contains("not finished: ") && log.contains(" waiting until calls may go on"), "{log}");
             let log = log.replace("class=\"quota_exhausted\"", "");
             assert!(why.contains("quota") || !log.contains("quota"), "{status}, {run}: {log}");
             let stats = |json: &[&str]| job.paceline().arg("stats").args(json).output().expect("it runs").stdout;

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -363,6 +364,45 @@ async fn a_bad_key_stops_the_upstream_and_is_never_shown() {
     let text = second.text().await.unwrap();
     assert!(text.contains("scope_stopped") && !text.contains("4711"), "{text}");
     assert_eq!(calls.count(), 1);
+}
+
+#[tokio::test]
+async fn a_compressed_refusal_is_read_and_repeats_no_key() {
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packed.write_all(br#"{"error":{"message":"no such model for sk-real-4711","code":"model_not_found"}}"#).unwrap();
+    let packed = packed.finish().unwrap();
+    let api = upstream(move |_: Request| {
+        let packed = packed.clone();
+        async move { answer(400, &[("content-encoding", "gzip")], packed) }
+    })
+    .await;
+    let served = Served::new(api, "", Bounds::default());
+    let got = served.post().send().await.unwrap();
+    assert_eq!((got.status().as_u16(), got.headers().get("content-encoding")), (400, None));
+    assert_eq!(
+        got.text().await.unwrap(),
+        r#"{"error":{"message":"no such model for [key]","code":"model_not_found"}}"#
+    );
+}
+
+#[tokio::test]
+async fn no_page_of_the_web_spends_the_key() {
+    let calls = Calls::default();
+    let seen = calls.clone();
+    let api = upstream(move |_: Request| {
+        seen.next();
+        async move { answer(200, &[], OK) }
+    })
+    .await;
+    let served = Served::new(api, "", Bounds::default());
+    for (name, value) in
+        [("host", "evil.example"), ("origin", "https://evil.example"), ("sec-fetch-site", "cross-site")]
+    {
+        assert_eq!(served.post().header(name, value).send().await.unwrap().status().as_u16(), 403, "{name}");
+    }
+    assert_eq!(calls.count(), 0);
+    let offer = served.post().header("connection", "upgrade, http2-settings").header("upgrade", "h2c");
+    assert_eq!(offer.send().await.unwrap().status().as_u16(), 200, "an offer of HTTP/2 is ignored");
 }
 
 #[tokio::test]

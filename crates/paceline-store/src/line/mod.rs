@@ -77,6 +77,16 @@ pub enum ResultBody<'a> {
         /// The error message.
         message: &'a str,
     },
+    /// What a fallback made of the item, because the API gave no answer. The line is marked `"source":"fallback"`, and has
+    /// neither a status nor a response.
+    Fallback {
+        /// Why there is no answer, as a code.
+        code: &'a str,
+        /// The last failure.
+        message: &'a str,
+        /// Its result; anything but JSON becomes a JSON string.
+        output: &'a [u8],
+    },
     /// A line that cannot be sent.
     Refused {
         /// The error code.

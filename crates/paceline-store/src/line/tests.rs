@@ -204,3 +204,31 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_result_of_a_fallback_is_marked_and_pretends_no_answer() {
+    let answer = ResultBody::Fallback { code: "max_retries", message: "it is down", output: b"{\"kind\": \"letter\"}" };
+    for (form, place) in [(LineForm::OpenAi, "/error/code"), (LineForm::Anthropic, "/result/error/error/code")] {
+        let metadata = RawValue::from_string(r#"{"page":7}"#.to_owned()).unwrap();
+        let custom_id = CustomId::from("a");
+        let line = ResultLine { ordinal: 3, call: 2, custom_id: &custom_id, metadata: Some(&metadata), form };
+        let line = line.encode(End::FellBack, &answer);
+        assert!(line.starts_with(BEGINNING));
+        let read: Value = serde_json::from_slice(&line).unwrap();
+        assert_eq!((&read["source"], &read["output"]), (&json!("fallback"), &json!({"kind": "letter"})));
+        assert_eq!(read.pointer(place), Some(&json!("max_retries")));
+        assert!(read["response"].is_null() && read.pointer("/result/message").is_none());
+        let proof = verify_line(&line).unwrap();
+        assert_eq!((proof.ordinal, proof.call, proof.fell_back, proof.status), (3, 2, true, None));
+        assert_eq!(proof.code.as_deref(), Some("max_retries"));
+        let null = ResultBody::Fallback { code: "max_retries", message: "down", output: b"null" };
+        let head = ResultLine { ordinal: 3, call: 2, custom_id: &custom_id, metadata: None, form };
+        assert!(verify_line(&head.encode(End::FellBack, &null)).unwrap().fell_back);
+        for part in ["letter", "it is down", "page", "fallback\""] {
+            let at = line.windows(part.len()).position(|window| window == part.as_bytes()).unwrap();
+            let mut changed = line.clone();
+            changed[at] = b'X';
+            assert_eq!(verify_line(&changed), None, "{part}");
+        }
+    }
+}

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::CustomId;
-use super::write::checksum;
+use super::write::{FALLBACK, checksum};
 
 /// So every result line begins.
 pub(crate) const BEGINNING: &[u8] = b"{\"id\":\"pl-";
@@ -20,6 +20,8 @@ pub(crate) struct VerifiedLine {
     /// The hash of its `custom_id`, which must be the item's.
     pub(crate) key: [u8; 16],
     pub(crate) status: Option<u16>,
+    /// It holds no answer but the result of a fallback.
+    pub(crate) fell_back: bool,
     /// The state that a line in the errors file stands for.
     pub(crate) unsuccessful: State,
     pub(crate) code: Option<String>,
@@ -35,7 +37,13 @@ pub(crate) fn verify_line(line: &[u8]) -> Option<VerifiedLine> {
     let read: ReadLine<'_> = serde_json::from_slice(line).ok()?;
     let (ordinal, call, crc) = parse_id(&read.id)?;
     let (proven, succeeded) = read.proven()?;
-    if checksum(proven, read.headers(), read.metadata) != crc {
+    let fell_back = read.source.as_deref() == Some(FALLBACK);
+    let of_line = match fell_back {
+        // A result that is null is none to serde.
+        true => checksum(read.output.unwrap_or(RawValue::NULL), Some(proven), read.metadata),
+        false => checksum(proven, read.headers(), read.metadata),
+    };
+    if of_line != crc {
         return None;
     }
     let details = match succeeded {
@@ -55,6 +63,7 @@ pub(crate) fn verify_line(line: &[u8]) -> Option<VerifiedLine> {
         call,
         key: read.custom_id.key(),
         status: read.response.map(|response| response.status_code),
+        fell_back,
         unsuccessful,
         code,
         error_type: error.kind.and_then(text),
@@ -96,6 +105,10 @@ struct ReadLine<'a> {
     result: Option<ReadResult<'a>>,
     #[serde(borrow)]
     metadata: Option<&'a RawValue>,
+    #[serde(borrow)]
+    source: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    output: Option<&'a RawValue>,
 }
 
 impl<'a> ReadLine<'a> {

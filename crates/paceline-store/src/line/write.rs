@@ -28,12 +28,30 @@ fn openai(head: &ResultLine<'_>, answer: &ResultBody<'_>) -> Vec<u8> {
             let id = id(head, &body, headers);
             return finish(&OpenAi { id: &id, custom_id, response: Some(response), error: None, metadata });
         }
+        ResultBody::Fallback { code, message, output } => {
+            let (error, output) = (raw(&OpenAiError { code, message, line: None }), raw_body(output));
+            let id = id(head, &output, Some(&error));
+            let line = OpenAi { id: &id, custom_id, response: None, error: Some(&error), metadata };
+            return finish(&FellBack { line, source: FALLBACK, output: &output });
+        }
         ResultBody::Error { code, message } => OpenAiError { code, message, line: None },
         ResultBody::Refused { code, message, line } => OpenAiError { code, message, line: Some(line) },
     };
     let error = raw(&error);
     let id = id(head, &error, None);
     finish(&OpenAi { id: &id, custom_id, response: None, error: Some(&error), metadata })
+}
+
+/// The source of a fallback's result.
+pub(super) const FALLBACK: &str = "fallback";
+
+/// A line without an answer, and what a fallback made of its item.
+#[derive(Serialize)]
+struct FellBack<'a, Line> {
+    #[serde(flatten)]
+    line: Line,
+    source: &'a str,
+    output: &'a RawValue,
 }
 
 #[derive(Serialize)]
@@ -64,15 +82,20 @@ struct OpenAiError<'a> {
 }
 
 fn anthropic(head: &ResultLine<'_>, end: End, answer: &ResultBody<'_>) -> Vec<u8> {
+    let ResultLine { custom_id, metadata, .. } = *head;
     let (kind, text) = match answer {
         ResultBody::Response { body, .. } if end == End::Succeeded => ("succeeded", raw_body(body)),
         ResultBody::Response { status, request_id, body, .. } => {
             ("errored", refusal(*status, request_id, raw_body(body)))
         }
-        ResultBody::Error { code, message } => {
-            let error = AnthropicError { kind: "api_error", code: Some(code), message, line: None };
-            ("errored", raw(&AnthropicErrorResponse { kind: "error", error, request_id: None, body: None }))
+        ResultBody::Fallback { code, message, output } => {
+            let (error, output) = (no_response(code, message), raw_body(output));
+            let id = id(head, &output, Some(&error));
+            let result = AnthropicResult { kind: "errored", message: None, error: Some(&error) };
+            let line = Anthropic { id: &id, custom_id, result, metadata };
+            return finish(&FellBack { line, source: FALLBACK, output: &output });
         }
+        ResultBody::Error { code, message } => ("errored", no_response(code, message)),
         ResultBody::Refused { code, message, line } => {
             let kind = "invalid_request_error";
             let error = AnthropicError { kind, code: Some(code), message, line: Some(*line) };
@@ -82,7 +105,13 @@ fn anthropic(head: &ResultLine<'_>, end: End, answer: &ResultBody<'_>) -> Vec<u8
     let id = id(head, &text, None);
     let (message, error) = if kind == "succeeded" { (Some(&*text), None) } else { (None, Some(&*text)) };
     let result = AnthropicResult { kind, message, error };
-    finish(&Anthropic { id: &id, custom_id: head.custom_id, result, metadata: head.metadata })
+    finish(&Anthropic { id: &id, custom_id, result, metadata })
+}
+
+/// A failure without a response.
+fn no_response(code: &str, message: &str) -> Box<RawValue> {
+    let error = AnthropicError { kind: "api_error", code: Some(code), message, line: None };
+    raw(&AnthropicErrorResponse { kind: "error", error, request_id: None, body: None })
 }
 
 /// Anthropic's own error as it is; anything else, a proxy's page say, inside such an error.

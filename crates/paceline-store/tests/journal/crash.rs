@@ -214,9 +214,7 @@ fn a_changed_input_is_refused() {
     let input = |copy: &Job| copy.folder.join("requests.jsonl");
     let text = read(&input(&job));
     let touched = fs::metadata(input(&job)).unwrap().modified().unwrap() + std::time::Duration::from_secs(1);
-    for (change, text) in
-        [("length", format!("{text}more\n")), ("beginning", text.replacen('t', "T", 1)), ("time of change", text)]
-    {
+    for (change, text) in [("length", format!("{text}more\n")), ("beginning", text.replacen('t', "T", 1))] {
         let copy = job.copy();
         fs::write(input(&copy), text).unwrap();
         fs::File::options().write(true).open(input(&copy)).unwrap().set_modified(touched).unwrap();

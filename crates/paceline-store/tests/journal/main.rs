@@ -2,6 +2,7 @@
 #![cfg(test)]
 
 mod crash;
+mod fallback;
 mod history;
 mod refused;
 mod replace;

@@ -22,8 +22,8 @@ use std::sync::{LazyLock, RwLock};
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, ConfigError, Enqueued, Event, Instant, LimitReport, NextAction, Outcome, Pacer, PacerConfig, Request, Retry,
-    ScopeId, Ticket, WaitCause, WaitReason,
+    Admit, ConfigError, Cost, Enqueued, Event, Instant, LimitReport, NextAction, Outcome, Pacer, PacerConfig, Request,
+    Retry, ScopeId, Ticket, WaitCause, WaitReason,
 };
 #[cfg(feature = "http")]
 use paceline_providers::{Dialect, Provider};
@@ -35,6 +35,7 @@ use self::notifications::{Answer, LogLine, Notifications};
 pub use self::permit::{Permit, Within};
 use self::timer::Timers;
 pub(crate) use self::waiting::{Waiting, block_on};
+use crate::classify::Attempt;
 use crate::clock::Clock;
 use crate::error::{Error, NotNow};
 use crate::sync::{Condvar, Mutex, MutexGuard};
@@ -117,6 +118,15 @@ impl Driver {
         static GENERIC: LazyLock<Arc<Dialect>> = LazyLock::new(|| Arc::new(Provider::Generic.into()));
         let dialect = self.dialect.read().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(dialect.as_ref().unwrap_or_else(|| &GENERIC))
+    }
+
+    /// The context for reading the result of a send that reserved so much.
+    pub(crate) fn attempt<'a>(&self, reserved: &'a Cost) -> Attempt<'a> {
+        Attempt {
+            reserved,
+            #[cfg(feature = "http")]
+            dialect: self.dialect(),
+        }
     }
 
     #[cfg(feature = "http")]

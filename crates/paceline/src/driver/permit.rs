@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use paceline_core::{Class, Instant, LimitReport, NextAction, Outcome, Request, Ticket, WaitReason};
 
+use crate::classify::Classify;
 use crate::driver::Driver;
 
 /// The result of [`acquire_within`](crate::Limiter::acquire_within). A long wait is no error: it is an answer.
@@ -85,6 +86,33 @@ impl Permit {
     /// The driver and its name for this call.
     pub(crate) fn call(&self) -> (Arc<Driver>, Ticket) {
         (Arc::clone(&self.driver), self.ticket)
+    }
+
+    /// [`complete`](Self::complete) with the outcome that the result of the call tells, as [`run`](crate::Limiter::run) reads it:
+    /// a refusal waits as it asks, a bad key stops the account.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn send() -> std::io::Result<()> { Ok(()) }
+    /// use paceline::{Limiter, NextAction, PacerConfig, Request};
+    ///
+    /// let limiter = Limiter::new(PacerConfig::default())?;
+    /// let mut request = Request::from(limiter.scope("chat"));
+    /// loop {
+    ///     let permit = limiter.acquire(request).await?;
+    ///     let result = send().await;
+    ///     match permit.complete_with(&result) {
+    ///         NextAction::Retry { next, .. } => request = *next,
+    ///         _ => break result?,
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn complete_with(self, result: &impl Classify) -> NextAction {
+        let reserved = self.request().cost;
+        let outcome = result.outcome(&self.driver.attempt(&reserved));
+        self.complete(outcome)
     }
 
     /// Withdraws the call: it was never made, so all its units are refunded.

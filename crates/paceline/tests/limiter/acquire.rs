@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 
-use paceline::{Class, Error, Level, NotNow, WaitCause, WaitReason};
+use paceline::{Class, Error, Level, NextAction, NotNow, WaitCause, WaitReason};
 use tokio::time::Duration;
 
 use super::*;
@@ -325,6 +325,20 @@ fn waiting_survives_the_end_of_one_runtime() {
     runtime.expect("a runtime").block_on(async {
         drop(limiter.acquire(request(&limiter)).await.expect("a new timer in a new runtime"));
     });
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_known_of_a_limit_is_said_before_what_is_learnt() {
+    let limiter = Limiter::with_seed(Quota::per_minute(60), 1).expect("a limit");
+    for _ in 0..50 {
+        let permit = limiter.acquire(limiter.scope("chat")).await.expect("a permit");
+        permit.complete_with(&Ok::<(), std::io::Error>(()));
+    }
+    let text = limiter.explain();
+    assert!(text.ends_with("; the limit is 60 requests per 60s"), "{text}");
+    let refused = limiter.acquire(limiter.scope("chat")).await.expect("a permit");
+    let action = refused.complete_with(&Err::<(), _>(std::io::Error::other("reset")));
+    assert!(matches!(action, NextAction::Retry { .. }), "{action:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,8 +8,8 @@ use http::header::{ETAG, HeaderName, LAST_MODIFIED, LINK, LOCATION};
 use http::{Response, StatusCode};
 use paceline_core::{Class, GiveUp, Request};
 use paceline_http::NoAnswer;
-use paceline_providers::Reading;
 use paceline_providers::secrets::hidden;
+use paceline_providers::{Reading, SCHEMA_MISMATCH};
 use paceline_store::{CallTotals, ClaimedItem, End, Finished, LastAnswer, ResultBody, Tally};
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -68,6 +68,9 @@ pub(crate) fn tally(item: &ClaimedItem, sent: &Sent, counted: Option<&Request>) 
 
 pub(crate) fn failed(item: &ClaimedItem, sent: &Sent, reason: GiveUp, request: &Request, adds: CallTotals) -> Failed {
     let tally = tally(item, sent, Some(request));
+    // An answer that does not match the schema is an answer.
+    let is_answered = sent.exchange.reading.code.as_deref() == Some(SCHEMA_MISMATCH);
+    let stayed_down = !is_answered && reason.stayed_down(sent.exchange.reading.class);
     let message = error_message(sent);
     let line = sent.echo.line(item.ordinal, tally.sends(), End::Failed, &line_answer(sent, &message));
     let mut finished = Finished::new(item.ordinal, End::Failed, line);
@@ -81,6 +84,7 @@ pub(crate) fn failed(item: &ClaimedItem, sent: &Sent, reason: GiveUp, request: &
         status: sent.exchange.status(),
         code: sent.exchange.reading.code.clone(),
         message,
+        down: stayed_down.then(|| item.clone()),
     }
 }
 

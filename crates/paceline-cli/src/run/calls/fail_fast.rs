@@ -7,10 +7,10 @@ use std::time::Duration;
 use paceline_core::{Class, Instant};
 use paceline_http::NoAnswer;
 use paceline_providers::SCHEMA_MISMATCH;
-use paceline_store::Finished;
+use paceline_store::{ClaimedItem, Finished};
 
 use crate::run::calls::alike::{Alike, Shows};
-use crate::run::calls::stop::StopReason;
+use crate::run::calls::stop::{CORRECT_REQUESTS, StopReason};
 
 /// The code of an item that never left because it alone exceeds a limit.
 pub(crate) const TOO_LARGE: &str = "request_too_large";
@@ -39,6 +39,8 @@ pub(crate) struct Failed {
     pub(crate) status: Option<u16>,
     pub(crate) code: Option<String>,
     pub(crate) message: String,
+    /// The item, where it has no answer because the API stayed down.
+    pub(crate) down: Option<ClaimedItem>,
 }
 
 /// What all failures may have in common, and whose they are.
@@ -71,6 +73,11 @@ pub(crate) enum FailFastDecision {
 }
 
 impl FailFast {
+    /// Whether a scope was stopped because all its items failed alike.
+    pub(crate) fn has_stopped(&self, scope: &str) -> bool {
+        self.stopped_scopes.contains(scope)
+    }
+
     /// A watch over a run of which so many items wait, and of whose job so many have succeeded before. It only makes sense
     /// where nothing has, and more wait than the number looked at; a `limit` of 0 switches it off.
     pub(crate) fn new(limit: usize, waiting: u64, succeeded: u64) -> Self {
@@ -141,7 +148,7 @@ impl FailFast {
         let advice = match failure.code {
             Some(TOO_LARGE) if failure.status.is_none() => "raise the limit or make the requests smaller",
             Some(SCHEMA_MISMATCH) => "correct the schema of --expect or the requests",
-            _ => "correct the requests",
+            _ => CORRECT_REQUESTS,
         };
         let alone = self.scopes.len() == 1 && has_others();
         let stop = StopReason::SameFailure {
@@ -241,6 +248,7 @@ mod tests {
             status: Some(status),
             code: code.map(ToOwned::to_owned),
             message: "no".to_owned(),
+            down: None,
         }
     }
 

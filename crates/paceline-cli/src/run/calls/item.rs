@@ -205,6 +205,20 @@ impl Context {
         Tried { item, end }
     }
 
+    /// The request of an item, and what its result line repeats.
+    ///
+    /// # Errors
+    /// The input is not what it was.
+    pub(crate) fn request_of(&self, item: &ClaimedItem) -> Result<(Echo, Call), InputBroken> {
+        self.prepare(item).map(|ready| ready.call)
+    }
+
+    /// Whether a call of the item may have been executed, at least in part: it is not for a fallback then.
+    pub(crate) fn may_have_been_done(&self, item: &ClaimedItem) -> bool {
+        let is_begun = |call: &Call| self.was_cut_off(item, call).is_some();
+        self.sender.rest_of(item.ordinal).is_some() || self.request_of(item).is_ok_and(|(_, call)| is_begun(&call))
+    }
+
     fn prepare(&self, item: &ClaimedItem) -> Result<Ready<(Echo, Call)>, InputBroken> {
         let span = Span { offset: item.src_off, len: item.src_len };
         let bytes = self.input.read(span).map_err(|source| InputBroken::Io { line: item.line, source })?;

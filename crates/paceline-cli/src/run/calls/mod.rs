@@ -8,6 +8,7 @@ pub(crate) mod disk_watch;
 pub(crate) mod dispatch;
 pub(crate) mod entry;
 pub(crate) mod fail_fast;
+pub(crate) mod fallback;
 pub(crate) mod held_up;
 pub(crate) mod item;
 pub(crate) mod permit_queue;

@@ -1,12 +1,15 @@
 //! Records the outcome of a try: the item's line, its next due time, and one log line.
 
+mod account;
+mod fell_back;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use paceline::{BackingOff, Instant};
-use paceline_core::{Class, Level, LimitScope, NextAction, Request, Retry, Timestamp};
+use paceline_core::{Class, GiveUp, Level, LimitScope, NextAction, Request, Retry, Timestamp};
 use paceline_http::NoAnswer;
 use paceline_providers::SCHEMA_MISMATCH;
 use paceline_providers::table::Scope;
@@ -18,6 +21,7 @@ use paceline_store::{
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::entry;
 use crate::run::calls::fail_fast::{FailFast, FailFastDecision, Failed, Failure, Reachability, TOO_LARGE};
+use crate::run::calls::fallback::Down;
 use crate::run::calls::held_up::HeldUp;
 use crate::run::calls::item::{Context, Impossible, Pause, Sent, Tried, TryEnd};
 use crate::run::calls::stop::StopReason;
@@ -59,6 +63,8 @@ pub(crate) struct Recorder {
     failing: BTreeMap<Arc<str>, String>,
     /// Items that failed in this run.
     failures: u64,
+    /// Items for the fallback, where the run has one.
+    down: Option<Vec<Down>>,
 }
 
 /// What a recorder needs to know of its run.
@@ -71,6 +77,8 @@ pub(crate) struct About {
     pub(crate) max_wait: Duration,
     /// Where all items are one scope that the user could divide.
     pub(crate) held_up: Option<HeldUp>,
+    /// Whether the run has a fallback.
+    pub(crate) falls_back: bool,
 }
 
 /// What follows from a try for the run.
@@ -106,7 +114,7 @@ fn has_scopes(journal: &Journal) -> impl FnOnce() -> bool {
 impl Recorder {
     /// A recorder for one run.
     pub(crate) fn new(journal: Journal, acknowledge: Acknowledge, about: About) -> Self {
-        let About { figures, same, retry, address, key, max_wait, held_up } = about;
+        let About { figures, same, retry, address, key, max_wait, held_up, falls_back } = about;
         let (minutes, reachability) = (Minutes::default(), Reachability::new(max_wait));
         let holds = Holds::new(journal.clone(), acknowledge.clone());
         let resends = Resends::default();
@@ -128,6 +136,7 @@ impl Recorder {
             resends,
             failing: BTreeMap::new(),
             failures: 0,
+            down: falls_back.then(Vec::new),
         }
     }
 
@@ -234,6 +243,7 @@ impl Recorder {
                 ("deadline_exceeded", item.tally.last.as_ref().map_or(Class::Throttled, |last| last.class), "deadline")
             }
         };
+        let expired = matches!(why, Impossible::Deadline { .. });
         let message = why.to_string();
         let echo = context.echo(item);
         let answer = ResultBody::Error { code, message: &message };
@@ -250,6 +260,10 @@ impl Recorder {
             status: None,
             code: Some(code.to_owned()),
             message,
+            // One that was never sent has waited for a limit.
+            down: Some(item)
+                .filter(|_| expired && item.tally.last.is_some() && GiveUp::Deadline.stayed_down(class))
+                .cloned(),
         };
         self.ended(context, failed)
     }
@@ -439,9 +453,17 @@ impl Recorder {
         }
     }
 
+    /// The failure of an item, which the fallback may take over.
+    fn fail(&mut self, mut failed: Failed) {
+        match failed.down.take().filter(|_| self.down.is_some()) {
+            Some(item) => self.hand_over(item, failed),
+            None => self.record_failure(failed),
+        }
+    }
+
     /// Records a failure and writes the one error line that it gets.
-    fn fail(&mut self, failed: Failed) {
-        let Failed { finished, item, scope, class, status, code, message } = failed;
+    fn record_failure(&mut self, failed: Failed) {
+        let Failed { finished, item, scope, class, status, code, message, .. } = failed;
         self.failures += 1;
         if self.failures <= SHOWN_WHEN_QUIET || !is_quiet() {
             tracing::error!(
@@ -457,28 +479,6 @@ impl Recorder {
         }
         self.figures.failed();
         self.journal.finish(finished, self.acknowledge.reply());
-    }
-
-    fn account_stop(&self, sent: &Sent) -> StopReason {
-        let status = sent.exchange.status();
-        let message = entry::error_message(sent);
-        if let Err(NoAnswer::Tls(message)) = &sent.exchange.answer {
-            let address = self.address.to_string();
-            return StopReason::Tls { address, message: message.clone() };
-        }
-        if let Err(NoAnswer::Proxy(message)) = &sent.exchange.answer {
-            return StopReason::Proxy { address: self.address.to_string(), message: message.clone() };
-        }
-        let status_text = status.map(|status| format!("{status} ")).unwrap_or_default();
-        let (item, rule) = (&sent.echo.custom_id, sent.exchange.reading.rule());
-        let message = format!("{status_text}{message} (item {item}, by the rule \"{rule}\")");
-        let fix = match (status, &self.key) {
-            (Some(401 | 403), Err(unsent)) => unsent.clone(),
-            (Some(401), Ok(key)) => format!("{key} was refused: check its value"),
-            (Some(403), Ok(key)) => format!("check what {key} is permitted to use"),
-            _ => "check the account's credit and limits at the provider".to_owned(),
-        };
-        StopReason::Account { message, fix: format!("{fix}, then run the same command again") }
     }
 }
 

@@ -13,6 +13,9 @@ use crate::text;
 /// Of many hosts no more are named.
 const HOSTS_NAMED: usize = 3;
 
+/// What to put right where the requests are wrong.
+pub(crate) const CORRECT_REQUESTS: &str = "correct the requests";
+
 /// The reason to stop early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StopReason {
@@ -96,13 +99,52 @@ pub(crate) enum StopReason {
     },
 }
 
+/// For which of the items that wait at the end of a run the API stayed down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StayedDown {
+    /// For none: the run ended by its own bounds, or as a person or the configuration has it.
+    Nothing,
+    /// For those of scopes that are held, stopped or given up.
+    ClosedScopes,
+    /// For all.
+    Everything,
+}
+
 impl StopReason {
+    /// For which items the API stayed down where a run ends so. A proxy or a certificate that is refused is a mistake of the
+    /// configuration, and a wait for a limit or for another run is none of the API's.
+    pub(crate) const fn stayed_down(&self) -> StayedDown {
+        match self {
+            Self::Unreachable { .. } => StayedDown::Everything,
+            Self::Account { .. }
+            | Self::MaxWait { .. }
+            | Self::ServerFails { .. }
+            | Self::HostsUnreachable { .. }
+            | Self::SameFailure { scope: Some(_), .. } => StayedDown::ClosedScopes,
+            Self::Interrupted
+            | Self::OtherHasTurn
+            | Self::MaxItems
+            | Self::Budget(_)
+            | Self::MaxDuration
+            | Self::SameFailure { scope: None, .. }
+            | Self::DiskFull { .. }
+            | Self::Tls { .. }
+            | Self::Proxy { .. }
+            | Self::Input { .. } => StayedDown::Nothing,
+        }
+    }
+
     /// The budget of the job that the next call would exceed.
     pub(crate) fn exceeded_budget(&self) -> Option<Exceeded> {
         match self {
             Self::Budget(exceeded) if exceeded.purse != BudgetKind::RunTokens => Some(*exceeded),
             _ => None,
         }
+    }
+
+    /// Whether its cure is another input.
+    pub(crate) fn asks_for_corrected_requests(&self) -> bool {
+        matches!(self, Self::SameFailure { advice, .. } if *advice == CORRECT_REQUESTS)
     }
 
     /// The name used in JSON.

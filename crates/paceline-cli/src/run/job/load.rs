@@ -77,7 +77,7 @@ pub(crate) fn open(
     options.config_json = JobConfig::of(upstream, input, format).json();
     match Journal::open_locked(options, lock).map_err(refused)? {
         Opened::New(loader) => {
-            let journal = load(loader, input, format, upstream, BadLines::of(args), false)?;
+            let journal = load(loader, input, format, upstream, BadLines::of(args), None)?;
             ready(journal, true, input, format, upstream, args)
         }
         Opened::Changed { loader, recovery } => {
@@ -88,7 +88,11 @@ pub(crate) fn open(
                 format,
                 upstream,
                 BadLines::whole(args),
-                args.retry_failed && !args.accept_changed_input,
+                match (args.accept_changed_input, args.retry_failed) {
+                    (true, _) => None,
+                    (false, true) => Some("although their items have not failed"),
+                    (false, false) => Some("since this job began"),
+                },
             )?;
             let same_account = job_config::adopt(&journal, input, format, upstream)?;
             ready(journal, same_account, input, format, upstream, args)
@@ -152,12 +156,17 @@ fn say(recovery: &Recovery) {
         for (count, noun, what) in [
             (recovery.recorded, "item", "found complete in the results"),
             (recovery.cut, "byte", "of the results removed that are no whole line of this job"),
-            (recovery.in_flight, "call", "in flight without a recorded answer, which may be billed twice"),
-            (recovery.interrupted - recovery.in_flight, "item", "begun, of which no call is recorded"),
         ] {
             if count > 0 {
                 line += &format!("; {} {what}", text::counted(count, noun));
             }
+        }
+        if recovery.in_flight > 0 {
+            let were = if recovery.in_flight == 1 { "was" } else { "were" };
+            line += &format!(
+                "; {} {were} cut off: sent again, which may be billed twice, or held where a call must not be made twice",
+                text::counted(recovery.in_flight, "call")
+            );
         }
         tracing::info!("{line}");
     }
@@ -169,7 +178,7 @@ fn load(
     format: &Format,
     upstream: &Upstream,
     bad_lines: BadLines,
-    repair: bool,
+    unwanted: Option<&str>,
 ) -> Result<Journal, Failure> {
     let mut wrong = Wrong::default();
     let first = (bad_lines == BadLines::Later).then_some(FIRST);
@@ -178,7 +187,7 @@ fn load(
     wrong.add_repeated(&repeated);
     if wrong.count() > 0 && bad_lines == BadLines::Refuse {
         return Err(Failure::refused(format!(
-            "{}, so no request was sent:{}",
+            "{}, so no request was sent; correct them, or send the others with --skip-bad-lines:{}",
             wrong.count_words(&input.name()),
             wrong.list()
         )));
@@ -189,11 +198,14 @@ fn load(
     }
     if wrong.count() > 0 {
         let list = if bad_lines == BadLines::List { format!(":{}", wrong.list()) } else { String::new() };
-        tracing::warn!("{} and count as failed{list}", wrong.count_words(&input.name()));
+        tracing::warn!(
+            "{} and count as failed; once they are corrected, --retry-failed sends them{list}",
+            wrong.count_words(&input.name())
+        );
     }
     let conflicts = loader.conflicts(Wrong::NAMED).map_err(refused)?;
     if conflicts.count > 0 {
-        return Err(Failure::refused(wrong::conflicts(&conflicts, &input.name(), repair)));
+        return Err(Failure::refused(wrong::conflicts(&conflicts, &input.name(), unwanted)));
     }
     input.settle().map_err(Failure::from)?;
     loader.finish().map_err(refused)

@@ -44,11 +44,15 @@ impl Addresses {
         }
         without_fragment(&url)?;
         if !self.hosts {
-            // First what to do: a log line quotes only the beginning.
-            let error = relative(url, &self.base);
-            return error.map_err(|error| {
-                format!("with --scope host, a line may name any host (which gets no key); without it, {error}")
-            });
+            return match origin_of(&url) {
+                // Without the line's own address: the error is the same for all these lines, and they count as one.
+                Some(of_line) if origin_of(&self.base).is_some_and(|base| base != of_line) => Err(format!(
+                    "this url is of another host than --base-url ({}); add --scope host to call several hosts (they get no \
+                     key)",
+                    self.base
+                )),
+                _ => relative(url, &self.base),
+            };
         }
         let uri = url.parse::<Uri>().ok().filter(|uri| origin(uri).is_some());
         match uri.as_ref().and_then(Uri::authority).filter(|authority| !authority.as_str().contains('@')) {
@@ -62,6 +66,10 @@ impl Addresses {
             )),
         }
     }
+}
+
+fn origin_of(url: &str) -> Option<(String, String, u16)> {
+    url.parse::<Uri>().ok().as_ref().and_then(origin)
 }
 
 /// The path of a call relative to the upstream's address `base`. An absolute address is accepted below that.
@@ -203,7 +211,7 @@ mod tests {
         assert!(of_line("http://user:sesame@other.example/", true).is_err_and(|error| !error.contains("sesame")));
         assert!(
             of_line("https://other.example/a", false)
-                .is_err_and(|error| error.contains("with --scope host, a line may name any host"))
+                .is_err_and(|error| error.contains("add --scope host to call several hosts"))
         );
     }
 

@@ -28,10 +28,20 @@ impl Alike {
         Self { lines: vec![error.line], count: 1, error }
     }
 
-    /// Whether another line is wrong in the same way.
-    fn takes(&self, other: &LineError) -> bool {
-        let what = |error: &LineError| (error.code, error.param);
-        what(other) == what(&self.error) && other.message == self.error.message
+    /// Whether another line is wrong in the same way; where in its table a row stands makes no difference.
+    fn is_like(&self, other: &LineError) -> bool {
+        fn what(error: &LineError) -> (&str, Option<&str>, &str) {
+            (error.code, error.param, without_row(&error.message))
+        }
+        what(other) == what(&self.error)
+    }
+
+    fn add(&mut self, other: &LineError) {
+        self.error.message = without_row(&self.error.message).to_owned();
+        self.count += 1;
+        if self.lines.len() < Wrong::LINES {
+            self.lines.push(other.line);
+        }
     }
 
     /// `line 7`, `lines 7, 9`, `lines 7, 8, 9 and 2,997 more`.
@@ -41,6 +51,12 @@ impl Alike {
             (if self.count == 1 { "line" } else { "lines" }, lines.join(", "), self.count - self.lines.len() as u64);
         if more > 0 { format!("{noun} {lines} and {} more", text::count(more)) } else { format!("{noun} {lines}") }
     }
+}
+
+/// What is wrong with a row, without its number.
+fn without_row(message: &str) -> &str {
+    let numbered = message.strip_prefix("row ").and_then(|rest| rest.split_once(": "));
+    numbered.filter(|(row, _)| row.bytes().all(|byte| byte.is_ascii_digit())).map_or(message, |(_, rest)| rest)
 }
 
 impl Wrong {
@@ -56,11 +72,8 @@ impl Wrong {
     /// Takes a line that comes after those before.
     pub(crate) fn add(&mut self, error: LineError) {
         self.count += 1;
-        if let Some(alike) = self.named.iter_mut().find(|alike| alike.takes(&error)) {
-            alike.count += 1;
-            if alike.lines.len() < Self::LINES {
-                alike.lines.push(error.line);
-            }
+        if let Some(alike) = self.named.iter_mut().find(|alike| alike.is_like(&error)) {
+            alike.add(&error);
         } else if self.named.len() < Self::NAMED {
             self.named.push(Alike::of(error));
         }
@@ -105,17 +118,20 @@ impl Wrong {
     }
 }
 
-/// Why a job cannot be resumed with another input. `repair`: only lines of failed items may have changed.
-pub(crate) fn conflicts(conflicts: &Conflicts, input: &str, repair: bool) -> String {
-    let mut list = if repair {
+/// Why a job cannot be resumed with another input. `unwanted`: which changes --accept-changed-input would allow.
+pub(crate) fn conflicts(conflicts: &Conflicts, input: &str, unwanted: Option<&str>) -> String {
+    let mut list = if let Some(unwanted) = unwanted {
         let lines = text::counted(conflicts.count, "line");
-        format!("{lines} of {input} changed although their items have not failed, so no request was sent:")
+        format!("{lines} of {input} changed {unwanted}, so no request was sent:")
     } else {
         let items = text::counted(conflicts.count, "item");
         format!("{items} that ended can no longer be found unchanged in {input}, so no request was sent:")
     };
     for Conflict { line, before } in &conflicts.first {
         list += &match (line, before) {
+            (Some(line), Some(before)) if line == before => {
+                format!("\n  line {line}: the request changed, its id did not")
+            }
             (Some(line), Some(before)) => {
                 format!("\n  line {line}: another request had its id before, in line {before}")
             }
@@ -127,7 +143,7 @@ pub(crate) fn conflicts(conflicts: &Conflicts, input: &str, repair: bool) -> Str
     if more > 0 {
         list += &format!("\n  and {more} more");
     }
-    let accept = if repair { "add --accept-changed-input if their items have not ended, " } else { "" };
+    let accept = if unwanted.is_some() { "add --accept-changed-input if their items have not ended, " } else { "" };
     list + &format!("\nrestore those lines, {accept}or use another output for the new input")
 }
 
@@ -167,5 +183,12 @@ mod tests {
         let expected =
             "\n  lines 1, 3, 5 and 2,995 more: invalid_url: url: missing\n  lines 2, 4: invalid_url: url: other";
         assert_eq!(wrong.list(), expected);
+
+        let mut wrong = Wrong::default();
+        for row in 1..=20 {
+            let message = format!("row {row}: no value for {{{{ cty }}}}");
+            wrong.add(LineError { line: row + 1, code: "invalid_row", param: None, message });
+        }
+        assert_eq!(wrong.list(), "\n  lines 2, 3, 4 and 17 more: invalid_row: no value for {{ cty }}");
     }
 }

@@ -11,6 +11,8 @@ pub(crate) struct Counters {
     /// Items of the input.
     pub(crate) input: u64,
     pub(crate) succeeded: u64,
+    /// Items without an answer, for which the fallback stands in.
+    pub(crate) fallback: u64,
     pub(crate) failed: u64,
     pub(crate) skipped: u64,
     pub(crate) cancelled: u64,
@@ -36,6 +38,7 @@ impl Counters {
         Self {
             input: counts.input(),
             succeeded: counts.succeeded,
+            fallback: counts.fallback,
             failed: counts.failed,
             skipped: counts.skipped,
             cancelled: counts.cancelled,
@@ -50,7 +53,7 @@ impl Counters {
 
     /// Items that have ended, however.
     pub(crate) const fn ended(&self) -> u64 {
-        self.succeeded + self.failed + self.skipped + self.cancelled
+        self.succeeded + self.fallback + self.failed + self.skipped + self.cancelled
     }
 
     /// Items that have not.
@@ -85,6 +88,11 @@ impl Counters {
         if self.latencies_ms.len() < LATENCIES {
             self.latencies_ms.push(u32::try_from(latency.as_millis()).unwrap_or(u32::MAX));
         }
+    }
+
+    pub(crate) const fn fell_back(&mut self) {
+        self.fallback += 1;
+        self.ended_now += 1;
     }
 
     pub(crate) const fn failed(&mut self) {

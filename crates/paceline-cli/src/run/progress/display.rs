@@ -151,6 +151,9 @@ impl StatusText {
         if for_long > 0 {
             details.push(format!("{} refused for a long time", text::count(for_long)));
         }
+        if figures.fallback > 0 {
+            details.push(format!("{} by the fallback", text::count(figures.fallback)));
+        }
         if figures.failed > 0 {
             details.push(format!("{} failed", text::count(figures.failed)));
         }

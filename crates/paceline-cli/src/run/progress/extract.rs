@@ -16,7 +16,8 @@ pub(crate) fn path(paths: &Paths) -> PathBuf {
     PathBuf::from(report.strip_suffix("report.jsonl").unwrap_or(&report).to_owned() + "flat.jsonl")
 }
 
-/// Writes the value at `pointer` of each result's answer, null where it has none. Readers see the old file or the new one.
+/// Writes the value at `pointer` of each result's answer, null where it has none, and all of a fallback's result. Readers
+/// see the old file or the new one.
 ///
 /// # Errors
 /// An error of the file system.
@@ -44,7 +45,13 @@ fn fill(file: File, paths: &Paths, pointer: &str) -> io::Result<()> {
     let mut flat = BufWriter::new(file);
     for line in results.lines() {
         let line = line?;
-        let ResultLine { custom_id, response, result } = serde_json::from_str(&line)?;
+        let ResultLine { custom_id, response, result, source, output } = serde_json::from_str(&line)?;
+        if source.is_some() {
+            let line = json!({ "custom_id": custom_id, "source": source, "value": output });
+            serde_json::to_writer(&mut flat, &line)?;
+            flat.write_all(b"\n")?;
+            continue;
+        }
         let answer = response.map(|response| response.body).or_else(|| result.and_then(|result| result.message));
         let value = answer.as_ref().and_then(|answer| answer.pointer(pointer)).unwrap_or(&Value::Null);
         serde_json::to_writer(&mut flat, &json!({ "custom_id": custom_id, "value": value }))?;
@@ -60,6 +67,10 @@ struct ResultLine<'a> {
     custom_id: &'a RawValue,
     response: Option<Response>,
     result: Option<Batch>,
+    /// `fallback`, where it is no answer.
+    source: Option<String>,
+    /// What a fallback made of the item: it has the form that its author gave it, and so no pointer.
+    output: Option<Value>,
 }
 
 #[derive(Deserialize)]

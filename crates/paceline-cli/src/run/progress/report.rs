@@ -103,18 +103,23 @@ fn fill(fresh: File, journal: &Journal, input: &Input, ending: &Ending<'_>) -> R
 /// The row of an item. `bounded`: the run ended at a bound of its own, which is why what never started did not.
 pub(crate) fn row(row: &ReportRow, input: &Input, now: Timestamp, bounded: bool) -> Row {
     let last = row.tally.last.as_ref();
-    let class = last.map(|last| last.class).filter(|_| row.state != State::Succeeded);
+    let is_answered = row.state == State::Succeeded && !row.fell_back();
+    let class = last.map(|last| last.class).filter(|_| !is_answered);
     let fatal = matches!(class, Some(Class::Account | Class::Invalid | Class::Filtered));
     let pending = matches!(row.state, State::Waiting | State::InFlight);
     Row {
         custom_id: custom_id(row, input),
-        state: if pending { "deferred" } else { row.state.as_str() },
+        state: match row.state {
+            _ if pending => "deferred",
+            _ if row.fell_back() => "fallback",
+            state => state.as_str(),
+        },
         class: class.map(Class::as_str),
         code: last.and_then(|last| last.code.clone()),
         error_type: last.and_then(|last| last.error_type.clone()),
         status_code: last.and_then(|last| last.status),
         fatal,
-        retryable: row.state != State::Succeeded && !fatal,
+        retryable: !is_answered && !fatal,
         rate_limited: matches!(class, Some(Class::Throttled | Class::QuotaExhausted)),
         attempts: row.tally.attempts,
         deferrals: row.tally.deferrals,

@@ -29,6 +29,7 @@ pub(crate) fn job(
         "run_clock": wall(now).to_string(),
         "input": figures.input,
         "succeeded": figures.succeeded,
+        "fallback": figures.fallback,
         "failed": figures.failed,
         "skipped": figures.skipped,
         "cancelled": figures.cancelled,

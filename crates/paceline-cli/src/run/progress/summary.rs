@@ -60,7 +60,7 @@ impl Summary<'_> {
             Status::Deferred
         } else if counts.succeeded == counts.input() {
             Status::Success
-        } else if counts.succeeded == 0 {
+        } else if counts.succeeded + counts.fallback == 0 {
             Status::Failed
         } else {
             Status::Partial
@@ -85,6 +85,7 @@ impl Summary<'_> {
             "input": counts.input(),
             "unread": self.unread,
             "succeeded": counts.succeeded,
+            "fallback": counts.fallback,
             "failed": counts.failed,
             "held": counts.held,
             "skipped": counts.skipped,
@@ -112,10 +113,11 @@ impl Summary<'_> {
         let (counts, abandoned) = (self.counts, self.counts.totals.abandoned);
         let deferred = counts.waiting + counts.in_flight;
         let mut text = format!(
-            "{}  {}: {} succeeded, {} failed, {} skipped, {} not finished\n",
+            "{}  {}: {} succeeded, {}{} failed, {} skipped, {} not finished\n",
             self.status(),
             text::counted(counts.input(), "item"),
             text::count(counts.succeeded),
+            text::fell_back(counts.fallback),
             text::count(counts.failed),
             text::count(counts.skipped),
             text::count(deferred),
@@ -129,7 +131,14 @@ impl Summary<'_> {
         match self.budget {
             Used { tokens: None, cost: None, .. } => {}
             Used { tokens: None, cost: Some((_, None)), .. } => line(budget),
-            _ => line(format!("budget: {budget}")),
+            Used { tokens, .. } => {
+                let told = counts.tokens_in + counts.tokens_out;
+                let untold = tokens.map_or(0, |(used, _)| used.saturating_sub(told));
+                let of_which = (untold > 0).then(|| {
+                    format!("; {} of the tokens are held for calls whose use is not known", text::count(untold))
+                });
+                line(format!("budget: {budget}{}", of_which.unwrap_or_default()));
+            }
         }
         if let Some(oracle) = self.oracle() {
             line(format!("the fastest run within the known limits takes {}", text::duration(oracle)));
@@ -138,6 +147,10 @@ impl Summary<'_> {
         line(format!("results: {}", output.display()));
         if counts.failed + counts.skipped + counts.cancelled > 0 {
             line(format!("errors: {} (why: {})", errors.display(), report.display()));
+        }
+        if counts.fallback > 0 {
+            let results = text::counted(counts.fallback, "result");
+            line(format!("fallback: {results} without an answer of the API; --retry-failed asks it again"));
         }
         text::held(counts.held, "--retry-failed").into_iter().for_each(&mut line);
         self.deferred().into_iter().for_each(&mut line);
@@ -271,7 +284,7 @@ impl Summary<'_> {
 fn reason_text(reason: DeferReason) -> &'static str {
     match reason {
         DeferReason::ScopeStopped => "waiting until the cause is fixed",
-        DeferReason::ScopeHeld => "waiting until the scope opens",
+        DeferReason::ScopeHeld => "waiting until calls may go on",
         DeferReason::NotBefore => "waiting for the next try",
         DeferReason::NotStarted => "not started",
         DeferReason::RunBound => "left for the next run",

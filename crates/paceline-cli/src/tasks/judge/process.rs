@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{ChildStdin, Command};
 
-use crate::tasks::process_group::ProcessGroup;
+use crate::process::group::ProcessGroup;
 use crate::text;
 
 /// A longer answer is none: a decision is a line.

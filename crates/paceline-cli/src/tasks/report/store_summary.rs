@@ -20,6 +20,10 @@ const SHOWN: usize = 5;
 /// What the reasons beyond those are called.
 const OTHER: &str = "other";
 
+/// How held items are sent again, and how that is avoided.
+const RETRY_HELD: &str = "`paceline tasks retry --store STORE KEY`, or all that failed with `--state failed --may-be-done`; an API \
+                          that knows an idempotency key needs no hold: name its header with --idempotency-header";
+
 /// The items of a store by state and reason. Every figure is from one reading, so that they add up.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreSummary {
@@ -115,7 +119,7 @@ impl StoreSummary {
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = ENDS.into_iter().filter_map(|end| self.why(end)).collect();
         let held = (State::Failed.as_str(), GiveUp::Held.as_str().to_owned());
-        lines.extend(text::held(self.reasons.get(&held).copied().unwrap_or(0), "`paceline tasks retry KEY`"));
+        lines.extend(text::held(self.reasons.get(&held).copied().unwrap_or(0), RETRY_HELD));
         if self.deferred() > 0 {
             lines.extend(self.groups.lines());
         }

@@ -48,7 +48,7 @@ impl fmt::Display for SameFailure {
         let what = if *command { "the command" } else { "the requests" };
         write!(
             f,
-            "the first {items} items all failed the same way: {message}; correct {what}, or continue anyway with \
+            "the first {items} items all failed the same way, and wait (none is marked as failed): {message}; correct {what}, or continue anyway with \
              --stop-after-same 0"
         )
     }

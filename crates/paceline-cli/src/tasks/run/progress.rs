@@ -125,7 +125,7 @@ impl Progress {
                 let calls = self.in_flight(&figures);
                 if *why == EndReason::Interrupted && calls > 0 {
                     let calls = text::counted(calls, "item");
-                    tracing::info!("ending: waiting up to 30s for {calls} in flight; Ctrl-C again abandons them");
+                    tracing::info!("ending: waiting up to 30s for {calls} in flight; a second Ctrl-C abandons them");
                 }
             }
             _ => {}

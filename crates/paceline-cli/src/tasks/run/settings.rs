@@ -10,10 +10,10 @@ use paceline_config::{EffectiveValue, Overrides, Source, Upstream, pace_names, s
 use paceline_core::{Backoff, Concurrency, Dimension, Growth, Jitter};
 use paceline_store::work::{Idle, OverBound, SchedulerConfig};
 
-use super::program::KILL_AFTER;
 use super::shutdown::GRACE;
 use crate::args::{AccessArgs, Everywhere, Expect, Offered, UPSTREAM, as_flags, duration, some_time};
 use crate::exit::Failure;
+use crate::process::KILL_AFTER;
 use crate::tasks::judge::{ANSWER_WITHIN, JudgeArgs};
 use crate::tasks::store::StoreArgs;
 use crate::upstream;

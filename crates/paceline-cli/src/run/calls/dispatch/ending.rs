@@ -142,6 +142,7 @@ impl Dispatcher {
     /// Sends nothing more, and waits for calls in flight only so long.
     pub(super) fn end_at_last(&mut self, stop: StopReason) {
         self.abandon_at.get_or_insert(self.parts.context.limiter.now() + PATIENCE);
+        self.abort_fallbacks();
         self.end_with(Some(stop));
     }
 

@@ -4,6 +4,7 @@
 //! items are in the window that it never runs dry; a slow scope does not keep the others out.
 
 mod ending;
+mod fallbacks;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use crate::exit::Failure;
 use crate::limiter_state;
 use crate::run::calls::bounds::StartedItems;
 use crate::run::calls::disk_watch::DiskWatch;
+use crate::run::calls::fallback::Fallbacks;
 use crate::run::calls::item::{Context, Phase, Tried, TryEnd};
 use crate::run::calls::permit_queue::PermitQueue;
 use crate::run::calls::record::Recorder;
@@ -82,6 +84,7 @@ pub(crate) struct Parts {
     pub(crate) journal: Journal,
     pub(crate) recorder: Recorder,
     pub(crate) progress: Progress,
+    pub(crate) fallbacks: Fallbacks,
     pub(crate) phase: watch::Sender<Phase>,
     /// Failures of the journal, which arrive with its acknowledgements.
     pub(crate) broken: mpsc::UnboundedReceiver<JournalError>,
@@ -154,6 +157,7 @@ impl Dispatcher {
                     }
                 }
                 claim = answered(&mut self.claiming) => self.start(claim?),
+                ended = self.parts.fallbacks.next() => self.fell_back(ended),
                 () = sleep(due) => {}
                 _ = ticks.tick() => self.tick(),
                 () = sleep(time_left) => self.end_at_last(StopReason::MaxDuration),
@@ -173,6 +177,7 @@ impl Dispatcher {
             let stopped = self.stopped_scope.take().map(|stop| self.parts.recorder.with_all_hosts(stop));
             self.end_with(stopped);
         }
+        self.fall_back_for_the_rest().await?;
         self.parts.recorder.settle_held_back(self.stop.as_ref());
         self.look_after();
         Ok(Ended { stop: self.stop, recorder: self.parts.recorder })
@@ -180,7 +185,8 @@ impl Dispatcher {
 
     fn is_over(&self) -> bool {
         let nothing_comes = self.next_due.is_none() && self.parts.reading.is_none();
-        self.tasks.is_empty() && self.claiming.is_none() && (self.stop.is_some() || nothing_comes)
+        let is_quiet = self.tasks.is_empty() && self.claiming.is_none() && self.parts.fallbacks.is_empty();
+        is_quiet && (self.stop.is_some() || nothing_comes)
     }
 
     /// The input is read further.
@@ -200,7 +206,7 @@ impl Dispatcher {
     fn claim_if_useful(&mut self) {
         let window = self.window();
         let due = self.next_due.is_some_and(|due| due <= self.parts.context.now());
-        if self.stop.is_some() || self.claiming.is_some() || self.crowded || !due {
+        if self.stop.is_some() || self.claiming.is_some() || self.crowded || self.parts.fallbacks.is_full() || !due {
             return;
         }
         let (reply, answer) = oneshot::channel();
@@ -264,6 +270,7 @@ impl Dispatcher {
         let (ordinal, sent) = (tried.item.ordinal, matches!(tried.end, TryEnd::Sent(_)));
         let scope = Arc::clone(&tried.item.scope);
         let recorded = self.parts.recorder.record(&self.parts.context, tried);
+        self.begin_fallbacks();
         self.next_due = earlier(self.next_due, recorded.due);
         self.due_meanwhile = earlier(self.due_meanwhile, recorded.due);
         let was_full = self.begun.full();

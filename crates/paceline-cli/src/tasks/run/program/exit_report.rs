@@ -7,7 +7,7 @@ use paceline_core::Class;
 use paceline_store::work::Failure;
 use serde_json::{Map, Value};
 
-use super::{Ended, Exit, OUTPUT_BYTES, Output};
+use crate::process::{Ended, Exit, OUTPUT_BYTES, Output};
 use crate::text;
 
 /// A shorter wait is the item's own; the pace sees to the others.

@@ -3,32 +3,32 @@
 use tokio::process::{Child, Command};
 
 /// A process and what it began, killed unless it has ended by itself.
-pub(super) struct ProcessGroup {
+pub(crate) struct ProcessGroup {
     leader: Option<u32>,
 }
 
 impl ProcessGroup {
     /// Has a command begin a group of its own.
-    pub(super) fn in_own_group(command: &mut Command) {
+    pub(crate) fn in_own_group(command: &mut Command) {
         #[cfg(unix)]
         command.process_group(0);
         command.kill_on_drop(true);
     }
 
     /// The group that such a child leads.
-    pub(super) fn of(child: &Child) -> Self {
+    pub(crate) fn of(child: &Child) -> Self {
         Self { leader: child.id() }
     }
 
     /// Asks all of them to end.
-    pub(super) fn ask_to_end(&self) {
+    pub(crate) fn ask_to_end(&self) {
         if let Some(leader) = self.leader {
             signal::terminate(leader);
         }
     }
 
     /// The leader was waited for: its number may soon be that of another process.
-    pub(super) fn has_ended(mut self) {
+    pub(crate) fn has_ended(mut self) {
         self.leader = None;
     }
 }

@@ -1,0 +1,32 @@
+//! Why the provider refuses the account, and what to do about it.
+
+use paceline_http::NoAnswer;
+
+use super::Recorder;
+use crate::run::calls::entry;
+use crate::run::calls::item::Sent;
+use crate::run::calls::stop::StopReason;
+
+impl Recorder {
+    pub(super) fn account_stop(&self, sent: &Sent) -> StopReason {
+        let status = sent.exchange.status();
+        let message = entry::error_message(sent);
+        if let Err(NoAnswer::Tls(message)) = &sent.exchange.answer {
+            let address = self.address.to_string();
+            return StopReason::Tls { address, message: message.clone() };
+        }
+        if let Err(NoAnswer::Proxy(message)) = &sent.exchange.answer {
+            return StopReason::Proxy { address: self.address.to_string(), message: message.clone() };
+        }
+        let status_text = status.map(|status| format!("{status} ")).unwrap_or_default();
+        let (item, rule) = (&sent.echo.custom_id, sent.exchange.reading.rule());
+        let message = format!("{status_text}{message} (item {item}, by the rule \"{rule}\")");
+        let fix = match (status, &self.key) {
+            (Some(401 | 403), Err(unsent)) => unsent.clone(),
+            (Some(401), Ok(key)) => format!("{key} was refused: check its value"),
+            (Some(403), Ok(key)) => format!("check what {key} is permitted to use"),
+            _ => "check the account's credit and limits at the provider".to_owned(),
+        };
+        StopReason::Account { message, fix: format!("{fix}, then run the same command again") }
+    }
+}
