@@ -63,3 +63,21 @@ fn a_line_with_headers_is_recorded_after_a_crash() {
     assert_eq!((code, server.count()), (0, 3), "nothing is sent again: {log}");
     assert_eq!(response(&job.lines("out.jsonl"), "item-0")["headers"]["location"], "/items/caf\u{e9}");
 }
+
+#[test]
+fn the_target_of_a_redirect_is_kept_without_its_secrets() {
+    for (target, kept) in [
+        ("/v2/chat?page=2&token=sesame", "/v2/chat?page=2&token=[key]"),
+        ("https://me:sesame@api.invalid/v2?page=2&x-sig=sesame", "https://[key]@api.invalid/v2?page=2&x-sig=[key]"),
+    ] {
+        let server = Server::new(move |_| Reply::text(307, "text/html", "").with_header("location", target));
+        let job = Job::new(1);
+        let (code, log) = finish(&mut job.run(&server));
+        assert_eq!(code, 1, "{log}");
+        assert_eq!(response(&job.lines("out.errors.jsonl"), "item-0")["headers"]["location"], kept);
+        for file in ["out.errors.jsonl", "out.journal"] {
+            let bytes = std::fs::read(job.path(file)).expect("written");
+            assert!(!String::from_utf8_lossy(&bytes).contains("sesame"), "{file}");
+        }
+    }
+}

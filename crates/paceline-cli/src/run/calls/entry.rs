@@ -8,6 +8,7 @@ use http::header::{ETAG, HeaderName, LAST_MODIFIED, LINK, LOCATION};
 use http::{Response, StatusCode};
 use paceline_core::{Class, GiveUp, Request};
 use paceline_http::NoAnswer;
+use paceline_providers::secrets::hidden;
 use paceline_providers::{Reading, SCHEMA_MISMATCH};
 use paceline_store::{CallTotals, ClaimedItem, End, Finished, LastAnswer, ResultBody, Tally};
 use serde_json::value::{RawValue, to_raw_value};
@@ -143,9 +144,23 @@ pub(crate) fn kept_headers(answer: &Response<Bytes>) -> Option<Box<RawValue>> {
             // Some servers write UTF-8 into a `Location`.
             let values: Vec<_> =
                 answer.headers().get_all(name).iter().map(|value| String::from_utf8_lossy(value.as_bytes())).collect();
-            let value = values.join(", ");
+            let mut value = values.join(", ");
+            if answer.status().is_redirection() && name == LOCATION {
+                value = hidden_target(&value);
+            }
             (!value.is_empty() && value.len() <= LONGEST_HEADER).then_some((name.as_str(), value))
         })
         .collect();
     (!fields.is_empty()).then(|| to_raw_value(&fields).expect("names and texts are always JSON"))
+}
+
+/// The target of a redirect without what looks like a secret, as the message about it has it. What is no secret in a query stays.
+fn hidden_target(location: &str) -> String {
+    let authority = location.find("://").map_or(0, |at| at + "://".len());
+    let path = match location[authority..].find(['/', '?', '#']) {
+        _ if authority == 0 => 0,
+        Some(at) => authority + at,
+        None => location.len(),
+    };
+    format!("{}{}", hidden(&location[..path]), hidden(&location[path..]))
 }
