@@ -90,9 +90,9 @@ impl Backend {
             value: value.to_owned(),
             expected,
         };
-        let Some(base_url) = config.base_url.clone() else {
+        if config.base_url.is_none() {
             return Err(refused("base_url", "", "expected the address of the API"));
-        };
+        }
         if config.dialect.scope() == Scope::Host {
             return Err(refused(
                 "scope",
@@ -114,10 +114,8 @@ impl Backend {
         let mut connector = HttpConnector::new();
         connector.enforce_http(false);
         connector.set_nodelay(true);
-        let mut sending = SenderConfig::new(base_url, config.dialect.clone());
-        sending.idempotency_header.clone_from(&config.access.idempotency_header);
-        sending.unknown_outcome = config.access.unknown_outcome;
-        sending.timeout = bounds.first_byte;
+        let secrets = Secrets::of(headers.values().filter(|value| value.is_sensitive()));
+        let sending = SenderConfig::of(&config, headers, bounds.first_byte);
         connector.set_connect_timeout(Some(sending.connect_timeout));
         let connector = HttpsConnectorBuilder::new()
             .with_tls_config(tls(&config.access).map_err(access)?)
@@ -128,8 +126,6 @@ impl Backend {
             .pool_timer(TokioTimer::new())
             .timer(TokioTimer::new())
             .build(connector);
-        let secrets = Secrets::of(headers.values().filter(|value| value.is_sensitive()));
-        sending.headers = headers;
         let limiter = limiter.with_dialect(sending.dialect.clone());
         let (ratios, waiting, items) = (TokenRatios::default(), Held::default(), AtomicU64::default());
         let turns = Mutex::default();
@@ -161,9 +157,9 @@ impl Backend {
     }
 
     /// The call of a client's request.
-    pub(crate) fn call(&self, parts: http::request::Parts, path: &str, body: bytes::Bytes) -> Call {
+    pub(crate) fn call(&self, parts: http::request::Parts, path: String, body: bytes::Bytes) -> Call {
         let headers = headers::to_upstream(parts.headers, &self.sending.headers);
-        Call { method: parts.method, url: path.to_owned(), headers, body, ..Call::default() }
+        Call { method: parts.method, url: path, headers, body, ..Call::default() }
     }
 
     /// The scope of a call, and what it is expected to cost.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use flate2::read::GzDecoder;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
+use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
 use http_body_util::{BodyExt as _, Either, Full, Limited};
 use hyper::body::Incoming;
@@ -38,7 +39,7 @@ struct Told {
 /// Forwards a request to its upstream, as the client wishes and within the bounds.
 pub(crate) async fn forward(
     upstream: &Arc<Backend>,
-    path: &str,
+    path: String,
     request: Request<Incoming>,
     bounds: &Bounds,
     held: &Held,
@@ -56,7 +57,7 @@ pub(crate) async fn forward(
 
 async fn course(
     upstream: &Arc<Backend>,
-    path: &str,
+    path: String,
     request: Request<Incoming>,
     bounds: &Bounds,
     held: &Held,
@@ -188,8 +189,7 @@ fn passed_on(departed: Departed, answer: Response<Incoming>, bounds: &Bounds) ->
     let (mut head, body) = answer.into_parts();
     departed.permit.observe(&head.headers);
     let read = head.clone();
-    headers::remove_those_of_connection(&mut head.headers);
-    head.version = Version::default();
+    to_client(&mut head);
     let tap = Tap::new(departed, read, body, bounds.idle);
     Response::from_parts(head, Either::Right(tap))
 }
@@ -226,9 +226,14 @@ fn decoded(mut answer: Response<Bytes>) -> Result<Response<Bytes>, NoAnswer> {
 
 fn whole(answer: Response<Bytes>) -> Response<AnswerBody> {
     let (mut head, body) = answer.into_parts();
+    to_client(&mut head);
+    Response::from_parts(head, Either::Left(Full::new(body)))
+}
+
+/// What belonged to the connection of the upstream does not go to the client.
+fn to_client(head: &mut Parts) {
     headers::remove_those_of_connection(&mut head.headers);
     head.version = Version::default();
-    Response::from_parts(head, Either::Left(Full::new(body)))
 }
 
 /// The last answer. A client that would send its request again would only repeat what was done here.

@@ -131,7 +131,7 @@ impl Gateway {
             Some(upstream) => {
                 let path =
                     if target.path.starts_with('/') { target.path.to_owned() } else { format!("/{}", target.path) };
-                forward(upstream, &path, request, &self.bounds, &self.held).await
+                forward(upstream, path, request, &self.bounds, &self.held).await
             }
             None if matches!(target.name, "healthz" | "readyz") => {
                 Response::new(Either::Left(Full::new(Bytes::from_static(b"ok\n"))))

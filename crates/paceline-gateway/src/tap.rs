@@ -90,12 +90,16 @@ fn is_event_stream(kind: &HeaderValue) -> bool {
 
 impl Reads {
     fn keep(&mut self, data: &[u8]) {
+        if self.cut && !self.is_stream {
+            return;
+        }
         if self.kept.len() + data.len() <= MOST_KEPT {
             return self.kept.extend_from_slice(data);
         }
         self.cut = true;
         if !self.is_stream {
-            return self.kept.clear();
+            self.kept = BytesMut::new();
+            return;
         }
         self.kept.extend_from_slice(data);
         // Whole events, so that what is left can be read.

@@ -76,6 +76,19 @@ pub enum AccessError {
     Setup(reqwest::Error),
 }
 
+impl SenderConfig {
+    /// How calls to an upstream are sent as it is configured, with those [headers](crate::headers) and so much time for each.
+    pub fn of(upstream: &Upstream, headers: HeaderMap, timeout: Duration) -> Self {
+        Self {
+            headers,
+            timeout,
+            idempotency_header: upstream.access.idempotency_header.clone(),
+            unknown_outcome: upstream.access.unknown_outcome,
+            ..Self::new(upstream.base_url.clone().unwrap_or_default(), upstream.dialect.clone())
+        }
+    }
+}
+
 impl Sender {
     /// What sends calls to an upstream as it is configured, with those [headers](crate::headers) and so much time for each. An
     /// upstream without an address takes calls to whole addresses.
@@ -83,21 +96,13 @@ impl Sender {
     /// # Errors
     /// A certificate that cannot be read, a proxy or an address that is none.
     pub fn to(upstream: &Upstream, headers: HeaderMap, timeout: Duration) -> Result<Self, AccessError> {
-        let base_url = upstream.base_url.clone().unwrap_or_default();
-        let client = client(&base_url, &upstream.access)?;
+        let client = client(upstream.base_url.as_deref().unwrap_or_default(), &upstream.access)?;
         if let Some((_, key)) = &upstream.access.client
             && let Ok(file) = File::open(key)
         {
             warn_if_exposed("the client's key", &file, &key.display().to_string());
         }
-        let config = SenderConfig {
-            headers,
-            timeout,
-            idempotency_header: upstream.access.idempotency_header.clone(),
-            unknown_outcome: upstream.access.unknown_outcome,
-            ..SenderConfig::new(base_url, upstream.dialect.clone())
-        };
-        Self::new(client, config).map_err(AccessError::Setup)
+        Self::new(client, SenderConfig::of(upstream, headers, timeout)).map_err(AccessError::Setup)
     }
 }
 
