@@ -1,6 +1,5 @@
 //! The client of one profile: its calls, paced, sent, read and sent again.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,8 +10,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response};
 use paceline::{AnswerReader, Attempt, Limiter, Outcome, Run, ScopeId, UnknownOutcome};
 use paceline_config::{CallNames, Money, Upstream};
-use paceline_providers::{Reading, Usage, below};
-use serde_json::value::RawValue;
+use paceline_providers::{Reading, Usage, below, model_of};
 use uuid::Uuid;
 
 use crate::exchange::{Call, Ended};
@@ -254,10 +252,4 @@ impl fmt::Debug for ProfileClient {
 /// A key that no other call has.
 fn unique() -> HeaderValue {
     HeaderValue::from_str(&Uuid::now_v7().to_string()).expect("digits, letters and dashes")
-}
-
-/// The model that a body names, where it is a JSON object.
-fn model_of(body: &[u8]) -> Option<String> {
-    let members: BTreeMap<String, &RawValue> = serde_json::from_slice(body).ok()?;
-    serde_json::from_str(members.get("model")?.get()).ok()
 }
