@@ -32,25 +32,28 @@ pub(crate) fn encode(state: &LimiterState) -> String {
 /// Restores states from such texts. One that cannot be read, or is of a later version, is skipped with a log line.
 ///
 /// Holds, pauses and stops are left out: journal and store have them in tables of their own, from the moment when they begin, and
-/// without those that a person has ended. So are the counts of windows where the runs of the account are known to have sent what
-/// still counts: among them are the runs that saved these texts.
+/// without those that a person has ended.
 pub(crate) fn restore<'a>(limiter: &Limiter, shared: &SharedLimits, texts: impl IntoIterator<Item = &'a str>) {
+    restore_as(limiter, shared, texts, without_holds);
+}
+
+/// Restores states from such texts, of each level what `kept` leaves.
+///
+/// The counts of windows are left out where the runs of the account are known to have sent what still counts: among them are the
+/// runs that saved these texts.
+pub(crate) fn restore_as<'a>(
+    limiter: &Limiter,
+    shared: &SharedLimits,
+    texts: impl IntoIterator<Item = &'a str>,
+    kept: fn(LevelState) -> LevelState,
+) {
     let windows_are_known = shared.know_earlier_runs();
     let kept = |mut level: LevelState| {
         if windows_are_known {
             level.windows.clear();
         }
-        without_holds(level)
+        kept(level)
     };
-    restore_as(limiter, texts, kept);
-}
-
-/// Restores states from such texts, of each level what `kept` leaves.
-pub(crate) fn restore_as<'a>(
-    limiter: &Limiter,
-    texts: impl IntoIterator<Item = &'a str>,
-    kept: impl Fn(LevelState) -> LevelState,
-) {
     let restored = texts.into_iter().try_for_each(|text| {
         let mut state: LimiterState = serde_json::from_str(text).map_err(|error| error.to_string())?;
         state.pacer.account = kept(state.pacer.account);

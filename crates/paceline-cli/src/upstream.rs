@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::{HeaderMap, HeaderName};
-use paceline_config::{Config, Environment, KeySource, Overrides, Proxy, Source, Tier, Upstream};
+use paceline_config::{Config, Environment, KeySource, Overrides, Proxy, SettingError, Source, Tier, Upstream};
 use paceline_core::Dimension;
 use paceline_http::{check_proxy, proxy_of_environment};
 use paceline_providers::Dialect;
@@ -78,6 +78,15 @@ pub(crate) fn resolve(args: &UpstreamArgs, everywhere: &Everywhere) -> Result<Up
 /// # Errors
 /// Likewise.
 pub(crate) fn configured(overrides: Overrides, everywhere: &Everywhere) -> Result<Upstream, Failure> {
+    let config = loaded(overrides, everywhere)?;
+    checked(config.upstream())
+}
+
+/// The configuration under those flags.
+///
+/// # Errors
+/// A file that cannot be read or parsed, names that do not exist, and a flag whose secret was left out.
+pub(crate) fn loaded(overrides: Overrides, everywhere: &Everywhere) -> Result<Config, Failure> {
     let overrides = Overrides { config: everywhere.config.clone(), ..overrides };
     let hidden = [&overrides.base_url, &overrides.proxy].into_iter().flatten().chain(&overrides.headers);
     if let Some(value) = hidden.into_iter().find(|value| value.contains(SECRET)) {
@@ -85,8 +94,15 @@ pub(crate) fn configured(overrides: Overrides, everywhere: &Everywhere) -> Resul
             "{value:?}: {SECRET} stands for a secret that was left out; write the secret there"
         )));
     }
-    let config = Config::load(environment(), overrides).map_err(Failure::refused)?;
-    let upstream = config.upstream().map_err(Failure::refused)?;
+    Config::load(environment(), overrides).map_err(Failure::refused)
+}
+
+/// An upstream, unless the environment names a proxy that cannot be used for it.
+///
+/// # Errors
+/// Refuses both.
+pub(crate) fn checked(upstream: Result<Upstream, SettingError>) -> Result<Upstream, Failure> {
+    let upstream = upstream.map_err(Failure::refused)?;
     check_proxy(&upstream).map_err(Failure::refused)?;
     Ok(upstream)
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use paceline_config::{Config, Environment, Overrides, Upstream, upstream_names};
+use paceline_config::{Config, Overrides, Upstream, upstream_names};
 
 use crate::args::{AccessArgs, Everywhere, Offered, PACE, UPSTREAM};
 use crate::exit::Failure;
@@ -54,39 +54,35 @@ impl Args {
     /// # Errors
     /// As [`upstream::configured`]; flags for one upstream where there are several.
     pub(crate) fn upstreams(&self, everywhere: &Everywhere) -> Result<Vec<Upstream>, Failure> {
-        let names = self.names(everywhere)?;
+        let config = upstream::loaded(self.overrides(), everywhere)?;
+        let names = self.names(&config);
         if let ([_, _, ..], Some(flag)) = (&names[..], self.flag_for_one()) {
-            let names: Vec<_> = names.into_iter().flatten().collect();
             return Err(Failure::refused(format!(
                 "{flag} is for one upstream, and there are {}: {}; set it in paceline.toml, or choose one with --upstream",
                 names.len(),
                 names.join(", ")
             )));
         }
-        let configured = |name| upstream::configured(self.overrides(name), everywhere);
-        names.into_iter().map(configured).collect()
+        match names[..] {
+            [] => Ok(vec![upstream::checked(config.upstream())?]),
+            _ => names.into_iter().map(|name| upstream::checked(config.upstream_of(name))).collect(),
+        }
     }
 
-    /// Their names; none is the one that the other flags mean.
-    fn names(&self, everywhere: &Everywhere) -> Result<Vec<Option<String>>, Failure> {
-        if !self.upstream.is_empty() {
-            let mut names = self.upstream.clone();
-            names.sort();
-            names.dedup();
-            return Ok(names.into_iter().map(Some).collect());
-        }
-        if self.access.base_url.is_some() {
-            return Ok(vec![None]);
-        }
-        let overrides = Overrides { config: everywhere.config.clone(), ..Overrides::default() };
-        let config = Config::load(Environment::from_iter(std::env::vars_os()), overrides).map_err(Failure::refused)?;
-        let names = config.names();
-        Ok(if names.is_empty() { vec![None] } else { names.into_iter().map(|name| Some(name.to_owned())).collect() })
+    /// Their names; none where the other flags mean one.
+    fn names<'a>(&'a self, config: &'a Config) -> Vec<&'a str> {
+        let mut names: Vec<&str> = match &self.upstream[..] {
+            [] if self.access.base_url.is_some() => Vec::new(),
+            [] => config.names(),
+            given => given.iter().map(String::as_str).collect(),
+        };
+        names.sort_unstable();
+        names.dedup();
+        names
     }
 
-    fn overrides(&self, upstream: Option<String>) -> Overrides {
+    fn overrides(&self) -> Overrides {
         let limits = Overrides {
-            upstream,
             limits: self.limit.clone(),
             concurrency: self.concurrency.clone(),
             max_retries: self.max_retries.clone(),

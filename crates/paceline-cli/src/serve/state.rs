@@ -53,14 +53,7 @@ impl Saved {
     /// Takes up what an earlier gateway knew. A stop is not kept: a restart is how a person says that the cause is mended.
     pub(super) fn restore(&self, shared: &SharedLimits) {
         let Some(text) = self.path.as_deref().and_then(|path| std::fs::read_to_string(path).ok()) else { return };
-        let windows_are_known = shared.know_earlier_runs();
-        let kept = |mut level: LevelState| {
-            if windows_are_known {
-                level.windows.clear();
-            }
-            LevelState { stopped: None, ..level }
-        };
-        limiter_state::restore_as(&self.limiter, [&*text], kept);
+        limiter_state::restore_as(&self.limiter, shared, [&*text], |level| LevelState { stopped: None, ..level });
     }
 
     /// Saves what has changed, for as long as it is polled.
