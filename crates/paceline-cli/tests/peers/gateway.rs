@@ -28,7 +28,7 @@ struct Gateway {
 fn a_gateway_that_is_told_the_rate_holds_what_nginx_would_refuse() {
     let counting = Counting::start(SERVICE);
     let nginx = Nginx::start(&counting, Limit::Bucket);
-    let told = "[upstream.api]\nlimits = [\"20 rps\"]\nburst = 20\n";
+    let told = "[upstream.api]\nlimits = [\"20 rps\"]\nburst = 20\nshape = \"bucket\"\n";
     let counts = || nginx.counts();
     let oracle = oracle_of_nginx(200);
     let (_, sends, refused) =
