@@ -135,7 +135,7 @@ impl SchedulerConfig {
     ) -> (ClaimOutcome, Option<GroupAction>) {
         let by = judged.as_ref().map_or("rules", |(_, name)| name).to_owned();
         let judged = judged.map(|(judgement, _)| judgement);
-        let retry::Decision { counted, then } = self.decide(claimed, &failure, judged.as_ref(), age, rng);
+        let retry::Decision { counted, retried, then } = self.decide(claimed, &failure, judged.as_ref(), age, rng);
         let stop = |wait| (Transition::Retry(wait), "abort", Some(GroupAction::Stop));
         let ((next, action, group), why) = match (judged, then) {
             (Some(Judgement::Fail { reason }), _) => ((Transition::Failed, "fail", None), reason),
@@ -158,7 +158,7 @@ impl SchedulerConfig {
         };
         let (id, fence) = (claimed.item.id, claimed.fence);
         let decided = Some(DecisionRecord { failure, action, reason: why, by });
-        (ClaimOutcome { id, fence, counted, next, decided }, group)
+        (ClaimOutcome { id, fence, counted, retried, next, decided }, group)
     }
 
     /// The decision of the rules about a failure, with the wait that a judge chose for a retry: that is capped.
@@ -198,8 +198,8 @@ impl SchedulerConfig {
         let hint = failure.retry_after.map(|wait| Hint::new(wait, true));
         // Items begin here as they become due, whether they have retries left or not: an outage must cost none.
         let unsent = failure.unsent || failure.probe.is_some();
-        let unknown = failure.unknown;
-        let ended = paceline_core::Outcome { hint, unsent, unknown, ..paceline_core::Outcome::new(class) };
+        let Failure { unknown, retried, .. } = *failure;
+        let ended = paceline_core::Outcome { hint, unsent, unknown, retried, ..paceline_core::Outcome::new(class) };
         let (max_retries, max_deferrals, backoff) = (self.max_retries, self.max_deferrals, self.backoff);
         retry::decide(&Retry { max_retries, max_deferrals, backoff, deadline: None }, self.pace, &tried, &ended, rng)
     }
@@ -245,7 +245,7 @@ impl SchedulerConfig {
         let (next, action) = self.over_bound_transition();
         let decided = DecisionRecord { failure, action, reason: Some(reason.to_owned()), by: "rules".to_owned() };
         let (id, fence) = (claimed.item.id, claimed.fence);
-        ClaimOutcome { id, fence, counted: Counted::Nothing, next, decided: Some(decided) }
+        ClaimOutcome { id, fence, counted: Counted::Nothing, retried: 0, next, decided: Some(decided) }
     }
 }
 
