@@ -236,6 +236,7 @@ fn made_up(claimed: &Claimed, counted: Counted) -> ClaimOutcome {
     let failure = Failure::new(Class::Transient, "made up");
     let decided = DecisionRecord { failure, action: "retry", reason: None, by: "test".to_owned(), stayed_down: false };
     ClaimOutcome {
+        retried: 0,
         id: claimed.item.id,
         fence: claimed.fence,
         counted,

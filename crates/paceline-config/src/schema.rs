@@ -120,6 +120,10 @@ section_with_limits! {
         /// Where the API is, `http://` or `https://`. Default: the provider's own address.
         #[schemars(with = "Option<String>")]
         base_url: Setting,
+        /// The gateway that calls go through, which is `paceline serve` and knows this upstream by its name, or `none`. The
+        /// limits, the pace and the key are the gateway's then. With a path the address is taken as it is. Default: none.
+        #[schemars(with = "Option<String>")]
+        via: Setting,
         /// The environment variable that holds the key. Default: the provider's usual one.
         #[schemars(with = "Option<String>")]
         api_key_env: Setting,

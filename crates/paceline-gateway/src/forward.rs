@@ -13,7 +13,7 @@ use http_body_util::{BodyExt as _, Either, Full, Limited};
 use hyper::body::Incoming;
 use paceline::{Admit, Class, Error, MaxWait, NextAction, Permit, WaitCause, Within};
 use paceline_core::{Instant, format_duration};
-use paceline_http::{LARGEST_ANSWER, NoAnswer};
+use paceline_http::{LARGEST_ANSWER, NoAnswer, gateway};
 use tokio::time::timeout;
 
 use crate::backend::{Backend, Departed};
@@ -34,6 +34,8 @@ const BATCH: i32 = -1;
 struct Told {
     waited: Duration,
     calls: u32,
+    /// The retries that these calls spent: throttles spend none.
+    retries: u32,
 }
 
 /// Forwards a request to its upstream, as the client wishes and within the bounds.
@@ -50,8 +52,8 @@ pub(crate) async fn forward(
         Err(refusal) => refusal.into_response().map(|body| Either::Left(Full::new(body))),
     };
     let headers = answer.headers_mut();
-    headers.insert("x-paceline-waited-ms", (told.waited.as_millis() as u64).into());
-    headers.insert("x-paceline-attempts", told.calls.into());
+    headers.insert(gateway::WAITED, (told.waited.as_millis() as u64).into());
+    headers.insert(gateway::ATTEMPTS, told.calls.into());
     answer
 }
 
@@ -88,7 +90,7 @@ async fn course(
     let mut last = None;
     loop {
         let asked = upstream.limiter().now();
-        let (scope, reserved) = (Arc::clone(next.scope.name()), next.cost.clone());
+        let (scope, reserved, retries) = (Arc::clone(next.scope.name()), next.cost.clone(), next.attempts);
         let held = hold(upstream, next, deadline).await;
         told.waited += upstream.limiter().now() - asked;
         let permit = match (held, last.take()) {
@@ -97,12 +99,12 @@ async fn course(
                 permit
             }
             // What the upstream said is better than what is said of it.
-            (Err(_), Some((class, answer))) => return ended(class, answer),
+            (Err(_), Some((class, answer))) => return ended(class, answer, told.retries),
             (Err(refusal), None) => return Err(refusal),
         };
         let Some(body) = payload.take_for_try() else { return Err(broken("its body cannot be sent a second time")) };
         let departed = Departed { upstream: Arc::clone(upstream), permit, scope, reserved, call: Arc::clone(&call) };
-        told.calls += 1;
+        (told.calls, told.retries) = (told.calls + 1, retries);
         let received = match upstream.send(&call, body).await {
             // None was asked for: nothing that follows is an answer.
             Ok(answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
@@ -119,7 +121,7 @@ async fn course(
                 next = *again;
                 last = Some((class, answer));
             }
-            _ => return ended(class, answer),
+            _ => return ended(class, answer, told.retries),
         }
     }
 }
@@ -236,10 +238,18 @@ fn to_client(head: &mut Parts) {
     head.version = Version::default();
 }
 
-/// The last answer. A client that would send its request again would only repeat what was done here.
-fn ended(class: Class, answer: Result<Response<Bytes>, NoAnswer>) -> Result<Response<AnswerBody>, Refusal> {
+/// The last answer. A client that would send its request again would only repeat what was done here; one that counts its retries
+/// is told how many were spent.
+fn ended(
+    class: Class,
+    answer: Result<Response<Bytes>, NoAnswer>,
+    retries: u32,
+) -> Result<Response<AnswerBody>, Refusal> {
     match answer {
         Ok(mut answer) => {
+            if !class.is_final() {
+                answer.headers_mut().insert(gateway::RETRIES, retries.into());
+            }
             if matches!(class, Class::Transient | Class::Overloaded) {
                 stop_retries(answer.headers_mut());
             }
@@ -250,7 +260,8 @@ fn ended(class: Class, answer: Result<Response<Bytes>, NoAnswer>) -> Result<Resp
                 NoAnswer::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
                 _ => StatusCode::BAD_GATEWAY,
             };
-            Err(Refusal::new(status, "no_answer", format!("the upstream gave no answer: {error}")))
+            let code = if error.is_unsent() { "no_connection" } else { "no_answer" };
+            Err(Refusal::new(status, code, format!("the upstream gave no answer: {error}")).retried(retries))
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::Uri;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use paceline_config::parse_duration;
+use paceline_http::gateway::{DEADLINE, PRIORITY, RETRIES};
 use paceline_providers::is_loopback;
 
 use crate::refusal::Refusal;
@@ -30,10 +31,6 @@ const OF_CLIENTS: [HeaderName; 4] = [
     HeaderName::from_static("api-key"),
     HeaderName::from_static("x-goog-api-key"),
 ];
-
-const DEADLINE: &str = "x-paceline-deadline";
-const PRIORITY: &str = "x-paceline-priority";
-const RETRIES: &str = "x-paceline-retries";
 
 /// A request that may wait for longer is a job for `paceline run`.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(86_400);

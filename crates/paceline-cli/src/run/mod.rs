@@ -78,7 +78,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     }
     upstream::bound_by_files(&mut upstream, files::OF_A_CALL);
     let kept = Kept::for_the_end();
-    let headers = upstream::headers(&upstream)?;
+    let headers = upstream::headers_of_batch(&upstream)?;
     let done = tokio::task::block_in_place(|| done::check(&args, &upstream))?;
     let lock = RunLock::take(&paths).map_err(load::refused)?;
     let preparing = LoadGuard::watch(&paths)?;
@@ -111,7 +111,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     };
     let limiter = limiter(&upstream, args.seed)?;
     let base_url = upstream.base_url.clone().unwrap_or_default();
-    let account = mock.is_none().then(|| Account::new(&base_url, &headers));
+    let account = upstream::is_own_account(&upstream, mock.as_ref()).then(|| Account::new(&base_url, &headers));
     let shared = SharedLimits::open(account.as_ref(), &upstream.pacer, limiter.clone());
     let _in_use = account.and_then(|account| account.mark(shared.is_shared()));
     let sender = Sender::to(&upstream, headers, args.timeout).map_err(Failure::refused)?;

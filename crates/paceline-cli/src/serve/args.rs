@@ -54,7 +54,7 @@ impl Args {
     /// # Errors
     /// As [`upstream::configured`]; flags for one upstream where there are several.
     pub(crate) fn upstreams(&self, everywhere: &Everywhere) -> Result<Vec<Upstream>, Failure> {
-        let config = upstream::loaded(self.overrides(), everywhere)?;
+        let config = upstream::loaded(self.overrides(), everywhere)?.direct();
         let names = self.names(&config);
         if let ([_, _, ..], Some(flag)) = (&names[..], self.flag_for_one()) {
             return Err(Failure::refused(format!(

@@ -59,5 +59,7 @@ mod tasks_store;
 mod terminal;
 mod tls;
 mod unknown;
+#[cfg(unix)]
+mod via;
 mod waits;
 mod words;

@@ -136,6 +136,7 @@ async fn layers_that_retry_share_one_budget() {
             "no client repeats that"
         );
         assert_eq!((calls.count() - before, header("x-paceline-attempts")), (expected, expected.to_string()));
+        assert_eq!(header("x-paceline-retries"), (expected - 1).to_string());
         served.limiter.resume(None);
     }
 }
@@ -373,7 +374,7 @@ async fn a_server_that_is_down_is_a_502_at_the_deadline() {
     let got = served.post().header("x-paceline-deadline", "100ms").send().await.unwrap();
     assert_eq!(got.status().as_u16(), 502);
     let body: Value = serde_json::from_slice(&got.bytes().await.unwrap()).unwrap();
-    assert_eq!(body["error"]["code"], "no_answer");
+    assert_eq!(body["error"]["code"], "no_connection");
     assert!(body["error"]["message"].as_str().unwrap().contains("no connection"), "{body}");
 }
 

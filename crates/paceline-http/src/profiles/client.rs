@@ -194,7 +194,9 @@ impl AnswerReader<Result<Answered, CallFailure>> for ByItself {
     fn outcome(&self, result: &Result<Answered, CallFailure>, attempt: &Attempt<'_>) -> Outcome {
         match result {
             Ok(answered) => answered.reading.outcome_of(attempt.reserved),
-            Err(CallFailure(ended)) => Outcome { unknown: ended.unknown, ..ended.reading.outcome_of(attempt.reserved) },
+            Err(CallFailure(ended)) => {
+                Outcome { unknown: ended.unknown, retried: ended.retried, ..ended.reading.outcome_of(attempt.reserved) }
+            }
         }
     }
 }

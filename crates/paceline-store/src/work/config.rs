@@ -135,7 +135,7 @@ impl SchedulerConfig {
     ) -> (ClaimOutcome, Option<GroupAction>) {
         let by = judged.as_ref().map_or("rules", |(_, name)| name).to_owned();
         let judged = judged.map(|(judgement, _)| judgement);
-        let retry::Decision { counted, then } = self.decide(claimed, &failure, judged.as_ref(), age, rng);
+        let retry::Decision { counted, retried, then } = self.decide(claimed, &failure, judged.as_ref(), age, rng);
         let stop = |wait| (Transition::Retry(wait), "abort", Some(GroupAction::Stop));
         let stayed_down = matches!(then, Then::GiveUp(reason) if reason.stayed_down(failure.class));
         let ((next, action, group), why) = match (judged, then) {
@@ -160,7 +160,7 @@ impl SchedulerConfig {
         let (id, fence) = (claimed.item.id, claimed.fence);
         let stayed_down = stayed_down && next == Transition::Failed;
         let decided = Some(DecisionRecord { failure, action, reason: why, by, stayed_down });
-        (ClaimOutcome { id, fence, counted, next, decided }, group)
+        (ClaimOutcome { id, fence, counted, retried, next, decided }, group)
     }
 
     /// The decision of the rules about a failure, with the wait that a judge chose for a retry: that is capped.
@@ -200,8 +200,8 @@ impl SchedulerConfig {
         let hint = failure.retry_after.map(|wait| Hint::new(wait, true));
         // Items begin here as they become due, whether they have retries left or not: an outage must cost none.
         let unsent = failure.unsent || failure.probe.is_some();
-        let unknown = failure.unknown;
-        let ended = paceline_core::Outcome { hint, unsent, unknown, ..paceline_core::Outcome::new(class) };
+        let Failure { unknown, retried, .. } = *failure;
+        let ended = paceline_core::Outcome { hint, unsent, unknown, retried, ..paceline_core::Outcome::new(class) };
         let (max_retries, max_deferrals, backoff) = (self.max_retries, self.max_deferrals, self.backoff);
         retry::decide(&Retry { max_retries, max_deferrals, backoff, deadline: None }, self.pace, &tried, &ended, rng)
     }
@@ -249,7 +249,7 @@ impl SchedulerConfig {
         let (reason, stayed_down) = (Some(reason.to_owned()), stayed_down && next == Transition::Failed);
         let decided = DecisionRecord { failure, action, reason, by: "rules".to_owned(), stayed_down };
         let (id, fence) = (claimed.item.id, claimed.fence);
-        ClaimOutcome { id, fence, counted: Counted::Nothing, next, decided: Some(decided) }
+        ClaimOutcome { id, fence, counted: Counted::Nothing, retried: 0, next, decided: Some(decided) }
     }
 }
 

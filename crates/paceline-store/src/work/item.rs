@@ -140,6 +140,9 @@ pub struct Failure {
     /// No server received the try: see [`Outcome::unsent`](paceline_core::Outcome::unsent). Such a failure counts against no
     /// bound of retries. It is not stored.
     pub unsent: bool,
+    /// Retries that were made for the try elsewhere, and count beside it: see
+    /// [`Outcome::retried`](paceline_core::Outcome::retried). It is not stored: the counts of the item are.
+    pub retried: u32,
     /// What follows instead of a retry if it is unknown whether the work was done, and it must not be done twice: see
     /// [`Outcome::unknown`](paceline_core::Outcome::unknown). No judge is asked. It is not stored.
     pub unknown: UnknownOutcome,
@@ -159,6 +162,7 @@ impl Failure {
             retry_after: None,
             probe: None,
             unsent: false,
+            retried: 0,
             unknown: UnknownOutcome::Resend,
             is_for_group: class == Class::QuotaExhausted,
         }
@@ -319,6 +323,8 @@ pub struct ClaimOutcome {
     pub fence: i64,
     /// What the try counts as.
     pub counted: Counted,
+    /// So many retries count beside it.
+    pub retried: u32,
     /// What follows.
     pub next: Transition,
     /// What went wrong and what was decided; none after a success and for what did not begin.
@@ -326,10 +332,17 @@ pub struct ClaimOutcome {
 }
 
 impl ClaimOutcome {
+    /// What it adds to the attempts, the deferrals and the abandoned tries of its item.
+    pub(crate) fn sends(&self) -> (u32, u32, u32) {
+        let counts = |counted: Counted| u32::from(self.counted == counted);
+        let attempts = counts(Counted::Attempt).saturating_add(self.retried);
+        (attempts, counts(Counted::Deferral), counts(Counted::Abandoned))
+    }
+
     /// The end of an item that succeeded.
     pub const fn success(claimed: &Claimed) -> Self {
         let (id, fence) = (claimed.item.id, claimed.fence);
-        Self { id, fence, counted: Counted::Attempt, next: Transition::Succeeded, decided: None }
+        Self { id, fence, counted: Counted::Attempt, retried: 0, next: Transition::Succeeded, decided: None }
     }
 
     /// An item whose try was given up because the run had to end; it goes back.
@@ -343,6 +356,7 @@ impl ClaimOutcome {
             id: claimed.item.id,
             fence: claimed.fence,
             counted: Counted::Nothing,
+            retried: 0,
             next: Transition::Release,
             decided: None,
         }

@@ -113,7 +113,7 @@ async fn words_of_others_are_recorded_whatever_they_hold(on: Bench) {
     };
     let (counted, next) = (Counted::Attempt, Transition::Failed);
     let (id, fence) = (claim.items[0].item.id, claim.items[0].fence);
-    let outcome = ClaimOutcome { id, fence, counted, next, decided: Some(decided) };
+    let outcome = ClaimOutcome { id, fence, counted, retried: 0, next, decided: Some(decided) };
     let reason = broken.clone();
     let scope = ScopeRow { name: "default".into(), state: ScopeStatus::Stopped { reason } };
     assert_eq!(on.store.record(vec![outcome], vec![scope]).await.unwrap(), [RecordStatus::Recorded]);
@@ -284,7 +284,7 @@ async fn outcomes_are_taken_once(on: Bench) {
     let (a, b) = (&claim.items[0], &claim.items[1]);
     let both = vec![
         ClaimOutcome::success(a),
-        outcome(b, Counted::Deferral, Transition::Failed, "fail"),
+        ClaimOutcome { retried: 2, ..outcome(b, Counted::Deferral, Transition::Failed, "fail") },
         ClaimOutcome::success(b),
     ];
     assert_eq!(
@@ -294,7 +294,7 @@ async fn outcomes_are_taken_once(on: Bench) {
     assert_eq!(on.record(again(a, S)).await, RecordStatus::Lost);
     assert_eq!(on.record(ClaimOutcome::back(a)).await, RecordStatus::Lost);
     let found = on.store.show("b").await.unwrap().unwrap().0;
-    assert_eq!((found.state, found.attempts, found.deferrals, found.ended), (State::Failed, 0, 1, Some(START)));
+    assert_eq!((found.state, found.attempts, found.deferrals, found.ended), (State::Failed, 2, 1, Some(START)));
     assert_eq!(found.reason.as_deref(), Some("because"));
     assert!(on.claim(worker, 9).await.items.is_empty());
 }

@@ -24,13 +24,14 @@ const LONGEST_HEADER: usize = 4 << 10;
 
 /// What a call adds to the counters of the job.
 pub(crate) fn added(item: &ClaimedItem, sent: &Sent) -> CallTotals {
-    let resend = item.tally.sends() > 0;
+    let (first, calls) = (item.tally.sends() == 0, u64::from(sent.exchange.calls));
     let after_failure =
         item.tally.last.as_ref().is_some_and(|last| matches!(last.class, Class::Transient | Class::Overloaded));
     CallTotals {
-        calls: 1,
-        resends: u64::from(resend),
-        retries: u64::from(resend && after_failure),
+        calls,
+        resends: calls.saturating_sub(first.into()),
+        // After a failure, here or in a gateway.
+        retries: u64::from(sent.exchange.retried) + u64::from(!first && after_failure && calls > 0),
         throttled: u64::from(sent.exchange.reading.class == Class::Throttled),
         abandoned: u64::from(is_given_up(sent)),
     }
@@ -46,7 +47,7 @@ pub(crate) fn tally(item: &ClaimedItem, sent: &Sent, counted: Option<&Request>) 
             tally.unsent = counted.unsent;
         }
         None if is_given_up(sent) => {}
-        None => tally.attempts += 1,
+        None => tally.attempts += sent.exchange.calls,
     }
     tally.abandoned += u32::from(is_given_up(sent));
     let usage = sent.exchange.reading.usage.unwrap_or_default();

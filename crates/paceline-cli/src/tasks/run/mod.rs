@@ -82,9 +82,9 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
             Some(path) => Some(Answers::open(path, disk.space().clone())?.recall(&*store).await?),
             None => None,
         };
-        let (endpoint, longest_outage) = (args.endpoint.clone(), args.longest_outage());
+        let (endpoint, longest_outage, retries) = (args.endpoint.clone(), args.longest_outage(), policy.max_retries);
         Work::Requests(Arc::new(
-            Requests::to(upstream, endpoint, args.timeout, longest_outage, answers, store.clone()).await?,
+            Requests::to(upstream, endpoint, args.timeout, retries, longest_outage, answers, store.clone()).await?,
         ))
     } else {
         Work::Command(Arc::new(Program::new(&args.command, args.timeout)?))

@@ -43,6 +43,8 @@ pub(super) struct Requests {
     /// Where bare bodies go.
     endpoint: Option<String>,
     sender: Sender,
+    /// How often an item may be sent again after failures.
+    max_retries: u32,
     /// For how long no server may be there before a run ends; none where it waits for whatever may come.
     max_wait: Option<Duration>,
     /// Whether one is there in this run.
@@ -73,16 +75,17 @@ impl Requests {
         mut upstream: Upstream,
         endpoint: Option<String>,
         timeout: Duration,
+        max_retries: u32,
         max_wait: Option<Duration>,
         answers: Option<Answers>,
         store: Arc<dyn WorkStore>,
     ) -> Result<Self, exit::Failure> {
         paceline_http::warn_of_idle(&upstream);
         upstream.limits_groups();
-        let headers = upstream::headers(&upstream)?;
+        let headers = upstream::headers_of_batch(&upstream)?;
         let mock = mock::start_for(&mut upstream, None).await?;
         let base_url = upstream.base_url.clone().unwrap_or_default();
-        let account = mock.is_none().then(|| Account::new(&base_url, &headers));
+        let account = upstream::is_own_account(&upstream, mock.as_ref()).then(|| Account::new(&base_url, &headers));
         let addresses = Addresses::of(&upstream);
         if endpoint.is_some() {
             Format::of_one(b"{}", "", endpoint.as_deref(), upstream.provider, &addresses)
@@ -96,6 +99,7 @@ impl Requests {
             account,
             endpoint,
             sender,
+            max_retries,
             max_wait,
             reachability: Mutex::default(),
             clock: Clock::new(),
@@ -175,6 +179,7 @@ impl Requests {
         let with_group = group == Some(&*scope) || self.upstream.dialect.is_one_scope();
         let echo =
             Echo { custom_id: line.custom_id, metadata: line.metadata.map(ToOwned::to_owned), form: format.results() };
+        let counted = task.item().attempts.saturating_sub(task.item().forgiven.attempts);
         let call = Call {
             method: line.method,
             url: line.url.into_owned(),
@@ -182,6 +187,7 @@ impl Requests {
             body: self.sender.rest_of(task.item().id).unwrap_or_else(|| Bytes::from(line.body.into_owned())),
             idempotency_key: self.sender.config().idempotency_header.as_ref().map(|_| same_at_each_try(task)),
             within: None,
+            retries: Some(self.max_retries.saturating_sub(counted)),
         };
         let cost = self.sender.charge(&scope, &call);
         if self.limits_answers {
@@ -317,7 +323,7 @@ fn of_item(task: &Task, status: StatusCode, reading: Reading, upstream: &Upstrea
 
 fn failure(exchange: Exchange) -> Failure {
     let status = exchange.status();
-    let Exchange { answer, reading, unknown, .. } = exchange;
+    let Exchange { answer, reading, unknown, retried, .. } = exchange;
     let message = match answer {
         Ok(_) if reading.class == Class::Account => reading.reason().into_owned(),
         Ok(answer) => reading.message.clone().unwrap_or_else(|| {
@@ -332,6 +338,7 @@ fn failure(exchange: Exchange) -> Failure {
         code: reading.code,
         retry_after: reading.wait,
         unsent: reading.unsent,
+        retried,
         unknown,
         ..Failure::new(reading.class, message)
     }

@@ -56,12 +56,10 @@ impl Row {
     pub(super) fn record(&mut self, outcome: ClaimOutcome, now: Timestamp) {
         self.is_under_way = false;
         let item = &mut self.item;
-        match outcome.counted {
-            Counted::Attempt => item.attempts += 1,
-            Counted::Deferral => item.deferrals += 1,
-            Counted::Abandoned => item.abandoned += 1,
-            Counted::Unsent | Counted::Nothing => {}
-        }
+        let (attempts, deferrals, abandoned) = outcome.sends();
+        item.attempts = item.attempts.saturating_add(attempts);
+        item.deferrals += deferrals;
+        item.abandoned += abandoned;
         let forgiven = item.forgiven.attempts + item.forgiven.deferrals;
         if outcome.counted != Counted::Abandoned && item.attempts + item.deferrals <= forgiven {
             // Nothing was sent since its bounds began, so neither has its time.
@@ -89,6 +87,7 @@ impl Row {
             retry_after: None,
             probe: None,
             unsent: false,
+            retried: 0,
             unknown: UnknownOutcome::Resend,
             is_for_group: false,
             ..failure

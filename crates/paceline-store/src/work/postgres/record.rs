@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use paceline_core::Timestamp;
-use paceline_core::retry::Counted;
 use tokio_postgres::Error;
 
 use super::connection::Tx;
@@ -151,7 +150,7 @@ struct Columns<'a> {
 impl<'a> Columns<'a> {
     fn push(&mut self, outcome: &'a ClaimOutcome, now: Timestamp) {
         let (not_before, delay) = due(outcome, now);
-        let counts = |counted: Counted| i64::from(outcome.counted == counted);
+        let (attempts, deferrals, abandoned) = outcome.sends();
         let decided = outcome.decided.as_ref();
         let failure = decided.map(|decided| &decided.failure);
         self.id.push(outcome.id as i64);
@@ -160,9 +159,9 @@ impl<'a> Columns<'a> {
         self.kind.push(i16::from(outcome.next == Transition::Release));
         self.not_before.push(not_before);
         self.delay.push(delay);
-        self.attempt.push(counts(Counted::Attempt));
-        self.deferral.push(counts(Counted::Deferral));
-        self.given_up.push(counts(Counted::Abandoned));
+        self.attempt.push(attempts.into());
+        self.deferral.push(deferrals.into());
+        self.given_up.push(abandoned.into());
         self.class.push(failure.map(|failure| failure.class.as_str()));
         self.status.push(failure.and_then(|failure| failure.status).map(i64::from));
         self.code.push(failure.and_then(|failure| failure.code.as_deref()));

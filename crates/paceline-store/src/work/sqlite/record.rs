@@ -2,7 +2,6 @@
 
 use crate::state::State;
 use paceline_core::Timestamp;
-use paceline_core::retry::Counted;
 use rusqlite::{Connection, OptionalExtension as _, params, params_from_iter, types::Value};
 
 use super::lanes::KnownLanes;
@@ -81,8 +80,7 @@ pub(super) fn record(
     now: Timestamp,
 ) -> rusqlite::Result<RecordStatus> {
     let id = outcome.id as i64;
-    let counts = |counted: Counted| i64::from(outcome.counted == counted);
-    let sends = (counts(Counted::Attempt), counts(Counted::Deferral), counts(Counted::Abandoned));
+    let sends = outcome.sends();
     let (not_before, delay) = match outcome.next {
         Transition::Retry(delay) => ((now + delay).as_millis(), millis(delay)),
         _ => (0, 0),
