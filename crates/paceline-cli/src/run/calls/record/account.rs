@@ -5,7 +5,7 @@ use paceline_http::NoAnswer;
 use super::Recorder;
 use crate::run::calls::entry;
 use crate::run::calls::item::Sent;
-use crate::run::calls::stop::StopReason;
+use crate::run::calls::stop::{AGAIN, StopReason};
 
 impl Recorder {
     pub(super) fn account_stop(&self, sent: &Sent) -> StopReason {
@@ -27,6 +27,6 @@ impl Recorder {
             (Some(403), Ok(key)) => format!("check what {key} is permitted to use"),
             _ => "check the account's credit and limits at the provider".to_owned(),
         };
-        StopReason::Account { message, fix: format!("{fix}, then run the same command again") }
+        StopReason::Account { message, fix: format!("{fix}, {AGAIN}") }
     }
 }
