@@ -19,15 +19,21 @@ use tokio::time::timeout;
 use crate::backend::{Backend, Departed};
 use crate::bounds::{Bounds, Held};
 use crate::headers::{self, Wishes};
+use crate::own_routes::OwnBody;
 use crate::payload::Payload;
 use crate::refusal::Refusal;
 use crate::tap::Tap;
 
-/// The body of an answer: whole, or as it comes.
-pub(crate) type AnswerBody = Either<Full<Bytes>, Tap>;
+/// The body of an answer: the gateway's own, or as it comes from an upstream.
+pub(crate) type AnswerBody = Either<OwnBody, Tap>;
+
+/// A body that is there.
+pub(crate) fn whole_body(bytes: impl Into<Bytes>) -> AnswerBody {
+    Either::Left(Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync())
+}
 
 /// Behind all that wait interactively.
-const BATCH: i32 = -1;
+pub(crate) const BATCH: i32 = -1;
 
 /// What is known of a request beside its answer, for the head of the answer.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,7 +55,7 @@ pub(crate) async fn forward(
     let mut told = Told::default();
     let mut answer = match course(upstream, path, request, bounds, held, &mut told).await {
         Ok(answer) => answer,
-        Err(refusal) => refusal.into_response().map(|body| Either::Left(Full::new(body))),
+        Err(refusal) => refusal.into_response().map(whole_body),
     };
     let headers = answer.headers_mut();
     headers.insert(gateway::WAITED, (told.waited.as_millis() as u64).into());
@@ -82,7 +88,7 @@ async fn course(
     let mut next = paceline::Request {
         priority: if wishes.is_batch { BATCH } else { 0 },
         item: Some(upstream.next_item()),
-        arrival: Some(place.number),
+        arrival: Some(place.number()),
         max_retries: wishes.retries,
         ..paceline::Request::new(upstream.limiter().scope(&scope), cost)
     };
@@ -229,7 +235,7 @@ fn decoded(mut answer: Response<Bytes>) -> Result<Response<Bytes>, NoAnswer> {
 fn whole(answer: Response<Bytes>) -> Response<AnswerBody> {
     let (mut head, body) = answer.into_parts();
     to_client(&mut head);
-    Response::from_parts(head, Either::Left(Full::new(body)))
+    Response::from_parts(head, whole_body(body))
 }
 
 /// What belonged to the connection of the upstream does not go to the client.

@@ -7,9 +7,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{Request, Response, StatusCode};
-use http_body_util::{Either, Full};
+use http_body_util::Either;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -19,8 +18,9 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::backend::Backend;
 use crate::bounds::{Bounds, Held};
-use crate::forward::{AnswerBody, forward};
+use crate::forward::{AnswerBody, forward, whole_body};
 use crate::headers;
+use crate::own_routes::OwnRoutes;
 use crate::refusal::Refusal;
 use crate::route::Target;
 
@@ -36,6 +36,7 @@ const NO_FILES: Duration = Duration::from_millis(50);
 /// Upstreams behind one address.
 pub struct Gateway {
     upstreams: Vec<Arc<Backend>>,
+    own: Option<Box<dyn OwnRoutes>>,
     bounds: Bounds,
     held: Held,
 }
@@ -53,9 +54,26 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 impl Gateway {
     /// A gateway to these upstreams, whose names differ.
-    pub fn new(upstreams: impl IntoIterator<Item = Backend>, bounds: Bounds) -> Arc<Self> {
-        let upstreams = upstreams.into_iter().map(Arc::new).collect();
-        Arc::new(Self { upstreams, bounds, held: Held::default() })
+    pub fn new(upstreams: impl IntoIterator<Item = impl Into<Arc<Backend>>>, bounds: Bounds) -> Arc<Self> {
+        Self::of(upstreams, None, bounds)
+    }
+
+    /// The same with paths that the program answers itself, where no upstream has their name.
+    pub fn with_own_routes(
+        upstreams: impl IntoIterator<Item = impl Into<Arc<Backend>>>,
+        own: impl OwnRoutes + 'static,
+        bounds: Bounds,
+    ) -> Arc<Self> {
+        Self::of(upstreams, Some(Box::new(own)), bounds)
+    }
+
+    fn of(
+        upstreams: impl IntoIterator<Item = impl Into<Arc<Backend>>>,
+        own: Option<Box<dyn OwnRoutes>>,
+        bounds: Bounds,
+    ) -> Arc<Self> {
+        let upstreams = upstreams.into_iter().map(Into::into).collect();
+        Arc::new(Self { upstreams, own, bounds, held: Held::default() })
     }
 
     /// Its upstreams.
@@ -127,16 +145,16 @@ impl Gateway {
         let Some(target) = Target::of(&uri) else {
             return refused(Refusal::bad_request("the path leaves the folder of its upstream"));
         };
-        match self.upstreams.iter().find(|upstream| upstream.name() == target.name) {
-            Some(upstream) => {
+        let own = self.own.as_ref().filter(|own| own.has(uri.path()));
+        match (self.upstreams.iter().find(|upstream| upstream.name() == target.name), own) {
+            (Some(upstream), _) => {
                 let path =
                     if target.path.starts_with('/') { target.path.to_owned() } else { format!("/{}", target.path) };
                 forward(upstream, path, request, &self.bounds, &self.held).await
             }
-            None if matches!(target.name, "healthz" | "readyz") => {
-                Response::new(Either::Left(Full::new(Bytes::from_static(b"ok\n"))))
-            }
-            None => refused(self.unknown_route()),
+            (None, Some(own)) => own.answer(request).await.map(Either::Left),
+            (None, None) if matches!(target.name, "healthz" | "readyz") => Response::new(whole_body("ok\n")),
+            (None, None) => refused(self.unknown_route()),
         }
     }
 
@@ -148,5 +166,5 @@ impl Gateway {
 }
 
 fn refused(refusal: Refusal) -> Response<AnswerBody> {
-    refusal.into_response().map(|body| Either::Left(Full::new(body)))
+    refusal.into_response().map(whole_body)
 }

@@ -9,6 +9,7 @@ use paceline_config::{Money, Price};
 use crate::args::{Expect, PACE, UpstreamArgs, count, duration, some_time};
 use crate::fallback::FallbackArgs;
 use crate::run::calls::budget::Limits;
+use crate::run::settings::{BadLines, Bounds, Opening};
 
 /// Groups of flags in the help.
 const INPUT: &str = "Input";
@@ -139,6 +140,34 @@ impl RunArgs {
     /// What calls may use.
     pub(crate) const fn budgets(&self) -> Limits {
         Limits { run_tokens: self.max_tokens, job_tokens: self.budget_tokens, job_cost: self.budget_cost }
+    }
+
+    /// What bounds the run.
+    pub(crate) const fn bounds(&self) -> Bounds {
+        Bounds {
+            budgets: self.budgets(),
+            max_wait: self.max_wait,
+            max_items: self.max_items,
+            max_duration: self.max_duration,
+            stop_after_same: self.stop_after_same,
+        }
+    }
+
+    /// How the job is opened.
+    pub(crate) const fn opening(&self) -> Opening {
+        Opening {
+            overwrite: self.overwrite,
+            accept_changed: self.accept_changed_input,
+            retry_failed: self.retry_failed,
+            awaits_notes: self.budgets().are_of_job(),
+            bad_lines: match (self.skip_bad_lines, self.no_check) {
+                (_, true) => BadLines::Later,
+                (true, false) => BadLines::List,
+                (false, false) => BadLines::Refuse,
+            },
+            needs_all: self.dry_run || !self.done.is_empty(),
+            most_lines: None,
+        }
     }
 }
 

@@ -116,7 +116,7 @@ fn load_aside(
     let format = format(args, &input, upstream)?;
     let journal: PathBuf = paths.journal.clone().expect("a journal beside the results");
     let done = done::check(args, upstream)?;
-    let job = load::open(lock, paths, &mut input, &format, upstream, args)?;
+    let job = load::open(lock, paths, &mut input, &format, upstream, &args.opening())?;
     done.take_over(&job.journal, &input, &format)?;
     job.journal.close().map_err(Failure::refused)?;
     Ok((Reader::open(&journal).map_err(Failure::refused)?, input, format, Some(folder)))

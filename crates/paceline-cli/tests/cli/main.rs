@@ -4,6 +4,8 @@ mod access;
 mod answers;
 mod attribution;
 mod bad_lines;
+#[cfg(unix)]
+mod batches;
 mod bounds;
 mod budget;
 mod changed_input;

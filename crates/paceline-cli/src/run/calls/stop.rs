@@ -13,6 +13,9 @@ use crate::text;
 /// Of many hosts no more are named.
 const HOSTS_NAMED: usize = 3;
 
+/// What to do once the cause is mended.
+pub(crate) const AGAIN: &str = "then run the same command again";
+
 /// What to put right where the requests are wrong.
 pub(crate) const CORRECT_REQUESTS: &str = "correct the requests";
 
@@ -284,7 +287,7 @@ impl fmt::Display for StopReason {
                     "no server answers at {named}{more}: {message}; check these addresses in the input and the network"
                 )
             }
-            Self::DiskFull { message } => write!(f, "{message}; free some space, then run the same command again"),
+            Self::DiskFull { message } => write!(f, "{message}; free some space, {AGAIN}"),
             Self::Tls { address, message } | Self::Proxy { address, message } => {
                 write!(f, "cannot call {address}: {message}")
             }

@@ -5,7 +5,7 @@ use paceline_http::NoAnswer;
 use super::Recorder;
 use crate::run::calls::entry;
 use crate::run::calls::item::Sent;
-use crate::run::calls::stop::StopReason;
+use crate::run::calls::stop::{AGAIN, StopReason};
 
 impl Recorder {
     pub(super) fn account_stop(&self, sent: &Sent) -> StopReason {
@@ -29,7 +29,7 @@ impl Recorder {
                 Some("client_key") => "send a key that the gateway knows with --header",
                 _ => "look at what the gateway says",
             };
-            let fix = format!("{fix}, then run the same command again");
+            let fix = format!("{fix}, {AGAIN}");
             return StopReason::Account { by: "the gateway refuses these calls", message, fix };
         }
         let fix = match (status, &self.key) {
@@ -39,6 +39,6 @@ impl Recorder {
             _ => "check the account's credit and limits at the provider".to_owned(),
         };
         let by = "the provider refuses this account";
-        StopReason::Account { by, message, fix: format!("{fix}, then run the same command again") }
+        StopReason::Account { by, message, fix: format!("{fix}, {AGAIN}") }
     }
 }
