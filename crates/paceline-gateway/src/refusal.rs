@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
-use paceline_http::gateway::RETRIES;
+use paceline_http::gateway::{ATTEMPTS, RETRIES};
 use serde_json::json;
 
 /// A client is never asked to stay away for longer: what it waits for may end sooner.
@@ -65,6 +65,8 @@ impl Refusal {
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        // So that each answer is known for one of a gateway.
+        headers.insert(ATTEMPTS, 0.into());
         if self.retried > 0 {
             headers.insert(RETRIES, self.retried.into());
         }

@@ -1,5 +1,6 @@
 //! Calls through a gateway, `paceline serve`: what it is told of them, and what it tells.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -33,13 +34,29 @@ impl Passed {
     /// One call that went straight to its API.
     pub(crate) const STRAIGHT: Self = Self { calls: 1, retried: 0, waited: Duration::ZERO };
 
-    /// As the head of an answer tells.
+    /// As the head of an answer tells; one call where it tells nothing.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let number = |name| headers.get(name)?.to_str().ok()?.trim().parse::<u32>().ok();
         Self {
             calls: number(ATTEMPTS).unwrap_or(1),
             retried: number(RETRIES).unwrap_or(0),
             waited: Duration::from_millis(number(WAITED).unwrap_or(0).into()),
+        }
+    }
+}
+
+/// Whether answers came that no gateway sent.
+#[derive(Default)]
+pub(crate) struct Strangers(AtomicBool);
+
+impl Strangers {
+    /// Warns, once, of an answer that is none of a gateway: nothing paces the calls then.
+    pub(crate) fn check(&self, headers: &HeaderMap) {
+        if !headers.contains_key(ATTEMPTS) && !self.0.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "what answers at the address of the gateway is not `paceline serve` (no {ATTEMPTS} in its answers): nothing paces \
+                 these calls; check --via, or use --base-url for the API itself"
+            );
         }
     }
 }

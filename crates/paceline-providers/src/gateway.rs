@@ -7,8 +7,8 @@ use super::refusal::paused;
 use super::table::{COMMON, usual_reach};
 use super::wait;
 
-/// The type of all its errors.
-pub(super) const TYPE: &str = "paceline";
+/// The type of all errors by which the gateway answers by itself.
+pub const GATEWAY: &str = "paceline";
 
 /// The field of a request through `paceline serve` that says how many retries its item has left, and of an answer that says how
 /// many of them were spent before the gateway gave up.
@@ -22,7 +22,7 @@ pub(super) fn gave_up(case: &Case<'_>) -> bool {
 /// By its own codes, whichever API is behind it. A code that is not known is judged by its status.
 pub(super) fn refused(case: &Case<'_>) -> Option<Decision> {
     let text = |place| case.body.in_error(place)?.as_str();
-    let code = text("/code").filter(|_| text("/type") == Some(TYPE))?;
+    let code = text("/code").filter(|_| text("/type") == Some(GATEWAY))?;
     let known = COMMON.gateway.get(code)?;
     let step = format!("the gateway's own answer: {code}");
     let reach = if known.of_scope { LimitScope::Scope } else { usual_reach(known.class) };
