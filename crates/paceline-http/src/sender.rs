@@ -18,7 +18,7 @@ use reqwest::{Client, ClientBuilder, Url, redirect};
 #[cfg(feature = "config")]
 use crate::exchange::Ended;
 use crate::exchange::{Call, Exchange, is_unknown};
-use crate::gateway::{self, Passed, Strangers};
+use crate::gateway::{Link, Passed};
 use crate::memory::{AnswerMemory, Memory};
 use crate::no_answer::{LARGEST_HEAD, NoAnswer};
 use crate::partial::Partials;
@@ -138,7 +138,7 @@ pub struct Sender {
     ratios: TokenRatios,
     partials: Partials,
     memory: Memory,
-    strangers: Strangers,
+    link: Link,
 }
 
 /// A whole answer as it came.
@@ -179,8 +179,8 @@ impl Sender {
             (Clock::new(), Shortage::default(), TokenRatios::default(), Partials::default());
         let keyless = config.dialect.clone().without_key();
         let memory = Memory::of(config.most_of_answers);
-        let strangers = Strangers::default();
-        Ok(Self { client, config, keyless, secrets, clock, shortage, ratios, partials, memory, strangers })
+        let link = Link::default();
+        Ok(Self { client, config, keyless, secrets, clock, shortage, ratios, partials, memory, link })
     }
 
     /// The configuration.
@@ -278,7 +278,7 @@ impl Sender {
         let mut headers = self.headers_of(call);
         let through = self.gateway(call).is_some();
         if through {
-            gateway::tell(&mut headers, call.retries.unwrap_or_else(retries), call.within);
+            self.link.tell(&mut headers, call.retries.unwrap_or_else(retries), call.within);
         }
         let received = tokio::select! {
             received = self.exchange(call, headers, observe) => received,
@@ -286,7 +286,7 @@ impl Sender {
         };
         let passed = match &received {
             Ok(Received { response, .. }) if through => {
-                self.strangers.check(response.headers());
+                self.link.check(response.headers());
                 Passed::of(response.headers())
             }
             _ => Passed::STRAIGHT,

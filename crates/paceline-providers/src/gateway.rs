@@ -1,11 +1,13 @@
 //! What `paceline serve` answers by itself, in place of the API behind it.
 
+use std::time::Duration;
+
 use paceline_core::{Class, LimitScope};
 
-use super::case::{Case, Decision};
+use super::case::{Case, Decision, Hint};
 use super::refusal::paused;
 use super::table::{COMMON, usual_reach};
-use super::wait;
+use super::{shape, wait};
 
 /// The type of all errors by which the gateway answers by itself.
 pub const GATEWAY: &str = "paceline";
@@ -19,6 +21,12 @@ pub(super) fn gave_up(case: &Case<'_>) -> bool {
     case.headers.contains_key(GATEWAY_RETRIES)
 }
 
+/// The wait that nothing shortens: its header fields ask for a minute at most.
+fn known_wait(case: &Case<'_>) -> Option<Hint> {
+    let wait = Duration::from_millis(case.body.in_error("/wait_ms")?.as_u64()?);
+    Some(Hint { wait, exact: true, from: "wait_ms" }).filter(|hint| hint.wait <= shape::LONGEST)
+}
+
 /// By its own codes, whichever API is behind it. A code that is not known is judged by its status.
 pub(super) fn refused(case: &Case<'_>) -> Option<Decision> {
     let text = |place| case.body.in_error(place)?.as_str();
@@ -27,7 +35,7 @@ pub(super) fn refused(case: &Case<'_>) -> Option<Decision> {
     let step = format!("the gateway's own answer: {code}");
     let reach = if known.of_scope { LimitScope::Scope } else { usual_reach(known.class) };
     let decision = match known.class {
-        Class::Throttled => paused(case, wait::in_headers(case), step),
+        Class::Throttled => paused(case, known_wait(case).or_else(|| wait::in_headers(case)), step),
         class => Decision { hint: wait::in_headers(case), ..Decision::new(class, step) },
     };
     Some(Decision { reach, unsent: known.unsent, ..decision })

@@ -94,8 +94,8 @@ fn runs_through_one_gateway_share_its_limit() {
     let server = Server::new(|_| Reply::ok());
     let (one, other) = (Job::new(4), Job::new(4));
     let gateway = gateway(&one, &server, &["--limit", "5 per 1h"]);
-    let mut first = start(&mut run(&one, &gateway, &["--max-wait", "2s"]));
-    let (code, log) = finish(run(&other, &gateway, &["--max-wait", "2s"]).env("HOME", one.path("")));
+    let mut first = start(&mut run(&one, &gateway, &["--max-wait", "10m"]));
+    let (code, log) = finish(run(&other, &gateway, &["--max-wait", "10m"]).env("HOME", one.path("")));
     assert!(!log.contains("another process") && !log.contains("is calling"), "the gateway counts for both: {log}");
     let ended = first.wait().expect("it ends").code().expect("an exit code");
     assert!([code, ended].contains(&3), "{code} and {ended}: {log}");
