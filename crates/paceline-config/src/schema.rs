@@ -182,8 +182,8 @@ section_with_limits! {
         /// How long an item may take from its first send, more than 0. Default: `24h`.
         #[schemars(with = "Option<Length>")]
         deadline: Setting,
-        /// The command, with its arguments, that stands in for the API where it stays down: `paceline run --fallback`. It gets
-        /// the item on standard input as JSON and writes its result. Default: none.
+        /// The command, with its arguments, that stands in for the API where it stays down: `--fallback` of `paceline run` and
+        /// `tasks run`. It gets the item on standard input as JSON and writes its result. Default: none.
         #[schemars(with = "Option<String>")]
         fallback: Setting,
         /// The delay between calls under the pace `responsive`.

@@ -24,7 +24,7 @@ use self::calls::budget::Budget;
 use self::calls::disk_watch;
 use self::calls::dispatch::{Dispatcher, Ended, Parts};
 use self::calls::fail_fast::FailFast;
-use self::calls::fallback::{self, Fallback, Fallbacks};
+use self::calls::fallback::Fallbacks;
 use self::calls::held_up::HeldUp;
 use self::calls::item::{Context, Phase};
 use self::calls::record::{About, Recorder};
@@ -49,6 +49,7 @@ use self::progress::{report, resume_command};
 use crate::account::{Account, SharedLimits};
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
+use crate::fallback::Fallback;
 use crate::files::{self, Kept};
 use crate::limiter_state;
 use crate::mock;
@@ -70,7 +71,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let paths = paths(&args)?;
     check_paths::check(&args, &paths)?;
     paceline_http::warn_of_idle(&upstream);
-    let fallback = fallback::configured(&args, &upstream)?;
+    let fallback = args.fallback.configured(&upstream)?;
     if args.dry_run {
         let limits = known_limits(&upstream);
         return tokio::task::block_in_place(|| dry_run::command(&args, &paths, &upstream, &limits));

@@ -47,6 +47,7 @@ mod surface;
 mod tasks;
 #[cfg(unix)]
 mod tasks_alike;
+mod tasks_fallback;
 mod tasks_judge;
 #[cfg(unix)]
 mod tasks_run;

@@ -204,7 +204,7 @@ pub struct HistoryEntry {
     pub send: u32,
     /// What had gone wrong.
     pub failure: Failure,
-    /// What was decided: `retry`, `defer`, `fail`, `skip`, `abort` or `next_run`.
+    /// What was decided: `retry`, `defer`, `fail`, `fallback`, `skip`, `abort` or `next_run`.
     pub action: String,
     /// Why, if there is a reason to show.
     pub reason: Option<String>,
@@ -291,6 +291,8 @@ pub enum Transition {
     Failed,
     /// It ends.
     Skipped,
+    /// It ends: the result of a fallback stands in.
+    FellBack,
     /// It waits that long and is tried again.
     Retry(Duration),
     /// It is left to the next run.
@@ -305,6 +307,7 @@ impl Transition {
             Self::Succeeded => State::Succeeded,
             Self::Failed => State::Failed,
             Self::Skipped => State::Skipped,
+            Self::FellBack => State::FellBack,
             Self::Retry(_) | Self::Release => State::Waiting,
             Self::NextRun => State::Deferred,
         }
@@ -371,6 +374,8 @@ pub struct DecisionRecord {
     pub reason: Option<String>,
     /// Who decided.
     pub by: String,
+    /// The item ends because what it calls stayed down, so that a fallback may stand in. It is not stored.
+    pub stayed_down: bool,
 }
 
 /// Whether an outcome was recorded.
@@ -386,7 +391,7 @@ pub enum RecordStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateCounts {
     /// By the number of the state.
-    pub by_state: [u64; 7],
+    pub by_state: [u64; State::ALL.len()],
 }
 
 impl StateCounts {
@@ -415,8 +420,8 @@ pub struct Filter {
 /// A change of items by a person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amend {
-    /// Items that failed, were skipped, cancelled or deferred wait again, and their bounds begin anew. Waiting ones are due
-    /// at once.
+    /// Items that failed, fell back, were skipped, cancelled or deferred wait again, and their bounds begin anew. Waiting ones
+    /// are due at once.
     Retry,
     /// Items that have not ended are cancelled; later outcomes of a worker are not recorded.
     Cancel,

@@ -4,6 +4,7 @@ mod answers;
 mod cancellable_judge;
 mod disk;
 mod fail_fast;
+mod fallback;
 mod limiter_state;
 mod permits;
 mod program;
@@ -41,6 +42,7 @@ use self::summary::Ran;
 use crate::account::{Account, SharedLimits};
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
+use crate::fallback::Fallback;
 use crate::files::{self, Kept};
 use crate::run::calls::signals::SignalCount;
 use crate::tasks::report::store_summary::StoreSummary;
@@ -59,6 +61,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let concurrency = policy.concurrency.min(upstream.pacer.concurrency.max() as usize);
     let policy = SchedulerConfig { pace: upstream.pacer.pace, concurrency, ..policy };
     let judge = args.judge.judge(everywhere)?;
+    let fallback = args.fallback.configured(&upstream)?;
     let (permits, pacer) = (Permits::new(&upstream)?, upstream.pacer.clone());
     let address = upstream.base_url.clone().unwrap_or_default();
     args.store.refuse_as_output("-o", args.output.as_deref())?;
@@ -109,6 +112,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
         store,
         policy,
         scheduler,
+        fallback,
         permits,
         limiter_state,
         disk,
@@ -128,6 +132,7 @@ struct Runs<'a> {
     store: Arc<dyn WorkStore>,
     policy: SchedulerConfig,
     scheduler: Scheduler,
+    fallback: Option<Arc<Fallback>>,
     permits: Permits,
     limiter_state: PersistentLimiter,
     disk: Disk,
@@ -191,6 +196,10 @@ impl Runs<'_> {
                 progress.observe(note);
             })
         });
+        let scheduler = match &self.fallback {
+            Some(fallback) => scheduler.with_fallback(fallback::of(fallback, &self.work, &shutdown)),
+            None => scheduler,
+        };
         let kept = Kept::for_the_end();
         self.permits.begin_run();
         if let Work::Requests(requests) = &self.work {

@@ -19,6 +19,7 @@ use super::permits::{self, Permits};
 use super::shutdown::Shutdown;
 use crate::account::Account;
 use crate::exit;
+use crate::fallback::{Question, Request, WhyDown, json_or_text};
 use crate::mock::{self, MockServer};
 use crate::run::calls::entry;
 use crate::run::calls::fail_fast::Reachability;
@@ -249,6 +250,34 @@ impl Requests {
 
     fn reachability(&self) -> MutexGuard<'_, Option<Reachability>> {
         self.reachability.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a fallback is told of an item.
+    ///
+    /// # Errors
+    /// A payload that cannot be read.
+    pub(super) fn question(&self, task: &Task, error: WhyDown<'_>) -> Result<Vec<u8>, String> {
+        let Ready { call, echo, .. } = self.prepare(task).map_err(|failure| failure.message)?;
+        let request = Request { method: call.method.as_str(), url: &call.url, body: json_or_text(&call.body)? };
+        let (key, group, metadata) = (task.key(), Some(task.group()), echo.metadata.as_deref());
+        Question { key, group, request: Some(request), payload: None, metadata, error }.line()
+    }
+
+    /// The result of a fallback, in place of the answer.
+    ///
+    /// # Errors
+    /// A result that is empty or cannot be kept.
+    pub(super) async fn keep_fallback(
+        &self,
+        task: &Task,
+        code: &str,
+        message: &str,
+        output: &[u8],
+    ) -> Result<(), String> {
+        let Some(answers) = &self.answers else { return Ok(()) };
+        let echo = self.prepare(task).map_err(|failure| failure.message)?.echo;
+        let result = ResultBody::Fallback { code, message, output };
+        answers.append(echo.line(task.item().id, task.attempt(), End::FellBack, &result)).await
     }
 
     /// An answer is on the disk before its item counts as done.

@@ -13,6 +13,7 @@ use paceline_store::work::{Idle, OverBound, SchedulerConfig};
 use super::shutdown::GRACE;
 use crate::args::{AccessArgs, Everywhere, Expect, Offered, UPSTREAM, ViaArgs, as_flags, duration, some_time};
 use crate::exit::Failure;
+use crate::fallback::FallbackArgs;
 use crate::process::KILL_AFTER;
 use crate::tasks::judge::{ANSWER_WITHIN, JudgeArgs};
 use crate::tasks::store::StoreArgs;
@@ -48,6 +49,8 @@ pub(crate) struct Args {
     pub(super) timeout: Duration,
     #[command(flatten)]
     pub(super) judge: JudgeArgs,
+    #[command(flatten, next_help_heading = RETRIES)]
+    pub(super) fallback: FallbackArgs,
     /// Tries of an item after the first
     #[arg(help_heading = RETRIES, long, value_name = "N", default_value_t = 3)]
     max_retries: u32,

@@ -69,7 +69,11 @@ impl Row {
         match outcome.next {
             Transition::Release => {}
             Transition::Retry(delay) => (item.not_before, item.delay) = (Some(now + delay), delay),
-            Transition::Succeeded | Transition::Failed | Transition::Skipped | Transition::NextRun => {
+            Transition::Succeeded
+            | Transition::Failed
+            | Transition::Skipped
+            | Transition::FellBack
+            | Transition::NextRun => {
                 (item.not_before, item.delay) = (None, Duration::ZERO);
                 item.ended = outcome.next.state().is_final().then_some(now);
             }
@@ -77,7 +81,7 @@ impl Row {
         if outcome.next != Transition::Release {
             (item.reason, item.may_be_done) = (None, false);
         }
-        let Some(DecisionRecord { failure, action, reason, by }) = outcome.decided else { return };
+        let Some(DecisionRecord { failure, action, reason, by, .. }) = outcome.decided else { return };
         let failure = Failure {
             message: shortened(&failure.message),
             retry_after: None,

@@ -133,7 +133,7 @@ fn event(
     now: Timestamp,
     not_before: Option<i64>,
 ) -> rusqlite::Result<()> {
-    let DecisionRecord { failure, action, reason, by } = decided;
+    let DecisionRecord { failure, action, reason, by, .. } = decided;
     let n: i64 = conn.prepare_cached(EVENT)?.query_row(
         params![
             id,
@@ -197,7 +197,7 @@ pub(super) fn prune(
 ) -> rusqlite::Result<Pruned> {
     let (condition, mut values) = condition(filter);
     let sql = format!(
-        "SELECT item.id FROM item WHERE item.state IN (2, 3, 4, 5) AND item.ended_ms <= ? AND {condition} LIMIT {limit}"
+        "SELECT item.id FROM item WHERE item.state IN (2, 3, 4, 5, 7) AND item.ended_ms <= ? AND {condition} LIMIT {limit}"
     );
     values.insert(0, Value::Integer(before_ms));
     let mut select = conn.prepare(&sql)?;
