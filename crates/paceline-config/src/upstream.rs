@@ -8,7 +8,7 @@ use http::Uri;
 use paceline_core::{Limits, Pace, PacerConfig};
 use paceline_providers::secrets::{SECRET, looks_secret};
 use paceline_providers::table::Scope;
-use paceline_providers::{Dialect, Provider, join_url, path_of};
+use paceline_providers::{Dialect, Provider, below, join_url, path_of};
 
 use super::access::{self, Access, KeySource};
 use super::acting;
@@ -118,6 +118,12 @@ impl Upstream {
             TierMatch::Model(name) => model == Some(name),
             TierMatch::Label(name) => label == Some(name),
         })
+    }
+
+    /// The path of a call to that whole address, if it is below the upstream's, or below that of the API behind a gateway.
+    pub fn path_below(&self, url: &str) -> Option<String> {
+        let api = self.via.as_ref().and_then(|via| via.api.as_deref());
+        [self.base_url.as_deref(), api].into_iter().flatten().find_map(|base| below(url, base))
     }
 
     /// The scope that a call belongs to: its tier, else what is limited together. `group`: that of its item.

@@ -166,6 +166,9 @@ fn too_long(upstream: &Backend, cause: &WaitCause, wait: Option<Duration>) -> Re
     );
     Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message)
         .after(wait.unwrap_or(Duration::from_secs(1)))
+        .known(
+            wait.filter(|_| matches!(cause, WaitCause::Held { .. } | WaitCause::Gate { .. } | WaitCause::Quota { .. })),
+        )
         .for_limit(cause.to_string())
 }
 

@@ -1,8 +1,10 @@
 //! Calls through a gateway, `paceline serve`: what it is told of them, and what it tells.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 
 /// A field of a request: how long it may be held.
 pub const DEADLINE: &str = "x-paceline-deadline";
@@ -11,6 +13,9 @@ pub const DEADLINE: &str = "x-paceline-deadline";
 pub const PRIORITY: &str = "x-paceline-priority";
 
 pub use paceline_providers::GATEWAY_RETRIES as RETRIES;
+
+/// A field of a request: any word that is one client's, which takes turns with others.
+pub const CLIENT: &str = "x-paceline-client";
 
 /// A field of an answer: how long its request was held, in milliseconds.
 pub const WAITED: &str = "x-paceline-waited-ms";
@@ -33,7 +38,7 @@ impl Passed {
     /// One call that went straight to its API.
     pub(crate) const STRAIGHT: Self = Self { calls: 1, retried: 0, waited: Duration::ZERO };
 
-    /// As the head of an answer tells.
+    /// As the head of an answer tells; one call where it tells nothing.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let number = |name| headers.get(name)?.to_str().ok()?.trim().parse::<u32>().ok();
         Self {
@@ -44,13 +49,43 @@ impl Passed {
     }
 }
 
-/// Tells a gateway the bounds of a call, unless its own header fields do: `retries` that are left, and how long it may take.
-pub(crate) fn tell(headers: &mut HeaderMap, retries: u32, within: Option<Duration>) {
-    headers.entry(RETRIES).or_insert(retries.into());
-    // It has to be sent and answered as well.
-    let held = within.map_or(LONGEST_HOLD, |within| (within / 2).min(LONGEST_HOLD));
-    let held = format!("{}ms", held.as_millis());
-    headers.entry(DEADLINE).or_insert(held.parse().expect("digits and letters"));
+/// What a sender knows of its gateway.
+pub(crate) struct Link {
+    /// A word that another client hardly has.
+    client: HeaderValue,
+    /// An answer came that no gateway sent.
+    is_another: AtomicBool,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        let random = RandomState::new().build_hasher().finish();
+        let client = format!("{random:016x}").parse().expect("hexadecimal digits");
+        Self { client, is_another: AtomicBool::new(false) }
+    }
+}
+
+impl Link {
+    /// Tells the gateway who calls, and the bounds of a call: `retries` that are left, and how long it may take. Its own header
+    /// fields come first.
+    pub(crate) fn tell(&self, headers: &mut HeaderMap, retries: u32, within: Option<Duration>) {
+        headers.entry(CLIENT).or_insert_with(|| self.client.clone());
+        headers.entry(RETRIES).or_insert(retries.into());
+        // It has to be sent and answered as well.
+        let held = within.map_or(LONGEST_HOLD, |within| (within / 2).min(LONGEST_HOLD));
+        let held = format!("{}ms", held.as_millis());
+        headers.entry(DEADLINE).or_insert(held.parse().expect("digits and letters"));
+    }
+
+    /// Warns, once, of an answer that is none of a gateway: nothing paces the calls then.
+    pub(crate) fn check(&self, headers: &HeaderMap) {
+        if !headers.contains_key(ATTEMPTS) && !self.is_another.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "what answers at the address of the gateway is not `paceline serve` (no {ATTEMPTS} in its answers): nothing paces \
+                 these calls; check --via, or use --base-url for the API itself"
+            );
+        }
+    }
 }
 
 #[cfg(test)]
@@ -64,7 +99,7 @@ mod tests {
                 (name.parse().expect("a name"), value.parse().expect("a value"))
             };
             let mut headers: HeaderMap = own.iter().map(field).collect();
-            tell(&mut headers, 3, within);
+            Link::default().tell(&mut headers, 3, within);
             let text = |name| headers[name].to_str().expect("text").to_owned();
             (text(RETRIES), text(DEADLINE))
         };
@@ -73,6 +108,8 @@ mod tests {
         assert_eq!(told(&[], None), pair("3", "240000ms"));
         assert_eq!(told(&[], seconds(30)), pair("3", "15000ms"));
         assert_eq!(told(&[], seconds(9_000)), pair("3", "240000ms"));
+        let clients = [(), ()].map(|()| Link::default().client);
+        assert_ne!(clients[0], clients[1], "they take turns");
         assert_eq!(told(&[(RETRIES, "0"), (DEADLINE, "1s")], None), pair("0", "1s"));
     }
 

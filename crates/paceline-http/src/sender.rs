@@ -18,7 +18,7 @@ use reqwest::{Client, ClientBuilder, Url, redirect};
 #[cfg(feature = "config")]
 use crate::exchange::Ended;
 use crate::exchange::{Call, Exchange, is_unknown};
-use crate::gateway::{self, Passed};
+use crate::gateway::{Link, Passed};
 use crate::memory::{AnswerMemory, Memory};
 use crate::no_answer::{LARGEST_HEAD, NoAnswer};
 use crate::partial::Partials;
@@ -138,6 +138,7 @@ pub struct Sender {
     ratios: TokenRatios,
     partials: Partials,
     memory: Memory,
+    link: Link,
 }
 
 /// A whole answer as it came.
@@ -178,7 +179,8 @@ impl Sender {
             (Clock::new(), Shortage::default(), TokenRatios::default(), Partials::default());
         let keyless = config.dialect.clone().without_key();
         let memory = Memory::of(config.most_of_answers);
-        Ok(Self { client, config, keyless, secrets, clock, shortage, ratios, partials, memory })
+        let link = Link::default();
+        Ok(Self { client, config, keyless, secrets, clock, shortage, ratios, partials, memory, link })
     }
 
     /// The configuration.
@@ -276,14 +278,17 @@ impl Sender {
         let mut headers = self.headers_of(call);
         let through = self.gateway(call).is_some();
         if through {
-            gateway::tell(&mut headers, call.retries.unwrap_or_else(retries), call.within);
+            self.link.tell(&mut headers, call.retries.unwrap_or_else(retries), call.within);
         }
         let received = tokio::select! {
             received = self.exchange(call, headers, observe) => received,
             () = given_up => Err(NoAnswer::GivenUp),
         };
         let passed = match &received {
-            Ok(Received { response, .. }) if through => Passed::of(response.headers()),
+            Ok(Received { response, .. }) if through => {
+                self.link.check(response.headers());
+                Passed::of(response.headers())
+            }
             _ => Passed::STRAIGHT,
         };
         (received, passed, (self.clock.now() - sent).saturating_sub(passed.waited))

@@ -80,7 +80,7 @@ pub use charge::Settlement;
 pub use collect::collect;
 pub use dialect::Dialect;
 pub use expected::{Expected, SCHEMA_MISMATCH, Schema, SchemaError};
-pub use gateway::GATEWAY_RETRIES;
+pub use gateway::{GATEWAY, GATEWAY_RETRIES};
 pub use outline::model_of;
 pub use partial::{joined, remainder};
 pub use reading::{Action, NoResponse, Reading, no_response};

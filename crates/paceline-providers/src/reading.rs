@@ -8,7 +8,7 @@ use paceline_core::{Class, Cost, Hint, LimitReport, LimitScope, Outcome};
 use super::case::Decision;
 use super::charge::Settlement;
 use super::expected::SCHEMA_MISMATCH;
-use super::gateway::TYPE;
+use super::gateway::GATEWAY;
 use super::usage::Usage;
 
 /// What an answer means.
@@ -106,7 +106,7 @@ impl Reading {
 
     /// Whether `paceline serve` answered by itself, in place of the API behind it.
     pub fn is_of_gateway(&self) -> bool {
-        self.error_type.as_deref() == Some(TYPE)
+        self.error_type.as_deref() == Some(GATEWAY)
     }
 
     /// The class for reports: a 429 that asked for a long wait and named no quota hit a rate limit.

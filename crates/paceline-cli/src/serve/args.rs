@@ -49,6 +49,7 @@ Header fields of a request that the gateway reads:
   x-paceline-deadline: 30s     how long it may wait here before it is answered 429 [default: 240s]
   x-paceline-priority: batch   it waits behind interactive ones [default: interactive]
   x-paceline-retries: 2        at most so many retries by the gateway, and no more than its own
+  x-paceline-client: nightly   clients take turns [default: by the key that the client shows]
 
 Header fields of each answer: x-paceline-waited-ms, x-paceline-attempts.";
 

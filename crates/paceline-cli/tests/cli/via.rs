@@ -1,5 +1,6 @@
 //! `--via`: calls that go through the gateway, which is the real one.
 
+use std::io::{BufRead as _, BufReader};
 use std::process::Command;
 use std::time::Duration;
 
@@ -93,8 +94,8 @@ fn runs_through_one_gateway_share_its_limit() {
     let server = Server::new(|_| Reply::ok());
     let (one, other) = (Job::new(4), Job::new(4));
     let gateway = gateway(&one, &server, &["--limit", "5 per 1h"]);
-    let mut first = start(&mut run(&one, &gateway, &["--max-wait", "2s"]));
-    let (code, log) = finish(run(&other, &gateway, &["--max-wait", "2s"]).env("HOME", one.path("")));
+    let mut first = start(&mut run(&one, &gateway, &["--max-wait", "10m"]));
+    let (code, log) = finish(run(&other, &gateway, &["--max-wait", "10m"]).env("HOME", one.path("")));
     assert!(!log.contains("another process") && !log.contains("is calling"), "the gateway counts for both: {log}");
     let ended = first.wait().expect("it ends").code().expect("an exit code");
     assert!([code, ended].contains(&3), "{code} and {ended}: {log}");
@@ -182,4 +183,71 @@ fn a_profile_calls_through_its_gateway() {
         client.send(paceline_http::Call::get("/v1/things")).await.expect_err("it always fails")
     });
     assert_eq!((server.count(), failed.calls()), (3, 3), "{failed}");
+}
+
+#[test]
+fn lines_may_name_the_api_itself_and_an_address_without_a_gateway_is_told() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::with_input(&line("item-0").replace("/v1/chat", "https://api.openai.com/v1/chat"));
+    let through = |address: &str| {
+        let mut command = job.paceline();
+        command.args(["run", "in.jsonl", "-o", "out.jsonl", "--overwrite", "--upstream", "openai", "--via", address]);
+        finish(&mut command)
+    };
+    let gateway = Gateway::start(&mut serve(&job, &server, &["--upstream", "openai"]));
+    let (code, log) = through(&gateway.url);
+    assert_eq!((code, log.contains("not `paceline serve`")), (0, false), "{log}");
+    assert_eq!(server.arrivals()[0].path, "/v1/chat/completions");
+    let (code, log) = through(&server.url());
+    assert_eq!(
+        (code, log.matches("what answers at the address of the gateway is not `paceline serve`").count()),
+        (0, 1),
+        "{log}"
+    );
+}
+
+#[test]
+fn time_that_a_gateway_holds_a_call_is_no_latency_and_what_it_put_off_is_no_call() {
+    let wait = r#"{"error":{"type":"paceline","code":"wait_too_long","message":"later","retry_after_ms":1}}"#;
+    let server = Server::new(move |arrival| match arrival.before {
+        0 => Reply::text(429, "application/json", wait)
+            .with_header("retry-after-ms", 1)
+            .with_header("x-paceline-attempts", 0),
+        _ => Reply::ok().with_header("x-paceline-attempts", 3).with_header("x-paceline-waited-ms", 3_600_000),
+    });
+    let job = Job::new(1);
+    let mut through = job.paceline();
+    through.args(["run", "in.jsonl", "-o", "out.jsonl", "--summary", "summary.json", "-vv", "--log-format", "json"]);
+    let (code, log) = finish(through.args(["--upstream", "openai", "--via", &server.url()]));
+    assert_eq!(code, 0, "{log}");
+    assert!(log.contains("answered after 0.0ns"), "{log}");
+    let counts = ["calls", "resends", "throttled", "succeeded"].map(|key| job.summary()[key].as_u64().expect(key));
+    assert_eq!(counts, [3, 2, 1, 1]);
+    let sent = &server.arrivals()[0].headers;
+    let told = ["x-paceline-priority", "x-paceline-retries", "x-paceline-deadline"]
+        .map(|name| sent[name].to_str().expect("text"));
+    assert_eq!(told, ["batch", "7", "240000ms"]);
+}
+
+#[test]
+fn two_upstreams_of_one_gateway_with_one_key_are_no_other_process() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let config =
+        ["a", "b"].map(|name| format!("[upstream.{name}]\nbase_url = \"{}\"\nvia = \"http://h\"\n", server.url()));
+    std::fs::write(job.path("paceline.toml"), config.concat()).expect("writable");
+    let mut command = job.paceline();
+    command
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .stderr(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped());
+    let mut serving = command.spawn().expect("the binary runs");
+    let mut lines = BufReader::new(serving.stderr.take().expect("it is piped")).lines();
+    let first = lines.next().expect("a warning").expect("text");
+    assert!(
+        first.contains(&format!("two upstreams call {}, both without a key; each counts", server.url())),
+        "{first}"
+    );
+    serving.kill().expect("it runs");
+    serving.wait().expect("it ends");
+    assert!(!lines.any(|line| line.expect("text").contains("process")), "no other process calls it");
 }

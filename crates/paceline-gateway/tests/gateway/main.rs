@@ -257,12 +257,14 @@ async fn clients_take_turns_and_batches_wait_behind_them() {
     let served = Served::new(api, "concurrency = 1", Bounds::default());
     served.limiter.hold_for(None, served.limiter.now() + Duration::from_secs(100), PauseCause::Program);
     let mut waiting = Vec::new();
-    for (who, count, priority) in
-        [("z", 3, "batch"), ("a", 6, "interactive"), ("b", 2, "interactive"), ("c", 1, "interactive")]
-    {
+    for (who, count, priority, shown) in [
+        ("z", 3, "batch", "authorization"),
+        ("a", 6, "interactive", "authorization"),
+        ("b", 2, "interactive", "x-paceline-client"),
+        ("c", 1, "interactive", "x-api-key"),
+    ] {
         for _ in 0..count {
-            let request =
-                served.post().header("authorization", who).header("x-who", who).header("x-paceline-priority", priority);
+            let request = served.post().header(shown, who).header("x-who", who).header("x-paceline-priority", priority);
             waiting.push(tokio::spawn(request.send()));
             while served.limiter.snapshot().account.waiting < waiting.len() as u64 {
                 tokio::task::yield_now().await;

@@ -420,8 +420,8 @@ pub struct Filter {
 /// A change of items by a person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amend {
-    /// Items that failed, fell back, were skipped, cancelled or deferred wait again, and their bounds begin anew. Waiting ones are
-    /// due at once.
+    /// Items that failed, fell back, were skipped, cancelled or deferred wait again, and their bounds begin anew. Waiting ones
+    /// are due at once.
     Retry,
     /// Items that have not ended are cancelled; later outcomes of a worker are not recorded.
     Cancel,

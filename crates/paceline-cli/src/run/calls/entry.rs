@@ -9,7 +9,7 @@ use http::{Response, StatusCode};
 use paceline_core::{Class, GiveUp, Request};
 use paceline_http::NoAnswer;
 use paceline_providers::secrets::hidden;
-use paceline_providers::{Reading, SCHEMA_MISMATCH};
+use paceline_providers::{GATEWAY, Reading, SCHEMA_MISMATCH};
 use paceline_store::{CallTotals, ClaimedItem, End, Finished, LastAnswer, ResultBody, Tally};
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -24,7 +24,11 @@ const LONGEST_HEADER: usize = 4 << 10;
 
 /// What a call adds to the counters of the job.
 pub(crate) fn added(item: &ClaimedItem, sent: &Sent) -> CallTotals {
-    let (first, calls) = (item.tally.sends() == 0, u64::from(sent.exchange.calls));
+    let calls = u64::from(sent.exchange.calls);
+    let last = item.tally.last.as_ref();
+    // What a gateway put off was no call.
+    let put_off = item.tally.attempts == 0 && last.is_some_and(|last| last.error_type.as_deref() == Some(GATEWAY));
+    let first = item.tally.sends() == 0 || put_off;
     let after_failure =
         item.tally.last.as_ref().is_some_and(|last| matches!(last.class, Class::Transient | Class::Overloaded));
     CallTotals {
