@@ -17,8 +17,9 @@ use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, BackendError};
 use crate::bounds::{Bounds, Held};
+use crate::fallback;
 use crate::forward::{AnswerBody, forward};
 use crate::headers;
 use crate::refusal::Refusal;
@@ -53,9 +54,13 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 impl Gateway {
     /// A gateway to these upstreams, whose names differ.
-    pub fn new(upstreams: impl IntoIterator<Item = Backend>, bounds: Bounds) -> Arc<Self> {
-        let upstreams = upstreams.into_iter().map(Arc::new).collect();
-        Arc::new(Self { upstreams, bounds, held: Held::default() })
+    ///
+    /// # Errors
+    /// A fallback that is no upstream here, or one that takes calls of another form.
+    pub fn new(upstreams: impl IntoIterator<Item = Backend>, bounds: Bounds) -> Result<Arc<Self>, BackendError> {
+        let upstreams: Vec<_> = upstreams.into_iter().map(Arc::new).collect();
+        fallback::check(&upstreams)?;
+        Ok(Arc::new(Self { upstreams, bounds, held: Held::default() }))
     }
 
     /// Its upstreams.
@@ -131,7 +136,7 @@ impl Gateway {
             Some(upstream) => {
                 let path =
                     if target.path.starts_with('/') { target.path.to_owned() } else { format!("/{}", target.path) };
-                forward(upstream, path, request, &self.bounds, &self.held).await
+                forward(&self.upstreams, upstream, path, request, &self.bounds, &self.held).await
             }
             None if matches!(target.name, "healthz" | "readyz") => {
                 Response::new(Either::Left(Full::new(Bytes::from_static(b"ok\n"))))

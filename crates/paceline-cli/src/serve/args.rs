@@ -46,7 +46,8 @@ Header fields of a request that the gateway reads:
   x-paceline-priority: batch   it waits behind interactive ones [default: interactive]
   x-paceline-retries: 2        at most so many retries by the gateway, and no more than its own
 
-Header fields of each answer: x-paceline-waited-ms, x-paceline-attempts.";
+Header fields of each answer: x-paceline-waited-ms, x-paceline-attempts; x-paceline-fallback where something else
+(fallback_to in paceline.toml) took the place of an upstream that stayed down.";
 
 impl Args {
     /// The upstreams to serve.

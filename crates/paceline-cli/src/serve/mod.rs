@@ -44,7 +44,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let refused = |error| Failure::refused(format!("cannot listen on {}: {error}", args.listen));
     let listener = listen(args.listen).map_err(refused)?;
     let address = listener.local_addr().map_err(refused)?;
-    let gateway = Gateway::new(upstreams, bounds);
+    let gateway = Gateway::new(upstreams, bounds).map_err(Failure::refused)?;
     announce(address, &gateway).map_err(Failure::interrupted)?;
     tokio::select! {
         () = gateway.serve(listener, signals.first()) => {}
