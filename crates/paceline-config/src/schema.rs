@@ -186,6 +186,11 @@ section_with_limits! {
         /// `tasks run`. It gets the item on standard input as JSON and writes its result. Default: none.
         #[schemars(with = "Option<String>")]
         fallback: Setting,
+        /// Where `paceline serve` sends a request while the API stays down, step by step: another upstream of the same form
+        /// (`NAME`), one with another model (`NAME:MODEL`), or an answer from a file (`static:FILE`, `static:STATUS:FILE`), which
+        /// comes last. Default: nowhere.
+        #[schemars(with = "Option<NameList>")]
+        fallback_to: Settings,
         /// The delay between calls under the pace `responsive`.
         responsive: ResponsiveSection,
         /// When a scope counts as down.

@@ -17,6 +17,7 @@ use super::dialect;
 use super::effective::{EffectiveValue, Ledger};
 use super::environment::Environment;
 use super::error::{KEY_PLACE, SettingError, Source};
+use super::fallback::{self, FallbackStep};
 use super::limits::Named;
 use super::pacing;
 use super::preset::Preset;
@@ -78,6 +79,8 @@ pub struct Upstream {
     pub deadline: Duration,
     /// The command that stands in for the API where it stays down. Default: none.
     pub fallback: Option<String>,
+    /// Where a gateway sends requests while the API stays down, step by step. Default: nowhere.
+    pub fallback_to: Vec<FallbackStep>,
     /// What tokens cost. Default: not known.
     pub prices: Prices,
     /// Describes the acting pace: its name, what it does, and its source.
@@ -184,10 +187,11 @@ impl Upstream {
         let retry = pacing::retry(section, pace, &mut ledger)?;
         let read = |setting: &Setting, key: &str| setting.period(key);
         let deadline = ledger.settle("deadline", section.deadline.as_ref(), DEADLINE, read, |d| show_duration(*d))?;
-        let fallback = section.fallback.as_ref().map(|setting| {
+        let command = section.fallback.as_ref().map(|setting| {
             ledger.note("fallback", setting.text.clone(), setting.source().clone());
             setting.text.clone()
         });
+        let fallback_to = fallback::steps(name, provider, section.fallback_to.as_ref(), &mut ledger)?;
         let responsive = responsive::responsive(section, pace, &mut ledger)?;
         let breaker = pacing::breaker(section, &mut ledger)?;
         let given = section.tier.as_deref().unwrap_or_default();
@@ -236,7 +240,8 @@ impl Upstream {
             tiers,
             dialect,
             deadline,
-            fallback,
+            fallback: command,
+            fallback_to,
             prices,
             acting,
             effective,

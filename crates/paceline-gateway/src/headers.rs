@@ -113,7 +113,7 @@ pub(crate) fn to_upstream(mut headers: HeaderMap, own: &HeaderMap) -> HeaderMap 
     // What is compressed cannot be read on its way.
     headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     if own.values().any(HeaderValue::is_sensitive) {
-        OF_CLIENTS.iter().for_each(|name| drop(headers.remove(name)));
+        remove_keys(&mut headers);
     }
     for (name, value) in own {
         if value.is_sensitive() || !headers.contains_key(name) {
@@ -121,6 +121,11 @@ pub(crate) fn to_upstream(mut headers: HeaderMap, own: &HeaderMap) -> HeaderMap 
         }
     }
     headers
+}
+
+/// Removes a client's keys.
+pub(crate) fn remove_keys(headers: &mut HeaderMap) {
+    OF_CLIENTS.iter().for_each(|name| drop(headers.remove(name)));
 }
 
 /// Removes the fields that belong to the connection that they came on.

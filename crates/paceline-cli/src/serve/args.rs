@@ -51,7 +51,8 @@ Header fields of a request that the gateway reads:
   x-paceline-retries: 2        at most so many retries by the gateway, and no more than its own
   x-paceline-client: nightly   clients take turns [default: by the key that the client shows]
 
-Header fields of each answer: x-paceline-waited-ms, x-paceline-attempts.";
+Header fields of each answer: x-paceline-waited-ms, x-paceline-attempts; x-paceline-fallback where something else
+(fallback_to in paceline.toml) took the place of an upstream that stayed down.";
 
 impl Args {
     /// The upstreams to serve.
