@@ -391,3 +391,56 @@ fn where_there_are_several_upstreams_a_batch_names_its_own() {
     let next = service.get(&format!("/v1/batches?limit=1&after={}", listed["last_id"].as_str().expect("an id")));
     assert_eq!((&next["data"][0]["id"], &next["has_more"]), (&by_query["id"], &json!(false)));
 }
+
+#[test]
+fn four_batches_of_an_upstream_run_and_the_fifth_waits_for_its_turn() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let service = Service::start(&job, &server, &["--limit", "1 per 1h"]);
+    let ids: Vec<_> = (0..5).map(|_| service.create(&input(2), "24h")).collect();
+    let waits = |batch: &Value| batch["paceline"]["waits_for"].as_str().is_some_and(|why| why.starts_with("its turn"));
+    for id in &ids[..4] {
+        service.until_status(id, "in_progress");
+    }
+    assert_eq!(service.until(&ids[4], waits)["status"], "validating");
+    service.json(Method::POST, &format!("/v1/batches/{}/cancel", ids[1]), &Value::Null);
+    let fifth = service.until_status(&ids[4], "in_progress");
+    assert_eq!(fifth["paceline"]["waits_for"], Value::Null, "{fifth}");
+    // One that waits for its turn needs none to be cancelled.
+    let sixth = service.create(&input(2), "24h");
+    service.until(&sixth, waits);
+    service.json(Method::POST, &format!("/v1/batches/{sixth}/cancel"), &Value::Null);
+    let sixth = service.until_status(&sixth, "cancelled");
+    assert_eq!((counts(&sixth), &sixth["output_file_id"]), ([Some(0), Some(0), Some(0)], &Value::Null));
+}
+
+#[test]
+fn a_server_that_is_not_there_holds_a_batch_and_fails_none_of_it() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let address = server.url();
+    drop(server);
+    let flags = ["serve", "--listen", "127.0.0.1:0", "--state", "state", "--base-url", &address];
+    let service = Service::of(Gateway::start(job.paceline().args(flags)));
+    let id = service.create(&input(3), "24h");
+    let batch = service.until(&id, |batch| batch["paceline"]["waits_for"].is_string());
+    let why = batch["paceline"]["waits_for"].as_str().unwrap_or_default();
+    assert!(why.starts_with("another try, after: no connection") || why.contains("the server is failing"), "{why}");
+    assert_eq!((batch["status"].as_str(), counts(&batch)), (Some("in_progress"), [Some(3), Some(0), Some(0)]));
+}
+
+#[test]
+fn what_a_live_request_stops_holds_a_batch_too() {
+    let answer = |arrival: &Arrival| match &*arrival.item {
+        "live" => Reply::error(401, "invalid_api_key"),
+        _ => Reply::ok(),
+    };
+    let (job, server) = (Job::new(0), Server::new(answer));
+    let service = Service::start(&job, &server, &["--limit", "1 per 1s"]);
+    let id = service.create(&input(30), "24h");
+    server.wait_for(1);
+    assert_eq!(service.text(Method::POST, "/generic/v1/chat/completions", &[], r#"{"item":"live"}"#).0, 401);
+    let is_stopped = |batch: &Value| batch["paceline"]["waits_for"].as_str().is_some_and(|why| why.contains("refuses"));
+    let batch = service.until(&id, is_stopped);
+    let why = batch["paceline"]["waits_for"].as_str().unwrap_or_default();
+    assert!(why.contains("refuses this account") && why.contains("restart the gateway"), "{why}");
+    assert_eq!((batch["status"].as_str(), server.count() < 10), (Some("in_progress"), true));
+}

@@ -1,11 +1,19 @@
 //! Why the provider refuses the account, and what to do about it.
 
+use paceline_core::LimitScope;
 use paceline_http::NoAnswer;
 
-use super::Recorder;
+use super::{Recorded, Recorder};
 use crate::run::calls::entry;
 use crate::run::calls::item::Sent;
 use crate::run::calls::stop::{AGAIN, StopReason};
+
+/// What follows where another user of the limiter met with what stops a scope, or the account.
+pub(super) fn stopped_elsewhere(reach: LimitScope, reason: &str) -> Recorded {
+    let fix = format!("the gateway's log says which call met with that; mend it, {AGAIN}");
+    let stop = StopReason::Account { message: reason.to_owned(), fix };
+    Recorded { scopes_changed: Some(reach), account: Some(stop), ..Recorded::default() }
+}
 
 impl Recorder {
     pub(super) fn account_stop(&self, sent: &Sent) -> StopReason {
