@@ -90,5 +90,5 @@ if sys.argv[1] == "program":
 else:
     paceline, requests = sys.argv[1], int(sys.argv[2])
     measure(paceline, "direct", requests, None)
-    measure(paceline, "gateway, told", requests, f"rpm = {RPM}\nburst = 20\n")
+    measure(paceline, "gateway, told", requests, f"rpm = {RPM}\nburst = 20\nshape = \"bucket\"\n")
     measure(paceline, "gateway, untold", requests, "")

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -47,6 +48,8 @@ struct Book {
     clock: Clock,
     /// From the first arrival.
     outage: Range<Duration>,
+    /// How many calls of a hundred fail, at random.
+    failing: u64,
     pages: Mutex<Pages>,
     turned: Condvar,
 }
@@ -58,6 +61,7 @@ struct Pages {
     first: Option<Instant>,
     refused: Vec<Refused>,
     in_service: u32,
+    calls: u64,
     /// The hint of every refusal, in seconds, while the account's quota is used up.
     used_up: Option<u32>,
     /// Arrivals plus answers: a clock that only moves when something happens.
@@ -73,7 +77,16 @@ impl Counting {
 
     /// As [`start`](Self::start), but answers 503 in that time after its first call.
     pub(crate) fn with_outage(service: Duration, outage: Range<Duration>) -> Self {
-        let book = Arc::new(Book { outage, ..Book::default() });
+        Self::with(service, Book { outage, ..Book::default() })
+    }
+
+    /// As [`start`](Self::start), but answers 503 to so many of a hundred calls, which are the same ones each time.
+    pub(crate) fn failing(service: Duration, percent: u64) -> Self {
+        Self::with(service, Book { failing: percent, ..Book::default() })
+    }
+
+    fn with(service: Duration, book: Book) -> Self {
+        let book = Arc::new(book);
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let (sender, receiver) = std::sync::mpsc::channel();
         let served = Arc::clone(&book);
@@ -165,7 +178,10 @@ impl Book {
             pages.refused.push(refused);
         }
         pages.in_service += 1;
-        out
+        pages.calls += 1;
+        let mut hasher = DefaultHasher::new();
+        pages.calls.hash(&mut hasher);
+        out || hasher.finish() % 100 < self.failing
     }
 
     fn write(&self, item: &str, change: impl FnOnce(&mut Seen)) {

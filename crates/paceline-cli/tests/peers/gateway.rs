@@ -28,10 +28,11 @@ struct Gateway {
 fn a_gateway_that_is_told_the_rate_holds_what_nginx_would_refuse() {
     let counting = Counting::start(SERVICE);
     let nginx = Nginx::start(&counting, Limit::Bucket);
-    let told = "[upstream.api]\nlimits = [\"20 rps\"]\nburst = 20\n";
+    let told = "[upstream.api]\nlimits = [\"20 rps\"]\nburst = 20\nshape = \"bucket\"\n";
     let counts = || nginx.counts();
-    let (sends, refused) =
-        serve("gateway before nginx, told", &nginx.base_url(), told, 200, oracle_of_nginx(200), counts);
+    let oracle = oracle_of_nginx(200);
+    let (_, sends, refused) =
+        serve("gateway before nginx, told", &nginx.base_url(), told, 200, oracle, Some(0.9), counts);
     measure::assert_few_refused(sends, refused);
     assert_eq!(counting.arrivals(), 200, "nothing is sent twice");
 }
@@ -40,12 +41,39 @@ fn a_gateway_that_is_told_the_rate_holds_what_nginx_would_refuse() {
 fn a_gateway_learns_the_rate_of_nginx() {
     let counting = Counting::start(SERVICE);
     let nginx = Nginx::start(&counting, Limit::Bucket);
-    let (_, refused) =
-        serve("gateway before nginx, untold", &nginx.base_url(), "[upstream.api]\n", 200, oracle_of_nginx(200), || {
-            nginx.counts()
-        });
+    let (oracle, counts) = (oracle_of_nginx(200), || nginx.counts());
+    let (_, _, refused) = serve(
+        "gateway before nginx, untold",
+        &nginx.base_url(),
+        "[upstream.api]\n",
+        200,
+        oracle,
+        Some(0.92),
+        counts,
+    );
     assert_eq!(counting.arrivals(), 200, "nothing is sent twice");
     measure::assert_learnt(200, refused, 5);
+}
+
+/// A failure is neither a refusal nor a reason to slow down.
+#[test]
+fn random_failures_slow_a_gateway_down_by_little() {
+    let run = |name: &str, failing: u64| {
+        let counting = Counting::failing(SERVICE, failing);
+        let nginx = Nginx::start(&counting, Limit::Bucket);
+        let counts = || nginx.counts();
+        let (seconds, _, refused) =
+            serve(name, &nginx.base_url(), "[upstream.api]\n", 400, oracle_of_nginx(400), None, counts);
+        measure::assert_learnt(400, refused, 5);
+        (seconds, counting.arrivals())
+    };
+    let (clean, failing) = std::thread::scope(|scope| {
+        let failing = scope.spawn(|| run("gateway before nginx, untold, 2 % fail", 2));
+        (run("gateway before nginx, untold, none fails", 0), failing.join().expect("no panic"))
+    });
+    assert_eq!(clean.1, 400, "nothing is sent twice");
+    assert!(failing.1 > 400, "what failed is sent again");
+    measure::pace("random failures beside none", 400, failing.1, 0, failing.0, clean.0, Some(0.9));
 }
 
 #[test]
@@ -57,8 +85,9 @@ fn a_gateway_learns_the_rate_of_haproxy() {
                 let proxy = Haproxy::start(&counting, hint);
                 let name = format!("gateway before haproxy, {name}");
                 let counts = || proxy.counts();
-                let (_, refused) =
-                    serve(&name, &proxy.base_url(), "[upstream.api]\n", 400, haproxy::oracle(400), counts);
+                let oracle = haproxy::oracle(400);
+                let (_, _, refused) =
+                    serve(&name, &proxy.base_url(), "[upstream.api]\n", 400, oracle, Some(0.85), counts);
                 assert_eq!(counting.arrivals(), 400, "nothing is sent twice");
                 measure::assert_learnt(400, refused, 10);
             });
@@ -70,15 +99,16 @@ fn oracle_of_nginx(items: usize) -> f64 {
     (items as f64 - BURST) / RATE + SERVICE.as_secs_f64()
 }
 
-/// Sends that many requests through a gateway, and returns the calls that the server counted, and those it refused.
+/// Sends that many requests through a gateway, and returns the seconds, the calls that the server counted, and those it refused.
 fn serve(
     name: &str,
     base_url: &str,
     config: &str,
     items: usize,
     oracle: f64,
+    bar: Option<f64>,
     counts: impl Fn() -> (u64, u64),
-) -> (u64, u64) {
+) -> (f64, u64, u64) {
     let gateway = Gateway::start(base_url, config);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let clock = Clock::new();
@@ -86,9 +116,9 @@ fn serve(
     let answers = runtime.block_on(send_all(&gateway.url, items));
     let seconds = (clock.now() - began).as_secs_f64();
     let (sends, refused) = counts();
-    measure::pace(name, items, sends, refused, seconds, oracle, None);
+    measure::pace(name, items, sends, refused, seconds, oracle, bar);
     assert_eq!(answers, BTreeMap::from([(200, items)]), "every request is answered");
-    (sends, refused)
+    (seconds, sends, refused)
 }
 
 async fn send_all(url: &str, items: usize) -> BTreeMap<u16, usize> {
