@@ -131,7 +131,7 @@ impl Files {
         let content = folder.path().join(CONTENT);
         // Not every file system has links.
         std::fs::hard_link(results, &content).or_else(|_| std::fs::copy(results, &content).map(drop))?;
-        let content = File::open(&content)?;
+        let content = private_file().open(&content)?;
         self.keep_as(id.to_owned(), Upload { folder, content }, filename, purpose).map(|file| Some(file.id))
     }
 

@@ -171,13 +171,19 @@ impl Service {
             paceline: Ours { upstream: served.upstream.name.clone(), ..Ours::default() },
         };
         let folder = self.folder_of(&batch.id);
+        // Under this lock no file is deleted that a batch reads.
+        let mut batches = self.batches();
+        if self.files.get(&batch.input_file_id).is_none() {
+            return Err(ApiError::unknown("File", &batch.input_file_id));
+        }
         make_private(&folder)?;
         disk::write(&folder, &batch).and_then(|()| disk::sync_names(&self.folder)).inspect_err(|_| {
             // What is left has no record, and the next start deletes it.
             drop(std::fs::remove_dir_all(&folder));
         })?;
         let known = Known { batch: batch.clone(), asked: watch::Sender::new(0) };
-        self.batches().insert(batch.id.clone(), known);
+        batches.insert(batch.id.clone(), known);
+        drop(batches);
         self.begin(&batch.id);
         Ok(batch)
     }
