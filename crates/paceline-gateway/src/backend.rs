@@ -1,10 +1,11 @@
 //! One API behind the gateway: its limiter, how calls reach it, and what its answers mean.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::header::{CONTENT_LENGTH, HeaderMap};
-use http::{Request, Response, Uri};
+use http::{Method, Request, Response, Uri};
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
@@ -20,6 +21,7 @@ use paceline_providers::{Answer, Reading, join_url, model_of};
 use tokio::time::timeout;
 
 use crate::bounds::{Bounds, Held};
+use crate::fallback::{self, Step};
 use crate::headers;
 use crate::payload::Outgoing;
 
@@ -36,7 +38,7 @@ pub enum BackendError {
         source: AccessError,
     },
     /// A setting that the gateway has no use for.
-    #[error("upstream {name}: {key} = {value:?}: {expected}")]
+    #[error("upstream.{name}.{key} = {value:?}: {expected}")]
     Setting {
         /// Its name.
         name: String,
@@ -45,7 +47,7 @@ pub enum BackendError {
         /// Its value, without secrets.
         value: String,
         /// What the gateway can do.
-        expected: &'static str,
+        expected: Cow<'static, str>,
     },
 }
 
@@ -61,6 +63,10 @@ pub struct Backend {
     pub(crate) waiting: Held,
     items: AtomicU64,
     turns: Mutex<Turns>,
+    /// What takes its place while it stays down.
+    pub(crate) fallbacks: Vec<Step>,
+    /// The last request went to the fallbacks.
+    falls_back: AtomicBool,
 }
 
 /// A call that left, until its outcome is reported.
@@ -88,7 +94,7 @@ impl Backend {
             name: config.name.clone(),
             key,
             value: value.to_owned(),
-            expected,
+            expected: Cow::Borrowed(expected),
         };
         if config.base_url.is_none() {
             return Err(refused("base_url", "", "expected the address of the API"));
@@ -110,6 +116,7 @@ impl Backend {
                             (--proxy none, or proxy = \"none\" in paceline.toml)";
             return Err(refused("proxy", &hidden(&address), expected));
         }
+        let fallbacks = fallback::steps(&config)?;
         let access = |source| BackendError::Access { name: config.name.clone(), source };
         let mut connector = HttpConnector::new();
         connector.enforce_http(false);
@@ -128,8 +135,8 @@ impl Backend {
             .build(connector);
         let limiter = limiter.with_dialect(sending.dialect.clone());
         let (ratios, waiting, items) = (TokenRatios::default(), Held::default(), AtomicU64::default());
-        let turns = Mutex::default();
-        Ok(Self { config, sending, limiter, client, secrets, ratios, waiting, items, turns })
+        let (turns, falls_back) = (Mutex::default(), AtomicBool::new(false));
+        Ok(Self { config, sending, limiter, client, secrets, ratios, waiting, items, turns, fallbacks, falls_back })
     }
 
     /// The name that paths begin with.
@@ -140,6 +147,35 @@ impl Backend {
     /// What paces its calls.
     pub const fn limiter(&self) -> &Limiter {
         &self.limiter
+    }
+
+    pub(crate) const fn config(&self) -> &paceline_config::Upstream {
+        &self.config
+    }
+
+    /// The bound on the retries of a request, of which the client may wish fewer.
+    pub(crate) fn most_retries(&self, wished: Option<u32>) -> u32 {
+        let most = self.config.pacer.retry.max_retries;
+        wished.map_or(most, |wished| wished.min(most))
+    }
+
+    /// Whether another may answer in its place: at an API of language models a prompt alone, for files and batches belong to
+    /// their account.
+    pub(crate) fn falls_back(&self, call: &Call) -> bool {
+        let provider = self.config.provider;
+        let names_model = || provider.endpoint().is_none() || model_of(&call.body).is_some();
+        !provider.is_language_model() || call.method == Method::POST && names_model()
+    }
+
+    /// Logs that requests go to the fallbacks from now on, or no longer.
+    pub(crate) fn note_fallbacks(&self, falls_back: bool) {
+        if self.fallbacks.is_empty() || self.falls_back.swap(falls_back, Ordering::Relaxed) == falls_back {
+            return;
+        }
+        match falls_back {
+            true => tracing::warn!(upstream = self.name(), "the upstream stays down: its fallbacks take its requests"),
+            false => tracing::info!(upstream = self.name(), "the upstream answers again"),
+        }
     }
 
     /// The place of a client's request in the queue.

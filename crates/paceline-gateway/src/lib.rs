@@ -9,6 +9,7 @@
 
 mod backend;
 mod bounds;
+mod fallback;
 mod forward;
 mod guest;
 mod headers;

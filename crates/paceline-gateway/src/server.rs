@@ -16,8 +16,9 @@ use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, BackendError};
 use crate::bounds::{Bounds, Held};
+use crate::fallback;
 use crate::forward::{AnswerBody, forward, whole_body};
 use crate::headers;
 use crate::own_routes::OwnRoutes;
@@ -54,16 +55,25 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 impl Gateway {
     /// A gateway to these upstreams, whose names differ.
-    pub fn new(upstreams: impl IntoIterator<Item = impl Into<Arc<Backend>>>, bounds: Bounds) -> Arc<Self> {
+    ///
+    /// # Errors
+    /// A fallback that is no upstream here, or one that takes calls of another form.
+    pub fn new(
+        upstreams: impl IntoIterator<Item = impl Into<Arc<Backend>>>,
+        bounds: Bounds,
+    ) -> Result<Arc<Self>, BackendError> {
         Self::of(upstreams, None, bounds)
     }
 
     /// The same with paths that the program answers itself, where no upstream has their name.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
     pub fn with_own_routes(
         upstreams: impl IntoIterator<Item = impl Into<Arc<Backend>>>,
         own: impl OwnRoutes + 'static,
         bounds: Bounds,
-    ) -> Arc<Self> {
+    ) -> Result<Arc<Self>, BackendError> {
         Self::of(upstreams, Some(Box::new(own)), bounds)
     }
 
@@ -71,9 +81,10 @@ impl Gateway {
         upstreams: impl IntoIterator<Item = impl Into<Arc<Backend>>>,
         own: Option<Box<dyn OwnRoutes>>,
         bounds: Bounds,
-    ) -> Arc<Self> {
-        let upstreams = upstreams.into_iter().map(Into::into).collect();
-        Arc::new(Self { upstreams, own, bounds, held: Held::default() })
+    ) -> Result<Arc<Self>, BackendError> {
+        let upstreams: Vec<_> = upstreams.into_iter().map(Into::into).collect();
+        fallback::check(&upstreams)?;
+        Ok(Arc::new(Self { upstreams, own, bounds, held: Held::default() }))
     }
 
     /// Its upstreams.
@@ -150,7 +161,7 @@ impl Gateway {
             (Some(upstream), _) => {
                 let path =
                     if target.path.starts_with('/') { target.path.to_owned() } else { format!("/{}", target.path) };
-                forward(upstream, path, request, &self.bounds, &self.held).await
+                forward(&self.upstreams, upstream, path, request, &self.bounds, &self.held).await
             }
             (None, Some(own)) => own.answer(request).await.map(Either::Left),
             (None, None) if matches!(target.name, "healthz" | "readyz") => Response::new(whole_body("ok\n")),

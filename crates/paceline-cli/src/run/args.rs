@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use paceline_config::{Money, Price};
 
 use crate::args::{Expect, PACE, UpstreamArgs, count, duration, some_time};
+use crate::fallback::FallbackArgs;
 use crate::run::calls::budget::Limits;
 use crate::run::settings::{BadLines, Bounds, Opening};
 
@@ -114,14 +115,8 @@ pub(crate) struct RunArgs {
     /// error
     #[arg(help_heading = JOB, long, value_name = "json|FILE")]
     pub(crate) expect: Option<Expect>,
-    /// Command that stands in where the API stays down: the item on standard input, its result on standard output; results are
-    /// marked "source":"fallback"
-    #[arg(help_heading = JOB, long, value_name = "COMMAND")]
-    pub(crate) fallback: Option<String>,
-    /// How long the command of --fallback may take for one item; after that it is killed, and the item ends as without it
-    #[arg(help_heading = JOB, long, value_name = "DURATION", default_value = "60s", value_parser = some_time)]
-    #[arg(allow_hyphen_values = true)]
-    pub(crate) fallback_timeout: Duration,
+    #[command(flatten, next_help_heading = JOB)]
+    pub(crate) fallback: FallbackArgs,
     /// Write the summary to a file, as JSON
     #[arg(help_heading = JOB, long, value_name = "FILE")]
     pub(crate) summary: Option<PathBuf>,

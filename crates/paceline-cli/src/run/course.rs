@@ -11,11 +11,12 @@ use paceline_http::Sender;
 use paceline_store::{InputCursor, JobCounts, Journal, JournalError};
 use tokio::sync::{mpsc, watch};
 
+use crate::fallback::Fallback;
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::budget::Budget;
 use crate::run::calls::dispatch::{Dispatcher, Parts};
 use crate::run::calls::fail_fast::FailFast;
-use crate::run::calls::fallback::{Fallback, Fallbacks};
+use crate::run::calls::fallback::Fallbacks;
 use crate::run::calls::held_up::HeldUp;
 use crate::run::calls::item::{Context, Phase};
 use crate::run::calls::record::{About, Recorder};

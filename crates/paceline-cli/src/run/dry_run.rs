@@ -368,7 +368,12 @@ impl Plan {
         }
         line(match self.seconds {
             Some(least) => format!("takes at least {} under the configured limits", text::duration(least)),
-            None => format!("{}: the run goes as fast as the provider permits", no_limit(upstream)),
+            None => match &upstream.via {
+                Some(via) => {
+                    format!("the gateway {} keeps the limits: the run goes as fast as it permits", via.gateway)
+                }
+                None => format!("{}: the run goes as fast as the provider permits", no_limit(upstream)),
+            },
         });
         bounds(args).into_iter().for_each(&mut line);
         if self.used.tokens.is_some() || args.budget_cost.is_some() {

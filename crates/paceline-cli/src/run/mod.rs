@@ -24,7 +24,6 @@ use self::calls::acknowledge::Acknowledge;
 use self::calls::budget::Budget;
 use self::calls::disk_watch;
 use self::calls::dispatch::{Dispatcher, Ended};
-use self::calls::fallback::{self, Fallback};
 use self::calls::item::Context;
 use self::calls::signals::{self, Interruptions, Signals};
 pub(crate) use self::calls::stop::StopReason;
@@ -48,6 +47,7 @@ use self::progress::{report, resume_command};
 use crate::account::{Account, SharedLimits};
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
+use crate::fallback::Fallback;
 use crate::files::{self, Kept};
 use crate::limiter_state;
 use crate::mock;
@@ -69,14 +69,14 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let paths = paths(&args)?;
     check_paths::check(&args, &paths)?;
     paceline_http::warn_of_idle(&upstream);
-    let fallback = fallback::configured(&args, &upstream)?;
+    let fallback = args.fallback.configured(&upstream)?;
     if args.dry_run {
         let limits = known_limits(&upstream);
         return tokio::task::block_in_place(|| dry_run::command(&args, &paths, &upstream, &limits));
     }
     upstream::bound_by_files(&mut upstream, files::OF_A_CALL);
     let kept = Kept::for_the_end();
-    let headers = upstream::headers(&upstream)?;
+    let headers = upstream::headers_of_batch(&upstream)?;
     let done = tokio::task::block_in_place(|| done::check(&args, &upstream))?;
     let lock = RunLock::take(&paths).map_err(load::refused)?;
     let preparing = LoadGuard::watch(&paths)?;
@@ -109,7 +109,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     };
     let limiter = limiter(&upstream, args.seed)?;
     let base_url = upstream.base_url.clone().unwrap_or_default();
-    let account = mock.is_none().then(|| Account::new(&base_url, &headers));
+    let account = upstream::is_own_account(&upstream, mock.as_ref()).then(|| Account::new(&base_url, &headers));
     let shared = SharedLimits::open(account.as_ref(), &upstream.pacer, limiter.clone());
     let _in_use = account.and_then(|account| account.mark(shared.is_shared()));
     let sender = Sender::to(&upstream, headers, args.timeout).map_err(Failure::refused)?;

@@ -49,8 +49,10 @@ Header fields of a request that the gateway reads:
   x-paceline-deadline: 30s     how long it may wait here before it is answered 429 [default: 240s]
   x-paceline-priority: batch   it waits behind interactive ones [default: interactive]
   x-paceline-retries: 2        at most so many retries by the gateway, and no more than its own
+  x-paceline-client: nightly   clients take turns [default: by the key that the client shows]
 
-Header fields of each answer: x-paceline-waited-ms, x-paceline-attempts.";
+Header fields of each answer: x-paceline-waited-ms, x-paceline-attempts; x-paceline-fallback where something else
+(fallback_to in paceline.toml) took the place of an upstream that stayed down.";
 
 impl Args {
     /// The upstreams to serve.
@@ -58,7 +60,7 @@ impl Args {
     /// # Errors
     /// As [`upstream::configured`]; flags for one upstream where there are several.
     pub(crate) fn upstreams(&self, everywhere: &Everywhere) -> Result<Vec<Upstream>, Failure> {
-        let config = upstream::loaded(self.overrides(), everywhere)?;
+        let config = upstream::loaded(self.overrides(), everywhere)?.direct();
         let names = self.names(&config);
         if let ([_, _, ..], Some(flag)) = (&names[..], self.flag_for_one()) {
             return Err(Failure::refused(format!(

@@ -52,7 +52,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let address = listener.local_addr().map_err(refused)?;
     let upstreams: Vec<_> = served.iter().map(|served| Arc::clone(&served.backend)).collect();
     let batches = Batches::open(state.as_deref(), served);
-    let gateway = Gateway::with_own_routes(upstreams, batches.routes(), bounds);
+    let gateway = Gateway::with_own_routes(upstreams, batches.routes(), bounds).map_err(Failure::refused)?;
     announce(address, &gateway).map_err(Failure::interrupted)?;
     batches.resume();
     let end_batches = async {

@@ -49,6 +49,7 @@ mod surface;
 mod tasks;
 #[cfg(unix)]
 mod tasks_alike;
+mod tasks_fallback;
 mod tasks_judge;
 #[cfg(unix)]
 mod tasks_run;
@@ -60,5 +61,7 @@ mod tasks_store;
 mod terminal;
 mod tls;
 mod unknown;
+#[cfg(unix)]
+mod via;
 mod waits;
 mod words;

@@ -249,6 +249,7 @@ impl Context {
             body: self.sender.rest_of(self.number(item)).unwrap_or_else(|| Bytes::from(line.body.into_owned())),
             idempotency_key: self.sender.config().idempotency_header.as_ref().map(|_| self.same_at_each_try(item)),
             within: None,
+            retries: None,
         };
         let cost = self.sender.charge(&item.scope, &call);
         let expected = self.expected(line.model.as_deref(), &item.scope, &call, &cost);

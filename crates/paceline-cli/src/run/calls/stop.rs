@@ -46,7 +46,9 @@ pub(crate) enum StopReason {
     MaxDuration,
     /// The key, the account or its credit: a person must act.
     Account {
-        /// The provider's message.
+        /// What refuses: the provider, or the gateway in between.
+        by: &'static str,
+        /// Its message.
         message: String,
         /// What to look at.
         fix: String,
@@ -268,7 +270,7 @@ impl fmt::Display for StopReason {
                 write!(f, "the next call might exceed {}, the budget of all runs of this job: raise it", purse.flag())
             }
             Self::MaxDuration => f.write_str("--max-duration is over"),
-            Self::Account { message, fix } => write!(f, "the provider refuses this account: {message}; {fix}"),
+                    Self::Account { by, message, fix } => write!(f, "{by}: {message}; {fix}"),
             Self::SameFailure { scope, count, status, advice, message } => {
                 let of = scope.as_ref().map(|scope| format!(" of {scope}")).unwrap_or_default();
                 write!(f, "the first {count} items{of} all failed the same way")?;
