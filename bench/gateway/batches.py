@@ -71,6 +71,8 @@ def cycle(folder):
     assert {page.purpose for page in client.files.list()} == {"batch", "batch_output"}
     for used in (file.id, batch.output_file_id):
         assert client.files.delete(used).deleted
+    kept = [os.path.join(path, name) for path, _, names in os.walk(folder) for name in names]
+    assert not any(b"sk-of-the-gateway" in open(path, "rb").read() for path in kept), "the key is in a file"
     with urllib.request.urlopen(f"{mock}/stats") as stats:
         calls = json.load(stats)["ok"]
     print(f"openai, a batch            {ITEMS} results of {ITEMS}, {calls} calls, killed twice, {seconds:.1f} s, {' '.join(statuses)}")

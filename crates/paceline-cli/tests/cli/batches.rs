@@ -457,3 +457,37 @@ fn what_a_live_request_stops_holds_a_batch_too() {
     assert!(why.contains("refuses this account") && why.contains("restart the gateway"), "{why}");
     assert_eq!((batch["status"].as_str(), server.count() < 10), (Some("in_progress"), true));
 }
+
+#[test]
+fn batches_take_turns() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let service = Service::start(&job, &server, &["--limit", "10 per 500ms"]);
+    service.create(&input(60), "24h");
+    server.wait_for(10);
+    let few: String = (0..5).map(|number| line(&format!("few-{number}")) + "\n").collect();
+    let few = service.create(&few, "24h");
+    service.until_status(&few, "completed");
+    let sent = server.count();
+    assert!(sent <= 50, "{sent} calls were made before the few of the second batch had ended");
+}
+
+#[test]
+fn a_batch_of_failures_has_no_output_file() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::error(400, "bad_prompt")));
+    let service = Service::start(&job, &server, &[]);
+    // More than `paceline run` lets fail alike.
+    let batch = service.until_status(&service.create(&input(30), "24h"), "completed");
+    assert_eq!((counts(&batch), &batch["output_file_id"]), ([Some(30), Some(0), Some(30)], &Value::Null), "{batch}");
+    assert_eq!(ids(&service.lines(&batch, "error_file_id")).len(), 30);
+}
+
+#[test]
+fn one_gateway_has_the_batches_of_a_state_folder() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let (first, second) = (Service::start(&job, &server, &[]), Service::start(&job, &server, &[]));
+    assert_eq!(first.get("/v1/batches")["data"], json!([]));
+    let (status, error) = second.json(Method::GET, "/v1/batches", &Value::Null);
+    assert_eq!((status, &error["error"]["code"]), (503, &json!("unavailable")), "{error}");
+    assert!(error["error"]["message"].as_str().is_some_and(|why| why.contains("--state")), "{error}");
+    assert_eq!(second.text(Method::POST, "/generic/v1/chat/completions", &[], r#"{"model":"m"}"#).0, 200);
+}
