@@ -42,15 +42,8 @@ fn a_gateway_learns_the_rate_of_nginx() {
     let counting = Counting::start(SERVICE);
     let nginx = Nginx::start(&counting, Limit::Bucket);
     let (oracle, counts) = (oracle_of_nginx(200), || nginx.counts());
-    let (_, _, refused) = serve(
-        "gateway before nginx, untold",
-        &nginx.base_url(),
-        "[upstream.api]\n",
-        200,
-        oracle,
-        Some(0.92),
-        counts,
-    );
+    let (_, _, refused) =
+        serve("gateway before nginx, untold", &nginx.base_url(), "[upstream.api]\n", 200, oracle, Some(0.92), counts);
     assert_eq!(counting.arrivals(), 200, "nothing is sent twice");
     measure::assert_learnt(200, refused, 5);
 }
