@@ -179,8 +179,8 @@ impl Backend {
     }
 
     /// The place of a client's request in the queue.
-    pub(crate) fn place(self: &Arc<Self>, client: u64) -> Place {
-        Place { backend: Arc::clone(self), client, number: self.turns().place(client), left: false }
+    pub(crate) fn place(self: &Arc<Self>, client: u64) -> QueuePlace {
+        QueuePlace { backend: Arc::clone(self), client, number: self.turns().place(client), left: false }
     }
 
     fn turns(&self) -> MutexGuard<'_, Turns> {
@@ -189,7 +189,12 @@ impl Backend {
 
     /// The number of a new item.
     pub(crate) fn next_item(&self) -> u64 {
-        self.items.fetch_add(1, Ordering::Relaxed)
+        self.next_items(1)
+    }
+
+    /// The first number of so many new items.
+    pub(crate) fn next_items(&self, count: u64) -> u64 {
+        self.items.fetch_add(count, Ordering::Relaxed)
     }
 
     /// The call of a client's request.
@@ -236,22 +241,27 @@ impl Backend {
 }
 
 /// The place of a request in the queue, until it has left or waits no more.
-pub(crate) struct Place {
+pub struct QueuePlace {
     backend: Arc<Backend>,
     client: u64,
-    pub(crate) number: u64,
+    number: u64,
     left: bool,
 }
 
-impl Place {
+impl QueuePlace {
+    /// What the limiter takes as its arrival.
+    pub const fn number(&self) -> u64 {
+        self.number
+    }
+
     /// The request has left, once or again.
-    pub(crate) fn left(&mut self) {
+    pub fn left(&mut self) {
         self.left = true;
         self.backend.turns().left(self.number);
     }
 }
 
-impl Drop for Place {
+impl Drop for QueuePlace {
     fn drop(&mut self) {
         if !self.left {
             self.backend.turns().withdrawn(self.client);

@@ -14,28 +14,36 @@ use http_body_util::{BodyExt as _, Either, Full, Limited};
 use hyper::body::Incoming;
 use paceline::{Admit, Class, Error, GiveUp, Limiter, MaxWait, NextAction, Permit, WaitCause, Within};
 use paceline_core::{Instant, format_duration};
-use paceline_http::{Call, LARGEST_ANSWER, NoAnswer};
+use paceline_http::{Call, LARGEST_ANSWER, NoAnswer, gateway};
 use tokio::time::timeout;
 
 use crate::backend::{Backend, Departed};
 use crate::bounds::{Bounds, Held, Room};
 use crate::fallback::{Step, Target, with_model};
 use crate::headers::{self, Wishes};
+use crate::own_routes::OwnBody;
 use crate::payload::Payload;
 use crate::refusal::Refusal;
 use crate::tap::Tap;
 
-/// The body of an answer: whole, or as it comes.
-pub(crate) type AnswerBody = Either<Full<Bytes>, Tap>;
+/// The body of an answer: the gateway's own, or as it comes from an upstream.
+pub(crate) type AnswerBody = Either<OwnBody, Tap>;
+
+/// A body that is there.
+pub(crate) fn whole_body(bytes: impl Into<Bytes>) -> AnswerBody {
+    Either::Left(Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync())
+}
 
 /// Behind all that wait interactively.
-const BATCH: i32 = -1;
+pub(crate) const BATCH: i32 = -1;
 
 /// What is known of a request beside its answer, for the head of the answer.
 #[derive(Clone, Debug, Default)]
 struct Told {
     waited: Duration,
     calls: u32,
+    /// The retries that these calls spent: throttles spend none.
+    retries: u32,
     /// What took the place of its upstream.
     fallback: Option<HeaderValue>,
 }
@@ -87,10 +95,10 @@ pub(crate) async fn forward(
         }
         Err(refusal) => Err(refusal),
     };
-    let mut answer = answer.unwrap_or_else(|refusal| refusal.into_response().map(|body| Either::Left(Full::new(body))));
+    let mut answer = answer.unwrap_or_else(|refusal| refusal.into_response().map(whole_body));
     let headers = answer.headers_mut();
-    headers.insert("x-paceline-waited-ms", (told.waited.as_millis() as u64).into());
-    headers.insert("x-paceline-attempts", told.calls.into());
+    headers.insert(gateway::WAITED, (told.waited.as_millis() as u64).into());
+    headers.insert(gateway::ATTEMPTS, told.calls.into());
     if let Some(fallback) = told.fallback {
         headers.insert("x-paceline-fallback", fallback);
     }
@@ -139,7 +147,7 @@ impl<'a> Course<'a> {
             let (name, model) = match target {
                 Target::Static(answer) => {
                     self.told.fallback = Some(marker.clone());
-                    return Ok(answer.clone().map(|body| Either::Left(Full::new(body))));
+                    return Ok(answer.clone().map(whole_body));
                 }
                 Target::Upstream { name, model } => (name, model),
             };
@@ -178,10 +186,11 @@ impl<'a> Course<'a> {
         let mut next = paceline::Request {
             priority: if self.wishes.is_batch { BATCH } else { 0 },
             item: Some(upstream.next_item()),
-            arrival: Some(place.number),
+            arrival: Some(place.number()),
             max_retries: Some(retries),
             ..paceline::Request::new(upstream.limiter().scope(&scope), cost)
         };
+        let before = self.told.retries;
         // How the last call ended, and what it means.
         let mut last = None;
         loop {
@@ -194,7 +203,7 @@ impl<'a> Course<'a> {
                 (Ok(permit), _) => permit,
                 // What the upstream said is better than what is said of it.
                 (Err(NotSent { stayed_down, .. }), Some((class, answer))) => {
-                    return Ended { answer: ended(class, answer), stayed_down, retries };
+                    return Ended { answer: ended(class, answer, self.told.retries), stayed_down, retries };
                 }
                 (Err(NotSent { refusal, stayed_down }), None) => {
                     return Ended { answer: Err(refusal), stayed_down, retries };
@@ -206,7 +215,7 @@ impl<'a> Course<'a> {
                 return Ended { answer, stayed_down: false, retries };
             };
             let departed = Departed { upstream: Arc::clone(upstream), permit, scope, reserved, call: Arc::clone(call) };
-            self.told.calls += 1;
+            (self.told.calls, self.told.retries) = (self.told.calls + 1, before + tries);
             let received = match upstream.send(call, body).await {
                 // None was asked for: nothing that follows is an answer.
                 Ok(answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
@@ -230,7 +239,11 @@ impl<'a> Course<'a> {
                 NextAction::GiveUp { reason, request } => (reason.stayed_down(class), request.attempts),
                 _ => (false, tries),
             };
-            return Ended { answer: ended(class, answer), stayed_down, retries: tries.saturating_sub(1) };
+            return Ended {
+                answer: ended(class, answer, self.told.retries),
+                stayed_down,
+                retries: tries.saturating_sub(1),
+            };
         }
     }
 }
@@ -287,6 +300,9 @@ fn too_long(upstream: &Backend, cause: &WaitCause, wait: Option<Duration>) -> Re
     );
     Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message)
         .after(wait.unwrap_or(Duration::from_secs(1)))
+        .known(
+            wait.filter(|_| matches!(cause, WaitCause::Held { .. } | WaitCause::Gate { .. } | WaitCause::Quota { .. })),
+        )
         .for_limit(cause.to_string())
 }
 
@@ -356,7 +372,7 @@ fn decoded(mut answer: Response<Bytes>) -> Result<Response<Bytes>, NoAnswer> {
 fn whole(answer: Response<Bytes>) -> Response<AnswerBody> {
     let (mut head, body) = answer.into_parts();
     to_client(&mut head);
-    Response::from_parts(head, Either::Left(Full::new(body)))
+    Response::from_parts(head, whole_body(body))
 }
 
 /// What belonged to the connection of the upstream does not go to the client.
@@ -365,10 +381,18 @@ fn to_client(head: &mut Parts) {
     head.version = Version::default();
 }
 
-/// The last answer. A client that would send its request again would only repeat what was done here.
-fn ended(class: Class, answer: Result<Response<Bytes>, NoAnswer>) -> Result<Response<AnswerBody>, Refusal> {
+/// The last answer. A client that would send its request again would only repeat what was done here; one that counts its retries
+/// is told how many were spent.
+fn ended(
+    class: Class,
+    answer: Result<Response<Bytes>, NoAnswer>,
+    retries: u32,
+) -> Result<Response<AnswerBody>, Refusal> {
     match answer {
         Ok(mut answer) => {
+            if !class.is_final() {
+                answer.headers_mut().insert(gateway::RETRIES, retries.into());
+            }
             if matches!(class, Class::Transient | Class::Overloaded) {
                 stop_retries(answer.headers_mut());
             }
@@ -379,7 +403,8 @@ fn ended(class: Class, answer: Result<Response<Bytes>, NoAnswer>) -> Result<Resp
                 NoAnswer::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
                 _ => StatusCode::BAD_GATEWAY,
             };
-            Err(Refusal::new(status, "no_answer", format!("the upstream gave no answer: {error}")))
+            let code = if error.is_unsent() { "no_connection" } else { "no_answer" };
+            Err(Refusal::new(status, code, format!("the upstream gave no answer: {error}")).retried(retries))
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::Uri;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use paceline_config::parse_duration;
+use paceline_http::gateway::{CLIENT, DEADLINE, PRIORITY, RETRIES};
 use paceline_providers::is_loopback;
 
 use crate::refusal::Refusal;
@@ -30,10 +31,6 @@ const OF_CLIENTS: [HeaderName; 4] = [
     HeaderName::from_static("api-key"),
     HeaderName::from_static("x-goog-api-key"),
 ];
-
-const DEADLINE: &str = "x-paceline-deadline";
-const PRIORITY: &str = "x-paceline-priority";
-const RETRIES: &str = "x-paceline-retries";
 
 /// A request that may wait for longer is a job for `paceline run`.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(86_400);
@@ -80,11 +77,11 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).map(|value| value.to_str().unwrap_or("?").trim())
 }
 
-/// A number for the client that sends these: programs that show different keys are different clients, whatever the keys are
-/// worth. It stays in this process.
+/// A number for the client that sends these: programs that show different keys or names are different clients, whatever these
+/// are worth. It stays in this process.
 pub(crate) fn client(headers: &HeaderMap) -> u64 {
     let mut hasher = DefaultHasher::new();
-    for name in &OF_CLIENTS {
+    for name in OF_CLIENTS.iter().map(HeaderName::as_str).chain([CLIENT]) {
         headers.get(name).map(HeaderValue::as_bytes).hash(&mut hasher);
     }
     hasher.finish()
@@ -112,7 +109,7 @@ pub(crate) fn is_of_a_page(uri: &Uri, headers: &HeaderMap) -> bool {
 pub(crate) fn to_upstream(mut headers: HeaderMap, own: &HeaderMap) -> HeaderMap {
     remove_those_of_connection(&mut headers);
     [header::HOST, header::EXPECT].into_iter().for_each(|name| drop(headers.remove(name)));
-    [DEADLINE, PRIORITY, RETRIES].into_iter().for_each(|name| drop(headers.remove(name)));
+    [CLIENT, DEADLINE, PRIORITY, RETRIES].into_iter().for_each(|name| drop(headers.remove(name)));
     // What is compressed cannot be read on its way.
     headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     if own.values().any(HeaderValue::is_sensitive) {
@@ -165,6 +162,7 @@ mod tests {
             ("connection", "keep-alive, X-Private"),
             ("x-private", "1"),
             ("x-paceline-priority", "batch"),
+            ("x-paceline-client", "nightly"),
             ("accept-encoding", "gzip"),
             ("host", "127.0.0.1:4747"),
             ("x-kept", "1"),

@@ -11,13 +11,17 @@ mod backend;
 mod bounds;
 mod fallback;
 mod forward;
+mod guest;
 mod headers;
+mod own_routes;
 mod payload;
 mod refusal;
 mod route;
 mod server;
 mod tap;
 
-pub use backend::{Backend, BackendError};
+pub use backend::{Backend, BackendError, QueuePlace};
 pub use bounds::Bounds;
+pub use guest::Guest;
+pub use own_routes::{OwnBody, OwnRequest, OwnRoutes};
 pub use server::{Gateway, listen};

@@ -7,9 +7,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{Request, Response, StatusCode};
-use http_body_util::{Either, Full};
+use http_body_util::Either;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -20,8 +19,9 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use crate::backend::{Backend, BackendError};
 use crate::bounds::{Bounds, Held};
 use crate::fallback;
-use crate::forward::{AnswerBody, forward};
+use crate::forward::{AnswerBody, forward, whole_body};
 use crate::headers;
+use crate::own_routes::OwnRoutes;
 use crate::refusal::Refusal;
 use crate::route::Target;
 
@@ -37,6 +37,7 @@ const NO_FILES: Duration = Duration::from_millis(50);
 /// Upstreams behind one address.
 pub struct Gateway {
     upstreams: Vec<Arc<Backend>>,
+    own: Option<Box<dyn OwnRoutes>>,
     bounds: Bounds,
     held: Held,
 }
@@ -57,10 +58,33 @@ impl Gateway {
     ///
     /// # Errors
     /// A fallback that is no upstream here, or one that takes calls of another form.
-    pub fn new(upstreams: impl IntoIterator<Item = Backend>, bounds: Bounds) -> Result<Arc<Self>, BackendError> {
-        let upstreams: Vec<_> = upstreams.into_iter().map(Arc::new).collect();
+    pub fn new(
+        upstreams: impl IntoIterator<Item = impl Into<Arc<Backend>>>,
+        bounds: Bounds,
+    ) -> Result<Arc<Self>, BackendError> {
+        Self::of(upstreams, None, bounds)
+    }
+
+    /// The same with paths that the program answers itself, where no upstream has their name.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_own_routes(
+        upstreams: impl IntoIterator<Item = impl Into<Arc<Backend>>>,
+        own: impl OwnRoutes + 'static,
+        bounds: Bounds,
+    ) -> Result<Arc<Self>, BackendError> {
+        Self::of(upstreams, Some(Box::new(own)), bounds)
+    }
+
+    fn of(
+        upstreams: impl IntoIterator<Item = impl Into<Arc<Backend>>>,
+        own: Option<Box<dyn OwnRoutes>>,
+        bounds: Bounds,
+    ) -> Result<Arc<Self>, BackendError> {
+        let upstreams: Vec<_> = upstreams.into_iter().map(Into::into).collect();
         fallback::check(&upstreams)?;
-        Ok(Arc::new(Self { upstreams, bounds, held: Held::default() }))
+        Ok(Arc::new(Self { upstreams, own, bounds, held: Held::default() }))
     }
 
     /// Its upstreams.
@@ -132,16 +156,16 @@ impl Gateway {
         let Some(target) = Target::of(&uri) else {
             return refused(Refusal::bad_request("the path leaves the folder of its upstream"));
         };
-        match self.upstreams.iter().find(|upstream| upstream.name() == target.name) {
-            Some(upstream) => {
+        let own = self.own.as_ref().filter(|own| own.has(uri.path()));
+        match (self.upstreams.iter().find(|upstream| upstream.name() == target.name), own) {
+            (Some(upstream), _) => {
                 let path =
                     if target.path.starts_with('/') { target.path.to_owned() } else { format!("/{}", target.path) };
                 forward(&self.upstreams, upstream, path, request, &self.bounds, &self.held).await
             }
-            None if matches!(target.name, "healthz" | "readyz") => {
-                Response::new(Either::Left(Full::new(Bytes::from_static(b"ok\n"))))
-            }
-            None => refused(self.unknown_route()),
+            (None, Some(own)) => own.answer(request).await.map(Either::Left),
+            (None, None) if matches!(target.name, "healthz" | "readyz") => Response::new(whole_body("ok\n")),
+            (None, None) => refused(self.unknown_route()),
         }
     }
 
@@ -153,5 +177,5 @@ impl Gateway {
 }
 
 fn refused(refusal: Refusal) -> Response<AnswerBody> {
-    refusal.into_response().map(|body| Either::Left(Full::new(body)))
+    refusal.into_response().map(whole_body)
 }

@@ -363,6 +363,7 @@ impl<Op, Reader, N> Task<'_, Op, Reader, N> {
         N: Notify,
     {
         let outcome = self.reader.outcome(result, &self.limiter.driver().attempt(frame.reserved()));
+        self.calls += outcome.retried;
         let report = match frame.finish() {
             Sender::Operation(permit) => Report::new(outcome, |outcome| permit.complete(outcome)),
             Sender::Inside(Some(report)) if outcome.class != Class::Success => report,

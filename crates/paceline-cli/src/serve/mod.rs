@@ -3,18 +3,23 @@
 //! [`paceline_gateway`] does the work; this module configures its upstreams, keeps what their limiters know, and ends it.
 
 mod args;
+mod batches;
 mod state;
 
 use std::fs::File;
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
 
 use futures_util::future::join_all;
 use paceline::Limiter;
 use paceline_config::Upstream;
 use paceline_gateway::{Backend, Bounds, Gateway, listen};
+use paceline_http::Sender;
 
 pub(crate) use self::args::Args;
+use self::batches::{Batches, Served};
 use self::state::Saved;
 use crate::account::{Account, SharedLimits};
 use crate::args::Everywhere;
@@ -35,19 +40,27 @@ struct Kept {
 pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Status, Failure> {
     let (bounds, signals) = (Bounds::default(), SignalCount::listen().map_err(Failure::interrupted)?);
     refuse_remote_clients(args.listen)?;
-    let (mut upstreams, mut kept) = (Vec::new(), Vec::new());
+    let state = state::folder(args.state.as_deref())?;
+    let (mut served, mut kept) = (Vec::new(), Vec::new());
     for configured in args.upstreams(everywhere)? {
-        let (upstream, keeps) = prepare(configured, &args, &bounds).await?;
-        upstreams.push(upstream);
+        let (upstream, keeps) = prepare(configured, state.as_deref(), &bounds).await?;
+        served.push(upstream);
         kept.push(keeps);
     }
     let refused = |error| Failure::refused(format!("cannot listen on {}: {error}", args.listen));
     let listener = listen(args.listen).map_err(refused)?;
     let address = listener.local_addr().map_err(refused)?;
-    let gateway = Gateway::new(upstreams, bounds).map_err(Failure::refused)?;
+    let upstreams: Vec<_> = served.iter().map(|served| Arc::clone(&served.backend)).collect();
+    let batches = Batches::open(state.as_deref(), served);
+    let gateway = Gateway::with_own_routes(upstreams, batches.routes(), bounds).map_err(Failure::refused)?;
     announce(address, &gateway).map_err(Failure::interrupted)?;
+    batches.resume();
+    let end_batches = async {
+        signals.first().await;
+        batches.end().await;
+    };
     tokio::select! {
-        () = gateway.serve(listener, signals.first()) => {}
+        ((), ()) = async { tokio::join!(gateway.serve(listener, signals.first()), end_batches) } => {}
         () = signals.second() => tracing::warn!("answers under way were cut off by the second signal"),
         _ = join_all(kept.iter_mut().map(Kept::keep)) => unreachable!("it goes on for as long as it is polled"),
     }
@@ -56,20 +69,24 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
 }
 
 /// Sets up an upstream. Nothing is sent yet.
-async fn prepare(mut configured: Upstream, args: &Args, bounds: &Bounds) -> Result<(Backend, Kept), Failure> {
+async fn prepare(mut configured: Upstream, state: Option<&Path>, bounds: &Bounds) -> Result<(Served, Kept), Failure> {
     let mock = mock::start_for(&mut configured, None).await?;
     let headers = upstream::headers(&configured)?;
     configured.pacer.background = configured.background;
     let limiter = Limiter::new(configured.pacer.clone()).map_err(Failure::refused)?;
     let account = Account::new(configured.base_url.as_deref().unwrap_or_default(), &headers);
-    let saved = Saved::open(args.state.as_deref(), &configured.name, &account, limiter.clone())?;
+    let saved = Saved::open(state, &configured.name, &account, limiter.clone());
     let in_use = Some(&account).filter(|_| mock.is_none());
     let mut shared = SharedLimits::open(in_use, &configured.pacer, limiter.clone());
     saved.restore(&shared);
     let in_use = in_use.and_then(|account| account.mark(shared.is_shared()));
-    let upstream = Backend::new(configured, headers, limiter, bounds).map_err(Failure::refused)?;
+    let backend = Backend::new(configured.clone(), headers.clone(), limiter, bounds).map_err(Failure::refused)?;
+    let sender = Sender::to(&configured, headers, bounds.first_byte).map_err(Failure::refused)?;
     shared.begin();
-    Ok((upstream, Kept { saved, shared, _in_use: in_use, _mock: mock }))
+    Ok((
+        Served::new(Arc::new(backend), configured, Arc::new(sender)),
+        Kept { saved, shared, _in_use: in_use, _mock: mock },
+    ))
 }
 
 impl Kept {

@@ -29,25 +29,10 @@ pub(super) struct Saved {
 }
 
 impl Saved {
-    /// The file in that folder, or in the user's own.
-    ///
-    /// # Errors
-    /// A folder that was asked for and cannot be made.
-    pub(super) fn open(
-        folder: Option<&Path>,
-        upstream: &str,
-        account: &Account,
-        limiter: Limiter,
-    ) -> Result<Self, Failure> {
-        let made = match folder {
-            Some(folder) => {
-                let refused = |error| Failure::refused(format!("--state {}: {error}", folder.display()));
-                account::make_private(folder).map(|()| Some(folder.to_owned())).map_err(refused)?
-            }
-            None => own_folder(),
-        };
-        let path = made.map(|folder| folder.join(format!("{upstream}-{}.json", account.name())));
-        Ok(Self { limiter, path, warned: AtomicBool::new(false), written: Mutex::default() })
+    /// The file in that folder.
+    pub(super) fn open(folder: Option<&Path>, upstream: &str, account: &Account, limiter: Limiter) -> Self {
+        let path = folder.map(|folder| folder.join(format!("{upstream}-{}.json", account.name())));
+        Self { limiter, path, warned: AtomicBool::new(false), written: Mutex::default() }
     }
 
     /// Takes up what an earlier gateway knew. A stop is not kept: a restart is how a person says that the cause is mended.
@@ -88,10 +73,18 @@ impl Saved {
     }
 }
 
-fn own_folder() -> Option<PathBuf> {
+/// The folder for what outlives the process: that one, or the user's own; none where that cannot be used.
+///
+/// # Errors
+/// A folder that was asked for and cannot be made.
+pub(super) fn folder(asked: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+    if let Some(folder) = asked {
+        let refused = |error| Failure::refused(format!("--state {}: {error}", folder.display()));
+        return account::make_private(folder).map(|()| Some(folder.to_owned())).map_err(refused);
+    }
     let made = account::folder().map(|folder| folder.join("serve"));
     let made = made.and_then(|folder| account::make_private(&folder).map(|()| folder));
-    made.inspect_err(|error| tracing::warn!("a restart will forget what is known of the limits: {error}")).ok()
+    Ok(made.inspect_err(|error| tracing::warn!("a restart will forget what is known of the limits: {error}")).ok())
 }
 
 /// The file is whole at every moment.

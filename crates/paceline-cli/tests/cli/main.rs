@@ -4,6 +4,8 @@ mod access;
 mod answers;
 mod attribution;
 mod bad_lines;
+#[cfg(unix)]
+mod batches;
 mod bounds;
 mod budget;
 mod changed_input;
@@ -47,6 +49,7 @@ mod surface;
 mod tasks;
 #[cfg(unix)]
 mod tasks_alike;
+mod tasks_fallback;
 mod tasks_judge;
 #[cfg(unix)]
 mod tasks_run;
@@ -58,5 +61,7 @@ mod tasks_store;
 mod terminal;
 mod tls;
 mod unknown;
+#[cfg(unix)]
+mod via;
 mod waits;
 mod words;

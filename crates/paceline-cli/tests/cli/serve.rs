@@ -10,13 +10,13 @@ use serde_json::Value;
 use crate::support::{Job, Reply, Server, finish};
 
 /// A gateway at work, killed with the value.
-struct Gateway {
-    child: Child,
-    url: String,
+pub(crate) struct Gateway {
+    pub(crate) child: Child,
+    pub(crate) url: String,
 }
 
 impl Gateway {
-    fn start(command: &mut Command) -> Self {
+    pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary runs");
         let mut line = String::new();
         let stdout = child.stdout.take().expect("it is piped");
@@ -48,7 +48,7 @@ fn post(url: &str, deadline: &str) -> (u16, String) {
     })
 }
 
-fn serve(job: &Job, server: &Server, flags: &[&str]) -> Command {
+pub(crate) fn serve(job: &Job, server: &Server, flags: &[&str]) -> Command {
     let mut command = job.paceline();
     command.args(["serve", "--listen", "127.0.0.1:0", "--base-url", &server.url()]).args(flags);
     command
