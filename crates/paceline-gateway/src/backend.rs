@@ -21,6 +21,7 @@ use tokio::time::timeout;
 
 use crate::bounds::{Bounds, Held};
 use crate::headers;
+use crate::metrics::Metrics;
 use crate::payload::Outgoing;
 
 /// Why an upstream cannot be served.
@@ -61,6 +62,7 @@ pub struct Backend {
     pub(crate) waiting: Held,
     items: AtomicU64,
     turns: Mutex<Turns>,
+    metrics: Metrics,
 }
 
 /// A call that left, until its outcome is reported.
@@ -128,8 +130,8 @@ impl Backend {
             .build(connector);
         let limiter = limiter.with_dialect(sending.dialect.clone());
         let (ratios, waiting, items) = (TokenRatios::default(), Held::default(), AtomicU64::default());
-        let turns = Mutex::default();
-        Ok(Self { config, sending, limiter, client, secrets, ratios, waiting, items, turns })
+        let (turns, metrics) = (Mutex::default(), Metrics::new(&config.name));
+        Ok(Self { config, sending, limiter, client, secrets, ratios, waiting, items, turns, metrics })
     }
 
     /// The name that paths begin with.
@@ -140,6 +142,11 @@ impl Backend {
     /// What paces its calls.
     pub const fn limiter(&self) -> &Limiter {
         &self.limiter
+    }
+
+    /// What is counted for it.
+    pub(crate) const fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// The place of a client's request in the queue.
@@ -181,10 +188,13 @@ impl Backend {
         *request.method_mut() = call.method.clone();
         *request.uri_mut() = address;
         *request.headers_mut() = call.headers.clone();
-        match timeout(self.sending.timeout, self.client.request(request)).await {
+        let left = self.limiter.now();
+        let answered = match timeout(self.sending.timeout, self.client.request(request)).await {
             Ok(answered) => answered.map_err(|error| NoAnswer::of_client(&error, error.is_connect(), is_plain)),
             Err(_) => Err(NoAnswer::Timeout(Some(self.sending.timeout))),
-        }
+        };
+        self.metrics.answered(self.limiter.now() - left);
+        answered
     }
 
     /// Removes the upstream's key from an answer that is read here.
@@ -243,6 +253,7 @@ impl Departed {
         );
         let action = permit.complete(Outcome { unknown, ..reading.outcome_of(&reserved) });
         if let Some(usage) = &reading.usage {
+            upstream.metrics.used(&scope, usage);
             upstream.ratios.settle(scope, &call.body, usage);
         }
         (reading.class, action)

@@ -9,6 +9,7 @@ use flate2::read::GzDecoder;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
+use http_body::Body as _;
 use http_body_util::{BodyExt as _, Either, Full, Limited};
 use hyper::body::Incoming;
 use paceline::{Admit, Class, Error, MaxWait, NextAction, Permit, WaitCause, Within};
@@ -18,23 +19,16 @@ use tokio::time::timeout;
 
 use crate::backend::{Backend, Departed};
 use crate::bounds::{Bounds, Held};
+use crate::closing::Closing;
 use crate::headers::{self, Wishes};
+use crate::metrics::Ending;
 use crate::payload::Payload;
+use crate::record::{BATCH, Record};
 use crate::refusal::Refusal;
 use crate::tap::Tap;
 
 /// The body of an answer: whole, or as it comes.
 pub(crate) type AnswerBody = Either<Full<Bytes>, Tap>;
-
-/// Behind all that wait interactively.
-const BATCH: i32 = -1;
-
-/// What is known of a request beside its answer, for the head of the answer.
-#[derive(Clone, Copy, Debug, Default)]
-struct Told {
-    waited: Duration,
-    calls: u32,
-}
 
 /// Forwards a request to its upstream, as the client wishes and within the bounds.
 pub(crate) async fn forward(
@@ -43,15 +37,24 @@ pub(crate) async fn forward(
     request: Request<Incoming>,
     bounds: &Bounds,
     held: &Held,
+    closing: &Closing,
 ) -> Response<AnswerBody> {
-    let mut told = Told::default();
-    let mut answer = match course(upstream, path, request, bounds, held, &mut told).await {
+    let mut record = Record::new(upstream, request.method(), &path);
+    let mut answer = match course(upstream, path, request, bounds, held, closing, &mut record).await {
         Ok(answer) => answer,
-        Err(refusal) => refusal.into_response().map(|body| Either::Left(Full::new(body))),
+        Err(refusal) => {
+            record.ending.get_or_insert(Ending::Refused(refusal.code()));
+            refusal.into_response().map(|body| Either::Left(Full::new(body)))
+        }
     };
     let headers = answer.headers_mut();
-    headers.insert("x-paceline-waited-ms", (told.waited.as_millis() as u64).into());
-    headers.insert("x-paceline-attempts", told.calls.into());
+    headers.insert("x-paceline-waited-ms", (record.waited.as_millis() as u64).into());
+    headers.insert("x-paceline-attempts", record.calls.into());
+    record.status = Some(answer.status());
+    match answer.body_mut() {
+        Either::Left(whole) => record.bytes_out = whole.size_hint().exact().unwrap_or_default(),
+        Either::Right(tap) => tap.tells(record),
+    }
     answer
 }
 
@@ -61,7 +64,8 @@ async fn course(
     request: Request<Incoming>,
     bounds: &Bounds,
     held: &Held,
-    told: &mut Told,
+    closing: &Closing,
+    record: &mut Record,
 ) -> Result<Response<AnswerBody>, Refusal> {
     let began = upstream.limiter().now();
     let (parts, body) = request.into_parts();
@@ -70,39 +74,47 @@ async fn course(
         return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "unsupported", message));
     }
     let (wishes, client) = (Wishes::of(&parts.headers)?, headers::client(&parts.headers));
+    record.client = client;
+    record.priority = if wishes.is_batch { BATCH } else { 0 };
     let longest = wishes.deadline.unwrap_or(bounds.deadline);
     let deadline = began + longest;
     let _room = upstream.waiting.take(1, bounds.queue as u64).ok_or_else(|| queue_full(upstream, bounds))?;
     let mut payload = Payload::read(body, bounds, held, longest).await?;
+    record.bytes_in = payload.bytes.len() as u64;
     let call = Arc::new(upstream.call(parts, path, payload.bytes.clone()));
     let (scope, cost) = upstream.scope_and_cost(&call);
     let mut place = upstream.place(client);
     let mut next = paceline::Request {
-        priority: if wishes.is_batch { BATCH } else { 0 },
+        priority: record.priority,
         item: Some(upstream.next_item()),
         arrival: Some(place.number),
         max_retries: wishes.retries,
         ..paceline::Request::new(upstream.limiter().scope(&scope), cost)
     };
+    record.scope = Some(Arc::clone(next.scope.name()));
     // How the last call ended, and what it means.
     let mut last = None;
     loop {
+        record.ending = None;
         let asked = upstream.limiter().now();
         let (scope, reserved) = (Arc::clone(next.scope.name()), next.cost.clone());
-        let held = hold(upstream, next, deadline).await;
-        told.waited += upstream.limiter().now() - asked;
+        let held = closing.bounds(upstream.name(), hold(upstream, next, deadline)).await;
+        record.waited += upstream.limiter().now() - asked;
         let permit = match (held, last.take()) {
             (Ok(permit), _) => {
                 place.left();
                 permit
             }
             // What the upstream said is better than what is said of it.
-            (Err(_), Some((class, answer))) => return ended(class, answer),
+            (Err(_), Some((class, answer))) => {
+                record.ending = Some(Ending::Answered(class));
+                return ended(class, answer);
+            }
             (Err(refusal), None) => return Err(refusal),
         };
         let Some(body) = payload.take_for_try() else { return Err(broken("its body cannot be sent a second time")) };
         let departed = Departed { upstream: Arc::clone(upstream), permit, scope, reserved, call: Arc::clone(&call) };
-        told.calls += 1;
+        record.calls += 1;
         let received = match upstream.send(&call, body).await {
             // None was asked for: nothing that follows is an answer.
             Ok(answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
@@ -113,6 +125,7 @@ async fn course(
             Err(error) => Err(error),
         };
         let (class, action) = departed.ends(&received);
+        record.ending = Some(Ending::Answered(class));
         let answer = received.map(|answer| upstream.without_secrets(answer));
         match action {
             NextAction::Retry { next: again, .. } if !payload.is_stream => {

@@ -9,12 +9,17 @@
 
 mod backend;
 mod bounds;
+mod closing;
 mod forward;
 mod headers;
+mod metrics;
+mod pages;
 mod payload;
+mod record;
 mod refusal;
 mod route;
 mod server;
+mod state;
 mod tap;
 
 pub use backend::{Backend, BackendError};

@@ -22,7 +22,12 @@ impl Gateway {
         std::fs::write(&file, text + "api_key_env = \"KEY\"\n").expect("writing the configuration");
         // It takes no time of the clients and the server.
         let mut command = Command::new("taskset");
-        command.args(["-c", "0", program]).args(["serve", "--listen", "127.0.0.1:0", "--config"]).arg(&file).arg("--state").arg(folder.path());
+        command
+            .args(["-c", "0", program])
+            .args(["serve", "--listen", "127.0.0.1:0", "--config"])
+            .arg(&file)
+            .arg("--state")
+            .arg(folder.path());
         command.env("KEY", "sk-of-the-gateway").env("XDG_STATE_HOME", folder.path());
         let mut child = command.stdout(Stdio::piped()).spawn().expect("the program starts");
         let mut line = String::new();

@@ -16,6 +16,13 @@ pub(crate) struct Args {
     /// Address of this machine to listen on; port 0 takes a free port, which the first line printed names
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4747")]
     pub(crate) listen: SocketAddr,
+    /// Address for /metrics, /healthz and /readyz alone [default: that of --listen]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) metrics_listen: Option<SocketAddr>,
+    /// Log a line for each request once it is over: upstream, scope, client, status, class, wait, attempts, bytes (as JSON with
+    /// --log-format json)
+    #[arg(long)]
+    pub(crate) log_requests: bool,
     /// Folder for what is known of the limits, so that a restart forgets none [default: paceline/serve in your state folder]
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,

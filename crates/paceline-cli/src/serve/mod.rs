@@ -13,6 +13,7 @@ use futures_util::future::join_all;
 use paceline::Limiter;
 use paceline_config::Upstream;
 use paceline_gateway::{Backend, Bounds, Gateway, listen};
+use tokio::net::TcpListener;
 
 pub(crate) use self::args::Args;
 use self::state::Saved;
@@ -41,18 +42,29 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
         upstreams.push(upstream);
         kept.push(keeps);
     }
-    let refused = |error| Failure::refused(format!("cannot listen on {}: {error}", args.listen));
-    let listener = listen(args.listen).map_err(refused)?;
-    let address = listener.local_addr().map_err(refused)?;
+    let (listener, address) = listen_on(args.listen)?;
+    let metrics = args.metrics_listen.map(listen_on).transpose()?;
     let gateway = Gateway::new(upstreams, bounds);
-    announce(address, &gateway).map_err(Failure::interrupted)?;
+    announce(address, metrics.as_ref().map(|(_, address)| *address), &gateway).map_err(Failure::interrupted)?;
+    let metrics = async {
+        match metrics {
+            Some((listener, _)) => gateway.serve_metrics(listener).await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
         () = gateway.serve(listener, signals.first()) => {}
         () = signals.second() => tracing::warn!("answers under way were cut off by the second signal"),
+        () = metrics => unreachable!("it goes on for as long as it is polled"),
         _ = join_all(kept.iter_mut().map(Kept::keep)) => unreachable!("it goes on for as long as it is polled"),
     }
     join_all(kept.iter_mut().map(Kept::end)).await;
     Ok(Status::Success)
+}
+
+fn listen_on(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Failure> {
+    let listened = listen(address).and_then(|listener| listener.local_addr().map(|address| (listener, address)));
+    listened.map_err(|error| Failure::refused(format!("cannot listen on {address}: {error}")))
 }
 
 /// Sets up an upstream. Nothing is sent yet.
@@ -95,9 +107,10 @@ fn refuse_remote_clients(address: SocketAddr) -> Result<(), Failure> {
 }
 
 /// Scripts wait for the first line, so it must not stay in a buffer.
-fn announce(address: SocketAddr, gateway: &Gateway) -> std::io::Result<()> {
-    let names = gateway.upstreams().map(|upstream| upstream.name());
-    let lines: String = names.map(|name| format!("{name} at http://{address}/{name}\n")).collect();
+fn announce(address: SocketAddr, metrics: Option<SocketAddr>, gateway: &Gateway) -> std::io::Result<()> {
+    let line = |name: &str| format!("{name} at http://{address}/{name}\n");
+    let mut lines: String = gateway.upstreams().iter().map(|upstream| line(upstream.name())).collect();
+    lines.extend(metrics.map(|address| format!("metrics at http://{address}/metrics\n")));
     let mut out = std::io::stdout().lock();
     // At once: a script that has read the first line may have closed the pipe.
     out.write_all(format!("listening on http://{address}\n{lines}").as_bytes())?;

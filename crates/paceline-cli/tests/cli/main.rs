@@ -39,6 +39,8 @@ mod rewritten;
 mod secrets;
 #[cfg(unix)]
 mod serve;
+#[cfg(unix)]
+mod serve_operation;
 mod sharing;
 mod sim;
 mod stats;

@@ -18,9 +18,9 @@ use super::nginx::{BURST, Limit, Nginx, RATE, SERVICE};
 const CLIENTS: usize = 64;
 
 /// `paceline serve`, stopped with the value.
-struct Gateway {
+pub(crate) struct Gateway {
     child: Child,
-    url: String,
+    pub(crate) url: String,
     _state: tempfile::TempDir,
 }
 
@@ -42,15 +42,8 @@ fn a_gateway_learns_the_rate_of_nginx() {
     let counting = Counting::start(SERVICE);
     let nginx = Nginx::start(&counting, Limit::Bucket);
     let (oracle, counts) = (oracle_of_nginx(200), || nginx.counts());
-    let (_, _, refused) = serve(
-        "gateway before nginx, untold",
-        &nginx.base_url(),
-        "[upstream.api]\n",
-        200,
-        oracle,
-        Some(0.92),
-        counts,
-    );
+    let (_, _, refused) =
+        serve("gateway before nginx, untold", &nginx.base_url(), "[upstream.api]\n", 200, oracle, Some(0.92), counts);
     assert_eq!(counting.arrivals(), 200, "nothing is sent twice");
     measure::assert_learnt(200, refused, 5);
 }
@@ -150,7 +143,7 @@ async fn send_all(url: &str, items: usize) -> BTreeMap<u16, usize> {
 
 impl Gateway {
     /// To one upstream, `api`, which begins with `config`.
-    fn start(base_url: &str, config: &str) -> Self {
+    pub(crate) fn start(base_url: &str, config: &str) -> Self {
         let state = tempfile::tempdir().expect("a temporary folder");
         let file = state.path().join("paceline.toml");
         let text = format!(

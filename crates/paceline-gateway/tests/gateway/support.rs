@@ -70,6 +70,11 @@ impl Served {
         Self { url, client, limiter, ends: Some(ends), ended }
     }
 
+    /// The address of the gateway, without the upstream's name.
+    pub(crate) fn origin(&self) -> String {
+        self.url.trim_end_matches("/api").to_owned()
+    }
+
     /// A prompt.
     pub(crate) fn post(&self) -> reqwest::RequestBuilder {
         let body = r#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
