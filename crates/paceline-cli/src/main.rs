@@ -33,7 +33,7 @@ use crate::run::calls::signals;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let requests = matches!(&cli.command, Command::Serve(args) if args.log_requests);
+    let requests = matches!(&cli.command, Command::Serve(args) if args.flags.log_requests);
     logging::init(cli.everywhere.log_format, cli.everywhere.quiet, cli.everywhere.verbose, requests);
     match execute(cli) {
         Ok(status) => status.into(),

@@ -57,12 +57,12 @@ pub struct Backend {
     limiter: Limiter,
     client: Client<HttpsConnector<HttpConnector>, Outgoing>,
     secrets: Secrets,
-    ratios: TokenRatios,
+    ratios: Arc<TokenRatios>,
     /// Requests that wait or are sent, before the head of their answer.
     pub(crate) waiting: Held,
-    items: AtomicU64,
-    turns: Mutex<Turns>,
-    metrics: Metrics,
+    items: Arc<AtomicU64>,
+    turns: Arc<Mutex<Turns>>,
+    metrics: Arc<Metrics>,
 }
 
 /// A call that left, until its outcome is reported.
@@ -129,9 +129,31 @@ impl Backend {
             .timer(TokioTimer::new())
             .build(connector);
         let limiter = limiter.with_dialect(sending.dialect.clone());
-        let (ratios, waiting, items) = (TokenRatios::default(), Held::default(), AtomicU64::default());
-        let (turns, metrics) = (Mutex::default(), Metrics::new(&config.name));
+        let (ratios, waiting, items) = (Arc::default(), Held::default(), Arc::default());
+        let (turns, metrics) = (Arc::default(), Arc::new(Metrics::new(&config.name)));
         Ok(Self { config, sending, limiter, client, secrets, ratios, waiting, items, turns, metrics })
+    }
+
+    /// The same upstream under another configuration, or with another key: what is known of it, its queue and its counts stay.
+    /// The limiter keeps its limits; see [`Limiter::reconfigure`].
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn renewed(
+        &self,
+        config: paceline_config::Upstream,
+        headers: HeaderMap,
+        bounds: &Bounds,
+    ) -> Result<Self, BackendError> {
+        let fresh = Self::new(config, headers, self.limiter.clone(), bounds)?;
+        Ok(Self {
+            ratios: Arc::clone(&self.ratios),
+            waiting: self.waiting.clone(),
+            items: Arc::clone(&self.items),
+            turns: Arc::clone(&self.turns),
+            metrics: Arc::clone(&self.metrics),
+            ..fresh
+        })
     }
 
     /// The name that paths begin with.
@@ -145,7 +167,7 @@ impl Backend {
     }
 
     /// What is counted for it.
-    pub(crate) const fn metrics(&self) -> &Metrics {
+    pub(crate) fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 

@@ -185,7 +185,8 @@ fn refused(upstream: &Backend, error: &Error) -> Refusal {
     let (status, code, message) = match error {
         Error::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "too_large", error.to_string()),
         Error::Stopped { scope, reason } => {
-            let message = format!("{scope} is stopped: {reason}; mend the cause, then restart the gateway");
+            let message =
+                format!("{scope} is stopped: {reason}; mend the cause, then reload the gateway (SIGHUP) or restart it");
             (StatusCode::SERVICE_UNAVAILABLE, "scope_stopped", message)
         }
         _ => (StatusCode::SERVICE_UNAVAILABLE, "closed", error.to_string()),

@@ -65,9 +65,9 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 impl Gateway {
     /// A gateway to these upstreams, whose names differ.
-    pub fn new(upstreams: impl IntoIterator<Item = Backend>, bounds: Bounds) -> Arc<Self> {
+    pub fn new(upstreams: impl IntoIterator<Item = impl Into<Arc<Backend>>>, bounds: Bounds) -> Arc<Self> {
         Arc::new(Self {
-            upstreams: RwLock::new(upstreams.into_iter().map(Arc::new).collect()),
+            upstreams: RwLock::new(upstreams.into_iter().map(Into::into).collect()),
             bounds,
             held: Held::default(),
             closing: Closing::default(),
@@ -80,6 +80,11 @@ impl Gateway {
     /// Its upstreams.
     pub fn upstreams(&self) -> Arc<[Arc<Backend>]> {
         Arc::clone(&self.upstreams.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Serves these from now on. A request that has begun ends with the upstream that it began with.
+    pub fn replace_upstreams(&self, upstreams: impl IntoIterator<Item = Arc<Backend>>) {
+        *self.upstreams.write().unwrap_or_else(PoisonError::into_inner) = upstreams.into_iter().collect();
     }
 
     /// Serves until `ends` is ready. Then no connection is accepted any more, calls in flight are answered, and requests that

@@ -1,7 +1,7 @@
 //! The flags of `paceline serve`.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use paceline_config::{Config, Overrides, Upstream, upstream_names};
 
@@ -10,9 +10,25 @@ use crate::exit::Failure;
 use crate::upstream;
 
 /// `paceline serve`.
-#[derive(Clone, Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(super) command: Option<Command>,
+    #[command(flatten)]
+    pub(crate) flags: Flags,
+}
+
+/// What `serve` can do beside serving.
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Command {
+    /// Read the configuration and the keys as `serve` would, and show what would be served; sends nothing
+    Check(Box<Flags>),
+}
+
+/// How to serve.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Flags {
     /// Address of this machine to listen on; port 0 takes a free port, which the first line printed names
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4747")]
     pub(crate) listen: SocketAddr,
@@ -43,6 +59,13 @@ pub(crate) struct Args {
     max_retries: Option<String>,
 }
 
+/// What is to be served.
+pub(super) struct Configured {
+    pub(super) upstreams: Vec<Upstream>,
+    /// The configuration file, if there is one.
+    pub(super) file: Option<PathBuf>,
+}
+
 const EXAMPLES: &str = "\
 Point the base URL of any client at the gateway; its key there may be any text:
   paceline serve --upstream openai --limit 500rpm
@@ -55,12 +78,12 @@ Header fields of a request that the gateway reads:
 
 Header fields of each answer: x-paceline-waited-ms, x-paceline-attempts.";
 
-impl Args {
+impl Flags {
     /// The upstreams to serve.
     ///
     /// # Errors
     /// As [`upstream::configured`]; flags for one upstream where there are several.
-    pub(crate) fn upstreams(&self, everywhere: &Everywhere) -> Result<Vec<Upstream>, Failure> {
+    pub(super) fn upstreams(&self, everywhere: &Everywhere) -> Result<Configured, Failure> {
         let config = upstream::loaded(self.overrides(), everywhere)?;
         let names = self.names(&config);
         if let ([_, _, ..], Some(flag)) = (&names[..], self.flag_for_one()) {
@@ -70,10 +93,11 @@ impl Args {
                 names.join(", ")
             )));
         }
-        match names[..] {
-            [] => Ok(vec![upstream::checked(config.upstream())?]),
-            _ => names.into_iter().map(|name| upstream::checked(config.upstream_of(name))).collect(),
-        }
+        let upstreams = match names[..] {
+            [] => vec![upstream::checked(config.upstream())?],
+            _ => names.into_iter().map(|name| upstream::checked(config.upstream_of(name))).collect::<Result<_, _>>()?,
+        };
+        Ok(Configured { upstreams, file: config.path().map(Path::to_owned) })
     }
 
     /// Their names; none where the other flags mean one.

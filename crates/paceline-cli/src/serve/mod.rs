@@ -3,48 +3,40 @@
 //! [`paceline_gateway`] does the work; this module configures its upstreams, keeps what their limiters know, and ends it.
 
 mod args;
+mod check;
+mod reload;
 mod state;
+mod upstreams;
 
-use std::fs::File;
-use std::io::Write as _;
 use std::net::SocketAddr;
 
-use futures_util::future::join_all;
-use paceline::Limiter;
-use paceline_config::Upstream;
-use paceline_gateway::{Backend, Bounds, Gateway, listen};
+use paceline_gateway::{Bounds, Gateway, listen};
 use tokio::net::TcpListener;
 
 pub(crate) use self::args::Args;
-use self::state::Saved;
-use crate::account::{Account, SharedLimits};
+use self::args::{Command, Flags};
+use self::reload::Changes;
+use self::upstreams::Upstreams;
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
-use crate::mock::{self, MockServer};
-use crate::run::calls::signals::SignalCount;
-use crate::upstream;
+use crate::run::calls::signals::{SignalCount, Signals};
 
-/// What has to live as long as the gateway, for one upstream.
-struct Kept {
-    saved: Saved,
-    shared: SharedLimits,
-    _in_use: Option<File>,
-    _mock: Option<MockServer>,
+/// Serves until Ctrl-C, or does what its command says.
+pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Status, Failure> {
+    match args.command {
+        None => serve(&args.flags, everywhere).await,
+        Some(Command::Check(flags)) => check::command(&flags, everywhere),
+    }
 }
 
-/// Serves until Ctrl-C.
-pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Status, Failure> {
-    let (bounds, signals) = (Bounds::default(), SignalCount::listen().map_err(Failure::interrupted)?);
-    refuse_remote_clients(args.listen)?;
-    let (mut upstreams, mut kept) = (Vec::new(), Vec::new());
-    for configured in args.upstreams(everywhere)? {
-        let (upstream, keeps) = prepare(configured, &args, &bounds).await?;
-        upstreams.push(upstream);
-        kept.push(keeps);
-    }
-    let (listener, address) = listen_on(args.listen)?;
-    let metrics = args.metrics_listen.map(listen_on).transpose()?;
-    let gateway = Gateway::new(upstreams, bounds);
+async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure> {
+    let signals = SignalCount::of(Signals::without_hang_up().map_err(Failure::interrupted)?);
+    refuse_remote_clients(flags.listen)?;
+    let mut changes = Changes::listen().map_err(Failure::interrupted)?;
+    let mut upstreams = Upstreams::open(flags, everywhere, Bounds::default()).await?;
+    let (listener, address) = listen_on(flags.listen)?;
+    let metrics = flags.metrics_listen.map(listen_on).transpose()?;
+    let gateway = Gateway::new(upstreams.backends(), Bounds::default());
     announce(address, metrics.as_ref().map(|(_, address)| *address), &gateway).map_err(Failure::interrupted)?;
     let metrics = async {
         match metrics {
@@ -52,47 +44,25 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
             None => std::future::pending().await,
         }
     };
+    let reloads = async {
+        loop {
+            changes.next(upstreams.files()).await;
+            upstreams.reload(&gateway).await;
+        }
+    };
     tokio::select! {
         () = gateway.serve(listener, signals.first()) => {}
         () = signals.second() => tracing::warn!("answers under way were cut off by the second signal"),
         () = metrics => unreachable!("it goes on for as long as it is polled"),
-        _ = join_all(kept.iter_mut().map(Kept::keep)) => unreachable!("it goes on for as long as it is polled"),
+        () = reloads => unreachable!("it goes on for as long as it is polled"),
     }
-    join_all(kept.iter_mut().map(Kept::end)).await;
+    upstreams.end().await;
     Ok(Status::Success)
 }
 
 fn listen_on(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Failure> {
     let listened = listen(address).and_then(|listener| listener.local_addr().map(|address| (listener, address)));
     listened.map_err(|error| Failure::refused(format!("cannot listen on {address}: {error}")))
-}
-
-/// Sets up an upstream. Nothing is sent yet.
-async fn prepare(mut configured: Upstream, args: &Args, bounds: &Bounds) -> Result<(Backend, Kept), Failure> {
-    let mock = mock::start_for(&mut configured, None).await?;
-    let headers = upstream::headers(&configured)?;
-    let limiter = Limiter::new(configured.pacer.clone()).map_err(Failure::refused)?;
-    let account = Account::new(configured.base_url.as_deref().unwrap_or_default(), &headers);
-    let saved = Saved::open(args.state.as_deref(), &configured.name, &account, limiter.clone())?;
-    let in_use = Some(&account).filter(|_| mock.is_none());
-    let mut shared = SharedLimits::open(in_use, &configured.pacer, limiter.clone());
-    saved.restore(&shared);
-    let in_use = in_use.and_then(|account| account.mark(shared.is_shared()));
-    let upstream = Backend::new(configured, headers, limiter, bounds).map_err(Failure::refused)?;
-    shared.begin();
-    Ok((upstream, Kept { saved, shared, _in_use: in_use, _mock: mock }))
-}
-
-impl Kept {
-    /// For as long as it is polled.
-    async fn keep(&mut self) {
-        tokio::join!(self.saved.keep(), self.shared.keep());
-    }
-
-    async fn end(&mut self) {
-        self.saved.save();
-        self.shared.end().await;
-    }
 }
 
 /// Clients have no keys of their own, so each that reaches the gateway spends the upstream's.
@@ -108,6 +78,7 @@ fn refuse_remote_clients(address: SocketAddr) -> Result<(), Failure> {
 
 /// Scripts wait for the first line, so it must not stay in a buffer.
 fn announce(address: SocketAddr, metrics: Option<SocketAddr>, gateway: &Gateway) -> std::io::Result<()> {
+    use std::io::Write as _;
     let line = |name: &str| format!("{name} at http://{address}/{name}\n");
     let mut lines: String = gateway.upstreams().iter().map(|upstream| line(upstream.name())).collect();
     lines.extend(metrics.map(|address| format!("metrics at http://{address}/metrics\n")));

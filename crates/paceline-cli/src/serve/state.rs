@@ -16,6 +16,16 @@ use crate::limiter_state;
 /// How old the file is at most when the process is killed.
 const SAVED: Duration = Duration::from_millis(500);
 
+/// The folder for these files: that one, or the user's own; none where the latter cannot be used.
+///
+/// # Errors
+/// A folder that was asked for and cannot be made.
+pub(super) fn folder(asked_for: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+    let Some(folder) = asked_for else { return Ok(own_folder()) };
+    let refused = |error| Failure::refused(format!("--state {}: {error}", folder.display()));
+    account::make_private(folder).map(|()| Some(folder.to_owned())).map_err(refused)
+}
+
 /// The file of one account.
 #[derive(Debug)]
 pub(super) struct Saved {
@@ -29,25 +39,10 @@ pub(super) struct Saved {
 }
 
 impl Saved {
-    /// The file in that folder, or in the user's own.
-    ///
-    /// # Errors
-    /// A folder that was asked for and cannot be made.
-    pub(super) fn open(
-        folder: Option<&Path>,
-        upstream: &str,
-        account: &Account,
-        limiter: Limiter,
-    ) -> Result<Self, Failure> {
-        let made = match folder {
-            Some(folder) => {
-                let refused = |error| Failure::refused(format!("--state {}: {error}", folder.display()));
-                account::make_private(folder).map(|()| Some(folder.to_owned())).map_err(refused)?
-            }
-            None => own_folder(),
-        };
-        let path = made.map(|folder| folder.join(format!("{upstream}-{}.json", account.name())));
-        Ok(Self { limiter, path, warned: AtomicBool::new(false), written: Mutex::default() })
+    /// The file in that folder.
+    pub(super) fn new(folder: Option<&Path>, upstream: &str, account: &Account, limiter: Limiter) -> Self {
+        let path = folder.map(|folder| folder.join(format!("{upstream}-{}.json", account.name())));
+        Self { limiter, path, warned: AtomicBool::new(false), written: Mutex::default() }
     }
 
     /// Takes up what an earlier gateway knew. A stop is not kept: a restart is how a person says that the cause is mended.

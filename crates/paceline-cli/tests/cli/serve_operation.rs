@@ -5,10 +5,10 @@ use std::io::{BufRead as _, Read as _};
 use std::net::TcpStream;
 
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::serve::{Gateway, get, post, serve};
-use crate::support::{Job, Reply, Server};
+use crate::support::{Job, Reply, Server, finish};
 
 #[test]
 fn metrics_can_have_an_address_of_their_own() {
@@ -71,4 +71,137 @@ fn a_second_signal_ends_it_at_once() {
     assert_eq!(gateway.child.try_wait().expect("it can be asked"), None, "it waits for the answer");
     gateway.signal(Signal::TERM);
     assert_eq!(gateway.ended(), Some(0));
+}
+
+/// A gateway to the upstream `api`, with that configuration, whose key is in a file.
+fn configured(job: &Job, server: &Server, settings: &str) -> Gateway {
+    configure(job, server, settings);
+    std::fs::write(job.path("key"), "sk-first").expect("writable");
+    let mut command = job.paceline();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--config", "paceline.toml", "--state", "state"]);
+    Gateway::logging(&mut command, File::create(job.path("log")).expect("writable"))
+}
+
+fn configure(job: &Job, server: &Server, settings: &str) {
+    let upstream = format!("[upstream.api]\nprovider = \"openai\"\nbase_url = \"{}\"\n", server.url());
+    std::fs::write(job.path("paceline.toml"), format!("{upstream}api_key_file = \"key\"\n{settings}"))
+        .expect("writable");
+}
+
+/// Waits until the log has that many lines with those words.
+fn wait_for_log(job: &Job, words: &str, count: usize) {
+    while std::fs::read_to_string(job.path("log")).expect("a log").matches(words).count() < count {
+        std::thread::yield_now();
+    }
+}
+
+fn state(gateway: &Gateway) -> Value {
+    serde_json::from_str(&get(&format!("{}/api/state", gateway.url)).1).expect("JSON")
+}
+
+const READ: &str = "the configuration was read again; upstreams";
+
+#[test]
+fn a_changed_configuration_acts_without_a_restart_and_what_was_sent_still_counts() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let gateway = configured(&job, &server, "limits = [\"2 per 1h\"]\n");
+    for _ in 0..2 {
+        assert_eq!(gateway.post("/api/v1/things", "1s").0, 200);
+    }
+    assert_eq!(gateway.post("/api/v1/things", "1s").0, 429);
+    configure(&job, &server, "limits = [\"3 per 1h\"]\n[upstream.more]\nbase_url = \"http://127.0.0.1:1\"\n");
+    gateway.signal(Signal::HUP);
+    wait_for_log(&job, READ, 1);
+    assert_eq!(gateway.post("/api/v1/things", "1s").0, 200, "one more than before");
+    assert_eq!(gateway.post("/api/v1/things", "1s").0, 429, "the first two still count");
+    let names = |state: &Value| -> Vec<Value> {
+        state["upstreams"].as_array().expect("a list").iter().map(|upstream| upstream["name"].clone()).collect()
+    };
+    assert_eq!(names(&state(&gateway)), [json!("api"), json!("more")]);
+    configure(&job, &server, "");
+    wait_for_log(&job, READ, 2);
+    assert_eq!(gateway.post("/api/v1/things", "1s").0, 200, "without a limit, and without a signal");
+    assert_eq!(names(&state(&gateway)), [json!("api")]);
+    assert_eq!(get(&format!("{}/more/things", gateway.url)).0, 404);
+    assert_eq!(server.count(), 4);
+}
+
+#[test]
+fn a_wrong_configuration_is_told_and_the_former_one_stays() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let gateway = configured(&job, &server, "rpm = 600\n");
+    configure(&job, &server, "rpm = \"many\"\n");
+    gateway.signal(Signal::HUP);
+    wait_for_log(&job, "the former one stays", 1);
+    let log = std::fs::read_to_string(job.path("log")).expect("a log");
+    assert!(log.contains("rpm = \"many\"") && log.contains("paceline.toml"), "{log}");
+    assert_eq!(gateway.post("/api/v1/things", "1s").0, 200);
+    assert_eq!(state(&gateway)["upstreams"][0]["account"]["quotas"][0]["limit"], 600);
+}
+
+#[test]
+fn a_new_key_lifts_the_stop_of_a_bad_one_and_no_request_is_dropped() {
+    let (job, server) = (
+        Job::new(0),
+        Server::new(|arrival| match arrival.headers["authorization"].to_str() {
+            Ok("Bearer sk-second") => Reply::ok(),
+            _ => Reply::error(401, "invalid_api_key"),
+        }),
+    );
+    let gateway = configured(&job, &server, "");
+    assert_eq!(gateway.post("/api/v1/things", "1s").0, 401);
+    let (status, text) = gateway.post("/api/v1/things", "1s");
+    assert!(status == 503 && text.contains("scope_stopped"), "{text}");
+    assert_eq!(get(&format!("{}/readyz", gateway.url)).0, 503);
+    std::fs::write(job.path("key"), "sk-second").expect("writable");
+    wait_for_log(&job, READ, 1);
+    assert_eq!(gateway.post("/api/v1/things", "1s").0, 200);
+    assert_eq!((get(&format!("{}/readyz", gateway.url)).0, server.count()), (200, 2));
+}
+
+#[test]
+fn a_request_that_has_begun_ends_with_the_upstream_that_it_began_with() {
+    let server = Server::new(|_| Reply::ok().after(std::time::Duration::from_millis(300)));
+    let job = Job::new(0);
+    let mut gateway = configured(&job, &server, "concurrency = 1\n");
+    let url = format!("{}/api/v1/things", gateway.url);
+    let calls: Vec<_> = (0..3)
+        .map(|_| {
+            let url = url.clone();
+            std::thread::spawn(move || post(&url, "60s").0)
+        })
+        .collect();
+    while state(&gateway)["upstreams"][0]["account"]["waiting"] != 2 {
+        std::thread::yield_now();
+    }
+    std::fs::write(job.path("paceline.toml"), "[upstream.other]\nbase_url = \"http://127.0.0.1:1\"\n")
+        .expect("writable");
+    gateway.signal(Signal::HUP);
+    wait_for_log(&job, READ, 1);
+    assert_eq!(get(&format!("{}/api/v1/things", gateway.url)).0, 404);
+    for call in calls {
+        assert_eq!(call.join().expect("no panic"), 200, "in flight, and held");
+    }
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.ended(), Some(0));
+}
+
+#[test]
+fn check_says_what_would_be_served_and_sends_nothing() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    configure(&job, &server, "rpm = 600\n");
+    let check = || finish(job.paceline().args(["serve", "check", "--config", "paceline.toml"]));
+    let (code, told) = check();
+    assert!(code == 2 && told.contains("key"), "the key file is missing: {told}");
+    std::fs::write(job.path("key"), "sk-first").expect("writable");
+    let output = job.paceline().args(["serve", "check", "--config", "paceline.toml"]).output().expect("it runs");
+    let told = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    let expected =
+        format!("api at http://127.0.0.1:4747/api: {}, the key in key, limits: 600 requests per 60s\n", server.url());
+    assert!(told.starts_with(&expected) && told.ends_with("all is well: paceline.toml; nothing was sent\n"), "{told}");
+    configure(&job, &server, "rpm = -1\n");
+    let (code, told) = check();
+    assert!(code == 2 && told.contains("rpm"), "{told}");
+    assert_eq!(server.count(), 0);
 }
