@@ -6,7 +6,7 @@ use paceline_gateway::Bounds;
 use paceline_providers::secrets::hidden;
 
 use super::args::Flags;
-use super::refuse_remote_clients;
+use super::socket::refuse_remote_clients;
 use super::upstreams::backend;
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};

@@ -5,13 +5,13 @@
 mod args;
 mod check;
 mod reload;
+mod socket;
 mod state;
 mod upstreams;
 
 use std::net::SocketAddr;
 
-use paceline_gateway::{Bounds, Gateway, listen};
-use tokio::net::TcpListener;
+use paceline_gateway::{Bounds, Gateway};
 
 pub(crate) use self::args::Args;
 use self::args::{Command, Flags};
@@ -31,13 +31,17 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
 
 async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure> {
     let signals = SignalCount::of(Signals::without_hang_up().map_err(Failure::interrupted)?);
-    refuse_remote_clients(flags.listen)?;
+    let (listener, address) = socket::for_clients(flags.listen)?;
     let mut changes = Changes::listen().map_err(Failure::interrupted)?;
     let mut upstreams = Upstreams::open(flags, everywhere, Bounds::default()).await?;
-    let (listener, address) = listen_on(flags.listen)?;
-    let metrics = flags.metrics_listen.map(listen_on).transpose()?;
+    let metrics = flags.metrics_listen.map(socket::on).transpose()?;
     let gateway = Gateway::new(upstreams.backends(), Bounds::default());
     announce(address, metrics.as_ref().map(|(_, address)| *address), &gateway).map_err(Failure::interrupted)?;
+    socket::tell_systemd(true);
+    let ends = async {
+        signals.first().await;
+        socket::tell_systemd(false);
+    };
     let metrics = async {
         match metrics {
             Some((listener, _)) => gateway.serve_metrics(listener).await,
@@ -51,29 +55,13 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
         }
     };
     tokio::select! {
-        () = gateway.serve(listener, signals.first()) => {}
+        () = gateway.serve(listener, ends) => {}
         () = signals.second() => tracing::warn!("answers under way were cut off by the second signal"),
         () = metrics => unreachable!("it goes on for as long as it is polled"),
         () = reloads => unreachable!("it goes on for as long as it is polled"),
     }
     upstreams.end().await;
     Ok(Status::Success)
-}
-
-fn listen_on(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Failure> {
-    let listened = listen(address).and_then(|listener| listener.local_addr().map(|address| (listener, address)));
-    listened.map_err(|error| Failure::refused(format!("cannot listen on {address}: {error}")))
-}
-
-/// Clients have no keys of their own, so each that reaches the gateway spends the upstream's.
-fn refuse_remote_clients(address: SocketAddr) -> Result<(), Failure> {
-    if address.ip().is_loopback() {
-        return Ok(());
-    }
-    Err(Failure::refused(format!(
-        "--listen {address}: others could spend your key there; expected an address of this machine alone, such as \
-         127.0.0.1:4747 (behind a proxy of your own that knows its clients, or an SSH tunnel)"
-    )))
 }
 
 /// Scripts wait for the first line, so it must not stay in a buffer.

@@ -2,7 +2,10 @@
 
 use std::fs::File;
 use std::io::{BufRead as _, Read as _};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -204,4 +207,39 @@ fn check_says_what_would_be_served_and_sends_nothing() {
     let (code, told) = check();
     assert!(code == 2 && told.contains("rpm"), "{told}");
     assert_eq!(server.count(), 0);
+}
+
+/// systemd keeps the port open over a restart, and is told when the gateway is ready and when it ends.
+#[test]
+fn a_socket_of_systemd_takes_the_place_of_the_address() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let port = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = port.local_addr().expect("it listens");
+    let told = UnixDatagram::bind(job.path("notify")).expect("a socket");
+    let started = || {
+        // A shell moves the socket to the place where systemd puts it, and names the process as systemd does.
+        let script = r#"LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" "$@" 3<&0 0</dev/null"#;
+        let paceline = serve(&job, &server, &[]);
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).arg(paceline.get_program()).args(paceline.get_args());
+        command.current_dir(job.path("")).env("NOTIFY_SOCKET", job.path("notify"));
+        for (name, value) in paceline.get_envs() {
+            value.map(|value| command.env(name, value));
+        }
+        command.stdin(OwnedFd::from(port.try_clone().expect("a copy")));
+        Gateway::start(&mut command)
+    };
+    let state = || {
+        let mut text = [0; 99];
+        let length = told.recv(&mut text).expect("a word");
+        String::from_utf8_lossy(&text[..length]).trim().to_owned()
+    };
+    for _ in 0..2 {
+        let mut gateway = started();
+        assert_eq!((gateway.url.as_str(), state().as_str()), (&*format!("http://{address}"), "READY=1"));
+        assert_eq!(gateway.post("/generic/v1/things", "1s").0, 200);
+        gateway.signal(Signal::TERM);
+        assert_eq!((gateway.ended(), state().as_str()), (Some(0), "STOPPING=1"));
+        assert!(TcpStream::connect(address).is_ok(), "clients wait there for the next process");
+    }
 }
