@@ -58,7 +58,7 @@ pub use names::{pace_names, scope_names, upstream_names};
 pub use overrides::Overrides;
 pub use preset::Preset;
 pub use price::{Money, MoneyError, Price, PriceError, Prices};
-pub use units::{CountError, DurationError, Limit, LimitError, parse_count, parse_duration};
+pub use units::{CountError, DurationError, Limit, LimitError, pacer_of, parse_count, parse_duration};
 pub use upstream::{CallNames, MOCK, Tier, TierMatch, Upstream};
 
 use error::KEY_PLACE;

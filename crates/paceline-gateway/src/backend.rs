@@ -20,6 +20,7 @@ use paceline_providers::{Answer, Reading, join_url, model_of};
 use tokio::time::timeout;
 
 use crate::bounds::{Bounds, Held};
+use crate::clients::Spent;
 use crate::headers;
 use crate::metrics::Metrics;
 use crate::payload::Outgoing;
@@ -72,6 +73,8 @@ pub(crate) struct Departed {
     pub(crate) scope: Arc<str>,
     pub(crate) reserved: Cost,
     pub(crate) call: Arc<Call>,
+    /// What its request takes of the limits of its client.
+    pub(crate) spent: Option<Arc<Spent>>,
 }
 
 impl Backend {
@@ -258,7 +261,7 @@ impl Drop for Place {
 impl Departed {
     /// Reports how the call ended, and returns the class and what follows.
     pub(crate) fn ends(self, answer: &Result<Response<bytes::Bytes>, NoAnswer>) -> (Class, NextAction) {
-        let Self { upstream, permit, scope, reserved, call } = self;
+        let Self { upstream, permit, scope, reserved, call, spent } = self;
         let reading = upstream.read(&call, answer);
         let unknown = if paceline_http::is_unknown(answer, &reading) {
             upstream.sending.unknown_outcome_of(&call)
@@ -273,7 +276,9 @@ impl Departed {
             reason = (reading.class != Class::Success).then(|| reading.reason().into_owned()),
             "answered"
         );
-        let action = permit.complete(Outcome { unknown, ..reading.outcome_of(&reserved) });
+        let outcome = Outcome { unknown, ..reading.outcome_of(&reserved) };
+        spent.iter().for_each(|spent| spent.used(outcome.usage.clone()));
+        let action = permit.complete(outcome);
         if let Some(usage) = &reading.usage {
             upstream.metrics.used(&scope, usage);
             upstream.ratios.settle(scope, &call.body, usage);

@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use crate::backend::{Backend, Departed};
 use crate::bounds::{Bounds, Held};
+use crate::clients::Client;
 use crate::closing::Closing;
 use crate::headers::{self, Wishes};
 use crate::metrics::Ending;
@@ -73,9 +74,12 @@ async fn course(
         let message = "the gateway passes on HTTP alone, and no WebSocket";
         return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "unsupported", message));
     }
-    let (wishes, client) = (Wishes::of(&parts.headers)?, headers::client(&parts.headers));
-    record.client = client;
-    record.priority = if wishes.is_batch { BATCH } else { 0 };
+    let wishes = Wishes::of(&parts.headers)?;
+    let known = parts.extensions.get::<Arc<Client>>().map(Arc::clone);
+    let client = known.as_ref().map_or_else(|| headers::client(&parts.headers), |client| client.number());
+    let is_batch = wishes.is_batch || known.as_ref().is_some_and(|client| client.is_batch());
+    (record.client, record.client_name) = (client, known.as_ref().map(|client| Arc::clone(client.name())));
+    record.priority = if is_batch { BATCH } else { 0 };
     let longest = wishes.deadline.unwrap_or(bounds.deadline);
     let deadline = began + longest;
     let _room = upstream.waiting.take(1, bounds.queue as u64).ok_or_else(|| queue_full(upstream, bounds))?;
@@ -83,6 +87,15 @@ async fn course(
     record.bytes_in = payload.bytes.len() as u64;
     let call = Arc::new(upstream.call(parts, path, payload.bytes.clone()));
     let (scope, cost) = upstream.scope_and_cost(&call);
+    let mut spent = None;
+    if let Some(client) = &known {
+        client.may_call(&call)?;
+        let asked = upstream.limiter().now();
+        let room = client.room(cost.clone(), record.priority, deadline - asked);
+        let room = closing.bounds(upstream.name(), room).await;
+        record.waited += upstream.limiter().now() - asked;
+        spent = room?;
+    }
     let mut place = upstream.place(client);
     let mut next = paceline::Request {
         priority: record.priority,
@@ -113,7 +126,14 @@ async fn course(
             (Err(refusal), None) => return Err(refusal),
         };
         let Some(body) = payload.take_for_try() else { return Err(broken("its body cannot be sent a second time")) };
-        let departed = Departed { upstream: Arc::clone(upstream), permit, scope, reserved, call: Arc::clone(&call) };
+        let departed = Departed {
+            upstream: Arc::clone(upstream),
+            permit,
+            scope,
+            reserved,
+            call: Arc::clone(&call),
+            spent: spent.clone(),
+        };
         record.calls += 1;
         let received = match upstream.send(&call, body).await {
             // None was asked for: nothing that follows is an answer.

@@ -9,6 +9,7 @@
 
 mod backend;
 mod bounds;
+mod clients;
 mod closing;
 mod forward;
 mod headers;
@@ -24,4 +25,5 @@ mod tap;
 
 pub use backend::{Backend, BackendError};
 pub use bounds::Bounds;
+pub use clients::{Client, ClientConfig, Clients, KeyHash};
 pub use server::{Gateway, listen};

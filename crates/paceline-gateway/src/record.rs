@@ -1,5 +1,6 @@
 //! What became of a client's request: told once it is over, to the metrics, and to the log where that is asked for.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub(crate) struct Record {
     /// The method and the path, which is logged without its query: it may carry a key.
     of: Option<(http::Method, String)>,
     pub(crate) client: u64,
+    /// Of a client with a key of the gateway's.
+    pub(crate) client_name: Option<Arc<str>>,
     pub(crate) scope: Option<Arc<str>>,
     pub(crate) priority: i32,
     pub(crate) waited: Duration,
@@ -53,6 +56,7 @@ impl Record {
             began: upstream.limiter().now(),
             of: is_logged.then(|| (method.clone(), without_query(path))),
             client: 0,
+            client_name: None,
             scope: None,
             priority: 0,
             waited: Duration::ZERO,
@@ -74,7 +78,7 @@ impl Drop for Record {
             target: LOG,
             upstream = self.upstream.name(),
             scope = self.scope.as_deref(),
-            client = %format_args!("{:016x}", self.client),
+            client = self.client_name.as_deref().map_or_else(|| format!("{:016x}", self.client).into(), Cow::Borrowed).as_ref(),
             priority = priority_name(self.priority),
             method = method.as_str(),
             path,

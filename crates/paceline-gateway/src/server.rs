@@ -20,6 +20,7 @@ use tokio::time::timeout;
 
 use crate::backend::Backend;
 use crate::bounds::{Bounds, Held};
+use crate::clients::Clients;
 use crate::closing::{Closing, Phase};
 use crate::forward::{AnswerBody, forward};
 use crate::headers;
@@ -40,6 +41,7 @@ const NO_FILES: Duration = Duration::from_millis(50);
 /// Upstreams behind one address.
 pub struct Gateway {
     upstreams: RwLock<Arc<[Arc<Backend>]>>,
+    clients: RwLock<Arc<Clients>>,
     bounds: Bounds,
     held: Held,
     pub(crate) closing: Closing,
@@ -68,6 +70,7 @@ impl Gateway {
     pub fn new(upstreams: impl IntoIterator<Item = impl Into<Arc<Backend>>>, bounds: Bounds) -> Arc<Self> {
         Arc::new(Self {
             upstreams: RwLock::new(upstreams.into_iter().map(Into::into).collect()),
+            clients: RwLock::default(),
             bounds,
             held: Held::default(),
             closing: Closing::default(),
@@ -80,6 +83,16 @@ impl Gateway {
     /// Its upstreams.
     pub fn upstreams(&self) -> Arc<[Arc<Backend>]> {
         Arc::clone(&self.upstreams.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Who may call it. Default: programs of this machine.
+    pub fn clients(&self) -> Arc<Clients> {
+        Arc::clone(&self.clients.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// These may call it from now on.
+    pub fn replace_clients(&self, clients: Clients) {
+        *self.clients.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(clients);
     }
 
     /// Serves these from now on. A request that has begun ends with the upstream that it began with.
@@ -169,9 +182,26 @@ impl Gateway {
         });
     }
 
-    async fn answer(self: &Arc<Self>, request: Request<Incoming>) -> Response<Body> {
+    async fn answer(self: &Arc<Self>, mut request: Request<Incoming>) -> Response<Body> {
         let uri = request.uri().clone();
-        if headers::is_of_a_page(&uri, request.headers()) {
+        if matches!(uri.path(), "/healthz" | "/readyz")
+            && let Some(page) = page(self, request.method(), uri.path())
+        {
+            return page.map(Either::Right);
+        }
+        let clients = self.clients();
+        let is_of_a_page = match &*clients {
+            Clients::OfThisMachine => headers::is_of_a_page(&uri, request.headers()),
+            Clients::Anyone => headers::is_of_another_site(request.headers()),
+            Clients::WithKeys(known) => match Clients::admit(known, request.headers_mut()) {
+                Ok(client) => {
+                    request.extensions_mut().insert(client);
+                    false
+                }
+                Err(refusal) => return refused(refusal),
+            },
+        };
+        if is_of_a_page {
             let message = "the gateway answers programs that name this machine, and no page of the web: its Host, Origin or \
                            Sec-Fetch-Site is that of another place";
             return refused(Refusal::new(StatusCode::FORBIDDEN, "foreign_page", message));

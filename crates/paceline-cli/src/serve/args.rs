@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use paceline_config::{Config, Overrides, Upstream, upstream_names};
 
+use super::keys::KeysArgs;
 use crate::args::{AccessArgs, Everywhere, Offered, PACE, UPSTREAM};
 use crate::exit::Failure;
 use crate::upstream;
@@ -24,6 +25,8 @@ pub(crate) struct Args {
 pub(super) enum Command {
     /// Read the configuration and the keys as `serve` would, and show what would be served; sends nothing
     Check(Box<Flags>),
+    /// Make, list and revoke the keys of clients
+    Keys(KeysArgs),
 }
 
 /// How to serve.
@@ -35,6 +38,13 @@ pub(crate) struct Flags {
     /// Address for /metrics, /healthz and /readyz alone [default: that of --listen]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics_listen: Option<SocketAddr>,
+    /// File of the keys of clients, as `paceline serve keys` writes it [default: client-keys.json in the folder of --state]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) client_keys: Option<PathBuf>,
+    /// Let every program that reaches the address spend your keys, where --listen is no address of this machine alone and there
+    /// are no keys of clients
+    #[arg(long)]
+    pub(crate) allow_anyone: bool,
     /// Log a line for each request once it is over: upstream, scope, client, status, class, wait, attempts, bytes (as JSON with
     /// --log-format json)
     #[arg(long)]

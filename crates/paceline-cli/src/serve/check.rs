@@ -2,15 +2,16 @@
 
 use paceline::Quota;
 use paceline_config::Upstream;
-use paceline_gateway::Bounds;
+use paceline_gateway::{Bounds, Clients};
 use paceline_providers::secrets::hidden;
 
 use super::args::Flags;
-use super::socket::refuse_remote_clients;
+use super::client_keys::Admission;
 use super::upstreams::backend;
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
 use crate::output;
+use crate::text::counted;
 use crate::upstream;
 
 /// Prints a line for each upstream.
@@ -18,9 +19,13 @@ use crate::upstream;
 /// # Errors
 /// As `serve` has them before it listens.
 pub(super) fn command(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure> {
-    refuse_remote_clients(flags.listen)?;
+    let clients = Admission::new(flags, flags.listen)?.clients(&Clients::OfThisMachine)?;
     let configured = flags.upstreams(everywhere)?;
-    let mut lines = String::new();
+    let mut lines = match clients {
+        Clients::OfThisMachine => "clients: programs of this machine, without keys\n".to_owned(),
+        Clients::Anyone => "clients: every program that reaches the address\n".to_owned(),
+        Clients::WithKeys(keys) => format!("clients: those with one of {}\n", counted(keys.len() as u64, "key")),
+    };
     for upstream in configured.upstreams {
         lines += &line(flags, &upstream);
         // Only the mock has no address before it begins.

@@ -4,6 +4,8 @@
 
 mod args;
 mod check;
+mod client_keys;
+mod keys;
 mod reload;
 mod socket;
 mod state;
@@ -11,10 +13,11 @@ mod upstreams;
 
 use std::net::SocketAddr;
 
-use paceline_gateway::{Bounds, Gateway};
+use paceline_gateway::{Bounds, Clients, Gateway};
 
 pub(crate) use self::args::Args;
 use self::args::{Command, Flags};
+use self::client_keys::Admission;
 use self::reload::Changes;
 use self::upstreams::Upstreams;
 use crate::args::Everywhere;
@@ -26,16 +29,20 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     match args.command {
         None => serve(&args.flags, everywhere).await,
         Some(Command::Check(flags)) => check::command(&flags, everywhere),
+        Some(Command::Keys(args)) => keys::command(args),
     }
 }
 
 async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure> {
     let signals = SignalCount::of(Signals::without_hang_up().map_err(Failure::interrupted)?);
     let (listener, address) = socket::for_clients(flags.listen)?;
+    let admission = Admission::new(flags, address)?;
+    let clients = admission.clients(&Clients::OfThisMachine)?;
     let mut changes = Changes::listen().map_err(Failure::interrupted)?;
     let mut upstreams = Upstreams::open(flags, everywhere, Bounds::default()).await?;
     let metrics = flags.metrics_listen.map(socket::on).transpose()?;
     let gateway = Gateway::new(upstreams.backends(), Bounds::default());
+    gateway.replace_clients(clients);
     announce(address, metrics.as_ref().map(|(_, address)| *address), &gateway).map_err(Failure::interrupted)?;
     socket::tell_systemd(true);
     let ends = async {
@@ -50,7 +57,12 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     };
     let reloads = async {
         loop {
-            changes.next(upstreams.files()).await;
+            let files: Vec<_> = upstreams.files().iter().chain(admission.file()).cloned().collect();
+            changes.next(&files).await;
+            match admission.clients(&gateway.clients()) {
+                Ok(clients) => gateway.replace_clients(clients),
+                Err(error) => tracing::warn!("the keys of clients were read again, and the former ones stay: {error}"),
+            }
             upstreams.reload(&gateway).await;
         }
     };

@@ -11,14 +11,12 @@ use crate::exit::Failure;
 /// Listens for clients: on the first socket that systemd hands over (`LISTEN_FDS`), which takes the place of that address.
 ///
 /// # Errors
-/// A port that is taken; an address that others reach.
+/// A port that is taken.
 pub(super) fn for_clients(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Failure> {
     let Some(handed_over) = handed_over().map_err(|error| refused("the socket of LISTEN_FDS", &error))? else {
-        refuse_remote_clients(address)?;
         return on(address);
     };
     let address = handed_over.local_addr().map_err(|error| refused("the socket of LISTEN_FDS", &error))?;
-    refuse_remote_clients(address)?;
     Ok((handed_over, address))
 }
 
@@ -33,20 +31,6 @@ pub(super) fn on(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Failu
 
 fn refused(place: &str, error: &io::Error) -> Failure {
     Failure::refused(format!("cannot listen on {place}: {error}"))
-}
-
-/// Clients have no keys of their own, so each that reaches the gateway spends the upstream's.
-///
-/// # Errors
-/// An address that others reach.
-pub(super) fn refuse_remote_clients(address: SocketAddr) -> Result<(), Failure> {
-    if address.ip().is_loopback() {
-        return Ok(());
-    }
-    Err(Failure::refused(format!(
-        "--listen {address}: others could spend your key there; expected an address of this machine alone, such as \
-         127.0.0.1:4747 (behind a proxy of your own that knows its clients, or an SSH tunnel)"
-    )))
 }
 
 #[cfg(unix)]

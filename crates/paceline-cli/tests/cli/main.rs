@@ -40,6 +40,8 @@ mod secrets;
 #[cfg(unix)]
 mod serve;
 #[cfg(unix)]
+mod serve_keys;
+#[cfg(unix)]
 mod serve_operation;
 mod sharing;
 mod sim;

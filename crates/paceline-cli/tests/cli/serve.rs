@@ -55,19 +55,19 @@ impl Drop for Gateway {
 }
 
 pub(crate) fn post(url: &str, deadline: &str) -> (u16, String) {
-    send(url, |client| client.post(url).header("x-paceline-deadline", deadline).body(r#"{"model":"m"}"#))
+    send(url, |client, url| client.post(url).header("x-paceline-deadline", deadline).body(r#"{"model":"m"}"#))
 }
 
 /// The status and the body of a page.
 pub(crate) fn get(url: &str) -> (u16, String) {
-    send(url, |client| client.get(url))
+    send(url, |client, url| client.get(url))
 }
 
-fn send(url: &str, request: impl FnOnce(reqwest::Client) -> reqwest::RequestBuilder) -> (u16, String) {
+pub(crate) fn send(url: &str, request: impl FnOnce(reqwest::Client, &str) -> reqwest::RequestBuilder) -> (u16, String) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let client = paceline_http::client_to(url).build().expect("a client");
-        let answer = request(client).send().await.expect("an answer");
+        let answer = request(client, url).send().await.expect("an answer");
         (answer.status().as_u16(), answer.text().await.expect("a body"))
     })
 }

@@ -202,7 +202,12 @@ fn check_says_what_would_be_served_and_sends_nothing() {
     assert_eq!(output.status.code(), Some(0), "{told}");
     let expected =
         format!("api at http://127.0.0.1:4747/api: {}, the key in key, limits: 600 requests per 60s\n", server.url());
-    assert!(told.starts_with(&expected) && told.ends_with("all is well: paceline.toml; nothing was sent\n"), "{told}");
+    assert!(
+        told.contains(&expected)
+            && told.starts_with("clients: programs of this machine, without keys\n")
+            && told.ends_with("all is well: paceline.toml; nothing was sent\n"),
+        "{told}"
+    );
     configure(&job, &server, "rpm = -1\n");
     let (code, told) = check();
     assert!(code == 2 && told.contains("rpm"), "{told}");

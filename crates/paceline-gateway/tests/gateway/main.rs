@@ -1,5 +1,6 @@
 //! The gateway before servers that the tests make: what clients get, what upstreams see, and what becomes of those who wait.
 
+mod clients;
 mod operation;
 mod support;
 
