@@ -175,7 +175,7 @@ impl Row {
 fn of_item(due: &Due, item: &WorkItem, ended: Option<&str>) -> Row {
     let (state, reason) = match item.state {
         State::Succeeded => ("renewed", due.reason.clone()),
-        State::Failed | State::Skipped | State::Cancelled => {
+        State::Failed | State::Skipped | State::Cancelled | State::FellBack => {
             ("failed", item.reason.clone().unwrap_or_else(|| due.reason.clone()))
         }
         State::Waiting | State::InFlight | State::Deferred => {

@@ -117,6 +117,14 @@ impl AccessArgs {
     }
 }
 
+/// The gateway in between.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ViaArgs {
+    /// Gateway to call through, which is `paceline serve`: it keeps the limits and has the key; none calls the API itself
+    #[arg(help_heading = UPSTREAM, long, value_name = "URL")]
+    pub(crate) via: Option<String>,
+}
+
 /// Which upstream, and under which limits.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct UpstreamArgs {
@@ -124,6 +132,8 @@ pub(crate) struct UpstreamArgs {
     /// mock (in-process, needs no key)
     #[arg(help_heading = UPSTREAM, long, value_name = "NAME", value_parser = Offered(upstream_names), hide_possible_values = true)]
     pub(crate) upstream: Option<String>,
+    #[command(flatten)]
+    pub(crate) through: ViaArgs,
     #[command(flatten)]
     pub(crate) access: AccessArgs,
     /// A limit of the provider: 500rpm, '10 rps', '200k tpm', '90 per 10s', '50 concurrent'; may be repeated. It

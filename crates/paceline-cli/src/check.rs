@@ -53,7 +53,11 @@ pub(crate) fn command(args: &CheckArgs, everywhere: &Everywhere) -> Result<Statu
         writeln!(out, "upstream {}\npace {}", upstream.name, upstream.acting)?;
         table(&upstream.effective, out)?;
         if !upstream.idle.is_empty() {
-            writeln!(out, "does not act under this pace:")?;
+            let why = match &upstream.via {
+                Some(_) => "does not act here, for it is the gateway's:",
+                None => "does not act under this pace:",
+            };
+            writeln!(out, "{why}")?;
             table(&upstream.idle, out)?;
         }
         writeln!(out, "under `tasks run` these act instead, as its flags set them:")?;

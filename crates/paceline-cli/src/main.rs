@@ -7,6 +7,7 @@ mod cli;
 mod completions;
 mod exit;
 mod explain;
+mod fallback;
 mod files;
 mod limiter_state;
 mod logging;

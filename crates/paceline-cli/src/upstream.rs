@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use paceline_config::{Config, Environment, KeySource, Overrides, Proxy, SettingError, Source, Tier, Upstream};
 use paceline_core::Dimension;
-use paceline_http::{check_proxy, proxy_of_environment};
+use paceline_http::{check_proxy, gateway, proxy_of_environment};
 use paceline_providers::Dialect;
 use paceline_providers::secrets::{SECRET, hidden};
 use paceline_providers::table::Scope;
@@ -14,6 +14,7 @@ use paceline_store::ScopeRow;
 use crate::args::{Everywhere, UpstreamArgs};
 use crate::exit::Failure;
 use crate::files;
+use crate::mock::MockServer;
 use crate::text;
 
 /// Whether a configured limit reserves room for the tokens of an answer before its call leaves.
@@ -58,6 +59,7 @@ pub(crate) fn resolve(args: &UpstreamArgs, everywhere: &Everywhere) -> Result<Up
     let args = args.clone();
     let overrides = Overrides {
         upstream: args.upstream,
+        via: args.through.via,
         limits: args.limit,
         rpm: args.rpm,
         scope: args.scope,
@@ -88,7 +90,8 @@ pub(crate) fn configured(overrides: Overrides, everywhere: &Everywhere) -> Resul
 /// A file that cannot be read or parsed, names that do not exist, and a flag whose secret was left out.
 pub(crate) fn loaded(overrides: Overrides, everywhere: &Everywhere) -> Result<Config, Failure> {
     let overrides = Overrides { config: everywhere.config.clone(), ..overrides };
-    let hidden = [&overrides.base_url, &overrides.proxy].into_iter().flatten().chain(&overrides.headers);
+    let hidden =
+        [&overrides.base_url, &overrides.via, &overrides.proxy].into_iter().flatten().chain(&overrides.headers);
     if let Some(value) = hidden.into_iter().find(|value| value.contains(SECRET)) {
         return Err(Failure::refused(format!(
             "{value:?}: {SECRET} stands for a secret that was left out; write the secret there"
@@ -136,12 +139,32 @@ pub(crate) fn headers(upstream: &Upstream) -> Result<HeaderMap, Failure> {
     paceline_http::headers(upstream, &environment()).map_err(|error| Failure::refused(flags(error.to_string())))
 }
 
+/// The same for work that waits behind what is interactive, in a gateway.
+///
+/// # Errors
+/// Likewise.
+pub(crate) fn headers_of_batch(upstream: &Upstream) -> Result<HeaderMap, Failure> {
+    let mut headers = headers(upstream)?;
+    if upstream.via.is_some() {
+        headers.entry(gateway::PRIORITY).or_insert(HeaderValue::from_static("batch"));
+    }
+    Ok(headers)
+}
+
+/// Whether calls are of an account that other processes may call: not where a gateway stands between, nor those of the mock.
+pub(crate) const fn is_own_account(upstream: &Upstream, mock: Option<&MockServer>) -> bool {
+    upstream.via.is_none() && mock.is_none()
+}
+
 /// The secret that calls carry, for people; else why they carry none, and what to do.
 pub(crate) fn key_sent(upstream: &Upstream) -> Result<String, String> {
     let key = match &upstream.key {
         KeySource::Variable { name, .. } if environment().get(name).is_none_or(|key| key.trim().is_empty()) => None,
         key => key.place(),
     };
+    if let Some(via) = &upstream.via {
+        return Ok(format!("the key of the gateway at {}", via.gateway));
+    }
     let headers: Vec<String> = upstream.access.secret_headers().map(|name| header_in(upstream, name)).collect();
     match (key, upstream.key.place()) {
         (Some(place), _) => Ok(format!("the key in {place}")),
@@ -172,6 +195,8 @@ pub(crate) fn destination(upstream: &Upstream) -> String {
         Scope::Host => "the hosts of the input",
         _ => upstream.base_url.as_deref().unwrap_or_default(),
     };
+    let gateway = upstream.via.as_ref().map(|_| format!("the gateway at {address}"));
+    let address = gateway.as_deref().unwrap_or(address);
     match (&upstream.access.proxy, proxy_of_environment(upstream)) {
         (Proxy::At(proxy), _) => format!("{address} through the proxy {}", hidden(proxy)),
         (_, Some((name, _))) => format!("{address} (the variable {name} sets a proxy)"),

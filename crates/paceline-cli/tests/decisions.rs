@@ -234,8 +234,9 @@ fn failure(Case { reading, unknown, .. }: &Case) -> Failure {
 /// Sends that this test makes up, so that an item has the counts of a case.
 fn made_up(claimed: &Claimed, counted: Counted) -> ClaimOutcome {
     let failure = Failure::new(Class::Transient, "made up");
-    let decided = DecisionRecord { failure, action: "retry", reason: None, by: "test".to_owned() };
+    let decided = DecisionRecord { failure, action: "retry", reason: None, by: "test".to_owned(), stayed_down: false };
     ClaimOutcome {
+        retried: 0,
         id: claimed.item.id,
         fence: claimed.fence,
         counted,

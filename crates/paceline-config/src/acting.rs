@@ -6,6 +6,7 @@ use super::error::Source;
 use super::preset::Preset;
 use super::schema::UpstreamSection;
 use super::units::show_duration;
+use super::via::Via;
 
 /// The pace in force, what it does, and its source.
 pub(crate) fn acting(section: &UpstreamSection, pacer: &PacerConfig) -> String {
@@ -19,6 +20,13 @@ pub(crate) fn acting(section: &UpstreamSection, pacer: &PacerConfig) -> String {
         Pace::None => ("none", "every call leaves at once".to_owned()),
     };
     format!("{name}: {does} ({})", reason(section, pacer))
+}
+
+/// The pace of calls through a gateway.
+pub(crate) fn at_gateway(via: &Via, section: &UpstreamSection, pacer: &PacerConfig) -> String {
+    let source = section.via.as_ref().map_or(Source::Default, |via| via.source().clone());
+    let (gateway, ceiling) = (&via.gateway, in_flight(pacer.concurrency));
+    format!("that of the gateway {gateway}, which keeps the limits; {ceiling} ({source})")
 }
 
 fn learning(pacer: &PacerConfig) -> String {

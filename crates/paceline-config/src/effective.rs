@@ -56,6 +56,11 @@ impl Ledger {
         self.rows.push(EffectiveValue { key: key.into(), value, source });
     }
 
+    /// A value that the user set and that does not act.
+    pub(crate) fn idle(&mut self, key: &str, value: &str, source: Source) {
+        self.idle.push(EffectiveValue { key: key.to_owned(), value: hidden(value).into_owned(), source });
+    }
+
     /// Resolves a setting: the configured value, or the default.
     pub(crate) fn settle<T>(
         &mut self,

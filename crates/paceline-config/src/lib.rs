@@ -25,6 +25,7 @@ mod dialect;
 mod effective;
 mod environment;
 mod error;
+mod fallback;
 mod json_schema;
 mod limits;
 mod names;
@@ -41,6 +42,7 @@ mod shapes;
 mod tests;
 mod units;
 mod upstream;
+mod via;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -53,6 +55,7 @@ pub use access::{Access, InvalidKey, KeySource, Proxy, is_of_connection};
 pub use effective::EffectiveValue;
 pub use environment::Environment;
 pub use error::{SettingError, Source};
+pub use fallback::FallbackStep;
 pub use json_schema::json_schema;
 pub use names::{pace_names, scope_names, upstream_names};
 pub use overrides::Overrides;
@@ -60,6 +63,7 @@ pub use preset::Preset;
 pub use price::{Money, MoneyError, Price, PriceError, Prices};
 pub use units::{CountError, DurationError, Limit, LimitError, pacer_of, parse_count, parse_duration};
 pub use upstream::{CallNames, MOCK, Tier, TierMatch, Upstream};
+pub use via::Via;
 
 use error::KEY_PLACE;
 use schema::{FileSection, UpstreamSection};
@@ -162,6 +166,15 @@ impl Config {
         self.upstream_of(self.chosen()?)
     }
 
+    /// The same without gateways in between: how the gateway itself calls its upstreams.
+    #[must_use]
+    pub fn direct(mut self) -> Self {
+        let sections = self.file.values_mut().chain(self.variables.values_mut());
+        sections.for_each(|section| section.via = None);
+        self.overrides.via = None;
+        self
+    }
+
     /// The name of [`upstream`](Self::upstream).
     ///
     /// # Errors
@@ -171,6 +184,9 @@ impl Config {
             (Some(name), _) => return Ok(name),
             (None, Some(_)) => return Ok(GENERIC),
             (None, None) => {}
+        }
+        if let Some(name) = self.overrides.via.as_deref().and_then(via::named).filter(|name| self.is_known(name)) {
+            return Ok(name);
         }
         match self.names()[..] {
             [only] => Ok(only),

@@ -16,6 +16,8 @@ pub struct Overrides {
     pub upstream: Option<String>,
     /// `--base-url`.
     pub base_url: Option<String>,
+    /// `--via`: the gateway that calls go through.
+    pub via: Option<String>,
     /// `--api-key-env`: the variable that holds the key.
     pub api_key_env: Option<String>,
     /// `--api-key-file`: the file that holds the key.
@@ -79,6 +81,7 @@ impl Overrides {
         let headers = HeaderSettings::of_lines(self.headers.iter().map(String::as_str), header);
         UpstreamSection {
             base_url: flag("--base-url", &self.base_url),
+            via: flag("--via", &self.via),
             api_key_env: flag("--api-key-env", &self.api_key_env),
             api_key_file: file("--api-key-file", &self.api_key_file),
             key_header: flag("--key-header", &self.key_header),

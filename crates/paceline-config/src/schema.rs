@@ -120,6 +120,10 @@ section_with_limits! {
         /// Where the API is, `http://` or `https://`. Default: the provider's own address.
         #[schemars(with = "Option<String>")]
         base_url: Setting,
+        /// The gateway that calls go through, which is `paceline serve` and knows this upstream by its name, or `none`. The
+        /// limits, the pace and the key are the gateway's then. With a path the address is taken as it is. Default: none.
+        #[schemars(with = "Option<String>")]
+        via: Setting,
         /// The environment variable that holds the key. Default: the provider's usual one.
         #[schemars(with = "Option<String>")]
         api_key_env: Setting,
@@ -178,10 +182,15 @@ section_with_limits! {
         /// How long an item may take from its first send, more than 0. Default: `24h`.
         #[schemars(with = "Option<Length>")]
         deadline: Setting,
-        /// The command, with its arguments, that stands in for the API where it stays down: `paceline run --fallback`. It gets
-        /// the item on standard input as JSON and writes its result. Default: none.
+        /// The command, with its arguments, that stands in for the API where it stays down: `--fallback` of `paceline run` and
+        /// `tasks run`. It gets the item on standard input as JSON and writes its result. Default: none.
         #[schemars(with = "Option<String>")]
         fallback: Setting,
+        /// Where `paceline serve` sends a request while the API stays down, step by step: another upstream of the same form
+        /// (`NAME`), one with another model (`NAME:MODEL`), or an answer from a file (`static:FILE`, `static:STATUS:FILE`), which
+        /// comes last. Default: nowhere.
+        #[schemars(with = "Option<NameList>")]
+        fallback_to: Settings,
         /// The delay between calls under the pace `responsive`.
         responsive: ResponsiveSection,
         /// When a scope counts as down.

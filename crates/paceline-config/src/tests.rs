@@ -381,6 +381,42 @@ fn the_first_tier_that_matches_is_taken() {
 }
 
 #[test]
+fn the_steps_of_a_fallback_are_read_in_order_and_refused_with_words() {
+    let file = |steps: &str| format!("[upstream.openai]\nfallback_to = {steps}");
+    let steps = "['openrouter', 'openai:gpt-4o-mini', 'x:a/b:free', 'static:503:down.json']";
+    let found = upstream(&file(steps), &[], openai()).expect("all well").fallback_to;
+    let to = |name: &str, model: Option<&str>| FallbackStep::Upstream {
+        name: name.to_owned(),
+        model: model.map(ToOwned::to_owned),
+    };
+    let down = FallbackStep::Static { status: http::StatusCode::SERVICE_UNAVAILABLE, file: "down.json".into() };
+    let expected = [to("openrouter", None), to("openai", Some("gpt-4o-mini")), to("x", Some("a/b:free")), down];
+    assert_eq!(found, expected);
+    let variables = [("PACELINE_UPSTREAM__OPENAI__FALLBACK_TO", "b, static:ok.json")];
+    let found = upstream(&file("['c']"), &variables, openai()).expect("all well");
+    let ok = FallbackStep::Static { status: http::StatusCode::OK, file: "ok.json".into() };
+    assert_eq!(found.fallback_to, [to("b", None), ok], "a higher layer's steps take the place of a lower one's");
+    for (steps, expected) in [
+        ("['openai']", "expected another upstream, or this one with another model (NAME:MODEL)"),
+        ("['b:']", "expected an upstream (NAME)"),
+        ("[':m']", "expected an upstream (NAME)"),
+        ("['static:99:a']", "with a status from 200 to 599"),
+        ("['static:']", "expected an upstream (NAME)"),
+        ("['b', 'b']", "expected each step once"),
+        ("['static:a', 'b']", "expected no step behind a file"),
+    ] {
+        let error = refused(&file(steps), &[], openai());
+        assert!(error.starts_with("upstream.openai.fallback_to = ") && error.contains(expected), "{steps}: {error}");
+    }
+    let error = refused(
+        "[upstream.gemini]\nfallback_to = ['b:m']",
+        &[],
+        Overrides { upstream: Some("gemini".into()), ..openai() },
+    );
+    assert!(error.contains("the path names the model"), "{error}");
+}
+
+#[test]
 fn rules_that_say_too_little_are_refused() {
     for rule in [
         "class = 'transient'",

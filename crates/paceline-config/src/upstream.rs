@@ -8,7 +8,7 @@ use http::Uri;
 use paceline_core::{Limits, Pace, PacerConfig};
 use paceline_providers::secrets::{SECRET, looks_secret};
 use paceline_providers::table::Scope;
-use paceline_providers::{Dialect, Provider, join_url, path_of};
+use paceline_providers::{Dialect, Provider, below, join_url, path_of};
 
 use super::access::{self, Access, KeySource};
 use super::acting;
@@ -17,6 +17,7 @@ use super::dialect;
 use super::effective::{EffectiveValue, Ledger};
 use super::environment::Environment;
 use super::error::{KEY_PLACE, SettingError, Source};
+use super::fallback::{self, FallbackStep};
 use super::limits::Named;
 use super::pacing;
 use super::preset::Preset;
@@ -25,6 +26,7 @@ use super::responsive;
 use super::schema::{TierSection, UpstreamSection};
 use super::setting::Setting;
 use super::units::show_duration;
+use super::via::{self, Via};
 
 /// The upstream that needs no key and no network: the user who runs it supplies the address.
 pub const MOCK: &str = "mock";
@@ -58,8 +60,11 @@ pub struct Upstream {
     pub name: String,
     /// The dialect that it speaks.
     pub provider: Provider,
-    /// Its address without a slash at the end; `None` only for [`MOCK`], whose address is not known yet.
+    /// Where calls go, without a slash at the end: the API, or its part of a gateway. `None` only for [`MOCK`], whose address is
+    /// not known yet.
     pub base_url: Option<String>,
+    /// The gateway that calls go through. It has the key and keeps the limits: none of them stands here. Default: none.
+    pub via: Option<Via>,
     /// Where the key is.
     pub key: KeySource,
     /// The headers of its calls, trusted and client certificates, and the proxy.
@@ -74,6 +79,8 @@ pub struct Upstream {
     pub deadline: Duration,
     /// The command that stands in for the API where it stays down. Default: none.
     pub fallback: Option<String>,
+    /// Where a gateway sends requests while the API stays down, step by step. Default: nowhere.
+    pub fallback_to: Vec<FallbackStep>,
     /// What tokens cost. Default: not known.
     pub prices: Prices,
     /// Describes the acting pace: its name, what it does, and its source.
@@ -116,6 +123,12 @@ impl Upstream {
         })
     }
 
+    /// The path of a call to that whole address, if it is below the upstream's, or below that of the API behind a gateway.
+    pub fn path_below(&self, url: &str) -> Option<String> {
+        let api = self.via.as_ref().and_then(|via| via.api.as_deref());
+        [self.base_url.as_deref(), api].into_iter().flatten().find_map(|base| below(url, base))
+    }
+
     /// The scope that a call belongs to: its tier, else what is limited together. `group`: that of its item.
     pub fn scope_name(&self, call: &CallNames<'_>) -> String {
         let CallNames { path, model, label, group, body } = *call;
@@ -149,8 +162,21 @@ impl Upstream {
     pub(crate) fn new(name: &str, section: &UpstreamSection, environment: &Environment) -> Result<Self, SettingError> {
         let mut ledger = Ledger::new(format!("upstream.{name}"));
         let provider = provider(name, section, &mut ledger)?;
-        let base_url = base_url(name, provider, section, environment, &mut ledger)?;
-        let mut key = key(name, provider, base_url.as_deref(), section, &mut ledger)?;
+        let through = via::through(name, section, &mut ledger)?;
+        let section = through.as_ref().map_or(section, |through| &through.section);
+        let (base_url, via) = match &through {
+            Some(through) => {
+                let api = base_url(name, provider, section, environment, &mut ledger.beside());
+                // A gateway may know the address of what has no public one.
+                let api = if matches!(api, Err(SettingError::Missing { .. })) { None } else { api? };
+                (Some(through.note(&mut ledger)), Some(Via { gateway: through.gateway.clone(), api }))
+            }
+            None => (base_url(name, provider, section, environment, &mut ledger)?, None),
+        };
+        let mut key = match &via {
+            Some(_) => KeySource::None,
+            None => key(name, provider, base_url.as_deref(), section, &mut ledger)?,
+        };
         let access = access::access(provider, section, &mut key, &mut ledger)?;
         let mut pace = pacing::pace(section, &mut ledger)?;
         let named = Named::of_upstream(section, &ledger)?;
@@ -161,16 +187,30 @@ impl Upstream {
         let retry = pacing::retry(section, pace, &mut ledger)?;
         let read = |setting: &Setting, key: &str| setting.period(key);
         let deadline = ledger.settle("deadline", section.deadline.as_ref(), DEADLINE, read, |d| show_duration(*d))?;
-        let fallback = section.fallback.as_ref().map(|setting| {
+        let command = section.fallback.as_ref().map(|setting| {
             ledger.note("fallback", setting.text.clone(), setting.source().clone());
             setting.text.clone()
         });
+        let fallback_to = fallback::steps(name, provider, section.fallback_to.as_ref(), &mut ledger)?;
         let responsive = responsive::responsive(section, pace, &mut ledger)?;
         let breaker = pacing::breaker(section, &mut ledger)?;
-        let (tiers, tier_limits) = tiers(section.tier.as_deref().unwrap_or_default(), off, &mut ledger)?;
+        let given = section.tier.as_deref().unwrap_or_default();
+        let (tiers, tier_limits) = if via.is_none() {
+            tiers(given, off, &mut ledger)?
+        } else {
+            // They are scopes all the same, and the limits in them the gateway's.
+            let mut own = ledger.beside();
+            let (tiers, _) = tiers(given, None, &mut own)?;
+            ledger.take_over(own, |_| false);
+            (tiers, Vec::new())
+        };
         let mut dialect = dialect::dialect(provider, section, &mut ledger)?;
-        if key == KeySource::None && access.secret_headers().next().is_none() {
+        if via.is_none() && key == KeySource::None && access.secret_headers().next().is_none() {
             dialect = dialect.without_key();
+        }
+        if let Some(through) = through.as_ref().filter(|_| dialect.scope() == Scope::Host) {
+            return Err(through
+                .refuse(&ledger, "no gateway, or another scope than host: a gateway calls no hosts that lines name"));
         }
         let prices = price::prices(section.price.as_ref(), &mut ledger)?;
         let pacer = PacerConfig {
@@ -184,19 +224,24 @@ impl Upstream {
             pace: pace.pace,
             responsive,
         };
-        let acting = acting::acting(section, &pacer);
+        let acting = match &via {
+            Some(via) => acting::at_gateway(via, section, &pacer),
+            None => acting::acting(section, &pacer),
+        };
         let ((effective, idle), name) = (ledger.into_rows(), name.to_owned());
         Ok(Self {
             name,
             provider,
             base_url,
+            via,
             key,
             access,
             pacer,
             tiers,
             dialect,
             deadline,
-            fallback,
+            fallback: command,
+            fallback_to,
             prices,
             acting,
             effective,
@@ -259,7 +304,7 @@ fn base_url(
     let usual = usual
         .and_then(|name| Some(Setting::new(environment.filled(name)?.trim(), Source::Environment(name.to_owned()))));
     if let Some(setting) = section.base_url.as_ref().or(usual.as_ref()) {
-        let url = read_url(setting, &ledger.name("base_url"))?;
+        let url = read_url(setting, &ledger.name("base_url"), "https://api.example.com/v1")?;
         ledger.note("base_url", url.clone(), setting.source().clone());
         return Ok(Some(url));
     }
@@ -276,8 +321,8 @@ fn base_url(
 }
 
 /// An absolute address without credentials: it appears in logs and in journals.
-fn read_url(setting: &Setting, key: &str) -> Result<String, SettingError> {
-    let expected = "an address such as https://api.example.com/v1, without query";
+pub(crate) fn read_url(setting: &Setting, key: &str, example: &str) -> Result<String, SettingError> {
+    let expected = &format!("an address such as {example}, without query");
     let with_secret = |shown: &str, expected: &str| {
         let hidden = Setting::new(format!("{shown}{SECRET}"), setting.source().clone());
         Err(hidden.refuse(key, format!("{expected}: {KEY_PLACE}")))

@@ -184,6 +184,20 @@ pub enum WaitCause {
     },
 }
 
+impl WaitCause {
+    /// Whether a request that may not wait for this has no answer because the API stayed down for it, so that a fallback may take
+    /// the answer's place: the server fails, asked for a pause, or has no quota left, or the account is stopped. A limit that is
+    /// known here, and the requests ahead, are none of these.
+    pub const fn stayed_down(&self) -> bool {
+        match self {
+            Self::Held { cause } | Self::Gate { cause } => !matches!(cause, PauseCause::Program),
+            Self::Stopped { .. } | Self::Canary | Self::Breaker => true,
+            Self::NotBefore | Self::Queue | Self::Concurrency | Self::Quota { .. } | Self::Burst | Self::Turn => false,
+            Self::Rate { .. } | Self::Spacing { .. } | Self::ServerLimit { .. } => false,
+        }
+    }
+}
+
 /// Why there is a pause or a hold. Its text ([`Display`](fmt::Display)) follows "waiting for".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

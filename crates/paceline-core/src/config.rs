@@ -229,6 +229,11 @@ impl Retry {
     pub(crate) fn most(&self, own: Option<u32>) -> u32 {
         own.map_or(self.max_retries, |own| own.min(self.max_retries))
     }
+
+    /// The retries that are left to an item before a call, after so many that counted as attempts; `own`: its own bound.
+    pub fn left(&self, own: Option<u32>, attempts: u32) -> u32 {
+        self.most(own).saturating_sub(attempts)
+    }
 }
 
 impl Default for Retry {

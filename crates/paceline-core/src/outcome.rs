@@ -210,6 +210,9 @@ pub struct Outcome {
     /// against no bound of retries: the caller has to give up a server that can never be reached. Only read for transient
     /// and overloaded outcomes. Default: false.
     pub unsent: bool,
+    /// Retries that were made for the call before it was answered, as a gateway makes them: each counts against the bound of
+    /// retries beside the call itself. Default: 0.
+    pub retried: u32,
     /// The server did its work, and its answer is of no use to the caller: that opens no breaker. Only read for transient and
     /// overloaded outcomes. Default: false.
     pub server_works: bool,
@@ -232,6 +235,7 @@ impl Outcome {
             long_period: false,
             unnamed: false,
             unsent: false,
+            retried: 0,
             server_works: false,
             unknown: UnknownOutcome::Resend,
             reason: None,

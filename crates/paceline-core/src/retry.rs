@@ -75,6 +75,8 @@ pub enum Then {
 pub struct Decision {
     /// What the call counts as.
     pub counted: Counted,
+    /// Retries that were made for it elsewhere: so many count against the bound of retries beside it.
+    pub retried: u32,
     /// What follows for the item.
     pub then: Then,
 }
@@ -83,6 +85,7 @@ pub struct Decision {
 ///
 /// - Calls are 1 + retries; throttles and used-up quotas are deferrals, which have a bound of their own. A call that no server
 ///   took is neither.
+/// - Retries that a gateway made for the call ([`Outcome::retried`]) are retries of the item: two layers spend one bound.
 /// - An item always waits its hint. One that failed waits its backoff if that is longer, one that was throttled does not: the
 ///   server knows when there is room. A hint of zero is none, except after a transient failure, which then goes again at once.
 /// - The backoff is that of the index of what has been counted so far, of retries or of deferrals.
@@ -103,12 +106,14 @@ pub struct Decision {
 /// let (config, mut rng) = (Retry { max_retries: 1, ..Retry::default() }, Rng::new(1));
 /// let overloaded = Outcome::new(Class::Overloaded).with_hint(Duration::from_secs(30), false);
 /// let first = decide(&config, Pace::Auto, &Tried::default(), &overloaded, &mut rng);
-/// assert_eq!(first, Decision { counted: Counted::Attempt, then: Then::Again(Duration::from_secs(30)) });
+/// let then = Then::Again(Duration::from_secs(30));
+/// assert_eq!(first, Decision { counted: Counted::Attempt, retried: 0, then });
 /// let second = decide(&config, Pace::Auto, &Tried { attempts: 1, ..Tried::default() }, &overloaded, &mut rng);
 /// assert_eq!(second.then, Then::GiveUp(GiveUp::Retries));
 /// ```
 pub fn decide(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng: &mut Rng) -> Decision {
-    let counted = Counted::of(outcome);
+    let (counted, retried) = (Counted::of(outcome), outcome.retried);
+    let tried = &Tried { attempts: tried.attempts.saturating_add(retried), ..*tried };
     let then = match outcome.unknown.ends().or_else(|| bound(config, tried, outcome.class, counted)) {
         _ if outcome.class == Class::Success => Then::Done,
         Some(reason) => Then::GiveUp(reason),
@@ -121,7 +126,7 @@ pub fn decide(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng:
             }
         }
     };
-    Decision { counted, then }
+    Decision { counted, retried, then }
 }
 
 /// The bound that forbids another call, whatever its wait.
@@ -266,12 +271,12 @@ mod tests {
         let probe = Tried { attempts: 2, probe: Some(4 * S), ..Tried::default() };
         let counted = |class| decide(&config(), Pace::Auto, &probe, &Outcome::new(class), &mut Rng::new(1));
         let sits_out = Then::Again(4 * S);
-        assert_eq!(counted(Class::Transient), Decision { counted: Counted::Attempt, then: sits_out });
+        assert_eq!(counted(Class::Transient), Decision { counted: Counted::Attempt, retried: 0, then: sits_out });
         let last = Tried { attempts: 3, ..probe };
         assert_eq!(then(Pace::Auto, last, &Outcome::new(Class::Transient)), Then::GiveUp(GiveUp::Retries));
         let refused = Then::GiveUp(GiveUp::Refused(Class::Invalid));
-        assert_eq!(counted(Class::Invalid), Decision { counted: Counted::Attempt, then: refused });
-        assert_eq!(counted(Class::Success), Decision { counted: Counted::Attempt, then: Then::Done });
+        assert_eq!(counted(Class::Invalid), Decision { counted: Counted::Attempt, retried: 0, then: refused });
+        assert_eq!(counted(Class::Success), Decision { counted: Counted::Attempt, retried: 0, then: Then::Done });
         assert_eq!(counted(Class::Throttled).counted, Counted::Deferral);
         let at_once = Outcome::new(Class::Transient).with_hint(Duration::ZERO, true);
         assert_eq!(then(Pace::Auto, probe, &at_once), sits_out, "others test the server first");
@@ -294,11 +299,30 @@ mod tests {
     }
 
     #[test]
+    fn retries_of_a_gateway_are_retries_of_the_item() {
+        let after = |class, retried| Outcome { retried, ..Outcome::new(class) };
+        for (attempts, retried, ends) in [(0, 2, false), (0, 3, true), (1, 1, false), (2, 1, true), (0, 9, true)] {
+            let tried = Tried { attempts, ..Tried::default() };
+            let ended = then(Pace::Auto, tried, &after(Class::Transient, retried));
+            assert_eq!(ended == Then::GiveUp(GiveUp::Retries), ends, "{attempts} and {retried}");
+        }
+        let failed = decide(&config(), Pace::Auto, &Tried::default(), &after(Class::Transient, 1), &mut Rng::new(1));
+        assert_eq!(failed, Decision { counted: Counted::Attempt, retried: 1, then: Then::Again(4 * S) }, "its backoff");
+        let throttled = then(Pace::Fixed, Tried::default(), &after(Class::Throttled, 9));
+        assert!(matches!(throttled, Then::Again(_)), "a limit costs no item, however many retries are spent");
+        let left = |own, attempts| config().left(own, attempts);
+        assert_eq!([left(None, 1), left(Some(1), 0), left(Some(9), 3), left(None, 7)], [2, 1, 0, 0]);
+    }
+
+    #[test]
     fn a_call_that_no_server_took_counts_for_no_item_and_waits_its_backoff() {
         let unsent = |class| Outcome { unsent: true, ..Outcome::new(class) };
         let tried = Tried { attempts: 3, ..Tried::default() };
         let decided = |class| decide(&config(), Pace::Auto, &tried, &unsent(class), &mut Rng::new(1));
-        assert_eq!(decided(Class::Transient), Decision { counted: Counted::Unsent, then: Then::Again(16 * S) });
+        assert_eq!(
+            decided(Class::Transient),
+            Decision { counted: Counted::Unsent, retried: 0, then: Then::Again(16 * S) }
+        );
         assert_eq!(then(Pace::Auto, tried, &Outcome::new(Class::Transient)), Then::GiveUp(GiveUp::Retries));
         let again = |free| then(Pace::Auto, Tried { free, ..Tried::default() }, &unsent(Class::Transient));
         assert_eq!([0, 1, 2, 9].map(again), [2, 4, 8, 20].map(|seconds| Then::Again(seconds * S)));

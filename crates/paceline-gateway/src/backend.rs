@@ -1,10 +1,11 @@
 //! One API behind the gateway: its limiter, how calls reach it, and what its answers mean.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::header::{CONTENT_LENGTH, HeaderMap};
-use http::{Request, Response, Uri};
+use http::{Method, Request, Response, Uri};
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
@@ -21,6 +22,7 @@ use tokio::time::timeout;
 
 use crate::bounds::{Bounds, Held};
 use crate::clients::Spent;
+use crate::fallback::{self, Step};
 use crate::headers;
 use crate::metrics::Metrics;
 use crate::payload::Outgoing;
@@ -38,7 +40,7 @@ pub enum BackendError {
         source: AccessError,
     },
     /// A setting that the gateway has no use for.
-    #[error("upstream {name}: {key} = {value:?}: {expected}")]
+    #[error("upstream.{name}.{key} = {value:?}: {expected}")]
     Setting {
         /// Its name.
         name: String,
@@ -47,7 +49,7 @@ pub enum BackendError {
         /// Its value, without secrets.
         value: String,
         /// What the gateway can do.
-        expected: &'static str,
+        expected: Cow<'static, str>,
     },
 }
 
@@ -64,6 +66,10 @@ pub struct Backend {
     items: Arc<AtomicU64>,
     turns: Arc<Mutex<Turns>>,
     metrics: Arc<Metrics>,
+    /// What takes its place while it stays down.
+    pub(crate) fallbacks: Vec<Step>,
+    /// The last request went to the fallbacks.
+    falls_back: AtomicBool,
 }
 
 /// A call that left, until its outcome is reported.
@@ -93,7 +99,7 @@ impl Backend {
             name: config.name.clone(),
             key,
             value: value.to_owned(),
-            expected,
+            expected: Cow::Borrowed(expected),
         };
         if config.base_url.is_none() {
             return Err(refused("base_url", "", "expected the address of the API"));
@@ -115,6 +121,7 @@ impl Backend {
                             (--proxy none, or proxy = \"none\" in paceline.toml)";
             return Err(refused("proxy", &hidden(&address), expected));
         }
+        let fallbacks = fallback::steps(&config)?;
         let access = |source| BackendError::Access { name: config.name.clone(), source };
         let mut connector = HttpConnector::new();
         connector.enforce_http(false);
@@ -134,7 +141,21 @@ impl Backend {
         let limiter = limiter.with_dialect(sending.dialect.clone());
         let (ratios, waiting, items) = (Arc::default(), Held::default(), Arc::default());
         let (turns, metrics) = (Arc::default(), Arc::new(Metrics::new(&config.name)));
-        Ok(Self { config, sending, limiter, client, secrets, ratios, waiting, items, turns, metrics })
+        let falls_back = AtomicBool::new(false);
+        Ok(Self {
+            config,
+            sending,
+            limiter,
+            client,
+            secrets,
+            ratios,
+            waiting,
+            items,
+            turns,
+            metrics,
+            fallbacks,
+            falls_back,
+        })
     }
 
     /// The same upstream under another configuration, or with another key: what is known of it, its queue and its counts stay.
@@ -174,9 +195,38 @@ impl Backend {
         &self.metrics
     }
 
+    pub(crate) const fn config(&self) -> &paceline_config::Upstream {
+        &self.config
+    }
+
+    /// The bound on the retries of a request, of which the client may wish fewer.
+    pub(crate) fn most_retries(&self, wished: Option<u32>) -> u32 {
+        let most = self.config.pacer.retry.max_retries;
+        wished.map_or(most, |wished| wished.min(most))
+    }
+
+    /// Whether another may answer in its place: at an API of language models a prompt alone, for files and batches belong to
+    /// their account.
+    pub(crate) fn falls_back(&self, call: &Call) -> bool {
+        let provider = self.config.provider;
+        let names_model = || provider.endpoint().is_none() || model_of(&call.body).is_some();
+        !provider.is_language_model() || call.method == Method::POST && names_model()
+    }
+
+    /// Logs that requests go to the fallbacks from now on, or no longer.
+    pub(crate) fn note_fallbacks(&self, falls_back: bool) {
+        if self.fallbacks.is_empty() || self.falls_back.swap(falls_back, Ordering::Relaxed) == falls_back {
+            return;
+        }
+        match falls_back {
+            true => tracing::warn!(upstream = self.name(), "the upstream stays down: its fallbacks take its requests"),
+            false => tracing::info!(upstream = self.name(), "the upstream answers again"),
+        }
+    }
+
     /// The place of a client's request in the queue.
-    pub(crate) fn place(self: &Arc<Self>, client: u64) -> Place {
-        Place { backend: Arc::clone(self), client, number: self.turns().place(client), left: false }
+    pub(crate) fn place(self: &Arc<Self>, client: u64) -> QueuePlace {
+        QueuePlace { backend: Arc::clone(self), client, number: self.turns().place(client), left: false }
     }
 
     fn turns(&self) -> MutexGuard<'_, Turns> {
@@ -185,7 +235,12 @@ impl Backend {
 
     /// The number of a new item.
     pub(crate) fn next_item(&self) -> u64 {
-        self.items.fetch_add(1, Ordering::Relaxed)
+        self.next_items(1)
+    }
+
+    /// The first number of so many new items.
+    pub(crate) fn next_items(&self, count: u64) -> u64 {
+        self.items.fetch_add(count, Ordering::Relaxed)
     }
 
     /// The call of a client's request.
@@ -235,22 +290,27 @@ impl Backend {
 }
 
 /// The place of a request in the queue, until it has left or waits no more.
-pub(crate) struct Place {
+pub struct QueuePlace {
     backend: Arc<Backend>,
     client: u64,
-    pub(crate) number: u64,
+    number: u64,
     left: bool,
 }
 
-impl Place {
+impl QueuePlace {
+    /// What the limiter takes as its arrival.
+    pub const fn number(&self) -> u64 {
+        self.number
+    }
+
     /// The request has left, once or again.
-    pub(crate) fn left(&mut self) {
+    pub fn left(&mut self) {
         self.left = true;
         self.backend.turns().left(self.number);
     }
 }
 
-impl Drop for Place {
+impl Drop for QueuePlace {
     fn drop(&mut self) {
         if !self.left {
             self.backend.turns().withdrawn(self.client);

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use paceline_http::gateway::LONGEST_HOLD;
+
 /// The bounds of a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -33,7 +35,7 @@ impl Default for Bounds {
     fn default() -> Self {
         let seconds = Duration::from_secs;
         Self {
-            deadline: seconds(240),
+            deadline: LONGEST_HOLD,
             queue: 10_000,
             largest_body: 32 << 20,
             held_bytes: 512 << 20,

@@ -196,6 +196,16 @@ impl Client {
         Err(Refusal::new(StatusCode::FORBIDDEN, "client_key", message))
     }
 
+    /// Whether it may use paths that the gateway's program answers: jobs there make calls that no limit of a client counts.
+    pub(crate) fn may_use_own_paths(&self) -> Result<(), Refusal> {
+        if self.limiter.is_none() && self.models.is_empty() {
+            return Ok(());
+        }
+        let message =
+            format!("the key {} has limits or models of its own, which batches do not keep to: use another", self.name);
+        Err(Refusal::new(StatusCode::FORBIDDEN, "client_key", message))
+    }
+
     /// Room under its own limits, once there is some; none where it has none.
     pub(crate) async fn room(&self, cost: Cost, priority: i32, left: Duration) -> Result<Option<Arc<Spent>>, Refusal> {
         let Some(limiter) = &self.limiter else { return Ok(None) };

@@ -46,15 +46,15 @@ impl Closing {
     }
 
     /// A wait of a request, which a gateway that closes ends.
-    pub(crate) async fn bounds<T>(
+    pub(crate) async fn bounds<T, E: From<Refusal>>(
         &self,
         upstream: &str,
-        wait: impl Future<Output = Result<T, Refusal>>,
-    ) -> Result<T, Refusal> {
+        wait: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
         tokio::select! {
             biased;
             ended = wait => ended,
-            () = self.reaches(Phase::Closes) => Err(closing(upstream)),
+            () = self.reaches(Phase::Closes) => Err(closing(upstream).into()),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The course of one request: it is held until it may leave, sent, sent again where that is useful, and answered.
 
 use std::io::Read as _;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,27 +13,84 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, Either, Full, Limited};
 use hyper::body::Incoming;
-use paceline::{Admit, Class, Error, MaxWait, NextAction, Permit, WaitCause, Within};
+use paceline::{Admit, Class, Error, GiveUp, Limiter, MaxWait, NextAction, Permit, WaitCause, Within};
 use paceline_core::{Instant, format_duration};
-use paceline_http::{LARGEST_ANSWER, NoAnswer};
+use paceline_http::{Call, LARGEST_ANSWER, NoAnswer, gateway};
 use tokio::time::timeout;
 
 use crate::backend::{Backend, Departed};
-use crate::bounds::{Bounds, Held};
-use crate::clients::Client;
+use crate::bounds::{Bounds, Held, Room};
+use crate::clients::{Client, Spent};
 use crate::closing::Closing;
+use crate::fallback::{Step, Target, with_model};
 use crate::headers::{self, Wishes};
 use crate::metrics::Ending;
+use crate::own_routes::OwnBody;
 use crate::payload::Payload;
 use crate::record::{BATCH, Record};
 use crate::refusal::Refusal;
 use crate::tap::Tap;
 
-/// The body of an answer: whole, or as it comes.
-pub(crate) type AnswerBody = Either<Full<Bytes>, Tap>;
+/// The body of an answer: the gateway's own, or as it comes from an upstream.
+pub(crate) type AnswerBody = Either<OwnBody, Tap>;
 
-/// Forwards a request to its upstream, as the client wishes and within the bounds.
+/// A body that is there.
+pub(crate) fn whole_body(bytes: impl Into<Bytes>) -> AnswerBody {
+    Either::Left(Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync())
+}
+
+/// What the head of an answer tells beside what is recorded.
+#[derive(Clone, Debug, Default)]
+struct Told {
+    /// The retries that these calls spent: throttles spend none.
+    retries: u32,
+    /// What took the place of its upstream.
+    fallback: Option<HeaderValue>,
+}
+
+/// A request on its way: what is the same at each upstream that it is sent to.
+struct Course<'a> {
+    /// Each limiter has a clock of its own: this one's counts at every upstream.
+    clock: &'a Limiter,
+    bounds: &'a Bounds,
+    closing: &'a Closing,
+    wishes: Wishes,
+    /// With a key of the gateway's.
+    known: Option<Arc<Client>>,
+    /// What the request takes of the limits of that client.
+    spent: Option<Arc<Spent>>,
+    record: &'a mut Record,
+    /// It waits no longer than until then.
+    deadline: Instant,
+    payload: Payload,
+    told: Told,
+}
+
+/// How a request ended at one upstream.
+struct Ended {
+    answer: Result<Response<AnswerBody>, Refusal>,
+    /// It has no answer because the API stayed down, so that a fallback may take its place.
+    stayed_down: bool,
+    /// Retries so far.
+    retries: u32,
+}
+
+/// Why a request was not sent.
+struct NotSent {
+    refusal: Refusal,
+    stayed_down: bool,
+}
+
+impl From<Refusal> for NotSent {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, stayed_down: false }
+    }
+}
+
+/// Forwards a request to its upstream, as the client wishes and within the bounds; while that stays down, to its fallbacks among
+/// the upstreams.
 pub(crate) async fn forward(
+    upstreams: &[Arc<Backend>],
     upstream: &Arc<Backend>,
     path: String,
     request: Request<Incoming>,
@@ -40,17 +98,26 @@ pub(crate) async fn forward(
     held: &Held,
     closing: &Closing,
 ) -> Response<AnswerBody> {
+    let mut told = Told::default();
     let mut record = Record::new(upstream, request.method(), &path);
-    let mut answer = match course(upstream, path, request, bounds, held, closing, &mut record).await {
-        Ok(answer) => answer,
-        Err(refusal) => {
-            record.ending.get_or_insert(Ending::Refused(refusal.code()));
-            refusal.into_response().map(|body| Either::Left(Full::new(body)))
+    let answer = match Course::begin(upstream, request, bounds, held, closing, &mut record).await {
+        Ok((mut course, parts, _room)) => {
+            let answer = course.run(upstreams, upstream, path, parts).await;
+            told = course.told;
+            answer
         }
+        Err(refusal) => Err(refusal),
     };
+    let mut answer = answer.unwrap_or_else(|refusal| {
+        record.ending.get_or_insert(Ending::Refused(refusal.code()));
+        refusal.into_response().map(whole_body)
+    });
     let headers = answer.headers_mut();
-    headers.insert("x-paceline-waited-ms", (record.waited.as_millis() as u64).into());
-    headers.insert("x-paceline-attempts", record.calls.into());
+    headers.insert(gateway::WAITED, (record.waited.as_millis() as u64).into());
+    headers.insert(gateway::ATTEMPTS, record.calls.into());
+    if let Some(fallback) = told.fallback {
+        headers.insert("x-paceline-fallback", fallback);
+    }
     record.status = Some(answer.status());
     match answer.body_mut() {
         Either::Left(whole) => record.bytes_out = whole.size_hint().exact().unwrap_or_default(),
@@ -59,124 +126,217 @@ pub(crate) async fn forward(
     answer
 }
 
-async fn course(
-    upstream: &Arc<Backend>,
-    path: String,
-    request: Request<Incoming>,
-    bounds: &Bounds,
-    held: &Held,
-    closing: &Closing,
-    record: &mut Record,
-) -> Result<Response<AnswerBody>, Refusal> {
-    let began = upstream.limiter().now();
-    let (parts, body) = request.into_parts();
-    if headers::wants_websocket(&parts.headers) {
-        let message = "the gateway passes on HTTP alone, and no WebSocket";
-        return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "unsupported", message));
+impl<'a> Course<'a> {
+    /// Reads what a client wishes, and the body of its request. The room is that of the queue.
+    async fn begin(
+        upstream: &'a Backend,
+        request: Request<Incoming>,
+        bounds: &'a Bounds,
+        held: &Held,
+        closing: &'a Closing,
+        record: &'a mut Record,
+    ) -> Result<(Self, http::request::Parts, Room), Refusal> {
+        let clock = upstream.limiter();
+        let began = clock.now();
+        let (parts, body) = request.into_parts();
+        if headers::wants_websocket(&parts.headers) {
+            let message = "the gateway passes on HTTP alone, and no WebSocket";
+            return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "unsupported", message));
+        }
+        let wishes = Wishes::of(&parts.headers)?;
+        let known = parts.extensions.get::<Arc<Client>>().map(Arc::clone);
+        record.client = known.as_ref().map_or_else(|| headers::client(&parts.headers), |client| client.number());
+        record.client_name = known.as_ref().map(|client| Arc::clone(client.name()));
+        let is_batch = wishes.is_batch || known.as_ref().is_some_and(|client| client.is_batch());
+        record.priority = if is_batch { BATCH } else { 0 };
+        let longest = wishes.deadline.unwrap_or(bounds.deadline);
+        let room = place_in_queue(upstream, bounds)?;
+        let payload = Payload::read(body, bounds, held, longest).await?;
+        record.bytes_in = payload.bytes.len() as u64;
+        let (deadline, told) = (began + longest, Told::default());
+        let course = Self { clock, bounds, closing, wishes, known, spent: None, record, deadline, payload, told };
+        Ok((course, parts, room))
     }
-    let wishes = Wishes::of(&parts.headers)?;
-    let known = parts.extensions.get::<Arc<Client>>().map(Arc::clone);
-    let client = known.as_ref().map_or_else(|| headers::client(&parts.headers), |client| client.number());
-    let is_batch = wishes.is_batch || known.as_ref().is_some_and(|client| client.is_batch());
-    (record.client, record.client_name) = (client, known.as_ref().map(|client| Arc::clone(client.name())));
-    record.priority = if is_batch { BATCH } else { 0 };
-    let longest = wishes.deadline.unwrap_or(bounds.deadline);
-    let deadline = began + longest;
-    let _room = upstream.waiting.take(1, bounds.queue as u64).ok_or_else(|| queue_full(upstream, bounds))?;
-    let mut payload = Payload::read(body, bounds, held, longest).await?;
-    record.bytes_in = payload.bytes.len() as u64;
-    let call = Arc::new(upstream.call(parts, path, payload.bytes.clone()));
-    let (scope, cost) = upstream.scope_and_cost(&call);
-    let mut spent = None;
-    if let Some(client) = &known {
-        client.may_call(&call)?;
-        let asked = upstream.limiter().now();
-        let room = client.room(cost.clone(), record.priority, deadline - asked);
-        let room = closing.bounds(upstream.name(), room).await;
-        record.waited += upstream.limiter().now() - asked;
-        spent = room?;
+
+    async fn run(
+        &mut self,
+        upstreams: &[Arc<Backend>],
+        upstream: &Arc<Backend>,
+        path: String,
+        parts: http::request::Parts,
+    ) -> Result<Response<AnswerBody>, Refusal> {
+        let again = (!upstream.fallbacks.is_empty()).then(|| parts.clone());
+        let call = Arc::new(upstream.call(parts, path, self.payload.bytes.clone()));
+        self.enter(upstream, &call).await?;
+        let budget = upstream.most_retries(self.wishes.retries);
+        let ended = self.at(upstream, &call, budget).await;
+        let parts = again.filter(|_| ended.stayed_down && upstream.falls_back(&call));
+        upstream.note_fallbacks(parts.is_some());
+        let Some(parts) = parts else { return ended.answer };
+        let (own, mut left) = (self.payload.bytes.clone(), budget.saturating_sub(ended.retries));
+        for Step { marker, target } in &upstream.fallbacks {
+            let (name, model) = match target {
+                Target::Static(answer) => {
+                    self.record.ending = Some(Ending::Answered(Class::Success));
+                    self.told.fallback = Some(marker.clone());
+                    return Ok(answer.clone().map(whole_body));
+                }
+                Target::Upstream { name, model } => (name, model),
+            };
+            // A reload may have removed it since.
+            let Some(other) = upstreams.iter().find(|other| other.name() == name) else { continue };
+            let body = match model {
+                None => Some(own.clone()),
+                Some(model) => with_model(&own, model).filter(|body| self.payload.has_room(body.len(), self.bounds)),
+            };
+            let (Some(body), Ok(_room)) =
+                (body.filter(|_| !self.payload.is_stream), place_in_queue(other, self.bounds))
+            else {
+                continue;
+            };
+            self.payload.bytes = body.clone();
+            let mut parts = parts.clone();
+            if !Arc::ptr_eq(other, upstream) {
+                headers::remove_keys(&mut parts.headers);
+            }
+            parts.headers.remove(CONTENT_LENGTH);
+            let call = Arc::new(other.call(parts, call.url.clone(), body));
+            let tried = self.at(other, &call, left).await;
+            left = left.saturating_sub(tried.retries);
+            if let (false, Ok(answer)) = (tried.stayed_down, tried.answer) {
+                self.told.fallback = Some(marker.clone());
+                return Ok(answer);
+            }
+        }
+        ended.answer
     }
-    let mut place = upstream.place(client);
-    let mut next = paceline::Request {
-        priority: record.priority,
-        item: Some(upstream.next_item()),
-        arrival: Some(place.number),
-        max_retries: wishes.retries,
-        ..paceline::Request::new(upstream.limiter().scope(&scope), cost)
-    };
-    record.scope = Some(Arc::clone(next.scope.name()));
-    // How the last call ended, and what it means.
-    let mut last = None;
-    loop {
-        record.ending = None;
-        let asked = upstream.limiter().now();
-        let (scope, reserved) = (Arc::clone(next.scope.name()), next.cost.clone());
-        let held = closing.bounds(upstream.name(), hold(upstream, next, deadline)).await;
-        record.waited += upstream.limiter().now() - asked;
-        let permit = match (held, last.take()) {
-            (Ok(permit), _) => {
-                place.left();
-                permit
-            }
-            // What the upstream said is better than what is said of it.
-            (Err(_), Some((class, answer))) => {
-                record.ending = Some(Ending::Answered(class));
-                return ended(class, answer);
-            }
-            (Err(refusal), None) => return Err(refusal),
+
+    /// Waits for room under the limits of the client, if it has some of its own.
+    async fn enter(&mut self, upstream: &Arc<Backend>, call: &Call) -> Result<(), Refusal> {
+        let Some(client) = &self.known else { return Ok(()) };
+        client.may_call(call)?;
+        let asked = self.clock.now();
+        let (_, cost) = upstream.scope_and_cost(call);
+        let room = client.room(cost, self.record.priority, self.deadline - asked);
+        let room = self.closing.bounds(upstream.name(), room).await;
+        self.record.waited += self.clock.now() - asked;
+        self.spent = room?;
+        Ok(())
+    }
+
+    /// Sends the request to one upstream, and again where that is useful, with at most so many retries.
+    async fn at(&mut self, upstream: &Arc<Backend>, call: &Arc<Call>, retries: u32) -> Ended {
+        let (scope, cost) = upstream.scope_and_cost(call);
+        let mut place = upstream.place(self.record.client);
+        let mut next = paceline::Request {
+            priority: self.record.priority,
+            item: Some(upstream.next_item()),
+            arrival: Some(place.number()),
+            max_retries: Some(retries),
+            ..paceline::Request::new(upstream.limiter().scope(&scope), cost)
         };
-        let Some(body) = payload.take_for_try() else { return Err(broken("its body cannot be sent a second time")) };
-        let departed = Departed {
-            upstream: Arc::clone(upstream),
-            permit,
-            scope,
-            reserved,
-            call: Arc::clone(&call),
-            spent: spent.clone(),
-        };
-        record.calls += 1;
-        let received = match upstream.send(&call, body).await {
-            // None was asked for: nothing that follows is an answer.
-            Ok(answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                Err(NoAnswer::Malformed("it changed the protocol without being asked".to_owned()))
-            }
-            Ok(answer) if answer.status().as_u16() < 400 => return Ok(passed_on(departed, answer, bounds)),
-            Ok(answer) => whole_failure(answer, bounds).await,
-            Err(error) => Err(error),
-        };
-        let (class, action) = departed.ends(&received);
-        record.ending = Some(Ending::Answered(class));
-        let answer = received.map(|answer| upstream.without_secrets(answer));
-        match action {
-            NextAction::Retry { next: again, .. } if !payload.is_stream => {
-                next = *again;
-                last = Some((class, answer));
-            }
-            _ => return ended(class, answer),
+        self.record.scope = Some(Arc::clone(next.scope.name()));
+        let before = self.told.retries;
+        // How the last call ended, and what it means.
+        let mut last = None;
+        loop {
+            self.record.ending = None;
+            let (asked, tries) = (self.clock.now(), next.attempts);
+            let (scope, reserved) = (Arc::clone(next.scope.name()), next.cost.clone());
+            let held = hold(upstream, next, self.deadline - asked, last.as_ref().map(|(class, _)| *class));
+            let held = self.closing.bounds(upstream.name(), held).await;
+            self.record.waited += self.clock.now() - asked;
+            let retries = tries.saturating_sub(1);
+            let permit = match (held, last.take()) {
+                (Ok(permit), _) => permit,
+                // What the upstream said is better than what is said of it.
+                (Err(NotSent { stayed_down, .. }), Some((class, answer))) => {
+                    self.record.ending = Some(Ending::Answered(class));
+                    return Ended { answer: ended(class, answer, self.told.retries), stayed_down, retries };
+                }
+                (Err(NotSent { refusal, stayed_down }), None) => {
+                    return Ended { answer: Err(refusal), stayed_down, retries };
+                }
+            };
+            place.left();
+            let Some(body) = self.payload.take_for_try() else {
+                let answer = Err(broken("its body cannot be sent a second time"));
+                return Ended { answer, stayed_down: false, retries };
+            };
+            let (call, spent) = (Arc::clone(call), self.spent.clone());
+            let departed = Departed { upstream: Arc::clone(upstream), permit, scope, reserved, call, spent };
+            (self.record.calls, self.told.retries) = (self.record.calls + 1, before + tries);
+            let received = match upstream.send(&departed.call, body).await {
+                // None was asked for: nothing that follows is an answer.
+                Ok(answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                    Err(NoAnswer::Malformed("it changed the protocol without being asked".to_owned()))
+                }
+                Ok(answer) if answer.status().as_u16() < 400 => {
+                    return Ended { answer: Ok(passed_on(departed, answer, self.bounds)), stayed_down: false, retries };
+                }
+                Ok(answer) => whole_failure(answer, self.bounds).await,
+                Err(error) => Err(error),
+            };
+            let (class, action) = departed.ends(&received);
+            self.record.ending = Some(Ending::Answered(class));
+            let answer = received.map(|answer| upstream.without_secrets(answer));
+            let (stayed_down, tries) = match action {
+                NextAction::Retry { next: again, .. } if !self.payload.is_stream => {
+                    next = *again;
+                    last = Some((class, answer));
+                    continue;
+                }
+                NextAction::Retry { next, .. } => (GiveUp::Retries.stayed_down(class), next.attempts),
+                NextAction::GiveUp { reason, request } => (reason.stayed_down(class), request.attempts),
+                _ => (false, tries),
+            };
+            return Ended {
+                answer: ended(class, answer, self.told.retries),
+                stayed_down,
+                retries: tries.saturating_sub(1),
+            };
         }
     }
 }
 
-/// A permit, once the request may leave, unless the client would wait for too long.
-async fn hold(upstream: &Backend, request: paceline::Request, deadline: Instant) -> Result<Permit, Refusal> {
+/// A place in the queue of an upstream.
+fn place_in_queue(upstream: &Backend, bounds: &Bounds) -> Result<Room, Refusal> {
+    upstream.waiting.take(1, bounds.queue as u64).ok_or_else(|| queue_full(upstream, bounds))
+}
+
+/// A permit, once the request may leave, unless it would take longer than is left. `last` is the class of its last call.
+async fn hold(
+    upstream: &Backend,
+    request: paceline::Request,
+    left: Duration,
+    last: Option<Class>,
+) -> Result<Permit, NotSent> {
     let limiter = upstream.limiter();
-    let left = deadline - limiter.now();
-    let asked = request.clone();
-    if let Admit::At { at, cause } = limiter.admit(&asked)
-        && at - limiter.now() > left
-    {
-        return Err(too_long(upstream, &cause, Some(at - limiter.now())));
-    }
-    match timeout(left, limiter.acquire_within(request, MaxWait::Known(left))).await {
+    let too_late = |cause: &WaitCause, wait: Option<Duration>| {
+        let is_failing = || limiter.scope_snapshot(&request.scope).is_some_and(|scope| scope.failing_since.is_some());
+        let by_class = |class| GiveUp::Deadline.stayed_down(class);
+        let stayed_down = last.map_or_else(|| cause.stayed_down() || is_failing(), by_class);
+        NotSent { refusal: too_long(upstream, cause, wait), stayed_down }
+    };
+    let mut acquiring = pin!(limiter.acquire_within(request.clone(), MaxWait::Known(left)));
+    // Most requests leave at once, and others know at once that they will not.
+    let decided = tokio::select! {
+        biased;
+        decided = &mut acquiring => Ok(decided),
+        () = std::future::ready(()) => match limiter.admit(&request) {
+            // The requests ahead are no known wait, but how long they will take can be told.
+            Admit::At { at, cause } if at - limiter.now() > left => return Err(too_late(&cause, Some(at - limiter.now()))),
+            _ => timeout(left, acquiring).await,
+        },
+    };
+    match decided {
         Ok(Ok(Within::Granted(permit))) => Ok(permit),
-        Ok(Ok(Within::Deferred { until, reason })) => {
-            Err(too_long(upstream, &reason.cause, Some(until - limiter.now())))
-        }
-        Ok(Err(error)) => Err(refused(upstream, &error)),
-        Err(_) => Err(match limiter.admit(&asked) {
-            Admit::Now => too_long(upstream, &WaitCause::Queue, None),
-            Admit::At { at, cause } => too_long(upstream, &cause, Some(at - limiter.now())),
-            Admit::OnRelease { cause } => too_long(upstream, &cause, None),
+        Ok(Ok(Within::Deferred { until, reason })) => Err(too_late(&reason.cause, Some(until - limiter.now()))),
+        Ok(Err(error)) => Err(NotSent { stayed_down: error.stayed_down(last), refusal: refused(upstream, &error) }),
+        Err(_) => Err(match limiter.admit(&request) {
+            Admit::Now => too_late(&WaitCause::Queue, None),
+            Admit::At { at, cause } => too_late(&cause, Some(at - limiter.now())),
+            Admit::OnRelease { cause } => too_late(&cause, None),
         }),
     }
 }
@@ -191,6 +351,9 @@ fn too_long(upstream: &Backend, cause: &WaitCause, wait: Option<Duration>) -> Re
     );
     Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message)
         .after(wait.unwrap_or(Duration::from_secs(1)))
+        .known(
+            wait.filter(|_| matches!(cause, WaitCause::Held { .. } | WaitCause::Gate { .. } | WaitCause::Quota { .. })),
+        )
         .for_limit(cause.to_string())
 }
 
@@ -261,7 +424,7 @@ fn decoded(mut answer: Response<Bytes>) -> Result<Response<Bytes>, NoAnswer> {
 fn whole(answer: Response<Bytes>) -> Response<AnswerBody> {
     let (mut head, body) = answer.into_parts();
     to_client(&mut head);
-    Response::from_parts(head, Either::Left(Full::new(body)))
+    Response::from_parts(head, whole_body(body))
 }
 
 /// What belonged to the connection of the upstream does not go to the client.
@@ -270,10 +433,18 @@ fn to_client(head: &mut Parts) {
     head.version = Version::default();
 }
 
-/// The last answer. A client that would send its request again would only repeat what was done here.
-fn ended(class: Class, answer: Result<Response<Bytes>, NoAnswer>) -> Result<Response<AnswerBody>, Refusal> {
+/// The last answer. A client that would send its request again would only repeat what was done here; one that counts its retries
+/// is told how many were spent.
+fn ended(
+    class: Class,
+    answer: Result<Response<Bytes>, NoAnswer>,
+    retries: u32,
+) -> Result<Response<AnswerBody>, Refusal> {
     match answer {
         Ok(mut answer) => {
+            if !class.is_final() {
+                answer.headers_mut().insert(gateway::RETRIES, retries.into());
+            }
             if matches!(class, Class::Transient | Class::Overloaded) {
                 stop_retries(answer.headers_mut());
             }
@@ -284,7 +455,8 @@ fn ended(class: Class, answer: Result<Response<Bytes>, NoAnswer>) -> Result<Resp
                 NoAnswer::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
                 _ => StatusCode::BAD_GATEWAY,
             };
-            Err(Refusal::new(status, "no_answer", format!("the upstream gave no answer: {error}")))
+            let code = if error.is_unsent() { "no_connection" } else { "no_answer" };
+            Err(Refusal::new(status, code, format!("the upstream gave no answer: {error}")).retried(retries))
         }
     }
 }

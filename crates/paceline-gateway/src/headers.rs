@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::Uri;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use paceline_config::parse_duration;
+use paceline_http::gateway::{CLIENT, DEADLINE, PRIORITY, RETRIES};
 use paceline_providers::is_loopback;
 
 use crate::refusal::Refusal;
@@ -34,10 +35,6 @@ pub(crate) const OF_CLIENTS: [HeaderName; 4] = [
 
 /// A client's key for the gateway, where the fields above carry one for the upstream. It goes no further.
 pub(crate) const KEY: HeaderName = HeaderName::from_static("x-paceline-key");
-
-const DEADLINE: &str = "x-paceline-deadline";
-const PRIORITY: &str = "x-paceline-priority";
-const RETRIES: &str = "x-paceline-retries";
 
 /// A request that may wait for longer is a job for `paceline run`.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(86_400);
@@ -84,12 +81,12 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).map(|value| value.to_str().unwrap_or("?").trim())
 }
 
-/// A number for the client that sends these: programs that show different keys are different clients, whatever the keys are
-/// worth. It means nothing outside this process: the log has it, and must not help to find a key.
+/// A number for the client that sends these: programs that show different keys or names are different clients, whatever these
+/// are worth. It means nothing outside this process: the log has it, and must not help to find a key.
 pub(crate) fn client(headers: &HeaderMap) -> u64 {
     static OF_PROCESS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     let mut hasher = OF_PROCESS.build_hasher();
-    for name in &OF_CLIENTS {
+    for name in OF_CLIENTS.iter().map(HeaderName::as_str).chain([CLIENT]) {
         headers.get(name).map(HeaderValue::as_bytes).hash(&mut hasher);
     }
     hasher.finish()
@@ -122,11 +119,11 @@ pub(crate) fn is_of_another_site(headers: &HeaderMap) -> bool {
 pub(crate) fn to_upstream(mut headers: HeaderMap, own: &HeaderMap) -> HeaderMap {
     remove_those_of_connection(&mut headers);
     [header::HOST, header::EXPECT, KEY].into_iter().for_each(|name| drop(headers.remove(name)));
-    [DEADLINE, PRIORITY, RETRIES].into_iter().for_each(|name| drop(headers.remove(name)));
+    [CLIENT, DEADLINE, PRIORITY, RETRIES].into_iter().for_each(|name| drop(headers.remove(name)));
     // What is compressed cannot be read on its way.
     headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     if own.values().any(HeaderValue::is_sensitive) {
-        OF_CLIENTS.iter().for_each(|name| drop(headers.remove(name)));
+        remove_keys(&mut headers);
     }
     for (name, value) in own {
         if value.is_sensitive() || !headers.contains_key(name) {
@@ -134,6 +131,11 @@ pub(crate) fn to_upstream(mut headers: HeaderMap, own: &HeaderMap) -> HeaderMap 
         }
     }
     headers
+}
+
+/// Removes a client's keys.
+pub(crate) fn remove_keys(headers: &mut HeaderMap) {
+    OF_CLIENTS.iter().for_each(|name| drop(headers.remove(name)));
 }
 
 /// Removes the fields that belong to the connection that they came on.
@@ -170,6 +172,7 @@ mod tests {
             ("connection", "keep-alive, X-Private"),
             ("x-private", "1"),
             ("x-paceline-priority", "batch"),
+            ("x-paceline-client", "nightly"),
             ("accept-encoding", "gzip"),
             ("host", "127.0.0.1:4747"),
             ("x-kept", "1"),

@@ -5,16 +5,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Method, Response, StatusCode};
-use http_body_util::{Either, Full};
 
+use crate::forward::{AnswerBody, whole_body};
 use crate::metrics;
 use crate::refusal::Refusal;
 use crate::server::Gateway;
-use crate::state::Page;
 
 /// A page by its path; none where no page has that path.
-pub(crate) fn page(gateway: &Arc<Gateway>, method: &Method, path: &str) -> Option<Response<Page>> {
-    let page: fn(&Arc<Gateway>) -> Result<Response<Page>, Refusal> = match path {
+pub(crate) fn page(gateway: &Arc<Gateway>, method: &Method, path: &str) -> Option<Response<AnswerBody>> {
+    let page: fn(&Arc<Gateway>) -> Result<Response<AnswerBody>, Refusal> = match path {
         "/healthz" => |_| Ok(text(StatusCode::OK, "text/plain", "ok\n")),
         "/readyz" => |gateway| Ok(ready(gateway)),
         "/metrics" => metrics_page,
@@ -31,14 +30,14 @@ pub(crate) fn page(gateway: &Arc<Gateway>, method: &Method, path: &str) -> Optio
     Some(page(gateway).unwrap_or_else(refused))
 }
 
-fn ready(gateway: &Arc<Gateway>) -> Response<Page> {
+fn ready(gateway: &Arc<Gateway>) -> Response<AnswerBody> {
     match gateway.readiness() {
         Ok(()) => text(StatusCode::OK, "text/plain", "ready\n"),
         Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, "text/plain", format!("not ready: {why}\n")),
     }
 }
 
-fn metrics_page(gateway: &Arc<Gateway>) -> Result<Response<Page>, Refusal> {
+fn metrics_page(gateway: &Arc<Gateway>) -> Result<Response<AnswerBody>, Refusal> {
     match metrics::page(&gateway.upstreams()) {
         Ok(page) => Ok(text(StatusCode::OK, metrics::CONTENT_TYPE, page)),
         Err(error) => {
@@ -48,8 +47,8 @@ fn metrics_page(gateway: &Arc<Gateway>) -> Result<Response<Page>, Refusal> {
     }
 }
 
-fn text(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Response<Page> {
-    let mut response = Response::new(Either::Left(Full::new(text.into())));
+fn text(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Response<AnswerBody> {
+    let mut response = Response::new(whole_body(text));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     // Nothing on the way may answer with the past.
@@ -57,6 +56,6 @@ fn text(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Respo
     response
 }
 
-fn refused(refusal: Refusal) -> Response<Page> {
-    refusal.into_response().map(|body| Either::Left(Full::new(body)))
+fn refused(refusal: Refusal) -> Response<AnswerBody> {
+    refusal.into_response().map(whole_body)
 }

@@ -23,7 +23,7 @@ pub(crate) struct Payload {
     rest: Option<Incoming>,
     /// Whether it was too large to be held.
     pub(crate) is_stream: bool,
-    _room: Room,
+    room: Room,
 }
 
 impl Payload {
@@ -51,7 +51,12 @@ impl Payload {
             }
         }
         let is_stream = announced.max(bytes.len() as u64) > bounds.largest_body as u64;
-        Ok(Self { bytes: bytes.freeze(), rest: is_stream.then_some(body), is_stream, _room: room })
+        Ok(Self { bytes: bytes.freeze(), rest: is_stream.then_some(body), is_stream, room })
+    }
+
+    /// Whether so many more bytes may be held beside it; then they count.
+    pub(crate) fn has_room(&mut self, bytes: usize, bounds: &Bounds) -> bool {
+        self.room.grow(bytes as u64, bounds.held_bytes)
     }
 
     /// The body for one try; none where it was a stream and is gone.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
+use paceline_http::gateway::{ATTEMPTS, RETRIES};
 use serde_json::json;
 
 /// A client is never asked to stay away for longer: what it waits for may end sooner.
@@ -20,17 +21,31 @@ pub(crate) struct Refusal {
     limit: Option<String>,
     /// How long the client is to wait at least, if another try may succeed.
     retry_after: Option<Duration>,
+    /// How long the wait is that nothing shortens.
+    known: Option<Duration>,
+    /// The retries that were spent before.
+    retried: u32,
 }
 
 impl Refusal {
     /// One that no retry changes.
     pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into(), limit: None, retry_after: None }
+        Self { status, code, message: message.into(), limit: None, retry_after: None, known: None, retried: 0 }
     }
 
     /// Another try may succeed after that time.
     pub(crate) fn after(self, wait: Duration) -> Self {
         Self { retry_after: Some(wait), ..self }
+    }
+
+    /// Nothing shortens a wait of that time.
+    pub(crate) fn known(self, known: Option<Duration>) -> Self {
+        Self { known, ..self }
+    }
+
+    /// So many retries were spent before.
+    pub(crate) fn retried(self, retried: u32) -> Self {
+        Self { retried, ..self }
     }
 
     /// It names the limit.
@@ -57,11 +72,17 @@ impl Refusal {
             "message": self.message,
             "limit": self.limit,
             "retry_after_ms": wait.map(|wait| wait.as_millis() as u64),
+            "wait_ms": self.known.map(|wait| wait.as_millis() as u64),
         }});
         let mut response = Response::new(Bytes::from(body.to_string()));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        // So that each answer is known for one of a gateway.
+        headers.insert(ATTEMPTS, 0.into());
+        if self.retried > 0 {
+            headers.insert(RETRIES, self.retried.into());
+        }
         match wait {
             Some(wait) => {
                 // Whole seconds, rounded up: a client must not come too early.

@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
-use http_body_util::{Either, Full};
+use http_body_util::Either;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -18,16 +18,18 @@ use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, BackendError};
 use crate::bounds::{Bounds, Held};
-use crate::clients::Clients;
+use crate::clients::{Client, Clients};
 use crate::closing::{Closing, Phase};
-use crate::forward::{AnswerBody, forward};
+use crate::fallback;
+use crate::forward::{AnswerBody, forward, whole_body};
 use crate::headers;
+use crate::own_routes::OwnRoutes;
 use crate::pages::page;
 use crate::refusal::Refusal;
 use crate::route::Target;
-use crate::state::{Latest, Page};
+use crate::state::Latest;
 
 /// Connections that the system keeps until they are accepted.
 const BACKLOG: u32 = 4_096;
@@ -41,6 +43,7 @@ const NO_FILES: Duration = Duration::from_millis(50);
 /// Upstreams behind one address.
 pub struct Gateway {
     upstreams: RwLock<Arc<[Arc<Backend>]>>,
+    own: Option<Box<dyn OwnRoutes>>,
     clients: RwLock<Arc<Clients>>,
     bounds: Bounds,
     held: Held,
@@ -50,9 +53,6 @@ pub struct Gateway {
     /// The metrics have an address of their own.
     metrics_elsewhere: AtomicBool,
 }
-
-/// The body of an answer: of an upstream, or of a page of the gateway's own.
-type Body = Either<AnswerBody, Page>;
 
 /// Listens on an address.
 ///
@@ -67,9 +67,38 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 impl Gateway {
     /// A gateway to these upstreams, whose names differ.
-    pub fn new(upstreams: impl IntoIterator<Item = impl Into<Arc<Backend>>>, bounds: Bounds) -> Arc<Self> {
-        Arc::new(Self {
-            upstreams: RwLock::new(upstreams.into_iter().map(Into::into).collect()),
+    ///
+    /// # Errors
+    /// A fallback that is no upstream here, or one that takes calls of another form.
+    pub fn new(
+        upstreams: impl IntoIterator<Item = impl Into<Arc<Backend>>>,
+        bounds: Bounds,
+    ) -> Result<Arc<Self>, BackendError> {
+        Self::of(upstreams, None, bounds)
+    }
+
+    /// The same with paths that the program answers itself, where no upstream has their name.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_own_routes(
+        upstreams: impl IntoIterator<Item = impl Into<Arc<Backend>>>,
+        own: impl OwnRoutes + 'static,
+        bounds: Bounds,
+    ) -> Result<Arc<Self>, BackendError> {
+        Self::of(upstreams, Some(Box::new(own)), bounds)
+    }
+
+    fn of(
+        upstreams: impl IntoIterator<Item = impl Into<Arc<Backend>>>,
+        own: Option<Box<dyn OwnRoutes>>,
+        bounds: Bounds,
+    ) -> Result<Arc<Self>, BackendError> {
+        let upstreams: Arc<[_]> = upstreams.into_iter().map(Into::into).collect();
+        fallback::check(&upstreams)?;
+        Ok(Arc::new(Self {
+            upstreams: RwLock::new(upstreams),
+            own,
             clients: RwLock::default(),
             bounds,
             held: Held::default(),
@@ -77,7 +106,7 @@ impl Gateway {
             streams: Held::default(),
             latest: Latest::default(),
             metrics_elsewhere: AtomicBool::new(false),
-        })
+        }))
     }
 
     /// Its upstreams.
@@ -96,8 +125,14 @@ impl Gateway {
     }
 
     /// Serves these from now on. A request that has begun ends with the upstream that it began with.
-    pub fn replace_upstreams(&self, upstreams: impl IntoIterator<Item = Arc<Backend>>) {
-        *self.upstreams.write().unwrap_or_else(PoisonError::into_inner) = upstreams.into_iter().collect();
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); the former ones stay then.
+    pub fn replace_upstreams(&self, upstreams: impl IntoIterator<Item = Arc<Backend>>) -> Result<(), BackendError> {
+        let upstreams: Arc<[_]> = upstreams.into_iter().collect();
+        fallback::check(&upstreams)?;
+        *self.upstreams.write().unwrap_or_else(PoisonError::into_inner) = upstreams;
+        Ok(())
     }
 
     /// Serves until `ends` is ready. Then no connection is accepted any more, calls in flight are answered, and requests that
@@ -128,8 +163,7 @@ impl Gateway {
             let path = request.uri().path();
             let page = (!path.starts_with("/api/")).then(|| page(&gateway, request.method(), path)).flatten();
             let message = "this address has /metrics, /healthz and /readyz; requests go to the address of --listen";
-            page.map(|page| page.map(Either::Right))
-                .unwrap_or_else(|| refused(Refusal::new(StatusCode::NOT_FOUND, "unknown_route", message)))
+            page.unwrap_or_else(|| refused(Refusal::new(StatusCode::NOT_FOUND, "unknown_route", message)))
         };
         accept(listener, std::future::pending(), |stream| self.connected(stream, &graceful, service)).await;
     }
@@ -157,7 +191,7 @@ impl Gateway {
         graceful: &GracefulShutdown,
         answer: impl Fn(Arc<Self>, Request<Incoming>) -> Answer + Send + 'static,
     ) where
-        Answer: Future<Output = Response<Body>> + Send + 'static,
+        Answer: Future<Output = Response<AnswerBody>> + Send + 'static,
     {
         // Streams come in small pieces; without this each would wait for the acknowledgement of the one before.
         let _ = stream.set_nodelay(true);
@@ -182,12 +216,12 @@ impl Gateway {
         });
     }
 
-    async fn answer(self: &Arc<Self>, mut request: Request<Incoming>) -> Response<Body> {
+    async fn answer(self: &Arc<Self>, mut request: Request<Incoming>) -> Response<AnswerBody> {
         let uri = request.uri().clone();
         if matches!(uri.path(), "/healthz" | "/readyz")
             && let Some(page) = page(self, request.method(), uri.path())
         {
-            return page.map(Either::Right);
+            return page;
         }
         let clients = self.clients();
         let is_of_a_page = match &*clients {
@@ -208,18 +242,26 @@ impl Gateway {
         }
         let is_elsewhere = uri.path() == "/metrics" && self.metrics_elsewhere.load(Ordering::Relaxed);
         if let Some(page) = page(self, request.method(), uri.path()).filter(|_| !is_elsewhere) {
-            return page.map(Either::Right);
+            return page;
         }
         let Some(target) = Target::of(&uri) else {
             return refused(Refusal::bad_request("the path leaves the folder of its upstream"));
         };
-        match self.upstreams().iter().find(|upstream| upstream.name() == target.name) {
-            Some(upstream) => {
+        let (upstreams, own) = (self.upstreams(), self.own.as_ref().filter(|own| own.has(uri.path())));
+        match (upstreams.iter().find(|upstream| upstream.name() == target.name), own) {
+            (Some(upstream), _) => {
                 let path =
                     if target.path.starts_with('/') { target.path.to_owned() } else { format!("/{}", target.path) };
-                forward(upstream, path, request, &self.bounds, &self.held, &self.closing).await.map(Either::Left)
+                forward(&upstreams, upstream, path, request, &self.bounds, &self.held, &self.closing).await
             }
-            None => refused(self.unknown_route()),
+            (None, Some(own)) => {
+                let client = request.extensions().get::<Arc<Client>>().map(Arc::clone);
+                match client.map_or(Ok(()), |client| client.may_use_own_paths()) {
+                    Ok(()) => own.answer(request).await.map(Either::Left),
+                    Err(refusal) => refused(refusal),
+                }
+            }
+            (None, None) => refused(self.unknown_route()),
         }
     }
 
@@ -254,6 +296,6 @@ async fn accept(listener: TcpListener, ends: impl Future<Output = ()>, mut conne
     }
 }
 
-fn refused(refusal: Refusal) -> Response<Body> {
-    refusal.into_response().map(|body| Either::Left(Either::Left(Full::new(body))))
+fn refused(refusal: Refusal) -> Response<AnswerBody> {
+    refusal.into_response().map(whole_body)
 }

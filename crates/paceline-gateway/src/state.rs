@@ -1,5 +1,6 @@
 //! The state of a gateway as one JSON document, once or each time that it changes, and whether the gateway is ready.
 
+use std::convert::Infallible;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -7,13 +8,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::channel::Channel;
-use http_body_util::{Either, Full};
+use http_body_util::{BodyExt as _, Either};
 use paceline::{Clock, Instant, QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot, clock, scope_json};
 use serde_json::{Map, Value, json};
 use tokio::time::sleep;
 
 use crate::backend::Backend;
 use crate::closing::Phase;
+use crate::forward::AnswerBody;
 use crate::record::{PRIORITIES, priority_name};
 use crate::refusal::Refusal;
 use crate::server::Gateway;
@@ -26,9 +28,6 @@ const ALIVE: Duration = Duration::from_secs(15);
 
 /// The most streams of events at once.
 pub(crate) const MOST_STREAMS: u64 = 32;
-
-/// A page of the gateway's own: whole, or a stream of events.
-pub(crate) type Page = Either<Full<Bytes>, Channel<Bytes>>;
 
 /// The document that streams share, as of its time.
 #[derive(Debug, Default)]
@@ -85,13 +84,13 @@ impl Gateway {
     }
 
     /// Server-sent events: the document now, and whenever it changes. The stream ends with the gateway.
-    pub(crate) fn events(self: &Arc<Self>) -> Result<Response<Page>, Refusal> {
+    pub(crate) fn events(self: &Arc<Self>) -> Result<Response<AnswerBody>, Refusal> {
         let room = self.streams.take(1, MOST_STREAMS).ok_or_else(|| {
             let message =
                 format!("{MOST_STREAMS} programs follow the state already, the most that may; ask for /api/state");
             Refusal::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message).after(ALIVE)
         })?;
-        let (mut sender, body) = Channel::new(1);
+        let (mut sender, body) = Channel::<Bytes, Infallible>::new(1);
         let gateway = Arc::clone(self);
         tokio::spawn(async move {
             let _room = room;
@@ -116,7 +115,7 @@ impl Gateway {
                 }
             }
         });
-        let mut response = Response::new(Either::Right(body));
+        let mut response = Response::new(Either::Left(body.map_err(|never| match never {}).boxed_unsync()));
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

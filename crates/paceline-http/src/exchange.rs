@@ -27,6 +27,8 @@ pub struct Call {
     pub idempotency_key: Option<HeaderValue>,
     /// A bound shorter than the sender's timeout, from the first try to connect to the last byte received.
     pub within: Option<Duration>,
+    /// The retries that its item has left, for a gateway that the call goes through. Default: as the permit's request says.
+    pub retries: Option<u32>,
 }
 
 /// A finished call, and its meaning.
@@ -45,8 +47,12 @@ pub struct Exchange {
     pub unknown: UnknownOutcome,
     /// The call tested a failing server.
     pub probe: bool,
-    /// From the first try to connect to the last byte received.
+    /// From the first try to connect to the last byte received, without the time that a gateway held the call.
     pub latency: Duration,
+    /// Calls that were made for it: one, or as many as a gateway made.
+    pub calls: u32,
+    /// The retries of the item that a gateway spent on it.
+    pub retried: u32,
     /// Counts the answer's bytes for [`SenderConfig::most_of_answers`](crate::SenderConfig::most_of_answers) until it is dropped.
     /// A caller that keeps answers drops it, or no further answer is read once they are as many.
     pub memory: AnswerMemory,
@@ -60,6 +66,7 @@ pub(crate) struct Ended {
     pub(crate) reading: Reading,
     pub(crate) unknown: UnknownOutcome,
     pub(crate) latency: Duration,
+    pub(crate) retried: u32,
 }
 
 impl Call {
@@ -116,6 +123,8 @@ pub fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading)
             | NoAnswer::GivenUp,
         ) => true,
         Err(_) => false,
+        // A gateway of ours knows that it has not sent it.
+        Ok(_) if reading.unsent => false,
         Ok(answer) => is_cut_short(answer, reading) || (is_of_a_gateway(answer) && is_failure(reading.class)),
     }
 }

@@ -51,6 +51,7 @@
 //! - `middleware`: `PaceMiddleware`, for clients of `reqwest-middleware`.
 
 mod exchange;
+pub mod gateway;
 mod memory;
 #[cfg(feature = "middleware")]
 mod middleware;
@@ -61,6 +62,7 @@ mod partial;
 mod profiles;
 mod ratios;
 mod receive;
+mod redirect;
 mod sender;
 mod shortage;
 

@@ -28,6 +28,14 @@ pub enum NoAnswer {
     /// No server received the call: it was not executed and is not billed.
     #[error("no connection: {0}")]
     Connect(String),
+    /// No server received the call, for its gateway was not reached.
+    #[error("no connection to the gateway at {address}: {why}; is `paceline serve` running there?")]
+    NoGateway {
+        /// Where the gateway should be.
+        address: String,
+        /// Why.
+        why: String,
+    },
     /// The proxy did not let the call through to an `https` address, which may pass. No server received it.
     #[error(
         "no connection: the proxy refused to connect to the server; check the proxy (--proxy, proxy in paceline.toml, or the \
@@ -99,7 +107,9 @@ impl NoAnswer {
     /// on the provider and the time.
     pub fn reading(&self, provider: Provider, now: Timestamp) -> Reading {
         match self {
-            Self::Connect(_) | Self::Tunnel => Reading { unsent: true, ..no_response(NoResponse::Connect) },
+            Self::Connect(_) | Self::NoGateway { .. } | Self::Tunnel => {
+                Reading { unsent: true, ..no_response(NoResponse::Connect) }
+            }
             Self::Tls(message) => Reading {
                 reach: LimitScope::Account,
                 code: Some("tls".to_owned()),
@@ -182,15 +192,26 @@ impl NoAnswer {
         Self::Proxy(message.to_owned())
     }
 
+    /// The same of a call through a gateway.
+    pub(crate) fn of_gateway(self, address: &str) -> Self {
+        match self {
+            Self::Connect(why) => Self::NoGateway { address: address.to_owned(), why },
+            other => other,
+        }
+    }
+
     /// Whether the call found no server.
     pub const fn is_unreached(&self) -> bool {
-        matches!(self, Self::Connect(_) | Self::Tunnel)
+        matches!(self, Self::Connect(_) | Self::NoGateway { .. } | Self::Tunnel)
     }
 
     /// Why the call [found no server](Self::is_unreached), with what to check; none where there is another reason.
     pub fn unreached(&self) -> Option<String> {
         match self {
             Self::Connect(why) => Some(format!("{why}; check the address (--base-url) and the network")),
+            Self::NoGateway { why, .. } => {
+                Some(format!("{why}; is `paceline serve` running there? check its address (--via)"))
+            }
             Self::Tunnel => Some(self.to_string().trim_start_matches("no connection: ").to_owned()),
             _ => None,
         }
@@ -200,7 +221,13 @@ impl NoAnswer {
     pub const fn is_unsent(&self) -> bool {
         matches!(
             self,
-            Self::Connect(_) | Self::Tunnel | Self::Tls(_) | Self::Proxy(_) | Self::Streamed | Self::Unsendable(_)
+            Self::Connect(_)
+                | Self::NoGateway { .. }
+                | Self::Tunnel
+                | Self::Tls(_)
+                | Self::Proxy(_)
+                | Self::Streamed
+                | Self::Unsendable(_)
         )
     }
 }

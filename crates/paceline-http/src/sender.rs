@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 #[cfg(feature = "config")]
 use paceline::Limiter;
 use paceline::{Class, Clock, Cost, LimitReport, Outcome, Permit, UnknownOutcome, clock};
-use paceline_providers::secrets::{Secrets, hidden, is_secret_name};
+use paceline_providers::secrets::{Secrets, is_secret_name};
 use paceline_providers::table::Scope;
 use paceline_providers::{Answer, Dialect, Reading, TokenRatio, collect, is_loopback, join_url, path_of};
 use reqwest::{Client, ClientBuilder, Url, redirect};
@@ -18,11 +18,13 @@ use reqwest::{Client, ClientBuilder, Url, redirect};
 #[cfg(feature = "config")]
 use crate::exchange::Ended;
 use crate::exchange::{Call, Exchange, is_unknown};
+use crate::gateway::{Link, Passed};
 use crate::memory::{AnswerMemory, Memory};
 use crate::no_answer::{LARGEST_HEAD, NoAnswer};
 use crate::partial::Partials;
 use crate::ratios::TokenRatios;
 use crate::receive::{LARGEST_ANSWER, receive_within};
+use crate::redirect::not_followed;
 use crate::shortage::Shortage;
 
 /// How calls to an API are sent.
@@ -53,6 +55,10 @@ pub struct SenderConfig {
     /// [`UnknownOutcome::Resend`] for prompts of language models, which have no effect but their cost, [`UnknownOutcome::Hold`]
     /// for everything else.
     pub unknown_outcome: Option<UnknownOutcome>,
+    /// The gateway behind `base_url`, which is `paceline serve`, as messages name it. It is told how long it may hold a call,
+    /// 240 s at most, and how many retries the item has left; those that it spent count here. It keeps the limits, so none that
+    /// answers announce is reported. Default: none.
+    pub gateway: Option<String>,
 }
 
 impl SenderConfig {
@@ -68,6 +74,7 @@ impl SenderConfig {
             most_of_answers: MOST_OF_ANSWERS,
             idempotency_header: dialect.provider().idempotency_header(),
             unknown_outcome: None,
+            gateway: None,
             dialect,
         }
     }
@@ -131,6 +138,7 @@ pub struct Sender {
     ratios: TokenRatios,
     partials: Partials,
     memory: Memory,
+    link: Link,
 }
 
 /// A whole answer as it came.
@@ -171,7 +179,8 @@ impl Sender {
             (Clock::new(), Shortage::default(), TokenRatios::default(), Partials::default());
         let keyless = config.dialect.clone().without_key();
         let memory = Memory::of(config.most_of_answers);
-        Ok(Self { client, config, keyless, secrets, clock, shortage, ratios, partials, memory })
+        let link = Link::default();
+        Ok(Self { client, config, keyless, secrets, clock, shortage, ratios, partials, memory, link })
     }
 
     /// The configuration.
@@ -216,7 +225,9 @@ impl Sender {
         given_up: impl Future<Output = ()>,
         judged: impl FnOnce(&Result<Response<Bytes>, NoAnswer>, Reading) -> Reading,
     ) -> Exchange {
-        let (received, latency) = self.transmit(call, given_up, |limits| permit.observe_limits(limits)).await;
+        let retries = || permit.retries_left();
+        let (received, passed, latency) =
+            self.transmit(call, retries, given_up, |limits| permit.observe_limits(limits)).await;
         let reading = self.read(call, &received);
         let (answer, memory) = match received {
             Ok(Received { response, memory, .. }) => (Ok(response), memory),
@@ -228,23 +239,25 @@ impl Sender {
         let unknown = self.unknown_after(call, &answer, &reading);
         log(&scope, item, &answer, &reading, latency);
         // From here on the place is free for another call.
-        let action = permit.complete(Outcome { unknown, ..reading.outcome_of(&request.cost) });
+        let Passed { calls, retried, .. } = passed;
+        let action = permit.complete(Outcome { unknown, retried, ..reading.outcome_of(&request.cost) });
         let answer = self.take_in(&scope, item, call, answer, &reading);
-        Exchange { answer, reading, action, unknown, probe, latency, memory }
+        Exchange { answer, reading, action, unknown, probe, latency, calls, retried, memory }
     }
 
     /// One send of a call as the operation of [`Limiter::run`], which takes the permit and reports the outcome.
     #[cfg(feature = "config")]
     pub(crate) async fn send_within(&self, limiter: &Limiter, scope: &Arc<str>, item: u64, call: &Call) -> Ended {
         let observe = |limits: &[LimitReport]| limiter.observe_limits(limits);
-        let (received, latency) = self.transmit(call, std::future::pending(), observe).await;
+        let retries = || limiter.retries_left().unwrap_or_default();
+        let (received, passed, latency) = self.transmit(call, retries, std::future::pending(), observe).await;
         let reading = self.read(call, &received);
         // Its bytes count until here; then they are the program's.
         let answer = received.map(|received| received.response);
         let unknown = self.unknown_after(call, &answer, &reading);
         log(scope, Some(item), &answer, &reading, latency);
         let answer = self.take_in(scope, Some(item), call, answer, &reading);
-        Ended { answer, reading, unknown, latency }
+        Ended { answer, reading, unknown, latency, retried: passed.retried }
     }
 
     /// Keeps no rest of that item any longer.
@@ -257,15 +270,33 @@ impl Sender {
     async fn transmit(
         &self,
         call: &Call,
+        retries: impl FnOnce() -> u32,
         given_up: impl Future<Output = ()>,
         observe: impl Fn(&[LimitReport]),
-    ) -> (Result<Received, NoAnswer>, Duration) {
+    ) -> (Result<Received, NoAnswer>, Passed, Duration) {
         let sent = self.clock.now();
+        let mut headers = self.headers_of(call);
+        let through = self.gateway(call).is_some();
+        if through {
+            self.link.tell(&mut headers, call.retries.unwrap_or_else(retries), call.within);
+        }
         let received = tokio::select! {
-            received = self.exchange(call, observe) => received,
+            received = self.exchange(call, headers, observe) => received,
             () = given_up => Err(NoAnswer::GivenUp),
         };
-        (received, self.clock.now() - sent)
+        let passed = match &received {
+            Ok(Received { response, .. }) if through => {
+                self.link.check(response.headers());
+                Passed::of(response.headers())
+            }
+            _ => Passed::STRAIGHT,
+        };
+        (received, passed, (self.clock.now() - sent).saturating_sub(passed.waited))
+    }
+
+    /// The gateway that the call goes through.
+    fn gateway(&self, call: &Call) -> Option<&str> {
+        self.config.gateway.as_deref().filter(|_| self.is_trusted(call))
     }
 
     /// What follows if the call may have been executed and must not be executed twice.
@@ -302,8 +333,13 @@ impl Sender {
         })
     }
 
-    async fn exchange(&self, call: &Call, observe: impl Fn(&[LimitReport])) -> Result<Received, NoAnswer> {
-        let receiving = self.receive(call, observe);
+    async fn exchange(
+        &self,
+        call: &Call,
+        headers: HeaderMap,
+        observe: impl Fn(&[LimitReport]),
+    ) -> Result<Received, NoAnswer> {
+        let receiving = self.receive(call, headers, observe);
         match call.within {
             Some(longest) => {
                 tokio::time::timeout(longest, receiving).await.unwrap_or(Err(NoAnswer::Timeout(Some(longest))))
@@ -312,18 +348,29 @@ impl Sender {
         }
     }
 
-    async fn receive(&self, call: &Call, observe: impl Fn(&[LimitReport])) -> Result<Received, NoAnswer> {
-        let timeout = Some(self.config.timeout);
+    async fn receive(
+        &self,
+        call: &Call,
+        headers: HeaderMap,
+        observe: impl Fn(&[LimitReport]),
+    ) -> Result<Received, NoAnswer> {
+        let (timeout, gateway) = (Some(self.config.timeout), self.gateway(call));
         let send = || {
             let request = self.client.request(call.method.clone(), self.address_of(call));
-            request.headers(self.headers_of(call)).body(call.body.clone()).send()
+            request.headers(headers.clone()).body(call.body.clone()).send()
         };
-        let mut response = self.shortage.sit_out(send).await.map_err(|error| NoAnswer::of(&error, timeout))?;
+        let mut response = self.shortage.sit_out(send).await.map_err(|error| {
+            let error = NoAnswer::of(&error, timeout);
+            match gateway {
+                Some(address) => error.of_gateway(address),
+                None => error,
+            }
+        })?;
         if response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
             return Err(NoAnswer::proxy());
         }
         self.secrets.remove_from_headers(response.headers_mut());
-        if response.status().is_success() {
+        if response.status().is_success() && gateway.is_none() {
             observe(&self.config.dialect.announced(response.headers(), clock::wall()));
         }
         let redirect = not_followed(&response, || self.carries_key(call), self.may_name_hosts(call));
@@ -376,6 +423,9 @@ impl Sender {
         match received {
             Ok(Received { response, redirect, .. }) => {
                 let mut reading = dialect.read(&as_read(response, path_of(&call.url)), now);
+                if self.gateway(call).is_some() {
+                    reading.limits.clear();
+                }
                 // What it quotes of a stream is put together from several events.
                 reading.message = reading.message.map(|message| self.secrets.removed_from_text(message));
                 if reading.class != Class::Success && redirect.is_some() {
@@ -431,35 +481,5 @@ fn as_read<'a>(answer: &'a Response<Bytes>, path: &'a str) -> Answer<'a> {
     Answer { status: answer.status().as_u16(), headers: answer.headers(), body: answer.body(), path }
 }
 
-/// Why a redirect was not followed, and what to do; `carries_key`: a secret went with the call; `whole`: a whole address
-/// may be called. What looks like a secret in the target is hidden, and then there is nothing to copy.
-fn not_followed(response: &reqwest::Response, carries_key: impl FnOnce() -> bool, whole: bool) -> Option<String> {
-    let location = response.headers().get(LOCATION).filter(|_| response.status().is_redirection())?;
-    // Some servers send UTF-8 as it is; the address is then percent-encoded.
-    let location = String::from_utf8_lossy(location.as_bytes());
-    let Some(target) = response.url().join(&location).ok().filter(Url::has_host) else {
-        return Some("answered with a redirect to something that is no web address".to_owned());
-    };
-    let (origin, moved) = (target.origin().ascii_serialization(), target.origin() != response.url().origin());
-    // The fragment goes with no call.
-    let path = target.query().map_or_else(|| target.path().to_owned(), |query| format!("{}?{query}", target.path()));
-    let shown: String = hidden(&path).chars().take(LONGEST_TARGET).collect();
-    let why = if moved && carries_key() { "the key would go there" } else { "no limit would count that call" };
-    let (place, advice) = match (whole, moved) {
-        (false, true) => (origin, "if it is the right place, name it with --base-url"),
-        (false, false) if shown == path => (shown, "write this path into the url of the lines"),
-        (true, _) if shown == path => (origin + &shown, "write this address into the url of the lines"),
-        (false, false) => (shown, NOT_WHOLE),
-        (true, _) => (origin + &shown, NOT_WHOLE),
-    };
-    Some(format!("answered with a redirect to {place}, which is not followed because {why}; {advice}"))
-}
-
 /// 256 MiB: eight of the largest answers, and thousands of completions.
 const MOST_OF_ANSWERS: usize = 256 << 20;
-
-/// The longest target of a redirect that is shown, in characters.
-const LONGEST_TARGET: usize = 1_000;
-
-/// What there is to say of a target that cannot be copied.
-const NOT_WHOLE: &str = "it is not shown whole, for it is too long or holds what looks like a secret";

@@ -40,6 +40,8 @@ pub(super) struct Decision {
     pub(super) hint: Option<Hint>,
     /// A used-up quota that the answer does not name: only its wait is that long.
     pub(super) unnamed: bool,
+    /// The API has not got the call.
+    pub(super) unsent: bool,
     /// The rule that decided, for people.
     pub(super) step: Cow<'static, str>,
     /// The fault of an answer that names no error of its own.
@@ -84,7 +86,15 @@ impl Hint {
 impl Decision {
     /// With the reach that is usual for the class.
     pub(super) fn new(class: Class, step: impl Into<Cow<'static, str>>) -> Self {
-        Self { class, reach: usual_reach(class), hint: None, unnamed: false, step: step.into(), fault: None }
+        Self {
+            class,
+            reach: usual_reach(class),
+            hint: None,
+            unnamed: false,
+            unsent: false,
+            step: step.into(),
+            fault: None,
+        }
     }
 
     /// Whether a wait follows.

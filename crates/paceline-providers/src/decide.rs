@@ -12,7 +12,7 @@ use super::case::{Case, Decision, Fault};
 use super::inside::{self, Inside};
 use super::refusal::{by_table, says, throttled, waiting};
 use super::table::{COMMON, Provider, Table, contains_any};
-use super::{aws, github, google, names, openrouter, shopify, wait};
+use super::{aws, gateway, github, google, names, openrouter, shopify, wait};
 
 /// The class of an answer. A success that carries a refusal inside is judged by the status that the refusal stands for.
 pub(super) fn decide(case: &Case<'_>) -> Decision {
@@ -35,8 +35,9 @@ pub(super) fn decide(case: &Case<'_>) -> Decision {
 
 type Step = fn(&Case<'_>) -> Option<Decision>;
 
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     refused_by_a_proxy,
+    gateway::refused,
     aws::cancelled_transaction,
     aws::throttling_reasons,
     rules_of_the_table,
@@ -162,7 +163,8 @@ fn grouped(text: &str) -> Option<u64> {
 
 /// The server's advice about a retry. `true` acts in [`by_status`], where a status would be final.
 fn server_verdict(case: &Case<'_>) -> Option<Decision> {
-    says(case, "false").then(|| Decision::new(Class::Invalid, "the server says not to retry"))
+    (says(case, "false") && !gateway::gave_up(case))
+        .then(|| Decision::new(Class::Invalid, "the server says not to retry"))
 }
 
 fn by_status(case: &Case<'_>) -> Decision {

@@ -13,7 +13,7 @@ use proptest::proptest;
 
 use super::{Answer, Provider, Reading, read};
 
-const FILES: [(&str, &str); 15] = [
+const FILES: [(&str, &str); 16] = [
     ("standards", include_str!("fixtures/standards.http")),
     ("openai", include_str!("fixtures/openai.http")),
     ("azure", include_str!("fixtures/azure.http")),
@@ -29,6 +29,7 @@ const FILES: [(&str, &str); 15] = [
     ("unusable", include_str!("fixtures/unusable.http")),
     ("inside", include_str!("fixtures/inside.http")),
     ("scopes", include_str!("fixtures/scopes.http")),
+    ("gateway", include_str!("fixtures/gateway.http")),
 ];
 
 /// A local clock that is an hour off: no fixture may depend on it.

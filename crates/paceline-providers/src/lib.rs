@@ -42,6 +42,7 @@ mod expected;
 #[cfg(test)]
 mod fixtures;
 mod frames;
+mod gateway;
 mod github;
 mod google;
 mod google_details;
@@ -79,6 +80,7 @@ pub use charge::Settlement;
 pub use collect::collect;
 pub use dialect::Dialect;
 pub use expected::{Expected, SCHEMA_MISMATCH, Schema, SchemaError};
+pub use gateway::{GATEWAY, GATEWAY_RETRIES};
 pub use outline::model_of;
 pub use partial::{joined, remainder};
 pub use reading::{Action, NoResponse, Reading, no_response};

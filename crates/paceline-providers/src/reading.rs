@@ -8,6 +8,7 @@ use paceline_core::{Class, Cost, Hint, LimitReport, LimitScope, Outcome};
 use super::case::Decision;
 use super::charge::Settlement;
 use super::expected::SCHEMA_MISMATCH;
+use super::gateway::GATEWAY;
 use super::usage::Usage;
 
 /// What an answer means.
@@ -103,6 +104,11 @@ impl Reading {
         Self { steps: Vec::new(), ..Self::from(Decision::new(class, "given")) }
     }
 
+    /// Whether `paceline serve` answered by itself, in place of the API behind it.
+    pub fn is_of_gateway(&self) -> bool {
+        self.error_type.as_deref() == Some(GATEWAY)
+    }
+
     /// The class for reports: a 429 that asked for a long wait and named no quota hit a rate limit.
     pub const fn reported_class(&self) -> Class {
         if self.unnamed { Class::Throttled } else { self.class }
@@ -168,7 +174,7 @@ impl Reading {
 impl From<Decision> for Reading {
     fn from(decision: Decision) -> Self {
         let waits = decision.waits();
-        let Decision { class, reach, hint, unnamed, step, fault: _ } = decision;
+        let Decision { class, reach, hint, unnamed, unsent, step, fault: _ } = decision;
         Self {
             class,
             reach,
@@ -177,7 +183,7 @@ impl From<Decision> for Reading {
             wait_from: hint.map_or(if waits { "policy" } else { "-" }, |hint| hint.from),
             long_period: false,
             unnamed,
-            unsent: false,
+            unsent,
             limits: Vec::new(),
             code: None,
             error_type: None,

@@ -18,12 +18,22 @@ pub enum State {
     Cancelled = 5,
     /// Over its bound, and left to the next run, which begins with it. No item of a journal is stored so.
     Deferred = 6,
+    /// Given up, and the result of a fallback stands in. No item of a journal is stored so: there it succeeded, with a reason.
+    FellBack = 7,
 }
 
 impl State {
     /// All states, in the order of their numbers.
-    pub const ALL: [Self; 7] =
-        [Self::Waiting, Self::InFlight, Self::Succeeded, Self::Failed, Self::Skipped, Self::Cancelled, Self::Deferred];
+    pub const ALL: [Self; 8] = [
+        Self::Waiting,
+        Self::InFlight,
+        Self::Succeeded,
+        Self::Failed,
+        Self::Skipped,
+        Self::Cancelled,
+        Self::Deferred,
+        Self::FellBack,
+    ];
 
     /// The name used in files and JSON.
     pub const fn as_str(self) -> &'static str {
@@ -35,6 +45,7 @@ impl State {
             Self::Skipped => "skipped",
             Self::Cancelled => "cancelled",
             Self::Deferred => "deferred",
+            Self::FellBack => "fallback",
         }
     }
 
@@ -45,7 +56,7 @@ impl State {
 
     /// Whether nothing more will be done about an item: neither in this run nor in the next.
     pub const fn is_final(self) -> bool {
-        matches!(self, Self::Succeeded | Self::Failed | Self::Skipped | Self::Cancelled)
+        matches!(self, Self::Succeeded | Self::Failed | Self::Skipped | Self::Cancelled | Self::FellBack)
     }
 
     pub(crate) const fn code(self) -> i64 {

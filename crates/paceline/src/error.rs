@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_core::{Class, Timestamp, TooLarge, WaitReason};
+use paceline_core::{Class, GiveUp, Timestamp, TooLarge, WaitReason};
 
 /// Why no permit was given. Waiting for a limit is not among the reasons: a wait is an answer, not an error
 /// ([`Within`](crate::Within)).
@@ -37,6 +37,18 @@ pub enum Error {
     },
     /// The limiter was closed, so it grants no permits.
     Closed,
+}
+
+impl Error {
+    /// Whether a request that gets no permit for this reason has no answer because the API stayed down for it, so that a fallback
+    /// may take the answer's place. `last` is the class of its last call, if there was one.
+    pub fn stayed_down(&self, last: Option<Class>) -> bool {
+        match self {
+            Self::Stopped { .. } => true,
+            Self::DeadlineExceeded { .. } => last.is_some_and(|class| GiveUp::Deadline.stayed_down(class)),
+            Self::TooLarge(_) | Self::NoTimer { .. } | Self::Closed => false,
+        }
+    }
 }
 
 /// Why [`try_acquire`](crate::Limiter::try_acquire) gave no permit.

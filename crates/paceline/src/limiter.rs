@@ -109,6 +109,13 @@ impl Limiter {
         }
     }
 
+    /// Inside an operation of [`run`](Self::run): the retries that are left beside this call, for something that would retry as
+    /// well, such as a gateway that reads `x-paceline-retries`. What it has retried is told in
+    /// [`Outcome::retried`](crate::Outcome::retried). Elsewhere `None`.
+    pub fn retries_left(&self) -> Option<u32> {
+        Frame::current(&self.driver).map(|attempt| attempt.retries_left())
+    }
+
     /// The scope of that name, made at its first use: a model, an endpoint family, a table. A scope has its own learnt
     /// limits, gate, breaker and queue below the account's limits. A handle of another limiter means this one's scope of the
     /// same name.

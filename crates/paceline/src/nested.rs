@@ -120,6 +120,11 @@ impl Frame {
         drop(replaced);
     }
 
+    /// The retries that are left beside this attempt.
+    pub(crate) fn retries_left(&self) -> u32 {
+        self.driver.retries_left(&self.request)
+    }
+
     /// What the attempt reserved.
     pub(crate) const fn reserved(&self) -> &Cost {
         &self.request.cost

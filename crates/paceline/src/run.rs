@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use paceline_core::{Class, Cost, GiveUp, NextAction, Outcome, Request, ScopeId};
+use paceline_core::{Class, Cost, NextAction, Outcome, Request, ScopeId};
 use pin_project_lite::pin_project;
 use tokio::task::futures::TaskLocalFuture;
 
@@ -310,7 +310,7 @@ where
                 Err(error) => {
                     this.step.set(Step::Begun);
                     let failed = this.failed.take();
-                    this.task.refused(&error, failed.as_ref().map(|(_, ended)| ended.class));
+                    this.task.stayed_down = error.stayed_down(failed.as_ref().map(|(_, ended)| ended.class));
                     let Some((result, ended)) = failed else {
                         return Poll::Ready(Err(RunError::Limiter(error)));
                     };
@@ -363,6 +363,7 @@ impl<Op, Reader, N> Task<'_, Op, Reader, N> {
         N: Notify,
     {
         let outcome = self.reader.outcome(result, &self.limiter.driver().attempt(frame.reserved()));
+        self.calls += outcome.retried;
         let report = match frame.finish() {
             Sender::Operation(permit) => Report::new(outcome, |outcome| permit.complete(outcome)),
             Sender::Inside(Some(report)) if outcome.class != Class::Success => report,
@@ -398,15 +399,6 @@ impl<Op, Reader, N> Task<'_, Op, Reader, N> {
             }
             _ => None,
         }
-    }
-
-    /// No permit was given, after a call of that class if there was one.
-    fn refused(&mut self, error: &Error, last: Option<Class>) {
-        self.stayed_down = match error {
-            Error::Stopped { .. } => true,
-            Error::DeadlineExceeded { .. } => last.is_some_and(|class| GiveUp::Deadline.stayed_down(class)),
-            Error::TooLarge(_) | Error::NoTimer { .. } | Error::Closed => false,
-        };
     }
 
     fn warn(&self, class: Class, wait_from: &str, next: &Request, delay: Duration) {

@@ -79,11 +79,20 @@ impl Account {
         }
         let (pid, other_shares) = lock::signed_by(&path);
         if !(shares && other_shares) {
-            let who = lock::named(pid);
             let with = if self.has_key { " with the same key" } else { ", both without a key" };
+            if pid == Some(std::process::id()) {
+                tracing::warn!(
+                    "two upstreams call {}{with}; each counts its own calls alone, so together they may exceed the server's \
+                     limits: give each its share as a limit, or make them one upstream",
+                    self.host,
+                );
+                return Ok(None);
+            }
+            let who = lock::named(pid);
             tracing::warn!(
                 "{who} is calling {}{with}; each run counts its own calls alone, so together they may exceed the \
-                 server's limits: give each its share with --limit, or wait until the other has ended",
+                 server's limits: give each its share with --limit, send both through one gateway (`paceline serve`, then --via), \
+                 or wait until the other has ended",
                 self.host,
             );
         }

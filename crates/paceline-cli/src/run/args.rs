@@ -7,7 +7,9 @@ use clap::{Args, ValueEnum};
 use paceline_config::{Money, Price};
 
 use crate::args::{Expect, PACE, UpstreamArgs, count, duration, some_time};
+use crate::fallback::FallbackArgs;
 use crate::run::calls::budget::Limits;
+use crate::run::settings::{BadLines, Bounds, Opening};
 
 /// Groups of flags in the help.
 const INPUT: &str = "Input";
@@ -113,14 +115,8 @@ pub(crate) struct RunArgs {
     /// error
     #[arg(help_heading = JOB, long, value_name = "json|FILE")]
     pub(crate) expect: Option<Expect>,
-    /// Command that stands in where the API stays down: the item on standard input, its result on standard output; results are
-    /// marked "source":"fallback"
-    #[arg(help_heading = JOB, long, value_name = "COMMAND")]
-    pub(crate) fallback: Option<String>,
-    /// How long the command of --fallback may take for one item; after that it is killed, and the item ends as without it
-    #[arg(help_heading = JOB, long, value_name = "DURATION", default_value = "60s", value_parser = some_time)]
-    #[arg(allow_hyphen_values = true)]
-    pub(crate) fallback_timeout: Duration,
+    #[command(flatten, next_help_heading = JOB)]
+    pub(crate) fallback: FallbackArgs,
     /// Write the summary to a file, as JSON
     #[arg(help_heading = JOB, long, value_name = "FILE")]
     pub(crate) summary: Option<PathBuf>,
@@ -144,6 +140,34 @@ impl RunArgs {
     /// What calls may use.
     pub(crate) const fn budgets(&self) -> Limits {
         Limits { run_tokens: self.max_tokens, job_tokens: self.budget_tokens, job_cost: self.budget_cost }
+    }
+
+    /// What bounds the run.
+    pub(crate) const fn bounds(&self) -> Bounds {
+        Bounds {
+            budgets: self.budgets(),
+            max_wait: self.max_wait,
+            max_items: self.max_items,
+            max_duration: self.max_duration,
+            stop_after_same: self.stop_after_same,
+        }
+    }
+
+    /// How the job is opened.
+    pub(crate) const fn opening(&self) -> Opening {
+        Opening {
+            overwrite: self.overwrite,
+            accept_changed: self.accept_changed_input,
+            retry_failed: self.retry_failed,
+            awaits_notes: self.budgets().are_of_job(),
+            bad_lines: match (self.skip_bad_lines, self.no_check) {
+                (_, true) => BadLines::Later,
+                (true, false) => BadLines::List,
+                (false, false) => BadLines::Refuse,
+            },
+            needs_all: self.dry_run || !self.done.is_empty(),
+            most_lines: None,
+        }
     }
 }
 

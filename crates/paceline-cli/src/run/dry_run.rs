@@ -116,7 +116,7 @@ fn load_aside(
     let format = format(args, &input, upstream)?;
     let journal: PathBuf = paths.journal.clone().expect("a journal beside the results");
     let done = done::check(args, upstream)?;
-    let job = load::open(lock, paths, &mut input, &format, upstream, args)?;
+    let job = load::open(lock, paths, &mut input, &format, upstream, &args.opening())?;
     done.take_over(&job.journal, &input, &format)?;
     job.journal.close().map_err(Failure::refused)?;
     Ok((Reader::open(&journal).map_err(Failure::refused)?, input, format, Some(folder)))
@@ -368,7 +368,12 @@ impl Plan {
         }
         line(match self.seconds {
             Some(least) => format!("takes at least {} under the configured limits", text::duration(least)),
-            None => format!("{}: the run goes as fast as the provider permits", no_limit(upstream)),
+            None => match &upstream.via {
+                Some(via) => {
+                    format!("the gateway {} keeps the limits: the run goes as fast as it permits", via.gateway)
+                }
+                None => format!("{}: the run goes as fast as the provider permits", no_limit(upstream)),
+            },
         });
         bounds(args).into_iter().for_each(&mut line);
         if self.used.tokens.is_some() || args.budget_cost.is_some() {

@@ -2,13 +2,15 @@
 
 pub(crate) mod args;
 pub(crate) mod calls;
+pub(crate) mod course;
 mod dry_run;
 pub(crate) mod job;
 pub(crate) mod lines;
 pub(crate) mod progress;
+pub(crate) mod settings;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use paceline::{Clock, Instant, Limiter, clock};
@@ -16,25 +18,21 @@ use paceline_config::Upstream;
 use paceline_core::{Limits, Timestamp};
 use paceline_http::Sender;
 use paceline_providers::Provider;
-use paceline_store::{JobCounts, Journal, JournalError, ModelUsage, Paths, Reader, RunLock};
-use tokio::sync::{mpsc, watch};
+use paceline_store::{JobCounts, Journal, JournalError, Paths, Reader, RunLock};
 
 use self::calls::acknowledge::Acknowledge;
 use self::calls::budget::Budget;
 use self::calls::disk_watch;
-use self::calls::dispatch::{Dispatcher, Ended, Parts};
-use self::calls::fail_fast::FailFast;
-use self::calls::fallback::{self, Fallback, Fallbacks};
-use self::calls::held_up::HeldUp;
-use self::calls::item::{Context, Phase};
-use self::calls::record::{About, Recorder};
-use self::calls::signals::{self, Signals};
+use self::calls::dispatch::{Dispatcher, Ended};
+use self::calls::item::Context;
+use self::calls::signals::{self, Interruptions, Signals};
 pub(crate) use self::calls::stop::StopReason;
+use self::course::Course;
 use self::job::holds::Clocks;
 use self::job::job_config::JobConfig;
 use self::job::load::Job;
 use self::job::load_guard::LoadGuard;
-use self::job::{background_load, check_paths, done, holds, load, refused};
+use self::job::{check_paths, done, holds, load};
 use self::lines::address::Addresses;
 use self::lines::convert::Converter;
 use self::lines::format::Format;
@@ -49,6 +47,7 @@ use self::progress::{report, resume_command};
 use crate::account::{Account, SharedLimits};
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
+use crate::fallback::Fallback;
 use crate::files::{self, Kept};
 use crate::limiter_state;
 use crate::mock;
@@ -70,14 +69,14 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let paths = paths(&args)?;
     check_paths::check(&args, &paths)?;
     paceline_http::warn_of_idle(&upstream);
-    let fallback = fallback::configured(&args, &upstream)?;
+    let fallback = args.fallback.configured(&upstream)?;
     if args.dry_run {
         let limits = known_limits(&upstream);
         return tokio::task::block_in_place(|| dry_run::command(&args, &paths, &upstream, &limits));
     }
     upstream::bound_by_files(&mut upstream, files::OF_A_CALL);
     let kept = Kept::for_the_end();
-    let headers = upstream::headers(&upstream)?;
+    let headers = upstream::headers_of_batch(&upstream)?;
     let done = tokio::task::block_in_place(|| done::check(&args, &upstream))?;
     let lock = RunLock::take(&paths).map_err(load::refused)?;
     let preparing = LoadGuard::watch(&paths)?;
@@ -91,7 +90,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
         let addresses = Addresses::of(&upstream);
         let format = Format::choose(args.format, args.endpoint.as_deref(), &input, upstream.provider, &addresses)?;
         tokio::task::block_in_place(|| {
-            let job = load::open(lock, paths.clone(), &mut input, &format, &upstream, &args)?;
+            let job = load::open(lock, paths.clone(), &mut input, &format, &upstream, &args.opening())?;
             preparing.begun();
             put_back(&job.journal, &args)?;
             done.take_over(&job.journal, &input, &format)?;
@@ -110,7 +109,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     };
     let limiter = limiter(&upstream, args.seed)?;
     let base_url = upstream.base_url.clone().unwrap_or_default();
-    let account = mock.is_none().then(|| Account::new(&base_url, &headers));
+    let account = upstream::is_own_account(&upstream, mock.as_ref()).then(|| Account::new(&base_url, &headers));
     let shared = SharedLimits::open(account.as_ref(), &upstream.pacer, limiter.clone());
     let _in_use = account.and_then(|account| account.mark(shared.is_shared()));
     let sender = Sender::to(&upstream, headers, args.timeout).map_err(Failure::refused)?;
@@ -151,86 +150,27 @@ impl Run<'_> {
         signals: Signals,
         kept: Kept,
     ) -> Result<Status, Failure> {
-        let (phase, phase_seen) = watch::channel(Phase::Running);
-        let (broken_sender, broken) = mpsc::unbounded_channel();
-        let acknowledge = Acknowledge::new(broken_sender);
-        let (began, epoch) = (self.limiter.now(), clock::wall());
-        let (counts, usage) = tokio::task::block_in_place(|| self.earlier(&input, &format, epoch, &acknowledge))
-            .map_err(|error| self.broken(Failure::interrupted(error)))?;
-        let about = self.about(&counts, &format);
-        let context = Arc::new(Context {
+        let course = Course {
             input,
             format,
+            upstream: self.upstream,
+            journal: &self.job.journal,
+            input_cursor: self.job.input_cursor,
             limiter: self.limiter.clone(),
-            sender,
-            deadline: self.upstream.deadline,
-            budget: self.budget(&usage),
-            phase: phase_seen,
-            journal: self.job.journal.clone(),
-            unanswered: self.job.journal.unanswered().map_err(Failure::interrupted)?.into_iter().collect(),
-            in_flight: AtomicU64::new(0),
-            epoch,
-            began,
-        });
-        let reading = self.job.input_cursor.map(|from| {
-            let journal = self.job.journal.clone();
-            background_load::start(journal, Arc::clone(&context), self.upstream.clone(), acknowledge.clone(), from)
-        });
-        let dispatcher = Dispatcher::new(Parts {
-            reading,
-            context: Arc::clone(&context),
-            journal: self.job.journal.clone(),
+            guest: None,
+            sender: Arc::new(sender),
+            fallback: self.fallback.take(),
+            bounds: self.args.bounds(),
             progress: Progress::new(self.quiet),
-            fallbacks: Fallbacks::new(self.fallback.take()),
-            recorder: Recorder::new(self.job.journal.clone(), acknowledge, about),
-            phase,
-            broken,
-            signals,
-            max_wait: self.args.max_wait,
-            max_items: self.args.max_items,
-            max_duration: self.args.max_duration,
-            concurrency: self.upstream.pacer.concurrency.max() as usize,
-        });
+            interruptions: Interruptions::Signals(signals),
+        };
+        let restore = |now, acknowledge: &Acknowledge| self.restore(now, acknowledge);
+        let (context, dispatcher) = tokio::task::block_in_place(|| course.set_up(restore))
+            .map_err(|error| self.broken(Failure::interrupted(error)))?;
         let ended = self.dispatch(dispatcher).await.map_err(|failure| self.broken(failure))?;
         drop(kept);
         let enough = signals::interrupt_flag().map_err(Failure::interrupted)?;
         tokio::task::block_in_place(|| self.conclude(&context, &ended, &enough)).map_err(|failure| self.broken(failure))
-    }
-
-    /// Takes up what earlier runs left. Returns how the items stand, and what their calls used.
-    fn earlier(
-        &self,
-        input: &Input,
-        format: &Format,
-        now: Timestamp,
-        acknowledge: &Acknowledge,
-    ) -> Result<(JobCounts, Vec<ModelUsage>), JournalError> {
-        let journal = &self.job.journal;
-        refused::settle(journal, input, format.results(), acknowledge)?;
-        self.restore(now, acknowledge)?;
-        Ok((journal.sums()?, journal.usage()?))
-    }
-
-    /// What the recorder needs to know of the job.
-    fn about(&self, counts: &JobCounts, format: &Format) -> About {
-        let figures = Counters::at_start(counts);
-        About {
-            same: FailFast::new(self.args.stop_after_same, figures.pending(), figures.succeeded),
-            retry: self.upstream.pacer.retry.clone(),
-            address: upstream::destination(self.upstream).into(),
-            key: upstream::key_sent(self.upstream),
-            figures,
-            max_wait: self.args.max_wait,
-            falls_back: self.fallback.is_some(),
-            // Lines without a url of their own go to one path, which nothing divides.
-            held_up: (self.upstream.is_one_scope_by_default() && format.endpoint().is_empty()).then(HeldUp::default),
-        }
-    }
-
-    /// What calls may use, after those of earlier runs.
-    fn budget(&self, used: &[ModelUsage]) -> Budget {
-        let limits_answers = upstream::limits_answers(self.upstream);
-        Budget::new(self.args.budgets(), self.upstream.prices.clone(), used, limits_answers)
     }
 
     /// Sends, in turns with other runs where limits are shared.

@@ -49,7 +49,8 @@ pub(crate) struct Flags {
     /// --log-format json)
     #[arg(long)]
     pub(crate) log_requests: bool,
-    /// Folder for what is known of the limits, so that a restart forgets none [default: paceline/serve in your state folder]
+    /// Folder for batches and for what is known of the limits, so that a restart forgets none [default: paceline/serve in your
+    /// state folder]
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
     /// Upstream from paceline.toml, or a known one: openai, anthropic, gemini, ..., generic (any HTTP API, with --base-url),
@@ -81,12 +82,17 @@ Point the base URL of any client at the gateway; its key there may be any text:
   paceline serve --upstream openai --limit 500rpm
   OPENAI_BASE_URL=http://127.0.0.1:4747/openai/v1 OPENAI_API_KEY=any python app.py
 
+Batches as OpenAI's clients know them, for any upstream: docs/batches.md
+  OPENAI_BASE_URL=http://127.0.0.1:4747/v1 OPENAI_API_KEY=any python batch.py
+
 Header fields of a request that the gateway reads:
   x-paceline-deadline: 30s     how long it may wait here before it is answered 429 [default: 240s]
   x-paceline-priority: batch   it waits behind interactive ones [default: interactive]
   x-paceline-retries: 2        at most so many retries by the gateway, and no more than its own
+  x-paceline-client: nightly   clients take turns [default: by the key that the client shows]
 
-Header fields of each answer: x-paceline-waited-ms, x-paceline-attempts.";
+Header fields of each answer: x-paceline-waited-ms, x-paceline-attempts; x-paceline-fallback where something else
+(fallback_to in paceline.toml) took the place of an upstream that stayed down.";
 
 impl Flags {
     /// The upstreams to serve.
@@ -94,7 +100,7 @@ impl Flags {
     /// # Errors
     /// As [`upstream::configured`]; flags for one upstream where there are several.
     pub(super) fn upstreams(&self, everywhere: &Everywhere) -> Result<Configured, Failure> {
-        let config = upstream::loaded(self.overrides(), everywhere)?;
+        let config = upstream::loaded(self.overrides(), everywhere)?.direct();
         let names = self.names(&config);
         if let ([_, _, ..], Some(flag)) = (&names[..], self.flag_for_one()) {
             return Err(Failure::refused(format!(

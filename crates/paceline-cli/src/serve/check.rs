@@ -7,7 +7,7 @@ use paceline_providers::secrets::hidden;
 
 use super::args::Flags;
 use super::client_keys::Admission;
-use super::upstreams::backend;
+use super::upstreams::Fresh;
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
 use crate::output;
@@ -30,7 +30,7 @@ pub(super) fn command(flags: &Flags, everywhere: &Everywhere) -> Result<Status, 
         lines += &line(flags, &upstream);
         // Only the mock has no address before it begins.
         if upstream.base_url.is_some() {
-            backend(upstream, &Bounds::default())?;
+            Fresh::new(upstream, &Bounds::default(), None)?;
         }
     }
     let file = configured.file.map_or("no configuration file".to_owned(), |file| file.display().to_string());

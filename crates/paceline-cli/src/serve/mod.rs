@@ -3,6 +3,7 @@
 //! [`paceline_gateway`] does the work; this module configures its upstreams, keeps what their limiters know, and ends it.
 
 mod args;
+mod batches;
 mod check;
 mod client_keys;
 mod keys;
@@ -17,6 +18,7 @@ use paceline_gateway::{Bounds, Clients, Gateway};
 
 pub(crate) use self::args::Args;
 use self::args::{Command, Flags};
+use self::batches::Batches;
 use self::client_keys::Admission;
 use self::reload::Changes;
 use self::upstreams::Upstreams;
@@ -41,13 +43,20 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     let mut changes = Changes::listen().map_err(Failure::interrupted)?;
     let mut upstreams = Upstreams::open(flags, everywhere, Bounds::default()).await?;
     let metrics = flags.metrics_listen.map(socket::on).transpose()?;
-    let gateway = Gateway::new(upstreams.backends(), Bounds::default());
+    let batches = Batches::open(upstreams.folder(), upstreams.for_batches());
+    let gateway = Gateway::with_own_routes(upstreams.backends(), batches.routes(), Bounds::default());
+    let gateway = gateway.map_err(Failure::refused)?;
     gateway.replace_clients(clients);
     announce(address, metrics.as_ref().map(|(_, address)| *address), &gateway).map_err(Failure::interrupted)?;
+    batches.resume();
     socket::tell_systemd(true);
     let ends = async {
         signals.first().await;
         socket::tell_systemd(false);
+    };
+    let end_batches = async {
+        signals.first().await;
+        batches.end().await;
     };
     let metrics = async {
         match metrics {
@@ -63,11 +72,20 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
                 Ok(clients) => gateway.replace_clients(clients),
                 Err(error) => tracing::warn!("the keys of clients were read again, and the former ones stay: {error}"),
             }
-            upstreams.reload(&gateway).await;
+            if upstreams.reload(&gateway).await {
+                batches.renew(upstreams.for_batches()).await;
+            }
+        }
+    };
+    // What ends is not begun anew.
+    let reloads = async {
+        tokio::select! {
+            () = reloads => {}
+            () = signals.first() => std::future::pending().await,
         }
     };
     tokio::select! {
-        () = gateway.serve(listener, ends) => {}
+        ((), ()) = async { tokio::join!(gateway.serve(listener, ends), end_batches) } => {}
         () = signals.second() => tracing::warn!("answers under way were cut off by the second signal"),
         () = metrics => unreachable!("it goes on for as long as it is polled"),
         () = reloads => unreachable!("it goes on for as long as it is polled"),

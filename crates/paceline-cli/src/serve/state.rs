@@ -16,16 +16,6 @@ use crate::limiter_state;
 /// How old the file is at most when the process is killed.
 const SAVED: Duration = Duration::from_millis(500);
 
-/// The folder for these files: that one, or the user's own; none where the latter cannot be used.
-///
-/// # Errors
-/// A folder that was asked for and cannot be made.
-pub(super) fn folder(asked_for: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
-    let Some(folder) = asked_for else { return Ok(own_folder()) };
-    let refused = |error| Failure::refused(format!("--state {}: {error}", folder.display()));
-    account::make_private(folder).map(|()| Some(folder.to_owned())).map_err(refused)
-}
-
 /// The file of one account.
 #[derive(Debug)]
 pub(super) struct Saved {
@@ -40,7 +30,7 @@ pub(super) struct Saved {
 
 impl Saved {
     /// The file in that folder.
-    pub(super) fn new(folder: Option<&Path>, upstream: &str, account: &Account, limiter: Limiter) -> Self {
+    pub(super) fn open(folder: Option<&Path>, upstream: &str, account: &Account, limiter: Limiter) -> Self {
         let path = folder.map(|folder| folder.join(format!("{upstream}-{}.json", account.name())));
         Self { limiter, path, warned: AtomicBool::new(false), written: Mutex::default() }
     }
@@ -83,10 +73,18 @@ impl Saved {
     }
 }
 
-fn own_folder() -> Option<PathBuf> {
+/// The folder for what outlives the process: that one, or the user's own; none where that cannot be used.
+///
+/// # Errors
+/// A folder that was asked for and cannot be made.
+pub(super) fn folder(asked: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+    if let Some(folder) = asked {
+        let refused = |error| Failure::refused(format!("--state {}: {error}", folder.display()));
+        return account::make_private(folder).map(|()| Some(folder.to_owned())).map_err(refused);
+    }
     let made = account::folder().map(|folder| folder.join("serve"));
     let made = made.and_then(|folder| account::make_private(&folder).map(|()| folder));
-    made.inspect_err(|error| tracing::warn!("a restart will forget what is known of the limits: {error}")).ok()
+    Ok(made.inspect_err(|error| tracing::warn!("a restart will forget what is known of the limits: {error}")).ok())
 }
 
 /// The file is whole at every moment.

@@ -8,10 +8,12 @@ use http::HeaderMap;
 use paceline::Limiter;
 use paceline_config::{KeySource, Upstream};
 use paceline_gateway::{Backend, Bounds, Gateway};
+use paceline_http::Sender;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::args::Flags;
+use super::batches;
 use super::state::{self, Saved};
 use crate::account::{Account, SharedLimits};
 use crate::args::Everywhere;
@@ -35,7 +37,11 @@ pub(super) struct Upstreams<'a> {
 
 /// One upstream.
 struct Served {
+    configured: Upstream,
+    headers: HeaderMap,
     backend: Arc<Backend>,
+    /// What sends for batches.
+    sender: Arc<Sender>,
     account: Account,
     keeper: Keeper,
     mock: Option<MockServer>,
@@ -46,11 +52,18 @@ enum Plan {
     /// It is there already, and goes on.
     Renewed {
         place: usize,
-        backend: Arc<Backend>,
-        account: Account,
-        configured: Box<Upstream>,
+        fresh: Box<Fresh>,
     },
-    New(Served),
+    New(Box<Served>),
+}
+
+/// An upstream as it would be served.
+pub(super) struct Fresh {
+    configured: Upstream,
+    headers: HeaderMap,
+    account: Account,
+    backend: Arc<Backend>,
+    sender: Arc<Sender>,
 }
 
 impl<'a> Upstreams<'a> {
@@ -70,25 +83,40 @@ impl<'a> Upstreams<'a> {
         self.served.iter().map(|served| Arc::clone(&served.backend))
     }
 
+    /// The same for batches.
+    pub(super) fn for_batches(&self) -> Vec<batches::Served> {
+        let of = |served: &Served| {
+            batches::Served::new(Arc::clone(&served.backend), served.configured.clone(), Arc::clone(&served.sender))
+        };
+        self.served.iter().map(of).collect()
+    }
+
+    /// The folder for what outlives the process.
+    pub(super) fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
     /// The files that the configuration is read from.
     pub(super) fn files(&self) -> &[PathBuf] {
         &self.files
     }
 
-    /// Reads the configuration again. One that is wrong is not used.
-    pub(super) async fn reload(&mut self, gateway: &Gateway) {
+    /// Reads the configuration again. One that is wrong is not used. Returns whether an upstream has changed.
+    pub(super) async fn reload(&mut self, gateway: &Gateway) -> bool {
         match self.try_reload(gateway).await {
-            Ok(()) => {
+            Ok(has_changed) => {
                 let names: Vec<_> = self.served.iter().map(|served| served.backend.name()).collect();
                 tracing::info!("the configuration was read again; upstreams: {}", names.join(", "));
+                has_changed
             }
             Err(error) => {
-                tracing::warn!("the configuration was read again and is wrong, the former one stays: {error}")
+                tracing::warn!("the configuration was read again and is wrong, the former one stays: {error}");
+                false
             }
         }
     }
 
-    async fn try_reload(&mut self, gateway: &Gateway) -> Result<(), Failure> {
+    async fn try_reload(&mut self, gateway: &Gateway) -> Result<bool, Failure> {
         let configured = self.flags.upstreams(self.everywhere)?;
         let files = files(configured.file, &configured.upstreams);
         // All that may fail comes first: a configuration is taken whole, or not at all.
@@ -96,42 +124,43 @@ impl<'a> Upstreams<'a> {
         for configured in configured.upstreams {
             plans.push(self.plan(configured).await?);
         }
+        gateway.replace_upstreams(plans.iter().map(Plan::backend)).map_err(Failure::refused)?;
         let mut before: Vec<_> = std::mem::take(&mut self.served).into_iter().map(Some).collect();
+        let mut has_changed = plans.len() != before.len();
         for plan in plans {
             self.served.push(match plan {
-                Plan::New(served) => served,
-                Plan::Renewed { place, backend, account, configured } => {
+                Plan::New(served) => {
+                    has_changed = true;
+                    *served
+                }
+                Plan::Renewed { place, fresh } => {
                     let served = before[place].take().expect("names differ");
-                    served.renew(backend, account, &configured, self.folder.as_deref()).await
+                    has_changed |= served.configured != fresh.configured || served.headers != fresh.headers;
+                    served.renew(*fresh, self.folder.as_deref()).await
                 }
             });
         }
-        gateway.replace_upstreams(self.backends());
         self.files = files;
         for Served { backend, keeper, .. } in before.into_iter().flatten() {
             self.leaving.push((Arc::downgrade(&backend), keeper));
         }
         self.forget_those_that_left().await;
-        Ok(())
+        Ok(has_changed)
     }
 
     async fn plan(&self, mut configured: Upstream) -> Result<Plan, Failure> {
         let known = self.served.iter().position(|served| served.backend.name() == configured.name);
         let Some((place, served)) = known.map(|place| (place, &self.served[place])) else {
-            return Ok(Plan::New(Served::open(configured, self.folder.as_deref(), &self.bounds).await?));
+            return Ok(Plan::New(Box::new(Served::open(configured, self.folder.as_deref(), &self.bounds).await?)));
         };
         if let Some(mock) = &served.mock {
             configured.base_url.get_or_insert_with(|| mock.url());
         }
-        let headers = upstream::headers(&configured)?;
-        let account = account_of(&configured, &headers);
-        if !account.is_at_host_of(&served.account) {
-            return Ok(Plan::New(Served::open(configured, self.folder.as_deref(), &self.bounds).await?));
+        let fresh = Fresh::new(configured, &self.bounds, Some(&served.backend))?;
+        if fresh.account.is_at_host_of(&served.account) {
+            return Ok(Plan::Renewed { place, fresh: Box::new(fresh) });
         }
-        Limiter::new(configured.pacer.clone()).map_err(Failure::refused)?;
-        let backend = served.backend.renewed(configured.clone(), headers, &self.bounds).map_err(Failure::refused)?;
-        let backend = Arc::new(backend);
-        Ok(Plan::Renewed { place, backend, account, configured: Box::new(configured) })
+        Ok(Plan::New(Box::new(Served::open(fresh.configured, self.folder.as_deref(), &self.bounds).await?)))
     }
 
     async fn forget_those_that_left(&mut self) {
@@ -152,23 +181,46 @@ impl<'a> Upstreams<'a> {
     }
 }
 
+impl Plan {
+    fn backend(&self) -> Arc<Backend> {
+        Arc::clone(match self {
+            Self::Renewed { fresh, .. } => &fresh.backend,
+            Self::New(served) => &served.backend,
+        })
+    }
+}
+
+impl Fresh {
+    /// That upstream, or the one that is served already under another configuration.
+    ///
+    /// # Errors
+    /// A missing key, certificates that cannot be read, and settings that a gateway cannot follow.
+    pub(super) fn new(configured: Upstream, bounds: &Bounds, before: Option<&Backend>) -> Result<Self, Failure> {
+        let headers = upstream::headers(&configured)?;
+        let limiter = Limiter::new(configured.pacer.clone()).map_err(Failure::refused)?;
+        let account = Account::new(configured.base_url.as_deref().unwrap_or_default(), &headers);
+        let backend = match before {
+            Some(before) => before.renewed(configured.clone(), headers.clone(), bounds),
+            None => Backend::new(configured.clone(), headers.clone(), limiter, bounds),
+        };
+        let backend = Arc::new(backend.map_err(Failure::refused)?);
+        let sender = Sender::to(&configured, headers.clone(), bounds.first_byte).map_err(Failure::refused)?;
+        Ok(Self { configured, headers, account, backend, sender: Arc::new(sender) })
+    }
+}
+
 impl Served {
     async fn open(mut configured: Upstream, folder: Option<&Path>, bounds: &Bounds) -> Result<Self, Failure> {
         let mock = mock::start_for(&mut configured, None).await?;
-        let (backend, account) = backend(configured.clone(), bounds)?;
+        let Fresh { configured, headers, account, backend, sender } = Fresh::new(configured, bounds, None)?;
         let kept = Kept::open(&configured, folder, &account, backend.limiter(), mock.is_some());
         kept.saved.restore(&kept.shared);
-        Ok(Self { backend: Arc::new(backend), account, keeper: kept.begin(), mock })
+        Ok(Self { configured, headers, backend, sender, account, keeper: kept.begin(), mock })
     }
 
     /// The same upstream under another configuration, or with another key. Its limiter goes on, and knows what it knew.
-    async fn renew(
-        self,
-        backend: Arc<Backend>,
-        account: Account,
-        configured: &Upstream,
-        folder: Option<&Path>,
-    ) -> Self {
+    async fn renew(self, fresh: Fresh, folder: Option<&Path>) -> Self {
+        let Fresh { configured, headers, account, backend, sender } = fresh;
         let limiter = backend.limiter();
         if let Err(error) = limiter.reconfigure(configured.pacer.clone()) {
             tracing::error!("upstream {}: its former limits stay: {error}", backend.name());
@@ -180,26 +232,10 @@ impl Served {
         } else {
             // What was sent is in the files of the former account, or in none.
             self.keeper.end().await;
-            Kept::open(configured, folder, &account, limiter, self.mock.is_some()).begin()
+            Kept::open(&configured, folder, &account, limiter, self.mock.is_some()).begin()
         };
-        Self { backend, account, keeper, mock: self.mock }
+        Self { configured, headers, backend, sender, account, keeper, mock: self.mock }
     }
-}
-
-/// An upstream as it would be served.
-///
-/// # Errors
-/// A missing key, certificates that cannot be read, and settings that a gateway cannot follow.
-pub(super) fn backend(configured: Upstream, bounds: &Bounds) -> Result<(Backend, Account), Failure> {
-    let headers = upstream::headers(&configured)?;
-    let limiter = Limiter::new(configured.pacer.clone()).map_err(Failure::refused)?;
-    let account = account_of(&configured, &headers);
-    let backend = Backend::new(configured, headers, limiter, bounds).map_err(Failure::refused)?;
-    Ok((backend, account))
-}
-
-fn account_of(configured: &Upstream, headers: &HeaderMap) -> Account {
-    Account::new(configured.base_url.as_deref().unwrap_or_default(), headers)
 }
 
 /// Those whose content decides what is served.
@@ -224,7 +260,7 @@ struct Kept {
 
 impl Kept {
     fn open(configured: &Upstream, folder: Option<&Path>, account: &Account, limiter: &Limiter, is_mock: bool) -> Self {
-        let saved = Saved::new(folder, &configured.name, account, limiter.clone());
+        let saved = Saved::open(folder, &configured.name, account, limiter.clone());
         let account = Some(account).filter(|_| !is_mock);
         let shared = SharedLimits::open(account, &configured.pacer, limiter.clone());
         let in_use = account.and_then(|account| account.mark(shared.is_shared()));

@@ -88,7 +88,12 @@ impl Groups {
         match item.state {
             State::Waiting => Some(self.of_waiting(item)),
             State::InFlight => Some(Waits::InFlight),
-            State::Succeeded | State::Failed | State::Skipped | State::Cancelled | State::Deferred => None,
+            State::Succeeded
+            | State::Failed
+            | State::Skipped
+            | State::Cancelled
+            | State::Deferred
+            | State::FellBack => None,
         }
     }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use serde_json::{Value, json};
 
 use crate::support::{Arrival, Job, Reply, Server, finish, line, start};
+use crate::tasks_run::until;
 
 /// A letter, whatever the item is.
 const LETTER: &str = r#"/bin/sh -c 'echo "{\"kind\": \"letter\"}"'"#;
@@ -185,13 +186,19 @@ fn an_interruption_kills_the_command_and_fails_the_item_and_a_kill_loses_nothing
     let hangs = format!("/bin/sh -c 'echo begun > {}; exec sleep 30'", job.path("begun").display());
     let begun = |run: &mut Command| {
         let _ = std::fs::remove_file(job.path("begun"));
-        let child = start(run.env("PATH", "/usr/bin:/bin"));
+        let mut child = start(run.env("PATH", "/usr/bin:/bin"));
         while !job.path("begun").exists() {
+            assert!(child.try_wait().expect("it can be asked").is_none(), "the run ended before");
             std::thread::yield_now();
         }
         child
     };
     let mut child = begun(&mut with_fallback(&job, &server, &hangs));
+    // A kill before that would leave a call whose outcome is unknown.
+    until(|| {
+        let stats = job.paceline().args(["stats", "out.jsonl", "--json"]).output().expect("it runs");
+        serde_json::from_slice::<Value>(&stats.stdout).is_ok_and(|stats| stats["calls"] == 2)
+    });
     child.kill().expect("it runs");
     child.wait().expect("it ends");
     assert!(job.lines("out.jsonl").is_empty() && job.lines("out.errors.jsonl").is_empty());

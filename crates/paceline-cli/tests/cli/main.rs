@@ -4,6 +4,8 @@ mod access;
 mod answers;
 mod attribution;
 mod bad_lines;
+#[cfg(unix)]
+mod batches;
 mod bounds;
 mod budget;
 mod changed_input;
@@ -51,6 +53,7 @@ mod surface;
 mod tasks;
 #[cfg(unix)]
 mod tasks_alike;
+mod tasks_fallback;
 mod tasks_judge;
 #[cfg(unix)]
 mod tasks_run;
@@ -62,5 +65,7 @@ mod tasks_store;
 mod terminal;
 mod tls;
 mod unknown;
+#[cfg(unix)]
+mod via;
 mod waits;
 mod words;

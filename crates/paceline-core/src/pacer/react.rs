@@ -113,6 +113,7 @@ impl Pacer {
             at_least: self.others_first(now, scope, probe, outcome.class),
         };
         let decision = retry::decide(&self.config.retry, self.config.pace, &tried, outcome, &mut self.rng);
+        request.attempts = request.attempts.saturating_add(decision.retried);
         match decision.counted {
             Counted::Attempt => request.attempts += 1,
             Counted::Deferral => request.deferrals += 1,

@@ -1,6 +1,7 @@
 //! The gateway before servers that the tests make: what clients get, what upstreams see, and what becomes of those who wait.
 
 mod clients;
+mod fallback;
 mod operation;
 mod support;
 
@@ -138,6 +139,7 @@ async fn layers_that_retry_share_one_budget() {
             "no client repeats that"
         );
         assert_eq!((calls.count() - before, header("x-paceline-attempts")), (expected, expected.to_string()));
+        assert_eq!(header("x-paceline-retries"), (expected - 1).to_string());
         served.limiter.resume(None);
     }
 }
@@ -258,12 +260,14 @@ async fn clients_take_turns_and_batches_wait_behind_them() {
     let served = Served::new(api, "concurrency = 1", Bounds::default());
     served.limiter.hold_for(None, served.limiter.now() + Duration::from_secs(100), PauseCause::Program);
     let mut waiting = Vec::new();
-    for (who, count, priority) in
-        [("z", 3, "batch"), ("a", 6, "interactive"), ("b", 2, "interactive"), ("c", 1, "interactive")]
-    {
+    for (who, count, priority, shown) in [
+        ("z", 3, "batch", "authorization"),
+        ("a", 6, "interactive", "authorization"),
+        ("b", 2, "interactive", "x-paceline-client"),
+        ("c", 1, "interactive", "x-api-key"),
+    ] {
         for _ in 0..count {
-            let request =
-                served.post().header("authorization", who).header("x-who", who).header("x-paceline-priority", priority);
+            let request = served.post().header(shown, who).header("x-who", who).header("x-paceline-priority", priority);
             waiting.push(tokio::spawn(request.send()));
             while served.limiter.snapshot().account.waiting < waiting.len() as u64 {
                 tokio::task::yield_now().await;
@@ -375,7 +379,7 @@ async fn a_server_that_is_down_is_a_502_at_the_deadline() {
     let got = served.post().header("x-paceline-deadline", "100ms").send().await.unwrap();
     assert_eq!(got.status().as_u16(), 502);
     let body: Value = serde_json::from_slice(&got.bytes().await.unwrap()).unwrap();
-    assert_eq!(body["error"]["code"], "no_answer");
+    assert_eq!(body["error"]["code"], "no_connection");
     assert!(body["error"]["message"].as_str().unwrap().contains("no connection"), "{body}");
 }
 

@@ -11,7 +11,7 @@ use axum::response::Response;
 use http::{HeaderMap, HeaderValue};
 use paceline::Limiter;
 use paceline_config::{Config, Environment, Overrides};
-use paceline_gateway::{Backend, Bounds, Gateway, listen};
+use paceline_gateway::{Backend, BackendError, Bounds, Gateway, listen};
 use tokio::sync::{Semaphore, oneshot};
 
 /// The key that the upstream wants.
@@ -51,20 +51,35 @@ where
     (address, calls)
 }
 
+/// An upstream as the gateway serves it: of OpenAI's form, unless the settings say otherwise.
+pub(crate) fn backend(name: &str, at: SocketAddr, settings: &str, bounds: &Bounds) -> Result<Backend, BackendError> {
+    let provider = if settings.contains("provider") { "" } else { "provider = \"openai\"" };
+    let text = format!("[upstream.{name}]\n{provider}\nbase_url = \"http://{at}/v1\"\n{settings}");
+    let config = Config::parse("test.toml".as_ref(), &text, Environment::default(), Overrides::default());
+    let configured = config.and_then(|config| config.upstream()).expect("a right configuration");
+    let mut key = HeaderValue::from_static(KEY);
+    key.set_sensitive(true);
+    let headers = HeaderMap::from_iter([(http::header::AUTHORIZATION, key)]);
+    let limiter = Limiter::with_seed(configured.pacer.clone(), 1).expect("a right configuration");
+    Backend::new(configured, headers, limiter, bounds)
+}
+
 impl Served {
     /// With these settings of the upstream, in TOML.
     pub(crate) fn new(upstream: SocketAddr, settings: &str, bounds: Bounds) -> Self {
-        let text = format!("[upstream.api]\nprovider = \"openai\"\nbase_url = \"http://{upstream}/v1\"\n{settings}");
-        let config = Config::parse("test.toml".as_ref(), &text, Environment::default(), Overrides::default());
-        let configured = config.and_then(|config| config.upstream()).expect("a right configuration");
-        let mut key = HeaderValue::from_static(KEY);
-        key.set_sensitive(true);
-        let headers = HeaderMap::from_iter([(http::header::AUTHORIZATION, key)]);
-        let limiter = Limiter::with_seed(configured.pacer.clone(), 1).expect("a right configuration");
-        let upstream = Backend::new(configured, headers, limiter.clone(), &bounds).expect("no certificates");
-        let gateway = Gateway::new([upstream], bounds);
+        Self::all(&[("api", upstream, settings)], bounds)
+    }
+
+    /// Several upstreams by name; the client and the limiter are those of the first.
+    pub(crate) fn all(upstreams: &[(&str, SocketAddr, &str)], bounds: Bounds) -> Self {
+        let backends: Vec<_> = upstreams
+            .iter()
+            .map(|(name, at, settings)| backend(name, *at, settings, &bounds).expect("it is right"))
+            .collect();
+        let limiter = backends[0].limiter().clone();
+        let gateway = Gateway::new(backends, bounds).expect("right fallbacks");
         let listener = listen((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
-        let url = format!("http://{}/api", listener.local_addr().expect("it listens"));
+        let url = format!("http://{}/{}", listener.local_addr().expect("it listens"), upstreams[0].0);
         let (ends, told) = oneshot::channel();
         let serving = Arc::clone(&gateway);
         let ended = tokio::spawn(async move { serving.serve(listener, async { drop(told.await) }).await });

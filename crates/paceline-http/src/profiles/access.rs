@@ -16,6 +16,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls_platform_verifier::Verifier;
 
 use super::key::warn_if_exposed;
+use crate::gateway::LONGEST_HOLD;
 use crate::sender::{Sender, SenderConfig, client_to, install_tls};
 
 /// Why the configured address, certificates or proxy cannot be used.
@@ -77,11 +78,15 @@ pub enum AccessError {
 }
 
 impl SenderConfig {
-    /// How calls to an upstream are sent as it is configured, with those [headers](crate::headers) and so much time for each.
+    /// How calls to an upstream are sent as it is configured, with those [headers](crate::headers) and so much time for each,
+    /// beside what a gateway may hold it.
     pub fn of(upstream: &Upstream, headers: HeaderMap, timeout: Duration) -> Self {
+        let gateway = upstream.via.as_ref().map(|via| via.gateway.clone());
         Self {
             headers,
-            timeout,
+            // A call that its gateway holds is no hung one.
+            timeout: timeout + if gateway.is_some() { LONGEST_HOLD } else { Duration::ZERO },
+            gateway,
             idempotency_header: upstream.access.idempotency_header.clone(),
             unknown_outcome: upstream.access.unknown_outcome,
             ..Self::new(upstream.base_url.clone().unwrap_or_default(), upstream.dialect.clone())

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Response};
 use paceline::{AnswerReader, Attempt, Limiter, Outcome, Run, ScopeId, UnknownOutcome};
 use paceline_config::{CallNames, Money, Upstream};
-use paceline_providers::{Reading, Usage, below, model_of};
+use paceline_providers::{Reading, Usage, model_of};
 use uuid::Uuid;
 
 use crate::exchange::{Call, Ended};
@@ -92,7 +92,7 @@ impl ProfileClient {
     pub fn send(&self, call: impl Into<Call>) -> Run<'_, impl FnMut() -> Sending, Sending, ByItself> {
         let mut call = call.into();
         let Profile { upstream, sender, limiter, items } = &*self.profile;
-        if let Some(path) = upstream.base_url.as_deref().and_then(|base| below(&call.url, base)) {
+        if let Some(path) = upstream.path_below(&call.url) {
             call.url = path;
         }
         if sender.config().idempotency_header.is_some() {
@@ -194,7 +194,9 @@ impl AnswerReader<Result<Answered, CallFailure>> for ByItself {
     fn outcome(&self, result: &Result<Answered, CallFailure>, attempt: &Attempt<'_>) -> Outcome {
         match result {
             Ok(answered) => answered.reading.outcome_of(attempt.reserved),
-            Err(CallFailure(ended)) => Outcome { unknown: ended.unknown, ..ended.reading.outcome_of(attempt.reserved) },
+            Err(CallFailure(ended)) => {
+                Outcome { unknown: ended.unknown, retried: ended.retried, ..ended.reading.outcome_of(attempt.reserved) }
+            }
         }
     }
 }

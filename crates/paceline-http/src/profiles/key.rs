@@ -70,12 +70,15 @@ pub fn headers(upstream: &Upstream, environment: &Environment) -> Result<HeaderM
     let key = read_key(&upstream.key, upstream.provider, environment)?;
     let invalid = |error| KeyError::Invalid { key: upstream.key.clone(), error };
     let headers = upstream.access.headers(key.as_deref()).map_err(invalid)?;
-    if headers.values().any(HeaderValue::is_sensitive)
-        && let Some(address) = &upstream.base_url
+    let sent = match &upstream.via {
+        Some(_) => Some("what calls say"),
+        None => headers.values().any(HeaderValue::is_sensitive).then_some("the key"),
+    };
+    if let Some((sent, address)) = sent.zip(upstream.base_url.as_deref())
         && address.starts_with("http://")
         && !is_loopback(address)
     {
-        tracing::warn!("the key is sent to {address} unencrypted, where others can read it: use https://");
+        tracing::warn!("{sent} is sent to {address} unencrypted, where others can read it: use https://");
     }
     Ok(headers)
 }

@@ -177,7 +177,9 @@ impl Profiles {
         let headers = headers(&upstream, self.config.environment())?;
         let account = Account::of(address, &headers);
         let sender = Sender::to(&upstream, headers, TIMEOUT)?;
-        let limiter = match others.filter(|other| other.account == account).map(|other| &other.client).next() {
+        // A gateway counts for all.
+        let shares = |other: &&Known| upstream.via.is_none() && other.account == account;
+        let limiter = match others.filter(shares).map(|other| &other.client).next() {
             Some(other) if other.upstream().pacer == upstream.pacer && other.upstream().dialect == upstream.dialect => {
                 other.limiter().clone()
             }
@@ -212,8 +214,12 @@ fn of_process() -> Environment {
     std::env::vars_os().collect()
 }
 
-/// Warns of values that the user set and that change nothing under the pace, with what would make them act.
+/// Warns of values that the user set and that change nothing under the pace, with what would make them act. Those that are its
+/// gateway's act there: a configuration may be that of both.
 pub fn warn_of_idle(upstream: &Upstream) {
+    if upstream.via.is_some() {
+        return;
+    }
     let keys: Vec<&str> = upstream.idle.iter().map(|row| row.key.as_str()).collect();
     if !keys.is_empty() {
         tracing::warn!(

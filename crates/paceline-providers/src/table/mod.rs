@@ -45,6 +45,21 @@ pub(super) struct Common {
     pub(super) late_status: BTreeMap<String, u16>,
     pub(super) base_resp: BTreeMap<String, u16>,
     pub(super) graphql: BTreeMap<String, u16>,
+    pub(super) gateway: BTreeMap<String, OfGateway>,
+}
+
+/// What a code of the gateway means.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OfGateway {
+    #[serde(deserialize_with = "values::class")]
+    pub(super) class: Class,
+    /// It concerns a scope, whatever is usual for the class.
+    #[serde(default)]
+    pub(super) of_scope: bool,
+    /// It has not sent the call.
+    #[serde(default)]
+    pub(super) unsent: bool,
 }
 
 /// The values of [`Common`].

@@ -192,6 +192,16 @@ impl Provider {
         self.table().api.endpoint.as_deref()
     }
 
+    /// Whether a call for the other provider has the right form here: both are one, take prompts under one path, or one of
+    /// them is generic, of which nothing is known.
+    pub fn takes_calls_for(self, other: Self) -> bool {
+        let is_generic = |provider| provider == Self::Generic;
+        self == other
+            || is_generic(self)
+            || is_generic(other)
+            || self.endpoint().is_some_and(|endpoint| other.endpoint() == Some(endpoint))
+    }
+
     /// The key of a chat completion's body that bounds its answer, in tokens.
     pub fn answer_bound(self) -> &'static str {
         &self.table().api.answer_bound
@@ -294,6 +304,21 @@ mod tests {
         ] {
             assert_eq!(Provider::OpenAi.must_be_json(path, content_type), must, "{path} {content_type}");
             assert!(!Provider::Generic.must_be_json(path, content_type), "{path} {content_type}");
+        }
+    }
+
+    #[test]
+    fn calls_have_the_same_form_where_prompts_have_the_same_path() {
+        use Provider::{Anthropic, Gemini, Generic, OpenAi, OpenRouter, Stripe};
+        for (one, other, expected) in [
+            (OpenAi, OpenRouter, true),
+            (OpenAi, Anthropic, false),
+            (Anthropic, Generic, true),
+            (Gemini, Gemini, true),
+            (Gemini, Stripe, false),
+        ] {
+            let both = (one.takes_calls_for(other), other.takes_calls_for(one));
+            assert_eq!(both, (expected, expected), "{one} {other}");
         }
     }
 

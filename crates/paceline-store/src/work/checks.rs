@@ -79,7 +79,9 @@ impl Amend {
     /// The states in which it does something.
     pub(crate) const fn states(self) -> &'static [State] {
         match self {
-            Self::Retry => &[State::Waiting, State::Failed, State::Skipped, State::Cancelled, State::Deferred],
+            Self::Retry => {
+                &[State::Waiting, State::Failed, State::Skipped, State::Cancelled, State::Deferred, State::FellBack]
+            }
             Self::Cancel => &[State::Waiting, State::InFlight, State::Deferred],
         }
     }

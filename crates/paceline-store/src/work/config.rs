@@ -135,8 +135,9 @@ impl SchedulerConfig {
     ) -> (ClaimOutcome, Option<GroupAction>) {
         let by = judged.as_ref().map_or("rules", |(_, name)| name).to_owned();
         let judged = judged.map(|(judgement, _)| judgement);
-        let retry::Decision { counted, then } = self.decide(claimed, &failure, judged.as_ref(), age, rng);
+        let retry::Decision { counted, retried, then } = self.decide(claimed, &failure, judged.as_ref(), age, rng);
         let stop = |wait| (Transition::Retry(wait), "abort", Some(GroupAction::Stop));
+        let stayed_down = matches!(then, Then::GiveUp(reason) if reason.stayed_down(failure.class));
         let ((next, action, group), why) = match (judged, then) {
             (Some(Judgement::Fail { reason }), _) => ((Transition::Failed, "fail", None), reason),
             (Some(Judgement::Skip { reason }), _) => ((Transition::Skipped, "skip", None), reason),
@@ -157,8 +158,9 @@ impl SchedulerConfig {
             (_, Then::Done) => unreachable!("a failure is no success"),
         };
         let (id, fence) = (claimed.item.id, claimed.fence);
-        let decided = Some(DecisionRecord { failure, action, reason: why, by });
-        (ClaimOutcome { id, fence, counted, next, decided }, group)
+        let stayed_down = stayed_down && next == Transition::Failed;
+        let decided = Some(DecisionRecord { failure, action, reason: why, by, stayed_down });
+        (ClaimOutcome { id, fence, counted, retried, next, decided }, group)
     }
 
     /// The decision of the rules about a failure, with the wait that a judge chose for a retry: that is capped.
@@ -198,8 +200,8 @@ impl SchedulerConfig {
         let hint = failure.retry_after.map(|wait| Hint::new(wait, true));
         // Items begin here as they become due, whether they have retries left or not: an outage must cost none.
         let unsent = failure.unsent || failure.probe.is_some();
-        let unknown = failure.unknown;
-        let ended = paceline_core::Outcome { hint, unsent, unknown, ..paceline_core::Outcome::new(class) };
+        let Failure { unknown, retried, .. } = *failure;
+        let ended = paceline_core::Outcome { hint, unsent, unknown, retried, ..paceline_core::Outcome::new(class) };
         let (max_retries, max_deferrals, backoff) = (self.max_retries, self.max_deferrals, self.backoff);
         retry::decide(&Retry { max_retries, max_deferrals, backoff, deadline: None }, self.pace, &tried, &ended, rng)
     }
@@ -221,7 +223,7 @@ impl SchedulerConfig {
         let times = if crashes == 1 { "once".to_owned() } else { format!("{crashes} times") };
         let message = format!("its worker died {times} while it had this item");
         let failure = Failure { code: Some("crash".to_owned()), ..Failure::new(Class::Transient, message) };
-        Some(self.over_bound_outcome(claimed, failure, "max_crashes"))
+        Some(self.over_bound_outcome(claimed, failure, "max_crashes", false))
     }
 
     /// The end of an item whose deadline passed while it waited for more than its due time. An item whose last call was cut off
@@ -238,14 +240,16 @@ impl SchedulerConfig {
             Some(last) => Failure { message: format!("{waited}; before: {}", last.message), ..last.clone() },
             None => Failure::new(Class::Transient, waited),
         };
-        Some(self.over_bound_outcome(claimed, failure, GiveUp::Deadline.as_str()))
+        let stayed_down = GiveUp::Deadline.stayed_down(failure.class);
+        Some(self.over_bound_outcome(claimed, failure, GiveUp::Deadline.as_str(), stayed_down))
     }
 
-    fn over_bound_outcome(&self, claimed: &Claimed, failure: Failure, reason: &str) -> ClaimOutcome {
+    fn over_bound_outcome(&self, claimed: &Claimed, failure: Failure, reason: &str, stayed_down: bool) -> ClaimOutcome {
         let (next, action) = self.over_bound_transition();
-        let decided = DecisionRecord { failure, action, reason: Some(reason.to_owned()), by: "rules".to_owned() };
+        let (reason, stayed_down) = (Some(reason.to_owned()), stayed_down && next == Transition::Failed);
+        let decided = DecisionRecord { failure, action, reason, by: "rules".to_owned(), stayed_down };
         let (id, fence) = (claimed.item.id, claimed.fence);
-        ClaimOutcome { id, fence, counted: Counted::Nothing, next, decided: Some(decided) }
+        ClaimOutcome { id, fence, counted: Counted::Nothing, retried: 0, next, decided: Some(decided) }
     }
 }
 

@@ -140,6 +140,9 @@ pub struct Failure {
     /// No server received the try: see [`Outcome::unsent`](paceline_core::Outcome::unsent). Such a failure counts against no
     /// bound of retries. It is not stored.
     pub unsent: bool,
+    /// Retries that were made for the try elsewhere, and count beside it: see
+    /// [`Outcome::retried`](paceline_core::Outcome::retried). It is not stored: the counts of the item are.
+    pub retried: u32,
     /// What follows instead of a retry if it is unknown whether the work was done, and it must not be done twice: see
     /// [`Outcome::unknown`](paceline_core::Outcome::unknown). No judge is asked. It is not stored.
     pub unknown: UnknownOutcome,
@@ -159,6 +162,7 @@ impl Failure {
             retry_after: None,
             probe: None,
             unsent: false,
+            retried: 0,
             unknown: UnknownOutcome::Resend,
             is_for_group: class == Class::QuotaExhausted,
         }
@@ -200,7 +204,7 @@ pub struct HistoryEntry {
     pub send: u32,
     /// What had gone wrong.
     pub failure: Failure,
-    /// What was decided: `retry`, `defer`, `fail`, `skip`, `abort` or `next_run`.
+    /// What was decided: `retry`, `defer`, `fail`, `fallback`, `skip`, `abort` or `next_run`.
     pub action: String,
     /// Why, if there is a reason to show.
     pub reason: Option<String>,
@@ -287,6 +291,8 @@ pub enum Transition {
     Failed,
     /// It ends.
     Skipped,
+    /// It ends: the result of a fallback stands in.
+    FellBack,
     /// It waits that long and is tried again.
     Retry(Duration),
     /// It is left to the next run.
@@ -301,6 +307,7 @@ impl Transition {
             Self::Succeeded => State::Succeeded,
             Self::Failed => State::Failed,
             Self::Skipped => State::Skipped,
+            Self::FellBack => State::FellBack,
             Self::Retry(_) | Self::Release => State::Waiting,
             Self::NextRun => State::Deferred,
         }
@@ -316,6 +323,8 @@ pub struct ClaimOutcome {
     pub fence: i64,
     /// What the try counts as.
     pub counted: Counted,
+    /// So many retries count beside it.
+    pub retried: u32,
     /// What follows.
     pub next: Transition,
     /// What went wrong and what was decided; none after a success and for what did not begin.
@@ -323,10 +332,17 @@ pub struct ClaimOutcome {
 }
 
 impl ClaimOutcome {
+    /// What it adds to the attempts, the deferrals and the abandoned tries of its item.
+    pub(crate) fn sends(&self) -> (u32, u32, u32) {
+        let counts = |counted: Counted| u32::from(self.counted == counted);
+        let attempts = counts(Counted::Attempt).saturating_add(self.retried);
+        (attempts, counts(Counted::Deferral), counts(Counted::Abandoned))
+    }
+
     /// The end of an item that succeeded.
     pub const fn success(claimed: &Claimed) -> Self {
         let (id, fence) = (claimed.item.id, claimed.fence);
-        Self { id, fence, counted: Counted::Attempt, next: Transition::Succeeded, decided: None }
+        Self { id, fence, counted: Counted::Attempt, retried: 0, next: Transition::Succeeded, decided: None }
     }
 
     /// An item whose try was given up because the run had to end; it goes back.
@@ -340,6 +356,7 @@ impl ClaimOutcome {
             id: claimed.item.id,
             fence: claimed.fence,
             counted: Counted::Nothing,
+            retried: 0,
             next: Transition::Release,
             decided: None,
         }
@@ -357,6 +374,8 @@ pub struct DecisionRecord {
     pub reason: Option<String>,
     /// Who decided.
     pub by: String,
+    /// The item ends because what it calls stayed down, so that a fallback may stand in. It is not stored.
+    pub stayed_down: bool,
 }
 
 /// Whether an outcome was recorded.
@@ -372,7 +391,7 @@ pub enum RecordStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateCounts {
     /// By the number of the state.
-    pub by_state: [u64; 7],
+    pub by_state: [u64; State::ALL.len()],
 }
 
 impl StateCounts {
@@ -401,8 +420,8 @@ pub struct Filter {
 /// A change of items by a person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amend {
-    /// Items that failed, were skipped, cancelled or deferred wait again, and their bounds begin anew. Waiting ones are due
-    /// at once.
+    /// Items that failed, fell back, were skipped, cancelled or deferred wait again, and their bounds begin anew. Waiting ones
+    /// are due at once.
     Retry,
     /// Items that have not ended are cancelled; later outcomes of a worker are not recorded.
     Cancel,

@@ -28,6 +28,8 @@ pub use judge::{Case, InvalidDecision, Judge, JudgeFuture, Judgement, by_class, 
 pub use memory::MemoryStore;
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresStore;
-pub use scheduler::{EndReason, Observer, Scheduler, SchedulerEvent, StartDecision, StartDelay, Status, Summary, Task};
+pub use scheduler::{
+    EndReason, Fallback, Observer, Scheduler, SchedulerEvent, StartDecision, StartDelay, Status, Summary, Task,
+};
 pub use sqlite::SqliteStore;
 pub use store::{StoreFuture, WorkStore};

@@ -5,11 +5,12 @@ use std::time::Duration;
 use paceline_core::retry::Counted;
 use paceline_core::{Class, Timestamp};
 use paceline_store::work::{
-    Added, Amend, ClaimOutcome, ClaimRequest, DecisionRecord, Failure, Filter, NewItem, Pruned, PrunedKeys,
-    RecordStatus, State, Transition, WorkError,
+    Added, Amend, ClaimOutcome, ClaimRequest, DecisionRecord, Failure, Filter, NewItem, RecordStatus, State,
+    Transition, WorkError,
 };
 use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 
+use crate::ended::{a_person_retries_what_has_ended, what_ended_long_ago_is_removed};
 use crate::limiter_state::the_last_saved_limiter_state_counts;
 use crate::lost_workers::{a_call_that_was_cut_off_may_be_done, who_leaves_puts_back_and_who_dies_too};
 use crate::support::{Bench, LEASE, S, START, again, held, item, keys, of_group, outcome, stopped};
@@ -103,10 +104,16 @@ async fn words_of_others_are_recorded_whatever_they_hold(on: Bench) {
     let claim = on.claim(worker, 1).await;
     let broken = "an answer in \u{1b}bytes\0\u{202e}".to_owned();
     let failure = Failure { code: Some(broken.clone()), ..Failure::new(Class::Transient, &broken) };
-    let decided = DecisionRecord { failure, action: "fail", reason: Some(broken.clone()), by: broken.clone() };
+    let decided = DecisionRecord {
+        failure,
+        action: "fail",
+        reason: Some(broken.clone()),
+        stayed_down: false,
+        by: broken.clone(),
+    };
     let (counted, next) = (Counted::Attempt, Transition::Failed);
     let (id, fence) = (claim.items[0].item.id, claim.items[0].fence);
-    let outcome = ClaimOutcome { id, fence, counted, next, decided: Some(decided) };
+    let outcome = ClaimOutcome { id, fence, counted, retried: 0, next, decided: Some(decided) };
     let reason = broken.clone();
     let scope = ScopeRow { name: "default".into(), state: ScopeStatus::Stopped { reason } };
     assert_eq!(on.store.record(vec![outcome], vec![scope]).await.unwrap(), [RecordStatus::Recorded]);
@@ -277,7 +284,7 @@ async fn outcomes_are_taken_once(on: Bench) {
     let (a, b) = (&claim.items[0], &claim.items[1]);
     let both = vec![
         ClaimOutcome::success(a),
-        outcome(b, Counted::Deferral, Transition::Failed, "fail"),
+        ClaimOutcome { retried: 2, ..outcome(b, Counted::Deferral, Transition::Failed, "fail") },
         ClaimOutcome::success(b),
     ];
     assert_eq!(
@@ -287,7 +294,7 @@ async fn outcomes_are_taken_once(on: Bench) {
     assert_eq!(on.record(again(a, S)).await, RecordStatus::Lost);
     assert_eq!(on.record(ClaimOutcome::back(a)).await, RecordStatus::Lost);
     let found = on.store.show("b").await.unwrap().unwrap().0;
-    assert_eq!((found.state, found.attempts, found.deferrals, found.ended), (State::Failed, 0, 1, Some(START)));
+    assert_eq!((found.state, found.attempts, found.deferrals, found.ended), (State::Failed, 2, 1, Some(START)));
     assert_eq!(found.reason.as_deref(), Some("because"));
     assert!(on.claim(worker, 9).await.items.is_empty());
 }
@@ -306,68 +313,6 @@ async fn a_cancelled_item_takes_no_outcome(on: Bench) {
     assert_eq!(on.store.amend(Filter::keys(["a"]), Amend::Retry).await.unwrap(), 1);
     assert_eq!(on.record(ClaimOutcome::success(&claim.items[0])).await, RecordStatus::Lost);
     assert!(!may_be_done("a").await, "a person has decided");
-}
-
-async fn a_person_retries_what_has_ended(on: Bench) {
-    on.add([item("failed"), item("done"), item("waits")]).await;
-    let worker = on.register().await;
-    let claim = on.claim(worker, 3).await;
-    let [failed, done, waits] = &claim.items[..] else { panic!("three were claimed") };
-    let outcomes = vec![
-        outcome(failed, Counted::Attempt, Transition::Failed, "fail"),
-        ClaimOutcome::success(done),
-        again(waits, S * 3_600),
-    ];
-    on.store.record(outcomes, Vec::new()).await.unwrap();
-    let filter = Filter::keys(["failed", "done", "waits", "unknown"]);
-    assert_eq!(on.store.amend(filter, Amend::Retry).await.unwrap(), 2);
-    let claim = on.claim(worker, 9).await;
-    assert_eq!(keys(&claim.items), ["failed", "waits"]);
-    let again = &claim.items[0].item;
-    assert_eq!((again.attempts, again.forgiven.attempts, again.ended), (1, 1, None));
-}
-
-async fn what_ended_long_ago_is_removed(on: Bench) {
-    on.add([item("failed"), item("done"), item("waits"), of_group("other", "g")]).await;
-    let worker = on.register().await;
-    let claim = on.claim(worker, 4).await;
-    for claimed in &claim.items {
-        match &*claimed.item.key {
-            "failed" => on.record(outcome(claimed, Counted::Attempt, Transition::Failed, "fail")).await,
-            "waits" => on.record(again(claimed, S * 3_600)).await,
-            _ => on.record(ClaimOutcome::success(claimed)).await,
-        };
-    }
-    let prune = async |states: &[State], group: Option<&str>, older_than: u32| {
-        let filter = Filter { states: states.to_vec(), group: group.map(str::to_owned), keys: Vec::new() };
-        on.store.prune(filter, S * older_than, PrunedKeys::Keep).await.unwrap().items
-    };
-    assert_eq!(prune(&[], None, 60).await, 0, "all of it is new");
-    on.forward(S * 60).await;
-    assert_eq!(prune(&[], None, 61).await, 0);
-    assert_eq!(prune(&[State::Waiting], None, 0).await, 0, "it has not ended");
-    assert_eq!(prune(&[], Some("g"), 60).await, 1);
-    assert_eq!(prune(&[State::Failed], None, 60).await, 1);
-    assert_eq!(prune(&[], None, 0).await, 1);
-    assert_eq!(on.store.list(Filter::default(), 0, 9).await.unwrap().len(), 1, "what waits");
-    // Each key is added once, whatever became of its item, until it is forgotten.
-    let known = on.store.insert(vec![item("failed"), item("other")]).await.unwrap();
-    assert_eq!(known, [Added::Known(State::Failed), Added::Known(State::Succeeded)]);
-    let forget = |filter: Filter, older_than: u32| on.store.prune(filter, S * older_than, PrunedKeys::Forget);
-    let of_group = Filter { group: Some("g".to_owned()), ..Filter::default() };
-    assert_eq!(forget(of_group, 0).await.unwrap(), Pruned::default(), "of a kept key no group is known");
-    assert_eq!(forget(Filter::default(), 61).await.unwrap(), Pruned::default());
-    let failed = Filter { states: vec![State::Failed], ..Filter::default() };
-    assert_eq!(forget(failed, 60).await.unwrap(), Pruned { items: 0, keys: 1 });
-    let known = on.store.insert(vec![item("failed"), item("other")]).await.unwrap();
-    assert_eq!(known, [Added::New, Added::Known(State::Succeeded)]);
-    assert_eq!(on.store.amend(Filter::keys(["failed"]), Amend::Cancel).await.unwrap(), 1);
-    assert_eq!(forget(Filter::default(), 0).await.unwrap(), Pruned { items: 1, keys: 2 });
-    // What a worker still says of the one before is not taken.
-    on.add([item("failed"), item("other")]).await;
-    let stale = claim.items.iter().find(|claimed| claimed.item.key == "other").expect("claimed");
-    assert_eq!(on.record(ClaimOutcome::success(stale)).await, RecordStatus::Lost);
-    assert_eq!(on.claim(worker, 9).await.items.len(), 2);
 }
 
 async fn what_is_left_to_the_next_run_begins_it(on: Bench) {

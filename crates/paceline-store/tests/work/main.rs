@@ -4,6 +4,7 @@
 #[cfg(feature = "postgres-tests")]
 mod cluster;
 mod conformance;
+mod ended;
 mod kill;
 mod limiter_state;
 mod lost_workers;

@@ -1,5 +1,6 @@
 //! The scheduler in virtual time: Tokio's clock stands still while anything is to be done, and leaps to the next timer.
 
+mod fallback;
 mod wall_clock;
 
 use std::collections::BTreeMap;

@@ -162,11 +162,18 @@ pub(crate) fn of_group(key: &str, group: &str) -> NewItem {
 
 pub(crate) fn decided(action: &'static str) -> DecisionRecord {
     let failure = Failure::new(Class::Transient, "no luck").with_status(503);
-    DecisionRecord { failure, action, reason: Some("because".to_owned()), by: "rules".to_owned() }
+    DecisionRecord { failure, action, reason: Some("because".to_owned()), stayed_down: false, by: "rules".to_owned() }
 }
 
 pub(crate) fn outcome(claimed: &Claimed, counted: Counted, next: Transition, action: &'static str) -> ClaimOutcome {
-    ClaimOutcome { id: claimed.item.id, fence: claimed.fence, counted, next, decided: Some(decided(action)) }
+    ClaimOutcome {
+        id: claimed.item.id,
+        fence: claimed.fence,
+        counted,
+        retried: 0,
+        next,
+        decided: Some(decided(action)),
+    }
 }
 
 pub(crate) fn again(claimed: &Claimed, delay: Duration) -> ClaimOutcome {

@@ -120,6 +120,11 @@ impl Driver {
         Arc::clone(dialect.as_ref().unwrap_or_else(|| &GENERIC))
     }
 
+    /// The retries that are left to the item of a request once it is sent.
+    pub(crate) fn retries_left(&self, request: &Request) -> u32 {
+        self.look(|state, _| state.retry.left(request.max_retries, request.attempts))
+    }
+
     /// The context for reading the result of a send that reserved so much.
     pub(crate) fn attempt<'a>(&self, reserved: &'a Cost) -> Attempt<'a> {
         Attempt {

@@ -126,6 +126,12 @@ impl Permit {
         self.driver.look(|state, _| state.pacer.request(self.ticket).expect("it stays until it is completed").clone())
     }
 
+    /// The retries that are left to the item beside this call: as many a gateway behind it may make
+    /// ([`Outcome::retried`]).
+    pub fn retries_left(&self) -> u32 {
+        self.driver.retries_left(&self.request())
+    }
+
     /// The pacer's name for this call.
     pub const fn ticket(&self) -> Ticket {
         self.ticket

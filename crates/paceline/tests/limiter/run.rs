@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use http::Response;
-use paceline::{Error, RunError};
+use paceline::{Class, Error, RunError};
 use paceline_providers::Provider;
 
 use super::*;
@@ -36,6 +36,27 @@ async fn calls_are_one_more_than_retries() {
         let (last, calls) = run(config, |_| reply(503, &[])).await;
         assert_eq!(calls, 1 + max_retries);
         assert_eq!(last.expect("an answer, though a bad one").status(), 503);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_retries_spends_the_retries_of_the_item() {
+    for (max_retries, of_gateway) in [(0, 2), (1, 2), (2, 2), (2, 1), (7, 2), (2, 0)] {
+        let limiter = limiter(PacerConfig { retry: backing_off(S, max_retries), ..fixed(vec![], None, 5) });
+        assert_eq!(limiter.retries_left(), None, "there is no call yet");
+        let at_the_api = AtomicU32::new(0);
+        let call = async || {
+            let retried = limiter.retries_left().expect("inside a call").min(of_gateway);
+            at_the_api.fetch_add(1 + retried, Ordering::Relaxed);
+            Err::<(), _>(retried)
+        };
+        let ended = limiter.run(call).read(|ended, _| Outcome {
+            retried: ended.expect_err("it always fails"),
+            ..Outcome::new(Class::Transient)
+        });
+        let failed = ended.await.expect_err("it always fails");
+        assert_eq!(at_the_api.into_inner(), 1 + max_retries, "{of_gateway} of the gateway");
+        assert_eq!(failed.calls(), 1 + max_retries);
     }
 }
 

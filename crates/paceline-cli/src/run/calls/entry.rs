@@ -9,7 +9,7 @@ use http::{Response, StatusCode};
 use paceline_core::{Class, GiveUp, Request};
 use paceline_http::NoAnswer;
 use paceline_providers::secrets::hidden;
-use paceline_providers::{Reading, SCHEMA_MISMATCH};
+use paceline_providers::{GATEWAY, Reading, SCHEMA_MISMATCH};
 use paceline_store::{CallTotals, ClaimedItem, End, Finished, LastAnswer, ResultBody, Tally};
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -24,13 +24,18 @@ const LONGEST_HEADER: usize = 4 << 10;
 
 /// What a call adds to the counters of the job.
 pub(crate) fn added(item: &ClaimedItem, sent: &Sent) -> CallTotals {
-    let resend = item.tally.sends() > 0;
+    let calls = u64::from(sent.exchange.calls);
+    let last = item.tally.last.as_ref();
+    // What a gateway put off was no call.
+    let put_off = item.tally.attempts == 0 && last.is_some_and(|last| last.error_type.as_deref() == Some(GATEWAY));
+    let first = item.tally.sends() == 0 || put_off;
     let after_failure =
         item.tally.last.as_ref().is_some_and(|last| matches!(last.class, Class::Transient | Class::Overloaded));
     CallTotals {
-        calls: 1,
-        resends: u64::from(resend),
-        retries: u64::from(resend && after_failure),
+        calls,
+        resends: calls.saturating_sub(first.into()),
+        // After a failure, here or in a gateway.
+        retries: u64::from(sent.exchange.retried) + u64::from(!first && after_failure && calls > 0),
         throttled: u64::from(sent.exchange.reading.class == Class::Throttled),
         abandoned: u64::from(is_given_up(sent)),
     }
@@ -46,7 +51,7 @@ pub(crate) fn tally(item: &ClaimedItem, sent: &Sent, counted: Option<&Request>) 
             tally.unsent = counted.unsent;
         }
         None if is_given_up(sent) => {}
-        None => tally.attempts += 1,
+        None => tally.attempts += sent.exchange.calls,
     }
     tally.abandoned += u32::from(is_given_up(sent));
     let usage = sent.exchange.reading.usage.unwrap_or_default();

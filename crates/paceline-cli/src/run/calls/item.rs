@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -10,9 +11,10 @@ use bytes::Bytes;
 use http::HeaderValue;
 use paceline::{Limiter, MaxWait, Permit, Within};
 use paceline_core::{
-    Admit, Cost, Dimension, GiveUp, Instant, Level, PauseCause, Request, Timestamp, TooLarge, UnknownOutcome,
-    WaitCause, WaitReason,
+    Admit, Cost, Dimension, GiveUp, Instant, Level, LimitScope, PauseCause, Request, Timestamp, TooLarge,
+    UnknownOutcome, WaitCause, WaitReason,
 };
+use paceline_gateway::Guest;
 use paceline_http::{Call, Exchange, Sender};
 use paceline_providers::Usage;
 use paceline_store::{ClaimedItem, Departure, Journal, ModelUsage, Room};
@@ -52,7 +54,9 @@ pub(crate) struct Context {
     /// How its lines are read.
     pub(crate) format: Format,
     pub(crate) limiter: Limiter,
-    pub(crate) sender: Sender,
+    /// Where others use the limiter too, the place of this job among them.
+    pub(crate) guest: Option<Guest>,
+    pub(crate) sender: Arc<Sender>,
     /// How long an item may be tried, from its first send.
     pub(crate) deadline: Duration,
     /// What calls may use.
@@ -94,6 +98,13 @@ pub(crate) struct Tried {
 pub(crate) enum TryEnd {
     /// It never left, and the item can leave later: the run ends, or its scope is stopped.
     Withheld,
+    /// It never left: another user of the limiter met with what stops its scope, or the account.
+    Stopped {
+        /// The scope or the account.
+        reach: LimitScope,
+        /// Why.
+        reason: Arc<str>,
+    },
     /// It never left: its scope is closed for a wait that is better spent in the journal.
     PutOff(Pause),
     /// It never left, because what calls may use would not be enough.
@@ -174,6 +185,11 @@ pub(crate) enum InputBroken {
 }
 
 impl Context {
+    /// The number of an item among all that its limiter knows.
+    fn number(&self, item: &ClaimedItem) -> u64 {
+        self.guest.as_ref().map_or(item.ordinal, |guest| guest.item(item.ordinal))
+    }
+
     /// The wall clock of this run.
     pub(crate) fn now(&self) -> Timestamp {
         self.timestamp(self.limiter.now())
@@ -216,7 +232,7 @@ impl Context {
     /// Whether a call of the item may have been executed, at least in part: it is not for a fallback then.
     pub(crate) fn may_have_been_done(&self, item: &ClaimedItem) -> bool {
         let is_begun = |call: &Call| self.was_cut_off(item, call).is_some();
-        self.sender.rest_of(item.ordinal).is_some() || self.request_of(item).is_ok_and(|(_, call)| is_begun(&call))
+        self.sender.rest_of(self.number(item)).is_some() || self.request_of(item).is_ok_and(|(_, call)| is_begun(&call))
     }
 
     fn prepare(&self, item: &ClaimedItem) -> Result<Ready<(Echo, Call)>, InputBroken> {
@@ -230,16 +246,18 @@ impl Context {
             method: line.method,
             url: line.url.into_owned(),
             headers: line.headers,
-            body: self.sender.rest_of(item.ordinal).unwrap_or_else(|| Bytes::from(line.body.into_owned())),
+            body: self.sender.rest_of(self.number(item)).unwrap_or_else(|| Bytes::from(line.body.into_owned())),
             idempotency_key: self.sender.config().idempotency_header.as_ref().map(|_| self.same_at_each_try(item)),
             within: None,
+            retries: None,
         };
         let cost = self.sender.charge(&item.scope, &call);
         let expected = self.expected(line.model.as_deref(), &item.scope, &call, &cost);
         let tally = &item.tally;
         let request = Request {
-            item: Some(item.ordinal),
+            item: Some(self.number(item)),
             arrival: Some(item.ordinal),
+            priority: self.guest.as_ref().map_or(0, |_| Guest::PRIORITY),
             attempts: tally.attempts.saturating_sub(item.forgiven.attempts),
             deferrals: tally.deferrals.saturating_sub(item.forgiven.deferrals),
             unsent: tally.unsent,
@@ -312,6 +330,10 @@ impl Context {
                 Err(error) => return TryEnd::InputBroken(error),
             }
         }
+        let mut place = self.guest.as_ref().map(Guest::place);
+        if let Some(place) = &place {
+            request.arrival = Some(place.number());
+        }
         let permit = {
             let asking = pin!(self.permit(request, began));
             tokio::select! {
@@ -338,6 +360,9 @@ impl Context {
         if !self.note(Departure { ordinal: item.ordinal, reserved: budgeted.expected(), durable }).await {
             return TryEnd::Withheld;
         }
+        if let Some(place) = &mut place {
+            place.left();
+        }
         let _in_flight = InFlight::new(&self.in_flight);
         let at = self.now();
         let exchange = self.sender.send(permit, &call, self.reached(Phase::Abandoning)).await;
@@ -361,10 +386,16 @@ impl Context {
 
     /// A permit, or why there is none. The item waits since `began`.
     async fn permit(&self, request: Request, began: Instant) -> Result<Permit, TryEnd> {
+        let own_scope = Arc::clone(request.scope.name());
         let none = |error| match error {
             paceline::Error::TooLarge(too_large) => TryEnd::Impossible(too_large.into()),
             paceline::Error::DeadlineExceeded { needed, .. } => {
                 TryEnd::Impossible(Impossible::Deadline { waited: self.limiter.now() - began, needed })
+            }
+            // In a run of its own the answer that stops a scope says so itself.
+            paceline::Error::Stopped { scope, reason } if self.guest.is_some() => {
+                let reach = if scope == own_scope { LimitScope::Scope } else { LimitScope::Account };
+                TryEnd::Stopped { reach, reason }
             }
             _ => TryEnd::Withheld,
         };

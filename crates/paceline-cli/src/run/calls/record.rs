@@ -24,7 +24,7 @@ use crate::run::calls::fail_fast::{FailFast, FailFastDecision, Failed, Failure, 
 use crate::run::calls::fallback::Down;
 use crate::run::calls::held_up::HeldUp;
 use crate::run::calls::item::{Context, Impossible, Pause, Sent, Tried, TryEnd};
-use crate::run::calls::stop::StopReason;
+use crate::run::calls::stop::{AGAIN, StopReason};
 use crate::run::job::holds::{self, Holds};
 use crate::run::progress::counters::Counters;
 use crate::run::progress::minutes::Minutes;
@@ -178,6 +178,12 @@ impl Recorder {
         let Tried { item, end } = tried;
         match end {
             TryEnd::Withheld => self.give_back(&item),
+            TryEnd::Stopped { reach, reason } => {
+                let fix = format!("the gateway's log says which call met with that; mend it, {AGAIN}");
+                let stop =
+                    StopReason::Account { by: "the provider refuses this account", message: reason.to_string(), fix };
+                Recorded { scopes_changed: Some(reach), account: Some(stop), ..self.give_back(&item) }
+            }
             TryEnd::PutOff(pause) => self.put_off(context, &item, pause),
             TryEnd::OverBudget(exceeded) => {
                 let stop = Some(StopReason::Budget(exceeded));

@@ -6,6 +6,36 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::watch;
 
+/// Requests to end a run, of which the second asks to end it at once.
+pub(crate) enum Interruptions {
+    /// The signals of the process.
+    Signals(Signals),
+    /// Those of the program that the run is a part of.
+    Asked {
+        asked: SignalCount,
+        /// How many were heard.
+        heard: u32,
+    },
+}
+
+impl Interruptions {
+    /// Those that the program sends by that channel, as their number so far.
+    pub(crate) const fn asked(times: watch::Receiver<u32>) -> Self {
+        Self::Asked { asked: SignalCount(times), heard: 0 }
+    }
+
+    /// The next one.
+    pub(crate) async fn next(&mut self) {
+        match self {
+            Self::Signals(signals) => signals.next().await,
+            Self::Asked { asked, heard } => {
+                asked.reaches(*heard + 1).await;
+                *heard += 1;
+            }
+        }
+    }
+}
+
 /// Interruptions, one after the other.
 pub(crate) struct Signals {
     #[cfg(unix)]

@@ -13,6 +13,9 @@ use crate::text;
 /// Of many hosts no more are named.
 const HOSTS_NAMED: usize = 3;
 
+/// What to do once the cause is mended.
+pub(crate) const AGAIN: &str = "then run the same command again";
+
 /// What to put right where the requests are wrong.
 pub(crate) const CORRECT_REQUESTS: &str = "correct the requests";
 
@@ -41,7 +44,9 @@ pub(crate) enum StopReason {
     MaxDuration,
     /// The key, the account or its credit: a person must act.
     Account {
-        /// The provider's message.
+        /// What refuses: the provider, or the gateway in between.
+        by: &'static str,
+        /// Its message.
         message: String,
         /// What to look at.
         fix: String,
@@ -261,7 +266,7 @@ impl fmt::Display for StopReason {
                 write!(f, "the next call might exceed {}, the budget of all runs of this job: raise it", purse.flag())
             }
             Self::MaxDuration => f.write_str("--max-duration is over"),
-            Self::Account { message, fix } => write!(f, "the provider refuses this account: {message}; {fix}"),
+                    Self::Account { by, message, fix } => write!(f, "{by}: {message}; {fix}"),
             Self::SameFailure { scope, count, status, advice, message } => {
                 let of = scope.as_ref().map(|scope| format!(" of {scope}")).unwrap_or_default();
                 write!(f, "the first {count} items{of} all failed the same way")?;
@@ -282,7 +287,7 @@ impl fmt::Display for StopReason {
                     "no server answers at {named}{more}: {message}; check these addresses in the input and the network"
                 )
             }
-            Self::DiskFull { message } => write!(f, "{message}; free some space, then run the same command again"),
+            Self::DiskFull { message } => write!(f, "{message}; free some space, {AGAIN}"),
             Self::Tls { address, message } | Self::Proxy { address, message } => {
                 write!(f, "cannot call {address}: {message}")
             }

@@ -220,6 +220,20 @@ pub(crate) fn restore(
     Ok(())
 }
 
+/// Opens all scopes of a journal, where it is not for the journal to say which are closed.
+///
+/// # Errors
+/// An error of the journal.
+pub(crate) fn open_all<Reply>(journal: &Journal, reply: impl Fn() -> Reply) -> Result<(), JournalError>
+where
+    Reply: FnOnce(Result<(), JournalError>) + Send + 'static,
+{
+    for row in journal.scopes()?.into_iter().filter(|row| row.state != Stored::Open) {
+        journal.set_scope(&row.name, Stored::Open, reply());
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

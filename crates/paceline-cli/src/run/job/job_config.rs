@@ -13,7 +13,7 @@ use paceline_store::{ACCOUNT, Journal, JournalError, JournalItem, Reader, ScopeS
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Failure;
-use crate::run::job::load;
+use crate::run::job::{holds, load};
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
 use crate::run::lines::line::LineError;
@@ -124,9 +124,8 @@ pub(crate) fn adopt(journal: &Journal, input: &Input, format: &Format, upstream:
 
 /// Holds, stops and waits belong to the account that caused them.
 fn forget_holds(journal: &Journal) -> Result<(), JournalError> {
-    let held = journal.scopes()?.into_iter().filter(|row| row.state != ScopeStatus::Open);
-    // If one of these fails, so does the call below.
-    held.for_each(|row| journal.set_scope(&row.name, ScopeStatus::Open, drop));
+    // If opening one fails, so does the call below.
+    holds::open_all(journal, || drop)?;
     journal.forget_waits()
 }
 

@@ -9,13 +9,13 @@ use paceline_store::{
 };
 
 use crate::exit::Failure;
-use crate::run::args::RunArgs;
 use crate::run::job::background_load::BackgroundLoad;
 use crate::run::job::job_config::{self, JobConfig};
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, LONGEST_LINE, Span};
 use crate::run::lines::line::{self, Line, LineError};
 use crate::run::lines::wrong::{self, Wrong};
+use crate::run::settings::{BadLines, Opening};
 use crate::text;
 
 /// A job, ready to run.
@@ -30,28 +30,32 @@ pub(crate) struct Job {
 /// Lines that a job without a check begins with: enough to be busy until the next are there.
 const FIRST: usize = 1_000;
 
-/// How lines that cannot be sent are handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum BadLines {
-    /// Nothing is sent.
-    Refuse,
-    /// They fail, and the first of them are listed.
-    List,
-    /// They fail, and of a new job only the first lines are checked before it runs.
-    Later,
+/// Why a job cannot be opened. Nothing was sent.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenError {
+    /// Lines of the input cannot be sent.
+    #[error(
+        "{}, so no request was sent; correct them, or send the others with --skip-bad-lines:{}",
+        wrong.count_words(input),
+        wrong.list()
+    )]
+    Lines { input: String, wrong: Wrong },
+    /// The input has no lines.
+    #[error("empty_file: {input} holds no requests; expected {expected}")]
+    Empty { input: String, expected: &'static str },
+    /// The input has too many lines.
+    #[error("too_many_tasks: {input} holds more than {most} requests")]
+    TooMany { input: String, most: usize },
+    /// Anything else.
+    #[error(transparent)]
+    Other(#[from] Failure),
 }
 
-impl BadLines {
-    /// For an input that is read to its end before anything is sent.
-    const fn whole(args: &RunArgs) -> Self {
-        if args.skip_bad_lines || args.no_check { Self::List } else { Self::Refuse }
-    }
-
-    const fn of(args: &RunArgs) -> Self {
-        match (args.skip_bad_lines, args.no_check) {
-            (_, true) => Self::Later,
-            (true, false) => Self::List,
-            (false, false) => Self::Refuse,
+impl From<OpenError> for Failure {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Other(failure) => failure,
+            input => Self::refused(input),
         }
     }
 }
@@ -67,40 +71,35 @@ pub(crate) fn open(
     input: &mut Input,
     format: &Format,
     upstream: &Upstream,
-    args: &RunArgs,
-) -> Result<Job, Failure> {
+    opening: &Opening,
+) -> Result<Job, OpenError> {
     let mut options = Options::new(paths, input.mark().map_err(Failure::refused)?, clock::wall());
-    options.overwrite = args.overwrite;
-    options.accept_changed = args.accept_changed_input;
-    options.repair_failed = args.retry_failed;
-    options.awaits_notes = args.budgets().are_of_job();
+    options.overwrite = opening.overwrite;
+    options.accept_changed = opening.accept_changed;
+    options.repair_failed = opening.retry_failed;
+    options.awaits_notes = opening.awaits_notes;
     options.config_json = JobConfig::of(upstream, input, format).json();
     match Journal::open_locked(options, lock).map_err(refused)? {
         Opened::New(loader) => {
-            let journal = load(loader, input, format, upstream, BadLines::of(args), None)?;
-            ready(journal, true, input, format, upstream, args)
+            let journal = load(loader, input, format, upstream, opening, None)?;
+            ready(journal, true, input, format, upstream, opening)
         }
         Opened::Changed { loader, recovery } => {
             say(&recovery);
-            let journal = load(
-                loader,
-                input,
-                format,
-                upstream,
-                BadLines::whole(args),
-                match (args.accept_changed_input, args.retry_failed) {
-                    (true, _) => None,
-                    (false, true) => Some("although their items have not failed"),
-                    (false, false) => Some("since this job began"),
-                },
-            )?;
+            let opening = &Opening { bad_lines: opening.bad_lines.of_whole_input(), ..*opening };
+            let unwanted = match (opening.accept_changed, opening.retry_failed) {
+                (true, _) => None,
+                (false, true) => Some("although their items have not failed"),
+                (false, false) => Some("since this job began"),
+            };
+            let journal = load(loader, input, format, upstream, opening, unwanted)?;
             let same_account = job_config::adopt(&journal, input, format, upstream)?;
-            ready(journal, same_account, input, format, upstream, args)
+            ready(journal, same_account, input, format, upstream, opening)
         }
         Opened::Resumed { journal, recovery } => {
             say(&recovery);
             let same_account = job_config::adopt(&journal, input, format, upstream)?;
-            ready(journal, same_account, input, format, upstream, args)
+            ready(journal, same_account, input, format, upstream, opening)
         }
     }
 }
@@ -112,10 +111,10 @@ fn ready(
     input: &Input,
     format: &Format,
     upstream: &Upstream,
-    args: &RunArgs,
-) -> Result<Job, Failure> {
+    opening: &Opening,
+) -> Result<Job, OpenError> {
     let mut input_cursor = journal.input_cursor().map_err(refused)?;
-    if let Some(from) = input_cursor.filter(|_| args.dry_run || !args.done.is_empty()) {
+    if let Some(from) = input_cursor.filter(|_| opening.needs_all) {
         BackgroundLoad { journal: &journal, input, format, upstream, from }
             .read(|_| Ok(true))
             .map_err(Failure::refused)?;
@@ -177,27 +176,22 @@ fn load(
     input: &mut Input,
     format: &Format,
     upstream: &Upstream,
-    bad_lines: BadLines,
+    opening: &Opening,
     unwanted: Option<&str>,
-) -> Result<Journal, Failure> {
+) -> Result<Journal, OpenError> {
     let mut wrong = Wrong::default();
-    let first = (bad_lines == BadLines::Later).then_some(FIRST);
-    fill(&mut loader, input, format, upstream, first, &mut wrong)?;
+    fill(&mut loader, input, format, upstream, opening, &mut wrong)?;
     let repeated = loader.duplicates(Wrong::NAMED).map_err(refused)?;
     wrong.add_repeated(&repeated);
-    if wrong.count() > 0 && bad_lines == BadLines::Refuse {
-        return Err(Failure::refused(format!(
-            "{}, so no request was sent; correct them, or send the others with --skip-bad-lines:{}",
-            wrong.count_words(&input.name()),
-            wrong.list()
-        )));
+    if wrong.count() > 0 && opening.bad_lines == BadLines::Refuse {
+        return Err(OpenError::Lines { input: input.name(), wrong });
     }
     if repeated.count > 0 {
         loader.refuse_duplicates(Wrong::REPEATED).map_err(refused)?;
         loader.duplicates(0).map_err(refused)?;
     }
     if wrong.count() > 0 {
-        let list = if bad_lines == BadLines::List { format!(":{}", wrong.list()) } else { String::new() };
+        let list = if opening.bad_lines == BadLines::List { format!(":{}", wrong.list()) } else { String::new() };
         tracing::warn!(
             "{} and count as failed; once they are corrected, --retry-failed sends them{list}",
             wrong.count_words(&input.name())
@@ -205,10 +199,10 @@ fn load(
     }
     let conflicts = loader.conflicts(Wrong::NAMED).map_err(refused)?;
     if conflicts.count > 0 {
-        return Err(Failure::refused(wrong::conflicts(&conflicts, &input.name(), unwanted)));
+        return Err(Failure::refused(wrong::conflicts(&conflicts, &input.name(), unwanted)).into());
     }
     input.settle().map_err(Failure::from)?;
-    loader.finish().map_err(refused)
+    Ok(loader.finish().map_err(refused)?)
 }
 
 /// Takes every line into the journal; the first of them only when the job does not wait for the others.
@@ -217,13 +211,17 @@ fn fill(
     input: &Input,
     format: &Format,
     upstream: &Upstream,
-    first: Option<usize>,
+    opening: &Opening,
     wrong: &mut Wrong,
-) -> Result<(), Failure> {
+) -> Result<(), OpenError> {
     let unreadable = |error: io::Error| Failure::refused(format!("cannot read {}: {error}", input.name()));
     let mut lines = input.lines().map_err(unreadable)?;
+    let first = (opening.bad_lines == BadLines::Later).then_some(FIRST);
     let mut taken = 0;
     while let Some((number, span, bytes)) = lines.next_line().map_err(unreadable)? {
+        if let Some(most) = opening.most_lines.filter(|most| taken == *most) {
+            return Err(OpenError::TooMany { input: input.name(), most });
+        }
         let (added, error) = hand_on(format, upstream, bytes, number, span, |handed| match handed {
             Handed::Item(item) => loader.add(&item),
             Handed::Refused(line) => loader.add_refused(&line),
@@ -237,11 +235,7 @@ fn fill(
         }
     }
     if taken == 0 {
-        return Err(Failure::refused(format!(
-            "empty_file: {} holds no requests; expected {}",
-            input.name(),
-            input.expected()
-        )));
+        return Err(OpenError::Empty { input: input.name(), expected: input.expected() });
     }
     Ok(())
 }

@@ -14,6 +14,8 @@ use paceline_providers::{below, origin, path_of};
 pub(crate) struct Addresses {
     /// The upstream's address, which paths stand below.
     pub(crate) base: String,
+    /// That of the API, where a gateway stands between: whole addresses of lines begin with it.
+    pub(crate) api: Option<String>,
     /// To any host, by a whole address.
     pub(crate) hosts: bool,
 }
@@ -22,7 +24,8 @@ impl Addresses {
     /// Those of an upstream.
     pub(crate) fn of(upstream: &Upstream) -> Self {
         let base = upstream.base_url.clone().unwrap_or_default();
-        Self { base, hosts: upstream.dialect.scope() == Scope::Host }
+        let api = upstream.via.as_ref().and_then(|via| via.api.clone());
+        Self { base, api, hosts: upstream.dialect.scope() == Scope::Host }
     }
 
     /// The address of a line: a path, or a whole address of another host.
@@ -36,6 +39,8 @@ impl Addresses {
 
     fn checked<'a>(&self, url: Cow<'a, str>) -> Result<Cow<'a, str>, String> {
         without_blank(&url)?;
+        let of_api = self.api.as_deref().and_then(|api| below(&url, api));
+        let url = of_api.map_or(url, Cow::Owned);
         if self.hosts && !is_whole(&url) && url.starts_with(char::is_alphanumeric) {
             return Err(format!("`{url}` is neither a whole address nor a path: write https:// or / before it"));
         }
@@ -46,11 +51,14 @@ impl Addresses {
         if !self.hosts {
             return match origin_of(&url) {
                 // Without the line's own address: the error is the same for all these lines, and they count as one.
-                Some(of_line) if origin_of(&self.base).is_some_and(|base| base != of_line) => Err(format!(
-                    "this url is of another host than --base-url ({}); add --scope host to call several hosts (they get no \
-                     key)",
-                    self.base
-                )),
+                Some(of_line) if origin_of(&self.base).is_some_and(|base| base != of_line) => Err(match &self.api {
+                    Some(api) => format!("this url is of another host than the API behind the gateway ({api})"),
+                    None => format!(
+                        "this url is of another host than --base-url ({}); add --scope host to call several hosts (they get \
+                         no key)",
+                        self.base
+                    ),
+                }),
                 _ => relative(url, &self.base),
             };
         }
@@ -145,6 +153,19 @@ mod tests {
     }
 
     #[test]
+    fn behind_a_gateway_lines_may_name_the_api_itself() {
+        let (base, api) = ("http://127.0.0.1:4747/api".to_owned(), Some(BASE.to_owned()));
+        let through = Addresses { base, api, hosts: false };
+        let of = |url: &str| through.of_line(url.into()).map(Cow::into_owned);
+        assert_eq!(of("https://api.example/v1/things?x=1").as_deref(), Ok("/things?x=1"));
+        assert_eq!(of("http://127.0.0.1:4747/api/things").as_deref(), Ok("/things"));
+        assert_eq!(of("/things").as_deref(), Ok("/things"));
+        assert!(of("https://api.example/v1/../admin").is_err() && of("https://api.example/v1/things#a").is_err());
+        let foreign = of("https://evil.example/things").expect_err("another host");
+        assert!(foreign.contains("than the API behind the gateway (https://api.example/v1)"), "{foreign}");
+    }
+
+    #[test]
     fn no_line_can_send_the_key_to_another_place() {
         for url in [
             "https://evil.example/v1/x",
@@ -176,8 +197,9 @@ mod tests {
 
     #[test]
     fn a_line_may_lead_to_another_host_where_hosts_are_paced_one_by_one() {
-        let of_line =
-            |url: &str, hosts| Addresses { base: BASE.to_owned(), hosts }.of_line(url.into()).map(Cow::into_owned);
+        let of_line = |url: &str, hosts| {
+            Addresses { base: BASE.to_owned(), api: None, hosts }.of_line(url.into()).map(Cow::into_owned)
+        };
         for (url, expected) in [
             ("https://other.example/a?b=1", "https://other.example/a?b=1"),
             ("http://127.0.0.1:9", "http://127.0.0.1:9"),

@@ -39,6 +39,8 @@ pub(crate) struct Format {
     objects: bool,
     /// What a line without a `custom_id` is called; none where that depends on the form.
     unnamed: Option<CustomId>,
+    /// The one path that every line must name, and by POST; none where each may name another.
+    only: Option<String>,
 }
 
 /// Why an input is read in its form.
@@ -94,6 +96,19 @@ impl Format {
         Ok(Self { unnamed: Some(CustomId::from(name)), ..format })
     }
 
+    /// Lines as a hosted batch takes them: in OpenAI's form, all to that one endpoint.
+    ///
+    /// # Errors
+    /// For messages: an endpoint that is no path of the upstream.
+    pub(crate) fn of_hosted_batch(endpoint: &str, provider: Provider, addresses: &Addresses) -> Result<Self, String> {
+        if !endpoint.starts_with('/') {
+            return Err(format!("{endpoint:?}: expected a path, such as /v1/chat/completions"));
+        }
+        let only = addresses.of_line(Cow::Borrowed(endpoint))?.into_owned();
+        let format = Self::of(FormatFlag::Batch, None, &[], provider, addresses)?;
+        Ok(Self { only: Some(only), ..format })
+    }
+
     fn of(
         flag: FormatFlag,
         endpoint: Option<&str>,
@@ -125,7 +140,15 @@ impl Format {
             })?,
         };
         let objects = provider.is_language_model();
-        Ok(Self { form, why, endpoint: endpoint.into_owned(), addresses: addresses.clone(), objects, unnamed: None })
+        Ok(Self {
+            form,
+            why,
+            endpoint: endpoint.into_owned(),
+            addresses: addresses.clone(),
+            objects,
+            unnamed: None,
+            only: None,
+        })
     }
 
     /// Reads a line and checks every field.
@@ -140,11 +163,13 @@ impl Format {
                 return Err(Fault::new("invalid_row", None, message));
             }
             self.refuse_other_forms(&members)?;
-            match self.form {
+            let line = match self.form {
                 Form::Batch => line::batch(self.id(&members)?, text, &members, &self.addresses, self.objects),
                 Form::Bare => self.bare(text, &members, number),
                 Form::Anthropic => self.params(&members),
-            }
+            }?;
+            self.refuse_other_calls(&line)?;
+            Ok(line)
         };
         read().map_err(|fault| fault.at(number))
     }
@@ -155,6 +180,18 @@ impl Format {
             Some(name) => Ok(line::given_id(members)?.unwrap_or_else(|| name.clone())),
             None => line::required_id(members),
         }
+    }
+
+    fn refuse_other_calls(&self, line: &Line<'_>) -> Result<(), Fault> {
+        let Some(only) = &self.only else { return Ok(()) };
+        if line.url != *only {
+            let message = format!("{}: expected {only}, the endpoint of the batch", line.url);
+            return Err(Fault::new("url_mismatch", Some("url"), message));
+        }
+        if line.method != Method::POST {
+            return Err(Fault::new("invalid_method", Some("method"), format!("{}: expected POST", line.method)));
+        }
+        Ok(())
     }
 
     /// The shape of the result lines.

@@ -104,6 +104,15 @@ impl Wrong {
         format!("{} of {input} cannot be sent", text::counted(self.count, "line"))
     }
 
+    /// Those that are named, each line with its error, in the order of the lines.
+    pub(crate) fn errors(&self) -> Vec<LineError> {
+        let of_line = |alike: &Alike, line: u64| LineError { line, ..alike.error.clone() };
+        let mut errors: Vec<_> =
+            self.named.iter().flat_map(|alike| alike.lines.iter().map(move |line| of_line(alike, *line))).collect();
+        errors.sort_by_key(|error| error.line);
+        errors
+    }
+
     /// Those that are named, each error on a line of its own.
     pub(crate) fn list(&self) -> String {
         let mut list = String::new();

@@ -104,10 +104,11 @@ impl StoreSummary {
         }
         let number = |state| text::count(self.counts.of(state));
         format!(
-            "{}  {}: {} succeeded, {} failed, {} skipped, {} cancelled, {} not finished",
+            "{}  {}: {} succeeded, {}{} failed, {} skipped, {} cancelled, {} not finished",
             self.status(),
             text::counted(self.total(), "item"),
             number(State::Succeeded),
+            text::fell_back(self.counts.of(State::FellBack)),
             number(State::Failed),
             number(State::Skipped),
             number(State::Cancelled),
@@ -163,6 +164,7 @@ impl StoreSummary {
             "status": self.status().as_str(),
             "input": self.total(),
             "succeeded": number(State::Succeeded),
+            "fallback": number(State::FellBack),
             "failed": number(State::Failed),
             "skipped": number(State::Skipped),
             "cancelled": number(State::Cancelled),
@@ -178,7 +180,7 @@ impl StoreSummary {
 }
 
 /// The ends that have reasons, in the order of the report.
-const ENDS: [&str; 4] = ["failed", "skipped", "cancelled", "deferred"];
+const ENDS: [&str; 5] = ["fallback", "failed", "skipped", "cancelled", "deferred"];
 
 #[cfg(test)]
 mod tests {

@@ -4,6 +4,7 @@ mod answers;
 mod cancellable_judge;
 mod disk;
 mod fail_fast;
+mod fallback;
 mod limiter_state;
 mod permits;
 mod program;
@@ -41,6 +42,7 @@ use self::summary::Ran;
 use crate::account::{Account, SharedLimits};
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
+use crate::fallback::Fallback;
 use crate::files::{self, Kept};
 use crate::run::calls::signals::SignalCount;
 use crate::tasks::report::store_summary::StoreSummary;
@@ -59,6 +61,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let concurrency = policy.concurrency.min(upstream.pacer.concurrency.max() as usize);
     let policy = SchedulerConfig { pace: upstream.pacer.pace, concurrency, ..policy };
     let judge = args.judge.judge(everywhere)?;
+    let fallback = args.fallback.configured(&upstream)?;
     let (permits, pacer) = (Permits::new(&upstream)?, upstream.pacer.clone());
     let address = upstream.base_url.clone().unwrap_or_default();
     args.store.refuse_as_output("-o", args.output.as_deref())?;
@@ -79,9 +82,9 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
             Some(path) => Some(Answers::open(path, disk.space().clone())?.recall(&*store).await?),
             None => None,
         };
-        let (endpoint, longest_outage) = (args.endpoint.clone(), args.longest_outage());
+        let (endpoint, longest_outage, retries) = (args.endpoint.clone(), args.longest_outage(), policy.max_retries);
         Work::Requests(Arc::new(
-            Requests::to(upstream, endpoint, args.timeout, longest_outage, answers, store.clone()).await?,
+            Requests::to(upstream, endpoint, args.timeout, retries, longest_outage, answers, store.clone()).await?,
         ))
     } else {
         Work::Command(Arc::new(Program::new(&args.command, args.timeout)?))
@@ -109,6 +112,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
         store,
         policy,
         scheduler,
+        fallback,
         permits,
         limiter_state,
         disk,
@@ -128,6 +132,7 @@ struct Runs<'a> {
     store: Arc<dyn WorkStore>,
     policy: SchedulerConfig,
     scheduler: Scheduler,
+    fallback: Option<Arc<Fallback>>,
     permits: Permits,
     limiter_state: PersistentLimiter,
     disk: Disk,
@@ -191,6 +196,10 @@ impl Runs<'_> {
                 progress.observe(note);
             })
         });
+        let scheduler = match &self.fallback {
+            Some(fallback) => scheduler.with_fallback(fallback::of(fallback, &self.work, &shutdown)),
+            None => scheduler,
+        };
         let kept = Kept::for_the_end();
         self.permits.begin_run();
         if let Work::Requests(requests) = &self.work {

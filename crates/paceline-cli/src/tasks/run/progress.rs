@@ -45,6 +45,7 @@ struct Figures {
     items: u64,
     ended: u64,
     failed: u64,
+    fell_back: u64,
     retries: u64,
     in_flight: BTreeSet<u64>,
     begun: bool,
@@ -165,6 +166,17 @@ impl Progress {
                 let reason = text::printable(reason);
                 tracing::error!(item = item.key, class = class.as_str(), code, cause, "failed: {reason}");
             }
+            ("fallback", _) => {
+                (figures.ended, figures.fell_back) = (figures.ended + 1, figures.fell_back + 1);
+                let reason = text::printable(decided.reason.as_deref().unwrap_or(class.as_str()));
+                tracing::warn!(
+                    item = item.key,
+                    class = class.as_str(),
+                    code,
+                    cause,
+                    "the fallback stands in: {reason}"
+                );
+            }
             ("skip", _) => {
                 figures.ended += 1;
                 let reason = text::printable(decided.reason.as_deref().unwrap_or("no reason given"));
@@ -228,7 +240,12 @@ impl Progress {
         let (figures, now) = (self.figures(), self.0.clock.now());
         let in_flight = self.in_flight(&figures);
         let mut line = format!("{}/{} done", text::count(figures.ended), text::count(figures.items.max(figures.ended)));
-        for (number, what) in [(in_flight, "in flight"), (figures.retries, "retried"), (figures.failed, "failed")] {
+        for (number, what) in [
+            (in_flight, "in flight"),
+            (figures.retries, "retried"),
+            (figures.fell_back, "by the fallback"),
+            (figures.failed, "failed"),
+        ] {
             if number > 0 {
                 line += &format!(", {} {what}", text::count(number));
             }

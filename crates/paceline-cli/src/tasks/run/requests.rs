@@ -19,6 +19,7 @@ use super::permits::{self, Permits};
 use super::shutdown::Shutdown;
 use crate::account::Account;
 use crate::exit;
+use crate::fallback::{Question, Request, WhyDown, json_or_text};
 use crate::mock::{self, MockServer};
 use crate::run::calls::entry;
 use crate::run::calls::fail_fast::Reachability;
@@ -42,6 +43,8 @@ pub(super) struct Requests {
     /// Where bare bodies go.
     endpoint: Option<String>,
     sender: Sender,
+    /// How often an item may be sent again after failures.
+    max_retries: u32,
     /// For how long no server may be there before a run ends; none where it waits for whatever may come.
     max_wait: Option<Duration>,
     /// Whether one is there in this run.
@@ -72,16 +75,17 @@ impl Requests {
         mut upstream: Upstream,
         endpoint: Option<String>,
         timeout: Duration,
+        max_retries: u32,
         max_wait: Option<Duration>,
         answers: Option<Answers>,
         store: Arc<dyn WorkStore>,
     ) -> Result<Self, exit::Failure> {
         paceline_http::warn_of_idle(&upstream);
         upstream.limits_groups();
-        let headers = upstream::headers(&upstream)?;
+        let headers = upstream::headers_of_batch(&upstream)?;
         let mock = mock::start_for(&mut upstream, None).await?;
         let base_url = upstream.base_url.clone().unwrap_or_default();
-        let account = mock.is_none().then(|| Account::new(&base_url, &headers));
+        let account = upstream::is_own_account(&upstream, mock.as_ref()).then(|| Account::new(&base_url, &headers));
         let addresses = Addresses::of(&upstream);
         if endpoint.is_some() {
             Format::of_one(b"{}", "", endpoint.as_deref(), upstream.provider, &addresses)
@@ -95,6 +99,7 @@ impl Requests {
             account,
             endpoint,
             sender,
+            max_retries,
             max_wait,
             reachability: Mutex::default(),
             clock: Clock::new(),
@@ -174,6 +179,7 @@ impl Requests {
         let with_group = group == Some(&*scope) || self.upstream.dialect.is_one_scope();
         let echo =
             Echo { custom_id: line.custom_id, metadata: line.metadata.map(ToOwned::to_owned), form: format.results() };
+        let counted = task.item().attempts.saturating_sub(task.item().forgiven.attempts);
         let call = Call {
             method: line.method,
             url: line.url.into_owned(),
@@ -181,6 +187,7 @@ impl Requests {
             body: self.sender.rest_of(task.item().id).unwrap_or_else(|| Bytes::from(line.body.into_owned())),
             idempotency_key: self.sender.config().idempotency_header.as_ref().map(|_| same_at_each_try(task)),
             within: None,
+            retries: Some(self.max_retries.saturating_sub(counted)),
         };
         let cost = self.sender.charge(&scope, &call);
         if self.limits_answers {
@@ -245,6 +252,34 @@ impl Requests {
         self.reachability.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What a fallback is told of an item.
+    ///
+    /// # Errors
+    /// A payload that cannot be read.
+    pub(super) fn question(&self, task: &Task, error: WhyDown<'_>) -> Result<Vec<u8>, String> {
+        let Ready { call, echo, .. } = self.prepare(task).map_err(|failure| failure.message)?;
+        let request = Request { method: call.method.as_str(), url: &call.url, body: json_or_text(&call.body)? };
+        let (key, group, metadata) = (task.key(), Some(task.group()), echo.metadata.as_deref());
+        Question { key, group, request: Some(request), payload: None, metadata, error }.line()
+    }
+
+    /// The result of a fallback, in place of the answer.
+    ///
+    /// # Errors
+    /// A result that is empty or cannot be kept.
+    pub(super) async fn keep_fallback(
+        &self,
+        task: &Task,
+        code: &str,
+        message: &str,
+        output: &[u8],
+    ) -> Result<(), String> {
+        let Some(answers) = &self.answers else { return Ok(()) };
+        let echo = self.prepare(task).map_err(|failure| failure.message)?.echo;
+        let result = ResultBody::Fallback { code, message, output };
+        answers.append(echo.line(task.item().id, task.attempt(), End::FellBack, &result)).await
+    }
+
     /// An answer is on the disk before its item counts as done.
     async fn keep(
         &self,
@@ -288,7 +323,7 @@ fn of_item(task: &Task, status: StatusCode, reading: Reading, upstream: &Upstrea
 
 fn failure(exchange: Exchange) -> Failure {
     let status = exchange.status();
-    let Exchange { answer, reading, unknown, .. } = exchange;
+    let Exchange { answer, reading, unknown, retried, .. } = exchange;
     let message = match answer {
         Ok(_) if reading.class == Class::Account => reading.reason().into_owned(),
         Ok(answer) => reading.message.clone().unwrap_or_else(|| {
@@ -303,6 +338,7 @@ fn failure(exchange: Exchange) -> Failure {
         code: reading.code,
         retry_after: reading.wait,
         unsent: reading.unsent,
+        retried,
         unknown,
         ..Failure::new(reading.class, message)
     }

@@ -11,8 +11,9 @@ use paceline_core::{Backoff, Concurrency, Dimension, Growth, Jitter};
 use paceline_store::work::{Idle, OverBound, SchedulerConfig};
 
 use super::shutdown::GRACE;
-use crate::args::{AccessArgs, Everywhere, Expect, Offered, UPSTREAM, as_flags, duration, some_time};
+use crate::args::{AccessArgs, Everywhere, Expect, Offered, UPSTREAM, ViaArgs, as_flags, duration, some_time};
 use crate::exit::Failure;
+use crate::fallback::FallbackArgs;
 use crate::process::KILL_AFTER;
 use crate::tasks::judge::{ANSWER_WITHIN, JudgeArgs};
 use crate::tasks::store::StoreArgs;
@@ -48,6 +49,8 @@ pub(crate) struct Args {
     pub(super) timeout: Duration,
     #[command(flatten)]
     pub(super) judge: JudgeArgs,
+    #[command(flatten, next_help_heading = RETRIES)]
+    pub(super) fallback: FallbackArgs,
     /// Tries of an item after the first
     #[arg(help_heading = RETRIES, long, value_name = "N", default_value_t = 3)]
     max_retries: u32,
@@ -112,6 +115,8 @@ pub(crate) struct Args {
     #[arg(help_heading = PACE, long, value_name = "NAME", value_parser = Offered(upstream_names), hide_possible_values = true)]
     upstream: Option<String>,
     #[command(flatten)]
+    through: ViaArgs,
+    #[command(flatten)]
     access: AccessArgs,
     /// Endpoint of payloads that are bare request bodies [default: /v1/chat/completions, for anthropic /v1/messages, others none]
     #[arg(help_heading = UPSTREAM, long, value_name = "PATH")]
@@ -170,6 +175,7 @@ impl Args {
             (self.endpoint.is_some(), "--endpoint"),
             (self.expect.is_some(), "--expect"),
             (self.output.is_some(), "--output"),
+            (self.through.via.is_some(), "--via"),
         ];
         let given = flags.into_iter().find_map(|(given, flag)| given.then_some(flag));
         match self.access.given().or(given).filter(|_| !self.http) {
@@ -228,6 +234,7 @@ impl Args {
     pub(super) fn upstream(&self, everywhere: &Everywhere) -> Result<Upstream, Failure> {
         let overrides = Overrides {
             upstream: self.upstream.clone(),
+            via: self.through.via.clone(),
             limits: self.limit.clone(),
             scope: self.scope.clone(),
             burst: self.burst.clone(),
@@ -248,6 +255,8 @@ impl Args {
     }
 
     fn pace_of_a_command(&self, mut overrides: Overrides, everywhere: &Everywhere) -> Result<Upstream, Failure> {
+        // A command is no call of ours: no gateway paces it.
+        overrides.via = Some("none".to_owned());
         let own = overrides.upstream.is_none();
         if own {
             // No call of ours goes anywhere, so the address is never used.

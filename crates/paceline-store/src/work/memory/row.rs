@@ -56,12 +56,10 @@ impl Row {
     pub(super) fn record(&mut self, outcome: ClaimOutcome, now: Timestamp) {
         self.is_under_way = false;
         let item = &mut self.item;
-        match outcome.counted {
-            Counted::Attempt => item.attempts += 1,
-            Counted::Deferral => item.deferrals += 1,
-            Counted::Abandoned => item.abandoned += 1,
-            Counted::Unsent | Counted::Nothing => {}
-        }
+        let (attempts, deferrals, abandoned) = outcome.sends();
+        item.attempts = item.attempts.saturating_add(attempts);
+        item.deferrals += deferrals;
+        item.abandoned += abandoned;
         let forgiven = item.forgiven.attempts + item.forgiven.deferrals;
         if outcome.counted != Counted::Abandoned && item.attempts + item.deferrals <= forgiven {
             // Nothing was sent since its bounds began, so neither has its time.
@@ -71,7 +69,11 @@ impl Row {
         match outcome.next {
             Transition::Release => {}
             Transition::Retry(delay) => (item.not_before, item.delay) = (Some(now + delay), delay),
-            Transition::Succeeded | Transition::Failed | Transition::Skipped | Transition::NextRun => {
+            Transition::Succeeded
+            | Transition::Failed
+            | Transition::Skipped
+            | Transition::FellBack
+            | Transition::NextRun => {
                 (item.not_before, item.delay) = (None, Duration::ZERO);
                 item.ended = outcome.next.state().is_final().then_some(now);
             }
@@ -79,12 +81,13 @@ impl Row {
         if outcome.next != Transition::Release {
             (item.reason, item.may_be_done) = (None, false);
         }
-        let Some(DecisionRecord { failure, action, reason, by }) = outcome.decided else { return };
+        let Some(DecisionRecord { failure, action, reason, by, .. }) = outcome.decided else { return };
         let failure = Failure {
             message: shortened(&failure.message),
             retry_after: None,
             probe: None,
             unsent: false,
+            retried: 0,
             unknown: UnknownOutcome::Resend,
             is_for_group: false,
             ..failure

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use paceline_core::Timestamp;
-use paceline_core::retry::Counted;
 use tokio_postgres::Error;
 
 use super::connection::Tx;
@@ -24,7 +23,7 @@ pub(super) const RECORD: &str = "
         not_before_ms = CASE WHEN of.kind = 1 THEN item.not_before_ms ELSE of.not_before_ms END,
         delay_ms = CASE WHEN of.kind = 1 THEN item.delay_ms ELSE of.delay_ms END,
         attempts = attempts + of.attempt, deferrals = deferrals + of.deferral, abandoned = item.abandoned + of.given_up,
-        ended_ms = CASE WHEN of.state IN (2, 3, 4, 5) THEN $1::bigint END,
+        ended_ms = CASE WHEN of.state IN (2, 3, 4, 5, 7) THEN $1::bigint END,
         reason = CASE WHEN of.kind = 1 THEN item.reason ELSE of.reason END,
         last_class = coalesce(of.class, last_class),
         last_status = CASE WHEN of.class IS NULL THEN last_status ELSE of.status END,
@@ -43,7 +42,7 @@ pub(super) const RECORD: &str = "
 const RECORDED_BEFORE: &str = "
     SELECT item.id, of.fence FROM unnest($1::bigint[], $2::bigint[], $3::smallint[]) AS of(id, fence, state)
     JOIN item ON item.id = of.id AND item.fence = of.fence + 1 AND item.state = of.state
-    WHERE of.state IN (2, 3, 4)";
+    WHERE of.state IN (2, 3, 4, 7)";
 
 const EVENT: &str = "
     INSERT INTO event (item, n, decided_ms, send, class, status, code, words, action, reason, judge, not_before_ms)
@@ -151,7 +150,7 @@ struct Columns<'a> {
 impl<'a> Columns<'a> {
     fn push(&mut self, outcome: &'a ClaimOutcome, now: Timestamp) {
         let (not_before, delay) = due(outcome, now);
-        let counts = |counted: Counted| i64::from(outcome.counted == counted);
+        let (attempts, deferrals, abandoned) = outcome.sends();
         let decided = outcome.decided.as_ref();
         let failure = decided.map(|decided| &decided.failure);
         self.id.push(outcome.id as i64);
@@ -160,9 +159,9 @@ impl<'a> Columns<'a> {
         self.kind.push(i16::from(outcome.next == Transition::Release));
         self.not_before.push(not_before);
         self.delay.push(delay);
-        self.attempt.push(counts(Counted::Attempt));
-        self.deferral.push(counts(Counted::Deferral));
-        self.given_up.push(counts(Counted::Abandoned));
+        self.attempt.push(attempts.into());
+        self.deferral.push(deferrals.into());
+        self.given_up.push(abandoned.into());
         self.class.push(failure.map(|failure| failure.class.as_str()));
         self.status.push(failure.and_then(|failure| failure.status).map(i64::from));
         self.code.push(failure.and_then(|failure| failure.code.as_deref()));
@@ -296,7 +295,7 @@ pub(super) fn values(filter: &Filter) -> (Option<Vec<i16>>, Option<String>, Opti
 
 /// The items that go, so many at once.
 const PRUNE: &str = concat!(
-    "SELECT id FROM item WHERE state IN (2, 3, 4, 5) AND ended_ms <= $4 AND ",
+    "SELECT id FROM item WHERE state IN (2, 3, 4, 5, 7) AND ended_ms <= $4 AND ",
     filtered!(),
     " ORDER BY id LIMIT $5 FOR UPDATE SKIP LOCKED"
 );

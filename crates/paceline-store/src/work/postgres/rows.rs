@@ -49,6 +49,7 @@ fn failure(row: &Row, class: Class, column: usize) -> Failure {
         retry_after: None,
         probe: None,
         unsent: false,
+        retried: 0,
         unknown: UnknownOutcome::Resend,
         is_for_group: false,
     }

@@ -9,6 +9,7 @@ mod window;
 
 use std::fmt;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,11 +55,16 @@ pub struct Scheduler {
     clock: WorkClock,
     name: String,
     judge: Option<Arc<dyn Judge>>,
+    fallback: Option<Fallback>,
     observer: Option<Observer>,
 }
 
 /// Called with each event of a run.
 pub type Observer = Arc<dyn Fn(&SchedulerEvent<'_>) + Send + Sync>;
+
+/// Does the work of an item some other way, after its last failure. With an error the item fails, as without it.
+pub type Fallback =
+    Arc<dyn Fn(Task, DecisionRecord) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>> + Send + Sync>;
 
 /// An event of a run.
 #[derive(Clone, Copy, Debug)]
@@ -169,13 +175,22 @@ impl Scheduler {
     pub fn new(store: Arc<dyn WorkStore>, config: SchedulerConfig, clock: WorkClock) -> Result<Self, ConfigError> {
         config.check()?;
         let name = format!("process {}", std::process::id());
-        Ok(Self { store, config, clock, name, judge: None, observer: None })
+        Ok(Self { store, config, clock, name, judge: None, fallback: None, observer: None })
     }
 
     /// With a judge in place of the rules.
     #[must_use]
     pub fn with_judge(mut self, judge: Arc<dyn Judge>) -> Self {
         self.judge = Some(judge);
+        self
+    }
+
+    /// With a fallback for items that would fail because what they call stayed down
+    /// ([`GiveUp::stayed_down`](paceline_core::GiveUp::stayed_down)): where it succeeds they end as [`Transition::FellBack`]. An
+    /// item stays in flight meanwhile. Where the run has to end it fails.
+    #[must_use]
+    pub fn with_fallback(mut self, fallback: Fallback) -> Self {
+        self.fallback = Some(fallback);
         self
     }
 

@@ -1,5 +1,6 @@
 //! One run: a loop around one timer.
 
+mod fallback;
 mod start;
 mod store_batch;
 
@@ -35,6 +36,8 @@ pub(super) struct Run<'a, W> {
     running: JoinSet<TaskResult>,
     /// Running items by id and fence: after a lost lease an item may run here twice.
     in_flight: BTreeMap<(u64, i64), HeldClaim>,
+    /// Of those, the ones that ended but for their fallback, with what they end as without it.
+    falling_back: BTreeMap<(u64, i64), ClaimOutcome>,
     /// The item of each task: of a task that panics only the id is known.
     tasks: HashMap<Id, (u64, i64)>,
     /// The batch that the store is working on.
@@ -97,6 +100,7 @@ where
             window: Window::default(),
             running: JoinSet::new(),
             in_flight: BTreeMap::new(),
+            falling_back: BTreeMap::new(),
             tasks: HashMap::new(),
             batch: None,
             outcomes: Vec::new(),
@@ -164,8 +168,12 @@ where
             Ok(done) => done,
             Err(error) => (error.id(), Err((panicked(&error), None))),
         };
-        let Some(held) = self.tasks.remove(&task).and_then(|claim_id| self.in_flight.remove(&claim_id)) else { return };
+        let Some(claim_id) = self.tasks.remove(&task) else { return };
+        let Some(held) = self.in_flight.remove(&claim_id) else { return };
         self.window.unpark();
+        if let Some(outcome) = self.falling_back.remove(&claim_id) {
+            return self.fell_back(held, outcome, tried.map_err(|(failure, _)| failure));
+        }
         if self.batch.is_some() {
             self.read_ahead.count();
         }
@@ -202,7 +210,7 @@ where
             let state = group.state(self.store_time(), reason);
             self.close_group(&claimed.item.group, state);
         }
-        self.outcomes.push((held, outcome));
+        self.conclude(held, outcome);
     }
 
     /// No item of that group begins any more, claimed ones neither.
@@ -298,7 +306,11 @@ where
         let wait = match outcome.next {
             Transition::Retry(wait) => Some(wait),
             Transition::Release => Some(Duration::ZERO),
-            Transition::Succeeded | Transition::Failed | Transition::Skipped | Transition::NextRun => None,
+            Transition::Succeeded
+            | Transition::Failed
+            | Transition::Skipped
+            | Transition::FellBack
+            | Transition::NextRun => None,
         };
         if let Some(wait) = wait {
             self.schedule_claim(self.scheduler.clock.now() + wait);
@@ -399,9 +411,13 @@ where
             self.batch_done(result);
         }
         self.running.shutdown().await;
-        self.summary.abandoned += self.in_flight.len() as u64;
-        let given_up = self.in_flight.values().map(|held| ClaimOutcome::abandoned(&held.claimed));
-        let outcomes = self.outcomes.iter().map(|(_, outcome)| outcome.clone()).chain(given_up).collect();
+        self.summary.abandoned += (self.in_flight.len() - self.falling_back.len()) as u64;
+        let falling_back = std::mem::take(&mut self.falling_back);
+        let is_given_up = |(claim_id, _): &(&(u64, i64), &HeldClaim)| !falling_back.contains_key(claim_id);
+        let given_up =
+            self.in_flight.iter().filter(is_given_up).map(|(_, held)| ClaimOutcome::abandoned(&held.claimed));
+        let concluded = self.outcomes.iter().map(|(_, outcome)| outcome).chain(falling_back.values()).cloned();
+        let outcomes = concluded.chain(given_up).collect();
         let store = &self.scheduler.store;
         store.record(outcomes, self.scopes).await?;
         store.deregister(self.worker).await?;

@@ -36,7 +36,7 @@ impl EndReason {
 pub enum Status {
     /// All succeeded. Exit code 0.
     Success,
-    /// All have ended, some of them without success. Exit code 1.
+    /// All have ended, some of them without success, or with the result of a fallback. Exit code 1.
     Partial,
     /// All have ended, none with success. Exit code 1.
     Failed,
@@ -66,11 +66,11 @@ impl Status {
 
     /// The status for those counts.
     pub fn of(counts: &StateCounts) -> Self {
-        let succeeded = counts.of(State::Succeeded);
+        let (succeeded, fell_back) = (counts.of(State::Succeeded), counts.of(State::FellBack));
         let ended: u64 = State::ALL.into_iter().filter(|state| state.is_final()).map(|state| counts.of(state)).sum();
         match (counts.total() - ended, ended - succeeded) {
             (0, 0) => Self::Success,
-            (0, _) if succeeded > 0 => Self::Partial,
+            (0, _) if succeeded + fell_back > 0 => Self::Partial,
             (0, _) => Self::Failed,
             _ => Self::Deferred,
         }

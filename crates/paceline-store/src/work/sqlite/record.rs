@@ -2,7 +2,6 @@
 
 use crate::state::State;
 use paceline_core::Timestamp;
-use paceline_core::retry::Counted;
 use rusqlite::{Connection, OptionalExtension as _, params, params_from_iter, types::Value};
 
 use super::lanes::KnownLanes;
@@ -81,8 +80,7 @@ pub(super) fn record(
     now: Timestamp,
 ) -> rusqlite::Result<RecordStatus> {
     let id = outcome.id as i64;
-    let counts = |counted: Counted| i64::from(outcome.counted == counted);
-    let sends = (counts(Counted::Attempt), counts(Counted::Deferral), counts(Counted::Abandoned));
+    let sends = outcome.sends();
     let (not_before, delay) = match outcome.next {
         Transition::Retry(delay) => ((now + delay).as_millis(), millis(delay)),
         _ => (0, 0),
@@ -135,7 +133,7 @@ fn event(
     now: Timestamp,
     not_before: Option<i64>,
 ) -> rusqlite::Result<()> {
-    let DecisionRecord { failure, action, reason, by } = decided;
+    let DecisionRecord { failure, action, reason, by, .. } = decided;
     let n: i64 = conn.prepare_cached(EVENT)?.query_row(
         params![
             id,
@@ -199,7 +197,7 @@ pub(super) fn prune(
 ) -> rusqlite::Result<Pruned> {
     let (condition, mut values) = condition(filter);
     let sql = format!(
-        "SELECT item.id FROM item WHERE item.state IN (2, 3, 4, 5) AND item.ended_ms <= ? AND {condition} LIMIT {limit}"
+        "SELECT item.id FROM item WHERE item.state IN (2, 3, 4, 5, 7) AND item.ended_ms <= ? AND {condition} LIMIT {limit}"
     );
     values.insert(0, Value::Integer(before_ms));
     let mut select = conn.prepare(&sql)?;

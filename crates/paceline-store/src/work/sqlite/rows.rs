@@ -51,6 +51,7 @@ fn failure(row: &Row<'_>, class: Class, column: usize) -> rusqlite::Result<Failu
         retry_after: None,
         probe: None,
         unsent: false,
+        retried: 0,
         unknown: UnknownOutcome::Resend,
         is_for_group: false,
     })

@@ -57,7 +57,7 @@ impl Dispatcher {
             while !self.parts.fallbacks.is_empty() {
                 tokio::select! {
                     ended = self.parts.fallbacks.next() => self.fell_back(ended),
-                    () = self.parts.signals.next() => self.interrupt(),
+                    () = self.parts.interruptions.next() => self.interrupt(),
                     Some(error) = self.parts.broken.recv() => return Err(Failure::interrupted(error)),
                 }
             }

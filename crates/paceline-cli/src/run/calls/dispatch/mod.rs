@@ -25,7 +25,7 @@ use crate::run::calls::fallback::Fallbacks;
 use crate::run::calls::item::{Context, Phase, Tried, TryEnd};
 use crate::run::calls::permit_queue::PermitQueue;
 use crate::run::calls::record::Recorder;
-use crate::run::calls::signals::Signals;
+use crate::run::calls::signals::Interruptions;
 use crate::run::calls::stop::StopReason;
 use crate::run::job::background_load::LoadError;
 use crate::run::progress::display::{Progress, View};
@@ -89,7 +89,7 @@ pub(crate) struct Parts {
     /// Failures of the journal, which arrive with its acknowledgements.
     pub(crate) broken: mpsc::UnboundedReceiver<JournalError>,
     /// Requests from outside to end.
-    pub(crate) signals: Signals,
+    pub(crate) interruptions: Interruptions,
     /// Items that come while the input is still being read; none once it is read to its end.
     pub(crate) reading: Option<mpsc::Receiver<Result<Appended, LoadError>>>,
     pub(crate) max_wait: Duration,
@@ -161,7 +161,7 @@ impl Dispatcher {
                 () = sleep(due) => {}
                 _ = ticks.tick() => self.tick(),
                 () = sleep(time_left) => self.end_at_last(StopReason::MaxDuration),
-                () = self.parts.signals.next() => self.interrupt(),
+                () = self.parts.interruptions.next() => self.interrupt(),
                 taken = further(&mut self.parts.reading) => match taken {
                     Some(taken) => self.grow(taken.map_err(Failure::interrupted)?),
                     None => self.parts.reading = None,
@@ -319,7 +319,8 @@ impl Dispatcher {
         let context = Arc::clone(&self.parts.context);
         self.parts.recorder.tell_resends(context.limiter.now());
         let wall = |at| context.timestamp(at);
-        let changes = context.limiter.changes();
+        // Of the changes of a limiter there is one reader, which is not this one where others use it too.
+        let changes = if context.guest.is_some() { context.limiter.snapshot() } else { context.limiter.changes() };
         let scopes = snapshot::changed(&changes, context.limiter.now(), &wall);
         let state = limiter_state::encode_parts(&context.limiter, &changes);
         let first = self.limits.scopes().is_empty();

@@ -5,7 +5,7 @@ use paceline_http::NoAnswer;
 use super::Recorder;
 use crate::run::calls::entry;
 use crate::run::calls::item::Sent;
-use crate::run::calls::stop::StopReason;
+use crate::run::calls::stop::{AGAIN, StopReason};
 
 impl Recorder {
     pub(super) fn account_stop(&self, sent: &Sent) -> StopReason {
@@ -21,12 +21,24 @@ impl Recorder {
         let status_text = status.map(|status| format!("{status} ")).unwrap_or_default();
         let (item, rule) = (&sent.echo.custom_id, sent.exchange.reading.rule());
         let message = format!("{status_text}{message} (item {item}, by the rule \"{rule}\")");
+        let reading = &sent.exchange.reading;
+        if reading.is_of_gateway() {
+            let fix = match reading.code.as_deref() {
+                Some("unknown_route") => "name another upstream with --upstream, or serve this one there",
+                Some("scope_stopped") => "restart `paceline serve` once that is mended",
+                Some("client_key") => "send a key that the gateway knows with --header",
+                _ => "look at what the gateway says",
+            };
+            let fix = format!("{fix}, {AGAIN}");
+            return StopReason::Account { by: "the gateway refuses these calls", message, fix };
+        }
         let fix = match (status, &self.key) {
             (Some(401 | 403), Err(unsent)) => unsent.clone(),
             (Some(401), Ok(key)) => format!("{key} was refused: check its value"),
             (Some(403), Ok(key)) => format!("check what {key} is permitted to use"),
             _ => "check the account's credit and limits at the provider".to_owned(),
         };
-        StopReason::Account { message, fix: format!("{fix}, then run the same command again") }
+        let by = "the provider refuses this account";
+        StopReason::Account { by, message, fix: format!("{fix}, {AGAIN}") }
     }
 }

@@ -2,7 +2,7 @@ use super::*;
 use paceline_store::CustomId;
 
 fn at_h() -> Addresses {
-    Addresses { base: "http://h".to_owned(), hosts: false }
+    Addresses { base: "http://h".to_owned(), api: None, hosts: false }
 }
 
 fn batch(provider: Provider) -> Format {

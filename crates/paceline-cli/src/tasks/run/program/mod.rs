@@ -26,6 +26,12 @@ pub(super) struct Failed {
     pub(super) is_its_own: bool,
 }
 
+/// What a command finds in its environment.
+pub(super) fn describe(command: &mut Command, task: &Task) {
+    command.env("PACELINE_KEY", task.key()).env("PACELINE_GROUP", task.group());
+    command.env("PACELINE_ATTEMPT", task.attempt().to_string());
+}
+
 impl Program {
     /// # Errors
     /// Refuses a command that is not there or may not be executed.
@@ -40,10 +46,7 @@ impl Program {
     /// # Errors
     /// The command's report, or how it ended.
     pub(super) async fn work(&self, task: &Task, shutdown: &Shutdown) -> Result<(), Failed> {
-        let environment = |command: &mut Command| {
-            command.env("PACELINE_KEY", task.key()).env("PACELINE_GROUP", task.group());
-            command.env("PACELINE_ATTEMPT", task.attempt().to_string());
-        };
+        let environment = |command: &mut Command| describe(command, task);
         let ended = self.0.run(task.payload().as_bytes(), environment, shutdown.aborting()).await;
         exit_report::outcome(&ended).map_err(|mut failure| {
             if failure.class == Class::Account || failure.is_for_group {

@@ -36,7 +36,7 @@ where
             let (config, age) = (&self.scheduler.config, held.claimed.age + now.saturating_since(held.since));
             let crashed = config.too_many_crashes(&held.claimed);
             if let Some(outcome) = crashed.or_else(|| config.past_deadline(&held.claimed, age)) {
-                self.outcomes.push((held, outcome));
+                self.conclude(held, outcome);
                 continue;
             }
             match (self.work)(Task(held.claimed.clone())) {

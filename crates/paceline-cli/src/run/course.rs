@@ -1,0 +1,122 @@
+//! The course of a job that is open, up to the end of its items: for `paceline run`, and for the batches of the gateway.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use paceline::{Limiter, clock};
+use paceline_config::Upstream;
+use paceline_core::Timestamp;
+use paceline_gateway::Guest;
+use paceline_http::Sender;
+use paceline_store::{InputCursor, JobCounts, Journal, JournalError};
+use tokio::sync::{mpsc, watch};
+
+use crate::fallback::Fallback;
+use crate::run::calls::acknowledge::Acknowledge;
+use crate::run::calls::budget::Budget;
+use crate::run::calls::dispatch::{Dispatcher, Parts};
+use crate::run::calls::fail_fast::FailFast;
+use crate::run::calls::fallback::Fallbacks;
+use crate::run::calls::held_up::HeldUp;
+use crate::run::calls::item::{Context, Phase};
+use crate::run::calls::record::{About, Recorder};
+use crate::run::calls::signals::Interruptions;
+use crate::run::job::{background_load, refused};
+use crate::run::lines::format::Format;
+use crate::run::lines::input::Input;
+use crate::run::progress::counters::Counters;
+use crate::run::progress::display::Progress;
+use crate::run::settings::Bounds;
+use crate::upstream;
+
+/// A job that is open, and what its calls need.
+pub(crate) struct Course<'a> {
+    pub(crate) input: Input,
+    pub(crate) format: Format,
+    pub(crate) upstream: &'a Upstream,
+    pub(crate) journal: &'a Journal,
+    /// Where the input is to be read on meanwhile.
+    pub(crate) input_cursor: Option<InputCursor>,
+    pub(crate) limiter: Limiter,
+    /// Where others use the limiter too, the place of this job among them.
+    pub(crate) guest: Option<Guest>,
+    pub(crate) sender: Arc<Sender>,
+    pub(crate) fallback: Option<Arc<Fallback>>,
+    pub(crate) bounds: Bounds,
+    pub(crate) progress: Progress,
+    pub(crate) interruptions: Interruptions,
+}
+
+impl Course<'_> {
+    /// Takes up what earlier runs left, the limiter's state by `restore`, and sets up the run. Waits for the journal.
+    ///
+    /// # Errors
+    /// An error of the journal.
+    pub(crate) fn set_up(
+        self,
+        restore: impl FnOnce(Timestamp, &Acknowledge) -> Result<(), JournalError>,
+    ) -> Result<(Arc<Context>, Dispatcher), JournalError> {
+        let (phase, phase_seen) = watch::channel(Phase::Running);
+        let (broken_sender, broken) = mpsc::unbounded_channel();
+        let acknowledge = Acknowledge::new(broken_sender);
+        let (began, epoch) = (self.limiter.now(), clock::wall());
+        refused::settle(self.journal, &self.input, self.format.results(), &acknowledge)?;
+        restore(epoch, &acknowledge)?;
+        let about = self.about(&self.journal.sums()?);
+        let used = self.journal.usage()?;
+        let Self { input, format, upstream, journal, input_cursor, limiter, guest, sender, fallback, bounds, .. } =
+            self;
+        let limits_answers = upstream::limits_answers(upstream);
+        let context = Arc::new(Context {
+            input,
+            format,
+            limiter,
+            guest,
+            sender,
+            deadline: upstream.deadline,
+            budget: Budget::new(bounds.budgets, upstream.prices.clone(), &used, limits_answers),
+            phase: phase_seen,
+            journal: journal.clone(),
+            unanswered: journal.unanswered()?.into_iter().collect(),
+            in_flight: AtomicU64::new(0),
+            epoch,
+            began,
+        });
+        let reading = input_cursor.map(|from| {
+            background_load::start(journal.clone(), Arc::clone(&context), upstream.clone(), acknowledge.clone(), from)
+        });
+        let dispatcher = Dispatcher::new(Parts {
+            reading,
+            context: Arc::clone(&context),
+            journal: journal.clone(),
+            progress: self.progress,
+            fallbacks: Fallbacks::new(fallback),
+            recorder: Recorder::new(journal.clone(), acknowledge, about),
+            phase,
+            broken,
+            interruptions: self.interruptions,
+            max_wait: bounds.max_wait,
+            max_items: bounds.max_items,
+            max_duration: bounds.max_duration,
+            concurrency: upstream.pacer.concurrency.max() as usize,
+        });
+        Ok((context, dispatcher))
+    }
+
+    /// What the recorder needs to know of the job.
+    fn about(&self, counts: &JobCounts) -> About {
+        let figures = Counters::at_start(counts);
+        About {
+            same: FailFast::new(self.bounds.stop_after_same, figures.pending(), figures.succeeded),
+            retry: self.upstream.pacer.retry.clone(),
+            address: upstream::destination(self.upstream).into(),
+            key: upstream::key_sent(self.upstream),
+            figures,
+            max_wait: self.bounds.max_wait,
+            falls_back: self.fallback.is_some(),
+            // Lines without a url of their own go to one path, which nothing divides.
+            held_up: (self.upstream.is_one_scope_by_default() && self.format.endpoint().is_empty())
+                .then(HeldUp::default),
+        }
+    }
+}

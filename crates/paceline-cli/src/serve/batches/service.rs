@@ -1,0 +1,301 @@
+//! The batches of a gateway: what is known of them, and the tasks that work on those that have not ended.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use paceline_config::Upstream;
+use paceline_gateway::Backend;
+use paceline_http::Sender;
+use paceline_store::lock_file;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+use super::disk;
+use super::error::ApiError;
+use super::files::Files;
+use super::job;
+use super::object::{Batch, Ours, RequestCounts, Status, now};
+use crate::account::make_private;
+use crate::run::lines::address::Addresses;
+use crate::run::lines::format::Format;
+
+/// Batches of one upstream that run at once; others wait for their turn.
+pub(super) const AT_ONCE: usize = 4;
+
+/// An upstream that batches may be sent to.
+pub(crate) struct Served {
+    pub(crate) backend: Arc<Backend>,
+    pub(crate) upstream: Upstream,
+    pub(crate) sender: Arc<Sender>,
+    /// Places for batches that run.
+    pub(super) turns: Semaphore,
+}
+
+/// The files and batches of a gateway.
+pub(super) struct Service {
+    folder: PathBuf,
+    pub(super) files: Files,
+    upstreams: RwLock<Vec<Arc<Served>>>,
+    batches: Mutex<BTreeMap<String, Known>>,
+    tasks: Mutex<JoinSet<()>>,
+    /// Whether the gateway ends.
+    ending: watch::Sender<bool>,
+    _lock: File,
+}
+
+/// A batch, and how its run is asked to end.
+struct Known {
+    batch: Batch,
+    /// How often.
+    asked: watch::Sender<u32>,
+    /// A task works on it.
+    begun: bool,
+}
+
+/// What a client asks for.
+pub(super) struct Order {
+    pub(super) input_file_id: String,
+    pub(super) endpoint: String,
+    pub(super) completion_window: String,
+    pub(super) window: Duration,
+    pub(super) metadata: Option<BTreeMap<String, String>>,
+    pub(super) served: Arc<Served>,
+}
+
+impl Known {
+    fn new(batch: Batch) -> Self {
+        Self { batch, asked: watch::Sender::new(0), begun: false }
+    }
+}
+
+impl Served {
+    /// An upstream with no batch yet.
+    pub(crate) const fn new(backend: Arc<Backend>, upstream: Upstream, sender: Arc<Sender>) -> Self {
+        Self { backend, upstream, sender, turns: Semaphore::const_new(AT_ONCE) }
+    }
+
+    /// How the lines of a batch for that endpoint are read.
+    ///
+    /// # Errors
+    /// For messages: an endpoint that is no path of the upstream.
+    pub(super) fn format(&self, endpoint: &str) -> Result<Format, String> {
+        Format::of_hosted_batch(endpoint, self.upstream.provider, &Addresses::of(&self.upstream))
+    }
+}
+
+impl Service {
+    /// What that folder holds; none while another gateway uses it.
+    pub(super) fn open(folder: &Path, upstreams: Vec<Served>) -> io::Result<Option<Arc<Self>>> {
+        make_private(folder)?;
+        let Some(lock) = lock_file(&folder.join("lock")).map_err(io::Error::other)? else { return Ok(None) };
+        let (files, jobs) = (Files::open(folder.join("files"))?, folder.join("jobs"));
+        make_private(&jobs)?;
+        let mut batches = BTreeMap::new();
+        for entry in std::fs::read_dir(&jobs)? {
+            let path = entry?.path();
+            match disk::read::<Batch>(&path) {
+                Ok(mut batch) => {
+                    batch.paceline.waits_for = None;
+                    if batch.status.is_final() {
+                        disk::leave_only_record(&path)?;
+                    }
+                    batches.insert(batch.id.clone(), Known::new(batch));
+                }
+                // Killed before it had a record, it was never promised to a client.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => std::fs::remove_dir_all(&path)?,
+                Err(error) => tracing::warn!("{} is left alone: {error}", path.display()),
+            }
+        }
+        Ok(Some(Arc::new(Self {
+            folder: jobs,
+            files,
+            upstreams: RwLock::new(upstreams.into_iter().map(Arc::new).collect()),
+            batches: Mutex::new(batches),
+            tasks: Mutex::default(),
+            ending: watch::Sender::new(false),
+            _lock: lock,
+        })))
+    }
+
+    /// Goes on with what has not ended, the oldest first.
+    pub(super) fn resume(self: &Arc<Self>) {
+        for batch in self.all().into_iter().filter(|batch| !batch.status.is_final()) {
+            self.begin(&batch.id);
+        }
+    }
+
+    /// Goes on with these upstreams: runs end as with the gateway, and go on with what is configured now, the key too.
+    pub(super) async fn renew(self: &Arc<Self>, upstreams: Vec<Served>) {
+        self.end().await;
+        *self.upstreams.write().unwrap_or_else(PoisonError::into_inner) = upstreams.into_iter().map(Arc::new).collect();
+        {
+            // Under this lock a batch is begun: none is begun twice.
+            let mut batches = self.batches();
+            for known in batches.values_mut() {
+                (known.asked, known.begun) = (watch::Sender::new(0), false);
+            }
+            self.ending.send_replace(false);
+        }
+        self.resume();
+    }
+
+    /// Ends the runs; the next start goes on with them.
+    pub(super) async fn end(&self) {
+        self.ending.send_replace(true);
+        for known in self.batches().values() {
+            known.asked.send_modify(|times| *times += 1);
+        }
+        let mut tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        while tasks.join_next().await.is_some() {}
+    }
+
+    /// Whether the gateway ends.
+    pub(super) fn is_ending(&self) -> bool {
+        *self.ending.borrow()
+    }
+
+    /// The upstream of that name.
+    pub(super) fn served(&self, name: &str) -> Option<Arc<Served>> {
+        self.upstreams().into_iter().find(|served| served.upstream.name == name)
+    }
+
+    /// All upstreams.
+    pub(super) fn upstreams(&self) -> Vec<Arc<Served>> {
+        self.upstreams.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes a batch, and begins with it.
+    pub(super) fn create(self: &Arc<Self>, order: Order) -> Result<Batch, ApiError> {
+        let Order { input_file_id, endpoint, completion_window, window, metadata, served } = order;
+        served.format(&endpoint).map_err(|message| ApiError::invalid("endpoint", message))?;
+        let created_at = now();
+        let batch = Batch {
+            id: format!("batch_{}", Uuid::now_v7().simple()),
+            object: "batch".into(),
+            endpoint,
+            errors: None,
+            input_file_id,
+            completion_window,
+            status: Status::Validating,
+            output_file_id: None,
+            error_file_id: None,
+            created_at,
+            in_progress_at: None,
+            expires_at: created_at.saturating_add_unsigned(window.as_secs().max(1)),
+            finalizing_at: None,
+            completed_at: None,
+            failed_at: None,
+            expired_at: None,
+            cancelling_at: None,
+            cancelled_at: None,
+            request_counts: RequestCounts::default(),
+            usage: None,
+            metadata,
+            paceline: Ours { upstream: served.upstream.name.clone(), ..Ours::default() },
+        };
+        let folder = self.folder_of(&batch.id);
+        make_private(&folder)?;
+        disk::write(&folder, &batch).and_then(|()| disk::sync_names(&self.folder)).inspect_err(|_| {
+            // What is left has no record, and the next start deletes it.
+            drop(std::fs::remove_dir_all(&folder));
+        })?;
+        self.batches().insert(batch.id.clone(), Known::new(batch.clone()));
+        self.begin(&batch.id);
+        Ok(batch)
+    }
+
+    fn begin(self: &Arc<Self>, id: &str) {
+        let asked = match self.batches().get_mut(id) {
+            Some(known) if !known.begun && !self.is_ending() => {
+                known.begun = true;
+                known.asked.subscribe()
+            }
+            _ => return,
+        };
+        let (service, id) = (Arc::clone(self), id.to_owned());
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        while tasks.try_join_next().is_some() {}
+        if !self.is_ending() {
+            tasks.spawn(job::tend(service, id, asked));
+        }
+    }
+
+    /// Ends a batch early.
+    pub(super) fn cancel(&self, id: &str) -> Result<Batch, ApiError> {
+        let batch = self.get(id).ok_or_else(|| ApiError::unknown("Batch", id))?;
+        if batch.status == Status::Cancelling {
+            return Ok(batch);
+        }
+        let mut may = false;
+        let batch = self.change(id, |batch| {
+            may = matches!(batch.status, Status::Validating | Status::InProgress);
+            if may {
+                batch.enter(Status::Cancelling);
+            }
+        })?;
+        if !may {
+            return Err(ApiError::conflict(format!("Cannot cancel a batch with status '{}'.", batch.status.as_str())));
+        }
+        if let Some(known) = self.batches().get(id) {
+            known.asked.send_modify(|times| *times += 1);
+        }
+        Ok(batch)
+    }
+
+    /// The batch of that id.
+    pub(super) fn get(&self, id: &str) -> Option<Batch> {
+        self.batches().get(id).map(|known| known.batch.clone())
+    }
+
+    /// All batches, the oldest first.
+    pub(super) fn all(&self) -> Vec<Batch> {
+        let mut all: Vec<_> = self.batches().values().map(|known| known.batch.clone()).collect();
+        all.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
+        all
+    }
+
+    /// Deletes a file, unless a batch reads it.
+    pub(super) fn delete_file(&self, id: &str) -> Result<(), ApiError> {
+        let batches = self.batches();
+        let reads = |known: &&Known| known.batch.input_file_id == id && !known.batch.status.is_final();
+        if let Some(known) = batches.values().find(reads) {
+            return Err(ApiError::conflict(format!(
+                "{} reads the file; cancel it, or wait for its end",
+                known.batch.id
+            )));
+        }
+        Ok(self.files.delete(id)?)
+    }
+
+    /// Changes a batch and its record; neither where the record cannot be written.
+    pub(super) fn change(&self, id: &str, change: impl FnOnce(&mut Batch)) -> io::Result<Batch> {
+        let mut batches = self.batches();
+        let known = batches.get_mut(id).ok_or(io::ErrorKind::NotFound)?;
+        let mut batch = known.batch.clone();
+        change(&mut batch);
+        disk::write(&self.folder_of(id), &batch)?;
+        known.batch = batch.clone();
+        Ok(batch)
+    }
+
+    /// Changes what no restart needs.
+    pub(super) fn note(&self, id: &str, change: impl FnOnce(&mut Batch)) {
+        if let Some(known) = self.batches().get_mut(id) {
+            change(&mut known.batch);
+        }
+    }
+
+    /// The folder of a known batch.
+    pub(super) fn folder_of(&self, id: &str) -> PathBuf {
+        self.folder.join(id)
+    }
+
+    fn batches(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
+        self.batches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,102 @@
+//! A file on its way here: a form whose fields are read as they come, straight to the disk.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::multipart::{Field, MultipartError, MultipartRejection};
+use axum::extract::{Multipart, State};
+use bytes::Bytes;
+use http::StatusCode;
+use tokio::io::AsyncWriteExt as _;
+use tokio::time::timeout;
+
+use super::error::ApiError;
+use super::files::{BATCH, FileObject, Upload};
+use super::service::Service;
+
+/// The largest file, in bytes: 200 MiB, somewhat more than the hosted service takes.
+const LARGEST: u64 = 200 << 20;
+
+/// So much of a form is read, so that a client with too large a file is still there to be told.
+pub(super) const MOST_READ: usize = 1 << 30;
+
+/// The most fields of a form.
+const MOST_FIELDS: usize = 16;
+
+/// The longest value of a field that is no file.
+const LONGEST_VALUE: usize = 1_024;
+
+/// The longest name of a file, in characters.
+const LONGEST_NAME: usize = 255;
+
+/// The longest time without a byte.
+const SLOWEST: Duration = Duration::from_secs(30);
+
+/// `POST /v1/files`.
+pub(super) async fn upload(
+    State(service): State<Arc<Service>>,
+    form: Result<Multipart, MultipartRejection>,
+) -> Result<Json<FileObject>, ApiError> {
+    let mut form = form.map_err(|error| ApiError::invalid(None, error.body_text()))?;
+    let (mut file, mut purpose) = (None, None);
+    let mut fields = 0;
+    while let Some(field) = timely(form.next_field()).await? {
+        fields += 1;
+        if fields > MOST_FIELDS {
+            return Err(ApiError::invalid(None, format!("the form has more than {MOST_FIELDS} fields")));
+        }
+        match field.name() {
+            Some("file") if file.is_none() => file = Some(taken(&service, field).await?),
+            Some("purpose") => purpose = Some(value(field).await?),
+            // What else the hosted service knows, such as `expires_after`: a file stays until it is deleted.
+            _ => drop(value(field).await?),
+        }
+    }
+    let purpose = purpose.ok_or_else(|| ApiError::invalid("purpose", "missing: expected batch"))?;
+    if purpose != BATCH.as_bytes() {
+        return Err(ApiError::invalid("purpose", "the gateway keeps files for batches alone: expected batch"));
+    }
+    let (upload, name) = file.ok_or_else(|| ApiError::invalid("file", "missing: expected the file to upload"))?;
+    Ok(tokio::task::block_in_place(|| service.files.keep(upload, name, BATCH)).map(Json)?)
+}
+
+/// The content of a file, on the disk, and its name.
+async fn taken(service: &Service, mut field: Field<'_>) -> Result<(Upload, String), ApiError> {
+    let name: String = field.file_name().unwrap_or("file").chars().take(LONGEST_NAME).collect();
+    let upload = service.files.begin()?;
+    let mut content = tokio::fs::File::from_std(upload.content.try_clone()?);
+    let mut bytes = 0;
+    while let Some(piece) = timely(field.chunk()).await? {
+        bytes += piece.len() as u64;
+        if bytes <= LARGEST {
+            content.write_all(&piece).await?;
+        }
+    }
+    content.flush().await?;
+    if bytes > LARGEST {
+        let message = format!("the file has {bytes} bytes: expected at most {LARGEST}");
+        return Err(ApiError::invalid("file", message).with_status(StatusCode::PAYLOAD_TOO_LARGE));
+    }
+    Ok((upload, name))
+}
+
+/// The value of a field, which is short.
+async fn value(mut field: Field<'_>) -> Result<Bytes, ApiError> {
+    let mut value = Vec::new();
+    while let Some(piece) = timely(field.chunk()).await? {
+        value.extend_from_slice(&piece);
+        if value.len() > LONGEST_VALUE {
+            return Err(ApiError::invalid(None, format!("a field of the form has more than {LONGEST_VALUE} bytes")));
+        }
+    }
+    Ok(value.into())
+}
+
+async fn timely<T>(piece: impl Future<Output = Result<T, MultipartError>>) -> Result<T, ApiError> {
+    let slow = |_| ApiError::invalid(None, "no byte came for 30 s").with_status(StatusCode::REQUEST_TIMEOUT);
+    timeout(SLOWEST, piece)
+        .await
+        .map_err(slow)?
+        .map_err(|error| ApiError::invalid(None, error.body_text()).with_status(error.status()))
+}

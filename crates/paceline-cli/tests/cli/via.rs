@@ -1,0 +1,253 @@
+//! `--via`: calls that go through the gateway, which is the real one.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::serve::{Gateway, serve};
+use crate::support::{Job, Reply, Server, finish, line, start};
+use crate::tasks_run::{Store, ran};
+
+/// A gateway over `server`, with short delays between tries.
+fn gateway(job: &Job, server: &Server, flags: &[&str]) -> Gateway {
+    Gateway::start(short_delays(&mut serve(job, server, flags)))
+}
+
+fn short_delays(command: &mut Command) -> &mut Command {
+    command.env("PACELINE_UPSTREAM__GENERIC__RETRY__BASE", "1ms").env("PACELINE_UPSTREAM__GENERIC__RETRY__CAP", "5ms")
+}
+
+/// `paceline run` on the job through that gateway.
+fn run(job: &Job, gateway: &Gateway, flags: &[&str]) -> Command {
+    let mut command = job.paceline();
+    command.args(["run", "in.jsonl", "-o", "out.jsonl", "--summary", "summary.json", "--seed", "1"]);
+    command.args(["--upstream", "generic", "--via", &gateway.url]).args(flags);
+    short_delays(&mut command);
+    command
+}
+
+#[test]
+fn layers_that_retry_spend_one_budget() {
+    let server = Server::new(|_| Reply::error(500, "broken"));
+    for (of_gateway, own, calls) in [("2", "2", 3), ("0", "2", 3), ("1", "2", 3), ("2", "0", 1), ("7", "1", 2)] {
+        let job = Job::new(1);
+        let (gateway, before) = (gateway(&job, &server, &["--max-retries", of_gateway]), server.count());
+        let (code, log) = finish(&mut run(&job, &gateway, &["--max-retries", own]));
+        assert_eq!((code, server.count() - before), (1, calls), "{of_gateway} and {own}: {log}");
+        let (summary, errors) = (job.summary(), job.lines("out.errors.jsonl"));
+        let counts = ["calls", "resends", "retries", "failed"].map(|key| summary[key].as_u64().expect(key));
+        let calls = calls as u64;
+        assert_eq!(counts, [calls, calls - 1, calls - 1, 1], "{of_gateway} and {own}");
+        assert_eq!(errors[0]["response"]["status_code"], 500, "{}", errors[0]);
+        let report = job.lines("out.report.jsonl");
+        assert_eq!(
+            (&report[0]["class"], &report[0]["attempts"]),
+            (&json!("transient"), &json!(calls)),
+            "{}",
+            report[0]
+        );
+        let store = Store::new();
+        store.add("a", &serde_json::from_str(&line("item-0")).expect("a line"));
+        let before = server.count();
+        let mut tasks = store.command();
+        tasks.args(["--http", "--upstream", "generic", "--via", &gateway.url, "--max-retries", own]);
+        assert_eq!(ran(&mut tasks).code, 1);
+        assert_eq!(((server.count() - before) as u64, u64::from(store.item("a").attempts)), (calls, calls));
+    }
+}
+
+#[test]
+fn the_key_and_the_limits_are_the_gateways() {
+    let (job, server) = (Job::new(6), Server::new(|_| Reply::ok().with_header("x-ratelimit-remaining-requests", 0)));
+    let config = format!("[upstream.generic]\nbase_url = \"{}\"\nrpm = 500\nconcurrency = 1\n", server.url());
+    std::fs::write(job.path("paceline.toml"), config).expect("writable");
+    let flags = ["--api-key-env", "THE_KEY", "--limit", "50 per 1h"];
+    let gateway = Gateway::start(serve(&job, &server, &flags).env("THE_KEY", "sk-of-the-gateway"));
+    let (code, log) = finish(&mut run(&job, &gateway, &["--api-key-env", "THE_KEY"]));
+    assert_eq!(code, 2);
+    assert!(
+        log.contains("--api-key-env \"THE_KEY\" (from the command line): expected nothing beside the gateway"),
+        "{log}"
+    );
+    let (code, log) = finish(&mut run(&job, &gateway, &[]));
+    assert_eq!((code, log.contains("no effect")), (0, false), "{log}");
+    for arrival in server.arrivals() {
+        assert_eq!(arrival.headers["authorization"], "Bearer sk-of-the-gateway");
+        let told = arrival.headers.keys().find(|name| name.as_str().starts_with("x-paceline"));
+        assert_eq!((arrival.path.as_str(), told), ("/v1/chat/completions", None));
+    }
+    job.assert_adds_up(6);
+    let checked = job.paceline().args(["check", "--json", "--upstream", "generic", "--via", &gateway.url]).output();
+    let checked: Value = serde_json::from_slice(&checked.expect("the binary runs").stdout).expect("JSON");
+    assert_eq!(checked["values"]["base_url"]["value"], format!("{}/generic", gateway.url));
+    assert_eq!(checked["idle"]["rpm"]["value"], "500");
+    assert!(
+        checked["acting"].as_str().expect("words").starts_with("that of the gateway http://127.0.0.1:"),
+        "{checked}"
+    );
+}
+
+#[test]
+fn runs_through_one_gateway_share_its_limit() {
+    let server = Server::new(|_| Reply::ok());
+    let (one, other) = (Job::new(4), Job::new(4));
+    let gateway = gateway(&one, &server, &["--limit", "5 per 1h"]);
+    let mut first = start(&mut run(&one, &gateway, &["--max-wait", "10m"]));
+    let (code, log) = finish(run(&other, &gateway, &["--max-wait", "10m"]).env("HOME", one.path("")));
+    assert!(!log.contains("another process") && !log.contains("is calling"), "the gateway counts for both: {log}");
+    let ended = first.wait().expect("it ends").code().expect("an exit code");
+    assert!([code, ended].contains(&3), "{code} and {ended}: {log}");
+    assert_eq!(server.count(), 5);
+    let of = |job: &Job, key: &str| job.summary()[key].as_u64().expect(key);
+    assert_eq!((of(&one, "succeeded") + of(&other, "succeeded"), of(&one, "calls") + of(&other, "calls")), (5, 5));
+    assert_eq!((of(&one, "failed") + of(&other, "failed"), of(&one, "deferred") + of(&other, "deferred")), (0, 3));
+}
+
+#[test]
+fn a_gateway_that_is_killed_and_comes_back_costs_no_item() {
+    const IN_FLIGHT: usize = 8;
+    let server = Server::new(|_| Reply::ok().after(Duration::from_millis(20)));
+    let job = Job::new(120);
+    let mut killed = gateway(&job, &server, &[]);
+    let mut running = start(&mut run(&job, &killed, &["--concurrency", &IN_FLIGHT.to_string()]));
+    server.wait_for(30);
+    killed.child.kill().expect("it runs");
+    killed.child.wait().expect("it ends");
+    let before = server.count();
+    let address = killed.url.trim_start_matches("http://").to_owned();
+    let mut again = job.paceline();
+    again.args(["serve", "--listen", &address, "--base-url", &server.url()]);
+    let _gateway = Gateway::start(&mut again);
+    assert_eq!(running.wait().expect("it ends").code(), Some(0));
+    job.assert_adds_up(120);
+    let by_item = server.by_item();
+    let twice = by_item.values().filter(|count| **count > 1).count();
+    assert!(before < 120 && by_item.len() == 120 && by_item.values().all(|count| *count <= 2), "{by_item:?}");
+    assert!(twice <= IN_FLIGHT, "{twice} items were sent twice");
+}
+
+#[test]
+fn what_the_gateway_refuses_by_itself_stops_the_run_with_its_words() {
+    let (job, server) = (Job::new(3), Server::new(|_| Reply::error(401, "invalid_api_key")));
+    let gateway = gateway(&job, &server, &[]);
+    let (code, log) = finish(run(&job, &gateway, &[]).args(["--upstream", "openai"]));
+    assert_eq!(code, 2, "twice the same flag: {log}");
+    let mut other = job.paceline();
+    other.args(["run", "in.jsonl", "-o", "out.jsonl", "--upstream", "openai", "--via", &gateway.url]);
+    let (code, log) = finish(&mut other);
+    let words = "the gateway refuses these calls: 404 no upstream has this path; those here are /generic/...";
+    assert!(code == 3 && log.contains(words) && log.contains("name another upstream with --upstream"), "{log}");
+    assert_eq!(server.count(), 0);
+    let (code, log) = finish(run(&job, &gateway, &[]).args(["--concurrency", "1"]));
+    let words = "the key of the gateway at http://127.0.0.1";
+    assert!(code == 3 && log.contains("the provider refuses this account: 401") && log.contains(words), "{log}");
+    let (code, log) = finish(run(&job, &gateway, &[]).args(["--concurrency", "1"]));
+    assert!(code == 3 && log.contains("the gateway refuses these calls: 503 upstream generic"), "{log}");
+    assert!(log.contains("restart `paceline serve` once that is mended"), "{log}");
+    assert_eq!((server.count(), job.summary()["deferred"].as_u64()), (1, Some(3)));
+}
+
+#[test]
+fn a_gateway_that_is_not_there_is_named() {
+    let (job, server) = (Job::new(1), Server::new(|_| Reply::ok()));
+    let gateway = gateway(&job, &server, &[]);
+    let gone = Gateway::start(&mut serve(&job, &server, &[]));
+    let (address, flags) = (gone.url.clone(), ["--max-wait", "0s"]);
+    drop(gone);
+    let mut lost = job.paceline();
+    lost.args(["run", "in.jsonl", "-o", "out.jsonl", "--upstream", "generic", "--via", &address]).args(flags);
+    let (code, log) = finish(short_delays(&mut lost));
+    assert_eq!(code, 3, "{log}");
+    let named = format!("no server answers at the gateway at {address}/generic");
+    assert!(log.contains(&named) && log.contains("is `paceline serve` running there?"), "{log}");
+    let (code, log) = finish(&mut run(&job, &gateway, &[]));
+    assert_eq!(code, 0, "the same job goes on: {log}");
+}
+
+#[test]
+fn a_profile_calls_through_its_gateway() {
+    let server = Server::new(|_| Reply::error(500, "broken"));
+    let job = Job::new(0);
+    let gateway = gateway(&job, &server, &["--max-retries", "2"]);
+    let config = format!(
+        "[upstream.generic]\nvia = \"{}\"\nbase_url = \"https://api.example\"\nretry = {{ max_retries = 2, base = \"1ms\" }}\n",
+        gateway.url
+    );
+    std::fs::write(job.path("profiles.toml"), config).expect("writable");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let failed = runtime.block_on(async {
+        let profiles = paceline_http::Profiles::load(job.path("profiles.toml")).expect("a profile");
+        let client = profiles.client("generic").expect("a client");
+        client.send(paceline_http::Call::get("/v1/things")).await.expect_err("it always fails")
+    });
+    assert_eq!((server.count(), failed.calls()), (3, 3), "{failed}");
+}
+
+#[test]
+fn lines_may_name_the_api_itself_and_an_address_without_a_gateway_is_told() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::with_input(&line("item-0").replace("/v1/chat", "https://api.openai.com/v1/chat"));
+    let through = |address: &str| {
+        let mut command = job.paceline();
+        command.args(["run", "in.jsonl", "-o", "out.jsonl", "--overwrite", "--upstream", "openai", "--via", address]);
+        finish(&mut command)
+    };
+    let gateway = Gateway::start(&mut serve(&job, &server, &["--upstream", "openai"]));
+    let (code, log) = through(&gateway.url);
+    assert_eq!((code, log.contains("not `paceline serve`")), (0, false), "{log}");
+    assert_eq!(server.arrivals()[0].path, "/v1/chat/completions");
+    let (code, log) = through(&server.url());
+    assert_eq!(
+        (code, log.matches("what answers at the address of the gateway is not `paceline serve`").count()),
+        (0, 1),
+        "{log}"
+    );
+}
+
+#[test]
+fn time_that_a_gateway_holds_a_call_is_no_latency_and_what_it_put_off_is_no_call() {
+    let wait = r#"{"error":{"type":"paceline","code":"wait_too_long","message":"later","retry_after_ms":1}}"#;
+    let server = Server::new(move |arrival| match arrival.before {
+        0 => Reply::text(429, "application/json", wait)
+            .with_header("retry-after-ms", 1)
+            .with_header("x-paceline-attempts", 0),
+        _ => Reply::ok().with_header("x-paceline-attempts", 3).with_header("x-paceline-waited-ms", 3_600_000),
+    });
+    let job = Job::new(1);
+    let mut through = job.paceline();
+    through.args(["run", "in.jsonl", "-o", "out.jsonl", "--summary", "summary.json", "-vv", "--log-format", "json"]);
+    let (code, log) = finish(through.args(["--upstream", "openai", "--via", &server.url()]));
+    assert_eq!(code, 0, "{log}");
+    assert!(log.contains("answered after 0.0ns"), "{log}");
+    let counts = ["calls", "resends", "throttled", "succeeded"].map(|key| job.summary()[key].as_u64().expect(key));
+    assert_eq!(counts, [3, 2, 1, 1]);
+    let sent = &server.arrivals()[0].headers;
+    let told = ["x-paceline-priority", "x-paceline-retries", "x-paceline-deadline"]
+        .map(|name| sent[name].to_str().expect("text"));
+    assert_eq!(told, ["batch", "7", "240000ms"]);
+}
+
+#[test]
+fn two_upstreams_of_one_gateway_with_one_key_are_no_other_process() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let config =
+        ["a", "b"].map(|name| format!("[upstream.{name}]\nbase_url = \"{}\"\nvia = \"http://h\"\n", server.url()));
+    std::fs::write(job.path("paceline.toml"), config.concat()).expect("writable");
+    let mut command = job.paceline();
+    command
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .stderr(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped());
+    let mut serving = command.spawn().expect("the binary runs");
+    let mut lines = BufReader::new(serving.stderr.take().expect("it is piped")).lines();
+    let first = lines.next().expect("a warning").expect("text");
+    assert!(
+        first.contains(&format!("two upstreams call {}, both without a key; each counts", server.url())),
+        "{first}"
+    );
+    serving.kill().expect("it runs");
+    serving.wait().expect("it ends");
+    assert!(!lines.any(|line| line.expect("text").contains("process")), "no other process calls it");
+}

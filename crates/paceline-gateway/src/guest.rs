@@ -1,0 +1,38 @@
+//! A job of this process that sends through the limiter of an upstream, beside the gateway's clients.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+
+use crate::backend::{Backend, QueuePlace};
+use crate::record::BATCH;
+
+/// One job among the clients of an upstream: what it asks of the limiter waits behind all that is interactive, and takes turns
+/// with other batches.
+pub struct Guest {
+    backend: Arc<Backend>,
+    client: u64,
+    first: u64,
+}
+
+impl Guest {
+    /// The priority of its requests.
+    pub const PRIORITY: i32 = BATCH;
+
+    /// A job of so many items, which get numbers of their own among all requests of the upstream.
+    pub fn new(backend: &Arc<Backend>, items: u64) -> Self {
+        let first = backend.next_items(items);
+        let mut hasher = DefaultHasher::new();
+        ("a job", first).hash(&mut hasher);
+        Self { backend: Arc::clone(backend), client: hasher.finish(), first }
+    }
+
+    /// The number of its item among all requests of the upstream.
+    pub const fn item(&self, ordinal: u64) -> u64 {
+        self.first + ordinal
+    }
+
+    /// A place in the queue for one of its items.
+    pub fn place(&self) -> QueuePlace {
+        self.backend.place(self.client)
+    }
+}

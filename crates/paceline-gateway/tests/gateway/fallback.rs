@@ -1,0 +1,213 @@
+//! What takes the place of an answer while an upstream stays down, and what does not.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::body::to_bytes;
+use axum::extract::Request;
+use paceline::PauseCause;
+use paceline_gateway::{Bounds, Gateway};
+
+use crate::support::{Served, answer, backend, counted, upstream};
+
+const QUICK: &str = "retry = { base = \"1ms\", cap = \"2ms\", max_retries = 3 }";
+
+fn quick(fallback_to: &str) -> String {
+    format!("{QUICK}\nfallback_to = {fallback_to}")
+}
+
+/// A server that says what it was asked.
+async fn echo() -> SocketAddr {
+    upstream(|request: Request| async move {
+        let kept: Vec<_> = ["authorization", "x-kept", "x-paceline-priority"]
+            .into_iter()
+            .map(|name| {
+                request.headers().get(name).map_or("-", |value| value.to_str().expect("it is there")).to_owned()
+            })
+            .collect();
+        let path = request.uri().path().to_owned();
+        let body = to_bytes(request.into_body(), 1 << 20).await.expect("it is there");
+        answer(
+            200,
+            &[],
+            format!("{path} {} {}", kept.join(" "), String::from_utf8(body.to_vec()).expect("it is there")),
+        )
+    })
+    .await
+}
+
+/// The status, what took the place of the upstream, the calls, and the body.
+async fn got(request: reqwest::RequestBuilder) -> (u16, Option<String>, String, String) {
+    let got = request.send().await.expect("it is there");
+    let header = |name: &str| got.headers().get(name).map(|value| value.to_str().expect("it is there").to_owned());
+    let (fallback, calls) = (header("x-paceline-fallback"), header("x-paceline-attempts").expect("it is there"));
+    (got.status().as_u16(), fallback, calls, got.text().await.expect("it is there"))
+}
+
+#[tokio::test]
+async fn a_server_that_fails_gives_way_once_its_retries_are_used_up() {
+    let (down, calls) = counted(|_| answer(503, &[], "down")).await;
+    let (gone, ..) = counted(|_| answer(502, &[], "gone")).await;
+    let steps = quick("[\"gone\", \"other:mini\"]");
+    let served =
+        Served::all(&[("api", down, &steps), ("gone", gone, QUICK), ("other", echo().await, "")], Bounds::default());
+    let (status, fallback, sent, body) =
+        got(served.post().header("authorization", "Bearer client").header("x-kept", "1")).await;
+    assert_eq!(
+        (status, fallback.as_deref(), sent.as_str()),
+        (200, Some("other/mini"), "6"),
+        "4, 1 and 1: one budget of retries"
+    );
+    assert_eq!(calls.count(), 4);
+    let expected = "/v1/chat/completions Bearer sk-real-4711 1 - {\"model\":\"mini\",\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}";
+    assert_eq!(body, expected, "each upstream has its own key, and no other byte changes");
+}
+
+#[tokio::test]
+async fn what_stays_down_is_the_upstreams_own_answer_where_all_do() {
+    let (down, _) = counted(|_| answer(503, &[("x-odd", "1")], "down")).await;
+    let (gone, _) = counted(|_| answer(502, &[], "gone")).await;
+    let steps = quick("[\"gone\"]");
+    let served = Served::all(&[("api", down, &steps), ("gone", gone, QUICK)], Bounds::default());
+    let (status, fallback, sent, body) = got(served.post()).await;
+    assert_eq!((status, fallback, sent.as_str(), body.as_str()), (503, None, "5", "down"));
+}
+
+#[tokio::test]
+async fn a_stopped_account_a_used_up_quota_and_a_long_pause_give_way_at_once() {
+    for (status, headers, body) in [
+        (401, &[][..], r#"{"error":{"message":"no","code":"invalid_api_key"}}"#),
+        (429, &[], r#"{"error":{"message":"no credit","type":"insufficient_quota","code":"insufficient_quota"}}"#),
+        (429, &[("retry-after", "3000")], r#"{"error":{"message":"later","code":"rate_limit_exceeded"}}"#),
+    ] {
+        let (down, calls) = counted(move |_| answer(status, headers, body)).await;
+        let steps = quick("[\"other\"]");
+        let served = Served::all(&[("api", down, &steps), ("other", echo().await, "")], Bounds::default());
+        for _ in 0..3 {
+            assert_eq!(
+                got(served.post().header("x-paceline-deadline", "20s")).await.1.as_deref(),
+                Some("other"),
+                "{body}"
+            );
+        }
+        assert_eq!(calls.count(), 1, "{body}");
+    }
+}
+
+#[tokio::test]
+async fn waits_for_limits_and_wrong_requests_do_not_fall_back() {
+    let steps = quick("[\"other\"]");
+    // A pause that fits in the deadline is waited for.
+    let (api, _) = counted(|call| match call {
+        0 => answer(429, &[("retry-after-ms", "20")], r#"{"error":{"code":"rate_limit_exceeded"}}"#),
+        1 => answer(200, &[], "ours"),
+        _ => answer(400, &[], r#"{"error":{"message":"wrong","code":"invalid"}}"#),
+    })
+    .await;
+    let other = echo().await;
+    let served = Served::all(&[("api", api, &steps), ("other", other, "")], Bounds::default());
+    assert_eq!(got(served.post()).await.1, None);
+    let (status, fallback, ..) = got(served.post()).await;
+    assert_eq!((status, fallback), (400, None), "what is wrong is wrong elsewhere");
+    // A limit that is known here is no outage, and neither is a hold by the program.
+    let (api, _) = counted(|_| answer(200, &[], "ours")).await;
+    let limited = format!("{steps}\nlimits = [\"1 per 1h\"]");
+    let served = Served::all(&[("api", api, &limited), ("other", other, "")], Bounds::default());
+    assert_eq!(got(served.post()).await.0, 200);
+    let (status, fallback, ..) = got(served.post()).await;
+    assert_eq!((status, fallback), (429, None));
+    served.limiter.hold_for(None, served.limiter.now() + Duration::from_secs(7_200), PauseCause::Program);
+    assert_eq!(got(served.post()).await.1, None);
+}
+
+#[tokio::test]
+async fn a_call_that_may_have_been_done_is_made_nowhere_else() {
+    let (down, _) = counted(|_| answer(504, &[], "down")).await;
+    for (unknown, fallback) in [("hold", None), ("fail", None), ("resend", Some("other"))] {
+        let settings = format!("{}\nprovider = \"generic\"\nunknown_outcome = \"{unknown}\"", quick("[\"other\"]"));
+        let served = Served::all(
+            &[("api", down, &settings), ("other", echo().await, "provider = \"generic\"")],
+            Bounds::default(),
+        );
+        let (.., found, _, _) = got(served.client.post(format!("{}/v1/orders", served.url)).body("{}")).await;
+        assert_eq!(found.as_deref(), fallback, "{unknown}");
+    }
+}
+
+#[tokio::test]
+async fn files_and_lists_of_an_account_are_not_asked_of_another() {
+    let (down, _) = counted(|_| answer(503, &[], "down")).await;
+    let steps = quick("[\"other\"]");
+    let served = Served::all(&[("api", down, &steps), ("other", echo().await, "")], Bounds::default());
+    for request in [
+        served.client.get(format!("{}/v1/files/f-1", served.url)),
+        served.client.post(format!("{}/v1/batches", served.url)),
+    ] {
+        let (status, fallback, ..) = got(request).await;
+        assert_eq!((status, fallback), (503, None));
+    }
+}
+
+#[tokio::test]
+async fn a_file_answers_where_nothing_else_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("down.json");
+    std::fs::write(&file, "{\"choices\":[]}").unwrap();
+    let (down, _) = counted(|_| answer(500, &[], "down")).await;
+    let steps = quick(&format!("[\"gone:m\", \"static:203:{}\"]", file.display()));
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let served = Served::all(&[("api", down, &steps), ("gone", nobody, QUICK)], Bounds::default());
+    let got = served.post().header("x-paceline-deadline", "300ms").send().await.unwrap();
+    assert_eq!((got.status().as_u16(), &got.headers()["content-type"]), (203, &"application/json".parse().unwrap()));
+    assert_eq!(got.headers()["x-paceline-fallback"], "static");
+    assert_eq!(got.text().await.unwrap(), "{\"choices\":[]}");
+}
+
+#[tokio::test]
+async fn the_clients_deadline_and_retries_count_for_all_steps_together() {
+    let (down, first) = counted(|_| answer(503, &[], "down")).await;
+    let (gone, second) =
+        counted(|call| if call < 2 { answer(503, &[], "gone") } else { answer(200, &[], "late") }).await;
+    let steps = quick("[\"gone\"]");
+    let served = Served::all(&[("api", down, &steps), ("gone", gone, QUICK)], Bounds::default());
+    assert_eq!(got(served.post().header("x-paceline-retries", "0")).await.0, 503);
+    assert_eq!((first.count(), second.count()), (1, 1));
+    // Where the account is stopped no retry was used, so all are left.
+    served.limiter.stop(None, "the bill is not paid");
+    let (status, fallback, calls, _) = got(served.post().header("x-paceline-retries", "1")).await;
+    assert_eq!((status, fallback.as_deref(), calls.as_str()), (200, Some("gone"), "2"));
+    assert_eq!((first.count(), second.count()), (1, 3));
+}
+
+#[tokio::test]
+async fn steps_that_cannot_be_taken_stop_the_start() {
+    let at: SocketAddr = "127.0.0.1:1".parse().unwrap();
+    for (steps, other, expected) in [
+        (
+            "[\"nobody\"]",
+            "",
+            "upstream.api.fallback_to = \"nobody\": expected an upstream that is served here: api, other",
+        ),
+        (
+            "[\"other:m\"]",
+            "provider = \"anthropic\"",
+            "expected an upstream that takes calls for openai; those for anthropic have another form",
+        ),
+        (
+            "[\"static:/no/such.json\"]",
+            "",
+            "upstream.api.fallback_to = \"static:/no/such.json\": expected a file that can be read",
+        ),
+    ] {
+        let bounds = Bounds::default();
+        let backends = ["api", "other"].map(|name| {
+            let settings = if name == "api" { format!("fallback_to = {steps}") } else { other.to_owned() };
+            backend(name, at, &settings, &bounds)
+        });
+        let error = match backends {
+            [Ok(api), Ok(other)] => Gateway::new([api, other], bounds).err().expect(steps),
+            [Err(error), _] | [_, Err(error)] => error,
+        };
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+}

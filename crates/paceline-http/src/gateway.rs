@@ -1,0 +1,126 @@
+//! Calls through a gateway, `paceline serve`: what it is told of them, and what it tells.
+
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue};
+
+/// A field of a request: how long it may be held.
+pub const DEADLINE: &str = "x-paceline-deadline";
+
+/// A field of a request: `interactive`, or `batch`, which waits behind.
+pub const PRIORITY: &str = "x-paceline-priority";
+
+pub use paceline_providers::GATEWAY_RETRIES as RETRIES;
+
+/// A field of a request: any word that is one client's, which takes turns with others.
+pub const CLIENT: &str = "x-paceline-client";
+
+/// A field of an answer: how long its request was held, in milliseconds.
+pub const WAITED: &str = "x-paceline-waited-ms";
+
+/// A field of an answer: how many calls were made for it.
+pub const ATTEMPTS: &str = "x-paceline-attempts";
+
+/// How long a gateway may hold a call before it answers that it has to wait for longer: its own default.
+pub const LONGEST_HOLD: Duration = Duration::from_secs(240);
+
+/// What a gateway did for an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Passed {
+    pub(crate) calls: u32,
+    pub(crate) retried: u32,
+    pub(crate) waited: Duration,
+}
+
+impl Passed {
+    /// One call that went straight to its API.
+    pub(crate) const STRAIGHT: Self = Self { calls: 1, retried: 0, waited: Duration::ZERO };
+
+    /// As the head of an answer tells; one call where it tells nothing.
+    pub(crate) fn of(headers: &HeaderMap) -> Self {
+        let number = |name| headers.get(name)?.to_str().ok()?.trim().parse::<u32>().ok();
+        Self {
+            calls: number(ATTEMPTS).unwrap_or(1),
+            retried: number(RETRIES).unwrap_or(0),
+            waited: Duration::from_millis(number(WAITED).unwrap_or(0).into()),
+        }
+    }
+}
+
+/// What a sender knows of its gateway.
+pub(crate) struct Link {
+    /// A word that another client hardly has.
+    client: HeaderValue,
+    /// An answer came that no gateway sent.
+    is_another: AtomicBool,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        let random = RandomState::new().build_hasher().finish();
+        let client = format!("{random:016x}").parse().expect("hexadecimal digits");
+        Self { client, is_another: AtomicBool::new(false) }
+    }
+}
+
+impl Link {
+    /// Tells the gateway who calls, and the bounds of a call: `retries` that are left, and how long it may take. Its own header
+    /// fields come first.
+    pub(crate) fn tell(&self, headers: &mut HeaderMap, retries: u32, within: Option<Duration>) {
+        headers.entry(CLIENT).or_insert_with(|| self.client.clone());
+        headers.entry(RETRIES).or_insert(retries.into());
+        // It has to be sent and answered as well.
+        let held = within.map_or(LONGEST_HOLD, |within| (within / 2).min(LONGEST_HOLD));
+        let held = format!("{}ms", held.as_millis());
+        headers.entry(DEADLINE).or_insert(held.parse().expect("digits and letters"));
+    }
+
+    /// Warns, once, of an answer that is none of a gateway: nothing paces the calls then.
+    pub(crate) fn check(&self, headers: &HeaderMap) {
+        if !headers.contains_key(ATTEMPTS) && !self.is_another.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "what answers at the address of the gateway is not `paceline serve` (no {ATTEMPTS} in its answers): nothing paces \
+                 these calls; check --via, or use --base-url for the API itself"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gateway_is_told_what_it_may_spend_and_the_call_itself_knows_better() {
+        let told = |own: &[(&'static str, &'static str)], within| {
+            let field = |(name, value): &(&'static str, &'static str)| {
+                (name.parse().expect("a name"), value.parse().expect("a value"))
+            };
+            let mut headers: HeaderMap = own.iter().map(field).collect();
+            Link::default().tell(&mut headers, 3, within);
+            let text = |name| headers[name].to_str().expect("text").to_owned();
+            (text(RETRIES), text(DEADLINE))
+        };
+        let pair = |retries: &str, deadline: &str| (retries.to_owned(), deadline.to_owned());
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        assert_eq!(told(&[], None), pair("3", "240000ms"));
+        assert_eq!(told(&[], seconds(30)), pair("3", "15000ms"));
+        assert_eq!(told(&[], seconds(9_000)), pair("3", "240000ms"));
+        let clients = [(), ()].map(|()| Link::default().client);
+        assert_ne!(clients[0], clients[1], "they take turns");
+        assert_eq!(told(&[(RETRIES, "0"), (DEADLINE, "1s")], None), pair("0", "1s"));
+    }
+
+    #[test]
+    fn what_is_not_told_is_one_call() {
+        let of = |fields: &[(&'static str, &'static str)]| {
+            Passed::of(&fields.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect())
+        };
+        assert_eq!(of(&[]), Passed::STRAIGHT);
+        assert_eq!(of(&[(ATTEMPTS, "many"), (WAITED, "-1")]), Passed::STRAIGHT);
+        let passed = Passed { calls: 3, retried: 2, waited: Duration::from_millis(1_500) };
+        assert_eq!(of(&[(ATTEMPTS, "3"), (RETRIES, "2"), (WAITED, "1500")]), passed);
+    }
+}

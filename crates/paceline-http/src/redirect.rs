@@ -1,0 +1,39 @@
+//! Redirects, which no call follows: where they lead, and what to do.
+
+use http::header::LOCATION;
+use paceline_providers::secrets::hidden;
+use reqwest::Url;
+
+/// Why a redirect was not followed, and what to do; `carries_key`: a secret went with the call; `whole`: a whole address
+/// may be called. What looks like a secret in the target is hidden, and then there is nothing to copy.
+pub(crate) fn not_followed(
+    response: &reqwest::Response,
+    carries_key: impl FnOnce() -> bool,
+    whole: bool,
+) -> Option<String> {
+    let location = response.headers().get(LOCATION).filter(|_| response.status().is_redirection())?;
+    // Some servers send UTF-8 as it is; the address is then percent-encoded.
+    let location = String::from_utf8_lossy(location.as_bytes());
+    let Some(target) = response.url().join(&location).ok().filter(Url::has_host) else {
+        return Some("answered with a redirect to something that is no web address".to_owned());
+    };
+    let (origin, moved) = (target.origin().ascii_serialization(), target.origin() != response.url().origin());
+    // The fragment goes with no call.
+    let path = target.query().map_or_else(|| target.path().to_owned(), |query| format!("{}?{query}", target.path()));
+    let shown: String = hidden(&path).chars().take(LONGEST_TARGET).collect();
+    let why = if moved && carries_key() { "the key would go there" } else { "no limit would count that call" };
+    let (place, advice) = match (whole, moved) {
+        (false, true) => (origin, "if it is the right place, name it with --base-url"),
+        (false, false) if shown == path => (shown, "write this path into the url of the lines"),
+        (true, _) if shown == path => (origin + &shown, "write this address into the url of the lines"),
+        (false, false) => (shown, NOT_WHOLE),
+        (true, _) => (origin + &shown, NOT_WHOLE),
+    };
+    Some(format!("answered with a redirect to {place}, which is not followed because {why}; {advice}"))
+}
+
+/// The longest target of a redirect that is shown, in characters.
+const LONGEST_TARGET: usize = 1_000;
+
+/// What there is to say of a target that cannot be copied.
+const NOT_WHOLE: &str = "it is not shown whole, for it is too long or holds what looks like a secret";

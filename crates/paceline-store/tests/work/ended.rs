@@ -1,0 +1,70 @@
+//! What every engine does with items that have ended.
+
+use paceline_core::retry::Counted;
+use paceline_store::work::{Added, Amend, ClaimOutcome, Filter, Pruned, PrunedKeys, RecordStatus, State, Transition};
+
+use crate::support::{Bench, S, again, item, keys, of_group, outcome};
+
+pub(crate) async fn a_person_retries_what_has_ended(on: Bench) {
+    on.add([item("failed"), item("fell back"), item("done"), item("waits")]).await;
+    let worker = on.register().await;
+    let claim = on.claim(worker, 4).await;
+    let [failed, fell_back, done, waits] = &claim.items[..] else { panic!("four were claimed") };
+    let outcomes = vec![
+        outcome(failed, Counted::Attempt, Transition::Failed, "fail"),
+        outcome(fell_back, Counted::Attempt, Transition::FellBack, "fallback"),
+        ClaimOutcome::success(done),
+        again(waits, S * 3_600),
+    ];
+    on.store.record(outcomes, Vec::new()).await.unwrap();
+    let filter = Filter::keys(["failed", "fell back", "done", "waits", "unknown"]);
+    assert_eq!(on.store.amend(filter, Amend::Retry).await.unwrap(), 3);
+    let claim = on.claim(worker, 9).await;
+    assert_eq!(keys(&claim.items), ["failed", "fell back", "waits"]);
+    let again = &claim.items[0].item;
+    assert_eq!((again.attempts, again.forgiven.attempts, again.ended), (1, 1, None));
+}
+
+pub(crate) async fn what_ended_long_ago_is_removed(on: Bench) {
+    on.add([item("failed"), item("done"), item("waits"), of_group("other", "g")]).await;
+    let worker = on.register().await;
+    let claim = on.claim(worker, 4).await;
+    for claimed in &claim.items {
+        match &*claimed.item.key {
+            "failed" => on.record(outcome(claimed, Counted::Attempt, Transition::Failed, "fail")).await,
+            "waits" => on.record(again(claimed, S * 3_600)).await,
+            "done" => on.record(ClaimOutcome::success(claimed)).await,
+            _ => on.record(outcome(claimed, Counted::Attempt, Transition::FellBack, "fallback")).await,
+        };
+    }
+    let prune = async |states: &[State], group: Option<&str>, older_than: u32| {
+        let filter = Filter { states: states.to_vec(), group: group.map(str::to_owned), keys: Vec::new() };
+        on.store.prune(filter, S * older_than, PrunedKeys::Keep).await.unwrap().items
+    };
+    assert_eq!(prune(&[], None, 60).await, 0, "all of it is new");
+    on.forward(S * 60).await;
+    assert_eq!(prune(&[], None, 61).await, 0);
+    assert_eq!(prune(&[State::Waiting], None, 0).await, 0, "it has not ended");
+    assert_eq!(prune(&[], Some("g"), 60).await, 1);
+    assert_eq!(prune(&[State::Failed], None, 60).await, 1);
+    assert_eq!(prune(&[], None, 0).await, 1);
+    assert_eq!(on.store.list(Filter::default(), 0, 9).await.unwrap().len(), 1, "what waits");
+    // Each key is added once, whatever became of its item, until it is forgotten.
+    let known = on.store.insert(vec![item("failed"), item("other")]).await.unwrap();
+    assert_eq!(known, [Added::Known(State::Failed), Added::Known(State::FellBack)]);
+    let forget = |filter: Filter, older_than: u32| on.store.prune(filter, S * older_than, PrunedKeys::Forget);
+    let of_group = Filter { group: Some("g".to_owned()), ..Filter::default() };
+    assert_eq!(forget(of_group, 0).await.unwrap(), Pruned::default(), "of a kept key no group is known");
+    assert_eq!(forget(Filter::default(), 61).await.unwrap(), Pruned::default());
+    let failed = Filter { states: vec![State::Failed], ..Filter::default() };
+    assert_eq!(forget(failed, 60).await.unwrap(), Pruned { items: 0, keys: 1 });
+    let known = on.store.insert(vec![item("failed"), item("other")]).await.unwrap();
+    assert_eq!(known, [Added::New, Added::Known(State::FellBack)]);
+    assert_eq!(on.store.amend(Filter::keys(["failed"]), Amend::Cancel).await.unwrap(), 1);
+    assert_eq!(forget(Filter::default(), 0).await.unwrap(), Pruned { items: 1, keys: 2 });
+    // What a worker still says of the one before is not taken.
+    on.add([item("failed"), item("other")]).await;
+    let stale = claim.items.iter().find(|claimed| claimed.item.key == "other").expect("claimed");
+    assert_eq!(on.record(ClaimOutcome::success(stale)).await, RecordStatus::Lost);
+    assert_eq!(on.claim(worker, 9).await.items.len(), 2);
+}
