@@ -1,5 +1,6 @@
 //! Keys and their counts, in shards with a lock each.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -124,7 +125,11 @@ impl<K: Hash + Eq + Clone, F: Form> Keys<K, F> {
     }
 
     /// Takes one request of the key, if it fits and the key has no scope.
-    pub(super) fn count(&self, driver: &Arc<Driver>, key: &K) -> Counted {
+    pub(super) fn count<Q>(&self, driver: &Arc<Driver>, key: &Q) -> Counted
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
         let hash = self.hasher.hash_one(key);
         let mut shard = self.shard(hash);
         if !shard.scopes.is_empty()
@@ -135,13 +140,13 @@ impl<K: Hash + Eq + Clone, F: Form> Keys<K, F> {
             };
             shard.scopes.remove(key);
             let count = self.form.reduced(counts);
-            self.entry(&mut shard, hash, key).insert((key.clone(), count));
+            self.entry(&mut shard, hash, key).insert((key.to_owned(), count));
         }
         let mut now = driver.clock_now();
         self.sweep(&mut shard, now);
         let mut entry = self.entry(&mut shard, hash, key).or_insert_with(|| {
             let count = self.form.reduced(self.fresh.clone());
-            (key.clone(), count)
+            (key.to_owned(), count)
         });
         let count = &mut entry.get_mut().1;
         let mut admit = self.form.try_take(count, now);
@@ -154,7 +159,11 @@ impl<K: Hash + Eq + Clone, F: Form> Keys<K, F> {
     }
 
     /// The scope of the key. A handle that is held keeps the scope.
-    pub(super) fn scope(&self, driver: &Arc<Driver>, key: &K) -> ScopeId {
+    pub(super) fn scope<Q>(&self, driver: &Arc<Driver>, key: &Q) -> ScopeId
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
         let hash = self.hasher.hash_one(key);
         let mut shard = self.shard(hash);
         if let Some(scope) = shard.scopes.get(key) {
@@ -169,7 +178,7 @@ impl<K: Hash + Eq + Clone, F: Form> Keys<K, F> {
         };
         let name = format!("key {}", self.scopes.fetch_add(1, Ordering::Relaxed));
         let scope = driver.act(|pacer, _| pacer.scope_from(name.into(), counts));
-        shard.scopes.insert(key.clone(), scope.clone());
+        shard.scopes.insert(key.to_owned(), scope.clone());
         scope
     }
 
@@ -202,8 +211,12 @@ impl<K: Hash + Eq + Clone, F: Form> Keys<K, F> {
         self.sweep(shard, driver.clock_now());
     }
 
-    fn entry<'a>(&self, shard: &'a mut Shard<K, F::Count>, hash: u64, key: &K) -> Entry<'a, (K, F::Count)> {
-        shard.counts.entry(hash, |(known, _)| known == key, |(key, _)| self.hasher.hash_one(key))
+    fn entry<'a, Q>(&self, shard: &'a mut Shard<K, F::Count>, hash: u64, key: &Q) -> Entry<'a, (K, F::Count)>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        shard.counts.entry(hash, |(known, _)| known.borrow() == key, |(key, _)| self.hasher.hash_one(key))
     }
 
     /// The table uses the lowest bits of a hash and the highest ones.

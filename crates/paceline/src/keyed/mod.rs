@@ -7,6 +7,7 @@ mod keys;
 #[cfg(test)]
 mod proof;
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
@@ -23,15 +24,16 @@ use crate::run::Run;
 /// ```
 /// use paceline::{KeyedLimiter, Quota};
 ///
-/// let limiter = KeyedLimiter::new(Quota::per_second(5).burst(10))?;
-/// if limiter.try_acquire(&"tenant 7").is_ok() {
+/// let limiter: KeyedLimiter<String> = KeyedLimiter::new(Quota::per_second(5).burst(10))?;
+/// if limiter.try_acquire("tenant 7").is_ok() {
 ///     println!("served");
 /// }
 /// # Ok::<(), paceline::ConfigError>(())
 /// ```
 ///
-/// Clones are cheap and share everything. Keys need no registration, and what is kept of them is bounded: a key whose limits
-/// are unused is forgotten when there are twice as many keys as were in use at the last such check. A key with one token bucket
+/// A key is given as a map takes it: a `String` by a `&str`. Clones are cheap and share everything. Keys need no registration,
+/// and what is kept of them is bounded: a key whose limits are unused is forgotten when there are twice as many keys as were in
+/// use at the last such check. A key with one token bucket
 /// ([`Quota::burst`](crate::Quota::burst)) takes 16 bytes beside the key itself; one with exact windows some 700, and 8 for each
 /// of the 60,000 parts of the window in which it called. While a key waits, and after its answers were read ([`run`](Self::run))
 /// until it is idle and has learnt nothing, it takes some 6 KB.
@@ -76,7 +78,11 @@ impl<K: Hash + Eq + Clone> KeyedLimiter<K> {
     /// # Errors
     /// [`NotNow::Wait`] with the reason of the wait and, if known, its length; [`NotNow::Never`] with [`Error::Stopped`] where
     /// the answer to a [`run`](Self::run) stopped the key.
-    pub fn try_acquire(&self, key: &K) -> Result<(), NotNow> {
+    pub fn try_acquire<Q>(&self, key: &Q) -> Result<(), NotNow>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
         match self.count(key) {
             Counted::Taken => Ok(()),
             Counted::Full { now, admit } => Err(match admit {
@@ -99,7 +105,11 @@ impl<K: Hash + Eq + Clone> KeyedLimiter<K> {
     /// # Errors
     /// [`Error::Stopped`] where the answer to a [`run`](Self::run) stopped the key, [`Error::NoTimer`] when it must wait and the
     /// system allows no more threads.
-    pub async fn acquire(&self, key: &K) -> Result<(), Error> {
+    pub async fn acquire<Q>(&self, key: &Q) -> Result<(), Error>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
         let scope = match self.count(key) {
             Counted::Taken => return Ok(()),
             Counted::Full { .. } => self.scope(key),
@@ -124,8 +134,10 @@ impl<K: Hash + Eq + Clone> KeyedLimiter<K> {
     ///
     /// # Errors
     /// As [`Limiter::run`].
-    pub fn run<Op, Call>(&self, key: &K, operation: Op) -> Run<'_, Op, Call>
+    pub fn run<Q, Op, Call>(&self, key: &Q, operation: Op) -> Run<'_, Op, Call>
     where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
         Op: FnMut() -> Call,
         Call: Future,
     {
@@ -133,7 +145,11 @@ impl<K: Hash + Eq + Clone> KeyedLimiter<K> {
     }
 
     /// Opens a key that the answer to a [`run`](Self::run) has stopped, or that waits for a pause.
-    pub fn resume(&self, key: &K) {
+    pub fn resume<Q>(&self, key: &Q)
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
         self.shared.limiter.resume(Some(&self.scope(key)));
     }
 
@@ -150,7 +166,11 @@ impl<K: Hash + Eq + Clone> KeyedLimiter<K> {
         self.len() == 0
     }
 
-    fn count(&self, key: &K) -> Counted {
+    fn count<Q>(&self, key: &Q) -> Counted
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
         match &self.shared.keys {
             Store::Buckets(keys) => keys.count(self.shared.limiter.driver(), key),
             Store::Windows(keys) => keys.count(self.shared.limiter.driver(), key),
@@ -158,7 +178,11 @@ impl<K: Hash + Eq + Clone> KeyedLimiter<K> {
     }
 
     /// The scope of a key that waits or learns.
-    fn scope(&self, key: &K) -> ScopeId {
+    fn scope<Q>(&self, key: &Q) -> ScopeId
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
         match &self.shared.keys {
             Store::Buckets(keys) => keys.scope(self.shared.limiter.driver(), key),
             Store::Windows(keys) => keys.scope(self.shared.limiter.driver(), key),

@@ -45,6 +45,15 @@ async fn each_key_has_the_limit_for_itself() {
     assert_eq!((reason.level, reason.cause), (Level::Tier, quota));
 }
 
+#[test]
+fn a_key_is_given_as_a_map_takes_it() {
+    let hosts: KeyedLimiter<String> = KeyedLimiter::new(Quota::per_minute(1)).expect("a configuration that can be");
+    assert!(hosts.try_acquire("example.org").is_ok());
+    assert!(hosts.try_acquire(&"example.org".to_owned()).is_err(), "the same key");
+    let pairs: KeyedLimiter<(u8, &str)> = KeyedLimiter::new(Quota::per_minute(1)).expect("a configuration that can be");
+    assert!(pairs.try_acquire(&(1, "a")).is_ok() && pairs.try_acquire(&(2, "a")).is_ok());
+}
+
 #[tokio::test(start_paused = true)]
 async fn callers_of_a_key_wait_in_order_and_no_later_one_overtakes_them() {
     let limiter = keyed(Quota::per_second(1).burst(1));

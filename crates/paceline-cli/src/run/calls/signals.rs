@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::watch;
 
+use crate::run::calls::stop::StopReason;
+
 /// Requests to end a run, of which the second asks to end it at once.
 pub(crate) enum Interruptions {
     /// The signals of the process.
@@ -22,6 +24,14 @@ impl Interruptions {
     /// Those that the program sends by that channel, as their number so far.
     pub(crate) const fn asked(times: watch::Receiver<u32>) -> Self {
         Self::Asked { asked: SignalCount(times), heard: 0 }
+    }
+
+    /// Why a run ends by one.
+    pub(crate) const fn reason(&self) -> StopReason {
+        match self {
+            Self::Signals(_) => StopReason::Interrupted,
+            Self::Asked { .. } => StopReason::Asked,
+        }
     }
 
     /// The next one.

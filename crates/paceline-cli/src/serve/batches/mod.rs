@@ -11,6 +11,7 @@ mod object;
 mod pages;
 mod service;
 mod upload;
+mod waits;
 
 use std::path::Path;
 use std::sync::Arc;

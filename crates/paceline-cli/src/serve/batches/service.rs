@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use paceline::clock;
 use paceline_config::Upstream;
 use paceline_gateway::Backend;
 use paceline_http::Sender;
@@ -145,7 +146,6 @@ impl Service {
     pub(super) fn create(self: &Arc<Self>, order: Order) -> Result<Batch, ApiError> {
         let Order { input_file_id, endpoint, completion_window, window, metadata, served } = order;
         served.format(&endpoint).map_err(|message| ApiError::invalid("endpoint", message))?;
-        let created_at = now();
         let batch = Batch {
             id: format!("batch_{}", Uuid::now_v7().simple()),
             object: "batch".into(),
@@ -156,9 +156,10 @@ impl Service {
             status: Status::Validating,
             output_file_id: None,
             error_file_id: None,
-            created_at,
+            created_at: now(),
             in_progress_at: None,
-            expires_at: created_at.saturating_add_unsigned(window.as_secs().max(1)),
+            // Rounded up: the window is never shorter than the client asked for.
+            expires_at: (clock::wall() + window).as_millis() / 1_000 + 1,
             finalizing_at: None,
             completed_at: None,
             failed_at: None,
@@ -171,13 +172,19 @@ impl Service {
             paceline: Ours { upstream: served.upstream.name.clone(), ..Ours::default() },
         };
         let folder = self.folder_of(&batch.id);
+        // Under this lock no file is deleted that a batch reads.
+        let mut batches = self.batches();
+        if self.files.get(&batch.input_file_id).is_none() {
+            return Err(ApiError::unknown("File", &batch.input_file_id));
+        }
         make_private(&folder)?;
         disk::write(&folder, &batch).and_then(|()| disk::sync_names(&self.folder)).inspect_err(|_| {
             // What is left has no record, and the next start deletes it.
             drop(std::fs::remove_dir_all(&folder));
         })?;
         let known = Known { batch: batch.clone(), asked: watch::Sender::new(0) };
-        self.batches().insert(batch.id.clone(), known);
+        batches.insert(batch.id.clone(), known);
+        drop(batches);
         self.begin(&batch.id);
         Ok(batch)
     }
