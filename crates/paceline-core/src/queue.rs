@@ -43,6 +43,12 @@ impl Queue {
         }
     }
 
+    /// Gives a due request another place.
+    pub(crate) fn replace(&mut self, from: Place, to: Place) {
+        self.ready.remove(&from);
+        self.ready.insert(to);
+    }
+
     /// Moves requests that have become due to the ready ones, and returns them. More than are ready already are merged in one go:
     /// of ten thousand that become due together the first would wait for all the others.
     pub(crate) fn promote(&mut self, now: Instant) -> Vec<Place> {

@@ -34,6 +34,9 @@ pub(crate) fn whole_body(bytes: impl Into<Bytes>) -> AnswerBody {
     Either::Left(Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync())
 }
 
+/// Where it is not known how long a wait is, another try is worth it after that time.
+const LEAST: Duration = Duration::from_secs(1);
+
 /// Behind all that wait interactively.
 pub(crate) const BATCH: i32 = -1;
 
@@ -100,7 +103,7 @@ pub(crate) async fn forward(
     headers.insert(gateway::WAITED, (told.waited.as_millis() as u64).into());
     headers.insert(gateway::ATTEMPTS, told.calls.into());
     if let Some(fallback) = told.fallback {
-        headers.insert("x-paceline-fallback", fallback);
+        headers.insert(gateway::FALLBACK, fallback);
     }
     answer
 }
@@ -265,7 +268,7 @@ async fn hold(
         let is_failing = || limiter.scope_snapshot(&request.scope).is_some_and(|scope| scope.failing_since.is_some());
         let by_class = |class| GiveUp::Deadline.stayed_down(class);
         let stayed_down = last.map_or_else(|| cause.stayed_down() || is_failing(), by_class);
-        NotSent { refusal: too_long(upstream, cause, wait), stayed_down }
+        NotSent { refusal: too_long(upstream, cause, wait, left), stayed_down }
     };
     let mut acquiring = pin!(limiter.acquire_within(request.clone(), MaxWait::Known(left)));
     // Most requests leave at once, and others know at once that they will not.
@@ -280,7 +283,11 @@ async fn hold(
     };
     match decided {
         Ok(Ok(Within::Granted(permit))) => Ok(permit),
-        Ok(Ok(Within::Deferred { until, reason })) => Err(too_late(&reason.cause, Some(until - limiter.now()))),
+        Ok(Ok(Within::Deferred { until, reason })) => {
+            let wait = until - limiter.now();
+            let NotSent { refusal, stayed_down } = too_late(&reason.cause, Some(wait));
+            Err(NotSent { refusal: refusal.known(wait), stayed_down })
+        }
         Ok(Err(error)) => Err(NotSent { stayed_down: error.stayed_down(last), refusal: refused(upstream, &error) }),
         Err(_) => Err(match limiter.admit(&request) {
             Admit::Now => too_late(&WaitCause::Queue, None),
@@ -290,26 +297,26 @@ async fn hold(
     }
 }
 
-/// The wait is longer than the client's deadline.
-fn too_long(upstream: &Backend, cause: &WaitCause, wait: Option<Duration>) -> Refusal {
+/// The wait is longer than what is `left` to the client's deadline.
+fn too_long(upstream: &Backend, cause: &WaitCause, wait: Option<Duration>, left: Duration) -> Refusal {
+    // Requests ahead go by: it is worth another try once it would not wait for longer than that.
+    let again = match cause {
+        WaitCause::Queue => wait.map_or(LEAST, |wait| wait.saturating_sub(left).max(LEAST)),
+        _ => wait.unwrap_or(LEAST),
+    };
     let (name, waiting) = (upstream.name(), upstream.waiting.count());
     let time = wait.map(|wait| format!(" for {} more", format_duration(wait))).unwrap_or_default();
     let message = format!(
         "upstream {name}: the request would wait for {cause}{time}, longer than its deadline (requests here: {waiting}); send it \
          later, or allow more time with the header x-paceline-deadline"
     );
-    Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message)
-        .after(wait.unwrap_or(Duration::from_secs(1)))
-        .known(
-            wait.filter(|_| matches!(cause, WaitCause::Held { .. } | WaitCause::Gate { .. } | WaitCause::Quota { .. })),
-        )
-        .for_limit(cause.to_string())
+    Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message).after(again).for_limit(cause.to_string())
 }
 
 fn queue_full(upstream: &Backend, bounds: &Bounds) -> Refusal {
     let (name, most) = (upstream.name(), bounds.queue);
     let message = format!("{most} requests wait for the upstream {name} already, the most that may; send it later");
-    Refusal::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message).after(Duration::from_secs(1))
+    Refusal::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message).after(LEAST)
 }
 
 /// No wait would help.

@@ -39,8 +39,8 @@ impl Refusal {
     }
 
     /// Nothing shortens a wait of that time.
-    pub(crate) fn known(self, known: Option<Duration>) -> Self {
-        Self { known, ..self }
+    pub(crate) fn known(self, wait: Duration) -> Self {
+        Self { known: Some(wait), ..self }
     }
 
     /// So many retries were spent before.

@@ -72,6 +72,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
 async fn prepare(mut configured: Upstream, state: Option<&Path>, bounds: &Bounds) -> Result<(Served, Kept), Failure> {
     let mock = mock::start_for(&mut configured, None).await?;
     let headers = upstream::headers(&configured)?;
+    configured.pacer.background = configured.background;
     let limiter = Limiter::new(configured.pacer.clone()).map_err(Failure::refused)?;
     let account = Account::new(configured.base_url.as_deref().unwrap_or_default(), &headers);
     let saved = Saved::open(state, &configured.name, &account, limiter.clone());

@@ -23,8 +23,8 @@ impl Pacer {
     /// Releases a call's places and replaces its estimated cost by the actual one.
     pub(super) fn settle(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
         let scope = &mut self.scopes[request.scope.place];
-        scope.ended(&request.cost);
-        self.in_flight.release();
+        scope.ended(request);
+        self.in_flight.release(request.is_background());
         self.active.note(now, request.scope.place);
         self.out.subtract(&request.cost);
         scope.totals.by_class[outcome.class as usize] += 1;

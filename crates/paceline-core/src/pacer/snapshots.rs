@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use super::Pacer;
 use crate::admit::{Admit, WaitCause};
+use crate::background::Ask;
 use crate::cost::Cost;
 use crate::request::ScopeId;
 use crate::scope;
@@ -44,17 +45,17 @@ impl Pacer {
     fn next_of(&self, now: Instant, place: u32) -> Admit {
         let scope = &self.scopes[place];
         match self.head(scope) {
-            Some(head) => self.admit_cost(now, place, &self.slots.at(head.2).request.cost),
+            Some(head) => self.admit_ask(now, place, &self.ask(head)),
             None => match scope.queue.next_due() {
                 Some(due) => Admit::at(due, now, || WaitCause::NotBefore),
-                None => self.admit_cost(now, place, &Cost::request()),
+                None => self.admit_ask(now, place, &Ask::of(&Cost::request())),
             },
         }
     }
 
     /// Adds the snapshot of the account. `scopes`: at least those in which a request waits.
     fn with_account(&self, now: Instant, scopes: Vec<ScopeSnapshot>) -> Snapshot {
-        let next = self.admit_account(now, &Cost::request());
+        let next = self.admit_account(now, &Ask::of(&Cost::request()));
         let first = scopes.iter().filter(|scope| scope.waiting > 0).min_by_key(|scope| scope.next_due);
         let in_flight = self.in_flight.snapshot();
         let account = ScopeSnapshot {

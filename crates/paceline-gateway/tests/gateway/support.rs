@@ -55,7 +55,8 @@ pub(crate) fn backend(name: &str, at: SocketAddr, settings: &str, bounds: &Bound
     let provider = if settings.contains("provider") { "" } else { "provider = \"openai\"" };
     let text = format!("[upstream.{name}]\n{provider}\nbase_url = \"http://{at}/v1\"\n{settings}");
     let config = Config::parse("test.toml".as_ref(), &text, Environment::default(), Overrides::default());
-    let configured = config.and_then(|config| config.upstream()).expect("a right configuration");
+    let mut configured = config.and_then(|config| config.upstream()).expect("a right configuration");
+    configured.pacer.background = configured.background;
     let mut key = HeaderValue::from_static(KEY);
     key.set_sensitive(true);
     let headers = HeaderMap::from_iter([(http::header::AUTHORIZATION, key)]);
