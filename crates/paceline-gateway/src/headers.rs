@@ -9,6 +9,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use paceline_config::parse_duration;
 use paceline_http::gateway::{CLIENT, DEADLINE, PRIORITY, RETRIES};
 use paceline_providers::is_loopback;
+use paceline_providers::secrets::Secrets;
 
 use crate::refusal::Refusal;
 
@@ -113,6 +114,11 @@ pub(crate) fn is_of_another_site(headers: &HeaderMap) -> bool {
     let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or("?"));
     origin.is_some_and(|origin| !is_loopback(origin))
         || headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site")
+}
+
+/// The keys that a client shows.
+pub(crate) fn keys_of_client(headers: &HeaderMap) -> Secrets {
+    Secrets::of(OF_CLIENTS.iter().flat_map(|name| headers.get_all(name)))
 }
 
 /// A client's header fields as the upstream gets them, under those of the upstream: its key replaces the client's.
