@@ -58,6 +58,11 @@ impl Refusal {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
     }
 
+    /// Its code.
+    pub(crate) const fn code(&self) -> &'static str {
+        self.code
+    }
+
     /// The answer. A client that retries is told how long to wait, or not to.
     pub(crate) fn into_response(self) -> Response<Bytes> {
         let wait = self.retry_after.map(|wait| wait.min(LONGEST_WAIT));

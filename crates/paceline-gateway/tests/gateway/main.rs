@@ -1,6 +1,8 @@
 //! The gateway before servers that the tests make: what clients get, what upstreams see, and what becomes of those who wait.
 
+mod clients;
 mod fallback;
+mod operation;
 mod support;
 
 use std::io::Write as _;

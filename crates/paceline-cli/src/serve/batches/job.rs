@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 pub(super) async fn tend(service: Arc<Service>, id: String, asked: watch::Receiver<u32>) {
     let Some(batch) = service.get(&id) else { return };
     let name = &batch.paceline.upstream;
-    let Some(served) = service.served(name).cloned() else {
+    let Some(served) = service.served(name) else {
         service.note(&id, |batch| {
             let name = &batch.paceline.upstream;
             batch.paceline.waits_for = Some(format!("a gateway that serves the upstream {name}: this one does not"));

@@ -60,6 +60,13 @@ impl Batches {
         }
     }
 
+    /// Goes on with other upstreams, or with what they are now.
+    pub(crate) async fn renew(&self, upstreams: Vec<Served>) {
+        if let Ok(service) = &self.0 {
+            service.renew(upstreams).await;
+        }
+    }
+
     /// Stops the batches: calls in flight are answered, and nothing else is sent. The next gateway goes on.
     pub(crate) async fn end(&self) {
         if let Ok(service) = &self.0 {
