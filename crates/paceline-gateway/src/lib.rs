@@ -25,6 +25,7 @@ mod route;
 mod server;
 mod state;
 mod tap;
+mod tls;
 
 pub use backend::{Backend, BackendError, QueuePlace};
 pub use bounds::Bounds;
@@ -32,3 +33,4 @@ pub use clients::{Client, ClientConfig, Clients, KeyHash};
 pub use guest::Guest;
 pub use own_routes::{OwnBody, OwnRequest, OwnRoutes};
 pub use server::{Gateway, listen};
+pub use tls::{ClientTls, TlsError};

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use http::Uri;
 use paceline_config::{Config, Overrides, Upstream, upstream_names};
+use paceline_gateway::ClientTls;
 use paceline_providers::is_loopback;
 
 use super::keys::KeysArgs;
@@ -47,6 +48,12 @@ pub(crate) struct Flags {
     /// are no keys of clients
     #[arg(long)]
     pub(crate) allow_anyone: bool,
+    /// Certificate to show to clients, in PEM, which then connect with https; read again when it changes
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The private key of that certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
     /// Log a line for each request once it is over: upstream, scope, client, status, class, wait, attempts, bytes (as JSON with
     /// --log-format json)
     #[arg(long)]
@@ -121,6 +128,16 @@ impl Flags {
             _ => names.into_iter().map(|name| served(config.upstream_of(name))).collect::<Result<_, _>>()?,
         };
         Ok(Configured { upstreams, file: config.path().map(Path::to_owned) })
+    }
+
+    /// What clients are shown with TLS.
+    ///
+    /// # Errors
+    /// Files that cannot be read, and a key of another certificate.
+    pub(super) fn tls(&self) -> Result<Option<ClientTls>, Failure> {
+        let pair = self.tls_cert.as_deref().zip(self.tls_key.as_deref());
+        let refused = |error| Failure::refused(format!("--tls-cert, --tls-key: {error}"));
+        pair.map(|(certificate, key)| ClientTls::read(certificate, key).map_err(refused)).transpose()
     }
 
     /// The variable that points programs to the gateway must not point the gateway to itself.
