@@ -227,6 +227,10 @@ impl<'a> Course<'a> {
                 Ok(answer) => whole_failure(answer, self.bounds).await,
                 Err(error) => Err(error),
             };
+            // The permit is dropped: nothing was learnt about the server.
+            if let (Err(_), Some(refusal)) = (&received, self.payload.failure()) {
+                return Ended { answer: Err(refusal), stayed_down: false, retries };
+            }
             let (class, action) = departed.ends(&received);
             let answer = received.map(|answer| upstream.without_secrets(answer));
             let (stayed_down, tries) = match action {
@@ -335,7 +339,7 @@ fn passed_on(departed: Departed, answer: Response<Incoming>, bounds: &Bounds) ->
     departed.permit.observe(&head.headers);
     let read = head.clone();
     to_client(&mut head);
-    let tap = Tap::new(departed, read, body, bounds.idle);
+    let tap = Tap::new(departed, read, body, bounds);
     Response::from_parts(head, Either::Right(tap))
 }
 

@@ -24,4 +24,5 @@ pub use backend::{Backend, BackendError, QueuePlace};
 pub use bounds::Bounds;
 pub use guest::Guest;
 pub use own_routes::{OwnBody, OwnRequest, OwnRoutes};
+pub use route::OWN_ROUTES;
 pub use server::{Gateway, listen};

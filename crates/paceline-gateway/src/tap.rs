@@ -1,6 +1,7 @@
 //! The body of an answer on its way to the client: passed on as it comes, and read meanwhile.
 
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -11,9 +12,11 @@ use http::{HeaderValue, Response};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use paceline_http::NoAnswer;
+use tokio::task::AbortHandle;
 use tokio::time::{Sleep, sleep};
 
 use crate::backend::Departed;
+use crate::bounds::Bounds;
 
 /// So much of an answer is kept to be read. Of a longer stream the last events are: they tell its usage and its end.
 const MOST_KEPT: usize = 1 << 20;
@@ -27,16 +30,33 @@ pub(crate) enum TapError {
     /// No byte came for so long.
     #[error("no byte of the upstream's answer came for {0:?}")]
     Idle(Duration),
+    /// Its client took nothing for so long.
+    #[error("nothing of the answer was taken for {0:?}")]
+    Unread(Duration),
 }
 
 /// A body that is read on its way. Once it has ended the outcome of the call is reported; dropped before, the call was abandoned.
+///
+/// A connection asks for more only once its client has taken what there was. So a client that reads nothing is noticed by a
+/// watch, which drops the flow under the tap.
 pub(crate) struct Tap {
+    flow: Arc<Mutex<Option<Flow>>>,
+    /// From the first frame of an answer that has more.
+    watch: Option<AbortHandle>,
+    longest_unread: Duration,
+}
+
+struct Flow {
     body: Incoming,
     reads: Option<Reads>,
     idle: Pin<Box<Sleep>>,
     longest_idle: Duration,
     /// A byte came since the timer was set.
     came: bool,
+    /// What came last waits for the client to take it.
+    unread: bool,
+    /// How often more was asked for.
+    taken: u64,
 }
 
 /// What is read.
@@ -51,14 +71,52 @@ struct Reads {
 
 impl Tap {
     /// The body of an answer with that head.
-    pub(crate) fn new(departed: Departed, head: Parts, body: Incoming, longest_idle: Duration) -> Self {
+    pub(crate) fn new(departed: Departed, head: Parts, body: Incoming, bounds: &Bounds) -> Self {
+        let (longest_idle, longest_unread) = (bounds.idle, bounds.unread);
         let is_stream = head.headers.get(CONTENT_TYPE).is_some_and(is_event_stream);
-        let reads = Reads { departed, head, kept: BytesMut::new(), is_stream, cut: false };
-        let mut tap = Self { body, reads: Some(reads), idle: Box::pin(sleep(longest_idle)), longest_idle, came: false };
-        tap.end_if_over();
-        tap
+        let reads = Some(Reads { departed, head, kept: BytesMut::new(), is_stream, cut: false });
+        let idle = Box::pin(sleep(longest_idle));
+        let mut flow = Flow { body, reads, idle, longest_idle, came: false, unread: false, taken: 0 };
+        flow.end_if_over();
+        Self { flow: Arc::new(Mutex::new(Some(flow))), watch: None, longest_unread }
     }
 
+    fn flow(&self) -> MutexGuard<'_, Option<Flow>> {
+        self.flow.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Watches the rest of an answer. One that has ended needs none: most have, with their first frame.
+    fn watch(&mut self) {
+        if self.watch.is_none() && self.flow().as_ref().is_some_and(|flow| flow.reads.is_some()) {
+            self.watch = Some(tokio::spawn(watch(Arc::downgrade(&self.flow), self.longest_unread)).abort_handle());
+        }
+    }
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        self.watch.iter().for_each(AbortHandle::abort);
+    }
+}
+
+/// Drops a flow of which nothing was taken for once to twice so long.
+async fn watch(flow: Weak<Mutex<Option<Flow>>>, longest: Duration) {
+    let mut before = None;
+    loop {
+        sleep(longest).await;
+        let Some(flow) = flow.upgrade() else { return };
+        let mut flow = flow.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(waits) = flow.as_mut().filter(|flow| flow.reads.is_some()) else { return };
+        if waits.unread && before == Some(waits.taken) {
+            tracing::info!("a call was cancelled: its client took nothing of the answer for {longest:?}");
+            *flow = None;
+            return;
+        }
+        before = Some(waits.taken);
+    }
+}
+
+impl Flow {
     /// Reports the outcome once nothing more comes. Servers do not ask again then.
     fn end_if_over(&mut self) {
         if self.body.is_end_stream() {
@@ -81,6 +139,37 @@ impl Tap {
             None => Ok(Response::from_parts(head, kept.freeze())),
         };
         departed.ends(&answer);
+    }
+
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, TapError>>> {
+        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
+            let longest = self.longest_idle;
+            while self.idle.as_mut().poll(context).is_ready() {
+                if !std::mem::take(&mut self.came) {
+                    return self.silent(longest);
+                }
+                self.idle.set(sleep(longest));
+            }
+            return Poll::Pending;
+        };
+        match frame {
+            Some(Ok(frame)) => {
+                self.came = true;
+                if let (Some(data), Some(reads)) = (frame.data_ref(), &mut self.reads) {
+                    reads.keep(data);
+                }
+                self.end_if_over();
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Some(Err(error)) => {
+                self.end(Some(NoAnswer::Truncated(error.to_string())));
+                Poll::Ready(Some(Err(error.into())))
+            }
+            None => {
+                self.end(None);
+                Poll::Ready(None)
+            }
+        }
     }
 }
 
@@ -115,41 +204,26 @@ impl Body for Tap {
     type Error = TapError;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, TapError>>> {
-        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
-            let longest = self.longest_idle;
-            while self.idle.as_mut().poll(context).is_ready() {
-                if !std::mem::take(&mut self.came) {
-                    return self.silent(longest);
-                }
-                self.idle.set(sleep(longest));
+        let polled = match self.flow().as_mut() {
+            Some(flow) => {
+                let polled = flow.poll_frame(context);
+                flow.taken += 1;
+                flow.unread = polled.is_ready();
+                polled
             }
-            return Poll::Pending;
+            None => return Poll::Ready(Some(Err(TapError::Unread(self.longest_unread)))),
         };
-        match frame {
-            Some(Ok(frame)) => {
-                self.came = true;
-                if let (Some(data), Some(reads)) = (frame.data_ref(), &mut self.reads) {
-                    reads.keep(data);
-                }
-                self.end_if_over();
-                Poll::Ready(Some(Ok(frame)))
-            }
-            Some(Err(error)) => {
-                self.end(Some(NoAnswer::Truncated(error.to_string())));
-                Poll::Ready(Some(Err(error.into())))
-            }
-            None => {
-                self.end(None);
-                Poll::Ready(None)
-            }
+        if polled.is_ready() {
+            self.watch();
         }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.flow().as_ref().is_some_and(|flow| flow.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.flow().as_ref().map_or_else(SizeHint::default, |flow| flow.body.size_hint())
     }
 }

@@ -43,7 +43,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let state = state::folder(args.state.as_deref())?;
     let (mut served, mut kept) = (Vec::new(), Vec::new());
     for configured in args.upstreams(everywhere)? {
-        let (upstream, keeps) = prepare(configured, state.as_deref(), &bounds).await?;
+        let (upstream, keeps) = prepare(configured, state.as_deref(), args.lift_holds, &bounds).await?;
         served.push(upstream);
         kept.push(keeps);
     }
@@ -69,16 +69,23 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
 }
 
 /// Sets up an upstream. Nothing is sent yet.
-async fn prepare(mut configured: Upstream, state: Option<&Path>, bounds: &Bounds) -> Result<(Served, Kept), Failure> {
+async fn prepare(
+    mut configured: Upstream,
+    state: Option<&Path>,
+    lift_holds: bool,
+    bounds: &Bounds,
+) -> Result<(Served, Kept), Failure> {
+    paceline_http::warn_of_idle(&configured);
+    args::warn_of_jobs_settings(&configured);
     let mock = mock::start_for(&mut configured, None).await?;
     let headers = upstream::headers(&configured)?;
     configured.pacer.background = configured.background;
-    let limiter = Limiter::new(configured.pacer.clone()).map_err(Failure::refused)?;
+    let limiter = Limiter::new(configured.pacer.clone()).map_err(Failure::refused)?.with_name(&*configured.name);
     let account = Account::new(configured.base_url.as_deref().unwrap_or_default(), &headers);
     let saved = Saved::open(state, &configured.name, &account, limiter.clone());
     let in_use = Some(&account).filter(|_| mock.is_none());
     let mut shared = SharedLimits::open(in_use, &configured.pacer, limiter.clone());
-    saved.restore(&shared);
+    saved.restore(&shared, lift_holds);
     let in_use = in_use.and_then(|account| account.mark(shared.is_shared()));
     let backend = Backend::new(configured.clone(), headers.clone(), limiter, bounds).map_err(Failure::refused)?;
     let sender = Sender::to(&configured, headers, bounds.first_byte).map_err(Failure::refused)?;

@@ -1,6 +1,7 @@
 //! The gateway before servers that the tests make: what clients get, what upstreams see, and what becomes of those who wait.
 
 mod fallback;
+mod slow;
 mod support;
 
 use std::io::Write as _;
