@@ -30,6 +30,8 @@ pub struct Bounds {
     pub unread: Duration,
     /// How long answers under way may take once the gateway ends. Default: 30 s.
     pub drain: Duration,
+    /// How long requests that wait for their turn go on waiting once the gateway ends; then they are refused. Default: 10 s.
+    pub drain_held: Duration,
 }
 
 impl Default for Bounds {
@@ -45,6 +47,7 @@ impl Default for Bounds {
             idle: seconds(300),
             unread: seconds(120),
             drain: seconds(30),
+            drain_held: seconds(10),
         }
     }
 }

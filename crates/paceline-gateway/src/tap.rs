@@ -1,7 +1,6 @@
 //! The body of an answer on its way to the client: passed on as it comes, and read meanwhile.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -11,12 +10,13 @@ use http::response::Parts;
 use http::{HeaderValue, Response};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use paceline::Class;
 use paceline_http::NoAnswer;
-use tokio::task::AbortHandle;
 use tokio::time::{Sleep, sleep};
 
 use crate::backend::Departed;
-use crate::bounds::Bounds;
+use crate::metrics::Ending;
+use crate::record::Record;
 
 /// So much of an answer is kept to be read. Of a longer stream the last events are: they tell its usage and its end.
 const MOST_KEPT: usize = 1 << 20;
@@ -36,27 +36,17 @@ pub(crate) enum TapError {
 }
 
 /// A body that is read on its way. Once it has ended the outcome of the call is reported; dropped before, the call was abandoned.
-///
-/// A connection asks for more only once its client has taken what there was. So a client that reads nothing is noticed by a
-/// watch, which drops the flow under the tap.
 pub(crate) struct Tap {
-    flow: Arc<Mutex<Option<Flow>>>,
-    /// From the first frame of an answer that has more.
-    watch: Option<AbortHandle>,
-    longest_unread: Duration,
-}
-
-struct Flow {
     body: Incoming,
     reads: Option<Reads>,
+    /// Whose answer this is, once that is known.
+    record: Option<Record>,
+    /// What the answer meant, once it has ended.
+    class: Option<Class>,
     idle: Pin<Box<Sleep>>,
     longest_idle: Duration,
     /// A byte came since the timer was set.
     came: bool,
-    /// What came last waits for the client to take it.
-    unread: bool,
-    /// How often more was asked for.
-    taken: u64,
 }
 
 /// What is read.
@@ -71,52 +61,25 @@ struct Reads {
 
 impl Tap {
     /// The body of an answer with that head.
-    pub(crate) fn new(departed: Departed, head: Parts, body: Incoming, bounds: &Bounds) -> Self {
-        let (longest_idle, longest_unread) = (bounds.idle, bounds.unread);
+    pub(crate) fn new(departed: Departed, head: Parts, body: Incoming, longest_idle: Duration) -> Self {
         let is_stream = head.headers.get(CONTENT_TYPE).is_some_and(is_event_stream);
-        let reads = Some(Reads { departed, head, kept: BytesMut::new(), is_stream, cut: false });
+        let reads = Reads { departed, head, kept: BytesMut::new(), is_stream, cut: false };
         let idle = Box::pin(sleep(longest_idle));
-        let mut flow = Flow { body, reads, idle, longest_idle, came: false, unread: false, taken: 0 };
-        flow.end_if_over();
-        Self { flow: Arc::new(Mutex::new(Some(flow))), watch: None, longest_unread }
+        let mut tap = Self { body, reads: Some(reads), record: None, class: None, idle, longest_idle, came: false };
+        tap.end_if_over();
+        tap
     }
 
-    fn flow(&self) -> MutexGuard<'_, Option<Flow>> {
-        self.flow.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The request that it answers, which ends with it.
+    pub(crate) fn tells(&mut self, record: Record) {
+        self.record = Some(record);
     }
 
-    /// Watches the rest of an answer. One that has ended needs none: most have, with their first frame.
-    fn watch(&mut self) {
-        if self.watch.is_none() && self.flow().as_ref().is_some_and(|flow| flow.reads.is_some()) {
-            self.watch = Some(tokio::spawn(watch(Arc::downgrade(&self.flow), self.longest_unread)).abort_handle());
-        }
+    /// Whether its outcome is reported.
+    pub(crate) const fn has_ended(&self) -> bool {
+        self.reads.is_none()
     }
-}
 
-impl Drop for Tap {
-    fn drop(&mut self) {
-        self.watch.iter().for_each(AbortHandle::abort);
-    }
-}
-
-/// Drops a flow of which nothing was taken for once to twice so long.
-async fn watch(flow: Weak<Mutex<Option<Flow>>>, longest: Duration) {
-    let mut before = None;
-    loop {
-        sleep(longest).await;
-        let Some(flow) = flow.upgrade() else { return };
-        let mut flow = flow.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(waits) = flow.as_mut().filter(|flow| flow.reads.is_some()) else { return };
-        if waits.unread && before == Some(waits.taken) {
-            tracing::info!("a call was cancelled: its client took nothing of the answer for {longest:?}");
-            *flow = None;
-            return;
-        }
-        before = Some(waits.taken);
-    }
-}
-
-impl Flow {
     /// Reports the outcome once nothing more comes. Servers do not ask again then.
     fn end_if_over(&mut self) {
         if self.body.is_end_stream() {
@@ -138,37 +101,14 @@ impl Flow {
             None if cut && !is_stream => Ok(Response::from_parts(head, Bytes::new())),
             None => Ok(Response::from_parts(head, kept.freeze())),
         };
-        departed.ends(&answer);
+        self.class = Some(departed.ends(&answer).0);
     }
+}
 
-    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, TapError>>> {
-        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
-            let longest = self.longest_idle;
-            while self.idle.as_mut().poll(context).is_ready() {
-                if !std::mem::take(&mut self.came) {
-                    return self.silent(longest);
-                }
-                self.idle.set(sleep(longest));
-            }
-            return Poll::Pending;
-        };
-        match frame {
-            Some(Ok(frame)) => {
-                self.came = true;
-                if let (Some(data), Some(reads)) = (frame.data_ref(), &mut self.reads) {
-                    reads.keep(data);
-                }
-                self.end_if_over();
-                Poll::Ready(Some(Ok(frame)))
-            }
-            Some(Err(error)) => {
-                self.end(Some(NoAnswer::Truncated(error.to_string())));
-                Poll::Ready(Some(Err(error.into())))
-            }
-            None => {
-                self.end(None);
-                Poll::Ready(None)
-            }
+impl Drop for Tap {
+    fn drop(&mut self) {
+        if let Some(record) = &mut self.record {
+            record.ending = self.class.map(Ending::Answered);
         }
     }
 }
@@ -204,26 +144,43 @@ impl Body for Tap {
     type Error = TapError;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, TapError>>> {
-        let polled = match self.flow().as_mut() {
-            Some(flow) => {
-                let polled = flow.poll_frame(context);
-                flow.taken += 1;
-                flow.unread = polled.is_ready();
-                polled
+        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
+            let longest = self.longest_idle;
+            while self.idle.as_mut().poll(context).is_ready() {
+                if !std::mem::take(&mut self.came) {
+                    return self.silent(longest);
+                }
+                self.idle.set(sleep(longest));
             }
-            None => return Poll::Ready(Some(Err(TapError::Unread(self.longest_unread)))),
+            return Poll::Pending;
         };
-        if polled.is_ready() {
-            self.watch();
+        match frame {
+            Some(Ok(frame)) => {
+                self.came = true;
+                if let Some(data) = frame.data_ref() {
+                    let this = &mut *self;
+                    this.reads.iter_mut().for_each(|reads| reads.keep(data));
+                    this.record.iter_mut().for_each(|record| record.bytes_out += data.len() as u64);
+                }
+                self.end_if_over();
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Some(Err(error)) => {
+                self.end(Some(NoAnswer::Truncated(error.to_string())));
+                Poll::Ready(Some(Err(error.into())))
+            }
+            None => {
+                self.end(None);
+                Poll::Ready(None)
+            }
         }
-        polled
     }
 
     fn is_end_stream(&self) -> bool {
-        self.flow().as_ref().is_some_and(|flow| flow.body.is_end_stream())
+        self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.flow().as_ref().map_or_else(SizeHint::default, |flow| flow.body.size_hint())
+        self.body.size_hint()
     }
 }

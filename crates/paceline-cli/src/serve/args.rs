@@ -1,22 +1,55 @@
 //! The flags of `paceline serve`.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use paceline_config::{Config, EffectiveValue, Overrides, Source, TierMatch, Upstream, upstream_names};
 use paceline_gateway::OWN_ROUTES;
 
+use super::keys::KeysArgs;
 use crate::args::{AccessArgs, Everywhere, Offered, PACE, UPSTREAM};
 use crate::exit::Failure;
 use crate::upstream;
 
 /// `paceline serve`.
-#[derive(Clone, Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(super) command: Option<Command>,
+    #[command(flatten)]
+    pub(crate) flags: Flags,
+}
+
+/// What `serve` can do beside serving.
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Command {
+    /// Read the configuration and the keys as `serve` would, and show what would be served; sends nothing
+    Check(Box<Flags>),
+    /// Make, list and revoke the keys of clients
+    Keys(KeysArgs),
+}
+
+/// How to serve.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Flags {
     /// Address of this machine to listen on; port 0 takes a free port, which the first line printed names
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4747")]
     pub(crate) listen: SocketAddr,
+    /// Address for /metrics, /healthz and /readyz alone [default: that of --listen]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) metrics_listen: Option<SocketAddr>,
+    /// File of the keys of clients, as `paceline serve keys` writes it [default: client-keys.json in the folder of --state]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) client_keys: Option<PathBuf>,
+    /// Let every program that reaches the address spend your keys, where --listen is no address of this machine alone and there
+    /// are no keys of clients
+    #[arg(long)]
+    pub(crate) allow_anyone: bool,
+    /// Log a line for each request once it is over: upstream, scope, client, status, class, wait, attempts, bytes (as JSON with
+    /// --log-format json)
+    #[arg(long)]
+    pub(crate) log_requests: bool,
     /// Folder for batches and for what is known of the limits, so that a restart forgets none [default: paceline/serve in your
     /// state folder]
     #[arg(long, value_name = "DIR")]
@@ -59,6 +92,13 @@ pub(super) fn warn_of_jobs_settings(upstream: &Upstream) {
     }
 }
 
+/// What is to be served.
+pub(super) struct Configured {
+    pub(super) upstreams: Vec<Upstream>,
+    /// The configuration file, if there is one.
+    pub(super) file: Option<PathBuf>,
+}
+
 const EXAMPLES: &str = "\
 Point the base URL of any client at the gateway; its key there may be any text:
   paceline serve --upstream openai --limit 500rpm
@@ -76,12 +116,12 @@ Header fields of a request that the gateway reads:
 Header fields of each answer: x-paceline-waited-ms, x-paceline-attempts; x-paceline-fallback where something else
 (fallback_to in paceline.toml) took the place of an upstream that stayed down.";
 
-impl Args {
+impl Flags {
     /// The upstreams to serve.
     ///
     /// # Errors
     /// As [`upstream::configured`]; flags for one upstream where there are several.
-    pub(crate) fn upstreams(&self, everywhere: &Everywhere) -> Result<Vec<Upstream>, Failure> {
+    pub(super) fn upstreams(&self, everywhere: &Everywhere) -> Result<Configured, Failure> {
         let config = upstream::loaded(self.overrides(), everywhere)?.direct();
         let names = self.names(&config);
         if let ([_, _, ..], Some(flag)) = (&names[..], self.flag_for_one()) {
@@ -97,10 +137,11 @@ impl Args {
                 OWN_ROUTES.join(", ")
             )));
         }
-        match names[..] {
-            [] => Ok(vec![upstream::checked(config.upstream())?]),
-            _ => names.into_iter().map(|name| upstream::checked(config.upstream_of(name))).collect(),
-        }
+        let upstreams = match names[..] {
+            [] => vec![upstream::checked(config.upstream())?],
+            _ => names.into_iter().map(|name| upstream::checked(config.upstream_of(name))).collect::<Result<_, _>>()?,
+        };
+        Ok(Configured { upstreams, file: config.path().map(Path::to_owned) })
     }
 
     /// Their names; none where the other flags mean one.

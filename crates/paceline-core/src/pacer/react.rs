@@ -268,6 +268,15 @@ impl Pacer {
         self.events.push_back(Event::Stopped { scope, reason });
     }
 
+    /// Ends all stops, for a person has mended their cause; holds and closed gates go on.
+    pub fn end_stops(&mut self, now: Instant) {
+        let now = self.advance(now);
+        self.hold.end_stop();
+        self.scopes.iter_mut().for_each(|scope| scope.hold.end_stop());
+        self.set_clocks(now);
+        self.pump(now);
+    }
+
     /// The clocks of deadlines stand still in a held or stopped account.
     pub(super) fn set_clocks(&mut self, now: Instant) {
         let all = self.hold.is_active();

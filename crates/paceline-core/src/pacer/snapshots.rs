@@ -1,6 +1,8 @@
 //! Snapshots of a pacer, for people and dashboards.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 use core::time::Duration;
 
 use super::Pacer;
@@ -69,6 +71,7 @@ impl Pacer {
             responsive: None,
             totals: self.totals.clone(),
             waiting: self.slots.len() as u64 - u64::from(in_flight.in_flight),
+            waiting_by_priority: by_priority(&scopes),
             concurrency: in_flight,
             waits_for: first.and_then(|scope| scope.waits_for.clone()),
             next_due: first.and_then(|scope| scope.next_due),
@@ -78,4 +81,13 @@ impl Pacer {
         };
         Snapshot { account, scopes }
     }
+}
+
+/// The sums of all scopes.
+fn by_priority(scopes: &[ScopeSnapshot]) -> Vec<(i32, u64)> {
+    let mut sums = BTreeMap::<_, u64>::new();
+    for (priority, count) in scopes.iter().flat_map(|scope| &scope.waiting_by_priority) {
+        *sums.entry(Reverse(*priority)).or_default() += count;
+    }
+    sums.into_iter().map(|(Reverse(priority), count)| (priority, count)).collect()
 }

@@ -17,6 +17,7 @@ use tracing::Instrument as _;
 use super::disk;
 use super::object::{Batch, Errors, RequestCounts, Status, Usage};
 use super::service::{AT_ONCE, Served, Service};
+use super::waits::waits_for;
 use crate::exit::Failure;
 use crate::run::StopReason;
 use crate::run::calls::acknowledge::Acknowledge;
@@ -42,9 +43,6 @@ const TICK: Duration = Duration::from_millis(500);
 
 /// How long a batch waits before it tries again what failed here.
 const PAUSE: Duration = Duration::from_secs(5);
-
-/// No server fails for so long: the end of a batch is its deadline.
-const NO_END: Duration = Duration::from_secs(10 * 366 * 86_400);
 
 /// The files of a job in its folder.
 const RESULTS: &str = "results.jsonl";
@@ -122,20 +120,25 @@ impl From<JournalError> for Hold {
 
 impl From<Failure> for Hold {
     fn from(failure: Failure) -> Self {
-        Self::Waits(of_gateway(&failure.to_string()))
+        Self::Waits(failure.to_string().replace(AGAIN, "and the batch goes on"))
     }
 }
 
-/// The advice of `paceline run` as it applies here.
-fn of_gateway(message: &str) -> String {
-    message.replace(AGAIN, "then restart the gateway, and the batch goes on")
+impl From<StopReason> for Hold {
+    fn from(stop: StopReason) -> Self {
+        let advised = |advice: &str| stop.to_string().replace(AGAIN, advice);
+        if stop.is_account() {
+            return Self::Stopped(advised("then restart the gateway, and the batch goes on"));
+        }
+        Self::Waits(advised("and the batch goes on"))
+    }
 }
 
 /// Works on a batch until it has ended, or the gateway ends.
 pub(super) async fn tend(service: Arc<Service>, id: String, asked: watch::Receiver<u32>) {
     let Some(batch) = service.get(&id) else { return };
     let name = &batch.paceline.upstream;
-    let Some(served) = service.served(name).cloned() else {
+    let Some(served) = service.served(name) else {
         service.note(&id, |batch| {
             let name = &batch.paceline.upstream;
             batch.paceline.waits_for = Some(format!("a gateway that serves the upstream {name}: this one does not"));
@@ -163,28 +166,26 @@ impl Tended {
         let turn = tokio::select! {
             biased;
             turn = self.served.turns.acquire() => Some(turn),
-            () = self.is_asked() => None,
+            () = self.is_asked(0) => None,
             () = self.expires() => None,
         };
-        loop {
-            if self.service.is_ending() {
-                break;
-            }
-            self.service.note(&self.id, |batch| batch.paceline.waits_for = None);
+        self.service.note(&self.id, |batch| batch.paceline.waits_for = None);
+        while !self.service.is_ending() {
+            let asked = *self.asked.borrow();
             match self.course().await {
                 Ok(()) | Err(Hold::GatewayEnds) => break,
                 Err(Hold::Waits(why)) => {
                     self.waits(why);
                     tokio::select! {
                         () = sleep(PAUSE) => {}
-                        () = self.is_asked() => {}
+                        () = self.is_asked(asked) => {}
                     }
                 }
                 Err(Hold::Stopped(why)) => {
                     self.waits(why);
                     tokio::select! {
                         () = self.is_resumed() => {}
-                        () = self.is_asked() => {}
+                        () = self.is_asked(asked) => {}
                         () = self.expires() => {}
                     }
                 }
@@ -194,8 +195,12 @@ impl Tended {
     }
 
     fn waits(&self, why: String) {
-        tracing::warn!("the batch waits: {why}");
-        self.service.note(&self.id, |batch| batch.paceline.waits_for = Some(why));
+        self.service.note(&self.id, |batch| {
+            if batch.paceline.waits_for.as_ref() != Some(&why) {
+                tracing::warn!("the batch waits: {why}");
+            }
+            batch.paceline.waits_for = Some(why);
+        });
     }
 
     /// The batch as it is now.
@@ -203,9 +208,9 @@ impl Tended {
         Ok(self.service.get(&self.id).ok_or(io::ErrorKind::NotFound).map_err(io::Error::from)?)
     }
 
-    /// Waits until a client, or the end of the gateway, asks to end the run.
-    async fn is_asked(&self) {
-        if self.asked.clone().wait_for(|times| *times > 0).await.is_err() {
+    /// Waits until a client, or the end of the gateway, asks to end the run more often than that.
+    async fn is_asked(&self, before: u32) {
+        if self.asked.clone().wait_for(|times| *times > before).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
@@ -263,7 +268,7 @@ impl Tended {
         })?;
         let mut stop = (batch.deadline() <= clock::wall()).then_some(StopReason::MaxDuration);
         if stop.is_none() && batch.status != Status::Cancelling {
-            match self.dispatch(dispatcher, &journal).await {
+            match self.dispatch(dispatcher, &journal, &context).await {
                 Ok(ended) => stop = ended.stop,
                 Err(failure) => {
                     blocking(move || journal.close()).await?.inspect_err(|error| tracing::debug!("{error}")).ok();
@@ -287,8 +292,7 @@ impl Tended {
             self.service.note(&self.id, |batch| batch.request_counts = RequestCounts::from(&counts));
             return Err(match stop {
                 _ if self.service.is_ending() => Hold::GatewayEnds,
-                Some(stop) if stop.is_account() => Hold::Stopped(of_gateway(&stop.to_string())),
-                Some(stop) => Hold::Waits(of_gateway(&stop.to_string())),
+                Some(stop) => stop.into(),
                 None => Hold::Waits("requests are left that nothing holds up".to_owned()),
             });
         };
@@ -304,26 +308,38 @@ impl Tended {
     }
 
     /// Sends, and brings the counts of the batch up to date meanwhile.
-    async fn dispatch(&self, dispatcher: Dispatcher, journal: &Journal) -> Result<Ended, Failure> {
+    async fn dispatch(
+        &self,
+        dispatcher: Dispatcher,
+        journal: &Journal,
+        context: &Arc<Context>,
+    ) -> Result<Ended, Failure> {
         let running = tokio::spawn(dispatcher.run().in_current_span());
         tokio::select! {
             ended = running => ended.map_err(Failure::interrupted).flatten(),
-            () = self.watch(journal) => unreachable!("it goes on for as long as it is asked"),
+            () = self.watch(journal, context) => unreachable!("it goes on for as long as it is asked"),
         }
     }
 
-    async fn watch(&self, journal: &Journal) {
-        let mut ticks = interval(TICK);
+    /// For as long as it is polled.
+    async fn watch(&self, journal: &Journal, context: &Arc<Context>) {
+        let (mut ticks, mut before) = (interval(TICK), None);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let full = journal.disk_full().map(|full| full.to_string());
-            self.service.note(&self.id, |batch| batch.paceline.waits_for = full);
-            let journal = journal.clone();
-            // What stopped the journal ends the run.
-            if let Ok(Ok(counts)) = blocking(move || journal.sums()).await {
-                self.service.note(&self.id, |batch| batch.request_counts = RequestCounts::from(&counts));
+            if let Some(full) = journal.disk_full() {
+                self.service.note(&self.id, |batch| batch.paceline.waits_for = Some(full.to_string()));
             }
+            let (journal, context) = (journal.clone(), Arc::clone(context));
+            // A full disk holds this up too; what stopped the journal ends the run.
+            let look = move || Ok::<_, JournalError>((journal.sums()?, waits_for(&journal, &context)?));
+            let Ok(Ok((counts, why))) = blocking(look).await else { continue };
+            let counts = RequestCounts::from(&counts);
+            let stands = before.replace(counts) == Some(counts);
+            self.service.note(&self.id, |batch| {
+                batch.request_counts = counts;
+                batch.paceline.waits_for = why.filter(|_| stands);
+            });
         }
     }
 
@@ -376,7 +392,7 @@ fn open(service: &Service, served: &Served, batch: &Batch, asked: watch::Receive
     let counts = journal.sums()?;
     let bounds = Bounds {
         budgets: Limits::default(),
-        max_wait: NO_END,
+        max_wait: None,
         max_items: None,
         max_duration: Some(batch.deadline().saturating_since(clock::wall())),
         stop_after_same: 0,

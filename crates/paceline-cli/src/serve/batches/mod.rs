@@ -11,6 +11,7 @@ mod object;
 mod pages;
 mod service;
 mod upload;
+mod waits;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -53,6 +54,13 @@ impl Batches {
     pub(crate) fn resume(&self) {
         if let Ok(service) = &self.0 {
             service.resume();
+        }
+    }
+
+    /// Goes on with other upstreams, or with what they are now.
+    pub(crate) async fn renew(&self, upstreams: Vec<Served>) {
+        if let Ok(service) = &self.0 {
+            service.renew(upstreams).await;
         }
     }
 
