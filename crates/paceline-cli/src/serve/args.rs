@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use http::Uri;
-use paceline_config::{Config, Overrides, Upstream, upstream_names};
-use paceline_gateway::ClientTls;
+use paceline_config::{Config, EffectiveValue, Overrides, Source, TierMatch, Upstream, upstream_names};
+use paceline_gateway::{ClientTls, OWN_ROUTES};
 use paceline_providers::is_loopback;
 
 use super::keys::KeysArgs;
@@ -62,6 +62,9 @@ pub(crate) struct Flags {
     /// state folder]
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
+    /// Lift the holds and pauses that an earlier gateway has kept: the provider's hint was absurd, or its cause is mended
+    #[arg(long)]
+    pub(crate) lift_holds: bool,
     /// Upstream from paceline.toml, or a known one: openai, anthropic, gemini, ..., generic (any HTTP API, with --base-url),
     /// mock (in-process, needs no key); may be repeated [default: all of paceline.toml]
     #[arg(help_heading = UPSTREAM, long, value_name = "NAME", value_parser = Offered(upstream_names), hide_possible_values = true)]
@@ -77,6 +80,24 @@ pub(crate) struct Flags {
     /// Retries of a request after server errors, so at most 1 + N calls [default: 7]
     #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
     max_retries: Option<String>,
+}
+
+/// Warns of settings that are for jobs, or for callers that have what no request of a client has.
+pub(super) fn warn_of_jobs_settings(upstream: &Upstream) {
+    const OF_JOBS: [&str; 2] = ["deadline", "fallback"];
+    let set = |row: &&EffectiveValue| row.source != Source::Default && OF_JOBS.contains(&row.key.as_str());
+    let mut idle: Vec<_> = upstream.effective.iter().filter(set).map(|row| row.key.as_str()).collect();
+    if upstream.tiers.iter().any(|tier| matches!(tier.matches, TierMatch::Label(_))) {
+        idle.push("tier.label");
+    }
+    if !idle.is_empty() {
+        tracing::warn!(
+            upstream = upstream.name,
+            "no effect in serve: {}; a request has x-paceline-deadline and no label, and fallback_to names what takes an upstream's \
+             place",
+            idle.join(", ")
+        );
+    }
 }
 
 /// What is to be served.
@@ -116,6 +137,12 @@ impl Flags {
                 "{flag} is for one upstream, and there are {}: {}; set it in paceline.toml, or choose one with --upstream",
                 names.len(),
                 names.join(", ")
+            )));
+        }
+        if let Some(taken) = names.iter().find(|name| OWN_ROUTES.contains(name)) {
+            return Err(Failure::refused(format!(
+                "upstream.{taken}: the gateway answers /{taken} itself; expected another name than {}",
+                OWN_ROUTES.join(", ")
             )));
         }
         let served = |found| -> Result<Upstream, Failure> {

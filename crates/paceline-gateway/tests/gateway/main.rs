@@ -3,6 +3,7 @@
 mod clients;
 mod fallback;
 mod operation;
+mod slow;
 mod support;
 
 use std::io::Write as _;
