@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use http::Uri;
 use paceline_config::{Config, Overrides, Upstream, upstream_names};
+use paceline_providers::is_loopback;
 
 use super::keys::KeysArgs;
 use crate::args::{AccessArgs, Everywhere, Offered, PACE, UPSTREAM};
@@ -109,11 +111,31 @@ impl Flags {
                 names.join(", ")
             )));
         }
+        let served = |found| {
+            let upstream = upstream::checked(found)?;
+            self.refuse_itself(&upstream)?;
+            Ok(upstream)
+        };
         let upstreams = match names[..] {
-            [] => vec![upstream::checked(config.upstream())?],
-            _ => names.into_iter().map(|name| upstream::checked(config.upstream_of(name))).collect::<Result<_, _>>()?,
+            [] => vec![served(config.upstream())?],
+            _ => names.into_iter().map(|name| served(config.upstream_of(name))).collect::<Result<_, _>>()?,
         };
         Ok(Configured { upstreams, file: config.path().map(Path::to_owned) })
+    }
+
+    /// The variable that points programs to the gateway must not point the gateway to itself.
+    fn refuse_itself(&self, upstream: &Upstream) -> Result<(), Failure> {
+        let address = upstream.base_url.as_deref().filter(|address| is_loopback(address)).unwrap_or_default();
+        let port = address.parse::<Uri>().ok().and_then(|address| address.port_u16());
+        if port.is_none_or(|port| port != self.listen.port()) {
+            return Ok(());
+        }
+        let source = upstream.effective.iter().rfind(|row| row.key == "base_url").map(|row| row.source.to_string());
+        Err(Failure::refused(format!(
+            "upstream {}: base_url = {address:?} (from {}) is this gateway itself: expected the address of the API (--base-url)",
+            upstream.name,
+            source.unwrap_or_default()
+        )))
     }
 
     /// Their names; none where the other flags mean one.

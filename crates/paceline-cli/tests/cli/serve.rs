@@ -90,6 +90,10 @@ fn what_it_cannot_serve_it_refuses_before_it_listens() {
         (&["--listen", &taken, "--base-url", &server.url()], "cannot listen on"),
         (&["--config", "two.toml", "--limit", "5rpm"], "--limit is for one upstream, and there are 2: a, b"),
         (&["--upstream", "openai"], "OPENAI_API_KEY is not set"),
+        (
+            &["--listen", "127.0.0.1:4747", "--base-url", "http://localhost:4747/generic"],
+            "upstream generic: base_url = \"http://localhost:4747/generic\" (from flag --base-url) is this gateway itself",
+        ),
         (&["--base-url", &server.url(), "--scope", "host"], "unexpected argument '--scope'"),
         (
             &["--base-url", &server.url(), "--proxy", "http://127.0.0.1:9"],
