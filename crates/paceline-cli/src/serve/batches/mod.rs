@@ -3,11 +3,14 @@
 //! The work is that of `paceline run`, in this process and under the limiter of the upstream, which live requests use too.
 
 mod api;
+mod conclude;
 mod disk;
 mod error;
 mod files;
+mod hold;
 mod job;
 mod object;
+mod open;
 mod pages;
 mod service;
 mod upload;
