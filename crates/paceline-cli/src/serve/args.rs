@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use http::Uri;
-use paceline_config::{Config, Overrides, Upstream, upstream_names};
+use paceline_config::{Config, Overrides, SettingError, Upstream, upstream_names};
 use paceline_providers::is_loopback;
 
 use super::keys::KeysArgs;
@@ -111,7 +111,7 @@ impl Flags {
                 names.join(", ")
             )));
         }
-        let served = |found| {
+        let served = |found: Result<Upstream, SettingError>| -> Result<Upstream, Failure> {
             let upstream = upstream::checked(found)?;
             self.refuse_itself(&upstream)?;
             Ok(upstream)
