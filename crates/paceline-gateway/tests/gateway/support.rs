@@ -8,7 +8,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
-use http::{HeaderMap, HeaderValue};
+use http::HeaderValue;
 use paceline::Limiter;
 use paceline_config::{Config, Environment, Overrides};
 use paceline_gateway::{Backend, BackendError, Bounds, Gateway, listen};
