@@ -14,6 +14,7 @@ mod concurrency;
 mod config;
 mod cost;
 mod error;
+pub mod fleet;
 mod flight;
 mod gate;
 mod hold;

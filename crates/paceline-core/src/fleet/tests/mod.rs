@@ -1,0 +1,7 @@
+//! Member and ledger together, with nothing but virtual time.
+
+extern crate std;
+
+mod liveness;
+mod safety;
+mod world;
