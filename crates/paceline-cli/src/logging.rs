@@ -20,11 +20,15 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// The log lines of the gateway's requests.
+const REQUESTS: &str = "requests=info";
+
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 
 /// Sets up logging for the process. `RUST_LOG` chooses levels; without it Paceline's own lines of level info and above
-/// are shown, with `quiet` those of level error only, with `verbose` 1 and more those of level debug and trace.
-pub(crate) fn init(format: LogFormat, quiet: bool, verbose: u8) {
+/// are shown, with `quiet` those of level error only, with `verbose` 1 and more those of level debug and trace. `requests`: the
+/// lines of the gateway's requests too, however the levels are chosen.
+pub(crate) fn init(format: LogFormat, quiet: bool, verbose: u8, requests: bool) {
     // An untrusted certificate is reported once, by the call that it stops.
     let usual = match (quiet, verbose) {
         (true, _) => "error,rustls_platform_verifier=off",
@@ -33,6 +37,7 @@ pub(crate) fn init(format: LogFormat, quiet: bool, verbose: u8) {
         (false, _) => "warn,paceline=trace",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
+    let filter = if requests { filter.add_directive(REQUESTS.parse().expect("a directive")) } else { filter };
     let format = *FORMAT.get_or_init(|| format);
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(AroundTheBar).with_target(false);
     // A second initialisation can only happen in tests, and then the first one is as good.

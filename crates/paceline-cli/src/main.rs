@@ -34,7 +34,8 @@ use crate::run::calls::signals;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    logging::init(cli.everywhere.log_format, cli.everywhere.quiet, cli.everywhere.verbose);
+    let requests = matches!(&cli.command, Command::Serve(args) if args.flags.log_requests);
+    logging::init(cli.everywhere.log_format, cli.everywhere.quiet, cli.everywhere.verbose, requests);
     match execute(cli) {
         Ok(status) => status.into(),
         Err(failure) => {

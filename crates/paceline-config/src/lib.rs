@@ -61,7 +61,7 @@ pub use names::{pace_names, scope_names, upstream_names};
 pub use overrides::Overrides;
 pub use preset::Preset;
 pub use price::{Money, MoneyError, Price, PriceError, Prices};
-pub use units::{CountError, DurationError, Limit, LimitError, parse_count, parse_duration};
+pub use units::{CountError, DurationError, Limit, LimitError, pacer_of, parse_count, parse_duration};
 pub use upstream::{CallNames, MOCK, Tier, TierMatch, Upstream};
 pub use via::Via;
 
@@ -77,6 +77,7 @@ const GENERIC: &str = "generic";
 
 /// All settings by layer, before an upstream is chosen.
 pub struct Config {
+    path: Option<PathBuf>,
     file: BTreeMap<String, UpstreamSection>,
     variables: BTreeMap<String, UpstreamSection>,
     environment: Environment,
@@ -94,7 +95,7 @@ impl Config {
     /// A file that cannot be read or parsed, and names that do not exist. Values are checked by [`Self::upstream`].
     pub fn load(environment: Environment, overrides: Overrides) -> Result<Self, SettingError> {
         match find_file(&environment, &overrides) {
-            None => Self::from_layers(BTreeMap::new(), environment, overrides),
+            None => Self::from_layers(None, BTreeMap::new(), environment, overrides),
             Some(path) => {
                 let unreadable = |error: std::io::Error| {
                     let message = format!("the configuration file cannot be read: {error}");
@@ -130,16 +131,22 @@ impl Config {
             }
             section.locate(&Locator::File(path, text));
         }
-        Self::from_layers(file.upstream, environment, overrides)
+        Self::from_layers(Some(path.to_owned()), file.upstream, environment, overrides)
     }
 
     fn from_layers(
+        path: Option<PathBuf>,
         file: BTreeMap<String, UpstreamSection>,
         environment: Environment,
         overrides: Overrides,
     ) -> Result<Self, SettingError> {
         let variables = environment.upstreams(&with_built_ins(file.keys().map(String::as_str).collect()))?;
-        Ok(Self { file, variables, environment, overrides })
+        Ok(Self { path, file, variables, environment, overrides })
+    }
+
+    /// The file that was read, if there was one.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
     }
 
     /// The upstreams that the file or the environment configures, in alphabetical order.

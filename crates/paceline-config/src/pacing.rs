@@ -1,6 +1,6 @@
 //! Converts settings to the pacer's configuration: pace, start, retry, breaker.
 
-use paceline_core::{Backoff, BreakerConfig, Dimension, Growth, Jitter, Limits, Pace, Retry};
+use paceline_core::{Background, Backoff, BreakerConfig, Dimension, Growth, Jitter, Limits, Pace, Retry};
 
 use super::effective::Ledger;
 use super::error::{SettingError, Source};
@@ -62,6 +62,21 @@ pub(crate) fn start(
     let is_limited = limits.quotas.iter().any(|quota| quota.dimension == Dimension::Requests);
     let usual = if is_limited { "twice the limit" } else { "2" };
     ledger.settle("start", given, None, read, |start| start.map_or_else(|| usual.to_owned(), |rate| rate.to_string()))
+}
+
+/// How a gateway's batches share the account with what is interactive.
+pub(crate) fn background(section: &UpstreamSection, ledger: &mut Ledger) -> Result<Background, SettingError> {
+    const USUAL: f64 = 0.05;
+    let share = |most: std::ops::RangeInclusive<f64>, expected: &'static str| {
+        move |setting: &Setting, key: &str| setting.number(key, |share| most.contains(&share), expected)
+    };
+    let below_one = share(0.0..=1.0_f64.next_down(), "a share of at least 0 and less than 1");
+    let up_to_half = share(0.0..=0.5, "a share from 0 to 0.5");
+    let reserve = section.interactive_reserve.as_ref();
+    Ok(Background {
+        reserve: ledger.settle("interactive_reserve", reserve, USUAL, below_one, f64::to_string)?,
+        share: ledger.settle("batch_share", section.batch_share.as_ref(), USUAL, up_to_half, f64::to_string)?,
+    })
 }
 
 pub(crate) fn retry(section: &UpstreamSection, pace: PaceChoice, ledger: &mut Ledger) -> Result<Retry, SettingError> {

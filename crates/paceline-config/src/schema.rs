@@ -191,6 +191,14 @@ section_with_limits! {
         /// comes last. Default: nowhere.
         #[schemars(with = "Option<NameList>")]
         fallback_to: Settings,
+        /// The share of the places in flight, and of each window, that requests of the priority `batch` leave to interactive ones
+        /// in `paceline serve`, 0 to less than 1; 0 for none. Default: 0.05.
+        #[schemars(with = "Option<f64>", range(min = 0.0, max = 1.0))]
+        interactive_reserve: Setting,
+        /// The share of the calls that are of the priority `batch` while interactive ones make them wait, in `paceline serve`,
+        /// 0 to 0.5; 0 for none. Default: 0.05.
+        #[schemars(with = "Option<f64>", range(min = 0.0, max = 0.5))]
+        batch_share: Setting,
         /// The delay between calls under the pace `responsive`.
         responsive: ResponsiveSection,
         /// When a scope counts as down.

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use paceline_core::{Dimension, Quota};
+use paceline_core::{Concurrency, Dimension, Limits, Pace, PacerConfig, Quota};
 
 /// Above this a count is a mistake, and arithmetic on it would lose whole numbers.
 const MOST: f64 = 1e15;
@@ -79,6 +79,30 @@ impl Limit {
         let (_, dimension, window) = RATES.iter().find(|(word, ..)| word.eq_ignore_ascii_case(key))?;
         Some(Self::Rate { dimension: dimension.clone(), units, window: *window })
     }
+}
+
+/// Limits without an upstream, for one pacer that keeps to them and learns nothing: as many calls in flight as the smallest says.
+///
+/// # Errors
+/// Less than one unit in 366 days.
+pub fn pacer_of(limits: &[Limit]) -> Result<PacerConfig, LimitError> {
+    let (mut quotas, mut places) = (Vec::new(), u32::MAX);
+    for limit in limits {
+        match limit {
+            Limit::Rate { dimension, units, window } => {
+                let none = || LimitError(format!("{units} {dimension} per {window:?}"));
+                quotas.push(quota(dimension.clone(), *units, *window).ok_or_else(none)?);
+            }
+            Limit::Concurrent(most) => places = places.min(*most),
+        }
+    }
+    let limits = Limits { quotas, burst: None };
+    Ok(PacerConfig {
+        limits,
+        concurrency: Concurrency::Fixed { max: places },
+        pace: Pace::Fixed,
+        ..PacerConfig::default()
+    })
 }
 
 /// The quota that keeps to `units` per `window`: parts of a unit are dropped, and less than one is one in a longer

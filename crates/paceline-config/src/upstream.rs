@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Uri;
-use paceline_core::{Limits, Pace, PacerConfig};
+use paceline_core::{Background, Limits, Pace, PacerConfig};
 use paceline_providers::secrets::{SECRET, looks_secret};
 use paceline_providers::table::Scope;
 use paceline_providers::{Dialect, Provider, below, join_url, path_of};
@@ -71,6 +71,8 @@ pub struct Upstream {
     pub access: Access,
     /// Limits, concurrency, retries, breaker and pace.
     pub pacer: PacerConfig,
+    /// How a gateway's requests of the priority `batch` share the account with interactive ones. Default: both shares 0.05.
+    pub background: Background,
     /// Parts of the account with limits of their own, in the order in which they are tried.
     pub tiers: Vec<Tier>,
     /// The provider's table, with the rules, header fields and charges of this upstream.
@@ -192,6 +194,7 @@ impl Upstream {
             setting.text.clone()
         });
         let fallback_to = fallback::steps(name, provider, section.fallback_to.as_ref(), &mut ledger)?;
+        let background = pacing::background(section, &mut ledger)?;
         let responsive = responsive::responsive(section, pace, &mut ledger)?;
         let breaker = pacing::breaker(section, &mut ledger)?;
         let given = section.tier.as_deref().unwrap_or_default();
@@ -223,6 +226,7 @@ impl Upstream {
             breaker,
             pace: pace.pace,
             responsive,
+            background: Background::default(),
         };
         let acting = match &via {
             Some(via) => acting::at_gateway(via, section, &pacer),
@@ -237,6 +241,7 @@ impl Upstream {
             key,
             access,
             pacer,
+            background,
             tiers,
             dialect,
             deadline,

@@ -10,6 +10,7 @@ use alloc::format;
 use alloc::vec::Vec;
 
 use crate::admit::{Admit, WaitCause};
+use crate::background::Ask;
 use crate::config::Concurrency;
 use crate::error::ConfigError;
 
@@ -77,6 +78,8 @@ pub(crate) struct InFlight {
     max: u32,
     limit: u32,
     now: u32,
+    /// Calls in flight of a priority below 0.
+    background: u32,
     peak: u32,
     acquires: u64,
     refusals: u64,
@@ -100,6 +103,7 @@ impl InFlight {
             max,
             limit: start,
             now: 0,
+            background: 0,
             peak: 0,
             acquires: 0,
             refusals: 0,
@@ -120,18 +124,30 @@ impl InFlight {
         Ok(())
     }
 
-    pub(crate) fn admit(&self) -> Admit {
-        if self.now < self.limit { Admit::Now } else { Admit::OnRelease { cause: WaitCause::Concurrency } }
+    pub(crate) fn admit(&self, ask: &Ask<'_>) -> Admit {
+        if self.now < self.limit {
+            self.admit_under(self.limit, ask)
+        } else {
+            Admit::OnRelease { cause: WaitCause::Concurrency }
+        }
     }
 
-    pub(crate) fn take(&mut self) {
+    /// Whether a call takes no place that calls like it leave to the others, of so many.
+    pub(crate) fn admit_under(&self, limit: u32, ask: &Ask<'_>) -> Admit {
+        let leaves = !ask.leaves_places() || self.background < ask.most_places(limit);
+        if leaves { Admit::Now } else { Admit::OnRelease { cause: WaitCause::Concurrency } }
+    }
+
+    pub(crate) fn take(&mut self, background: bool) {
         self.now += 1;
+        self.background += u32::from(background);
         self.acquires += 1;
         self.peak = self.peak.max(self.now);
     }
 
-    pub(crate) fn release(&mut self) {
+    pub(crate) fn release(&mut self, background: bool) {
         self.now -= 1;
+        self.background -= u32::from(background);
     }
 
     /// Calls in flight.
@@ -231,6 +247,7 @@ fn checked(concurrency: Concurrency) -> Result<(u32, u32, u32), ConfigError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cost::Cost;
     use alloc::vec;
 
     fn aimd(floor: u32, start: u32, max: u32) -> InFlight {
@@ -274,7 +291,7 @@ mod tests {
     fn phases() {
         let mut limit = aimd(5, 20, 50);
         assert_eq!(limit.phase(), GrowthPhase::Steady);
-        (0..20).for_each(|_| limit.take());
+        (0..20).for_each(|_| limit.take(false));
         assert_eq!(limit.phase(), GrowthPhase::Saturated);
         assert!(limit.refused(20, 20));
         assert_eq!(limit.phase(), GrowthPhase::Backoff);
@@ -292,15 +309,15 @@ mod tests {
     #[test]
     fn after_a_decrease_nothing_starts_until_there_is_room() {
         let mut limit = aimd(2, 8, 8);
-        (0..8).for_each(|_| limit.take());
+        (0..8).for_each(|_| limit.take(false));
         limit.refused(8, 8);
         for _ in 0..4 {
-            assert!(!limit.admit().is_now());
-            limit.release();
+            assert!(!limit.admit(&Ask::of(&Cost::request())).is_now());
+            limit.release(false);
         }
-        assert!(!limit.admit().is_now());
-        limit.release();
-        assert!(limit.admit().is_now());
+        assert!(!limit.admit(&Ask::of(&Cost::request())).is_now());
+        limit.release(false);
+        assert!(limit.admit(&Ask::of(&Cost::request())).is_now());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use crate::background::Background;
 use crate::backoff::Backoff;
 use crate::cost::Dimension;
 use crate::responsive::ResponsiveConfig;
@@ -291,6 +292,8 @@ pub struct PacerConfig {
     pub pace: Pace,
     /// The delay of [`Pace::Responsive`].
     pub responsive: ResponsiveConfig,
+    /// How requests of a priority below 0 share the account with the others.
+    pub background: Background,
 }
 
 impl PacerConfig {

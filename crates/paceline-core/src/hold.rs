@@ -68,6 +68,11 @@ impl Hold {
         self.stopped.get_or_insert(reason);
     }
 
+    /// Ends a stop; a hold goes on.
+    pub(crate) fn end_stop(&mut self) {
+        self.stopped = None;
+    }
+
     pub(crate) fn resume(&mut self) {
         *self = Self::default();
     }

@@ -8,6 +8,7 @@ extern crate alloc;
 
 mod adaptive;
 mod admit;
+mod background;
 mod backoff;
 mod breaker;
 mod concurrency;
@@ -41,6 +42,7 @@ mod units;
 
 pub use adaptive::{GateState, RateEstimate, Trend};
 pub use admit::{Admit, Level, MaxWait, PauseCause, WaitCause, WaitReason};
+pub use background::Background;
 pub use backoff::{Backoff, Growth, Jitter};
 pub use concurrency::{ConcurrencySnapshot, GrowthPhase};
 pub use config::{BreakerConfig, Concurrency, Limits, Pace, PacerConfig, Quota, QuotaShape, Retry};

@@ -43,6 +43,12 @@ impl Queue {
         }
     }
 
+    /// Gives a due request another place.
+    pub(crate) fn replace(&mut self, from: Place, to: Place) {
+        self.ready.remove(&from);
+        self.ready.insert(to);
+    }
+
     /// Moves requests that have become due to the ready ones, and returns them. More than are ready already are merged in one go:
     /// of ten thousand that become due together the first would wait for all the others.
     pub(crate) fn promote(&mut self, now: Instant) -> Vec<Place> {
@@ -103,6 +109,15 @@ impl Queue {
         self.ready.len() + self.delayed.len()
     }
 
+    /// How many requests there are of each priority, the most urgent first.
+    pub(crate) fn by_priority(&self) -> Vec<(i32, u64)> {
+        let mut counts = BTreeMap::<_, u64>::new();
+        for place in self.ready.iter().chain(self.delayed.values()) {
+            *counts.entry(place.0).or_default() += 1;
+        }
+        counts.into_iter().map(|(Reverse(priority), count)| (priority, count)).collect()
+    }
+
     /// All requests, the ready ones first.
     pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> {
         self.ready.iter().chain(self.delayed.values()).map(|place| place.2)
@@ -130,6 +145,17 @@ mod tests {
             }
         }
         assert_eq!(Queue::default().ahead_of(0, 0), 0);
+    }
+
+    #[test]
+    fn requests_are_counted_by_priority_whether_due_or_not() {
+        let mut queue = Queue::default();
+        assert!(queue.by_priority().is_empty());
+        for (n, priority) in [0, -1, 0, 7, -1, 0].into_iter().enumerate() {
+            let due = (n % 2 == 1).then(|| Instant::from_nanos(5));
+            queue.push(Instant::ZERO, place(priority, n as u64), due, None);
+        }
+        assert_eq!(queue.by_priority(), [(7, 1), (0, 3), (-1, 2)]);
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub struct Request {
     pub scope: ScopeId,
     /// What it is expected to cost.
     pub cost: Cost,
-    /// Higher goes first. Default 0.
+    /// Higher goes first. Default 0. Below 0 it is of the [`Background`](crate::Background).
     pub priority: i32,
     /// The item that it is for: the breaker opens on failures of several items. `None`: an item of its own, numbered like its
     /// arrival.
@@ -140,6 +140,11 @@ impl Request {
             deadline: None,
             max_wait: None,
         }
+    }
+
+    /// Whether it goes behind those of usual priority: [`Background`](crate::Background) says what they share.
+    pub(crate) const fn is_background(&self) -> bool {
+        self.priority < 0
     }
 
     /// Sends so far.

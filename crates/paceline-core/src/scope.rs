@@ -12,6 +12,7 @@ use core::time::Duration;
 pub(crate) use self::snapshot::{quotas, state};
 use crate::adaptive::{AdaptiveRate, Reaction, Refusal, Start};
 use crate::admit::{Admit, PauseCause};
+use crate::background::Ask;
 use crate::breaker::{Breaker, Change};
 use crate::concurrency::InFlight;
 use crate::config::{Concurrency, Limits, Pace, PacerConfig};
@@ -24,6 +25,7 @@ use crate::outcome::{Class, Hint, LimitReport, LimitScope, Outcome};
 use crate::places::Answers;
 use crate::queue::Queue;
 use crate::quota::Quotas;
+use crate::request::Request;
 use crate::rng::Rng;
 use crate::server_limits::{Carrier, ServerLimits};
 use crate::snapshot::Totals;
@@ -115,22 +117,23 @@ impl Scope {
     }
 
     /// When a call of that cost may leave, by the rules of this scope.
-    pub(crate) fn admit(&self, now: Instant, cost: &Cost) -> Admit {
+    pub(crate) fn admit(&self, now: Instant, ask: &Ask<'_>) -> Admit {
         let own = self
             .hold
             .admit(now)
             .strictest(self.gate.admit(now, self.silence()))
             .strictest(self.breaker.admit(now))
             .strictest(self.spacing.admit(now))
-            .strictest(self.in_flight.admit())
-            .strictest(self.quotas.admit(now, cost));
+            .strictest(self.in_flight.admit(ask))
+            .strictest(self.quotas.admit(now, ask));
         if self.pace != Pace::Auto {
             return own;
         }
-        let own = own.strictest(self.learnt.admit(now, &self.gate, self.in_flight.now()));
+        let places = self.learnt.cap().map_or(Admit::Now, |cap| self.in_flight.admit_under(cap, ask));
+        let own = own.strictest(self.learnt.admit(now, &self.gate, self.in_flight.now())).strictest(places);
         self.announced.iter().fold(own, |strictest, limit| {
-            let (units, spent) = (cost.get(&limit.dimension), self.spent.get(&limit.dimension));
-            strictest.strictest(limit.admit(now, units, spent))
+            let (units, spent) = (ask.cost.get(&limit.dimension), self.spent.get(&limit.dimension));
+            strictest.strictest(limit.admit(now, limit.needs(units, ask), spent))
         })
     }
 
@@ -189,10 +192,11 @@ impl Scope {
     }
 
     /// A call leaves.
-    pub(crate) fn send(&mut self, now: Instant, wanted: Instant, cost: &Cost) -> Flight {
+    pub(crate) fn send(&mut self, now: Instant, wanted: Instant, request: &Request) -> Flight {
+        let cost = &request.cost;
         self.last += 1;
         let probe = self.breaker.sent();
-        self.in_flight.take();
+        self.in_flight.take(request.is_background());
         let in_flight = self.in_flight.now();
         self.answers.sent(now, in_flight);
         let canary = self.gate.sent(now, self.last);
@@ -211,15 +215,15 @@ impl Scope {
     }
 
     /// A call is no longer in flight.
-    pub(crate) fn ended(&mut self, cost: &Cost) {
-        self.in_flight.release();
-        self.out.subtract(cost);
+    pub(crate) fn ended(&mut self, request: &Request) {
+        self.in_flight.release(request.is_background());
+        self.out.subtract(&request.cost);
     }
 
     /// A granted call was never sent: all its units are refunded.
-    pub(crate) fn unsend(&mut self, now: Instant, flight: &Flight, cost: &Cost) {
-        self.ended(cost);
-        self.quotas.settle(now, flight.sent, cost, &Cost::zero());
+    pub(crate) fn unsend(&mut self, now: Instant, flight: &Flight, request: &Request) {
+        self.ended(request);
+        self.quotas.settle(now, flight.sent, &request.cost, &Cost::zero());
         self.learnt.never_sent(flight.number);
         self.lost(flight);
     }

@@ -9,6 +9,7 @@
 use core::time::Duration;
 
 use crate::admit::{Admit, WaitCause};
+use crate::background::Ask;
 use crate::cost::Dimension;
 use crate::outcome::{LimitReport, RefillMode};
 use crate::state::Announcement;
@@ -153,6 +154,11 @@ impl ServerLimits {
             limit: self.limit,
             remaining: self.remaining_after(spent),
         })
+    }
+
+    /// The units that must have room for a call: its own, and those that it leaves to the others.
+    pub(crate) fn needs(&self, units: u64, ask: &Ask<'_>) -> u64 {
+        ask.needs(units, self.limit)
     }
 
     /// Estimates when the last of so many units can be sent, call by call, if the limit stays as it is.

@@ -50,7 +50,7 @@ impl Snapshot {
             name if self.scopes.len() > 1 && !name.is_empty() => format!("in {name} "),
             _ => String::new(),
         };
-        let reason = subject.reason(now);
+        let reason = subject.explain(now);
         if !reason.is_empty() {
             text += &format!("; {place}{reason}");
         }
@@ -76,8 +76,9 @@ impl ScopeSnapshot {
         rates.min_by(|a, b| a.0.total_cmp(&b.0))
     }
 
-    /// Why its next call does not leave at once; empty where it does.
-    fn reason(&self, now: Instant) -> String {
+    /// The one sentence for people why its next call does not leave at once, and for how long; empty where it does. `now`: the
+    /// time of the snapshot.
+    pub fn explain(&self, now: Instant) -> String {
         let wait = |until: Instant| format_duration(until.saturating_since(now));
         if let ScopeState::Stopped { reason } = &self.state {
             return format!("nothing leaves until a person acts: {reason}");
@@ -117,6 +118,8 @@ pub struct ScopeSnapshot {
     pub totals: Totals,
     /// Requests that wait.
     pub waiting: u64,
+    /// The same by priority, the most urgent first: those priorities alone of which some wait.
+    pub waiting_by_priority: Vec<(i32, u64)>,
     /// The rule that the next waiter waits for, and until when, where that is known.
     pub waits_for: Option<(WaitCause, Option<Instant>)>,
     /// When the next waiter becomes due or may leave.
@@ -152,6 +155,9 @@ pub enum ScopeState {
 }
 
 impl ScopeState {
+    /// The names of all states.
+    pub const NAMES: [&'static str; 4] = ["open", "paced", "held", "stopped"];
+
     /// The name used in JSON.
     pub const fn as_str(&self) -> &'static str {
         match self {

@@ -21,8 +21,10 @@ use paceline_providers::{Answer, Reading, join_url, model_of};
 use tokio::time::timeout;
 
 use crate::bounds::{Bounds, Held};
+use crate::clients::Spent;
 use crate::fallback::{self, Step};
 use crate::headers;
+use crate::metrics::Metrics;
 use crate::payload::Outgoing;
 
 /// Why an upstream cannot be served.
@@ -58,11 +60,12 @@ pub struct Backend {
     limiter: Limiter,
     client: Client<HttpsConnector<HttpConnector>, Outgoing>,
     secrets: Secrets,
-    ratios: TokenRatios,
+    ratios: Arc<TokenRatios>,
     /// Requests that wait or are sent, before the head of their answer.
     pub(crate) waiting: Held,
-    items: AtomicU64,
-    turns: Mutex<Turns>,
+    items: Arc<AtomicU64>,
+    turns: Arc<Mutex<Turns>>,
+    metrics: Arc<Metrics>,
     /// What takes its place while it stays down.
     pub(crate) fallbacks: Vec<Step>,
     /// The last request went to the fallbacks.
@@ -76,6 +79,8 @@ pub(crate) struct Departed {
     pub(crate) scope: Arc<str>,
     pub(crate) reserved: Cost,
     pub(crate) call: Arc<Call>,
+    /// What its request takes of the limits of its client.
+    pub(crate) spent: Option<Arc<Spent>>,
 }
 
 impl Backend {
@@ -134,9 +139,45 @@ impl Backend {
             .timer(TokioTimer::new())
             .build(connector);
         let limiter = limiter.with_dialect(sending.dialect.clone());
-        let (ratios, waiting, items) = (TokenRatios::default(), Held::default(), AtomicU64::default());
-        let (turns, falls_back) = (Mutex::default(), AtomicBool::new(false));
-        Ok(Self { config, sending, limiter, client, secrets, ratios, waiting, items, turns, fallbacks, falls_back })
+        let (ratios, waiting, items) = (Arc::default(), Held::default(), Arc::default());
+        let (turns, metrics) = (Arc::default(), Arc::new(Metrics::new(&config.name)));
+        let falls_back = AtomicBool::new(false);
+        Ok(Self {
+            config,
+            sending,
+            limiter,
+            client,
+            secrets,
+            ratios,
+            waiting,
+            items,
+            turns,
+            metrics,
+            fallbacks,
+            falls_back,
+        })
+    }
+
+    /// The same upstream under another configuration, or with another key: what is known of it, its queue and its counts stay.
+    /// The limiter keeps its limits; see [`Limiter::reconfigure`].
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn renewed(
+        &self,
+        config: paceline_config::Upstream,
+        headers: HeaderMap,
+        bounds: &Bounds,
+    ) -> Result<Self, BackendError> {
+        let fresh = Self::new(config, headers, self.limiter.clone(), bounds)?;
+        Ok(Self {
+            ratios: Arc::clone(&self.ratios),
+            waiting: self.waiting.clone(),
+            items: Arc::clone(&self.items),
+            turns: Arc::clone(&self.turns),
+            metrics: Arc::clone(&self.metrics),
+            ..fresh
+        })
     }
 
     /// The name that paths begin with.
@@ -147,6 +188,11 @@ impl Backend {
     /// What paces its calls.
     pub const fn limiter(&self) -> &Limiter {
         &self.limiter
+    }
+
+    /// What is counted for it.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     pub(crate) const fn config(&self) -> &paceline_config::Upstream {
@@ -222,10 +268,13 @@ impl Backend {
         *request.method_mut() = call.method.clone();
         *request.uri_mut() = address;
         *request.headers_mut() = call.headers.clone();
-        match timeout(self.sending.timeout, self.client.request(request)).await {
+        let left = self.limiter.now();
+        let answered = match timeout(self.sending.timeout, self.client.request(request)).await {
             Ok(answered) => answered.map_err(|error| NoAnswer::of_client(&error, error.is_connect(), is_plain)),
             Err(_) => Err(NoAnswer::Timeout(Some(self.sending.timeout))),
-        }
+        };
+        self.metrics.answered(self.limiter.now() - left);
+        answered
     }
 
     /// Removes the upstream's key from an answer that is read here.
@@ -272,7 +321,7 @@ impl Drop for QueuePlace {
 impl Departed {
     /// Reports how the call ended, and returns the class and what follows.
     pub(crate) fn ends(self, answer: &Result<Response<bytes::Bytes>, NoAnswer>) -> (Class, NextAction) {
-        let Self { upstream, permit, scope, reserved, call } = self;
+        let Self { upstream, permit, scope, reserved, call, spent } = self;
         let reading = upstream.read(&call, answer);
         let unknown = if paceline_http::is_unknown(answer, &reading) {
             upstream.sending.unknown_outcome_of(&call)
@@ -287,8 +336,11 @@ impl Departed {
             reason = (reading.class != Class::Success).then(|| reading.reason().into_owned()),
             "answered"
         );
-        let action = permit.complete(Outcome { unknown, ..reading.outcome_of(&reserved) });
+        let outcome = Outcome { unknown, ..reading.outcome_of(&reserved) };
+        spent.iter().for_each(|spent| spent.used(outcome.usage.clone()));
+        let action = permit.complete(outcome);
         if let Some(usage) = &reading.usage {
+            upstream.metrics.used(&scope, usage);
             upstream.ratios.settle(scope, &call.body, usage);
         }
         (reading.class, action)

@@ -27,6 +27,8 @@ pub struct Bounds {
     pub idle: Duration,
     /// How long answers under way may take once the gateway ends. Default: 30 s.
     pub drain: Duration,
+    /// How long requests that wait for their turn go on waiting once the gateway ends; then they are refused. Default: 10 s.
+    pub drain_held: Duration,
 }
 
 impl Default for Bounds {
@@ -41,6 +43,7 @@ impl Default for Bounds {
             first_byte: seconds(600),
             idle: seconds(300),
             drain: seconds(30),
+            drain_held: seconds(10),
         }
     }
 }

@@ -10,6 +10,7 @@ use flate2::read::GzDecoder;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
+use http_body::Body as _;
 use http_body_util::{BodyExt as _, Either, Full, Limited};
 use hyper::body::Incoming;
 use paceline::{Admit, Class, Error, GiveUp, Limiter, MaxWait, NextAction, Permit, WaitCause, Within};
@@ -19,10 +20,14 @@ use tokio::time::timeout;
 
 use crate::backend::{Backend, Departed};
 use crate::bounds::{Bounds, Held, Room};
+use crate::clients::{Client, Spent};
+use crate::closing::Closing;
 use crate::fallback::{Step, Target, with_model};
 use crate::headers::{self, Wishes};
+use crate::metrics::Ending;
 use crate::own_routes::OwnBody;
 use crate::payload::Payload;
+use crate::record::{BATCH, Record};
 use crate::refusal::Refusal;
 use crate::tap::Tap;
 
@@ -34,14 +39,12 @@ pub(crate) fn whole_body(bytes: impl Into<Bytes>) -> AnswerBody {
     Either::Left(Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync())
 }
 
-/// Behind all that wait interactively.
-pub(crate) const BATCH: i32 = -1;
+/// Where it is not known how long a wait is, another try is worth it after that time.
+const LEAST: Duration = Duration::from_secs(1);
 
-/// What is known of a request beside its answer, for the head of the answer.
+/// What the head of an answer tells beside what is recorded.
 #[derive(Clone, Debug, Default)]
 struct Told {
-    waited: Duration,
-    calls: u32,
     /// The retries that these calls spent: throttles spend none.
     retries: u32,
     /// What took the place of its upstream.
@@ -53,8 +56,13 @@ struct Course<'a> {
     /// Each limiter has a clock of its own: this one's counts at every upstream.
     clock: &'a Limiter,
     bounds: &'a Bounds,
+    closing: &'a Closing,
     wishes: Wishes,
-    client: u64,
+    /// With a key of the gateway's.
+    known: Option<Arc<Client>>,
+    /// What the request takes of the limits of that client.
+    spent: Option<Arc<Spent>>,
+    record: &'a mut Record,
     /// It waits no longer than until then.
     deadline: Instant,
     payload: Payload,
@@ -76,6 +84,12 @@ struct NotSent {
     stayed_down: bool,
 }
 
+impl From<Refusal> for NotSent {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, stayed_down: false }
+    }
+}
+
 /// Forwards a request to its upstream, as the client wishes and within the bounds; while that stays down, to its fallbacks among
 /// the upstreams.
 pub(crate) async fn forward(
@@ -85,9 +99,11 @@ pub(crate) async fn forward(
     request: Request<Incoming>,
     bounds: &Bounds,
     held: &Held,
+    closing: &Closing,
 ) -> Response<AnswerBody> {
     let mut told = Told::default();
-    let answer = match Course::begin(upstream, request, bounds, held).await {
+    let mut record = Record::new(upstream, request.method(), &path);
+    let answer = match Course::begin(upstream, request, bounds, held, closing, &mut record).await {
         Ok((mut course, parts, _room)) => {
             let answer = course.run(upstreams, upstream, path, parts).await;
             told = course.told;
@@ -95,12 +111,20 @@ pub(crate) async fn forward(
         }
         Err(refusal) => Err(refusal),
     };
-    let mut answer = answer.unwrap_or_else(|refusal| refusal.into_response().map(whole_body));
+    let mut answer = answer.unwrap_or_else(|refusal| {
+        record.ending.get_or_insert(Ending::Refused(refusal.code()));
+        refusal.into_response().map(whole_body)
+    });
     let headers = answer.headers_mut();
-    headers.insert(gateway::WAITED, (told.waited.as_millis() as u64).into());
-    headers.insert(gateway::ATTEMPTS, told.calls.into());
+    headers.insert(gateway::WAITED, (record.waited.as_millis() as u64).into());
+    headers.insert(gateway::ATTEMPTS, record.calls.into());
     if let Some(fallback) = told.fallback {
-        headers.insert("x-paceline-fallback", fallback);
+        headers.insert(gateway::FALLBACK, fallback);
+    }
+    record.status = Some(answer.status());
+    match answer.body_mut() {
+        Either::Left(whole) => record.bytes_out = whole.size_hint().exact().unwrap_or_default(),
+        Either::Right(tap) => tap.tells(record),
     }
     answer
 }
@@ -112,6 +136,8 @@ impl<'a> Course<'a> {
         request: Request<Incoming>,
         bounds: &'a Bounds,
         held: &Held,
+        closing: &'a Closing,
+        record: &'a mut Record,
     ) -> Result<(Self, http::request::Parts, Room), Refusal> {
         let clock = upstream.limiter();
         let began = clock.now();
@@ -120,11 +146,18 @@ impl<'a> Course<'a> {
             let message = "the gateway passes on HTTP alone, and no WebSocket";
             return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "unsupported", message));
         }
-        let (wishes, client) = (Wishes::of(&parts.headers)?, headers::client(&parts.headers));
+        let wishes = Wishes::of(&parts.headers)?;
+        let known = parts.extensions.get::<Arc<Client>>().map(Arc::clone);
+        record.client = known.as_ref().map_or_else(|| headers::client(&parts.headers), |client| client.number());
+        record.client_name = known.as_ref().map(|client| Arc::clone(client.name()));
+        let is_batch = wishes.is_batch || known.as_ref().is_some_and(|client| client.is_batch());
+        record.priority = if is_batch { BATCH } else { 0 };
         let longest = wishes.deadline.unwrap_or(bounds.deadline);
         let room = place_in_queue(upstream, bounds)?;
         let payload = Payload::read(body, bounds, held, longest).await?;
-        let course = Self { clock, bounds, wishes, client, deadline: began + longest, payload, told: Told::default() };
+        record.bytes_in = payload.bytes.len() as u64;
+        let (deadline, told) = (began + longest, Told::default());
+        let course = Self { clock, bounds, closing, wishes, known, spent: None, record, deadline, payload, told };
         Ok((course, parts, room))
     }
 
@@ -137,6 +170,7 @@ impl<'a> Course<'a> {
     ) -> Result<Response<AnswerBody>, Refusal> {
         let again = (!upstream.fallbacks.is_empty()).then(|| parts.clone());
         let call = Arc::new(upstream.call(parts, path, self.payload.bytes.clone()));
+        self.enter(upstream, &call).await?;
         let budget = upstream.most_retries(self.wishes.retries);
         let ended = self.at(upstream, &call, budget).await;
         let parts = again.filter(|_| ended.stayed_down && upstream.falls_back(&call));
@@ -146,6 +180,7 @@ impl<'a> Course<'a> {
         for Step { marker, target } in &upstream.fallbacks {
             let (name, model) = match target {
                 Target::Static(answer) => {
+                    self.record.ending = Some(Ending::Answered(Class::Success));
                     self.told.fallback = Some(marker.clone());
                     return Ok(answer.clone().map(whole_body));
                 }
@@ -179,30 +214,47 @@ impl<'a> Course<'a> {
         ended.answer
     }
 
+    /// Waits for room under the limits of the client, if it has some of its own.
+    async fn enter(&mut self, upstream: &Arc<Backend>, call: &Call) -> Result<(), Refusal> {
+        let Some(client) = &self.known else { return Ok(()) };
+        client.may_call(call)?;
+        let asked = self.clock.now();
+        let (_, cost) = upstream.scope_and_cost(call);
+        let room = client.room(cost, self.record.priority, self.deadline - asked);
+        let room = self.closing.bounds(upstream.name(), room).await;
+        self.record.waited += self.clock.now() - asked;
+        self.spent = room?;
+        Ok(())
+    }
+
     /// Sends the request to one upstream, and again where that is useful, with at most so many retries.
     async fn at(&mut self, upstream: &Arc<Backend>, call: &Arc<Call>, retries: u32) -> Ended {
         let (scope, cost) = upstream.scope_and_cost(call);
-        let mut place = upstream.place(self.client);
+        let mut place = upstream.place(self.record.client);
         let mut next = paceline::Request {
-            priority: if self.wishes.is_batch { BATCH } else { 0 },
+            priority: self.record.priority,
             item: Some(upstream.next_item()),
             arrival: Some(place.number()),
             max_retries: Some(retries),
             ..paceline::Request::new(upstream.limiter().scope(&scope), cost)
         };
+        self.record.scope = Some(Arc::clone(next.scope.name()));
         let before = self.told.retries;
         // How the last call ended, and what it means.
         let mut last = None;
         loop {
+            self.record.ending = None;
             let (asked, tries) = (self.clock.now(), next.attempts);
             let (scope, reserved) = (Arc::clone(next.scope.name()), next.cost.clone());
-            let held = hold(upstream, next, self.deadline - asked, last.as_ref().map(|(class, _)| *class)).await;
-            self.told.waited += self.clock.now() - asked;
+            let held = hold(upstream, next, self.deadline - asked, last.as_ref().map(|(class, _)| *class));
+            let held = self.closing.bounds(upstream.name(), held).await;
+            self.record.waited += self.clock.now() - asked;
             let retries = tries.saturating_sub(1);
             let permit = match (held, last.take()) {
                 (Ok(permit), _) => permit,
                 // What the upstream said is better than what is said of it.
                 (Err(NotSent { stayed_down, .. }), Some((class, answer))) => {
+                    self.record.ending = Some(Ending::Answered(class));
                     return Ended { answer: ended(class, answer, self.told.retries), stayed_down, retries };
                 }
                 (Err(NotSent { refusal, stayed_down }), None) => {
@@ -214,9 +266,10 @@ impl<'a> Course<'a> {
                 let answer = Err(broken("its body cannot be sent a second time"));
                 return Ended { answer, stayed_down: false, retries };
             };
-            let departed = Departed { upstream: Arc::clone(upstream), permit, scope, reserved, call: Arc::clone(call) };
-            (self.told.calls, self.told.retries) = (self.told.calls + 1, before + tries);
-            let received = match upstream.send(call, body).await {
+            let (call, spent) = (Arc::clone(call), self.spent.clone());
+            let departed = Departed { upstream: Arc::clone(upstream), permit, scope, reserved, call, spent };
+            (self.record.calls, self.told.retries) = (self.record.calls + 1, before + tries);
+            let received = match upstream.send(&departed.call, body).await {
                 // None was asked for: nothing that follows is an answer.
                 Ok(answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
                     Err(NoAnswer::Malformed("it changed the protocol without being asked".to_owned()))
@@ -228,6 +281,7 @@ impl<'a> Course<'a> {
                 Err(error) => Err(error),
             };
             let (class, action) = departed.ends(&received);
+            self.record.ending = Some(Ending::Answered(class));
             let answer = received.map(|answer| upstream.without_secrets(answer));
             let (stayed_down, tries) = match action {
                 NextAction::Retry { next: again, .. } if !self.payload.is_stream => {
@@ -265,7 +319,7 @@ async fn hold(
         let is_failing = || limiter.scope_snapshot(&request.scope).is_some_and(|scope| scope.failing_since.is_some());
         let by_class = |class| GiveUp::Deadline.stayed_down(class);
         let stayed_down = last.map_or_else(|| cause.stayed_down() || is_failing(), by_class);
-        NotSent { refusal: too_long(upstream, cause, wait), stayed_down }
+        NotSent { refusal: too_long(upstream, cause, wait, left), stayed_down }
     };
     let mut acquiring = pin!(limiter.acquire_within(request.clone(), MaxWait::Known(left)));
     // Most requests leave at once, and others know at once that they will not.
@@ -280,7 +334,11 @@ async fn hold(
     };
     match decided {
         Ok(Ok(Within::Granted(permit))) => Ok(permit),
-        Ok(Ok(Within::Deferred { until, reason })) => Err(too_late(&reason.cause, Some(until - limiter.now()))),
+        Ok(Ok(Within::Deferred { until, reason })) => {
+            let wait = until - limiter.now();
+            let NotSent { refusal, stayed_down } = too_late(&reason.cause, Some(wait));
+            Err(NotSent { refusal: refusal.known(wait), stayed_down })
+        }
         Ok(Err(error)) => Err(NotSent { stayed_down: error.stayed_down(last), refusal: refused(upstream, &error) }),
         Err(_) => Err(match limiter.admit(&request) {
             Admit::Now => too_late(&WaitCause::Queue, None),
@@ -290,26 +348,26 @@ async fn hold(
     }
 }
 
-/// The wait is longer than the client's deadline.
-fn too_long(upstream: &Backend, cause: &WaitCause, wait: Option<Duration>) -> Refusal {
+/// The wait is longer than what is `left` to the client's deadline.
+fn too_long(upstream: &Backend, cause: &WaitCause, wait: Option<Duration>, left: Duration) -> Refusal {
+    // Requests ahead go by: it is worth another try once it would not wait for longer than that.
+    let again = match cause {
+        WaitCause::Queue => wait.map_or(LEAST, |wait| wait.saturating_sub(left).max(LEAST)),
+        _ => wait.unwrap_or(LEAST),
+    };
     let (name, waiting) = (upstream.name(), upstream.waiting.count());
     let time = wait.map(|wait| format!(" for {} more", format_duration(wait))).unwrap_or_default();
     let message = format!(
         "upstream {name}: the request would wait for {cause}{time}, longer than its deadline (requests here: {waiting}); send it \
          later, or allow more time with the header x-paceline-deadline"
     );
-    Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message)
-        .after(wait.unwrap_or(Duration::from_secs(1)))
-        .known(
-            wait.filter(|_| matches!(cause, WaitCause::Held { .. } | WaitCause::Gate { .. } | WaitCause::Quota { .. })),
-        )
-        .for_limit(cause.to_string())
+    Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message).after(again).for_limit(cause.to_string())
 }
 
 fn queue_full(upstream: &Backend, bounds: &Bounds) -> Refusal {
     let (name, most) = (upstream.name(), bounds.queue);
     let message = format!("{most} requests wait for the upstream {name} already, the most that may; send it later");
-    Refusal::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message).after(Duration::from_secs(1))
+    Refusal::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message).after(LEAST)
 }
 
 /// No wait would help.
@@ -317,7 +375,8 @@ fn refused(upstream: &Backend, error: &Error) -> Refusal {
     let (status, code, message) = match error {
         Error::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "too_large", error.to_string()),
         Error::Stopped { scope, reason } => {
-            let message = format!("{scope} is stopped: {reason}; mend the cause, then restart the gateway");
+            let message =
+                format!("{scope} is stopped: {reason}; mend the cause, then reload the gateway (SIGHUP) or restart it");
             (StatusCode::SERVICE_UNAVAILABLE, "scope_stopped", message)
         }
         _ => (StatusCode::SERVICE_UNAVAILABLE, "closed", error.to_string()),

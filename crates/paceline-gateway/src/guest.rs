@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use crate::backend::{Backend, QueuePlace};
-use crate::forward::BATCH;
+use crate::record::BATCH;
 
 /// One job among the clients of an upstream: what it asks of the limiter waits behind all that is interactive, and takes turns
 /// with other batches.

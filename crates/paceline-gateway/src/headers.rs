@@ -1,6 +1,7 @@
 //! Which header fields go on, in both directions, and what a client wishes in those that are for the gateway.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::hash::{BuildHasher as _, Hash as _, Hasher as _, RandomState};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use http::Uri;
@@ -25,12 +26,15 @@ const OF_CONNECTION: [HeaderName; 9] = [
 ];
 
 /// Fields that carry a client's key. Where the gateway has a key of its own, the client's does not go on.
-const OF_CLIENTS: [HeaderName; 4] = [
+pub(crate) const OF_CLIENTS: [HeaderName; 4] = [
     header::AUTHORIZATION,
     HeaderName::from_static("x-api-key"),
     HeaderName::from_static("api-key"),
     HeaderName::from_static("x-goog-api-key"),
 ];
+
+/// A client's key for the gateway, where the fields above carry one for the upstream. It goes no further.
+pub(crate) const KEY: HeaderName = HeaderName::from_static("x-paceline-key");
 
 /// A request that may wait for longer is a job for `paceline run`.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(86_400);
@@ -78,9 +82,10 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 }
 
 /// A number for the client that sends these: programs that show different keys or names are different clients, whatever these
-/// are worth. It stays in this process.
+/// are worth. It means nothing outside this process: the log has it, and must not help to find a key.
 pub(crate) fn client(headers: &HeaderMap) -> u64 {
-    let mut hasher = DefaultHasher::new();
+    static OF_PROCESS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    let mut hasher = OF_PROCESS.build_hasher();
     for name in OF_CLIENTS.iter().map(HeaderName::as_str).chain([CLIENT]) {
         headers.get(name).map(HeaderValue::as_bytes).hash(&mut hasher);
     }
@@ -98,17 +103,22 @@ pub(crate) fn wants_websocket(headers: &HeaderMap) -> bool {
 pub(crate) fn is_of_a_page(uri: &Uri, headers: &HeaderMap) -> bool {
     let is_foreign = |host: &str| !host.ends_with(".localhost") && !is_loopback(&format!("http://{host}"));
     let mut hosts = headers.get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or("?"));
-    let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or("?"));
     hosts.any(is_foreign)
         || uri.authority().is_some_and(|authority| is_foreign(authority.host()))
-        || origin.is_some_and(|origin| !is_loopback(origin))
+        || is_of_another_site(headers)
+}
+
+/// Whether a browser says that a page of another site makes the request.
+pub(crate) fn is_of_another_site(headers: &HeaderMap) -> bool {
+    let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or("?"));
+    origin.is_some_and(|origin| !is_loopback(origin))
         || headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site")
 }
 
 /// A client's header fields as the upstream gets them, under those of the upstream: its key replaces the client's.
 pub(crate) fn to_upstream(mut headers: HeaderMap, own: &HeaderMap) -> HeaderMap {
     remove_those_of_connection(&mut headers);
-    [header::HOST, header::EXPECT].into_iter().for_each(|name| drop(headers.remove(name)));
+    [header::HOST, header::EXPECT, KEY].into_iter().for_each(|name| drop(headers.remove(name)));
     [CLIENT, DEADLINE, PRIORITY, RETRIES].into_iter().for_each(|name| drop(headers.remove(name)));
     // What is compressed cannot be read on its way.
     headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));

@@ -9,19 +9,26 @@
 
 mod backend;
 mod bounds;
+mod clients;
+mod closing;
 mod fallback;
 mod forward;
 mod guest;
 mod headers;
+mod metrics;
 mod own_routes;
+mod pages;
 mod payload;
+mod record;
 mod refusal;
 mod route;
 mod server;
+mod state;
 mod tap;
 
 pub use backend::{Backend, BackendError, QueuePlace};
 pub use bounds::Bounds;
+pub use clients::{Client, ClientConfig, Clients, KeyHash};
 pub use guest::Guest;
 pub use own_routes::{OwnBody, OwnRequest, OwnRoutes};
 pub use server::{Gateway, listen};

@@ -39,8 +39,8 @@ impl Refusal {
     }
 
     /// Nothing shortens a wait of that time.
-    pub(crate) fn known(self, known: Option<Duration>) -> Self {
-        Self { known, ..self }
+    pub(crate) fn known(self, wait: Duration) -> Self {
+        Self { known: Some(wait), ..self }
     }
 
     /// So many retries were spent before.
@@ -56,6 +56,11 @@ impl Refusal {
     /// The request itself is wrong.
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
+    }
+
+    /// Its code.
+    pub(crate) const fn code(&self) -> &'static str {
+        self.code
     }
 
     /// The answer. A client that retries is told how long to wait, or not to.

@@ -4,7 +4,8 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
@@ -15,15 +16,20 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::time::timeout;
 
 use crate::backend::{Backend, BackendError};
 use crate::bounds::{Bounds, Held};
+use crate::clients::{Client, Clients};
+use crate::closing::{Closing, Phase};
 use crate::fallback;
 use crate::forward::{AnswerBody, forward, whole_body};
 use crate::headers;
 use crate::own_routes::OwnRoutes;
+use crate::pages::page;
 use crate::refusal::Refusal;
 use crate::route::Target;
+use crate::state::Latest;
 
 /// Connections that the system keeps until they are accepted.
 const BACKLOG: u32 = 4_096;
@@ -36,10 +42,16 @@ const NO_FILES: Duration = Duration::from_millis(50);
 
 /// Upstreams behind one address.
 pub struct Gateway {
-    upstreams: Vec<Arc<Backend>>,
+    upstreams: RwLock<Arc<[Arc<Backend>]>>,
     own: Option<Box<dyn OwnRoutes>>,
+    clients: RwLock<Arc<Clients>>,
     bounds: Bounds,
     held: Held,
+    pub(crate) closing: Closing,
+    pub(crate) streams: Held,
+    pub(crate) latest: Latest,
+    /// The metrics have an address of their own.
+    metrics_elsewhere: AtomicBool,
 }
 
 /// Listens on an address.
@@ -82,53 +94,111 @@ impl Gateway {
         own: Option<Box<dyn OwnRoutes>>,
         bounds: Bounds,
     ) -> Result<Arc<Self>, BackendError> {
-        let upstreams: Vec<_> = upstreams.into_iter().map(Into::into).collect();
+        let upstreams: Arc<[_]> = upstreams.into_iter().map(Into::into).collect();
         fallback::check(&upstreams)?;
-        Ok(Arc::new(Self { upstreams, own, bounds, held: Held::default() }))
+        Ok(Arc::new(Self {
+            upstreams: RwLock::new(upstreams),
+            own,
+            clients: RwLock::default(),
+            bounds,
+            held: Held::default(),
+            closing: Closing::default(),
+            streams: Held::default(),
+            latest: Latest::default(),
+            metrics_elsewhere: AtomicBool::new(false),
+        }))
     }
 
     /// Its upstreams.
-    pub fn upstreams(&self) -> impl Iterator<Item = &Arc<Backend>> {
-        self.upstreams.iter()
+    pub fn upstreams(&self) -> Arc<[Arc<Backend>]> {
+        Arc::clone(&self.upstreams.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Serves until `ends` is ready; then answers what is under way, for as long as the bounds say.
+    /// Who may call it. Default: programs of this machine.
+    pub fn clients(&self) -> Arc<Clients> {
+        Arc::clone(&self.clients.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// These may call it from now on.
+    pub fn replace_clients(&self, clients: Clients) {
+        *self.clients.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(clients);
+    }
+
+    /// Serves these from now on. A request that has begun ends with the upstream that it began with.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); the former ones stay then.
+    pub fn replace_upstreams(&self, upstreams: impl IntoIterator<Item = Arc<Backend>>) -> Result<(), BackendError> {
+        let upstreams: Arc<[_]> = upstreams.into_iter().collect();
+        fallback::check(&upstreams)?;
+        *self.upstreams.write().unwrap_or_else(PoisonError::into_inner) = upstreams;
+        Ok(())
+    }
+
+    /// Serves until `ends` is ready. Then no connection is accepted any more, calls in flight are answered, and requests that
+    /// are held go on waiting and are then refused, for as long as the bounds say.
     pub async fn serve(self: &Arc<Self>, listener: TcpListener, ends: impl Future<Output = ()>) {
-        let (mut ends, graceful, mut accepts) = (pin!(ends), GracefulShutdown::new(), true);
-        loop {
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
-                () = &mut ends => break,
-            };
-            match accepted {
-                Ok((stream, _)) => {
-                    accepts = true;
-                    self.connected(stream, &graceful);
-                }
-                Err(error) => {
-                    // Once until it passes: the next is tried at once.
-                    if std::mem::replace(&mut accepts, false) {
-                        tracing::warn!(
-                            "connections cannot be accepted: {error}; raise `ulimit -n` if clients are many"
-                        );
-                    }
-                    tokio::time::sleep(NO_FILES).await;
-                }
-            }
+        let graceful = GracefulShutdown::new();
+        let service = |gateway: Arc<Self>, request| async move { gateway.answer(request).await };
+        accept(listener, ends, |stream| self.connected(stream, &graceful, service)).await;
+        self.closing.enter(Phase::Drains);
+        self.tell_what_is_left();
+        let mut drained = pin!(graceful.shutdown());
+        if timeout(self.bounds.drain_held, &mut drained).await.is_ok() {
+            return;
         }
-        drop(listener);
-        if tokio::time::timeout(self.bounds.drain, graceful.shutdown()).await.is_err() {
+        self.closing.enter(Phase::Closes);
+        let left = self.bounds.drain.saturating_sub(self.bounds.drain_held);
+        if timeout(left, drained).await.is_err() {
             tracing::warn!("requests were cut off, because their answers took longer than {:?}", self.bounds.drain);
         }
     }
 
-    fn connected(self: &Arc<Self>, stream: TcpStream, graceful: &GracefulShutdown) {
+    /// Serves the metrics, and whether the gateway lives and is ready, on an address of their own, for as long as it is polled.
+    /// The other address has no metrics then.
+    pub async fn serve_metrics(self: &Arc<Self>, listener: TcpListener) {
+        self.metrics_elsewhere.store(true, Ordering::Relaxed);
+        let graceful = GracefulShutdown::new();
+        let service = |gateway: Arc<Self>, request: Request<Incoming>| async move {
+            let path = request.uri().path();
+            let page = (!path.starts_with("/api/")).then(|| page(&gateway, request.method(), path)).flatten();
+            let message = "this address has /metrics, /healthz and /readyz; requests go to the address of --listen";
+            page.unwrap_or_else(|| refused(Refusal::new(StatusCode::NOT_FOUND, "unknown_route", message)))
+        };
+        accept(listener, std::future::pending(), |stream| self.connected(stream, &graceful, service)).await;
+    }
+
+    fn tell_what_is_left(&self) {
+        let (mut in_flight, mut waiting) = (0, 0);
+        for upstream in self.upstreams().iter() {
+            let account = upstream.limiter().snapshot().account;
+            in_flight += account.concurrency.in_flight;
+            waiting += account.waiting;
+        }
+        if in_flight > 0 || waiting > 0 {
+            tracing::info!(
+                "the gateway ends: calls in flight: {in_flight}, which are answered for up to {:?}; requests that wait: {waiting}, \
+                 which are refused after {:?}",
+                self.bounds.drain,
+                self.bounds.drain_held
+            );
+        }
+    }
+
+    fn connected<Answer>(
+        self: &Arc<Self>,
+        stream: TcpStream,
+        graceful: &GracefulShutdown,
+        answer: impl Fn(Arc<Self>, Request<Incoming>) -> Answer + Send + 'static,
+    ) where
+        Answer: Future<Output = Response<AnswerBody>> + Send + 'static,
+    {
         // Streams come in small pieces; without this each would wait for the acknowledgement of the one before.
         let _ = stream.set_nodelay(true);
         let gateway = Arc::clone(self);
         let service = service_fn(move |request| {
-            let gateway = Arc::clone(&gateway);
-            async move { Ok::<_, Infallible>(gateway.answer(request).await) }
+            let answered = answer(Arc::clone(&gateway), request);
+            async move { Ok::<_, Infallible>(answered.await) }
         });
         let mut builder = Builder::new(TokioExecutor::new());
         builder.http1().timer(TokioTimer::new()).header_read_timeout(SLOWEST_HEAD);
@@ -136,7 +206,7 @@ impl Gateway {
         let watcher = graceful.watcher();
         tokio::spawn(async move {
             // What sends nothing at all is no client: its file is wanted.
-            if !matches!(tokio::time::timeout(SLOWEST_HEAD, stream.readable()).await, Ok(Ok(()))) {
+            if !matches!(timeout(SLOWEST_HEAD, stream.readable()).await, Ok(Ok(()))) {
                 return;
             }
             let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
@@ -146,33 +216,83 @@ impl Gateway {
         });
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Response<AnswerBody> {
+    async fn answer(self: &Arc<Self>, mut request: Request<Incoming>) -> Response<AnswerBody> {
         let uri = request.uri().clone();
-        if headers::is_of_a_page(&uri, request.headers()) {
+        if matches!(uri.path(), "/healthz" | "/readyz")
+            && let Some(page) = page(self, request.method(), uri.path())
+        {
+            return page;
+        }
+        let clients = self.clients();
+        let is_of_a_page = match &*clients {
+            Clients::OfThisMachine => headers::is_of_a_page(&uri, request.headers()),
+            Clients::Anyone => headers::is_of_another_site(request.headers()),
+            Clients::WithKeys(known) => match Clients::admit(known, request.headers_mut()) {
+                Ok(client) => {
+                    request.extensions_mut().insert(client);
+                    false
+                }
+                Err(refusal) => return refused(refusal),
+            },
+        };
+        if is_of_a_page {
             let message = "the gateway answers programs that name this machine, and no page of the web: its Host, Origin or \
                            Sec-Fetch-Site is that of another place";
             return refused(Refusal::new(StatusCode::FORBIDDEN, "foreign_page", message));
         }
+        let is_elsewhere = uri.path() == "/metrics" && self.metrics_elsewhere.load(Ordering::Relaxed);
+        if let Some(page) = page(self, request.method(), uri.path()).filter(|_| !is_elsewhere) {
+            return page;
+        }
         let Some(target) = Target::of(&uri) else {
             return refused(Refusal::bad_request("the path leaves the folder of its upstream"));
         };
-        let own = self.own.as_ref().filter(|own| own.has(uri.path()));
-        match (self.upstreams.iter().find(|upstream| upstream.name() == target.name), own) {
+        let (upstreams, own) = (self.upstreams(), self.own.as_ref().filter(|own| own.has(uri.path())));
+        match (upstreams.iter().find(|upstream| upstream.name() == target.name), own) {
             (Some(upstream), _) => {
                 let path =
                     if target.path.starts_with('/') { target.path.to_owned() } else { format!("/{}", target.path) };
-                forward(&self.upstreams, upstream, path, request, &self.bounds, &self.held).await
+                forward(&upstreams, upstream, path, request, &self.bounds, &self.held, &self.closing).await
             }
-            (None, Some(own)) => own.answer(request).await.map(Either::Left),
-            (None, None) if matches!(target.name, "healthz" | "readyz") => Response::new(whole_body("ok\n")),
+            (None, Some(own)) => {
+                let client = request.extensions().get::<Arc<Client>>().map(Arc::clone);
+                match client.map_or(Ok(()), |client| client.may_use_own_paths()) {
+                    Ok(()) => own.answer(request).await.map(Either::Left),
+                    Err(refusal) => refused(refusal),
+                }
+            }
             (None, None) => refused(self.unknown_route()),
         }
     }
 
     fn unknown_route(&self) -> Refusal {
-        let names: Vec<_> = self.upstreams.iter().map(|upstream| format!("/{}/...", upstream.name())).collect();
+        let names: Vec<_> = self.upstreams().iter().map(|upstream| format!("/{}/...", upstream.name())).collect();
         let message = format!("no upstream has this path; those here are {}", names.join(", "));
         Refusal::new(StatusCode::NOT_FOUND, "unknown_route", message)
+    }
+}
+
+/// Accepts connections until `ends` is ready.
+async fn accept(listener: TcpListener, ends: impl Future<Output = ()>, mut connected: impl FnMut(TcpStream)) {
+    let (mut ends, mut accepts) = (pin!(ends), true);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = &mut ends => return,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                accepts = true;
+                connected(stream);
+            }
+            Err(error) => {
+                // Once until it passes: the next is tried at once.
+                if std::mem::replace(&mut accepts, false) {
+                    tracing::warn!("connections cannot be accepted: {error}; raise `ulimit -n` if clients are many");
+                }
+                tokio::time::sleep(NO_FILES).await;
+            }
+        }
     }
 }
 

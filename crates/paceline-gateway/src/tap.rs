@@ -10,10 +10,13 @@ use http::response::Parts;
 use http::{HeaderValue, Response};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use paceline::Class;
 use paceline_http::NoAnswer;
 use tokio::time::{Sleep, sleep};
 
 use crate::backend::Departed;
+use crate::metrics::Ending;
+use crate::record::Record;
 
 /// So much of an answer is kept to be read. Of a longer stream the last events are: they tell its usage and its end.
 const MOST_KEPT: usize = 1 << 20;
@@ -33,6 +36,10 @@ pub(crate) enum TapError {
 pub(crate) struct Tap {
     body: Incoming,
     reads: Option<Reads>,
+    /// Whose answer this is, once that is known.
+    record: Option<Record>,
+    /// What the answer meant, once it has ended.
+    class: Option<Class>,
     idle: Pin<Box<Sleep>>,
     longest_idle: Duration,
     /// A byte came since the timer was set.
@@ -54,9 +61,15 @@ impl Tap {
     pub(crate) fn new(departed: Departed, head: Parts, body: Incoming, longest_idle: Duration) -> Self {
         let is_stream = head.headers.get(CONTENT_TYPE).is_some_and(is_event_stream);
         let reads = Reads { departed, head, kept: BytesMut::new(), is_stream, cut: false };
-        let mut tap = Self { body, reads: Some(reads), idle: Box::pin(sleep(longest_idle)), longest_idle, came: false };
+        let idle = Box::pin(sleep(longest_idle));
+        let mut tap = Self { body, reads: Some(reads), record: None, class: None, idle, longest_idle, came: false };
         tap.end_if_over();
         tap
+    }
+
+    /// The request that it answers, which ends with it.
+    pub(crate) fn tells(&mut self, record: Record) {
+        self.record = Some(record);
     }
 
     /// Reports the outcome once nothing more comes. Servers do not ask again then.
@@ -80,7 +93,15 @@ impl Tap {
             None if cut && !is_stream => Ok(Response::from_parts(head, Bytes::new())),
             None => Ok(Response::from_parts(head, kept.freeze())),
         };
-        departed.ends(&answer);
+        self.class = Some(departed.ends(&answer).0);
+    }
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        if let Some(record) = &mut self.record {
+            record.ending = self.class.map(Ending::Answered);
+        }
     }
 }
 
@@ -128,8 +149,10 @@ impl Body for Tap {
         match frame {
             Some(Ok(frame)) => {
                 self.came = true;
-                if let (Some(data), Some(reads)) = (frame.data_ref(), &mut self.reads) {
-                    reads.keep(data);
+                if let Some(data) = frame.data_ref() {
+                    let this = &mut *self;
+                    this.reads.iter_mut().for_each(|reads| reads.keep(data));
+                    this.record.iter_mut().for_each(|record| record.bytes_out += data.len() as u64);
                 }
                 self.end_if_over();
                 Poll::Ready(Some(Ok(frame)))

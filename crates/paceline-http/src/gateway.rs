@@ -23,6 +23,9 @@ pub const WAITED: &str = "x-paceline-waited-ms";
 /// A field of an answer: how many calls were made for it.
 pub const ATTEMPTS: &str = "x-paceline-attempts";
 
+/// A field of an answer: what stood in for the upstream, which stayed down.
+pub const FALLBACK: &str = "x-paceline-fallback";
+
 /// How long a gateway may hold a call before it answers that it has to wait for longer: its own default.
 pub const LONGEST_HOLD: Duration = Duration::from_secs(240);
 
@@ -55,13 +58,15 @@ pub(crate) struct Link {
     client: HeaderValue,
     /// An answer came that no gateway sent.
     is_another: AtomicBool,
+    /// One came in place of the API's.
+    falls_back: AtomicBool,
 }
 
 impl Default for Link {
     fn default() -> Self {
         let random = RandomState::new().build_hasher().finish();
         let client = format!("{random:016x}").parse().expect("hexadecimal digits");
-        Self { client, is_another: AtomicBool::new(false) }
+        Self { client, is_another: AtomicBool::new(false), falls_back: AtomicBool::new(false) }
     }
 }
 
@@ -77,8 +82,16 @@ impl Link {
         headers.entry(DEADLINE).or_insert(held.parse().expect("digits and letters"));
     }
 
-    /// Warns, once, of an answer that is none of a gateway: nothing paces the calls then.
+    /// Warns, once, of an answer that is none of a gateway, for nothing paces the calls then, and of one that stands in for the
+    /// API's.
     pub(crate) fn check(&self, headers: &HeaderMap) {
+        if let Some(fallback) = headers.get(FALLBACK)
+            && !self.falls_back.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!(
+                "the API stays down, and the gateway answers with its fallback {fallback:?}: the header {FALLBACK} marks such answers"
+            );
+        }
         if !headers.contains_key(ATTEMPTS) && !self.is_another.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 "what answers at the address of the gateway is not `paceline serve` (no {ATTEMPTS} in its answers): nothing paces \

@@ -1,6 +1,7 @@
 //! A middleware of `reqwest-middleware`: each request of a client is one `Limiter::run`.
 
 use std::fmt;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use reqwest::{Body, Request, ResponseBuilderExt as _, Url};
 use reqwest_middleware::{Error, Middleware, Next};
 use tokio::sync::Mutex;
 
+use crate::gateway::{Link, Passed};
 use crate::no_answer::NoAnswer;
 use crate::receive::{LARGEST_ANSWER, receive};
 
@@ -41,12 +43,13 @@ pub struct PaceMiddleware<Described = ()> {
     limiter: Limiter,
     described: Described,
     whole: bool,
+    gateway: Option<Arc<Link>>,
 }
 
 impl PaceMiddleware {
     /// Each request costs one request in the scope named "default".
     pub const fn new(limiter: Limiter) -> Self {
-        Self { limiter, described: (), whole: false }
+        Self { limiter, described: (), whole: false, gateway: None }
     }
 }
 
@@ -64,8 +67,8 @@ impl<Described> PaceMiddleware<Described> {
     /// # }
     /// ```
     pub fn describe<F: Fn(&Limiter, &Request) -> paceline::Request>(self, described: F) -> PaceMiddleware<F> {
-        let Self { limiter, whole, .. } = self;
-        PaceMiddleware { limiter, described, whole }
+        let Self { limiter, whole, gateway, .. } = self;
+        PaceMiddleware { limiter, described, whole, gateway }
     }
 
     /// Reads successes whole as well, up to [`LARGEST_ANSWER`] bytes. So a refusal inside a 200 is one, and the usage in an
@@ -74,6 +77,13 @@ impl<Described> PaceMiddleware<Described> {
     #[must_use]
     pub fn whole(self) -> Self {
         Self { whole: true, ..self }
+    }
+
+    /// The client calls a gateway, `paceline serve`: each request says how many retries are left to it, and those that the
+    /// gateway spends count here. So both together retry no more often than one alone.
+    #[must_use]
+    pub fn through_gateway(self) -> Self {
+        Self { gateway: Some(Arc::default()), ..self }
     }
 }
 
@@ -95,12 +105,16 @@ impl<Described: Describe<Request> + Send + Sync + 'static> Middleware for PaceMi
         // One try at a time: no call waits for it.
         let extensions = Mutex::new(extensions);
         let send = || async {
-            let copy = request.try_clone().ok_or_else(|| Error::middleware(NoAnswer::Streamed))?;
+            let mut copy = request.try_clone().ok_or_else(|| Error::middleware(NoAnswer::Streamed))?;
+            if let Some(gateway) = &self.gateway {
+                gateway.tell(copy.headers_mut(), self.limiter.retries_left().unwrap_or_default(), None);
+            }
             let mut extensions = extensions.lock().await;
             let response = next.clone().run(copy, &mut extensions).await?;
             Answer::of(response, self.whole).await.map_err(Error::middleware)
         };
-        let answer = self.limiter.run(send).read_by(ByAnswer).request(wanted).await;
+        let reader = ByAnswer { through: self.gateway.is_some() };
+        let answer = self.limiter.run(send).read_by(reader).request(wanted).await;
         answer.map(Answer::into_response).map_err(|error| match error.into_operation() {
             Ok(error) => error,
             Err(error) => Error::middleware(error),
@@ -138,7 +152,10 @@ impl Answer {
 
 /// Reads what there is of an answer.
 #[derive(Clone, Copy)]
-struct ByAnswer;
+struct ByAnswer {
+    /// It comes through a gateway.
+    through: bool,
+}
 
 impl AnswerReader<Result<Answer, Error>> for ByAnswer {
     fn outcome(&self, result: &Result<Answer, Error>, attempt: &Attempt<'_>) -> Outcome {
@@ -149,7 +166,10 @@ impl AnswerReader<Result<Answer, Error>> for ByAnswer {
                 head.headers_mut().clone_from(response.headers());
                 ByHead.outcome(&Ok::<_, NoAnswer>(head), attempt)
             }
-            Ok(Answer::Whole(_, whole)) => whole.outcome(attempt),
+            Ok(Answer::Whole(_, whole)) => {
+                let passed = if self.through { Passed::of(whole.headers()) } else { Passed::STRAIGHT };
+                Outcome { retried: passed.retried, ..whole.outcome(attempt) }
+            }
             Err(Error::Reqwest(error)) => NoAnswer::of(error, None).outcome(attempt),
             Err(Error::Middleware(error)) => match error.downcast_ref::<NoAnswer>() {
                 Some(none) => none.outcome(attempt),

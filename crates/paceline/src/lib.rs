@@ -32,6 +32,7 @@
 //! - `testing`: an API in memory and virtual time, for the tests of programs that use this crate (`paceline::testing`). It has
 //!   `http`.
 //! - `metrics`: `Limiter::record_metrics` gives what a limiter counts to the recorder of the `metrics` facade.
+//! - `json`: `scope_json`, the snapshot of a scope as a JSON document.
 //! - `serde`: what [`Limiter::export`] returns can be written and read by serde.
 
 mod blocking;
@@ -40,6 +41,8 @@ pub mod clock;
 mod driver;
 mod error;
 mod fallback;
+#[cfg(feature = "json")]
+mod json;
 mod keyed;
 mod limiter;
 mod log;
@@ -63,6 +66,8 @@ pub use clock::Clock;
 pub use driver::{Permit, Unreported, Within};
 pub use error::{Error, NotNow, RunError};
 pub use fallback::{Sourced, WithFallback};
+#[cfg(feature = "json")]
+pub use json::{ToWall, scope_json};
 pub use keyed::KeyedLimiter;
 pub use limiter::Limiter;
 pub use log::BackingOff;

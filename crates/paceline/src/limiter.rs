@@ -376,6 +376,12 @@ impl Limiter {
         self.driver.resume(scope);
     }
 
+    /// Ends all stops, because their cause is mended (a key was replaced, an account paid); holds and pauses go on, which
+    /// [`resume`](Self::resume) ends too.
+    pub fn end_stops(&self) {
+        self.driver.end_stops();
+    }
+
     /// Replaces the configured limits while calls go on. What was sent still counts under each new limit of the same dimension,
     /// also where its window or its kind changes. A waiting caller whose request exceeds a new limit gets
     /// [`Error::TooLarge`].

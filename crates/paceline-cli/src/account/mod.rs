@@ -50,6 +50,11 @@ impl Account {
         Self { host, name: hash[..16].iter().map(|byte| format!("{byte:02x}")).collect(), has_key }
     }
 
+    /// Whether both are accounts of one host.
+    pub(crate) fn is_at_host_of(&self, other: &Self) -> bool {
+        self.host == other.host
+    }
+
     /// A name that reveals neither host nor key.
     pub(crate) fn name(&self) -> &str {
         &self.name

@@ -68,7 +68,7 @@ impl SharedLimits {
         Self { limiter, account }
     }
 
-    /// Whether limits are shared at all.
+    /// Whether limits are shared at all, as yet.
     pub(crate) const fn is_shared(&self) -> bool {
         self.account.is_some()
     }

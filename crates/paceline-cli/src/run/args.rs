@@ -146,7 +146,7 @@ impl RunArgs {
     pub(crate) const fn bounds(&self) -> Bounds {
         Bounds {
             budgets: self.budgets(),
-            max_wait: self.max_wait,
+            max_wait: Some(self.max_wait),
             max_items: self.max_items,
             max_duration: self.max_duration,
             stop_after_same: self.stop_after_same,

@@ -8,7 +8,8 @@ use crate::run::calls::budget::Limits;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) budgets: Limits,
-    pub(crate) max_wait: Duration,
+    /// The longest wait for a call, a server or space on the disk; none for any.
+    pub(crate) max_wait: Option<Duration>,
     pub(crate) max_items: Option<u64>,
     pub(crate) max_duration: Option<Duration>,
     /// The first items that may all fail alike; 0 for any number.

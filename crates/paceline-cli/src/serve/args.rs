@@ -1,21 +1,56 @@
 //! The flags of `paceline serve`.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use http::Uri;
 use paceline_config::{Config, Overrides, Upstream, upstream_names};
+use paceline_providers::is_loopback;
 
+use super::keys::KeysArgs;
 use crate::args::{AccessArgs, Everywhere, Offered, PACE, UPSTREAM};
 use crate::exit::Failure;
 use crate::upstream;
 
 /// `paceline serve`.
-#[derive(Clone, Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(super) command: Option<Command>,
+    #[command(flatten)]
+    pub(crate) flags: Flags,
+}
+
+/// What `serve` can do beside serving.
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Command {
+    /// Read the configuration and the keys as `serve` would, and show what would be served; sends nothing
+    Check(Box<Flags>),
+    /// Make, list and revoke the keys of clients
+    Keys(KeysArgs),
+}
+
+/// How to serve.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct Flags {
     /// Address of this machine to listen on; port 0 takes a free port, which the first line printed names
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4747")]
     pub(crate) listen: SocketAddr,
+    /// Address for /metrics, /healthz and /readyz alone [default: that of --listen]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) metrics_listen: Option<SocketAddr>,
+    /// File of the keys of clients, as `paceline serve keys` writes it [default: client-keys.json in the folder of --state]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) client_keys: Option<PathBuf>,
+    /// Let every program that reaches the address spend your keys, where --listen is no address of this machine alone and there
+    /// are no keys of clients
+    #[arg(long)]
+    pub(crate) allow_anyone: bool,
+    /// Log a line for each request once it is over: upstream, scope, client, status, class, wait, attempts, bytes (as JSON with
+    /// --log-format json)
+    #[arg(long)]
+    pub(crate) log_requests: bool,
     /// Folder for batches and for what is known of the limits, so that a restart forgets none [default: paceline/serve in your
     /// state folder]
     #[arg(long, value_name = "DIR")]
@@ -37,6 +72,13 @@ pub(crate) struct Args {
     max_retries: Option<String>,
 }
 
+/// What is to be served.
+pub(super) struct Configured {
+    pub(super) upstreams: Vec<Upstream>,
+    /// The configuration file, if there is one.
+    pub(super) file: Option<PathBuf>,
+}
+
 const EXAMPLES: &str = "\
 Point the base URL of any client at the gateway; its key there may be any text:
   paceline serve --upstream openai --limit 500rpm
@@ -54,12 +96,12 @@ Header fields of a request that the gateway reads:
 Header fields of each answer: x-paceline-waited-ms, x-paceline-attempts; x-paceline-fallback where something else
 (fallback_to in paceline.toml) took the place of an upstream that stayed down.";
 
-impl Args {
+impl Flags {
     /// The upstreams to serve.
     ///
     /// # Errors
     /// As [`upstream::configured`]; flags for one upstream where there are several.
-    pub(crate) fn upstreams(&self, everywhere: &Everywhere) -> Result<Vec<Upstream>, Failure> {
+    pub(super) fn upstreams(&self, everywhere: &Everywhere) -> Result<Configured, Failure> {
         let config = upstream::loaded(self.overrides(), everywhere)?.direct();
         let names = self.names(&config);
         if let ([_, _, ..], Some(flag)) = (&names[..], self.flag_for_one()) {
@@ -69,10 +111,31 @@ impl Args {
                 names.join(", ")
             )));
         }
-        match names[..] {
-            [] => Ok(vec![upstream::checked(config.upstream())?]),
-            _ => names.into_iter().map(|name| upstream::checked(config.upstream_of(name))).collect(),
+        let served = |found| -> Result<Upstream, Failure> {
+            let upstream = upstream::checked(found)?;
+            self.refuse_itself(&upstream)?;
+            Ok(upstream)
+        };
+        let upstreams = match names[..] {
+            [] => vec![served(config.upstream())?],
+            _ => names.into_iter().map(|name| served(config.upstream_of(name))).collect::<Result<_, _>>()?,
+        };
+        Ok(Configured { upstreams, file: config.path().map(Path::to_owned) })
+    }
+
+    /// The variable that points programs to the gateway must not point the gateway to itself.
+    fn refuse_itself(&self, upstream: &Upstream) -> Result<(), Failure> {
+        let address = upstream.base_url.as_deref().filter(|address| is_loopback(address)).unwrap_or_default();
+        let port = address.parse::<Uri>().ok().and_then(|address| address.port_u16());
+        if port.is_none_or(|port| port != self.listen.port()) {
+            return Ok(());
         }
+        let source = upstream.effective.iter().rfind(|row| row.key == "base_url").map(|row| row.source.to_string());
+        Err(Failure::refused(format!(
+            "upstream {}: base_url = {address:?} (from {}) is this gateway itself: expected the address of the API (--base-url)",
+            upstream.name,
+            source.unwrap_or_default()
+        )))
     }
 
     /// Their names; none where the other flags mean one.

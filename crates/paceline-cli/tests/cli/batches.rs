@@ -155,7 +155,8 @@ fn a_batch_goes_from_an_uploaded_file_to_files_of_results() {
     assert_eq!(counts(&batch), [Some(5), Some(4), Some(1)], "{batch}");
     assert_eq!((&batch["usage"]["input_tokens"], &batch["usage"]["total_tokens"]), (&json!(12), &json!(20)));
     assert_eq!((&batch["metadata"], &batch["errors"]), (&json!({"what": "a test"}), &Value::Null));
-    assert_eq!(batch["expires_at"].as_i64(), batch["created_at"].as_i64().map(|at| at + 86_400));
+    let window = batch["expires_at"].as_i64().zip(batch["created_at"].as_i64()).map(|(end, begin)| end - begin);
+    assert!(matches!(window, Some(86_400 | 86_401)), "{batch}");
     let (output, errors) = (service.lines(&batch, "output_file_id"), service.lines(&batch, "error_file_id"));
     assert_eq!((ids(&output).len(), ids(&errors)), (4, BTreeSet::from(["\"item-3\"".to_owned()])));
     assert_eq!((&output[0]["response"]["status_code"], &output[0]["error"]), (&json!(200), &Value::Null));
@@ -270,12 +271,24 @@ fn a_cancelled_batch_keeps_what_is_done() {
 #[test]
 fn what_is_left_at_the_end_of_the_window_expires() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
-    let service = Service::start(&job, &server, &["--limit", "1 per 1h"]);
-    let batch = service.until_status(&service.create(&input(3), "1s"), "expired");
+    let start = || Service::start(&job, &server, &["--limit", "1 per 1h"]);
+    let mut service = start();
+    let id = service.create(&input(3), "24h");
+    service.until(&id, |batch| batch["request_counts"]["completed"] == 1);
+    service.signal(Signal::KILL);
+    service.gateway.child.wait().expect("it ends");
+    let record = job.path(&format!("state/batches/jobs/{id}/record.json"));
+    let mut batch: Value = serde_json::from_slice(&std::fs::read(&record).expect("a record")).expect("JSON");
+    batch["expires_at"] = batch["created_at"].clone();
+    std::fs::write(&record, batch.to_string()).expect("writable");
+    let service = start();
+    let batch = service.until_status(&id, "expired");
     assert_eq!(counts(&batch), [Some(3), Some(1), Some(2)], "{batch}");
+    assert_eq!(ids(&service.lines(&batch, "output_file_id")).len(), 1);
     let errors = service.lines(&batch, "error_file_id");
     assert_eq!((ids(&errors).len(), &errors[0]["error"]["code"]), (2, &json!("batch_expired")));
     assert_eq!((errors[0]["response"].is_null(), batch["expired_at"].is_i64(), server.count()), (true, true, 1));
+    service.until_status(&service.create(&input(3), "1s"), "expired");
 }
 
 #[test]
@@ -390,4 +403,91 @@ fn where_there_are_several_upstreams_a_batch_names_its_own() {
     assert_eq!((&listed["data"][0]["id"], &listed["has_more"]), (&by_header["id"], &json!(true)));
     let next = service.get(&format!("/v1/batches?limit=1&after={}", listed["last_id"].as_str().expect("an id")));
     assert_eq!((&next["data"][0]["id"], &next["has_more"]), (&by_query["id"], &json!(false)));
+}
+
+#[test]
+fn four_batches_of_an_upstream_run_and_the_fifth_waits_for_its_turn() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let service = Service::start(&job, &server, &["--limit", "1 per 1h"]);
+    let ids: Vec<_> = (0..5).map(|_| service.create(&input(2), "24h")).collect();
+    let waits = |batch: &Value| batch["paceline"]["waits_for"].as_str().is_some_and(|why| why.starts_with("its turn"));
+    for id in &ids[..4] {
+        service.until_status(id, "in_progress");
+    }
+    assert_eq!(service.until(&ids[4], waits)["status"], "validating");
+    service.json(Method::POST, &format!("/v1/batches/{}/cancel", ids[1]), &Value::Null);
+    let fifth = service.until_status(&ids[4], "in_progress");
+    assert_eq!(fifth["paceline"]["waits_for"], Value::Null, "{fifth}");
+    // One that waits for its turn needs none to be cancelled.
+    let sixth = service.create(&input(2), "24h");
+    service.until(&sixth, waits);
+    service.json(Method::POST, &format!("/v1/batches/{sixth}/cancel"), &Value::Null);
+    let sixth = service.until_status(&sixth, "cancelled");
+    assert_eq!((counts(&sixth), &sixth["output_file_id"]), ([Some(0), Some(0), Some(0)], &Value::Null));
+}
+
+#[test]
+fn a_server_that_is_not_there_holds_a_batch_and_fails_none_of_it() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let address = server.url();
+    drop(server);
+    let flags = ["serve", "--listen", "127.0.0.1:0", "--state", "state", "--base-url", &address];
+    let service = Service::of(Gateway::start(job.paceline().args(flags)));
+    let id = service.create(&input(3), "24h");
+    let batch = service.until(&id, |batch| batch["paceline"]["waits_for"].is_string());
+    let why = batch["paceline"]["waits_for"].as_str().unwrap_or_default();
+    assert!(why.starts_with("another try, after: no connection") || why.contains("the server is failing"), "{why}");
+    assert_eq!((batch["status"].as_str(), counts(&batch)), (Some("in_progress"), [Some(3), Some(0), Some(0)]));
+}
+
+#[test]
+fn what_a_live_request_stops_holds_a_batch_too() {
+    let answer = |arrival: &Arrival| match &*arrival.item {
+        "live" => Reply::error(401, "invalid_api_key"),
+        _ => Reply::ok(),
+    };
+    let (job, server) = (Job::new(0), Server::new(answer));
+    let service = Service::start(&job, &server, &["--limit", "1 per 1s"]);
+    let id = service.create(&input(30), "24h");
+    server.wait_for(1);
+    assert_eq!(service.text(Method::POST, "/generic/v1/chat/completions", &[], r#"{"item":"live"}"#).0, 401);
+    let is_stopped = |batch: &Value| batch["paceline"]["waits_for"].as_str().is_some_and(|why| why.contains("refuses"));
+    let batch = service.until(&id, is_stopped);
+    let why = batch["paceline"]["waits_for"].as_str().unwrap_or_default();
+    assert!(why.contains("refuses this account") && why.contains("restart the gateway"), "{why}");
+    assert_eq!((batch["status"].as_str(), server.count() < 10), (Some("in_progress"), true));
+}
+
+#[test]
+fn batches_take_turns() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let service = Service::start(&job, &server, &["--limit", "10 per 500ms"]);
+    service.create(&input(60), "24h");
+    server.wait_for(10);
+    let few: String = (0..5).map(|number| line(&format!("few-{number}")) + "\n").collect();
+    let few = service.create(&few, "24h");
+    service.until_status(&few, "completed");
+    let sent = server.count();
+    assert!(sent <= 50, "{sent} calls were made before the few of the second batch had ended");
+}
+
+#[test]
+fn a_batch_of_failures_has_no_output_file() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::error(400, "bad_prompt")));
+    let service = Service::start(&job, &server, &[]);
+    // More than `paceline run` lets fail alike.
+    let batch = service.until_status(&service.create(&input(30), "24h"), "completed");
+    assert_eq!((counts(&batch), &batch["output_file_id"]), ([Some(30), Some(0), Some(30)], &Value::Null), "{batch}");
+    assert_eq!(ids(&service.lines(&batch, "error_file_id")).len(), 30);
+}
+
+#[test]
+fn one_gateway_has_the_batches_of_a_state_folder() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let (first, second) = (Service::start(&job, &server, &[]), Service::start(&job, &server, &[]));
+    assert_eq!(first.get("/v1/batches")["data"], json!([]));
+    let (status, error) = second.json(Method::GET, "/v1/batches", &Value::Null);
+    assert_eq!((status, &error["error"]["code"]), (503, &json!("unavailable")), "{error}");
+    assert!(error["error"]["message"].as_str().is_some_and(|why| why.contains("--state")), "{error}");
+    assert_eq!(second.text(Method::POST, "/generic/v1/chat/completions", &[], r#"{"model":"m"}"#).0, 200);
 }

@@ -41,6 +41,10 @@ mod rewritten;
 mod secrets;
 #[cfg(unix)]
 mod serve;
+#[cfg(unix)]
+mod serve_keys;
+#[cfg(unix)]
+mod serve_operation;
 mod sharing;
 mod sim;
 mod stats;

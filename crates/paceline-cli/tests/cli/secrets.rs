@@ -97,6 +97,21 @@ fn a_key_that_would_go_unencrypted_is_warned_about() {
     command.args(["--timeout", "1s", "--base-url", "http://unknown.invalid/v1"]).env("OPENAI_API_KEY", KEY);
     let (_, log) = finish(&mut command);
     assert_eq!(log.matches("unencrypted").count(), 1, "{log}");
+    let mut through = job.paceline();
+    through.args([
+        "run",
+        "in.jsonl",
+        "-o",
+        "out.jsonl",
+        "--upstream",
+        "openai",
+        "--max-wait",
+        "1ms",
+        "--max-retries",
+        "0",
+    ]);
+    let (_, log) = finish(through.args(["--timeout", "1s", "--via", "http://unknown.invalid"]));
+    assert_eq!(log.matches("what calls say is sent to http://unknown.invalid/openai unencrypted").count(), 1, "{log}");
     let server = Server::new(|_| Reply::ok());
     let (code, log) = finish(Job::new(1).run(&server).args(["--upstream", "openai"]).env("OPENAI_API_KEY", KEY));
     assert!(code == 0 && !log.contains("unencrypted"), "loopback: {log}");

@@ -1,7 +1,7 @@
 //! `paceline serve`: how it begins, what it keeps over restarts, and how it ends.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -13,20 +13,36 @@ use crate::support::{Job, Reply, Server, finish};
 pub(crate) struct Gateway {
     pub(crate) child: Child,
     pub(crate) url: String,
+    /// The rest of what it prints.
+    pub(crate) stdout: BufReader<ChildStdout>,
 }
 
 impl Gateway {
     pub(crate) fn start(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the binary runs");
+        Self::logging(command, Stdio::null())
+    }
+
+    /// One whose log lines go there.
+    pub(crate) fn logging(command: &mut Command, log: impl Into<Stdio>) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().expect("the binary runs");
         let mut line = String::new();
-        let stdout = child.stdout.take().expect("it is piped");
-        BufReader::new(stdout).read_line(&mut line).expect("it says where it listens");
+        let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+        stdout.read_line(&mut line).expect("it says where it listens");
         let url = line.trim().strip_prefix("listening on ").expect("an address").to_owned();
-        Self { child, url }
+        Self { child, url, stdout }
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("it runs");
+    }
+
+    /// Waits for its end, and returns its exit code.
+    pub(crate) fn ended(&mut self) -> Option<i32> {
+        self.child.wait().expect("it ends").code()
     }
 
     /// Posts a prompt, and returns the status and the body.
-    fn post(&self, path: &str, deadline: &str) -> (u16, String) {
+    pub(crate) fn post(&self, path: &str, deadline: &str) -> (u16, String) {
         post(&format!("{}{path}", self.url), deadline)
     }
 }
@@ -38,12 +54,20 @@ impl Drop for Gateway {
     }
 }
 
-fn post(url: &str, deadline: &str) -> (u16, String) {
+pub(crate) fn post(url: &str, deadline: &str) -> (u16, String) {
+    send(url, |client, url| client.post(url).header("x-paceline-deadline", deadline).body(r#"{"model":"m"}"#))
+}
+
+/// The status and the body of a page.
+pub(crate) fn get(url: &str) -> (u16, String) {
+    send(url, |client, url| client.get(url))
+}
+
+pub(crate) fn send(url: &str, request: impl FnOnce(reqwest::Client, &str) -> reqwest::RequestBuilder) -> (u16, String) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let client = paceline_http::client_to(url).build().expect("a client");
-        let request = client.post(url).header("x-paceline-deadline", deadline).body(r#"{"model":"m"}"#);
-        let answer = request.send().await.expect("an answer");
+        let answer = request(client, url).send().await.expect("an answer");
         (answer.status().as_u16(), answer.text().await.expect("a body"))
     })
 }
@@ -66,6 +90,10 @@ fn what_it_cannot_serve_it_refuses_before_it_listens() {
         (&["--listen", &taken, "--base-url", &server.url()], "cannot listen on"),
         (&["--config", "two.toml", "--limit", "5rpm"], "--limit is for one upstream, and there are 2: a, b"),
         (&["--upstream", "openai"], "OPENAI_API_KEY is not set"),
+        (
+            &["--listen", "127.0.0.1:4747", "--base-url", "http://localhost:4747/generic"],
+            "upstream generic: base_url = \"http://localhost:4747/generic\" (from flag --base-url) is this gateway itself",
+        ),
         (&["--base-url", &server.url(), "--scope", "host"], "unexpected argument '--scope'"),
         (
             &["--base-url", &server.url(), "--proxy", "http://127.0.0.1:9"],
@@ -89,8 +117,8 @@ fn limits_and_holds_outlive_the_process() {
     for _ in 0..2 {
         assert_eq!(gateway.post("/generic/v1/things", "1s").0, 200);
     }
-    kill_process(Pid::from_child(&gateway.child), Signal::TERM).expect("it runs");
-    assert_eq!(gateway.child.wait().expect("it ends").code(), Some(0));
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.ended(), Some(0));
     let gateway = Gateway::start(&mut command());
     let (status, body) = gateway.post("/generic/v1/things", "1s");
     let error: Value = serde_json::from_str(&body).expect("JSON");
@@ -111,9 +139,9 @@ fn a_signal_ends_it_once_requests_under_way_are_answered() {
         })
         .collect();
     server.wait_for(20);
-    kill_process(Pid::from_child(&gateway.child), Signal::TERM).expect("it runs");
+    gateway.signal(Signal::TERM);
     for call in calls {
         assert_eq!(call.join().expect("no panic"), 200);
     }
-    assert_eq!(gateway.child.wait().expect("it ends").code(), Some(0));
+    assert_eq!(gateway.ended(), Some(0));
 }

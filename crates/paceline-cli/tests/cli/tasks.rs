@@ -348,15 +348,18 @@ fn what_is_no_item_and_no_store_is_refused() {
 #[test]
 fn the_samples_for_systemd_are_units() {
     let job = Job::new(0);
-    let samples = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/systemd");
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let program = env!("CARGO_BIN_EXE_paceline");
     let units = [
         ("paceline-tasks.service", "/usr/local/bin/paceline", program),
         ("paceline-tasks.timer", "", ""),
         ("paceline-run.service", "/usr/local/bin/paceline", program),
+        ("paceline.service", "/usr/local/bin/paceline", program),
+        ("paceline.socket", "", ""),
     ];
     for (name, from, to) in units {
-        let unit = std::fs::read_to_string(samples.join(name)).expect("a sample");
+        let folder = if name.starts_with("paceline-") { "docs/systemd" } else { "contrib/systemd" };
+        let unit = std::fs::read_to_string(root.join(folder).join(name)).expect("a sample");
         assert!(unit.contains(from), "{unit}");
         std::fs::write(job.path(name), unit.replace(from, to)).expect("writable");
     }
@@ -364,7 +367,7 @@ fn the_samples_for_systemd_are_units() {
     match Command::new("systemd-analyze").arg("verify").args(units).output() {
         Ok(verified) => {
             let expected = String::from_utf8_lossy(&verified.stderr);
-            assert!(verified.status.success() && !expected.contains("paceline-"), "{expected}");
+            assert!(verified.status.success() && !expected.contains("paceline"), "{expected}");
         }
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound, "{error}"),
     }

@@ -94,8 +94,8 @@ fn runs_through_one_gateway_share_its_limit() {
     let server = Server::new(|_| Reply::ok());
     let (one, other) = (Job::new(4), Job::new(4));
     let gateway = gateway(&one, &server, &["--limit", "5 per 1h"]);
-    let mut first = start(&mut run(&one, &gateway, &["--max-wait", "10m"]));
-    let (code, log) = finish(run(&other, &gateway, &["--max-wait", "10m"]).env("HOME", one.path("")));
+    let mut first = start(&mut run(&one, &gateway, &["--max-wait", "2s"]));
+    let (code, log) = finish(run(&other, &gateway, &["--max-wait", "2s"]).env("HOME", one.path("")));
     assert!(!log.contains("another process") && !log.contains("is calling"), "the gateway counts for both: {log}");
     let ended = first.wait().expect("it ends").code().expect("an exit code");
     assert!([code, ended].contains(&3), "{code} and {ended}: {log}");
@@ -103,6 +103,9 @@ fn runs_through_one_gateway_share_its_limit() {
     let of = |job: &Job, key: &str| job.summary()[key].as_u64().expect(key);
     assert_eq!((of(&one, "succeeded") + of(&other, "succeeded"), of(&one, "calls") + of(&other, "calls")), (5, 5));
     assert_eq!((of(&one, "failed") + of(&other, "failed"), of(&one, "deferred") + of(&other, "deferred")), (0, 3));
+    let (code, log) = finish(&mut run(&Job::new(1), &gateway, &["--max-wait", "10m"]));
+    assert_eq!((code, server.count()), (3, 5), "the wait of an hour is told whole: {log}");
+    assert!(log.contains("later than --max-wait allows"), "{log}");
 }
 
 #[test]
@@ -213,7 +216,10 @@ fn time_that_a_gateway_holds_a_call_is_no_latency_and_what_it_put_off_is_no_call
         0 => Reply::text(429, "application/json", wait)
             .with_header("retry-after-ms", 1)
             .with_header("x-paceline-attempts", 0),
-        _ => Reply::ok().with_header("x-paceline-attempts", 3).with_header("x-paceline-waited-ms", 3_600_000),
+        _ => Reply::ok()
+            .with_header("x-paceline-attempts", 3)
+            .with_header("x-paceline-waited-ms", 3_600_000)
+            .with_header("x-paceline-fallback", "other/small"),
     });
     let job = Job::new(1);
     let mut through = job.paceline();
@@ -221,6 +227,8 @@ fn time_that_a_gateway_holds_a_call_is_no_latency_and_what_it_put_off_is_no_call
     let (code, log) = finish(through.args(["--upstream", "openai", "--via", &server.url()]));
     assert_eq!(code, 0, "{log}");
     assert!(log.contains("answered after 0.0ns"), "{log}");
+    assert_eq!(log.matches("the gateway answers with its fallback").count(), 1, "{log}");
+    assert_eq!(job.lines("out.jsonl")[0]["response"]["headers"], json!({"x-paceline-fallback": "other/small"}));
     let counts = ["calls", "resends", "throttled", "succeeded"].map(|key| job.summary()[key].as_u64().expect(key));
     assert_eq!(counts, [3, 2, 1, 1]);
     let sent = &server.arrivals()[0].headers;

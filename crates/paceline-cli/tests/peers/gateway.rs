@@ -18,9 +18,9 @@ use super::nginx::{BURST, Limit, Nginx, RATE, SERVICE};
 const CLIENTS: usize = 64;
 
 /// `paceline serve`, stopped with the value.
-struct Gateway {
+pub(crate) struct Gateway {
     child: Child,
-    url: String,
+    pub(crate) url: String,
     _state: tempfile::TempDir,
 }
 
@@ -143,7 +143,7 @@ async fn send_all(url: &str, items: usize) -> BTreeMap<u16, usize> {
 
 impl Gateway {
     /// To one upstream, `api`, which begins with `config`.
-    fn start(base_url: &str, config: &str) -> Self {
+    pub(crate) fn start(base_url: &str, config: &str) -> Self {
         let state = tempfile::tempdir().expect("a temporary folder");
         let file = state.path().join("paceline.toml");
         let text = format!(

@@ -2,7 +2,7 @@
 //! whose counters are believed before ours; `kill -9` and an outage, with a server that counts from outside; and Postgres,
 //! which several workers share.
 //!
-//! Built with `--features peers` only, because it needs `nginx`, `haproxy`, `faketime` and Postgres; `scripts/test`
+//! Built with `--features peers` only, because it needs `nginx`, `haproxy`, `faketime`, `promtool` and Postgres; `scripts/test`
 //! installs them. `PACELINE_SOAK=1` runs the long form: 2,000 items, and 5,000 under 50 kills. Tests assert counts; each
 //! prints a `measure` line with its time, which depends on the machine and is therefore judged by `scripts/soak` alone.
 
@@ -17,4 +17,5 @@ mod measure;
 mod mock;
 mod nginx;
 mod outage;
+mod promtool;
 mod tasks;

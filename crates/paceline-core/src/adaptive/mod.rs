@@ -196,6 +196,11 @@ impl AdaptiveRate {
         self.idle.set_standing(now, !any);
     }
 
+    /// The learnt bound on calls in flight.
+    pub(crate) const fn cap(&self) -> Option<u32> {
+        self.cap.limit()
+    }
+
     /// When a call may leave beside so many in flight, by rate and cap. After a closure the canary leaves whatever the rate is.
     pub(crate) fn admit(&self, now: Instant, gate: &Gate, in_flight: u32) -> Admit {
         if self.cap.is_full(in_flight) {

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use super::Pacer;
 use crate::admit::{Admit, WaitCause};
+use crate::background::Ask;
 use crate::places;
 use crate::queue::Place;
 use crate::time::Instant;
@@ -36,8 +37,12 @@ impl Active {
 }
 
 impl Pacer {
-    /// A scope whose calls are not answered takes few places, unless it is alone.
-    pub(super) fn admit_place(&self, now: Instant, place: u32) -> Admit {
+    /// A scope whose calls are not answered takes few places, unless it is alone; and requests behind all others leave some.
+    pub(super) fn admit_place(&self, now: Instant, place: u32, ask: &Ask<'_>) -> Admit {
+        let leaves = self.in_flight.admit_under(self.in_flight.limit(), ask);
+        if !leaves.is_now() {
+            return leaves;
+        }
         let scope = &self.scopes[place];
         let held = scope.in_flight.now();
         if places::may_take(held, self.in_flight.free()) || !scope.is_silent(now) {
@@ -54,13 +59,13 @@ impl Pacer {
 
     /// The first of the heads that their scopes let leave that may take a place.
     pub(super) fn first_ready(&self, now: Instant) -> Option<(Place, u32)> {
-        self.agenda.ready().find(|(_, place)| self.admit_place(now, *place).is_now())
+        self.agenda.ready().find(|(head, place)| self.admit_place(now, *place, &self.ask(*head)).is_now())
     }
 
     /// When the first of these heads may take a place, if that is later and known: then it is of the only scope left.
     pub(super) fn first_ready_at(&self, now: Instant) -> Option<Instant> {
-        let (_, place) = self.agenda.ready().next()?;
-        match self.admit_place(now, place) {
+        let (head, place) = self.agenda.ready().next()?;
+        match self.admit_place(now, place, &self.ask(head)) {
             Admit::At { at, .. } => Some(at),
             Admit::Now | Admit::OnRelease { .. } => None,
         }

@@ -72,6 +72,7 @@ impl Pacer {
             self.events.push_back(Event::Granted { ticket: self.slots.ticket(head.2), probe });
             self.expire_or_defer(now, place);
             self.reschedule(now, place);
+            self.come_forward(now);
         }
         self.wake = self.next_wake(now);
         self.evict_idle(now);
@@ -88,7 +89,7 @@ impl Pacer {
             && scope.is_open()
             && request.not_before.is_none_or(|due| due <= now)
             && request.deadline.is_none_or(|deadline| deadline > now)
-            && self.admit_cost(now, place, &request.cost).is_now()
+            && self.admit_ask(now, place, &self.ask_of(request)).is_now()
     }
 
     /// Grants a request that is in no queue. Returns whether it is a probe.
@@ -107,8 +108,9 @@ impl Pacer {
 
     /// Moves requests that have become due to the ready ones.
     fn promote(&mut self, now: Instant, place: u32) {
-        for (.., slot) in self.scopes[place].queue.promote(now) {
-            self.bounded_waits.add(place, self.slots.at(slot).request.max_wait, slot);
+        for in_queue in self.scopes[place].queue.promote(now) {
+            self.bounded_waits.add(place, self.slots.at(in_queue.2).request.max_wait, in_queue.2);
+            self.falls_behind(place, in_queue);
         }
     }
 
@@ -141,8 +143,8 @@ impl Pacer {
     /// The times of the waiters of a scope.
     fn wants(&mut self, now: Instant, place: u32) -> Wants {
         let head = self.head(&self.scopes[place]);
+        let answer = head.map(|head| self.scopes[place].admit(now, &self.ask(head)));
         let scope = &mut self.scopes[place];
-        let answer = head.map(|head| scope.admit(now, &self.slots.at(head.2).request.cost));
         let full = matches!(answer, Some(Admit::At { cause: WaitCause::Quota { .. }, .. }));
         if full {
             scope.note_full();
@@ -223,6 +225,7 @@ impl Pacer {
         };
         self.scopes[place].queue.remove(in_queue, request.not_before, deadline);
         self.bounded_waits.remove(place, request.max_wait, slot);
+        self.is_behind_no_more(place, in_queue);
         (ticket, request)
     }
 
@@ -232,11 +235,13 @@ impl Pacer {
             return None;
         }
         let first = self.first_ready(now)?;
-        self.admit_account(now, &self.slots.at(first.0.2).request.cost).is_now().then_some(first)
+        self.admit_account(now, &self.ask(first.0)).is_now().then_some(first)
     }
 
     /// Grants a waiting request. Returns whether it is a probe.
     fn grant(&mut self, now: Instant, head: Place, place: u32) -> bool {
+        self.is_behind_no_more(place, head);
+        self.owes(head);
         let scope = &mut self.scopes[place];
         let entry = self.slots.at_mut(head.2);
         let Stage::Waiting { deadline, since, .. } = entry.stage else {
@@ -246,8 +251,8 @@ impl Pacer {
         scope.queue.remove(head, request.not_before, deadline);
         self.bounded_waits.remove(place, request.max_wait, head.2);
         let wanted = since.max(request.not_before.unwrap_or(since));
-        let flight = scope.send(now, wanted, &request.cost);
-        self.in_flight.take();
+        let flight = scope.send(now, wanted, request);
+        self.in_flight.take(request.is_background());
         self.active.note(now, place);
         self.out.add(&request.cost);
         self.quotas.take(now, wanted, &request.cost);
@@ -266,7 +271,7 @@ impl Pacer {
     fn next_wake(&mut self, now: Instant) -> Option<Instant> {
         let mut wake = self.agenda.next_due();
         // While the account has no known time, only an input lets a head leave.
-        if matches!(self.hold.admit(now).strictest(self.in_flight.admit()), Admit::OnRelease { .. }) {
+        if self.hold.stopped().is_some() || self.in_flight.free() == 0 {
             return wake;
         }
         if self.agenda.is_full() {
@@ -274,30 +279,31 @@ impl Pacer {
         }
         wake = earlier(wake, self.first_ready_at(now));
         if let Some((_, place)) = self.first_ready(now) {
-            wake = earlier(wake, Some(self.starts(now, now, place)));
+            wake = earlier(wake, self.starts(now, now, place));
         }
         for n in 0..HEADS_ASKED {
             let Some((at, place)) = self.agenda.later(n) else { return wake };
             if wake.is_some_and(|wake| wake <= at) {
                 return wake;
             }
-            wake = earlier(wake, Some(self.starts(now, at, place)));
+            wake = earlier(wake, self.starts(now, at, place));
         }
         earlier(wake, self.agenda.later(HEADS_ASKED).map(|(at, _)| at))
     }
 
-    /// When the head of a scope may leave that its scope admits at `own`.
-    fn starts(&mut self, now: Instant, own: Instant, place: u32) -> Instant {
-        let Some(head) = self.head(&self.scopes[place]) else { return own };
-        let Admit::At { at, cause } = self.admit_account(now, &self.slots.at(head.2).request.cost) else { return own };
-        if at <= own {
-            return own;
-        }
+    /// When the head of a scope may leave that its scope admits at `own`, if that time is known.
+    fn starts(&mut self, now: Instant, own: Instant, place: u32) -> Option<Instant> {
+        let Some(head) = self.head(&self.scopes[place]) else { return Some(own) };
+        let (at, cause) = match self.admit_account(now, &self.ask(head)) {
+            Admit::At { at, cause } if at > own => (at, cause),
+            Admit::At { .. } | Admit::Now => return Some(own),
+            Admit::OnRelease { .. } => return None,
+        };
         if matches!(cause, WaitCause::Quota { .. }) {
             self.quotas.note_full();
             self.scopes[place].note_full();
         }
-        at
+        Some(at)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The pacer: one deterministic machine per account, which composes every policy.
 
 mod agenda;
+mod background;
 mod crowd;
 mod defer;
 mod dispatch;
@@ -21,6 +22,7 @@ use alloc::sync::Arc;
 use core::cmp::Reverse;
 
 use agenda::Agenda;
+use background::Behind;
 use crowd::Active;
 use defer::BoundedWaits;
 use evict::Evictions;
@@ -29,6 +31,7 @@ use scopes::Scopes;
 use turn::Turn;
 
 use crate::admit::{Admit, Level, PauseCause, WaitCause};
+use crate::background::Ask;
 use crate::concurrency::InFlight;
 use crate::config::{Concurrency, Limits, Pace, PacerConfig};
 use crate::cost::Cost;
@@ -104,6 +107,7 @@ pub struct Pacer {
     scopes: Scopes,
     agenda: Agenda,
     bounded_waits: BoundedWaits,
+    behind: Behind,
     evictions: Evictions,
     /// The sums over all scopes, evicted ones included.
     totals: Totals,
@@ -136,6 +140,7 @@ impl Pacer {
             scopes: Scopes::default(),
             agenda: Agenda::default(),
             bounded_waits: BoundedWaits::default(),
+            behind: Behind::default(),
             evictions: Evictions::default(),
             totals: Totals::default(),
             failing: BTreeMap::new(),
@@ -161,10 +166,11 @@ impl Pacer {
         let now = now.max(self.now);
         let Some(place) = self.scopes.find(&request.scope) else {
             let fresh = self.fresh(request.scope.name.clone());
-            let own = fresh.admit(now, &request.cost).strictest(self.admit_account(now, &request.cost));
+            let ask = self.ask_of(request);
+            let own = fresh.admit(now, &ask).strictest(self.admit_account(now, &ask));
             return self.admit_in(now, &fresh, own, request);
         };
-        self.admit_in(now, &self.scopes[place], self.admit_cost(now, place, &request.cost), request)
+        self.admit_in(now, &self.scopes[place], self.admit_ask(now, place, &self.ask_of(request)), request)
     }
 
     /// The level of the rule that [`admit`](Self::admit) answers with: the account where no other is stricter.
@@ -172,7 +178,7 @@ impl Pacer {
         let now = now.max(self.now);
         let strictest = self.admit(now, request);
         match &strictest {
-            _ if self.admit_account(now, &request.cost).rank() == strictest.rank() => Level::Account,
+            _ if self.admit_account(now, &self.ask_of(request)).rank() == strictest.rank() => Level::Account,
             Admit::At { cause: WaitCause::Quota { .. } | WaitCause::Burst, .. } => Level::Tier,
             _ => Level::Scope,
         }
@@ -232,6 +238,7 @@ impl Pacer {
         self.scopes[place].queue.push(now, in_queue(ticket.slot), not_before, deadline);
         if not_before.is_none_or(|due| due <= now) {
             self.bounded_waits.add(place, max_wait, ticket.slot);
+            self.falls_behind(place, in_queue(ticket.slot));
         }
         if !self.expire_at_once(now, ticket.slot, place) {
             self.defer_at_once(now, ticket.slot, place);
@@ -250,15 +257,16 @@ impl Pacer {
             Stage::Waiting { place, deadline, .. } => {
                 scope.queue.remove(place, request.not_before, deadline);
                 self.bounded_waits.remove(request.scope.place, request.max_wait, place.2);
+                self.is_behind_no_more(request.scope.place, place);
             }
             Stage::InFlight { flight, .. } => {
-                scope.unsend(now, &flight, &request.cost);
+                scope.unsend(now, &flight, &request);
                 for totals in [&mut scope.totals, &mut self.totals] {
                     totals.sends -= 1;
                     totals.resends -= u64::from(request.sends() > 0);
                     totals.probes -= u64::from(flight.probe);
                 }
-                self.in_flight.release();
+                self.in_flight.release(request.is_background());
                 self.out.subtract(&request.cost);
                 self.quotas.settle(now, flight.sent, &request.cost, &Cost::zero());
             }
@@ -421,17 +429,17 @@ impl Pacer {
         Scope::new(name, tier, &self.config).expect("the configuration was checked")
     }
 
-    fn admit_cost(&self, now: Instant, place: u32, cost: &Cost) -> Admit {
-        let own = self.scopes[place].admit(now, cost).strictest(self.admit_place(now, place));
-        own.strictest(self.admit_account(now, cost))
+    fn admit_ask(&self, now: Instant, place: u32, ask: &Ask<'_>) -> Admit {
+        let own = self.scopes[place].admit(now, ask).strictest(self.admit_place(now, place, ask));
+        own.strictest(self.admit_account(now, ask))
     }
 
-    fn admit_account(&self, now: Instant, cost: &Cost) -> Admit {
+    fn admit_account(&self, now: Instant, ask: &Ask<'_>) -> Admit {
         self.hold
             .admit(now)
             .strictest(self.turn.admit(now))
-            .strictest(self.in_flight.admit())
-            .strictest(self.quotas.admit(now, cost))
+            .strictest(self.in_flight.admit(ask))
+            .strictest(self.quotas.admit(now, ask))
     }
 
     /// Removes waiting requests that exceed a limit of a new configuration, with an event for each.
@@ -471,6 +479,7 @@ fn tiers(config: &PacerConfig) -> BTreeMap<Arc<str>, usize> {
 
 fn check(config: &PacerConfig) -> Result<(), ConfigError> {
     config.retry.backoff.check()?;
+    config.background.check()?;
     if config.retry.deadline.is_some_and(|bound| bound.is_zero()) {
         return Err(ConfigError { key: "deadline".into(), value: "0s".into(), expected: "a duration of more than 0" });
     }

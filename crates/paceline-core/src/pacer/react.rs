@@ -23,8 +23,8 @@ impl Pacer {
     /// Releases a call's places and replaces its estimated cost by the actual one.
     pub(super) fn settle(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
         let scope = &mut self.scopes[request.scope.place];
-        scope.ended(&request.cost);
-        self.in_flight.release();
+        scope.ended(request);
+        self.in_flight.release(request.is_background());
         self.active.note(now, request.scope.place);
         self.out.subtract(&request.cost);
         scope.totals.by_class[outcome.class as usize] += 1;
@@ -266,6 +266,15 @@ impl Pacer {
             }
         }
         self.events.push_back(Event::Stopped { scope, reason });
+    }
+
+    /// Ends all stops, for a person has mended their cause; holds and closed gates go on.
+    pub fn end_stops(&mut self, now: Instant) {
+        let now = self.advance(now);
+        self.hold.end_stop();
+        self.scopes.iter_mut().for_each(|scope| scope.hold.end_stop());
+        self.set_clocks(now);
+        self.pump(now);
     }
 
     /// The clocks of deadlines stand still in a held or stopped account.

@@ -1,10 +1,13 @@
 //! Snapshots of a pacer, for people and dashboards.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 use core::time::Duration;
 
 use super::Pacer;
 use crate::admit::{Admit, WaitCause};
+use crate::background::Ask;
 use crate::cost::Cost;
 use crate::request::ScopeId;
 use crate::scope;
@@ -44,17 +47,17 @@ impl Pacer {
     fn next_of(&self, now: Instant, place: u32) -> Admit {
         let scope = &self.scopes[place];
         match self.head(scope) {
-            Some(head) => self.admit_cost(now, place, &self.slots.at(head.2).request.cost),
+            Some(head) => self.admit_ask(now, place, &self.ask(head)),
             None => match scope.queue.next_due() {
                 Some(due) => Admit::at(due, now, || WaitCause::NotBefore),
-                None => self.admit_cost(now, place, &Cost::request()),
+                None => self.admit_ask(now, place, &Ask::of(&Cost::request())),
             },
         }
     }
 
     /// Adds the snapshot of the account. `scopes`: at least those in which a request waits.
     fn with_account(&self, now: Instant, scopes: Vec<ScopeSnapshot>) -> Snapshot {
-        let next = self.admit_account(now, &Cost::request());
+        let next = self.admit_account(now, &Ask::of(&Cost::request()));
         let first = scopes.iter().filter(|scope| scope.waiting > 0).min_by_key(|scope| scope.next_due);
         let in_flight = self.in_flight.snapshot();
         let account = ScopeSnapshot {
@@ -68,6 +71,7 @@ impl Pacer {
             responsive: None,
             totals: self.totals.clone(),
             waiting: self.slots.len() as u64 - u64::from(in_flight.in_flight),
+            waiting_by_priority: by_priority(&scopes),
             concurrency: in_flight,
             waits_for: first.and_then(|scope| scope.waits_for.clone()),
             next_due: first.and_then(|scope| scope.next_due),
@@ -77,4 +81,13 @@ impl Pacer {
         };
         Snapshot { account, scopes }
     }
+}
+
+/// The sums of all scopes.
+fn by_priority(scopes: &[ScopeSnapshot]) -> Vec<(i32, u64)> {
+    let mut sums = BTreeMap::<_, u64>::new();
+    for (priority, count) in scopes.iter().flat_map(|scope| &scope.waiting_by_priority) {
+        *sums.entry(Reverse(*priority)).or_default() += count;
+    }
+    sums.into_iter().map(|(Reverse(priority), count)| (priority, count)).collect()
 }

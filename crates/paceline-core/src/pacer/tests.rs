@@ -9,6 +9,7 @@ use core::time::Duration;
 
 use super::*;
 use crate::admit::MaxWait;
+use crate::background::Background;
 use crate::config::Quota;
 use crate::cost::Dimension;
 use crate::outcome::{Class, LimitScope, RefillMode};
@@ -42,6 +43,7 @@ impl Both {
             ],
             concurrency: Concurrency::Aimd { floor: 1, start: 3, max: if seed.is_multiple_of(3) { 4 } else { 40 } },
             pace: [Pace::Auto, Pace::Fixed, Pace::Auto, Pace::Aimd, Pace::Responsive][seed as usize % 5],
+            background: [Background::default(), Background { reserve: 0.2, share: 0.3 }][seed as usize / 2 % 2],
             ..PacerConfig::default()
         };
         let quick = Pacer::new(config, seed, Instant::ZERO).expect("sensible");
@@ -119,16 +121,14 @@ impl Both {
         let pacer = &self.quick;
         let heads = pacer.scopes.iter().filter_map(|(place, scope)| {
             let head = pacer.head(scope)?;
-            scope.admit(self.now, &pacer.slots.at(head.2).request.cost).is_now().then_some((head, place))
+            scope.admit(self.now, &pacer.ask(head)).is_now().then_some((head, place))
         });
         let heads: BTreeSet<_> = heads.collect();
         assert!(pacer.agenda.ready().eq(heads.iter().copied()));
-        let has_place = |place: u32| pacer.admit_place(self.now, place).is_now();
-        let first = heads.into_iter().find(|(_, place)| has_place(*place));
+        let has_place = |head, place: u32| pacer.admit_place(self.now, place, &pacer.ask(head)).is_now();
+        let first = heads.into_iter().find(|(head, place)| has_place(*head, *place));
         assert_eq!(pacer.first_ready(self.now), first);
-        let may = |(head, _): (crate::queue::Place, u32)| {
-            pacer.admit_account(self.now, &pacer.slots.at(head.2).request.cost).is_now()
-        };
+        let may = |(head, _): (crate::queue::Place, u32)| pacer.admit_account(self.now, &pacer.ask(head)).is_now();
         assert!(!first.is_some_and(may), "it could have left");
     }
 
@@ -184,7 +184,7 @@ impl Both {
 
     fn enqueue(&mut self) {
         let (place, tokens) = (self.below(SCOPES), self.below(500));
-        let (priority, item) = (self.below(2) as i32, Some(self.below(50)));
+        let (priority, item) = (self.below(4) as i32 - 2, Some(self.below(50)));
         let later = |rng: &mut Rng, within: u64| self.now + Duration::from_millis(rng.next_u64() % within);
         let not_before = self.rng.next_u64().is_multiple_of(4).then(|| later(&mut self.rng, 9_000));
         let deadline = self.rng.next_u64().is_multiple_of(5).then(|| later(&mut self.rng, 60_000));

@@ -72,11 +72,11 @@ impl Pacer {
     /// before that may starve a large request: others take the room as soon as there is some.
     pub fn waits_for_room(&self, now: Instant) -> Option<Instant> {
         let now = now.max(self.now);
-        let head = |place: u32| self.head(&self.scopes[place]).map(|head| &self.slots.at(head.2).request.cost);
+        let head = |place: u32| self.head(&self.scopes[place]).map(|head| self.ask(head));
         let ready = self.first_ready(now).map(|(_, place)| place);
         let later = self.agenda.later(0).map(|(_, place)| place);
         let starts =
-            [ready, later].into_iter().flatten().filter_map(|place| match self.admit_cost(now, place, head(place)?) {
+            [ready, later].into_iter().flatten().filter_map(|place| match self.admit_ask(now, place, &head(place)?) {
                 Admit::At { at, cause: WaitCause::Quota { .. } } => Some(at),
                 _ => None,
             });

@@ -2,6 +2,7 @@
 
 use super::{Counter, Quotas};
 use crate::admit::Admit;
+use crate::background::Ask;
 use crate::config::Limits;
 use crate::cost::Cost;
 use crate::error::ConfigError;
@@ -25,7 +26,7 @@ impl LimitCounts {
     /// Takes one request; if it does not fit yet, the answer says when, and nothing has changed.
     pub fn try_take(&mut self, now: Instant) -> Admit {
         let cost = Cost::request();
-        let admit = self.0.admit(now, &cost);
+        let admit = self.0.admit(now, &Ask::of(&cost));
         if admit.is_now() {
             self.0.take(now, now, &cost);
         }

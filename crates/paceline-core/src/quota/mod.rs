@@ -24,6 +24,7 @@ use fixed::FixedWindow;
 use sliding::SlidingWindow;
 
 use crate::admit::{Admit, WaitCause};
+use crate::background::Ask;
 use crate::config::{Limits, Quota, QuotaShape};
 use crate::cost::{Cost, Dimension};
 use crate::error::ConfigError;
@@ -104,22 +105,19 @@ impl Quotas {
 
     pub(crate) fn too_large(&self, cost: &Cost) -> Option<TooLarge> {
         self.counters.iter().find_map(|(quota, _)| {
-            let limit = match quota.shape {
-                QuotaShape::Bucket { burst } => burst,
-                QuotaShape::Sliding | QuotaShape::Fixed => quota.limit,
-            };
+            let limit = most(quota);
             let units = cost.get(&quota.dimension);
             (units > limit).then(|| TooLarge { dimension: quota.dimension.clone(), cost: units, limit })
         })
     }
 
-    pub(crate) fn admit(&self, now: Instant, cost: &Cost) -> Admit {
-        let requests = cost.get(&Dimension::Requests);
+    pub(crate) fn admit(&self, now: Instant, ask: &Ask<'_>) -> Admit {
+        let requests = ask.cost.get(&Dimension::Requests);
         let spacing = match &self.burst {
             Some(burst) if requests > 0 => Admit::at(burst.fits_at(now, 1), now, || WaitCause::Burst),
             _ => Admit::Now,
         };
-        self.room(spacing, now, |dimension| cost.get(dimension))
+        self.room(spacing, now, |quota| ask.needs(ask.cost.get(&quota.dimension), most(quota)))
     }
 
     /// Estimates when the last of so many calls of that cost can leave, if no others are sent in between.
@@ -146,14 +144,14 @@ impl Quotas {
     /// When the windows have room for that cost at the earliest, even if everything `out`, in flight, were refunded. No other
     /// call can make it earlier.
     pub(crate) fn earliest_room(&self, now: Instant, cost: &Cost, out: &Cost) -> Admit {
-        self.room(Admit::Now, now, |dimension| cost.get(dimension).saturating_sub(out.get(dimension)))
+        self.room(Admit::Now, now, |Quota { dimension, .. }| cost.get(dimension).saturating_sub(out.get(dimension)))
     }
 
-    /// The strictest of `others` and of the windows, for so many units of each dimension.
-    fn room(&self, others: Admit, now: Instant, units: impl Fn(&Dimension) -> u64) -> Admit {
+    /// The strictest of `others` and of the windows, for so many units of each.
+    fn room(&self, others: Admit, now: Instant, units: impl Fn(&Quota) -> u64) -> Admit {
         let mut strictest = others;
         for (quota, counter) in &self.counters {
-            let at = counter.fits_at(now, units(&quota.dimension));
+            let at = counter.fits_at(now, units(quota));
             if at > now {
                 let Quota { dimension, limit, window, .. } = quota.clone();
                 strictest = strictest.strictest(Admit::At { at, cause: WaitCause::Quota { dimension, limit, window } });
@@ -309,6 +307,14 @@ impl Quotas {
     /// Whole requests that may leave at once, and how many that can be at most.
     pub(crate) fn burst_left(&self, now: Instant) -> Option<(u64, u64)> {
         self.burst.as_ref().map(|bucket| (bucket.units(now), bucket.burst()))
+    }
+}
+
+/// How many units a quota allows at once.
+const fn most(quota: &Quota) -> u64 {
+    match quota.shape {
+        QuotaShape::Bucket { burst } => burst,
+        QuotaShape::Sliding | QuotaShape::Fixed => quota.limit,
     }
 }
 

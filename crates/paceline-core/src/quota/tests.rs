@@ -125,7 +125,7 @@ fn a_window_that_is_just_full_takes_nothing_from_the_rate_of_a_timer_that_serves
     let mut quotas = Quotas::new(&limits).expect("sensible");
     let (mut now, mut last, mut given) = (at(0.0), at(0.0), 0);
     while given < 20_000 {
-        match quotas.admit(now, &Cost::request()) {
+        match quotas.admit(now, &Ask::of(&Cost::request())) {
             Admit::Now => {
                 quotas.take(now, at(0.0), &Cost::request());
                 (given, last) = (given + 1, now);
@@ -202,7 +202,7 @@ fn a_burst_above_its_limit_acts_or_is_refused() {
     assert!(quotas(&second, Some(50)).is_ok());
     let bucket =
         quotas(&Quota { shape: QuotaShape::Bucket { burst: 100 }, ..second }, None).expect("a bucket stores it");
-    assert!(bucket.admit(Instant::ZERO, &Cost::zero().with(Dimension::Requests, 100)).is_now());
+    assert!(bucket.admit(Instant::ZERO, &Ask::of(&Cost::zero().with(Dimension::Requests, 100))).is_now());
     let crawl = crate::config::PacerConfig::default();
     let crawl = crate::config::PacerConfig {
         limits: Limits { quotas: alloc::vec![Quota::per_minute(60)], burst: Some(10) },
@@ -350,7 +350,7 @@ proptest! {
                 changed = Some(now);
             }
             let cost = Cost::zero().with(Dimension::Tokens, *units);
-            while let Admit::At { at, .. } = all.admit(now, &cost) {
+            while let Admit::At { at, .. } = all.admit(now, &Ask::of(&cost)) {
                 now = at;
             }
             all.take(now, now, &cost);

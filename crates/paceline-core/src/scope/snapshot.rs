@@ -30,6 +30,7 @@ impl Scope {
             responsive: self.spacing.counters(),
             totals: self.totals.clone(),
             waiting: self.queue.len() as u64,
+            waiting_by_priority: self.queue.by_priority(),
             next_due: self.next_due(now, &next),
             waits_for: waits_for(next),
             closed_until: self.gate.closed_until(now),

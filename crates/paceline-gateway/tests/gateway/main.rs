@@ -1,6 +1,8 @@
 //! The gateway before servers that the tests make: what clients get, what upstreams see, and what becomes of those who wait.
 
+mod clients;
 mod fallback;
+mod operation;
 mod support;
 
 use std::io::Write as _;
@@ -277,6 +279,59 @@ async fn clients_take_turns_and_batches_wait_behind_them() {
         assert_eq!(one.await.unwrap().unwrap().status().as_u16(), 200);
     }
     assert_eq!(*order.lock().unwrap(), "abcabaaaazzz");
+}
+
+#[tokio::test]
+async fn a_client_comes_again_once_the_queue_would_take_it() {
+    let api = upstream(|_: Request| async move { answer(200, &[], OK) }).await;
+    let served = Served::new(api, "limits = ['1 per 10s']\nburst = 1", Bounds::default());
+    assert_eq!(served.post().send().await.unwrap().status().as_u16(), 200);
+    let waiting: Vec<_> = (0..4).map(|_| tokio::spawn(served.post().send())).collect();
+    while served.limiter.snapshot().account.waiting < 4 {
+        tokio::task::yield_now().await;
+    }
+    let got = served.post().header("x-paceline-deadline", "20s").send().await.unwrap();
+    assert_eq!(got.status().as_u16(), 429);
+    let after: u64 = got.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    let body: Value = serde_json::from_slice(&got.bytes().await.unwrap()).unwrap();
+    assert_eq!(
+        (&body["error"]["limit"], &body["error"]["wait_ms"]),
+        (&"older requests".into(), &Value::Null),
+        "{body}"
+    );
+    assert!((30..=41).contains(&after), "it would wait for 50 to 60 s, so for 20 s in 30 to 40: {after} {body}");
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn one_interactive_request_leaves_at_once_beside_long_batches() {
+    let gate = Arc::new(Semaphore::new(0));
+    let opens = Arc::clone(&gate);
+    let api = upstream(move |request: Request| {
+        let (gate, is_long) = (Arc::clone(&gate), request.headers().contains_key("x-long"));
+        async move {
+            if is_long {
+                gate.acquire().await.unwrap().forget();
+            }
+            answer(200, &[], OK)
+        }
+    })
+    .await;
+    for (reserve, status) in [("0.05", 200), ("0", 429)] {
+        let settings = format!("pace = \"fixed\"\nconcurrency = 4\ninteractive_reserve = {reserve}");
+        let served = Served::new(api, &settings, Bounds::default());
+        let send = || served.post().header("x-paceline-priority", "batch").header("x-long", "1").send();
+        let long: Vec<_> = (0..6).map(|_| tokio::spawn(send())).collect();
+        while served.limiter.snapshot().account.waiting < if reserve == "0" { 2 } else { 3 } {
+            tokio::task::yield_now().await;
+        }
+        let got = served.post().header("x-paceline-deadline", "100ms").send().await.unwrap();
+        assert_eq!(got.status().as_u16(), status, "reserve {reserve}");
+        opens.add_permits(6);
+        for one in long {
+            assert_eq!(one.await.unwrap().unwrap().status().as_u16(), 200);
+        }
+    }
 }
 
 #[tokio::test]

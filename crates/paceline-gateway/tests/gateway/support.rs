@@ -22,6 +22,7 @@ pub(crate) struct Served {
     pub(crate) url: String,
     pub(crate) client: reqwest::Client,
     pub(crate) limiter: Limiter,
+    pub(crate) gateway: Arc<Gateway>,
     ends: Option<oneshot::Sender<()>>,
     pub(crate) ended: tokio::task::JoinHandle<()>,
 }
@@ -55,7 +56,8 @@ pub(crate) fn backend(name: &str, at: SocketAddr, settings: &str, bounds: &Bound
     let provider = if settings.contains("provider") { "" } else { "provider = \"openai\"" };
     let text = format!("[upstream.{name}]\n{provider}\nbase_url = \"http://{at}/v1\"\n{settings}");
     let config = Config::parse("test.toml".as_ref(), &text, Environment::default(), Overrides::default());
-    let configured = config.and_then(|config| config.upstream()).expect("a right configuration");
+    let mut configured = config.and_then(|config| config.upstream()).expect("a right configuration");
+    configured.pacer.background = configured.background;
     let mut key = HeaderValue::from_static(KEY);
     key.set_sensitive(true);
     let headers = HeaderMap::from_iter([(http::header::AUTHORIZATION, key)]);
@@ -80,9 +82,15 @@ impl Served {
         let listener = listen((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
         let url = format!("http://{}/{}", listener.local_addr().expect("it listens"), upstreams[0].0);
         let (ends, told) = oneshot::channel();
-        let ended = tokio::spawn(async move { gateway.serve(listener, async { drop(told.await) }).await });
+        let serving = Arc::clone(&gateway);
+        let ended = tokio::spawn(async move { serving.serve(listener, async { drop(told.await) }).await });
         let client = reqwest::Client::builder().no_proxy().build().expect("a client");
-        Self { url, client, limiter, ends: Some(ends), ended }
+        Self { url, client, limiter, gateway, ends: Some(ends), ended }
+    }
+
+    /// The address of the gateway, without the upstream's name.
+    pub(crate) fn origin(&self) -> String {
+        self.url.trim_end_matches("/api").to_owned()
     }
 
     /// A prompt.

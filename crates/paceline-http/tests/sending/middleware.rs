@@ -13,7 +13,7 @@ use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Middleware, Next};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use crate::support::{Server, answer, ok};
+use crate::support::{Server, answer, ok, with};
 
 fn limiter() -> Limiter {
     let growth = Growth::Constant { delay: Duration::from_millis(1) };
@@ -45,6 +45,31 @@ async fn each_try_is_paced_and_the_last_answer_comes_back_whole() {
     assert_eq!((missing.status().as_u16(), missing.url().path()), (404, "/x"));
     assert_eq!(missing.text().await.unwrap(), "not here");
     assert_eq!(server.arrivals().len(), 4);
+}
+
+#[tokio::test]
+async fn a_gateway_spends_the_retries_of_its_client() {
+    for of_gateway in 0..3_u32 {
+        let server = Server::new(move |arrival| {
+            let left: u32 = arrival.headers["x-paceline-retries"].to_str().unwrap().parse().unwrap();
+            let spent = left.min(of_gateway);
+            let failed = with(answer(500, "broken"), "x-paceline-retries", &spent.to_string());
+            Some(with(failed, "x-paceline-attempts", &(1 + spent).to_string()))
+        })
+        .await;
+        let pace = PaceMiddleware::new(limiter()).through_gateway();
+        let client = ClientBuilder::new(client_to(&server.url).build().unwrap()).with(pace).build();
+        let failed = client.get(&server.url).send().await.unwrap();
+        let told: Vec<_> =
+            server.arrivals().iter().map(|arrival| arrival.headers["x-paceline-retries"].clone()).collect();
+        let expected = match of_gateway {
+            0 => vec!["2", "1", "0"],
+            1 => vec!["2", "0"],
+            _ => vec!["2"],
+        };
+        assert_eq!(failed.status().as_u16(), 500);
+        assert_eq!(told, expected, "three calls at the API");
+    }
 }
 
 /// By its head it would be a refusal by a limit, to be sent again for ever.

@@ -219,6 +219,14 @@ impl Driver {
         });
     }
 
+    /// Ends stops; holds go on.
+    pub(crate) fn end_stops(self: &Arc<Self>) {
+        self.change(|state, now, _| {
+            state.stops.clear();
+            state.pacer.end_stops(now);
+        });
+    }
+
     /// Replaces the limits.
     pub(crate) fn reconfigure(self: &Arc<Self>, config: PacerConfig) -> Result<(), ConfigError> {
         let retry = config.retry.clone();

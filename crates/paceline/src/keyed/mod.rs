@@ -31,8 +31,9 @@ use crate::run::Run;
 /// # Ok::<(), paceline::ConfigError>(())
 /// ```
 ///
-/// A key is given as a map takes it: a `String` by a `&str`. Clones are cheap and share everything. Keys need no registration, and what is kept of them is bounded: a key whose limits
-/// are unused is forgotten when there are twice as many keys as were in use at the last such check. A key with one token bucket
+/// A key is given as a map takes it: a `String` by a `&str`. Clones are cheap and share everything. Keys need no registration,
+/// and what is kept of them is bounded: a key whose limits are unused is forgotten when there are twice as many keys as were in
+/// use at the last such check. A key with one token bucket
 /// ([`Quota::burst`](crate::Quota::burst)) takes 16 bytes beside the key itself; one with exact windows some 700, and 8 for each
 /// of the 60,000 parts of the window in which it called. While a key waits, and after its answers were read ([`run`](Self::run))
 /// until it is idle and has learnt nothing, it takes some 6 KB.

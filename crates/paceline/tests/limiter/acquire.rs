@@ -217,6 +217,20 @@ async fn a_stop_of_one_scope_concerns_its_own_callers_and_its_end_no_other_stop(
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_is_mended_ends_stops_and_no_hold() {
+    let limiter = limiter(fixed(vec![], None, 1));
+    let (held, stopped) = (limiter.scope("held"), limiter.scope("stopped"));
+    limiter.hold(Some(&held), limiter.now() + Duration::from_secs(60));
+    for scope in [None, Some(&held), Some(&stopped)] {
+        limiter.stop(scope, "a bad key");
+    }
+    limiter.end_stops();
+    drop(limiter.try_acquire(Request::new(&stopped, Cost::request())).expect("open"));
+    let wait = limiter.try_acquire(Request::new(&held, Cost::request())).expect_err("still held");
+    assert!(matches!(wait, NotNow::Wait { .. }), "{wait}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_account_answer_stops_its_scope_alone() {
     let limiter = limiter(fixed(vec![], None, 10));
     let other = Request::new(limiter.scope("other"), Cost::request());

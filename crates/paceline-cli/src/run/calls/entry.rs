@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::header::{ETAG, HeaderName, LAST_MODIFIED, LINK, LOCATION};
 use http::{Response, StatusCode};
 use paceline_core::{Class, GiveUp, Request};
-use paceline_http::NoAnswer;
+use paceline_http::{NoAnswer, gateway};
 use paceline_providers::secrets::hidden;
 use paceline_providers::{GATEWAY, Reading, SCHEMA_MISMATCH};
 use paceline_store::{CallTotals, ClaimedItem, End, Finished, LastAnswer, ResultBody, Tally};
@@ -17,7 +17,7 @@ use crate::run::calls::fail_fast::Failed;
 use crate::run::calls::item::Sent;
 
 /// The header fields that a result line keeps.
-const KEPT: [HeaderName; 4] = [LINK, ETAG, LOCATION, LAST_MODIFIED];
+static KEPT: [HeaderName; 5] = [LINK, ETAG, LOCATION, LAST_MODIFIED, HeaderName::from_static(gateway::FALLBACK)];
 
 /// A longer value is left out: half an address is none.
 const LONGEST_HEADER: usize = 4 << 10;

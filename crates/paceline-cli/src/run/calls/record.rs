@@ -24,7 +24,7 @@ use crate::run::calls::fail_fast::{FailFast, FailFastDecision, Failed, Failure, 
 use crate::run::calls::fallback::Down;
 use crate::run::calls::held_up::HeldUp;
 use crate::run::calls::item::{Context, Impossible, Pause, Sent, Tried, TryEnd};
-use crate::run::calls::stop::{AGAIN, StopReason};
+use crate::run::calls::stop::StopReason;
 use crate::run::job::holds::{self, Holds};
 use crate::run::progress::counters::Counters;
 use crate::run::progress::minutes::Minutes;
@@ -44,7 +44,8 @@ pub(crate) struct Recorder {
     figures: Counters,
     minutes: Minutes,
     same: FailFast,
-    reachability: Reachability,
+    /// None where a server may be gone for as long as it takes.
+    reachability: Option<Reachability>,
     /// The same by host, where each line names its own.
     hosts: BTreeMap<Arc<str>, Reachability>,
     /// The hosts that this run has given up.
@@ -74,7 +75,7 @@ pub(crate) struct About {
     pub(crate) retry: Retry,
     pub(crate) address: Arc<str>,
     pub(crate) key: Result<String, String>,
-    pub(crate) max_wait: Duration,
+    pub(crate) max_wait: Option<Duration>,
     /// Where all items are one scope that the user could divide.
     pub(crate) held_up: Option<HeldUp>,
     /// Whether the run has a fallback.
@@ -115,7 +116,7 @@ impl Recorder {
     /// A recorder for one run.
     pub(crate) fn new(journal: Journal, acknowledge: Acknowledge, about: About) -> Self {
         let About { figures, same, retry, address, key, max_wait, held_up, falls_back } = about;
-        let (minutes, reachability) = (Minutes::default(), Reachability::new(max_wait));
+        let (minutes, reachability) = (Minutes::default(), max_wait.map(Reachability::new));
         let holds = Holds::new(journal.clone(), acknowledge.clone());
         let resends = Resends::default();
         Self {
@@ -178,12 +179,7 @@ impl Recorder {
         let Tried { item, end } = tried;
         match end {
             TryEnd::Withheld => self.give_back(&item),
-            TryEnd::Stopped { reach, reason } => {
-                let fix = format!("the gateway's log says which call met with that; mend it, {AGAIN}");
-                let stop =
-                    StopReason::Account { by: "the provider refuses this account", message: reason.to_string(), fix };
-                Recorded { scopes_changed: Some(reach), account: Some(stop), ..self.give_back(&item) }
-            }
+            TryEnd::Stopped { reach, reason } => account::stopped_elsewhere(reach, &reason).over(self.give_back(&item)),
             TryEnd::PutOff(pause) => self.put_off(context, &item, pause),
             TryEnd::OverBudget(exceeded) => {
                 let stop = Some(StopReason::Budget(exceeded));
@@ -276,7 +272,8 @@ impl Recorder {
 
     /// Why nothing more can be sent, where no call has found a server since the last answer.
     pub(crate) fn unreached(&self) -> Option<StopReason> {
-        self.last_unreached.clone().filter(|_| self.reachability.is_failing())
+        let is_failing = self.reachability.as_ref().is_some_and(Reachability::is_failing);
+        self.last_unreached.clone().filter(|_| is_failing)
     }
 
     fn sent(&mut self, context: &Context, item: &ClaimedItem, sent: Sent) -> Recorded {
@@ -331,10 +328,12 @@ impl Recorder {
     /// answered, and none is being asked.
     fn reached(&mut self, context: &Context, item: &ClaimedItem, sent: &Sent) -> Recorded {
         let (answer, now) = (&sent.exchange.answer, context.limiter.now());
-        let gone = self.reachability.gone(answer, now);
+        let Some(reachability) = &mut self.reachability else { return Recorded::default() };
+        let gone = reachability.gone(answer, now);
+        let has_answered = reachability.has_answered();
         let by_host = context.sender.config().dialect.scope() == Scope::Host;
         let host_gone = by_host && {
-            let known = self.hosts.entry(Arc::clone(&item.scope)).or_insert_with(|| self.reachability.of_another());
+            let known = self.hosts.entry(Arc::clone(&item.scope)).or_insert_with(|| reachability.of_another());
             known.gone(answer, now)
         };
         let Some(message) = answer.as_ref().err().and_then(NoAnswer::unreached) else { return Recorded::default() };
@@ -352,8 +351,7 @@ impl Recorder {
             recorded = stop_scope(context, &item.scope, stop.clone());
         }
         let in_flight = context.in_flight.load(Ordering::Relaxed);
-        recorded.stop =
-            (gone && !self.reachability.has_answered() && in_flight == 0).then(|| self.with_all_hosts(stop));
+        recorded.stop = (gone && !has_answered && in_flight == 0).then(|| self.with_all_hosts(stop));
         recorded
     }
 

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::watch;
 
+use crate::run::calls::stop::StopReason;
+
 /// Requests to end a run, of which the second asks to end it at once.
 pub(crate) enum Interruptions {
     /// The signals of the process.
@@ -22,6 +24,14 @@ impl Interruptions {
     /// Those that the program sends by that channel, as their number so far.
     pub(crate) const fn asked(times: watch::Receiver<u32>) -> Self {
         Self::Asked { asked: SignalCount(times), heard: 0 }
+    }
+
+    /// Why a run ends by one.
+    pub(crate) const fn reason(&self) -> StopReason {
+        match self {
+            Self::Signals(_) => StopReason::Interrupted,
+            Self::Asked { .. } => StopReason::Asked,
+        }
     }
 
     /// The next one.
@@ -57,8 +67,22 @@ impl Signals {
         {
             use tokio::signal::unix::{SignalKind, signal};
             let hang_up = if may_listen_for_hang_up() { Some(signal(SignalKind::hangup())?) } else { None };
+            Ok(Self { hang_up, ..Self::without_hang_up()? })
+        }
+        #[cfg(not(unix))]
+        Self::without_hang_up()
+    }
+
+    /// The same for a service, to which a hang-up says something else.
+    ///
+    /// # Errors
+    /// An error of the operating system.
+    pub(crate) fn without_hang_up() -> io::Result<Self> {
+        #[cfg(unix)]
+        {
+            use tokio::signal::unix::{SignalKind, signal};
             let (interrupt, terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-            Ok(Self { interrupt, terminate, hang_up })
+            Ok(Self { interrupt, terminate, hang_up: None })
         }
         #[cfg(not(unix))]
         Ok(Self {})
@@ -89,7 +113,11 @@ impl SignalCount {
     /// # Errors
     /// An error of the operating system.
     pub(crate) fn listen() -> io::Result<Self> {
-        let mut signals = Signals::new()?;
+        Ok(Self::of(Signals::new()?))
+    }
+
+    /// Counts these.
+    pub(crate) fn of(mut signals: Signals) -> Self {
         let (sender, receiver) = watch::channel(0);
         tokio::spawn(async move {
             while !sender.is_closed() {
@@ -97,7 +125,7 @@ impl SignalCount {
                 sender.send_modify(|times| *times += 1);
             }
         });
-        Ok(Self(receiver))
+        Self(receiver)
     }
 
     /// Whether there was one.

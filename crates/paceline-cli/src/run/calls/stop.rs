@@ -24,6 +24,8 @@ pub(crate) const CORRECT_REQUESTS: &str = "correct the requests";
 pub(crate) enum StopReason {
     /// Ctrl-C or SIGTERM.
     Interrupted,
+    /// The program that the run is a part of ended it.
+    Asked,
     /// The next call could start only after `--max-wait`.
     MaxWait {
         /// When it could start.
@@ -127,6 +129,7 @@ impl StopReason {
             | Self::HostsUnreachable { .. }
             | Self::SameFailure { scope: Some(_), .. } => StayedDown::ClosedScopes,
             Self::Interrupted
+            | Self::Asked
             | Self::OtherHasTurn
             | Self::MaxItems
             | Self::Budget(_)
@@ -155,7 +158,7 @@ impl StopReason {
     /// The name used in JSON.
     pub(crate) const fn as_str(&self) -> &'static str {
         match self {
-            Self::Interrupted => "interrupted",
+            Self::Interrupted | Self::Asked => "interrupted",
             Self::MaxWait { .. } | Self::OtherHasTurn => "max_wait",
             Self::ServerFails { .. } => "server_fails",
             Self::MaxItems => "max_items",
@@ -228,7 +231,7 @@ impl StopReason {
                 "interrupted: no new call starts; waiting up to 30s for the calls in flight (Ctrl-C again abandons them)"
                     .to_owned()
             }
-            Self::MaxDuration => format!("stopping: {self}; waiting up to 30s for calls in flight"),
+            Self::MaxDuration | Self::Asked => format!("stopping: {self}; waiting up to 30s for calls in flight"),
             other => text::printable(&format!("stopping: {other}")).into_owned(),
         }
     }
@@ -244,6 +247,7 @@ impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Interrupted => f.write_str("interrupted"),
+            Self::Asked => f.write_str("no new call starts"),
             Self::MaxWait { until } => {
                 write!(f, "the next call can start only at {}, later than --max-wait allows", text::moment(*until))
             }

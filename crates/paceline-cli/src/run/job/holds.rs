@@ -122,6 +122,20 @@ pub(crate) struct Held {
     pub(crate) reason: String,
 }
 
+/// What keeps the calls of a job back, by the limiter: the account or the scope that opens first, or a server that fails.
+pub(crate) fn keeps_back(context: &Context, scopes: &[ScopeRow]) -> Option<String> {
+    let limiter = &context.limiter;
+    let own = scopes.iter().filter_map(|row| limiter.scope_snapshot(&limiter.scope(&row.name)));
+    let views: Vec<_> = own.chain([limiter.snapshot().account]).collect();
+    let held = |view: &ScopeSnapshot| match stored(context, view)? {
+        Stored::Held { until, reason } => Some(Held { until, name: Arc::clone(&view.name), reason }),
+        _ => None,
+    };
+    let failing = views.iter().find(|view| view.failing_since.is_some());
+    let failing = failing.map(|view| format!("{}: {}", name(&view.name), PauseCause::ServerFails.explanation()));
+    views.iter().filter_map(held).min().map(|held| held.describe()).or(failing)
+}
+
 /// Those of a journal, the first to open first.
 pub(crate) fn held(rows: Vec<ScopeRow>, now: Timestamp) -> Vec<Held> {
     let still = |row: ScopeRow| match row.state {

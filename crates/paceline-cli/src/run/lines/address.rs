@@ -39,8 +39,13 @@ impl Addresses {
 
     fn checked<'a>(&self, url: Cow<'a, str>) -> Result<Cow<'a, str>, String> {
         without_blank(&url)?;
-        let of_api = self.api.as_deref().and_then(|api| below(&url, api));
-        let url = of_api.map_or(url, Cow::Owned);
+        let url = match self.api.as_deref().and_then(|api| below(&url, api)) {
+            Some(path) => {
+                without_fragment(&url)?;
+                Cow::Owned(path)
+            }
+            None => url,
+        };
         if self.hosts && !is_whole(&url) && url.starts_with(char::is_alphanumeric) {
             return Err(format!("`{url}` is neither a whole address nor a path: write https:// or / before it"));
         }
@@ -157,7 +162,7 @@ mod tests {
         let (base, api) = ("http://127.0.0.1:4747/api".to_owned(), Some(BASE.to_owned()));
         let through = Addresses { base, api, hosts: false };
         let of = |url: &str| through.of_line(url.into()).map(Cow::into_owned);
-        assert_eq!(of("https://api.example/v1/things?x=1").as_deref(), Ok("/things?x=1"));
+        assert_eq!(of("https://api.example/v1/things?x=1").as_deref(), Ok("/v1/things?x=1"));
         assert_eq!(of("http://127.0.0.1:4747/api/things").as_deref(), Ok("/things"));
         assert_eq!(of("/things").as_deref(), Ok("/things"));
         assert!(of("https://api.example/v1/../admin").is_err() && of("https://api.example/v1/things#a").is_err());

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use paceline::{PauseCause, ScopeSnapshot, ScopeState, Snapshot};
+use paceline::{PauseCause, ScopeSnapshot, ScopeState, Snapshot, ToWall};
 use paceline_core::{Class, Cost, Dimension, Limits};
 use paceline_model::Job;
 use paceline_store::{DeferReason, JobCounts};
@@ -17,7 +17,7 @@ use crate::run::job::holds::{self, Held};
 use crate::run::progress::counters::Counters;
 use crate::run::progress::oracle;
 use crate::run::progress::report;
-use crate::run::progress::snapshot::{self, ToWall};
+use crate::run::progress::snapshot;
 use crate::text;
 
 /// Held and stopped scopes that are named.

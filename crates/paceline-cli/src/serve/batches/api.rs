@@ -186,13 +186,14 @@ fn header(headers: &HeaderMap, name: &str) -> Option<String> {
 
 /// The upstream that the client names, or the only one.
 fn upstream(service: &Service, named: Option<String>) -> Result<Arc<Served>, ApiError> {
-    let names = || service.upstreams.iter().map(|served| &*served.upstream.name).collect::<Vec<_>>().join(", ");
-    let found = match (&named, &service.upstreams[..]) {
+    let upstreams = service.upstreams();
+    let names = || upstreams.iter().map(|served| &*served.upstream.name).collect::<Vec<_>>().join(", ");
+    let found = match (&named, &upstreams[..]) {
         (Some(name), _) => service.served(name),
-        (None, [only]) => Some(only),
+        (None, [only]) => Some(Arc::clone(only)),
         (None, _) => None,
     };
-    found.cloned().ok_or_else(|| {
+    found.ok_or_else(|| {
         let message = match named {
             Some(_) => format!("no such upstream; those here are {}", names()),
             None => format!("which of the upstreams {}? Add the header {UPSTREAM}, or ?upstream=NAME", names()),

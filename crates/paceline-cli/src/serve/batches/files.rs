@@ -131,7 +131,7 @@ impl Files {
         let content = folder.path().join(CONTENT);
         // Not every file system has links.
         std::fs::hard_link(results, &content).or_else(|_| std::fs::copy(results, &content).map(drop))?;
-        let content = File::open(&content)?;
+        let content = private_file().open(&content)?;
         self.keep_as(id.to_owned(), Upload { folder, content }, filename, purpose).map(|file| Some(file.id))
     }
 
@@ -167,5 +167,48 @@ impl Files {
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<String, FileObject>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn an_upload_that_was_cut_off_leaves_no_file() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("files");
+        let files = Files::open(path.clone()).expect("a folder");
+        let mut whole = files.begin().expect("a file");
+        whole.content.write_all(b"{}\n").expect("writable");
+        let whole = files.keep(whole, "whole.jsonl".into(), BATCH).expect("kept");
+        let mut cut_off = files.begin().expect("a file");
+        cut_off.content.write_all(b"{").expect("writable");
+        // As a kill leaves it.
+        std::mem::forget(cut_off);
+        let files = Files::open(path.clone()).expect("a folder");
+        assert_eq!(
+            files.all().iter().map(|file| (&*file.filename, file.bytes)).collect::<Vec<_>>(),
+            [("whole.jsonl", 3)]
+        );
+        assert_eq!(std::fs::read_dir(&path).expect("a folder").count(), 1);
+        files.delete(&whole.id).expect("deleted");
+        assert!(Files::open(path.clone()).expect("a folder").all().is_empty());
+        assert_eq!(std::fs::read_dir(&path).expect("a folder").count(), 0);
+    }
+
+    #[test]
+    fn results_become_a_file_once() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let files = Files::open(folder.path().join("files")).expect("a folder");
+        let results = folder.path().join("results.jsonl");
+        let adopt = || files.adopt("file-a-output", &results, "a.jsonl".into(), "batch_output").expect("no error");
+        assert_eq!(adopt(), None, "there are none");
+        std::fs::write(&results, "{}\n").expect("writable");
+        assert_eq!((adopt(), adopt()), (Some("file-a-output".into()), Some("file-a-output".into())));
+        std::fs::remove_file(&results).expect("it is there");
+        assert_eq!((adopt().is_some(), files.all().len()), (true, 1), "a start after a kill finds it done");
     }
 }

@@ -3,14 +3,18 @@
 //! The work is that of `paceline run`, in this process and under the limiter of the upstream, which live requests use too.
 
 mod api;
+mod conclude;
 mod disk;
 mod error;
 mod files;
+mod hold;
 mod job;
 mod object;
+mod open;
 mod pages;
 mod service;
 mod upload;
+mod waits;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -53,6 +57,13 @@ impl Batches {
     pub(crate) fn resume(&self) {
         if let Ok(service) = &self.0 {
             service.resume();
+        }
+    }
+
+    /// Goes on with other upstreams, or with what they are now.
+    pub(crate) async fn renew(&self, upstreams: Vec<Served>) {
+        if let Ok(service) = &self.0 {
+            service.renew(upstreams).await;
         }
     }
 

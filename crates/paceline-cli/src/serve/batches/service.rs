@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
+use paceline::clock;
 use paceline_config::Upstream;
 use paceline_gateway::Backend;
 use paceline_http::Sender;
@@ -40,7 +41,7 @@ pub(crate) struct Served {
 pub(super) struct Service {
     folder: PathBuf,
     pub(super) files: Files,
-    pub(super) upstreams: Vec<Arc<Served>>,
+    upstreams: RwLock<Vec<Arc<Served>>>,
     batches: Mutex<BTreeMap<String, Known>>,
     tasks: Mutex<JoinSet<()>>,
     /// Whether the gateway ends.
@@ -53,6 +54,8 @@ struct Known {
     batch: Batch,
     /// How often.
     asked: watch::Sender<u32>,
+    /// A task works on it.
+    begun: bool,
 }
 
 /// What a client asks for.
@@ -63,6 +66,12 @@ pub(super) struct Order {
     pub(super) window: Duration,
     pub(super) metadata: Option<BTreeMap<String, String>>,
     pub(super) served: Arc<Served>,
+}
+
+impl Known {
+    fn new(batch: Batch) -> Self {
+        Self { batch, asked: watch::Sender::new(0), begun: false }
+    }
 }
 
 impl Served {
@@ -96,7 +105,7 @@ impl Service {
                     if batch.status.is_final() {
                         disk::leave_only_record(&path)?;
                     }
-                    batches.insert(batch.id.clone(), Known { batch, asked: watch::Sender::new(0) });
+                    batches.insert(batch.id.clone(), Known::new(batch));
                 }
                 // Killed before it had a record, it was never promised to a client.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => std::fs::remove_dir_all(&path)?,
@@ -106,7 +115,7 @@ impl Service {
         Ok(Some(Arc::new(Self {
             folder: jobs,
             files,
-            upstreams: upstreams.into_iter().map(Arc::new).collect(),
+            upstreams: RwLock::new(upstreams.into_iter().map(Arc::new).collect()),
             batches: Mutex::new(batches),
             tasks: Mutex::default(),
             ending: watch::Sender::new(false),
@@ -119,6 +128,21 @@ impl Service {
         for batch in self.all().into_iter().filter(|batch| !batch.status.is_final()) {
             self.begin(&batch.id);
         }
+    }
+
+    /// Goes on with these upstreams: runs end as with the gateway, and go on with what is configured now, the key too.
+    pub(super) async fn renew(self: &Arc<Self>, upstreams: Vec<Served>) {
+        self.end().await;
+        *self.upstreams.write().unwrap_or_else(PoisonError::into_inner) = upstreams.into_iter().map(Arc::new).collect();
+        {
+            // Under this lock a batch is begun: none is begun twice.
+            let mut batches = self.batches();
+            for known in batches.values_mut() {
+                (known.asked, known.begun) = (watch::Sender::new(0), false);
+            }
+            self.ending.send_replace(false);
+        }
+        self.resume();
     }
 
     /// Ends the runs; the next start goes on with them.
@@ -137,15 +161,19 @@ impl Service {
     }
 
     /// The upstream of that name.
-    pub(super) fn served(&self, name: &str) -> Option<&Arc<Served>> {
-        self.upstreams.iter().find(|served| served.upstream.name == name)
+    pub(super) fn served(&self, name: &str) -> Option<Arc<Served>> {
+        self.upstreams().into_iter().find(|served| served.upstream.name == name)
+    }
+
+    /// All upstreams.
+    pub(super) fn upstreams(&self) -> Vec<Arc<Served>> {
+        self.upstreams.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Takes a batch, and begins with it.
     pub(super) fn create(self: &Arc<Self>, order: Order) -> Result<Batch, ApiError> {
         let Order { input_file_id, endpoint, completion_window, window, metadata, served } = order;
         served.format(&endpoint).map_err(|message| ApiError::invalid("endpoint", message))?;
-        let created_at = now();
         let batch = Batch {
             id: format!("batch_{}", Uuid::now_v7().simple()),
             object: "batch".into(),
@@ -156,9 +184,10 @@ impl Service {
             status: Status::Validating,
             output_file_id: None,
             error_file_id: None,
-            created_at,
+            created_at: now(),
             in_progress_at: None,
-            expires_at: created_at.saturating_add_unsigned(window.as_secs().max(1)),
+            // Rounded up: the window is never shorter than the client asked for.
+            expires_at: (clock::wall() + window).as_millis() / 1_000 + 1,
             finalizing_at: None,
             completed_at: None,
             failed_at: None,
@@ -171,19 +200,30 @@ impl Service {
             paceline: Ours { upstream: served.upstream.name.clone(), ..Ours::default() },
         };
         let folder = self.folder_of(&batch.id);
+        // Under this lock no file is deleted that a batch reads.
+        let mut batches = self.batches();
+        if self.files.get(&batch.input_file_id).is_none() {
+            return Err(ApiError::unknown("File", &batch.input_file_id));
+        }
         make_private(&folder)?;
         disk::write(&folder, &batch).and_then(|()| disk::sync_names(&self.folder)).inspect_err(|_| {
             // What is left has no record, and the next start deletes it.
             drop(std::fs::remove_dir_all(&folder));
         })?;
-        let known = Known { batch: batch.clone(), asked: watch::Sender::new(0) };
-        self.batches().insert(batch.id.clone(), known);
+        batches.insert(batch.id.clone(), Known::new(batch.clone()));
+        drop(batches);
         self.begin(&batch.id);
         Ok(batch)
     }
 
     fn begin(self: &Arc<Self>, id: &str) {
-        let Some(asked) = self.batches().get(id).map(|known| known.asked.subscribe()) else { return };
+        let asked = match self.batches().get_mut(id) {
+            Some(known) if !known.begun && !self.is_ending() => {
+                known.begun = true;
+                known.asked.subscribe()
+            }
+            _ => return,
+        };
         let (service, id) = (Arc::clone(self), id.to_owned());
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         while tasks.try_join_next().is_some() {}

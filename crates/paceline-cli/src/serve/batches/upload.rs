@@ -38,7 +38,9 @@ pub(super) async fn upload(
     State(service): State<Arc<Service>>,
     form: Result<Multipart, MultipartRejection>,
 ) -> Result<Json<FileObject>, ApiError> {
-    let mut form = form.map_err(|error| ApiError::invalid(None, error.body_text()))?;
+    let mut form = form.map_err(|error| {
+        ApiError::invalid(None, format!("expected a form of the type multipart/form-data: {}", error.body_text()))
+    })?;
     let (mut file, mut purpose) = (None, None);
     let mut fields = 0;
     while let Some(field) = timely(form.next_field()).await? {

@@ -28,12 +28,12 @@ impl Dispatcher {
         if self.give_up_on_failing_scopes(now) {
             self.look_after();
         }
-        if self.stop.is_none() {
-            let impatient = self.next_start().filter(|start| *start + self.slack() >= now + self.parts.max_wait);
+        if let Some(max_wait) = self.parts.max_wait.filter(|_| self.stop.is_none()) {
+            let impatient = self.next_start().filter(|start| *start + slack(max_wait) >= now + max_wait);
             self.end_with(impatient.map(|start| match (self.parts.recorder.unreached(), self.given_up) {
                 (Some(unreachable), _) => unreachable,
                 (None, false) if self.waits_for_turn() => StopReason::OtherHasTurn,
-                (None, true) => StopReason::ServerFails { waited: self.parts.max_wait },
+                (None, true) => StopReason::ServerFails { waited: max_wait },
                 (None, false) => StopReason::MaxWait { until: self.parts.context.timestamp(start) },
             }));
         }
@@ -62,17 +62,18 @@ impl Dispatcher {
     /// ends when nothing else is left. The hold is not stored: the next run looks for itself whether the server is back. Says
     /// whether there was one.
     fn give_up_on_failing_scopes(&mut self, now: Instant) -> bool {
+        let Some(max_wait) = self.parts.max_wait else { return false };
         let limiter = &self.parts.context.limiter;
         let mut any = false;
         for scope in self.limits.scopes() {
-            let long = scope.failing_since.is_some_and(|since| since + self.parts.max_wait <= now);
+            let long = scope.failing_since.is_some_and(|since| since + max_wait <= now);
             if long && !matches!(scope.state, ScopeState::Held { .. } | ScopeState::Stopped { .. }) {
                 tracing::info!(
                     scope = &*scope.name,
                     "no call succeeded for the time of --max-wait: this run makes no more calls there"
                 );
                 (self.given_up, any) = (true, true);
-                let until = now + self.parts.max_wait.max(TICK) * 2;
+                let until = now + max_wait.max(TICK) * 2;
                 self.parts.recorder.holds.give_up(&scope.name, self.parts.context.timestamp(until));
                 limiter.hold_for(Some(&limiter.scope(&scope.name)), until, PauseCause::ServerFails);
             }
@@ -82,12 +83,6 @@ impl Dispatcher {
             self.look_at_journal();
         }
         any
-    }
-
-    /// A server that says "in an hour" means `--max-wait 1h`, although a moment of it has passed when nothing is in flight
-    /// any more.
-    fn slack(&self) -> Duration {
-        self.parts.max_wait / 50
     }
 
     /// The earliest moment at which a call can start; none while calls are in flight or when it is not known.
@@ -136,7 +131,7 @@ impl Dispatcher {
         if self.stop.is_some() {
             tracing::info!("interrupted: waiting up to 30s for the calls in flight (Ctrl-C again abandons them)");
         }
-        self.end_at_last(StopReason::Interrupted);
+        self.end_at_last(self.parts.interruptions.reason());
     }
 
     /// Sends nothing more, and waits for calls in flight only so long.
@@ -152,4 +147,9 @@ impl Dispatcher {
         let Context { began, limiter, .. } = &*self.parts.context;
         Some((*began + bound) - limiter.now())
     }
+}
+
+/// A server that says "in an hour" means `--max-wait 1h`, although a moment of it has passed when nothing is in flight any more.
+fn slack(max_wait: Duration) -> Duration {
+    max_wait / 50
 }

@@ -92,7 +92,8 @@ pub(crate) struct Parts {
     pub(crate) interruptions: Interruptions,
     /// Items that come while the input is still being read; none once it is read to its end.
     pub(crate) reading: Option<mpsc::Receiver<Result<Appended, LoadError>>>,
-    pub(crate) max_wait: Duration,
+    /// None where it waits for as long as it takes.
+    pub(crate) max_wait: Option<Duration>,
     /// Items that this run may begin.
     pub(crate) max_items: Option<u64>,
     /// Time in which calls may leave.
@@ -111,7 +112,7 @@ impl Dispatcher {
     /// A dispatcher that has not claimed anything yet.
     pub(crate) fn new(parts: Parts) -> Self {
         let begun = StartedItems::new(parts.max_items);
-        let disk_watch = DiskWatch::new(Some(parts.max_wait));
+        let disk_watch = DiskWatch::new(parts.max_wait);
         Self {
             parts,
             tasks: JoinSet::new(),

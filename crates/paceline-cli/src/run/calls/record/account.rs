@@ -1,11 +1,21 @@
 //! Why the provider refuses the account, and what to do about it.
 
+use paceline_core::LimitScope;
 use paceline_http::NoAnswer;
 
-use super::Recorder;
+use super::{Recorded, Recorder};
 use crate::run::calls::entry;
 use crate::run::calls::item::Sent;
 use crate::run::calls::stop::{AGAIN, StopReason};
+
+const BY_PROVIDER: &str = "the provider refuses this account";
+
+/// What follows where another user of the limiter met with what stops a scope, or the account.
+pub(super) fn stopped_elsewhere(reach: LimitScope, reason: &str) -> Recorded {
+    let fix = format!("the gateway's log says which call met with that; mend it, {AGAIN}");
+    let stop = StopReason::Account { by: BY_PROVIDER, message: reason.to_owned(), fix };
+    Recorded { scopes_changed: Some(reach), account: Some(stop), ..Recorded::default() }
+}
 
 impl Recorder {
     pub(super) fn account_stop(&self, sent: &Sent) -> StopReason {
@@ -38,7 +48,6 @@ impl Recorder {
             (Some(403), Ok(key)) => format!("check what {key} is permitted to use"),
             _ => "check the account's credit and limits at the provider".to_owned(),
         };
-        let by = "the provider refuses this account";
-        StopReason::Account { by, message, fix: format!("{fix}, {AGAIN}") }
+        StopReason::Account { by: BY_PROVIDER, message, fix: format!("{fix}, {AGAIN}") }
     }
 }

@@ -1,0 +1,43 @@
+//! Why a batch that runs does not go on, for the client that asks.
+
+use std::sync::atomic::Ordering;
+
+use paceline::clock;
+use paceline_store::{Journal, JournalError, Rows};
+
+use crate::run::calls::item::Context;
+use crate::run::job::holds;
+
+/// What keeps its requests from being sent, or what the last of them met with where none is in flight.
+pub(super) fn waits_for(journal: &Journal, context: &Context) -> Result<Option<String>, JournalError> {
+    if let Some(held) = holds::keeps_back(context, &journal.scopes()?) {
+        return Ok(Some(held));
+    }
+    if context.in_flight.load(Ordering::Relaxed) > 0 {
+        return Ok(None);
+    }
+    let mut failure = None;
+    let looked = journal.report(clock::wall(), Rows::NotSimplySucceeded, |row| {
+        failure = row.item.tally.last.filter(|_| row.deferred.is_some());
+        if failure.is_some() { Err(Looked::Found) } else { Ok(()) }
+    });
+    match looked {
+        Err(Looked::Failed(error)) => Err(error),
+        Ok(()) | Err(Looked::Found) => Ok(failure.map(|last| {
+            let what = last.message.unwrap_or_else(|| last.class.description().to_owned());
+            format!("another try, after: {what}")
+        })),
+    }
+}
+
+/// Why a look at the items ends early.
+enum Looked {
+    Found,
+    Failed(JournalError),
+}
+
+impl From<JournalError> for Looked {
+    fn from(error: JournalError) -> Self {
+        Self::Failed(error)
+    }
+}

@@ -1,0 +1,176 @@
+//! The keys of clients in their file: what is kept of each, and who may call the gateway by it.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use paceline_config::{Limit, LimitError, pacer_of};
+use paceline_gateway::{ClientConfig, Clients, KeyHash};
+use serde::{Deserialize, Serialize};
+use tempfile::NamedTempFile;
+
+use super::args::Flags;
+use super::state;
+use crate::account;
+use crate::exit::Failure;
+
+/// The file in the state folder.
+const FILE: &str = "client-keys.json";
+
+/// Which requests of a client go first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Priority {
+    /// As each request says.
+    #[default]
+    Interactive,
+    /// All of them wait behind interactive ones.
+    Batch,
+}
+
+/// A client's key: what it may do, and no key.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Record {
+    pub(super) name: String,
+    pub(super) sha256: String,
+    /// When, in RFC 3339.
+    pub(super) made: String,
+    #[serde(default)]
+    pub(super) limits: Vec<String>,
+    #[serde(default)]
+    pub(super) models: Vec<String>,
+    #[serde(default)]
+    pub(super) priority: Priority,
+}
+
+/// All keys of a gateway.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct KeyFile {
+    version: Version,
+    pub(super) keys: Vec<Record>,
+}
+
+/// The version of the file, 1.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+struct Version;
+
+impl From<Version> for u32 {
+    fn from(_: Version) -> Self {
+        1
+    }
+}
+
+impl TryFrom<u32> for Version {
+    type Error = String;
+
+    fn try_from(version: u32) -> Result<Self, String> {
+        if version == 1 { Ok(Self) } else { Err(format!("version {version} is not known: expected 1")) }
+    }
+}
+
+impl KeyFile {
+    /// Where it is: where the flag says, else in the state folder.
+    ///
+    /// # Errors
+    /// A state folder that was asked for and cannot be made.
+    pub(super) fn path(asked_for: Option<&Path>, folder: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+        match asked_for {
+            Some(path) => Ok(Some(path.to_owned())),
+            None => Ok(state::folder(folder)?.map(|folder| folder.join(FILE))),
+        }
+    }
+
+    /// Reads it; none where there is no such file.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or is none of these.
+    pub(super) fn read(path: &Path) -> Result<Option<Self>, Failure> {
+        let refused = |error: String| Failure::refused(format!("the keys of clients in {}: {error}", path.display()));
+        match std::fs::read_to_string(path) {
+            Ok(text) => serde_json::from_str(&text).map(Some).map_err(|error| refused(error.to_string())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(refused(error.to_string())),
+        }
+    }
+
+    /// Writes it: whole at every moment, and readable for its owner alone.
+    ///
+    /// # Errors
+    /// An error of the operating system.
+    pub(super) fn write(&self, path: &Path) -> std::io::Result<()> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        account::make_private(folder)?;
+        let mut file = NamedTempFile::new_in(folder)?;
+        file.write_all(format!("{:#}\n", serde_json::to_value(self)?).as_bytes())?;
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        Ok(())
+    }
+}
+
+impl Record {
+    /// The client that it means.
+    ///
+    /// # Errors
+    /// A hash or a limit that is none.
+    pub(super) fn client(&self) -> Result<ClientConfig, String> {
+        let wrong = |error: LimitError| format!("{}: {error}", self.name);
+        let limits = self.limits.iter().map(|limit| limit.parse()).collect::<Result<Vec<Limit>, _>>().map_err(wrong)?;
+        let key = KeyHash::from_hex(&self.sha256);
+        Ok(ClientConfig {
+            name: self.name.clone(),
+            key: key.ok_or_else(|| format!("{}: sha256: expected 64 hexadecimal digits", self.name))?,
+            limits: if limits.is_empty() { None } else { Some(pacer_of(&limits).map_err(wrong)?) },
+            models: self.models.clone(),
+            is_batch: self.priority == Priority::Batch,
+        })
+    }
+}
+
+/// Who may call a gateway on an address.
+pub(super) struct Admission {
+    path: Option<PathBuf>,
+    address: SocketAddr,
+    allow_anyone: bool,
+}
+
+impl Admission {
+    /// As the flags say.
+    ///
+    /// # Errors
+    /// A state folder that was asked for and cannot be made.
+    pub(super) fn new(flags: &Flags, address: SocketAddr) -> Result<Self, Failure> {
+        let path = KeyFile::path(flags.client_keys.as_deref(), flags.state.as_deref())?;
+        Ok(Self { path, address, allow_anyone: flags.allow_anyone })
+    }
+
+    /// The file of keys, which may not be there yet.
+    pub(super) fn file(&self) -> Option<&PathBuf> {
+        self.path.as_ref()
+    }
+
+    /// The clients as the file has them now. A file without keys lets no client pass: the last may just have been revoked.
+    ///
+    /// # Errors
+    /// A file that is wrong; an address that others reach, without keys.
+    pub(super) fn clients(&self, before: &Clients) -> Result<Clients, Failure> {
+        let file = self.path.as_deref().map(KeyFile::read).transpose()?.flatten();
+        match (file, self.address.ip().is_loopback()) {
+            (Some(file), _) => {
+                let clients = file.keys.iter().map(Record::client).collect::<Result<_, _>>();
+                let clients = clients.map_err(|error| Failure::refused(format!("the keys of clients: {error}")))?;
+                Clients::with_keys(clients, before).map_err(Failure::refused)
+            }
+            (None, true) => Ok(Clients::OfThisMachine),
+            (None, false) if self.allow_anyone => Ok(Clients::Anyone),
+            (None, false) => Err(Failure::refused(format!(
+                "--listen {}: others could spend your key there; expected keys of clients (`paceline serve keys add NAME`), an \
+                 address of this machine alone, such as 127.0.0.1:4747, or --allow-anyone",
+                self.address
+            ))),
+        }
+    }
+}

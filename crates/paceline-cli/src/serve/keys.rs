@@ -1,0 +1,164 @@
+//! `paceline serve keys`: makes, lists and revokes the keys of clients.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use paceline::clock;
+use paceline_gateway::KeyHash;
+use serde_json::Value;
+
+use super::client_keys::{KeyFile, Priority, Record};
+use crate::exit::{Failure, Status};
+use crate::output;
+
+/// Random bytes of a key. Nothing finds 256 random bits by trying.
+const RANDOM: usize = 32;
+
+/// The longest name.
+const LONGEST_NAME: usize = 64;
+
+/// `paceline serve keys`.
+#[derive(Debug, Args)]
+pub(super) struct KeysArgs {
+    #[command(subcommand)]
+    command: KeysCommand,
+}
+
+/// What can be done with keys.
+#[derive(Debug, Subcommand)]
+enum KeysCommand {
+    /// Make a key for a client, and print it: it is kept nowhere, and never shown again
+    Add(AddArgs),
+    /// List the keys that there are, by name
+    List(Place),
+    /// Make a key worthless, at once also for a gateway that runs
+    Revoke(RevokeArgs),
+}
+
+/// Where the keys are.
+#[derive(Debug, Args)]
+struct Place {
+    /// File of the keys [default: client-keys.json in the folder of --state]
+    #[arg(long, value_name = "FILE")]
+    client_keys: Option<PathBuf>,
+    /// Folder of the gateway [default: paceline/serve in your state folder]
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+}
+
+/// A new key.
+#[derive(Debug, Args)]
+struct AddArgs {
+    /// Name of the client: letters, digits, '.', '_' and '-'
+    name: String,
+    /// A limit of this client, beside those of the upstreams: 60rpm, '1M tokens per 24h', '5 concurrent'; may be repeated
+    #[arg(long, value_name = "LIMIT")]
+    limit: Vec<String>,
+    /// Models that it may name, with commas between them; one that ends in * means all that begin so [default: all]
+    #[arg(long, value_name = "MODELS", value_delimiter = ',')]
+    models: Vec<String>,
+    /// interactive: as each request says; batch: all wait behind interactive ones
+    #[arg(long, value_enum, default_value_t, value_name = "PRIORITY")]
+    priority: Priority,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// A key that is to go.
+#[derive(Debug, Args)]
+struct RevokeArgs {
+    /// Name of the client
+    name: String,
+    #[command(flatten)]
+    place: Place,
+}
+
+/// Does what its command says.
+///
+/// # Errors
+/// A name that is taken, or is none; a file that cannot be read or written.
+pub(super) fn command(args: KeysArgs) -> Result<Status, Failure> {
+    match args.command {
+        KeysCommand::Add(args) => add(args)?,
+        KeysCommand::List(place) => list(&place)?,
+        KeysCommand::Revoke(RevokeArgs { name, place }) => revoke(&name, &place)?,
+    }
+    Ok(Status::Success)
+}
+
+fn add(args: AddArgs) -> Result<(), Failure> {
+    let AddArgs { name, limit, models, priority, place } = args;
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(is_of_name) {
+        let expected = format!("expected 1 to {LONGEST_NAME} letters, digits, '.', '_' or '-'");
+        return Err(Failure::refused(format!("{name:?} is no name of a client: {expected}")));
+    }
+    if let Some(model) = models.iter().find(|model| model.trim().is_empty()) {
+        return Err(Failure::refused(format!(
+            "--models: {model:?} is no model; expected names with commas between them"
+        )));
+    }
+    let mut random = [0; RANDOM];
+    getrandom::fill(&mut random)
+        .map_err(|error| Failure::refused(format!("the system has no random bytes: {error}")))?;
+    let key = random.iter().fold("pl_".to_owned(), |mut key, byte| {
+        write!(key, "{byte:02x}").expect("a string takes everything");
+        key
+    });
+    let sha256 = KeyHash::of(&key).to_string();
+    let record = Record { name, sha256, made: clock::wall().to_string(), limits: limit, models, priority };
+    record.client().map_err(Failure::refused)?;
+    change(&place, |path, file| {
+        if file.keys.iter().any(|known| known.name == record.name) {
+            let (name, path) = (&record.name, path.display());
+            return Err(Failure::refused(format!(
+                "{path} has a key of the name {name}; revoke it first, or choose another"
+            )));
+        }
+        file.keys.push(record);
+        Ok(())
+    })?;
+    output::print(|out| writeln!(out, "{key}"))
+}
+
+fn revoke(name: &str, place: &Place) -> Result<(), Failure> {
+    change(place, |path, file| {
+        let before = file.keys.len();
+        file.keys.retain(|key| key.name != name);
+        if file.keys.len() == before {
+            return Err(Failure::refused(format!("{} has no key of the name {name:?}", path.display())));
+        }
+        Ok(())
+    })
+}
+
+fn list(place: &Place) -> Result<(), Failure> {
+    let file = KeyFile::read(&path(place)?)?.unwrap_or_default();
+    output::print(|out| {
+        file.keys.iter().try_for_each(|key| {
+            let all = |list: &[String], none: &str| if list.is_empty() { none.to_owned() } else { list.join(", ") };
+            let priority = serde_json::to_value(key.priority).unwrap_or(Value::Null);
+            let (limits, models) = (all(&key.limits, "none"), all(&key.models, "all"));
+            let priority = priority.as_str().unwrap_or_default();
+            writeln!(out, "{}  made {}  limits: {limits}  models: {models}  priority: {priority}", key.name, key.made)
+        })
+    })
+}
+
+fn path(place: &Place) -> Result<PathBuf, Failure> {
+    let path = KeyFile::path(place.client_keys.as_deref(), place.state.as_deref())?;
+    path.ok_or_else(|| Failure::refused("there is no state folder: name the file of the keys with --client-keys"))
+}
+
+/// Changes the file, under a lock: two changes at once would lose one of them.
+fn change(place: &Place, change: impl FnOnce(&Path, &mut KeyFile) -> Result<(), Failure>) -> Result<(), Failure> {
+    let path = path(place)?;
+    let failed = |error: std::io::Error| Failure::refused(format!("{}: {error}", path.display()));
+    let lock = File::options().create(true).append(true).open(path.with_extension("lock")).map_err(failed)?;
+    lock.lock().map_err(failed)?;
+    let mut file = KeyFile::read(&path)?.unwrap_or_default();
+    change(&path, &mut file)?;
+    file.write(&path).map_err(failed)
+}

@@ -1,0 +1,73 @@
+//! When the configuration is to be read again: on SIGHUP, and when its file or a file that it names has changed.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often files are looked at. A change is taken once two looks agree: an editor may write a file in parts.
+const LOOKED_AT: Duration = Duration::from_secs(1);
+
+/// Asks for a new reading of the configuration.
+pub(super) struct Changes {
+    #[cfg(unix)]
+    hang_up: tokio::signal::unix::Signal,
+    known: Contents,
+}
+
+/// A print of what is in each file; none of one that cannot be read.
+type Contents = BTreeMap<PathBuf, Option<u64>>;
+
+impl Changes {
+    /// From now on SIGHUP does not end the process.
+    ///
+    /// # Errors
+    /// An error of the operating system.
+    pub(super) fn listen() -> io::Result<Self> {
+        Ok(Self {
+            #[cfg(unix)]
+            hang_up: tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?,
+            known: Contents::new(),
+        })
+    }
+
+    /// Returns once the configuration is to be read again, which is in these files now.
+    pub(super) async fn next(&mut self, files: &[PathBuf]) {
+        self.known.retain(|file, _| files.contains(file));
+        for file in files {
+            self.known.entry(file.clone()).or_insert_with(|| print(file));
+        }
+        #[cfg(unix)]
+        tokio::select! {
+            _ = self.hang_up.recv() => self.known = contents(files),
+            () = changed(&mut self.known, files) => {}
+        }
+        #[cfg(not(unix))]
+        changed(&mut self.known, files).await;
+    }
+}
+
+async fn changed(known: &mut Contents, files: &[PathBuf]) {
+    let mut before = contents(files);
+    loop {
+        tokio::time::sleep(LOOKED_AT).await;
+        let now = tokio::task::block_in_place(|| contents(files));
+        if now == before && now != *known {
+            *known = now;
+            return;
+        }
+        before = now;
+    }
+}
+
+fn contents(files: &[PathBuf]) -> Contents {
+    files.iter().map(|file| (file.clone(), print(file))).collect()
+}
+
+fn print(file: &Path) -> Option<u64> {
+    let content = std::fs::read(file).ok()?;
+    let mut print = DefaultHasher::new();
+    content.hash(&mut print);
+    Some(print.finish())
+}

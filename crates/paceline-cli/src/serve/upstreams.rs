@@ -1,0 +1,303 @@
+//! The upstreams of a gateway as they are configured now, what has to live as long as each of them, and how they change.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+use http::HeaderMap;
+use paceline::Limiter;
+use paceline_config::{KeySource, Upstream};
+use paceline_gateway::{Backend, Bounds, Gateway};
+use paceline_http::Sender;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::args::Flags;
+use super::batches;
+use super::state::{self, Saved};
+use crate::account::{Account, SharedLimits};
+use crate::args::Everywhere;
+use crate::exit::Failure;
+use crate::mock::{self, MockServer};
+use crate::upstream;
+
+/// All upstreams.
+pub(super) struct Upstreams<'a> {
+    flags: &'a Flags,
+    everywhere: &'a Everywhere,
+    bounds: Bounds,
+    /// For what limiters know; none where there is none.
+    folder: Option<PathBuf>,
+    served: Vec<Served>,
+    /// Removed ones, whose last requests are not answered yet.
+    leaving: Vec<(Weak<Backend>, Keeper)>,
+    /// Those that the configuration is read from.
+    files: Vec<PathBuf>,
+}
+
+/// One upstream.
+struct Served {
+    configured: Upstream,
+    headers: HeaderMap,
+    backend: Arc<Backend>,
+    /// What sends for batches.
+    sender: Arc<Sender>,
+    account: Account,
+    keeper: Keeper,
+    mock: Option<MockServer>,
+}
+
+/// What is to become of an upstream that is configured.
+enum Plan {
+    /// It is there already, and goes on.
+    Renewed {
+        place: usize,
+        fresh: Box<Fresh>,
+    },
+    New(Box<Served>),
+}
+
+/// An upstream as it would be served.
+pub(super) struct Fresh {
+    configured: Upstream,
+    headers: HeaderMap,
+    account: Account,
+    backend: Arc<Backend>,
+    sender: Arc<Sender>,
+}
+
+impl<'a> Upstreams<'a> {
+    /// Sets them up. Nothing is sent yet.
+    pub(super) async fn open(flags: &'a Flags, everywhere: &'a Everywhere, bounds: Bounds) -> Result<Self, Failure> {
+        let configured = flags.upstreams(everywhere)?;
+        let (folder, files) = (state::folder(flags.state.as_deref())?, files(configured.file, &configured.upstreams));
+        let mut served = Vec::new();
+        for configured in configured.upstreams {
+            served.push(Served::open(configured, folder.as_deref(), &bounds).await?);
+        }
+        Ok(Self { flags, everywhere, bounds, folder, served, leaving: Vec::new(), files })
+    }
+
+    /// What a gateway serves.
+    pub(super) fn backends(&self) -> impl Iterator<Item = Arc<Backend>> {
+        self.served.iter().map(|served| Arc::clone(&served.backend))
+    }
+
+    /// The same for batches.
+    pub(super) fn for_batches(&self) -> Vec<batches::Served> {
+        let of = |served: &Served| {
+            batches::Served::new(Arc::clone(&served.backend), served.configured.clone(), Arc::clone(&served.sender))
+        };
+        self.served.iter().map(of).collect()
+    }
+
+    /// The folder for what outlives the process.
+    pub(super) fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
+    /// The files that the configuration is read from.
+    pub(super) fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    /// Reads the configuration again. One that is wrong is not used. Returns whether an upstream has changed.
+    pub(super) async fn reload(&mut self, gateway: &Gateway) -> bool {
+        match self.try_reload(gateway).await {
+            Ok(has_changed) => {
+                let names: Vec<_> = self.served.iter().map(|served| served.backend.name()).collect();
+                tracing::info!("the configuration was read again; upstreams: {}", names.join(", "));
+                has_changed
+            }
+            Err(error) => {
+                tracing::warn!("the configuration was read again and is wrong, the former one stays: {error}");
+                false
+            }
+        }
+    }
+
+    async fn try_reload(&mut self, gateway: &Gateway) -> Result<bool, Failure> {
+        let configured = self.flags.upstreams(self.everywhere)?;
+        let files = files(configured.file, &configured.upstreams);
+        // All that may fail comes first: a configuration is taken whole, or not at all.
+        let mut plans = Vec::new();
+        for configured in configured.upstreams {
+            plans.push(self.plan(configured).await?);
+        }
+        gateway.replace_upstreams(plans.iter().map(Plan::backend)).map_err(Failure::refused)?;
+        let mut before: Vec<_> = std::mem::take(&mut self.served).into_iter().map(Some).collect();
+        let mut has_changed = plans.len() != before.len();
+        for plan in plans {
+            self.served.push(match plan {
+                Plan::New(served) => {
+                    has_changed = true;
+                    *served
+                }
+                Plan::Renewed { place, fresh } => {
+                    let served = before[place].take().expect("names differ");
+                    has_changed |= served.configured != fresh.configured || served.headers != fresh.headers;
+                    served.renew(*fresh, self.folder.as_deref()).await
+                }
+            });
+        }
+        self.files = files;
+        for Served { backend, keeper, .. } in before.into_iter().flatten() {
+            self.leaving.push((Arc::downgrade(&backend), keeper));
+        }
+        self.forget_those_that_left().await;
+        Ok(has_changed)
+    }
+
+    async fn plan(&self, mut configured: Upstream) -> Result<Plan, Failure> {
+        let known = self.served.iter().position(|served| served.backend.name() == configured.name);
+        let Some((place, served)) = known.map(|place| (place, &self.served[place])) else {
+            return Ok(Plan::New(Box::new(Served::open(configured, self.folder.as_deref(), &self.bounds).await?)));
+        };
+        if let Some(mock) = &served.mock {
+            configured.base_url.get_or_insert_with(|| mock.url());
+        }
+        let fresh = Fresh::new(configured, &self.bounds, Some(&served.backend))?;
+        if fresh.account.is_at_host_of(&served.account) {
+            return Ok(Plan::Renewed { place, fresh: Box::new(fresh) });
+        }
+        Ok(Plan::New(Box::new(Served::open(fresh.configured, self.folder.as_deref(), &self.bounds).await?)))
+    }
+
+    async fn forget_those_that_left(&mut self) {
+        let (left, leaving) = std::mem::take(&mut self.leaving).into_iter().partition(|(of, _)| of.strong_count() == 0);
+        self.leaving = leaving;
+        let left: Vec<(Weak<Backend>, Keeper)> = left;
+        for (_, keeper) in left {
+            keeper.end().await;
+        }
+    }
+
+    /// Saves what is known.
+    pub(super) async fn end(self) {
+        let leaving = self.leaving.into_iter().map(|(_, keeper)| keeper);
+        for keeper in self.served.into_iter().map(|served| served.keeper).chain(leaving) {
+            keeper.end().await;
+        }
+    }
+}
+
+impl Plan {
+    fn backend(&self) -> Arc<Backend> {
+        Arc::clone(match self {
+            Self::Renewed { fresh, .. } => &fresh.backend,
+            Self::New(served) => &served.backend,
+        })
+    }
+}
+
+impl Fresh {
+    /// That upstream, or the one that is served already under another configuration.
+    ///
+    /// # Errors
+    /// A missing key, certificates that cannot be read, and settings that a gateway cannot follow.
+    pub(super) fn new(mut configured: Upstream, bounds: &Bounds, before: Option<&Backend>) -> Result<Self, Failure> {
+        let headers = upstream::headers(&configured)?;
+        configured.pacer.background = configured.background;
+        let limiter = Limiter::new(configured.pacer.clone()).map_err(Failure::refused)?;
+        let account = Account::new(configured.base_url.as_deref().unwrap_or_default(), &headers);
+        let backend = match before {
+            Some(before) => before.renewed(configured.clone(), headers.clone(), bounds),
+            None => Backend::new(configured.clone(), headers.clone(), limiter, bounds),
+        };
+        let backend = Arc::new(backend.map_err(Failure::refused)?);
+        let sender = Sender::to(&configured, headers.clone(), bounds.first_byte).map_err(Failure::refused)?;
+        Ok(Self { configured, headers, account, backend, sender: Arc::new(sender) })
+    }
+}
+
+impl Served {
+    async fn open(mut configured: Upstream, folder: Option<&Path>, bounds: &Bounds) -> Result<Self, Failure> {
+        let mock = mock::start_for(&mut configured, None).await?;
+        let Fresh { configured, headers, account, backend, sender } = Fresh::new(configured, bounds, None)?;
+        let kept = Kept::open(&configured, folder, &account, backend.limiter(), mock.is_some());
+        kept.saved.restore(&kept.shared);
+        Ok(Self { configured, headers, backend, sender, account, keeper: kept.begin(), mock })
+    }
+
+    /// The same upstream under another configuration, or with another key. Its limiter goes on, and knows what it knew.
+    async fn renew(self, fresh: Fresh, folder: Option<&Path>) -> Self {
+        let Fresh { configured, headers, account, backend, sender } = fresh;
+        let limiter = backend.limiter();
+        if let Err(error) = limiter.reconfigure(configured.pacer.clone()) {
+            tracing::error!("upstream {}: its former limits stay: {error}", backend.name());
+        }
+        // As after a restart: that the configuration is read again says that the cause is mended.
+        limiter.end_stops();
+        let keeper = if account.name() == self.account.name() && self.keeper.is_shared {
+            self.keeper
+        } else {
+            // What was sent is in the files of the former account, or in none.
+            self.keeper.end().await;
+            Kept::open(&configured, folder, &account, limiter, self.mock.is_some()).begin()
+        };
+        Self { configured, headers, backend, sender, account, keeper, mock: self.mock }
+    }
+}
+
+/// Those whose content decides what is served.
+fn files(configuration: Option<PathBuf>, upstreams: &[Upstream]) -> Vec<PathBuf> {
+    let of_access = upstreams.iter().flat_map(|upstream| {
+        let key = match &upstream.key {
+            KeySource::File(path) => Some(path),
+            KeySource::None | KeySource::Variable { .. } => None,
+        };
+        let client = upstream.access.client.iter().flat_map(|(certificate, key)| [certificate, key]);
+        key.into_iter().chain(&upstream.access.ca_file).chain(client)
+    });
+    configuration.iter().chain(of_access).cloned().collect()
+}
+
+/// What has to live as long as an upstream.
+struct Kept {
+    saved: Saved,
+    shared: SharedLimits,
+    _in_use: Option<File>,
+}
+
+impl Kept {
+    fn open(configured: &Upstream, folder: Option<&Path>, account: &Account, limiter: &Limiter, is_mock: bool) -> Self {
+        let saved = Saved::open(folder, &configured.name, account, limiter.clone());
+        let account = Some(account).filter(|_| !is_mock);
+        let shared = SharedLimits::open(account, &configured.pacer, limiter.clone());
+        let in_use = account.and_then(|account| account.mark(shared.is_shared()));
+        Self { saved, shared, _in_use: in_use }
+    }
+
+    /// Begins a task for it.
+    fn begin(mut self) -> Keeper {
+        self.shared.begin();
+        let (ends, told) = oneshot::channel();
+        Keeper { is_shared: self.shared.is_shared(), ends, task: tokio::spawn(self.keep_until(told)) }
+    }
+
+    async fn keep_until(mut self, ends: oneshot::Receiver<()>) {
+        tokio::select! {
+            _ = async { tokio::join!(self.saved.keep(), self.shared.keep()) } => {}
+            _ = ends => {}
+        }
+        self.saved.save();
+        self.shared.end().await;
+    }
+}
+
+/// The task that keeps it, until it is ended or dropped.
+struct Keeper {
+    is_shared: bool,
+    ends: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+impl Keeper {
+    /// Saves what is known.
+    async fn end(self) {
+        drop(self.ends);
+        if let Err(error) = self.task.await {
+            tracing::warn!("what is known of the limits may not be saved: {error}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! `paceline serve keys`: keys of clients are made, listed and revoked, and decide who may call.
+
+use std::fs::File;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::serve::{Gateway, get, send, serve};
+use crate::support::{Job, Reply, Server, finish};
+
+fn keys(job: &Job, args: &[&str]) -> Command {
+    let mut command = job.paceline();
+    command.args(["serve", "keys"]).args(args).args(["--state", "state"]);
+    command
+}
+
+/// What a command prints that succeeds.
+fn told(command: &mut Command) -> String {
+    let output = command.output().expect("the binary runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text").trim().to_owned()
+}
+
+fn post_with(url: &str, key: &str) -> (u16, String) {
+    send(&format!("{url}/generic/v1/things"), |client, url| {
+        client.post(url).header("authorization", format!("Bearer {key}")).body(r#"{"model":"m"}"#)
+    })
+}
+
+#[test]
+fn a_key_is_printed_once_and_its_file_has_none() {
+    let job = Job::new(0);
+    let key = told(&mut keys(&job, &["add", "ci", "--limit", "60rpm", "--models", "m,gpt-*", "--priority", "batch"]));
+    assert!(key.starts_with("pl_") && key.len() == 67, "{key}");
+    let file = job.path("state/client-keys.json");
+    assert_eq!(std::fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o600);
+    assert!(!std::fs::read_to_string(&file).expect("text").contains(&key[3..]));
+    let listed = told(&mut keys(&job, &["list"]));
+    assert!(listed.starts_with("ci  made 20") && !listed.contains(&key[3..]), "{listed}");
+    assert!(listed.ends_with("limits: 60rpm  models: m, gpt-*  priority: batch"), "{listed}");
+    for (args, expected) in [
+        (&["add", "ci"][..], "has a key of the name ci; revoke it first"),
+        (&["add", "a b"], "\"a b\" is no name of a client: expected 1 to 64 letters"),
+        (&["add", "other", "--limit", "many"], "other: \"many\" is no limit: expected"),
+        (&["add", "other", "--models", "a,,b"], "\"\" is no model"),
+        (&["revoke", "other"], "has no key of the name \"other\""),
+    ] {
+        let (code, log) = finish(&mut keys(&job, args));
+        assert!(code == 2 && log.contains(expected), "{expected}: {log}");
+    }
+    std::fs::write(&file, "{}").expect("writable");
+    let (code, log) = finish(&mut keys(&job, &["list"]));
+    assert!(code == 2 && log.contains("client-keys.json"), "{log}");
+}
+
+#[test]
+fn keys_are_made_and_revoked_while_the_gateway_runs() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let mut command = serve(&job, &server, &["--state", "state", "--log-requests"]);
+    let gateway = Gateway::logging(&mut command, File::create(job.path("log")).expect("writable"));
+    assert_eq!(post_with(&gateway.url, "any").0, 200, "without keys every program of this machine may call");
+    let wait_until = |is: &dyn Fn() -> bool| {
+        while !is() {
+            std::thread::yield_now();
+        }
+    };
+    let key = told(&mut keys(&job, &["add", "ci", "--limit", "1 per 1h"]));
+    gateway.signal(Signal::HUP);
+    wait_until(&|| post_with(&gateway.url, "any").0 == 401);
+    assert_eq!(post_with(&gateway.url, &key).0, 200);
+    let (status, text) = post_with(&gateway.url, &key);
+    assert_eq!((status, text.contains("the key ci: the request would wait")), (429, true), "{text}");
+    let (status, text) =
+        send(&format!("{}/v1/files", gateway.url), |client, url| client.get(url).header("x-api-key", &key));
+    assert_eq!((status, text.contains("has limits or models of its own")), (403, true), "{text}");
+    assert_eq!([get(&format!("{}/healthz", gateway.url)).0, get(&format!("{}/metrics", gateway.url)).0], [200, 401]);
+    told(&mut keys(&job, &["revoke", "ci"]));
+    wait_until(&|| post_with(&gateway.url, &key).0 == 401);
+    assert_eq!(post_with(&gateway.url, "any").0, 401, "a file without keys lets no client pass");
+    let log = std::fs::read_to_string(job.path("log")).expect("a log");
+    assert!(log.contains("client=\"ci\"") && !log.contains(&key[3..]), "{log}");
+}
+
+#[test]
+fn an_address_that_others_reach_needs_keys_or_a_word() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let everywhere = || {
+        let mut command = job.paceline();
+        command.args(["serve", "--listen", "0.0.0.0:0", "--state", "state", "--base-url", &server.url()]);
+        command
+    };
+    let local = |gateway: &Gateway| gateway.url.replace("0.0.0.0", "127.0.0.1");
+    let (code, log) = finish(&mut everywhere());
+    assert!(code == 2 && log.contains("others could spend your key there; expected keys of clients"), "{log}");
+    {
+        let gateway = Gateway::start(everywhere().arg("--allow-anyone"));
+        assert_eq!(post_with(&local(&gateway), "any").0, 200);
+    }
+    let key = told(&mut keys(&job, &["add", "ci"]));
+    let gateway = Gateway::start(&mut everywhere());
+    assert_eq!([post_with(&local(&gateway), "any").0, post_with(&local(&gateway), &key).0], [401, 200]);
+}

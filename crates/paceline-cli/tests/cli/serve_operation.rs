@@ -1,0 +1,250 @@
+//! `paceline serve` as those who run it see it: its metrics, its log, and how it ends.
+
+use std::fs::File;
+use std::io::{BufRead as _, Read as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::serve::{Gateway, get, post, serve};
+use crate::support::{Job, Reply, Server, finish};
+
+#[test]
+fn metrics_can_have_an_address_of_their_own() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let mut gateway = Gateway::start(&mut serve(&job, &server, &["--metrics-listen", "127.0.0.1:0"]));
+    let told: Vec<String> = gateway.stdout.by_ref().lines().take(2).map(|line| line.expect("a line")).collect();
+    let metrics = told[1].strip_prefix("metrics at ").expect("the second line says where they are");
+    assert_eq!(post(&format!("{}/generic/v1/things", gateway.url), "1s").0, 200);
+    let (status, page) = get(metrics);
+    assert!(status == 200 && page.contains("paceline_requests_total{class=\"success\""), "{page}");
+    let at = metrics.trim_end_matches("/metrics");
+    assert_eq!([get(&format!("{at}/readyz")).0, get(&format!("{at}/api/state")).0], [200, 404]);
+    assert_eq!([get(&format!("{}/metrics", gateway.url)).0, get(&format!("{}/readyz", gateway.url)).0], [404, 200]);
+}
+
+#[test]
+fn requests_are_logged_on_demand_without_their_query_and_keys() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let flags = ["--log-requests", "--log-format", "json"];
+    let log = || std::fs::read_to_string(job.path("log")).expect("a log");
+    let mut command = serve(&job, &server, &flags);
+    let mut gateway = Gateway::logging(&mut command, File::create(job.path("log")).expect("writable"));
+    gateway.post("/generic/v1/things?key=sk-in-the-query", "1s");
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.ended(), Some(0));
+    let lines: Vec<Value> = log().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let requests: Vec<_> = lines.iter().filter(|line| line["message"] == "request").collect();
+    let [line] = &requests[..] else { panic!("one line for each request: {}", log()) };
+    for (name, expected) in [
+        ("upstream", Value::from("generic")),
+        ("path", "/v1/things".into()),
+        ("status", 200.into()),
+        ("class", "success".into()),
+        ("attempts", 1.into()),
+        ("bytes_in", 13.into()),
+    ] {
+        assert_eq!(line[name], expected, "{name}: {line}");
+    }
+    assert!(line["client"].is_string() && line["waited_ms"].is_u64() && line["bytes_out"].as_u64() > Some(0), "{line}");
+    assert!(!log().contains("sk-in"), "{}", log());
+    let mut gateway =
+        Gateway::logging(&mut serve(&job, &server, &[]), File::create(job.path("log")).expect("writable"));
+    gateway.post("/generic/v1/things", "1s");
+    gateway.signal(Signal::TERM);
+    assert_eq!((gateway.ended(), log().contains("request")), (Some(0), false), "nothing without the flag: {}", log());
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok().never()));
+    let mut gateway = Gateway::start(&mut serve(&job, &server, &[]));
+    let mut client = TcpStream::connect(gateway.url.trim_start_matches("http://")).expect("it listens");
+    std::io::Write::write_all(&mut client, b"GET /generic/v1/things HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        .expect("sent");
+    server.wait_for(1);
+    gateway.signal(Signal::TERM);
+    while TcpStream::connect(gateway.url.trim_start_matches("http://")).is_ok() {
+        std::thread::yield_now();
+    }
+    assert_eq!(gateway.child.try_wait().expect("it can be asked"), None, "it waits for the answer");
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.ended(), Some(0));
+}
+
+/// A gateway to the upstream `api`, with that configuration, whose key is in a file.
+fn configured(job: &Job, server: &Server, settings: &str) -> Gateway {
+    configure(job, server, settings);
+    std::fs::write(job.path("key"), "sk-first").expect("writable");
+    let mut command = job.paceline();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--config", "paceline.toml", "--state", "state"]);
+    Gateway::logging(&mut command, File::create(job.path("log")).expect("writable"))
+}
+
+fn configure(job: &Job, server: &Server, settings: &str) {
+    let upstream = format!("[upstream.api]\nprovider = \"openai\"\nbase_url = \"{}\"\n", server.url());
+    std::fs::write(job.path("paceline.toml"), format!("{upstream}api_key_file = \"key\"\n{settings}"))
+        .expect("writable");
+}
+
+/// Waits until the log has that many lines with those words.
+fn wait_for_log(job: &Job, words: &str, count: usize) {
+    while std::fs::read_to_string(job.path("log")).expect("a log").matches(words).count() < count {
+        std::thread::yield_now();
+    }
+}
+
+fn state(gateway: &Gateway) -> Value {
+    serde_json::from_str(&get(&format!("{}/api/state", gateway.url)).1).expect("JSON")
+}
+
+const READ: &str = "the configuration was read again; upstreams";
+
+#[test]
+fn a_changed_configuration_acts_without_a_restart_and_what_was_sent_still_counts() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let gateway = configured(&job, &server, "limits = [\"2 per 1h\"]\n");
+    for _ in 0..2 {
+        assert_eq!(gateway.post("/api/v1/things", "1s").0, 200);
+    }
+    assert_eq!(gateway.post("/api/v1/things", "1s").0, 429);
+    configure(&job, &server, "limits = [\"3 per 1h\"]\n[upstream.more]\nbase_url = \"http://127.0.0.1:1\"\n");
+    gateway.signal(Signal::HUP);
+    wait_for_log(&job, READ, 1);
+    assert_eq!(gateway.post("/api/v1/things", "1s").0, 200, "one more than before");
+    assert_eq!(gateway.post("/api/v1/things", "1s").0, 429, "the first two still count");
+    let names = |state: &Value| -> Vec<Value> {
+        state["upstreams"].as_array().expect("a list").iter().map(|upstream| upstream["name"].clone()).collect()
+    };
+    assert_eq!(names(&state(&gateway)), [json!("api"), json!("more")]);
+    configure(&job, &server, "");
+    wait_for_log(&job, READ, 2);
+    assert_eq!(gateway.post("/api/v1/things", "1s").0, 200, "without a limit, and without a signal");
+    assert_eq!(names(&state(&gateway)), [json!("api")]);
+    assert_eq!(get(&format!("{}/more/things", gateway.url)).0, 404);
+    assert_eq!(server.count(), 4);
+}
+
+#[test]
+fn a_wrong_configuration_is_told_and_the_former_one_stays() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let gateway = configured(&job, &server, "rpm = 600\n");
+    configure(&job, &server, "rpm = \"many\"\n");
+    gateway.signal(Signal::HUP);
+    wait_for_log(&job, "the former one stays", 1);
+    let log = std::fs::read_to_string(job.path("log")).expect("a log");
+    assert!(log.contains("rpm = \"many\"") && log.contains("paceline.toml"), "{log}");
+    assert_eq!(gateway.post("/api/v1/things", "1s").0, 200);
+    assert_eq!(state(&gateway)["upstreams"][0]["account"]["quotas"][0]["limit"], 600);
+}
+
+#[test]
+fn a_new_key_lifts_the_stop_of_a_bad_one_and_no_request_is_dropped() {
+    let (job, server) = (
+        Job::new(0),
+        Server::new(|arrival| match arrival.headers["authorization"].to_str() {
+            Ok("Bearer sk-second") => Reply::ok(),
+            _ => Reply::error(401, "invalid_api_key"),
+        }),
+    );
+    let gateway = configured(&job, &server, "");
+    assert_eq!(gateway.post("/api/v1/things", "1s").0, 401);
+    let (status, text) = gateway.post("/api/v1/things", "1s");
+    assert!(status == 503 && text.contains("scope_stopped"), "{text}");
+    assert_eq!(get(&format!("{}/readyz", gateway.url)).0, 503);
+    std::fs::write(job.path("key"), "sk-second").expect("writable");
+    wait_for_log(&job, READ, 1);
+    assert_eq!(gateway.post("/api/v1/things", "1s").0, 200);
+    assert_eq!((get(&format!("{}/readyz", gateway.url)).0, server.count()), (200, 2));
+}
+
+#[test]
+fn a_request_that_has_begun_ends_with_the_upstream_that_it_began_with() {
+    let server = Server::new(|_| Reply::ok().after(std::time::Duration::from_millis(300)));
+    let job = Job::new(0);
+    let mut gateway = configured(&job, &server, "concurrency = 1\n");
+    let url = format!("{}/api/v1/things", gateway.url);
+    let calls: Vec<_> = (0..3)
+        .map(|_| {
+            let url = url.clone();
+            std::thread::spawn(move || post(&url, "60s").0)
+        })
+        .collect();
+    while state(&gateway)["upstreams"][0]["account"]["waiting"] != 2 {
+        std::thread::yield_now();
+    }
+    std::fs::write(job.path("paceline.toml"), "[upstream.other]\nbase_url = \"http://127.0.0.1:1\"\n")
+        .expect("writable");
+    gateway.signal(Signal::HUP);
+    wait_for_log(&job, READ, 1);
+    assert_eq!(get(&format!("{}/api/v1/things", gateway.url)).0, 404);
+    for call in calls {
+        assert_eq!(call.join().expect("no panic"), 200, "in flight, and held");
+    }
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.ended(), Some(0));
+}
+
+#[test]
+fn check_says_what_would_be_served_and_sends_nothing() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    configure(&job, &server, "rpm = 600\n");
+    let check = || finish(job.paceline().args(["serve", "check", "--config", "paceline.toml"]));
+    let (code, told) = check();
+    assert!(code == 2 && told.contains("key"), "the key file is missing: {told}");
+    std::fs::write(job.path("key"), "sk-first").expect("writable");
+    let output = job.paceline().args(["serve", "check", "--config", "paceline.toml"]).output().expect("it runs");
+    let told = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    let expected =
+        format!("api at http://127.0.0.1:4747/api: {}, the key in key, limits: 600 requests per 60s\n", server.url());
+    assert!(
+        told.contains(&expected)
+            && told.starts_with("clients: programs of this machine, without keys\n")
+            && told.ends_with("all is well: paceline.toml; nothing was sent\n"),
+        "{told}"
+    );
+    configure(&job, &server, "rpm = -1\n");
+    let (code, told) = check();
+    assert!(code == 2 && told.contains("rpm"), "{told}");
+    assert_eq!(server.count(), 0);
+}
+
+/// systemd keeps the port open over a restart, and is told when the gateway is ready and when it ends.
+#[test]
+fn a_socket_of_systemd_takes_the_place_of_the_address() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let port = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = port.local_addr().expect("it listens");
+    let told = UnixDatagram::bind(job.path("notify")).expect("a socket");
+    let started = || {
+        // A shell moves the socket to the place where systemd puts it, and names the process as systemd does.
+        let script = r#"LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" "$@" 3<&0 0</dev/null"#;
+        let paceline = serve(&job, &server, &[]);
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).arg(paceline.get_program()).args(paceline.get_args());
+        command.current_dir(job.path("")).env("NOTIFY_SOCKET", job.path("notify"));
+        for (name, value) in paceline.get_envs() {
+            value.map(|value| command.env(name, value));
+        }
+        command.stdin(OwnedFd::from(port.try_clone().expect("a copy")));
+        Gateway::start(&mut command)
+    };
+    let state = || {
+        let mut text = [0; 99];
+        let length = told.recv(&mut text).expect("a word");
+        String::from_utf8_lossy(&text[..length]).trim().to_owned()
+    };
+    for _ in 0..2 {
+        let mut gateway = started();
+        assert_eq!((gateway.url.as_str(), state().as_str()), (&*format!("http://{address}"), "READY=1"));
+        assert_eq!(gateway.post("/generic/v1/things", "1s").0, 200);
+        gateway.signal(Signal::TERM);
+        assert_eq!((gateway.ended(), state().as_str()), (Some(0), "STOPPING=1"));
+        assert!(TcpStream::connect(address).is_ok(), "clients wait there for the next process");
+    }
+}

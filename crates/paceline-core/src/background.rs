@@ -1,0 +1,74 @@
+//! What requests of a priority below 0 leave to the others, and what the others leave to them.
+
+use crate::cost::Cost;
+use crate::error::ConfigError;
+use crate::request::Request;
+
+/// How requests of a priority below 0, which go behind all others, share an account with them. The default is the priority
+/// alone: they may take every place and every window, and wait for as long as others come.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Background {
+    /// The share of the places in flight, and of each window, that they leave free: at least one place where there are two.
+    /// Default 0; at least 0, less than 1.
+    pub reserve: f64,
+    /// The share of the calls that are theirs while others make them wait. Default 0; at least 0, at most 0.5.
+    pub share: f64,
+}
+
+impl Background {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |key: &str, value: f64, expected| {
+            Err(ConfigError { key: key.into(), value: alloc::format!("{value}"), expected })
+        };
+        if !(0.0..1.0).contains(&self.reserve) {
+            return wrong("background.reserve", self.reserve, "at least 0 and less than 1");
+        }
+        if !(0.0..=0.5).contains(&self.share) {
+            return wrong("background.share", self.share, "at least 0 and at most 0.5");
+        }
+        Ok(())
+    }
+}
+
+/// What a request asks the limits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask<'a> {
+    pub(crate) cost: &'a Cost,
+    /// The share of the places that calls like it leave to the others.
+    places: f64,
+    /// The share of each window that it leaves to the others.
+    windows: f64,
+}
+
+impl<'a> Ask<'a> {
+    /// A request that leaves nothing to others.
+    pub(crate) const fn of(cost: &'a Cost) -> Self {
+        Self { cost, places: 0.0, windows: 0.0 }
+    }
+
+    /// A request that waits with that priority, which is its own unless it has come forward.
+    pub(crate) fn at(request: &'a Request, priority: i32, background: &Background) -> Self {
+        let if_below = |priority: i32| if priority < 0 { background.reserve } else { 0.0 };
+        Self { cost: &request.cost, places: if_below(request.priority), windows: if_below(priority) }
+    }
+
+    /// How many of so many places calls like it may have at once.
+    pub(crate) fn most_places(&self, limit: u32) -> u32 {
+        let kept = self.places * f64::from(limit);
+        let whole = kept as u32;
+        limit.saturating_sub(whole + u32::from(f64::from(whole) < kept)).max(1)
+    }
+
+    /// Whether calls like it may not have every place.
+    pub(crate) fn leaves_places(&self) -> bool {
+        self.places > 0.0
+    }
+
+    /// The units that must have room in a window of so many: its own, and those that it leaves free.
+    pub(crate) fn needs(&self, units: u64, limit: u64) -> u64 {
+        if self.windows == 0.0 || units == 0 {
+            return units;
+        }
+        units.saturating_add((self.windows * limit as f64) as u64).min(limit.max(units))
+    }
+}

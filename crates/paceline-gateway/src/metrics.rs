@@ -1,0 +1,298 @@
+//! The numbers of a gateway in the text format of Prometheus. What a limiter knows is read from its snapshot when the page is
+//! asked for; counted here is only what no limiter knows: requests of clients, how long they waited, and tokens.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use paceline::{Class, QuotaSnapshot, ScopeSnapshot, ScopeState};
+use paceline_providers::Usage;
+use prometheus::core::Collector;
+use prometheus::{
+    Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry, TEXT_FORMAT, TextEncoder,
+};
+
+use crate::backend::Backend;
+use crate::record::{PRIORITIES, priority_name};
+
+/// The type of the page, for its header field.
+pub(crate) const CONTENT_TYPE: &str = TEXT_FORMAT;
+
+/// So many scopes of an upstream have series of their own: clients choose the names, and each series costs Prometheus memory.
+const MOST_SCOPES: usize = 200;
+
+/// A longer name of a scope gets no series of its own.
+const LONGEST_NAME: usize = 200;
+
+/// The scope of all that have no series of their own.
+const OTHER: &str = "other";
+
+/// What a request that the gateway itself refused counts as, beside the classes of answers.
+const REFUSED: &str = "refused";
+
+/// From a request that waits for nothing to the longest deadline that is usual, in seconds.
+const WAITS: [f64; 12] = [0.005, 0.05, 0.25, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 240.0, 600.0];
+
+/// From a list of models to a long thought, in seconds; 600 s is the default bound.
+const ANSWERS: [f64; 12] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 180.0, 600.0];
+
+/// What is counted for one upstream.
+pub(crate) struct Metrics {
+    requests: IntCounterVec,
+    refusals: IntCounterVec,
+    tokens: IntCounterVec,
+    waits: HistogramVec,
+    answers: prometheus::Histogram,
+    scopes: RwLock<HashMap<Arc<str>, Arc<ScopeMetrics>>>,
+}
+
+/// The counters of one scope, which cost a request no search by labels.
+struct ScopeMetrics {
+    label: Arc<str>,
+    requests: [IntCounter; Class::ALL.len()],
+    refused: IntCounter,
+    tokens: [IntCounter; 2],
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// Its last call ended so, or the client went away before.
+    Answered(Class),
+    /// The gateway refused it, with that code.
+    Refused(&'static str),
+}
+
+impl Ending {
+    /// The value of the label `class`.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Answered(class) => class.as_str(),
+            Self::Refused(_) => REFUSED,
+        }
+    }
+}
+
+impl Metrics {
+    pub(crate) fn new(upstream: &str) -> Self {
+        let of = |name: &str, help: &str| Opts::new(name, help).const_label("upstream", upstream);
+        let counters = |name, help, labels: &[&str]| {
+            IntCounterVec::new(of(name, help), labels).expect("the names are those of the source")
+        };
+        let histogram =
+            |name, help, buckets: &[f64]| HistogramOpts { common_opts: of(name, help), buckets: buckets.to_vec() };
+        let waits = histogram(
+            "paceline_wait_seconds",
+            "How long a request waited in the gateway for its turn, all its tries together",
+            &WAITS,
+        );
+        let answers = histogram(
+            "paceline_upstream_seconds",
+            "How long the upstream took from a call to the head of its answer",
+            &ANSWERS,
+        );
+        Self {
+            requests: counters(
+                "paceline_requests_total",
+                "Requests of clients that ended, by the class of the answer that they got; refused: by the gateway itself",
+                &["scope", "class"],
+            ),
+            refusals: counters(
+                "paceline_refusals_total",
+                "Requests that the gateway itself refused, by code",
+                &["code"],
+            ),
+            tokens: counters(
+                "paceline_tokens_total",
+                "Tokens that answers reported, in (of prompts) and out (of answers)",
+                &["scope", "direction"],
+            ),
+            waits: HistogramVec::new(waits, &["priority"]).expect("the names are those of the source"),
+            answers: prometheus::Histogram::with_opts(answers).expect("the names are those of the source"),
+            scopes: RwLock::default(),
+        }
+    }
+
+    /// A request of a client has ended. Without a scope it ended before it had one.
+    pub(crate) fn ended(&self, scope: Option<&Arc<str>>, priority: i32, waited: Duration, ending: Ending) {
+        self.waits.with_label_values(&[priority_name(priority)]).observe(waited.as_secs_f64());
+        if let Ending::Refused(code) = ending {
+            self.refusals.with_label_values(&[code]).inc();
+        }
+        match (scope.map(|scope| self.of_scope(scope)), ending) {
+            (Some(scope), Ending::Answered(class)) => scope.requests[class as usize].inc(),
+            (Some(scope), Ending::Refused(_)) => scope.refused.inc(),
+            (None, ending) => self.requests.with_label_values(&["", ending.as_str()]).inc(),
+        }
+    }
+
+    /// The head of an answer came, or nothing did.
+    pub(crate) fn answered(&self, took: Duration) {
+        self.answers.observe(took.as_secs_f64());
+    }
+
+    /// An answer reported its tokens.
+    pub(crate) fn used(&self, scope: &Arc<str>, usage: &Usage) {
+        let [input, output] = &self.of_scope(scope).tokens;
+        input.inc_by(usage.input_tokens);
+        output.inc_by(usage.output_tokens);
+    }
+
+    fn of_scope(&self, scope: &Arc<str>) -> Arc<ScopeMetrics> {
+        if let Some(known) = self.scopes.read().unwrap_or_else(PoisonError::into_inner).get(scope) {
+            return Arc::clone(known);
+        }
+        let mut scopes = self.scopes.write().unwrap_or_else(PoisonError::into_inner);
+        let is_own = scopes.len() < MOST_SCOPES && scope.len() <= LONGEST_NAME;
+        let label: Arc<str> = if is_own { Arc::clone(scope) } else { OTHER.into() };
+        if let Some(known) = scopes.get(&label) {
+            return Arc::clone(known);
+        }
+        let made = Arc::new(ScopeMetrics {
+            requests: Class::ALL.map(|class| self.requests.with_label_values(&[&*label, class.as_str()])),
+            refused: self.requests.with_label_values(&[&*label, REFUSED]),
+            tokens: ["in", "out"].map(|direction| self.tokens.with_label_values(&[&*label, direction])),
+            label: Arc::clone(&label),
+        });
+        scopes.insert(label, Arc::clone(&made));
+        made
+    }
+
+    fn collectors(&self) -> [Box<dyn Collector>; 5] {
+        [
+            Box::new(self.requests.clone()),
+            Box::new(self.refusals.clone()),
+            Box::new(self.tokens.clone()),
+            Box::new(self.waits.clone()),
+            Box::new(self.answers.clone()),
+        ]
+    }
+}
+
+/// The page, for these upstreams.
+///
+/// # Errors
+/// The encoder's, which names a series.
+pub(crate) fn page(upstreams: &[Arc<Backend>]) -> Result<String, prometheus::Error> {
+    let (registry, gauges) = (Registry::new(), Gauges::new()?);
+    let build = Opts::new("paceline_build_info", "Always 1; the version of the gateway is a label");
+    let build = Gauge::with_opts(build.const_label("version", env!("CARGO_PKG_VERSION")))?;
+    build.set(1.0);
+    registry.register(Box::new(build))?;
+    for upstream in upstreams {
+        gauges.look_at(upstream);
+        upstream.metrics().collectors().into_iter().try_for_each(|collector| registry.register(collector))?;
+    }
+    gauges.all().into_iter().try_for_each(|gauge| registry.register(Box::new(gauge.clone())))?;
+    TextEncoder::new().encode_to_string(&registry.gather())
+}
+
+/// What limiters know, made for one page: what is gone leaves no series behind.
+struct Gauges {
+    waiting: GaugeVec,
+    in_flight: GaugeVec,
+    limit: GaugeVec,
+    remaining: GaugeVec,
+    state: GaugeVec,
+}
+
+impl Gauges {
+    fn new() -> Result<Self, prometheus::Error> {
+        let gauge = |name, help: &str, labels: &[&str]| GaugeVec::new(Opts::new(name, help), labels);
+        let of_limit = ["upstream", "scope", "dimension", "origin", "window_seconds"];
+        Ok(Self {
+            waiting: gauge(
+                "paceline_waiting",
+                "Requests that wait for their turn",
+                &["upstream", "scope", "priority"],
+            )?,
+            in_flight: gauge("paceline_in_flight", "Calls under way", &["upstream", "scope"])?,
+            limit: gauge(
+                "paceline_limit",
+                "Units that a limit allows in its window (dimension concurrency: at once); the scope of a limit on the whole \
+                 account is empty; a learnt one is the present estimate",
+                &of_limit,
+            )?,
+            remaining: gauge("paceline_limit_remaining", "Units that are left of a limit now", &of_limit)?,
+            state: gauge(
+                "paceline_scope_state",
+                "1 for the state in force, else 0: open, paced (it waits for a limit), held (until a known time), stopped \
+                 (until a person acts); the account has an empty scope; in the scope other: the number of scopes",
+                &["upstream", "scope", "state"],
+            )?,
+        })
+    }
+
+    fn all(&self) -> [&GaugeVec; 5] {
+        [&self.waiting, &self.in_flight, &self.limit, &self.remaining, &self.state]
+    }
+
+    fn look_at(&self, upstream: &Backend) {
+        let (name, snapshot) = (upstream.name(), upstream.limiter().snapshot());
+        self.limits(name, "", &snapshot.account);
+        self.states(name, "", &snapshot.account);
+        let places = f64::from(snapshot.account.concurrency.current_limit);
+        self.limit.with_label_values(&[name, "", "concurrency", "configured", ""]).set(places);
+        for scope in &snapshot.scopes {
+            let label = &*upstream.metrics().of_scope(&scope.name).label;
+            let waits = |priority: i32| {
+                let of_name = |(each, _): &&(i32, u64)| priority_name(*each) == priority_name(priority);
+                scope.waiting_by_priority.iter().filter(of_name).map(|(_, count)| *count).sum::<u64>()
+            };
+            for priority in PRIORITIES {
+                self.waiting.with_label_values(&[name, label, priority_name(priority)]).add(waits(priority) as f64);
+            }
+            let in_flight = f64::from(scope.concurrency.in_flight);
+            self.in_flight.with_label_values(&[name, label]).add(in_flight);
+            self.states(name, label, scope);
+            // Limits of several scopes have no sum.
+            if label != OTHER {
+                self.limits(name, label, scope);
+            }
+        }
+    }
+
+    fn limits(&self, upstream: &str, label: &str, scope: &ScopeSnapshot) {
+        let quotas = scope.quotas.iter().map(|quota| ("configured", quota));
+        for (origin, quota) in quotas.chain(scope.announced.iter().map(|quota| ("announced", quota))) {
+            let QuotaSnapshot { dimension, limit, remaining, window, .. } = quota;
+            let window = window.map_or_else(String::new, |window| window.as_secs_f64().to_string());
+            let labels = [upstream, label, dimension.as_str(), origin, &window];
+            self.limit.with_label_values(&labels).set(*limit as f64);
+            self.remaining.with_label_values(&labels).set(*remaining as f64);
+        }
+        let Some(estimate) = &scope.estimate else { return };
+        let learnt = |dimension: &str, window: &str, value: f64| {
+            self.limit.with_label_values(&[upstream, label, dimension, "learnt", window]).set(value);
+        };
+        learnt("requests", "1", estimate.rate);
+        estimate.tokens.into_iter().for_each(|rate| learnt("tokens", "1", rate));
+        estimate.cap.into_iter().for_each(|cap| learnt("concurrency", "", f64::from(cap)));
+    }
+
+    fn states(&self, upstream: &str, label: &str, scope: &ScopeSnapshot) {
+        for state in ScopeState::NAMES {
+            let is_in_force = if state == scope.state.as_str() { 1.0 } else { 0.0 };
+            self.state.with_label_values(&[upstream, label, state]).add(is_in_force);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scopes_beyond_the_bound_share_one_series() {
+        let metrics = Metrics::new("api");
+        let name = |n: usize| Arc::from(format!("model-{n}"));
+        for n in 0..2 * MOST_SCOPES {
+            metrics.ended(Some(&name(n)), 0, Duration::ZERO, Ending::Answered(Class::Success));
+        }
+        metrics.ended(Some(&"x".repeat(LONGEST_NAME + 1).into()), 0, Duration::ZERO, Ending::Refused("too_large"));
+        assert_eq!(metrics.scopes.read().expect("no panic").len(), MOST_SCOPES + 1);
+        let count = |scope: &str, class: &str| metrics.requests.with_label_values(&[scope, class]).get();
+        assert_eq!((count("model-0", "success"), count(OTHER, "success")), (1, MOST_SCOPES as u64));
+        assert_eq!(count(OTHER, REFUSED), 1);
+    }
+}

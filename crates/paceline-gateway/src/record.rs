@@ -1,0 +1,96 @@
+//! What became of a client's request: told once it is over, to the metrics, and to the log where that is asked for.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use paceline::Class;
+use paceline_core::Instant;
+use tracing::Level;
+
+use crate::backend::Backend;
+use crate::metrics::Ending;
+
+/// Behind all that wait interactively.
+pub(crate) const BATCH: i32 = -1;
+
+/// The priorities of requests.
+pub(crate) const PRIORITIES: [i32; 2] = [0, BATCH];
+
+/// The name of a priority, for people and labels.
+pub(crate) const fn priority_name(priority: i32) -> &'static str {
+    if priority <= BATCH { "batch" } else { "interactive" }
+}
+
+/// The target of their log lines, which no usual filter lets pass.
+const LOG: &str = "requests";
+
+/// A request on its way. It ends when this is dropped: with its answer, or because its client went away.
+pub(crate) struct Record {
+    upstream: Arc<Backend>,
+    began: Instant,
+    /// The method and the path, which is logged without its query: it may carry a key.
+    of: Option<(http::Method, String)>,
+    pub(crate) client: u64,
+    /// Of a client with a key of the gateway's.
+    pub(crate) client_name: Option<Arc<str>>,
+    pub(crate) scope: Option<Arc<str>>,
+    pub(crate) priority: i32,
+    pub(crate) waited: Duration,
+    pub(crate) calls: u32,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
+    pub(crate) status: Option<StatusCode>,
+    /// None before an answer.
+    pub(crate) ending: Option<Ending>,
+}
+
+impl Record {
+    /// That of a request which has just come.
+    pub(crate) fn new(upstream: &Arc<Backend>, method: &http::Method, path: &str) -> Self {
+        let is_logged = tracing::enabled!(target: LOG, Level::INFO);
+        let without_query = |path: &str| path.split('?').next().unwrap_or_default().to_owned();
+        Self {
+            upstream: Arc::clone(upstream),
+            began: upstream.limiter().now(),
+            of: is_logged.then(|| (method.clone(), without_query(path))),
+            client: 0,
+            client_name: None,
+            scope: None,
+            priority: 0,
+            waited: Duration::ZERO,
+            calls: 0,
+            bytes_in: 0,
+            bytes_out: 0,
+            status: None,
+            ending: None,
+        }
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let ending = self.ending.unwrap_or(Ending::Answered(Class::Abandoned));
+        self.upstream.metrics().ended(self.scope.as_ref(), self.priority, self.waited, ending);
+        let Some((method, path)) = &self.of else { return };
+        tracing::info!(
+            target: LOG,
+            upstream = self.upstream.name(),
+            scope = self.scope.as_deref(),
+            client = self.client_name.as_deref().map_or_else(|| format!("{:016x}", self.client).into(), Cow::Borrowed).as_ref(),
+            priority = priority_name(self.priority),
+            method = method.as_str(),
+            path,
+            status = self.status.map(|status| status.as_u16()),
+            class = ending.as_str(),
+            code = if let Ending::Refused(code) = ending { Some(code) } else { None },
+            waited_ms = self.waited.as_millis() as u64,
+            took_ms = (self.upstream.limiter().now() - self.began).as_millis() as u64,
+            attempts = self.calls,
+            bytes_in = self.bytes_in,
+            bytes_out = self.bytes_out,
+            "request"
+        );
+    }
+}

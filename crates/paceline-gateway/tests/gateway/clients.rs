@@ -1,0 +1,116 @@
+//! Clients with keys of the gateway's: who may call, and under which limits of their own.
+
+use std::sync::Arc;
+
+use axum::extract::Request;
+use paceline_config::pacer_of;
+use paceline_gateway::{Bounds, ClientConfig, Clients, KeyHash};
+use serde_json::Value;
+use tokio::sync::Mutex;
+
+use crate::OK;
+use crate::support::{KEY, Served, answer, upstream};
+
+fn client(name: &str, limits: &[&str]) -> ClientConfig {
+    let limits: Vec<_> = limits.iter().map(|limit| limit.parse().expect("a limit")).collect();
+    ClientConfig {
+        name: name.to_owned(),
+        key: KeyHash::of(&format!("pk-{name}")),
+        limits: (!limits.is_empty()).then(|| pacer_of(&limits).expect("limits")),
+        models: Vec::new(),
+        is_batch: false,
+    }
+}
+
+/// A gateway for these clients, and the keys that its upstream saw.
+async fn served(clients: Vec<ClientConfig>) -> (Served, Arc<Mutex<Vec<String>>>) {
+    let keys = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&keys);
+    let api = upstream(move |request: Request| {
+        let seen = Arc::clone(&seen);
+        async move {
+            let shown =
+                request.headers().iter().filter(|(name, _)| *name == "authorization" || name.as_str().contains("key"));
+            let shown: Vec<_> = shown.map(|(_, value)| value.to_str().expect("text").to_owned()).collect();
+            seen.lock().await.push(shown.join(","));
+            answer(200, &[], OK)
+        }
+    });
+    let served = Served::new(api.await, "", Bounds::default());
+    served.gateway.replace_clients(Clients::with_keys(clients, &Clients::OfThisMachine).expect("limits"));
+    (served, keys)
+}
+
+async fn told(response: reqwest::Response) -> (u16, String, String) {
+    let status = response.status().as_u16();
+    let body: Value = response.json().await.expect("JSON");
+    let text = |name: &str| body["error"][name].as_str().unwrap_or_default().to_owned();
+    (status, text("code"), text("message"))
+}
+
+#[tokio::test]
+async fn without_a_key_that_is_known_nothing_passes_but_health() {
+    let (served, keys) = served(vec![client("ci", &[])]).await;
+    for wrong in [None, Some("Bearer pk-other"), Some("Bearer ")] {
+        let request = wrong.map_or(served.post(), |key| served.post().header("authorization", key));
+        let (status, code, message) = told(request.send().await.unwrap()).await;
+        assert_eq!((status, code.as_str()), (401, "client_key"), "{message}");
+    }
+    for (path, status) in [("/healthz", 200), ("/readyz", 200), ("/metrics", 401), ("/api/state", 401)] {
+        let got = served.client.get(served.origin() + path).send().await.unwrap();
+        assert_eq!(got.status().as_u16(), status, "{path}");
+    }
+    let right = served.post().header("authorization", "Bearer pk-ci").header("host", "gateway.example");
+    assert_eq!(right.send().await.unwrap().status().as_u16(), 200, "a name of another machine is no page of the web");
+    let state = served.client.get(served.origin() + "/api/state").header("x-paceline-key", "pk-ci");
+    assert_eq!(state.send().await.unwrap().status().as_u16(), 200);
+    assert_eq!(*keys.lock().await, [KEY], "the client's key does not go on");
+}
+
+#[tokio::test]
+async fn a_client_has_limits_of_its_own_and_others_do_not_wait_for_it() {
+    let (served, _) =
+        served(vec![client("ci", &["1 per 1h"]), client("web", &[]), client("tokens", &["20 tokens per 1h"])]).await;
+    let post = |key: &str| served.post().header("x-api-key", format!("pk-{key}"));
+    assert_eq!(post("ci").send().await.unwrap().status().as_u16(), 200);
+    let (status, code, message) = told(post("ci").send().await.unwrap()).await;
+    assert_eq!((status, code.as_str()), (429, "wait_too_long"));
+    assert!(
+        message.starts_with("the key ci: the request would wait for the limit of 1 requests per 3600s"),
+        "{message}"
+    );
+    assert_eq!(post("web").send().await.unwrap().status().as_u16(), 200);
+
+    // An answer used eight tokens; what requests reserve is settled by that.
+    let (mut passed, mut refused) = (0, 0);
+    for _ in 0..8 {
+        let status = post("tokens").send().await.unwrap();
+        let passes = status.status().as_u16() == 200;
+        drop(status.bytes().await.unwrap());
+        if passes { passed += 1 } else { refused += 1 }
+    }
+    assert!((1..=3).contains(&passed) && refused >= 5, "{passed} of 8 passed");
+
+    // A new configuration keeps what was used.
+    let before = served.gateway.clients();
+    let more = Clients::with_keys(vec![client("ci", &["2 per 1h"])], &before).unwrap();
+    served.gateway.replace_clients(more);
+    assert_eq!(post("ci").send().await.unwrap().status().as_u16(), 200);
+    assert_eq!(post("ci").send().await.unwrap().status().as_u16(), 429);
+    assert_eq!(post("web").send().await.unwrap().status().as_u16(), 401, "revoked");
+}
+
+#[tokio::test]
+async fn a_client_names_its_models_and_its_priority_is_its_own() {
+    let only = ClientConfig { models: vec!["gpt-*".into()], is_batch: true, ..client("ci", &[]) };
+    let (served, _) = served(vec![only]).await;
+    let (status, code, message) = told(served.post().header("x-api-key", "pk-ci").send().await.unwrap()).await;
+    assert_eq!((status, code.as_str()), (403, "client_key"));
+    assert_eq!(message, "the request names the model \"m\": the key ci is for gpt-*");
+    let right = served.post().header("x-api-key", "pk-ci").body(r#"{"model":"gpt-5"}"#);
+    assert_eq!(right.send().await.unwrap().status().as_u16(), 200);
+    let page = served.client.get(served.origin() + "/metrics").header("x-api-key", "pk-ci").send().await.unwrap();
+    let page = page.text().await.unwrap();
+    assert!(page.contains(r#"paceline_wait_seconds_count{priority="batch",upstream="api"} 2"#), "{page}");
+    assert!(!page.contains("pk-ci"));
+}

@@ -1,0 +1,209 @@
+//! What operates a gateway: its metrics, its state, whether it is ready, and how it ends.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::Request;
+use futures_util::StreamExt as _;
+use paceline_gateway::Bounds;
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+use crate::support::{Served, answer, counted, upstream};
+use crate::{OK, bounds};
+
+/// A page of the gateway's own.
+async fn page(served: &Served, path: &str) -> (u16, String) {
+    let got = served.client.get(served.origin() + path).send().await.expect("an answer");
+    (got.status().as_u16(), got.text().await.expect("a body"))
+}
+
+async fn state(served: &Served) -> Value {
+    serde_json::from_str(&page(served, "/api/state").await.1).expect("JSON")
+}
+
+/// An upstream that tells of each call, and answers when it may.
+async fn slow() -> (SocketAddr, Arc<Semaphore>, Arc<Semaphore>) {
+    let (arrived, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (seen, may) = (Arc::clone(&arrived), Arc::clone(&go));
+    let api = upstream(move |_: Request| {
+        let (seen, may) = (Arc::clone(&seen), Arc::clone(&may));
+        async move {
+            seen.add_permits(1);
+            may.acquire().await.expect("it is open").forget();
+            answer(200, &[], OK)
+        }
+    });
+    (api.await, arrived, go)
+}
+
+#[track_caller]
+fn assert_line(page: &str, line: &str) {
+    assert!(page.lines().any(|each| each == line), "{line}\nis not in\n{page}");
+}
+
+#[tokio::test]
+async fn metrics_count_requests_once_and_read_the_rest_from_the_limiter() {
+    let announced = [
+        ("x-ratelimit-limit-requests", "90"),
+        ("x-ratelimit-remaining-requests", "80"),
+        ("x-ratelimit-reset-requests", "40s"),
+    ];
+    let (api, _) = counted(move |n| match n {
+        0 => answer(500, &[], "broken"),
+        1 => answer(200, &announced, OK),
+        _ => answer(400, &[], r#"{"error":{"message":"no such parameter","type":"invalid_request_error"}}"#),
+    })
+    .await;
+    let settings = "rpm = 600\nretry = { base = \"1ms\", cap = \"2ms\" }";
+    let served = Served::new(api, settings, Bounds::default());
+    assert_eq!(served.post().send().await.unwrap().text().await.unwrap(), OK);
+    assert_eq!(served.post().send().await.unwrap().status().as_u16(), 400);
+    let refused = served.post().header("x-paceline-priority", "high").send().await.unwrap();
+    assert_eq!(refused.status().as_u16(), 400);
+    let (status, page) = page(&served, "/metrics").await;
+    assert_eq!(status, 200);
+    let scope = r#"scope="/v1/chat/completions m",upstream="api""#;
+    for line in [
+        &format!(r#"paceline_requests_total{{class="success",{scope}}} 1"#),
+        &format!(r#"paceline_requests_total{{class="invalid",{scope}}} 1"#),
+        &format!(r#"paceline_requests_total{{class="transient",{scope}}} 0"#),
+        r#"paceline_requests_total{class="refused",scope="",upstream="api"} 1"#,
+        r#"paceline_refusals_total{code="bad_request",upstream="api"} 1"#,
+        &format!(r#"paceline_tokens_total{{direction="in",{scope}}} 3"#),
+        &format!(r#"paceline_tokens_total{{direction="out",{scope}}} 5"#),
+        &format!(r#"paceline_waiting{{priority="batch",{scope}}} 0"#),
+        &format!(r#"paceline_in_flight{{{scope}}} 0"#),
+        r#"paceline_limit{dimension="requests",origin="configured",scope="",upstream="api",window_seconds="60"} 600"#,
+        r#"paceline_limit_remaining{dimension="requests",origin="configured",scope="",upstream="api",window_seconds="60"} 597"#,
+        r#"paceline_scope_state{scope="/v1/chat/completions m",state="open",upstream="api"} 1"#,
+        r#"paceline_upstream_seconds_count{upstream="api"} 3"#,
+        r#"paceline_wait_seconds_count{priority="interactive",upstream="api"} 3"#,
+        "# TYPE paceline_wait_seconds histogram",
+        "# TYPE paceline_requests_total counter",
+    ] {
+        assert_line(&page, line);
+    }
+    assert!(page.contains(r#"origin="announced""#) && !page.contains("sk-real"), "{page}");
+}
+
+#[tokio::test]
+async fn the_state_says_what_a_scope_waits_for_and_until_when() {
+    let (api, _) = counted(|_| answer(200, &[], OK)).await;
+    let served = Served::new(api, "limits = [\"1 per 1h\"]", Bounds::default());
+    assert!(served.post().send().await.unwrap().status().is_success());
+    let waiting = served.post().header("x-paceline-deadline", "2h").header("x-paceline-priority", "batch");
+    let waiting = tokio::spawn(waiting.send());
+    let state = loop {
+        let state = state(&served).await;
+        if state["upstreams"][0]["account"]["waiting"] == 1 {
+            break state;
+        }
+    };
+    let upstream = &state["upstreams"][0];
+    assert_eq!((&upstream["name"], &state["draining"]), (&"api".into(), &false.into()));
+    let scope = &upstream["scopes"][0];
+    assert_eq!((&scope["state"], &scope["totals"]["by_class"]["success"]), (&"paced".into(), &1.into()));
+    assert_eq!(
+        (&scope["waiting_by_priority"]["batch"], &scope["waiting_by_priority"]["interactive"]),
+        (&1.into(), &0.into())
+    );
+    let told = scope["explain"].as_str().unwrap();
+    assert!(
+        told.starts_with("the next call waits ") && told.ends_with("for the limit of 1 requests per 3600s"),
+        "{told}"
+    );
+    assert!(scope["waits_until"].is_string() && upstream["account"]["quotas"][0]["remaining"] == 0, "{state:#}");
+    waiting.abort();
+}
+
+#[tokio::test]
+async fn events_tell_the_state_at_once_and_when_it_changes() {
+    let (api, _) = counted(|_| answer(200, &[], OK)).await;
+    let mut served = Served::new(api, "", Bounds::default());
+    let events = served.client.get(served.origin() + "/api/events").send().await.unwrap();
+    assert_eq!(events.headers()["content-type"], "text/event-stream");
+    let mut events = events.bytes_stream();
+    let sends = |event: &[u8]| {
+        let text = std::str::from_utf8(event).unwrap().strip_prefix("event: state\ndata: ").unwrap();
+        let state: Value = serde_json::from_str(text.trim_end()).unwrap();
+        state["upstreams"][0]["account"]["totals"]["sends"].as_u64().unwrap()
+    };
+    assert_eq!(sends(&events.next().await.unwrap().unwrap()), 0);
+    served.post().send().await.unwrap().bytes().await.unwrap();
+    assert_eq!(sends(&events.next().await.unwrap().unwrap()), 1, "the next event is that change");
+    served.end();
+    while events.next().await.is_some() {}
+    served.ended.await.unwrap();
+}
+
+#[tokio::test]
+async fn programs_that_follow_the_state_are_bounded() {
+    let (api, _) = counted(|_| answer(200, &[], OK)).await;
+    let served = Served::new(api, "", Bounds::default());
+    let mut streams = Vec::new();
+    let refused = loop {
+        let got = served.client.get(served.origin() + "/api/events").send().await.unwrap();
+        if got.status() != 200 {
+            break got;
+        }
+        streams.push(got);
+    };
+    assert_eq!((streams.len(), refused.status().as_u16()), (32, 429));
+}
+
+#[tokio::test]
+async fn a_gateway_is_ready_until_every_upstream_is_stopped() {
+    let (api, _) = counted(|_| answer(401, &[], r#"{"error":{"code":"invalid_api_key","message":"no"}}"#)).await;
+    let served = Served::new(api, "", Bounds::default());
+    assert_eq!(page(&served, "/readyz").await, (200, "ready\n".to_owned()));
+    assert_eq!(served.post().send().await.unwrap().status().as_u16(), 401);
+    let (status, text) = page(&served, "/readyz").await;
+    assert!(
+        status == 503 && text.starts_with("not ready: every upstream is stopped until a person acts: api: "),
+        "{text}"
+    );
+    assert_eq!(page(&served, "/healthz").await, (200, "ok\n".to_owned()), "it lives all the same");
+    let refused = served.client.post(served.origin() + "/readyz").send().await.unwrap();
+    assert_eq!((refused.status().as_u16(), &refused.headers()["allow"]), (405, &"GET, HEAD".parse().unwrap()));
+}
+
+#[tokio::test]
+async fn a_gateway_that_ends_answers_what_is_in_flight_and_sends_back_what_waits() {
+    let (api, arrived, go) = slow().await;
+    let quick = bounds(|bounds| bounds.drain_held = Duration::ZERO);
+    let mut served = Served::new(api, "concurrency = 1", quick);
+    let in_flight = tokio::spawn(served.post().send());
+    arrived.acquire().await.unwrap().forget();
+    let held = tokio::spawn(served.post().send());
+    while served.limiter.snapshot().account.waiting == 0 {
+        tokio::task::yield_now().await;
+    }
+    served.end();
+    let held = held.await.unwrap().unwrap();
+    assert_eq!((held.status().as_u16(), held.headers()["retry-after"].to_str().unwrap()), (503, "1"));
+    assert_eq!(held.headers()["connection"], "close", "the client comes back on another connection");
+    let told: Value = held.json().await.unwrap();
+    assert_eq!((&told["error"]["code"], &told["error"]["type"]), (&"closing".into(), &"paceline".into()), "{told}");
+    go.add_permits(1);
+    assert_eq!(in_flight.await.unwrap().unwrap().text().await.unwrap(), OK);
+    served.ended.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_request_that_gets_its_turn_while_the_gateway_ends_is_answered() {
+    let (api, arrived, go) = slow().await;
+    let mut served = Served::new(api, "concurrency = 1", Bounds::default());
+    let calls: Vec<_> = (0..2).map(|_| tokio::spawn(served.post().send())).collect();
+    arrived.acquire().await.unwrap().forget();
+    while served.limiter.snapshot().account.waiting == 0 {
+        tokio::task::yield_now().await;
+    }
+    served.end();
+    go.add_permits(2);
+    for call in calls {
+        assert_eq!(call.await.unwrap().unwrap().status().as_u16(), 200);
+    }
+    served.ended.await.unwrap();
+}
