@@ -15,13 +15,14 @@ const EXPIRIES: usize = 16;
 /// So many members are woken at once at most.
 const WOKEN: usize = 16;
 
-/// A clock that is further ahead of a member's than this was set. Leases are kept for so much longer, for what is not noticed.
+/// A clock that is further ahead of a member's than this was set. Leases are kept for so much longer, for what is not
+/// noticed.
 const AHEAD: Duration = Duration::from_secs(1);
 
 /// Divides the limits of one key among its members, and fences those that fell silent. It holds no policy of pace.
 ///
-/// Inputs are [`sync`](Self::sync) and [`bye`](Self::bye), each one atomic step; after them [`poll_wake`](Self::poll_wake) says whom a
-/// hint would help. The time is that of the store's clock, which may be set forward and back.
+/// Inputs are [`sync`](Self::sync) and [`bye`](Self::bye), each one atomic step; after them [`poll_wake`](Self::poll_wake)
+/// says which members a hint would help. The time is that of the store's clock, which may be set forward and back.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     lease: Duration,
@@ -49,7 +50,7 @@ struct Entry {
 #[derive(Clone, Debug)]
 struct Book {
     limit: FleetLimit,
-    /// What nobody may have, and until when.
+    /// What no member may have, and until when.
     quarantine: Vec<(Instant, u64)>,
     divided: Option<Instant>,
     contended: bool,
@@ -78,7 +79,7 @@ impl Clock {
 }
 
 impl Ledger {
-    /// A ledger whose state was lost, or that nobody knows to be the first: it recovers for one lease from the first sync on.
+    /// A ledger whose state was lost, or that is not known to be the first: it recovers for one lease from the first sync on.
     pub fn new(limits: &[FleetLimit], lease: Duration) -> Self {
         let book = |limit: &FleetLimit| Book {
             limit: *limit,
@@ -107,8 +108,8 @@ impl Ledger {
         Self { run: Some(run), ..Self::new(limits, lease) }
     }
 
-    /// Takes a member's claims and wants, and says what it holds from now on. None for a request that a later one of the member has
-    /// overtaken, or that names another number of limits: then nothing has changed.
+    /// Takes a member's claims and wants, and says what it holds from now on. None for a request that a later one of the
+    /// member has overtaken, or that names another number of limits: then nothing has changed.
     pub fn sync(&mut self, now: Instant, request: &SyncRequest) -> Option<SyncReply> {
         if self.is_stale(request.member, request.seq) || request.stakes.len() != self.books.len() {
             return None;
@@ -142,7 +143,9 @@ impl Ledger {
 
     /// A member leaves: what it has not used goes back at once, what it has used once it counts no longer.
     pub fn bye(&mut self, now: Instant, request: &ByeRequest) {
-        if self.is_stale(request.member, request.seq) || request.taken.len() != self.books.len() {
+        // Of one that is not known nothing is to be freed, and its clock says nothing.
+        let known = self.members.contains_key(&request.member);
+        if !known || self.is_stale(request.member, request.seq) || request.taken.len() != self.books.len() {
             return;
         }
         let now = self.read_clock(now, request.member, request.elapsed);
@@ -160,7 +163,7 @@ impl Ledger {
         self.wakes.pop_front()
     }
 
-    /// What nobody holds of a limit and nobody may have used, in units.
+    /// What no member holds of a limit and none may have used, in units.
     pub fn pooled(&self, place: usize) -> u64 {
         self.books[place].limit.units.saturating_sub(self.held(place) + self.books[place].in_quarantine())
     }
@@ -175,8 +178,8 @@ impl Ledger {
         self.clock.read(now, known.map(|entry| entry.heard + elapsed))
     }
 
-    /// In another run of the store writes may be lost, and what is left may be wrong: only claims count. Within a lease every member has
-    /// claimed or stopped.
+    /// In another run of the store writes may be lost, and what is left may be wrong: only claims count. Within a lease every
+    /// member has claimed or stopped.
     fn recover(&mut self, now: Instant, run: u64) {
         self.run = Some(run);
         self.recovers_until = Some(now + self.lease + AHEAD);
@@ -223,7 +226,7 @@ impl Ledger {
         let part = &mut self.members.get_mut(&member).expect("it was just put there").parts[place];
         if !recovers {
             let due = missing(part).min(pool);
-            // What nobody is meant to have yet is lent at once: the next division sees who holds it.
+            // What is not meant for another member is lent at once: the next division sees who holds it.
             let more = (part.stake.want.saturating_sub(part.stake.has + due)).min((pool - due).saturating_sub(owed));
             part.stake.has += due;
             if more > 0 && part.stake.has + more >= part.stake.lump {
@@ -235,7 +238,7 @@ impl Ledger {
         Grant { has: part.stake.has, target: part.told, contended: self.books[place].contended }
     }
 
-    /// Divides a limit anew, if that is due, and notes whom a hint would help.
+    /// Divides a limit anew, if that is due, and notes which members a hint would help.
     fn divide(&mut self, now: Instant, place: usize, member: MemberId) {
         let book = &mut self.books[place];
         if book.divided.is_some_and(|last| now - last < book.limit.divided_every()) {
@@ -271,7 +274,7 @@ impl Ledger {
 }
 
 impl Book {
-    /// Nobody may have that until it counts no longer.
+    /// No member may have that until it counts no longer.
     fn set_aside(&mut self, end: Instant, units: u64) {
         if units > 0 {
             self.quarantine.push((end + self.limit.quarantine(), units));

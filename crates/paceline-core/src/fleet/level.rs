@@ -1,8 +1,8 @@
 //! How a limit is divided among the members that want of it.
 //!
-//! Max-min by weight: all get what they want, up to one level for each unit of weight. What is left because units are whole, and
-//! because less than the next call costs is of no use, goes round in turns. Over a long time each member has its share, also where
-//! there are more members than units.
+//! Max-min by weight: all get what they want, up to one level for each unit of weight. What is left because units are whole,
+//! and because less than the next call costs is of no use, goes round in turns. Over a long time each member has its share,
+//! also where there are more members than units.
 
 use alloc::vec::Vec;
 use core::time::Duration;

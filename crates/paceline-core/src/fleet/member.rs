@@ -49,8 +49,8 @@ pub struct MemberConfig {
     pub limits: Vec<FleetLimit>,
     /// What it does without the ledger.
     pub on_loss: OnLoss,
-    /// Units of each limit that it may use without the ledger, in order; none where it is shorter. They have to be set aside: the
-    /// ledger's limit is what is left when those of all members are subtracted.
+    /// Units of each limit that it may use without the ledger, in order; none where it is shorter. They have to be set aside:
+    /// the ledger's limit is what is left when those of all members are subtracted.
     pub alone_share: Vec<u64>,
 }
 
@@ -72,8 +72,8 @@ pub enum MemberState {
 /// What changes for the calls of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberChange {
-    /// From now on it may use `units` of a limit, until then: its window has that limit, and none after `until`. That may be below
-    /// what the window counts.
+    /// From now on it may use `units` of a limit, until then: its window has that limit, and none after `until`. That may be
+    /// below what the window counts.
     Allow {
         /// The limit, by its place.
         limit: usize,
@@ -95,8 +95,9 @@ pub enum MemberChange {
 /// - *Inputs*: [`demand`](Self::demand), [`reply`](Self::reply), [`lost`](Self::lost), [`notice`](Self::notice),
 ///   [`linked`](Self::linked), [`unlinked`](Self::unlinked), [`leave`](Self::leave), [`bye_done`](Self::bye_done),
 ///   [`handle_timeout`](Self::handle_timeout). The clock has to go on while the host is suspended.
-/// - *Outputs*, after any input: [`poll_change`](Self::poll_change) first, for what a member gives back must be out of use before it
-///   is told; then [`poll_request`](Self::poll_request), to be sent at once; and [`poll_timeout`](Self::poll_timeout).
+/// - *Outputs*, after any input: [`poll_change`](Self::poll_change) first, for what a member gives back must be out of use
+///   before it is told; then [`poll_request`](Self::poll_request), to be sent at once; and
+///   [`poll_timeout`](Self::poll_timeout).
 ///
 /// Before `handle_timeout` the demand has to be up to date: windows free units without an event.
 #[derive(Clone, Debug)]
@@ -190,8 +191,8 @@ impl Member {
         self.state
     }
 
-    /// What its calls use of a limit: what the window counts, what waits, and what the next waiting call costs. It acts with the next
-    /// [`handle_timeout`](Self::handle_timeout), where all limits are known.
+    /// What its calls use of a limit: what the window counts, what waits, and what the next waiting call costs. It acts with
+    /// the next [`handle_timeout`](Self::handle_timeout), where all limits are known.
     pub fn demand(&mut self, limit: usize, used: u64, waiting: u64, lump: u64) {
         let share = &mut self.shares[limit];
         (share.used, share.waiting, share.lump) = (used, waiting, lump.max(1));
@@ -213,7 +214,7 @@ impl Member {
         self.pump(now);
     }
 
-    /// That request failed, or nobody will answer it.
+    /// That request failed, or will not be answered.
     pub fn lost(&mut self, now: Instant, seq: u64) {
         if self.under_way.is_some_and(|(under_way, _)| under_way == seq) {
             self.give_up(now);
@@ -246,8 +247,8 @@ impl Member {
         self.pump(now);
     }
 
-    /// No more calls leave, and the ledger is told. `taken`: what the window of each limit counts, with its age; for places in flight
-    /// those that are taken, with no age.
+    /// No more calls leave, and the ledger is told. `taken`: what the window of each limit counts, with its age; for places
+    /// in flight those that are taken, with no age.
     pub fn leave(&mut self, now: Instant, taken: Vec<Vec<TakenState>>) {
         let known = self.run.is_some() && self.seq > 0;
         self.state = MemberState::Leaving;

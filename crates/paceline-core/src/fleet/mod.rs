@@ -1,8 +1,8 @@
 //! The limits of one key over many processes and hosts, without a round trip for a call.
 //!
-//! Each process is a [`Member`] and holds an **allowance** of every limit, which is the limit of its own exact sliding window.
-//! The [`Ledger`] divides: it keeps who holds how much, and knows no call. What a member does not need goes back, what it needs
-//! more of it asks for; while demand stands still, nothing is said but that the member is alive.
+//! Each process is a [`Member`] and holds an **allowance** of every limit, which is the limit of its own exact sliding
+//! window. The [`Ledger`] divides: it keeps who holds how much, and knows no call. What a member does not need goes back,
+//! what it needs more of it asks for; while demand stands still, nothing is said but that the member is alive.
 //!
 //! Both are values without a clock, IO or randomness. The ledger in a store has to answer like this one, reply by reply.
 //!
@@ -10,39 +10,44 @@
 //!
 //! Let `u(i)` be the units that member `i` started within the last window `W`, and `L` the limit.
 //!
-//! 1. **`u(i) <= held(i)`**. The member's own window counts up to its allowance, and what it claims to hold is never less than
-//!    what its window still counts: it gives back a unit once the unit has left the window.
-//! 2. **What a member holds, the ledger has counted before.** A member lowers itself and then tells; the ledger counts a raise and
-//!    then tells. A claim is an absolute number, never more than the ledger has counted for the member, and has a sequence number:
-//!    a message that is lost, late, doubled or overtaken changes nothing, or leaves the ledger with more counted than is held.
+//! 1. **`u(i) <= held(i)`**. The member's own window counts up to its allowance, and what it claims to hold is never less
+//!    than what its window still counts: it gives back a unit once the unit has left the window.
+//!    What it used under a lease that ended at the ledger is in quarantine there (5), and its new allowance counts it again.
+//! 2. **What a member holds, the ledger has counted before.** A member lowers itself and then tells; the ledger counts a
+//!    raise and then tells. A claim is an absolute number, never more than the ledger has counted for the member, and has a
+//!    sequence number: a message that is lost, late, doubled or overtaken changes nothing, or leaves the ledger with more
+//!    counted than is held.
 //! 3. **The ledger counts at most `L`**: what members hold, what is in quarantine, and the pool, from which it gives.
-//! 4. **A member stops before the ledger gives up on it.** Its lease is 0.99 of the ledger's and begins when it sends, the ledger's
-//!    when the message arrives. So clocks may be set differently, and may run up to 1 % differently.
-//! 5. **A lease that ends without a word puts all that was held into quarantine, for `W`.** What the member reported last is no
-//!    help: units that had left its window by then were used again since. `tests/` shows that this shortcut breaks the limit.
+//! 4. **A member stops before the ledger gives up on it.** Its lease is 0.99 of the ledger's and begins when it sends, the
+//!    ledger's when the message arrives. So clocks may be set differently, and may run up to 1 % differently.
+//! 5. **A lease that ends without a word puts all that was held into quarantine, for `W`.** What the member reported last is
+//!    no help: units that had left its window by then were used again since. `tests/` shows that this shortcut breaks the
+//!    limit.
 //!
-//! So the sum of all `u(i)` is at most `L` at every instant. A ledger that lost writes (it runs under another `run`, or its state is
-//! gone) recovers: it forgets all that it knew, and for one lease it confirms claims and gives nothing. By then every member has
-//! claimed or stopped; what nobody claimed is in quarantine for `W`, for it may have been used until a moment ago.
+//! So the sum of all `u(i)` is at most `L` at every instant. A ledger that lost writes (it runs under another `run`, or its
+//! state is gone) recovers: it forgets all that it knew, and for one lease it confirms claims and gives nothing. By then
+//! every member has claimed or stopped; what no member claimed is in quarantine for `W`, for it may have been used until a
+//! moment ago.
 //!
 //! # What is not exact
 //!
 //! - A window is as long as the clock of its member says; a member whose clock runs 0.5 % fast has a window 0.5 % short.
 //! - The spacing of calls is each member's own: the burst of the fleet is that of all its members.
-//! - Places in flight of a member that died come back after the longest call that the limit knows of, whatever became of the calls.
-//! - [`OnLoss::Keep`] goes on with the last shares. That is at most `L` while the ledger is away for all, and else `L` and the shares
-//!   of those that are cut off.
-//! - A ledger's clock that is set back stands still. One that is set forward is noticed by the next member that the ledger knows, by
-//!   the time that has passed for it. While it knows none (it has just lost its state), or where the first that speaks is new, nothing
-//!   tells the step from time that has passed: leases end early.
+//! - Places in flight of a member that died come back after the longest call that the limit knows of, whatever became of the
+//!   calls.
+//! - [`OnLoss::Keep`] goes on with the last shares. That is at most `L` while the ledger is away for all, and else `L` and
+//!   the shares of those that are cut off.
+//! - Where the ledger's clock is set back, it goes on from where it was. One that is set forward is noticed by the next
+//!   member that the ledger knows, by the time that has passed for it. While it knows none (it has just lost its state), or
+//!   where the first that speaks is new, nothing tells the step from time that has passed: leases end early.
 //! - Two ledgers at once (a split brain) give twice.
 //!
 //! # Numbers
 //!
 //! | | |
 //! |---|---|
-//! | lease | 30 s ([`LEASE`]); a member syncs after a third of it, after a quarter of its shortest window (at least 250 ms) while it uses any |
-//! | two requests of a member | at least 50 ms apart, and up to half as much more at random; one is under way at a time, for up to 500 ms |
+//! | lease | 30 s ([`LEASE`]); a member syncs after a third of it, or a quarter of a window that it uses, at least 250 ms |
+//! | two requests of a member | at least 50 ms apart, and up to 25 ms more at random; one at a time, given up after 500 ms |
 //! | limit | 1 to 2^48 units; weights 1 to 16 |
 //! | division | at most four times a second; eight times where the window is below 2 s |
 //! | turn | what cannot be divided goes round: a member keeps a unit, or what its next call costs, for two windows |

@@ -60,7 +60,8 @@ impl Story {
         let kept = world.ledger.clone();
         let mut story = Self { world, rng, kept, all_known };
         (0..members).for_each(|_| story.join());
-        (0..50).for_each(|_| story.world.tick(STEP));
+        // Until no first request is under way any more.
+        (0..200).for_each(|_| story.world.tick(STEP));
         story
     }
 
@@ -81,7 +82,7 @@ impl Story {
         let until = self.world.now + self.while_();
         use Event::{Cut, CutAll, Flush, Join, RollBack, Storm, Suspend};
         match event {
-            Join | Storm | Suspend | Cut | CutAll | RollBack | Flush if self.all_known => {}
+            Join | Storm | Suspend | Cut | CutAll | RollBack | Flush | Event::Leave if self.all_known => {}
             Event::ClockForward if !self.all_known => {}
             Event::Demand => {
                 let most = 3.0 * self.world.limit as f64 / self.world.window.as_secs_f64();
@@ -153,7 +154,8 @@ fn no_window_holds_more_than_its_limit() {
     checked.expect("the seed above replays it");
 }
 
-/// A dead member's share, freed once what it reported last has left the window: units that had expired by then were used again.
+/// A dead member's share, freed once what it reported last has left the window: units that had expired by then were used
+/// again.
 #[test]
 fn a_share_freed_by_its_last_report_breaks_the_limit() {
     let events = [Event::Demand, Event::Cut, Event::Kill, Event::Join];

@@ -1,4 +1,5 @@
-//! A fleet in virtual time: members with clocks of their own, a ledger, and a network that loses, delays, doubles and reorders.
+//! A fleet in virtual time: members with clocks of their own, a ledger, and a network that loses, delays, doubles and
+//! reorders.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
