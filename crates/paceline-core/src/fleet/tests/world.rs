@@ -6,6 +6,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use crate::background::Ask;
 use crate::config::{Limits, Quota};
 use crate::cost::{Cost, Dimension};
 use crate::fleet::{
@@ -178,7 +179,7 @@ impl World {
         let node = &mut self.nodes[place];
         let local = node.clock(self.now);
         let cost = Cost::zero().with(Dimension::Tokens, node.cost);
-        while node.waiting > 0 && local < node.allowed.1 && node.window.admit(local, &cost).is_now() {
+        while node.waiting > 0 && local < node.allowed.1 && node.window.admit(local, &Ask::of(&cost)).is_now() {
             node.window.take(local, local, &cost);
             node.waiting -= 1;
             node.granted += node.cost;
