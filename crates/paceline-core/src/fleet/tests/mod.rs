@@ -3,5 +3,6 @@
 extern crate std;
 
 mod liveness;
+mod rules;
 mod safety;
 mod world;
