@@ -37,6 +37,7 @@ pub(crate) fn command(args: &CheckArgs, everywhere: &Everywhere) -> Result<Statu
         return Ok(Status::Success);
     }
     let mut upstream = upstream::resolve(&args.upstream, everywhere)?;
+    upstream::check_access(&upstream)?;
     if let Some((name, proxy)) = proxy_of_environment(&upstream) {
         let (key, source) = ("proxy".to_owned(), Source::Environment(name.to_owned()));
         upstream.effective.push(EffectiveValue { key, value: hidden(&proxy).into_owned(), source });

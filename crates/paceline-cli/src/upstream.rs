@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use paceline_config::{Config, Environment, KeySource, Overrides, Proxy, SettingError, Source, Tier, Upstream};
 use paceline_core::Dimension;
-use paceline_http::{check_proxy, gateway, proxy_of_environment};
+use paceline_http::{check_proxy, client, gateway, proxy_of_environment};
 use paceline_providers::Dialect;
 use paceline_providers::secrets::{SECRET, hidden};
 use paceline_providers::table::Scope;
@@ -108,6 +108,14 @@ pub(crate) fn checked(upstream: Result<Upstream, SettingError>) -> Result<Upstre
     let upstream = upstream.map_err(Failure::refused)?;
     check_proxy(&upstream).map_err(Failure::refused)?;
     Ok(upstream)
+}
+
+/// Whether calls to the upstream could be set up, for a command that sends none.
+///
+/// # Errors
+/// A certificate or a client's key that cannot be read, or a proxy that is none.
+pub(crate) fn check_access(upstream: &Upstream) -> Result<(), Failure> {
+    client(upstream.base_url.as_deref().unwrap_or_default(), &upstream.access).map(drop).map_err(Failure::refused)
 }
 
 fn environment() -> Environment {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use paceline_providers::Provider;
 use paceline_providers::secrets::hidden;
 
 /// Where an effective value came from. Later variants win over earlier ones.
@@ -43,6 +44,7 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
+            Self::Preset(name) if Provider::from_name(name).is_some() => write!(f, "provider {name}"),
             Self::Preset(name) => write!(f, "preset {name}"),
             Self::File { path, line: Some(line) } => write!(f, "{}, line {line}", path.display()),
             Self::File { path, line: None } => write!(f, "{}", path.display()),

@@ -19,16 +19,34 @@ pub(crate) fn rules(sections: &[RuleSection], ledger: &mut Ledger) -> Result<Vec
         let place = format!("rule.{index}");
         let (rule, class) = rule(section, &Ledger::new(ledger.name(&place)))?;
         let wait = rule.wait.map_or_else(String::new, |wait| format!(" after {}", show_duration(wait)));
-        ledger.note(place, format!("{}{wait}", rule.class), class.source().clone());
+        let matches = section.matches.as_ref().map(shown).unwrap_or_default();
+        ledger.note(place, format!("{matches} -> {}{wait}", rule.class), class.source().clone());
         rules.push(rule);
     }
     Ok(rules)
 }
 
+/// What an answer has to be, as in `status 200, body not_json`.
+fn shown(matches: &MatchSection) -> String {
+    let MatchSection { status, code, pointer, header, body, equals, .. } = matches;
+    let given = [
+        ("status", status),
+        ("code", code),
+        ("pointer", pointer),
+        ("header", header),
+        ("body", body),
+        ("equals", equals),
+    ];
+    let given = given.into_iter().filter_map(|(key, value)| Some(format!("{key} {}", value.as_ref()?.text)));
+    given.collect::<Vec<_>>().join(", ")
+}
+
 fn rule<'a>(section: &'a RuleSection, ledger: &Ledger) -> Result<(Rule, &'a Setting), SettingError> {
     let missing =
         |key: &str, expected: &str| SettingError::Missing { key: ledger.name(key), expected: expected.to_owned() };
-    let class_setting = section.class.as_ref().ok_or_else(|| missing("class", "what such an answer means"))?;
+    let class_setting = section.class.as_ref().ok_or_else(|| {
+        missing("class", &format!("say what such an answer means, by one of {}", class_names().join(", ")))
+    })?;
     let class = read_class(class_setting, &ledger.name("class"))?;
     let reach = match section.scope.as_ref() {
         None => LimitScope::Scope,

@@ -361,9 +361,9 @@ fn too_long(upstream: &Backend, cause: &WaitCause, wait: Option<Duration>, left:
         _ => wait.unwrap_or(LEAST),
     };
     let (name, waiting) = (upstream.name(), upstream.waiting.count());
-    let time = wait.map(|wait| format!(" for {} more", format_duration(wait))).unwrap_or_default();
+    let time = wait.map(|wait| format!(" {} more", format_duration(wait))).unwrap_or_default();
     let message = format!(
-        "upstream {name}: the request would wait for {cause}{time}, longer than its deadline (requests here: {waiting}); send it \
+        "upstream {name}: the request must wait{time} for {cause}, and its deadline is sooner (requests here: {waiting}); send it \
          later, or allow more time with the header x-paceline-deadline"
     );
     Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message).after(again).for_limit(cause.to_string())

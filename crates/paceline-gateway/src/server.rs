@@ -259,8 +259,8 @@ impl Gateway {
             },
         };
         if is_of_a_page {
-            let message = "the gateway answers programs that name this machine, and no page of the web: its Host, Origin or \
-                           Sec-Fetch-Site is that of another place";
+            let message = "refused: Host, Origin or Sec-Fetch-Site says that a web page sent this; a program names this machine as \
+                           the host";
             return refused(Refusal::new(StatusCode::FORBIDDEN, "foreign_page", message));
         }
         let is_elsewhere = uri.path() == "/metrics" && self.metrics_elsewhere.load(Ordering::Relaxed);

@@ -21,15 +21,17 @@ pub(crate) fn not_followed(
     // The fragment goes with no call.
     let path = target.query().map_or_else(|| target.path().to_owned(), |query| format!("{}?{query}", target.path()));
     let shown: String = hidden(&path).chars().take(LONGEST_TARGET).collect();
-    let why = if moved && carries_key() { "the key would go there" } else { "no limit would count that call" };
+    let why = if moved && carries_key() { ", for the key would go there" } else { "" };
     let (place, advice) = match (whole, moved) {
-        (false, true) => (origin, "if it is the right place, name it with --base-url"),
-        (false, false) if shown == path => (shown, "write this path into the url of the lines"),
-        (true, _) if shown == path => (origin + &shown, "write this address into the url of the lines"),
+        (false, true) => (origin, "if this is the right place, name it with --base-url"),
+        (false, false) if shown == path => (shown, "if this is the right path, put it into the url of the lines"),
+        (true, _) if shown == path => {
+            (origin + &shown, "if this is the right address, put it into the url of the lines")
+        }
         (false, false) => (shown, NOT_WHOLE),
         (true, _) => (origin + &shown, NOT_WHOLE),
     };
-    Some(format!("answered with a redirect to {place}, which is not followed because {why}; {advice}"))
+    Some(format!("answered with a redirect to {place}; redirects are not followed{why}; {advice}"))
 }
 
 /// The longest target of a redirect that is shown, in characters.

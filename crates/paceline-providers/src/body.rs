@@ -120,7 +120,7 @@ impl Kind {
             Self::Object => "body: JSON",
             Self::Stream => "body: event stream",
             Self::Text => "body: text",
-            Self::Unread => "body: holds nothing that counts, not read",
+            Self::Unread => "body: not needed for the decision, not read",
         }
     }
 }
@@ -288,7 +288,7 @@ impl<'a> Body<'a> {
 
 /// A server's message for people: short, on one line, without anything that looks like a key.
 pub(super) fn plain(text: &str) -> String {
-    let words: Vec<&str> = text.split_whitespace().map(|word| if is_key(word) { "(key)" } else { word }).collect();
+    let words: Vec<&str> = text.split_whitespace().map(|word| if is_key(word) { "[key]" } else { word }).collect();
     // It reaches terminals and logs: it must not move their cursors or set their titles.
     let plain: String = words.join(" ").chars().filter(|c| !c.is_control()).collect();
     beginning(&plain, LONGEST_MESSAGE)
@@ -369,7 +369,7 @@ mod tests {
         let message = |text: &str| body(text).shown_message();
         assert_eq!(
             message(r#"{"error":{"message":"Incorrect API key provided: sk-abc\nsorry"}}"#).as_deref(),
-            Some("Incorrect API key provided: (key) sorry")
+            Some("Incorrect API key provided: [key] sorry")
         );
         assert_eq!(message("<html>no</html>"), None);
         assert_eq!(message(r#"{"error":{"message":"\u001b[31mred\u001b]0;x\u0007"}}"#).as_deref(), Some("[31mred]0;x"));

@@ -226,7 +226,10 @@ impl Dialect {
         if !self.keyless || !of_pages || decision.class != Class::Account {
             return decision;
         }
-        let fault = Fault::new("no_key_sent", "the server refused this call, which carried no key").quoting(body);
+        let mut fault = Fault::new("no_key_sent", "the server refused this call, which carried no key");
+        if let Some(message) = body.shown_message() {
+            fault.message = format!("{}; it said {message:?}", fault.message).into();
+        }
         let step = decision.step + "; no key was sent, so it concerns the item alone";
         Decision { fault: Some(fault), ..Decision::new(Class::Invalid, step) }
     }

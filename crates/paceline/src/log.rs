@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use paceline_core::{Class, Request, Retry};
+use paceline_core::{Class, Request, Retry, format_duration};
 
 /// `server overloaded (try 1 of at most 8), next try in 1.2s`: one line for each re-send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,20 +36,7 @@ impl fmt::Display for BackingOff {
         }
         match self.delay {
             Duration::ZERO => f.write_str(", next try as soon as its scope allows"),
-            delay => write!(f, ", next try in {}", Rounded(delay)),
-        }
-    }
-}
-
-/// To a tenth of a second from one second on, else to the millisecond.
-pub(crate) struct Rounded(pub(crate) Duration);
-
-impl fmt::Display for Rounded {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 < Duration::from_secs(1) {
-            write!(f, "{}ms", self.0.as_millis())
-        } else {
-            write!(f, "{:.1}s", self.0.as_secs_f64())
+            delay => write!(f, ", next try in {}", format_duration(delay)),
         }
     }
 }
@@ -69,7 +56,7 @@ mod tests {
         let next = Request { attempts, deferrals, ..request };
         for (class, retry, millis, line) in [
             (Class::Throttled, &retry, 1_240, "rate limit hit (try 3), next try in 1.2s"),
-            (Class::Throttled, &bounded, 60_000, "rate limit hit (try 3 of at most 101), next try in 60.0s"),
+            (Class::Throttled, &bounded, 60_000, "rate limit hit (try 3 of at most 101), next try in 1m 00s"),
             (Class::Overloaded, &retry, 350, "server overloaded (try 1 of at most 8), next try in 350ms"),
             (
                 Class::Transient,

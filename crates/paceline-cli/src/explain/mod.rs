@@ -29,8 +29,8 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     /// Who answered: a provider, or an upstream of paceline.toml, whose rules then apply
-    #[arg(long, value_name = "NAME", default_value = "generic", value_parser = Offered(upstream_names), hide_possible_values = true)]
-    provider: String,
+    #[arg(long, visible_alias = "provider", value_name = "NAME", default_value = "generic", value_parser = Offered(upstream_names), hide_possible_values = true)]
+    upstream: String,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -43,14 +43,14 @@ pub(crate) struct Args {
 }
 
 const EXAMPLE: &str = "\
-  curl -si https://api.openai.com/v1/chat/completions ... | paceline explain --provider openai";
+  curl -si https://api.openai.com/v1/chat/completions ... | paceline explain --upstream openai";
 
 /// Reads saved answers and prints what each means; sends nothing.
 ///
 /// # Errors
 /// Refuses an unknown provider, and what is no answer, naming the line.
 pub(crate) fn command(args: &Args, everywhere: &Everywhere) -> Result<Status, Failure> {
-    let reader = Reader::named(&args.provider, everywhere)?;
+    let reader = Reader::named(&args.upstream, everywhere)?;
     let now = args.now.unwrap_or_else(clock::wall);
     let name = args.file.as_deref().filter(|path| *path != Path::new("-"));
     let input: Box<dyn Read> = match name {

@@ -34,6 +34,7 @@ const SHOWN: usize = 10;
 /// # Errors
 /// As for a run, before its first call.
 pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits: &Limits) -> Result<Status, Failure> {
+    upstream::check_access(upstream)?;
     let (reader, input, format, scratch) = match begun(args, paths)? {
         Some(reader) => {
             let (input, format) = as_begun(args, paths, upstream, &reader)?;

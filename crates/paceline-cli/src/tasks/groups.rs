@@ -48,7 +48,7 @@ impl Waits {
             Self::ScopeHeld => "waiting until their group opens",
             Self::NotBefore => "waiting for their due time",
             Self::NotStarted => "not started",
-            Self::RunBound => "due, left for the next run",
+            Self::RunBound => "due (left for the next run)",
         }
     }
 

@@ -122,20 +122,15 @@ fn state(item: &WorkItem, groups: &Groups) -> String {
 }
 
 fn sends(item: &WorkItem) -> String {
-    let counted = |times: u32, noun: &str| text::counted(u64::from(times), noun);
-    let parts = [
-        (item.attempts, counted(item.attempts, "attempt")),
-        (item.deferrals, counted(item.deferrals, "deferral")),
-        (item.abandoned, format!("{} cut off", item.abandoned)),
-        (item.crashes, format!("{} ended by a crash", item.crashes)),
-    ];
+    let parts = [(item.deferrals, "deferred"), (item.abandoned, "cut off"), (item.crashes, "ended by a crash")];
     let parts: Vec<String> =
-        parts.into_iter().filter(|(times, _)| *times > 0).map(|(_, description)| description).collect();
-    match parts.as_slice() {
+        parts.into_iter().filter(|(times, _)| *times > 0).map(|(times, what)| format!("{times} {what}")).collect();
+    match (item.sends(), parts.as_slice()) {
         // What only tested a failing server is no send of the item.
-        [] if item.last.is_some() => "none that counts: no server took a call".to_owned(),
-        [] => "none yet".to_owned(),
-        parts => parts.join(", "),
+        (0, []) if item.last.is_some() => "none that counts: no server took a call".to_owned(),
+        (0, []) => "none yet".to_owned(),
+        (sends, []) => sends.to_string(),
+        (sends, parts) => format!("{sends} ({})", parts.join(", ")),
     }
 }
 
@@ -147,13 +142,19 @@ fn what_followed(event: &HistoryEntry) -> String {
     if !failure.message.is_empty() {
         description += &format!(": {}", failure.message);
     }
-    description += &format!("; {} decided: {}", event.by, event.action);
+    // A stopped group has no time of its own: the item is due again whenever the group is.
+    let stops = event.action == "abort";
+    description += &format!("; {} decided: {}", event.by, if stops { "stop the group" } else { &*event.action });
     event
         .reason
         .iter()
         .filter(|reason| **reason != failure.message)
         .for_each(|reason| description += &format!(" ({reason})"));
-    event.not_before.into_iter().for_each(|at| description += &format!(", not before {}", text::moment(at)));
+    event
+        .not_before
+        .filter(|_| !stops)
+        .into_iter()
+        .for_each(|at| description += &format!(", not before {}", text::moment(at)));
     event.waited.into_iter().for_each(|waited| description += &format!(", waited {}", text::duration(waited)));
     description
 }

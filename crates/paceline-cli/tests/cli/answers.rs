@@ -55,14 +55,19 @@ fn a_redirect_that_is_not_followed_says_where_it_points_and_why() {
             (&json!("invalid"), &json!("redirect"), &json!(status), &json!(true))
         );
         let error = row["last_error"].as_str().expect("a message");
-        assert!(error.contains(&format!("a redirect to {}, which is not followed", elsewhere.url())), "{error}");
-        assert!(error.contains("no limit would count that call; if it is the right place"), "{error}");
+        assert!(
+            error.contains(&format!(
+                "a redirect to {}; redirects are not followed; if this is the right place",
+                elsewhere.url()
+            )),
+            "{error}"
+        );
         assert!(!error.contains("secret"), "{error}");
     }
     assert_eq!(elsewhere.count(), 0);
     let server = Server::new(|_| Reply::text(307, "text/html", "").with_header("location", "/v2/chat?token=secret"));
     let error = refused_at_once(&server)["last_error"].to_string();
-    assert!(error.contains("a redirect to /v2/chat?token=[key], which is not followed because no limit"), "{error}");
+    assert!(error.contains("a redirect to /v2/chat?token=[key]; redirects are not followed;"), "{error}");
 }
 
 #[test]

@@ -329,8 +329,8 @@ const RESUMED: &[Case] = &[
             second(job, &line("b"));
         },
         "the length of in.jsonl changed since this job began (was 315 bytes, is 196 bytes); restore the input, or use \
-         another output for the new one; to continue with the new input, use --accept-changed-input (items that ended \
-         must be unchanged)",
+         another output for the new one; to send failed items as their lines stand now, use --retry-failed; to continue \
+         with the new input, use --accept-changed-input (items that ended must be unchanged)",
     ),
     from(
         "in.jsonl.gz",
@@ -344,8 +344,8 @@ const RESUMED: &[Case] = &[
             fs::write(job.path("in.jsonl.gz"), compressed(job)).expect("writable");
             touch(job, "in.jsonl.gz", 1_000_000_001);
         },
-        "in.jsonl.gz is not the input that this job began with, a copy of which is out.input; to continue with the new \
-         input, use --accept-changed-input (items that ended must be unchanged)",
+        "in.jsonl.gz is not the input that this job began with, a copy of which is out.input; to send failed items as \
+         their lines stand now, use --retry-failed; to continue with the new input, use --accept-changed-input (items that ended must be unchanged)",
     ),
 ];
 

@@ -196,6 +196,8 @@ fn a_column_whose_name_is_no_word_is_one_of_the_row() {
         code == 2 && log.contains("write a column whose name is not a plain word as {{ row[\"its name\"] }}"),
         "{log}"
     );
+    let (code, log) = run(&job, &server, "in.csv", &template("x {{ id"));
+    assert!(code == 2 && log.contains("; }} is missing") && !log.contains("plain word"), "{log}");
     let (code, log) = run(&job, &server, "in.csv", &template("Hi {{ row[\"full name\"] }}"));
     assert_eq!((code, bodies(&server)), (0, vec![asked("Hi Ada L")]), "{log}");
 }
@@ -275,13 +277,13 @@ fn what_makes_no_request_is_refused_by_row_and_name() {
             "in.csv",
             "a,b\n\"1\n\",2\n3,4\n",
             template("{{ a }}\n{% if d is defined %}{{ d }}{% endif %}\n{{ c }}: {{ a }}"),
-            "lines 2, 4: invalid_row: --prompt-template line 3: no value for {{ c }}; the row has a, b",
+            "lines 2, 4: invalid_row: --prompt-template line 3: no value for {{ c }}; the row's columns are a, b",
         ),
         (
             "in.jsonl",
             "{\"a\": {\"b\": 1}}\n{\"a\": {\"c\": 1}}\n",
             template("{{ a.b }}"),
-            "line 2: invalid_row: --prompt-template line 1: no value for {{ a.b }}; the row has a",
+            "line 2: invalid_row: --prompt-template line 1: no value for {{ a.b }}; the row's only column is a",
         ),
         ("in.csv", "a,b\n1,2\n", template("{{ a | int + b }}"), "--prompt-template line 1: "),
         ("in.csv", "a,b\n1,2\n", template("{{ a"), "--prompt-template: syntax error"),

@@ -168,6 +168,10 @@ fn one_value_of_each_answer_stands_beside_the_answers() {
     lines.sort_by_key(|line| line["custom_id"].to_string());
     let expected = [("item-0", json!("h\u{e9}\n")), ("item-1", json!(null))];
     assert_eq!(lines, expected.map(|(id, value)| json!({"custom_id": id, "value": value})));
+    assert!(log.contains("out.flat.jsonl has the values at /choices/0/message/content"), "{log}");
+    let (code, log) = finish(job.run(&server).args(["--extract", "/choices/7/nope"]));
+    let told = "no answer has a value at /choices/7/nope (--extract): out.flat.jsonl has null for each";
+    assert!(code == 0 && log.contains(told), "{log}");
     let (code, log) = finish(job.run(&server).args(["--extract", "content"]));
     assert!(code == 2 && log.contains("expected a JSON pointer, such as /choices/0/message/content"), "{log}");
     let job = Job::new(2);

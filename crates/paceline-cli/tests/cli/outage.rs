@@ -69,6 +69,8 @@ fn tasks_stop_at_a_certificate_too_and_keep_their_items() {
     };
     let (code, log) = run(&[]);
     assert!(code == 3 && log.contains("ca_file (--ca-file)"), "{log}");
+    let (code, log) = finish(job.paceline().args(["check", "--base-url", &server.url(), "--ca-file", "none.pem"]));
+    assert!(code == 2 && log.contains("none.pem cannot be read"), "{log}");
     let (code, log) = finish(job.paceline().args(["tasks", "retry", "--store", "w.db", "a"]));
     assert_eq!(code, 0, "{log}");
     let (code, log) = run(&["--ca-file", "ca.pem"]);

@@ -145,16 +145,21 @@ fn a_failed_item_is_sent_as_its_line_stands_now() {
     let results = std::fs::read(job.path("out.jsonl")).expect("results");
 
     let rewrite = |lines: &[String]| std::fs::write(job.path("in.jsonl"), lines.join("\n") + "\n").expect("writable");
-    for (lines, expected) in [
-        (vec![wrong(0), good(1), good(2), wrong(3), good(4)], "line 1: the request changed, its id did not"),
-        (vec![good(0), good(1), good(2), wrong(3), good(4), good(5)], "line 6: its id is new"),
-        (vec![good(0), good(2), wrong(3), good(4)], "the id of the former line 2 is gone"),
+    let one = "1 line of in.jsonl changed although its item has not failed, so no request was sent";
+    for (lines, told, expected) in [
+        (vec![wrong(0), good(1), good(2), wrong(3), good(4)], one, "line 1: the request changed, its id did not"),
+        (vec![good(0), good(1), good(2), wrong(3), good(4), good(5)], one, "line 6: its id is new"),
+        (
+            vec![good(0), good(2), wrong(3), good(4)],
+            "3 lines of in.jsonl changed although their items have not failed",
+            "the id of the former line 2 is gone",
+        ),
     ] {
         rewrite(&lines);
         let (code, log) = run(&["--retry-failed"]);
         assert_eq!((code, server.count()), (2, 4), "{log}");
         assert!(
-            log.contains("although their items have not failed, so no request was sent") && log.contains(expected),
+            log.contains(told) && log.contains(expected) && log.contains("add --accept-changed-input if "),
             "{log}"
         );
         assert_eq!(job.lines("out.errors.jsonl").len(), 3);
@@ -162,6 +167,10 @@ fn a_failed_item_is_sent_as_its_line_stands_now() {
 
     rewrite(&[good(0), good(1), good(2), wrong(3), good(4)]);
     assert_eq!(run(&[]).0, 2, "without the flag the input must not change");
+    let (code, log) = run(&["--accept-changed-input"]);
+    let advice =
+        "\nrestore those lines, add --retry-failed if their items failed, or use another output for the new input";
+    assert!(code == 2 && log.contains("items that ended can no longer be found") && log.contains(advice), "{log}");
     let (code, log) = run(&["--retry-failed"]);
     assert_eq!((code, server.count()), (1, 7), "the three that failed: {log}");
     assert!(log.contains("3 items that failed before"), "{log}");

@@ -174,7 +174,7 @@ fn show_tells_the_payload_and_every_decision() {
         text.starts_with("keyless\n  state     waiting (scope_stopped)\n  group     locked, priority 0\n"),
         "{text}"
     );
-    assert!(text.contains("decided: abort, ") && !text.contains('\u{1b}'), "{text}");
+    assert!(text.contains("decided: stop the group\n") && !text.contains('\u{1b}'), "{text}");
     let (code, log) = finish(&mut tasks(&job, "show", &["nobody"]));
     assert!(code == 2 && log.contains("no item is called \"nobody\""), "{log}");
 }
@@ -225,7 +225,7 @@ fn report_is_words_or_markdown_for_people() {
     assert!(
         text.starts_with(
             "DEFERRED  6 items: 1 succeeded, 2 failed, 0 skipped, 0 cancelled, 3 not finished\n  8 calls, 4 of them repeated\n  \
-             failed: 1 invalid, 1 max_retries\n"
+             failed: 1 (invalid), 1 (max_retries)\n"
         ),
         "{text}"
     );

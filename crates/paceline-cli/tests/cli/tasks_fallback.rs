@@ -59,7 +59,7 @@ fn the_result_stands_marked_among_the_answers_until_the_api_answers() {
     let report = store.job.paceline().args(["tasks", "report", "--store", "work.db"]).output().expect("it runs");
     let report = String::from_utf8_lossy(&report.stdout).into_owned();
     assert!(report.contains("3 items: 1 succeeded, 1 by the fallback, 1 failed"), "{report}");
-    assert!(report.contains("fallback: 1 max_retries"), "{report}");
+    assert!(report.contains("fallback: 1 (max_retries)"), "{report}");
     let retry = store.job.paceline().args(["tasks", "retry", "--state", "fallback", "--store", "work.db"]).output();
     assert_eq!(String::from_utf8_lossy(&retry.expect("it runs").stdout), "1 item is due again\n");
     let Ran { summary, log, .. } = run();

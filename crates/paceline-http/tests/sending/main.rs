@@ -310,23 +310,23 @@ async fn no_redirect_is_followed_and_the_words_say_what_to_do() {
     let other = SenderConfig { base_url: "http://127.0.0.1:1".to_owned(), ..keyed.clone() };
     let mut by_host = keyed.clone();
     by_host.dialect = by_host.dialect.with_scope(Scope::Host);
-    let (host, uncounted) = (&server.url, "no limit would count that call");
+    let (host, uncounted) = (&server.url, "");
     let at = |path: &str| format!("{host}{path}");
     for (config, url, target, why, advice) in [
-        (&keyed, "/away", "https://example.com", "the key would go there", "name it with --base-url"),
+        (&keyed, "/away", "https://example.com", ", for the key would go there", "name it with --base-url"),
         (&keyless, "/away", "https://example.com", uncounted, "name it with --base-url"),
-        (&keyed, "/old", "/moved", uncounted, "write this path into the url"),
-        (&by_host, "/old", &at("/moved"), uncounted, "write this address into the url"),
-        (&other, &at("/old"), &at("/moved"), uncounted, "write this address into the url"),
+        (&keyed, "/old", "/moved", uncounted, "put it into the url"),
+        (&by_host, "/old", &at("/moved"), uncounted, "right address, put it into the url"),
+        (&other, &at("/old"), &at("/moved"), uncounted, "right address, put it into the url"),
         (&other, &at("/away"), "https://example.com/elsewhere?token=[key]", uncounted, "it is not shown whole"),
-        (&keyed, "/page", "/next?x=1&y=%C3%A9", uncounted, "write this path into the url"),
-        (&other, &at("/page"), &at("/next?x=1&y=%C3%A9"), uncounted, "write this address into the url"),
-        (&other, &at("/caf\u{e9}"), &at("/caf%C3%A9/"), uncounted, "write this address into the url"),
+        (&keyed, "/page", "/next?x=1&y=%C3%A9", uncounted, "put it into the url"),
+        (&other, &at("/page"), &at("/next?x=1&y=%C3%A9"), uncounted, "right address, put it into the url"),
+        (&other, &at("/caf\u{e9}"), &at("/caf%C3%A9/"), uncounted, "right address, put it into the url"),
     ] {
         let reading = send(&sender(config.clone()), 1, &post(url, "{}")).await.reading;
         assert_eq!(reading.code.as_deref(), Some("redirect"));
         let message = reading.message.unwrap();
-        let start = format!("answered with a redirect to {target}, which is not followed because {why};");
+        let start = format!("answered with a redirect to {target}; redirects are not followed{why};");
         assert!(message.starts_with(&start) && message.contains(advice) && !message.contains("hush"), "{message}");
     }
     assert_eq!(server.arrivals().len(), 9);

@@ -5,13 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_core::PauseCause;
+use paceline_core::{PauseCause, format_duration};
 use tokio::sync::oneshot;
 
 use super::Driver;
 use super::permit::Within;
 use crate::error::Error;
-use crate::log::Rounded;
 use crate::sync;
 
 /// The answer to a waiting caller.
@@ -93,7 +92,13 @@ impl LogLine {
         match self {
             Self::Stopped { scope, reason } => tracing::info!(limiter, scope = &**scope, reason = &**reason, "stopped"),
             Self::Held { scope, wait, cause } => {
-                tracing::info!(limiter, scope = &**scope, "no calls for {}: {}", Rounded(*wait), cause.explanation());
+                tracing::info!(
+                    limiter,
+                    scope = &**scope,
+                    "no calls for {}: {}",
+                    format_duration(*wait),
+                    cause.explanation()
+                );
             }
         }
     }

@@ -97,9 +97,9 @@ async fn a_recovered_item_logs_one_warning_for_each_re_send() {
     assert_eq!(
         messages,
         [
-            "rate limit hit (try 1), next try in 1.0s",
-            "server overloaded (try 1 of at most 3), next try in 1.0s",
-            "transient failure (try 2 of at most 3), next try in 1.0s",
+            "rate limit hit (try 1), next try in 1s",
+            "server overloaded (try 1 of at most 3), next try in 1s",
+            "transient failure (try 2 of at most 3), next try in 1s",
         ]
     );
     for (line, class) in log.iter().zip(["throttled", "overloaded", "transient"]) {

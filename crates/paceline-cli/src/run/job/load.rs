@@ -14,7 +14,7 @@ use crate::run::job::job_config::{self, JobConfig};
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, LONGEST_LINE, Span};
 use crate::run::lines::line::{self, Line, LineError};
-use crate::run::lines::wrong::{self, Wrong};
+use crate::run::lines::wrong::{self, OTHER_INPUT, Wrong};
 use crate::run::settings::{BadLines, Opening};
 use crate::text;
 
@@ -81,18 +81,13 @@ pub(crate) fn open(
     options.config_json = JobConfig::of(upstream, input, format).json();
     match Journal::open_locked(options, lock).map_err(refused)? {
         Opened::New(loader) => {
-            let journal = load(loader, input, format, upstream, opening, None)?;
+            let journal = load(loader, input, format, upstream, opening)?;
             ready(journal, true, input, format, upstream, opening)
         }
         Opened::Changed { loader, recovery } => {
             say(&recovery);
             let opening = &Opening { bad_lines: opening.bad_lines.of_whole_input(), ..*opening };
-            let unwanted = match (opening.accept_changed, opening.retry_failed) {
-                (true, _) => None,
-                (false, true) => Some("although their items have not failed"),
-                (false, false) => Some("since this job began"),
-            };
-            let journal = load(loader, input, format, upstream, opening, unwanted)?;
+            let journal = load(loader, input, format, upstream, opening)?;
             let same_account = job_config::adopt(&journal, input, format, upstream)?;
             ready(journal, same_account, input, format, upstream, opening)
         }
@@ -128,6 +123,7 @@ pub(crate) fn refused(error: JournalError) -> Failure {
     if error.is_disk_full() {
         return Failure::DiskFull(error.to_string());
     }
+    let other_input;
     let advice = match &error {
         JournalError::OutputWithoutJournal { .. } => {
             "; a job with another output and --done RESULTS takes its answers over; --overwrite deletes it and starts again"
@@ -138,7 +134,8 @@ pub(crate) fn refused(error: JournalError) -> Failure {
              forgotten"
         }
         JournalError::InputChanged { .. } => {
-            "; to continue with the new input, use --accept-changed-input (items that ended must be unchanged)"
+            other_input = format!("; {OTHER_INPUT}");
+            &other_input
         }
         JournalError::Damaged { .. } | JournalError::DamagedJournal { .. } => {
             "; to keep its answers, start a job with another output and --done RESULTS; to discard them, use --overwrite"
@@ -163,7 +160,7 @@ fn say(recovery: &Recovery) {
         if recovery.in_flight > 0 {
             let were = if recovery.in_flight == 1 { "was" } else { "were" };
             line += &format!(
-                "; {} {were} cut off: sent again, which may be billed twice, or held where a call must not be made twice",
+                "; {} {were} cut off: those that must not be made twice are held, the others sent again, which may be billed twice",
                 text::counted(recovery.in_flight, "call")
             );
         }
@@ -177,7 +174,6 @@ fn load(
     format: &Format,
     upstream: &Upstream,
     opening: &Opening,
-    unwanted: Option<&str>,
 ) -> Result<Journal, OpenError> {
     let mut wrong = Wrong::default();
     fill(&mut loader, input, format, upstream, opening, &mut wrong)?;
@@ -192,14 +188,17 @@ fn load(
     }
     if wrong.count() > 0 {
         let list = if opening.bad_lines == BadLines::List { format!(":{}", wrong.list()) } else { String::new() };
-        tracing::warn!(
-            "{} and count as failed; once they are corrected, --retry-failed sends them{list}",
-            wrong.count_words(&input.name())
-        );
+        tracing::warn!("{}{list}", wrong.count_as_failed(&input.name()));
     }
     let conflicts = loader.conflicts(Wrong::NAMED).map_err(refused)?;
     if conflicts.count > 0 {
-        return Err(Failure::refused(wrong::conflicts(&conflicts, &input.name(), unwanted)).into());
+        return Err(Failure::refused(wrong::conflicts(
+            &conflicts,
+            &input.name(),
+            opening.accept_changed,
+            opening.retry_failed,
+        ))
+        .into());
     }
     input.settle().map_err(Failure::from)?;
     Ok(loader.finish().map_err(refused)?)

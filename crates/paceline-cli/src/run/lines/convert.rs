@@ -300,10 +300,11 @@ impl Template {
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         let added = environment.add_template_owned(PROMPT, text.clone());
         added.map_err(|error| {
-            format!(
-                "--prompt-template: {error}; write a column whose name is not a plain word as {{{{ row[\"its \
-                name\"] }}}}"
-            )
+            let advice = match text.matches("{{").count() > text.matches("}}").count() {
+                true => "}} is missing",
+                false => "write a column whose name is not a plain word as {{ row[\"its name\"] }}",
+            };
+            format!("--prompt-template: {error}; {advice}")
         })?;
         Ok(Self { text, environment })
     }
@@ -324,6 +325,7 @@ impl Prompts {
 
     fn prompt(&self, row: &Map<String, Value>) -> Result<String, String> {
         let columns = || row.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let are = if row.len() == 1 { "only column is" } else { "columns are" };
         let Some(template) = &self.template else {
             let prompt = row.get(PROMPT).and_then(Value::as_str);
             return prompt.map(str::to_owned).ok_or_else(|| {
@@ -338,7 +340,7 @@ impl Prompts {
             let why =
                 if missing.is_empty() { error.to_string() } else { format!("no value for {}", missing.join(", ")) };
             let line = error.line().map_or_else(String::new, |line| format!(" line {line}"));
-            format!("--prompt-template{line}: {why}; the row has {}", columns())
+            format!("--prompt-template{line}: {why}; the row's {are} {}", columns())
         })
     }
 }

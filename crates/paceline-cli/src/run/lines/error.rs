@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use paceline_store::is_disk_full;
 
 use crate::exit::Failure;
+use crate::run::lines::wrong::OTHER_INPUT;
 
 /// Why an input cannot be taken.
 #[derive(Debug, thiserror::Error)]
@@ -71,8 +72,7 @@ pub(crate) enum InputError {
     },
     /// Not what the job began with.
     #[error(
-        "{} is not the input that this job began with, a copy of which is {}; to continue with the new input, use \
-         --accept-changed-input (items that ended must be unchanged)",
+        "{} is not the input that this job began with, a copy of which is {}; {OTHER_INPUT}",
         name(source_path),
         spool.display()
     )]

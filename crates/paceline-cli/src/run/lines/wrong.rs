@@ -99,6 +99,14 @@ impl Wrong {
         self.count
     }
 
+    /// That they count as failed, and how they are sent after all.
+    pub(crate) fn count_as_failed(&self, input: &str) -> String {
+        let (count, they_are, them) =
+            if self.count == 1 { ("counts", "it is", "it") } else { ("count", "they are", "them") };
+        let lines = self.count_words(input);
+        format!("{lines} and {count} as failed; once {they_are} corrected, --retry-failed sends {them}")
+    }
+
     /// How many lines of `input` it is, as the beginning of a sentence.
     pub(crate) fn count_words(&self, input: &str) -> String {
         format!("{} of {input} cannot be sent", text::counted(self.count, "line"))
@@ -127,14 +135,21 @@ impl Wrong {
     }
 }
 
-/// Why a job cannot be resumed with another input. `unwanted`: which changes --accept-changed-input would allow.
-pub(crate) fn conflicts(conflicts: &Conflicts, input: &str, unwanted: Option<&str>) -> String {
-    let mut list = if let Some(unwanted) = unwanted {
-        let lines = text::counted(conflicts.count, "line");
-        format!("{lines} of {input} changed {unwanted}, so no request was sent:")
-    } else {
+/// What can be done where the input is not the one that the job began with.
+pub(crate) const OTHER_INPUT: &str = "to send failed items as their lines stand now, use --retry-failed; to continue with the \
+                                      new input, use --accept-changed-input (items that ended must be unchanged)";
+
+/// Why a job cannot be resumed with another input; `accepted`: with --accept-changed-input, `repaired`: with --retry-failed.
+pub(crate) fn conflicts(conflicts: &Conflicts, input: &str, accepted: bool, repaired: bool) -> String {
+    let (their, have) = if conflicts.count == 1 { ("its item", "has") } else { ("their items", "have") };
+    let mut list = if accepted {
         let items = text::counted(conflicts.count, "item");
         format!("{items} that ended can no longer be found unchanged in {input}, so no request was sent:")
+    } else {
+        let lines = text::counted(conflicts.count, "line");
+        let unwanted =
+            if repaired { format!("although {their} {have} not failed") } else { "since this job began".to_owned() };
+        format!("{lines} of {input} changed {unwanted}, so no request was sent:")
     };
     for Conflict { line, before } in &conflicts.first {
         list += &match (line, before) {
@@ -152,8 +167,14 @@ pub(crate) fn conflicts(conflicts: &Conflicts, input: &str, unwanted: Option<&st
     if more > 0 {
         list += &format!("\n  and {more} more");
     }
-    let accept = if unwanted.is_some() { "add --accept-changed-input if their items have not ended, " } else { "" };
-    list + &format!("\nrestore those lines, {accept}or use another output for the new input")
+    list += if conflicts.count == 1 { "\nrestore that line, " } else { "\nrestore those lines, " };
+    if !repaired {
+        list += &format!("add --retry-failed if {their} failed, ");
+    }
+    if !accepted {
+        list += &format!("add --accept-changed-input if {their} {have} not ended, ");
+    }
+    list + "or use another output for the new input"
 }
 
 #[cfg(test)]

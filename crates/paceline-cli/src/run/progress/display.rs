@@ -157,8 +157,9 @@ impl StatusText {
         if figures.failed > 0 {
             details.push(format!("{} failed", text::count(figures.failed)));
         }
-        if view.budget.tokens.is_none() {
-            details.push(format!("{} tokens", text::count(figures.tokens_in + figures.tokens_out)));
+        let tokens = figures.tokens_in + figures.tokens_out;
+        if view.budget.tokens.is_none() && tokens > 0 {
+            details.push(format!("{} tokens", text::count(tokens)));
         }
         details.extend(view.budget.describe());
         let share = figures.ended() as f64 / figures.input.max(1) as f64;

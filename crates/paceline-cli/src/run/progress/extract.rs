@@ -17,7 +17,7 @@ pub(crate) fn path(paths: &Paths) -> PathBuf {
 }
 
 /// Writes the value at `pointer` of each result's answer, null where it has none, and all of a fallback's result. Readers
-/// see the old file or the new one.
+/// see the old file or the new one. Warns where no answer has a value there, which a wrong pointer is the usual cause of.
 ///
 /// # Errors
 /// An error of the file system.
@@ -27,15 +27,30 @@ pub(crate) fn write(paths: &Paths, pointer: &str) -> io::Result<()> {
     fresh.push(".new");
     let fresh = Path::new(&fresh);
     let written = create_in_place_of(&path, fresh).and_then(|file| fill(file, paths, pointer));
-    let written = written.and_then(|()| std::fs::rename(fresh, &path));
+    let written = written.and_then(|values| std::fs::rename(fresh, &path).map(|()| values));
     if written.is_err() {
         // What is left of it is overwritten by the next.
         let _ = std::fs::remove_file(fresh);
     }
-    written
+    let Values { answers, found } = written?;
+    match (answers, found) {
+        (1.., 0) => {
+            tracing::warn!("no answer has a value at {pointer} (--extract): {} has null for each", path.display())
+        }
+        _ => tracing::info!("{} has the values at {pointer}", path.display()),
+    }
+    Ok(())
 }
 
-fn fill(file: File, paths: &Paths, pointer: &str) -> io::Result<()> {
+/// How many answers there are, and how many of them have a value.
+#[derive(Default)]
+struct Values {
+    answers: u64,
+    found: u64,
+}
+
+fn fill(file: File, paths: &Paths, pointer: &str) -> io::Result<Values> {
+    let mut values = Values::default();
     let packed = paths.packed();
     let results: Box<dyn BufRead> = if paths.compress && packed.exists() {
         Box::new(BufReader::new(MultiGzDecoder::new(File::open(packed)?)))
@@ -53,11 +68,14 @@ fn fill(file: File, paths: &Paths, pointer: &str) -> io::Result<()> {
             continue;
         }
         let answer = response.map(|response| response.body).or_else(|| result.and_then(|result| result.message));
-        let value = answer.as_ref().and_then(|answer| answer.pointer(pointer)).unwrap_or(&Value::Null);
+        let value = answer.as_ref().and_then(|answer| answer.pointer(pointer));
+        values.answers += 1;
+        values.found += u64::from(value.is_some());
         serde_json::to_writer(&mut flat, &json!({ "custom_id": custom_id, "value": value }))?;
         flat.write_all(b"\n")?;
     }
-    flat.flush()
+    flat.flush()?;
+    Ok(values)
 }
 
 /// A line of the results, in OpenAI's form or in Anthropic's.

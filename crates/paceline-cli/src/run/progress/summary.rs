@@ -141,7 +141,7 @@ impl Summary<'_> {
             }
         }
         if let Some(oracle) = self.oracle() {
-            line(format!("the fastest run within the known limits takes {}", text::duration(oracle)));
+            line(format!("within the known limits the fastest run would have taken {}", text::duration(oracle)));
         }
         self.learnt().into_iter().for_each(&mut line);
         line(format!("results: {}", output.display()));
@@ -284,7 +284,7 @@ impl Summary<'_> {
 fn reason_text(reason: DeferReason) -> &'static str {
     match reason {
         DeferReason::ScopeStopped => "waiting until the cause is fixed",
-        DeferReason::ScopeHeld => "waiting until calls may go on",
+        DeferReason::ScopeHeld => "waiting for a pause to end",
         DeferReason::NotBefore => "waiting for the next try",
         DeferReason::NotStarted => "not started",
         DeferReason::RunBound => "left for the next run",
@@ -294,7 +294,7 @@ fn reason_text(reason: DeferReason) -> &'static str {
 /// A class for people. That of a used-up quota is also that of an answer which names none and asks for a long wait.
 const fn answered(class: Class) -> &'static str {
     match class {
-        Class::QuotaExhausted => "refused for a long time",
+        Class::QuotaExhausted => "asked for a long wait",
         class => class.as_str(),
     }
 }

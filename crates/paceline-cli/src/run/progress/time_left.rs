@@ -52,7 +52,10 @@ impl Rest {
         let last = closed(now, limits).map(|(_, until, _)| until - now).max();
         let works = at_rate.max(by_limits);
         let time = (held.unwrap_or_default() + works.unwrap_or_default()).max(last.unwrap_or_default());
-        (!time.is_zero()).then_some(TimeLeft { time, at_least: works.is_none(), at_budget: false })
+        // "At least half a second" tells nothing.
+        let at_least = works.is_none();
+        let least = if at_least { Duration::from_secs(1) } else { Duration::from_nanos(1) };
+        (time >= least).then_some(TimeLeft { time, at_least, at_budget: false })
     }
 
     /// The least that a limit lets it take.

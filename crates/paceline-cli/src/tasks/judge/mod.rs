@@ -77,7 +77,7 @@ impl CommandJudge {
         });
         if times == 1 {
             let why = text::printable(&silence.to_string()).into_owned();
-            tracing::warn!(judge = self.program.name(), "the judge gave no answer, the rules decide: {why}");
+            tracing::warn!(judge = self.program.name(), "no answer of the judge: {why}; the rules decide");
         }
     }
 

@@ -127,14 +127,14 @@ impl StoreSummary {
         lines
     }
 
-    /// As in `failed: 3 max_retries, 1 invalid`, the most frequent first.
+    /// As in `failed: 3 (max_retries), 1 (invalid)`, the most frequent first.
     fn why(&self, end: &'static str) -> Option<String> {
         let mut reasons: Vec<(&str, u64)> = self.reasons_of(end).filter(|(reason, _)| *reason != end).collect();
         reasons.sort_by_key(|(_, items)| std::cmp::Reverse(*items));
         let beyond: u64 = reasons.iter().skip(SHOWN).map(|(_, items)| items).sum();
         let label = |reason: &str| match end {
             "deferred" => Waits::words_for(reason),
-            _ => text::cut(&text::printable(reason), text::WIDTH / 2),
+            _ => format!("({})", text::cut(&text::printable(reason), text::WIDTH / 2)),
         };
         let mut parts: Vec<String> = reasons
             .iter()
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(
             standing.lines(),
             [
-                "failed: 2 max_retries, 1 filtered, 1 invalid",
+                "failed: 2 (max_retries), 1 (filtered), 1 (invalid)",
                 "not finished: 1 waiting until the problem that stopped their group is fixed",
                 "stopped: group keyless: it is account; fix the cause, and the next run tries it again",
             ]

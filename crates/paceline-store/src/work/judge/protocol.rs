@@ -12,7 +12,7 @@ const DECISION_BYTES: usize = 64 << 10;
 
 /// A judge's answer that is no valid decision; the rules decide, and a line in the log says why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the judge's answer is not to be used: {why}")]
+#[error("the judge's answer cannot be read: {why}")]
 pub struct InvalidDecision {
     why: String,
 }

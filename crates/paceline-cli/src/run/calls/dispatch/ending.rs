@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use super::{Dispatcher, LONGEST_BLIND, LOOKS_TAKE, TICK};
 use crate::run::calls::item::{Context, Phase};
 use crate::run::calls::stop::StopReason;
+use crate::text;
 
 /// How long calls in flight may go on after an interruption.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -70,7 +71,8 @@ impl Dispatcher {
             if long && !matches!(scope.state, ScopeState::Held { .. } | ScopeState::Stopped { .. }) {
                 tracing::info!(
                     scope = &*scope.name,
-                    "no call succeeded for the time of --max-wait: this run makes no more calls there"
+                    "no call succeeded for {} (--max-wait): this run does not wait for it any more",
+                    text::duration(max_wait)
                 );
                 (self.given_up, any) = (true, true);
                 let until = now + max_wait.max(TICK) * 2;

@@ -28,10 +28,16 @@ impl Recorder {
         if let Err(NoAnswer::Proxy(message)) = &sent.exchange.answer {
             return StopReason::Proxy { address: self.address.to_string(), message: message.clone() };
         }
-        let status_text = status.map(|status| format!("{status} ")).unwrap_or_default();
-        let (item, rule) = (&sent.echo.custom_id, sent.exchange.reading.rule());
-        let message = format!("{status_text}{message} (item {item}, by the rule \"{rule}\")");
         let reading = &sent.exchange.reading;
+        let (item, by_rule) = (&sent.echo.custom_id, format!("by the rule \"{}\"", reading.rule()));
+        let message = match status.filter(|_| reading.message.is_some()) {
+            Some(status) => format!("{status} {message}"),
+            None => message,
+        };
+        let message = match message.ends_with(&by_rule) {
+            true => format!("{message} (item {item})"),
+            false => format!("{message} (item {item}, {by_rule})"),
+        };
         if reading.is_of_gateway() {
             let fix = match reading.code.as_deref() {
                 Some("unknown_route") => "name another upstream with --upstream, or serve this one there",
@@ -46,6 +52,7 @@ impl Recorder {
             (Some(401 | 403), Err(unsent)) => unsent.clone(),
             (Some(401), Ok(key)) => format!("{key} was refused: check its value"),
             (Some(403), Ok(key)) => format!("check what {key} is permitted to use"),
+            (Some(200..300), _) => "fix the cause".to_owned(),
             _ => "check the account's credit and limits at the provider".to_owned(),
         };
         StopReason::Account { by: BY_PROVIDER, message, fix: format!("{fix}, {AGAIN}") }
