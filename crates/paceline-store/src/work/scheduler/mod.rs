@@ -186,8 +186,8 @@ impl Scheduler {
     }
 
     /// With a fallback for items that would fail because what they call stayed down
-    /// ([`GiveUp::stayed_down`](paceline_core::GiveUp::stayed_down)): where it succeeds they end as [`State::FellBack`](crate::State::FellBack).
-    /// An item stays in flight meanwhile. Where the run has to end it fails.
+    /// ([`GiveUp::stayed_down`](paceline_core::GiveUp::stayed_down)): where it succeeds they end as
+    /// [`State::FellBack`](crate::State::FellBack). An item stays in flight meanwhile. Where the run has to end it fails.
     #[must_use]
     pub fn with_fallback(mut self, fallback: Fallback) -> Self {
         self.fallback = Some(fallback);
