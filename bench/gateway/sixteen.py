@@ -55,10 +55,10 @@ def measure(paceline, name, requests, config):
     with tempfile.TemporaryDirectory() as folder:
         if config is not None:
             with open(f"{folder}/paceline.toml", "w") as file:
-                file.write(f'[upstream.api]\nprovider = "openai"\nbase_url = "{url}/v1"\napi_key_env = "KEY"\n{config}')
+                file.write(f'[upstream.first]\nprovider = "openai"\nbase_url = "{url}/v1"\napi_key_env = "KEY"\n{config}')
             environment = {**os.environ, "KEY": "sk-shared", "XDG_STATE_HOME": folder}
             served, gateway = start([paceline, "serve", "--listen", "127.0.0.1:0"], cwd=folder, env=environment)
-            target = f"{gateway}/api/v1"
+            target = f"{gateway}/first/v1"
         share = requests // PROGRAMS
         ask = [sys.executable, __file__, "program", target, str(share)]
         programs = [subprocess.Popen([*ask, f"sk-{n}" if served else "sk-shared"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

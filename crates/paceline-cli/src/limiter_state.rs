@@ -65,6 +65,6 @@ pub(crate) fn restore_as<'a>(
     }
 }
 
-fn without_holds(level: LevelState) -> LevelState {
+pub(crate) fn without_holds(level: LevelState) -> LevelState {
     LevelState { held: None, closed: None, stopped: None, ..level }
 }

@@ -115,21 +115,16 @@ impl Access {
 #[error("holds characters that no header may carry: a line break, or one beyond ASCII")]
 pub struct InvalidKey;
 
+/// Whether a header belongs to one connection, and so does not go on to another (RFC 9110, 7.6.1).
+pub fn is_hop_by_hop(header: &HeaderName) -> bool {
+    let ends_here = ["connection", "keep-alive", "te", "transfer-encoding", "upgrade"];
+    ends_here.contains(&header.as_str()) || header.as_str().starts_with("proxy-")
+}
+
 /// Whether the connection decides a header: the host, the framing, the encodings that can be read, what is between proxies.
 pub fn is_of_connection(header: &HeaderName) -> bool {
-    let ours = [
-        "accept-encoding",
-        "connection",
-        "content-length",
-        "expect",
-        "host",
-        "keep-alive",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    ];
-    ours.contains(&header.as_str()) || header.as_str().starts_with("proxy-")
+    let ours = ["accept-encoding", "content-length", "expect", "host", "trailer"];
+    ours.contains(&header.as_str()) || is_hop_by_hop(header)
 }
 
 /// Reads what a section says about it. A header that authenticates by itself needs no key.

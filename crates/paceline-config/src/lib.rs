@@ -51,7 +51,7 @@ use std::path::{Path, PathBuf};
 use paceline_providers::Provider;
 use paceline_providers::secrets::hidden;
 
-pub use access::{Access, InvalidKey, KeySource, Proxy, is_of_connection};
+pub use access::{Access, InvalidKey, KeySource, Proxy, is_hop_by_hop, is_of_connection};
 pub use effective::EffectiveValue;
 pub use environment::Environment;
 pub use error::{SettingError, Source};

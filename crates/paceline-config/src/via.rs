@@ -128,9 +128,9 @@ fn of_gateway(section: &UpstreamSection) -> Vec<(&'static str, &Setting)> {
     keyed.chain(paces).chain(section.rates()).chain(listed).chain(in_flight).collect()
 }
 
-/// What a program sets here for the way to the gateway it sets by a flag: the file speaks of the way to the API.
+/// Secrets of a file are for the API, but for those that name the gateway. A flag is meant for the way that calls go.
 fn is_for_the_api(name: &str, setting: &Setting) -> bool {
-    !is_flag(setting) && (is_secret_name(name) || looks_secret(&setting.text))
+    !is_flag(setting) && !name.starts_with("x-paceline-") && (is_secret_name(name) || looks_secret(&setting.text))
 }
 
 /// Everything else of the section, at no pace of its own.
@@ -193,7 +193,7 @@ mod tests {
 
     const SHARED: &str = "[upstream.api]\nbase_url = 'https://api.example/v1'\nprovider = 'openai'\nrpm = 5\nconcurrency = 3\n\
                           pace = 'fixed'\napi_key_env = 'KEY'\nproxy = 'http://proxy.example'\nretry.max_retries = 2\n\
-                          headers = { x-auth = 'secret', x-team = 'me' }\n\
+                          headers = { x-auth = 'secret', x-team = 'me', x-paceline-key = 'pl-key' }\n\
                           [[upstream.api.tier]]\nmodel = 'big'\nrpm = 1\n";
 
     #[test]
@@ -208,6 +208,7 @@ mod tests {
         );
         let headers = found.access.headers(None).expect("no key");
         assert_eq!((headers.get("x-auth"), headers["x-team"].as_bytes()), (None, &b"me"[..]));
+        assert!(headers["x-paceline-key"].is_sensitive(), "it is for the gateway");
         assert_eq!((found.pacer.pace, found.pacer.limits.quotas.len(), found.pacer.tiers.len()), (Pace::None, 0, 0));
         assert_eq!((found.pacer.concurrency.max(), found.pacer.retry.max_retries), (512, 2));
         assert_eq!(found.tiers.len(), 1, "a tier is a scope all the same");

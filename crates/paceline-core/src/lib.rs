@@ -15,6 +15,7 @@ mod concurrency;
 mod config;
 mod cost;
 mod error;
+pub mod fleet;
 mod flight;
 mod gate;
 mod hold;

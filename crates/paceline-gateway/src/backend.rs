@@ -350,12 +350,18 @@ impl Departed {
 impl Backend {
     fn read(&self, call: &Call, answer: &Result<Response<bytes::Bytes>, NoAnswer>) -> Reading {
         let (dialect, now) = (&self.sending.dialect, clock::wall());
-        match answer {
+        let mut reading = match answer {
             Ok(answer) => {
                 let (status, headers) = (answer.status().as_u16(), answer.headers());
                 dialect.read(&Answer { status, headers, body: answer.body(), path: &call.url }, now)
             }
             Err(error) => dialect.within_reach(error.reading(dialect.provider(), now)),
+        };
+        // The log, the state and other clients get to know why: the upstream's key, or the client's that went on, must not.
+        if reading.class != Class::Success {
+            reading.remove_secrets(&self.secrets);
+            reading.remove_secrets(&headers::keys_of_client(&call.headers));
         }
+        reading
     }
 }

@@ -25,6 +25,9 @@ pub struct Bounds {
     pub first_byte: Duration,
     /// The longest time without a byte of an answer that has begun. Default: 300 s.
     pub idle: Duration,
+    /// The longest time in which a client reads nothing of an answer that waits for it. Then the call is cancelled and its
+    /// place is free. Default: 120 s.
+    pub unread: Duration,
     /// How long answers under way may take once the gateway ends. Default: 30 s.
     pub drain: Duration,
     /// How long requests that wait for their turn go on waiting once the gateway ends; then they are refused. Default: 10 s.
@@ -42,6 +45,7 @@ impl Default for Bounds {
             slowest_body: seconds(30),
             first_byte: seconds(600),
             idle: seconds(300),
+            unread: seconds(120),
             drain: seconds(30),
             drain_held: seconds(10),
         }

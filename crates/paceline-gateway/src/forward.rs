@@ -30,9 +30,10 @@ use crate::payload::Payload;
 use crate::record::{BATCH, Record};
 use crate::refusal::Refusal;
 use crate::tap::Tap;
+use crate::watched::Watched;
 
 /// The body of an answer: the gateway's own, or as it comes from an upstream.
-pub(crate) type AnswerBody = Either<OwnBody, Tap>;
+pub(crate) type AnswerBody = Either<OwnBody, Watched>;
 
 /// A body that is there.
 pub(crate) fn whole_body(bytes: impl Into<Bytes>) -> AnswerBody {
@@ -124,7 +125,7 @@ pub(crate) async fn forward(
     record.status = Some(answer.status());
     match answer.body_mut() {
         Either::Left(whole) => record.bytes_out = whole.size_hint().exact().unwrap_or_default(),
-        Either::Right(tap) => tap.tells(record),
+        Either::Right(answer) => answer.tells(record),
     }
     answer
 }
@@ -280,6 +281,10 @@ impl<'a> Course<'a> {
                 Ok(answer) => whole_failure(answer, self.bounds).await,
                 Err(error) => Err(error),
             };
+            // The permit is dropped: nothing was learnt about the server.
+            if let (Err(_), Some(refusal)) = (&received, self.payload.failure()) {
+                return Ended { answer: Err(refusal), stayed_down: false, retries };
+            }
             let (class, action) = departed.ends(&received);
             self.record.ending = Some(Ending::Answered(class));
             let answer = received.map(|answer| upstream.without_secrets(answer));
@@ -395,7 +400,7 @@ fn passed_on(departed: Departed, answer: Response<Incoming>, bounds: &Bounds) ->
     let read = head.clone();
     to_client(&mut head);
     let tap = Tap::new(departed, read, body, bounds.idle);
-    Response::from_parts(head, Either::Right(tap))
+    Response::from_parts(head, Either::Right(Watched::new(tap, bounds.unread)))
 }
 
 /// A failure is read whole before anything of it goes to the client: the request may be sent again.

@@ -6,24 +6,12 @@ use std::time::Duration;
 
 use http::Uri;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use paceline_config::parse_duration;
+use paceline_config::{is_hop_by_hop, parse_duration};
 use paceline_http::gateway::{CLIENT, DEADLINE, PRIORITY, RETRIES};
 use paceline_providers::is_loopback;
+use paceline_providers::secrets::Secrets;
 
 use crate::refusal::Refusal;
-
-/// Fields that belong to one connection (RFC 9110, 7.6.1), beside those that `Connection` names.
-const OF_CONNECTION: [HeaderName; 9] = [
-    header::CONNECTION,
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-];
 
 /// Fields that carry a client's key. Where the gateway has a key of its own, the client's does not go on.
 pub(crate) const OF_CLIENTS: [HeaderName; 4] = [
@@ -115,9 +103,18 @@ pub(crate) fn is_of_another_site(headers: &HeaderMap) -> bool {
         || headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site")
 }
 
+/// The keys that a client shows.
+pub(crate) fn keys_of_client(headers: &HeaderMap) -> Secrets {
+    Secrets::of(OF_CLIENTS.iter().flat_map(|name| headers.get_all(name)))
+}
+
 /// A client's header fields as the upstream gets them, under those of the upstream: its key replaces the client's.
 pub(crate) fn to_upstream(mut headers: HeaderMap, own: &HeaderMap) -> HeaderMap {
+    let takes_trailers = text(&headers, header::TE.as_str()).is_some_and(|kinds| kinds.contains("trailers"));
     remove_those_of_connection(&mut headers);
+    if takes_trailers {
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
     [header::HOST, header::EXPECT, KEY].into_iter().for_each(|name| drop(headers.remove(name)));
     [CLIENT, DEADLINE, PRIORITY, RETRIES].into_iter().for_each(|name| drop(headers.remove(name)));
     // What is compressed cannot be read on its way.
@@ -147,7 +144,8 @@ pub(crate) fn remove_those_of_connection(headers: &mut HeaderMap) {
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
-    named.iter().chain(&OF_CONNECTION).for_each(|name| drop(headers.remove(name)));
+    let ends_here: Vec<HeaderName> = headers.keys().filter(|name| is_hop_by_hop(name)).cloned().collect();
+    named.iter().chain(&ends_here).for_each(|name| drop(headers.remove(name)));
 }
 
 #[cfg(test)]

@@ -25,10 +25,14 @@ mod route;
 mod server;
 mod state;
 mod tap;
+mod tls;
+mod watched;
 
 pub use backend::{Backend, BackendError, QueuePlace};
 pub use bounds::Bounds;
 pub use clients::{Client, ClientConfig, Clients, KeyHash};
 pub use guest::Guest;
 pub use own_routes::{OwnBody, OwnRequest, OwnRoutes};
+pub use route::OWN_ROUTES;
 pub use server::{Gateway, listen};
+pub use tls::{ClientTls, TlsError};

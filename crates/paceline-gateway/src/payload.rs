@@ -1,6 +1,7 @@
 //! The body of a request: held whole where that is possible, so that it can be read and sent again.
 
 use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
-use tokio::time::timeout;
+use tokio::time::{Sleep, sleep, timeout};
 
 use crate::bounds::{Bounds, Held, Room};
 use crate::refusal::Refusal;
@@ -24,6 +25,9 @@ pub(crate) struct Payload {
     /// Whether it was too large to be held.
     pub(crate) is_stream: bool,
     room: Room,
+    slowest: Duration,
+    /// Why the client's part of a body that is not held came to no end.
+    failed: Arc<OnceLock<Refusal>>,
 }
 
 impl Payload {
@@ -51,7 +55,14 @@ impl Payload {
             }
         }
         let is_stream = announced.max(bytes.len() as u64) > bounds.largest_body as u64;
-        Ok(Self { bytes: bytes.freeze(), rest: is_stream.then_some(body), is_stream, room })
+        Ok(Self {
+            bytes: bytes.freeze(),
+            rest: is_stream.then_some(body),
+            is_stream,
+            room,
+            slowest: bounds.slowest_body,
+            failed: Arc::default(),
+        })
     }
 
     /// Whether so many more bytes may be held beside it; then they count.
@@ -62,7 +73,20 @@ impl Payload {
     /// The body for one try; none where it was a stream and is gone.
     pub(crate) fn take_for_try(&mut self) -> Option<Outgoing> {
         let rest = self.rest.take();
-        (rest.is_some() || !self.is_stream).then(|| Outgoing { first: Some(self.bytes.clone()), rest })
+        (rest.is_some() || !self.is_stream).then(|| Outgoing {
+            first: Some(self.bytes.clone()),
+            rest: rest.map(|body| Rest {
+                body,
+                idle: Box::pin(sleep(self.slowest)),
+                slowest: self.slowest,
+                failed: Arc::clone(&self.failed),
+            }),
+        })
+    }
+
+    /// Why a call ended for which the client sent no whole body: that is no failure of the server.
+    pub(crate) fn failure(&self) -> Option<Refusal> {
+        self.failed.get().cloned()
     }
 }
 
@@ -70,9 +94,17 @@ async fn next(body: &mut Incoming, slowest: Duration) -> Result<Option<Frame<Byt
     match timeout(slowest, body.frame()).await {
         Ok(None) => Ok(None),
         Ok(Some(Ok(frame))) => Ok(Some(frame)),
-        Ok(Some(Err(error))) => Err(Refusal::bad_request(format!("the body of the request broke off: {error}"))),
-        Err(_) => Err(slow(&format!("no byte of the body came for {slowest:?}"))),
+        Ok(Some(Err(error))) => Err(broke_off(&error)),
+        Err(_) => Err(silent(slowest)),
     }
+}
+
+fn broke_off(error: &hyper::Error) -> Refusal {
+    Refusal::bad_request(format!("the body of the request broke off: {error}"))
+}
+
+fn silent(slowest: Duration) -> Refusal {
+    slow(&format!("no byte of the body came for {slowest:?}"))
 }
 
 fn slow(message: &str) -> Refusal {
@@ -88,12 +120,42 @@ fn too_much_is_held() -> Refusal {
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     first: Option<Bytes>,
-    rest: Option<Incoming>,
+    rest: Option<Rest>,
+}
+
+/// What still comes, under a bound on its silence.
+#[derive(Debug)]
+struct Rest {
+    body: Incoming,
+    idle: Pin<Box<Sleep>>,
+    slowest: Duration,
+    failed: Arc<OnceLock<Refusal>>,
+}
+
+/// The client sent no whole body.
+#[derive(Debug, thiserror::Error)]
+#[error("the body of the request came to no end")]
+pub(crate) struct NoWholeBody;
+
+impl Rest {
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, NoWholeBody>>> {
+        let refusal = match Pin::new(&mut self.body).poll_frame(context) {
+            Poll::Ready(Some(Err(error))) => broke_off(&error),
+            Poll::Ready(frame) => {
+                self.idle.set(sleep(self.slowest));
+                return Poll::Ready(frame.map(|frame| frame.map_err(|_| NoWholeBody)));
+            }
+            Poll::Pending if self.idle.as_mut().poll(context).is_pending() => return Poll::Pending,
+            Poll::Pending => silent(self.slowest),
+        };
+        drop(self.failed.set(refusal));
+        Poll::Ready(Some(Err(NoWholeBody)))
+    }
 }
 
 impl Body for Outgoing {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = NoWholeBody;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
@@ -101,18 +163,19 @@ impl Body for Outgoing {
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         match (self.first.take().filter(|first| !first.is_empty()), &mut self.rest) {
             (Some(first), _) => Poll::Ready(Some(Ok(Frame::data(first)))),
-            (None, Some(rest)) => Pin::new(rest).poll_frame(context),
+            (None, Some(rest)) => rest.poll_frame(context),
             (None, None) => Poll::Ready(None),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.first.as_ref().is_none_or(Bytes::is_empty) && self.rest.as_ref().is_none_or(Body::is_end_stream)
+        self.first.as_ref().is_none_or(Bytes::is_empty)
+            && self.rest.as_ref().is_none_or(|rest| rest.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
         let first = self.first.as_ref().map_or(0, Bytes::len) as u64;
-        let mut hint = self.rest.as_ref().map_or_else(|| SizeHint::with_exact(0), Body::size_hint);
+        let mut hint = self.rest.as_ref().map_or_else(|| SizeHint::with_exact(0), |rest| rest.body.size_hint());
         if let Some(upper) = hint.upper() {
             hint.set_upper(upper + first);
         }

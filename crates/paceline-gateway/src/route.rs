@@ -3,6 +3,9 @@
 use http::Uri;
 use percent_encoding::percent_decode_str;
 
+/// The first parts of paths that a gateway answers itself: an upstream of that name would be shadowed, or shadow them.
+pub const OWN_ROUTES: [&str; 5] = ["healthz", "readyz", "metrics", "api", "v1"];
+
 /// The target of a request: `/NAME/rest?query`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target<'a> {

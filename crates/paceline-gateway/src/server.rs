@@ -17,6 +17,7 @@ use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
 
 use crate::backend::{Backend, BackendError};
 use crate::bounds::{Bounds, Held};
@@ -30,6 +31,7 @@ use crate::pages::page;
 use crate::refusal::Refusal;
 use crate::route::Target;
 use crate::state::Latest;
+use crate::tls::ClientTls;
 
 /// Connections that the system keeps until they are accepted.
 const BACKLOG: u32 = 4_096;
@@ -45,6 +47,7 @@ pub struct Gateway {
     upstreams: RwLock<Arc<[Arc<Backend>]>>,
     own: Option<Box<dyn OwnRoutes>>,
     clients: RwLock<Arc<Clients>>,
+    tls: RwLock<Option<ClientTls>>,
     bounds: Bounds,
     held: Held,
     pub(crate) closing: Closing,
@@ -100,6 +103,7 @@ impl Gateway {
             upstreams: RwLock::new(upstreams),
             own,
             clients: RwLock::default(),
+            tls: RwLock::default(),
             bounds,
             held: Held::default(),
             closing: Closing::default(),
@@ -124,6 +128,15 @@ impl Gateway {
         *self.clients.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(clients);
     }
 
+    /// Shows this certificate to clients that connect from now on. Default: none, they connect without TLS.
+    pub fn replace_tls(&self, tls: ClientTls) {
+        *self.tls.write().unwrap_or_else(PoisonError::into_inner) = Some(tls);
+    }
+
+    fn tls(&self) -> Option<ClientTls> {
+        self.tls.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Serves these from now on. A request that has begun ends with the upstream that it began with.
     ///
     /// # Errors
@@ -140,7 +153,7 @@ impl Gateway {
     pub async fn serve(self: &Arc<Self>, listener: TcpListener, ends: impl Future<Output = ()>) {
         let graceful = GracefulShutdown::new();
         let service = |gateway: Arc<Self>, request| async move { gateway.answer(request).await };
-        accept(listener, ends, |stream| self.connected(stream, &graceful, service)).await;
+        accept(listener, ends, |stream| self.connected(stream, self.tls(), &graceful, service)).await;
         self.closing.enter(Phase::Drains);
         self.tell_what_is_left();
         let mut drained = pin!(graceful.shutdown());
@@ -165,7 +178,7 @@ impl Gateway {
             let message = "this address has /metrics, /healthz and /readyz; requests go to the address of --listen";
             page.unwrap_or_else(|| refused(Refusal::new(StatusCode::NOT_FOUND, "unknown_route", message)))
         };
-        accept(listener, std::future::pending(), |stream| self.connected(stream, &graceful, service)).await;
+        accept(listener, std::future::pending(), |stream| self.connected(stream, None, &graceful, service)).await;
     }
 
     fn tell_what_is_left(&self) {
@@ -188,6 +201,7 @@ impl Gateway {
     fn connected<Answer>(
         self: &Arc<Self>,
         stream: TcpStream,
+        tls: Option<ClientTls>,
         graceful: &GracefulShutdown,
         answer: impl Fn(Arc<Self>, Request<Incoming>) -> Answer + Send + 'static,
     ) where
@@ -209,8 +223,17 @@ impl Gateway {
             if !matches!(timeout(SLOWEST_HEAD, stream.readable()).await, Ok(Ok(()))) {
                 return;
             }
-            let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
-            if let Err(error) = watcher.watch(connection).await {
+            let ended = match tls {
+                None => watcher.watch(builder.serve_connection(TokioIo::new(stream), service).into_owned()).await,
+                Some(ClientTls(tls)) => match timeout(SLOWEST_HEAD, TlsAcceptor::from(tls).accept(stream)).await {
+                    Ok(Ok(stream)) => {
+                        watcher.watch(builder.serve_connection(TokioIo::new(stream), service).into_owned()).await
+                    }
+                    Ok(Err(error)) => Err(error.into()),
+                    Err(_) => return,
+                },
+            };
+            if let Err(error) = ended {
                 tracing::debug!("a client's connection ended: {error}");
             }
         });

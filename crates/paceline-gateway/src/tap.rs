@@ -30,6 +30,9 @@ pub(crate) enum TapError {
     /// No byte came for so long.
     #[error("no byte of the upstream's answer came for {0:?}")]
     Idle(Duration),
+    /// Its client took nothing for so long.
+    #[error("nothing of the answer was taken for {0:?}")]
+    Unread(Duration),
 }
 
 /// A body that is read on its way. Once it has ended the outcome of the call is reported; dropped before, the call was abandoned.
@@ -70,6 +73,11 @@ impl Tap {
     /// The request that it answers, which ends with it.
     pub(crate) fn tells(&mut self, record: Record) {
         self.record = Some(record);
+    }
+
+    /// Whether its outcome is reported.
+    pub(crate) const fn has_ended(&self) -> bool {
+        self.reads.is_none()
     }
 
     /// Reports the outcome once nothing more comes. Servers do not ask again then.

@@ -427,7 +427,7 @@ impl Sender {
                     reading.limits.clear();
                 }
                 // What it quotes of a stream is put together from several events.
-                reading.message = reading.message.map(|message| self.secrets.removed_from_text(message));
+                reading.remove_secrets(&self.secrets);
                 if reading.class != Class::Success && redirect.is_some() {
                     reading.code.get_or_insert_with(|| "redirect".to_owned());
                     reading.message.clone_from(redirect);

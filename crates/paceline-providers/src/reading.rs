@@ -9,6 +9,7 @@ use super::case::Decision;
 use super::charge::Settlement;
 use super::expected::SCHEMA_MISMATCH;
 use super::gateway::GATEWAY;
+use super::secrets::Secrets;
 use super::usage::Usage;
 
 /// What an answer means.
@@ -107,6 +108,16 @@ impl Reading {
     /// Whether `paceline serve` answered by itself, in place of the API behind it.
     pub fn is_of_gateway(&self) -> bool {
         self.error_type.as_deref() == Some(GATEWAY)
+    }
+
+    /// Takes keys out of all that the server said.
+    pub fn remove_secrets(&mut self, secrets: &Secrets) {
+        let said = [&mut self.code, &mut self.error_type, &mut self.message, &mut self.request_id];
+        let texts = said.into_iter().flatten().chain(self.steps.iter_mut().filter_map(|step| match step {
+            Cow::Owned(text) => Some(text),
+            Cow::Borrowed(_) => None,
+        }));
+        texts.for_each(|text| *text = secrets.removed_from_text(std::mem::take(text)));
     }
 
     /// The class for reports: a 429 that asked for a long wait and named no quota hit a rate limit.

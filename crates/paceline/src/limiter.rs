@@ -71,6 +71,14 @@ impl Limiter {
         self
     }
 
+    /// The same limiter under a name, which its log lines carry in the field `limiter`: for a program with several. The first
+    /// name of all clones stays. Default: no name.
+    #[must_use]
+    pub fn with_name(self, name: impl Into<Arc<str>>) -> Self {
+        self.driver.set_name(name.into());
+        self
+    }
+
     /// The dialect in which answers are read.
     #[cfg(feature = "http")]
     pub fn dialect(&self) -> Arc<Dialect> {

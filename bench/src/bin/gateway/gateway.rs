@@ -18,7 +18,7 @@ impl Gateway {
     pub(crate) fn start(program: &str, server: &Server, settings: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("paceline.toml");
-        let text = format!("[upstream.api]\nprovider = \"openai\"\nbase_url = \"{}\"\n{settings}", server.url());
+        let text = format!("[upstream.first]\nprovider = \"openai\"\nbase_url = \"{}\"\n{settings}", server.url());
         std::fs::write(&file, text + "api_key_env = \"KEY\"\n").expect("writing the configuration");
         // It takes no time of the clients and the server.
         let mut command = Command::new("taskset");
@@ -34,7 +34,7 @@ impl Gateway {
         let stdout = child.stdout.take().expect("it is piped");
         BufReader::new(stdout).read_line(&mut line).expect("the gateway says where it listens");
         let url = line.trim().strip_prefix("listening on ").expect("an address");
-        Self { url: format!("{url}/api/v1"), child, _folder: folder }
+        Self { url: format!("{url}/first/v1"), child, _folder: folder }
     }
 
     pub(crate) fn url(&self) -> &str {

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use http::Uri;
-use paceline_config::{Config, Overrides, Upstream, upstream_names};
+use paceline_config::{Config, EffectiveValue, Overrides, Source, TierMatch, Upstream, upstream_names};
+use paceline_gateway::{ClientTls, OWN_ROUTES};
 use paceline_providers::is_loopback;
 
 use super::keys::KeysArgs;
@@ -47,6 +48,12 @@ pub(crate) struct Flags {
     /// are no keys of clients
     #[arg(long)]
     pub(crate) allow_anyone: bool,
+    /// Certificate to show to clients, in PEM, which then connect with https; read again when it changes
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The private key of that certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
     /// Log a line for each request once it is over: upstream, scope, client, status, class, wait, attempts, bytes (as JSON with
     /// --log-format json)
     #[arg(long)]
@@ -55,6 +62,9 @@ pub(crate) struct Flags {
     /// state folder]
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
+    /// Lift the holds and pauses that an earlier gateway has kept: the provider's hint was absurd, or its cause is mended
+    #[arg(long)]
+    pub(crate) lift_holds: bool,
     /// Upstream from paceline.toml, or a known one: openai, anthropic, gemini, ..., generic (any HTTP API, with --base-url),
     /// mock (in-process, needs no key); may be repeated [default: all of paceline.toml]
     #[arg(help_heading = UPSTREAM, long, value_name = "NAME", value_parser = Offered(upstream_names), hide_possible_values = true)]
@@ -70,6 +80,24 @@ pub(crate) struct Flags {
     /// Retries of a request after server errors, so at most 1 + N calls [default: 7]
     #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
     max_retries: Option<String>,
+}
+
+/// Warns of settings that are for jobs, or for callers that have what no request of a client has.
+pub(super) fn warn_of_jobs_settings(upstream: &Upstream) {
+    const OF_JOBS: [&str; 2] = ["deadline", "fallback"];
+    let set = |row: &&EffectiveValue| row.source != Source::Default && OF_JOBS.contains(&row.key.as_str());
+    let mut idle: Vec<_> = upstream.effective.iter().filter(set).map(|row| row.key.as_str()).collect();
+    if upstream.tiers.iter().any(|tier| matches!(tier.matches, TierMatch::Label(_))) {
+        idle.push("tier.label");
+    }
+    if !idle.is_empty() {
+        tracing::warn!(
+            upstream = upstream.name,
+            "no effect in serve: {}; a request has x-paceline-deadline and no label, and fallback_to names what takes an upstream's \
+             place",
+            idle.join(", ")
+        );
+    }
 }
 
 /// What is to be served.
@@ -111,6 +139,12 @@ impl Flags {
                 names.join(", ")
             )));
         }
+        if let Some(taken) = names.iter().find(|name| OWN_ROUTES.contains(name)) {
+            return Err(Failure::refused(format!(
+                "upstream.{taken}: the gateway answers /{taken} itself; expected another name than {}",
+                OWN_ROUTES.join(", ")
+            )));
+        }
         let served = |found| -> Result<Upstream, Failure> {
             let upstream = upstream::checked(found)?;
             self.refuse_itself(&upstream)?;
@@ -121,6 +155,16 @@ impl Flags {
             _ => names.into_iter().map(|name| served(config.upstream_of(name))).collect::<Result<_, _>>()?,
         };
         Ok(Configured { upstreams, file: config.path().map(Path::to_owned) })
+    }
+
+    /// What clients are shown with TLS.
+    ///
+    /// # Errors
+    /// Files that cannot be read, and a key of another certificate.
+    pub(super) fn tls(&self) -> Result<Option<ClientTls>, Failure> {
+        let pair = self.tls_cert.as_deref().zip(self.tls_key.as_deref());
+        let refused = |error| Failure::refused(format!("--tls-cert, --tls-key: {error}"));
+        pair.map(|(certificate, key)| ClientTls::read(certificate, key).map_err(refused)).transpose()
     }
 
     /// The variable that points programs to the gateway must not point the gateway to itself.

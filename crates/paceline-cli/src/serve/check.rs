@@ -20,6 +20,7 @@ use crate::upstream;
 /// As `serve` has them before it listens.
 pub(super) fn command(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure> {
     let clients = Admission::new(flags, flags.listen)?.clients(&Clients::OfThisMachine)?;
+    flags.tls()?;
     let configured = flags.upstreams(everywhere)?;
     let mut lines = match clients {
         Clients::OfThisMachine => "clients: programs of this machine, without keys\n".to_owned(),

@@ -38,6 +38,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
 async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure> {
     let signals = SignalCount::of(Signals::without_hang_up().map_err(Failure::interrupted)?);
     let (listener, address) = socket::for_clients(flags.listen)?;
+    let tls = flags.tls()?;
     let admission = Admission::new(flags, address)?;
     let clients = admission.clients(&Clients::OfThisMachine)?;
     let mut changes = Changes::listen().map_err(Failure::interrupted)?;
@@ -47,7 +48,9 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     let gateway = Gateway::with_own_routes(upstreams.backends(), batches.routes(), Bounds::default());
     let gateway = gateway.map_err(Failure::refused)?;
     gateway.replace_clients(clients);
-    announce(address, metrics.as_ref().map(|(_, address)| *address), &gateway).map_err(Failure::interrupted)?;
+    tls.into_iter().for_each(|tls| gateway.replace_tls(tls));
+    announce(address, flags.tls_cert.is_some(), metrics.as_ref().map(|(_, address)| *address), &gateway)
+        .map_err(Failure::interrupted)?;
     batches.resume();
     socket::tell_systemd(true);
     let ends = async {
@@ -66,8 +69,19 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     };
     let reloads = async {
         loop {
-            let files: Vec<_> = upstreams.files().iter().chain(admission.file()).cloned().collect();
+            let files: Vec<_> = upstreams
+                .files()
+                .iter()
+                .chain(admission.file())
+                .chain(&flags.tls_cert)
+                .chain(&flags.tls_key)
+                .cloned()
+                .collect();
             changes.next(&files).await;
+            match flags.tls() {
+                Ok(tls) => tls.into_iter().for_each(|tls| gateway.replace_tls(tls)),
+                Err(error) => tracing::warn!("the former certificate stays: {error}"),
+            }
             match admission.clients(&gateway.clients()) {
                 Ok(clients) => gateway.replace_clients(clients),
                 Err(error) => tracing::warn!("the keys of clients were read again, and the former ones stay: {error}"),
@@ -95,13 +109,14 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
 }
 
 /// Scripts wait for the first line, so it must not stay in a buffer.
-fn announce(address: SocketAddr, metrics: Option<SocketAddr>, gateway: &Gateway) -> std::io::Result<()> {
+fn announce(address: SocketAddr, has_tls: bool, metrics: Option<SocketAddr>, gateway: &Gateway) -> std::io::Result<()> {
     use std::io::Write as _;
-    let line = |name: &str| format!("{name} at http://{address}/{name}\n");
+    let scheme = if has_tls { "https" } else { "http" };
+    let line = |name: &str| format!("{name} at {scheme}://{address}/{name}\n");
     let mut lines: String = gateway.upstreams().iter().map(|upstream| line(upstream.name())).collect();
     lines.extend(metrics.map(|address| format!("metrics at http://{address}/metrics\n")));
     let mut out = std::io::stdout().lock();
     // At once: a script that has read the first line may have closed the pipe.
-    out.write_all(format!("listening on http://{address}\n{lines}").as_bytes())?;
+    out.write_all(format!("listening on {scheme}://{address}\n{lines}").as_bytes())?;
     out.flush()
 }

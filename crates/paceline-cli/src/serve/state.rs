@@ -35,10 +35,15 @@ impl Saved {
         Self { limiter, path, warned: AtomicBool::new(false), written: Mutex::default() }
     }
 
-    /// Takes up what an earlier gateway knew. A stop is not kept: a restart is how a person says that the cause is mended.
-    pub(super) fn restore(&self, shared: &SharedLimits) {
+    /// Takes up what an earlier gateway knew. A stop is not kept: a restart is how a person says that the cause is mended. Holds
+    /// and pauses are, unless a person lifts them.
+    pub(super) fn restore(&self, shared: &SharedLimits, lift_holds: bool) {
         let Some(text) = self.path.as_deref().and_then(|path| std::fs::read_to_string(path).ok()) else { return };
-        limiter_state::restore_as(&self.limiter, shared, [&*text], |level| LevelState { stopped: None, ..level });
+        let kept: fn(LevelState) -> LevelState = match lift_holds {
+            true => limiter_state::without_holds,
+            false => |level| LevelState { stopped: None, ..level },
+        };
+        limiter_state::restore_as(&self.limiter, shared, [&*text], kept);
     }
 
     /// Saves what has changed, for as long as it is polled.

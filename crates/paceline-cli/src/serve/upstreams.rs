@@ -12,7 +12,7 @@ use paceline_http::Sender;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::args::Flags;
+use super::args::{Flags, warn_of_jobs_settings};
 use super::batches;
 use super::state::{self, Saved};
 use crate::account::{Account, SharedLimits};
@@ -73,7 +73,7 @@ impl<'a> Upstreams<'a> {
         let (folder, files) = (state::folder(flags.state.as_deref())?, files(configured.file, &configured.upstreams));
         let mut served = Vec::new();
         for configured in configured.upstreams {
-            served.push(Served::open(configured, folder.as_deref(), &bounds).await?);
+            served.push(Served::open(configured, folder.as_deref(), &bounds, flags.lift_holds).await?);
         }
         Ok(Self { flags, everywhere, bounds, folder, served, leaving: Vec::new(), files })
     }
@@ -151,7 +151,9 @@ impl<'a> Upstreams<'a> {
     async fn plan(&self, mut configured: Upstream) -> Result<Plan, Failure> {
         let known = self.served.iter().position(|served| served.backend.name() == configured.name);
         let Some((place, served)) = known.map(|place| (place, &self.served[place])) else {
-            return Ok(Plan::New(Box::new(Served::open(configured, self.folder.as_deref(), &self.bounds).await?)));
+            return Ok(Plan::New(Box::new(
+                Served::open(configured, self.folder.as_deref(), &self.bounds, false).await?,
+            )));
         };
         if let Some(mock) = &served.mock {
             configured.base_url.get_or_insert_with(|| mock.url());
@@ -160,7 +162,7 @@ impl<'a> Upstreams<'a> {
         if fresh.account.is_at_host_of(&served.account) {
             return Ok(Plan::Renewed { place, fresh: Box::new(fresh) });
         }
-        Ok(Plan::New(Box::new(Served::open(fresh.configured, self.folder.as_deref(), &self.bounds).await?)))
+        Ok(Plan::New(Box::new(Served::open(fresh.configured, self.folder.as_deref(), &self.bounds, false).await?)))
     }
 
     async fn forget_those_that_left(&mut self) {
@@ -196,9 +198,11 @@ impl Fresh {
     /// # Errors
     /// A missing key, certificates that cannot be read, and settings that a gateway cannot follow.
     pub(super) fn new(mut configured: Upstream, bounds: &Bounds, before: Option<&Backend>) -> Result<Self, Failure> {
+        paceline_http::warn_of_idle(&configured);
+        warn_of_jobs_settings(&configured);
         let headers = upstream::headers(&configured)?;
         configured.pacer.background = configured.background;
-        let limiter = Limiter::new(configured.pacer.clone()).map_err(Failure::refused)?;
+        let limiter = Limiter::new(configured.pacer.clone()).map_err(Failure::refused)?.with_name(&*configured.name);
         let account = Account::new(configured.base_url.as_deref().unwrap_or_default(), &headers);
         let backend = match before {
             Some(before) => before.renewed(configured.clone(), headers.clone(), bounds),
@@ -211,11 +215,16 @@ impl Fresh {
 }
 
 impl Served {
-    async fn open(mut configured: Upstream, folder: Option<&Path>, bounds: &Bounds) -> Result<Self, Failure> {
+    async fn open(
+        mut configured: Upstream,
+        folder: Option<&Path>,
+        bounds: &Bounds,
+        lift_holds: bool,
+    ) -> Result<Self, Failure> {
         let mock = mock::start_for(&mut configured, None).await?;
         let Fresh { configured, headers, account, backend, sender } = Fresh::new(configured, bounds, None)?;
         let kept = Kept::open(&configured, folder, &account, backend.limiter(), mock.is_some());
-        kept.saved.restore(&kept.shared);
+        kept.saved.restore(&kept.shared, lift_holds);
         Ok(Self { configured, headers, backend, sender, account, keeper: kept.begin(), mock })
     }
 

@@ -203,6 +203,25 @@ fn no_call_leaves_whose_answer_will_have_no_room() {
     assert_done(ITEMS, &results, &server);
 }
 
+/// The limit has as many calls for an hour as the job has items: none is left for the rest, if a call that never left counts.
+#[test]
+fn calls_that_a_full_disk_keeps_back_count_in_no_limit() {
+    const ITEMS: usize = 60;
+    let (server, job) = (large_answers(), Job::new(ITEMS));
+    let (paceline, url) = (env!("CARGO_BIN_EXE_paceline"), server.url());
+    let script = format!(
+        "limited() {{ {paceline} run in.jsonl -o disk/out.jsonl --base-url {url} --limit '{ITEMS} per 1h' --max-wait 300ms; }}
+        limited 2> kept/first; test $? = 3 || exit 98
+        rm disk/filler; limited 2> kept/second; code=$?"
+    );
+    let (output, results) = on_a_small_disk(&job, "", &script, &server);
+    let read = |name: &str| std::fs::read_to_string(job.path(name)).unwrap_or_default();
+    let (first, second) = (read("kept/first"), read("kept/second"));
+    assert!(first.contains("is full"), "{first}");
+    assert_eq!(output.status.code(), Some(0), "{first} {second} {output:?}");
+    assert_done(ITEMS, &results, &server);
+}
+
 #[test]
 fn durable_requests_wait_for_room_and_lose_no_answer() {
     const ITEMS: usize = 60;

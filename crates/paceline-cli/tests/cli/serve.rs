@@ -83,6 +83,7 @@ fn what_it_cannot_serve_it_refuses_before_it_listens() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let config = "[upstream.a]\nbase_url = \"http://127.0.0.1:1\"\n[upstream.b]\nbase_url = \"http://127.0.0.1:2\"\n";
     std::fs::write(job.path("two.toml"), config).expect("writable");
+    std::fs::write(job.path("v1.toml"), config.replace("upstream.a", "upstream.v1")).expect("writable");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = taken.local_addr().expect("it listens").to_string();
     for (flags, expected) in [
@@ -90,6 +91,7 @@ fn what_it_cannot_serve_it_refuses_before_it_listens() {
         (&["--listen", &taken, "--base-url", &server.url()], "cannot listen on"),
         (&["--config", "two.toml", "--limit", "5rpm"], "--limit is for one upstream, and there are 2: a, b"),
         (&["--upstream", "openai"], "OPENAI_API_KEY is not set"),
+        (&["--config", "v1.toml"], "upstream.v1: the gateway answers /v1 itself; expected another name than healthz"),
         (
             &["--listen", "127.0.0.1:4747", "--base-url", "http://localhost:4747/generic"],
             "upstream generic: base_url = \"http://localhost:4747/generic\" (from flag --base-url) is this gateway itself",
@@ -124,6 +126,29 @@ fn limits_and_holds_outlive_the_process() {
     let error: Value = serde_json::from_str(&body).expect("JSON");
     assert_eq!((status, error["error"]["code"].as_str()), (429, Some("wait_too_long")), "{body}");
     assert!(error["error"]["limit"].as_str().expect("a limit").contains("2 requests per 3600s"), "{body}");
+    assert_eq!(server.count(), 2);
+}
+
+#[test]
+fn a_person_may_lift_a_hold() {
+    let first = std::sync::atomic::AtomicBool::new(true);
+    let refuses = move || first.swap(false, std::sync::atomic::Ordering::SeqCst);
+    let (job, server) = (
+        Job::new(0),
+        Server::new(move |_| match refuses() {
+            true => Reply::error(429, "rate_limit_exceeded").with_header("retry-after", 86_400),
+            false => Reply::ok(),
+        }),
+    );
+    let mut gateway = Gateway::start(&mut serve(&job, &server, &["--state", "state"]));
+    assert_eq!(gateway.post("/generic/v1/things", "1s").0, 429);
+    kill_process(Pid::from_child(&gateway.child), Signal::TERM).expect("it runs");
+    assert_eq!(gateway.child.wait().expect("it ends").code(), Some(0));
+    let gateway = Gateway::start(&mut serve(&job, &server, &["--state", "state"]));
+    assert_eq!(gateway.post("/generic/v1/things", "1s").0, 429, "it is kept");
+    drop(gateway);
+    let gateway = Gateway::start(&mut serve(&job, &server, &["--state", "state", "--lift-holds"]));
+    assert_eq!(gateway.post("/generic/v1/things", "1s").0, 200);
     assert_eq!(server.count(), 2);
 }
 

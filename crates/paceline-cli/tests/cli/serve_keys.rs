@@ -101,3 +101,37 @@ fn an_address_that_others_reach_needs_keys_or_a_word() {
     let gateway = Gateway::start(&mut everywhere());
     assert_eq!([post_with(&local(&gateway), "any").0, post_with(&local(&gateway), &key).0], [401, 200]);
 }
+
+/// Writes a certificate of this machine and its key.
+fn certify(job: &Job) {
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
+    std::fs::write(job.path("tls.pem"), made.cert.pem()).expect("writable");
+    std::fs::write(job.path("tls.key"), made.signing_key.serialize_pem()).expect("writable");
+}
+
+#[test]
+fn clients_connect_with_tls_to_a_certificate_that_may_change() {
+    let (job, server) = (Job::new(1), Server::new(|_| Reply::ok()));
+    certify(&job);
+    let tls = ["--tls-cert", "tls.pem", "--tls-key", "tls.key"];
+    let mut command = serve(&job, &server, &tls);
+    let gateway = Gateway::logging(&mut command, File::create(job.path("log")).expect("writable"));
+    assert!(gateway.url.starts_with("https://127.0.0.1:"), "{}", gateway.url);
+    let run = || {
+        let url = format!("{}/generic", gateway.url);
+        let flags = ["--base-url", &url, "--ca-file", "tls.pem", "--overwrite", "-q", "--max-wait", "0"];
+        finish(job.paceline().args(["run", "in.jsonl", "-o", "out.jsonl"]).args(flags))
+    };
+    let (code, log) = run();
+    assert_eq!(code, 0, "{log}");
+    certify(&job);
+    gateway.signal(Signal::HUP);
+    while !std::fs::read_to_string(job.path("log")).expect("a log").contains("was read again") {
+        std::thread::yield_now();
+    }
+    let (code, log) = run();
+    assert_eq!(code, 0, "the new certificate: {log}");
+    std::fs::write(job.path("tls.key"), "none").expect("writable");
+    let (code, log) = finish(&mut serve(&job, &server, &tls));
+    assert!(code == 2 && log.contains("tls.key: it has no key in PEM"), "{log}");
+}

@@ -76,7 +76,7 @@ fn a_second_signal_ends_it_at_once() {
     assert_eq!(gateway.ended(), Some(0));
 }
 
-/// A gateway to the upstream `api`, with that configuration, whose key is in a file.
+/// A gateway to the upstream `first`, with that configuration, whose key is in a file.
 fn configured(job: &Job, server: &Server, settings: &str) -> Gateway {
     configure(job, server, settings);
     std::fs::write(job.path("key"), "sk-first").expect("writable");
@@ -86,7 +86,7 @@ fn configured(job: &Job, server: &Server, settings: &str) -> Gateway {
 }
 
 fn configure(job: &Job, server: &Server, settings: &str) {
-    let upstream = format!("[upstream.api]\nprovider = \"openai\"\nbase_url = \"{}\"\n", server.url());
+    let upstream = format!("[upstream.first]\nprovider = \"openai\"\nbase_url = \"{}\"\n", server.url());
     std::fs::write(job.path("paceline.toml"), format!("{upstream}api_key_file = \"key\"\n{settings}"))
         .expect("writable");
 }
@@ -109,22 +109,22 @@ fn a_changed_configuration_acts_without_a_restart_and_what_was_sent_still_counts
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let gateway = configured(&job, &server, "limits = [\"2 per 1h\"]\n");
     for _ in 0..2 {
-        assert_eq!(gateway.post("/api/v1/things", "1s").0, 200);
+        assert_eq!(gateway.post("/first/v1/things", "1s").0, 200);
     }
-    assert_eq!(gateway.post("/api/v1/things", "1s").0, 429);
+    assert_eq!(gateway.post("/first/v1/things", "1s").0, 429);
     configure(&job, &server, "limits = [\"3 per 1h\"]\n[upstream.more]\nbase_url = \"http://127.0.0.1:1\"\n");
     gateway.signal(Signal::HUP);
     wait_for_log(&job, READ, 1);
-    assert_eq!(gateway.post("/api/v1/things", "1s").0, 200, "one more than before");
-    assert_eq!(gateway.post("/api/v1/things", "1s").0, 429, "the first two still count");
+    assert_eq!(gateway.post("/first/v1/things", "1s").0, 200, "one more than before");
+    assert_eq!(gateway.post("/first/v1/things", "1s").0, 429, "the first two still count");
     let names = |state: &Value| -> Vec<Value> {
         state["upstreams"].as_array().expect("a list").iter().map(|upstream| upstream["name"].clone()).collect()
     };
-    assert_eq!(names(&state(&gateway)), [json!("api"), json!("more")]);
+    assert_eq!(names(&state(&gateway)), [json!("first"), json!("more")]);
     configure(&job, &server, "");
     wait_for_log(&job, READ, 2);
-    assert_eq!(gateway.post("/api/v1/things", "1s").0, 200, "without a limit, and without a signal");
-    assert_eq!(names(&state(&gateway)), [json!("api")]);
+    assert_eq!(gateway.post("/first/v1/things", "1s").0, 200, "without a limit, and without a signal");
+    assert_eq!(names(&state(&gateway)), [json!("first")]);
     assert_eq!(get(&format!("{}/more/things", gateway.url)).0, 404);
     assert_eq!(server.count(), 4);
 }
@@ -138,7 +138,7 @@ fn a_wrong_configuration_is_told_and_the_former_one_stays() {
     wait_for_log(&job, "the former one stays", 1);
     let log = std::fs::read_to_string(job.path("log")).expect("a log");
     assert!(log.contains("rpm = \"many\"") && log.contains("paceline.toml"), "{log}");
-    assert_eq!(gateway.post("/api/v1/things", "1s").0, 200);
+    assert_eq!(gateway.post("/first/v1/things", "1s").0, 200);
     assert_eq!(state(&gateway)["upstreams"][0]["account"]["quotas"][0]["limit"], 600);
 }
 
@@ -152,13 +152,13 @@ fn a_new_key_lifts_the_stop_of_a_bad_one_and_no_request_is_dropped() {
         }),
     );
     let gateway = configured(&job, &server, "");
-    assert_eq!(gateway.post("/api/v1/things", "1s").0, 401);
-    let (status, text) = gateway.post("/api/v1/things", "1s");
+    assert_eq!(gateway.post("/first/v1/things", "1s").0, 401);
+    let (status, text) = gateway.post("/first/v1/things", "1s");
     assert!(status == 503 && text.contains("scope_stopped"), "{text}");
     assert_eq!(get(&format!("{}/readyz", gateway.url)).0, 503);
     std::fs::write(job.path("key"), "sk-second").expect("writable");
     wait_for_log(&job, READ, 1);
-    assert_eq!(gateway.post("/api/v1/things", "1s").0, 200);
+    assert_eq!(gateway.post("/first/v1/things", "1s").0, 200);
     assert_eq!((get(&format!("{}/readyz", gateway.url)).0, server.count()), (200, 2));
 }
 
@@ -167,7 +167,7 @@ fn a_request_that_has_begun_ends_with_the_upstream_that_it_began_with() {
     let server = Server::new(|_| Reply::ok().after(std::time::Duration::from_millis(300)));
     let job = Job::new(0);
     let mut gateway = configured(&job, &server, "concurrency = 1\n");
-    let url = format!("{}/api/v1/things", gateway.url);
+    let url = format!("{}/first/v1/things", gateway.url);
     let calls: Vec<_> = (0..3)
         .map(|_| {
             let url = url.clone();
@@ -181,7 +181,7 @@ fn a_request_that_has_begun_ends_with_the_upstream_that_it_began_with() {
         .expect("writable");
     gateway.signal(Signal::HUP);
     wait_for_log(&job, READ, 1);
-    assert_eq!(get(&format!("{}/api/v1/things", gateway.url)).0, 404);
+    assert_eq!(get(&format!("{}/first/v1/things", gateway.url)).0, 404);
     for call in calls {
         assert_eq!(call.join().expect("no panic"), 200, "in flight, and held");
     }
@@ -200,8 +200,10 @@ fn check_says_what_would_be_served_and_sends_nothing() {
     let output = job.paceline().args(["serve", "check", "--config", "paceline.toml"]).output().expect("it runs");
     let told = String::from_utf8(output.stdout).expect("text");
     assert_eq!(output.status.code(), Some(0), "{told}");
-    let expected =
-        format!("api at http://127.0.0.1:4747/api: {}, the key in key, limits: 600 requests per 60s\n", server.url());
+    let expected = format!(
+        "first at http://127.0.0.1:4747/first: {}, the key in key, limits: 600 requests per 60s\n",
+        server.url()
+    );
     assert!(
         told.contains(&expected)
             && told.starts_with("clients: programs of this machine, without keys\n")

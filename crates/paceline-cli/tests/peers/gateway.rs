@@ -28,7 +28,7 @@ pub(crate) struct Gateway {
 fn a_gateway_that_is_told_the_rate_holds_what_nginx_would_refuse() {
     let counting = Counting::start(SERVICE);
     let nginx = Nginx::start(&counting, Limit::Bucket);
-    let told = "[upstream.api]\nlimits = [\"20 rps\"]\nburst = 20\nshape = \"bucket\"\n";
+    let told = "[upstream.first]\nlimits = [\"20 rps\"]\nburst = 20\nshape = \"bucket\"\n";
     let counts = || nginx.counts();
     let oracle = oracle_of_nginx(200);
     let (_, sends, refused) =
@@ -43,7 +43,7 @@ fn a_gateway_learns_the_rate_of_nginx() {
     let nginx = Nginx::start(&counting, Limit::Bucket);
     let (oracle, counts) = (oracle_of_nginx(200), || nginx.counts());
     let (_, _, refused) =
-        serve("gateway before nginx, untold", &nginx.base_url(), "[upstream.api]\n", 200, oracle, Some(0.92), counts);
+        serve("gateway before nginx, untold", &nginx.base_url(), "[upstream.first]\n", 200, oracle, Some(0.92), counts);
     assert_eq!(counting.arrivals(), 200, "nothing is sent twice");
     measure::assert_learnt(200, refused, 5);
 }
@@ -56,7 +56,7 @@ fn random_failures_slow_a_gateway_down_by_little() {
         let nginx = Nginx::start(&counting, Limit::Bucket);
         let counts = || nginx.counts();
         let (seconds, _, refused) =
-            serve(name, &nginx.base_url(), "[upstream.api]\n", 400, oracle_of_nginx(400), None, counts);
+            serve(name, &nginx.base_url(), "[upstream.first]\n", 400, oracle_of_nginx(400), None, counts);
         measure::assert_learnt(400, refused, 5);
         (seconds, counting.arrivals())
     };
@@ -80,7 +80,7 @@ fn a_gateway_learns_the_rate_of_haproxy() {
                 let counts = || proxy.counts();
                 let oracle = haproxy::oracle(400);
                 let (_, _, refused) =
-                    serve(&name, &proxy.base_url(), "[upstream.api]\n", 400, oracle, Some(0.85), counts);
+                    serve(&name, &proxy.base_url(), "[upstream.first]\n", 400, oracle, Some(0.85), counts);
                 assert_eq!(counting.arrivals(), 400, "nothing is sent twice");
                 measure::assert_learnt(400, refused, 10);
             });
@@ -116,7 +116,7 @@ fn serve(
 
 async fn send_all(url: &str, items: usize) -> BTreeMap<u16, usize> {
     let client = paceline_http::client_to(url).timeout(Duration::from_secs(300)).build().expect("a client");
-    let (next, url) = (Arc::new(AtomicUsize::new(0)), format!("{url}/api/v1/chat/completions"));
+    let (next, url) = (Arc::new(AtomicUsize::new(0)), format!("{url}/first/v1/chat/completions"));
     let workers: Vec<_> = (0..CLIENTS)
         .map(|_| {
             let (client, next, url) = (client.clone(), Arc::clone(&next), url.clone());
@@ -142,7 +142,7 @@ async fn send_all(url: &str, items: usize) -> BTreeMap<u16, usize> {
 }
 
 impl Gateway {
-    /// To one upstream, `api`, which begins with `config`.
+    /// To one upstream, `first`, which begins with `config`.
     pub(crate) fn start(base_url: &str, config: &str) -> Self {
         let state = tempfile::tempdir().expect("a temporary folder");
         let file = state.path().join("paceline.toml");

@@ -8,11 +8,11 @@ use super::gateway::Gateway;
 
 #[test]
 fn promtool_takes_the_metrics_and_the_alerts() {
-    let gateway = Gateway::start("http://127.0.0.1:1", "[upstream.api]\nrpm = 60\n");
+    let gateway = Gateway::start("http://127.0.0.1:1", "[upstream.first]\nrpm = 60\n");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let page = runtime.block_on(async {
         let client = paceline_http::client_to(&gateway.url).build().expect("a client");
-        let refused = client.get(format!("{}/api/things", gateway.url)).header("x-paceline-priority", "high").send();
+        let refused = client.get(format!("{}/first/things", gateway.url)).header("x-paceline-priority", "high").send();
         assert_eq!(refused.await.expect("an answer").status().as_u16(), 400);
         let page = client.get(format!("{}/metrics", gateway.url)).send().await.expect("an answer");
         page.text().await.expect("a body")

@@ -280,6 +280,14 @@ impl Quotas {
         }
     }
 
+    /// Sets what the window of a quota, by its place, may hold: less than the quota, where other processes have the rest.
+    #[cfg(test)]
+    pub(crate) fn set_allowance(&mut self, place: usize, units: u64) {
+        if let (_, Counter::Sliding(window)) = &mut self.counters[place] {
+            window.limit = units;
+        }
+    }
+
     /// Whether no unit counts any more.
     pub(crate) fn is_unused(&self, now: Instant) -> bool {
         self.counters.iter().all(|(_, counter)| counter.used(now) == 0)

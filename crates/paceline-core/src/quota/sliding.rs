@@ -64,7 +64,8 @@ impl SlidingWindow {
             return now;
         }
         let frees = self.sums.reaches(excess, |place| self.units(place));
-        frees.map_or(now, |place| self.leaves(self.entries[place]).max(now))
+        // More than the limit never fits; an allowance may be that small.
+        frees.map_or(Instant::MAX, |place| self.leaves(self.entries[place]).max(now))
     }
 
     pub(super) fn take(&mut self, now: Instant, units: u64) {

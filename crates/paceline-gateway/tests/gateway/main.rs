@@ -3,6 +3,7 @@
 mod clients;
 mod fallback;
 mod operation;
+mod slow;
 mod support;
 
 use std::io::Write as _;
@@ -15,7 +16,7 @@ use futures_util::{StreamExt as _, stream};
 use paceline::PauseCause;
 use paceline_gateway::Bounds;
 use serde_json::Value;
-use support::{KEY, OnDrop, Served, answer, counted, upstream};
+use support::{KEY, NO_KEY, OnDrop, Served, answer, counted, upstream};
 use tokio::sync::Semaphore;
 
 const OK: &str = r#"{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":5}}  "#;
@@ -377,7 +378,11 @@ async fn wrong_paths_and_wishes_reach_no_upstream() {
 #[tokio::test]
 async fn a_bad_key_stops_the_upstream_and_is_never_shown() {
     let (api, calls) = counted(move |_| {
-        answer(401, &[], r#"{"error":{"message":"Incorrect API key provided: sk-real-4711","code":"invalid_api_key"}}"#)
+        answer(
+            401,
+            &[],
+            r#"{"error":{"message":"Incorrect API key provided: a3f8c9d2e1b04711","code":"invalid_api_key"}}"#,
+        )
     })
     .await;
     let served = Served::new(api, "", Bounds::default());
@@ -390,12 +395,36 @@ async fn a_bad_key_stops_the_upstream_and_is_never_shown() {
     let text = second.text().await.unwrap();
     assert!(text.contains("scope_stopped") && !text.contains("4711"), "{text}");
     assert_eq!(calls.count(), 1);
+    let known = format!("{:?}", served.limiter.export());
+    assert!(known.contains("Incorrect API key") && !known.contains("4711"), "{known}");
+}
+
+#[tokio::test]
+async fn the_key_of_one_client_is_told_to_no_other() {
+    let api = upstream(|request: Request| async move {
+        let key = request.headers()["authorization"].to_str().unwrap().trim_start_matches("Bearer ").to_owned();
+        answer(
+            401,
+            &[],
+            format!(r#"{{"error":{{"message":"Incorrect API key provided: {key}","code":"invalid_api_key"}}}}"#),
+        )
+    })
+    .await;
+    let served = Served::new(api, NO_KEY, Bounds::default());
+    let first = served.post().header("authorization", "Bearer 77c2-own-8899").send().await.unwrap();
+    assert_eq!(first.status().as_u16(), 401);
+    let text =
+        served.post().header("authorization", "Bearer another-key-1").send().await.unwrap().text().await.unwrap();
+    assert!(!text.contains("8899"), "{text}");
+    assert!(!format!("{:?}", served.limiter.export()).contains("8899"));
 }
 
 #[tokio::test]
 async fn a_compressed_refusal_is_read_and_repeats_no_key() {
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    packed.write_all(br#"{"error":{"message":"no such model for sk-real-4711","code":"model_not_found"}}"#).unwrap();
+    packed
+        .write_all(br#"{"error":{"message":"no such model for a3f8c9d2e1b04711","code":"model_not_found"}}"#)
+        .unwrap();
     let packed = packed.finish().unwrap();
     let api = upstream(move |_: Request| {
         let packed = packed.clone();

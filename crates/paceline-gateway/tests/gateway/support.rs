@@ -8,14 +8,14 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
-use http::{HeaderMap, HeaderValue};
+use http::HeaderValue;
 use paceline::Limiter;
 use paceline_config::{Config, Environment, Overrides};
 use paceline_gateway::{Backend, BackendError, Bounds, Gateway, listen};
 use tokio::sync::{Semaphore, oneshot};
 
 /// The key that the upstream wants.
-pub(crate) const KEY: &str = "Bearer sk-real-4711";
+pub(crate) const KEY: &str = "Bearer a3f8c9d2e1b04711";
 
 /// A gateway to one upstream, `generic` or another.
 pub(crate) struct Served {
@@ -51,6 +51,9 @@ where
     (address, calls)
 }
 
+/// A setting of an upstream without a key of its own.
+pub(crate) const NO_KEY: &str = "# its clients have keys";
+
 /// An upstream as the gateway serves it: of OpenAI's form, unless the settings say otherwise.
 pub(crate) fn backend(name: &str, at: SocketAddr, settings: &str, bounds: &Bounds) -> Result<Backend, BackendError> {
     let provider = if settings.contains("provider") { "" } else { "provider = \"openai\"" };
@@ -60,7 +63,8 @@ pub(crate) fn backend(name: &str, at: SocketAddr, settings: &str, bounds: &Bound
     configured.pacer.background = configured.background;
     let mut key = HeaderValue::from_static(KEY);
     key.set_sensitive(true);
-    let headers = HeaderMap::from_iter([(http::header::AUTHORIZATION, key)]);
+    let has_key = !settings.contains(NO_KEY);
+    let headers = has_key.then_some((http::header::AUTHORIZATION, key)).into_iter().collect();
     let limiter = Limiter::with_seed(configured.pacer.clone(), 1).expect("a right configuration");
     Backend::new(configured, headers, limiter, bounds)
 }

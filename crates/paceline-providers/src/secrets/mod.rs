@@ -91,16 +91,20 @@ fn without(body: Bytes, find: impl Fn(&[u8]) -> Option<Range<usize>>) -> Bytes {
     kept.into()
 }
 
-/// What is secret in the value of a header: the second of two words, if it is long enough for a key; else the whole value.
+/// What is secret in the value of a header: the second of two words, if it is long enough for a key; else the whole value, and of
+/// several words also what follows the first, which may be a scheme.
 fn keys_in(value: &[u8]) -> Vec<Vec<u8>> {
-    let words: Vec<&[u8]> = value.split(|byte| *byte == b' ').collect();
-    let key = match words[..] {
-        [_, key] if key.len() >= SHORTEST => key,
-        _ => value,
+    let (first, rest) = match value.iter().position(|byte| *byte == b' ') {
+        Some(blank) => (&value[..blank], &value[blank + 1..]),
+        None => (value, &[][..]),
     };
-    let mut keys = vec![key.to_vec()];
-    if words[0].eq_ignore_ascii_case(b"basic")
-        && let Ok(login) = STANDARD.decode(key)
+    let is_key = rest.len() >= SHORTEST;
+    let mut keys: Vec<Vec<u8>> = is_key.then(|| rest.to_vec()).into_iter().collect();
+    if !is_key || rest.contains(&b' ') {
+        keys.push(value.to_vec());
+    }
+    if first.eq_ignore_ascii_case(b"basic")
+        && let Ok(login) = STANDARD.decode(rest)
     {
         keys.extend(login.iter().position(|byte| *byte == b':').map(|colon| login[colon + 1..].to_vec()));
         keys.push(login);
@@ -128,6 +132,9 @@ mod tests {
         assert_eq!(removed("test", "a test"), "a test", "too short to be one");
         assert_eq!(removed("my own key", "it is my own key"), "it is [key]", "a key may have blanks");
         assert_eq!(removed("Key abcdefgh", "Key abcdefgh"), "Key [key]");
+        let said = "no: correct horse battery";
+        assert_eq!(removed("Bearer correct horse battery", said), "no: [key]", "also behind a scheme");
+        assert_eq!(removed("correct horse battery", said), "no: [key]");
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod waiting;
 
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 #[cfg(feature = "http")]
 use std::sync::{LazyLock, RwLock};
 use std::time::Duration;
@@ -48,6 +48,8 @@ pub(crate) struct Driver {
     alarm: Condvar,
     /// Wakes the timer's task before its timeout.
     task_alarm: Notify,
+    /// What log lines call the limiter.
+    name: OnceLock<Arc<str>>,
     /// `None`: generic HTTP, whose table is read when it is first needed.
     #[cfg(feature = "http")]
     dialect: RwLock<Option<Arc<Dialect>>>,
@@ -110,6 +112,7 @@ impl Driver {
             task_alarm,
             #[cfg(feature = "http")]
             dialect: RwLock::default(),
+            name: OnceLock::new(),
         })
     }
 
@@ -137,6 +140,15 @@ impl Driver {
     #[cfg(feature = "http")]
     pub(crate) fn set_dialect(&self, dialect: Dialect) {
         *self.dialect.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(dialect));
+    }
+
+    pub(crate) fn set_name(&self, name: Arc<str>) {
+        // A limiter has one name; a later one is that of a clone.
+        drop(self.name.set(name));
+    }
+
+    fn name(&self) -> Option<&str> {
+        self.name.get().map(|name| &**name)
     }
 
     /// The time, with all that the machine has slept.

@@ -73,7 +73,7 @@ impl Notifications {
             run(&mut || message.take().into_iter().for_each(|(sender, answer)| send(sender, answer)));
         }
         for line in self.log_lines {
-            run(&mut || line.log());
+            run(&mut || line.log(driver.name()));
         }
         result
     }
@@ -88,11 +88,17 @@ fn send(sender: oneshot::Sender<Answer>, answer: Answer) {
 }
 
 impl LogLine {
-    fn log(&self) {
+    fn log(&self, limiter: Option<&str>) {
         match self {
-            Self::Stopped { scope, reason } => tracing::info!(scope = &**scope, reason = &**reason, "stopped"),
+            Self::Stopped { scope, reason } => tracing::info!(limiter, scope = &**scope, reason = &**reason, "stopped"),
             Self::Held { scope, wait, cause } => {
-                tracing::info!(scope = &**scope, "no calls for {}: {}", format_duration(*wait), cause.explanation());
+                tracing::info!(
+                    limiter,
+                    scope = &**scope,
+                    "no calls for {}: {}",
+                    format_duration(*wait),
+                    cause.explanation()
+                );
             }
         }
     }

@@ -27,7 +27,8 @@ pub enum Within {
 /// The right to make one call.
 ///
 /// Report the outcome of the call with [`complete`](Self::complete). A permit that is dropped instead, also by a panic or by a
-/// cancelled task, reports [`Class::Abandoned`]: its place becomes free, and nothing is learnt from it.
+/// cancelled task, reports [`Class::Abandoned`]: its place becomes free, nothing is learnt from it, and it counts in the limits,
+/// for the call may have left. Where it has not, [`withdraw`](Self::withdraw).
 #[must_use = "a permit that is dropped at once paces nothing"]
 pub struct Permit {
     driver: Arc<Driver>,
@@ -115,8 +116,26 @@ impl Permit {
         self.complete(outcome)
     }
 
-    /// Withdraws the call: it was never made, so all its units are refunded.
-    pub(crate) fn withdraw(mut self) {
+    /// Gives the permit back: the call never left, so it counts in no limit, and all its units are refunded.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # fn has_room() -> bool { false }
+    /// use paceline::{Dimension, Limiter, Limits, Pace, PacerConfig, Quota};
+    /// use std::time::Duration;
+    ///
+    /// let hourly = Quota::sliding(Dimension::Requests, 1, Duration::from_hours(1));
+    /// let limits = Limits { quotas: vec![hourly], burst: None };
+    /// let limiter = Limiter::new(PacerConfig { limits, pace: Pace::Fixed, ..PacerConfig::default() })?;
+    /// let permit = limiter.acquire(limiter.scope("chat")).await?;
+    /// if !has_room() {
+    ///     permit.withdraw();
+    /// }
+    /// limiter.try_acquire(limiter.scope("chat"))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn withdraw(mut self) {
         self.answered = true;
         self.driver.act(|pacer, now| pacer.cancel(now, self.ticket));
     }

@@ -76,6 +76,20 @@ fn a_hold_and_a_stop_are_logged_once() {
     assert_eq!(log[1]["fields"]["reason"], "a bad key");
 }
 
+#[test]
+fn a_limiter_with_a_name_is_told_from_others() {
+    let lines = Lines::default();
+    let _ = tracing::subscriber::set_global_default(tracing_subscriber::fmt().with_writer(std::io::sink).finish());
+    let subscriber = tracing_subscriber::fmt().json().with_writer(lines.clone()).finish();
+    tracing::subscriber::with_default(subscriber, || {
+        for limiter in [limiter(fixed(vec![], None, 5)).with_name("openai"), limiter(fixed(vec![], None, 5))] {
+            limiter.stop(None, "no credit");
+        }
+    });
+    let names: Vec<_> = lines.parsed().iter().map(|line| line["fields"]["limiter"].clone()).collect();
+    assert_eq!(names, ["openai".into(), serde_json::Value::Null]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_recovered_item_logs_one_warning_for_each_re_send() {
     let log = log_of(&[429, 503, 500, 200]).await;

@@ -334,30 +334,28 @@ impl Context {
         if let Some(place) = &place {
             request.arrival = Some(place.number());
         }
-        let permit = {
-            let asking = pin!(self.permit(request, began));
+        let admitted = {
+            let asking = pin!(self.permit_with_room(request, began));
             tokio::select! {
                 biased;
                 () = self.reached(Phase::Draining) => return TryEnd::Withheld,
-                permit = turn.ask(asking) => permit,
+                admitted = turn.ask(asking) => admitted,
             }
         };
-        let permit = match permit {
-            Ok(permit) => permit,
+        let (permit, room) = match admitted {
+            Ok(admitted) => admitted,
             Err(end) => return end,
-        };
-        let room = tokio::select! {
-            biased;
-            () = self.reached(Phase::Draining) => return TryEnd::Withheld,
-            room = self.room_for_answer() => room,
         };
         let (echo, call) = match call.map_or_else(|| self.prepare(item).map(|ready| ready.call), Ok) {
             Ok(ready) => ready,
-            // The permit is given back unused.
-            Err(error) => return TryEnd::InputBroken(error),
+            Err(error) => {
+                permit.withdraw();
+                return TryEnd::InputBroken(error);
+            }
         };
         let durable = self.sender.unknown_outcome(&call) != UnknownOutcome::Resend;
         if !self.note(Departure { ordinal: item.ordinal, reserved: budgeted.expected(), durable }).await {
+            permit.withdraw();
             return TryEnd::Withheld;
         }
         if let Some(place) = &mut place {
@@ -382,6 +380,19 @@ impl Context {
         let (noted, done) = oneshot::channel();
         self.journal.leaves(departure, |result| _ = noted.send(result.is_ok()));
         done.await.unwrap_or(false)
+    }
+
+    /// A permit, and room for the answer, or why there is no permit. A call without room gives its permit back before it waits: a
+    /// permit that is kept counts in every limit, for other runs too, and a disk may stay full.
+    async fn permit_with_room(&self, request: Request, began: Instant) -> Result<(Permit, Room), TryEnd> {
+        loop {
+            let permit = self.permit(request.clone(), began).await?;
+            if let Some(room) = self.journal.room_for_answer() {
+                return Ok((permit, room));
+            }
+            permit.withdraw();
+            self.has_room().await;
+        }
     }
 
     /// A permit, or why there is none. The item waits since `began`.
@@ -436,12 +447,9 @@ impl Context {
         Echo { custom_id: line::custom_id(&bytes, item.line), metadata, form: self.format.results() }
     }
 
-    async fn room_for_answer(&self) -> Room {
-        loop {
-            match self.journal.room_for_answer() {
-                Some(room) => return room,
-                None => tokio::time::sleep(FULL).await,
-            }
+    async fn has_room(&self) {
+        while self.journal.room_for_answer().is_none() {
+            tokio::time::sleep(FULL).await;
         }
     }
 

@@ -40,7 +40,7 @@ impl From<StopReason> for Hold {
     fn from(stop: StopReason) -> Self {
         let advised = |advice: &str| stop.to_string().replace(AGAIN, advice);
         if stop.is_account() {
-            return Self::Stopped(advised("then restart the gateway, and the batch goes on"));
+            return Self::Stopped(advised("then restart the gateway or send it SIGHUP, and the batch goes on"));
         }
         Self::Waits(advised("and the batch goes on"))
     }

@@ -42,7 +42,7 @@ impl Recorder {
             let fix = match reading.code.as_deref() {
                 Some("unknown_route") => "name another upstream with --upstream, or serve this one there",
                 Some("scope_stopped") => "restart `paceline serve` once that is mended",
-                Some("client_key") => "send a key that the gateway knows with --header",
+                Some("client_key") => "send a key of the gateway that may do this (--header 'x-paceline-key: KEY')",
                 _ => "look at what the gateway says",
             };
             let fix = format!("{fix}, {AGAIN}");

@@ -1,0 +1,287 @@
+//! The ledger: who holds how much of each limit.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::FleetLimit;
+use super::level::{Part, divide};
+use super::message::{ByeRequest, Grant, MemberId, Stake, SyncReply, SyncRequest};
+use crate::time::Instant;
+
+/// A sync ends at most so many leases, so that it takes a bounded time; the next ones end the others.
+const EXPIRIES: usize = 16;
+
+/// So many members are woken at once at most.
+const WOKEN: usize = 16;
+
+/// A clock that is further ahead of a member's than this was set. Leases are kept for so much longer, for what is not
+/// noticed.
+const AHEAD: Duration = Duration::from_secs(1);
+
+/// Divides the limits of one key among its members, and fences those that fell silent. It holds no policy of pace.
+///
+/// Inputs are [`sync`](Self::sync) and [`bye`](Self::bye), each one atomic step; after them [`poll_wake`](Self::poll_wake)
+/// says which members a hint would help. The time is that of the store's clock, which may be set forward and back.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    lease: Duration,
+    run: Option<u64>,
+    clock: Clock,
+    recovers_until: Option<Instant>,
+    books: Vec<Book>,
+    members: BTreeMap<MemberId, Entry>,
+    wakes: VecDeque<MemberId>,
+    /// The rule that looks right and is wrong, for the test that shows it.
+    #[cfg(test)]
+    pub(super) trusts_last_report: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    seq: u64,
+    /// When the request came that it was last heard by.
+    heard: Instant,
+    weight: u64,
+    parts: Vec<Part>,
+}
+
+/// One limit.
+#[derive(Clone, Debug)]
+struct Book {
+    limit: FleetLimit,
+    /// What no member may have, and until when.
+    quarantine: Vec<(Instant, u64)>,
+    divided: Option<Instant>,
+    contended: bool,
+    line: u64,
+}
+
+/// A clock that never goes back, and that can be set back by what its members know.
+#[derive(Clone, Debug, Default)]
+struct Clock {
+    now: Instant,
+    /// Added to the store's time, in nanoseconds.
+    shift: i128,
+}
+
+impl Clock {
+    /// `known`: the time by a member's clock, where one is known.
+    fn read(&mut self, store: Instant, known: Option<Instant>) -> Instant {
+        let shifted = i128::from(store.as_nanos()) + self.shift;
+        let known = known.map(|known| i128::from(known.as_nanos()));
+        let set_forward = known.filter(|known| shifted > known + AHEAD.as_nanos() as i128);
+        let next = set_forward.unwrap_or(shifted).max(i128::from(self.now.as_nanos()));
+        self.shift += next - shifted;
+        self.now = Instant::from_nanos(u64::try_from(next).unwrap_or(u64::MAX));
+        self.now
+    }
+}
+
+impl Ledger {
+    /// A ledger whose state was lost, or that is not known to be the first: it recovers for one lease from the first sync on.
+    pub fn new(limits: &[FleetLimit], lease: Duration) -> Self {
+        let book = |limit: &FleetLimit| Book {
+            limit: *limit,
+            quarantine: Vec::new(),
+            divided: None,
+            contended: false,
+            line: 0,
+        };
+        let (clock, books) = (Clock::default(), limits.iter().map(book).collect());
+        let (members, wakes) = (BTreeMap::new(), VecDeque::new());
+        Self {
+            lease,
+            run: None,
+            clock,
+            recovers_until: None,
+            books,
+            members,
+            wakes,
+            #[cfg(test)]
+            trusts_last_report: false,
+        }
+    }
+
+    /// The first ledger of a key in that run of a store: no member of an earlier one holds anything, so it gives at once.
+    pub fn found(limits: &[FleetLimit], lease: Duration, run: u64) -> Self {
+        Self { run: Some(run), ..Self::new(limits, lease) }
+    }
+
+    /// Takes a member's claims and wants, and says what it holds from now on. None for a request that a later one of the
+    /// member has overtaken, or that names another number of limits: then nothing has changed.
+    pub fn sync(&mut self, now: Instant, request: &SyncRequest) -> Option<SyncReply> {
+        if self.is_stale(request.member, request.seq) || request.stakes.len() != self.books.len() {
+            return None;
+        }
+        let now = self.read_clock(now, request.member, request.elapsed);
+        if self.run != Some(request.run) {
+            self.recover(now, request.run);
+        }
+        self.end_leases(now, request.member);
+        let known = self.members.remove(&request.member);
+        // While it recovers, a member is believed once what it holds, as far as that is not taken; at other times never.
+        let believed = self.recovers_until.is_some() && known.is_none();
+        let parts = known.map_or_else(|| alloc::vec![Part::default(); self.books.len()], |entry| entry.parts);
+        let (seq, weight) = (request.seq, request.weight.clamp(1, 16));
+        let mut entry = Entry { seq, heard: now, weight, parts };
+        for (place, stake) in request.stakes.iter().enumerate() {
+            let limit = self.books[place].limit;
+            let unclaimed = if believed { self.pooled(place) } else { 0 };
+            let part = &mut entry.parts[place];
+            part.stake = Stake {
+                has: stake.has.min(part.stake.has + unclaimed),
+                want: stake.want.min(limit.units),
+                lump: stake.lump.clamp(1, limit.units),
+            };
+            part.target = part.target.min(part.stake.want);
+        }
+        self.members.insert(request.member, entry);
+        let grants = (0..self.books.len()).map(|place| self.grant(now, place, request.member)).collect();
+        Some(SyncReply { seq, lease: self.lease, grants })
+    }
+
+    /// A member leaves: what it has not used goes back at once, what it has used once it counts no longer.
+    pub fn bye(&mut self, now: Instant, request: &ByeRequest) {
+        // Of one that is not known nothing is to be freed, and its clock says nothing.
+        let known = self.members.contains_key(&request.member);
+        if !known || self.is_stale(request.member, request.seq) || request.taken.len() != self.books.len() {
+            return;
+        }
+        let now = self.read_clock(now, request.member, request.elapsed);
+        self.end_leases(now, request.member);
+        if self.members.remove(&request.member).is_none() {
+            return;
+        }
+        for (book, taken) in self.books.iter_mut().zip(&request.taken) {
+            taken.iter().for_each(|taken| book.set_aside(now.saturating_sub(taken.ago), taken.units));
+        }
+    }
+
+    /// The next member to which a hint to sync would be of use, after an input. A hint may be lost.
+    pub fn poll_wake(&mut self) -> Option<MemberId> {
+        self.wakes.pop_front()
+    }
+
+    /// What no member holds of a limit and none may have used, in units.
+    pub fn pooled(&self, place: usize) -> u64 {
+        self.books[place].limit.units.saturating_sub(self.held(place) + self.books[place].in_quarantine())
+    }
+
+    fn is_stale(&self, member: MemberId, seq: u64) -> bool {
+        self.members.get(&member).is_some_and(|entry| seq <= entry.seq)
+    }
+
+    /// The ledger's time. Where it has run ahead of a known member's clock, the store's clock was set.
+    fn read_clock(&mut self, now: Instant, member: MemberId, elapsed: Duration) -> Instant {
+        let known = self.members.get(&member).filter(|_| !elapsed.is_zero());
+        self.clock.read(now, known.map(|entry| entry.heard + elapsed))
+    }
+
+    /// In another run of the store writes may be lost, and what is left may be wrong: only claims count. Within a lease every
+    /// member has claimed or stopped.
+    fn recover(&mut self, now: Instant, run: u64) {
+        self.run = Some(run);
+        self.recovers_until = Some(now + self.lease + AHEAD);
+        self.members.clear();
+        self.books.iter_mut().for_each(|book| book.quarantine.clear());
+    }
+
+    /// Ends what has ended: leases, the quarantine, the recovery. That of the member which speaks now ends in any case.
+    fn end_leases(&mut self, now: Instant, speaks: MemberId) {
+        let lasts = self.lease + AHEAD;
+        let mut ended: Vec<_> = self.members.iter().map(|(id, entry)| (entry.heard + lasts, *id)).collect();
+        ended.retain(|(end, _)| *end <= now);
+        ended.sort_by_key(|(end, id)| (*id != speaks, *end, *id));
+        for (end, id) in ended.into_iter().take(EXPIRIES) {
+            let entry = self.members.remove(&id).expect("it was there a moment ago");
+            #[cfg(test)]
+            let end = if self.trusts_last_report { entry.heard } else { end };
+            for (book, part) in self.books.iter_mut().zip(entry.parts) {
+                book.set_aside(end, part.stake.has);
+            }
+        }
+        if let Some(until) = self.recovers_until.filter(|until| *until <= now) {
+            self.recovers_until = None;
+            for place in 0..self.books.len() {
+                let unclaimed = self.pooled(place);
+                self.books[place].set_aside(until, unclaimed);
+            }
+        }
+        for book in &mut self.books {
+            book.quarantine.retain(|(until, _)| *until > now);
+        }
+    }
+
+    /// Gives a member what is due to it of one limit.
+    fn grant(&mut self, now: Instant, place: usize, member: MemberId) -> Grant {
+        if self.recovers_until.is_none() {
+            self.divide(now, place, member);
+        }
+        let recovers = self.recovers_until.is_some();
+        let pool = self.pooled(place);
+        let missing = |part: &Part| part.target.saturating_sub(part.stake.has);
+        let others = self.members.iter().filter(|(id, _)| **id != member);
+        let owed: u64 = others.map(|(_, entry)| missing(&entry.parts[place])).sum();
+        let part = &mut self.members.get_mut(&member).expect("it was just put there").parts[place];
+        if !recovers {
+            let due = missing(part).min(pool);
+            // What is not meant for another member is lent at once: the next division sees who holds it.
+            let more = (part.stake.want.saturating_sub(part.stake.has + due)).min((pool - due).saturating_sub(owed));
+            part.stake.has += due;
+            if more > 0 && part.stake.has + more >= part.stake.lump {
+                part.stake.has += more;
+                part.target = part.target.max(part.stake.has);
+            }
+        }
+        part.told = if recovers { part.stake.has } else { part.target };
+        Grant { has: part.stake.has, target: part.told, contended: self.books[place].contended }
+    }
+
+    /// Divides a limit anew, if that is due, and notes which members a hint would help.
+    fn divide(&mut self, now: Instant, place: usize, member: MemberId) {
+        let book = &mut self.books[place];
+        if book.divided.is_some_and(|last| now - last < book.limit.divided_every()) {
+            return;
+        }
+        book.divided = Some(now);
+        let capacity = book.limit.units.saturating_sub(book.in_quarantine());
+        let parts = self.members.iter_mut().map(|(id, entry)| (*id, entry.weight, &mut entry.parts[place]));
+        let mut parts: Vec<_> = parts.collect();
+        book.contended = divide(now, capacity, book.limit.turn(), &mut book.line, &mut parts);
+        let mut pool = self.pooled(place);
+        let others = self.members.iter().filter(|(id, _)| **id != member);
+        let mut changed: Vec<_> = others.map(|(id, entry)| (&entry.parts[place], *id)).collect();
+        changed.retain(|(part, _)| {
+            let told = part.told.abs_diff(part.target);
+            part.stake.has < part.target || (part.stake.has > part.target && told * 16 > part.told)
+        });
+        changed.sort_by_key(|(part, id)| (core::cmp::Reverse(part.stake.has.abs_diff(part.target)), *id));
+        let room = |part: &Part| {
+            let missing = part.target.saturating_sub(part.stake.has);
+            let helps = missing == 0 || pool > 0;
+            pool = pool.saturating_sub(missing);
+            helps
+        };
+        let mut room = room;
+        let woken = changed.into_iter().filter(|(part, _)| room(part)).map(|(_, id)| id).take(WOKEN);
+        self.wakes = woken.collect();
+    }
+
+    fn held(&self, place: usize) -> u64 {
+        self.members.values().map(|entry| entry.parts[place].stake.has).sum()
+    }
+}
+
+impl Book {
+    /// No member may have that until it counts no longer.
+    fn set_aside(&mut self, end: Instant, units: u64) {
+        if units > 0 {
+            self.quarantine.push((end + self.limit.quarantine(), units));
+        }
+    }
+
+    fn in_quarantine(&self) -> u64 {
+        self.quarantine.iter().map(|(_, units)| units).sum()
+    }
+}

@@ -1,0 +1,411 @@
+//! A member: what one process may use of the limits, and when it speaks to the ledger.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::message::{ByeRequest, MemberId, MemberRequest, Stake, SyncReply, SyncRequest};
+use super::{FleetLimit, LEASE, LimitKind};
+use crate::rng::Rng;
+use crate::state::TakenState;
+use crate::time::Instant;
+
+/// A request without an answer is given up after this.
+const GIVEN_UP: Duration = Duration::from_millis(500);
+
+/// The shortest time between two requests, and between two that only give back or fetch what is due.
+const GAP: Duration = Duration::from_millis(50);
+
+/// The longest time between two requests that give back what others wait for.
+const GIVE_BACK: Duration = Duration::from_millis(500);
+
+/// The longest time between two requests for what the ledger owes.
+const FETCH: Duration = Duration::from_secs(1);
+
+/// Members that are linked at the same time speak within this.
+const JOIN: Duration = Duration::from_millis(200);
+
+/// A bye without an answer is sent so many times: what it would free comes back with the lease anyway.
+const BYES: u32 = 3;
+
+/// What a member does once its lease has ended and the ledger is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum OnLoss {
+    /// It stops, but for what was set aside for it: exact. For limits that were told.
+    #[default]
+    Strict,
+    /// It goes on with its last shares: exact only where the ledger is away for all. For limits that were learnt.
+    Keep,
+}
+
+/// What a member is told when it is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberConfig {
+    /// Who it is.
+    pub id: MemberId,
+    /// Its part among members that want more than there is: 1 to 16.
+    pub weight: u64,
+    /// The limits that the members share, in the order of the ledger.
+    pub limits: Vec<FleetLimit>,
+    /// What it does without the ledger.
+    pub on_loss: OnLoss,
+    /// Units of each limit that it may use without the ledger, in order; none where it is shorter. They have to be set aside:
+    /// the ledger's limit is what is left when those of all members are subtracted.
+    pub alone_share: Vec<u64>,
+}
+
+/// Where a member stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberState {
+    /// No ledger was ever there, or it has left.
+    Out,
+    /// It is linked, and has no reply yet.
+    Joining,
+    /// It has a lease.
+    Live,
+    /// Its lease has ended without a reply.
+    Alone,
+    /// It has said that it leaves.
+    Leaving,
+}
+
+/// What changes for the calls of a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemberChange {
+    /// From now on it may use `units` of a limit, until then: its window has that limit, and none after `until`. That may be
+    /// below what the window counts.
+    Allow {
+        /// The limit, by its place.
+        limit: usize,
+        /// Units in any window, calls in flight or millionths of the rate.
+        units: u64,
+        /// To be checked where a call leaves, on a clock that goes on while the host is suspended.
+        until: Instant,
+    },
+    /// It has a lease.
+    Joined,
+    /// The lease ended without a reply.
+    Alone,
+    /// The ledger knows that it left, or does not answer.
+    Left,
+}
+
+/// One process of a fleet, without IO: it says what to send, and what its calls may use.
+///
+/// - *Inputs*: [`demand`](Self::demand), [`reply`](Self::reply), [`lost`](Self::lost), [`notice`](Self::notice),
+///   [`linked`](Self::linked), [`unlinked`](Self::unlinked), [`leave`](Self::leave), [`bye_done`](Self::bye_done),
+///   [`handle_timeout`](Self::handle_timeout). The clock has to go on while the host is suspended.
+/// - *Outputs*, after any input: [`poll_change`](Self::poll_change) first, for what a member gives back must be out of use
+///   before it is told; then [`poll_request`](Self::poll_request), to be sent at once; and
+///   [`poll_timeout`](Self::poll_timeout).
+///
+/// Before `handle_timeout` the demand has to be up to date: windows free units without an event.
+#[derive(Clone, Debug)]
+pub struct Member {
+    config: MemberConfig,
+    rng: Rng,
+    state: MemberState,
+    run: Option<u64>,
+    seq: u64,
+    shares: Vec<Share>,
+    /// What is under way, and when it was sent.
+    under_way: Option<(u64, Instant)>,
+    /// When the last request that was answered was sent.
+    answered: Option<Instant>,
+    lease_ends: Instant,
+    /// When the last request was sent, and when the next may be.
+    spoke: Instant,
+    next: Instant,
+    hinted: bool,
+    bye: Option<(Vec<Vec<TakenState>>, u32)>,
+    wake: Option<Instant>,
+    requests: VecDeque<MemberRequest>,
+    changes: VecDeque<MemberChange>,
+}
+
+/// A member's side of one limit.
+#[derive(Clone, Debug, Default)]
+struct Share {
+    /// What the ledger counts for it, at least.
+    has: u64,
+    target: u64,
+    contended: bool,
+    used: u64,
+    waiting: u64,
+    lump: u64,
+    /// What it has told that it wants.
+    told: u64,
+    /// What was last allowed, and until when.
+    allowed: (u64, Instant),
+}
+
+impl Share {
+    fn want(&self, limit: &FleetLimit) -> u64 {
+        self.used.saturating_add(self.waiting).min(limit.units)
+    }
+
+    /// What it cannot give back, or has a use for.
+    fn needs(&self, limit: &FleetLimit) -> u64 {
+        self.used.max(self.target.min(self.want(limit))).min(self.has)
+    }
+
+    /// It wants a quarter more than it has told, and has no room for it.
+    fn grows(&self, limit: &FleetLimit) -> bool {
+        let want = self.want(limit);
+        want > self.has && want * 4 > self.told.saturating_mul(5)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.has == 0 && self.used == 0 && self.waiting == 0
+    }
+}
+
+impl Member {
+    /// A member that knows of no ledger yet. The seed spreads its requests among those of the others.
+    pub fn new(config: MemberConfig, seed: u64, now: Instant) -> Self {
+        let shares = config.limits.iter().map(|_| Share { lump: 1, ..Share::default() }).collect();
+        let mut member = Self {
+            config,
+            rng: Rng::new(seed),
+            state: MemberState::Out,
+            run: None,
+            seq: 0,
+            shares,
+            under_way: None,
+            answered: None,
+            lease_ends: now,
+            spoke: now,
+            next: now,
+            hinted: false,
+            bye: None,
+            wake: None,
+            requests: VecDeque::new(),
+            changes: VecDeque::new(),
+        };
+        member.pump(now);
+        member
+    }
+
+    /// Where it stands.
+    pub const fn state(&self) -> MemberState {
+        self.state
+    }
+
+    /// What its calls use of a limit: what the window counts, what waits, and what the next waiting call costs. It acts with
+    /// the next [`handle_timeout`](Self::handle_timeout), where all limits are known.
+    pub fn demand(&mut self, limit: usize, used: u64, waiting: u64, lump: u64) {
+        let share = &mut self.shares[limit];
+        (share.used, share.waiting, share.lump) = (used, waiting, lump.max(1));
+    }
+
+    /// The ledger has answered. A reply to a request that was given up changes nothing.
+    pub fn reply(&mut self, now: Instant, reply: &SyncReply) {
+        let Some((_, sent)) = self.under_way.filter(|(seq, _)| *seq == reply.seq && self.bye.is_none()) else { return };
+        self.under_way = None;
+        self.answered = Some(sent);
+        self.lease_ends = sent + reply.lease.mul_f64(0.99);
+        if self.state != MemberState::Live {
+            self.state = MemberState::Live;
+            self.changes.push_back(MemberChange::Joined);
+        }
+        for (share, grant) in self.shares.iter_mut().zip(&reply.grants) {
+            (share.has, share.target, share.contended) = (grant.has, grant.target, grant.contended);
+        }
+        self.pump(now);
+    }
+
+    /// That request failed, or will not be answered.
+    pub fn lost(&mut self, now: Instant, seq: u64) {
+        if self.under_way.is_some_and(|(under_way, _)| under_way == seq) {
+            self.give_up(now);
+        }
+        self.pump(now);
+    }
+
+    /// A hint of the ledger: to sync is of use.
+    pub fn notice(&mut self, now: Instant) {
+        self.hinted = true;
+        self.pump(now);
+    }
+
+    /// There is a connection to that run of the store.
+    pub fn linked(&mut self, now: Instant, run: u64) {
+        self.run = Some(run);
+        self.under_way = None;
+        self.hinted = true;
+        self.next = now + JOIN.mul_f64(self.rng.unit());
+        if self.state == MemberState::Out {
+            self.state = MemberState::Joining;
+        }
+        self.pump(now);
+    }
+
+    /// The connection is gone, and with it what was under way.
+    pub fn unlinked(&mut self, now: Instant) {
+        self.run = None;
+        self.under_way = None;
+        self.pump(now);
+    }
+
+    /// No more calls leave, and the ledger is told. `taken`: what the window of each limit counts, with its age; for places
+    /// in flight those that are taken, with no age.
+    pub fn leave(&mut self, now: Instant, taken: Vec<Vec<TakenState>>) {
+        let known = self.run.is_some() && self.seq > 0;
+        self.state = MemberState::Leaving;
+        self.shares.iter_mut().for_each(|share| share.target = 0);
+        (self.under_way, self.bye, self.next) = (None, Some((taken, BYES)), now);
+        if !known {
+            self.out();
+        }
+        self.pump(now);
+    }
+
+    /// The ledger has taken the bye.
+    pub fn bye_done(&mut self, now: Instant, seq: u64) {
+        if self.bye.is_some() && self.under_way.is_some_and(|(under_way, _)| under_way == seq) {
+            self.out();
+        }
+        self.pump(now);
+    }
+
+    /// Does what is due. To be called at [`poll_timeout`](Self::poll_timeout) or later, and when the demand has changed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.pump(now);
+    }
+
+    /// What changes for the calls, oldest first.
+    pub fn poll_change(&mut self) -> Option<MemberChange> {
+        self.changes.pop_front()
+    }
+
+    /// What is to be sent now, on the connection of the last [`linked`](Self::linked).
+    pub fn poll_request(&mut self) -> Option<MemberRequest> {
+        self.requests.pop_front()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due; `None`: not before the next input.
+    pub const fn poll_timeout(&self) -> Option<Instant> {
+        self.wake
+    }
+
+    fn pump(&mut self, now: Instant) {
+        if self.state == MemberState::Live && self.lease_ends <= now {
+            self.state = MemberState::Alone;
+            self.changes.push_back(MemberChange::Alone);
+            // What was used still counts, and the ledger may not have noticed: it stays claimed.
+            if self.config.on_loss == OnLoss::Strict {
+                self.shares.iter_mut().for_each(|share| share.target = 0);
+            }
+        }
+        if self.under_way.is_some_and(|(_, sent)| sent + GIVEN_UP <= now) {
+            self.give_up(now);
+        }
+        let due = self.due(now);
+        if let Some(run) = self.run
+            && due.is_some_and(|due| due <= now)
+        {
+            self.speak(now, run);
+        }
+        self.allow();
+        let given_up = self.under_way.map(|(_, sent)| sent + GIVEN_UP);
+        let lease_ends = (self.state == MemberState::Live).then_some(self.lease_ends);
+        self.wake = [self.due(now), given_up, lease_ends].into_iter().flatten().min();
+    }
+
+    /// When the next request is due, by what is known now.
+    fn due(&self, now: Instant) -> Option<Instant> {
+        if self.run.is_none() || self.under_way.is_some() || self.state == MemberState::Out {
+            return None;
+        }
+        if self.bye.is_some() || self.hinted {
+            return Some(self.next);
+        }
+        let pairs = self.shares.iter().zip(&self.config.limits);
+        let due = pairs.map(|(share, limit)| {
+            let window = match limit.kind {
+                LimitKind::Window(window) => window,
+                LimitKind::Places(_) | LimitKind::Rate => LEASE,
+            };
+            if share.grows(limit) {
+                return self.next;
+            }
+            // In virtual time and in real time alike: what frees units is no input, so it is looked for.
+            let gives_back = share.needs(limit) < share.has;
+            let late = |every: Duration| (self.spoke + every).max(self.next);
+            let back = late((window / 64).clamp(GAP, GIVE_BACK));
+            let pressed = share.contended || share.target < share.has;
+            let urgent = match () {
+                () if pressed && gives_back => back,
+                () if pressed && share.has > share.target.min(share.want(limit)) => back.max(now + GAP),
+                () if pressed && share.waiting == 0 && share.has > 0 => back.max(now + GAP),
+                () => Instant::MAX,
+            };
+            let owed = share.has < share.target.min(share.want(limit));
+            let fetch = if owed { late((window / 16).clamp(GAP, FETCH)) } else { Instant::MAX };
+            let active = if share.is_idle() { LEASE } else { window };
+            let usual = late((active / 4).clamp(Duration::from_millis(250), LEASE / 3));
+            usual.min(urgent).min(fetch)
+        });
+        due.min()
+    }
+
+    /// Sends a sync or a bye. What is given back is out of use before.
+    fn speak(&mut self, now: Instant, run: u64) {
+        self.seq += 1;
+        (self.under_way, self.spoke, self.hinted) = (Some((self.seq, now)), now, false);
+        self.next = now + GAP.mul_f64(1.0 + self.rng.unit() / 2.0);
+        let (member, seq) = (self.config.id, self.seq);
+        let elapsed = self.answered.map_or(Duration::ZERO, |answered| now - answered);
+        if let Some((taken, _)) = &self.bye {
+            self.requests.push_back(MemberRequest::Bye(ByeRequest { member, seq, elapsed, taken: taken.clone() }));
+            return;
+        }
+        let stakes = self.shares.iter_mut().zip(&self.config.limits).map(|(share, limit)| {
+            share.has = share.needs(limit);
+            share.told = share.want(limit);
+            Stake { has: share.has, want: share.told, lump: share.lump }
+        });
+        let stakes = stakes.collect();
+        let weight = self.config.weight;
+        self.requests.push_back(MemberRequest::Sync(SyncRequest { member, seq, run, weight, elapsed, stakes }));
+    }
+
+    /// The ledger may have heard it or not. It is asked again, a little later each time at random.
+    fn give_up(&mut self, now: Instant) {
+        self.under_way = None;
+        self.hinted = true;
+        self.next = now + GAP.mul_f64(1.0 + self.rng.unit());
+        if let Some((_, tries)) = &mut self.bye {
+            *tries -= 1;
+            if *tries == 0 {
+                self.out();
+            }
+        }
+    }
+
+    fn out(&mut self) {
+        (self.under_way, self.bye, self.state) = (None, None, MemberState::Out);
+        self.changes.push_back(MemberChange::Left);
+    }
+
+    /// Says what the calls may use, where that has changed.
+    fn allow(&mut self) {
+        let (state, kept) = (self.state, self.config.on_loss == OnLoss::Keep);
+        for (limit, share) in self.shares.iter_mut().enumerate() {
+            let alone = self.config.alone_share.get(limit).copied().unwrap_or(0);
+            let mine = share.has.min(share.target);
+            let allowed = match state {
+                MemberState::Live if kept => (mine, Instant::MAX),
+                MemberState::Live => (mine, self.lease_ends),
+                MemberState::Alone if kept => (mine.max(alone), Instant::MAX),
+                MemberState::Leaving => (0, Instant::MAX),
+                MemberState::Out | MemberState::Joining | MemberState::Alone => (alone, Instant::MAX),
+            };
+            if allowed != share.allowed {
+                share.allowed = allowed;
+                let (units, until) = allowed;
+                self.changes.push_back(MemberChange::Allow { limit, units, until });
+            }
+        }
+    }
+}

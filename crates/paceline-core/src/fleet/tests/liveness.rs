@@ -1,0 +1,102 @@
+//! What a fleet uses of its limit, and how it is shared, in fair weather.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::world::{FAIR, World};
+use crate::fleet::LEASE;
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// Jain's index: 1 where all have the same.
+fn jain(granted: &[u64]) -> f64 {
+    let sum: f64 = granted.iter().map(|units| *units as f64).sum();
+    let squares: f64 = granted.iter().map(|units| (*units as f64) * (*units as f64)).sum();
+    sum * sum / (squares * granted.len() as f64)
+}
+
+fn fleet(limit: u64, window: Duration, members: usize, demand: f64) -> World {
+    let mut world = World::new(7, limit, window, LEASE, FAIR);
+    (0..members).for_each(|_| world.join(demand, 1));
+    world
+}
+
+/// What was used of the limit, how alike, and how many requests each member sent in a second.
+#[derive(Debug)]
+struct Figures {
+    used: f64,
+    jain: f64,
+    requests: f64,
+}
+
+fn run(world: &mut World, by: Duration, time: Duration) -> Figures {
+    let before: Vec<u64> = world.nodes.iter().map(|node| node.granted).collect();
+    let requests = world.requests;
+    let end = world.now + time;
+    while world.now < end {
+        world.tick(by);
+    }
+    let granted: Vec<u64> = world.nodes.iter().zip(before).map(|(node, before)| node.granted - before).collect();
+    let most = world.limit as f64 * time.as_secs_f64() / world.window.as_secs_f64();
+    let used = granted.iter().sum::<u64>() as f64 / most;
+    let requests = (world.requests - requests) as f64 / time.as_secs_f64() / world.nodes.len() as f64;
+    Figures { used, jain: jain(&granted), requests }
+}
+
+#[test]
+fn equal_demand_is_shared_alike_after_three_windows() {
+    for (limit, window, members) in [(600, ms(60_000), 10), (600, ms(60_000), 50), (100, ms(1_000), 20)] {
+        let mut world = fleet(limit, window, members, 2.0 * limit as f64 / window.as_secs_f64());
+        run(&mut world, (window / 120).min(ms(100)), 3 * window);
+        let figures = run(&mut world, (window / 120).min(ms(100)), 3 * window);
+        super::std::println!("{limit}/{window:?}, {members} members: {figures:.4?}");
+        assert!(figures.used >= 0.98 && figures.jain >= 0.99 && world.worst <= limit);
+    }
+}
+
+#[test]
+fn what_is_less_than_a_unit_each_goes_round() {
+    for (limit, window, members, windows) in [(60, ms(60_000), 40, 20), (20, ms(1_000), 30, 60)] {
+        let mut world = fleet(limit, window, members, 2.0 * limit as f64 / window.as_secs_f64());
+        run(&mut world, (window / 60).min(ms(200)), 3 * window);
+        let figures = run(&mut world, (window / 60).min(ms(200)), windows * window);
+        super::std::println!("{limit}/{window:?}, {members} members: {figures:.4?}");
+        assert!(figures.used >= 0.97 && figures.jain >= 0.97 && world.worst <= limit);
+    }
+}
+
+/// 90 % of the demand is in 10 % of the members, and moves.
+fn moving(limit: u64, window: Duration, every: Duration, moves: u32) -> f64 {
+    let (members, hot) = (20, 2);
+    let total = 1.5 * limit as f64 / window.as_secs_f64();
+    let mut world = fleet(limit, window, members, 0.0);
+    let begin = |world: &mut World, turn: u32| {
+        for (place, node) in world.nodes.iter_mut().enumerate() {
+            let is_hot = place / hot == turn as usize % (members / hot);
+            let (share, among) = if is_hot { (0.9, hot) } else { (0.1, members - hot) };
+            // What waited where the demand was does not stay behind.
+            (node.demand, node.waiting) = (total * share / among as f64, 0);
+        }
+        run(world, (window / 200).min(ms(50)), every)
+    };
+    begin(&mut world, 0);
+    let figures: Vec<Figures> = (1..=moves).map(|turn| begin(&mut world, turn)).collect();
+    let used = figures.iter().map(|figures| figures.used).sum::<f64>() / f64::from(moves);
+    let requests = figures.iter().map(|figures| figures.requests).sum::<f64>() / f64::from(moves);
+    super::std::println!(
+        "{limit}/{window:?}, moving every {every:?}: used {used:.3}, {requests:.2} requests a second each"
+    );
+    assert!(world.worst <= limit);
+    used
+}
+
+#[test]
+fn demand_that_moves_finds_the_units() {
+    assert!(moving(600, ms(60_000), ms(30_000), 8) >= 0.97);
+    assert!(moving(100, ms(10_000), ms(30_000), 4) >= 0.97);
+    assert!(moving(100, ms(2_000), ms(30_000), 2) >= 0.95);
+    assert!(moving(100, ms(1_000), ms(30_000), 2) >= 0.95);
+    assert!(moving(100, ms(1_000), ms(5_000), 6) >= 0.9);
+}

@@ -1,0 +1,8 @@
+//! Member and ledger together, with nothing but virtual time.
+
+extern crate std;
+
+mod liveness;
+mod rules;
+mod safety;
+mod world;

@@ -1,0 +1,179 @@
+//! The rules of a ledger and of a member one by one.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::fleet::{
+    ByeRequest, FleetLimit, Ledger, LimitKind, Member, MemberChange, MemberConfig, MemberId, MemberRequest,
+    MemberState, OnLoss, Stake, SyncReply, SyncRequest,
+};
+use crate::state::TakenState;
+use crate::time::Instant;
+
+const S: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(30);
+
+fn at(seconds: u32) -> Instant {
+    Instant::ZERO + 1_000 * S + seconds * S
+}
+
+fn limit(kind: LimitKind) -> [FleetLimit; 1] {
+    [FleetLimit { units: 100, kind }]
+}
+
+fn request(member: u64, seq: u64, has: u64, want: u64) -> SyncRequest {
+    let stakes = vec![Stake { has, want, lump: 1 }];
+    SyncRequest { member: MemberId(member), seq, run: 1, weight: 1, elapsed: Duration::ZERO, stakes }
+}
+
+fn sync(ledger: &mut Ledger, now: Instant, request: &SyncRequest) -> u64 {
+    ledger.sync(now, request).expect("no later one was there").grants[0].has
+}
+
+#[test]
+fn what_a_silent_member_held_comes_back_once_it_cannot_count_any_more() {
+    // A second more than the lease, for a clock that was set forward by less than is noticed.
+    for (kind, back) in [(LimitKind::Window(60 * S), 91), (LimitKind::Places(120 * S), 151), (LimitKind::Rate, 31)] {
+        let mut ledger = Ledger::found(&limit(kind), LEASE, 1);
+        assert_eq!(sync(&mut ledger, at(0), &request(1, 1, 0, 100)), 100);
+        assert_eq!(sync(&mut ledger, at(back - 1), &request(2, 1, 0, 100)), 0, "{kind:?}");
+        assert_eq!(sync(&mut ledger, at(back), &request(2, 2, 0, 100)), 100, "{kind:?}");
+    }
+}
+
+#[test]
+fn a_bye_frees_what_was_not_used_at_once_and_the_rest_with_its_window() {
+    let mut ledger = Ledger::found(&limit(LimitKind::Window(60 * S)), LEASE, 1);
+    assert_eq!(sync(&mut ledger, at(0), &request(1, 1, 0, 100)), 100);
+    let taken = vec![vec![TakenState { ago: 50 * S, units: 10 }, TakenState { ago: S, units: 20 }]];
+    let bye = |seq| ByeRequest { member: MemberId(1), seq, elapsed: S, taken: taken.clone() };
+    ledger.bye(at(1), &bye(1));
+    assert_eq!(ledger.pooled(0), 0, "a later request has overtaken it");
+    ledger.bye(at(1), &bye(2));
+    assert_eq!(sync(&mut ledger, at(1), &request(2, 1, 0, 100)), 70);
+    assert_eq!(sync(&mut ledger, at(11), &request(2, 2, 70, 100)), 80);
+    assert_eq!(sync(&mut ledger, at(30), &request(2, 3, 80, 100)), 80);
+    assert_eq!(sync(&mut ledger, at(60), &request(2, 4, 80, 100)), 100);
+}
+
+#[test]
+fn a_request_that_was_overtaken_changes_nothing_and_no_claim_is_more_than_was_given() {
+    let mut ledger = Ledger::found(&limit(LimitKind::Window(S)), LEASE, 1);
+    assert_eq!(sync(&mut ledger, at(0), &request(1, 2, 100, 40)), 40, "the claim of an unknown member is nothing");
+    assert_eq!(ledger.sync(at(0), &request(1, 1, 0, 0)), None);
+    assert_eq!(ledger.sync(at(0), &request(1, 2, 0, 0)), None);
+    assert_eq!(ledger.pooled(0), 60);
+    assert_eq!(sync(&mut ledger, at(0), &request(1, 3, 90, 40)), 40);
+}
+
+#[test]
+fn a_ledger_in_another_run_believes_claims_and_gives_nothing_until_the_rest_cannot_count() {
+    let mut ledger = Ledger::found(&limit(LimitKind::Window(60 * S)), LEASE, 1);
+    let in_run_two = |request| SyncRequest { run: 2, ..request };
+    assert_eq!(sync(&mut ledger, at(0), &in_run_two(request(1, 1, 60, 100))), 60);
+    assert_eq!(sync(&mut ledger, at(1), &in_run_two(request(2, 1, 60, 100))), 40, "no more than is left");
+    assert_eq!(sync(&mut ledger, at(2), &in_run_two(request(2, 2, 0, 0))), 0);
+    assert_eq!(sync(&mut ledger, at(25), &in_run_two(request(1, 2, 60, 100))), 60);
+    assert_eq!(sync(&mut ledger, at(50), &in_run_two(request(1, 3, 60, 100))), 60);
+    assert_eq!(sync(&mut ledger, at(75), &in_run_two(request(1, 4, 60, 100))), 60);
+    assert_eq!(sync(&mut ledger, at(91), &in_run_two(request(1, 5, 60, 100))), 100);
+}
+
+#[test]
+fn a_call_ends_sixteen_leases_and_that_of_the_member_that_speaks() {
+    let mut ledger = Ledger::found(&limit(LimitKind::Rate), LEASE, 1);
+    (0..40).for_each(|member| assert_eq!(sync(&mut ledger, at(0), &request(member, 1, 0, 2)), 2));
+    assert_eq!(sync(&mut ledger, at(60), &request(39, 2, 2, 0)), 0);
+    assert_eq!(ledger.pooled(0), 20 + 16 * 2);
+}
+
+fn member(on_loss: OnLoss) -> Member {
+    let limits = limit(LimitKind::Window(60 * S)).to_vec();
+    let config = MemberConfig { id: MemberId(1), weight: 1, limits, on_loss, alone_share: vec![3] };
+    Member::new(config, 1, at(0))
+}
+
+/// What the calls may use after all changes, and until when.
+fn allowed(member: &mut Member) -> Option<(u64, Instant)> {
+    let changes: Vec<_> = core::iter::from_fn(|| member.poll_change()).collect();
+    changes.into_iter().rev().find_map(|change| match change {
+        MemberChange::Allow { units, until, .. } => Some((units, until)),
+        _ => None,
+    })
+}
+
+fn join(member: &mut Member, ledger: &mut Ledger) -> Instant {
+    member.demand(0, 0, 100, 1);
+    member.linked(at(0), 1);
+    let now = member.poll_timeout().expect("it joins");
+    assert!(now <= at(0) + S / 5, "a fleet that is linked at once speaks within 200 ms");
+    member.handle_timeout(now);
+    let reply = answer(member, ledger, now);
+    member.reply(now + S / 10, &reply);
+    now
+}
+
+fn answer(member: &mut Member, ledger: &mut Ledger, now: Instant) -> SyncReply {
+    match member.poll_request() {
+        Some(MemberRequest::Sync(request)) => ledger.sync(now, &request).expect("it is the latest"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_lease_counts_from_before_the_request_and_its_end_leaves_what_was_set_aside_or_all() {
+    for (on_loss, left) in [(OnLoss::Strict, 3), (OnLoss::Keep, 100)] {
+        let mut ledger = Ledger::found(&limit(LimitKind::Window(60 * S)), LEASE, 1);
+        let mut member = member(on_loss);
+        assert_eq!(allowed(&mut member), Some((3, Instant::MAX)), "it was never joined");
+        let sent = join(&mut member, &mut ledger);
+        let ends = sent + LEASE.mul_f64(0.99);
+        let until = if on_loss == OnLoss::Strict { ends } else { Instant::MAX };
+        assert_eq!((member.state(), allowed(&mut member)), (MemberState::Live, Some((100, until))));
+        member.unlinked(sent + S);
+        assert_eq!((member.state(), member.poll_timeout()), (MemberState::Live, Some(ends)));
+        member.handle_timeout(ends);
+        let changed = (left != 100).then_some((left, Instant::MAX));
+        assert_eq!((member.state(), allowed(&mut member)), (MemberState::Alone, changed));
+    }
+}
+
+#[test]
+fn a_request_is_given_up_after_500_ms_and_its_late_reply_changes_nothing() {
+    let mut ledger = Ledger::found(&limit(LimitKind::Window(60 * S)), LEASE, 1);
+    let mut member = member(OnLoss::Strict);
+    member.demand(0, 0, 100, 1);
+    member.linked(at(0), 1);
+    let now = member.poll_timeout().expect("it joins");
+    member.handle_timeout(now);
+    let late = answer(&mut member, &mut ledger, now);
+    assert_eq!((member.poll_request(), member.poll_timeout()), (None, Some(now + S / 2)));
+    member.handle_timeout(now + S / 2);
+    member.reply(now + S, &late);
+    assert_eq!((member.state(), allowed(&mut member)), (MemberState::Joining, Some((3, Instant::MAX))));
+    let again = member.poll_timeout().expect("it asks again");
+    assert!(again - (now + S / 2) >= S / 20);
+    member.handle_timeout(again.max(now + S));
+    let reply = answer(&mut member, &mut ledger, now + S);
+    member.reply(now + S, &reply);
+    assert_eq!(
+        allowed(&mut member).map(|(units, _)| units),
+        Some(100),
+        "it is told what the ledger kept, or gives again"
+    );
+}
+
+#[test]
+fn nothing_leaves_after_a_bye() {
+    let mut ledger = Ledger::found(&limit(LimitKind::Window(60 * S)), LEASE, 1);
+    let mut member = member(OnLoss::Strict);
+    let sent = join(&mut member, &mut ledger);
+    member.leave(sent + S, vec![vec![TakenState { ago: S, units: 7 }]]);
+    assert_eq!(allowed(&mut member), Some((0, Instant::MAX)));
+    let Some(MemberRequest::Bye(bye)) = member.poll_request() else { panic!("it says bye") };
+    ledger.bye(sent + S, &bye);
+    assert_eq!(ledger.pooled(0), 93);
+    member.bye_done(sent + S, bye.seq);
+    assert_eq!((member.state(), member.poll_timeout()), (MemberState::Out, None));
+}

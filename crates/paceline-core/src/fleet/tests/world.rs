@@ -1,0 +1,293 @@
+//! A fleet in virtual time: members with clocks of their own, a ledger, and a network that loses, delays, doubles and
+//! reorders.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::background::Ask;
+use crate::config::{Limits, Quota};
+use crate::cost::{Cost, Dimension};
+use crate::fleet::{
+    FleetLimit, Ledger, LimitKind, Member, MemberChange, MemberConfig, MemberId, MemberRequest, OnLoss, SyncReply,
+};
+use crate::quota::Quotas;
+use crate::rng::Rng;
+use crate::time::Instant;
+
+/// What the world does to messages and to whom.
+#[derive(Clone, Debug)]
+pub(super) struct Weather {
+    pub(super) loss: f64,
+    pub(super) doubled: f64,
+    pub(super) delay: Duration,
+    /// Clocks run up to this share faster or slower.
+    pub(super) drift: f64,
+}
+
+pub(super) const FAIR: Weather = Weather { loss: 0.0, doubled: 0.0, delay: Duration::from_millis(4), drift: 0.0 };
+
+pub(super) struct World {
+    pub(super) now: Instant,
+    pub(super) rng: Rng,
+    pub(super) limit: u64,
+    pub(super) window: Duration,
+    pub(super) lease: Duration,
+    pub(super) ledger: Ledger,
+    pub(super) run: u64,
+    /// Added to the store's clock, in nanoseconds.
+    pub(super) step: i64,
+    pub(super) nodes: Vec<Node>,
+    pub(super) weather: Weather,
+    pub(super) requests: u64,
+    messages: BTreeMap<(Instant, u64), (u64, usize, Message)>,
+    sent: u64,
+    starts: VecDeque<(Instant, u64)>,
+    in_window: u64,
+    /// The most that any window held.
+    pub(super) worst: u64,
+}
+
+#[derive(Clone)]
+enum Message {
+    Request(MemberRequest),
+    Reply(u64, Option<SyncReply>),
+    Hint,
+}
+
+pub(super) struct Node {
+    pub(super) id: u64,
+    member: Member,
+    window: Quotas,
+    allowed: (u64, Instant),
+    rate: f64,
+    offset: Duration,
+    /// Calls a second that want to leave, and what one costs.
+    pub(super) demand: f64,
+    pub(super) cost: u64,
+    arrived: f64,
+    pub(super) waiting: u64,
+    pub(super) granted: u64,
+    pub(super) away_until: Instant,
+    pub(super) cut_until: Instant,
+    pub(super) dead: bool,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, limit: u64, window: Duration, lease: Duration, weather: Weather) -> Self {
+        let ledger = Ledger::found(&limits(limit, window), lease, 1);
+        Self {
+            now: at(Duration::from_secs(1_000)),
+            rng: Rng::new(seed),
+            limit,
+            window,
+            lease,
+            ledger,
+            run: 1,
+            step: 0,
+            nodes: Vec::new(),
+            weather,
+            requests: 0,
+            messages: BTreeMap::new(),
+            sent: 0,
+            starts: VecDeque::new(),
+            in_window: 0,
+            worst: 0,
+        }
+    }
+
+    /// A process begins.
+    pub(super) fn join(&mut self, demand: f64, cost: u64) {
+        let id = self.rng.next_u64();
+        let rate = 1.0 + self.weather.drift * (2.0 * self.rng.unit() - 1.0);
+        let offset = Duration::from_secs(self.rng.next_u64() % 100_000);
+        let config = MemberConfig {
+            id: MemberId(id),
+            weight: 1,
+            limits: limits(self.limit, self.window),
+            on_loss: OnLoss::Strict,
+            alone_share: Vec::new(),
+        };
+        let quota = Quota::sliding(Dimension::Tokens, self.limit, self.window);
+        let mut window = Quotas::new(&Limits { quotas: vec![quota], burst: None }).expect("a limit");
+        window.set_allowance(0, 0);
+        let mut node = Node {
+            id,
+            member: Member::new(config, id, Instant::ZERO),
+            window,
+            allowed: (0, Instant::MAX),
+            rate,
+            offset,
+            demand,
+            cost,
+            arrived: 0.0,
+            waiting: 0,
+            granted: 0,
+            away_until: self.now,
+            cut_until: self.now,
+            dead: false,
+        };
+        let local = node.clock(self.now);
+        node.member.linked(local, self.run);
+        self.nodes.push(node);
+    }
+
+    /// The store comes back with what it had once, or with nothing: connections are gone, and its run is another one.
+    pub(super) fn roll_back(&mut self, ledger: Ledger) {
+        self.ledger = ledger;
+        self.run += 1;
+        self.messages.clear();
+        for node in self.nodes.iter_mut().filter(|node| !node.dead) {
+            let local = node.clock(self.now);
+            node.member.unlinked(local);
+            node.member.linked(local, self.run);
+        }
+    }
+
+    pub(super) fn leave(&mut self, place: usize) {
+        let node = &mut self.nodes[place];
+        let local = node.clock(self.now);
+        let taken = node.window.counters().map(|(_, counter)| counter.taken(local)).collect();
+        node.member.leave(local, taken);
+        (node.demand, node.waiting) = (0.0, 0);
+        self.settle(place);
+    }
+
+    pub(super) fn tick(&mut self, by: Duration) {
+        self.now += by;
+        while let Some(message) = self.messages.first_entry().filter(|message| message.key().0 <= self.now) {
+            let (run, place, message) = message.remove();
+            self.deliver(run, place, message);
+        }
+        for place in 0..self.nodes.len() {
+            let node = &mut self.nodes[place];
+            if node.dead || node.away_until > self.now {
+                continue;
+            }
+            node.arrived += node.demand * by.as_secs_f64();
+            node.waiting += node.arrived as u64;
+            node.arrived %= 1.0;
+            // Also right after a suspension: before the member hears of the time.
+            self.call(place);
+            self.pump(place);
+            self.call(place);
+        }
+    }
+
+    fn call(&mut self, place: usize) {
+        let node = &mut self.nodes[place];
+        let local = node.clock(self.now);
+        let cost = Cost::zero().with(Dimension::Tokens, node.cost);
+        while node.waiting > 0 && local < node.allowed.1 && node.window.admit(local, &Ask::of(&cost)).is_now() {
+            node.window.take(local, local, &cost);
+            node.waiting -= 1;
+            node.granted += node.cost;
+            self.starts.push_back((self.now, node.cost));
+            self.in_window += node.cost;
+        }
+        // A window of a clock that is as fast as one may be.
+        let window = self.window.div_f64(1.0 + self.weather.drift);
+        while let Some((_, units)) = self.starts.front().copied().filter(|(start, _)| *start + window <= self.now) {
+            self.in_window -= units;
+            self.starts.pop_front();
+        }
+        self.worst = self.worst.max(self.in_window);
+    }
+
+    fn pump(&mut self, place: usize) {
+        let node = &mut self.nodes[place];
+        let local = node.clock(self.now);
+        let used = node.window.counters().map(|(_, counter)| counter.used(local)).sum();
+        node.member.demand(0, used, node.waiting * node.cost, node.cost);
+        node.member.handle_timeout(local);
+        self.settle(place);
+    }
+
+    /// What the member says, in the order that it asks for.
+    fn settle(&mut self, place: usize) {
+        let node = &mut self.nodes[place];
+        while let Some(change) = node.member.poll_change() {
+            if let MemberChange::Allow { units, until, .. } = change {
+                node.allowed = (units, until);
+                node.window.set_allowance(0, units);
+            }
+        }
+        while let Some(request) = self.nodes[place].member.poll_request() {
+            self.requests += 1;
+            self.send(place, Message::Request(request));
+        }
+    }
+
+    fn send(&mut self, place: usize, message: Message) {
+        let Weather { loss, doubled, delay, .. } = self.weather;
+        if self.nodes[place].cut_until > self.now {
+            return;
+        }
+        let copies = if self.rng.unit() < doubled { 2 } else { 1 };
+        for _ in 0..copies {
+            if self.rng.unit() < loss {
+                continue;
+            }
+            // Now and then one takes much longer: it is overtaken, and comes after it was given up.
+            let factor = if self.rng.unit() < doubled { 12.0 } else { 1.0 };
+            let due = self.now + delay.mul_f64(self.rng.unit() * factor);
+            self.sent += 1;
+            self.messages.insert((due, self.sent), (self.run, place, message.clone()));
+        }
+    }
+
+    fn deliver(&mut self, run: u64, place: usize, message: Message) {
+        if run != self.run || self.nodes[place].cut_until > self.now {
+            return;
+        }
+        let store = Instant::from_nanos(self.now.as_nanos().saturating_add_signed(self.step));
+        match message {
+            Message::Request(MemberRequest::Sync(request)) => {
+                let reply = self.ledger.sync(store, &request);
+                self.send(place, Message::Reply(request.seq, reply));
+            }
+            Message::Request(MemberRequest::Bye(request)) => {
+                self.ledger.bye(store, &request);
+                self.send(place, Message::Reply(request.seq, None));
+            }
+            message => self.hear(place, message),
+        }
+        while let Some(MemberId(woken)) = self.ledger.poll_wake() {
+            let place = self.nodes.iter().position(|node| node.id == woken && !node.dead);
+            if let Some(place) = place {
+                self.send(place, Message::Hint);
+            }
+        }
+    }
+
+    fn hear(&mut self, place: usize, message: Message) {
+        let node = &mut self.nodes[place];
+        if node.dead || node.away_until > self.now {
+            return;
+        }
+        let local = node.clock(self.now);
+        match message {
+            Message::Reply(_, Some(reply)) => node.member.reply(local, &reply),
+            Message::Reply(seq, None) => node.member.bye_done(local, seq),
+            Message::Hint => node.member.notice(local),
+            Message::Request(_) => unreachable!("the ledger takes requests"),
+        }
+        self.settle(place);
+        self.call(place);
+    }
+}
+
+impl Node {
+    pub(super) fn clock(&self, now: Instant) -> Instant {
+        at(self.offset + Duration::from_nanos(now.as_nanos()).mul_f64(self.rate))
+    }
+}
+
+pub(super) fn limits(units: u64, window: Duration) -> Vec<FleetLimit> {
+    vec![FleetLimit { units, kind: LimitKind::Window(window) }]
+}
+
+fn at(duration: Duration) -> Instant {
+    Instant::ZERO + duration
+}

@@ -1,0 +1,53 @@
+//! TLS for clients: a certificate and its key from files.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+/// Why a certificate cannot be used. The key itself is never named.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// A file cannot be read, or is no PEM.
+    #[error("{path}: {message}", path = path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        message: String,
+    },
+    /// Certificate and key do not belong together, or are of a kind that is not known.
+    #[error("the certificate and its key cannot be used: {0}")]
+    Pair(#[from] rustls::Error),
+}
+
+/// What a gateway shows to clients that connect with TLS.
+#[derive(Clone, Debug)]
+pub struct ClientTls(pub(crate) Arc<ServerConfig>);
+
+impl ClientTls {
+    /// A certificate, with those between it and its authority behind it, and its private key, both in PEM.
+    ///
+    /// # Errors
+    /// Files that cannot be read, and a key of another certificate.
+    pub fn read(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
+        let wrong = |path: &Path, message: String| TlsError::File { path: path.to_owned(), message };
+        let read = |path: &Path| std::fs::read(path).map_err(|error| wrong(path, error.to_string()));
+        let chain = CertificateDer::pem_slice_iter(&read(certificate)?).collect::<Result<Vec<_>, _>>();
+        let chain = chain.map_err(|error| wrong(certificate, error.to_string()))?;
+        if chain.is_empty() {
+            return Err(wrong(certificate, "it has no certificate in PEM".to_owned()));
+        }
+        let private =
+            PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|_| wrong(key, "it has no key in PEM".to_owned()))?;
+        let config =
+            ServerConfig::builder_with_provider(Arc::new(default_provider())).with_safe_default_protocol_versions()?;
+        let mut config = config.with_no_client_auth().with_single_cert(chain, private)?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Self(Arc::new(config)))
+    }
+}
