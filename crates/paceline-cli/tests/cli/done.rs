@@ -22,7 +22,15 @@ fn answers_of_a_hosted_batch_are_taken_over_once() {
     let server = Server::new(|_| Reply::ok());
     let job = Job::new(10);
     let expired = json!({"id": "b", "custom_id": "item-4", "response": null, "error": {"code": "batch_expired"}});
-    let lines = [openai(0, 200), openai(1, 200), openai(2, 500), openai(99, 200), openai(0, 200), expired.to_string()];
+    let lines = [
+        openai(0, 200),
+        openai(1, 200),
+        openai(2, 500),
+        openai(99, 200),
+        openai(98, 500),
+        openai(0, 200),
+        expired.to_string(),
+    ];
     std::fs::write(job.path("output.jsonl"), lines.join("\n")).expect("writable");
     let lines = [anthropic(5, "succeeded"), anthropic(6, "expired")];
     std::fs::write(job.path("results.jsonl"), lines.join("\n")).expect("writable");
@@ -36,7 +44,7 @@ fn answers_of_a_hosted_batch_are_taken_over_once() {
     assert!(
         log.contains(
             "2 answers taken over from output.jsonl; 2 lines without a success, so that the item is sent; 1 line for an \
-             item that has ended already; 1 line with an id that the input does not have"
+             item that has ended already; 2 lines with an id that the input does not have"
         ),
         "{log}"
     );

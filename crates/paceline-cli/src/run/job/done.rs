@@ -54,15 +54,20 @@ impl Done {
         let job = Job { journal, input, format, expected: self.expected.as_ref() };
         for file in &self.files {
             let mut tally = Tally::default();
-            let mut answers = Vec::with_capacity(AT_A_TIME);
+            let (mut answers, mut failures) = (Vec::with_capacity(AT_A_TIME), Vec::new());
             let is_cut_off = each_line(file, |line| {
                 match line.answer() {
-                    Some(answer) => answers.push(answer),
-                    None => tally.unsuccessful += 1,
+                    Ok(answer) => answers.push(answer),
+                    Err(custom_id) => failures.push(custom_id),
                 }
-                if answers.len() == AT_A_TIME { job.record(&mut answers, &mut tally) } else { Ok(()) }
+                if answers.len() + failures.len() < AT_A_TIME {
+                    return Ok(());
+                }
+                job.record(&mut answers, &mut tally)?;
+                job.count(&mut failures, &mut tally)
             })?;
             job.record(&mut answers, &mut tally)?;
+            job.count(&mut failures, &mut tally)?;
             tally.cut_off = u64::from(is_cut_off);
             tally.say(file);
         }
@@ -146,6 +151,19 @@ impl Job<'_> {
             }
         }
         tally.taken += taken.len() as u64;
+        Ok(())
+    }
+
+    /// Counts lines without a success.
+    fn count(&self, failures: &mut Vec<CustomId>, tally: &mut Tally) -> Result<(), Failure> {
+        for found in self.journal.find(failures).map_err(load::refused)? {
+            match found {
+                Some((_, State::Waiting)) => tally.unsuccessful += 1,
+                Some(_) => tally.ended += 1,
+                None => tally.unknown += 1,
+            }
+        }
+        failures.clear();
         Ok(())
     }
 
@@ -250,17 +268,24 @@ struct Tokens {
 }
 
 impl Line<'_> {
-    /// The answer, if it is a usable one: what failed, was cancelled or expired there is still to be done.
-    fn answer(self) -> Option<Given> {
+    /// The answer, if it is a usable one: what failed, was cancelled or expired there is still to be done. Else its item.
+    fn answer(self) -> Result<Given, CustomId> {
         let custom_id = self.custom_id;
         if let Some(result) = self.result {
-            let body = result.message.filter(|_| result.kind == "succeeded")?.to_owned();
-            return Some(Given { custom_id, status: 200, request_id: String::new(), headers: None, body });
+            return match result.message.filter(|_| result.kind == "succeeded") {
+                Some(body) => {
+                    let body = body.to_owned();
+                    Ok(Given { custom_id, status: 200, request_id: String::new(), headers: None, body })
+                }
+                None => Err(custom_id),
+            };
         }
-        let response = self.response.filter(|_| self.error.is_none())?;
-        let Response { status_code: status @ 200..=299, request_id, headers, body } = response else { return None };
+        let response = self.response.filter(|_| self.error.is_none());
+        let Some(Response { status_code: status @ 200..=299, request_id, headers, body }) = response else {
+            return Err(custom_id);
+        };
         let request_id = request_id.unwrap_or_default().into_owned();
         let headers = headers.map(ToOwned::to_owned);
-        Some(Given { custom_id, status, request_id, headers, body: body.to_owned() })
+        Ok(Given { custom_id, status, request_id, headers, body: body.to_owned() })
     }
 }

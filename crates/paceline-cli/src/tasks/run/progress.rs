@@ -141,7 +141,8 @@ impl Progress {
         let (cause, code) = (text::cut(&cause, LONGEST_CAUSE), decided.failure.code.as_deref());
         match (decided.action, wait) {
             ("retry" | "defer", Some(wait)) => {
-                figures.retries += 1;
+                let counts = decided.failure.probe.is_none() && !decided.failure.unsent;
+                figures.retries += u64::from(counts);
                 let line = match decided.failure.probe {
                     Some(_) => "(a test call to the failing server, which does not count as a try)".to_owned(),
                     None if decided.failure.unsent => {
