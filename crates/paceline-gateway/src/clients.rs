@@ -225,8 +225,8 @@ impl Client {
     fn too_long(&self, cause: &WaitCause, wait: Duration) -> Refusal {
         let (name, time) = (&self.name, format_duration(wait));
         let message = format!(
-            "the key {name}: the request would wait for {cause} for {time} more, longer than its deadline; send it later, or allow \
-             more time with the header x-paceline-deadline"
+            "the key {name}: the request must wait {time} more for {cause}, and its deadline is sooner; send it later, or allow more \
+             time with the header x-paceline-deadline"
         );
         Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message).after(wait).for_limit(cause.to_string())
     }
