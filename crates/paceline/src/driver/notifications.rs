@@ -92,6 +92,10 @@ impl LogLine {
     fn log(&self) {
         match self {
             Self::Stopped { scope, reason } => tracing::info!(scope = &**scope, reason = &**reason, "stopped"),
+            // A program that gives up a failing server says so itself, and renews the hold.
+            Self::Held { scope, wait, cause: cause @ PauseCause::ServerFails } => {
+                tracing::debug!(scope = &**scope, "no calls for {}: {}", Rounded(*wait), cause.explanation());
+            }
             Self::Held { scope, wait, cause } => {
                 tracing::info!(scope = &**scope, "no calls for {}: {}", Rounded(*wait), cause.explanation());
             }
