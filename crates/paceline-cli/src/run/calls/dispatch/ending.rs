@@ -62,7 +62,7 @@ impl Dispatcher {
         (self.claiming, self.flushed) = (Some(answer), true);
     }
 
-    /// A scope whose breaker opened and that had no success for `--max-wait` since is held for the rest of this run, so that the
+    /// A scope of which calls fail, and none has succeeded for `--max-wait`, is held for the rest of this run, so that the
     /// run ends when nothing else is left. The hold is not stored: the next run looks for itself whether the server is back. It
     /// is short, for `stats` shows it after the run too, and so renewed for as long as other scopes go on. Says whether there was
     /// one.
@@ -73,7 +73,7 @@ impl Dispatcher {
         let mut any = false;
         for scope in self.limits.scopes() {
             let is_given_up = recorder.holds.has_given_up(&scope.name);
-            let fails = scope.failing_since.is_some_and(|since| since + max_wait <= now);
+            let fails = scope.no_success_since.is_some_and(|since| since + max_wait <= now);
             let is_due = match scope.state {
                 ScopeState::Stopped { .. } => false,
                 ScopeState::Held { until, .. } => is_given_up && until <= now + lasts / 2,
