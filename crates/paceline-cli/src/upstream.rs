@@ -6,7 +6,6 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use paceline_config::{Config, Environment, KeySource, Overrides, Proxy, SettingError, Source, Tier, Upstream};
 use paceline_core::Dimension;
 use paceline_http::{check_proxy, client, gateway, proxy_of_environment};
-use paceline_providers::Dialect;
 use paceline_providers::secrets::{SECRET, hidden};
 use paceline_providers::table::Scope;
 use paceline_store::ScopeRow;
@@ -210,9 +209,4 @@ pub(crate) fn destination(upstream: &Upstream) -> String {
         (_, Some((name, _))) => format!("{address} (the variable {name} sets a proxy)"),
         _ => address.to_owned(),
     }
-}
-
-/// The same for a call of that scope, which may name its host.
-pub(crate) fn destination_of(scope: &str, dialect: &Dialect, destination: &str) -> String {
-    if dialect.scope() == Scope::Host { format!("{destination}, last at {scope}") } else { destination.to_owned() }
 }

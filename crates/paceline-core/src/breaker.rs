@@ -52,6 +52,8 @@ pub(crate) struct Breaker {
     state: State,
     /// Since when nothing has succeeded, once it had opened.
     failing_since: Option<Instant>,
+    /// The first failure after the last success.
+    first_failure: Option<Instant>,
     /// Successes until the last failure is no longer recent.
     suspect: u8,
 }
@@ -59,7 +61,14 @@ pub(crate) struct Breaker {
 impl Breaker {
     pub(crate) fn new(config: BreakerConfig) -> Result<Self, ConfigError> {
         check(&config)?;
-        Ok(Self { config, samples: VecDeque::new(), state: State::Closed, failing_since: None, suspect: 0 })
+        Ok(Self {
+            config,
+            samples: VecDeque::new(),
+            state: State::Closed,
+            failing_since: None,
+            first_failure: None,
+            suspect: 0,
+        })
     }
 
     pub(crate) fn reconfigure(&mut self, config: BreakerConfig) -> Result<(), ConfigError> {
@@ -105,8 +114,10 @@ impl Breaker {
         probe: bool,
     ) -> Option<Change> {
         self.suspect = if failed { JUST } else { self.suspect.saturating_sub(1) };
-        if !failed {
-            self.failing_since = None;
+        if failed {
+            self.first_failure.get_or_insert(now);
+        } else {
+            (self.failing_since, self.first_failure) = (None, None);
         }
         if probe {
             return self.probed(now, failed);
@@ -121,8 +132,7 @@ impl Breaker {
     /// A call failed that a closed gate had admitted alone. There outcomes are too few and too old for a ratio: the server is
     /// down when enough items have failed in a row.
     pub(crate) fn failed_alone(&mut self, now: Instant) -> Option<Change> {
-        let in_a_row = self.samples.iter().rev().take_while(|sample| sample.failed);
-        let down = self.state == State::Closed && self.items_of(in_a_row) >= self.config.min_distinct_items as usize;
+        let down = self.state == State::Closed && self.several_fail_in_a_row();
         down.then(|| self.opens(now))
     }
 
@@ -151,6 +161,16 @@ impl Breaker {
     /// Since when nothing has succeeded, if the breaker opened.
     pub(crate) const fn failing_since(&self) -> Option<Instant> {
         self.failing_since
+    }
+
+    /// Since when nothing has succeeded, if several items failed in that time. Slow calls may be too few to open it.
+    pub(crate) fn no_success_since(&self) -> Option<Instant> {
+        self.first_failure.filter(|_| self.failing_since.is_some() || self.several_fail_in_a_row())
+    }
+
+    fn several_fail_in_a_row(&self) -> bool {
+        let in_a_row = self.samples.iter().rev().take_while(|sample| sample.failed);
+        self.items_of(in_a_row) >= self.config.min_distinct_items as usize
     }
 
     fn probed(&mut self, now: Instant, failed: bool) -> Option<Change> {
@@ -311,6 +331,21 @@ mod tests {
         breaker.sent();
         breaker.answered(at(9), Duration::ZERO, 2, false, true);
         assert!(breaker.is_clear());
+    }
+
+    #[test]
+    fn slow_calls_that_only_fail_count_from_the_first_failure_though_it_never_opens() {
+        let mut breaker = Breaker::new(BreakerConfig::default()).expect("defaults");
+        for (n, item) in [0, 1, 2, 3, 0].into_iter().enumerate() {
+            assert_eq!(breaker.answered(at(n as u64 * 20), S, item, true, false), None);
+            assert_eq!(breaker.no_success_since(), None, "4 items are not 5");
+        }
+        breaker.answered(at(100), S, 4, true, false);
+        assert_eq!((breaker.no_success_since(), breaker.failing_since()), (Some(at(0)), None));
+        breaker.answered(at(120), S, 5, false, false);
+        assert_eq!(breaker.no_success_since(), None);
+        breaker.answered(at(140), S, 6, true, false);
+        assert_eq!(breaker.no_success_since(), None, "one item, after a success");
     }
 
     #[test]

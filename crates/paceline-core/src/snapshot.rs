@@ -130,6 +130,10 @@ pub struct ScopeSnapshot {
     pub closed_for: Option<PauseCause>,
     /// Since when nothing has succeeded, if the breaker opened.
     pub failing_since: Option<Instant>,
+    /// Since when calls fail and nothing has succeeded, if they are of several items
+    /// ([`BreakerConfig::min_distinct_items`](crate::BreakerConfig::min_distinct_items)). Slow calls may be too few for the
+    /// breaker to open. None for the account.
+    pub no_success_since: Option<Instant>,
 }
 
 /// The state of a scope.

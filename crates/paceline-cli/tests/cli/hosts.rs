@@ -223,3 +223,40 @@ fn a_host_that_fails_for_long_is_given_up_with_its_last_failure() {
     let (code, log) = finish(command.args(flags));
     assert!(code == 3 && log.contains("the server is failing (last: it is broken)"), "{log}");
 }
+
+/// The other host still answers when a hold of twice `--max-wait` would be over.
+#[test]
+fn a_host_that_was_given_up_gets_no_call_later_in_the_run() {
+    let broken = Server::new(|_| Reply::error(500, "broken"));
+    let other = Server::new(|_| Reply::ok().after(Duration::from_secs(1)));
+    let job = Job::with_input(&pages([&broken, &other], 60));
+    let mut command = job.run(&other);
+    for key in ["OPEN", "OPEN_MAX"] {
+        command.env(format!("PACELINE_UPSTREAM__GENERIC__BREAKER__{key}"), "20ms");
+    }
+    let flags = ["--scope", "host", "--max-wait", "300ms", "--max-retries", "1000", "--concurrency", "12"];
+    let (code, log) = finish(command.args(flags));
+    assert_eq!((code, &job.summary()["succeeded"]), (3, &json!(30)), "{log}");
+    assert_eq!(log.matches("this run makes no more calls there").count(), 1, "{log}");
+    assert!(!log.contains("no calls for "), "{log}");
+    let host = broken.url().replace("http://", "");
+    let told = format!("stopping: the server is failing: no call of {host} succeeded for 300ms (--max-wait)");
+    assert!(log.contains(&told), "the other host succeeded meanwhile: {log}");
+}
+
+#[test]
+fn of_the_hosts_of_a_store_the_one_that_is_not_there_is_named() {
+    let server = Server::new(|_| Reply::ok());
+    let dead = crate::outage::nowhere();
+    let store = Store::new();
+    let to = |n: usize, url: &str| {
+        NewItem::new(format!("item-{n}"), json!({"method": "GET", "url": format!("{url}/{n}")}).to_string())
+    };
+    let url = server.url();
+    store.put((0..6).map(|n| to(n, if n == 3 { &dead } else { &url })).collect());
+    let run = ran(store.command().args(["--http", "--base-url", &url, "--scope", "host", "--max-wait", "300ms"]));
+    assert_eq!((run.code, server.count(), &run.summary["stopped"]), (3, 5, &json!("unreachable")), "{}", run.log);
+    let told = format!("no server answers at {}: ", dead.replace("http://", ""));
+    assert!(run.log.contains(&told) && run.log.contains("check these addresses in the input"), "{}", run.log);
+    assert!(!run.log.contains("the hosts of the input") && !run.log.contains("--base-url"), "{}", run.log);
+}

@@ -125,3 +125,19 @@ fn tasks_wait_for_a_server_that_cannot_be_reached() {
     let (code, log) = run(&server.url());
     assert_eq!((code, server.count()), (0, 1), "{log}");
 }
+
+/// Its calls are too few for the breaker, and their retries would be used up long after.
+#[test]
+fn a_server_that_only_fails_ends_the_run_after_the_longest_wait_though_its_calls_are_few() {
+    let server = Server::new(|_| Reply::error(500, "broken"));
+    let job = Job::new(6);
+    let mut command = job.run(&server);
+    for (knob, value) in
+        [("RETRY__BASE", "300ms"), ("RETRY__CAP", "300ms"), ("RETRY__JITTER", "none"), ("BREAKER__WITHIN", "1ms")]
+    {
+        command.env(format!("PACELINE_UPSTREAM__GENERIC__{knob}"), value);
+    }
+    let (code, log) = finish(command.args(["--max-wait", "1s", "--max-retries", "15"]));
+    assert_eq!((code, &job.summary()["failed"], &job.summary()["deferred"]), (3, &json!(0), &json!(6)), "{log}");
+    assert!(log.contains("stopping: the server is failing: no call succeeded for 1s (--max-wait)"), "{log}");
+}

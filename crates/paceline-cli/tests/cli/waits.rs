@@ -268,6 +268,6 @@ fn a_run_that_has_given_up_its_last_scope_ends_at_once() {
         let line = log.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("no {what:?}: {log}"));
         line.split(' ').next().expect("a time").parse::<jiff::Timestamp>().expect("a time").as_millisecond()
     };
-    let idle = told("stopping: the server is failing") - told("(--max-wait): this run does not wait for it any more");
+    let idle = told("stopping: the server is failing") - told("(--max-wait): this run makes no more calls there");
     assert!(idle < 1_500, "{idle} ms: {log}");
 }

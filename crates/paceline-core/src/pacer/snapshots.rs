@@ -78,6 +78,7 @@ impl Pacer {
             closed_until: None,
             closed_for: None,
             failing_since: self.failing.values().min().copied(),
+            no_success_since: None,
         };
         Snapshot { account, scopes }
     }

@@ -36,6 +36,7 @@ impl Scope {
             closed_until: self.gate.closed_until(now),
             closed_for: self.gate.closed_for(now),
             failing_since: self.failing_since(),
+            no_success_since: self.breaker.no_success_since(),
         }
     }
 

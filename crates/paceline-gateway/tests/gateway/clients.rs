@@ -75,10 +75,7 @@ async fn a_client_has_limits_of_its_own_and_others_do_not_wait_for_it() {
     assert_eq!(post("ci").send().await.unwrap().status().as_u16(), 200);
     let (status, code, message) = told(post("ci").send().await.unwrap()).await;
     assert_eq!((status, code.as_str()), (429, "wait_too_long"));
-    assert!(
-        message.starts_with("the key ci: the request must wait "),
-        "{message}"
-    );
+    assert!(message.starts_with("the key ci: the request must wait "), "{message}");
     assert_eq!(post("web").send().await.unwrap().status().as_u16(), 200);
 
     // An answer used eight tokens; what requests reserve is settled by that.

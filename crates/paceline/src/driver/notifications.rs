@@ -91,6 +91,16 @@ impl LogLine {
     fn log(&self, limiter: Option<&str>) {
         match self {
             Self::Stopped { scope, reason } => tracing::info!(limiter, scope = &**scope, reason = &**reason, "stopped"),
+            // A program that gives up a failing server says so itself, and renews the hold.
+            Self::Held { scope, wait, cause: cause @ PauseCause::ServerFails } => {
+                tracing::debug!(
+                    limiter,
+                    scope = &**scope,
+                    "no calls for {}: {}",
+                    format_duration(*wait),
+                    cause.explanation()
+                );
+            }
             Self::Held { scope, wait, cause } => {
                 tracing::info!(
                     limiter,

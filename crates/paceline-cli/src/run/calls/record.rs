@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use paceline::{BackingOff, Instant};
 use paceline_core::{Class, GiveUp, Level, LimitScope, NextAction, Request, Retry, Timestamp};
-use paceline_http::NoAnswer;
 use paceline_providers::SCHEMA_MISMATCH;
 use paceline_providers::table::Scope;
 use paceline_store::{
@@ -276,6 +275,11 @@ impl Recorder {
         self.last_unreached.clone().filter(|_| is_failing)
     }
 
+    /// Whether no call to that host has found a server since its last answer.
+    pub(crate) fn finds_no_server(&self, host: &str) -> bool {
+        self.hosts.get(host).is_some_and(Reachability::is_failing)
+    }
+
     fn sent(&mut self, context: &Context, item: &ClaimedItem, sent: Sent) -> Recorded {
         let adds = entry::added(item, &sent);
         let usage = sent.exchange.reading.usage.unwrap_or_default();
@@ -331,20 +335,19 @@ impl Recorder {
         let Some(reachability) = &mut self.reachability else { return Recorded::default() };
         let gone = reachability.gone(answer, now);
         let has_answered = reachability.has_answered();
-        let by_host = context.sender.config().dialect.scope() == Scope::Host;
+        let dialect = &context.sender.config().dialect;
+        let by_host = dialect.scope() == Scope::Host;
         let host_gone = by_host && {
             let known = self.hosts.entry(Arc::clone(&item.scope)).or_insert_with(|| reachability.of_another());
             known.gone(answer, now)
         };
-        let Some(message) = answer.as_ref().err().and_then(NoAnswer::unreached) else { return Recorded::default() };
-        let message = if let (true, Err(NoAnswer::Connect(why))) = (by_host, answer) { why.clone() } else { message };
+        let stop = answer.as_ref().err();
+        let stop = stop.and_then(|why| StopReason::unreached(why, dialect, &item.scope, &self.address));
+        let Some(stop) = stop else { return Recorded::default() };
+        self.last_unreached = Some(stop.clone());
         if !by_host {
-            let stop = StopReason::Unreachable { address: self.address.to_string(), message };
-            self.last_unreached = Some(stop.clone());
             return Recorded { stop: gone.then_some(stop), ..Recorded::default() };
         }
-        let stop = StopReason::HostsUnreachable { hosts: vec![Arc::clone(&item.scope)], message };
-        self.last_unreached = Some(stop.clone());
         let mut recorded = Recorded::default();
         if host_gone && !self.unreachable.contains(&item.scope) {
             self.unreachable.push(Arc::clone(&item.scope));

@@ -5,13 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::Timestamp;
+use paceline_http::NoAnswer;
+use paceline_providers::Dialect;
+use paceline_providers::table::Scope;
 use paceline_store::DiskFull;
 
 use crate::run::calls::budget::{BudgetKind, Exceeded};
 use crate::text;
 
-/// Of many hosts no more are named.
-const HOSTS_NAMED: usize = 3;
+/// Of many hosts and other scopes no more are named.
+const NAMED: usize = 3;
 
 /// What to do once the cause is mended.
 pub(crate) const AGAIN: &str = "then run the same command again";
@@ -33,9 +36,11 @@ pub(crate) enum StopReason {
     },
     /// Another run had its turn on the shared limits, and did not pass it on within `--max-wait`.
     OtherHasTurn,
-    /// A server failed for `--max-wait`, and nothing else is left.
+    /// Scopes whose server failed for `--max-wait` are given up, and nothing else is left.
     ServerFails {
-        /// For how long nothing succeeded.
+        /// Those scopes, where the job has others.
+        scopes: Vec<Arc<str>>,
+        /// For how long nothing of them succeeded.
         waited: Duration,
     },
     /// The run has begun as many items as it may.
@@ -118,6 +123,17 @@ pub(crate) enum StayedDown {
 }
 
 impl StopReason {
+    /// The reason to stop where calls find no server: at the upstream's address, or at the host that the line names. None where
+    /// the call has found one.
+    pub(crate) fn unreached(answer: &NoAnswer, dialect: &Dialect, scope: &str, address: &str) -> Option<Self> {
+        let message = answer.unreached()?;
+        if dialect.scope() != Scope::Host {
+            return Some(Self::Unreachable { address: address.to_owned(), message });
+        }
+        let message = if let NoAnswer::Connect(why) = answer { why.clone() } else { message };
+        Some(Self::HostsUnreachable { hosts: vec![scope.into()], message })
+    }
+
     /// For which items the API stayed down where a run ends so. A proxy or a certificate that is refused is a mistake of the
     /// configuration, and a wait for a limit or for another run is none of the API's.
     pub(crate) const fn stayed_down(&self) -> StayedDown {
@@ -255,11 +271,12 @@ impl fmt::Display for StopReason {
                 "another run with the same key holds the shared limits, and did not pass its turn on within --max-wait: let it \
                  continue, or end it (its process id stands in the log, if it began before this run)",
             ),
-            Self::ServerFails { waited } => {
+            Self::ServerFails { scopes, waited } => {
+                let of = if scopes.is_empty() { String::new() } else { format!(" of {}", first_few(scopes)) };
                 let waited = text::duration(*waited);
                 write!(
                     f,
-                    "the server is failing: no call succeeded for {waited} (--max-wait); the report has its answers"
+                    "the server is failing: no call{of} succeeded for {waited} (--max-wait); the report has its answers"
                 )
             }
             Self::MaxItems => f.write_str("--max-items is reached"),
@@ -283,13 +300,8 @@ impl fmt::Display for StopReason {
                 write!(f, "no server answers at {address}: {message}")
             }
             Self::HostsUnreachable { hosts, message } => {
-                let more = hosts.len().saturating_sub(HOSTS_NAMED);
-                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-                let named = hosts[..hosts.len().min(HOSTS_NAMED)].join(", ");
-                write!(
-                    f,
-                    "no server answers at {named}{more}: {message}; check these addresses in the input and the network"
-                )
+                let named = first_few(hosts);
+                write!(f, "no server answers at {named}: {message}; check these addresses in the input and the network")
             }
             Self::DiskFull { message } => write!(f, "{message}; free some space, {AGAIN}"),
             Self::Tls { address, message } | Self::Proxy { address, message } => {
@@ -297,6 +309,14 @@ impl fmt::Display for StopReason {
             }
             Self::Input { message } => write!(f, "{message}; restore the input"),
         }
+    }
+}
+
+fn first_few(scopes: &[Arc<str>]) -> String {
+    let named = scopes[..scopes.len().min(NAMED)].join(", ");
+    match scopes.len().saturating_sub(NAMED) {
+        0 => named,
+        more => format!("{named} and {more} more"),
     }
 }
 

@@ -42,6 +42,11 @@ impl Holds {
         self.given_up.insert(Arc::clone(scope));
     }
 
+    /// The scopes of which this run tries nothing any more.
+    pub(crate) fn given_up(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.given_up.iter()
+    }
+
     /// Whether this run tries nothing of the scope any more.
     pub(crate) fn has_given_up(&self, scope: &str) -> bool {
         self.given_up.contains(scope)

@@ -236,12 +236,11 @@ impl Requests {
     fn watch(&self, scope: &str, exchange: &Exchange, shutdown: &Shutdown) {
         let mut reachability = self.reachability();
         let Some(known) = reachability.as_mut() else { return };
+        let address = upstream::destination(&self.upstream);
         if known.gone(&exchange.answer, self.clock.now())
-            && let Some(message) = exchange.answer.as_ref().err().and_then(NoAnswer::unreached)
+            && let Err(why) = &exchange.answer
+            && let Some(stop) = StopReason::unreached(why, &self.upstream.dialect, scope, &address)
         {
-            let address = upstream::destination(&self.upstream);
-            let address = upstream::destination_of(scope, &self.upstream.dialect, &address);
-            let stop = StopReason::Unreachable { address, message };
             // Once: what is in flight finds out the same.
             *reachability = None;
             shutdown.stop(stop);

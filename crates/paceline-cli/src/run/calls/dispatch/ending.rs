@@ -31,11 +31,15 @@ impl Dispatcher {
         }
         if let Some(max_wait) = self.parts.max_wait.filter(|_| self.stop.is_none()) {
             let impatient = self.next_start().filter(|start| *start + slack(max_wait) >= now + max_wait);
-            self.end_with(impatient.map(|start| match (self.parts.recorder.unreached(), self.given_up) {
+            let given_up: Vec<_> = self.parts.recorder.holds.given_up().cloned().collect();
+            self.end_with(impatient.map(|start| match (self.parts.recorder.unreached(), given_up.is_empty()) {
                 (Some(unreachable), _) => unreachable,
-                (None, false) if self.waits_for_turn() => StopReason::OtherHasTurn,
-                (None, true) => StopReason::ServerFails { waited: max_wait },
-                (None, false) => StopReason::MaxWait { until: self.parts.context.timestamp(start) },
+                (None, true) if self.waits_for_turn() => StopReason::OtherHasTurn,
+                (None, true) => StopReason::MaxWait { until: self.parts.context.timestamp(start) },
+                (None, false) => {
+                    let scopes = if self.limits.scopes().len() > 1 { given_up } else { Vec::new() };
+                    StopReason::ServerFails { scopes, waited: max_wait }
+                }
             }));
         }
         let took = self.parts.context.limiter.now() - now;
@@ -59,26 +63,38 @@ impl Dispatcher {
         (self.claiming, self.flushed) = (Some(answer), true);
     }
 
-    /// A scope whose breaker opened and that had no success for `--max-wait` since is held for this run, so that the run
-    /// ends when nothing else is left. The hold is not stored: the next run looks for itself whether the server is back. Says
-    /// whether there was one.
+    /// A scope of which calls fail, and none has succeeded for `--max-wait`, is held for the rest of this run, so that the
+    /// run ends when nothing else is left. The hold is not stored: the next run looks for itself whether the server is back. It
+    /// is short, for `stats` shows it after the run too, and so renewed for as long as other scopes go on. Says whether there was
+    /// one.
     fn give_up_on_failing_scopes(&mut self, now: Instant) -> bool {
         let Some(max_wait) = self.parts.max_wait else { return false };
-        let limiter = &self.parts.context.limiter;
+        let (limiter, recorder) = (&self.parts.context.limiter, &mut self.parts.recorder);
+        let lasts = 2 * max_wait.max(TICK + LONGEST_BLIND);
         let mut any = false;
         for scope in self.limits.scopes() {
-            let long = scope.failing_since.is_some_and(|since| since + max_wait <= now);
-            if long && !matches!(scope.state, ScopeState::Held { .. } | ScopeState::Stopped { .. }) {
+            let is_given_up = recorder.holds.has_given_up(&scope.name);
+            let fails = scope.no_success_since.is_some_and(|since| since + max_wait <= now);
+            let is_due = match scope.state {
+                ScopeState::Stopped { .. } => false,
+                ScopeState::Held { until, .. } => is_given_up && until <= now + lasts / 2,
+                // A host where no server is there is given up by the next call that finds none.
+                _ => is_given_up || fails && !recorder.finds_no_server(&scope.name),
+            };
+            if !is_due {
+                continue;
+            }
+            if !is_given_up {
                 tracing::info!(
                     scope = &*scope.name,
-                    "no call succeeded for {} (--max-wait): this run does not wait for it any more",
+                    "no call succeeded for {} (--max-wait): this run makes no more calls there",
                     text::duration(max_wait)
                 );
-                (self.given_up, any) = (true, true);
-                let until = now + max_wait.max(TICK) * 2;
-                self.parts.recorder.holds.give_up(&scope.name, self.parts.context.timestamp(until));
-                limiter.hold_for(Some(&limiter.scope(&scope.name)), until, PauseCause::ServerFails);
             }
+            any = true;
+            let until = now + lasts;
+            recorder.holds.give_up(&scope.name, self.parts.context.timestamp(until));
+            limiter.hold_for(Some(&limiter.scope(&scope.name)), until, PauseCause::ServerFails);
         }
         if any {
             // What the journal has of them is due later than was known.

@@ -63,8 +63,6 @@ pub(crate) struct Dispatcher {
     /// The last claim found only items of scopes whose part of the window is full.
     crowded: bool,
     begun: StartedItems,
-    /// A scope was given up because its server fails.
-    given_up: bool,
     stop: Option<StopReason>,
     /// Why the first scope was stopped that waits for a person: it ends the run once nothing else is left.
     stopped_scope: Option<StopReason>,
@@ -123,7 +121,6 @@ impl Dispatcher {
             due_meanwhile: None,
             crowded: false,
             begun,
-            given_up: false,
             stop: None,
             stopped_scope: None,
             abandon_at: None,
