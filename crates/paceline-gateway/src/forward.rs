@@ -1,7 +1,6 @@
 //! The course of one request: it is held until it may leave, sent, sent again where that is useful, and answered.
 
 use std::io::Read as _;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -326,17 +325,13 @@ async fn hold(
         let stayed_down = last.map_or_else(|| cause.stayed_down() || is_failing(), by_class);
         NotSent { refusal: too_long(upstream, cause, wait, left), stayed_down }
     };
-    let mut acquiring = pin!(limiter.acquire_within(request.clone(), MaxWait::Known(left)));
-    // Most requests leave at once, and others know at once that they will not.
-    let decided = tokio::select! {
-        biased;
-        decided = &mut acquiring => Ok(decided),
-        () = std::future::ready(()) => match limiter.admit(&request) {
-            // The requests ahead are no known wait, but how long they will take can be told.
-            Admit::At { at, cause } if at - limiter.now() > left => return Err(too_late(&cause, Some(at - limiter.now()))),
-            _ => timeout(left, acquiring).await,
-        },
-    };
+    // The requests ahead are no known wait, but how long they will take can be told, before this one is among them.
+    if let Admit::At { at, cause: cause @ WaitCause::Queue } = limiter.admit(&request)
+        && at - limiter.now() > left
+    {
+        return Err(too_late(&cause, Some(at - limiter.now())));
+    }
+    let decided = timeout(left, limiter.acquire_within(request.clone(), MaxWait::Known(left))).await;
     match decided {
         Ok(Ok(Within::Granted(permit))) => Ok(permit),
         Ok(Ok(Within::Deferred { until, reason })) => {

@@ -70,7 +70,7 @@ fn keys_are_made_and_revoked_while_the_gateway_runs() {
     wait_until(&|| post_with(&gateway.url, "any").0 == 401);
     assert_eq!(post_with(&gateway.url, &key).0, 200);
     let (status, text) = post_with(&gateway.url, &key);
-    assert_eq!((status, text.contains("the key ci: the request would wait")), (429, true), "{text}");
+    assert_eq!((status, text.contains("the key ci: the request must wait")), (429, true), "{text}");
     let (status, text) =
         send(&format!("{}/v1/files", gateway.url), |client, url| client.get(url).header("x-api-key", &key));
     assert_eq!((status, text.contains("has limits or models of its own")), (403, true), "{text}");

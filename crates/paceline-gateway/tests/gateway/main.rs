@@ -282,6 +282,22 @@ async fn clients_take_turns_and_batches_wait_behind_them() {
     assert_eq!(*order.lock().unwrap(), "abcabaaaazzz");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn as_many_leave_at_once_as_the_limit_has_room_for() {
+    for _ in 0..20 {
+        let (api, calls) = counted(|_| answer(200, &[], OK)).await;
+        let served = Served::new(api, "limits = ['5 per 1h']", Bounds::default());
+        let at_once: Vec<_> = (0..8).map(|_| tokio::spawn(served.post().send())).collect();
+        let mut statuses = Vec::new();
+        for one in at_once {
+            statuses.push(one.await.unwrap().unwrap().status().as_u16());
+        }
+        statuses.sort_unstable();
+        assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429, 429]);
+        assert_eq!(calls.count(), 5);
+    }
+}
+
 #[tokio::test]
 async fn a_client_comes_again_once_the_queue_would_take_it() {
     let api = upstream(|_: Request| async move { answer(200, &[], OK) }).await;
