@@ -1,0 +1,46 @@
+//! Requests behind others: how many leave, and when a client is asked to come again.
+
+use axum::extract::Request;
+use paceline_gateway::Bounds;
+use serde_json::Value;
+
+use crate::OK;
+use crate::support::{Served, answer, counted, upstream};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_many_leave_at_once_as_the_limit_has_room_for() {
+    for _ in 0..20 {
+        let (api, calls) = counted(|_| answer(200, &[], OK)).await;
+        let served = Served::new(api, "limits = ['5 per 1h']", Bounds::default());
+        let at_once: Vec<_> = (0..8).map(|_| tokio::spawn(served.post().send())).collect();
+        let mut statuses = Vec::new();
+        for one in at_once {
+            statuses.push(one.await.unwrap().unwrap().status().as_u16());
+        }
+        statuses.sort_unstable();
+        assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429, 429]);
+        assert_eq!(calls.count(), 5);
+    }
+}
+
+#[tokio::test]
+async fn a_client_comes_again_once_the_queue_would_take_it() {
+    let api = upstream(|_: Request| async move { answer(200, &[], OK) }).await;
+    let served = Served::new(api, "limits = ['1 per 10s']\nburst = 1", Bounds::default());
+    assert_eq!(served.post().send().await.unwrap().status().as_u16(), 200);
+    let waiting: Vec<_> = (0..4).map(|_| tokio::spawn(served.post().send())).collect();
+    while served.limiter.snapshot().account.waiting < 4 {
+        tokio::task::yield_now().await;
+    }
+    let got = served.post().header("x-paceline-deadline", "20s").send().await.unwrap();
+    assert_eq!(got.status().as_u16(), 429);
+    let after: u64 = got.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    let body: Value = serde_json::from_slice(&got.bytes().await.unwrap()).unwrap();
+    assert_eq!(
+        (&body["error"]["limit"], &body["error"]["wait_ms"]),
+        (&"older requests".into(), &Value::Null),
+        "{body}"
+    );
+    assert!((30..=41).contains(&after), "it would wait for 50 to 60 s, so for 20 s in 30 to 40: {after} {body}");
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+}
