@@ -136,13 +136,22 @@ impl Gate {
     }
 
     /// Closes because everything is refused: for `least` at first, then as long again as it has been closed, up to
-    /// `longest`, which is no less. `spread`: a factor, since many processes must not come back together.
-    pub(crate) fn close(&mut self, now: Instant, least: Duration, longest: Duration, spread: f64) {
+    /// `longest`, which is no less. `spread`: a factor, since many processes must not come back together. Where everything may
+    /// pass again at `likely`, the closure ends no later.
+    pub(crate) fn close(
+        &mut self,
+        now: Instant,
+        least: Duration,
+        longest: Duration,
+        spread: f64,
+        likely: Option<Instant>,
+    ) {
         let wait = match self.door {
             Door::Open => least,
             Door::HalfOpen | Door::Canary { .. } => now.saturating_since(self.since).clamp(least, longest),
         };
-        self.hold_for_canary(now + wait.mul_f64(spread));
+        let until = now + wait.mul_f64(spread);
+        self.hold_for_canary(likely.map_or(until, |likely| likely.min(until)));
     }
 
     /// Call `number` is sent. Returns whether it is the canary.
@@ -250,12 +259,25 @@ mod tests {
         let mut now = at(0);
         gate.begins(now);
         for expected in [1, 1, 2, 4, 5, 5] {
-            gate.close(now, Duration::from_secs(1), Duration::from_secs(5), 1.0);
+            gate.close(now, Duration::from_secs(1), Duration::from_secs(5), 1.0, Some(at(600)));
             assert_eq!(gate.closed_until(now), Some(now + Duration::from_secs(expected)));
             now += Duration::from_secs(expected);
             gate.sent(now, 1);
         }
         assert_eq!(gate.passed(1).map(|opened| opened.closed), Some(Duration::from_secs(18)));
+    }
+
+    #[test]
+    fn a_closure_ends_no_later_than_all_may_pass_again() {
+        let mut gate = Gate::new();
+        let mut now = at(0);
+        gate.begins(now);
+        for expected in [1, 2, 4, 8, 11, 16] {
+            gate.close(now, Duration::from_secs(1), Duration::from_secs(5), 1.0, (now < at(10)).then_some(at(11)));
+            assert_eq!(gate.closed_until(now), Some(at(expected)));
+            now = at(expected);
+            gate.sent(now, 1);
+        }
     }
 
     #[test]
@@ -275,7 +297,7 @@ mod tests {
         let mut reopened = |wait: Option<u64>| {
             match wait {
                 Some(wait) => gate.close_for_hint(at(0), Duration::from_secs(wait)),
-                None => gate.close(at(0), SILENCE, SILENCE, 1.0),
+                None => gate.close(at(0), SILENCE, SILENCE, 1.0, None),
             }
             gate.sent(at(100), 1);
             gate.passed(1).map(|opened| opened.closure)

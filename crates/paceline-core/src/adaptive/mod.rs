@@ -20,6 +20,7 @@ mod rate;
 mod tests;
 mod trial;
 mod unit;
+mod window;
 
 use alloc::boxed::Box;
 use core::time::Duration;
@@ -294,6 +295,7 @@ impl AdaptiveRate {
         let window = core::mem::take(&mut self.all_refused) || self.alike >= 2;
         self.vain = !window && matches!(reopening.closure, Closure::Hint | Closure::SameHint { .. });
         match reopening.closure {
+            Closure::Own if window::is_usual(t) => self.rate.reopened_after(closed.max(window::KNOWN), measured),
             Closure::Own | Closure::NewHint => self.rate.reopened_after(closed, measured),
             Closure::Hint | Closure::SameHint { .. } if window => self.rate.reopened_after(closed, measured),
             Closure::Hint if n >= FEW && reopening.closed <= BELIEVED => {
@@ -488,6 +490,7 @@ impl AdaptiveRate {
     fn close(&self, now: Instant, gate: &mut Gate, rng: &mut Rng) {
         let two_calls = Duration::from_secs_f64((2.0 / self.rate.per_second()).min(2.0));
         let least = two_calls.max(self.silence()).min(self.longest);
-        gate.close(now, least, self.longest, 0.9 + 0.2 * rng.unit());
+        let likely = self.reopened.and_then(|(_, began)| window::next_end(began, now + least));
+        gate.close(now, least, self.longest, 0.9 + 0.2 * rng.unit(), likely);
     }
 }
