@@ -34,9 +34,11 @@ pub(super) const TAKE: &str = "
             AND id <> ALL (ARRAY(SELECT id FROM tries UNION ALL SELECT id FROM new))
         ORDER BY not_before_ms, crashes, id LIMIT 1), NULL";
 
-/// The lanes by falling priority, and the earliest time for which an item of each waits.
+/// The lanes by falling priority, the earliest time for which an item of each waits,
+/// and whether workers other than `$1` have items.
 pub(super) const LANES: &str = "
-    SELECT lane.id, lane.grp, lane.priority, first.not_before_ms
+    SELECT lane.id, lane.grp, lane.priority, first.not_before_ms, (SELECT EXISTS (
+        SELECT 1 FROM worker WHERE id <> $1 AND EXISTS (SELECT 1 FROM item WHERE state = 1 AND item.worker = worker.id)))
     FROM lane LEFT JOIN LATERAL (
         SELECT not_before_ms FROM item WHERE item.state = 0 AND item.lane = lane.id
         ORDER BY not_before_ms, crashes, id LIMIT 1) AS first ON true
@@ -77,22 +79,25 @@ pub(super) struct KnownLanes {
 
 impl KnownLanes {
     /// The lanes, and whether all of them have been read for this claim. `committed` is the latest claim that was.
-    async fn begin(&mut self, tx: &Tx<'_>, committed: i64, retried: bool) -> Result<bool, Error> {
+    async fn begin(&mut self, tx: &Tx<'_>, worker: WorkerId, committed: i64, retried: bool) -> Result<bool, Error> {
         let left_by = self.left_by.take();
         let read = retried || left_by != Some((committed, tx.notified()));
         if read {
-            self.read(tx).await?;
+            self.read(tx, worker).await?;
         }
         Ok(read)
     }
 
-    async fn read(&mut self, tx: &Tx<'_>) -> Result<(), Error> {
+    /// Reads all lanes. Returns whether other workers have items at that moment.
+    async fn read(&mut self, tx: &Tx<'_>, worker: WorkerId) -> Result<bool, Error> {
         self.lanes.clear();
-        for row in tx.query(LANES, &[]).await? {
+        let mut others = false;
+        for row in tx.query(LANES, &[&worker.0]).await? {
+            others = row.get(4);
             let lane = Lane { id: row.get(0), group: row.get::<_, &str>(1).into(), priority: row.get(2) };
             self.lanes.add(lane, row.get::<_, Option<i64>>(3).map(Timestamp::from_millis));
         }
-        Ok(())
+        Ok(others)
     }
 }
 
@@ -123,7 +128,7 @@ pub(super) async fn claim(
     let opens = |group: &str| scopes::opens(&closed, group).map(|at| at.unwrap_or(EARLIEST));
     // Read after the first answer of this transaction: notifications of earlier commits have arrived by now.
     let notified = tx.notified();
-    let mut read = known.begin(tx, batch.committed, batch.retried).await?;
+    let mut read = known.begin(tx, worker, batch.committed, batch.retried).await?;
     let mut ids = Vec::new();
     if batch.retried {
         let rows = tx.query(TAKEN_BEFORE, &[&worker.0, &batch.number]).await?;
@@ -133,9 +138,15 @@ pub(super) async fn claim(
         ids = take(tx, worker, request, (batch.number, now), known, &mut read, opens).await?;
     }
     let items = hand_out(tx, ids, now).await?;
+    // Each query sees what was committed before it. Where the run may end, what waits and what others
+    // have must be of one moment: an item that comes back to the store, or leaves it, between two
+    // queries would be in neither. A worker with items asks again.
+    let others = match items.is_empty() {
+        true => known.read(tx, worker).await?,
+        false => tx.query(OTHERS, &[&worker.0]).await?.first().is_some_and(|row| row.get(0)),
+    };
     let next_due = known.lanes.next_due(opens).map(|due| due.saturating_since(now));
     known.left_by = Some((batch.number, notified));
-    let others = tx.query(OTHERS, &[&worker.0]).await?.first().is_some_and(|row| row.get(0));
     Ok(Claim { items, next_due, others, now, lost: false })
 }
 
@@ -165,7 +176,7 @@ async fn take(
         if *read || is_sure {
             return Ok(ids);
         }
-        known.read(tx).await?;
+        known.read(tx, worker).await?;
         *read = true;
     }
 }

@@ -13,10 +13,10 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Error, Row, Statement, Transaction};
 
-use super::address::Address;
 use super::schema::{MIGRATIONS, SESSION};
 use crate::work::clock::WorkClock;
 use crate::work::error::{WorkError, in_full};
+use paceline_postgres::Address;
 
 /// One connection to one schema, for one transaction at a time.
 pub(super) struct Connection {

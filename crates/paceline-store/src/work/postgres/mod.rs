@@ -1,6 +1,5 @@
 //! The store in Postgres, for workers on several machines.
 
-mod address;
 mod claim;
 mod clock;
 mod connection;
@@ -8,7 +7,6 @@ mod record;
 mod rows;
 mod schema;
 mod scopes;
-mod tls;
 
 use crate::state::State;
 use std::fmt;
@@ -30,10 +28,10 @@ use super::store::{StoreFuture, WorkStore};
 use crate::query::millis;
 use crate::scope::{ScopeRow, ScopeStatus};
 use crate::work::columns::{after_item, item_columns};
-use address::Address;
 use claim::{Batch, KnownLanes};
 use clock::now;
 use connection::{Connection, Tx};
+use paceline_postgres::Address;
 use record::filtered;
 
 /// A [`WorkStore`] in a schema of a Postgres database, which any number of processes share.
@@ -77,7 +75,7 @@ impl PostgresStore {
         if schema.is_empty() || schema.len() > 48 || !letters(schema) {
             return Err(WorkError::address(format!("{schema:?} is no name for a schema")));
         }
-        let address = Address::read(url)?;
+        let address = Address::read(url).map_err(|error| WorkError::address(error.to_string()))?;
         let changed = Arc::new(Notify::new());
         let connection = Connection::open(address, &schema.to_ascii_lowercase(), changed.clone()).await?;
         Ok(Self {

@@ -362,9 +362,9 @@ where
         self.due_at.map(|due| self.blocked_until.map_or(due, |blocked_until| due.max(blocked_until)))
     }
 
-    /// No item is left for this worker, but some of those that other workers have may come back.
-    fn waits_for_others(&self) -> bool {
-        self.others && self.in_flight.is_empty() && self.window.len() == 0 && self.due_at.is_none()
+    /// No item is left for this worker, as far as it knows.
+    fn has_nothing(&self) -> bool {
+        self.in_flight.is_empty() && self.window.len() == 0 && self.due_at.is_none()
     }
 
     /// Why the run is over, once it is.

@@ -118,9 +118,9 @@ where
             }
         }
         scopes.iter().for_each(|row| self.scheduler.notify(&SchedulerEvent::Scope(row)));
-        // Whether other workers still have items is only known from a claim: a worker that has just ended its last claims once
-        // more.
-        if !asked && (heartbeat_sent || !outcomes.is_empty()) && self.waits_for_others() {
+        // Whether other workers still have items, which may come back, is only known from a claim that finds none: a worker that
+        // has just ended its last claims once more.
+        if !asked && (heartbeat_sent || !outcomes.is_empty()) && self.has_nothing() {
             self.schedule_claim(now);
         }
     }

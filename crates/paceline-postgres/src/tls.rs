@@ -10,10 +10,10 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-use crate::work::error::WorkError;
+use crate::address::AddressError;
 
 /// Who may be at the other end.
-pub(super) enum Trust {
+pub(crate) enum Trust {
     /// Any server: the connection is encrypted, but a machine in between can read it.
     Anyone,
     /// A server that has a certificate of these issuers.
@@ -23,12 +23,12 @@ pub(super) enum Trust {
 }
 
 /// A client that trusts so.
-pub(super) fn client(trust: Trust) -> Result<ClientConfig, WorkError> {
+pub(crate) fn client(trust: Trust) -> Result<ClientConfig, AddressError> {
     let provider = Arc::new(ring::default_provider());
     let algorithms = provider.signature_verification_algorithms;
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| WorkError::address(error.to_string()))?;
+        .map_err(|error| AddressError(error.to_string()))?;
     let roots = match trust {
         Trust::IssuerAndName(roots) => return Ok(builder.with_root_certificates(roots).with_no_client_auth()),
         Trust::Issuer(roots) => Some(roots),
@@ -39,14 +39,14 @@ pub(super) fn client(trust: Trust) -> Result<ClientConfig, WorkError> {
 }
 
 /// The issuers in a file of PEM, or those that this machine trusts.
-pub(super) fn roots(file: Option<&str>) -> Result<RootCertStore, WorkError> {
+pub(crate) fn roots(file: Option<&str>) -> Result<RootCertStore, AddressError> {
     let mut roots = RootCertStore::empty();
     let Some(file) = file else {
         // Some of a machine's certificates are broken on many machines; what is missing shows when a server is not trusted.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         return Ok(roots);
     };
-    let unusable = |why: String| WorkError::address(format!("the certificates of {file} cannot be read: {why}"));
+    let unusable = |why: String| AddressError(format!("the certificates of {file} cannot be read: {why}"));
     for certificate in CertificateDer::pem_file_iter(file).map_err(|error| unusable(error.to_string()))? {
         let certificate = certificate.map_err(|error| unusable(error.to_string()))?;
         roots.add(certificate).map_err(|error| unusable(error.to_string()))?;

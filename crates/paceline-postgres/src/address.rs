@@ -10,16 +10,24 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::tls::{self, Trust};
-use crate::work::error::WorkError;
+use crate::tls::{self, Trust};
 
 /// A server, and how to speak to it.
-pub(super) struct Address {
-    pub(super) config: Config,
-    pub(super) tls: MakeRustlsConnect,
+#[derive(Clone)]
+#[expect(missing_debug_implementations, reason = "it has a password")]
+pub struct Address {
+    /// Whom to call, and as whom.
+    pub config: Config,
+    /// How the connection is encrypted.
+    pub tls: MakeRustlsConnect,
     /// How long a server that is not there yet is waited for, where the address says so (`connect_timeout`).
-    pub(super) timeout: Option<Duration>,
+    pub timeout: Option<Duration>,
 }
+
+/// Why an address cannot be read: never with any of its words, for they may be a password.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct AddressError(pub String);
 
 /// How long one try to connect may take, unless the address says something else (`connect_timeout`).
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,7 +47,10 @@ enum Mode {
 
 impl Address {
     /// Reads `postgres://user@host/database?sslmode=...&sslrootcert=FILE` and whatever else tokio-postgres knows.
-    pub(super) fn read(url: &str) -> Result<Self, WorkError> {
+    ///
+    /// # Errors
+    /// What is wrong with it, without its words.
+    pub fn read(url: &str) -> Result<Self, AddressError> {
         let (front, query) = url.split_once('?').unwrap_or((url, ""));
         let (mut mode, mut roots, mut others) = (Mode::Prefer, None, Vec::new());
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -51,7 +62,7 @@ impl Address {
         }
         let mut config: Config = format!("{front}?{}", others.join("&"))
             .parse()
-            .map_err(|error: tokio_postgres::Error| WorkError::address(error.to_string()))?;
+            .map_err(|error: tokio_postgres::Error| AddressError(error.to_string()))?;
         let timeout = config.get_connect_timeout().copied();
         if timeout.is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
@@ -73,7 +84,7 @@ impl Address {
     }
 
     /// The server and the database, for messages: never with a password.
-    pub(super) fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         let ports = self.config.get_ports();
         let hosts: Vec<String> = self
             .config
@@ -92,21 +103,23 @@ impl Address {
 }
 
 impl Mode {
-    fn from_name(name: &str) -> Result<Self, WorkError> {
+    fn from_name(name: &str) -> Result<Self, AddressError> {
         match name {
             "disable" => Ok(Self::Disable),
             "prefer" => Ok(Self::Prefer),
             "require" => Ok(Self::Require),
             "verify-ca" => Ok(Self::VerifyCa),
             "verify-full" => Ok(Self::VerifyFull),
-            _ => Err(WorkError::address("its sslmode is none of disable, prefer, require, verify-ca and verify-full")),
+            _ => Err(AddressError(
+                "its sslmode is none of disable, prefer, require, verify-ca and verify-full".to_owned(),
+            )),
         }
     }
 }
 
-fn decoded(text: &str) -> Result<String, WorkError> {
+fn decoded(text: &str) -> Result<String, AddressError> {
     let decoded =
-        percent_decode_str(text).decode_utf8().map_err(|_| WorkError::address("its sslrootcert is not UTF-8"))?;
+        percent_decode_str(text).decode_utf8().map_err(|_| AddressError("its sslrootcert is not UTF-8".to_owned()))?;
     Ok(decoded.into_owned())
 }
 
@@ -126,7 +139,7 @@ mod tests {
             ("postgres://me:secret@a,b:6432/jobs?sslmode=disable&application_name=x", "a,b:6432/jobs"),
             ("postgres://me@/jobs?host=/run/postgresql&sslmode=verify-full&password=secret", "/run/postgresql/jobs"),
         ] {
-            assert_eq!(Address::read(url).unwrap().describe(), expected);
+            assert_eq!(Address::read(url).expect("an address").describe(), expected);
         }
         for url in [
             "postgres://me:secret@[::bad/jobs",
@@ -148,7 +161,7 @@ mod tests {
             ("postgres://me@host/jobs?sslmode=verify-full", SslMode::Require),
             ("postgres://me@host/jobs?sslmode=disable", SslMode::Disable),
         ] {
-            assert_eq!(Address::read(url).unwrap().config.get_ssl_mode(), expected, "{url}");
+            assert_eq!(Address::read(url).expect("an address").config.get_ssl_mode(), expected, "{url}");
         }
     }
 }

@@ -1,0 +1,6 @@
+//! How Paceline reaches a Postgres database: the address, as users write it, and whom an encrypted connection trusts.
+
+mod address;
+mod tls;
+
+pub use address::{Address, AddressError};
