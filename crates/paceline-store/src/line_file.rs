@@ -79,7 +79,8 @@ impl LineFile {
         self.cut(keep)
     }
 
-    /// The results whose lines begin at `from` or later, as far as each line proves itself.
+    /// The answers whose lines begin at `from` or later, as far as each line proves itself. What a fallback gave is none: its
+    /// item is tried again.
     ///
     /// # Errors
     /// When the system refuses.
@@ -90,7 +91,8 @@ impl LineFile {
             file.seek(SeekFrom::Start(from))?;
             let mut reader = BufReader::new(file);
             while reader.read_until(b'\n', &mut line)? > 0 {
-                known.extend(verify_line(&line).map(|result| (result.ordinal, result.key)));
+                let answer = verify_line(&line).filter(|result| !result.fell_back);
+                known.extend(answer.map(|answer| (answer.ordinal, answer.key)));
                 line.clear();
             }
             Ok(KnownResults(known))
@@ -214,6 +216,26 @@ const BLOCK: u64 = 64 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::item::End;
+    use crate::line::{LineForm, ResultBody, ResultLine};
+
+    #[test]
+    fn answers_are_recalled_and_what_a_fallback_gave_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = LineFile::open(&folder.path().join("lines")).unwrap();
+        let custom_id = CustomId::from("a");
+        let line =
+            |ordinal| ResultLine { ordinal, call: 1, custom_id: &custom_id, metadata: None, form: LineForm::OpenAi };
+        let answer = ResultBody::Response { status: 200, request_id: "r", headers: None, body: b"{}" };
+        let fallback = ResultBody::Fallback { code: "max_retries", message: "it is down", output: b"{}" };
+        file.append(&line(1).encode(End::Succeeded, &answer)).unwrap();
+        let from = file.end();
+        file.append(&line(2).encode(End::FellBack, &fallback)).unwrap();
+        file.append(&line(3).encode(End::Succeeded, &answer)).unwrap();
+        file.append(b"{\"of\": \"another program\"}\n").unwrap();
+        let recalled = |from| [1, 2, 3].map(|item| file.results_from(from).unwrap().contains(item, &custom_id));
+        assert_eq!((recalled(0), recalled(from)), ([true, false, true], [false, false, true]));
+    }
 
     #[test]
     fn torn_lines_are_cut_and_whole_ones_stay() {
