@@ -115,6 +115,12 @@ kind!(
 );
 
 kind!(
+    /// What a process of a fleet does without its store.
+    FleetOnLossName,
+    |_generator| { "enum": ["strict", "keep"] }
+);
+
+kind!(
     /// A pace, or a preset.
     PaceName,
     |_generator| { "enum": names::PACES.map(|pace| pace.name) }

@@ -18,6 +18,8 @@ pub struct Overrides {
     pub base_url: Option<String>,
     /// `--via`: the gateway that calls go through.
     pub via: Option<String>,
+    /// `--fleet`: the store with the ledger of a fleet.
+    pub fleet: Option<String>,
     /// `--api-key-env`: the variable that holds the key.
     pub api_key_env: Option<String>,
     /// `--api-key-file`: the file that holds the key.
@@ -82,6 +84,7 @@ impl Overrides {
         UpstreamSection {
             base_url: flag("--base-url", &self.base_url),
             via: flag("--via", &self.via),
+            fleet: flag("--fleet", &self.fleet),
             api_key_env: flag("--api-key-env", &self.api_key_env),
             api_key_file: file("--api-key-file", &self.api_key_file),
             key_header: flag("--key-header", &self.key_header),

@@ -145,6 +145,13 @@ impl From<Price> for Prices {
     }
 }
 
+impl FromIterator<(String, Price)> for Prices {
+    /// A price for each model; `*` is every other one.
+    fn from_iter<T: IntoIterator<Item = (String, Price)>>(prices: T) -> Self {
+        Self { by_model: prices.into_iter().collect() }
+    }
+}
+
 impl Prices {
     /// No price is known.
     pub fn is_empty(&self) -> bool {

@@ -9,9 +9,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::json_schema::{
-    BodyName, CachedInputName, ClassName, ConcurrencyChoice, Count, CountsName, HeaderList, JitterChoice, Length,
-    LimitList, LimitShape, NameList, PaceName, PriceTable, ProviderName, ReservesName, RestoresName, ScopeName,
-    StatusRange, UnknownOutcomeName,
+    BodyName, CachedInputName, ClassName, ConcurrencyChoice, Count, CountsName, FleetOnLossName, HeaderList,
+    JitterChoice, Length, LimitList, LimitShape, NameList, PaceName, PriceTable, ProviderName, ReservesName,
+    RestoresName, ScopeName, StatusRange, UnknownOutcomeName,
 };
 use super::setting::{Layered, Locator, Setting};
 use super::shapes::{HeaderSettings, Priced, Settings, number_or_table};
@@ -124,6 +124,21 @@ section_with_limits! {
         /// limits, the pace and the key are the gateway's then. With a path the address is taken as it is. Default: none.
         #[schemars(with = "Option<String>")]
         via: Setting,
+        /// The store with the ledger of a fleet, `redis://`, `rediss://` or `postgres://`, or `none`: the configured limits are
+        /// those of all processes that name it with the same host and key. Default: none.
+        #[schemars(with = "Option<String>")]
+        fleet: Setting,
+        /// What leaves once the store of the fleet has been away for a lease: nothing (`strict`), or what the last share allows
+        /// (`keep`). Default: `strict`.
+        #[schemars(with = "Option<FleetOnLossName>")]
+        fleet_on_loss: Setting,
+        /// How long a process of the fleet goes on without the store, the same in all of them, `3s` to `5m`; after it and a
+        /// window the others have what a killed one held. Default: `30s`.
+        #[schemars(with = "Option<Length>")]
+        fleet_lease: Setting,
+        /// The part of this process in its fleet where all want more than there is, 1 to 16. Default: 1.
+        #[schemars(with = "Option<Count>")]
+        weight: Setting,
         /// The environment variable that holds the key. Default: the provider's usual one.
         #[schemars(with = "Option<String>")]
         api_key_env: Setting,

@@ -18,6 +18,7 @@ use super::effective::{EffectiveValue, Ledger};
 use super::environment::Environment;
 use super::error::{KEY_PLACE, SettingError, Source};
 use super::fallback::{self, FallbackStep};
+use super::fleet::{self, FleetSettings};
 use super::limits::Named;
 use super::pacing;
 use super::preset::Preset;
@@ -65,6 +66,8 @@ pub struct Upstream {
     pub base_url: Option<String>,
     /// The gateway that calls go through. It has the key and keeps the limits: none of them stands here. Default: none.
     pub via: Option<Via>,
+    /// The fleet that the limits are shared with. Default: none.
+    pub fleet: Option<FleetSettings>,
     /// Where the key is.
     pub key: KeySource,
     /// The headers of its calls, trusted and client certificates, and the proxy.
@@ -228,6 +231,7 @@ impl Upstream {
             responsive,
             background: Background::default(),
         };
+        let fleet = fleet::fleet(section, &pacer, via.is_some(), &mut ledger)?;
         let acting = match &via {
             Some(via) => acting::at_gateway(via, section, &pacer),
             None => acting::acting(section, &pacer),
@@ -238,6 +242,7 @@ impl Upstream {
             provider,
             base_url,
             via,
+            fleet,
             key,
             access,
             pacer,

@@ -4,6 +4,7 @@ use alloc::sync::Arc;
 use core::fmt;
 use core::time::Duration;
 
+use crate::config::Quota;
 use crate::cost::Dimension;
 use crate::time::Instant;
 
@@ -159,6 +160,15 @@ pub enum WaitCause {
         /// The period.
         window: Duration,
     },
+    /// The share of this pacer in a configured limit that is divided among several: [`Pacer::divide`](crate::Pacer::divide).
+    Share {
+        /// What is counted.
+        dimension: Dimension,
+        /// Units per window, of all pacers together.
+        limit: u64,
+        /// The period.
+        window: Duration,
+    },
     /// The burst is used up: requests leave evenly spaced.
     Burst,
     /// Another pacer of the account has the turn: [`Pacer::yield_turn`](crate::Pacer::yield_turn).
@@ -185,6 +195,21 @@ pub enum WaitCause {
 }
 
 impl WaitCause {
+    pub(crate) fn quota(quota: &Quota) -> Self {
+        let Quota { dimension, limit, window, .. } = quota.clone();
+        Self::Quota { dimension, limit, window }
+    }
+
+    pub(crate) fn share(quota: &Quota) -> Self {
+        let Quota { dimension, limit, window, .. } = quota.clone();
+        Self::Share { dimension, limit, window }
+    }
+
+    /// Whether a full window is what it waits for.
+    pub(crate) const fn is_full(&self) -> bool {
+        matches!(self, Self::Quota { .. } | Self::Share { .. })
+    }
+
     /// Whether a request that may not wait for this has no answer because the API stayed down for it, so that a fallback may take
     /// the answer's place: the server fails, asked for a pause, or has no quota left, or the account is stopped. A limit that is
     /// known here, and the requests ahead, are none of these.
@@ -193,7 +218,7 @@ impl WaitCause {
             Self::Held { cause } | Self::Gate { cause } => !matches!(cause, PauseCause::Program),
             Self::Stopped { .. } | Self::Canary | Self::Breaker => true,
             Self::NotBefore | Self::Queue | Self::Concurrency | Self::Quota { .. } | Self::Burst | Self::Turn => false,
-            Self::Rate { .. } | Self::Spacing { .. } | Self::ServerLimit { .. } => false,
+            Self::Share { .. } | Self::Rate { .. } | Self::Spacing { .. } | Self::ServerLimit { .. } => false,
         }
     }
 }
@@ -280,6 +305,9 @@ impl fmt::Display for WaitCause {
             Self::Breaker => PauseCause::ServerFails.fmt(f),
             Self::Concurrency => f.write_str("a free slot among the calls in flight"),
             Self::Quota { dimension, limit, window } => write!(f, "the limit of {limit} {dimension} per {window:?}"),
+            Self::Share { dimension, limit, window } => {
+                write!(f, "the share of this process in the limit of {limit} {dimension} per {window:?}")
+            }
             Self::Turn => f.write_str("its turn among the processes that share the configured limits"),
             Self::Burst => f.write_str("the spacing of the configured limit"),
             Self::Rate { gap } => write!(f, "the learnt rate of {}", PerSecond(1.0 / gap.as_secs_f64())),

@@ -178,6 +178,18 @@ impl Limits {
     }
 }
 
+/// A configured limit that is divided among pacers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DividedLimit {
+    /// The tier whose limit it is; none for one of the account.
+    pub tier: Option<Arc<str>>,
+    /// The limit of all pacers together.
+    pub quota: Quota,
+    /// Its place among those of its level.
+    pub(crate) place: usize,
+}
+
 /// When the breaker of a scope opens, and for how long. A failure is an overloaded or a transient outcome.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BreakerConfig {

@@ -45,7 +45,7 @@ pub use admit::{Admit, Level, MaxWait, PauseCause, WaitCause, WaitReason};
 pub use background::Background;
 pub use backoff::{Backoff, Growth, Jitter};
 pub use concurrency::{ConcurrencySnapshot, GrowthPhase};
-pub use config::{BreakerConfig, Concurrency, Limits, Pace, PacerConfig, Quota, QuotaShape, Retry};
+pub use config::{BreakerConfig, Concurrency, DividedLimit, Limits, Pace, PacerConfig, Quota, QuotaShape, Retry};
 pub use cost::{Cost, Dimension};
 pub use error::ConfigError;
 pub use outcome::{Class, Hint, LimitReport, LimitScope, Outcome, RefillMode, UnknownOutcome};
@@ -54,7 +54,9 @@ pub use quota::{BucketLevel, BucketRule, LimitCounts, TooLarge};
 pub use request::{Enqueued, Event, GiveUp, NextAction, Request, ScopeId, Ticket};
 pub use responsive::{Responsive, ResponsiveConfig, ResponsiveCounters, exponential_delay, linear_delay};
 pub use rng::Rng;
-pub use snapshot::{QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot, Totals};
+pub use snapshot::{
+    Explanation, FleetShare, FleetSnapshot, QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot, Totals, Trouble,
+};
 pub use state::{Announcement, LearntState, LevelState, NewerState, PacerState, PauseState, TakenState, WindowState};
 pub use time::{Instant, Timestamp};
 pub use turns::Turns;

@@ -118,6 +118,11 @@ impl Queue {
         counts.into_iter().map(|(Reverse(priority), count)| (priority, count)).collect()
     }
 
+    /// The requests that are due.
+    pub(crate) fn ready(&self) -> impl Iterator<Item = Place> {
+        self.ready.iter().copied()
+    }
+
     /// All requests, the ready ones first.
     pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> {
         self.ready.iter().chain(self.delayed.values()).map(|place| place.2)

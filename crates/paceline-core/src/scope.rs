@@ -55,7 +55,7 @@ pub(crate) struct Scope {
     pub(crate) clock: RunningClock,
     pub(crate) totals: Totals,
     pub(crate) in_flight: InFlight,
-    quotas: Quotas,
+    pub(crate) quotas: Quotas,
     announced: Vec<ServerLimits>,
     gate: Gate,
     learnt: AdaptiveRate,

@@ -1,5 +1,6 @@
 //! The types of a snapshot: numbers for people and dashboards.
 
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -9,12 +10,17 @@ use core::time::Duration;
 use crate::adaptive::RateEstimate;
 use crate::admit::{PauseCause, WaitCause};
 use crate::concurrency::ConcurrencySnapshot;
+use crate::config::DividedLimit;
 use crate::cost::Dimension;
+use crate::fleet::MemberState;
 use crate::outcome::Class;
 use crate::responsive::ResponsiveCounters;
 use crate::state::TakenState;
 use crate::time::Instant;
 use crate::units::format_duration;
+
+/// A shorter pause is no trouble.
+const FELT: Duration = Duration::from_secs(1);
 
 /// A pacer at one instant: the account and its scopes.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,19 +33,25 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// One line for people: how many calls are in flight and wait, what the next one waits for, and what is known of the limit.
-    /// Of several scopes it speaks of the one that needs a person, else of one that is closed, else of the one in which most
-    /// wait. `now`: the time of the snapshot.
-    pub fn explain(&self, now: Instant) -> String {
-        let urgency = |scope: &&ScopeSnapshot| match scope.state {
-            ScopeState::Stopped { .. } => (2, 0),
-            _ if scope.closed_until.is_some() => (1, scope.waiting),
-            _ => (0, scope.waiting),
-        };
+    /// The scope that a person wants to know of first: one that needs a person, else one that is closed, else the one in which
+    /// most wait; the account where nothing waits.
+    pub fn subject(&self, now: Instant) -> &ScopeSnapshot {
         // The account first among equals: what holds it holds all.
         let scopes = self.scopes.iter().rev().chain([&self.account]);
-        let subject = scopes.max_by_key(urgency).unwrap_or(&self.account);
-        let subject = if urgency(&subject) == (0, 0) { &self.account } else { subject };
+        let subject = scopes.max_by_key(|scope| (scope.trouble(now), scope.waiting)).unwrap_or(&self.account);
+        if subject.trouble(now) == Trouble::None { &self.account } else { subject }
+    }
+
+    /// Whose trouble keeps the calls of that scope back most: the account's, where that is worse than the scope's own.
+    pub fn holder<'a>(&'a self, scope: &'a ScopeSnapshot, now: Instant) -> &'a ScopeSnapshot {
+        let of_account = self.account.trouble(now);
+        if of_account >= Trouble::Closed && of_account > scope.trouble(now) { &self.account } else { scope }
+    }
+
+    /// One line for people: how many calls are in flight and wait, what the next one of its [`subject`](Self::subject) waits for,
+    /// and what is known of the limit. `now`: the time of the snapshot.
+    pub fn explain(&self, now: Instant) -> String {
+        let subject = self.subject(now);
         let estimate = match &*self.scopes {
             [only] => only.estimate.as_ref(),
             _ => subject.estimate.as_ref(),
@@ -79,17 +91,82 @@ impl ScopeSnapshot {
     /// The one sentence for people why its next call does not leave at once, and for how long; empty where it does. `now`: the
     /// time of the snapshot.
     pub fn explain(&self, now: Instant) -> String {
-        let wait = |until: Instant| format_duration(until.saturating_since(now));
+        self.explanation().map(|parts| parts.sentence(now)).unwrap_or_default()
+    }
+
+    /// The same in parts, for a screen that counts the time down; none where the next call leaves at once.
+    pub fn explanation(&self) -> Option<Explanation> {
         if let ScopeState::Stopped { reason } = &self.state {
-            return format!("nothing leaves until a person acts: {reason}");
+            let before = format!("nothing leaves until a person acts: {reason}");
+            return Some(Explanation { before, until: None, after: String::new() });
         }
-        match (self.closed_until, self.closed_for, &self.waits_for) {
-            (Some(until), Some(cause), _) => format!("nothing leaves for {}: {}", wait(until), cause.explanation()),
-            (_, _, Some((cause, Some(until)))) => format!("the next call waits {} for {cause}", wait(*until)),
-            (_, _, Some((cause, None))) => format!("the next call waits for {cause}"),
-            _ => String::new(),
+        let closed = match self.state {
+            ScopeState::Held { until, cause } => Some((until, cause)),
+            _ => self.closed_until.zip(self.closed_for),
+        };
+        Some(match (closed, &self.waits_for) {
+            (Some((until, cause)), _) => Explanation {
+                before: "nothing leaves for ".into(),
+                until: Some(until),
+                after: format!(": {}", cause.explanation()),
+            },
+            (None, Some((cause, Some(until)))) => Explanation {
+                before: "the next call waits ".into(),
+                until: Some(*until),
+                after: format!(" for {cause}"),
+            },
+            (None, Some((cause, None))) => {
+                Explanation { before: format!("the next call waits for {cause}"), until: None, after: String::new() }
+            }
+            (None, None) => return None,
+        })
+    }
+
+    /// How urgently a person wants to know of it. `now`: the time of the snapshot.
+    pub fn trouble(&self, now: Instant) -> Trouble {
+        let is_closed = || self.closed_until.is_some_and(|until| until.saturating_since(now) > FELT);
+        match self.state {
+            ScopeState::Stopped { .. } => Trouble::Stopped,
+            ScopeState::Held { .. } => Trouble::Closed,
+            _ if is_closed() || self.failing_since.is_some() => Trouble::Closed,
+            _ if self.waiting > 0 => Trouble::Waits,
+            _ => Trouble::None,
         }
     }
+}
+
+/// Why the next call of a scope does not leave at once: a sentence with a time in it that gets shorter.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Explanation {
+    /// What stands before the time, or the whole where it is not known.
+    pub before: String,
+    /// When the wait is over, where that is known.
+    pub until: Option<Instant>,
+    /// What stands behind the time.
+    pub after: String,
+}
+
+impl Explanation {
+    /// The sentence at that time.
+    pub fn sentence(&self, now: Instant) -> String {
+        let wait = self.until.map(|until| format_duration(until.saturating_since(now))).unwrap_or_default();
+        format!("{}{wait}{}", self.before, self.after)
+    }
+}
+
+/// How urgently a person wants to know of a scope, the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Trouble {
+    /// Nothing waits.
+    None,
+    /// Requests wait for a limit.
+    Waits,
+    /// Nothing leaves for a while, or its server fails.
+    Closed,
+    /// A person must act.
+    Stopped,
 }
 
 /// One scope at one instant.
@@ -104,6 +181,8 @@ pub struct ScopeSnapshot {
     pub quotas: Vec<QuotaSnapshot>,
     /// Limits that the server's headers announced.
     pub announced: Vec<QuotaSnapshot>,
+    /// The fleet that the limits of all scopes are divided by. None for a scope.
+    pub fleet: Option<Box<FleetSnapshot>>,
     /// Requests that may leave at once, and the most that can be, where requests are spaced.
     pub burst: Option<(u64, u64)>,
     /// Calls in flight.
@@ -194,6 +273,32 @@ pub struct QuotaSnapshot {
     pub taken: Vec<TakenState>,
 }
 
+/// The place of a pacer in a fleet, as it is known to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FleetSnapshot {
+    /// Where it stands.
+    pub state: MemberState,
+    /// Pacers that the ledger knew last, this one included.
+    pub members: u64,
+    /// Until when it may go on without the ledger; none without a lease.
+    pub lease_ends: Option<Instant>,
+    /// Its part of each limit.
+    pub shares: Vec<FleetShare>,
+}
+
+/// The part of a pacer in one divided limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FleetShare {
+    /// The limit of all pacers together.
+    pub limit: DividedLimit,
+    /// The units of any window that this one may use.
+    pub units: u64,
+    /// The units that none may use yet, because one that fell silent may have used them.
+    pub quarantine: u64,
+}
+
 /// Sums since the beginning. Where no connection failed they agree with what the server counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -218,5 +323,57 @@ impl Totals {
     /// Answers of one class.
     pub const fn of(&self, class: Class) -> u64 {
         self.by_class[class as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+    use crate::config::{Limits, PacerConfig, Quota};
+    use crate::pacer::Pacer;
+    use crate::request::Request;
+    use crate::{Cost, PauseCause};
+
+    #[test]
+    fn an_explanation_in_parts_is_the_sentence_with_a_time_that_gets_shorter() {
+        let second = Duration::from_secs(1);
+        let limits = Limits { quotas: vec![Quota::sliding(Dimension::Requests, 1, 60 * second)], ..Limits::default() };
+        let mut pacer = Pacer::new(PacerConfig { limits, ..PacerConfig::default() }, 1, Instant::ZERO).expect("right");
+        let (a, b) = (pacer.scope("a"), pacer.scope("b"));
+        assert_eq!(pacer.snapshot(Instant::ZERO).scopes[0].explanation(), None);
+        for scope in [&a, &a] {
+            pacer.enqueue(Instant::ZERO, Request::new(scope, Cost::request())).expect("small enough");
+        }
+        while pacer.poll_event().is_some() {}
+        let view = pacer.snapshot(Instant::ZERO);
+        let parts = view.scopes[0].explanation().expect("it waits");
+        for (now, left) in [(0, "1m 00s"), (50, "10s"), (61, "0ms")] {
+            let now = Instant::ZERO + now * second;
+            let sentence = format!("the next call waits {left} for the limit of 1 requests per 60s");
+            assert_eq!((&parts.sentence(now), view.scopes[0].explain(now)), (&sentence, sentence.clone()));
+        }
+        let trouble = |view: &Snapshot| [0, 1].map(|scope| view.scopes[scope].trouble(Instant::ZERO));
+        let subject = |view: &Snapshot| view.subject(Instant::ZERO).name.clone();
+        assert_eq!(trouble(&view), [Trouble::Waits, Trouble::None]);
+        assert_eq!(&*subject(&view), "", "the account holds it");
+        pacer.hold_for(Instant::ZERO, Some(&b), Instant::ZERO + 5 * second, PauseCause::QuotaUsedUp);
+        let view = pacer.snapshot(Instant::ZERO);
+        assert_eq!((trouble(&view), &*subject(&view)), ([Trouble::Waits, Trouble::Closed], "b"));
+        pacer.stop(Instant::ZERO, Some(&a), "a bad key".into());
+        let view = pacer.snapshot(Instant::ZERO);
+        assert_eq!((trouble(&view), &*subject(&view)), ([Trouble::Stopped, Trouble::Closed], "a"));
+        assert_eq!(&*view.holder(&view.scopes[1], Instant::ZERO).name, "b");
+        let parts = view.scopes[0].explanation().expect("it is stopped");
+        assert_eq!((parts.until, parts.sentence(Instant::ZERO)), (None, view.scopes[0].explain(Instant::ZERO)));
+        pacer.resume(Instant::ZERO, None);
+        pacer.hold(Instant::ZERO, None, Instant::ZERO + 90 * second);
+        let view = pacer.snapshot(Instant::ZERO);
+        let held = "nothing leaves for 1m 30s: this program set the pause";
+        assert_eq!((&*subject(&view), view.account.explain(Instant::ZERO).as_str()), ("", held));
+        pacer.stop(Instant::ZERO, None, "no credit".into());
+        let view = pacer.snapshot(Instant::ZERO);
+        assert_eq!(&*view.holder(&view.scopes[1], Instant::ZERO).name, "", "the account keeps it back");
     }
 }

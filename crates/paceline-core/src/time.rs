@@ -15,6 +15,7 @@ pub(crate) const LATE: Duration = Duration::from_millis(5);
 ///
 /// The engine never reads a clock. Its driver passes the present as an argument.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Instant(u64);
 
 impl Instant {

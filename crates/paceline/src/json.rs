@@ -1,7 +1,8 @@
 //! A scope's snapshot as JSON: the one document of `stats --json`, of summaries and of the gateway.
 
 use paceline_core::{
-    Class, Dimension, Instant, QuotaSnapshot, RateEstimate, ResponsiveCounters, ScopeSnapshot, ScopeState, Timestamp,
+    Class, Dimension, FleetShare, FleetSnapshot, Instant, QuotaSnapshot, RateEstimate, ResponsiveCounters,
+    ScopeSnapshot, ScopeState, Timestamp,
 };
 use serde_json::{Map, Value, json};
 
@@ -20,7 +21,7 @@ pub fn scope_json(scope: &ScopeSnapshot, wall: ToWall<'_>) -> Value {
     let concurrency = &scope.concurrency;
     let by_class: Map<String, Value> =
         Class::ALL.iter().map(|class| (class.to_string(), scope.totals.of(*class).into())).collect();
-    json!({
+    let mut json = json!({
         "name": &*scope.name,
         "state": scope.state.as_str(),
         "until": until,
@@ -54,6 +55,29 @@ pub fn scope_json(scope: &ScopeSnapshot, wall: ToWall<'_>) -> Value {
             "waited_s": scope.totals.waited.as_secs_f64(),
             "by_class": by_class,
         },
+    });
+    if let Some(known) = &scope.fleet {
+        json["fleet"] = fleet(known, &time);
+    }
+    json
+}
+
+fn fleet(fleet: &FleetSnapshot, time: &dyn Fn(Instant) -> String) -> Value {
+    let share = |FleetShare { limit, units, quarantine, .. }: &FleetShare| {
+        json!({
+            "dimension": limit.quota.dimension.as_str(),
+            "window_ms": limit.quota.window.as_secs_f64() * 1e3,
+            "tier": limit.tier.as_deref(),
+            "limit": limit.quota.limit,
+            "share": units,
+            "quarantine": quarantine,
+        })
+    };
+    json!({
+        "state": fleet.state.as_str(),
+        "members": fleet.members,
+        "lease_until": fleet.lease_ends.map(time),
+        "limits": fleet.shares.iter().map(share).collect::<Vec<_>>(),
     })
 }
 

@@ -38,6 +38,7 @@
 mod blocking;
 mod classify;
 pub mod clock;
+mod divided;
 mod driver;
 mod error;
 mod fallback;
@@ -72,12 +73,13 @@ pub use keyed::KeyedLimiter;
 pub use limiter::Limiter;
 pub use log::BackingOff;
 pub use paceline_core::{
-    Admit, Announcement, Backoff, BreakerConfig, Class, Concurrency, ConfigError, Cost, Dimension, Event, GateState,
-    GiveUp, Growth, GrowthPhase, Hint, Instant, Jitter, LearntState, Level, LevelState, LimitReport, LimitScope,
-    Limits, MaxWait, NewerState, NextAction, Outcome, Pace, PacerConfig, PacerState, PauseCause, PauseState, Quota,
-    QuotaShape, QuotaSnapshot, RateEstimate, RefillMode, Request, Responsive, ResponsiveConfig, ResponsiveCounters,
-    Retry, Rng, ScopeId, ScopeSnapshot, ScopeState, Snapshot, TakenState, Ticket, Timestamp, TooLarge, Totals, Trend,
-    UnknownOutcome, WaitCause, WaitReason, WindowState, exponential_delay, linear_delay,
+    Admit, Announcement, Backoff, BreakerConfig, Class, Concurrency, ConfigError, Cost, Dimension, DividedLimit, Event,
+    FleetShare, FleetSnapshot, GateState, GiveUp, Growth, GrowthPhase, Hint, Instant, Jitter, LearntState, Level,
+    LevelState, LimitReport, LimitScope, Limits, MaxWait, NewerState, NextAction, Outcome, Pace, PacerConfig,
+    PacerState, PauseCause, PauseState, Quota, QuotaShape, QuotaSnapshot, RateEstimate, RefillMode, Request,
+    Responsive, ResponsiveConfig, ResponsiveCounters, Retry, Rng, ScopeId, ScopeSnapshot, ScopeState, Snapshot,
+    TakenState, Ticket, Timestamp, TooLarge, Totals, Trend, UnknownOutcome, WaitCause, WaitReason, WindowState,
+    exponential_delay, linear_delay,
 };
 #[cfg(feature = "http")]
 pub use paceline_providers::{Dialect, Provider};

@@ -131,6 +131,22 @@ impl Limiter {
         self.driver.act(|pacer, _| pacer.scope(name))
     }
 
+    /// The same where names are not those of the program, such as models that clients name: where there are `most` scopes and
+    /// none of that name, it is the one that all further names share. Scopes that are idle leave room for others after 10 to 15
+    /// minutes, or after an hour once they were refused.
+    ///
+    /// ```
+    /// use paceline::{Limiter, PacerConfig};
+    ///
+    /// let limiter = Limiter::new(PacerConfig::default())?;
+    /// let names = ["a", "b", "c", "a"].map(|name| limiter.scope_within(name, 2, "other").name().to_string());
+    /// assert_eq!(names, ["a", "b", "other", "a"]);
+    /// # Ok::<(), paceline::ConfigError>(())
+    /// ```
+    pub fn scope_within(&self, name: &str, most: usize, shared: &str) -> ScopeId {
+        self.driver.act(|pacer, _| pacer.scope_within(name, most, shared))
+    }
+
     /// Waits until the call may be made, as long as it takes: the request's [`max_wait`](Request::max_wait) does not act here,
     /// nor in [`run`](Self::run) and [`try_acquire`](Self::try_acquire).
     ///

@@ -4,9 +4,9 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::FleetLimit;
 use super::level::{Part, divide};
-use super::message::{ByeRequest, Grant, MemberId, Stake, SyncReply, SyncRequest};
+use super::message::{ByeRequest, Grant, MemberId, Quiet, Stake, SyncReply, SyncRequest};
+use super::{AHEAD, FleetLimit};
 use crate::time::Instant;
 
 /// A sync ends at most so many leases, so that it takes a bounded time; the next ones end the others.
@@ -15,15 +15,14 @@ const EXPIRIES: usize = 16;
 /// So many members are woken at once at most.
 const WOKEN: usize = 16;
 
-/// A clock that is further ahead of a member's than this was set. Leases are kept for so much longer, for what is not
-/// noticed.
-const AHEAD: Duration = Duration::from_secs(1);
-
 /// Divides the limits of one key among its members, and fences those that fell silent. It holds no policy of pace.
 ///
 /// Inputs are [`sync`](Self::sync) and [`bye`](Self::bye), each one atomic step; after them [`poll_wake`](Self::poll_wake)
 /// says which members a hint would help. The time is that of the store's clock, which may be set forward and back.
+///
+/// With the feature `serde` it can be kept in a store between two inputs; then it has to be told the wakes before it is written.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Ledger {
     lease: Duration,
     run: Option<u64>,
@@ -31,13 +30,16 @@ pub struct Ledger {
     recovers_until: Option<Instant>,
     books: Vec<Book>,
     members: BTreeMap<MemberId, Entry>,
+    #[cfg_attr(feature = "serde", serde(skip))]
     wakes: VecDeque<MemberId>,
     /// The rule that looks right and is wrong, for the test that shows it.
     #[cfg(test)]
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(super) trusts_last_report: bool,
 }
 
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Entry {
     seq: u64,
     /// When the request came that it was last heard by.
@@ -48,6 +50,7 @@ struct Entry {
 
 /// One limit.
 #[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Book {
     limit: FleetLimit,
     /// What no member may have, and until when.
@@ -59,6 +62,7 @@ struct Book {
 
 /// A clock that never goes back, and that can be set back by what its members know.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct Clock {
     now: Instant,
     /// Added to the store's time, in nanoseconds.
@@ -103,7 +107,7 @@ impl Ledger {
         }
     }
 
-    /// The first ledger of a key in that run of a store: no member of an earlier one holds anything, so it gives at once.
+    /// A ledger of a key that no member of an earlier one holds anything of, in that run of a store: it gives at once.
     pub fn found(limits: &[FleetLimit], lease: Duration, run: u64) -> Self {
         Self { run: Some(run), ..Self::new(limits, lease) }
     }
@@ -114,9 +118,11 @@ impl Ledger {
         if self.is_stale(request.member, request.seq) || request.stakes.len() != self.books.len() {
             return None;
         }
+        self.wakes.clear();
+        let quiet = request.quiet.map_or(Duration::ZERO, |quiet| self.quiet_for(now, quiet));
         let now = self.read_clock(now, request.member, request.elapsed);
         if self.run != Some(request.run) {
-            self.recover(now, request.run);
+            self.recover(now, request.run, quiet);
         }
         self.end_leases(now, request.member);
         let known = self.members.remove(&request.member);
@@ -138,7 +144,7 @@ impl Ledger {
         }
         self.members.insert(request.member, entry);
         let grants = (0..self.books.len()).map(|place| self.grant(now, place, request.member)).collect();
-        Some(SyncReply { seq, lease: self.lease, grants })
+        Some(SyncReply { seq, lease: self.lease, members: self.members.len() as u64, grants })
     }
 
     /// A member leaves: what it has not used goes back at once, what it has used once it counts no longer.
@@ -168,6 +174,14 @@ impl Ledger {
         self.books[place].limit.units.saturating_sub(self.held(place) + self.books[place].in_quarantine())
     }
 
+    /// Whether by then nothing that it has given counts any more: no member has been heard for as long as anything is kept.
+    pub fn is_over(&self, now: Instant) -> bool {
+        let longest = self.books.iter().map(|book| book.limit.quarantine()).max().unwrap_or_default();
+        let heard = self.members.values().map(|entry| entry.heard).max();
+        let waited = heard.into_iter().chain(self.recovers_until).all(|at| at + self.lease + AHEAD + longest <= now);
+        waited && self.books.iter().all(|book| book.quarantine.iter().all(|(until, _)| *until <= now))
+    }
+
     fn is_stale(&self, member: MemberId, seq: u64) -> bool {
         self.members.get(&member).is_some_and(|entry| seq <= entry.seq)
     }
@@ -178,11 +192,17 @@ impl Ledger {
         self.clock.read(now, known.map(|entry| entry.heard + elapsed))
     }
 
+    /// For how long nothing was given before this ledger was lost. What a member heard longer than a lease ago says nothing.
+    fn quiet_for(&self, now: Instant, quiet: Quiet) -> Duration {
+        let is_new = quiet.asked <= now && now - quiet.asked < self.lease;
+        if is_new { now - quiet.since } else { Duration::ZERO }
+    }
+
     /// In another run of the store writes may be lost, and what is left may be wrong: only claims count. Within a lease every
     /// member has claimed or stopped.
-    fn recover(&mut self, now: Instant, run: u64) {
+    fn recover(&mut self, now: Instant, run: u64, quiet: Duration) {
         self.run = Some(run);
-        self.recovers_until = Some(now + self.lease + AHEAD);
+        self.recovers_until = Some((now + self.lease + AHEAD).saturating_sub(quiet));
         self.members.clear();
         self.books.iter_mut().for_each(|book| book.quarantine.clear());
     }
@@ -235,7 +255,8 @@ impl Ledger {
             }
         }
         part.told = if recovers { part.stake.has } else { part.target };
-        Grant { has: part.stake.has, target: part.told, contended: self.books[place].contended }
+        let (has, target, book) = (part.stake.has, part.told, &self.books[place]);
+        Grant { has, target, quarantine: book.in_quarantine(), contended: book.contended }
     }
 
     /// Divides a limit anew, if that is due, and notes which members a hint would help.
@@ -265,7 +286,7 @@ impl Ledger {
         };
         let mut room = room;
         let woken = changed.into_iter().filter(|(part, _)| room(part)).map(|(_, id)| id).take(WOKEN);
-        self.wakes = woken.collect();
+        self.wakes.extend(woken);
     }
 
     fn held(&self, place: usize) -> u64 {

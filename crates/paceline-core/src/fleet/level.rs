@@ -3,6 +3,9 @@
 //! Max-min by weight: all get what they want, up to one level for each unit of weight. What is left because units are whole,
 //! and because less than the next call costs is of no use, goes round in turns. Over a long time each member has its share,
 //! also where there are more members than units.
+//!
+//! The arithmetic is that of doubles, in an order that a script of a store can follow: units and weights are whole numbers that
+//! doubles hold exactly, and what is divided decides about fairness, never about how much there is.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -12,6 +15,7 @@ use crate::time::Instant;
 
 /// What the ledger knows of one member and one limit.
 #[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub(super) struct Part {
     pub(super) stake: Stake,
     /// What the member is meant to hold.
@@ -25,10 +29,10 @@ pub(super) struct Part {
 }
 
 /// A turn of a member whose share is a whole part.
-const TURN: u128 = 1 << 16;
+const TURN: f64 = 65_536.0;
 
 /// The longest wait in the line that one turn makes.
-const LONGEST: u128 = 1 << 40;
+const LONGEST: f64 = 1_099_511_627_776.0;
 
 /// Sets the targets. `line` is the place in the line that was served last. Returns whether a member gets less than it wants.
 pub(super) fn divide(
@@ -39,12 +43,12 @@ pub(super) fn divide(
     parts: &mut [(MemberId, u64, &mut Part)],
 ) -> bool {
     parts.sort_by(|(a_id, a_weight, a), (b_id, b_weight, b)| {
-        let (a, b) = (wide(a.stake.want) * wide(*b_weight), wide(b.stake.want) * wide(*a_weight));
-        a.cmp(&b).then(a_id.cmp(b_id))
+        let (a, b) = (float(a.stake.want) * float(*b_weight), float(b.stake.want) * float(*a_weight));
+        a.total_cmp(&b).then(a_id.cmp(b_id))
     });
-    let (mut left, mut weights) = (wide(capacity), parts.iter().map(|(_, weight, _)| wide(*weight)).sum::<u128>());
+    let (mut left, mut weights) = (float(capacity), parts.iter().map(|(_, weight, _)| float(*weight)).sum::<f64>());
     let satisfied = parts.iter().take_while(|(_, weight, part)| {
-        let (want, weight) = (wide(part.stake.want), wide(*weight));
+        let (want, weight) = (float(part.stake.want), float(*weight));
         let fits = want * weights <= left * weight;
         if fits {
             (left, weights) = (left - want, weights - weight);
@@ -57,26 +61,26 @@ pub(super) fn divide(
         (part.target, part.turn) = (part.stake.want, None);
     }
     let contended = !short.is_empty();
-    let mut rest = left;
+    let mut rest = left as u64;
     let mut waiting = Vec::with_capacity(short.len());
     for (id, weight, part) in short {
-        let share = left * wide(*weight);
-        let (base, step) = match share / weights {
-            whole if whole < wide(part.stake.lump) => (0, wide(part.stake.lump)),
-            whole => (whole, 1),
-        };
-        part.target = base as u64;
-        rest -= base;
-        let fraction = share - base * weights;
+        let share = left * float(*weight);
+        // A part of a call is of no use to it, and of use to another.
+        let (whole, step) = ((share / weights) as u64, part.stake.lump);
+        let base = whole - whole % step;
+        part.target = base;
+        rest = rest.saturating_sub(base);
+        let fraction = share - float(base) * weights;
         let stays = part.turn.is_some_and(|since| now - since < turn);
-        if fraction == 0 {
+        if fraction <= 0.0 {
             part.turn = None;
             continue;
         }
         if part.turn.is_none() {
             part.pass = part.pass.max(*line);
         }
-        waiting.push((!stays, part.pass, *id, step, (TURN * step * weights / fraction).clamp(1, LONGEST), part));
+        let wait = (TURN * float(step) * weights / fraction).clamp(1.0, LONGEST) as u64;
+        waiting.push((!stays, part.pass, *id, step, wait, part));
     }
     waiting.sort_by_key(|(new, pass, id, ..)| (*new, *pass, *id));
     for (new, pass, _, step, wait, part) in waiting {
@@ -86,16 +90,16 @@ pub(super) fn divide(
             continue;
         }
         rest -= step;
-        part.target += step as u64;
+        part.target += step;
         if new {
             *line = pass.max(*line);
-            part.pass = pass.saturating_add(wait as u64);
+            part.pass = pass.saturating_add(wait);
             part.turn = Some(now);
         }
     }
     contended
 }
 
-fn wide(units: u64) -> u128 {
-    u128::from(units)
+fn float(units: u64) -> f64 {
+    units as f64
 }

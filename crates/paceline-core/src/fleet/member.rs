@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::message::{ByeRequest, MemberId, MemberRequest, Stake, SyncReply, SyncRequest};
+use super::message::{ByeRequest, MemberId, MemberRequest, Quiet, Stake, SyncReply, SyncRequest};
 use super::{FleetLimit, LEASE, LimitKind};
 use crate::rng::Rng;
 use crate::state::TakenState;
@@ -69,6 +69,33 @@ pub enum MemberState {
     Leaving,
 }
 
+/// What a member knows of its fleet, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemberView {
+    /// Where it stands.
+    pub state: MemberState,
+    /// Members that the ledger knew last.
+    pub members: u64,
+    /// Until when it may go on without the ledger; none without a lease.
+    pub lease_ends: Option<Instant>,
+    /// Of each limit, in order, what no member may use.
+    pub quarantine: Vec<u64>,
+}
+
+impl MemberState {
+    /// The name used in JSON.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Out => "out",
+            Self::Joining => "joining",
+            Self::Live => "live",
+            Self::Alone => "alone",
+            Self::Leaving => "leaving",
+        }
+    }
+}
+
 /// What changes for the calls of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberChange {
@@ -90,6 +117,32 @@ pub enum MemberChange {
     Left,
 }
 
+/// What happens to a member. A pacer tells it ([`Pacer::hear`](crate::Pacer::hear)), with its demand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemberInput {
+    /// Nothing but time.
+    Time,
+    /// See [`Member::linked`].
+    Linked {
+        /// The run of the store.
+        run: u64,
+        /// What that run has not done.
+        quiet: Option<Quiet>,
+    },
+    /// See [`Member::unlinked`].
+    Unlinked,
+    /// See [`Member::notice`].
+    Notice,
+    /// See [`Member::reply`].
+    Reply(SyncReply),
+    /// See [`Member::lost`].
+    Lost(u64),
+    /// See [`Member::leave`].
+    Leave,
+    /// See [`Member::bye_done`].
+    ByeDone(u64),
+}
+
 /// One process of a fleet, without IO: it says what to send, and what its calls may use.
 ///
 /// - *Inputs*: [`demand`](Self::demand), [`reply`](Self::reply), [`lost`](Self::lost), [`notice`](Self::notice),
@@ -106,12 +159,14 @@ pub struct Member {
     rng: Rng,
     state: MemberState,
     run: Option<u64>,
+    quiet: Option<Quiet>,
     seq: u64,
     shares: Vec<Share>,
     /// What is under way, and when it was sent.
     under_way: Option<(u64, Instant)>,
     /// When the last request that was answered was sent.
     answered: Option<Instant>,
+    members: u64,
     lease_ends: Instant,
     /// When the last request was sent, and when the next may be.
     spoke: Instant,
@@ -130,6 +185,7 @@ struct Share {
     has: u64,
     target: u64,
     contended: bool,
+    quarantine: u64,
     used: u64,
     waiting: u64,
     lump: u64,
@@ -169,10 +225,12 @@ impl Member {
             rng: Rng::new(seed),
             state: MemberState::Out,
             run: None,
+            quiet: None,
             seq: 0,
             shares,
             under_way: None,
             answered: None,
+            members: 0,
             lease_ends: now,
             spoke: now,
             next: now,
@@ -191,6 +249,13 @@ impl Member {
         self.state
     }
 
+    /// What it knows of the fleet.
+    pub fn view(&self) -> MemberView {
+        let lease_ends = (self.state == MemberState::Live).then_some(self.lease_ends);
+        let quarantine = self.shares.iter().map(|share| share.quarantine).collect();
+        MemberView { state: self.state, members: self.members, lease_ends, quarantine }
+    }
+
     /// What its calls use of a limit: what the window counts, what waits, and what the next waiting call costs. It acts with
     /// the next [`handle_timeout`](Self::handle_timeout), where all limits are known.
     pub fn demand(&mut self, limit: usize, used: u64, waiting: u64, lump: u64) {
@@ -202,7 +267,7 @@ impl Member {
     pub fn reply(&mut self, now: Instant, reply: &SyncReply) {
         let Some((_, sent)) = self.under_way.filter(|(seq, _)| *seq == reply.seq && self.bye.is_none()) else { return };
         self.under_way = None;
-        self.answered = Some(sent);
+        (self.answered, self.members) = (Some(sent), reply.members);
         self.lease_ends = sent + reply.lease.mul_f64(0.99);
         if self.state != MemberState::Live {
             self.state = MemberState::Live;
@@ -210,6 +275,7 @@ impl Member {
         }
         for (share, grant) in self.shares.iter_mut().zip(&reply.grants) {
             (share.has, share.target, share.contended) = (grant.has, grant.target, grant.contended);
+            share.quarantine = grant.quarantine;
         }
         self.pump(now);
     }
@@ -228,9 +294,9 @@ impl Member {
         self.pump(now);
     }
 
-    /// There is a connection to that run of the store.
-    pub fn linked(&mut self, now: Instant, run: u64) {
-        self.run = Some(run);
+    /// There is a connection to that run of the store, and what that said when it was asked just now.
+    pub fn linked(&mut self, now: Instant, run: u64, quiet: Option<Quiet>) {
+        (self.run, self.quiet) = (Some(run), quiet);
         self.under_way = None;
         self.hinted = true;
         self.next = now + JOIN.mul_f64(self.rng.unit());
@@ -366,8 +432,8 @@ impl Member {
             Stake { has: share.has, want: share.told, lump: share.lump }
         });
         let stakes = stakes.collect();
-        let weight = self.config.weight;
-        self.requests.push_back(MemberRequest::Sync(SyncRequest { member, seq, run, weight, elapsed, stakes }));
+        let (quiet, weight) = (self.quiet.take(), self.config.weight);
+        self.requests.push_back(MemberRequest::Sync(SyncRequest { member, seq, run, quiet, weight, elapsed, stakes }));
     }
 
     /// The ledger may have heard it or not. It is asked again, a little later each time at random.

@@ -4,9 +4,11 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::state::TakenState;
+use crate::time::Instant;
 
 /// A member, for as long as its process lives: a random number, which a fork has to draw anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MemberId(pub u64);
 
 /// What a member has to send.
@@ -27,6 +29,8 @@ pub struct SyncRequest {
     pub seq: u64,
     /// The run of the store behind its connection; another one means that writes may be lost.
     pub run: u64,
+    /// What that run has not done; told with the first request of a connection alone.
+    pub quiet: Option<Quiet>,
     /// Its part among members that want more than there is, 1 to 16.
     pub weight: u64,
     /// How long ago, for the member, it sent the last request that was answered; zero before.
@@ -35,8 +39,18 @@ pub struct SyncRequest {
     pub stakes: Vec<Stake>,
 }
 
+/// A run of a store has given nothing of any ledger between two instants on its clock, and this was said once only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quiet {
+    /// When the run began.
+    pub since: Instant,
+    /// When it was asked.
+    pub asked: Instant,
+}
+
 /// A member's side of one limit, in units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Stake {
     /// What it holds: never less than what its window still counts.
     pub has: u64,
@@ -53,6 +67,8 @@ pub struct SyncReply {
     pub seq: u64,
     /// How long the member may use its allowances, counted from before it sent the request.
     pub lease: Duration,
+    /// The members that the ledger knows.
+    pub members: u64,
     /// One for each limit, in order.
     pub grants: Vec<Grant>,
 }
@@ -64,6 +80,8 @@ pub struct Grant {
     pub has: u64,
     /// What it is meant to hold: what is above is to be given back as it comes free, what is below follows.
     pub target: u64,
+    /// What no member may use, because one that fell silent may have used it.
+    pub quarantine: u64,
     /// Some member wants more than it gets: nothing is to be kept in vain.
     pub contended: bool,
 }

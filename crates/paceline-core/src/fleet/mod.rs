@@ -27,7 +27,10 @@
 //! So the sum of all `u(i)` is at most `L` at every instant. A ledger that lost writes (it runs under another `run`, or its
 //! state is gone) recovers: it forgets all that it knew, and for one lease it confirms claims and gives nothing. By then
 //! every member has claimed or stopped; what no member claimed is in quarantine for `W`, for it may have been used until a
-//! moment ago.
+//! moment ago. All that is counted from when the ledger was lost: from now, where nothing better is known, and from when the
+//! run began, where it says to one member that it has given nothing yet ([`Quiet`]). Only that member shortens the recovery;
+//! all others together are given nothing for a lease from then on, so what it heard is believed for so long. The first member of
+//! all waits for nothing where the store has been up for a lease and `W`.
 //!
 //! # What is not exact
 //!
@@ -39,7 +42,8 @@
 //!   the shares of those that are cut off.
 //! - Where the ledger's clock is set back, it goes on from where it was. One that is set forward is noticed by the next
 //!   member that the ledger knows, by the time that has passed for it. While it knows none (it has just lost its state), or
-//!   where the first that speaks is new, nothing tells the step from time that has passed: leases end early.
+//!   where the first that speaks is new, nothing tells the step from time that has passed: leases end early, and a run seems to
+//!   have begun earlier.
 //! - Two ledgers at once (a split brain) give twice.
 //!
 //! # Numbers
@@ -62,14 +66,19 @@ mod tests;
 use core::time::Duration;
 
 pub use ledger::Ledger;
-pub use member::{Member, MemberChange, MemberConfig, MemberState, OnLoss};
-pub use message::{ByeRequest, Grant, MemberId, MemberRequest, Stake, SyncReply, SyncRequest};
+pub use member::{Member, MemberChange, MemberConfig, MemberInput, MemberState, MemberView, OnLoss};
+pub use message::{ByeRequest, Grant, MemberId, MemberRequest, Quiet, Stake, SyncReply, SyncRequest};
+
+/// Clocks of a ledger and its members that are further apart than this were set. A ledger keeps leases for so much longer than
+/// it says, for what is not noticed.
+pub const AHEAD: Duration = Duration::from_secs(1);
 
 /// How long a member may use its allowances without a word from the ledger: 30 s.
 pub const LEASE: Duration = Duration::from_secs(30);
 
 /// One limit that the members share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct FleetLimit {
     /// The units of all members together, 1 to 2^48.
     pub units: u64,
@@ -79,6 +88,7 @@ pub struct FleetLimit {
 
 /// What a limit counts, and so how long units stay with a member that died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum LimitKind {
     /// Units in any window of that length: they are in quarantine for a window.
     Window(Duration),
@@ -90,7 +100,7 @@ pub enum LimitKind {
 
 impl FleetLimit {
     /// For how long a unit may count after its member has stopped.
-    pub(crate) const fn quarantine(self) -> Duration {
+    pub const fn quarantine(self) -> Duration {
         match self.kind {
             LimitKind::Window(window) => window,
             LimitKind::Places(longest) => longest,
@@ -99,7 +109,7 @@ impl FleetLimit {
     }
 
     /// How long a member keeps a part that goes round.
-    fn turn(self) -> Duration {
+    pub fn turn(self) -> Duration {
         match self.kind {
             LimitKind::Window(window) => window * 2,
             LimitKind::Places(_) | LimitKind::Rate => LEASE,
@@ -107,7 +117,7 @@ impl FleetLimit {
     }
 
     /// How often it is divided anew at most.
-    fn divided_every(self) -> Duration {
+    pub fn divided_every(self) -> Duration {
         const USUAL: Duration = Duration::from_millis(250);
         match self.kind {
             LimitKind::Window(window) => (window / 8).clamp(USUAL / 2, USUAL),

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use super::Pacer;
 use super::agenda::Wants;
-use crate::admit::{Admit, WaitCause};
+use crate::admit::Admit;
 use crate::queue::{Place, Slot};
 use crate::request::{Event, Request, Ticket};
 use crate::scope::Scope;
@@ -144,8 +144,11 @@ impl Pacer {
     fn wants(&mut self, now: Instant, place: u32) -> Wants {
         let head = self.head(&self.scopes[place]);
         let answer = head.map(|head| self.scopes[place].admit(now, &self.ask(head)));
+        if let Some(answer) = &answer {
+            self.note_short(answer);
+        }
         let scope = &mut self.scopes[place];
-        let full = matches!(answer, Some(Admit::At { cause: WaitCause::Quota { .. }, .. }));
+        let full = matches!(&answer, Some(Admit::At { cause, .. } | Admit::OnRelease { cause }) if cause.is_full());
         if full {
             scope.note_full();
         }
@@ -294,12 +297,14 @@ impl Pacer {
     /// When the head of a scope may leave that its scope admits at `own`, if that time is known.
     fn starts(&mut self, now: Instant, own: Instant, place: u32) -> Option<Instant> {
         let Some(head) = self.head(&self.scopes[place]) else { return Some(own) };
-        let (at, cause) = match self.admit_account(now, &self.ask(head)) {
+        let answer = self.admit_account(now, &self.ask(head));
+        self.note_short(&answer);
+        let (at, cause) = match answer {
             Admit::At { at, cause } if at > own => (at, cause),
             Admit::At { .. } | Admit::Now => return Some(own),
             Admit::OnRelease { .. } => return None,
         };
-        if matches!(cause, WaitCause::Quota { .. }) {
+        if cause.is_full() {
             self.quotas.note_full();
             self.scopes[place].note_full();
         }

@@ -59,8 +59,15 @@ impl Pacer {
         }
     }
 
-    /// A new scope of that name, which goes on with what its limits have counted outside of the pacer; one that is there already
-    /// stays as it is.
+    /// The scope of that name, where names are not those of the program, such as models that clients name: where there are
+    /// `most` scopes and none of that name, it is the one that all further names share.
+    pub fn scope_within(&mut self, name: &str, most: usize, shared: &str) -> ScopeId {
+        let is_one_too_many = self.scopes.len() >= most && self.scopes.named(name).is_none();
+        self.scope(if is_one_too_many { shared } else { name })
+    }
+
+    /// A new scope of that name, which goes on with what its limits have counted outside of the pacer; one that is there
+    /// already stays as it is.
     pub fn scope_from(&mut self, name: Arc<str>, counts: LimitCounts) -> ScopeId {
         self.scopes.named(&name).unwrap_or_else(|| {
             let id = self.make(name);

@@ -45,7 +45,8 @@ impl Pacer {
         }
         let (quotas, own, cost) = (&self.quotas, self.scopes[place].quotas(), &request.cost);
         let calls = quotas.calls_left(now, cost).min(own.calls_left(now, cost)).min(MOST);
-        let until = quotas.slot_end(now, cost).min(own.slot_end(now, cost)).min(now + LONGEST);
+        let until =
+            quotas.slot_end(now, cost).min(own.slot_end(now, cost)).min(now + LONGEST).min(self.divided.until());
         (calls > 0 && until > now).then_some(Lease { calls, until })
     }
 

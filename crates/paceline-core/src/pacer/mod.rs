@@ -5,19 +5,20 @@ mod background;
 mod crowd;
 mod defer;
 mod dispatch;
+mod divided;
 mod evict;
 mod export;
 mod forecast;
 mod lease;
 mod react;
 mod scopes;
+mod settings;
 mod snapshots;
 #[cfg(test)]
 mod tests;
 mod turn;
 
 use alloc::collections::{BTreeMap, VecDeque};
-use alloc::string::ToString;
 use alloc::sync::Arc;
 use core::cmp::Reverse;
 
@@ -25,15 +26,17 @@ use agenda::Agenda;
 use background::Behind;
 use crowd::Active;
 use defer::BoundedWaits;
+use divided::Divided;
 use evict::Evictions;
 pub use lease::Lease;
 use scopes::Scopes;
+use settings::{check, limits, places, tier_of, tiers};
 use turn::Turn;
 
 use crate::admit::{Admit, Level, PauseCause, WaitCause};
 use crate::background::Ask;
 use crate::concurrency::InFlight;
-use crate::config::{Concurrency, Limits, Pace, PacerConfig};
+use crate::config::PacerConfig;
 use crate::cost::Cost;
 use crate::error::ConfigError;
 use crate::hold::Hold;
@@ -41,7 +44,7 @@ use crate::outcome::{LimitReport, Outcome};
 use crate::quota::{Quotas, TooLarge};
 use crate::request::{Enqueued, Event, NextAction, Request, ScopeId, Ticket};
 use crate::rng::Rng;
-use crate::scope::{self, Scope};
+use crate::scope::Scope;
 use crate::slots::{Entry, Slots, Stage};
 use crate::snapshot::Totals;
 use crate::time::Instant;
@@ -53,8 +56,8 @@ use crate::time::Instant;
 /// - *Inputs* take the present: [`enqueue`](Self::enqueue), [`cancel`](Self::cancel), [`complete`](Self::complete),
 ///   [`observe`](Self::observe), [`handle_timeout`](Self::handle_timeout), [`reconfigure`](Self::reconfigure),
 ///   [`hold`](Self::hold), [`stop`](Self::stop), [`resume`](Self::resume), [`restore`](Self::restore),
-///   [`yield_turn`](Self::yield_turn) and [`take_turn`](Self::take_turn). Time may stand still or jump forward; an earlier
-///   instant counts as the latest one seen.
+///   [`yield_turn`](Self::yield_turn), [`take_turn`](Self::take_turn), [`divide`](Self::divide) and
+///   [`hear`](Self::hear). Time may stand still or jump forward; an earlier instant counts as the latest one seen.
 /// - *Outputs*: after any input call [`poll_event`](Self::poll_event) until it is empty, then
 ///   [`poll_timeout`](Self::poll_timeout), and call `handle_timeout` at that instant or later.
 /// - *Questions* change nothing: [`admit`](Self::admit), [`snapshot`](Self::snapshot), [`export`](Self::export).
@@ -101,6 +104,7 @@ pub struct Pacer {
     now: Instant,
     quotas: Quotas,
     turn: Turn,
+    divided: Divided,
     in_flight: InFlight,
     active: Active,
     hold: Hold,
@@ -134,6 +138,7 @@ impl Pacer {
             now,
             quotas: Quotas::new(&limits(&config))?,
             turn: Turn::default(),
+            divided: Divided::default(),
             in_flight: InFlight::new(places(&config))?,
             active: Active::default(),
             hold: Hold::default(),
@@ -324,6 +329,9 @@ impl Pacer {
     pub fn reconfigure(&mut self, now: Instant, config: PacerConfig) -> Result<(), ConfigError> {
         let now = self.advance(now);
         check(&config)?;
+        if self.divided.is_on() {
+            divided::divided(&config)?;
+        }
         self.quotas.reconfigure(now, &limits(&config))?;
         self.in_flight.reconfigure(places(&config))?;
         self.tiers = tiers(&config);
@@ -332,6 +340,7 @@ impl Pacer {
             scope.reconfigure(now, tier, &config)?;
         }
         self.config = config;
+        self.divide_anew();
         self.refuse_too_large();
         self.pump(now);
         Ok(())
@@ -418,6 +427,9 @@ impl Pacer {
 
     fn make(&mut self, name: Arc<str>) -> ScopeId {
         let mut scope = self.fresh(name);
+        for (place, units) in self.divided.of(Some(&scope.name)) {
+            scope.quotas.set_allowance(place, units);
+        }
         scope.set_clock(self.now, self.hold.is_active());
         let id = self.scopes.insert(scope);
         self.evictions.schedule(self.now, id.place);
@@ -435,11 +447,10 @@ impl Pacer {
     }
 
     fn admit_account(&self, now: Instant, ask: &Ask<'_>) -> Admit {
-        self.hold
-            .admit(now)
-            .strictest(self.turn.admit(now))
-            .strictest(self.in_flight.admit(ask))
-            .strictest(self.quotas.admit(now, ask))
+        // Without a share there is no room either, and when there will be some only the former estimates.
+        let divided = self.divided.admit(now);
+        let quotas = if divided.is_now() { self.quotas.admit(now, ask) } else { divided };
+        self.hold.admit(now).strictest(self.turn.admit(now)).strictest(self.in_flight.admit(ask)).strictest(quotas)
     }
 
     /// Removes waiting requests that exceed a limit of a new configuration, with an event for each.
@@ -454,43 +465,4 @@ impl Pacer {
             self.events.push_back(Event::Refused { ticket, too_large });
         }
     }
-}
-
-/// Under `Pace::None` no configured limit acts.
-fn limits(config: &PacerConfig) -> Limits {
-    if config.pace == Pace::None { Limits::default() } else { config.limits.clone() }
-}
-
-/// The places of the account among the calls in flight; scopes that are accounts of their own have theirs.
-fn places(config: &PacerConfig) -> Concurrency {
-    Concurrency::Fixed { max: if config.per_scope.is_some() { u32::MAX } else { config.concurrency.max() } }
-}
-
-/// The limits of the scope of that name.
-fn tier_of<'a>(name: &str, tiers: &BTreeMap<Arc<str>, usize>, config: &'a PacerConfig) -> Option<&'a Limits> {
-    tiers.get(name).map(|place| &config.tiers[*place].1).or(config.per_scope.as_ref())
-}
-
-/// Of several tiers of one name the first counts.
-fn tiers(config: &PacerConfig) -> BTreeMap<Arc<str>, usize> {
-    let places = config.tiers.iter().enumerate().rev();
-    places.map(|(place, (name, _))| (name.clone(), place)).collect()
-}
-
-fn check(config: &PacerConfig) -> Result<(), ConfigError> {
-    config.retry.backoff.check()?;
-    config.background.check()?;
-    if config.retry.deadline.is_some_and(|bound| bound.is_zero()) {
-        return Err(ConfigError { key: "deadline".into(), value: "0s".into(), expected: "a duration of more than 0" });
-    }
-    if let Some(start) = config.start.filter(|start| !(*start > 0.0 && *start <= scope::FASTEST_START)) {
-        let expected = "a rate of more than 0 and at most 1,000,000 calls a second";
-        return Err(ConfigError { key: "start".into(), value: start.to_string(), expected });
-    }
-    Quotas::new(&config.limits)?;
-    for (name, limits) in &config.tiers {
-        Scope::new(name.clone(), Some(limits), config)?;
-    }
-    Scope::new("".into(), config.per_scope.as_ref(), config)?;
-    Ok(())
 }

@@ -50,6 +50,11 @@ impl Noted {
 }
 
 impl Scopes {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.names.len()
+    }
+
     /// The handle of the scope of that name, if there is one.
     pub(super) fn named(&self, name: &str) -> Option<ScopeId> {
         let (name, place) = self.names.get_key_value(name)?;

@@ -1,5 +1,6 @@
 //! Snapshots of a pacer, for people and dashboards.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -65,6 +66,7 @@ impl Pacer {
             state: scope::state(&self.hold, &next),
             quotas: scope::quotas(&self.quotas, now),
             announced: Vec::new(),
+            fleet: self.divided.snapshot(now).map(Box::new),
             burst: self.quotas.burst_left(now),
             estimate: None,
             delay: Duration::ZERO,

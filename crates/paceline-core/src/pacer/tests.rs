@@ -10,7 +10,7 @@ use core::time::Duration;
 use super::*;
 use crate::admit::MaxWait;
 use crate::background::Background;
-use crate::config::Quota;
+use crate::config::{Concurrency, Limits, Pace, Quota};
 use crate::cost::Dimension;
 use crate::outcome::{Class, LimitScope, RefillMode};
 use crate::snapshot::{ScopeSnapshot, ScopeState};

@@ -11,8 +11,8 @@ use crate::snapshot::Totals;
 use crate::state::{LevelState, NewerState, PacerState};
 use crate::time::Instant;
 
-/// The shortest estimate of how long the turn of another pacer lasts.
-const SHORT: Duration = Duration::from_millis(10);
+/// The shortest estimate of a wait for other pacers.
+pub(super) const SHORT: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Turn {

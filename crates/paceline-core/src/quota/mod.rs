@@ -4,6 +4,7 @@
 //! on integers: nothing drifts, and the same history gives the same answer everywhere.
 
 mod bucket;
+mod counter;
 mod counts;
 mod fixed;
 mod sliding;
@@ -19,9 +20,8 @@ use core::time::Duration;
 
 use bucket::TokenBucket;
 pub use bucket::{BucketLevel, BucketRule};
+use counter::Counter;
 pub use counts::LimitCounts;
-use fixed::FixedWindow;
-use sliding::SlidingWindow;
 
 use crate::admit::{Admit, WaitCause};
 use crate::background::Ask;
@@ -117,7 +117,10 @@ impl Quotas {
             Some(burst) if requests > 0 => Admit::at(burst.fits_at(now, 1), now, || WaitCause::Burst),
             _ => Admit::Now,
         };
-        self.room(spacing, now, |quota| ask.needs(ask.cost.get(&quota.dimension), most(quota)))
+        self.counters.iter().fold(spacing, |strictest, (quota, counter)| {
+            let units = ask.needs(ask.cost.get(&quota.dimension), most(quota));
+            strictest.strictest(counter.admit(now, quota, units))
+        })
     }
 
     /// Estimates when the last of so many calls of that cost can leave, if no others are sent in between.
@@ -129,11 +132,11 @@ impl Quotas {
             // An exact window lets its limit pass once per window, and the rest before that.
             let windows = if quota.shape == QuotaShape::Sliding { units.saturating_sub(1) / quota.limit } else { 0 };
             let rest = units - windows * quota.limit;
-            let fits = counter.fits_at(now, rest);
+            let fits = counter.fits_in(quota, now, rest);
             // When a full window opens again, the calls leave at the refill rate.
             let turns = |burst: &&TokenBucket| (windows > 0 || fits > now) && burst.refines(quota);
             let turned = self.burst.as_ref().filter(turns).map_or(now, |burst| {
-                let opens = counter.fits_at(now, 1);
+                let opens = counter.fits_in(quota, now, 1);
                 burst.emptied(opens).fits_at(opens, rest)
             });
             fits.max(turned) + quota.window.saturating_mul(u32::try_from(windows).unwrap_or(u32::MAX))
@@ -144,20 +147,11 @@ impl Quotas {
     /// When the windows have room for that cost at the earliest, even if everything `out`, in flight, were refunded. No other
     /// call can make it earlier.
     pub(crate) fn earliest_room(&self, now: Instant, cost: &Cost, out: &Cost) -> Admit {
-        self.room(Admit::Now, now, |Quota { dimension, .. }| cost.get(dimension).saturating_sub(out.get(dimension)))
-    }
-
-    /// The strictest of `others` and of the windows, for so many units of each.
-    fn room(&self, others: Admit, now: Instant, units: impl Fn(&Quota) -> u64) -> Admit {
-        let mut strictest = others;
-        for (quota, counter) in &self.counters {
-            let at = counter.fits_at(now, units(quota));
-            if at > now {
-                let Quota { dimension, limit, window, .. } = quota.clone();
-                strictest = strictest.strictest(Admit::At { at, cause: WaitCause::Quota { dimension, limit, window } });
-            }
-        }
-        strictest
+        self.counters.iter().fold(Admit::Now, |strictest, (quota, counter)| {
+            let units = cost.get(&quota.dimension).saturating_sub(out.get(&quota.dimension));
+            let at = counter.fits_in(quota, now, units);
+            strictest.strictest(Admit::at(at, now, || WaitCause::quota(quota)))
+        })
     }
 
     /// Notes that a request waits because a window is full. That is a pause, not idling: what the window frees next must not
@@ -281,11 +275,20 @@ impl Quotas {
     }
 
     /// Sets what the window of a quota, by its place, may hold: less than the quota, where other processes have the rest.
-    #[cfg(test)]
     pub(crate) fn set_allowance(&mut self, place: usize, units: u64) {
         if let (_, Counter::Sliding(window)) = &mut self.counters[place] {
             window.limit = units;
         }
+    }
+
+    /// What the window of a quota counts, by its place.
+    pub(crate) fn used(&self, now: Instant, place: usize) -> u64 {
+        self.counters[place].1.used(now)
+    }
+
+    /// The same with its ages.
+    pub(crate) fn taken(&self, now: Instant, place: usize) -> Vec<TakenState> {
+        self.counters[place].1.taken(now)
     }
 
     /// Whether no unit counts any more.
@@ -376,112 +379,5 @@ fn burst(limits: &Limits) -> Result<Option<TokenBucket>, ConfigError> {
             refuse(burst, "at most the limit that it refines: no window would hold more, but a bucket does")
         }
         (_, spacing) => Ok(spacing.map(|(quota, burst)| TokenBucket::new(quota.limit, quota.window, burst))),
-    }
-}
-
-/// The state behind one quota.
-#[derive(Clone, Debug)]
-pub(crate) enum Counter {
-    Sliding(SlidingWindow),
-    Fixed(FixedWindow),
-    Bucket(TokenBucket),
-}
-
-impl Counter {
-    fn new(quota: &Quota) -> Self {
-        match quota.shape {
-            QuotaShape::Sliding => Self::Sliding(SlidingWindow::new(quota.limit, quota.window)),
-            QuotaShape::Fixed => Self::Fixed(FixedWindow::new(quota.limit, quota.window)),
-            QuotaShape::Bucket { burst } => Self::Bucket(TokenBucket::new(quota.limit, quota.window, burst)),
-        }
-    }
-
-    /// The earliest instant, from `now` on, at which `units` fit.
-    pub(crate) fn fits_at(&self, now: Instant, units: u64) -> Instant {
-        match self {
-            _ if units == 0 => now,
-            Self::Sliding(window) => window.fits_at(now, units),
-            Self::Fixed(window) => window.fits_at(now, units),
-            Self::Bucket(bucket) => bucket.fits_at(now, units),
-        }
-    }
-
-    /// Units counted now.
-    pub(crate) fn used(&self, now: Instant) -> u64 {
-        match self {
-            Self::Sliding(window) => window.used(now),
-            Self::Fixed(window) => window.current(now).1,
-            Self::Bucket(bucket) => bucket.burst().saturating_sub(bucket.units(now)),
-        }
-    }
-
-    /// Units that may leave now.
-    fn left(&self, now: Instant) -> u64 {
-        match self {
-            Self::Sliding(window) => window.limit.saturating_sub(window.used(now)),
-            Self::Fixed(window) => window.limit.saturating_sub(window.current(now).1),
-            Self::Bucket(bucket) => bucket.units(now),
-        }
-    }
-
-    /// Until when units count as those that leave now: to the end of a slot, or of a fixed window that has begun.
-    fn slot_end(&self, now: Instant) -> Instant {
-        match self {
-            Self::Sliding(window) => window.slot_end(now),
-            Self::Fixed(window) => window.end(now),
-            Self::Bucket(_) => Instant::MAX,
-        }
-    }
-
-    /// The units that still count, with their ages. A window without a list of times gives one entry, from which it continues.
-    pub(crate) fn taken(&self, now: Instant) -> Vec<TakenState> {
-        let (ago, units) = match self {
-            Self::Sliding(window) => return window.taken(now),
-            Self::Fixed(window) => match window.current(now) {
-                (Some(start), units) => (now - start, units),
-                (None, _) => return Vec::new(),
-            },
-            Self::Bucket(bucket) => bucket.missing(now),
-        };
-        if units == 0 { Vec::new() } else { alloc::vec![TakenState { ago, units }] }
-    }
-
-    fn take(&mut self, now: Instant, units: u64) {
-        match self {
-            _ if units == 0 => {}
-            Self::Sliding(window) => window.take(now, units),
-            Self::Fixed(window) => window.take(now, units),
-            Self::Bucket(bucket) => bucket.take(now, units),
-        }
-    }
-
-    fn refund(&mut self, taken: Instant, units: u64) {
-        match self {
-            Self::Sliding(window) => window.refund(taken, units),
-            Self::Fixed(window) => window.refund(taken, units),
-            Self::Bucket(bucket) => bucket.refund(units),
-        }
-    }
-
-    /// Adds the units of another pacer under the same quota. A bucket is handed on: of two levels the lower one is the later.
-    fn join(&mut self, now: Instant, other: &Self) {
-        match (self, other) {
-            (Self::Sliding(window), Self::Sliding(other)) => window.join(now, other),
-            (Self::Bucket(bucket), Self::Bucket(other)) => bucket.join(other),
-            (counter, other) => counter.take(now, other.used(now)),
-        }
-    }
-
-    /// Continues from another counter of the same dimension. Where that has no list of times, its units count as sent now: too
-    /// late, so that the new limit holds.
-    fn inherit(&mut self, now: Instant, known: &Self) {
-        match (self, known) {
-            (Self::Sliding(next), Self::Sliding(known)) => next.inherit(now, known),
-            (Self::Fixed(next), Self::Fixed(known)) => next.inherit(now, known),
-            (Self::Bucket(next), Self::Bucket(known)) => next.inherit(now, known),
-            (Self::Bucket(next), known) => next.take(now, known.used(now).min(next.burst())),
-            (Self::Sliding(next), known) => next.take(now, known.used(now)),
-            (Self::Fixed(next), known) => next.take(now, known.used(now).min(next.limit)),
-        }
     }
 }

@@ -58,8 +58,12 @@ impl SlidingWindow {
     }
 
     pub(super) fn fits_at(&self, now: Instant, units: u64) -> Instant {
+        self.fits_under(self.limit, now, units)
+    }
+
+    pub(super) fn fits_under(&self, limit: u64, now: Instant, units: u64) -> Instant {
         let now = now.max(self.last);
-        let excess = self.used.saturating_add(units).saturating_sub(self.limit);
+        let excess = self.used.saturating_add(units).saturating_sub(limit);
         if excess == 0 {
             return now;
         }

@@ -1,5 +1,7 @@
 //! Each counter against a naive one.
 
+use super::fixed::FixedWindow;
+use super::sliding::SlidingWindow;
 use super::sliding::{Entry, SLOTS};
 use super::sums::Sums;
 use super::*;

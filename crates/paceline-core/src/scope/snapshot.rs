@@ -23,6 +23,7 @@ impl Scope {
             state: state(&self.hold, &next),
             quotas: quotas(&self.quotas, now),
             announced: self.announced.iter().map(|limit| self.announced_snapshot(now, limit)).collect(),
+            fleet: None,
             burst: self.quotas.burst_left(now),
             concurrency,
             estimate,
@@ -103,7 +104,7 @@ pub(crate) fn quotas(quotas: &Quotas, now: Instant) -> Vec<QuotaSnapshot> {
                 used,
                 remaining: quota.limit.saturating_sub(used),
                 window: Some(quota.window),
-                next_free: counter.fits_at(now, 1),
+                next_free: counter.fits_in(quota, now, 1),
                 taken: counter.taken(now),
             }
         })

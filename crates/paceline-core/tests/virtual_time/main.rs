@@ -5,6 +5,7 @@ mod causes;
 mod classic_defects;
 mod configured;
 mod configured_under_auto;
+mod divided;
 mod evicted;
 mod extremes;
 mod hanging;

@@ -16,6 +16,7 @@ mod waiting;
 
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
 #[cfg(feature = "http")]
 use std::sync::{LazyLock, RwLock};
@@ -48,6 +49,10 @@ pub(crate) struct Driver {
     alarm: Condvar,
     /// Wakes the timer's task before its timeout.
     task_alarm: Notify,
+    /// A call waits for more of a limit that is divided among processes.
+    short: Notify,
+    /// Its limits are divided, so that the time that the machine was suspended counts at each call.
+    is_divided: AtomicBool,
     /// What log lines call the limiter.
     name: OnceLock<Arc<str>>,
     /// `None`: generic HTTP, whose table is read when it is first needed.
@@ -110,6 +115,8 @@ impl Driver {
             clock,
             alarm,
             task_alarm,
+            short: Notify::new(),
+            is_divided: AtomicBool::new(false),
             #[cfg(feature = "http")]
             dialect: RwLock::default(),
             name: OnceLock::new(),
@@ -249,6 +256,17 @@ impl Driver {
         })
     }
 
+    /// Shares the limits with other processes.
+    pub(crate) fn divide(self: &Arc<Self>) -> Result<(), ConfigError> {
+        self.is_divided.store(true, Ordering::Relaxed);
+        self.act(|pacer, now| pacer.divide(now))
+    }
+
+    /// Until a call waits for more of a limit that is divided among processes.
+    pub(crate) async fn wants_more(&self) {
+        self.short.notified().await;
+    }
+
     /// Changes the pacer, and delivers its events to the waiting callers.
     pub(crate) fn act<T>(self: &Arc<Self>, action: impl FnOnce(&mut Pacer, Instant) -> T) -> T {
         self.change(|state, now, _| action(&mut state.pacer, now))
@@ -301,10 +319,14 @@ impl Driver {
         action: impl FnOnce(&mut State, Instant, &mut Notifications) -> T,
     ) -> (T, Notifications) {
         let mut notifications = Notifications::default();
+        if self.is_divided.load(Ordering::Relaxed) {
+            self.clock.notice_suspension();
+        }
         let result = {
             let (mut state, now) = self.lock();
             let result = action(&mut state, now, &mut notifications);
             state.drain(self, now, None, &mut notifications);
+            notifications.short = state.pacer.take_short();
             // A thread that could not be started is tried again at the next input.
             drop(state.set_timers(self, &mut notifications));
             result

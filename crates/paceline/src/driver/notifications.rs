@@ -22,6 +22,8 @@ pub(super) struct Notifications {
     /// The timer's thread, or its task, must check the pacer again.
     pub(super) ring_thread: bool,
     pub(super) ring_task: bool,
+    /// A call waits for more of a divided limit.
+    pub(super) short: bool,
     /// The timer's task is to be started.
     pub(super) start_task: bool,
     answers: Vec<(oneshot::Sender<Answer>, Answer)>,
@@ -44,7 +46,7 @@ impl Notifications {
     }
 
     fn is_empty(&self) -> bool {
-        let alarms = self.ring_thread || self.ring_task || self.start_task;
+        let alarms = self.ring_thread || self.ring_task || self.start_task || self.short;
         !alarms && self.answers.is_empty() && self.log_lines.is_empty()
     }
 
@@ -67,6 +69,9 @@ impl Notifications {
         }
         if self.ring_task {
             run(&mut || driver.task_alarm.notify_one());
+        }
+        if self.short {
+            run(&mut || driver.short.notify_one());
         }
         for (sender, answer) in self.answers {
             let mut message = Some((sender, answer));

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use crate::fleet::{
     ByeRequest, FleetLimit, Ledger, LimitKind, Member, MemberChange, MemberConfig, MemberId, MemberRequest,
-    MemberState, OnLoss, Stake, SyncReply, SyncRequest,
+    MemberState, OnLoss, Quiet, Stake, SyncReply, SyncRequest,
 };
 use crate::state::TakenState;
 use crate::time::Instant;
@@ -24,7 +24,7 @@ fn limit(kind: LimitKind) -> [FleetLimit; 1] {
 
 fn request(member: u64, seq: u64, has: u64, want: u64) -> SyncRequest {
     let stakes = vec![Stake { has, want, lump: 1 }];
-    SyncRequest { member: MemberId(member), seq, run: 1, weight: 1, elapsed: Duration::ZERO, stakes }
+    SyncRequest { member: MemberId(member), seq, run: 1, quiet: None, weight: 1, elapsed: Duration::ZERO, stakes }
 }
 
 fn sync(ledger: &mut Ledger, now: Instant, request: &SyncRequest) -> u64 {
@@ -81,6 +81,23 @@ fn a_ledger_in_another_run_believes_claims_and_gives_nothing_until_the_rest_cann
 }
 
 #[test]
+fn a_run_that_has_given_nothing_for_a_lease_and_a_window_gives_at_once_to_the_member_that_heard_it() {
+    // It began at 0; how late the member asks, how late it is heard, and when all is given.
+    for (asked, heard, given) in [(0, 0, 91), (60, 60, 91), (91, 91, 91), (91, 120, 120), (91, 121, 121 + 91)] {
+        let mut ledger = Ledger::new(&limit(LimitKind::Window(60 * S)), LEASE);
+        let quiet = Some(Quiet { since: at(0), asked: at(asked) });
+        let first = |seq| SyncRequest { quiet: quiet.filter(|_| seq == 1), ..request(1, seq, 0, 100) };
+        assert_eq!(sync(&mut ledger, at(heard), &first(1)), if given <= heard { 100 } else { 0 });
+        let mut seq = 1;
+        let comes = (heard..).find(|second| {
+            seq += 1;
+            sync(&mut ledger, at(*second), &first(seq)) == 100
+        });
+        assert_eq!(comes, Some(given.max(heard)), "{asked} {heard}");
+    }
+}
+
+#[test]
 fn a_call_ends_sixteen_leases_and_that_of_the_member_that_speaks() {
     let mut ledger = Ledger::found(&limit(LimitKind::Rate), LEASE, 1);
     (0..40).for_each(|member| assert_eq!(sync(&mut ledger, at(0), &request(member, 1, 0, 2)), 2));
@@ -105,7 +122,7 @@ fn allowed(member: &mut Member) -> Option<(u64, Instant)> {
 
 fn join(member: &mut Member, ledger: &mut Ledger) -> Instant {
     member.demand(0, 0, 100, 1);
-    member.linked(at(0), 1);
+    member.linked(at(0), 1, None);
     let now = member.poll_timeout().expect("it joins");
     assert!(now <= at(0) + S / 5, "a fleet that is linked at once speaks within 200 ms");
     member.handle_timeout(now);
@@ -144,7 +161,7 @@ fn a_request_is_given_up_after_500_ms_and_its_late_reply_changes_nothing() {
     let mut ledger = Ledger::found(&limit(LimitKind::Window(60 * S)), LEASE, 1);
     let mut member = member(OnLoss::Strict);
     member.demand(0, 0, 100, 1);
-    member.linked(at(0), 1);
+    member.linked(at(0), 1, None);
     let now = member.poll_timeout().expect("it joins");
     member.handle_timeout(now);
     let late = answer(&mut member, &mut ledger, now);

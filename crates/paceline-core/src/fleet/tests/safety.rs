@@ -27,6 +27,7 @@ enum Event {
     CutAll,
     RollBack,
     Flush,
+    Restart,
     ClockBack,
     ClockForward,
 }
@@ -80,9 +81,9 @@ impl Story {
     fn happens(&mut self, event: Event) {
         let place = (self.rng.next_u64() % self.world.nodes.len() as u64) as usize;
         let until = self.world.now + self.while_();
-        use Event::{Cut, CutAll, Flush, Join, RollBack, Storm, Suspend};
+        use Event::{Cut, CutAll, Flush, Join, Restart, RollBack, Storm, Suspend};
         match event {
-            Join | Storm | Suspend | Cut | CutAll | RollBack | Flush | Event::Leave if self.all_known => {}
+            Join | Storm | Suspend | Cut | CutAll | RollBack | Flush | Restart | Event::Leave if self.all_known => {}
             Event::ClockForward if !self.all_known => {}
             Event::Demand => {
                 let most = 3.0 * self.world.limit as f64 / self.world.window.as_secs_f64();
@@ -100,15 +101,22 @@ impl Story {
             CutAll => self.world.nodes.iter_mut().for_each(|node| node.cut_until = until),
             RollBack => {
                 let kept = self.kept.clone();
-                self.world.roll_back(kept);
+                let next = self.world.now + ms(1);
+                self.world.roll_back(kept, next);
             }
-            Flush => {
-                let lost = Ledger::new(&limits(self.world.limit, self.world.window), self.world.lease);
-                self.world.roll_back(lost);
+            // The run goes on, and with it all connections.
+            Flush => self.world.ledger = self.lost(),
+            Restart => {
+                let lost = self.lost();
+                self.world.roll_back(lost, until);
             }
             Event::ClockBack => self.world.step -= (60e9 * self.rng.unit()) as i64,
             Event::ClockForward => self.world.step += (60e9 * self.rng.unit()) as i64,
         }
+    }
+
+    fn lost(&self) -> Ledger {
+        Ledger::new(&limits(self.world.limit, self.world.window), self.world.lease)
     }
 
     /// Returns by how much the worst window was above the limit.
@@ -128,7 +136,7 @@ impl Story {
     }
 }
 
-const ALL: [Event; 13] = [
+const ALL: [Event; 14] = [
     Event::Demand,
     Event::Demand,
     Event::Join,
@@ -140,6 +148,7 @@ const ALL: [Event; 13] = [
     Event::CutAll,
     Event::RollBack,
     Event::Flush,
+    Event::Restart,
     Event::ClockBack,
     Event::ClockForward,
 ];

@@ -10,7 +10,8 @@ use crate::background::Ask;
 use crate::config::{Limits, Quota};
 use crate::cost::{Cost, Dimension};
 use crate::fleet::{
-    FleetLimit, Ledger, LimitKind, Member, MemberChange, MemberConfig, MemberId, MemberRequest, OnLoss, SyncReply,
+    FleetLimit, Ledger, LimitKind, Member, MemberChange, MemberConfig, MemberId, MemberRequest, OnLoss, Quiet,
+    SyncReply,
 };
 use crate::quota::Quotas;
 use crate::rng::Rng;
@@ -36,6 +37,10 @@ pub(super) struct World {
     pub(super) lease: Duration,
     pub(super) ledger: Ledger,
     pub(super) run: u64,
+    /// Nothing reaches the store before that.
+    pub(super) down_until: Instant,
+    /// When the run began, on the store's clock, where it has said that to no member yet.
+    began: Option<Instant>,
     /// Added to the store's clock, in nanoseconds.
     pub(super) step: i64,
     pub(super) nodes: Vec<Node>,
@@ -85,6 +90,8 @@ impl World {
             lease,
             ledger,
             run: 1,
+            down_until: Instant::ZERO,
+            began: None,
             step: 0,
             nodes: Vec::new(),
             weather,
@@ -112,7 +119,7 @@ impl World {
         let quota = Quota::sliding(Dimension::Tokens, self.limit, self.window);
         let mut window = Quotas::new(&Limits { quotas: vec![quota], burst: None }).expect("a limit");
         window.set_allowance(0, 0);
-        let mut node = Node {
+        let node = Node {
             id,
             member: Member::new(config, id, Instant::ZERO),
             window,
@@ -128,20 +135,34 @@ impl World {
             cut_until: self.now,
             dead: false,
         };
-        let local = node.clock(self.now);
-        node.member.linked(local, self.run);
         self.nodes.push(node);
+        if self.down_until <= self.now {
+            self.link(self.nodes.len() - 1);
+        }
     }
 
-    /// The store comes back with what it had once, or with nothing: connections are gone, and its run is another one.
-    pub(super) fn roll_back(&mut self, ledger: Ledger) {
+    fn link(&mut self, place: usize) {
+        let asked = self.store_clock();
+        let quiet = self.began.take().map(|since| Quiet { since, asked });
+        let node = &mut self.nodes[place];
+        let local = node.clock(self.now);
+        node.member.linked(local, self.run, quiet);
+    }
+
+    fn store_clock(&self) -> Instant {
+        Instant::from_nanos(self.now.as_nanos().saturating_add_signed(self.step))
+    }
+
+    /// The store comes back with what it had once, or with nothing: connections are gone, and its run is another one. It is
+    /// reached again later.
+    pub(super) fn roll_back(&mut self, ledger: Ledger, down_until: Instant) {
         self.ledger = ledger;
         self.run += 1;
+        (self.began, self.down_until) = (Some(self.store_clock()), down_until);
         self.messages.clear();
         for node in self.nodes.iter_mut().filter(|node| !node.dead) {
             let local = node.clock(self.now);
             node.member.unlinked(local);
-            node.member.linked(local, self.run);
         }
     }
 
@@ -155,7 +176,12 @@ impl World {
     }
 
     pub(super) fn tick(&mut self, by: Duration) {
+        let was_down = self.down_until > self.now;
         self.now += by;
+        if was_down && self.down_until <= self.now {
+            let alive: Vec<usize> = (0..self.nodes.len()).filter(|place| !self.nodes[*place].dead).collect();
+            alive.into_iter().for_each(|place| self.link(place));
+        }
         while let Some(message) = self.messages.first_entry().filter(|message| message.key().0 <= self.now) {
             let (run, place, message) = message.remove();
             self.deliver(run, place, message);
@@ -238,10 +264,10 @@ impl World {
     }
 
     fn deliver(&mut self, run: u64, place: usize, message: Message) {
-        if run != self.run || self.nodes[place].cut_until > self.now {
+        if run != self.run || self.nodes[place].cut_until.max(self.down_until) > self.now {
             return;
         }
-        let store = Instant::from_nanos(self.now.as_nanos().saturating_add_signed(self.step));
+        let store = self.store_clock();
         match message {
             Message::Request(MemberRequest::Sync(request)) => {
                 let reply = self.ledger.sync(store, &request);

@@ -1,0 +1,150 @@
+//! The limits of an upstream that are shared with processes on other hosts.
+
+use std::time::Duration;
+
+use paceline_core::fleet::{LEASE, OnLoss};
+use paceline_core::{Instant, Pacer, PacerConfig};
+use paceline_providers::secrets::{SECRET, hidden};
+
+use super::effective::Ledger;
+use super::error::SettingError;
+use super::schema::UpstreamSection;
+use super::setting::Setting;
+use super::units::show_duration;
+
+/// Where the fleet of an upstream has its ledger, and the part of this process in it.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FleetSettings {
+    /// The address of the store: it may have a password.
+    pub url: String,
+    /// What this process does once the store has been away for a lease. Default: nothing leaves.
+    pub on_loss: OnLoss,
+    /// How long that is, the same in all processes: 3 s to 5 minutes. Default 30 s.
+    pub lease: Duration,
+    /// Its part where all want more than there is, 1 to 16. Default 1.
+    pub weight: u64,
+}
+
+impl std::fmt::Debug for FleetSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { url, on_loss, lease, weight } = self;
+        write!(f, "fleet on {}, {on_loss:?}, under a lease of {lease:?}, of weight {weight}", hidden(url))
+    }
+}
+
+const NONE: &str = "none";
+
+const SCHEMES: [&str; 5] = ["redis", "rediss", "redis+unix", "postgres", "postgresql"];
+
+/// The fleet of an upstream; none without one, and where a gateway keeps the limits.
+pub(crate) fn fleet(
+    section: &UpstreamSection,
+    pacer: &PacerConfig,
+    has_gateway: bool,
+    ledger: &mut Ledger,
+) -> Result<Option<FleetSettings>, SettingError> {
+    let read = |setting: &Setting, key: &str| match setting.text.as_str() {
+        "strict" => Ok(OnLoss::Strict),
+        "keep" => Ok(OnLoss::Keep),
+        _ => Err(setting.refuse(key, "strict or keep")),
+    };
+    let show = |on_loss: &OnLoss| match on_loss {
+        OnLoss::Strict => "strict".to_owned(),
+        OnLoss::Keep => "keep".to_owned(),
+    };
+    let lease = |setting: &Setting, key: &str| {
+        let within = |lease: &Duration| (Duration::from_secs(3)..=Duration::from_mins(5)).contains(lease);
+        setting.duration(key).ok().filter(within).ok_or_else(|| setting.refuse(key, "a duration from 3s to 5m"))
+    };
+    let weight = |setting: &Setting, key: &str| setting.whole(key, 1, 16);
+    let given = section.fleet.as_ref().filter(|setting| setting.text != NONE);
+    let Some(setting) = given.filter(|_| !has_gateway) else {
+        // Read all the same: a value that cannot be is refused whether it acts or not.
+        let mut own = ledger.beside();
+        own.settle("fleet_on_loss", section.fleet_on_loss.as_ref(), OnLoss::Strict, read, show)?;
+        own.settle("fleet_lease", section.fleet_lease.as_ref(), LEASE, lease, |lease| show_duration(*lease))?;
+        own.settle("weight", section.weight.as_ref(), 1, weight, u64::to_string)?;
+        let unused = [
+            ("fleet", given),
+            ("fleet_on_loss", section.fleet_on_loss.as_ref()),
+            ("fleet_lease", section.fleet_lease.as_ref()),
+            ("weight", section.weight.as_ref()),
+        ];
+        for (key, setting) in unused {
+            if let Some(setting) = setting {
+                ledger.idle(key, &setting.text, setting.source().clone());
+            }
+        }
+        return Ok(None);
+    };
+    let url = setting.text.clone();
+    // What has no scheme may be a password all the same.
+    let shown = if url.contains("://") { hidden(&url).into_owned() } else { SECRET.to_owned() };
+    let refuse = |expected: String| {
+        Setting::new(shown.clone(), setting.source().clone()).refuse(&ledger.name("fleet"), expected)
+    };
+    if !url.split_once("://").is_some_and(|(scheme, rest)| SCHEMES.contains(&scheme) && !rest.is_empty()) {
+        return Err(refuse("redis://, rediss:// or postgres:// with a host, or none".to_owned()));
+    }
+    let divides = Pacer::new(pacer.clone(), 0, Instant::ZERO).and_then(|mut pacer| pacer.divide(Instant::ZERO));
+    // The limits themselves were refused before.
+    divides.map_err(|error| refuse(format!("{}, but there is {}", error.expected, error.value)))?;
+    ledger.note("fleet", url.as_str(), setting.source().clone());
+    let on_loss = ledger.settle("fleet_on_loss", section.fleet_on_loss.as_ref(), OnLoss::Strict, read, show)?;
+    let lease =
+        ledger.settle("fleet_lease", section.fleet_lease.as_ref(), LEASE, lease, |lease| show_duration(*lease))?;
+    let weight = ledger.settle("weight", section.weight.as_ref(), 1, weight, u64::to_string)?;
+    Ok(Some(FleetSettings { url, on_loss, lease, weight }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, Environment, Overrides, Upstream};
+    use super::*;
+
+    fn upstream(keys: &str, fleet: Option<&str>) -> Result<Upstream, SettingError> {
+        let file = format!("[upstream.a]\nbase_url = 'http://a'\n{keys}\n");
+        let overrides = Overrides { fleet: fleet.map(str::to_owned), ..Overrides::default() };
+        Config::parse("paceline.toml".as_ref(), &file, Environment::default(), overrides)?.upstream()
+    }
+
+    fn shown(upstream: &Upstream, key: &str) -> String {
+        let row = upstream.effective.iter().find(|row| row.key == key);
+        row.map_or_else(String::new, |row| row.value.clone())
+    }
+
+    #[test]
+    fn a_fleet_has_defaults_and_its_password_is_not_shown() {
+        let found = upstream("rpm = 60\nfleet = 'redis://me:sesame@h'", None).expect("all well");
+        let fleet = found.fleet.as_ref().expect("it is set");
+        assert_eq!((fleet.on_loss, fleet.lease, fleet.weight), (OnLoss::Strict, LEASE, 1));
+        assert_eq!(fleet.url, "redis://me:sesame@h");
+        assert!(!shown(&found, "fleet").contains("sesame") && !format!("{found:?}").contains("sesame"), "{found:?}");
+        let keys = "rpm = 60\nfleet = 'redis://h'\nfleet_on_loss = 'keep'\nfleet_lease = '5s'\nweight = 4";
+        let found = upstream(keys, Some("postgres://db/x")).expect("all well").fleet.expect("it is set");
+        let words = (found.url.as_str(), found.on_loss, found.lease.as_secs(), found.weight);
+        assert_eq!(words, ("postgres://db/x", OnLoss::Keep, 5, 4));
+        assert_eq!(upstream(keys, Some("none")).expect("all well").fleet, None);
+    }
+
+    #[test]
+    fn a_fleet_that_cannot_be_is_refused_and_one_that_does_not_act_is_told() {
+        for (keys, expected) in [
+            ("rpm = 60\nfleet = 'h:6379'", "redis://"),
+            ("rpm = 60\nfleet = 'redis://'", "redis://"),
+            ("fleet = 'redis://h'", "there is no limit"),
+            ("rpm = 60\nshape = 'bucket'\nfleet = 'redis://h'", "sliding windows"),
+            ("rpm = 60\nfleet = 'redis://h'\nweight = 17", "from 1 to 16"),
+            ("rpm = 60\nfleet = 'redis://h'\nfleet_lease = '1s'", "from 3s to 5m"),
+            ("rpm = 60\nfleet_on_loss = 'open'", "strict or keep"),
+        ] {
+            let refused = upstream(keys, None).expect_err(keys).to_string();
+            assert!(refused.contains(expected), "{keys}: {refused}");
+        }
+        let found = upstream("rpm = 60\nweight = 4\nfleet = 'redis://h'\nvia = 'http://g'", None).expect("all well");
+        assert_eq!(found.fleet, None);
+        let idle: Vec<_> = found.idle.iter().map(|row| &*row.key).filter(|key| *key != "rpm").collect();
+        assert_eq!(idle, ["fleet", "weight"]);
+    }
+}

@@ -1,0 +1,254 @@
+//! A pacer whose configured limits are divided among several: what it may use of them, and what it could use.
+//!
+//! Its windows count its own calls up to an allowance, which the member of a [`fleet`](crate::fleet) sets and which may be
+//! below what is used. What is certain is judged by the whole limits: a request is too large, or a deadline is missed, where
+//! even they leave no room; an allowance may grow at any moment.
+
+use alloc::vec::Vec;
+
+use super::Pacer;
+use super::turn::SHORT;
+use crate::admit::{Admit, WaitCause};
+use crate::config::{DividedLimit, Limits, PacerConfig, QuotaShape};
+use crate::error::ConfigError;
+use crate::fleet::{Member, MemberChange, MemberInput, MemberState, MemberView};
+use crate::snapshot::{FleetShare, FleetSnapshot};
+use crate::state::TakenState;
+use crate::time::Instant;
+
+/// What the calls of a pacer use of a divided limit, and could use, in its units.
+#[derive(Clone, Copy, Debug, Default)]
+struct Demand {
+    /// What the window counts.
+    used: u64,
+    /// What the requests cost that are due and wait where nothing is closed.
+    waiting: u64,
+    /// What the first of them costs.
+    next: u64,
+}
+
+/// The limits of a pacer, as they are divided.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Divided {
+    /// Each with what may be used of it and until when; none where nothing is divided.
+    parts: Option<Vec<(DividedLimit, u64, Instant)>>,
+    /// Since when there is no lease.
+    alone_since: Option<Instant>,
+    /// What the member said last of its fleet.
+    fleet: Option<MemberView>,
+    /// A request waits for more of a limit.
+    short: bool,
+}
+
+impl Divided {
+    /// Without an allowance that lasts nothing leaves. When there will be one is not known: the estimate is that it takes as long
+    /// again as it has taken, as for a turn, so that a caller which bounds its wait does not wait for ever for a lost ledger.
+    pub(super) fn admit(&self, now: Instant) -> Admit {
+        let is_over = |(_, units, until): &&(DividedLimit, u64, Instant)| {
+            *until <= now || (*units == 0 && self.alone_since.is_some())
+        };
+        let Some((limit, _, until)) = self.parts.iter().flatten().find(is_over) else { return Admit::Now };
+        let lasted = now - self.alone_since.unwrap_or(*until);
+        Admit::At { at: now + lasted.max(SHORT), cause: WaitCause::share(&limit.quota) }
+    }
+
+    pub(super) const fn is_on(&self) -> bool {
+        self.parts.is_some()
+    }
+
+    /// Until when what is allowed now may be used.
+    pub(super) fn until(&self) -> Instant {
+        self.parts.iter().flatten().map(|(_, _, until)| *until).fold(Instant::MAX, Instant::min)
+    }
+
+    pub(super) fn snapshot(&self, now: Instant) -> Option<FleetSnapshot> {
+        let MemberView { state, members, lease_ends, quarantine } = self.fleet.clone()?;
+        let parts = self.parts.iter().flatten().zip(quarantine);
+        let share = |((limit, units, until), quarantine): (&(DividedLimit, u64, Instant), u64)| FleetShare {
+            limit: limit.clone(),
+            units: if *until > now { *units } else { 0 },
+            quarantine,
+        };
+        Some(FleetSnapshot { state, members, lease_ends, shares: parts.map(share).collect() })
+    }
+
+    /// What may be used of the limits of a level, by their places.
+    pub(super) fn of<'a>(&'a self, tier: Option<&'a str>) -> impl Iterator<Item = (usize, u64)> + 'a {
+        let parts = self.parts.iter().flatten().filter(move |(limit, ..)| limit.tier.as_deref() == tier);
+        parts.map(|(limit, units, _)| (limit.place, *units))
+    }
+}
+
+impl Pacer {
+    /// From now on this pacer shares its configured limits with others, and nothing leaves before it is allowed.
+    ///
+    /// # Errors
+    /// Where there is no configured limit, or one that cannot be divided exactly: only a sliding window can.
+    pub fn divide(&mut self, now: Instant) -> Result<(), ConfigError> {
+        let now = self.advance(now);
+        let limits = divided(&self.config)?;
+        self.divided.parts = Some(limits.into_iter().map(|limit| (limit, 0, Instant::ZERO)).collect());
+        self.divided.alone_since = Some(now);
+        self.apply_allowances();
+        self.pump(now);
+        Ok(())
+    }
+
+    /// This pacer shares its limits with no other any more: all of them are its own.
+    pub fn undivide(&mut self, now: Instant) {
+        let now = self.advance(now);
+        for (limit, units, until) in self.divided.parts.iter_mut().flatten() {
+            (*units, *until) = (limit.quota.limit, Instant::MAX);
+        }
+        self.apply_allowances();
+        (self.divided.parts, self.divided.fleet) = (None, None);
+        self.pump(now);
+    }
+
+    /// The limits that this pacer shares, those of the account first; empty where it shares none.
+    pub fn divided_limits(&self) -> Vec<DividedLimit> {
+        self.divided.parts.iter().flatten().map(|(limit, ..)| limit.clone()).collect()
+    }
+
+    /// Tells a member what happened, with the demand of this pacer, and takes what it allows: all at one instant, so that what
+    /// it tells the ledger is what may be used. Returns its other changes; what it has to send is left in it.
+    pub fn hear(&mut self, now: Instant, member: &mut Member, input: MemberInput) -> Vec<MemberChange> {
+        let now = self.advance(now);
+        for (limit, Demand { used, waiting, next }) in self.demand(now).into_iter().enumerate() {
+            member.demand(limit, used, waiting, next);
+        }
+        match input {
+            MemberInput::Time => member.handle_timeout(now),
+            MemberInput::Linked { run, quiet } => member.linked(now, run, quiet),
+            MemberInput::Unlinked => member.unlinked(now),
+            MemberInput::Notice => member.notice(now),
+            MemberInput::Reply(reply) => member.reply(now, &reply),
+            MemberInput::Lost(seq) => member.lost(now, seq),
+            MemberInput::Leave => member.leave(now, self.taken(now)),
+            MemberInput::ByeDone(seq) => member.bye_done(now, seq),
+        }
+        let mut others = Vec::new();
+        while let Some(change) = member.poll_change() {
+            match change {
+                MemberChange::Allow { limit, units, until } => self.allow(limit, units, until),
+                other => others.push(other),
+            }
+        }
+        self.divided.alone_since = match member.state() {
+            MemberState::Live => None,
+            _ => self.divided.alone_since.or(Some(now)),
+        };
+        self.divided.fleet = Some(member.view());
+        self.apply_allowances();
+        self.pump(now);
+        others
+    }
+
+    /// A limit that is not divided, because the configuration has changed, is ignored.
+    fn allow(&mut self, limit: usize, units: u64, until: Instant) {
+        if let Some(part) = self.divided.parts.as_mut().and_then(|parts| parts.get_mut(limit)) {
+            (part.1, part.2) = (units, until);
+        }
+    }
+
+    /// What the calls of this pacer use of each divided limit, and could use. The cost is linear in the requests that wait.
+    fn demand(&self, now: Instant) -> Vec<Demand> {
+        let level = |(limit, ..): &(DividedLimit, u64, Instant)| {
+            let own = limit.tier.as_ref().map(|tier| self.scopes.named(tier).map(|id| id.place));
+            let quotas = match own {
+                None => Some(&self.quotas),
+                Some(place) => place.map(|place| self.scopes[place].quotas()),
+            };
+            let used = quotas.map_or(0, |quotas| quotas.used(now, limit.place));
+            let (mut first, mut demand) = (None, Demand { used, ..Demand::default() });
+            let scopes = self.scopes.iter().filter(|(place, scope)| {
+                own.is_none_or(|own| own == Some(*place)) && scope.is_open() && !self.hold.is_active()
+            });
+            for place_in_queue in scopes.flat_map(|(_, scope)| scope.queue.ready()) {
+                let units = self.slots.at(place_in_queue.2).request.cost.get(&limit.quota.dimension);
+                demand.waiting = demand.waiting.saturating_add(units);
+                if first.is_none_or(|first| place_in_queue < first) {
+                    (first, demand.next) = (Some(place_in_queue), units);
+                }
+            }
+            demand
+        };
+        self.divided.parts.iter().flatten().map(level).collect()
+    }
+
+    /// What each divided limit still counts, with its age.
+    fn taken(&self, now: Instant) -> Vec<Vec<TakenState>> {
+        let level = |(limit, ..): &(DividedLimit, u64, Instant)| match &limit.tier {
+            None => self.quotas.taken(now, limit.place),
+            Some(tier) => {
+                let scope = self.scopes.named(tier).map(|id| &self.scopes[id.place]);
+                scope.map_or_else(Vec::new, |scope| scope.quotas().taken(now, limit.place))
+            }
+        };
+        self.divided.parts.iter().flatten().map(level).collect()
+    }
+
+    /// Whether a request waited since the last call that more of a limit would let leave.
+    pub const fn take_short(&mut self) -> bool {
+        core::mem::replace(&mut self.divided.short, false)
+    }
+
+    /// Notes that a request waits for this.
+    pub(super) const fn note_short(&mut self, answer: &Admit) {
+        use WaitCause::Share;
+        if let Admit::At { cause: Share { .. }, .. } | Admit::OnRelease { cause: Share { .. } } = answer {
+            self.divided.short = true;
+        }
+    }
+
+    /// New limits are divided anew: nothing leaves under them before it is allowed.
+    pub(super) fn divide_anew(&mut self) {
+        if let Some(parts) = &self.divided.parts {
+            let limits = divided(&self.config).expect("it was checked");
+            if !limits.iter().eq(parts.iter().map(|(limit, ..)| limit)) {
+                self.divided.parts = Some(limits.into_iter().map(|limit| (limit, 0, Instant::ZERO)).collect());
+            }
+            self.apply_allowances();
+        }
+    }
+
+    fn apply_allowances(&mut self) {
+        self.divided.of(None).for_each(|(place, units)| self.quotas.set_allowance(place, units));
+        for tier in self.tiers.keys() {
+            let Some(id) = self.scopes.named(tier) else { continue };
+            for (place, units) in self.divided.of(Some(tier)) {
+                self.scopes[id.place].quotas.set_allowance(place, units);
+            }
+            self.scopes.touch(id.place);
+        }
+    }
+}
+
+/// The limits of a configuration that are divided.
+///
+/// # Errors
+/// See [`Pacer::divide`].
+pub(super) fn divided(config: &PacerConfig) -> Result<Vec<DividedLimit>, ConfigError> {
+    let refuse = |value: &str, expected| Err(ConfigError { key: "fleet".into(), value: value.into(), expected });
+    if config.per_scope.is_some() {
+        return refuse("limits for each scope", "limits of the account or of a tier: others cannot be divided yet");
+    }
+    let account = super::limits(config);
+    let tiers = config.tiers.iter().map(|(name, limits)| (Some(name.clone()), limits));
+    let mut divided = Vec::new();
+    for (tier, Limits { quotas, .. }) in core::iter::once((None, &account)).chain(tiers) {
+        for (place, quota) in quotas.iter().enumerate() {
+            if quota.shape != QuotaShape::Sliding {
+                return refuse(
+                    "a bucket or a fixed window",
+                    "limits that are sliding windows: only they can be divided",
+                );
+            }
+            divided.push(DividedLimit { tier: tier.clone(), quota: quota.clone(), place });
+        }
+    }
+    match divided.is_empty() {
+        true => refuse("no limit", "a configured limit (rpm, tpm, limits): a fleet divides those"),
+        false => Ok(divided),
+    }
+}

@@ -1,0 +1,53 @@
+//! What a configuration means for a pacer: its limits, places and tiers, and whether it can be.
+
+use alloc::collections::BTreeMap;
+use alloc::string::ToString;
+use alloc::sync::Arc;
+
+use crate::config::{Concurrency, Limits, Pace, PacerConfig};
+use crate::error::ConfigError;
+use crate::quota::Quotas;
+use crate::scope::{self, Scope};
+
+/// Under `Pace::None` no configured limit acts.
+pub(super) fn limits(config: &PacerConfig) -> Limits {
+    if config.pace == Pace::None { Limits::default() } else { config.limits.clone() }
+}
+
+/// The places of the account among the calls in flight; scopes that are accounts of their own have theirs.
+pub(super) fn places(config: &PacerConfig) -> Concurrency {
+    Concurrency::Fixed { max: if config.per_scope.is_some() { u32::MAX } else { config.concurrency.max() } }
+}
+
+/// The limits of the scope of that name.
+pub(super) fn tier_of<'a>(
+    name: &str,
+    tiers: &BTreeMap<Arc<str>, usize>,
+    config: &'a PacerConfig,
+) -> Option<&'a Limits> {
+    tiers.get(name).map(|place| &config.tiers[*place].1).or(config.per_scope.as_ref())
+}
+
+/// Of several tiers of one name the first counts.
+pub(super) fn tiers(config: &PacerConfig) -> BTreeMap<Arc<str>, usize> {
+    let places = config.tiers.iter().enumerate().rev();
+    places.map(|(place, (name, _))| (name.clone(), place)).collect()
+}
+
+pub(super) fn check(config: &PacerConfig) -> Result<(), ConfigError> {
+    config.retry.backoff.check()?;
+    config.background.check()?;
+    if config.retry.deadline.is_some_and(|bound| bound.is_zero()) {
+        return Err(ConfigError { key: "deadline".into(), value: "0s".into(), expected: "a duration of more than 0" });
+    }
+    if let Some(start) = config.start.filter(|start| !(*start > 0.0 && *start <= scope::FASTEST_START)) {
+        let expected = "a rate of more than 0 and at most 1,000,000 calls a second";
+        return Err(ConfigError { key: "start".into(), value: start.to_string(), expected });
+    }
+    Quotas::new(&config.limits)?;
+    for (name, limits) in &config.tiers {
+        Scope::new(name.clone(), Some(limits), config)?;
+    }
+    Scope::new("".into(), config.per_scope.as_ref(), config)?;
+    Ok(())
+}

@@ -1,0 +1,42 @@
+//! Which ledger is meant, and what it divides.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use paceline::DividedLimit;
+use paceline_core::fleet::{AHEAD, FleetLimit, LimitKind};
+
+/// A ledger: whose limits it divides, and which. Members with other limits under the same account are refused.
+#[derive(Clone, Debug)]
+pub struct LedgerName {
+    /// The account, as a name that reveals no key: letters, digits and `-`.
+    pub account: String,
+    /// The limits, in order.
+    pub limits: Vec<FleetLimit>,
+    /// The same as words, with the lease: members that say the same mean the same.
+    pub words: String,
+    /// How long the allowance of a member lasts.
+    pub lease: Duration,
+}
+
+impl LedgerName {
+    /// The ledger of that account for those limits.
+    pub fn new(account: &str, limits: &[DividedLimit], lease: Duration) -> Self {
+        let mut words = String::new();
+        for DividedLimit { tier, quota, .. } in limits {
+            let tier = tier.as_ref().map_or(String::new(), |tier| format!(" in {tier}"));
+            write!(words, "{} {} per {:?}{tier}, ", quota.limit, quota.dimension, quota.window)
+                .expect("a string has room");
+        }
+        write!(words, "under a lease of {lease:?}").expect("a string has room");
+        let limit =
+            |limit: &DividedLimit| FleetLimit { units: limit.quota.limit, kind: LimitKind::Window(limit.quota.window) };
+        Self { account: account.to_owned(), limits: limits.iter().map(limit).collect(), words, lease }
+    }
+
+    /// After so long without a request nothing of a ledger counts any more.
+    pub(crate) fn forgotten_after(&self) -> Duration {
+        let longest = self.limits.iter().map(|limit| limit.quarantine()).max().unwrap_or_default();
+        self.lease + AHEAD + longest + Duration::from_mins(1)
+    }
+}

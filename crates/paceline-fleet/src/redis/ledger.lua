@@ -1,0 +1,327 @@
+-- The ledger of paceline-core/src/fleet (ledger.rs, level.rs), step by step: a change of one is a change of both, and
+-- tests/servers/conformance.rs compares their replies. Times are microseconds of the server's clock. Sums of what is held, owed and in
+-- quarantine are kept beside the members, so that a request reads its own member alone; a division reads all.
+--
+-- KEYS: state (hash), members (hash of id -> packed), leases (sorted set), quarantine (sorted set).
+-- ARGV: sync | bye, lease, id, seq, run, elapsed, channel, ttl in ms, limits as text, their number, and of each units, quarantine,
+--       turn, least time between two divisions. Then for sync: weight, since and asked of a quiet run or -1 and -1, and for each limit
+--       has, want, lump; for bye: for each limit the number of what was taken, and of each its age and units.
+local STATE, MEMBERS, LEASES, QUARANTINE = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local AHEAD, EXPIRIES, WOKEN = 1000000, 16, 16
+local TURN, LONGEST = 65536, 1099511627776
+local max, min, floor, abs = math.max, math.min, math.floor, math.abs
+local call = redis.call
+
+local place_in_args = 0
+local function arg()
+    place_in_args = place_in_args + 1
+    return ARGV[place_in_args]
+end
+local function number() return tonumber(arg()) end
+
+local operation, lease, id, seq, run, elapsed = arg(), number(), arg(), number(), arg(), number()
+local channel, ttl, names = arg(), number(), arg()
+
+-- What is kept of a limit, and of a member's part in it, in the order in which it is packed.
+local UNITS, KEPT, TURN_LASTS, EVERY, HELD, OWED, ASIDE, DIVIDED, CONTENDED, LINE = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local HAS, WANT, LUMP, TARGET, TOLD, SINCE, PASS = 1, 2, 3, 4, 5, 6, 7
+
+local state = call('HMGET', STATE, 'run', 'now', 'shift', 'recovers', 'limits', 'books', 'count')
+local known_run, clock_now, shift = state[1], tonumber(state[2] or '0'), tonumber(state[3] or '0')
+local recovers, count = tonumber(state[4] or '-1'), tonumber(state[7] or '0')
+local function server_clock()
+    local time = call('TIME')
+    return tonumber(time[1]) * 1000000 + tonumber(time[2])
+end
+if state[5] and state[5] ~= names then
+    local aside = call('ZCOUNT', QUARANTINE, string.format('(%.0f', server_clock() + shift), '+inf')
+    if known_run ~= run or recovers >= 0 or aside > 0 or call('HLEN', MEMBERS) > 0 then
+        return redis.error_reply('LIMITS ' .. state[5])
+    end
+    -- Its last member has left, and nothing of it counts any more.
+    state[6] = false
+    call('DEL', QUARANTINE)
+end
+local kept = state[6] and cmsgpack.unpack(state[6]) or {}
+local books = {}
+for k = 1, number() do
+    books[k] = { number(), number(), number(), number() }
+    local from = (k - 1) * 6
+    for field = HELD, LINE do
+        books[k][field] = kept[from + field - EVERY] or (field == DIVIDED and -1 or 0)
+    end
+end
+
+local function missing(part) return max(part[TARGET] - part[HAS], 0) end
+local function pooled(book) return max(book[UNITS] - book[HELD] - book[ASIDE], 0) end
+
+local function unpacked(packed)
+    if not packed then return nil end
+    local values = cmsgpack.unpack(packed)
+    local member = { seq = values[1], heard = values[2], weight = values[3], parts = {} }
+    for k = 1, #books do
+        local from, part = 3 + (k - 1) * 7, {}
+        for field = HAS, PASS do part[field] = values[from + field] end
+        member.parts[k] = part
+    end
+    return member
+end
+
+local function packed(member)
+    local values = { member.seq, member.heard, member.weight }
+    for _, part in ipairs(member.parts) do
+        for field = HAS, PASS do values[#values + 1] = part[field] end
+    end
+    return cmsgpack.pack(values)
+end
+
+-- Counts a member in the sums of every limit, or no longer.
+local function sum(member, sign)
+    for k, part in ipairs(member.parts) do
+        books[k][HELD] = books[k][HELD] + sign * part[HAS]
+        books[k][OWED] = books[k][OWED] + sign * missing(part)
+    end
+end
+
+local function set_aside(k, from, units)
+    if units > 0 then
+        count = count + 1
+        call('ZADD', QUARANTINE, string.format('%.0f', from + books[k][KEPT]), k .. ':' .. string.format('%.0f', units) .. ':' .. count)
+        books[k][ASIDE] = books[k][ASIDE] + units
+    end
+end
+
+local function read_clock(known)
+    local store = server_clock()
+    local shifted = store + shift
+    local at = shifted
+    if known and elapsed > 0 and shifted > known.heard + elapsed + AHEAD then at = known.heard + elapsed end
+    at = max(at, clock_now)
+    shift, clock_now = shift + at - shifted, at
+    return at, store
+end
+
+local function forget(member, name, ended)
+    sum(member, -1)
+    for k, part in ipairs(member.parts) do set_aside(k, ended, part[HAS]) end
+    call('HDEL', MEMBERS, name)
+    call('ZREM', LEASES, name)
+end
+
+local function end_leases(now, own)
+    local lasts, left = lease + AHEAD, EXPIRIES
+    if own and own.heard + lasts <= now then
+        forget(own, id, own.heard + lasts)
+        left, own = left - 1, nil
+    end
+    for _, name in ipairs(call('ZRANGEBYSCORE', LEASES, '-inf', string.format('%.0f', now - lasts), 'LIMIT', 0, left)) do
+        local member = unpacked(call('HGET', MEMBERS, name))
+        forget(member, name, member.heard + lasts)
+    end
+    if recovers >= 0 and recovers <= now then
+        for k, book in ipairs(books) do set_aside(k, recovers, pooled(book)) end
+        recovers = -1
+    end
+    local over = string.format('%.0f', now)
+    for _, entry in ipairs(call('ZRANGEBYSCORE', QUARANTINE, '-inf', over)) do
+        local k, units = entry:match('^(%d+):(%d+):')
+        local book = books[tonumber(k)]
+        book[ASIDE] = book[ASIDE] - tonumber(units)
+    end
+    call('ZREMRANGEBYSCORE', QUARANTINE, '-inf', over)
+    return own
+end
+
+-- level.rs: sets the targets.
+local function level(now, book, parts)
+    local capacity = max(book[UNITS] - book[ASIDE], 0)
+    table.sort(parts, function(a, b)
+        local left, right = a.part[WANT] * b.weight, b.part[WANT] * a.weight
+        if left ~= right then return left < right end
+        return a.id < b.id
+    end)
+    local left, weights = capacity, 0
+    for _, entry in ipairs(parts) do weights = weights + entry.weight end
+    local satisfied = 0
+    for _, entry in ipairs(parts) do
+        if entry.part[WANT] * weights > left * entry.weight then break end
+        left, weights = left - entry.part[WANT], weights - entry.weight
+        entry.part[TARGET], entry.part[SINCE] = entry.part[WANT], -1
+        satisfied = satisfied + 1
+    end
+    local rest, line = left, {}
+    for n = satisfied + 1, #parts do
+        local entry = parts[n]
+        local part = entry.part
+        local share = left * entry.weight
+        local whole, step = floor(share / weights), part[LUMP]
+        local base = whole - whole % step
+        part[TARGET] = base
+        rest = max(rest - base, 0)
+        local fraction = share - base * weights
+        local stays = part[SINCE] >= 0 and max(now - part[SINCE], 0) < book[TURN_LASTS]
+        if fraction <= 0 then
+            part[SINCE] = -1
+        else
+            if part[SINCE] < 0 then part[PASS] = max(part[PASS], book[LINE]) end
+            local wait = floor(min(max(TURN * step * weights / fraction, 1), LONGEST))
+            line[#line + 1] = { new = not stays, pass = part[PASS], id = entry.id, step = step, wait = wait, part = part }
+        end
+    end
+    table.sort(line, function(a, b)
+        if a.new ~= b.new then return b.new end
+        if a.pass ~= b.pass then return a.pass < b.pass end
+        return a.id < b.id
+    end)
+    for _, turn in ipairs(line) do
+        if turn.step > rest then
+            rest, turn.part[SINCE] = 0, -1
+        else
+            rest = rest - turn.step
+            turn.part[TARGET] = turn.part[TARGET] + turn.step
+            if turn.new then
+                book[LINE] = max(turn.pass, book[LINE])
+                turn.part[PASS], turn.part[SINCE] = turn.pass + turn.wait, now
+            end
+        end
+    end
+    book[CONTENDED] = satisfied < #parts and 1 or 0
+end
+
+local wakes = {}
+
+-- Divides a limit anew, if that is due. `all` are the other members, read when they are first needed.
+local all
+local function divide(now, k, own)
+    local book = books[k]
+    if book[DIVIDED] >= 0 and max(now - book[DIVIDED], 0) < book[EVERY] then return end
+    book[DIVIDED] = now
+    if not all then
+        all = {}
+        local fields = call('HGETALL', MEMBERS)
+        for n = 1, #fields, 2 do
+            if fields[n] ~= id then all[#all + 1] = { id = fields[n], was = fields[n + 1], member = unpacked(fields[n + 1]) } end
+        end
+    end
+    local parts = { { id = id, weight = own.weight, part = own.parts[k] } }
+    for _, other in ipairs(all) do
+        parts[#parts + 1] = { id = other.id, weight = other.member.weight, part = other.member.parts[k] }
+    end
+    level(now, book, parts)
+    book[OWED] = 0
+    local changed = {}
+    for _, other in ipairs(parts) do
+        local part = other.part
+        book[OWED] = book[OWED] + missing(part)
+        local told = abs(part[TOLD] - part[TARGET])
+        if other.id ~= id and (part[HAS] < part[TARGET] or (part[HAS] > part[TARGET] and told * 16 > part[TOLD])) then
+            changed[#changed + 1] = other
+        end
+    end
+    table.sort(changed, function(a, b)
+        local left, right = abs(a.part[HAS] - a.part[TARGET]), abs(b.part[HAS] - b.part[TARGET])
+        if left ~= right then return left > right end
+        return a.id < b.id
+    end)
+    local pool, woken = pooled(book), 0
+    for _, other in ipairs(changed) do
+        local lacks = missing(other.part)
+        if lacks == 0 or pool > 0 then
+            wakes[#wakes + 1], woken = other.id, woken + 1
+            if woken == WOKEN then break end
+        end
+        pool = max(pool - lacks, 0)
+    end
+end
+
+local function sync(own)
+    local weight, since, asked = number(), number(), number()
+    local now, store = read_clock(own)
+    if known_run ~= run then
+        local quiet = 0
+        if asked >= 0 and asked <= store and store - asked < lease then quiet = max(store - since, 0) end
+        known_run, recovers = run, max(now + lease + AHEAD - quiet, 0)
+        for _, book in ipairs(books) do book[HELD], book[OWED], book[ASIDE] = 0, 0, 0 end
+        call('DEL', MEMBERS, LEASES, QUARANTINE)
+        own = nil
+    end
+    own = end_leases(now, own)
+    local believed = recovers >= 0 and not own
+    if own then
+        sum(own, -1)
+    else
+        own = { parts = {} }
+        for k = 1, #books do own.parts[k] = { 0, 0, 0, 0, 0, -1, 0 } end
+    end
+    own.seq, own.heard, own.weight = seq, now, min(max(weight, 1), 16)
+    for k, book in ipairs(books) do
+        local unclaimed = believed and pooled(book) or 0
+        local part = own.parts[k]
+        part[HAS] = min(number(), part[HAS] + unclaimed)
+        part[WANT] = min(number(), book[UNITS])
+        part[LUMP] = min(max(number(), 1), book[UNITS])
+        part[TARGET] = min(part[TARGET], part[WANT])
+    end
+    sum(own, 1)
+    local reply = {}
+    for k, book in ipairs(books) do
+        local part = own.parts[k]
+        if recovers < 0 then
+            divide(now, k, own)
+            local pool, owed = pooled(book), book[OWED] - missing(part)
+            local had, missed = part[HAS], missing(part)
+            local due = min(missed, pool)
+            local more = min(max(part[WANT] - part[HAS] - due, 0), max(pool - due - owed, 0))
+            part[HAS] = part[HAS] + due
+            if more > 0 and part[HAS] + more >= part[LUMP] then
+                part[HAS] = part[HAS] + more
+                part[TARGET] = max(part[TARGET], part[HAS])
+            end
+            part[TOLD] = part[TARGET]
+            book[HELD] = book[HELD] + part[HAS] - had
+            book[OWED] = book[OWED] + missing(part) - missed
+        else
+            part[TOLD] = part[HAS]
+        end
+        reply[#reply + 1] = { part[HAS], part[TOLD], book[ASIDE], book[CONTENDED] }
+    end
+    call('HSET', MEMBERS, id, packed(own))
+    call('ZADD', LEASES, string.format('%.0f', own.heard), id)
+    for _, other in ipairs(all or {}) do
+        local is = packed(other.member)
+        if is ~= other.was then call('HSET', MEMBERS, other.id, is) end
+    end
+    return { call('HLEN', MEMBERS), reply, wakes }
+end
+
+local function bye(own)
+    local now = read_clock(own)
+    if end_leases(now, own) then
+        sum(own, -1)
+        call('HDEL', MEMBERS, id)
+        call('ZREM', LEASES, id)
+        for k = 1, #books do
+            for _ = 1, number() do
+                local ago, units = number(), number()
+                set_aside(k, max(now - ago, 0), units)
+            end
+        end
+    end
+    return { 0, {}, {} }
+end
+
+local own = unpacked(call('HGET', MEMBERS, id))
+if own and seq <= own.seq then return false end
+if operation == 'bye' and not own then return { 0, {}, {} } end
+local reply = operation == 'bye' and bye(own) or sync(own)
+
+local sums = {}
+for k, book in ipairs(books) do
+    for field = HELD, LINE do sums[(k - 1) * 6 + field - EVERY] = book[field] end
+end
+local text = function(value) return string.format('%.0f', value) end
+call('HSET', STATE, 'run', known_run or '', 'now', text(clock_now), 'shift', text(shift), 'recovers', text(recovers),
+    'limits', names, 'books', cmsgpack.pack(sums), 'count', text(count))
+for _, key in ipairs(KEYS) do call('PEXPIRE', key, ttl) end
+if #wakes > 0 then call('PUBLISH', channel, table.concat(wakes, ' ')) end
+return reply

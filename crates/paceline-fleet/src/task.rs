@@ -1,0 +1,261 @@
+//! The task of a member: it carries messages between the limiter, the member and the store, and decides nothing.
+
+use std::future::{Future, pending};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use paceline::Limiter;
+use paceline_core::fleet::{Member, MemberChange, MemberConfig, MemberId, MemberInput, MemberRequest};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::oneshot;
+
+use crate::config::FleetConfig;
+use crate::error::FleetError;
+use crate::store::{LedgerAnswer, Link, Linked, Notice, Store};
+
+/// The first pause between two tries to connect; doubled each time up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// Callers that wait for more are looked at so often at most: a member speaks less often anyway.
+const LOOKS: Duration = Duration::from_millis(10);
+
+/// How long a bye may take.
+pub(crate) const LEAVES_WITHIN: Duration = Duration::from_secs(2);
+
+pub(crate) struct Task {
+    limiter: Limiter,
+    member: Member,
+    id: MemberId,
+    store: Store,
+    connection: Connection,
+    /// How many connections there were: an answer on an earlier one is none.
+    connections: u64,
+    pause: Duration,
+    answers: UnboundedSender<Asked>,
+    problem: Arc<Mutex<Option<String>>>,
+    /// Told once that the store was asked, or that it refuses.
+    joined: Option<oneshot::Sender<Result<(), FleetError>>>,
+    has_left: bool,
+}
+
+/// The answer to a request, on which connection.
+pub(crate) struct Asked {
+    connection: u64,
+    seq: u64,
+    is_bye: bool,
+    answer: Result<LedgerAnswer, FleetError>,
+}
+
+/// The connection to the store.
+enum Connection {
+    Tries(Pin<Box<dyn Future<Output = Result<Linked, FleetError>> + Send>>),
+    Stands(Arc<Link>, UnboundedReceiver<Notice>),
+}
+
+enum Happened {
+    Linked(Result<Linked, FleetError>),
+    Notice(Notice),
+    Asked(Asked),
+    Due,
+    Leave(oneshot::Sender<()>),
+    Abandoned,
+}
+
+impl Task {
+    /// `joined` is told once how the first request went.
+    pub(crate) fn new(
+        limiter: Limiter,
+        config: &FleetConfig,
+        store: Store,
+        joined: oneshot::Sender<Result<(), FleetError>>,
+    ) -> (Self, UnboundedReceiver<Asked>) {
+        let id = MemberId(random());
+        let settings = MemberConfig {
+            id,
+            weight: config.weight,
+            limits: store.limits().to_vec(),
+            on_loss: config.on_loss,
+            alone_share: Vec::new(),
+        };
+        let member = Member::new(settings, random(), limiter.now());
+        let (answers, asked) = mpsc::unbounded_channel();
+        let task = Self {
+            limiter,
+            member,
+            id,
+            connection: Connection::tries(&store, Duration::ZERO),
+            connections: 0,
+            pause: FIRST_PAUSE,
+            store,
+            answers,
+            problem: Arc::default(),
+            joined: Some(joined),
+            has_left: false,
+        };
+        (task, asked)
+    }
+
+    pub(crate) fn problem(&self) -> Arc<Mutex<Option<String>>> {
+        Arc::clone(&self.problem)
+    }
+
+    /// Sets why the store cannot be asked; returns what it was before.
+    fn set_problem(&self, problem: Option<String>) -> Option<String> {
+        std::mem::replace(&mut *self.problem.lock().unwrap_or_else(PoisonError::into_inner), problem)
+    }
+
+    /// Until the member has left, or the store refuses the first request.
+    pub(crate) async fn run(
+        mut self,
+        mut asked: UnboundedReceiver<Asked>,
+        mut leave: UnboundedReceiver<oneshot::Sender<()>>,
+    ) {
+        let (mut leaves, mut looks) = (Vec::new(), self.limiter.now());
+        self.hear(MemberInput::Time);
+        while !self.has_left {
+            let wake = self.member.poll_timeout().map(|at| at - self.limiter.now());
+            let due = async {
+                let timer =
+                    async { if let Some(wait) = wake { tokio::time::sleep(wait).await } else { pending().await } };
+                let short = async {
+                    tokio::time::sleep(looks - self.limiter.now()).await;
+                    self.limiter.wants_more().await;
+                };
+                tokio::select! { () = timer => {} () = short => {} }
+            };
+            let happened = tokio::select! {
+                happened = self.connection.next() => happened,
+                Some(asked) = asked.recv() => Happened::Asked(asked),
+                () = due => Happened::Due,
+                done = leave.recv(), if leaves.is_empty() => done.map_or(Happened::Abandoned, Happened::Leave),
+            };
+            looks = self.limiter.now() + LOOKS;
+            match happened {
+                Happened::Linked(Ok(Linked { link, run, quiet, notices })) => {
+                    self.connections += 1;
+                    self.connection = Connection::Stands(link, notices);
+                    self.hear(MemberInput::Linked { run, quiet });
+                }
+                Happened::Linked(Err(error)) => self.fail(error),
+                Happened::Notice(Notice::Closed) => {
+                    let (server, why) = (self.store.server().to_owned(), "the connection was closed".to_owned());
+                    self.fail(FleetError::Away { server, why });
+                }
+                Happened::Notice(Notice::Hint(id)) if id == self.id => self.hear(MemberInput::Notice),
+                Happened::Notice(Notice::Hint(_)) => {}
+                Happened::Asked(asked) if asked.connection == self.connections => self.take(asked),
+                Happened::Asked(_) => {}
+                Happened::Due => self.hear(MemberInput::Time),
+                Happened::Leave(done) => {
+                    leaves.push(done);
+                    self.hear(MemberInput::Leave);
+                }
+                // The limiter goes on, and with it its place.
+                Happened::Abandoned => leaves.push(oneshot::channel().0),
+            }
+        }
+        for done in leaves {
+            // The caller may have waited long enough.
+            let _ = done.send(());
+        }
+    }
+
+    /// Tells the member, and does what it asks for: first what its calls may use, then what it says.
+    fn hear(&mut self, input: MemberInput) {
+        for change in self.limiter.hear(&mut self.member, input) {
+            match change {
+                MemberChange::Joined => {
+                    tracing::debug!("this process has a share of the limits on {}", self.store.server())
+                }
+                MemberChange::Alone => {
+                    tracing::warn!("the store of the fleet on {} has not answered for a lease", self.store.server());
+                }
+                MemberChange::Left => self.has_left = true,
+                // The limiter has taken it.
+                MemberChange::Allow { .. } => {}
+            }
+        }
+        while let Some(request) = self.member.poll_request() {
+            self.send(request);
+        }
+    }
+
+    fn send(&self, request: MemberRequest) {
+        let Connection::Stands(link, _) = &self.connection else { return };
+        let (link, answers, connection) = (Arc::clone(link), self.answers.clone(), self.connections);
+        tokio::spawn(async move {
+            let answer = link.ask(&request).await;
+            let (seq, is_bye) = match &request {
+                MemberRequest::Sync(request) => (request.seq, false),
+                MemberRequest::Bye(request) => (request.seq, true),
+            };
+            // The member may have left meanwhile.
+            let _ = answers.send(Asked { connection, seq, is_bye, answer });
+        });
+    }
+
+    fn take(&mut self, asked: Asked) {
+        let answer = match asked.answer {
+            Ok(answer) => answer,
+            Err(error) => return self.fail(error),
+        };
+        self.pause = FIRST_PAUSE;
+        if self.set_problem(None).is_some() {
+            tracing::info!("the store of the fleet on {} answers again", self.store.server());
+        }
+        self.tell_joined(Ok(()));
+        self.hear(match answer.reply {
+            _ if asked.is_bye => MemberInput::ByeDone(asked.seq),
+            Some(reply) => MemberInput::Reply(reply),
+            None => MemberInput::Lost(asked.seq),
+        });
+    }
+
+    /// The connection is of no use: another one is made, after a pause.
+    fn fail(&mut self, error: FleetError) {
+        if !error.may_pass() && self.joined.is_some() {
+            self.tell_joined(Err(error));
+            self.has_left = true;
+            return;
+        }
+        if self.set_problem(Some(error.to_string())).is_none() {
+            tracing::warn!("{error}; asking again");
+        }
+        self.tell_joined(Ok(()));
+        self.connections += 1;
+        self.connection = Connection::tries(&self.store, self.pause);
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.hear(MemberInput::Unlinked);
+    }
+
+    fn tell_joined(&mut self, how: Result<(), FleetError>) {
+        if let Some(joined) = self.joined.take() {
+            // The caller may have given up.
+            let _ = joined.send(how);
+        }
+    }
+}
+
+impl Connection {
+    fn tries(store: &Store, pause: Duration) -> Self {
+        let store = store.clone();
+        Self::Tries(Box::pin(async move {
+            tokio::time::sleep(pause).await;
+            store.connect().await
+        }))
+    }
+
+    async fn next(&mut self) -> Happened {
+        match self {
+            Self::Tries(connecting) => Happened::Linked(connecting.await),
+            Self::Stands(_, notices) => Happened::Notice(notices.recv().await.unwrap_or(Notice::Closed)),
+        }
+    }
+}
+
+fn random() -> u64 {
+    getrandom::u64().expect("the system gives random numbers")
+}

@@ -1,0 +1,253 @@
+//! Limiters that share limits through real servers: no window of all their calls together ever holds more than the limit.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use paceline::{Class, Clock, Cost, Dimension, Instant, Limiter, Limits, Outcome, Pace, PacerConfig, Quota, Request};
+use paceline_fleet::{Fleet, FleetConfig, FleetError, MemberState};
+
+use crate::postgres_server::PostgresServer;
+use crate::proxy::{Proxy, Weather};
+use crate::redis_server::RedisServer;
+
+const LEASE: Duration = Duration::from_secs(3);
+
+const WINDOW: Duration = Duration::from_secs(2);
+
+/// Between a grant and its call the scheduler of a busy machine may take so long: windows are that much shorter here.
+const UNDER_WAY: Duration = Duration::from_millis(100);
+
+const LIMIT: u64 = 200;
+
+/// The server's side: how many calls any window held at most.
+#[derive(Clone, Default)]
+struct Api {
+    clock: Arc<Clock>,
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Default)]
+struct Seen {
+    window: VecDeque<Instant>,
+    worst: usize,
+    calls: u64,
+}
+
+impl Api {
+    fn call(&self) {
+        let mut seen = self.seen();
+        // Read under the lock, so that calls are in order.
+        let now = self.clock.now();
+        while seen.window.front().is_some_and(|first| *first + (WINDOW - UNDER_WAY) <= now) {
+            seen.window.pop_front();
+        }
+        seen.window.push_back(now);
+        (seen.worst, seen.calls) = (seen.worst.max(seen.window.len()), seen.calls + 1);
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().expect("no call panics")
+    }
+}
+
+fn limiter() -> Limiter {
+    let quota = Quota::sliding(Dimension::Requests, LIMIT, WINDOW);
+    let limits = Limits { quotas: vec![quota], burst: Some(LIMIT) };
+    Limiter::new(PacerConfig { limits, pace: Pace::Fixed, ..PacerConfig::default() }).expect("a limit")
+}
+
+fn config(url: &str, account: &str) -> FleetConfig {
+    let mut config = FleetConfig::new(url, account);
+    config.lease = LEASE;
+    config
+}
+
+/// A process: a limiter in the fleet whose callers always want more.
+struct Process {
+    fleet: Fleet,
+    limiter: Limiter,
+    callers: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Process {
+    async fn start(url: &str, api: &Api) -> Self {
+        let limiter = limiter();
+        let fleet = Fleet::join(&limiter, config(url, "live")).await.expect("it joins");
+        let callers = (0..4).map(|_| {
+            let (limiter, api) = (limiter.clone(), api.clone());
+            tokio::spawn(async move {
+                loop {
+                    let request = Request::new(limiter.scope("calls"), Cost::request());
+                    let permit = limiter.acquire(request).await.expect("it is open");
+                    api.call();
+                    permit.complete(Outcome::new(Class::Success));
+                }
+            })
+        });
+        Self { callers: callers.collect(), limiter, fleet }
+    }
+
+    /// As a crash would.
+    fn kill(self) {
+        self.callers.iter().for_each(tokio::task::JoinHandle::abort);
+    }
+}
+
+async fn until(within: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let comes = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(within, comes).await.unwrap_or_else(|_| panic!("not within {within:?}: {what}"));
+}
+
+async fn used(api: &Api, within: Duration) {
+    let before = api.seen().calls;
+    until(within, "the limit is used", || api.seen().calls >= before + 2 * LIMIT).await;
+}
+
+async fn story(url: &str, mut breaks: impl FnMut(&str)) {
+    let api = Api::default();
+    let recovers = LEASE + Duration::from_secs(1) + WINDOW + Duration::from_secs(4);
+    let mut processes = Vec::new();
+    for _ in 0..3 {
+        processes.push(Process::start(url, &api).await);
+    }
+    used(&api, recovers + 2 * WINDOW).await;
+    let known = processes[0].limiter.snapshot().account.fleet.expect("it is in one");
+    assert_eq!((known.state, known.members), (MemberState::Live, 3), "{known:?}");
+    assert!(known.shares[0].units > 0 && known.lease_ends > Some(processes[0].limiter.now()), "{known:?}");
+
+    processes.pop().expect("three").kill();
+    used(&api, recovers + 2 * WINDOW).await;
+    let last = processes.pop().expect("two");
+    last.fleet.leave().await;
+    let held = last.limiter.snapshot().account.totals.sends;
+    used(&api, recovers + 2 * WINDOW).await;
+    assert_eq!(last.limiter.snapshot().account.totals.sends, held, "nothing leaves after a bye");
+    for what in ["lose", "restart"] {
+        processes.push(Process::start(url, &api).await);
+        breaks(what);
+        used(&api, 2 * recovers + 2 * WINDOW).await;
+    }
+    assert!(api.seen().worst <= usize::try_from(LIMIT).expect("small"), "{} in a window", api.seen().worst);
+    processes.into_iter().for_each(Process::kill);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_window_holds_more_than_its_limit_on_redis() {
+    let mut server = RedisServer::start(&[]);
+    let url = server.url();
+    story(&url, |what| match what {
+        "lose" => server.command(&["FLUSHALL"]),
+        _ => {
+            server.stop();
+            server.begin();
+        }
+    })
+    .await;
+}
+
+/// The network delays, loses replies, falls silent and cuts; then a replica that has missed some writes takes over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_window_holds_more_than_its_limit_in_a_bad_network_and_over_a_failover() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|bound| bound.local_addr());
+    let port = port.expect("a free loopback port").port().to_string();
+    let mut master = RedisServer::start(&["--port", &port]);
+    let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &port]);
+    let proxy = Proxy::start(master.socket()).await;
+    let (api, url) = (Api::default(), proxy.url());
+    let mut processes = Vec::new();
+    for _ in 0..4 {
+        processes.push(Process::start(&url, &api).await);
+    }
+    let recovers = 2 * (LEASE + Duration::from_secs(1) + WINDOW) + Duration::from_secs(8);
+    used(&api, recovers).await;
+    let weathers = [Weather::Slow(Duration::from_millis(150)), Weather::RepliesLost, Weather::Silent, Weather::Cut];
+    for weather in weathers {
+        proxy.set(weather);
+        tokio::time::sleep(LEASE / 2).await;
+        // Who comes now waits, or asks for what the others hold.
+        processes.push(Process::start(&url, &api).await);
+        tokio::time::sleep(LEASE).await;
+        proxy.set(Weather::Fair);
+        used(&api, recovers).await;
+    }
+    replica.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    used(&api, recovers).await;
+    master.stop();
+    replica.command(&["REPLICAOF", "NO", "ONE"]);
+    proxy.lead_to(replica.socket());
+    used(&api, recovers).await;
+    let worst = api.seen().worst;
+    assert!(worst <= usize::try_from(LIMIT).expect("small"), "{worst} in a window");
+    processes.into_iter().for_each(Process::kill);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_window_holds_more_than_its_limit_on_postgres() {
+    let mut server = PostgresServer::start();
+    let url = server.url();
+    story(&url, |what| {
+        if what == "restart" {
+            server.tell("stop");
+            server.tell("start");
+        }
+    })
+    .await;
+}
+
+/// Until the first call of a process that joins.
+async fn begins(url: &str, account: &str) -> Duration {
+    let (limiter, clock) = (limiter(), Clock::new());
+    let began = clock.now();
+    let fleet = Fleet::join(&limiter, config(url, account)).await.expect("it joins");
+    let permit = limiter.acquire(Request::new(limiter.scope("calls"), Cost::request())).await.expect("it is open");
+    let took = clock.now() - began;
+    permit.complete(Outcome::new(Class::Success));
+    fleet.leave().await;
+    took
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_process_of_all_waits_on_a_server_that_has_just_begun_and_on_no_other() {
+    let server = RedisServer::start(&[]);
+    let recovers = LEASE + Duration::from_secs(1) + WINDOW;
+    assert!(begins(&server.url(), "first").await >= LEASE, "it may have lost what others hold");
+    assert!(begins(&server.url(), "first").await < LEASE, "the ledger is there");
+    let up = || {
+        let info = server.ask(&["INFO", "server"]);
+        let seconds = info.lines().find_map(|line| line.trim().strip_prefix("uptime_in_seconds:")?.parse().ok());
+        Duration::from_secs(seconds.expect("it says so"))
+    };
+    // It rounds, and what it says is believed but for 2 s.
+    until(3 * recovers, "it is up", || up() > recovers + Duration::from_secs(3)).await;
+    assert!(begins(&server.url(), "second").await < LEASE, "it has given nothing of that");
+    server.command(&["FLUSHALL"]);
+    assert!(begins(&server.url(), "second").await >= LEASE, "it may have given all of that");
+}
+
+#[tokio::test]
+async fn a_store_that_refuses_says_so_at_the_start_and_one_that_is_away_is_waited_for() {
+    let server = RedisServer::start(&["--requirepass", "secret"]);
+    let refused = Fleet::join(&limiter(), config(&server.url(), "a")).await.expect_err("it wants a password");
+    assert!(matches!(refused, FleetError::Refused { .. }), "{refused}");
+    let url = format!("{}?pass=secret", server.url());
+    let first = Fleet::join(&limiter(), config(&url, "a")).await.expect("it has the password");
+    let others = Limiter::new(Quota::per_minute(7)).expect("a limit");
+    let refused = Fleet::join(&others, config(&url, "a")).await.expect_err("it has other limits");
+    let words = refused.to_string();
+    assert!(words.contains("200 requests per 2s") && words.contains("7 requests per 60s"), "{words}");
+    assert!(!words.contains("secret"), "{words}");
+    first.leave().await;
+
+    let waits = limiter();
+    let away = Fleet::join(&waits, config("redis://127.0.0.1:1", "a")).await.expect("it waits");
+    let known = waits.snapshot().account.fleet.expect("it wants to be in one");
+    assert!(away.problem().is_some() && known.state == MemberState::Out && known.shares[0].units == 0, "{known:?}");
+    let unlimited = Limiter::new(PacerConfig::default()).expect("no limit");
+    let refused = Fleet::join(&unlimited, config(&url, "a")).await.expect_err("there is nothing to divide");
+    assert!(refused.to_string().contains("configured limit"), "{refused}");
+}

@@ -1,0 +1,8 @@
+//! The ledgers on real servers, which the tests start and end: redis-server and PostgreSQL have to be installed.
+
+mod conformance;
+mod figures;
+mod live;
+mod postgres_server;
+mod proxy;
+mod redis_server;
