@@ -5,27 +5,37 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::header::{CONTENT_LENGTH, HeaderMap};
-use http::{Method, Request, Response, Uri};
+use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use paceline::{Class, Limiter, NextAction, Permit, UnknownOutcome, clock};
-use paceline_config::{CallNames, Proxy};
+use paceline::{Class, Clock, Limiter, NextAction, Permit, ScopeId, UnknownOutcome, clock};
+use paceline_config::{CallNames, Money};
 use paceline_core::{Cost, Outcome, Turns};
-use paceline_http::{AccessError, Call, NoAnswer, SenderConfig, TokenRatios, proxy_of_environment, tls};
-use paceline_providers::secrets::{Secrets, hidden};
+use paceline_http::{AccessError, Call, NoAnswer, SenderConfig, TokenRatios, proxy_to, tls};
+use paceline_providers::secrets::Secrets;
 use paceline_providers::table::Scope;
-use paceline_providers::{Answer, Reading, join_url, model_of};
+use paceline_providers::{Answer, Reading, Usage, join_url, model_of};
 use tokio::time::timeout;
 
-use crate::bounds::{Bounds, Held};
+use crate::bounds::{Bounds, Held, Room};
 use crate::clients::Spent;
+use crate::connector::{self, Connector, for_proxy};
 use crate::fallback::{self, Step};
 use crate::headers;
 use crate::metrics::Metrics;
+use crate::notes::{self, ClientSpending, Notes};
 use crate::payload::Outgoing;
+
+/// So many scopes of an upstream have a pace of their own, two KiB each: clients choose the names.
+const MOST_SCOPES: usize = 10_000;
+
+/// A longer name of a scope, in bytes, has none.
+const LONGEST_NAME: usize = 200;
+
+/// The scope of all that have none of their own.
+pub(crate) const OTHER: &str = "other";
 
 /// Why an upstream cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -58,14 +68,20 @@ pub struct Backend {
     config: paceline_config::Upstream,
     sending: SenderConfig,
     limiter: Limiter,
-    client: Client<HttpsConnector<HttpConnector>, Outgoing>,
-    secrets: Secrets,
+    /// For what took how long: it costs a fraction of the limiter's, which notices that the machine slept.
+    pub(crate) stopwatch: Clock,
+    client: Client<Connector, Outgoing>,
+    is_proxied: bool,
+    /// What each call carries for the proxy.
+    for_proxy: HeaderMap,
+    secrets: Arc<Secrets>,
     ratios: Arc<TokenRatios>,
     /// Requests that wait or are sent, before the head of their answer.
     pub(crate) waiting: Held,
     items: Arc<AtomicU64>,
     turns: Arc<Mutex<Turns>>,
     metrics: Arc<Metrics>,
+    notes: Arc<Notes>,
     /// What takes its place while it stays down.
     pub(crate) fallbacks: Vec<Step>,
     /// The last request went to the fallbacks.
@@ -78,9 +94,12 @@ pub(crate) struct Departed {
     pub(crate) permit: Permit,
     pub(crate) scope: Arc<str>,
     pub(crate) reserved: Cost,
+    pub(crate) client: Arc<ClientSpending>,
     pub(crate) call: Arc<Call>,
     /// What its request takes of the limits of its client.
     pub(crate) spent: Option<Arc<Spent>>,
+    /// Of its body, which is read once more when the answer ends.
+    pub(crate) room: Room,
 }
 
 impl Backend {
@@ -111,48 +130,40 @@ impl Backend {
                 "the gateway calls one host for each upstream; expected another scope",
             ));
         }
-        let proxy = match &config.access.proxy {
-            Proxy::At(address) => Some(address.clone()),
-            Proxy::Environment => proxy_of_environment(&config).map(|(_, address)| address),
-            Proxy::None => None,
-        };
-        if let Some(address) = proxy {
-            let expected = "the gateway calls its upstreams without a proxy, and the environment's variables count; expected none \
-                            (--proxy none, or proxy = \"none\" in paceline.toml)";
-            return Err(refused("proxy", &hidden(&address), expected));
-        }
         let fallbacks = fallback::steps(&config)?;
         let access = |source| BackendError::Access { name: config.name.clone(), source };
+        let proxy = proxy_to(&config).map_err(access)?;
         let mut connector = HttpConnector::new();
-        connector.enforce_http(false);
         connector.set_nodelay(true);
-        let secrets = Secrets::of(headers.values().filter(|value| value.is_sensitive()));
+        let secrets = Arc::new(Secrets::of(headers.values().filter(|value| value.is_sensitive())));
         let sending = SenderConfig::of(&config, headers, bounds.first_byte);
         connector.set_connect_timeout(Some(sending.connect_timeout));
-        let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls(&config.access).map_err(access)?)
-            .https_or_http()
-            .enable_all_versions()
-            .wrap_connector(connector);
+        let for_proxy = for_proxy(proxy.as_ref(), sending.base_url.starts_with("http://"));
+        let is_proxied = proxy.is_some();
+        let connector = connector::connector(connector, proxy, tls(&config.access).map_err(access)?);
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .timer(TokioTimer::new())
             .build(connector);
         let limiter = limiter.with_dialect(sending.dialect.clone());
         let (ratios, waiting, items) = (Arc::default(), Held::default(), Arc::default());
-        let (turns, metrics) = (Arc::default(), Arc::new(Metrics::new(&config.name)));
+        let (turns, metrics, notes) = (Arc::default(), Arc::new(Metrics::new(&config.name)), Arc::default());
         let falls_back = AtomicBool::new(false);
         Ok(Self {
             config,
             sending,
             limiter,
+            stopwatch: Clock::new(),
             client,
+            is_proxied,
+            for_proxy,
             secrets,
             ratios,
             waiting,
             items,
             turns,
             metrics,
+            notes,
             fallbacks,
             falls_back,
         })
@@ -176,6 +187,7 @@ impl Backend {
             items: Arc::clone(&self.items),
             turns: Arc::clone(&self.turns),
             metrics: Arc::clone(&self.metrics),
+            notes: Arc::clone(&self.notes),
             ..fresh
         })
     }
@@ -193,6 +205,11 @@ impl Backend {
     /// What is counted for it.
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    /// What is noted of it for people.
+    pub(crate) fn notes(&self) -> &Notes {
+        &self.notes
     }
 
     pub(crate) const fn config(&self) -> &paceline_config::Upstream {
@@ -218,10 +235,16 @@ impl Backend {
         if self.fallbacks.is_empty() || self.falls_back.swap(falls_back, Ordering::Relaxed) == falls_back {
             return;
         }
-        match falls_back {
-            true => tracing::warn!(upstream = self.name(), "the upstream stays down: its fallbacks take its requests"),
-            false => tracing::info!(upstream = self.name(), "the upstream answers again"),
-        }
+        let what = if falls_back {
+            let what = "the upstream stays down: its fallbacks take its requests";
+            tracing::warn!(upstream = self.name(), "{what}");
+            what
+        } else {
+            let what = "the upstream answers again";
+            tracing::info!(upstream = self.name(), "{what}");
+            what
+        };
+        self.notes.decisions.note(None, "fallback", what.to_owned());
     }
 
     /// The place of a client's request in the queue.
@@ -249,6 +272,12 @@ impl Backend {
         Call { method: parts.method, url: path, headers, body, ..Call::default() }
     }
 
+    /// The scope of that name.
+    pub(crate) fn scope(&self, name: &str) -> ScopeId {
+        let name = if name.len() > LONGEST_NAME { OTHER } else { name };
+        self.limiter.scope_within(name, MOST_SCOPES, OTHER)
+    }
+
     /// The scope of a call, and what it is expected to cost.
     pub(crate) fn scope_and_cost(&self, call: &Call) -> (String, Cost) {
         let model = model_of(&call.body);
@@ -259,7 +288,8 @@ impl Backend {
     }
 
     /// Sends a call, up to the head of its answer.
-    pub(crate) async fn send(&self, call: &Call, body: Outgoing) -> Result<Response<Incoming>, NoAnswer> {
+    pub(crate) async fn send(&self, departed: &Departed, body: Outgoing) -> Result<Response<Incoming>, NoAnswer> {
+        let call = &departed.call;
         let address: Uri = join_url(&self.sending.base_url, &call.url)
             .parse()
             .map_err(|error| NoAnswer::Connect(format!("the address of the call is none: {error}")))?;
@@ -268,13 +298,26 @@ impl Backend {
         *request.method_mut() = call.method.clone();
         *request.uri_mut() = address;
         *request.headers_mut() = call.headers.clone();
-        let left = self.limiter.now();
+        request.headers_mut().extend(self.for_proxy.clone());
+        let left = self.stopwatch.now();
         let answered = match timeout(self.sending.timeout, self.client.request(request)).await {
+            Ok(Ok(answer)) if self.is_proxied && answer.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
+                Err(NoAnswer::proxy())
+            }
             Ok(answered) => answered.map_err(|error| NoAnswer::of_client(&error, error.is_connect(), is_plain)),
             Err(_) => Err(NoAnswer::Timeout(Some(self.sending.timeout))),
         };
-        self.metrics.answered(self.limiter.now() - left);
+        let took = self.stopwatch.now() - left;
+        self.metrics.answered(took);
+        if answered.is_ok() {
+            self.notes.history.answered(&departed.scope, took);
+        }
         answered
+    }
+
+    /// Its key, as it must not go to clients.
+    pub(crate) fn secrets(&self) -> Arc<Secrets> {
+        Arc::clone(&self.secrets)
     }
 
     /// Removes the upstream's key from an answer that is read here.
@@ -321,7 +364,7 @@ impl Drop for QueuePlace {
 impl Departed {
     /// Reports how the call ended, and returns the class and what follows.
     pub(crate) fn ends(self, answer: &Result<Response<bytes::Bytes>, NoAnswer>) -> (Class, NextAction) {
-        let Self { upstream, permit, scope, reserved, call, spent } = self;
+        let Self { upstream, permit, scope, reserved, client, call, spent, room: _room } = self;
         let reading = upstream.read(&call, answer);
         let unknown = if paceline_http::is_unknown(answer, &reading) {
             upstream.sending.unknown_outcome_of(&call)
@@ -339,8 +382,13 @@ impl Departed {
         let outcome = Outcome { unknown, ..reading.outcome_of(&reserved) };
         spent.iter().for_each(|spent| spent.used(outcome.usage.clone()));
         let action = permit.complete(outcome);
+        if reading.class != Class::Success {
+            let text = notes::decision(&reading, &upstream.config.pacer.retry, &action);
+            upstream.notes.decisions.note(Some(&scope), reading.class.as_str(), text);
+        }
         if let Some(usage) = &reading.usage {
             upstream.metrics.used(&scope, usage);
+            client.used(usage, upstream.cost_of(&call, usage));
             upstream.ratios.settle(scope, &call.body, usage);
         }
         (reading.class, action)
@@ -348,6 +396,14 @@ impl Departed {
 }
 
 impl Backend {
+    fn cost_of(&self, call: &Call, usage: &Usage) -> Money {
+        let prices = &self.config.prices;
+        if prices.is_empty() {
+            return Money::default();
+        }
+        prices.of(&model_of(&call.body).unwrap_or_default()).of(usage.input_tokens, usage.output_tokens)
+    }
+
     fn read(&self, call: &Call, answer: &Result<Response<bytes::Bytes>, NoAnswer>) -> Reading {
         let (dialect, now) = (&self.sending.dialect, clock::wall());
         let mut reading = match answer {
@@ -360,7 +416,7 @@ impl Backend {
         // The log, the state and other clients get to know why: the upstream's key, or the client's that went on, must not.
         if reading.class != Class::Success {
             reading.remove_secrets(&self.secrets);
-            reading.remove_secrets(&headers::keys_of_client(&call.headers));
+            reading.remove_secrets(&headers::secrets_of(call));
         }
         reading
     }

@@ -19,7 +19,10 @@ pub struct Bounds {
     pub largest_body: usize,
     /// The most bytes of bodies that are held at once; further requests are refused. Default: 512 MiB.
     pub held_bytes: u64,
-    /// The longest time without a byte of a request's body. Default: 30 s.
+    /// The longest time until the head of a request has come; a connection on which there is no request is closed after once to
+    /// twice that. Default: 30 s.
+    pub slowest_head: Duration,
+    /// In each such time 256 KiB of a request's body must come, or its end. Default: 30 s.
     pub slowest_body: Duration,
     /// The longest time until the head of an answer comes. Default: 600 s.
     pub first_byte: Duration,
@@ -42,6 +45,7 @@ impl Default for Bounds {
             queue: 10_000,
             largest_body: 32 << 20,
             held_bytes: 512 << 20,
+            slowest_head: seconds(30),
             slowest_body: seconds(30),
             first_byte: seconds(600),
             idle: seconds(300),
@@ -71,7 +75,7 @@ impl Held {
 }
 
 /// Room that is taken until it is dropped.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Room {
     held: Held,
     amount: u64,

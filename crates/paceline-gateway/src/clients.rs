@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, Method, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use paceline::{Class, ConfigError, Cost, Error, Limiter, MaxWait, Outcome, PacerConfig, Permit, WaitCause, Within};
 use paceline_core::format_duration;
 use paceline_http::Call;
@@ -65,6 +65,9 @@ pub struct ClientConfig {
     pub is_batch: bool,
 }
 
+/// Fields by which a request asks a server to take it for one of another method.
+const OTHER_METHOD: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
+
 /// Who may call a gateway.
 #[derive(Debug, Default)]
 pub enum Clients {
@@ -106,7 +109,7 @@ impl Clients {
         Ok(Self::WithKeys(clients))
     }
 
-    /// The client that shows one of the keys; its headers lose that key, which is for no upstream.
+    /// The client that shows one of the keys; its headers lose every key of the gateway's, which are for no upstream.
     ///
     /// # Errors
     /// No header has a key that is known.
@@ -114,17 +117,19 @@ impl Clients {
         clients: &BTreeMap<KeyHash, Arc<Client>>,
         headers: &mut HeaderMap,
     ) -> Result<Arc<Client>, Refusal> {
-        let shown = |name: HeaderName| {
-            let key = KeyHash::of(key_in(headers.get(&name)?.to_str().ok()?));
-            Some((name, Arc::clone(clients.get(&key)?)))
-        };
-        let (name, client) = [KEY].into_iter().chain(OF_CLIENTS).find_map(shown).ok_or_else(|| {
+        let known = |value: &HeaderValue| clients.get(&KeyHash::of(key_in(value.to_str().ok()?)));
+        let mut shown = None;
+        for name in [KEY].into_iter().chain(OF_CLIENTS) {
+            if let Some(client) = headers.get_all(&name).iter().find_map(known) {
+                shown.get_or_insert_with(|| Arc::clone(client));
+                headers.remove(name);
+            }
+        }
+        shown.ok_or_else(|| {
             let message = "the request shows no key of this gateway: expected one that `paceline serve keys add` printed, where \
                            the client has its API key, or in the header x-paceline-key";
             Refusal::new(StatusCode::UNAUTHORIZED, "client_key", message)
-        })?;
-        headers.remove(name);
-        Ok(client)
+        })
     }
 }
 
@@ -170,6 +175,9 @@ impl Client {
 
     /// Whether it may make the call: it names one of its models, in its body or in its path, or only reads.
     pub(crate) fn may_call(&self, call: &Call) -> Result<(), Refusal> {
+        if self.models.is_empty() {
+            return Ok(());
+        }
         let may_name = |model: &str| {
             self.models.iter().any(|own| match own.strip_suffix('*') {
                 Some(begin) => model.starts_with(begin),
@@ -178,12 +186,12 @@ impl Client {
         };
         let named = model_of(&call.body);
         let is_right = match &named {
-            _ if self.models.is_empty() => true,
             Some(model) => may_name(model),
             // Gemini's paths: /v1beta/models/gemini-2.5-flash:generateContent
             None => {
                 let path = call.url.split('?').next().unwrap_or_default();
-                matches!(call.method, Method::GET | Method::HEAD)
+                let is_other_method = OTHER_METHOD.iter().any(|name| call.headers.contains_key(*name));
+                matches!(call.method, Method::GET | Method::HEAD) && !is_other_method
                     || path.split('/').any(|part| may_name(part.split(':').next().unwrap_or_default()))
             }
         };
@@ -207,9 +215,9 @@ impl Client {
     }
 
     /// Room under its own limits, once there is some; none where it has none.
-    pub(crate) async fn room(&self, cost: Cost, priority: i32, left: Duration) -> Result<Option<Arc<Spent>>, Refusal> {
+    pub(crate) async fn room(&self, cost: &Cost, priority: i32, left: Duration) -> Result<Option<Arc<Spent>>, Refusal> {
         let Some(limiter) = &self.limiter else { return Ok(None) };
-        let request = paceline::Request { priority, ..paceline::Request::new(limiter.scope("client"), cost) };
+        let request = paceline::Request { priority, ..paceline::Request::new(limiter.scope("client"), cost.clone()) };
         let refused = match timeout(left, limiter.acquire_within(request, MaxWait::Known(left))).await {
             Ok(Ok(Within::Granted(permit))) => return Ok(Some(Arc::new(Spent::new(permit)))),
             Ok(Ok(Within::Deferred { until, reason })) => self.too_long(&reason.cause, until - limiter.now()),
@@ -261,6 +269,8 @@ impl Drop for Spent {
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderName;
+
     use super::*;
 
     fn client(models: &[&str]) -> Client {
@@ -309,6 +319,8 @@ mod tests {
         let mut headers = HeaderMap::from_iter(both.map(field));
         assert!(Clients::admit(&clients, &mut headers).is_ok());
         assert_eq!(headers["authorization"], "Bearer sk-of-the-upstream", "this one is for the upstream");
+        let mut twice = HeaderMap::from_iter([("x-paceline-key", "k"), ("x-api-key", "k")].map(field));
+        assert!(Clients::admit(&clients, &mut twice).is_ok() && twice.is_empty(), "wherever it stands");
     }
 
     #[test]
@@ -332,6 +344,10 @@ mod tests {
         ] {
             assert_eq!(client.may_call(&call(method, url, body)).is_ok(), expected, "{url} {body}");
         }
+        let mut read = call(Method::GET, "/v1beta/models/other:generateContent", "{}");
+        assert!(client.may_call(&read).is_ok());
+        read.headers.insert("x-http-method-override", "POST".parse().expect("a method"));
+        assert!(client.may_call(&read).is_err(), "Google's servers take that for a POST");
         assert!(self::client(&[]).may_call(&call(Method::POST, "/v1/x", "{}")).is_ok());
     }
 }

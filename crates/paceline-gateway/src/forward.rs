@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, Either, Full, Limited};
 use hyper::body::Incoming;
-use paceline::{Admit, Class, Error, GiveUp, Limiter, MaxWait, NextAction, Permit, WaitCause, Within};
+use paceline::{Admit, Class, Cost, Error, GiveUp, Limiter, MaxWait, NextAction, Permit, WaitCause, Within};
 use paceline_core::{Instant, format_duration};
 use paceline_http::{Call, LARGEST_ANSWER, NoAnswer, gateway};
 use tokio::time::timeout;
@@ -24,15 +24,15 @@ use crate::closing::Closing;
 use crate::fallback::{Step, Target, with_model};
 use crate::headers::{self, Wishes};
 use crate::metrics::Ending;
+use crate::notes::ClientSpending;
 use crate::own_routes::OwnBody;
 use crate::payload::Payload;
 use crate::record::{BATCH, Record};
 use crate::refusal::Refusal;
 use crate::tap::Tap;
-use crate::watched::Watched;
 
 /// The body of an answer: the gateway's own, or as it comes from an upstream.
-pub(crate) type AnswerBody = Either<OwnBody, Watched>;
+pub(crate) type AnswerBody = Either<OwnBody, Tap>;
 
 /// A body that is there.
 pub(crate) fn whole_body(bytes: impl Into<Bytes>) -> AnswerBody {
@@ -62,6 +62,7 @@ struct Course<'a> {
     known: Option<Arc<Client>>,
     /// What the request takes of the limits of that client.
     spent: Option<Arc<Spent>>,
+    client: Arc<ClientSpending>,
     record: &'a mut Record,
     /// It waits no longer than until then.
     deadline: Instant,
@@ -90,8 +91,8 @@ impl From<Refusal> for NotSent {
     }
 }
 
-/// Forwards a request to its upstream, as the client wishes and within the bounds; while that stays down, to its fallbacks among
-/// the upstreams.
+/// Forwards a request to its upstream, as the client wishes and within the bounds; while that stays down, to its fallbacks
+/// among the upstreams.
 pub(crate) async fn forward(
     upstreams: &[Arc<Backend>],
     upstream: &Arc<Backend>,
@@ -113,6 +114,8 @@ pub(crate) async fn forward(
     };
     let mut answer = answer.unwrap_or_else(|refusal| {
         record.ending.get_or_insert(Ending::Refused(refusal.code()));
+        let text = format!("refused: {}", refusal.message());
+        upstream.notes().decisions.note(record.scope.as_ref(), refusal.code(), text);
         refusal.into_response().map(whole_body)
     });
     let headers = answer.headers_mut();
@@ -138,7 +141,7 @@ impl<'a> Course<'a> {
         held: &Held,
         closing: &'a Closing,
         record: &'a mut Record,
-    ) -> Result<(Self, http::request::Parts, Room), Refusal> {
+    ) -> Result<(Self, http::request::Parts, (Room, Room)), Refusal> {
         let clock = upstream.limiter();
         let began = clock.now();
         let (parts, body) = request.into_parts();
@@ -150,14 +153,16 @@ impl<'a> Course<'a> {
         let known = parts.extensions.get::<Arc<Client>>().map(Arc::clone);
         record.client = known.as_ref().map_or_else(|| headers::client(&parts.headers), |client| client.number());
         record.client_name = known.as_ref().map(|client| Arc::clone(client.name()));
+        let client = upstream.notes().spending.comes(record.client, record.client_name.as_ref());
         let is_batch = wishes.is_batch || known.as_ref().is_some_and(|client| client.is_batch());
         record.priority = if is_batch { BATCH } else { 0 };
         let longest = wishes.deadline.unwrap_or(bounds.deadline);
-        let room = place_in_queue(upstream, bounds)?;
+        let room = (share_of_queue(upstream, &client, bounds)?, place_in_queue(upstream, bounds)?);
         let payload = Payload::read(body, bounds, held, longest).await?;
         record.bytes_in = payload.bytes.len() as u64;
         let (deadline, told) = (began + longest, Told::default());
-        let course = Self { clock, bounds, closing, wishes, known, spent: None, record, deadline, payload, told };
+        let course =
+            Self { clock, bounds, closing, wishes, known, spent: None, client, record, deadline, payload, told };
         Ok((course, parts, room))
     }
 
@@ -170,9 +175,10 @@ impl<'a> Course<'a> {
     ) -> Result<Response<AnswerBody>, Refusal> {
         let again = (!upstream.fallbacks.is_empty()).then(|| parts.clone());
         let call = Arc::new(upstream.call(parts, path, self.payload.bytes.clone()));
-        self.enter(upstream, &call).await?;
+        let (scope, cost) = upstream.scope_and_cost(&call);
+        self.enter(upstream, &call, &cost).await?;
         let budget = upstream.most_retries(self.wishes.retries);
-        let ended = self.at(upstream, &call, budget).await;
+        let ended = self.at(upstream, &call, &scope, cost, budget).await;
         let parts = again.filter(|_| ended.stayed_down && upstream.falls_back(&call));
         upstream.note_fallbacks(parts.is_some());
         let Some(parts) = parts else { return ended.answer };
@@ -204,7 +210,8 @@ impl<'a> Course<'a> {
             }
             parts.headers.remove(CONTENT_LENGTH);
             let call = Arc::new(other.call(parts, call.url.clone(), body));
-            let tried = self.at(other, &call, left).await;
+            let (scope, cost) = other.scope_and_cost(&call);
+            let tried = self.at(other, &call, &scope, cost, left).await;
             left = left.saturating_sub(tried.retries);
             if let (false, Ok(answer)) = (tried.stayed_down, tried.answer) {
                 self.told.fallback = Some(marker.clone());
@@ -215,11 +222,10 @@ impl<'a> Course<'a> {
     }
 
     /// Waits for room under the limits of the client, if it has some of its own.
-    async fn enter(&mut self, upstream: &Arc<Backend>, call: &Call) -> Result<(), Refusal> {
+    async fn enter(&mut self, upstream: &Backend, call: &Call, cost: &Cost) -> Result<(), Refusal> {
         let Some(client) = &self.known else { return Ok(()) };
         client.may_call(call)?;
         let asked = self.clock.now();
-        let (_, cost) = upstream.scope_and_cost(call);
         let room = client.room(cost, self.record.priority, self.deadline - asked);
         let room = self.closing.bounds(upstream.name(), room).await;
         self.record.waited += self.clock.now() - asked;
@@ -228,15 +234,14 @@ impl<'a> Course<'a> {
     }
 
     /// Sends the request to one upstream, and again where that is useful, with at most so many retries.
-    async fn at(&mut self, upstream: &Arc<Backend>, call: &Arc<Call>, retries: u32) -> Ended {
-        let (scope, cost) = upstream.scope_and_cost(call);
+    async fn at(&mut self, upstream: &Arc<Backend>, call: &Arc<Call>, scope: &str, cost: Cost, retries: u32) -> Ended {
         let mut place = upstream.place(self.record.client);
         let mut next = paceline::Request {
             priority: self.record.priority,
             item: Some(upstream.next_item()),
             arrival: Some(place.number()),
             max_retries: Some(retries),
-            ..paceline::Request::new(upstream.limiter().scope(&scope), cost)
+            ..paceline::Request::new(upstream.scope(scope), cost)
         };
         self.record.scope = Some(Arc::clone(next.scope.name()));
         let before = self.told.retries;
@@ -244,11 +249,13 @@ impl<'a> Course<'a> {
         let mut last = None;
         loop {
             self.record.ending = None;
-            let (asked, tries) = (self.clock.now(), next.attempts);
+            let (asked, tries) = (upstream.stopwatch.now(), next.attempts);
             let (scope, reserved) = (Arc::clone(next.scope.name()), next.cost.clone());
-            let held = hold(upstream, next, self.deadline - asked, last.as_ref().map(|(class, _)| *class));
+            let waits = self.client.waits();
+            let held = hold(upstream, next, self.deadline - self.clock.now(), last.as_ref().map(|(class, _)| *class));
             let held = self.closing.bounds(upstream.name(), held).await;
-            self.record.waited += self.clock.now() - asked;
+            drop(waits);
+            self.record.waited += upstream.stopwatch.now() - asked;
             let retries = tries.saturating_sub(1);
             let permit = match (held, last.take()) {
                 (Ok(permit), _) => permit,
@@ -266,15 +273,18 @@ impl<'a> Course<'a> {
                 let answer = Err(broken("its body cannot be sent a second time"));
                 return Ended { answer, stayed_down: false, retries };
             };
-            let (call, spent) = (Arc::clone(call), self.spent.clone());
-            let departed = Departed { upstream: Arc::clone(upstream), permit, scope, reserved, call, spent };
+            let (call, spent, client) = (Arc::clone(call), self.spent.clone(), Arc::clone(&self.client));
+            let (upstream_of_call, room) = (Arc::clone(upstream), Room::default());
+            let mut departed =
+                Departed { upstream: upstream_of_call, permit, scope, reserved, client, call, spent, room };
             (self.record.calls, self.told.retries) = (self.record.calls + 1, before + tries);
-            let received = match upstream.send(&departed.call, body).await {
+            let received = match upstream.send(&departed, body).await {
                 // None was asked for: nothing that follows is an answer.
                 Ok(answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
                     Err(NoAnswer::Malformed("it changed the protocol without being asked".to_owned()))
                 }
                 Ok(answer) if answer.status().as_u16() < 400 => {
+                    departed.room = self.payload.take_room();
                     return Ended { answer: Ok(passed_on(departed, answer, self.bounds)), stayed_down: false, retries };
                 }
                 Ok(answer) => whole_failure(answer, self.bounds).await,
@@ -304,6 +314,22 @@ impl<'a> Course<'a> {
             };
         }
     }
+}
+
+/// A client may have so many times as many places in the queue as are free: one alone leaves a tenth to the others, and two a
+/// twentieth (dynamic thresholds: Choudhury and Hahne, 1998).
+const QUEUED: u64 = 9;
+
+/// Room for one more request of that client.
+fn share_of_queue(upstream: &Backend, client: &ClientSpending, bounds: &Bounds) -> Result<Room, Refusal> {
+    let free = (bounds.queue as u64).saturating_sub(upstream.waiting.count());
+    client.queued.take(1, QUEUED * free).ok_or_else(|| {
+        let (name, own, all) = (upstream.name(), client.queued.count(), upstream.waiting.count());
+        let message = format!(
+            "{own} requests of this client wait for the upstream {name} already, as many as one may have of {all}; send it later"
+        );
+        Refusal::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message).after(LEAST)
+    })
 }
 
 /// A place in the queue of an upstream.
@@ -393,9 +419,10 @@ fn passed_on(departed: Departed, answer: Response<Incoming>, bounds: &Bounds) ->
     let (mut head, body) = answer.into_parts();
     departed.permit.observe(&head.headers);
     let read = head.clone();
+    departed.upstream.secrets().remove_from_headers(&mut head.headers);
     to_client(&mut head);
     let tap = Tap::new(departed, read, body, bounds.idle);
-    Response::from_parts(head, Either::Right(Watched::new(tap, bounds.unread)))
+    Response::from_parts(head, Either::Right(tap))
 }
 
 /// A failure is read whole before anything of it goes to the client: the request may be sent again.
@@ -440,8 +467,8 @@ fn to_client(head: &mut Parts) {
     head.version = Version::default();
 }
 
-/// The last answer. A client that would send its request again would only repeat what was done here; one that counts its retries
-/// is told how many were spent.
+/// The last answer. A client that would send its request again would only repeat what was done here; one that counts its
+/// retries is told how many were spent.
 fn ended(
     class: Class,
     answer: Result<Response<Bytes>, NoAnswer>,

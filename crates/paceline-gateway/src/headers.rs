@@ -7,9 +7,11 @@ use std::time::Duration;
 use http::Uri;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use paceline_config::{is_hop_by_hop, parse_duration};
+use paceline_http::Call;
 use paceline_http::gateway::{CLIENT, DEADLINE, PRIORITY, RETRIES};
 use paceline_providers::is_loopback;
-use paceline_providers::secrets::Secrets;
+use paceline_providers::secrets::{Secrets, is_secret_name};
+use percent_encoding::percent_decode_str;
 
 use crate::refusal::Refusal;
 
@@ -103,9 +105,16 @@ pub(crate) fn is_of_another_site(headers: &HeaderMap) -> bool {
         || headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site")
 }
 
-/// The keys that a client shows.
-pub(crate) fn keys_of_client(headers: &HeaderMap) -> Secrets {
-    Secrets::of(OF_CLIENTS.iter().flat_map(|name| headers.get_all(name)))
+/// What is secret in a call, by its names: the values of header fields, of cookies and of the query.
+pub(crate) fn secrets_of(call: &Call) -> Secrets {
+    let fields = call.headers.iter().filter(|(name, _)| is_secret_name(name.as_str())).map(|(_, value)| value.clone());
+    let cookies = call.headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let cookies = cookies.flat_map(|value| value.split(';')).filter_map(|pair| Some(pair.split_once('=')?.1.trim()));
+    let query =
+        call.url.split_once('?').map_or("", |(_, query)| query).split('&').filter_map(|pair| pair.split_once('='));
+    let query = query.filter(|(name, _)| is_secret_name(name)).map(|(_, value)| value);
+    let decoded = |value: &str| HeaderValue::from_bytes(&percent_decode_str(value).collect::<Vec<_>>()).ok();
+    Secrets::of(&fields.chain(cookies.chain(query).filter_map(decoded)).collect::<Vec<_>>())
 }
 
 /// A client's header fields as the upstream gets them, under those of the upstream: its key replaces the client's.
@@ -135,8 +144,11 @@ pub(crate) fn remove_keys(headers: &mut HeaderMap) {
     OF_CLIENTS.iter().for_each(|name| drop(headers.remove(name)));
 }
 
-/// Removes the fields that belong to the connection that they came on.
+/// Removes the fields that belong to the connection that they came on. A length beside chunks is one that was not read.
 pub(crate) fn remove_those_of_connection(headers: &mut HeaderMap) {
+    if headers.contains_key(header::TRANSFER_ENCODING) {
+        headers.remove(header::CONTENT_LENGTH);
+    }
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
         .iter()

@@ -5,27 +5,21 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use paceline::{Class, QuotaSnapshot, ScopeSnapshot, ScopeState};
+use paceline::{Class, FleetShare, QuotaSnapshot, ScopeSnapshot, ScopeState};
 use paceline_providers::Usage;
 use prometheus::core::Collector;
 use prometheus::{
     Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry, TEXT_FORMAT, TextEncoder,
 };
 
-use crate::backend::Backend;
-use crate::record::{PRIORITIES, priority_name};
+use crate::backend::{Backend, OTHER};
+use crate::record::{BATCH, PRIORITIES, priority_name};
 
 /// The type of the page, for its header field.
 pub(crate) const CONTENT_TYPE: &str = TEXT_FORMAT;
 
 /// So many scopes of an upstream have series of their own: clients choose the names, and each series costs Prometheus memory.
 const MOST_SCOPES: usize = 200;
-
-/// A longer name of a scope gets no series of its own.
-const LONGEST_NAME: usize = 200;
-
-/// The scope of all that have no series of their own.
-const OTHER: &str = "other";
 
 /// What a request that the gateway itself refused counts as, beside the classes of answers.
 const REFUSED: &str = "refused";
@@ -42,6 +36,8 @@ pub(crate) struct Metrics {
     refusals: IntCounterVec,
     tokens: IntCounterVec,
     waits: HistogramVec,
+    /// Those of each priority, which cost a request no search by its label.
+    waits_of: [prometheus::Histogram; PRIORITIES.len()],
     answers: prometheus::Histogram,
     scopes: RwLock<HashMap<Arc<str>, Arc<ScopeMetrics>>>,
 }
@@ -91,6 +87,7 @@ impl Metrics {
             "How long the upstream took from a call to the head of its answer",
             &ANSWERS,
         );
+        let waits = HistogramVec::new(waits, &["priority"]).expect("the names are those of the source");
         Self {
             requests: counters(
                 "paceline_requests_total",
@@ -107,7 +104,8 @@ impl Metrics {
                 "Tokens that answers reported, in (of prompts) and out (of answers)",
                 &["scope", "direction"],
             ),
-            waits: HistogramVec::new(waits, &["priority"]).expect("the names are those of the source"),
+            waits_of: PRIORITIES.map(|priority| waits.with_label_values(&[priority_name(priority)])),
+            waits,
             answers: prometheus::Histogram::with_opts(answers).expect("the names are those of the source"),
             scopes: RwLock::default(),
         }
@@ -115,7 +113,7 @@ impl Metrics {
 
     /// A request of a client has ended. Without a scope it ended before it had one.
     pub(crate) fn ended(&self, scope: Option<&Arc<str>>, priority: i32, waited: Duration, ending: Ending) {
-        self.waits.with_label_values(&[priority_name(priority)]).observe(waited.as_secs_f64());
+        self.waits_of[usize::from(priority <= BATCH)].observe(waited.as_secs_f64());
         if let Ending::Refused(code) = ending {
             self.refusals.with_label_values(&[code]).inc();
         }
@@ -143,8 +141,7 @@ impl Metrics {
             return Arc::clone(known);
         }
         let mut scopes = self.scopes.write().unwrap_or_else(PoisonError::into_inner);
-        let is_own = scopes.len() < MOST_SCOPES && scope.len() <= LONGEST_NAME;
-        let label: Arc<str> = if is_own { Arc::clone(scope) } else { OTHER.into() };
+        let label: Arc<str> = if scopes.len() < MOST_SCOPES { Arc::clone(scope) } else { OTHER.into() };
         if let Some(known) = scopes.get(&label) {
             return Arc::clone(known);
         }
@@ -210,7 +207,8 @@ impl Gauges {
             limit: gauge(
                 "paceline_limit",
                 "Units that a limit allows in its window (dimension concurrency: at once); the scope of a limit on the whole \
-                 account is empty; a learnt one is the present estimate",
+                 account is empty; a learnt one is the present estimate, a share what this process of a fleet may use, quarantine \
+                 what none of them may yet",
                 &of_limit,
             )?,
             remaining: gauge("paceline_limit_remaining", "Units that are left of a limit now", &of_limit)?,
@@ -261,6 +259,14 @@ impl Gauges {
             self.limit.with_label_values(&labels).set(*limit as f64);
             self.remaining.with_label_values(&labels).set(*remaining as f64);
         }
+        for FleetShare { limit, units, quarantine, .. } in scope.fleet.iter().flat_map(|fleet| &fleet.shares) {
+            let label = limit.tier.as_deref().map_or("", |tier| tier);
+            let window = limit.quota.window.as_secs_f64().to_string();
+            for (origin, units) in [("share", units), ("quarantine", quarantine)] {
+                let labels = [upstream, label, limit.quota.dimension.as_str(), origin, &window];
+                self.limit.with_label_values(&labels).set(*units as f64);
+            }
+        }
         let Some(estimate) = &scope.estimate else { return };
         let learnt = |dimension: &str, window: &str, value: f64| {
             self.limit.with_label_values(&[upstream, label, dimension, "learnt", window]).set(value);
@@ -289,7 +295,7 @@ mod tests {
         for n in 0..2 * MOST_SCOPES {
             metrics.ended(Some(&name(n)), 0, Duration::ZERO, Ending::Answered(Class::Success));
         }
-        metrics.ended(Some(&"x".repeat(LONGEST_NAME + 1).into()), 0, Duration::ZERO, Ending::Refused("too_large"));
+        metrics.ended(Some(&name(MOST_SCOPES)), 0, Duration::ZERO, Ending::Refused("too_large"));
         assert_eq!(metrics.scopes.read().expect("no panic").len(), MOST_SCOPES + 1);
         let count = |scope: &str, class: &str| metrics.requests.with_label_values(&[scope, class]).get();
         assert_eq!((count("model-0", "success"), count(OTHER, "success")), (1, MOST_SCOPES as u64));

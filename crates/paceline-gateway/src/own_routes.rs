@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
+use serde_json::{Value, json};
 
 /// A request for such a path.
 pub type OwnRequest = Request<Incoming>;
@@ -18,6 +19,11 @@ pub type OwnBody = UnsyncBoxBody<Bytes, io::Error>;
 pub trait OwnRoutes: Send + Sync {
     /// Whether that path is its own.
     fn has(&self, path: &str) -> bool;
+
+    /// Its batches, for the document of the state: an array of objects. Default: none.
+    fn batches(&self) -> Value {
+        json!([])
+    }
 
     /// The answer to a request for one of its paths.
     fn answer(&self, request: OwnRequest) -> Pin<Box<dyn Future<Output = Response<OwnBody>> + Send>>;

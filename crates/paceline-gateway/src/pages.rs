@@ -1,24 +1,35 @@
-//! The gateway's own pages: whether it lives and is ready, its metrics, its state.
+//! The gateway's own pages: whether it lives and is ready, its metrics, its state, and the page for people.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderValue, Method, Response, StatusCode};
+use http::{HeaderValue, Method, Response, StatusCode, Uri};
+use percent_encoding::percent_decode_str;
 
 use crate::forward::{AnswerBody, whole_body};
 use crate::metrics;
 use crate::refusal::Refusal;
 use crate::server::Gateway;
+use crate::web;
 
-/// A page by its path; none where no page has that path.
-pub(crate) fn page(gateway: &Arc<Gateway>, method: &Method, path: &str) -> Option<Response<AnswerBody>> {
-    let page: fn(&Arc<Gateway>) -> Result<Response<AnswerBody>, Refusal> = match path {
-        "/healthz" => |_| Ok(text(StatusCode::OK, "text/plain", "ok\n")),
-        "/readyz" => |gateway| Ok(ready(gateway)),
-        "/metrics" => metrics_page,
-        "/api/state" => |gateway| Ok(text(StatusCode::OK, "application/json", gateway.state().to_string())),
-        "/api/events" => |gateway| gateway.events(),
+/// What browsers and programs get without a key of the gateway's: it says nothing about clients, upstreams or limits.
+pub(crate) fn is_public(path: &str) -> bool {
+    matches!(path, "/healthz" | "/readyz") || web::file(path).is_some()
+}
+
+/// A page by its address; none where no page has that path.
+pub(crate) fn page(gateway: &Arc<Gateway>, method: &Method, uri: &Uri) -> Option<Response<AnswerBody>> {
+    let path = uri.path();
+    let page: fn(&Arc<Gateway>, &Uri) -> Result<Response<AnswerBody>, Refusal> = match path {
+        "/healthz" => |_, _| Ok(text(StatusCode::OK, "text/plain", "ok\n")),
+        "/readyz" => |gateway, _| Ok(ready(gateway)),
+        "/metrics" => |gateway, _| metrics_page(gateway),
+        "/api/state" => |gateway, _| Ok(text(StatusCode::OK, "application/json", gateway.state().to_string())),
+        "/api/events" => |gateway, uri| gateway.events(asked(uri, "changes").is_some()),
+        "/api/history" => history,
+        path if web::file(path).is_some() => |_, uri| Ok(file(uri.path())),
         _ => return None,
     };
     if !matches!(*method, Method::GET | Method::HEAD) {
@@ -27,7 +38,33 @@ pub(crate) fn page(gateway: &Arc<Gateway>, method: &Method, path: &str) -> Optio
         answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return Some(answer);
     }
-    Some(page(gateway).unwrap_or_else(refused))
+    Some(page(gateway, uri).unwrap_or_else(refused))
+}
+
+/// The value of a name in the query of an address; empty where it has none.
+fn asked<'a>(uri: &'a Uri, name: &str) -> Option<Cow<'a, str>> {
+    let pairs = uri.query()?.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let (_, value) = pairs.into_iter().find(|(key, _)| *key == name)?;
+    Some(percent_decode_str(value).decode_utf8_lossy())
+}
+
+fn history(gateway: &Arc<Gateway>, uri: &Uri) -> Result<Response<AnswerBody>, Refusal> {
+    let [upstream, scope] = ["upstream", "scope"].map(|name| asked(uri, name).unwrap_or_default());
+    let Some(columns) = gateway.history(&upstream, &scope) else {
+        let message =
+            format!("no history is kept of upstream {upstream:?}, scope {scope:?}; see /api/state for their names");
+        return Err(Refusal::new(StatusCode::NOT_FOUND, "unknown_route", message));
+    };
+    Ok(text(StatusCode::OK, "application/json", columns.to_string()))
+}
+
+fn file(path: &str) -> Response<AnswerBody> {
+    let (kind, content) = web::file(path).expect("the caller has looked");
+    let mut response = text(StatusCode::OK, kind, content);
+    for (name, value) in web::HEADERS {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
 }
 
 fn ready(gateway: &Arc<Gateway>) -> Response<AnswerBody> {

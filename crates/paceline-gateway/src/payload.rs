@@ -1,5 +1,6 @@
 //! The body of a request: held whole where that is possible, so that it can be read and sent again.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
@@ -8,12 +9,15 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::time::{Sleep, sleep, timeout};
 
 use crate::bounds::{Bounds, Held, Room};
 use crate::refusal::Refusal;
+
+/// So many bytes of a body must come in each span of time, but for its end: a client that sends a byte now and then would hold a
+/// place for hours.
+const LEAST_BODY: usize = 256 << 10;
 
 /// The body of one request.
 #[derive(Debug)]
@@ -45,8 +49,10 @@ impl Payload {
         let mut bytes = BytesMut::new();
         let mut room = held.take(0, bounds.held_bytes).ok_or_else(too_much_is_held)?;
         if announced <= bounds.largest_body as u64 {
+            let mut patience = Patience::new(bounds.slowest_body);
             while !body.is_end_stream() && bytes.len() <= bounds.largest_body {
-                let Some(frame) = next(&mut body, bounds.slowest_body).await? else { break };
+                let next = poll_fn(|context| patience.poll_frame(&mut body, context)).await;
+                let Some(frame) = next.transpose()? else { break };
                 let Ok(data) = frame.into_data() else { continue };
                 if !room.grow(data.len() as u64, bounds.held_bytes) {
                     return Err(too_much_is_held());
@@ -70,6 +76,11 @@ impl Payload {
         self.room.grow(bytes as u64, bounds.held_bytes)
     }
 
+    /// What it takes of what may be held, for the call that reads its body once more at the end.
+    pub(crate) fn take_room(&mut self) -> Room {
+        std::mem::take(&mut self.room)
+    }
+
     /// The body for one try; none where it was a stream and is gone.
     pub(crate) fn take_for_try(&mut self) -> Option<Outgoing> {
         let rest = self.rest.take();
@@ -77,8 +88,7 @@ impl Payload {
             first: Some(self.bytes.clone()),
             rest: rest.map(|body| Rest {
                 body,
-                idle: Box::pin(sleep(self.slowest)),
-                slowest: self.slowest,
+                patience: Patience::new(self.slowest),
                 failed: Arc::clone(&self.failed),
             }),
         })
@@ -90,12 +100,41 @@ impl Payload {
     }
 }
 
-async fn next(body: &mut Incoming, slowest: Duration) -> Result<Option<Frame<Bytes>>, Refusal> {
-    match timeout(slowest, body.frame()).await {
-        Ok(None) => Ok(None),
-        Ok(Some(Ok(frame))) => Ok(Some(frame)),
-        Ok(Some(Err(error))) => Err(broke_off(&error)),
-        Err(_) => Err(silent(slowest)),
+/// How long a body may take: so much of it must come in each span of time. The time in which no more is asked for counts not.
+#[derive(Debug)]
+struct Patience {
+    slowest: Duration,
+    /// From the first time that bytes are awaited.
+    span: Option<Pin<Box<Sleep>>>,
+    came: usize,
+}
+
+impl Patience {
+    const fn new(slowest: Duration) -> Self {
+        Self { slowest, span: None, came: 0 }
+    }
+
+    fn poll_frame(
+        &mut self,
+        body: &mut Incoming,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
+        if let Poll::Ready(frame) = Pin::new(body).poll_frame(context) {
+            if self.span.as_ref().is_some_and(|span| span.is_elapsed()) {
+                (self.span, self.came) = (None, 0);
+            }
+            self.came += frame.iter().flatten().filter_map(Frame::data_ref).map(Bytes::len).sum::<usize>();
+            return Poll::Ready(frame.map(|frame| frame.map_err(|error| broke_off(&error))));
+        }
+        let slowest = self.slowest;
+        let span = self.span.get_or_insert_with(|| Box::pin(sleep(slowest)));
+        while span.as_mut().poll(context).is_ready() {
+            if std::mem::take(&mut self.came) < LEAST_BODY {
+                return Poll::Ready(Some(Err(trickles(slowest))));
+            }
+            span.set(sleep(slowest));
+        }
+        Poll::Pending
     }
 }
 
@@ -103,8 +142,8 @@ fn broke_off(error: &hyper::Error) -> Refusal {
     Refusal::bad_request(format!("the body of the request broke off: {error}"))
 }
 
-fn silent(slowest: Duration) -> Refusal {
-    slow(&format!("no byte of the body came for {slowest:?}"))
+fn trickles(slowest: Duration) -> Refusal {
+    slow(&format!("the body of the request trickles in: less than {} KiB came in {slowest:?}", LEAST_BODY >> 10))
 }
 
 fn slow(message: &str) -> Refusal {
@@ -123,12 +162,11 @@ pub(crate) struct Outgoing {
     rest: Option<Rest>,
 }
 
-/// What still comes, under a bound on its silence.
+/// What still comes, in time.
 #[derive(Debug)]
 struct Rest {
     body: Incoming,
-    idle: Pin<Box<Sleep>>,
-    slowest: Duration,
+    patience: Patience,
     failed: Arc<OnceLock<Refusal>>,
 }
 
@@ -139,17 +177,14 @@ pub(crate) struct NoWholeBody;
 
 impl Rest {
     fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, NoWholeBody>>> {
-        let refusal = match Pin::new(&mut self.body).poll_frame(context) {
-            Poll::Ready(Some(Err(error))) => broke_off(&error),
-            Poll::Ready(frame) => {
-                self.idle.set(sleep(self.slowest));
-                return Poll::Ready(frame.map(|frame| frame.map_err(|_| NoWholeBody)));
-            }
-            Poll::Pending if self.idle.as_mut().poll(context).is_pending() => return Poll::Pending,
-            Poll::Pending => silent(self.slowest),
-        };
-        drop(self.failed.set(refusal));
-        Poll::Ready(Some(Err(NoWholeBody)))
+        self.patience.poll_frame(&mut self.body, context).map(|frame| {
+            frame.map(|frame| {
+                frame.map_err(|refusal| {
+                    drop(self.failed.set(refusal));
+                    NoWholeBody
+                })
+            })
+        })
     }
 }
 

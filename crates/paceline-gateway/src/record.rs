@@ -53,7 +53,7 @@ impl Record {
         let without_query = |path: &str| path.split('?').next().unwrap_or_default().to_owned();
         Self {
             upstream: Arc::clone(upstream),
-            began: upstream.limiter().now(),
+            began: upstream.stopwatch.now(),
             of: is_logged.then(|| (method.clone(), without_query(path))),
             client: 0,
             client_name: None,
@@ -86,7 +86,7 @@ impl Drop for Record {
             class = ending.as_str(),
             code = if let Ending::Refused(code) = ending { Some(code) } else { None },
             waited_ms = self.waited.as_millis() as u64,
-            took_ms = (self.upstream.limiter().now() - self.began).as_millis() as u64,
+            took_ms = (self.upstream.stopwatch.now() - self.began).as_millis() as u64,
             attempts = self.calls,
             bytes_in = self.bytes_in,
             bytes_out = self.bytes_out,

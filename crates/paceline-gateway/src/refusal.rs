@@ -63,6 +63,11 @@ impl Refusal {
         self.code
     }
 
+    /// What it says.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// The answer. A client that retries is told how long to wait, or not to.
     pub(crate) fn into_response(self) -> Response<Bytes> {
         let wait = self.retry_after.map(|wait| wait.min(LONGEST_WAIT));

@@ -1,5 +1,7 @@
 //! Which upstream a request is for, and its path there.
 
+use std::borrow::Cow;
+
 use http::Uri;
 use percent_encoding::percent_decode_str;
 
@@ -26,12 +28,28 @@ impl<'a> Target<'a> {
     }
 }
 
-/// A server resolves `..`, also percent-encoded, and may do so behind the path of its base address.
+/// A path that is encoded more often is none that a program sends.
+const MOST_DECODED: usize = 8;
+
+/// A server resolves `..`, and may do so behind the path of its base address; also percent-encoded, and again where another
+/// server before it has decoded once.
 fn stays_inside(path: &str) -> bool {
-    path.split(['/', '\\']).all(|part| {
-        let decoded = percent_decode_str(part).decode_utf8_lossy();
-        decoded.split(['/', '\\']).all(|part| !matches!(part.split(';').next(), Some("." | "..")))
-    })
+    let resolves = |part: &str| {
+        let end = part.find(|c: char| matches!(c, ';' | '?' | '#' | ' ') || c.is_control());
+        matches!(&part[..end.unwrap_or(part.len())], "." | "..")
+    };
+    let mut path = Cow::Borrowed(path);
+    for _ in 0..MOST_DECODED {
+        if path.split(['/', '\\']).any(resolves) {
+            return false;
+        }
+        let decoded = percent_decode_str(&path).decode_utf8_lossy().into_owned();
+        if decoded == path {
+            return true;
+        }
+        path = decoded.into();
+    }
+    false
 }
 
 #[cfg(test)]
@@ -52,6 +70,13 @@ mod tests {
             ("/openai/v1/..%2fadmin", None),
             ("/openai/v1/..;x/admin", None),
             ("/openai/v1/..%5cadmin", None),
+            ("/openai/v1/%252e%252e/admin", None),
+            ("/openai/v1/..%25252fadmin", None),
+            ("/openai/v1/..%3fx/admin", None),
+            ("/openai/v1/..%00/admin", None),
+            ("/openai/v1/%2e", None),
+            ("/openai/v1/%25252525252525252541", None),
+            ("/openai/v1/100%/%zz", Some(("openai", "/v1/100%/%zz"))),
             ("/openai/v1/a..b/...", Some(("openai", "/v1/a..b/..."))),
         ] {
             let uri: Uri = uri.parse().expect("an address");

@@ -1,6 +1,5 @@
 //! The listener: connections of clients, and the routes of their requests.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -8,13 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use http::{Request, Response, StatusCode};
+use http::header::CONNECTION;
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body_util::Either;
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::GracefulShutdown;
+use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -23,21 +20,20 @@ use crate::backend::{Backend, BackendError};
 use crate::bounds::{Bounds, Held};
 use crate::clients::{Client, Clients};
 use crate::closing::{Closing, Phase};
+use crate::connection::Connections;
+use crate::events::Latest;
 use crate::fallback;
 use crate::forward::{AnswerBody, forward, whole_body};
-use crate::headers;
+use crate::jobs::{self, Jobs};
 use crate::own_routes::OwnRoutes;
-use crate::pages::page;
+use crate::pages::{is_public, page};
 use crate::refusal::Refusal;
 use crate::route::Target;
-use crate::state::Latest;
 use crate::tls::ClientTls;
+use crate::{head, headers};
 
 /// Connections that the system keeps until they are accepted.
 const BACKLOG: u32 = 4_096;
-
-/// How long a client may take to send the head of a request.
-const SLOWEST_HEAD: Duration = Duration::from_secs(30);
 
 /// How long accepting pauses where the process has no file left.
 const NO_FILES: Duration = Duration::from_millis(50);
@@ -53,6 +49,7 @@ pub struct Gateway {
     pub(crate) closing: Closing,
     pub(crate) streams: Held,
     pub(crate) latest: Latest,
+    pub(crate) jobs: Jobs,
     /// The metrics have an address of their own.
     metrics_elsewhere: AtomicBool,
 }
@@ -109,6 +106,7 @@ impl Gateway {
             closing: Closing::default(),
             streams: Held::default(),
             latest: Latest::default(),
+            jobs: Jobs::default(),
             metrics_elsewhere: AtomicBool::new(false),
         }))
     }
@@ -116,6 +114,11 @@ impl Gateway {
     /// Its upstreams.
     pub fn upstreams(&self) -> Arc<[Arc<Backend>]> {
         Arc::clone(&self.upstreams.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What its program says of its batches.
+    pub(crate) fn batches(&self) -> Value {
+        self.own.as_ref().map_or_else(|| json!([]), |own| own.batches())
     }
 
     /// Who may call it. Default: programs of this machine.
@@ -151,12 +154,17 @@ impl Gateway {
     /// Serves until `ends` is ready. Then no connection is accepted any more, calls in flight are answered, and requests that
     /// are held go on waiting and are then refused, for as long as the bounds say.
     pub async fn serve(self: &Arc<Self>, listener: TcpListener, ends: impl Future<Output = ()>) {
-        let graceful = GracefulShutdown::new();
+        let connections = Connections::default();
         let service = |gateway: Arc<Self>, request| async move { gateway.answer(request).await };
-        accept(listener, ends, |stream| self.connected(stream, self.tls(), &graceful, service)).await;
+        tokio::select! {
+            () = accept(listener, ends, &connections, |stream| {
+                self.connected(stream, self.tls(), &connections, service);
+            }) => {}
+            () = self.keep_history() => unreachable!("it goes on for as long as it is polled"),
+        }
         self.closing.enter(Phase::Drains);
         self.tell_what_is_left();
-        let mut drained = pin!(graceful.shutdown());
+        let mut drained = pin!(connections.end());
         if timeout(self.bounds.drain_held, &mut drained).await.is_ok() {
             return;
         }
@@ -171,14 +179,18 @@ impl Gateway {
     /// The other address has no metrics then.
     pub async fn serve_metrics(self: &Arc<Self>, listener: TcpListener) {
         self.metrics_elsewhere.store(true, Ordering::Relaxed);
-        let graceful = GracefulShutdown::new();
+        let connections = Connections::default();
         let service = |gateway: Arc<Self>, request: Request<Incoming>| async move {
-            let path = request.uri().path();
-            let page = (!path.starts_with("/api/")).then(|| page(&gateway, request.method(), path)).flatten();
+            let uri = request.uri();
+            let is_here = matches!(uri.path(), "/metrics" | "/healthz" | "/readyz");
+            let page = is_here.then(|| page(&gateway, request.method(), uri)).flatten();
             let message = "this address has /metrics, /healthz and /readyz; requests go to the address of --listen";
             page.unwrap_or_else(|| refused(Refusal::new(StatusCode::NOT_FOUND, "unknown_route", message)))
         };
-        accept(listener, std::future::pending(), |stream| self.connected(stream, None, &graceful, service)).await;
+        accept(listener, std::future::pending(), &connections, |stream| {
+            self.connected(stream, None, &connections, service);
+        })
+        .await;
     }
 
     fn tell_what_is_left(&self) {
@@ -202,7 +214,7 @@ impl Gateway {
         self: &Arc<Self>,
         stream: TcpStream,
         tls: Option<ClientTls>,
-        graceful: &GracefulShutdown,
+        connections: &Connections,
         answer: impl Fn(Arc<Self>, Request<Incoming>) -> Answer + Send + 'static,
     ) where
         Answer: Future<Output = Response<AnswerBody>> + Send + 'static,
@@ -210,39 +222,36 @@ impl Gateway {
         // Streams come in small pieces; without this each would wait for the acknowledgement of the one before.
         let _ = stream.set_nodelay(true);
         let gateway = Arc::clone(self);
-        let service = service_fn(move |request| {
-            let answered = answer(Arc::clone(&gateway), request);
-            async move { Ok::<_, Infallible>(answered.await) }
-        });
-        let mut builder = Builder::new(TokioExecutor::new());
-        builder.http1().timer(TokioTimer::new()).header_read_timeout(SLOWEST_HEAD);
-        builder.http2().timer(TokioTimer::new()).max_header_list_size(64 << 10);
-        let watcher = graceful.watcher();
+        let answer = move |request| answer(Arc::clone(&gateway), request);
+        let connection = connections.begin(&self.bounds);
+        let slowest = self.bounds.slowest_head;
         tokio::spawn(async move {
             // What sends nothing at all is no client: its file is wanted.
-            if !matches!(timeout(SLOWEST_HEAD, stream.readable()).await, Ok(Ok(()))) {
-                return;
-            }
-            let ended = match tls {
-                None => watcher.watch(builder.serve_connection(TokioIo::new(stream), service).into_owned()).await,
-                Some(ClientTls(tls)) => match timeout(SLOWEST_HEAD, TlsAcceptor::from(tls).accept(stream)).await {
-                    Ok(Ok(stream)) => {
-                        watcher.watch(builder.serve_connection(TokioIo::new(stream), service).into_owned()).await
-                    }
-                    Ok(Err(error)) => Err(error.into()),
-                    Err(_) => return,
+            tokio::select! {
+                spoke = timeout(slowest, stream.readable()) => match spoke {
+                    Ok(Ok(())) => {}
+                    _ => return,
                 },
-            };
-            if let Err(error) = ended {
-                tracing::debug!("a client's connection ended: {error}");
+                () = connection.makes_room() => return,
+            }
+            match tls {
+                None => connection.serve(stream, answer).await,
+                Some(ClientTls(tls)) => match timeout(slowest, TlsAcceptor::from(tls).accept(stream)).await {
+                    Ok(Ok(stream)) => connection.serve(stream, answer).await,
+                    Ok(Err(error)) => tracing::debug!("a client's connection ended: {error}"),
+                    Err(_) => {}
+                },
             }
         });
     }
 
     async fn answer(self: &Arc<Self>, mut request: Request<Incoming>) -> Response<AnswerBody> {
+        if let Err(refusal) = head::check(&request) {
+            return closing(&request, refused(refusal));
+        }
         let uri = request.uri().clone();
-        if matches!(uri.path(), "/healthz" | "/readyz")
-            && let Some(page) = page(self, request.method(), uri.path())
+        if is_public(uri.path())
+            && let Some(page) = page(self, request.method(), &uri)
         {
             return page;
         }
@@ -263,8 +272,11 @@ impl Gateway {
                            the host";
             return refused(Refusal::new(StatusCode::FORBIDDEN, "foreign_page", message));
         }
+        if uri.path() == "/api/jobs" && *request.method() == Method::POST {
+            return jobs::post(self, request).await;
+        }
         let is_elsewhere = uri.path() == "/metrics" && self.metrics_elsewhere.load(Ordering::Relaxed);
-        if let Some(page) = page(self, request.method(), uri.path()).filter(|_| !is_elsewhere) {
+        if let Some(page) = page(self, request.method(), &uri).filter(|_| !is_elsewhere) {
             return page;
         }
         let Some(target) = Target::of(&uri) else {
@@ -295,13 +307,18 @@ impl Gateway {
     }
 }
 
-/// Accepts connections until `ends` is ready.
-async fn accept(listener: TcpListener, ends: impl Future<Output = ()>, mut connected: impl FnMut(TcpStream)) {
+/// Accepts connections until `ends` is ready, and then those that the system has taken already: their clients know of no end.
+async fn accept(
+    listener: TcpListener,
+    ends: impl Future<Output = ()>,
+    connections: &Connections,
+    mut connected: impl FnMut(TcpStream),
+) {
     let (mut ends, mut accepts) = (pin!(ends), true);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = &mut ends => return,
+            () = &mut ends => break,
         };
         match accepted {
             Ok((stream, _)) => {
@@ -313,10 +330,26 @@ async fn accept(listener: TcpListener, ends: impl Future<Output = ()>, mut conne
                 if std::mem::replace(&mut accepts, false) {
                     tracing::warn!("connections cannot be accepted: {error}; raise `ulimit -n` if clients are many");
                 }
+                connections.make_room();
                 tokio::time::sleep(NO_FILES).await;
             }
         }
     }
+    // Tokio may not have been told of them yet.
+    let Ok(listener) = listener.into_std() else { return };
+    while let Ok((stream, _)) = listener.accept() {
+        if let Ok(stream) = stream.set_nonblocking(true).and_then(|()| TcpStream::from_std(stream)) {
+            connected(stream);
+        }
+    }
+}
+
+/// An answer after which nothing more is read of the connection: what follows may be part of the same request.
+fn closing(request: &Request<Incoming>, mut answer: Response<AnswerBody>) -> Response<AnswerBody> {
+    if request.version() < Version::HTTP_2 {
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    answer
 }
 
 fn refused(refusal: Refusal) -> Response<AnswerBody> {

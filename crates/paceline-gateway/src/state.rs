@@ -1,48 +1,27 @@
-//! The state of a gateway as one JSON document, once or each time that it changes, and whether the gateway is ready.
+//! The state of a gateway as one JSON document, and whether the gateway is ready.
 
-use std::convert::Infallible;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::hash::{DefaultHasher, Hash, Hasher as _};
+use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
-use http_body_util::channel::Channel;
-use http_body_util::{BodyExt as _, Either};
-use paceline::{Clock, Instant, QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot, clock, scope_json};
+use paceline::{Instant, QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot, clock, scope_json};
+use paceline_core::{Explanation, Trouble};
 use serde_json::{Map, Value, json};
-use tokio::time::sleep;
 
 use crate::backend::Backend;
 use crate::closing::Phase;
-use crate::forward::AnswerBody;
+use crate::notes::{STEP, until_next};
 use crate::record::{PRIORITIES, priority_name};
-use crate::refusal::Refusal;
 use crate::server::Gateway;
 
-/// Between two events of a stream, at least.
-const EVERY: Duration = Duration::from_millis(250);
+/// Times in texts of a scope that is at work are not older than that.
+const OLDEST: Duration = Duration::from_secs(15);
 
-/// A stream without an event for so long gets a comment, so that a client that went away is noticed.
-const ALIVE: Duration = Duration::from_secs(15);
+/// A shorter wait that no call waits for is not shown.
+const FELT: Duration = Duration::from_secs(1);
 
-/// The most streams of events at once.
-pub(crate) const MOST_STREAMS: u64 = 32;
-
-/// The document that streams share, as of its time.
-#[derive(Debug, Default)]
-pub(crate) struct Latest {
-    clock: Clock,
-    document: Mutex<Option<Document>>,
-}
-
-#[derive(Clone, Debug)]
-struct Document {
-    at: Instant,
-    /// Equal as long as nothing has changed but ages.
-    print: u64,
-    text: Bytes,
-}
+/// The most decisions and clients of a document, over all upstreams.
+const MOST_ROWS: usize = 100;
 
 impl Gateway {
     /// Whether requests are welcome: not while the gateway ends, nor when no upstream would take one.
@@ -62,107 +41,170 @@ impl Gateway {
 
     /// The document of `/api/state`.
     pub(crate) fn state(&self) -> Value {
-        document(self.closing.phase(), &self.looks())
+        self.document(&self.looks())
     }
 
-    fn looks(&self) -> Vec<Look> {
+    pub(crate) fn looks(&self) -> Vec<Look> {
         self.upstreams().iter().map(Look::at).collect()
     }
 
-    /// The same, not older than the time between two events: however many streams there are, it is made once for all.
-    fn latest(&self) -> Document {
-        let mut latest = self.latest.document.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = self.latest.clock.now();
-        match &*latest {
-            Some(known) if now - known.at < EVERY => known.clone(),
-            _ => {
-                let (phase, looks) = (self.closing.phase(), self.looks());
-                let text = document(phase, &looks).to_string().into();
-                latest.insert(Document { at: now, print: print(phase, &looks), text }).clone()
-            }
+    pub(crate) fn document(&self, looks: &[Look]) -> Value {
+        let mut document = self.head();
+        document["upstreams"] = looks.iter().map(Look::json).collect();
+        for (name, part) in self.parts(looks) {
+            document[name] = part;
         }
+        document
     }
 
-    /// Server-sent events: the document now, and whenever it changes. The stream ends with the gateway.
-    pub(crate) fn events(self: &Arc<Self>) -> Result<Response<AnswerBody>, Refusal> {
-        let room = self.streams.take(1, MOST_STREAMS).ok_or_else(|| {
-            let message =
-                format!("{MOST_STREAMS} programs follow the state already, the most that may; ask for /api/state");
-            Refusal::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message).after(ALIVE)
-        })?;
-        let (mut sender, body) = Channel::<Bytes, Infallible>::new(1);
-        let gateway = Arc::clone(self);
-        tokio::spawn(async move {
-            let _room = room;
-            let (mut last, mut silent) = (None, Duration::ZERO);
-            while gateway.closing.phase() == Phase::Serves {
-                let document = gateway.latest();
-                let event = if last.replace(document.print) != Some(document.print) {
-                    let text = [b"event: state\ndata: ", &*document.text, b"\n\n"].concat();
-                    Some(Bytes::from(text))
-                } else {
-                    (silent >= ALIVE).then(|| Bytes::from_static(b": no change\n\n"))
-                };
-                if let Some(event) = event {
-                    silent = Duration::ZERO;
-                    if sender.send_data(event).await.is_err() {
-                        return;
-                    }
-                }
-                tokio::select! {
-                    () = sleep(EVERY) => silent += EVERY,
-                    () = gateway.closing.reaches(Phase::Drains) => {}
-                }
-            }
+    /// What every document begins with.
+    pub(crate) fn head(&self) -> Value {
+        json!({
+            "at": clock::wall().to_string(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "draining": self.closing.phase() != Phase::Serves,
+        })
+    }
+
+    /// What is no upstream's alone.
+    pub(crate) fn parts(&self, looks: &[Look]) -> [(&'static str, Value); 4] {
+        let of_all =
+            |rows: &dyn Fn(&Backend) -> Vec<Value>| looks.iter().flat_map(|look| rows(&look.upstream)).collect();
+        let mut decisions: Vec<Value> = of_all(&|upstream| upstream.notes().decisions.json(upstream.name()));
+        decisions.sort_by(|a, b| b["at"].as_str().cmp(&a["at"].as_str()));
+        decisions.truncate(MOST_ROWS);
+        let mut clients: Vec<Value> = of_all(&|upstream| {
+            let has_prices = !upstream.config().prices.is_empty();
+            upstream.notes().spending.json(upstream.name(), has_prices)
         });
-        let mut response = Response::new(Either::Left(body.map_err(|never| match never {}).boxed_unsync()));
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        Ok(response)
+        let busiest = |client: &Value| ["waiting", "requests"].map(|figure| client[figure].as_u64());
+        clients.sort_by_key(|client| std::cmp::Reverse(busiest(client)));
+        clients.truncate(MOST_ROWS);
+        let (batches, jobs) = (self.batches(), self.jobs.json());
+        [("clients", clients.into()), ("decisions", decisions.into()), ("batches", batches), ("jobs", jobs)]
+    }
+
+    /// The last quarter of an hour of a scope, or of an upstream's account where `scope` is empty; none where it is not known.
+    pub(crate) fn history(&self, upstream: &str, scope: &str) -> Option<Value> {
+        let upstreams = self.upstreams();
+        let found = upstreams.iter().find(|each| each.name() == upstream)?;
+        let Look { now, .. } = Look::at(found);
+        let mut columns = found.notes().history.columns(scope, now)?;
+        columns["upstream"] = upstream.into();
+        columns["scope"] = scope.into();
+        // The end of the last step, which lies ahead.
+        columns["until"] = (clock::wall() + until_next(now)).to_string().into();
+        Some(columns)
+    }
+
+    /// Takes what has happened in each step of the history, for as long as it is polled.
+    pub(crate) async fn keep_history(&self) {
+        loop {
+            // Each limiter has a clock of its own.
+            let next = |upstream: &Arc<Backend>| until_next(Look::at(upstream).now);
+            let next = self.upstreams().iter().map(next).min();
+            tokio::time::sleep(next.unwrap_or(STEP)).await;
+        }
     }
 }
 
 /// One upstream at one instant.
-struct Look {
-    upstream: Arc<Backend>,
+pub(crate) struct Look {
+    pub(crate) upstream: Arc<Backend>,
     now: Instant,
-    snapshot: Snapshot,
+    pub(crate) snapshot: Snapshot,
 }
 
 impl Look {
     fn at(upstream: &Arc<Backend>) -> Self {
-        let snapshot = upstream.limiter().snapshot();
-        Self { upstream: Arc::clone(upstream), now: upstream.limiter().now(), snapshot }
+        let (snapshot, now) = (upstream.limiter().snapshot(), upstream.limiter().now());
+        upstream.notes().history.sample(now, &snapshot);
+        Self { upstream: Arc::clone(upstream), now, snapshot }
     }
 
     fn json(&self) -> Value {
-        let Self { upstream, now, snapshot } = self;
-        let scope = |scope: &ScopeSnapshot| {
-            let wall = clock::wall();
-            // What has passed is told as the present: a limit that has room now has it since then.
-            let mut json = scope_json(scope, &|at: Instant| wall + at.saturating_since(*now));
-            json["explain"] = Some(scope.explain(*now)).filter(|text| !text.is_empty()).into();
-            json["waiting_by_priority"] = by_priority(scope);
-            json
-        };
+        let mut json = self.overview();
+        json["explain"] = self.snapshot.explain(self.now).into();
+        json["account"] = self.scope(&self.snapshot.account);
+        json["scopes"] = self.snapshot.scopes.iter().map(|scope| self.scope(scope)).collect();
+        json
+    }
+
+    /// The upstream without its scopes.
+    pub(crate) fn overview(&self) -> Value {
         json!({
-            "name": upstream.name(),
-            "explain": snapshot.explain(*now),
-            "requests": upstream.waiting.count(),
-            "account": scope(&snapshot.account),
-            "scopes": snapshot.scopes.iter().map(scope).collect::<Vec<_>>(),
+            "name": self.upstream.name(),
+            "subject": &*self.snapshot.subject(self.now).name,
+            "requests": self.upstream.waiting.count(),
         })
     }
-}
 
-fn document(phase: Phase, looks: &[Look]) -> Value {
-    json!({
-        "at": clock::wall().to_string(),
-        "version": env!("CARGO_PKG_VERSION"),
-        "draining": phase != Phase::Serves,
-        "upstreams": looks.iter().map(Look::json).collect::<Vec<_>>(),
-    })
+    /// A scope, or the account.
+    pub(crate) fn scope(&self, scope: &ScopeSnapshot) -> Value {
+        let wall = clock::wall();
+        // What has passed is told as the present: a limit that has room now has it since then.
+        let at = |at: Instant| wall + at.saturating_since(self.now);
+        let mut json = scope_json(scope, &at);
+        let holder = self.snapshot.holder(scope, self.now);
+        json["explain"] = Some(holder.explain(self.now)).filter(|text| !text.is_empty()).into();
+        json["why"] = self.why(scope).map_or(Value::Null, |parts| {
+            let until = parts.until.map(|until| at(until).to_string());
+            json!({ "before": parts.before, "until": until, "after": parts.after })
+        });
+        json["trouble"] = (holder.trouble(self.now) as u8).into();
+        json["waiting_by_priority"] = by_priority(scope);
+        json["last_minute"] = self.upstream.notes().history.last_minute(&scope.name, self.now).json();
+        json
+    }
+
+    /// Why its next call does not leave at once, unless it is a moment that no call waits for.
+    fn why(&self, scope: &ScopeSnapshot) -> Option<Explanation> {
+        let holder = self.snapshot.holder(scope, self.now);
+        let is_moment = |until: Instant| until.saturating_since(self.now) < FELT;
+        let is_felt = |parts: &Explanation| parts.until.is_none_or(|until| !is_moment(until));
+        let waits = scope.waiting > 0 || holder.trouble(self.now) > Trouble::None;
+        holder.explanation().filter(|parts| waits || is_felt(parts))
+    }
+
+    /// The same for a screen: without what is only of use to compute with.
+    pub(crate) fn shown(&self, scope: &ScopeSnapshot) -> Value {
+        let mut json = self.scope(scope);
+        if let Some(fields) = json.as_object_mut() {
+            ["windows", "responsive", "next_due", "waits_until"].into_iter().for_each(|name| drop(fields.remove(name)));
+        }
+        for quota in json["quotas"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+            quota.remove("taken");
+        }
+        if let Some(places) = json["concurrency"].as_object_mut() {
+            places.remove("limit_history");
+        }
+        json["upstream"] = self.upstream.name().into();
+        json
+    }
+
+    /// A print of what people would call a change of the scope: no ages, and nothing that only moves on with the time.
+    pub(crate) fn print(&self, scope: &ScopeSnapshot) -> u64 {
+        let mut print = DefaultHasher::new();
+        (&scope.name, scope.state.as_str(), scope.totals.sends, scope.totals.by_class).hash(&mut print);
+        (&scope.waiting_by_priority, scope.concurrency.in_flight, scope.closed_until).hash(&mut print);
+        let limit = |quota: &QuotaSnapshot| (quota.limit, quota.remaining).hash(&mut print);
+        scope.quotas.iter().chain(&scope.announced).for_each(limit);
+        scope.estimate.as_ref().map(|estimate| estimate.rate.to_bits()).hash(&mut print);
+        print.finish()
+    }
+
+    /// The same of what [`shown`](Self::shown) says.
+    pub(crate) fn shown_print(&self, scope: &ScopeSnapshot) -> u64 {
+        let mut print = DefaultHasher::new();
+        self.print(scope).hash(&mut print);
+        self.upstream.notes().history.last_minute(&scope.name, self.now).print().hash(&mut print);
+        let tenths = |until: Instant| until.as_nanos() / 100_000_000;
+        self.snapshot.holder(scope, self.now).trouble(self.now).hash(&mut print);
+        self.why(scope).map(|parts| (parts.before, parts.until.map(tenths), parts.after)).hash(&mut print);
+        let is_at_work = scope.waiting > 0 || scope.concurrency.in_flight > 0;
+        is_at_work.then(|| self.now.as_nanos() / OLDEST.as_nanos() as u64).hash(&mut print);
+        print.finish()
+    }
 }
 
 fn by_priority(scope: &ScopeSnapshot) -> Value {
@@ -173,21 +215,4 @@ fn by_priority(scope: &ScopeSnapshot) -> Value {
         *sum = (sum.as_u64().unwrap_or_default() + count).into();
     }
     counts.into()
-}
-
-/// A print of what people would call a change: no ages, and nothing that only moves on with the time.
-fn print(phase: Phase, looks: &[Look]) -> u64 {
-    let mut print = DefaultHasher::new();
-    (phase != Phase::Serves).hash(&mut print);
-    for look in looks {
-        (look.upstream.name(), look.upstream.waiting.count()).hash(&mut print);
-        for scope in [&look.snapshot.account].into_iter().chain(&look.snapshot.scopes) {
-            (&scope.name, scope.state.as_str(), scope.totals.sends, scope.totals.by_class).hash(&mut print);
-            (&scope.waiting_by_priority, scope.concurrency.in_flight, scope.closed_until).hash(&mut print);
-            let limit = |quota: &QuotaSnapshot| (quota.limit, quota.remaining).hash(&mut print);
-            scope.quotas.iter().chain(&scope.announced).for_each(limit);
-            scope.estimate.as_ref().map(|estimate| estimate.rate.to_bits()).hash(&mut print);
-        }
-    }
-    print.finish()
 }

@@ -15,6 +15,7 @@ use paceline_http::NoAnswer;
 use tokio::time::{Sleep, sleep};
 
 use crate::backend::Departed;
+use crate::echo::Unechoed;
 use crate::metrics::Ending;
 use crate::record::Record;
 
@@ -30,14 +31,11 @@ pub(crate) enum TapError {
     /// No byte came for so long.
     #[error("no byte of the upstream's answer came for {0:?}")]
     Idle(Duration),
-    /// Its client took nothing for so long.
-    #[error("nothing of the answer was taken for {0:?}")]
-    Unread(Duration),
 }
 
 /// A body that is read on its way. Once it has ended the outcome of the call is reported; dropped before, the call was abandoned.
 pub(crate) struct Tap {
-    body: Incoming,
+    body: Unechoed,
     reads: Option<Reads>,
     /// Whose answer this is, once that is known.
     record: Option<Record>,
@@ -63,6 +61,7 @@ impl Tap {
     /// The body of an answer with that head.
     pub(crate) fn new(departed: Departed, head: Parts, body: Incoming, longest_idle: Duration) -> Self {
         let is_stream = head.headers.get(CONTENT_TYPE).is_some_and(is_event_stream);
+        let body = Unechoed::new(body, departed.upstream.secrets());
         let reads = Reads { departed, head, kept: BytesMut::new(), is_stream, cut: false };
         let idle = Box::pin(sleep(longest_idle));
         let mut tap = Self { body, reads: Some(reads), record: None, class: None, idle, longest_idle, came: false };
@@ -73,11 +72,6 @@ impl Tap {
     /// The request that it answers, which ends with it.
     pub(crate) fn tells(&mut self, record: Record) {
         self.record = Some(record);
-    }
-
-    /// Whether its outcome is reported.
-    pub(crate) const fn has_ended(&self) -> bool {
-        self.reads.is_none()
     }
 
     /// Reports the outcome once nothing more comes. Servers do not ask again then.

@@ -1,7 +1,7 @@
-//! An answer whose client is to take it: one that takes nothing holds no place.
+//! Answers whose clients are to take them: one of which nothing is taken holds no place.
 //!
-//! A connection asks for more only once its client has taken what there was. So the rest of an answer that is not read
-//! is never asked for, and a watch drops it.
+//! A connection asks for more only once its client has taken what there was, and by HTTP/2 not even for the first byte before the
+//! client has room for it. So an answer that is not read is never asked for, and a watch over the connection drops it.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -10,98 +10,90 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
-use crate::record::Record;
-use crate::tap::{Tap, TapError};
+use crate::connection::UnderWay;
+use crate::forward::AnswerBody;
 
-/// An answer under a watch.
-pub(crate) struct Watched {
-    flow: Shared,
-    /// From the first frame of an answer that has more.
-    watch: Option<AbortHandle>,
-    longest: Duration,
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The answers of one connection.
+#[derive(Clone, Default)]
+pub(crate) struct Answers(Arc<Mutex<Vec<Known>>>);
+
+struct Known {
+    flow: Weak<Mutex<Option<Flow>>>,
+    /// How often more of it was asked for when it was looked at last.
+    asked: Option<u64>,
 }
 
-type Shared = Arc<Mutex<Option<Flow>>>;
+/// An answer under the watch of its connection.
+pub(crate) struct Watched(Arc<Mutex<Option<Flow>>>);
 
 struct Flow {
-    tap: Tap,
-    /// What came last waits for the client to take it.
+    body: AnswerBody,
+    /// What comes next waits for the client to take it.
     unread: bool,
     /// How often more was asked for.
     asked: u64,
+    _under_way: UnderWay,
 }
 
-impl Watched {
-    /// An answer of which the client may take nothing for `longest`.
-    pub(crate) fn new(tap: Tap, longest: Duration) -> Self {
-        Self { flow: Arc::new(Mutex::new(Some(Flow { tap, unread: false, asked: 0 }))), watch: None, longest }
-    }
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
-    /// The request that it answers, which ends with it.
-    pub(crate) fn tells(&mut self, record: Record) {
-        if let Some(flow) = lock(&self.flow).as_mut() {
-            flow.tap.tells(record);
+impl Answers {
+    pub(crate) fn begin(&self, body: AnswerBody, under_way: UnderWay) -> Watched {
+        let flow = Arc::new(Mutex::new(Some(Flow { body, unread: true, asked: 0, _under_way: under_way })));
+        let mut known = lock(&self.0);
+        // By HTTP/1 there is one at a time.
+        if known.len() == known.capacity() {
+            known.retain(|known| known.flow.strong_count() > 0);
         }
+        known.push(Known { flow: Arc::downgrade(&flow), asked: None });
+        Watched(flow)
     }
-}
 
-impl Drop for Watched {
-    fn drop(&mut self) {
-        self.watch.iter().for_each(AbortHandle::abort);
-    }
-}
-
-fn lock(flow: &Mutex<Option<Flow>>) -> MutexGuard<'_, Option<Flow>> {
-    flow.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Drops an answer of which nothing was taken for once to twice so long. One that has come whole holds no place.
-async fn watch(flow: Weak<Mutex<Option<Flow>>>, longest: Duration) {
-    let mut before = None;
-    loop {
-        sleep(longest).await;
-        let Some(flow) = flow.upgrade() else { return };
-        let mut flow = lock(&flow);
-        let Some(Flow { unread, asked, .. }) = flow.as_ref().filter(|flow| !flow.tap.has_ended()) else { return };
-        if *unread && before == Some(*asked) {
-            tracing::info!("a call was cancelled: its client took nothing of the answer for {longest:?}");
-            *flow = None;
-            return;
+    /// Drops each answer of which nothing was taken for once to twice so long, for as long as it is polled.
+    pub(crate) async fn watch(&self, longest: Duration) {
+        loop {
+            sleep(longest).await;
+            lock(&self.0).retain_mut(|known| {
+                let Some(flow) = known.flow.upgrade() else { return false };
+                let mut flow = lock(&flow);
+                let Some(Flow { unread, asked, .. }) = *flow else { return false };
+                let is_stuck = unread && known.asked.replace(asked) == Some(asked);
+                if is_stuck {
+                    tracing::info!("an answer was dropped: its client took nothing of it for {longest:?}");
+                    *flow = None;
+                }
+                !is_stuck
+            });
         }
-        before = Some(*asked);
     }
 }
 
 impl Body for Watched {
     type Data = Bytes;
-    type Error = TapError;
+    type Error = BoxError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, TapError>>> {
-        let (polled, goes_on) = match lock(&self.flow).as_mut() {
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match &mut *lock(&self.0) {
             Some(flow) => {
-                let polled = Pin::new(&mut flow.tap).poll_frame(context);
+                let polled = Pin::new(&mut flow.body).poll_frame(context);
                 (flow.asked, flow.unread) = (flow.asked + 1, polled.is_ready());
-                let goes_on = flow.unread && !flow.tap.has_ended();
-                (polled, goes_on)
+                polled
             }
-            None => return Poll::Ready(Some(Err(TapError::Unread(self.longest)))),
-        };
-        // Most answers have ended with their first frame.
-        if goes_on && self.watch.is_none() {
-            let watch = tokio::spawn(watch(Arc::downgrade(&self.flow), self.longest));
-            self.watch = Some(watch.abort_handle());
+            None => Poll::Ready(Some(Err("the client took nothing of the answer for too long".into()))),
         }
-        polled
     }
 
     fn is_end_stream(&self) -> bool {
-        lock(&self.flow).as_ref().is_some_and(|flow| flow.tap.is_end_stream())
+        lock(&self.0).as_ref().is_some_and(|flow| flow.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        lock(&self.flow).as_ref().map_or_else(SizeHint::default, |flow| flow.tap.size_hint())
+        lock(&self.0).as_ref().map_or_else(SizeHint::default, |flow| flow.body.size_hint())
     }
 }

@@ -100,7 +100,7 @@ impl Exchange {
     pub fn used(&self) -> Option<Usage> {
         match (self.reading.usage, &self.answer) {
             (Some(usage), _) => Some(usage),
-            (None, Ok(answer)) if is_cut_short(answer, &self.reading) => None,
+            (None, Ok(answer)) if self.reading.is_cut_short(answer.status().as_u16()) => None,
             (None, Ok(_)) if self.reading.class != Class::Success => Some(Usage::default()),
             (None, Err(error)) if error.is_unsent() => Some(Usage::default()),
             (None, _) => None,
@@ -108,8 +108,8 @@ impl Exchange {
     }
 }
 
-/// Whether it is unknown if the call was executed. A call that was never sent was not; a whole answer of the server shows it,
-/// and one of a gateway that gave up on its server does not.
+/// Whether it is unknown if the call was executed. A call that was never sent was not; of one that was answered
+/// [`Reading::leaves_unknown`] says it.
 pub fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading) -> bool {
     match answer {
         Err(
@@ -123,24 +123,6 @@ pub fn is_unknown(answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading)
             | NoAnswer::GivenUp,
         ) => true,
         Err(_) => false,
-        // A gateway of ours knows that it has not sent it.
-        Ok(_) if reading.unsent => false,
-        Ok(answer) => is_cut_short(answer, reading) || (is_of_a_gateway(answer) && is_failure(reading.class)),
+        Ok(answer) => reading.leaves_unknown(answer.status().as_u16()),
     }
-}
-
-/// Whether a usable answer was cut short on its way: its call was executed, and may be billed.
-fn is_cut_short(answer: &Response<Bytes>, reading: &Reading) -> bool {
-    reading.class == Class::Transient && answer.status().is_success()
-}
-
-/// Whether the server behind a gateway may have got the call (RFC 9110, 15.6.3 and 15.6.5; 520 and 524 are Cloudflare's), or
-/// had no time left to answer it: 408 speaks of an incomplete request (15.5.9), and servers use it for any timeout of theirs.
-fn is_of_a_gateway(answer: &Response<Bytes>) -> bool {
-    matches!(answer.status().as_u16(), 408 | 502 | 504 | 520 | 524)
-}
-
-/// Whether the call failed, and was neither refused nor throttled.
-const fn is_failure(class: Class) -> bool {
-    matches!(class, Class::Transient | Class::Overloaded)
 }

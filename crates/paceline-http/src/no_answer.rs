@@ -143,7 +143,9 @@ impl NoAnswer {
         }
         let is = |such: fn(&hyper::Error) -> bool| causes(error).any(|cause| cause.downcast_ref().is_some_and(such));
         let hint = if is_plain { HTTPS_HINT } else { "" };
-        if connecting {
+        if let Some(failure) = Self::of_tunnel(error) {
+            failure
+        } else if connecting {
             Self::Connect(root_cause(error))
         } else if is(hyper::Error::is_parse_too_large) {
             Self::HeadTooLarge
@@ -160,10 +162,8 @@ impl NoAnswer {
             Self::Unsendable(root_cause(error))
         } else if let Some(message) = causes(error).find_map(|cause| tls_failure(cause, error.is_connect())) {
             Self::Tls(message)
-        } else if causes(error).any(|cause| cause.to_string() == UNAUTHORIZED) {
-            Self::proxy()
-        } else if causes(error).any(|cause| cause.to_string() == REFUSED) {
-            Self::Tunnel
+        } else if let Some(failure) = Self::of_tunnel(error) {
+            failure
         } else if let Some(status) = error.status() {
             Self::Status(status)
         } else if causes(error).any(|cause| cause.downcast_ref().is_some_and(hyper::Error::is_parse_too_large)) {
@@ -185,8 +185,14 @@ impl NoAnswer {
         }
     }
 
+    /// From what the proxy answered that was asked for a tunnel.
+    fn of_tunnel(error: &(dyn Error + 'static)) -> Option<Self> {
+        let said = |words| causes(error).any(|cause| cause.to_string() == words);
+        if said(UNAUTHORIZED) { Some(Self::proxy()) } else { said(REFUSED).then_some(Self::Tunnel) }
+    }
+
     /// The proxy wants to know who calls.
-    pub(crate) fn proxy() -> Self {
+    pub fn proxy() -> Self {
         let message = "the proxy asks for a name and a password (407); put them into its address, as in --proxy \
                        http://NAME:PASSWORD@HOST:PORT (proxy in paceline.toml, or the variable that names it), or use --proxy none";
         Self::Proxy(message.to_owned())

@@ -85,11 +85,7 @@ impl SenderConfig {
             Some(name) => call.idempotency_key.is_some() || call.headers.contains_key(name),
             None => false,
         };
-        if call.method.is_idempotent() || is_keyed {
-            return UnknownOutcome::Resend;
-        }
-        let only_costs = self.dialect.is_prompt(path_of(&call.url));
-        self.unknown_outcome.unwrap_or(if only_costs { UnknownOutcome::Resend } else { UnknownOutcome::Hold })
+        self.dialect.unknown_outcome(&call.method, path_of(&call.url), is_keyed, self.unknown_outcome)
     }
 }
 

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::iter;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName};
-use paceline_core::{Class, Cost, LimitReport, LimitScope, Timestamp};
+use http::{HeaderMap, HeaderName, Method};
+use paceline_core::{Class, Cost, LimitReport, LimitScope, Timestamp, UnknownOutcome};
 
 use super::body::{Body, Wanted};
 use super::case::{Case, Decision, Fault};
@@ -255,6 +255,23 @@ impl Dialect {
     /// language models every call, elsewhere those of paths that end with `/completions` or `/embeddings`.
     pub fn is_prompt(&self, path: &str) -> bool {
         self.provider.is_prompt(path)
+    }
+
+    /// What follows if it is unknown whether a call was executed. One whose method is idempotent, or that carries a key by
+    /// which the server recognises a repetition (`is_keyed`), is sent again in any case; else what is `configured` decides.
+    /// Its default is [`UnknownOutcome::Resend`] for prompts of language models, which have no effect but their cost, and
+    /// [`UnknownOutcome::Hold`] for everything else.
+    pub fn unknown_outcome(
+        &self,
+        method: &Method,
+        path: &str,
+        is_keyed: bool,
+        configured: Option<UnknownOutcome>,
+    ) -> UnknownOutcome {
+        if method.is_idempotent() || is_keyed {
+            return UnknownOutcome::Resend;
+        }
+        configured.unwrap_or(if self.is_prompt(path) { UnknownOutcome::Resend } else { UnknownOutcome::Hold })
     }
 
     /// Whether the tokens of an answer must have room before the call leaves.

@@ -120,6 +120,18 @@ impl Reading {
         texts.for_each(|text| *text = secrets.removed_from_text(std::mem::take(text)));
     }
 
+    /// Whether an answer with that status and this reading leaves unknown if its call was executed. A whole answer of the server
+    /// shows it, and one of a gateway that gave up on its server does not.
+    pub fn leaves_unknown(&self, status: u16) -> bool {
+        // A gateway of ours knows that it has not sent it.
+        !self.unsent && (self.is_cut_short(status) || (is_of_a_gateway(status) && is_failure(self.class)))
+    }
+
+    /// Whether a usable answer was cut short on its way: its call was executed, and may be billed.
+    pub fn is_cut_short(&self, status: u16) -> bool {
+        self.class == Class::Transient && (200..300).contains(&status)
+    }
+
     /// The class for reports: a 429 that asked for a long wait and named no quota hit a rate limit.
     pub const fn reported_class(&self) -> Class {
         if self.unnamed { Class::Throttled } else { self.class }
@@ -180,6 +192,17 @@ impl Reading {
         outcome.reason = (self.class != Class::Success).then(|| self.reason().into());
         outcome
     }
+}
+
+/// Whether the server behind a gateway may have got the call (RFC 9110, 15.6.3 and 15.6.5; 520 and 524 are Cloudflare's), or
+/// had no time left to answer it: 408 speaks of an incomplete request (15.5.9), and servers use it for any timeout of theirs.
+const fn is_of_a_gateway(status: u16) -> bool {
+    matches!(status, 408 | 502 | 504 | 520 | 524)
+}
+
+/// Whether the call failed, and was neither refused nor throttled.
+const fn is_failure(class: Class) -> bool {
+    matches!(class, Class::Transient | Class::Overloaded)
 }
 
 impl From<Decision> for Reading {

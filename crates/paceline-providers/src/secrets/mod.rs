@@ -41,12 +41,37 @@ impl Secrets {
 
     /// A body without them. JSON stays JSON, where the key is not a number.
     pub fn removed_from(&self, body: Bytes) -> Bytes {
-        let body = self.keys.iter().fold(body, |body, key| without(body, |text| as_it_is(key, text)));
+        self.replaced_in(body, |_, kept| kept.extend_from_slice(SECRET.as_bytes()))
+    }
+
+    /// A body of the same length without them: [`SECRET`] and asterisks take their place. For one whose length is told already.
+    pub fn masked_in(&self, body: Bytes) -> Bytes {
+        self.replaced_in(body, |len, kept| {
+            kept.extend(SECRET.bytes().chain(std::iter::repeat(b'*')).take(len));
+        })
+    }
+
+    /// How many bytes at the end of a part may be the beginning of a key, as it is, whose rest is in the next part.
+    pub fn begun_in(&self, part: &[u8]) -> usize {
+        let begun = |key: &[u8]| {
+            let longest = part.len().min(key.len().saturating_sub(1));
+            (1..=longest).rev().find(|len| part.ends_with(&key[..*len]))
+        };
+        self.keys.iter().filter_map(|key| begun(key.needle())).max().unwrap_or(0)
+    }
+
+    /// A body in which `mark` writes something for so many bytes of a key.
+    fn replaced_in(&self, body: Bytes, mark: impl Fn(usize, &mut Vec<u8>) + Copy) -> Bytes {
+        // The last one is the shortest.
+        if self.keys.last().is_none_or(|key| body.len() < key.needle().len()) {
+            return body;
+        }
+        let body = self.keys.iter().fold(body, |body, key| without(body, |text| as_it_is(key, text), mark));
         if !self.escapes.are_in(&body) {
             return body;
         }
         let keys = self.keys.iter().map(Finder::needle);
-        keys.fold(body, |body, key| without(body, |text| spelling::find(key, text)))
+        keys.fold(body, |body, key| without(body, |text| spelling::find(key, text), mark))
     }
 
     /// A text without them.
@@ -56,7 +81,8 @@ impl Secrets {
 
     /// Headers without them.
     pub fn remove_from_headers(&self, headers: &mut HeaderMap) {
-        for value in headers.values_mut() {
+        let shortest = self.keys.last().map_or(usize::MAX, |key| key.needle().len());
+        for value in headers.values_mut().filter(|value| value.len() >= shortest) {
             let said = Bytes::copy_from_slice(value.as_bytes());
             let kept = self.removed_from(said.clone());
             if kept != said {
@@ -74,13 +100,13 @@ fn as_it_is(key: &Finder<'_>, text: &[u8]) -> Option<Range<usize>> {
     Some(start..at + key.needle().len())
 }
 
-/// A body without what `find` finds in it, again and again.
-fn without(body: Bytes, find: impl Fn(&[u8]) -> Option<Range<usize>>) -> Bytes {
+/// A body in which `mark` takes the place of what `find` finds in it, again and again.
+fn without(body: Bytes, find: impl Fn(&[u8]) -> Option<Range<usize>>, mark: impl Fn(usize, &mut Vec<u8>)) -> Bytes {
     let Some(mut found) = find(&body) else { return body };
     let (mut kept, mut rest) = (Vec::with_capacity(body.len()), &body[..]);
     loop {
         kept.extend_from_slice(&rest[..found.start]);
-        kept.extend_from_slice(SECRET.as_bytes());
+        mark(found.len(), &mut kept);
         rest = &rest[found.end..];
         match find(rest) {
             Some(next) => found = next,
@@ -195,6 +221,25 @@ mod tests {
         headers.insert("x-other", HeaderValue::from_static("7"));
         Secrets::of([&key]).remove_from_headers(&mut headers);
         assert_eq!([&headers["x-request-id"], &headers["x-other"]], ["of-[key]", "7"]);
+    }
+
+    #[test]
+    fn a_part_is_masked_at_its_length_and_its_end_may_be_the_beginning_of_a_key() {
+        let secrets = Secrets::of([&HeaderValue::from_static("Bearer sk-secret-1")]);
+        for (part, masked, begun) in [
+            ("is sk-secret-1!", "is [key]******!", 0),
+            ("{\"m\":\"\\u0073k-secret-1\"}", "{\"m\":\"[key]***********\"}", 0),
+            ("no", "no", 0),
+            ("is sk-sec", "is sk-sec", 6),
+            ("is sk-secret-", "is sk-secret-", 10),
+            ("kiosk", "kiosk", 2),
+            ("s", "s", 1),
+        ] {
+            let kept = secrets.masked_in(Bytes::from_static(part.as_bytes()));
+            assert_eq!((&*kept, kept.len()), (masked.as_bytes(), part.len()), "{part}");
+            assert_eq!(secrets.begun_in(part.as_bytes()), begun, "{part}");
+        }
+        assert_eq!(Secrets::default().begun_in(b"s"), 0);
     }
 
     #[test]

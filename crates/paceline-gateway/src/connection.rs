@@ -1,0 +1,187 @@
+//! Connections of clients: each is served while requests come, closed where none does, and ended without losing one that is on
+//! its way.
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use http::header::CONNECTION;
+use http::{HeaderValue, Request, Response, Version};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Notify, watch};
+use tokio::time::sleep;
+
+use crate::bounds::Bounds;
+use crate::forward::AnswerBody;
+use crate::watched::Answers;
+
+/// The longest list of header fields of a request, in bytes, as HTTP/2 counts them.
+const LONGEST_FIELDS: u32 = 64 << 10;
+
+/// Once the gateway ends, a request that is already on its way may come so much later.
+const ON_ITS_WAY: Duration = Duration::from_millis(250);
+
+type BoxError = Box<dyn Error + Send + Sync>;
+
+/// All connections of an address, until they end.
+#[derive(Debug, Default)]
+pub(crate) struct Connections {
+    ends: watch::Sender<()>,
+    no_files: Arc<Notify>,
+}
+
+/// A connection that has begun.
+pub(crate) struct Connection {
+    ends: watch::Receiver<()>,
+    no_files: Arc<Notify>,
+    requests: Arc<Requests>,
+    idle: Duration,
+    unread: Duration,
+}
+
+/// The requests of one connection.
+#[derive(Debug, Default)]
+struct Requests {
+    begun: AtomicU64,
+    ended: AtomicU64,
+    /// They come by HTTP/2.
+    are_streams: AtomicBool,
+}
+
+/// A request that is under way until this is dropped.
+pub(crate) struct UnderWay(Arc<Requests>);
+
+impl Connections {
+    pub(crate) fn begin(&self, bounds: &Bounds) -> Connection {
+        let (idle, unread) = (bounds.slowest_head, bounds.unread);
+        let (ends, no_files) = (self.ends.subscribe(), Arc::clone(&self.no_files));
+        Connection { ends, no_files, requests: Arc::default(), idle, unread }
+    }
+
+    /// The process has no file left: connections without a request are closed at once, for others wait.
+    pub(crate) fn make_room(&self) {
+        self.no_files.notify_waiters();
+    }
+
+    /// Each takes no further request; returns once all have ended.
+    pub(crate) async fn end(self) {
+        self.ends.send_replace(());
+        self.ends.closed().await;
+    }
+}
+
+impl Connection {
+    /// Returns once its file is wanted for another, and it has no request.
+    pub(crate) async fn makes_room(&self) {
+        loop {
+            self.no_files.notified().await;
+            if !self.requests.are_under_way() {
+                return;
+            }
+        }
+    }
+
+    /// Serves it to its end.
+    pub(crate) async fn serve<Answer>(
+        self,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        answer: impl Fn(Request<Incoming>) -> Answer + Send + 'static,
+    ) where
+        Answer: Future<Output = Response<AnswerBody>> + Send + 'static,
+    {
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder.http1().timer(TokioTimer::new()).header_read_timeout(self.idle);
+        builder.http2().timer(TokioTimer::new()).max_header_list_size(LONGEST_FIELDS);
+        let (answers, mut told) = (Answers::default(), self.ends.clone());
+        let (requests, ends, begun) = (Arc::clone(&self.requests), self.ends.clone(), answers.clone());
+        let service = service_fn(move |request: Request<Incoming>| {
+            let is_stream = request.version() == Version::HTTP_2;
+            let (under_way, ends, answers) = (Requests::begin(&requests, is_stream), ends.clone(), begun.clone());
+            let answered = answer(request);
+            async move {
+                let mut answer = answered.await.map(|body| answers.begin(body, under_way));
+                // HTTP/2 has another word for it.
+                if ends.has_changed().unwrap_or(true) && !is_stream {
+                    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+                Ok::<_, Infallible>(answer)
+            }
+        });
+        let serves = async {
+            let mut served = pin!(builder.serve_connection(TokioIo::new(stream), service));
+            tokio::select! {
+                ended = served.as_mut() => return tell(ended),
+                () = self.makes_room() => return,
+                () = self.requests.are_missing_for(self.idle) => {
+                    // It never sent a request.
+                    if self.requests.begun.load(Ordering::Relaxed) == 0 {
+                        return;
+                    }
+                }
+                _ = told.changed() => {
+                    if !self.requests.are_streams.load(Ordering::Relaxed) {
+                        tokio::select! {
+                            ended = served.as_mut() => return tell(ended),
+                            () = self.requests.are_missing_for(ON_ITS_WAY) => {}
+                        }
+                    }
+                }
+            }
+            served.as_mut().graceful_shutdown();
+            tokio::select! {
+                ended = served => tell(ended),
+                // The last answer may still be on its way to a client that reads slowly.
+                () = self.requests.are_missing_for(self.unread) => {}
+            }
+        };
+        tokio::select! {
+            () = serves => {}
+            () = answers.watch(self.unread) => {}
+        }
+    }
+}
+
+fn tell(ended: Result<(), BoxError>) {
+    if let Err(error) = ended {
+        tracing::debug!("a client's connection ended: {error}");
+    }
+}
+
+impl Requests {
+    fn begin(this: &Arc<Self>, is_stream: bool) -> UnderWay {
+        this.are_streams.store(is_stream, Ordering::Relaxed);
+        this.begun.fetch_add(1, Ordering::Relaxed);
+        UnderWay(Arc::clone(this))
+    }
+
+    fn are_under_way(&self) -> bool {
+        self.ended.load(Ordering::Acquire) != self.begun.load(Ordering::Relaxed)
+    }
+
+    /// Returns once none was under way for once to twice so long, and from the beginning for once. What is asked often costs
+    /// no timer of its own.
+    async fn are_missing_for(&self, longest: Duration) {
+        let mut before = 0;
+        loop {
+            sleep(longest).await;
+            let begun = self.begun.load(Ordering::Relaxed);
+            if begun == before && !self.are_under_way() {
+                return;
+            }
+            before = begun;
+        }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::Release);
+    }
+}

@@ -1,0 +1,161 @@
+//! Connections to an upstream: straight to it, or through a proxy.
+
+use std::error::Error;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::header::PROXY_AUTHORIZATION;
+use http::uri::Scheme;
+use http::{HeaderMap, Uri};
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
+use hyper_util::client::legacy::connect::proxy::Tunnel;
+use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
+use hyper_util::client::proxy::matcher::Intercept;
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use tokio::net::TcpStream;
+use tower_service::Service;
+
+/// The TLS of an upstream, over what leads to it.
+pub(crate) type Connector = HttpsConnector<Way>;
+
+/// What leads to an upstream.
+#[derive(Clone)]
+pub(crate) enum Way {
+    Straight(HttpConnector),
+    Through(Proxy),
+}
+
+/// A proxy, which may be reached by TLS itself.
+#[derive(Clone)]
+pub(crate) struct Proxy {
+    address: Intercept,
+    connector: HttpsConnector<HttpConnector>,
+}
+
+/// Bytes to and from an upstream or a proxy.
+pub(crate) enum Stream {
+    Straight(TokioIo<TcpStream>),
+    /// The proxy passes all bytes on.
+    Tunnel(Box<MaybeHttpsStream<TokioIo<TcpStream>>>),
+    /// The proxy reads requests, which name the whole address, and makes its own.
+    Forward(Box<MaybeHttpsStream<TokioIo<TcpStream>>>),
+}
+
+type Connecting = Pin<Box<dyn Future<Output = Result<Stream, Box<dyn Error + Send + Sync>>> + Send>>;
+
+/// Makes connections over `connector`, to an upstream or to its proxy.
+pub(crate) fn connector(mut connector: HttpConnector, proxy: Option<Intercept>, tls: ClientConfig) -> Connector {
+    connector.enforce_http(false);
+    let way = match proxy {
+        None => Way::Straight(connector),
+        Some(address) => {
+            let builder = HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_or_http().enable_http1();
+            Way::Through(Proxy { address, connector: builder.wrap_connector(connector) })
+        }
+    };
+    HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_all_versions().wrap_connector(way)
+}
+
+/// The header fields by which a proxy that reads the requests knows the caller.
+pub(crate) fn for_proxy(proxy: Option<&Intercept>, is_plain: bool) -> HeaderMap {
+    let caller = proxy.filter(|_| is_plain).and_then(Intercept::basic_auth);
+    caller.map(|caller| (PROXY_AUTHORIZATION, caller.clone())).into_iter().collect()
+}
+
+impl Service<Uri> for Way {
+    type Response = Stream;
+    type Error = Box<dyn Error + Send + Sync>;
+    type Future = Connecting;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        match self {
+            Self::Straight(connector) => connector.poll_ready(context).map_err(Into::into),
+            Self::Through(proxy) => proxy.connector.poll_ready(context),
+        }
+    }
+
+    fn call(&mut self, to: Uri) -> Connecting {
+        match self {
+            Self::Straight(connector) => {
+                let connecting = connector.call(to);
+                Box::pin(async move { Ok(Stream::Straight(connecting.await?)) })
+            }
+            Self::Through(Proxy { address, connector }) if to.scheme() == Some(&Scheme::HTTPS) => {
+                let mut tunnel = Tunnel::new(address.uri().clone(), connector.clone());
+                if let Some(caller) = address.basic_auth() {
+                    tunnel = tunnel.with_auth(caller.clone());
+                }
+                let connecting = tunnel.call(to);
+                Box::pin(async move { Ok(Stream::Tunnel(Box::new(connecting.await?))) })
+            }
+            Self::Through(Proxy { address, connector }) => {
+                let connecting = connector.call(address.uri().clone());
+                Box::pin(async move { Ok(Stream::Forward(Box::new(connecting.await?))) })
+            }
+        }
+    }
+}
+
+impl Connection for Stream {
+    fn connected(&self) -> Connected {
+        match self {
+            Self::Straight(stream) => stream.connected(),
+            Self::Tunnel(stream) => stream.connected(),
+            Self::Forward(stream) => stream.connected().proxy(true),
+        }
+    }
+}
+
+/// Does the same with the bytes of either.
+macro_rules! with_stream {
+    ($self:expr, $stream:ident => $do:expr) => {
+        match $self.get_mut() {
+            Stream::Straight(stream) => {
+                let $stream = Pin::new(stream);
+                $do
+            }
+            Stream::Tunnel(stream) | Stream::Forward(stream) => {
+                let $stream = Pin::new(&mut **stream);
+                $do
+            }
+        }
+    };
+}
+
+impl Read for Stream {
+    fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, into: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        with_stream!(self, stream => stream.poll_read(context, into))
+    }
+}
+
+impl Write for Stream {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        with_stream!(self, stream => stream.poll_write(context, bytes))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        with_stream!(self, stream => stream.poll_flush(context))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        with_stream!(self, stream => stream.poll_shutdown(context))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Straight(stream) => stream.is_write_vectored(),
+            Self::Tunnel(stream) | Self::Forward(stream) => stream.is_write_vectored(),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        with_stream!(self, stream => stream.poll_write_vectored(context, bytes))
+    }
+}

@@ -1,0 +1,37 @@
+//! What the head of a request may not be: proxies and servers read it differently, and one that stands before or behind the
+//! gateway must see the same requests.
+
+use http::header::{HOST, TRANSFER_ENCODING};
+use http::uri::Authority;
+use http::{HeaderValue, Request, StatusCode, Version};
+
+use crate::refusal::Refusal;
+
+/// Refuses a head that hyper takes and that RFC 9112 does not: 3.2 asks for one `Host`, 6.1 for codings that are known.
+pub(crate) fn check<Body>(request: &Request<Body>) -> Result<(), Refusal> {
+    let (headers, authority) = (request.headers(), request.uri().authority());
+    if authority.is_some_and(|authority| authority.as_str().contains('@')) {
+        return Err(Refusal::bad_request("the target of the request names a user: expected a host alone"));
+    }
+    let mut hosts = headers.get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) if is_host(host) => {}
+        (None, _) if request.version() != Version::HTTP_11 => {}
+        _ => {
+            return Err(Refusal::bad_request("Host: expected one field, with a name or an address and perhaps a port"));
+        }
+    }
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => Ok(()),
+        (Some(coding), None) if coding.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(()),
+        _ => {
+            let message = "Transfer-Encoding: expected chunked alone";
+            Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "unsupported", message))
+        }
+    }
+}
+
+fn is_host(host: &HeaderValue) -> bool {
+    Authority::try_from(host.as_bytes()).is_ok_and(|host| !host.as_str().contains('@'))
+}

@@ -1,0 +1,144 @@
+//! Jobs whose calls go through the gateway, as they tell of themselves: for the page alone. Nothing follows from it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Incoming;
+use paceline::{Clock, Instant};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::forward::{AnswerBody, whole_body};
+use crate::refusal::Refusal;
+use crate::server::Gateway;
+
+/// A job that says nothing for so long is forgotten.
+const SILENT: Duration = Duration::from_secs(60);
+
+/// Jobs that are known at once.
+const MOST: usize = 100;
+
+/// The longest line of a job, in bytes, and how long it may take to come.
+const LONGEST_LINE: usize = 8 << 10;
+const SLOWEST_LINE: Duration = Duration::from_secs(10);
+
+/// The longest text of a line, in characters.
+const LONGEST_TEXT: usize = 300;
+
+/// What is known of jobs.
+#[derive(Debug, Default)]
+pub(crate) struct Jobs {
+    clock: Clock,
+    /// By the word that each has for itself.
+    told: Mutex<BTreeMap<String, (Instant, Line)>>,
+}
+
+/// How far a job is.
+#[derive(Debug, Deserialize, Serialize)]
+struct Line {
+    name: String,
+    upstream: String,
+    state: String,
+    done: u64,
+    total: u64,
+    failed: u64,
+    left_ms: Option<u64>,
+    waits: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Told {
+    id: String,
+    #[serde(flatten)]
+    line: Line,
+}
+
+impl Jobs {
+    /// Takes the line of a job.
+    fn take(&self, body: &[u8]) -> Result<(), Refusal> {
+        let Told { id, mut line } = serde_json::from_slice(body)
+            .map_err(|error| Refusal::bad_request(format!("/api/jobs: this is no line of a job: {error}")))?;
+        let texts = [&mut line.name, &mut line.upstream, &mut line.state].into_iter().chain(&mut line.waits);
+        texts.for_each(|text| *text = text.chars().take(LONGEST_TEXT).collect());
+        let id: String = id.chars().take(LONGEST_TEXT).collect();
+        let now = self.clock.now();
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.retain(|_, (at, _)| now - *at < SILENT);
+        if told.len() == MOST && !told.contains_key(&id) {
+            let message = format!("{MOST} jobs tell of themselves already, the most that may");
+            return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message).after(SILENT));
+        }
+        told.insert(id, (now, line));
+        Ok(())
+    }
+
+    /// Those that spoke lately.
+    pub(crate) fn json(&self) -> Value {
+        let now = self.clock.now();
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        told.values().filter(|(at, _)| now - *at < SILENT).map(|(_, line)| json!(line)).collect()
+    }
+}
+
+/// Takes the line that a job posts.
+pub(crate) async fn post(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<AnswerBody> {
+    let body = Limited::new(request.into_body(), LONGEST_LINE).collect();
+    let taken = match timeout(SLOWEST_LINE, body).await {
+        Ok(Ok(body)) => gateway.jobs.take(&body.to_bytes()),
+        _ => Err(Refusal::bad_request(format!("/api/jobs: no whole line of at most {LONGEST_LINE} bytes came"))),
+    };
+    match taken {
+        Ok(()) => {
+            let mut response = Response::new(whole_body(""));
+            *response.status_mut() = StatusCode::NO_CONTENT;
+            response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+            response
+        }
+        Err(refusal) => refusal.into_response().map(whole_body),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(id: &str, done: u64, name: &str) -> Vec<u8> {
+        let line = json!({
+            "id": id, "name": name, "upstream": "openai", "state": "runs", "done": done, "total": 9, "failed": 1,
+            "left_ms": 1500, "waits": null,
+        });
+        line.to_string().into()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_is_known_for_a_minute_after_its_last_word() {
+        let jobs = Jobs::default();
+        jobs.take(&line("a", 1, "out.jsonl")).expect("right");
+        tokio::time::advance(Duration::from_secs(40)).await;
+        jobs.take(&line("a", 2, &"x".repeat(9_000))).expect("right");
+        jobs.take(&line("b", 1, "other")).expect("right");
+        let json = jobs.json();
+        assert_eq!(
+            (json.as_array().map(Vec::len), &json[0]["done"], &json[0]["left_ms"]),
+            (Some(2), &2.into(), &1500.into())
+        );
+        assert!(json[0]["id"].is_null() && json[0]["name"].as_str().is_some_and(|name| name.len() == LONGEST_TEXT));
+        tokio::time::advance(SILENT).await;
+        assert_eq!(jobs.json(), json!([]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn jobs_are_bounded_and_lines_are_read_strictly() {
+        let jobs = Jobs::default();
+        (0..MOST).for_each(|n| jobs.take(&line(&n.to_string(), 1, "job")).expect("room"));
+        assert_eq!(jobs.take(&line("more", 1, "job")).map_err(|refusal| refusal.code()), Err("queue_full"));
+        jobs.take(&line("7", 2, "job")).expect("a known one goes on");
+        tokio::time::advance(SILENT).await;
+        jobs.take(&line("more", 1, "job")).expect("the others are forgotten");
+        assert!(jobs.take(b"{}").is_err() && jobs.take(b"no").is_err());
+    }
+}

@@ -1,0 +1,35 @@
+//! What people are shown of an upstream beside what its limiter knows. It is bounded, and forgotten with the process.
+
+mod decisions;
+mod history;
+mod spending;
+
+use paceline::{BackingOff, Class, NextAction, Retry};
+use paceline_providers::Reading;
+
+pub(crate) use self::decisions::Decisions;
+pub(crate) use self::history::{History, STEP, until_next};
+pub(crate) use self::spending::{ClientSpending, Spending};
+
+/// What is noted of one upstream.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    pub(crate) history: History,
+    pub(crate) decisions: Decisions,
+    pub(crate) spending: Spending,
+}
+
+/// What follows a call that did not succeed, and why, in a line.
+pub(crate) fn decision(reading: &Reading, retry: &Retry, action: &NextAction) -> String {
+    let (class, reason) = (reading.class, reading.reason());
+    match action {
+        // Sent again after a person acted: nothing is to be said of tries.
+        _ if class == Class::Account => format!("{}: {reason}", class.description()),
+        NextAction::Retry { next, delay } | NextAction::Resend { next, delay } => {
+            let retry = Retry { max_retries: next.max_retries.unwrap_or(retry.max_retries), ..retry.clone() };
+            format!("{}: {reason}", BackingOff::new(class, next, &retry, *delay))
+        }
+        NextAction::GiveUp { reason: end, .. } => format!("{}, {end}: {reason}", class.description()),
+        _ => format!("{}: {reason}", class.description()),
+    }
+}

@@ -1,0 +1,163 @@
+//! What each client of an upstream has used since the gateway began, and how many of its requests wait.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use paceline_config::Money;
+use paceline_providers::Usage;
+use serde_json::{Value, json};
+
+use crate::bounds::Held;
+
+/// So many clients are told apart; those that were there first go together as `others` once there are more.
+const MOST: usize = 500;
+
+/// The clients of an upstream.
+#[derive(Debug, Default)]
+pub(crate) struct Spending(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// By their numbers.
+    clients: BTreeMap<u64, Arc<ClientSpending>>,
+    /// The order in which they came last.
+    clock: u64,
+    others: ClientSpending,
+}
+
+/// What one client uses.
+#[derive(Debug, Default)]
+pub(crate) struct ClientSpending {
+    /// The name of its key, else the number that the log has.
+    name: Arc<str>,
+    came: AtomicU64,
+    waiting: AtomicU64,
+    /// Its requests that have a place in the queue, also those under way that are not answered yet.
+    pub(crate) queued: Held,
+    requests: AtomicU64,
+    tokens_in: AtomicU64,
+    tokens_out: AtomicU64,
+    /// In the smallest units of money.
+    cost: AtomicU64,
+}
+
+/// A request that waits, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Waits(Arc<ClientSpending>);
+
+impl Spending {
+    /// The client of that number, which sends a request.
+    pub(crate) fn comes(&self, number: u64, name: Option<&Arc<str>>) -> Arc<ClientSpending> {
+        let known = &mut *self.known();
+        known.clock += 1;
+        let client = match known.clients.get(&number) {
+            Some(client) => Arc::clone(client),
+            None => {
+                known.make_room();
+                let name = name.map_or_else(|| format!("{number:016x}").into(), Arc::clone);
+                let client = Arc::new(ClientSpending { name, ..ClientSpending::default() });
+                known.clients.insert(number, Arc::clone(&client));
+                client
+            }
+        };
+        client.came.store(known.clock, Ordering::Relaxed);
+        client.requests.fetch_add(1, Ordering::Relaxed);
+        client
+    }
+
+    /// All that have used or wait for something. A cost is null where no price is known.
+    pub(crate) fn json(&self, upstream: &str, has_prices: bool) -> Vec<Value> {
+        let known = self.known();
+        let used = |client: &&ClientSpending| client.requests.load(Ordering::Relaxed) > 0;
+        let all = known.clients.values().map(|client| &**client).chain([&known.others]);
+        all.filter(used).map(|client| client.json(upstream, has_prices)).collect()
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn make_room(&mut self) {
+        if self.clients.len() < MOST {
+            return;
+        }
+        // One that has a request here is counted on.
+        let idle = self.clients.iter().filter(|(_, client)| Arc::strong_count(client) == 1);
+        let longest = idle.min_by_key(|(_, client)| client.came.load(Ordering::Relaxed)).map(|(number, _)| *number);
+        if let Some(client) = longest.and_then(|number| self.clients.remove(&number)) {
+            if self.others.name.is_empty() {
+                self.others.name = "others".into();
+            }
+            for (sum, part) in self.others.figures().into_iter().zip(client.figures()) {
+                sum.fetch_add(part.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl ClientSpending {
+    /// A request waits from now on.
+    pub(crate) fn waits(self: &Arc<Self>) -> Waits {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        Waits(Arc::clone(self))
+    }
+
+    /// A call was answered.
+    pub(crate) fn used(&self, usage: &Usage, cost: Money) {
+        self.tokens_in.fetch_add(usage.input_tokens, Ordering::Relaxed);
+        self.tokens_out.fetch_add(usage.output_tokens, Ordering::Relaxed);
+        self.cost.fetch_add(cost.units(), Ordering::Relaxed);
+    }
+
+    const fn figures(&self) -> [&AtomicU64; 4] {
+        [&self.requests, &self.tokens_in, &self.tokens_out, &self.cost]
+    }
+
+    fn json(&self, upstream: &str, has_prices: bool) -> Value {
+        let figure = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+        json!({
+            "client": &*self.name,
+            "upstream": upstream,
+            "waiting": figure(&self.waiting),
+            "requests": figure(&self.requests),
+            "tokens_in": figure(&self.tokens_in),
+            "tokens_out": figure(&self.tokens_out),
+            "cost": has_prices.then(|| Money::from_units(figure(&self.cost)).as_f64()),
+        })
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_known_by_its_key_and_those_that_left_long_ago_go_together() {
+        let spending = Spending::default();
+        let ci = spending.comes(7, Some(&"ci".into()));
+        let waits = ci.waits();
+        ci.used(&Usage { input_tokens: 3, output_tokens: 5, units: 0 }, Money::from_units(2_500_000_000_000));
+        drop(spending.comes(7, None));
+        let json = &spending.json("api", true)[0];
+        assert_eq!((&json["client"], &json["requests"], &json["waiting"]), (&"ci".into(), &2.into(), &1.into()));
+        assert_eq!((&json["tokens_out"], &json["cost"]), (&5.into(), &2.5.into()));
+        drop(waits);
+        assert_eq!(spending.json("api", false)[0]["waiting"], 0);
+        assert!(spending.json("api", false)[0]["cost"].is_null());
+        // This one has a request here, so it stays.
+        (100..100 + 2 * MOST as u64).for_each(|number| drop(spending.comes(number, None)));
+        let all = spending.json("api", true);
+        let requests: u64 = all.iter().filter_map(|client| client["requests"].as_u64()).sum();
+        assert_eq!((all.len(), requests), (MOST + 1, 2 + 2 * MOST as u64), "none is lost");
+        assert!(all.iter().any(|client| client["client"] == "ci") && all[MOST]["client"] == "others");
+    }
+}

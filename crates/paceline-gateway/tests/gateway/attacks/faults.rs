@@ -1,0 +1,204 @@
+//! Upstreams that hang, break, lie, or send more than there is room for.
+
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use paceline_gateway::Bounds;
+use serde_json::Value;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::impatient;
+use super::raw::{connected, statuses};
+use crate::support::{Served, answer, counted};
+
+const ONCE: &str = "retry = { max_retries = 0 }";
+
+/// A server that does that with each connection, once a head has come.
+async fn faulty<Ends>(fault: impl Fn(TcpStream) -> Ends + Send + Sync + 'static) -> SocketAddr
+where
+    Ends: Future<Output = ()> + Send + 'static,
+{
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("it listens");
+    let fault = Arc::new(fault);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let fault = Arc::clone(&fault);
+            tokio::spawn(async move {
+                let mut head = Vec::new();
+                while !head.windows(4).any(|four| four == b"\r\n\r\n") {
+                    if stream.read_buf(&mut head).await.unwrap_or(0) == 0 {
+                        return;
+                    }
+                }
+                fault(stream).await;
+            });
+        }
+    });
+    address
+}
+
+/// Writes these bytes again and again, until the gateway has enough.
+async fn endless(mut stream: TcpStream, first: &[u8], again: &[u8]) {
+    let again = again.repeat((64 << 10) / again.len() + 1);
+    if stream.write_all(first).await.is_ok() {
+        while stream.write_all(&again).await.is_ok() {}
+    }
+}
+
+/// The status, the code and the message of a refusal.
+async fn refused(served: &Served) -> (u16, String, String) {
+    let got = served.client.get(format!("{}/x", served.url)).send().await.expect("it is there");
+    let status = got.status().as_u16();
+    let body: Value = serde_json::from_slice(&got.bytes().await.expect("it is there")).expect("it is there");
+    let text = |name: &str| body["error"][name].as_str().unwrap_or_default().to_owned();
+    (status, text("code"), text("message"))
+}
+
+#[tokio::test]
+async fn an_upstream_that_breaks_before_its_answer_is_a_502_or_504() {
+    type Fault = fn(TcpStream) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+    let faults: [(&str, Fault, u16); 9] = [
+        ("closes", |_| Box::pin(async {}), 502),
+        ("resets", |stream| Box::pin(async move { stream.set_zero_linger().unwrap() }), 502),
+        (
+            "hangs",
+            |stream| {
+                Box::pin(async move {
+                    let _kept = stream;
+                    std::future::pending().await
+                })
+            },
+            504,
+        ),
+        (
+            "half a head",
+            |mut stream| Box::pin(async move { stream.write_all(b"HTTP/1.1 200 OK\r\ncont").await.unwrap() }),
+            502,
+        ),
+        ("garbage", |stream| Box::pin(endless(stream, b"\x16\x03\x01", b"\0\xff\r\n\r\n")), 502),
+        ("an endless head", |stream| Box::pin(endless(stream, b"HTTP/1.1 200 OK\r\nx: ", b"y")), 502),
+        ("endless fields", |stream| Box::pin(endless(stream, b"HTTP/1.1 200 OK\r\n", b"x: y\r\n")), 502),
+        ("endless 1xx", |stream| Box::pin(endless(stream, b"", b"HTTP/1.1 103 Early Hints\r\nx: y\r\n\r\n")), 504),
+        (
+            "an upgrade",
+            |stream| Box::pin(endless(stream, b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n", b"x")),
+            502,
+        ),
+    ];
+    for (name, fault, expected) in faults {
+        let served = Served::new(faulty(fault).await, ONCE, impatient());
+        let (status, code, message) = refused(&served).await;
+        assert_eq!((status, code.as_str()), (expected, "no_answer"), "{name}: {message}");
+        assert_eq!(served.limiter.snapshot().account.concurrency.in_flight, 0, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_breaks_off_breaks_off_at_the_client_too() {
+    for (name, answer) in [
+        ("a length", "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf"),
+        ("chunks", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n"),
+        ("a wrong chunk", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\nZZ\r\n\r\n"),
+        (
+            "events",
+            "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n",
+        ),
+    ] {
+        let api = faulty(move |mut stream| async move { stream.write_all(answer.as_bytes()).await.unwrap() });
+        let served = Served::new(api.await, ONCE, impatient());
+        let got = served.client.get(format!("{}/x", served.url)).send().await.unwrap();
+        assert_eq!(got.status().as_u16(), 200, "{name}");
+        assert!(got.bytes().await.is_err(), "{name}: no client takes half an answer for a whole one");
+        assert_eq!(served.limiter.snapshot().account.concurrency.in_flight, 0, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_falls_silent_is_cut_off() {
+    let api = faulty(|mut stream| async move {
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf").await.unwrap();
+        std::future::pending().await
+    });
+    let served = Served::new(api.await, ONCE, impatient());
+    let got = served.client.get(format!("{}/x", served.url)).send().await.unwrap();
+    assert!(got.bytes().await.is_err());
+    assert_eq!(served.limiter.snapshot().account.concurrency.in_flight, 0);
+}
+
+#[tokio::test]
+async fn an_endless_answer_passes_through_and_is_not_held() {
+    let head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+    let chunk = [&b"100000\r\n"[..], &[b'x'; 1 << 20], b"\r\n"].concat();
+    let api = faulty(move |stream| {
+        let chunk = chunk.clone();
+        async move { endless(stream, head, &chunk).await }
+    });
+    let served = Served::new(api.await, ONCE, impatient());
+    let mut stream = connected(&served).await;
+    stream.write_all(b"GET /api/x HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").await.unwrap();
+    let (mut piece, mut came) = (vec![0; 1 << 20], 0);
+    while came < 256 << 20 {
+        came += stream.read(&mut piece).await.unwrap();
+    }
+    drop(stream);
+    while served.limiter.snapshot().account.concurrency.in_flight > 0 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_failure_is_read_up_to_a_bound_also_where_it_is_packed() {
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    let zeros = vec![0; 1 << 20];
+    (0..64).for_each(|_| packed.write_all(&zeros).unwrap());
+    let bomb = packed.finish().unwrap();
+    let (api, _) = counted(move |_| answer(500, &[("content-encoding", "gzip")], bomb.clone())).await;
+    let served = Served::new(api, ONCE, Bounds::default());
+    let (status, code, message) = refused(&served).await;
+    assert_eq!((status, code.as_str()), (502, "no_answer"), "{message}");
+    let api = faulty(|stream| endless(stream, b"HTTP/1.1 500 No\r\n\r\n", b"x"));
+    let served = Served::new(api.await, ONCE, Bounds::default());
+    let (status, code, message) = refused(&served).await;
+    assert_eq!((status, code.as_str()), (502, "no_answer"), "{message}");
+}
+
+/// Bodies of answers where there may be none: what follows is no answer to the next request.
+#[tokio::test]
+async fn an_answer_without_a_body_has_none() {
+    for (method, answer) in [
+        ("HEAD", "HTTP/1.1 200 OK\r\ncontent-length: 38\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"),
+        ("GET", "HTTP/1.1 204 No Content\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"),
+        ("GET", "HTTP/1.1 304 Not Modified\r\ncontent-length: 38\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"),
+    ] {
+        let raw = super::raw::Raw::new(move |_| answer.into());
+        let served = Served::new(raw.address, ONCE, impatient());
+        let request = format!("{method} /api/x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+        let last = request.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
+        let text = super::raw::told(&served, format!("{request}{last}").as_bytes()).await;
+        let status: u16 = answer[9..12].parse().unwrap();
+        assert_eq!(statuses(&text), [status, status], "{answer}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn an_upstream_that_hangs_does_not_hold_up_another() {
+    let hangs = faulty(|stream| async move {
+        let _kept = stream;
+        std::future::pending().await
+    })
+    .await;
+    let (api, calls) = counted(|_| answer(200, &[], "{}")).await;
+    let bounds = Bounds::default();
+    let served = Served::all(&[("api", api, ""), ("hangs", hangs, "concurrency = 4")], bounds);
+    let stuck: Vec<_> =
+        (0..50).map(|_| tokio::spawn(served.client.get(format!("{}/hangs/x", served.origin())).send())).collect();
+    for _ in 0..20 {
+        assert_eq!(served.post().send().await.unwrap().status().as_u16(), 200);
+    }
+    assert_eq!(calls.count(), 20);
+    stuck.iter().for_each(tokio::task::JoinHandle::abort);
+}

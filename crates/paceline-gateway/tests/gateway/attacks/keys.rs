@@ -1,0 +1,60 @@
+//! Keys that must reach no client: what an upstream repeats of its key, in a head, a body, trailers, and in parts.
+
+use super::raw::{Raw, told};
+use crate::support::{KEY, Served};
+
+/// The key alone.
+fn key() -> &'static str {
+    KEY.trim_start_matches("Bearer ")
+}
+
+/// What a client gets of such an answer.
+async fn got(answer: String) -> String {
+    let raw = Raw::new(move |_| answer.clone().into_bytes());
+    let served = Served::new(raw.address, "", super::impatient());
+    let head = "GET /api/x HTTP/1.1\r\nHost: 127.0.0.1\r\nTE: trailers\r\nConnection: close\r\n\r\n";
+    told(&served, head.as_bytes()).await
+}
+
+#[tokio::test]
+async fn a_success_that_repeats_the_key_gives_it_to_no_client() {
+    let key = key();
+    let length = format!(r#"{{"you":"sent {key}"}}"#).len();
+    let chunk = |text: &str| format!("{:x}\r\n{text}\r\n", text.len());
+    let (first, second) = key.split_at(5);
+    let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-echo\r\n\r\n";
+    for answer in [
+        format!("HTTP/1.1 200 OK\r\nx-echo: {KEY}\r\ncontent-length: 2\r\n\r\n{{}}"),
+        format!("HTTP/1.1 302 Found\r\nlocation: http://h/?key={key}\r\ncontent-length: 0\r\n\r\n"),
+        format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{{\"you\":\"sent {key}\"}}"),
+        format!("{chunked}{}{}0\r\n\r\n", chunk(&format!("you sent {first}")), chunk(&format!("{second} today"))),
+        format!("{chunked}{}0\r\n\r\n", key.chars().map(|letter| chunk(&letter.to_string())).collect::<String>()),
+        format!("{chunked}{}0\r\nx-echo: {key}\r\n\r\n", chunk("you")),
+        format!("{chunked}{}0\r\nx-echo: {key}\r\n\r\n", chunk(&format!("you sent {first}"))),
+        format!("HTTP/1.1 200 OK\r\nconnection: close\r\n\r\ndata: {first}"),
+    ] {
+        let text = got(answer.clone()).await;
+        let letters: String =
+            text.split("\r\n").filter(|line| !line.chars().all(|c| c.is_ascii_hexdigit() && line.len() < 3)).collect();
+        assert!(!text.contains(key) && !letters.contains(key), "{answer}\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn every_other_byte_of_an_answer_stays() {
+    let key = key();
+    let half = &key[..7];
+    let body = format!("{half} {half}{key}{half}x{key}{half}");
+    let expected = body.replace(key, &format!("[key]{}", "*".repeat(key.len() - 5)));
+    let text = got(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len())).await;
+    assert_eq!(text.split_once("\r\n\r\n").unwrap().1, expected);
+    let parts: String = body.chars().map(|letter| format!("1\r\n{letter}\r\n")).collect();
+    let text = got(format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{parts}0\r\n\r\n")).await;
+    let chunks = text.split_once("\r\n\r\n").unwrap().1;
+    let mut lines = chunks.split("\r\n");
+    let mut came = String::new();
+    while let (Some(_), Some(part)) = (lines.next().filter(|size| *size != "0"), lines.next()) {
+        came += part;
+    }
+    assert_eq!(came, expected);
+}
