@@ -123,6 +123,11 @@ pub(crate) struct ViaArgs {
     /// Gateway to call through, which is `paceline serve`: it keeps the limits and has the key; none calls the API itself
     #[arg(help_heading = UPSTREAM, long, value_name = "URL")]
     pub(crate) via: Option<String>,
+
+    /// Share the limits with all processes that name this store, with the same host and key: redis://, rediss:// or postgres://
+    /// (docs/fleet.md)
+    #[arg(help_heading = UPSTREAM, long, value_name = "URL")]
+    pub(crate) fleet: Option<String>,
 }
 
 /// Which upstream, and under which limits.

@@ -6,7 +6,7 @@ use crate::args::Everywhere;
 use crate::check::CheckArgs;
 use crate::run::args::RunArgs;
 use crate::stats::StatsArgs;
-use crate::{explain, mock, plan, serve, sim, tasks};
+use crate::{explain, mock, plan, report, serve, sim, tasks, top};
 
 /// Paces every call to a rate-limited API: as fast as its limits permit, nothing lost, nothing paid twice.
 #[derive(Debug, Parser)]
@@ -45,6 +45,10 @@ pub(crate) enum Command {
     Check(Box<CheckArgs>),
     /// Show the progress of a running or finished job, from its journal
     Stats(StatsArgs),
+    /// Watch a gateway in the terminal: why each scope waits and for how long, rates, recent decisions
+    Top(top::TopArgs),
+    /// Write a job as one page for a browser, in words and charts: throughput, refusals, limits, failures, cost
+    Report(report::ReportArgs),
     /// Explain how an API's answer is read, step by step: class, action, wait and limits; sends nothing
     Explain(explain::Args),
     /// Serve a rate-limited API on this machine, to try things out

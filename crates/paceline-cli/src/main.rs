@@ -9,18 +9,21 @@ mod exit;
 mod explain;
 mod fallback;
 mod files;
+mod job_line;
 mod limiter_state;
 mod logging;
 mod mock;
 mod output;
 mod plan;
 mod process;
+mod report;
 mod run;
 mod serve;
 mod sim;
 mod stats;
 mod tasks;
 mod text;
+mod top;
 mod upstream;
 
 use std::process::ExitCode;
@@ -52,11 +55,13 @@ fn execute(cli: Cli) -> Result<Status, Failure> {
         Command::Completions(args) => completions::command(&args),
         Command::Explain(args) => explain::command(&args, &everywhere),
         Command::Plan(args) => plan::command(&args),
+        Command::Report(args) => report::command(&args),
         Command::Sim(args) => sim::command(args, &everywhere),
         Command::Stats(args) => stats::command(&args),
         Command::Run(args) => runtime()?.block_on(run::command(*args, &everywhere)),
         Command::Tasks(args) => runtime()?.block_on(tasks::command(*args, &everywhere)),
         Command::Serve(args) => runtime()?.block_on(serve::command(*args, &everywhere)),
+        Command::Top(args) => runtime()?.block_on(top::command(args)),
         Command::Mock(args) => runtime()?.block_on(mock::command(args)),
     }
 }

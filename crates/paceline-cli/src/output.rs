@@ -1,5 +1,6 @@
-//! Printing to standard output, whose reader may stop early, and the summary of a job.
+//! Printing to standard output, whose reader may stop early, reports in files, and the summary of a job.
 
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
@@ -28,6 +29,45 @@ pub(crate) fn print_while_read(write: impl FnOnce(&mut dyn Write) -> io::Result<
         }
         wrote => Ok(wrote.is_ok()),
     }
+}
+
+/// Lets `write` fill a file: a device or a pipe, or in the place of a file; a link goes on leading there.
+///
+/// # Errors
+/// What keeps it from being written; a file that was there stays then.
+pub(crate) fn write_report(
+    path: &Path,
+    write: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), Failure> {
+    let written = if path.metadata().is_ok_and(|there| !there.is_file()) {
+        File::options().write(true).open(path).and_then(|device| {
+            let mut device = BufWriter::new(device);
+            write(&mut device)?;
+            device.flush()
+        })
+    } else {
+        replace(&path.canonicalize().unwrap_or_else(|_| path.to_owned()), write)
+    };
+    written.map_err(|error| Failure::interrupted(format!("cannot write {}: {error}", path.display())))
+}
+
+/// Readers see the old file or the new one, never a part.
+fn replace(path: &Path, write: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push(".new");
+    let mut fill = || {
+        let mut file = BufWriter::new(File::create(&fresh)?);
+        write(&mut file)?;
+        file.flush()?;
+        file.get_ref().sync_data()?;
+        std::fs::rename(&fresh, path)
+    };
+    let written = fill();
+    if written.is_err() {
+        // On a full disk even a part is in the way.
+        let _ = std::fs::remove_file(&fresh);
+    }
+    written
 }
 
 /// Where and how the summary of a job is printed.

@@ -131,6 +131,12 @@ pub(crate) fn moment(at: Timestamp) -> String {
     moment_in(at, paceline::clock::wall(), &TimeZone::system())
 }
 
+/// The time of day of an instant, in the zone of the user.
+pub(crate) fn clock(at: Timestamp) -> String {
+    let zoned = jiff::Timestamp::from_millisecond(at.as_millis()).map(|at| at.to_zoned(TimeZone::system()));
+    zoned.map(|at| at.strftime("%H:%M:%S").to_string()).unwrap_or_default()
+}
+
 /// The end of a wait, for people: as in `14:00:00 UTC, in 1h 59m`.
 pub(crate) fn end(at: Timestamp) -> String {
     let now = paceline::clock::wall();

@@ -59,6 +59,7 @@ pub(crate) fn resolve(args: &UpstreamArgs, everywhere: &Everywhere) -> Result<Up
     let overrides = Overrides {
         upstream: args.upstream,
         via: args.through.via,
+        fleet: args.through.fleet,
         limits: args.limit,
         rpm: args.rpm,
         scope: args.scope,
@@ -89,8 +90,10 @@ pub(crate) fn configured(overrides: Overrides, everywhere: &Everywhere) -> Resul
 /// A file that cannot be read or parsed, names that do not exist, and a flag whose secret was left out.
 pub(crate) fn loaded(overrides: Overrides, everywhere: &Everywhere) -> Result<Config, Failure> {
     let overrides = Overrides { config: everywhere.config.clone(), ..overrides };
-    let hidden =
-        [&overrides.base_url, &overrides.via, &overrides.proxy].into_iter().flatten().chain(&overrides.headers);
+    let hidden = [&overrides.base_url, &overrides.via, &overrides.fleet, &overrides.proxy]
+        .into_iter()
+        .flatten()
+        .chain(&overrides.headers);
     if let Some(value) = hidden.into_iter().find(|value| value.contains(SECRET)) {
         return Err(Failure::refused(format!(
             "{value:?}: {SECRET} stands for a secret that was left out; write the secret there"

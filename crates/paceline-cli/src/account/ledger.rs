@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use std::fs;
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use paceline::{LevelState, LimiterState, PacerState, Quota, QuotaShape, TakenState, WindowState, clock};
 use paceline_core::Timestamp;
@@ -29,6 +30,9 @@ const MOST: usize = 64;
 /// A merged entry has its units in so many parts of each window.
 const PARTS: u32 = 60;
 
+/// In longer windows what a killed run did not write counts not: a guess that is too high would hold calls back for hours.
+const LONGEST_GUESSED: Duration = Duration::from_mins(1);
+
 /// The units that one run has counted.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Entry {
@@ -40,7 +44,16 @@ pub(super) struct Entry {
 #[derive(Debug, Deserialize, Serialize)]
 struct Contents {
     version: u32,
+    /// The run that has the turn. It goes on after this was written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    turn_of: Option<String>,
     runs: Vec<Entry>,
+}
+
+impl Contents {
+    const fn none() -> Self {
+        Self { version: VERSION, turn_of: None, runs: Vec::new() }
+    }
 }
 
 /// Such a file.
@@ -59,31 +72,46 @@ impl Ledger {
     /// # Errors
     /// What the file system says, and [`ErrorKind::InvalidData`] for a file that this program does not understand.
     pub(super) fn read(&self) -> io::Result<Vec<Entry>> {
-        Ok(as_of(clock::wall(), self.entries()?))
+        Ok(as_of(clock::wall(), self.contents()?.runs))
     }
 
-    fn entries(&self) -> io::Result<Vec<Entry>> {
+    fn contents(&self) -> io::Result<Contents> {
         let text = match fs::read(&self.path) {
             Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Contents::none()),
             Err(error) => return Err(error),
         };
         let not_understood = |error| io::Error::new(ErrorKind::InvalidData, error);
-        let Contents { version, runs } = serde_json::from_slice(&text).map_err(not_understood)?;
+        let contents: Contents = serde_json::from_slice(&text).map_err(not_understood)?;
         let known = PacerState::default().version;
-        if version > VERSION || runs.iter().any(|run| run.counted.pacer.version > known) {
+        if contents.version > VERSION || contents.runs.iter().any(|run| run.counted.pacer.version > known) {
             return Err(io::Error::new(ErrorKind::InvalidData, "it was written by a later version of this program"));
         }
+        Ok(contents)
+    }
+
+    /// The same for the process that has the turn. A run that was killed in its turn has sent more than it wrote: that counts
+    /// as the most that it ever sent in so long a time, now.
+    ///
+    /// # Errors
+    /// As [`read_or_set_aside`](Self::read_or_set_aside).
+    pub(super) fn take_over(&self, run: &str, longest_turn: Duration) -> io::Result<Vec<Entry>> {
+        let (mut runs, turn_of) = self.read_or_set_aside()?;
+        let killed = turn_of.filter(|name| name != run);
+        let unwritten =
+            runs.iter().find(|entry| killed.as_ref() == Some(&entry.run)).map(|entry| unwritten(entry, longest_turn));
+        runs.extend(unwritten.filter(|entry| counts(&entry.counted, entry.counted.at)));
         Ok(runs)
     }
 
-    /// The same for the process that has the turn. A file that it does not understand is set aside, and counts begin anew. Where
-    /// the clock was set back, the entries of the future are rewritten: else they would be as of now until the clock is there.
+    /// The same for the process that has the turn, and which run had it when that was written. A file that it does not
+    /// understand is set aside, and counts begin anew. Where the clock was set back, the entries of the future are rewritten:
+    /// else they would be as of now until the clock is there.
     ///
     /// # Errors
     /// What the file system says.
-    pub(super) fn read_or_set_aside(&self) -> io::Result<Vec<Entry>> {
-        let entries = self.entries().or_else(|error| {
+    fn read_or_set_aside(&self) -> io::Result<(Vec<Entry>, Option<String>)> {
+        let Contents { runs: entries, turn_of, .. } = self.contents().or_else(|error| {
             if error.kind() != ErrorKind::InvalidData {
                 return Err(error);
             }
@@ -94,26 +122,30 @@ impl Ledger {
                  {error}; the file is kept as {}",
                 aside.display()
             );
-            Ok(Vec::new())
+            Ok(Contents::none())
         })?;
         let now = clock::wall();
         let is_later = entries.iter().any(|run| run.counted.at > now);
         let entries = as_of(now, entries);
         if is_later {
-            self.write(entries.clone())?;
+            self.write(entries.clone(), turn_of.as_deref())?;
         }
-        Ok(entries)
+        Ok((entries, turn_of))
     }
 
-    /// For the process that has the turn. Readers see the old file or the new one, never a part. It is not synced: a crash of the
-    /// machine, not of the process, may lose the last seconds, and a sync ten times a second would slow every disk.
+    /// For the process that has the turn. Readers see the old file or the new one, never a part. It is not synced: a crash of
+    /// the machine, not of the process, may lose the last seconds, and a sync ten times a second would slow every disk.
     ///
     /// # Errors
     /// What the file system says; the old file stays then.
-    pub(super) fn write(&self, runs: Vec<Entry>) -> io::Result<()> {
+    pub(super) fn write(&self, runs: Vec<Entry>, turn_of: Option<&str>) -> io::Result<()> {
         let new = self.path.with_extension(NEW);
         let mut file = private_file().create(true).truncate(true).open(&new)?;
-        file.write_all(&serde_json::to_vec(&Contents { version: VERSION, runs })?)?;
+        file.write_all(&serde_json::to_vec(&Contents {
+            version: VERSION,
+            turn_of: turn_of.map(str::to_owned),
+            runs,
+        })?)?;
         fs::rename(new, &self.path)
     }
 }
@@ -155,6 +187,27 @@ fn join_oldest(runs: &mut Vec<Entry>) -> bool {
     true
 }
 
+/// The most units that a run counted in so long a time, as of now, in windows that such a guess does not fill for long. What is
+/// not sliding has no times of its units.
+fn unwritten(run: &Entry, time: Duration) -> Entry {
+    let mut counted = LimiterState { at: clock::wall(), ..run.counted.clone() };
+    for WindowState { quota, taken } in windows_mut(&mut counted) {
+        let (mut first, mut sum, mut most) = (0, 0u64, 0);
+        // The oldest come first.
+        for last in 0..taken.len() {
+            sum = sum.saturating_add(taken[last].units);
+            while taken[first].ago.saturating_sub(taken[last].ago) > time {
+                sum -= taken[first].units;
+                first += 1;
+            }
+            most = most.max(sum);
+        }
+        let is_known = quota.shape == QuotaShape::Sliding && quota.window <= LONGEST_GUESSED && most > 0;
+        *taken = is_known.then_some(TakenState { ago: Duration::ZERO, units: most }).into_iter().collect();
+    }
+    Entry { run: String::new(), counted }
+}
+
 /// Whether both counted under the same limits, all of them sliding windows, whose units have times of their own.
 fn is_alike(one: &LimiterState, other: &LimiterState) -> bool {
     let limits = |of: &LimiterState| -> Vec<(String, Vec<Quota>)> {
@@ -188,8 +241,6 @@ fn counts(state: &LimiterState, now: Timestamp) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use paceline::Dimension;
 
     use super::*;
@@ -205,7 +256,7 @@ mod tests {
     fn ledger(runs: Vec<Entry>) -> (tempfile::TempDir, Ledger) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let ledger = Ledger::new(folder.path(), "account");
-        ledger.write(runs).expect("writable");
+        ledger.write(runs, None).expect("writable");
         (folder, ledger)
     }
 
@@ -225,7 +276,7 @@ mod tests {
         assert_eq!(units(&runs), [2, 3]);
         assert!(runs[1].counted.at <= clock::wall(), "it does not count for a day and an hour");
         ledger.read_or_set_aside().expect("writable");
-        let written = ledger.entries().expect("readable");
+        let written = ledger.contents().expect("readable").runs;
         assert!(
             written.iter().all(|run| run.counted.at <= clock::wall()),
             "an hour from now, and not from each reading"
@@ -243,5 +294,23 @@ mod tests {
         assert_eq!((runs.len(), units(&runs).iter().sum::<u64>()), (MOST, 1_003));
         let joined = &runs[0].counted.pacer.account.windows[0].taken;
         assert!(joined.len() <= 1 + PARTS as usize && joined[0].ago > Duration::from_mins(30), "{joined:?}");
+    }
+
+    #[test]
+    fn what_a_run_sent_after_its_last_entry_counts_once_it_was_killed() {
+        let ago = |millis: u64, units| TakenState { ago: Duration::from_millis(millis), units };
+        let mut run = entry("a", clock::wall(), 100, 0);
+        run.counted.pacer.account.windows[0].quota.window = Duration::from_mins(1);
+        run.counted.pacer.account.windows[0].taken = vec![ago(900, 4), ago(800, 5), ago(790, 6), ago(300, 7)];
+        let (_folder, ledger) = ledger(vec![]);
+        let after = |turn_of: Option<&str>| {
+            ledger.write(vec![run.clone()], turn_of).expect("writable");
+            units(&ledger.take_over("b", Duration::from_millis(100)).expect("readable")).iter().sum::<u64>()
+        };
+        assert_eq!((after(None), after(Some("b"))), (22, 22), "the turn was passed on");
+        assert_eq!(after(Some("a")), 22 + 11, "it died in its turn");
+        run.counted.pacer.account.windows[0].quota.window = Duration::from_mins(2);
+        ledger.write(vec![run], Some("a")).expect("writable");
+        assert_eq!(units(&ledger.take_over("b", Duration::from_millis(100)).expect("readable")), [22]);
     }
 }

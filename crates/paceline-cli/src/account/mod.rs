@@ -1,6 +1,7 @@
 //! What the processes of a user that call one host with one key know of each other: which of them are at work, and what they have
 //! sent under configured limits. It is in a folder of the user, in files whose names reveal neither host nor key.
 
+mod fleet;
 mod ledger;
 mod lock;
 mod prune;

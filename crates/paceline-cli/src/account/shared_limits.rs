@@ -1,8 +1,9 @@
 //! The configured limits of an account hold over all runs of a user, one after the other and at the same time.
 //!
-//! Runs at the same time take turns of about a tenth of a second. The one that has the turn knows what all have sent, and sends
-//! what the windows have room for; before it passes the turn on it writes what it has counted. So no window ever holds more
-//! than its limit, large requests find their room, and a run that has nothing to send costs the others nothing but time.
+//! In a fleet each process has a share of them. Without one, runs at the same time take turns of about a tenth of a second. The
+//! one that has the turn knows what all have sent, and sends what the windows have room for; before it passes the turn on it
+//! writes what it has counted. So no window ever holds more than its limit, large requests find their room, and a run that has
+//! nothing to send costs the others nothing but time.
 
 use std::fs::File;
 use std::hash::{BuildHasher as _, RandomState};
@@ -11,9 +12,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use paceline::{Limiter, LimiterState, Pace, PacerConfig};
+use paceline_config::FleetSettings;
 
+use super::fleet::FleetPlace;
 use super::ledger::{Entry, Ledger};
 use super::{Account, IN_USE, NEXT, TURN, folder, lock, prune};
+use crate::exit::Failure;
 
 /// How long a turn lasts, and how often a run that is alone writes what it has counted, on average. Turns differ in length, so
 /// that no run always has the turn when a window opens.
@@ -34,6 +38,8 @@ pub(crate) struct SharedLimits {
     limiter: Limiter,
     /// None where no limit is configured, or the user's folder cannot be used.
     account: Option<SharedAccount>,
+    /// Processes on other hosts have the other shares; then no turns are taken.
+    fleet: Option<FleetPlace>,
 }
 
 #[derive(Debug)]
@@ -58,25 +64,49 @@ struct SharedAccount {
 }
 
 impl SharedLimits {
-    /// For a limiter that has granted nothing yet.
-    pub(crate) fn open(account: Option<&Account>, config: &PacerConfig, limiter: Limiter) -> Self {
+    /// For a limiter that has granted nothing yet. `fleet`: that of its upstream.
+    ///
+    /// # Errors
+    /// The fleet cannot be joined: its store refuses, or its processes share other limits.
+    pub(crate) async fn open(
+        account: Option<&Account>,
+        fleet: Option<&FleetSettings>,
+        config: &PacerConfig,
+        limiter: Limiter,
+    ) -> Result<Self, Failure> {
+        match (account, fleet) {
+            (Some(account), Some(fleet)) => {
+                let fleet = FleetPlace::join(fleet, account, &limiter).await?;
+                Ok(Self { limiter, account: None, fleet: Some(fleet) })
+            }
+            (None, Some(_)) => {
+                tracing::warn!("the fleet is not joined: no other process calls the mock in this one");
+                Ok(Self::of_this_user(None, config, limiter))
+            }
+            (account, None) => Ok(Self::of_this_user(account, config, limiter)),
+        }
+    }
+
+    /// The limits are shared with the runs of this user alone.
+    pub(crate) fn of_this_user(account: Option<&Account>, config: &PacerConfig, limiter: Limiter) -> Self {
         let account = account.filter(|_| is_limited(config)).and_then(|account| {
             let folder = folder().map_err(|error| warn_alone(&error)).ok()?;
             prune::unused(&folder);
             Some(SharedAccount::new(&folder, account))
         });
-        Self { limiter, account }
+        Self { limiter, account, fleet: None }
     }
 
     /// Whether limits are shared at all, as yet.
     pub(crate) const fn is_shared(&self) -> bool {
-        self.account.is_some()
+        self.account.is_some() || self.fleet.is_some()
     }
 
     /// Whether the ledger has earlier runs with calls that still count. Then the job's own copy of its counts is not used: the
     /// ledger includes it.
     pub(crate) fn know_earlier_runs(&self) -> bool {
-        self.account.as_ref().is_some_and(|account| account.ledger.read().is_ok_and(|runs| !runs.is_empty()))
+        let in_turns = |account: &SharedAccount| account.ledger.read().is_ok_and(|runs| !runs.is_empty());
+        self.fleet.is_some() || self.account.as_ref().is_some_and(in_turns)
     }
 
     /// Nothing leaves before [`keep`](Self::keep) has the turn. The counts of others are read at once, so that a wait for room
@@ -91,6 +121,9 @@ impl SharedLimits {
 
     /// Takes turns with other runs, and writes what this one has counted, for as long as the future is polled.
     pub(crate) async fn keep(&mut self) {
+        if let Some(fleet) = &mut self.fleet {
+            fleet.keep(&self.limiter).await;
+        }
         while let Some(account) = &mut self.account {
             if let Err(error) = account.take_turn().await {
                 // Better alone than not at all.
@@ -112,12 +145,16 @@ impl SharedLimits {
 
     /// After the last call: writes what the calls really used, and passes the turn on. A later [`begin`](Self::begin) goes on.
     pub(crate) async fn end(&mut self) {
+        if let Some(fleet) = &mut self.fleet {
+            fleet.leave().await;
+        }
         let Some(account) = &mut self.account else { return };
         if account.turn.is_none() && account.is_outdated(&self.limiter) {
             let _ = tokio::time::timeout(LAST_WAIT, account.take_turn()).await;
         }
         if account.turn.is_some() {
-            account.save(&self.limiter);
+            account.is_outdated(&self.limiter);
+            account.write(false);
             account.turn = None;
         }
     }
@@ -145,7 +182,9 @@ impl SharedAccount {
         let next = self.wait_for(NEXT).await?;
         self.turn = Some(self.wait_for(TURN).await?);
         drop(next);
-        self.others = self.of_others(self.ledger.read_or_set_aside()?);
+        self.others = self.of_others(self.ledger.take_over(&self.run, 2 * TURN_LASTS)?);
+        // From now on the others know that this run goes on after what it has written.
+        self.write(true);
         Ok(())
     }
 
@@ -193,7 +232,8 @@ impl SharedAccount {
             return false;
         }
         limiter.yield_turn();
-        let passes = self.save(limiter);
+        self.is_outdated(limiter);
+        let passes = self.write(false);
         match passes {
             true => self.turn = None,
             false => self.count(limiter),
@@ -218,14 +258,16 @@ impl SharedAccount {
         self.outdated
     }
 
-    /// Writes what this run has counted, if that has changed. Returns whether the ledger is up to date. A failure is logged
-    /// once, and the run goes on: its items are what matters.
+    /// Writes what this run has counted, if that has changed. Returns whether the ledger is up to date.
     fn save(&mut self, limiter: &Limiter) -> bool {
-        if !self.is_outdated(limiter) {
-            return true;
-        }
+        !self.is_outdated(limiter) || self.write(true)
+    }
+
+    /// Writes what all runs have counted, and whether this one goes on. A failure is logged once, and the run goes on: its items
+    /// are what matters.
+    fn write(&mut self, goes_on: bool) -> bool {
         let runs = self.others.iter().chain(&self.own).cloned().collect();
-        let written = self.ledger.write(runs);
+        let written = self.ledger.write(runs, goes_on.then_some(&*self.run));
         match (&written, self.warned) {
             (Err(error), false) => {
                 tracing::warn!(
@@ -271,7 +313,7 @@ mod tests {
         let limits = Limits { quotas: vec![Quota::sliding(Dimension::Tokens, 100, HOUR)], burst: None };
         let limiter = Limiter::new(PacerConfig { limits, ..PacerConfig::default() }).expect("sensible");
         let account = Account::new("https://it", &http::HeaderMap::new());
-        SharedLimits { limiter, account: Some(SharedAccount::new(folder, &account)) }
+        SharedLimits { limiter, account: Some(SharedAccount::new(folder, &account)), fleet: None }
     }
 
     fn call(limiter: &Limiter, tokens: u64) -> Request {

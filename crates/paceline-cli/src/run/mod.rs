@@ -9,6 +9,7 @@ pub(crate) mod lines;
 pub(crate) mod progress;
 pub(crate) mod settings;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use paceline_core::{Limits, Timestamp};
 use paceline_http::Sender;
 use paceline_providers::Provider;
 use paceline_store::{JobCounts, Journal, JournalError, Paths, Reader, RunLock};
+use tokio::sync::watch;
 
 use self::calls::acknowledge::Acknowledge;
 use self::calls::budget::Budget;
@@ -49,6 +51,7 @@ use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
 use crate::fallback::Fallback;
 use crate::files::{self, Kept};
+use crate::job_line::JobTeller;
 use crate::limiter_state;
 use crate::mock;
 use crate::output::SummaryOutput;
@@ -110,8 +113,10 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
     let limiter = limiter(&upstream, args.seed)?;
     let base_url = upstream.base_url.clone().unwrap_or_default();
     let account = upstream::is_own_account(&upstream, mock.as_ref()).then(|| Account::new(&base_url, &headers));
-    let shared = SharedLimits::open(account.as_ref(), &upstream.pacer, limiter.clone());
+    let shared =
+        SharedLimits::open(account.as_ref(), upstream.fleet.as_ref(), &upstream.pacer, limiter.clone()).await?;
     let _in_use = account.and_then(|account| account.mark(shared.is_shared()));
+    let teller = JobTeller::of(&upstream, &headers, name_of(&args.output))?;
     let sender = Sender::to(&upstream, headers, args.timeout).map_err(Failure::refused)?;
     let run = Run {
         args: &args,
@@ -121,6 +126,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
         limiter,
         shared,
         fallback,
+        teller,
         quiet: everywhere.quiet,
     };
     // First these: no interruption falls between the two.
@@ -138,6 +144,7 @@ struct Run<'a> {
     limiter: Limiter,
     shared: SharedLimits,
     fallback: Option<Arc<Fallback>>,
+    teller: Option<JobTeller>,
     quiet: bool,
 }
 
@@ -150,6 +157,8 @@ impl Run<'_> {
         signals: Signals,
         kept: Kept,
     ) -> Result<Status, Failure> {
+        let (told, line) = watch::channel(None);
+        let telling = self.teller.take().map(|teller| teller.begin(move || line.borrow().clone()));
         let course = Course {
             input,
             format,
@@ -161,13 +170,17 @@ impl Run<'_> {
             sender: Arc::new(sender),
             fallback: self.fallback.take(),
             bounds: self.args.bounds(),
-            progress: Progress::new(self.quiet),
+            progress: Progress::new(self.quiet).told_to(telling.is_some().then_some(told)),
             interruptions: Interruptions::Signals(signals),
         };
         let restore = |now, acknowledge: &Acknowledge| self.restore(now, acknowledge);
         let (context, dispatcher) = tokio::task::block_in_place(|| course.set_up(restore))
             .map_err(|error| self.broken(Failure::interrupted(error)))?;
-        let ended = self.dispatch(dispatcher).await.map_err(|failure| self.broken(failure))?;
+        let ended = self.dispatch(dispatcher).await;
+        if let Some(telling) = telling {
+            telling.end().await;
+        }
+        let ended = ended.map_err(|failure| self.broken(failure))?;
         drop(kept);
         let enough = signals::interrupt_flag().map_err(Failure::interrupted)?;
         tokio::task::block_in_place(|| self.conclude(&context, &ended, &enough)).map_err(|failure| self.broken(failure))
@@ -384,6 +397,11 @@ fn limiter(upstream: &Upstream, seed: Option<u64>) -> Result<Limiter, Failure> {
         None => Limiter::new(config),
     }
     .map_err(Failure::refused)
+}
+
+/// What people call a job: its results file.
+fn name_of(output: &Path) -> String {
+    output.file_name().unwrap_or(output.as_os_str()).to_string_lossy().into_owned()
 }
 
 /// The limits that an ideal client would know: those configured, and those of our own mock.

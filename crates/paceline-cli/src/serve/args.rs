@@ -71,6 +71,10 @@ pub(crate) struct Flags {
     upstream: Vec<String>,
     #[command(flatten)]
     access: AccessArgs,
+    /// Share the limits with all processes that name this store, with the same host and key: redis://, rediss:// or postgres://
+    /// (docs/fleet.md)
+    #[arg(help_heading = PACE, long, value_name = "URL")]
+    fleet: Option<String>,
     /// A limit of the provider: 500rpm, '10 rps', '200k tpm', '90 per 10s', '50 concurrent'; may be repeated
     #[arg(help_heading = PACE, long, value_name = "LIMIT", allow_hyphen_values = true)]
     limit: Vec<String>,
@@ -196,6 +200,7 @@ impl Flags {
 
     fn overrides(&self) -> Overrides {
         let limits = Overrides {
+            fleet: self.fleet.clone(),
             limits: self.limit.clone(),
             concurrency: self.concurrency.clone(),
             max_retries: self.max_retries.clone(),

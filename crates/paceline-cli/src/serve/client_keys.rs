@@ -1,16 +1,14 @@
 //! The keys of clients in their file: what is kept of each, and who may call the gateway by it.
 
-use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use paceline_config::{Limit, LimitError, pacer_of};
 use paceline_gateway::{ClientConfig, Clients, KeyHash};
 use serde::{Deserialize, Serialize};
-use tempfile::NamedTempFile;
 
 use super::args::Flags;
-use super::state;
+use super::{state, whole_file};
 use crate::account;
 use crate::exit::Failure;
 
@@ -101,13 +99,8 @@ impl KeyFile {
     /// # Errors
     /// An error of the operating system.
     pub(super) fn write(&self, path: &Path) -> std::io::Result<()> {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        account::make_private(folder)?;
-        let mut file = NamedTempFile::new_in(folder)?;
-        file.write_all(format!("{:#}\n", serde_json::to_value(self)?).as_bytes())?;
-        file.as_file().sync_all()?;
-        file.persist(path)?;
-        Ok(())
+        account::make_private(whole_file::folder_of(path))?;
+        whole_file::replace_durably(path, format!("{:#}\n", serde_json::to_value(self)?).as_bytes())
     }
 }
 

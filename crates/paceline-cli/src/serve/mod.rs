@@ -11,6 +11,7 @@ mod reload;
 mod socket;
 mod state;
 mod upstreams;
+mod whole_file;
 
 use std::net::SocketAddr;
 

@@ -1,14 +1,13 @@
 //! What the limiter of an upstream knows, kept over restarts of the gateway: limits, windows and holds, a file for each account.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use paceline::{LevelState, Limiter, LimiterState, PacerState};
-use tempfile::NamedTempFile;
+use paceline::{LevelState, Limiter, PacerState};
 
+use super::whole_file;
 use crate::account::{self, Account, SharedLimits};
 use crate::exit::Failure;
 use crate::limiter_state;
@@ -62,7 +61,8 @@ impl Saved {
         if written.as_ref() == Some(&state.pacer) {
             return;
         }
-        match write(path, &state) {
+        // Each half second: what a power cut brings back is at least as good as nothing.
+        match whole_file::replace(path, limiter_state::encode(&state).as_bytes()) {
             Ok(()) => {
                 self.warned.store(false, Ordering::Relaxed);
                 *written = Some(state.pacer);
@@ -90,13 +90,4 @@ pub(super) fn folder(asked: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
     let made = account::folder().map(|folder| folder.join("serve"));
     let made = made.and_then(|folder| account::make_private(&folder).map(|()| folder));
     Ok(made.inspect_err(|error| tracing::warn!("a restart will forget what is known of the limits: {error}")).ok())
-}
-
-/// The file is whole at every moment.
-fn write(path: &Path, state: &LimiterState) -> std::io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let mut file = NamedTempFile::new_in(folder)?;
-    file.write_all(limiter_state::encode(state).as_bytes())?;
-    file.persist(path)?;
-    Ok(())
 }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use http::HeaderMap;
-use paceline::Limiter;
-use paceline_config::{KeySource, Upstream};
+use paceline::{Limiter, Limits, PacerConfig};
+use paceline_config::{FleetSettings, KeySource, Upstream};
 use paceline_gateway::{Backend, Bounds, Gateway};
 use paceline_http::Sender;
 use tokio::sync::oneshot;
@@ -223,7 +223,7 @@ impl Served {
     ) -> Result<Self, Failure> {
         let mock = mock::start_for(&mut configured, None).await?;
         let Fresh { configured, headers, account, backend, sender } = Fresh::new(configured, bounds, None)?;
-        let kept = Kept::open(&configured, folder, &account, backend.limiter(), mock.is_some());
+        let kept = Kept::open(&configured, folder, &account, backend.limiter(), mock.is_some()).await?;
         kept.saved.restore(&kept.shared, lift_holds);
         Ok(Self { configured, headers, backend, sender, account, keeper: kept.begin(), mock })
     }
@@ -232,20 +232,35 @@ impl Served {
     async fn renew(self, fresh: Fresh, folder: Option<&Path>) -> Self {
         let Fresh { configured, headers, account, backend, sender } = fresh;
         let limiter = backend.limiter();
+        let stays = account.name() == self.account.name()
+            && self.keeper.is_shared
+            && fleet_of(&self.configured) == fleet_of(&configured);
+        let kept = if stays {
+            Some(self.keeper)
+        } else {
+            // What was sent is in the files of the former account, or in none.
+            self.keeper.end().await;
+            limiter.undivide();
+            None
+        };
         if let Err(error) = limiter.reconfigure(configured.pacer.clone()) {
             tracing::error!("upstream {}: its former limits stay: {error}", backend.name());
         }
         // As after a restart: that the configuration is read again says that the cause is mended.
         limiter.end_stops();
-        let keeper = if account.name() == self.account.name() && self.keeper.is_shared {
-            self.keeper
-        } else {
-            // What was sent is in the files of the former account, or in none.
-            self.keeper.end().await;
-            Kept::open(&configured, folder, &account, limiter, self.mock.is_some()).begin()
+        let keeper = match kept {
+            Some(keeper) => keeper,
+            None => Kept::open_anew(&configured, folder, &account, limiter, self.mock.is_some()).await.begin(),
         };
         Self { configured, headers, backend, sender, account, keeper, mock: self.mock }
     }
+}
+
+/// The fleet of an upstream, and the limits that it divides: with others it is another fleet.
+fn fleet_of(configured: &Upstream) -> Option<(&FleetSettings, Vec<&Limits>)> {
+    let PacerConfig { limits, tiers, .. } = &configured.pacer;
+    let limits = tiers.iter().map(|(_, limits)| limits).chain([limits]).collect();
+    configured.fleet.as_ref().map(|fleet| (fleet, limits))
 }
 
 /// Those whose content decides what is served.
@@ -269,12 +284,40 @@ struct Kept {
 }
 
 impl Kept {
-    fn open(configured: &Upstream, folder: Option<&Path>, account: &Account, limiter: &Limiter, is_mock: bool) -> Self {
+    async fn open(
+        configured: &Upstream,
+        folder: Option<&Path>,
+        account: &Account,
+        limiter: &Limiter,
+        is_mock: bool,
+    ) -> Result<Self, Failure> {
         let saved = Saved::open(folder, &configured.name, account, limiter.clone());
         let account = Some(account).filter(|_| !is_mock);
-        let shared = SharedLimits::open(account, &configured.pacer, limiter.clone());
+        let shared = SharedLimits::open(account, configured.fleet.as_ref(), &configured.pacer, limiter.clone()).await?;
         let in_use = account.and_then(|account| account.mark(shared.is_shared()));
-        Self { saved, shared, _in_use: in_use }
+        Ok(Self { saved, shared, _in_use: in_use })
+    }
+
+    /// The same for an upstream that is served already. Where its fleet cannot be joined, nothing leaves.
+    async fn open_anew(
+        configured: &Upstream,
+        folder: Option<&Path>,
+        account: &Account,
+        limiter: &Limiter,
+        is_mock: bool,
+    ) -> Self {
+        match Self::open(configured, folder, account, limiter, is_mock).await {
+            Ok(kept) => kept,
+            Err(error) => {
+                tracing::error!(
+                    "upstream {}: nothing leaves, for its fleet cannot be joined: {error}",
+                    configured.name
+                );
+                let saved = Saved::open(folder, &configured.name, account, limiter.clone());
+                let shared = SharedLimits::of_this_user(None, &configured.pacer, limiter.clone());
+                Self { saved, shared, _in_use: None }
+            }
+        }
     }
 
     /// Begins a task for it.

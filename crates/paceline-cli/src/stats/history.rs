@@ -34,7 +34,7 @@ pub(super) fn csv(minutes: &[Minute], out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// The same as an array of objects; what was not there is null.
-pub(super) fn json(minutes: &[Minute]) -> Value {
+pub(crate) fn json(minutes: &[Minute]) -> Value {
     let object = |minute: &Minute| {
         json!({
             "minute": start(minute),

@@ -21,7 +21,7 @@ pub(super) fn print(reader: &Reader, as_json: bool, bounded: bool) -> Result<(),
     let now = clock::wall();
     let mut table = Table { out: BufWriter::new(io::stdout().lock()), as_json, rows: 0 };
     let printed = reader.report(now, Rows::NotSimplySucceeded, |found| -> Result<(), ReportError> {
-        Ok(table.add(&found, &report::row(&found, &input, now, bounded), now)?)
+        Ok(table.add(&found, &report::row(&found, Some(&input), now, bounded), now)?)
     });
     match printed.and_then(|()| table.end().map_err(ReportError::from)) {
         // The reader has seen enough.

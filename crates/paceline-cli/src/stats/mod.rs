@@ -1,7 +1,7 @@
 //! `paceline stats`: the progress of a job, read from its journal without disturbing it.
 
 mod age_snapshot;
-mod history;
+pub(crate) mod history;
 mod items;
 mod job;
 
@@ -12,7 +12,8 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use paceline::clock;
-use paceline_store::{JournalError, Paths, Reader, RunLock};
+use paceline_core::Timestamp;
+use paceline_store::{JobCounts, JournalError, Paths, Reader, RunLock};
 use serde_json::Value;
 
 use crate::exit::{Failure, Status};
@@ -50,10 +51,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// # Errors
 /// There is no journal, or it cannot be read.
 pub(crate) fn command(args: &StatsArgs) -> Result<Status, Failure> {
-    let path = match &args.results {
-        Some(results) => journal_of(results)?,
-        None => newest_journal(Path::new("."))?,
-    };
+    let path = journal(args.results.as_deref())?;
     if args.watch {
         return watch(&path, args.json);
     }
@@ -96,7 +94,16 @@ fn watch(path: &Path, as_json: bool) -> Result<Status, Failure> {
     }
 }
 
-fn open(path: &Path) -> Result<Reader, Failure> {
+/// The journal of a job: by its results file, a folder, or itself; by default the newest of this folder.
+pub(crate) fn journal(results: Option<&Path>) -> Result<PathBuf, Failure> {
+    results.map_or_else(|| newest_journal(Path::new(".")), journal_of)
+}
+
+/// Opens a journal to read.
+///
+/// # Errors
+/// There is none, or it cannot be read.
+pub(crate) fn open(path: &Path) -> Result<Reader, Failure> {
     if !path.exists() {
         let path = path.display();
         return Err(Failure::refused(format!(
@@ -168,7 +175,42 @@ fn print_history(reader: &Reader, as_json: bool) -> Result<(), Failure> {
 }
 
 /// Prints the job; returns whether something is left to do.
-fn print_job(reader: &Reader, path: &Path, mut snapshot: Value, running: bool, as_json: bool) -> Result<bool, Failure> {
+fn print_job(reader: &Reader, path: &Path, snapshot: Value, running: bool, as_json: bool) -> Result<bool, Failure> {
+    let JobView { counts, snapshot, now, is_left, .. } = &view(reader, snapshot, running)?;
+    let text = if as_json {
+        job::json(counts, snapshot.clone(), running).to_string() + "\n"
+    } else {
+        job::describe(counts, snapshot, path, *now, running)
+    };
+    print(|out| out.write_all(text.as_bytes()))?;
+    Ok(*is_left)
+}
+
+/// A job as a whole.
+pub(crate) struct JobView {
+    pub(crate) counts: JobCounts,
+    snapshot: Value,
+    pub(crate) now: Timestamp,
+    running: bool,
+    /// Something is left to do.
+    pub(crate) is_left: bool,
+}
+
+impl JobView {
+    /// The job of a journal, at present.
+    pub(crate) fn of(reader: &Reader, path: &Path) -> Result<Self, Failure> {
+        let running = RunLock::is_held(&Paths::beside(path).with_journal(path.to_owned()).lock);
+        view(reader, snapshot(reader)?, running)
+    }
+
+    /// What `stats` prints.
+    pub(crate) fn text(&self, path: &Path) -> String {
+        let rest = if self.is_left && !self.running { format!("{NO_RUN}\n") } else { String::new() };
+        job::describe(&self.counts, &self.snapshot, path, self.now, self.running) + &rest
+    }
+}
+
+fn view(reader: &Reader, mut snapshot: Value, running: bool) -> Result<JobView, Failure> {
     let now = clock::wall();
     let counts = reader.counts(now).map_err(Failure::refused)?;
     job::put_right(&mut snapshot, reader.scopes().map_err(Failure::refused)?, now);
@@ -180,11 +222,5 @@ fn print_job(reader: &Reader, path: &Path, mut snapshot: Value, running: bool, a
         // Whatever came while the last items ended has stopped nothing.
         *stopped = Value::Null;
     }
-    let text = if as_json {
-        job::json(&counts, snapshot, running).to_string() + "\n"
-    } else {
-        job::describe(&counts, &snapshot, path, now, running)
-    };
-    print(|out| out.write_all(text.as_bytes()))?;
-    Ok(is_left)
+    Ok(JobView { counts, snapshot, now, running, is_left })
 }

@@ -91,6 +91,12 @@ impl StoreArgs {
         (!self.is_database()).then(|| self.store.as_ref())
     }
 
+    /// What people call it: its file.
+    pub(crate) fn name(&self) -> String {
+        let file = self.file().and_then(Path::file_name);
+        file.map_or_else(|| "tasks".to_owned(), |name| name.to_string_lossy().into_owned())
+    }
+
     fn is_database(&self) -> bool {
         ["postgres://", "postgresql://"].iter().any(|scheme| self.store.starts_with(scheme))
     }

@@ -223,6 +223,8 @@ fn a_batch_outlives_two_kills_of_the_gateway() {
     let output = service.lines(&batch, "output_file_id");
     assert_eq!((ids(&output).len(), &batch["error_file_id"]), (ITEMS, &Value::Null));
     assert_eq!(server.by_item().len(), ITEMS);
+    let shown = &service.get("/api/state")["batches"][0];
+    assert_eq!((&shown["id"], &shown["done"], &shown["status"]), (&id.into(), &ITEMS.into(), &"completed".into()));
 }
 
 #[test]

@@ -11,7 +11,8 @@ fn help(command: &[&str]) -> String {
 #[test]
 fn of_every_command() {
     insta::assert_snapshot!("paceline", help(&[]));
-    for command in ["run", "tasks", "plan", "check", "stats", "explain", "mock", "sim", "completions"] {
+    for command in ["run", "tasks", "plan", "check", "stats", "explain", "mock", "sim", "completions", "top", "report"]
+    {
         insta::assert_snapshot!(command, help(&[command]));
     }
     for command in ["add", "run", "list", "show", "retry", "cancel", "report"] {

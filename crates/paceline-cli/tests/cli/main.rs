@@ -24,6 +24,7 @@ mod explain;
 #[cfg(unix)]
 mod fallback;
 mod files;
+mod fleet;
 mod forms;
 mod help;
 #[cfg(unix)]
@@ -35,6 +36,7 @@ mod partial;
 #[cfg(feature = "charts")]
 mod pictures;
 mod plan;
+mod report;
 mod response_headers;
 mod resume;
 mod rewritten;
@@ -45,6 +47,8 @@ mod serve;
 mod serve_keys;
 #[cfg(unix)]
 mod serve_operation;
+mod serve_proxy;
+mod serve_secrets;
 mod sharing;
 mod sim;
 mod stats;
@@ -64,6 +68,8 @@ mod tasks_store;
 #[cfg(unix)]
 mod terminal;
 mod tls;
+#[cfg(unix)]
+mod top;
 mod unknown;
 #[cfg(unix)]
 mod via;

@@ -98,8 +98,8 @@ fn what_it_cannot_serve_it_refuses_before_it_listens() {
         ),
         (&["--base-url", &server.url(), "--scope", "host"], "unexpected argument '--scope'"),
         (
-            &["--base-url", &server.url(), "--proxy", "http://127.0.0.1:9"],
-            "the gateway calls its upstreams without a proxy",
+            &["--base-url", &server.url(), "--proxy", "socks5://127.0.0.1:9"],
+            "an address such as http://proxy.example.com:3128, or none",
         ),
         (&["--base-url", &server.url(), "--limit", "many"], "--limit"),
         (&["--base-url", &server.url(), "--ca-file", "none.pem"], "none.pem"),

@@ -6,11 +6,12 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::serve::{Gateway, get, post, serve};
+use crate::serve::{Gateway, get, post, send, serve};
 use crate::support::{Job, Reply, Server, finish};
 
 #[test]
@@ -249,4 +250,22 @@ fn a_socket_of_systemd_takes_the_place_of_the_address() {
         assert_eq!((gateway.ended(), state().as_str()), (Some(0), "STOPPING=1"));
         assert!(TcpStream::connect(address).is_ok(), "clients wait there for the next process");
     }
+}
+
+/// Each connection is a file, and the process may have few.
+#[test]
+fn connections_without_a_request_make_room_for_those_with_one() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]);
+    let serves = serve(&job, &server, &[]);
+    limited.arg(serves.get_program()).args(serves.get_args()).current_dir(job.path("."));
+    limited.envs(serves.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let gateway = Gateway::start(&mut limited);
+    let address = gateway.url.strip_prefix("http://").expect("an address");
+    let idle: Vec<_> = (0..300).map(|_| TcpStream::connect(address).expect("the system takes it")).collect();
+    let url = format!("{}/generic/v1/things", gateway.url);
+    let answered = send(&url, |client, url| client.post(url).body("{}").timeout(Duration::from_secs(20)));
+    assert_eq!(answered.0, 200, "{}", answered.1);
+    drop(idle);
 }

@@ -231,7 +231,8 @@ fn time_that_a_gateway_holds_a_call_is_no_latency_and_what_it_put_off_is_no_call
     assert_eq!(job.lines("out.jsonl")[0]["response"]["headers"], json!({"x-paceline-fallback": "other/small"}));
     let counts = ["calls", "resends", "throttled", "succeeded"].map(|key| job.summary()[key].as_u64().expect(key));
     assert_eq!(counts, [3, 2, 1, 1]);
-    let sent = &server.arrivals()[0].headers;
+    let arrivals = server.arrivals();
+    let sent = &arrivals.iter().find(|arrival| arrival.path != "/api/jobs").expect("a call").headers;
     let told = ["x-paceline-priority", "x-paceline-retries", "x-paceline-deadline"]
         .map(|name| sent[name].to_str().expect("text"));
     assert_eq!(told, ["batch", "7", "240000ms"]);
@@ -258,4 +259,34 @@ fn two_upstreams_of_one_gateway_with_one_key_are_no_other_process() {
     serving.kill().expect("it runs");
     serving.wait().expect("it ends");
     assert!(!lines.any(|line| line.expect("text").contains("process")), "no other process calls it");
+}
+
+#[test]
+fn a_job_is_shown_by_its_gateway_while_it_runs_and_as_it_ended() {
+    let may_end = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let open = std::sync::Arc::clone(&may_end);
+    let server = Server::new(move |arrival| match arrival.item.as_str() {
+        "item-2" if !open.load(std::sync::atomic::Ordering::SeqCst) => Reply::error(503, "down"),
+        "item-1" => Reply::error(400, "invalid_value"),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(3);
+    let gateway = gateway(&job, &server, &["--max-retries", "0"]);
+    let mut running = start(&mut run(&job, &gateway, &["--max-retries", "1000000"]));
+    let shown = |wanted: &dyn Fn(&Value) -> bool| loop {
+        let (_, state) = crate::serve::get(&format!("{}/api/state", gateway.url));
+        let state: Value = serde_json::from_str(&state).expect("JSON");
+        if wanted(&state["jobs"][0]) {
+            return state["jobs"][0].clone();
+        }
+    };
+    let line = shown(&|job| job["done"] == 2);
+    assert_eq!(
+        (&line["name"], &line["upstream"], &line["state"]),
+        (&json!("out.jsonl"), &json!("generic"), &json!("runs"))
+    );
+    assert_eq!((&line["total"], &line["failed"]), (&json!(3), &json!(1)), "{line}");
+    may_end.store(true, std::sync::atomic::Ordering::SeqCst);
+    running.wait().expect("it ends");
+    assert_eq!(shown(&|job| job["state"] == "ended")["done"], 3);
 }

@@ -60,6 +60,7 @@ struct Pages {
     /// The first arrival of all.
     first: Option<Instant>,
     refused: Vec<Refused>,
+    times: Vec<Instant>,
     in_service: u32,
     calls: u64,
     /// The hint of every refusal, in seconds, while the account's quota is used up.
@@ -143,6 +144,15 @@ impl Counting {
         self.book.open().items.values().map(|seen| u64::from(seen.arrivals)).sum()
     }
 
+    /// The most calls that arrived in any window of that length.
+    pub(crate) fn worst(&self, window: Duration) -> u64 {
+        let mut times = self.book.open().times.clone();
+        times.sort();
+        let held =
+            times.iter().enumerate().map(|(n, at)| n + 1 - times.partition_point(|first| *first + window <= *at));
+        held.max().unwrap_or_default() as u64
+    }
+
     /// Arrivals and answers so far.
     pub(crate) fn events(&self) -> u64 {
         self.book.open().events
@@ -177,6 +187,7 @@ impl Book {
             let refused = Refused { at: since - self.outage.start, others: pages.in_service };
             pages.refused.push(refused);
         }
+        pages.times.push(now);
         pages.in_service += 1;
         pages.calls += 1;
         let mut hasher = DefaultHasher::new();

@@ -55,7 +55,13 @@ impl Job {
 
     /// Starts the job, or goes on with it, and returns at once.
     pub(crate) fn spawn(&self) -> Child {
-        self.command(env!("CARGO_BIN_EXE_paceline"), &[]).stderr(Stdio::null()).spawn().expect("the binary starts")
+        let log = File::create(self.folder.path().join("log")).expect("a new file");
+        self.command(env!("CARGO_BIN_EXE_paceline"), &[]).stderr(log).spawn().expect("the binary starts")
+    }
+
+    /// What the latest process of [`spawn`](Self::spawn) has logged.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
     /// Starts the job, or goes on with it, until it ends.

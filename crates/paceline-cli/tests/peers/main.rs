@@ -2,12 +2,14 @@
 //! whose counters are believed before ours; `kill -9` and an outage, with a server that counts from outside; and Postgres,
 //! which several workers share.
 //!
-//! Built with `--features peers` only, because it needs `nginx`, `haproxy`, `faketime`, `promtool` and Postgres; `scripts/test`
-//! installs them. `PACELINE_SOAK=1` runs the long form: 2,000 items, and 5,000 under 50 kills. Tests assert counts; each
-//! prints a `measure` line with its time, which depends on the machine and is therefore judged by `scripts/soak` alone.
+//! Built with `--features peers` only, because it needs `nginx`, `haproxy`, `redis-server`, `faketime`, `promtool` and Postgres;
+//! `scripts/test` installs them. `PACELINE_SOAK=1` runs the long form: 2,000 items, and 5,000 under 50 kills. Tests assert
+//! counts; each prints a `measure` line with its time, which depends on the machine and is therefore judged by `scripts/soak`
+//! alone.
 
 mod counting;
 mod faked_clock;
+mod fleet;
 mod gateway;
 mod haproxy;
 mod job;
@@ -18,4 +20,7 @@ mod mock;
 mod nginx;
 mod outage;
 mod promtool;
+#[path = "../../../paceline-fleet/tests/servers/redis_server.rs"]
+mod redis_server;
+mod smuggling;
 mod tasks;

@@ -2,7 +2,7 @@
 //! as the count of what it refused.
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 use std::time::Duration;
 
@@ -103,10 +103,20 @@ fn untold(name: &str, limit: Limit, oracle: f64) {
 impl Nginx {
     /// Returns when nginx listens: as a daemon it goes to the background only after that, so nothing polls.
     pub(crate) fn start(upstream: &Counting, limit: Limit) -> Self {
+        Self::configured(|port| config(port, upstream, limit))
+    }
+
+    /// One that only passes requests on to that address.
+    pub(crate) fn before(address: SocketAddr) -> Self {
+        let location = format!("location / {{ proxy_pass http://{address}; }}");
+        Self::configured(|port| http("access_log off;", port, &location))
+    }
+
+    fn configured(config: impl Fn(u16) -> String) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         for _ in 0..5 {
             let port = free_port();
-            fs::write(folder.path().join("nginx.conf"), config(port, upstream, limit)).expect("writing nginx.conf");
+            fs::write(folder.path().join("nginx.conf"), config(port)).expect("writing nginx.conf");
             if nginx(&folder, &[]) {
                 return Self { folder, port };
             }
@@ -115,7 +125,7 @@ impl Nginx {
         panic!("nginx does not start: {stderr}");
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
@@ -161,19 +171,9 @@ fn config(port: u16, upstream: &Counting, limit: Limit) -> String {
             format!("limit_conn key {IN_FLIGHT};"),
         ),
     };
-    format!(
+    let log = format!("log_format status '$status'; access_log access.log status; {zone}");
+    let locations = format!(
         r#"
-master_process off;
-pid nginx.pid;
-error_log error.log;
-events {{ worker_connections 1024; }}
-http {{
-    client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
-    log_format status '$status';
-    access_log access.log status;
-    {zone}
-    server {{
-        listen 127.0.0.1:{port} backlog=1024;
         location / {{
             {rule}
             proxy_pass http://{upstream};
@@ -182,7 +182,26 @@ http {{
             default_type application/json;
             add_header Retry-After 1 always;
             return 429 '{{"error":{{"message":"slow down","type":"rate_limit","code":"rate_limited"}}}}';
-        }}
+        }}"#
+    );
+    http(&log, port, &locations)
+}
+
+fn http(log: &str, port: u16, locations: &str) -> String {
+    format!(
+        r#"
+master_process off;
+pid nginx.pid;
+error_log error.log;
+events {{ worker_connections 1024; }}
+http {{
+    client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
+    {log}
+    server {{
+        listen 127.0.0.1:{port} backlog=1024;
+        client_header_timeout 1s;
+        client_body_timeout 1s;
+        {locations}
     }}
 }}
 "#

@@ -36,6 +36,8 @@ pub(crate) enum StopReason {
     },
     /// Another run had its turn on the shared limits, and did not pass it on within `--max-wait`.
     OtherHasTurn,
+    /// The run had no share of the limits of its fleet for `--max-wait`.
+    NoShare,
     /// Scopes whose server failed for `--max-wait` are given up, and nothing else is left.
     ServerFails {
         /// Those scopes, where the job has others.
@@ -147,6 +149,7 @@ impl StopReason {
             Self::Interrupted
             | Self::Asked
             | Self::OtherHasTurn
+            | Self::NoShare
             | Self::MaxItems
             | Self::Budget(_)
             | Self::MaxDuration
@@ -175,7 +178,7 @@ impl StopReason {
     pub(crate) const fn as_str(&self) -> &'static str {
         match self {
             Self::Interrupted | Self::Asked => "interrupted",
-            Self::MaxWait { .. } | Self::OtherHasTurn => "max_wait",
+            Self::MaxWait { .. } | Self::OtherHasTurn | Self::NoShare => "max_wait",
             Self::ServerFails { .. } => "server_fails",
             Self::MaxItems => "max_items",
             Self::Budget(Exceeded { purse: BudgetKind::RunTokens, .. }) => "max_tokens",
@@ -270,6 +273,10 @@ impl fmt::Display for StopReason {
             Self::OtherHasTurn => f.write_str(
                 "another run with the same key holds the shared limits, and did not pass its turn on within --max-wait: let it \
                  continue, or end it (its process id stands in the log, if it began before this run)",
+            ),
+            Self::NoShare => f.write_str(
+                "the run had no share of the limits of its fleet for --max-wait: the log says whether the store (--fleet) can be \
+                 asked",
             ),
             Self::ServerFails { scopes, waited } => {
                 let of = if scopes.is_empty() { String::new() } else { format!(" of {}", first_few(scopes)) };

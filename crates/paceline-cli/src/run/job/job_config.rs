@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use paceline_config::Upstream;
+use paceline_config::{Prices, Upstream};
 use paceline_store::{ACCOUNT, Journal, JournalError, JournalItem, Reader, ScopeStatus};
 use serde::{Deserialize, Serialize};
 
@@ -66,6 +66,13 @@ impl JobConfig {
     /// What a journal holds, which a run of another version may have written.
     pub(crate) fn read(json: &str) -> Self {
         serde_json::from_str(json).unwrap_or_default()
+    }
+
+    /// The prices of the configuration that the job had last.
+    pub(crate) fn prices(&self) -> Prices {
+        let price =
+            |(key, value): (&String, &String)| Some((key.strip_prefix("price.")?.to_owned(), value.parse().ok()?));
+        self.settings.iter().filter_map(price).collect()
     }
 
     /// Refuses to read the lines of the job in another form than before.

@@ -7,13 +7,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 use paceline::{Instant, Snapshot};
 use paceline_core::{Class, Timestamp};
 use terminal_size::{Width, terminal_size_of};
+use tokio::sync::watch;
 
+use crate::job_line::JobLine;
 use crate::logging;
 use crate::run::calls::budget::Used;
 use crate::run::calls::stop::StopReason;
 use crate::run::job::holds::SHORT;
 use crate::run::progress::counters::Counters;
-use crate::run::progress::time_left::{self, Rest};
+use crate::run::progress::time_left::{self, Rest, TimeLeft};
 use crate::run::progress::wait_line::Wait;
 use crate::text;
 
@@ -31,6 +33,8 @@ pub(crate) struct Progress {
     recent: VecDeque<(Instant, u64)>,
     /// Items ended in a second, when some could last.
     pace: f64,
+    /// Where the gateway is told how far it is.
+    told: Option<watch::Sender<Option<JobLine>>>,
 }
 
 #[derive(Debug)]
@@ -65,7 +69,13 @@ impl Progress {
         } else {
             Face::Lines { last: None }
         };
-        Self { face, recent: VecDeque::new(), pace: 0.0 }
+        Self { face, recent: VecDeque::new(), pace: 0.0, told: None }
+    }
+
+    /// The same, which is told to a gateway too.
+    pub(crate) fn told_to(mut self, told: Option<watch::Sender<Option<JobLine>>>) -> Self {
+        self.told = told;
+        self
     }
 
     /// Shows the present.
@@ -79,6 +89,9 @@ impl Progress {
         let waits = view.next_start.is_some_and(|start| start > view.now + SHORT);
         if !waits && time_left::until_any(view.now, view.limits).is_none() {
             self.pace = rate;
+        }
+        if let Some(told) = &self.told {
+            told.send_replace(Some(job_line(view, self.pace)));
         }
         match &mut self.face {
             Face::Silent => {}
@@ -127,15 +140,12 @@ impl StatusText {
     /// `rate`: items that ended in a second. `pace`: the same while some could.
     fn of(view: &View<'_>, rate: f64, pace: f64) -> Self {
         let (figures, left) = (view.figures, view.figures.pending());
+        let time_left = time_left(view, pace);
         let mut course = vec![
             format!("{}/{} done", text::count(figures.ended()), text::count(figures.input)),
             format!("{rate:.1}/s"),
         ];
-        let ended = figures.ended().max(1) as f64;
-        let tokens = (figures.tokens_in + figures.tokens_out) as f64 / ended;
-        let (affordable, next_start) = (view.budget.calls_left, view.next_start);
-        let rest = Rest { items: left, tokens, rate: pace, affordable, next_start };
-        if let Some(left) = rest.left(view.now, view.limits).filter(|_| view.stop.is_none()) {
+        if let Some(left) = time_left {
             let least = if left.at_least { "> " } else { "" };
             let end = if left.at_budget { " to the end of the budget" } else { "" };
             course.push(format!("ETA {least}{}{end}", text::duration(left.time)));
@@ -193,6 +203,27 @@ impl StatusText {
         first += &fitting(&self.course, rest);
         let wait = self.wait.as_ref().map_or_else(|| " ".to_owned(), |wait| wait.fitting(width));
         format!("{first}\n{}\n{wait}", fitting(&self.figures, width))
+    }
+}
+
+/// How long the rest takes; none where the run is ending.
+fn time_left(view: &View<'_>, pace: f64) -> Option<TimeLeft> {
+    let figures = view.figures;
+    let ended = figures.ended().max(1) as f64;
+    let tokens = (figures.tokens_in + figures.tokens_out) as f64 / ended;
+    let (affordable, next_start) = (view.budget.calls_left, view.next_start);
+    let rest = Rest { items: figures.pending(), tokens, rate: pace, affordable, next_start };
+    rest.left(view.now, view.limits).filter(|_| view.stop.is_none())
+}
+
+fn job_line(view: &View<'_>, pace: f64) -> JobLine {
+    let figures = view.figures;
+    JobLine {
+        done: figures.ended(),
+        total: figures.input,
+        failed: figures.failed,
+        left_ms: time_left(view, pace).map(|left| left.time.as_millis() as u64),
+        waits: Wait::of(view).map(|wait| wait.line()),
     }
 }
 

@@ -92,7 +92,7 @@ fn fill(fresh: File, journal: &Journal, input: &Input, ending: &Ending<'_>) -> R
         if enough.load(Ordering::Relaxed) {
             return Err(ReportError::Interrupted);
         }
-        serde_json::to_writer(&mut file, &self::row(&row, input, now, bounded)).map_err(io::Error::from)?;
+        serde_json::to_writer(&mut file, &self::row(&row, Some(input), now, bounded)).map_err(io::Error::from)?;
         file.write_all(b"\n")?;
         Ok(())
     })?;
@@ -101,7 +101,7 @@ fn fill(fresh: File, journal: &Journal, input: &Input, ending: &Ending<'_>) -> R
 }
 
 /// The row of an item. `bounded`: the run ended at a bound of its own, which is why what never started did not.
-pub(crate) fn row(row: &ReportRow, input: &Input, now: Timestamp, bounded: bool) -> Row {
+pub(crate) fn row(row: &ReportRow, input: Option<&Input>, now: Timestamp, bounded: bool) -> Row {
     let last = row.tally.last.as_ref();
     let is_answered = row.state == State::Succeeded && !row.fell_back();
     let class = last.map(|last| last.class).filter(|_| !is_answered);
@@ -142,7 +142,8 @@ pub(crate) fn shown_reason(reason: DeferReason, bounded: bool) -> DeferReason {
 }
 
 /// The id is in the input. If that is gone, its line number still identifies the item.
-fn custom_id(row: &ReportRow, input: &Input) -> CustomId {
+fn custom_id(row: &ReportRow, input: Option<&Input>) -> CustomId {
+    let Some(input) = input else { return line::custom_id(&[], row.line) };
     if row.is_refused() {
         return refused::custom_id(row, input);
     }

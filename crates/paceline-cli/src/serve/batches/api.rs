@@ -35,6 +35,9 @@ const LONGEST_ORDER: usize = 64 << 10;
 /// The longest time that a client may give a batch.
 const LONGEST_WINDOW: Duration = Duration::from_secs(366 * 86_400);
 
+/// The newest batches, which the page of the gateway shows.
+const MOST_SHOWN: usize = 50;
+
 /// Bytes of a file that are read at once.
 const PIECE: usize = 64 << 10;
 
@@ -45,14 +48,20 @@ type Answer<T> = Result<Json<T>, ApiError>;
 type AskedPage = Result<Query<PageQuery>, QueryRejection>;
 
 /// Answers the clients of batches.
-pub(crate) struct Routes(Router);
+pub(crate) struct Routes {
+    router: Router,
+    service: Option<Arc<Service>>,
+}
 
 impl Routes {
     /// For those of `service`, or saying why there is none.
     pub(super) fn new(service: Result<Arc<Service>, String>) -> Self {
         let service = match service {
             Ok(service) => service,
-            Err(why) => return Self(Router::new().fallback(|| async move { ApiError::unavailable(why) })),
+            Err(why) => {
+                let router = Router::new().fallback(|| async move { ApiError::unavailable(why) });
+                return Self { router, service: None };
+            }
         };
         let router = Router::new()
             .route("/v1/files", post(upload::upload).get(list_files))
@@ -66,8 +75,8 @@ impl Routes {
                 ApiError::invalid(None, "no such method here").with_status(StatusCode::METHOD_NOT_ALLOWED)
             })
             .layer(DefaultBodyLimit::max(upload::MOST_READ))
-            .with_state(service);
-        Self(router)
+            .with_state(Arc::clone(&service));
+        Self { router, service: Some(service) }
     }
 }
 
@@ -78,8 +87,13 @@ impl OwnRoutes for Routes {
         below("/v1/files") || below("/v1/batches")
     }
 
+    fn batches(&self) -> Value {
+        let all = self.service.iter().flat_map(|service| service.all()).rev();
+        all.take(MOST_SHOWN).map(|batch| batch.overview()).collect()
+    }
+
     fn answer(&self, request: OwnRequest) -> Pin<Box<dyn Future<Output = Response<OwnBody>> + Send>> {
-        let router = self.0.clone();
+        let router = self.router.clone();
         Box::pin(async move {
             let Ok(answer) = router.oneshot(request.map(Body::new)).await;
             answer.map(|body| body.map_err(io::Error::other).boxed_unsync())

@@ -14,6 +14,7 @@ use uuid::Uuid;
 use super::disk;
 use super::object::now;
 use crate::account::make_private;
+use crate::serve::whole_file;
 
 /// The content of a file in its folder.
 const CONTENT: &str = "content";
@@ -108,7 +109,7 @@ impl Files {
         std::fs::rename(folder.path(), self.folder.join(&file.id))?;
         // It has another name now.
         let _ = folder.keep();
-        disk::sync_names(&self.folder)?;
+        whole_file::sync_names(&self.folder)?;
         self.known().insert(file.id.clone(), file.clone());
         Ok(file)
     }

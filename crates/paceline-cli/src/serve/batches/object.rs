@@ -6,6 +6,7 @@ use paceline::clock;
 use paceline_core::Timestamp;
 use paceline_store::JobCounts;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use crate::run::job::load::OpenError;
 use crate::run::lines::line::LineError;
@@ -185,6 +186,21 @@ impl From<LineError> for InputFault {
 }
 
 impl Batch {
+    /// How far it is, for the page of the gateway.
+    pub(super) fn overview(&self) -> Value {
+        let RequestCounts { total, completed, failed } = self.request_counts;
+        json!({
+            "id": self.id,
+            "upstream": self.paceline.upstream,
+            "endpoint": self.endpoint,
+            "status": self.status.as_str(),
+            "total": total,
+            "done": completed + failed,
+            "failed": failed,
+            "waits_for": self.paceline.waits_for,
+        })
+    }
+
     /// When its time is over.
     pub(super) const fn deadline(&self) -> Timestamp {
         Timestamp::from_millis(self.expires_at.saturating_mul(1_000))

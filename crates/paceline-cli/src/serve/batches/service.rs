@@ -24,6 +24,7 @@ use super::object::{Batch, Ours, RequestCounts, Status, now};
 use crate::account::make_private;
 use crate::run::lines::address::Addresses;
 use crate::run::lines::format::Format;
+use crate::serve::whole_file;
 
 /// Batches of one upstream that run at once; others wait for their turn.
 pub(super) const AT_ONCE: usize = 4;
@@ -206,7 +207,7 @@ impl Service {
             return Err(ApiError::unknown("File", &batch.input_file_id));
         }
         make_private(&folder)?;
-        disk::write(&folder, &batch).and_then(|()| disk::sync_names(&self.folder)).inspect_err(|_| {
+        disk::write(&folder, &batch).and_then(|()| whole_file::sync_names(&self.folder)).inspect_err(|_| {
             // What is left has no record, and the next start deletes it.
             drop(std::fs::remove_dir_all(&folder));
         })?;

@@ -3,9 +3,7 @@
 mod document;
 pub(crate) mod store_summary;
 
-use std::fs::File;
-use std::io::{BufWriter, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use paceline_store::work::WorkClock;
 
@@ -51,37 +49,7 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     let mut document = Document::read(&*store, &clock, form).await?;
     match &args.output {
         None => output::print(|out| document.write(out))?,
-        Some(path) => write(path, &mut document)
-            .map_err(|error| Failure::interrupted(format!("cannot write {}: {error}", path.display())))?,
+        Some(path) => output::write_report(path, &mut |out| document.write(out))?,
     }
     Ok(Status::Success)
-}
-
-/// Into a device or a pipe, or in the place of a file; a link goes on leading there.
-fn write(path: &Path, document: &mut Document) -> std::io::Result<()> {
-    if path.metadata().is_ok_and(|there| !there.is_file()) {
-        let mut device = BufWriter::new(File::options().write(true).open(path)?);
-        document.write(&mut device)?;
-        return device.flush();
-    }
-    replace(&path.canonicalize().unwrap_or_else(|_| path.to_owned()), document)
-}
-
-/// Readers see the old report or the new one, never a part.
-fn replace(path: &Path, document: &mut Document) -> std::io::Result<()> {
-    let mut fresh = path.as_os_str().to_owned();
-    fresh.push(".new");
-    let mut write = || {
-        let mut file = BufWriter::new(File::create(&fresh)?);
-        document.write(&mut file)?;
-        file.flush()?;
-        file.get_ref().sync_data()?;
-        std::fs::rename(&fresh, path)
-    };
-    let written = write();
-    if written.is_err() {
-        // On a full disk even a part is in the way.
-        let _ = std::fs::remove_file(&fresh);
-    }
-    written
 }

@@ -79,7 +79,7 @@ mod tests {
         let limiter = Limiter::new(PacerConfig { limits, ..PacerConfig::default() }).expect("sensible");
         let clock = WorkClock::starting_at(paceline::clock::wall());
         let account = Account::new("https://it", &http::HeaderMap::new());
-        let shared = SharedLimits::open(None, &PacerConfig::default(), limiter.clone());
+        let shared = SharedLimits::of_this_user(None, &PacerConfig::default(), limiter.clone());
         PersistentLimiter::restore(Arc::new(store.clone()), limiter, &shared, Some(account), clock)
             .await
             .expect("readable")

@@ -44,6 +44,7 @@ use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
 use crate::fallback::Fallback;
 use crate::files::{self, Kept};
+use crate::job_line::JobTeller;
 use crate::run::calls::signals::SignalCount;
 use crate::tasks::report::store_summary::StoreSummary;
 use crate::text;
@@ -62,7 +63,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let policy = SchedulerConfig { pace: upstream.pacer.pace, concurrency, ..policy };
     let judge = args.judge.judge(everywhere)?;
     let fallback = args.fallback.configured(&upstream)?;
-    let (permits, pacer) = (Permits::new(&upstream)?, upstream.pacer.clone());
+    let (permits, pacer, fleet) = (Permits::new(&upstream)?, upstream.pacer.clone(), upstream.fleet.clone());
     let address = upstream.base_url.clone().unwrap_or_default();
     args.store.refuse_as_output("-o", args.output.as_deref())?;
     args.store.refuse_as_output("--summary", args.summary.as_deref())?;
@@ -77,6 +78,10 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     args.store.refuse_missing()?;
     disk.wait_to_begin().await?;
     let store = args.store.open_to_work(&clock, Some(disk.space())).await?;
+    let teller = match &upstream.via {
+        Some(_) if args.http => JobTeller::of(&upstream, &upstream::headers_of_batch(&upstream)?, args.store.name())?,
+        _ => None,
+    };
     let work = if args.http {
         let answers = match args.output.as_deref() {
             Some(path) => Some(Answers::open(path, disk.space().clone())?.recall(&*store).await?),
@@ -95,7 +100,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     };
     // What a command calls, and with which key, is not known: its limits are those of the store.
     let caller = account.as_ref().filter(|_| args.http);
-    let mut shared = SharedLimits::open(caller, &pacer, permits.limiter().clone());
+    let mut shared = SharedLimits::open(caller, fleet.as_ref(), &pacer, permits.limiter().clone()).await?;
     let _in_use = caller.and_then(|account| account.mark(shared.is_shared()));
     let limiter_state =
         PersistentLimiter::restore(store.clone(), permits.limiter().clone(), &shared, account, clock.clone());
@@ -117,6 +122,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
         limiter_state,
         disk,
         work,
+        teller,
         clock,
     };
     match args.every {
@@ -137,6 +143,7 @@ struct Runs<'a> {
     limiter_state: PersistentLimiter,
     disk: Disk,
     work: Work,
+    teller: Option<JobTeller>,
     clock: WorkClock,
 }
 
@@ -207,6 +214,10 @@ impl Runs<'_> {
         }
         let began = self.clock.now();
         let drawing = progress.draw_regularly();
+        let telling = self.teller.as_ref().map(|teller| {
+            let progress = progress.clone();
+            teller.begin(move || Some(progress.job_line()))
+        });
         shared.begin();
         let ended = tokio::select! {
             ended = scheduler.run_paced(|task| self.start(task, &shutdown, &fail_fast), shutdown.draining()) => ended,
@@ -217,6 +228,9 @@ impl Runs<'_> {
         shared.end().await;
         self.disk.waits_no_more();
         self.limiter_state.save().await;
+        if let Some(telling) = telling {
+            telling.end().await;
+        }
         drop((drawing, kept));
         let summary = ended.map_err(|error| broken(error, progress.has_begun()))?;
         if let Work::Requests(requests) = &self.work {

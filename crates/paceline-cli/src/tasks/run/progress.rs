@@ -13,6 +13,7 @@ use paceline_store::work::{
 use terminal_size::{Width, terminal_size_of};
 use tokio::task::JoinHandle;
 
+use crate::job_line::JobLine;
 use crate::logging;
 use crate::text;
 
@@ -237,6 +238,14 @@ impl Progress {
         Drawing { task, bar }
     }
 
+    /// How far the run has come, for the gateway that its calls go through.
+    pub(super) fn job_line(&self) -> JobLine {
+        let (figures, now) = (self.figures(), self.0.clock.now());
+        let waits = self.waits(&figures, now);
+        let (done, total) = (figures.ended, figures.items.max(figures.ended));
+        JobLine { done, total, failed: figures.failed, left_ms: None, waits }
+    }
+
     fn line(&self) -> String {
         let (figures, now) = (self.figures(), self.0.clock.now());
         let in_flight = self.in_flight(&figures);
@@ -251,12 +260,21 @@ impl Progress {
                 line += &format!(", {} {what}", text::count(number));
             }
         }
+        match self.waits(&figures, now) {
+            Some(waits) => line + "; " + &waits,
+            None => line,
+        }
+    }
+
+    fn waits(&self, figures: &Figures, now: Instant) -> Option<String> {
         let left = figures.waits.as_ref().map(|(until, why)| (until.saturating_since(now), why));
         match left {
-            _ if figures.ending => line + "; ending",
-            Some((wait, Some(why))) => line + "; waiting for " + &text::printable(why) + &countdown(wait),
-            Some((wait, None)) if !wait.is_zero() && in_flight == 0 => line + "; the next is due in " + &whole(wait),
-            _ => line,
+            _ if figures.ending => Some("ending".to_owned()),
+            Some((wait, Some(why))) => Some(format!("waiting for {}{}", text::printable(why), countdown(wait))),
+            Some((wait, None)) if !wait.is_zero() && self.in_flight(figures) == 0 => {
+                Some(format!("the next is due in {}", whole(wait)))
+            }
+            _ => None,
         }
     }
 

@@ -176,6 +176,7 @@ impl Args {
             (self.expect.is_some(), "--expect"),
             (self.output.is_some(), "--output"),
             (self.through.via.is_some(), "--via"),
+            (self.through.fleet.is_some(), "--fleet"),
         ];
         let given = flags.into_iter().find_map(|(given, flag)| given.then_some(flag));
         match self.access.given().or(given).filter(|_| !self.http) {
@@ -235,6 +236,7 @@ impl Args {
         let overrides = Overrides {
             upstream: self.upstream.clone(),
             via: self.through.via.clone(),
+            fleet: self.through.fleet.clone(),
             limits: self.limit.clone(),
             scope: self.scope.clone(),
             burst: self.burst.clone(),
@@ -257,6 +259,7 @@ impl Args {
     fn pace_of_a_command(&self, mut overrides: Overrides, everywhere: &Everywhere) -> Result<Upstream, Failure> {
         // A command is no call of ours: no gateway paces it.
         overrides.via = Some("none".to_owned());
+        overrides.fleet = Some("none".to_owned());
         let own = overrides.upstream.is_none();
         if own {
             // No call of ours goes anywhere, so the address is never used.

@@ -34,7 +34,8 @@ impl Dispatcher {
             let given_up: Vec<_> = self.parts.recorder.holds.given_up().cloned().collect();
             self.end_with(impatient.map(|start| match (self.parts.recorder.unreached(), given_up.is_empty()) {
                 (Some(unreachable), _) => unreachable,
-                (None, true) if self.waits_for_turn() => StopReason::OtherHasTurn,
+                (None, true) if self.waits_for(|cause| matches!(cause, WaitCause::Turn)) => StopReason::OtherHasTurn,
+                (None, true) if self.waits_for(|cause| matches!(cause, WaitCause::Share { .. })) => StopReason::NoShare,
                 (None, true) => StopReason::MaxWait { until: self.parts.context.timestamp(start) },
                 (None, false) => {
                     let scopes = if self.limits.scopes().len() > 1 { given_up } else { Vec::new() };
@@ -124,12 +125,12 @@ impl Dispatcher {
         earliest
     }
 
-    /// Whether nothing but the turn of another run keeps the next call back. When that ends is not known.
-    fn waits_for_turn(&self) -> bool {
+    /// Whether nothing but `such` a wait for other processes keeps the next call back. When that ends is not known.
+    fn waits_for(&self, such: impl Fn(&WaitCause) -> bool) -> bool {
         let waiting = self.limits.scopes().iter().filter(|scope| scope.waiting > 0);
-        let turn = |scope: &ScopeSnapshot| matches!(scope.waits_for, Some((WaitCause::Turn, _)));
-        let mut causes = waiting.map(turn).peekable();
-        causes.peek().is_some() && causes.all(|turn| turn)
+        let is_such = |scope: &ScopeSnapshot| scope.waits_for.as_ref().is_some_and(|(cause, _)| such(cause));
+        let mut causes = waiting.map(is_such).peekable();
+        causes.peek().is_some() && causes.all(|is_such| is_such)
     }
 
     pub(super) fn end_with(&mut self, stop: Option<StopReason>) {

@@ -1,0 +1,167 @@
+//! What a gateway tells of its state: all of it at first, then what changes.
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use http::HeaderValue;
+use paceline_http::client_to;
+use reqwest::{Client, StatusCode};
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+use super::state::Changes;
+use crate::exit::Failure;
+
+/// A gateway that is gone is asked again after that time.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// A gateway where nothing changes sends a comment every 15 s.
+const SILENT: Duration = Duration::from_secs(40);
+
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// What came.
+pub(super) enum Told {
+    /// A part of the state.
+    Changes(Box<Changes>),
+    /// No gateway answers there.
+    Lost(String),
+    /// It answers, and not with its state.
+    Refused(String),
+}
+
+/// Follows one gateway.
+pub(super) struct Feed {
+    client: Client,
+    address: String,
+    key: Option<HeaderValue>,
+}
+
+impl Feed {
+    /// The gateway at that address, to which that key is shown.
+    pub(super) fn new(url: &str, key: Option<String>) -> Result<Self, Failure> {
+        let address = url.trim_end_matches('/').to_owned();
+        let parsed: reqwest::Url = address.parse().map_err(|error| {
+            Failure::refused(format!(
+                "{url:?} is no address of a gateway: {error}; expected one such as http://127.0.0.1:4747"
+            ))
+        })?;
+        if !matches!(parsed.scheme(), "http" | "https") {
+            return Err(Failure::refused(format!("{url:?}: expected http:// or https://")));
+        }
+        let key = key.map(|key| HeaderValue::from_str(&key)).transpose();
+        let mut key = key.map_err(|_| Failure::refused("the key of --api-key-env is no value of a header field"))?;
+        key.iter_mut().for_each(|key| key.set_sensitive(true));
+        let client = client_to(&address).connect_timeout(CONNECT).build().map_err(Failure::refused)?;
+        Ok(Self { client, address, key })
+    }
+
+    /// Where it is.
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// All that it tells, for as long as that is taken.
+    pub(super) fn follow(self) -> mpsc::Receiver<Told> {
+        let (sender, told) = mpsc::channel(4);
+        tokio::spawn(async move {
+            loop {
+                let Err(ended) = self.once(&sender).await else { return };
+                if sender.send(ended).await.is_err() {
+                    return;
+                }
+                sleep(AGAIN).await;
+            }
+        });
+        told
+    }
+
+    /// One connection, up to its end; fine once nothing is taken any more.
+    async fn once(&self, sender: &mpsc::Sender<Told>) -> Result<(), Told> {
+        let address = &self.address;
+        let lost = |error: &dyn std::error::Error| {
+            let mut cause = error;
+            while let Some(deeper) = cause.source() {
+                cause = deeper;
+            }
+            Told::Lost(format!("no gateway answers at {address}: {cause}; `paceline serve` starts one"))
+        };
+        let mut request = self.client.get(format!("{address}/api/events?changes"));
+        if let Some(key) = &self.key {
+            request = request.header("x-paceline-key", key);
+        }
+        let answer = match timeout(SILENT, request.send()).await {
+            Ok(answer) => answer.map_err(|error| lost(&error))?,
+            Err(error) => return Err(lost(&error)),
+        };
+        let kind = answer.headers().get(http::header::CONTENT_TYPE).cloned();
+        if answer.status() != StatusCode::OK || kind.is_none_or(|kind| kind != "text/event-stream") {
+            return Err(self.refusal(answer).await);
+        }
+        let mut events = Events::default();
+        let mut body = answer.bytes_stream();
+        loop {
+            let piece = match timeout(SILENT, body.next()).await {
+                Ok(Some(piece)) => piece.map_err(|error| lost(&error))?,
+                Ok(None) => return Err(Told::Lost(format!("the gateway at {address} has ended"))),
+                Err(_) => return Err(Told::Lost(format!("the gateway at {address} says nothing any more"))),
+            };
+            for event in events.take(&piece) {
+                let changes = serde_json::from_slice(&event).map_err(|error| {
+                    Told::Refused(format!("{address} tells its state as another version does: {error}"))
+                })?;
+                if sender.send(Told::Changes(changes)).await.is_err() {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    async fn refusal(&self, answer: reqwest::Response) -> Told {
+        let (address, status) = (&self.address, answer.status());
+        let body = answer.bytes().await.unwrap_or_default();
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let ours = Some(&body["error"]).filter(|error| error["type"] == "paceline");
+        let key = if status == StatusCode::UNAUTHORIZED { "; name its variable with --api-key-env" } else { "" };
+        Told::Refused(match ours.and_then(|error| error["message"].as_str()) {
+            Some(message) => format!("{address}: {message}{key}"),
+            None => format!("{address} answers with status {status}, and not as a gateway of this version does"),
+        })
+    }
+}
+
+/// The data of server-sent events, from pieces.
+#[derive(Default)]
+struct Events(Vec<u8>);
+
+impl Events {
+    fn take(&mut self, piece: &[u8]) -> Vec<Vec<u8>> {
+        self.0.extend_from_slice(piece);
+        let mut found = Vec::new();
+        while let Some(end) = memchr::memmem::find(&self.0, b"\n\n") {
+            let event: Vec<u8> = self.0.drain(..end + 2).collect();
+            if let Some(at) = memchr::memmem::find(&event, b"data: ") {
+                found.push(event[at + 6..event.len() - 2].to_vec());
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_put_together_and_comments_left_out() {
+        let mut events = Events::default();
+        assert!(events.take(b"event: changes\nda").is_empty());
+        assert_eq!(
+            events.take(b"ta: {\"a\":1}\n\n: no change\n\nevent: changes\ndata: {}\n\nev"),
+            [&b"{\"a\":1}"[..], b"{}"]
+        );
+        assert_eq!(events.take(b"ent: changes\ndata: 2\n\n"), [b"2"]);
+    }
+}

@@ -1,0 +1,172 @@
+//! Marked keys wherever a client or an upstream can put one, a gateway that logs everything, and a search over all that it
+//! wrote, served or printed.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::Signal;
+
+use crate::serve::{Gateway, get, send};
+use crate::support::{Job, Reply, Server};
+use crate::tls::Authority;
+
+/// The key of the upstream.
+const OURS: &str = "sk-MARKED-upstream/7f3a+9b";
+
+/// Keys that clients show which the gateway does not know, in fields, targets and lines that are none.
+const SHOWN: [&str; 7] =
+    ["MARKED-bearer", "MARKED-field", "MARKED-query", "MARKED-cookie", "MARKED-line", "MARKED-proxy", "MARKED-h2"];
+
+/// A server that repeats all that it is sent, in its head and its body.
+fn echo() -> Server {
+    Server::new(|arrival| {
+        let shown: Vec<_> =
+            arrival.headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap_or("?"))).collect();
+        let key = arrival.headers.get("authorization").map_or("", |value| value.to_str().unwrap_or("?")).to_owned();
+        let status = arrival.path.rsplit('/').next().and_then(|status| status.get(..3)?.parse().ok()).unwrap_or(200);
+        let message = format!("you sent {} to {}", shown.join(", "), arrival.path);
+        let body = serde_json::json!({ "error": { "message": message, "code": key }, "choices": [] });
+        Reply::new(status, &body).with_header("x-request-id", key)
+    })
+}
+
+/// All that a client gets for these bytes.
+fn raw(gateway: &Gateway, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(gateway.url.strip_prefix("http://").expect("an address")).expect("it listens");
+    stream.write_all(bytes).expect("it reads");
+    let mut all = Vec::new();
+    // It may reset the connection after its answer.
+    let _ = stream.read_to_end(&mut all);
+    String::from_utf8_lossy(&all).into_owned()
+}
+
+/// Every file below a folder, as text.
+fn files(folder: &Path) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for path in std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+        if path.is_dir() {
+            all.extend(files(&path));
+        } else if path.file_name().is_some_and(|name| name != "paceline.toml") {
+            let text = String::from_utf8_lossy(&std::fs::read(&path).expect("a file")).into_owned();
+            all.push((path.display().to_string(), text));
+        }
+    }
+    all
+}
+
+#[test]
+fn no_key_is_written_served_or_printed_at_any_level_of_the_log() {
+    let (job, server) = (Job::new(0), echo());
+    let (known, other) = (Authority::new(), Authority::new());
+    let untrusted = Server::tls(other.server("localhost", false), |_| Reply::ok());
+    let elsewhere = Server::tls(known.server("elsewhere.example", false), |_| Reply::ok());
+    std::fs::write(job.path("ca.pem"), &known.pem).expect("writable");
+    let upstream = |name: &str, url: &str, more: &str| {
+        format!("[upstream.{name}]\nprovider = \"openai\"\nbase_url = \"{url}/v1\"\n{more}\n")
+    };
+    let key = "api_key_env = \"KEY\"\nretry = { max_retries = 1, base = \"1ms\" }";
+    let config = [
+        upstream("echo", &server.url(), key),
+        upstream("open", &server.url(), "headers = { x-none = \"1\" }"),
+        upstream("untrusted", &untrusted.url(), &format!("{key}\nca_file = \"ca.pem\"")),
+        upstream("elsewhere", &elsewhere.url(), &format!("{key}\nca_file = \"ca.pem\"")),
+        upstream("gone", "http://127.0.0.1:1", key),
+    ];
+    std::fs::write(job.path("paceline.toml"), config.concat()).expect("writable");
+    let mut add = job.paceline();
+    let printed = add.args(["serve", "keys", "add", "ci", "--state", "state"]).output().expect("the binary runs");
+    let theirs = String::from_utf8(printed.stdout).expect("text").trim().to_owned();
+    let log = File::create(job.path("log")).expect("writable");
+    let mut command: Command = job.paceline();
+    command
+        .args(["serve", "--listen", "127.0.0.1:0", "--state", "state", "--log-requests"])
+        .env("KEY", OURS)
+        .env("RUST_LOG", "trace");
+    let mut gateway = Gateway::logging(&mut command, log);
+    let mut got = Vec::new();
+
+    let shows = format!("host: 127.0.0.1\r\nx-paceline-key: {theirs}\r\nconnection: close\r\n");
+    let marked = "authorization: Bearer MARKED-bearer\r\nx-api-key: MARKED-field\r\ncookie: a=MARKED-cookie\r\nproxy-authorization: Basic MARKED-proxy\r\n";
+    let body = r#"{"model":"m","messages":[]}"#;
+    let length = body.len();
+    for path in [
+        "echo/v1/200",
+        "echo/v1/400",
+        "echo/v1/401",
+        "echo/v1/404",
+        "echo/v1/429",
+        "echo/v1/500",
+        "untrusted/v1/x",
+        "elsewhere/v1/x",
+        "gone/v1/x",
+    ] {
+        let head = format!(
+            "POST /{path}?key=MARKED-query HTTP/1.1\r\n{shows}x-paceline-deadline: 300ms\r\n{marked}content-length: {length}\r\n\r\n"
+        );
+        got.push(raw(&gateway, format!("{head}{body}").as_bytes()));
+    }
+    // An upstream without a key of its own gets the client's, and no other client is told.
+    let open = raw(&gateway, format!("GET /open/v1/401?key=MARKED-query HTTP/1.1\r\n{shows}{marked}\r\n").as_bytes());
+    assert!(open.starts_with("HTTP/1.1 401"), "{open}");
+    for bytes in [
+        format!("GET /nowhere?key=MARKED-query HTTP/1.1\r\n{shows}{marked}\r\n"),
+        format!("GET /echo/../x?key=MARKED-query HTTP/1.1\r\n{shows}{marked}\r\n"),
+        format!("GET /echo/v1/200 HTTP/1.1\r\n{shows}MARKED-line\r\n\r\n"),
+        format!("MARKED-line( /echo HTTP/1.1\r\n{shows}\r\n"),
+        format!("GET /echo/v1/200 HTTP/1.1\r\n{shows}x: MARKED-line\0\r\n\r\n"),
+        format!("GET /echo/v1/200 HTTP/1.1\r\n{shows}x-paceline-deadline: soon\r\n{marked}\r\n"),
+        format!("GET /echo/v1/200 HTTP/1.1\r\n{shows}transfer-encoding: x, chunked\r\n{marked}\r\n"),
+        format!("GET /echo/v1/200?key=MARKED-query HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n{marked}\r\n"),
+        format!("GET /metrics HTTP/1.1\r\n{shows}{marked}\r\n"),
+        format!("GET /api/state HTTP/1.1\r\n{shows}{marked}\r\n"),
+        format!("GET / HTTP/1.1\r\n{shows}{marked}\r\n"),
+        format!("GET /v1/files/{theirs} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"),
+    ] {
+        got.push(raw(&gateway, bytes.as_bytes()));
+    }
+    for (field, status) in [("MARKED-h2", 401), (theirs.as_str(), 200)] {
+        let url = format!("{}/echo/v1/200?key=MARKED-query", gateway.url);
+        let client = paceline_http::client_to(&url).http2_prior_knowledge().build().expect("a client");
+        let (status_got, body) = send(&url, |_, url| {
+            client.get(url).header("x-api-key", field).header("authorization", "Bearer MARKED-bearer")
+        });
+        assert_eq!(status_got == 401, status == 401, "{body}");
+        got.push(body);
+    }
+    assert_eq!(get(&format!("{}/healthz", gateway.url)).0, 200);
+    gateway.signal(Signal::HUP);
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.ended(), Some(0));
+    let mut rest = String::new();
+    gateway.stdout.read_to_string(&mut rest).expect("text");
+    got.push(rest);
+
+    let in_text = |text: &str, key: &str| text.contains(key) || text.contains(&key.replace('/', "\\/"));
+    for text in &got {
+        assert!(!in_text(text, OURS) && !text.contains(&theirs), "{text}");
+    }
+    // What the client itself showed may come back to it, and is written nowhere.
+    let written = files(&job.path("."));
+    assert!(
+        written
+            .iter()
+            .any(|(name, text)| name.ends_with("log") && text.contains("TRACE") && text.contains("elsewhere"))
+    );
+    for (name, text) in &written {
+        for key in SHOWN.iter().copied().chain([OURS, &*theirs]) {
+            let line = text.lines().find(|line| in_text(line, key));
+            assert!(line.is_none(), "{name} has {key}: {line:?}");
+        }
+    }
+    for arrival in server.arrivals() {
+        let shown: Vec<_> =
+            arrival.headers.values().map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect();
+        assert!(
+            !shown.concat().contains(&theirs) && !arrival.path.contains(&theirs),
+            "the key of a client went on: {shown:?}"
+        );
+    }
+}

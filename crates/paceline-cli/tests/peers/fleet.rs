@@ -1,0 +1,80 @@
+//! Many `paceline run` share one key's limits through a real Redis, while they are killed and suspended and while Redis loses
+//! what it knows: no window of calls at the server holds more than the limit, and no item is lost.
+
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use super::counting::Counting;
+use super::job::Job;
+use super::measure;
+use super::redis_server::RedisServer;
+
+const WINDOW: Duration = Duration::from_secs(2);
+
+/// The calls of processes are under way for differently long, on a machine with two cores and four busy tests: a window of their
+/// starts is so much shorter at the server.
+const UNDER_WAY: Duration = Duration::from_millis(300);
+
+const LIMIT: u64 = 100;
+
+/// After this and a window the others have what a killed process held.
+const LEASE: Duration = Duration::from_secs(3);
+
+/// How long the fleet may stand still before the test gives up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn processes_on_one_key_keep_its_limit_whatever_becomes_of_them_and_of_redis() {
+    let (processes, items) = if measure::soak() { (16, 1_000) } else { (4, 250) };
+    let counting = Counting::start(Duration::from_millis(5));
+    let mut redis = RedisServer::start(&[]);
+    let base_url = format!("http://{}/v1", counting.address());
+    let (limit, url) = (format!("{LIMIT} per {}s", WINDOW.as_secs()), redis.url());
+    let environment = [("PACELINE_UPSTREAM__OPENAI__FLEET_LEASE", format!("{}s", LEASE.as_secs()).into())];
+    let job = || {
+        let flags = ["--upstream", "openai", "--pace", "fixed", "--limit", &limit, "--fleet", &url];
+        Job::new(items, &base_url, &flags).with_environment(&environment)
+    };
+    let jobs: Vec<Job> = (0..processes).map(|_| job()).collect();
+    let mut children: Vec<Child> = jobs.iter().map(Job::spawn).collect();
+    let total = (processes * items) as u64;
+    let goes_on = |calls: u64| {
+        let until = (counting.arrivals() + calls).min(total);
+        assert!(counting.wait_for_events(2 * until, PATIENCE), "the fleet stands still after {}", counting.arrivals());
+    };
+    let began = counting.now();
+    goes_on(LIMIT);
+
+    children[0].kill().expect("SIGKILL");
+    children[0].wait().expect("it is ours");
+    goes_on(LIMIT);
+    signal(&children[1], "STOP");
+    std::thread::sleep(LEASE + Duration::from_secs(2));
+    signal(&children[1], "CONT");
+    children[0] = jobs[0].spawn();
+    goes_on(LIMIT);
+    redis.command(&["FLUSHALL"]);
+    goes_on(LIMIT);
+    redis.stop();
+    redis.begin();
+
+    for (job, child) in jobs.iter().zip(&mut children) {
+        assert!(child.wait().expect("it is ours").success(), "{}", job.log());
+        job.assert_complete(&job.run());
+    }
+    let worst = counting.worst(WINDOW - UNDER_WAY);
+    // What a ledger gives twice is too much in any part of a window; what was under way for longer is not in this one.
+    let in_half = counting.worst(WINDOW / 2);
+    let seconds = counting.now().saturating_since(began).as_secs_f64();
+    measure::say(&format!(
+        "fleet: processes={processes} items={total} sends={} worst={worst} of {LIMIT} in_half={in_half} \
+         seconds={seconds:.1}",
+        counting.arrivals()
+    ));
+    assert!(worst <= LIMIT, "{worst} calls in a window");
+}
+
+fn signal(process: &Child, name: &str) {
+    let status = Command::new("kill").args([&format!("-{name}"), &process.id().to_string()]).status();
+    assert!(status.expect("kill is there").success());
+}
