@@ -1,0 +1,303 @@
+"""The limiter of one account, and the permits that it gives."""
+
+import os
+from _contextvars import ContextVar
+from _thread import allocate_lock
+from _weakref import ref
+
+from . import _homes
+from ._engine import Call, Clock, Engine
+from ._errors import ForkWarning, WouldWait
+
+_limiters = {}
+# The permit of the block or of the function in which the code at hand runs, in a list from which one call takes it: a client that is
+# paced by the same limiter. A permit beside it would count that call twice, and where such blocks have all places, wait for ever.
+_around = ContextVar("paceline", default=None)
+_clock = None
+
+
+def _seed():
+    return int.from_bytes(os.urandom(8), "little")
+
+
+def _usual_clock():
+    global _clock
+    if _clock is None:
+        _clock = Clock()
+    return _clock
+
+
+class Limiter(Engine):
+    """Paces all calls to one account: one host and one key."""
+
+    def __new__(cls, limits=(), /, *, file=None, upstream=None, seed=None, clock=None, **options):
+        clock = _usual_clock() if clock is None else clock
+        options = _options(limits, options)
+        if file is not None and options:
+            raise TypeError(f"{', '.join(options)}: the file has the options; name either of them")
+        return super().__new__(cls, options, clock, _seed() if seed is None else seed, file, upstream)
+
+    def __init__(self, limits=(), /, **options):
+        self._homes = {}
+        self._lock = allocate_lock()
+        self._forked = False
+        number = id(self)
+        _limiters[number] = ref(self, lambda _: _limiters.pop(number, None))
+
+    # Each kind of limit in plain words: that limit and no other, unless `pace` says that the rest is to be learnt.
+
+    @classmethod
+    def per_second(cls, calls, **options):
+        return cls(f"{calls} rps", **{"pace": "fixed", **options})
+
+    @classmethod
+    def per_minute(cls, calls, **options):
+        return cls(f"{calls} rpm", **{"pace": "fixed", **options})
+
+    @classmethod
+    def per_hour(cls, calls, **options):
+        return cls(f"{calls} rph", **{"pace": "fixed", **options})
+
+    @classmethod
+    def per_day(cls, calls, **options):
+        return cls(f"{calls} rpd", **{"pace": "fixed", **options})
+
+    @classmethod
+    def bucket(cls, per_second, burst, **options):
+        return cls(f"{per_second} rps", burst=burst, shape="bucket", **{"pace": "fixed", **options})
+
+    @classmethod
+    def in_flight(cls, calls, **options):
+        return cls(f"{calls} concurrent", **{"pace": "fixed", **options})
+
+    @classmethod
+    def from_file(cls, file, upstream=None, **rest):
+        return cls(file=os.fspath(file), upstream=upstream, **rest)
+
+    def __call__(self, function=None, /, **call):
+        if call:
+            retry = call.pop("retry", None)
+            permit = Permit(self, **call)
+            permit._retry = retry
+        else:
+            permit = Permit(self)
+        if self._forked:
+            self._warn_of_fork()
+        return permit if function is None else permit(function)
+
+    def _for_client(self, call):
+        """A permit for a request of a client: that of the block or the function around it, where that made no call yet."""
+        return _taken(self) or self(**call)
+
+    async def acquire(self, **call):
+        """Waits for a permit, which the caller ends: as a context, or with `done`, `failed` or `answered`."""
+        permit = self(**call)
+        await permit.again()
+        return permit
+
+    def acquire_sync(self, **call):
+        """`acquire` for threads."""
+        permit = self(**call)
+        permit.again_sync()
+        return permit
+
+    def try_acquire(self, **call):
+        """A permit if the call may leave at once, else `None`; nothing is left behind."""
+        permit = self(**call)
+        try:
+            if permit._start() or permit._granted():
+                return permit
+        except WouldWait:
+            return None
+        permit._cancel()
+        return None
+
+    def wait(self, *, scope=None, tokens=0):
+        """How long a call would wait now: `(seconds, reason)`, or `None` if it could leave. The seconds are `None` where the wait
+        ends with a call in flight."""
+        return self._wait(scope, tokens)
+
+    def run(self, function, /, *args, **kwargs):
+        """Calls a function with a permit for each try; a coroutine function is awaited."""
+        return self()(function)(*args, **kwargs)
+
+    def map(self, function, items, /, *, at_once=64, ordered=True, return_exceptions=False, progress=None, **call):
+        """Calls a function for each item, at most `at_once` at a time, and gives `(item, result)`. See docs/python.md."""
+        from ._map import Map
+
+        return Map(self, function, items, at_once, ordered, return_exceptions, progress, call)
+
+    def snapshot(self):
+        """The numbers that `explain` sums up: the account and each scope, as `paceline stats --json` shows them."""
+        import json
+
+        return json.loads(self._snapshot())
+
+    def __repr__(self):
+        return f"<paceline.Limiter: {self.explain()}>"
+
+    # What the engine says of calls that wait.
+
+    def _deliver(self, woken, delay, lines):
+        for call in woken:
+            waiter = call._waiter
+            # Without one it has not begun to wait, and looks before it does.
+            if waiter is not None:
+                waiter[0].wake(call, waiter[1])
+        if delay is not None:
+            for home in tuple(self._homes.values()):
+                home.arm(delay)
+        if lines:
+            logger = _logger()
+            for line in lines:
+                logger.warning(line)
+
+    def _home(self, place, kind):
+        home = self._homes.get(place)
+        if home is None:
+            with self._lock:
+                home = self._homes.setdefault(place, kind(self, place))
+        return home
+
+    def _forget(self, home):
+        with self._lock:
+            if self._homes.get(home.place) is home:
+                del self._homes[home.place]
+
+    # After fork.
+
+    def _after_fork(self):
+        self._homes = {}
+        self._lock = allocate_lock()
+        self._forked = True
+        self._begin_anew(_seed())
+
+    def _warn_of_fork(self):
+        import warnings
+
+        self._forked = False
+        message = (
+            "this limiter was copied by fork: parent and child each keep to the whole limit, and together they exceed it. "
+            "Make it in each worker with its share of the limit, or send through one `paceline serve`"
+        )
+        warnings.warn(message, ForkWarning, stacklevel=3)
+
+
+class Permit(Call):
+    """One call: `with` it or `async with` it, or decorate a function with it."""
+
+    _waiter = None
+    _retry = None
+
+    async def again(self):
+        """Waits for the next try, after `answered`, `failed` or `report` said that there is one."""
+        if not self._start():
+            await _homes.present(self.limiter).wait(self)
+        return self
+
+    def again_sync(self):
+        """`again` for threads."""
+        if not self._start():
+            self.limiter._home("threads", _homes.Threads).wait(self)
+        return self
+
+    async def __aenter__(self):
+        if not self._start():
+            await _homes.present(self.limiter).wait(self)
+        _around.set([self])
+        return self
+
+    async def __aexit__(self, kind, error, trace):
+        _around.set(None)
+        if kind is None:
+            self._succeed()
+        else:
+            self.failed(error)
+
+    def __enter__(self):
+        if not self._start():
+            self.limiter._home("threads", _homes.Threads).wait(self)
+        _around.set([self])
+        return self
+
+    def __exit__(self, kind, error, trace):
+        _around.set(None)
+        if kind is None:
+            self._succeed()
+        else:
+            self.failed(error)
+
+    def __call__(self, function, /):
+        from ._run import decorated
+
+        return decorated(self, function)
+
+    def done(self):
+        """The call has succeeded."""
+        self._succeed()
+
+    def failed(self, error):
+        """The call has failed with this error. Returns whether it may be sent again: then `again` waits for the next try."""
+        from ._outcome import of_error
+
+        return of_error(self, error)[0][0]
+
+    def answered(self, response):
+        """The call was answered. Returns whether it may be sent again."""
+        from ._outcome import of_result
+
+        return of_result(self, response)[0][0]
+
+    def report(self, outcome, *, wait=None, reason=None, whole_account=False):
+        """The end of the call by its class: `success`, `throttled`, `overloaded`, `transient`, `quota_exhausted`, `account`,
+        `invalid`, `filtered` or `abandoned`; `wait`: the seconds that the server asked for. Returns whether it may be sent again."""
+        return self._end(outcome, wait, reason, whole_account)[0]
+
+    def withdraw(self):
+        """No call was made: what it reserved is given back."""
+        self._cancel()
+
+
+def _taken(limiter):
+    """The permit of that limiter around the code at hand, if no call was made under it."""
+    offer = _around.get()
+    if offer and offer[0].limiter is limiter and offer[0]._is_unused():
+        return offer.pop()
+    return None
+
+
+def _options(limits, options):
+    """The words of the configuration file for those of Python."""
+    limits = [limits] if isinstance(limits, str) else list(limits)
+    limits = [limit.strip() for text in limits for limit in text.split(",")]
+    if limits:
+        options["limits"] = limits
+    for name in ("max_retries",):
+        if name in options:
+            options["retry"] = {**options.get("retry", {}), name: options.pop(name)}
+    if "tiers" in options:
+        options["tier"] = [_tier(name, limits) for name, limits in options.pop("tiers").items()]
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _tier(name, limits):
+    limits = [limits] if isinstance(limits, str) else list(limits)
+    limits = [limit.strip() for text in limits for limit in text.split(",")]
+    return {"match" if name.startswith("/") else "model": name, "limits": limits}
+
+
+def _logger():
+    import logging
+
+    return logging.getLogger("paceline")
+
+
+def _after_fork_in_child():
+    for limiter in tuple(_limiters.values()):
+        limiter = limiter()
+        if limiter is not None:
+            limiter._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,382 @@
+//! The pacer behind a lock, and what each input means for the callers that wait.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use paceline::LimiterState;
+use paceline_config::Upstream;
+use paceline_core::{
+    Admit, Cost, Enqueued, Event, Instant, Pacer, PacerConfig, Request, ScopeId, Ticket, WaitReason, format_duration,
+};
+use paceline_providers::TokenRatio;
+use paceline_providers::secrets::hidden;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use serde_json::json;
+
+use crate::call::{Call, Refusal, Stage};
+use crate::clock::Clock;
+use crate::options;
+
+/// The engine of one limiter: `Engine(options, clock, seed)`, or with a file and the name of an entry in place of
+/// options.
+///
+/// The driver is a subclass. Its `_deliver(woken, delay, lines)` is called after an input that concerns callers other
+/// than the one that made it: calls whose wait is over, the seconds until `_tick` is due where that is earlier than the
+/// driver knows, and lines for the log.
+#[pyclass(frozen, subclass, module = "paceline._engine")]
+pub(crate) struct Engine {
+    pub(crate) upstream: Upstream,
+    /// The scope of calls that name none.
+    pub(crate) usual_scope: ScopeId,
+    pub(crate) clock: Py<Clock>,
+    state: Mutex<State>,
+}
+
+pub(crate) struct State {
+    pub(crate) pacer: Pacer,
+    /// Tokens per character by scope, learnt from answers.
+    pub(crate) ratios: BTreeMap<Arc<str>, TokenRatio>,
+    waiting: BTreeMap<Ticket, Py<Call>>,
+    /// Scopes that are stopped; `None` is the account.
+    stops: BTreeMap<Option<ScopeId>, Arc<str>>,
+    /// Calls that were granted while they waited, and whose callers have not gone on yet.
+    pub(crate) behind: usize,
+    /// The time that the driver's timer is set to.
+    told: Option<Instant>,
+}
+
+/// What an input means for others. It is made under the lock, and delivered without it: a driver runs code of users.
+#[derive(Default)]
+pub(crate) struct News {
+    pub(crate) woken: Vec<Py<Call>>,
+    /// The time at which the timer is due now.
+    wake: Option<Instant>,
+    lines: Vec<String>,
+}
+
+impl Engine {
+    /// Runs an input, and collects what it means for others.
+    pub(crate) fn change<T>(&self, action: impl FnOnce(&mut State, Instant) -> T) -> (T, News) {
+        let mut state = self.lock();
+        let now = self.clock.get().present();
+        let result = action(&mut state, now);
+        let news = state.drain(now);
+        (result, news)
+    }
+
+    /// The scope of that name; one that a tier is named after is the tier's.
+    pub(crate) fn scope(&self, name: &str) -> ScopeId {
+        match self.upstream.tier(name, Some(name), Some(name)) {
+            Some(tier) => ScopeId::from(tier.scope.clone()),
+            None => ScopeId::from(name),
+        }
+    }
+
+    /// Poisoning is ignored: a panic leaves the pacer's numbers inexact at worst.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn look<T>(&self, view: impl FnOnce(&State, Instant) -> T) -> T {
+        let now = self.clock.get().awake();
+        view(&self.lock(), now)
+    }
+
+    fn pacer(config: &PacerConfig, seed: u64, now: Instant) -> PyResult<Pacer> {
+        Pacer::new(config.clone(), seed, now).map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+}
+
+/// Runs an input whose result concerns no caller that waits.
+fn input<T>(engine: &Bound<'_, Engine>, action: impl FnOnce(&mut State, Instant) -> T) -> T {
+    let (result, news) = engine.get().change(action);
+    tell(engine, news);
+    result
+}
+
+/// Tells the driver what an input meant for others. Its errors are shown as those of a finalizer are: the caller that made the
+/// input is not concerned.
+pub(crate) fn tell(engine: &Bound<'_, Engine>, news: News) {
+    let News { woken, wake, lines } = news;
+    if woken.is_empty() && wake.is_none() && lines.is_empty() {
+        return;
+    }
+    let delay = wake.map(|wake| (wake - engine.get().clock.get().present()).as_secs_f64());
+    if let Err(error) = engine.call_method1(intern!(engine.py(), "_deliver"), (woken, delay, lines)) {
+        error.write_unraisable(engine.py(), Some(engine));
+    }
+}
+
+impl State {
+    fn of(pacer: Pacer) -> Self {
+        let (ratios, waiting, stops) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { pacer, ratios, waiting, stops, behind: 0, told: None }
+    }
+
+    /// Asks for a permit. `call`: the one that waits for it, if it has to.
+    pub(crate) fn ask(&mut self, now: Instant, request: Request, call: impl FnOnce() -> Py<Call>) -> Stage {
+        match self.pacer.enqueue_or_grant(now, request) {
+            Err(too_large) => Stage::Refused(Refusal::TooLarge(too_large.to_string())),
+            Ok(Enqueued::Granted { ticket, .. }) => Stage::Granted(ticket),
+            Ok(Enqueued::Queued { ticket }) => {
+                match self.pacer.request(ticket).and_then(|it| self.stopped(&it.scope)) {
+                    Some(refusal) => {
+                        self.pacer.cancel(now, ticket);
+                        Stage::Refused(refusal)
+                    }
+                    None => {
+                        self.waiting.insert(ticket, call());
+                        Stage::Waiting(ticket)
+                    }
+                }
+            }
+        }
+    }
+
+    /// A caller waits no longer. Its handle is to be dropped without the lock.
+    pub(crate) fn cancel(&mut self, now: Instant, ticket: Ticket) -> Option<Py<Call>> {
+        self.pacer.cancel(now, ticket);
+        self.waiting.remove(&ticket)
+    }
+
+    /// Why the scope of a request is stopped, if it or the account is.
+    fn stopped(&self, scope: &ScopeId) -> Option<Refusal> {
+        if self.stops.is_empty() {
+            return None;
+        }
+        let (scope, reason) = [Some(scope.clone()), None].into_iter().find_map(|key| self.stops.get_key_value(&key))?;
+        Some(Refusal::stopped(scope.as_ref(), reason))
+    }
+
+    /// Takes the events: each may end the wait of a call.
+    fn drain(&mut self, now: Instant) -> News {
+        let mut news = News::default();
+        while let Some(event) = self.pacer.poll_event() {
+            match event {
+                Event::Granted { ticket, .. } => self.end_wait(ticket, Stage::Granted(ticket), &mut news),
+                Event::Expired { ticket, earliest, .. } => {
+                    let refusal = Refusal::Expired(earliest.map(|earliest| earliest - now));
+                    self.end_wait(ticket, Stage::Refused(refusal), &mut news);
+                }
+                Event::Deferred { ticket, request, until, reason } => {
+                    let stopped = self.stopped(&request.scope);
+                    let refusal = stopped.unwrap_or_else(|| Refusal::Deferred(Some(until - now), reason.to_string()));
+                    self.end_wait(ticket, Stage::Refused(refusal), &mut news);
+                }
+                Event::Refused { ticket, too_large } => {
+                    let refusal = Refusal::TooLarge(too_large.to_string());
+                    self.end_wait(ticket, Stage::Refused(refusal), &mut news);
+                }
+                Event::Stopped { scope, reason } => self.stop(now, scope, &reason, &mut news),
+                Event::Held { scope, until, cause } => {
+                    let (scope, wait) = (scope_name(scope.as_ref()), format_duration(until - now));
+                    news.lines.push(format!("{scope}: no calls for {wait}: {}", cause.explanation()));
+                }
+                _ => {}
+            }
+        }
+        let due = if self.waiting.is_empty() { None } else { self.pacer.poll_timeout() };
+        if due.is_some_and(|due| self.told.is_none_or(|told| due < told)) {
+            (news.wake, self.told) = (due, due);
+        }
+        news
+    }
+
+    fn end_wait(&mut self, ticket: Ticket, stage: Stage, news: &mut News) {
+        if let Some(call) = self.waiting.remove(&ticket) {
+            call.get().wake(stage);
+            self.behind += 1;
+            news.woken.push(call);
+        }
+    }
+
+    /// The end of a stop is not known, so callers that wait get an error instead.
+    fn stop(&mut self, now: Instant, scope: Option<ScopeId>, reason: &Arc<str>, news: &mut News) {
+        let inside = |ticket: &Ticket, _: &mut Py<Call>| {
+            let request = self.pacer.request(*ticket);
+            scope.as_ref().is_none_or(|scope| request.is_some_and(|request| request.scope == *scope))
+        };
+        let stopped: Vec<_> = self.waiting.extract_if(.., inside).collect();
+        for (ticket, call) in stopped {
+            self.pacer.cancel(now, ticket);
+            call.get().wake(Stage::Refused(Refusal::stopped(scope.as_ref(), reason)));
+            self.behind += 1;
+            news.woken.push(call);
+        }
+        let line = format!("{} is stopped: {}", scope_name(scope.as_ref()), hidden(reason));
+        self.stops.entry(scope).or_insert_with(|| {
+            news.lines.push(line);
+            reason.clone()
+        });
+    }
+
+    /// How long a request would wait, where that is known, and what for; `None` if it could leave at once.
+    pub(crate) fn wait_of(&self, now: Instant, request: &Request) -> Option<(Option<Duration>, String)> {
+        let (after, cause) = match self.pacer.admit(now, request) {
+            Admit::Now => return None,
+            Admit::At { at, cause } => (Some(at - now), cause),
+            Admit::OnRelease { cause } => (None, cause),
+        };
+        let level = self.pacer.level(now, request);
+        Some((after, WaitReason { level, cause }.to_string()))
+    }
+}
+
+pub(crate) fn scope_name(scope: Option<&ScopeId>) -> Arc<str> {
+    scope.map_or_else(|| "the account".into(), |scope| scope.name().clone())
+}
+
+#[pymethods]
+impl Engine {
+    #[new]
+    #[pyo3(signature = (options, clock, seed, file=None, upstream=None))]
+    fn new(
+        options: &Bound<'_, PyDict>,
+        clock: Py<Clock>,
+        seed: u64,
+        file: Option<&str>,
+        upstream: Option<String>,
+    ) -> PyResult<Self> {
+        let mut upstream = match file {
+            Some(file) => options::of_file(file, upstream)?,
+            None => options::of_options(options)?,
+        };
+        upstream.pacer.retry.deadline = Some(upstream.deadline);
+        let mut pacer = Self::pacer(&upstream.pacer, seed, clock.get().present())?;
+        let usual_scope = pacer.scope("default");
+        Ok(Self { upstream, usual_scope, clock, state: Mutex::new(State::of(pacer)) })
+    }
+
+    /// The timer of the driver has fired.
+    fn _tick(slf: &Bound<'_, Self>) {
+        slf.get().clock.get().awake();
+        input(slf, |state, now| {
+            state.told = None;
+            state.pacer.handle_timeout(now);
+        });
+    }
+
+    /// Seconds until the next tick is due; `None` while no call waits for a time.
+    fn _delay(&self) -> Option<f64> {
+        let state = self.lock();
+        state.told.map(|told| (told - self.clock.get().present()).as_secs_f64())
+    }
+
+    /// In a child of fork: the calls of the parent are not this process's, and neither is its chance. What was counted and learnt
+    /// stays.
+    fn _begin_anew(&self, seed: u64) -> PyResult<()> {
+        let left = {
+            let mut state = self.lock();
+            let now = self.clock.get().present();
+            let known = state.pacer.export(now);
+            let mut pacer = Self::pacer(&self.upstream.pacer, seed, now)?;
+            pacer.restore(now, &known, Duration::ZERO).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+            let ratios = std::mem::take(&mut state.ratios);
+            std::mem::replace(&mut *state, State { ratios, ..State::of(pacer) })
+        };
+        // The calls of the parent's callers are dropped without the lock.
+        drop(left);
+        Ok(())
+    }
+
+    /// The time on the limiter's clock.
+    #[getter]
+    fn clock(&self, py: Python<'_>) -> Py<Clock> {
+        self.clock.clone_ref(py)
+    }
+
+    /// One line for people: calls in flight, callers that wait, until when and why, and what is known of the limit.
+    fn explain(&self) -> String {
+        self.look(|state, now| state.pacer.snapshot(now).explain(now))
+    }
+
+    /// Everything that `explain` sums up, as JSON.
+    fn _snapshot(&self) -> String {
+        let wall = self.clock.get().wall();
+        let snapshot = self.look(|state, now| {
+            let time = |at: Instant| wall + (at - now);
+            let snapshot = state.pacer.snapshot(now);
+            let scopes: Vec<_> = snapshot.scopes.iter().map(|scope| paceline::scope_json(scope, &time)).collect();
+            json!({ "account": paceline::scope_json(&snapshot.account, &time), "scopes": scopes })
+        });
+        snapshot.to_string()
+    }
+
+    /// How long a call would wait now, in seconds where that is known, and what for.
+    #[pyo3(signature = (scope, tokens))]
+    fn _wait(&self, scope: Option<&str>, tokens: u64) -> Option<(Option<f64>, String)> {
+        let scope = scope.map_or_else(|| self.usual_scope.clone(), |scope| self.scope(scope));
+        let cost = Cost::request().with(paceline_core::Dimension::Tokens, tokens);
+        let request = Request::new(scope, cost);
+        let wait = self.look(|state, now| state.wait_of(now, &request));
+        wait.map(|(after, reason)| (after.map(|after| after.as_secs_f64()), reason))
+    }
+
+    /// No call of the scope, or none at all, leaves for so many seconds.
+    #[pyo3(signature = (seconds, scope=None))]
+    fn hold(slf: &Bound<'_, Self>, seconds: f64, scope: Option<&str>) -> PyResult<()> {
+        let length = span("seconds", seconds)?;
+        let scope = scope.map(|scope| slf.get().scope(scope));
+        input(slf, |state, now| state.pacer.hold(now, scope.as_ref(), now + length));
+        Ok(())
+    }
+
+    /// No call of the scope, or none at all, leaves before `resume`: callers get `Stopped`.
+    #[pyo3(signature = (reason, scope=None))]
+    fn stop(slf: &Bound<'_, Self>, reason: &str, scope: Option<&str>) {
+        let scope = scope.map(|scope| slf.get().scope(scope));
+        input(slf, |state, now| state.pacer.stop(now, scope.as_ref(), reason.into()));
+    }
+
+    /// Ends holds, stops and pauses of the scope, or of everything.
+    #[pyo3(signature = (scope=None))]
+    fn resume(slf: &Bound<'_, Self>, scope: Option<&str>) {
+        let scope = scope.map(|scope| slf.get().scope(scope));
+        input(slf, |state, now| {
+            state.stops.retain(|stopped, _| scope.is_some() && *stopped != scope);
+            state.pacer.resume(now, scope.as_ref());
+        });
+    }
+
+    /// What the limiter knows, as JSON, for one of the same account after a restart.
+    fn export(&self) -> PyResult<String> {
+        let pacer = self.look(|state, now| state.pacer.export(now));
+        let state = LimiterState { at: self.clock.get().wall(), pacer };
+        serde_json::to_string(&state).map_err(|error| PyRuntimeError::new_err(error.to_string()))
+    }
+
+    /// Goes on with what another limiter of the account exported. To be called before the first call.
+    fn restore(slf: &Bound<'_, Self>, state: &str) -> PyResult<()> {
+        let wrong = |error: String| PyValueError::new_err(error);
+        let exported: LimiterState = serde_json::from_str(state).map_err(|error| wrong(error.to_string()))?;
+        let since = slf.get().clock.get().wall().saturating_since(exported.at);
+        let restored = input(slf, |state, now| state.pacer.restore(now, &exported.pacer, since));
+        restored.map_err(|error| wrong(error.to_string()))
+    }
+
+    /// The provider whose table reads answers.
+    #[getter]
+    fn provider(&self) -> &'static str {
+        self.upstream.provider.as_str()
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.clock)?;
+        match self.state.try_lock() {
+            Ok(state) => state.waiting.values().try_for_each(|call| visit.call(call)),
+            Err(_) => Ok(()),
+        }
+    }
+}
+
+/// A duration that a caller gives, of at most 366 days.
+pub(crate) fn span(name: &str, seconds: f64) -> PyResult<Duration> {
+    const LONGEST: f64 = 366.0 * 86_400.0;
+    let wrong = || PyValueError::new_err(format!("{name}={seconds}: expected seconds, from 0 to {LONGEST}"));
+    if (0.0..=LONGEST).contains(&seconds) { Ok(Duration::from_secs_f64(seconds)) } else { Err(wrong()) }
+}
