@@ -89,7 +89,19 @@ pub use state::LimiterState;
 #[cfg(feature = "tower")]
 pub use tower::{Describe, PaceLayer, PacedService};
 
-/// The samples of docs/library.md compile and run.
+/// The samples of these pages compile and run.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/library.md")]
-mod guide {}
+mod pages {
+    #[doc = include_str!("../../../docs/library.md")]
+    mod guide {}
+
+    #[doc = include_str!("../../../docs/start/rust.md")]
+    #[cfg(feature = "http")]
+    mod start {}
+
+    #[doc = include_str!("../../../docs/moving/governor.md")]
+    mod from_governor {}
+
+    #[doc = include_str!("../../../docs/moving/backon.md")]
+    mod from_backon {}
+}
