@@ -149,6 +149,8 @@ async def measure(options):
     async with AsyncExitStack() as stack:
         lanes = []
         for limit in limits(options.litellm):
+            if options.server not in (None, limit.name):
+                continue
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="learnt-"))
             behind = await stack.enter_async_context(upstream(limit.latency))
             server = await stack.enter_async_context(limit.server(folder).serving(behind))
@@ -165,6 +167,8 @@ def main():
     parser.add_argument("--items", type=int, default=1_000, help="for each sender and server")
     parser.add_argument("--patience", type=float, default=240, help="seconds after which a sender is stopped")
     parser.add_argument("--senders", nargs="+", choices=SENDERS, default=SENDERS, help="only those")
+    parser.add_argument("--server", help="only that one, by its name")
+    parser.add_argument("--calls", type=Path, help="file for each call: sender, seconds since its first call, status")
     options = parser.parse_args()
     os.environ["PATH"] += ":/usr/sbin"  # where Debian puts servers
     began = time.monotonic()
@@ -172,6 +176,9 @@ def main():
     lines = [line(*row, options.items) for row in rows]
     print(*(f"measure {words}" for words in [TITLE, *lines]), sep="\n")
     print(f"{time.monotonic() - began:.0f} s in all")
+    if options.calls:
+        calls = [(sender, f"{at - ended.book.first:.3f}", status) for _, sender, ended in rows for at, status in ended.book.calls]
+        options.calls.write_text("".join(f"{','.join(call)}\n" for call in calls))
     for limit, sender, ended in rows:
         if sender == "true-limit" and limit.truth[0] == "cap" and ended.speed < 0.9:
             print(f"warning: at {limit.name} even {sender} is slow: something else keeps this machine busy", file=sys.stderr)

@@ -33,8 +33,11 @@ class Book:
     answered: Counter = field(default_factory=Counter)
     first: float = math.inf
     last: float = 0.0
+    # When each call ended, and its status.
+    calls: list = field(default_factory=list)
 
     def add(self, ended, latency, status, body):
+        self.calls.append((ended, status))
         self.first = min(self.first, ended - latency)
         match status:
             case "200":
