@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::args::Everywhere;
 use crate::check::CheckArgs;
+use crate::man::ManArgs;
 use crate::run::args::RunArgs;
 use crate::stats::StatsArgs;
 use crate::{explain, mock, plan, report, serve, sim, tasks, top};
@@ -57,6 +58,9 @@ pub(crate) enum Command {
     Sim(sim::Args),
     /// Print the completion script of a shell
     Completions(CompletionsArgs),
+    /// Write the pages of the manual into a folder, for packages
+    #[command(hide = true)]
+    Man(ManArgs),
 }
 
 /// `paceline completions`.

@@ -12,6 +12,7 @@ mod files;
 mod job_line;
 mod limiter_state;
 mod logging;
+mod man;
 mod mock;
 mod output;
 mod plan;
@@ -54,6 +55,7 @@ fn execute(cli: Cli) -> Result<Status, Failure> {
         Command::Check(args) => check::command(&args, &everywhere),
         Command::Completions(args) => completions::command(&args),
         Command::Explain(args) => explain::command(&args, &everywhere),
+        Command::Man(args) => man::command(&args),
         Command::Plan(args) => plan::command(&args),
         Command::Report(args) => report::command(&args),
         Command::Sim(args) => sim::command(args, &everywhere),

@@ -30,6 +30,7 @@ mod help;
 #[cfg(unix)]
 mod hosts;
 mod input;
+mod manual;
 mod order;
 mod outage;
 mod partial;
