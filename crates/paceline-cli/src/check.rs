@@ -1,9 +1,9 @@
-//! `paceline check`: the limits in force with their sources. Sends nothing and reads no key.
+//! `paceline check`: the limits in force with their sources. Sends nothing.
 
 use std::io;
 
 use clap::Args;
-use paceline_config::{EffectiveValue, Preset, Source};
+use paceline_config::{EffectiveValue, KeySource, Preset, Source};
 use paceline_http::proxy_of_environment;
 use paceline_providers::secrets::hidden;
 use serde_json::{Map, Value, json};
@@ -38,6 +38,10 @@ pub(crate) fn command(args: &CheckArgs, everywhere: &Everywhere) -> Result<Statu
     }
     let mut upstream = upstream::resolve(&args.upstream, everywhere)?;
     upstream::check_access(&upstream)?;
+    // A variable may be set only where the run will be. A file that the configuration names has to be there.
+    if matches!(upstream.key, KeySource::File(_)) {
+        upstream::headers(&upstream)?;
+    }
     if let Some((name, proxy)) = proxy_of_environment(&upstream) {
         let (key, source) = ("proxy".to_owned(), Source::Environment(name.to_owned()));
         upstream.effective.push(EffectiveValue { key, value: hidden(&proxy).into_owned(), source });

@@ -30,6 +30,7 @@ mod upstream;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use clap::error::ContextKind;
 
 use crate::cli::{Cli, Command};
 use crate::exit::{Failure, Status};
@@ -37,7 +38,11 @@ use crate::exit::{Failure, Status};
 use crate::run::calls::signals;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|mut error| {
+        // That a mistyped flag could be passed as a value helps here with none.
+        error.remove(ContextKind::Suggested);
+        error.exit()
+    });
     let requests = matches!(&cli.command, Command::Serve(args) if args.flags.log_requests);
     logging::init(cli.everywhere.log_format, cli.everywhere.quiet, cli.everywhere.verbose, requests);
     match execute(cli) {

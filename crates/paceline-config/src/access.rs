@@ -138,8 +138,12 @@ pub(super) fn access(
     let (mut key_header, mut key_prefix) = (api.key_header.clone(), api.key_prefix.clone());
     if let Some(setting) = &section.key_header {
         let name = header_name(&setting.text);
-        let name =
-            name.ok_or_else(|| setting.refuse(&ledger.name("key_header"), "the name of a header of your own"))?;
+        let name = name.ok_or_else(|| {
+            setting.refuse(
+                &ledger.name("key_header"),
+                "the name of a header such as X-API-Key, but not one that the connection sets, such as Host",
+            )
+        })?;
         ledger.note("key_header", name.as_str(), setting.source().clone());
         if name != key_header {
             (key_header, key_prefix) = (name, String::new());
@@ -204,9 +208,10 @@ fn idempotency_header(
     match name {
         None => Ok(None),
         Some(Some(name)) => Ok(Some(name)),
-        Some(None) => {
-            Err(setting.refuse(&ledger.name("idempotency_header"), "the name of a header of your own, or none"))
-        }
+        Some(None) => Err(setting.refuse(
+            &ledger.name("idempotency_header"),
+            "the name of a header such as Idempotency-Key, but not one that the connection sets, such as Host; or none",
+        )),
     }
 }
 
@@ -225,7 +230,7 @@ fn headers(section: &UpstreamSection, ledger: &mut Ledger) -> Result<HeaderMap, 
         let refuse = |expected: &str| Setting::new(SECRET, setting.source().clone()).refuse(&key, expected);
         let Some(header) = header_name(name) else {
             return Err(refuse(
-                "the name of a header of your own, then `:` or `=` and its value; the connection has its own",
+                "the name of a header such as X-Tenant, then `:` or `=` and its value; not one that the connection sets, such as Host",
             ));
         };
         let mut value = HeaderValue::from_str(setting.text.trim())
@@ -318,7 +323,10 @@ mod tests {
         }
         for (lines, expected) in [
             ("unknown_outcome = 'never'", "resend, fail or hold"),
-            ("idempotency_header = 'content-length'", "the name of a header of your own, or none"),
+            (
+                "idempotency_header = 'content-length'",
+                "the name of a header such as Idempotency-Key, but not one that the connection sets, such as Host; or none",
+            ),
         ] {
             let refused = read(lines).expect_err(lines).to_string();
             assert!(refused.contains(expected), "{refused}");

@@ -123,7 +123,7 @@ pub(crate) fn number(text: &str) -> Option<f64> {
 
 /// A text that is no whole number above 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no count: expected a whole number above 0, such as 500, 1_000 or 800k")]
+#[error("{0:?} is no count: expected a whole number from 1 to 1_000_000G, such as 500, 1_000 or 800k")]
 pub struct CountError(String);
 
 /// Reads a count as every flag and file takes it: `500`, `1_000`, `800k`, `2M`; at least 1 and at most 10^15.

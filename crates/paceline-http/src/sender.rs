@@ -12,7 +12,9 @@ use paceline::Limiter;
 use paceline::{Class, Clock, Cost, LimitReport, Outcome, Permit, UnknownOutcome, clock};
 use paceline_providers::secrets::{Secrets, is_secret_name};
 use paceline_providers::table::Scope;
-use paceline_providers::{Answer, Dialect, Reading, TokenRatio, collect, is_loopback, join_url, path_of};
+use paceline_providers::{
+    Answer, Dialect, Reading, TokenRatio, collect, comes_in_parts, is_loopback, join_url, path_of,
+};
 use reqwest::{Client, ClientBuilder, Url, redirect};
 
 #[cfg(feature = "config")]
@@ -322,9 +324,10 @@ impl Sender {
             Some(item) => answer.map(|body| self.partials.answered(item, &call.body, body, reading)),
             None => answer,
         };
+        // A key may have come in parts, each in an event of its own.
         Ok(match collect(&as_read(&answer, "")) {
-            // A key may have come in parts, each in an event of its own.
             Some(object) => answer.map(|_| self.secrets.removed_from(object.to_string().into())),
+            None if comes_in_parts(&as_read(&answer, "")) => answer.map(|body| self.secrets.removed_from_parts(body)),
             None => answer,
         })
     }

@@ -77,7 +77,7 @@ use paceline_core::Timestamp;
 
 pub use address::{below, host, is_loopback, join_url, origin, path_of};
 pub use charge::Settlement;
-pub use collect::collect;
+pub use collect::{collect, comes_in_parts};
 pub use dialect::Dialect;
 pub use expected::{Expected, SCHEMA_MISMATCH, Schema, SchemaError};
 pub use gateway::{GATEWAY, GATEWAY_RETRIES};

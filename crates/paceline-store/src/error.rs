@@ -26,7 +26,7 @@ pub enum JournalError {
     },
     /// The input is not the one that the job began with.
     #[error(
-        "the {what} of {} changed since this job began (was {was}, is {is}); restore the input, or use another output \
+        "the {what} of {} changed since this job began{how}; restore the input, or use another output \
          for the new one",
         path.display()
     )]
@@ -35,10 +35,8 @@ pub enum JournalError {
         path: PathBuf,
         /// What differs: `length` or `beginning`.
         what: &'static str,
-        /// As it was when the job began.
-        was: String,
-        /// As it is.
-        is: String,
+        /// ` (was 7 bytes, is 8 bytes)`; empty where no figures say how.
+        how: String,
     },
     /// There are results, but no journal that says which items they belong to.
     #[error(

@@ -7,6 +7,8 @@
 //! Where failed items are repaired, each of them takes over its state with another body too: it stays failed until
 //! it is made to wait again, which takes its line out of the errors.
 
+use std::path::Path;
+
 use rusqlite::{Connection, Row};
 
 use crate::query::{count, int};
@@ -46,6 +48,16 @@ pub(crate) enum AllowedChanges {
 }
 
 impl AllowedChanges {
+    /// Those of the options of the same names.
+    pub(crate) const fn of(accept_changed: bool, repair_failed: bool) -> Self {
+        match (repair_failed, accept_changed) {
+            (false, false) => Self::Nothing,
+            (false, true) => Self::NotEnded,
+            (true, false) => Self::Failed,
+            (true, true) => Self::FailedAndNotEnded,
+        }
+    }
+
     const fn repair(self) -> bool {
         matches!(self, Self::Failed | Self::FailedAndNotEnded)
     }
@@ -88,6 +100,15 @@ pub(crate) fn set_aside(conn: &Connection) -> rusqlite::Result<()> {
          CREATE UNIQUE INDEX before_key ON item_before(key);",
     )?;
     conn.execute_batch(ITEM_TABLE)
+}
+
+/// The same, for the job in another file, of which nothing changes. The connection takes names that are URIs.
+pub(crate) fn set_beside(conn: &Connection, job: &Path) -> rusqlite::Result<()> {
+    let path = job.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+    conn.execute("ATTACH ?1 AS job", [format!("file:{path}?mode=ro")])?;
+    conn.execute_batch(
+        "CREATE TABLE item_before AS SELECT * FROM job.item; CREATE UNIQUE INDEX before_key ON item_before(key);",
+    )
 }
 
 /// Finds the conflicts; returns at most `limit` of them. After the index over the new ids was built.

@@ -50,11 +50,6 @@ impl Options {
 
     /// What may have changed in the input.
     pub(crate) const fn may_change(&self) -> AllowedChanges {
-        match (self.repair_failed, self.accept_changed) {
-            (false, false) => AllowedChanges::Nothing,
-            (false, true) => AllowedChanges::NotEnded,
-            (true, false) => AllowedChanges::Failed,
-            (true, true) => AllowedChanges::FailedAndNotEnded,
-        }
+        AllowedChanges::of(self.accept_changed, self.repair_failed)
     }
 }

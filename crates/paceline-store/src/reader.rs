@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use paceline_core::Timestamp;
-use rusqlite::Connection;
+use rusqlite::{Connection, OpenFlags};
 
 use crate::append::{self, InputCursor};
 use crate::error::JournalError;
 use crate::history::{self, Minute};
 use crate::item::ModelUsage;
+use crate::merge::{self, AllowedChanges, Conflicts};
 use crate::paths::InputFingerprint;
 use crate::query;
 use crate::report::{self, JobCounts, ReportRow, Rows};
@@ -55,6 +56,34 @@ impl Reader {
     /// [`JournalError::Sqlite`].
     pub fn config_json(&self) -> Result<String, JournalError> {
         query::config(&self.conn)
+    }
+
+    /// What a job would be with another input, which was loaded as a new job into the journal at `fresh`: its items take over the
+    /// states of those of the journal at `job`, which stays as it is. Returns at most `limit` conflicts; with any, nothing is
+    /// taken over.
+    ///
+    /// # Errors
+    /// [`JournalError::Sqlite`].
+    pub fn with_other_input(
+        fresh: &Path,
+        job: &Path,
+        accept_changed: bool,
+        repair_failed: bool,
+        limit: usize,
+    ) -> Result<Conflicts, JournalError> {
+        let may = AllowedChanges::of(accept_changed, repair_failed);
+        let taken_over = || -> rusqlite::Result<Conflicts> {
+            let flags =
+                OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+            let conn = Connection::open_with_flags(fresh, flags)?;
+            merge::set_beside(&conn, job)?;
+            let conflicts = merge::conflicts(&conn, may, limit)?;
+            if conflicts.count == 0 {
+                merge::take_over(&conn, may)?;
+            }
+            Ok(conflicts)
+        };
+        taken_over().map_err(JournalError::sqlite("compare"))
     }
 
     /// The last snapshot, as the runner wrote it; none before its first.

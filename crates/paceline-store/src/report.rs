@@ -198,7 +198,7 @@ fn deferred(conn: &Connection, now: Timestamp) -> Result<Vec<Deferred>, JournalE
     let account = account(&scopes);
     let read = || -> rusqlite::Result<BTreeMap<(DeferReason, Option<Class>), u64>> {
         let mut select = conn.prepare_cached(
-            "SELECT scope, not_before_ms > ?1, attempts + deferrals + probes + abandoned + crash_attempts > 0, last_class
+            "SELECT scope, not_before_ms > ?1, attempts + deferrals + probes + abandoned > 0, last_class
              FROM item WHERE state IN (0, 1)",
         )?;
         let mut rows = select.query([now.as_millis()])?;
@@ -269,7 +269,7 @@ pub(crate) fn report_page(
             // By number: looked for by name, a report of ten thousand items in as many scopes took seconds.
             let scope = state_of(&scopes, row.get(ITEM_SCOPE)?);
             let deferred = matches!(state, State::Waiting | State::InFlight).then(|| {
-                let sent = item.tally.sends() + item.crash_attempts > 0;
+                let sent = item.tally.sends() > 0;
                 defer_reason(scope, account, now, item.not_before > now, sent)
             });
             page.push(ReportRow { item, state, deferred, reason: row.get(AFTER_ITEM + 1)? });

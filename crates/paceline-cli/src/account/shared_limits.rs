@@ -16,7 +16,7 @@ use paceline_config::FleetSettings;
 
 use super::fleet::FleetPlace;
 use super::ledger::{Entry, Ledger};
-use super::{Account, IN_USE, NEXT, TURN, folder, lock, prune};
+use super::{Account, NEXT, TURN, folder, lock, prune};
 use crate::exit::Failure;
 
 /// How long a turn lasts, and how often a run that is alone writes what it has counted, on average. Turns differ in length, so
@@ -196,9 +196,11 @@ impl SharedAccount {
     async fn wait_for(&mut self, what: &str) -> io::Result<File> {
         loop {
             if let Some(file) = self.take(what)? {
+                // It is only a name for people: a disk that is full keeps no turn back.
+                let _ = lock::sign(&file, true);
                 return Ok(file);
             }
-            self.report_once();
+            self.report_once(what);
             tokio::time::sleep(CHECKED).await;
         }
     }
@@ -207,11 +209,11 @@ impl SharedAccount {
         lock::take(&self.files.with_extension(what))
     }
 
-    /// Names the other process, if it was there before this one.
-    fn report_once(&mut self) {
+    /// Names the other process, which has that file.
+    fn report_once(&mut self, what: &str) {
         if !std::mem::replace(&mut self.reported, true) {
-            let (first, _) = lock::signed_by(&self.files.with_extension(IN_USE));
-            let who = lock::named(first.filter(|pid| *pid != std::process::id()));
+            let (holder, _) = lock::signed_by(&self.files.with_extension(what));
+            let who = lock::named(holder.filter(|pid| *pid != std::process::id()));
             tracing::info!(
                 "{who} is calling {} with the same key: both share the configured limits and take turns",
                 self.host,
@@ -227,7 +229,7 @@ impl SharedAccount {
         }
         // An error here is reported when this run waits for a lock itself.
         let Ok(None) = self.take(NEXT) else { return false };
-        self.report_once();
+        self.report_once(NEXT);
         if limiter.waits_for_room().is_some_and(|at| at - limiter.now() <= KEPT_FOR_ROOM) {
             return false;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use paceline::clock;
@@ -22,6 +22,7 @@ use crate::run::lines::convert::Converter;
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
 use crate::run::lines::spool::Earlier;
+use crate::run::lines::wrong::{self, Wrong};
 use crate::run::progress::oracle;
 use crate::run::progress::report::ReportError;
 use crate::{output, text, upstream};
@@ -35,22 +36,21 @@ const SHOWN: usize = 10;
 /// As for a run, before its first call.
 pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits: &Limits) -> Result<Status, Failure> {
     upstream::check_access(upstream)?;
-    let (reader, input, format, scratch) = match begun(args, paths)? {
-        Some(reader) => {
-            let (input, format) = as_begun(args, paths, upstream, &reader)?;
-            (reader, input, format, None)
-        }
-        None => load_aside(args, upstream)?,
+    let job = begun(args, paths)?;
+    let Planned { reader, input, format, scratch } = match &job {
+        Some(job) => as_begun(args, paths, upstream, job)?,
+        None => load_aside(args, upstream, true)?,
     };
     let mut plan = Plan {
         retry_failed: args.retry_failed,
         unread: reader.input_cursor().map_err(Failure::refused)?.is_some(),
-        done_unknown: scratch.is_none() && !args.done.is_empty(),
+        done_unknown: job.is_some() && !args.done.is_empty(),
         ..Plan::default()
     };
-    let under_way = reader.under_way().map_err(Failure::refused)?;
+    let spent = job.as_ref().unwrap_or(&reader);
+    let under_way = spent.under_way().map_err(Failure::refused)?;
     plan.under_way = under_way.iter().map(|reserved| reserved.calls).sum();
-    let usage = [reader.usage().map_err(Failure::refused)?, under_way].concat();
+    let usage = [spent.usage().map_err(Failure::refused)?, under_way].concat();
     plan.used = Budget::new(args.budgets(), upstream.prices.clone(), &usage, false).used();
     plan.count(&reader, &input, &format, upstream).map_err(Failure::refused)?;
     plan.seconds = plan.seconds(upstream, limits);
@@ -64,7 +64,7 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits
             out.write_all(plan.text(args, upstream).as_bytes())
         }
     });
-    drop((reader, scratch));
+    drop((reader, scratch, job));
     printed.map(|()| Status::Success)
 }
 
@@ -80,36 +80,55 @@ fn begun(args: &RunArgs, paths: &Paths) -> Result<Option<Reader>, Failure> {
     }
 }
 
-/// The input of a job that has begun, which has to be the one that it was begun with.
-fn as_begun(args: &RunArgs, paths: &Paths, upstream: &Upstream, reader: &Reader) -> Result<(Input, Format), Failure> {
+/// The items that a run would have, and their input.
+struct Planned {
+    reader: Reader,
+    input: Input,
+    format: Format,
+    /// Where they are, if in no journal of a job; removed with this.
+    scratch: Option<tempfile::TempDir>,
+}
+
+/// The items of a job that has begun. Its input has to be the one that it was begun with, unless the flags allow another.
+fn as_begun(args: &RunArgs, paths: &Paths, upstream: &Upstream, reader: &Reader) -> Result<Planned, Failure> {
     let earlier = paths.journal.as_deref().map_or(Earlier::MustMatch, JobConfig::earlier_input);
     let converter = Converter::of(args, upstream.provider)?;
     let input = Input::prepare(&args.input, &paths.input, &earlier, converter.as_ref()).map_err(Failure::refused)?;
     let (was, is) = (reader.input().map_err(Failure::refused)?, input.mark().map_err(Failure::refused)?);
-    if let Err(changed) = is.same_as(&was) {
-        let allows = [(args.accept_changed_input, "--accept-changed-input"), (args.retry_failed, "--retry-failed")];
-        return Err(match allows.into_iter().find(|(given, _)| *given) {
-            Some((_, flag)) => Failure::refused(format!(
-                "{} is not the input that this job began with, and --dry-run does not compare inputs as {flag} does; \
-                 leave --dry-run out: the run compares every line before its first call",
-                input.name()
-            )),
-            None => load::refused(changed),
-        });
-    }
+    let same = is.same_as(&was);
+    let may_differ = args.accept_changed_input || args.retry_failed;
+    let is_other = same.is_err();
+    same.or_else(|changed| if may_differ { Ok(()) } else { Err(load::refused(changed)) })?;
     let format = format(args, &input, upstream)?;
     JobConfig::read(&reader.config_json().map_err(Failure::refused)?).refuse_other_format(&format)?;
-    Ok((input, format))
+    if is_other {
+        return with_other_input(args, paths, upstream);
+    }
+    let journal = paths.journal.as_deref().expect("a job that has begun has one");
+    Ok(Planned { reader: Reader::open(journal).map_err(load::refused)?, input, format, scratch: None })
 }
 
-/// A journal in a folder that goes with it: every check of a real load, and nothing left of it.
-fn load_aside(
-    args: &RunArgs,
-    upstream: &Upstream,
-) -> Result<(Reader, Input, Format, Option<tempfile::TempDir>), Failure> {
+/// The items of a job that has begun, as a run would give them to the input as it is now.
+fn with_other_input(args: &RunArgs, paths: &Paths, upstream: &Upstream) -> Result<Planned, Failure> {
+    let mut planned = load_aside(args, upstream, false)?;
+    let folder = planned.scratch.as_ref().expect("loaded aside").path();
+    let fresh = scratch_paths(folder).journal.expect("a journal beside the results");
+    let job = paths.journal.as_deref().expect("a job that has begun has one");
+    let (accepted, repaired) = (args.accept_changed_input, args.retry_failed);
+    let conflicts = Reader::with_other_input(&fresh, job, accepted, repaired, Wrong::NAMED).map_err(load::refused)?;
+    if conflicts.count > 0 {
+        return Err(Failure::refused(wrong::conflicts(&conflicts, &planned.input.name(), accepted, repaired)));
+    }
+    planned.reader = Reader::open(&fresh).map_err(Failure::refused)?;
+    Ok(planned)
+}
+
+/// A journal in a folder that goes with it: every check of a real load, and nothing left of it. `takes_over`: with the answers that
+/// `--done` names.
+fn load_aside(args: &RunArgs, upstream: &Upstream, takes_over: bool) -> Result<Planned, Failure> {
     let folder = tempfile::tempdir()
         .map_err(|error| Failure::refused(format!("cannot write to {}: {error}", std::env::temp_dir().display())))?;
-    let paths = Paths::beside(&folder.path().join("dry-run.jsonl"));
+    let paths = scratch_paths(folder.path());
     let lock = RunLock::take(&paths).map_err(Failure::refused)?;
     let converter = Converter::of(args, upstream.provider)?;
     let mut input =
@@ -118,9 +137,16 @@ fn load_aside(
     let journal: PathBuf = paths.journal.clone().expect("a journal beside the results");
     let done = done::check(args, upstream)?;
     let job = load::open(lock, paths, &mut input, &format, upstream, &args.opening())?;
-    done.take_over(&job.journal, &input, &format)?;
+    if takes_over {
+        done.take_over(&job.journal, &input, &format)?;
+    }
     job.journal.close().map_err(Failure::refused)?;
-    Ok((Reader::open(&journal).map_err(Failure::refused)?, input, format, Some(folder)))
+    let reader = Reader::open(&journal).map_err(Failure::refused)?;
+    Ok(Planned { reader, input, format, scratch: Some(folder) })
+}
+
+fn scratch_paths(folder: &Path) -> Paths {
+    Paths::beside(&folder.join("dry-run.jsonl"))
 }
 
 fn format(args: &RunArgs, input: &Input, upstream: &Upstream) -> Result<Format, Failure> {

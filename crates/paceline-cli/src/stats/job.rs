@@ -127,8 +127,9 @@ pub(super) fn describe(counts: &JobCounts, snapshot: &Value, path: &Path, now: T
     line(format!("{} tokens in, {} out", number(counts.tokens_in), number(counts.tokens_out)));
     text::held(counts.held, "--retry-failed").into_iter().for_each(&mut line);
     let is_over = counts.waiting + counts.in_flight == 0;
-    // Where nothing is left to send, nothing of it can be in flight, wait or be held.
-    let scope_words = |scope: &Value| if is_over { sent_words(scope) } else { scope_words(scope, now) };
+    // Where nothing is left to send, nothing of it can be in flight, wait or be held; where no run works, it can be held.
+    let is_history = |scope: &Value| is_over || (!running && !is_closed(scope));
+    let scope_words = |scope: &Value| if is_history(scope) { sent_words(scope) } else { scope_words(scope, now) };
     snapshot.get("account").into_iter().for_each(|account| line(scope_words(account)));
     let mut scopes: Vec<&Value> = snapshot["scopes"].as_array().into_iter().flatten().collect();
     scopes.sort_by_cached_key(|scope| urgency(scope));

@@ -105,7 +105,7 @@ fn of_a_begun_job_it_refuses_what_the_run_would_refuse() {
     let (code, log) = dry("other.jsonl", "out.jsonl", &[]);
     assert!(code == 2 && log.contains("changed since this job began"), "{log}");
     let (code, log) = dry("other.jsonl", "out.jsonl", &["--accept-changed-input"]);
-    assert!(code == 2 && log.contains("leave --dry-run out"), "{log}");
+    assert!(code == 2 && log.contains("1 item that ended can no longer be found unchanged in other.jsonl"), "{log}");
     std::fs::hard_link(job.path("in.jsonl"), job.path("linked")).expect("links");
     std::fs::remove_file(job.path("summary.json")).expect("written");
     std::fs::hard_link(job.path("in.jsonl"), job.path("summary.json")).expect("links");
@@ -117,6 +117,47 @@ fn of_a_begun_job_it_refuses_what_the_run_would_refuse() {
     let (code, log) = dry("in.jsonl", "out.jsonl", &["--format", "bare", "--endpoint", "/x"]);
     assert!(code == 2 && log.contains("add --format batch"), "{log}");
     assert_eq!((dry("in.jsonl", "out.jsonl", &[]).0, finish(&mut job.run(&server)).0), (0, 0));
+}
+
+#[test]
+fn of_another_input_it_counts_what_the_run_would_send() {
+    let is_repaired = |body: &[u8]| serde_json::from_slice::<Value>(body).is_ok_and(|body| !body["n"].is_null());
+    let server = Server::new(|arrival| match arrival.item.as_str() {
+        "item-0" | "item-3" if !is_repaired(&arrival.body) => Reply::error(400, "no n"),
+        _ => Reply::ok(),
+    });
+    let input = |n: &[&str]| {
+        let line = |item: &str| match n.contains(&item) {
+            true => crate::support::line(item).replace(r#""body":{"#, r#""body":{"n":1,"#),
+            false => crate::support::line(item),
+        };
+        ["item-0", "item-1", "item-2", "item-3", "item-4", "item-5"].map(line).join("\n")
+    };
+    let job = Job::with_input(&input(&[]));
+    assert_eq!(finish(job.run(&server).args(["--max-items", "4"])).0, 3);
+    let before = std::fs::read(job.path("out.journal")).expect("a journal");
+    let pending = |more: &[&str]| {
+        let mut command = job.paceline();
+        command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url(), "--dry-run", "--json"]);
+        let output = command.args(more).output().expect("it runs");
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        let plan: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        (output.status.code(), plan["pending"].as_u64(), log)
+    };
+    std::fs::write(job.path("in.jsonl"), input(&["item-0"])).expect("writable");
+    let repaired = pending(&["--retry-failed"]);
+    assert_eq!((repaired.0, repaired.1), (Some(0), Some(4)), "two failed, two were not begun: {}", repaired.2);
+    let (code, _, log) = pending(&[]);
+    assert!(code == Some(2) && log.contains("--retry-failed"), "{log}");
+    std::fs::write(job.path("in.jsonl"), input(&["item-0", "item-1"])).expect("writable");
+    let (code, _, log) = pending(&["--retry-failed"]);
+    assert!(code == Some(2) && log.contains("line 2: the request changed, its id did not"), "{log}");
+    std::fs::write(job.path("in.jsonl"), input(&["item-5"]) + "\n" + &crate::support::line("new")).expect("writable");
+    let accepted = pending(&["--accept-changed-input"]);
+    assert_eq!((accepted.0, accepted.1), (Some(0), Some(3)), "{}", accepted.2);
+    assert_eq!(std::fs::read(job.path("out.journal")).expect("a journal"), before, "the job is as it was");
+    assert_eq!(finish(job.run(&server).args(["--accept-changed-input"])).0, 1);
+    assert_eq!(server.count(), 7);
 }
 
 #[test]

@@ -172,6 +172,21 @@ fn one_value_of_each_answer_stands_beside_the_answers() {
     let (code, log) = finish(job.run(&server).args(["--extract", "/choices/7/nope"]));
     let told = "no answer has a value at /choices/7/nope (--extract): out.flat.jsonl has null for each";
     assert!(code == 0 && log.contains(told), "{log}");
+    // JSON may hold what is no text, such as half a pair of surrogates. It spoils no other value.
+    let odd = Server::new(|arrival| match arrival.item.as_str() {
+        "item-0" => Reply::text(200, "application/json", r#"{"bad": "\ud800", "a/b": [1, {"n": 1.50, "n": 1e400}]}"#),
+        _ => Reply::new(200, &json!({"a/b": [0, {"n": 7}]})),
+    });
+    let job = Job::new(2);
+    let (code, log) = finish(job.run(&odd).args(["--extract", "/a~1b/1/n"]));
+    assert_eq!(code, 0, "{log}");
+    let mut lines: Vec<String> = job.text("out.flat.jsonl").lines().map(str::to_owned).collect();
+    lines.sort();
+    assert_eq!(lines, [r#"{"custom_id":"item-0","value":1e400}"#, r#"{"custom_id":"item-1","value":7}"#]);
+    for pointer in ["/bad", "/a~1b/01/n", "/a~1b/7", "/a~1b/1/n/x", ""] {
+        let (code, log) = finish(job.run(&odd).args(["--extract", pointer]));
+        assert_eq!((code, job.text("out.flat.jsonl").lines().count()), (0, 2), "{pointer}: {log}");
+    }
     let (code, log) = finish(job.run(&server).args(["--extract", "content"]));
     assert!(code == 2 && log.contains("expected a JSON pointer, such as /choices/0/message/content"), "{log}");
     let job = Job::new(2);

@@ -46,6 +46,51 @@ fn a_key_that_is_repeated_escaped_is_not_stored_and_json_stays_json() {
 }
 
 #[test]
+fn a_key_that_comes_in_parts_or_escaped_for_html_is_not_stored() {
+    let texts = |key: &str| {
+        let (a, b) = key.split_at(9);
+        let events = |member: &str| {
+            let event = |text: &str| format!("data: {{\"{member}\": [{{\"text\": {}}}]}}\n\n", Value::from(text));
+            ["your key is ", a, b, ""].map(event).concat()
+        };
+        [
+            ("text/event-stream", events("x")),
+            // Cut before its end: it becomes no object.
+            ("text/event-stream", events("candidates")),
+            ("text/event-stream", format!("data: {a}\n\ndata: {b}\n\n")),
+            ("application/x-ndjson", format!("{{\"t\": \"{a}\"}}\n{{\"t\": \"{b}\"}}\n")),
+            ("text/html", format!("<p>not {}</p>", key.replace('/', "&#x2F;").replace('+', "&#43;"))),
+        ]
+    };
+    let server = Server::new(move |arrival| {
+        let item: usize = arrival.item.trim_start_matches("item-").parse().expect("a number");
+        let key = arrival.headers["authorization"].to_str().expect("text").trim_start_matches("Bearer ");
+        let (content_type, body) = texts(key)[item].clone();
+        Reply::text(200, content_type, body)
+    });
+    let job = Job::new(5);
+    let mut command = job.run(&server);
+    let (_, log) = finish(command.args(["--max-retries", "0", "--api-key-env", "MY_KEY"]).env("MY_KEY", KEY));
+    let ended = job.text("out.jsonl") + &std::fs::read_to_string(job.path("out.errors.jsonl")).unwrap_or_default();
+    assert_eq!((ended.lines().count(), ended.matches("[key]").count()), (5, 5), "{log}{ended}");
+    for part in ["abcd/ef", "gh/SEC", "SECRET", "+1234"] {
+        assert!(!ended.contains(part) && !log.contains(part), "{part}: {log}{ended}");
+    }
+}
+
+#[test]
+fn a_check_opens_the_key_file_and_says_where_it_looked() {
+    let job = Job::new(1);
+    let check = || finish(job.paceline().args(["check", "--upstream", "openai", "--api-key-file", "my.key"]));
+    let (code, log) = check();
+    let place = job.path("my.key").display().to_string();
+    assert!(code == 2 && log.contains(&format!("the key file {place} cannot be read: ")), "{log}");
+    std::fs::write(job.path("my.key"), KEY).expect("writable");
+    let (code, log) = check();
+    assert!(code == 0 && !holds_key(&log), "{log}");
+}
+
+#[test]
 fn a_key_in_the_configuration_is_not_shown_and_the_right_place_is_named() {
     let job = Job::new(1);
     std::fs::write(job.path("paceline.toml"), "[upstream.openai]\napi_key = \"my own SECRET\"\n").expect("writable");
@@ -151,9 +196,8 @@ fn a_key_is_hidden_also_where_it_does_not_belong_or_is_not_one() {
     assert!(code == 2 && log.contains("--proxy \"[key]@127.0.0.1:1\"") && !log.contains("sesame"), "{log}");
     let config = "[upstream.openai]\napi_key_file = 'sk-sesame-and-long'\n";
     std::fs::write(job.path("paceline.toml"), config).expect("writable");
-    let output = job.paceline().arg("check").output().expect("it runs");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("api_key_file") && !text.contains("sesame"), "{text}");
+    let (code, log) = finish(job.paceline().arg("check"));
+    assert!(code == 2 && log.contains("the key file ") && !log.contains("sesame"), "{log}");
 }
 
 #[test]

@@ -184,22 +184,25 @@ fn what_left_before_a_kill_counts_for_other_jobs() {
 fn jobs_at_once_share_a_limit() {
     let user = User::new();
     let jobs = [Job::new(20), Job::new(20)];
+    let pids = std::cell::Cell::new([0, 0]);
     let run = |limit: &str| {
         let running = jobs.iter().map(|job| {
             let mut command = user.patient(job, limit, "3s");
             command.stderr(Stdio::piped()).spawn().expect("the binary runs")
         });
         let running: Vec<_> = running.collect();
+        pids.set([running[0].id(), running[1].id()]);
         let ends = running.into_iter().map(|job| job.wait_with_output().expect("it ends"));
         ends.map(|end| (end.status.code(), String::from_utf8_lossy(&end.stderr).into_owned())).collect::<Vec<_>>()
     };
     let ends = run("5 per 1h");
     assert_eq!(user.server.count(), 5, "{ends:?}");
     assert!(ends.iter().all(|(code, _)| *code == Some(3)), "{ends:?}");
-    assert!(
-        ends.iter().any(|(_, log)| log.contains("with the same key: both share the configured limits")),
-        "{ends:?}"
-    );
+    let shares = "with the same key: both share the configured limits";
+    assert!(ends.iter().any(|(_, log)| log.contains(shares)), "{ends:?}");
+    for ((_, log), other) in ends.iter().zip(pids.get().into_iter().rev()) {
+        assert!(!log.contains(shares) || log.contains(&format!("process {other} is calling ")), "{other}: {ends:?}");
+    }
     assert!(ends.iter().all(|(_, log)| !log.contains("may exceed")), "{ends:?}");
     // Ordinary use: both end soon.
     let ends = run("600 per 1m");

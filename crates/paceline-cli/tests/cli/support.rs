@@ -254,6 +254,11 @@ impl Job {
         command
     }
 
+    /// A file of the job.
+    pub(crate) fn text(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
     /// The lines of a file of the job; none if there is no such file.
     pub(crate) fn lines(&self, name: &str) -> Vec<Value> {
         let text = std::fs::read_to_string(self.path(name)).unwrap_or_default();

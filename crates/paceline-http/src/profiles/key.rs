@@ -24,7 +24,7 @@ pub enum KeyError {
     /// The file cannot be read.
     #[error("the key file {path} cannot be read: {error}")]
     Unreadable {
-        /// The file, without what looks like a key: it may have been put in place of the file.
+        /// The file with its folder, without what looks like a key: it may have been put in place of the file.
         path: String,
         /// The system's error.
         error: io::Error,
@@ -116,12 +116,20 @@ fn assigned(text: &str) -> Option<&str> {
 fn read_file(path: &Path) -> Result<String, KeyError> {
     let shown = path.display().to_string();
     let shown = hidden(&shown).into_owned();
-    let unreadable = |error| KeyError::Unreadable { path: shown.clone(), error };
+    let unreadable = |error| KeyError::Unreadable { path: absolute(path, &shown), error };
     let mut file = File::open(path).map_err(unreadable)?;
     let mut key = String::new();
     file.read_to_string(&mut key).map_err(unreadable)?;
     warn_if_exposed("the key file", &file, &shown);
     Ok(key)
+}
+
+/// Where a file was looked for: its name as it is shown, below the folder of the process.
+fn absolute(path: &Path, shown: &str) -> String {
+    match std::env::current_dir() {
+        Ok(folder) if path.is_relative() => folder.join(shown).display().to_string(),
+        _ => shown.to_owned(),
+    }
 }
 
 /// Warns of a file with a key that others can read.

@@ -29,6 +29,13 @@ pub fn collect(answer: &Answer<'_>) -> Option<Value> {
     if body::is_stream(answer.body, content_type) { object_of(answer.body) } else { None }
 }
 
+/// Whether the texts of an answer may go on from one event, or from one line of JSON, to the next.
+pub fn comes_in_parts(answer: &Answer<'_>) -> bool {
+    let content_type = header::first(answer.headers, "content-type").unwrap_or_default();
+    let lines = ["application/x-ndjson", "application/ndjson", "application/jsonl", "application/stream+json"];
+    body::is_stream(answer.body, content_type) || lines.iter().any(|lines| content_type.starts_with(lines))
+}
+
 /// The object that a stream of server-sent events adds up to.
 pub(super) fn object_of(stream: &[u8]) -> Option<Value> {
     let mut collected = Collected::default();

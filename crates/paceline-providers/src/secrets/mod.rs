@@ -1,6 +1,7 @@
 //! A key must reach no file, no log and no screen: neither one that is known, in whatever spelling a server repeats it, nor what
 //! only looks like one.
 
+mod parts;
 mod shapes;
 mod spelling;
 
@@ -20,7 +21,7 @@ const SHORTEST: usize = 8;
 
 /// The keys that calls carry in their headers, to be taken out of what a server says: the values, of `Bearer KEY` only KEY, of
 /// `Basic ...` also what it encodes and the password in it. They are found as they are, with the escapes of JSON, also of JSON
-/// within JSON, percent-encoded and in base64; [`SECRET`] takes their place. Keys below 8 bytes are words, and stay.
+/// within JSON, with those of HTML, percent-encoded and in base64; [`SECRET`] takes their place. Keys below 8 bytes are words, and stay.
 #[derive(Clone, Debug, Default)]
 pub struct Secrets {
     /// The longest first, so that a part does not spoil the whole.
@@ -42,6 +43,16 @@ impl Secrets {
     /// A body without them. JSON stays JSON, where the key is not a number.
     pub fn removed_from(&self, body: Bytes) -> Bytes {
         self.replaced_in(body, |_, kept| kept.extend_from_slice(SECRET.as_bytes()))
+    }
+
+    /// A body of several texts, such as the events of a stream or lines of JSON, without a key that comes in parts, each in another
+    /// text. One that stands in a single text is for [`removed_from`](Self::removed_from).
+    pub fn removed_from_parts(&self, body: Bytes) -> Bytes {
+        parts::without(body, |text| {
+            let whole = self.keys.iter().flat_map(|key| all(text, |rest| as_it_is(key, rest)));
+            let spelled = self.keys.iter().filter(|_| self.escapes.are_in(text));
+            whole.chain(spelled.flat_map(|key| all(text, |rest| spelling::find(key.needle(), rest)))).collect()
+        })
     }
 
     /// A body of the same length without them: [`SECRET`] and asterisks take their place. For one whose length is told already.
@@ -100,20 +111,31 @@ fn as_it_is(key: &Finder<'_>, text: &[u8]) -> Option<Range<usize>> {
     Some(start..at + key.needle().len())
 }
 
+/// All that `find` finds in a text, again and again.
+fn all(text: &[u8], find: impl Fn(&[u8]) -> Option<Range<usize>>) -> impl Iterator<Item = Range<usize>> {
+    let mut from = 0;
+    std::iter::from_fn(move || {
+        let found = find(&text[from..])?;
+        let found = from + found.start..from + found.end;
+        from = found.end;
+        Some(found)
+    })
+}
+
 /// A body in which `mark` takes the place of what `find` finds in it, again and again.
 fn without(body: Bytes, find: impl Fn(&[u8]) -> Option<Range<usize>>, mark: impl Fn(usize, &mut Vec<u8>)) -> Bytes {
-    let Some(mut found) = find(&body) else { return body };
-    let (mut kept, mut rest) = (Vec::with_capacity(body.len()), &body[..]);
-    loop {
-        kept.extend_from_slice(&rest[..found.start]);
-        mark(found.len(), &mut kept);
-        rest = &rest[found.end..];
-        match find(rest) {
-            Some(next) => found = next,
-            None => break,
-        }
+    let mut found = all(&body, find).peekable();
+    if found.peek().is_none() {
+        drop(found);
+        return body;
     }
-    kept.extend_from_slice(rest);
+    let (mut kept, mut end) = (Vec::with_capacity(body.len()), 0);
+    for key in found {
+        kept.extend_from_slice(&body[end..key.start]);
+        mark(key.len(), &mut kept);
+        end = key.end;
+    }
+    kept.extend_from_slice(&body[end..]);
     kept.into()
 }
 
@@ -175,6 +197,10 @@ mod tests {
             ("GET /?key=abcd%2Fefgh%2fSECRET%2B1234&n=1", "GET /?key=[key]&n=1"),
             ("/login?next=%2F%3Fk%3Dabcd%252Fefgh%252FSECRET%252B1234", "/login?next=%2F%3Fk%3D[key]"),
             ("YWJjZC9lZmdoL1NFQ1JFVCsxMjM0", "[key]"),
+            ("<p>abcd&#x2F;efgh&#047;SECRET&#43;1234 &amp; more</p>", "<p>[key] &amp; more</p>"),
+            (r#"{"m":"abcd\u0026#x2F;efgh&sol;SECRET&plus;1234"}"#, r#"{"m":"[key]"}"#),
+            ("abcd&amp;#x2f;efgh&amp;amp;sol;SECRET&#X2B;1234", "[key]"),
+            ("abcd&#x2F;efgh&#x2F;SECRET&#xFFFFFFFF2B;1234", "abcd&#x2F;efgh&#x2F;SECRET&#xFFFFFFFF2B;1234"),
             (r"aaaa\/abcd\/efgh\/SECRET+123", r"aaaa\/abcd\/efgh\/SECRET+123"),
         ] {
             assert_eq!(removed(key, said), kept, "{said}");
@@ -243,8 +269,32 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_comes_in_parts_is_taken_out_of_each() {
+        let value = HeaderValue::from_static("Bearer abcd/efgh/SECRET+1234");
+        let removed = |body: &str| {
+            let kept = Secrets::of([&value]).removed_from_parts(Bytes::copy_from_slice(body.as_bytes()));
+            String::from_utf8(kept.to_vec()).unwrap()
+        };
+        for (body, kept) in [
+            (
+                "data: {\"x\":{\"text\":\"is abcd/ef\"}}\r\n\r\ndata:{\"x\": {\"text\" : \"gh/SEC\"},\"n\":\"RET\"}\n\ndata: {\"x\":{\"text\":\"RET+1234 ok\"}}\n\n",
+                "data: {\"x\":{\"text\":\"is [key]\"}}\r\n\r\ndata:{\"x\": {\"text\" : \"\"},\"n\":\"RET\"}\n\ndata: {\"x\":{\"text\":\" ok\"}}\n\n",
+            ),
+            (
+                "event: part\nid: 1\ndata: abcd/efgh/SEC\n\nevent: part\ndata: RET+1234\n\n",
+                "event: part\nid: 1\ndata: [key]\n\nevent: part\ndata: \n\n",
+            ),
+            ("{\"t\":\"abcd\\/efgh\"}\n{\"t\":\"\\/SECRET\\u002b1234\"}\n", "{\"t\":\"[key]\"}\n{\"t\":\"\"}\n"),
+            ("{\"t\":\"abcd/efgh\"}\n{\"t\":\"/SECRET \"}\n", "{\"t\":\"abcd/efgh\"}\n{\"t\":\"/SECRET \"}\n"),
+            ("{\"t\":\"abcd/efgh/SECRET+12\n{\"t\":\"\\", "{\"t\":\"abcd/efgh/SECRET+12\n{\"t\":\"\\"),
+        ] {
+            assert_eq!(removed(body), kept, "{body}");
+        }
+    }
+
+    #[test]
     fn a_hostile_body_takes_no_time_that_grows_faster_than_it() {
-        for part in [r"\", "%25", r"abcd\\", r"\u0061bcd", r"\u005c", "a%2561"] {
+        for part in [r"\", "%25", r"abcd\\", r"\u0061bcd", r"\u005c", "a%2561", "amp;", "&amp;", "a&#x61;"] {
             let body = part.repeat((1 << 20) / part.len());
             assert_eq!(removed("abcd/efgh/SECRET+1234", &body).len(), body.len());
         }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
-use memchr::{memchr2, memchr3};
+use memchr::memchr3;
 
 /// The key in base64, alone and behind other bytes: of each only those letters that no neighbour has a part in.
 pub(super) fn in_base64(key: &[u8]) -> impl Iterator<Item = Vec<u8>> + use<> {
@@ -37,7 +37,7 @@ impl Escapes {
     /// Whether some of them are in a text as an escape: only then a key may be there that is not found as it is.
     pub(super) fn are_in(&self, text: &[u8]) -> bool {
         let (mut rest, mut found) = (text, false);
-        while let Some(at) = memchr2(b'\\', b'%', rest).filter(|_| !found) {
+        while let Some(at) = memchr3(b'\\', b'%', b'&', rest).filter(|_| !found) {
             let (unit, len) = unit(&rest[at..]);
             found = match unit {
                 Unit::Read(char) => self.has(char),
@@ -64,8 +64,9 @@ impl Escapes {
 pub(super) fn find(key: &[u8], text: &[u8]) -> Option<Range<usize>> {
     let key: Vec<u8> = key.iter().copied().filter(|byte| *byte != b'\\').collect();
     let first = *key.first()?;
+    let may_begin = |byte: &u8| *byte == first || matches!(byte, b'\\' | b'%' | b'&');
     let mut from = 0;
-    while let Some(at) = memchr3(first, b'\\', b'%', &text[from..]) {
+    while let Some(at) = text[from..].iter().position(may_begin) {
         let at = from + at;
         if let Some(len) = spelled(&key, &text[at..]) {
             return Some(at..at + len);
@@ -97,7 +98,7 @@ enum Unit {
     Plain,
     /// Backslashes before what they escape, `%5C` too.
     Nothing,
-    /// `\u0073`, `%73`.
+    /// `\u0073`, `%73`, `&#x73;`.
     Read(char),
 }
 
@@ -110,8 +111,14 @@ fn unit(text: &[u8]) -> (Unit, usize) {
                 run += if escaped.starts_with(b"u005c") || escaped.starts_with(b"u005C") { 6 } else { 1 };
             }
             let code = text[run..].strip_prefix(b"u").and_then(|code| hexadecimal(code, 4));
-            code.and_then(char::from_u32).map_or((Unit::Nothing, run), |char| (Unit::Read(char), run + 5))
+            match code.and_then(char::from_u32) {
+                None => (Unit::Nothing, run),
+                // Some encoders of JSON escape what HTML has escaped.
+                Some('&') => reference(&text[run + 5..], run + 5).unwrap_or((Unit::Read('&'), run + 5)),
+                Some(char) => (Unit::Read(char), run + 5),
+            }
         }
+        Some(b'&') => reference(&text[1..], 1).unwrap_or((Unit::Plain, 1)),
         Some(b'%') => {
             // Encoded again, % is %25.
             let mut at = 1;
@@ -129,7 +136,43 @@ fn unit(text: &[u8]) -> (Unit, usize) {
     }
 }
 
+/// What a reference of HTML stands for, whose `&` has taken so many bytes, and the length of both. Escaped again, `&` is `&amp;`.
+fn reference(text: &[u8], taken: usize) -> Option<(Unit, usize)> {
+    let mut again = 0;
+    while text[again..].starts_with(b"amp;") {
+        again += 4;
+    }
+    let (char, len) = match named(&text[again..]) {
+        None if again > 0 => ('&', 0),
+        named => named?,
+    };
+    Some((if char == '\\' { Unit::Nothing } else { Unit::Read(char) }, taken + again + len))
+}
+
+/// The character of a reference behind its `&`, and the length of that.
+fn named(text: &[u8]) -> Option<(char, usize)> {
+    const NAMES: [(&[u8], char); 9] = [
+        (b"quot", '"'),
+        (b"apos", '\''),
+        (b"lt", '<'),
+        (b"gt", '>'),
+        (b"plus", '+'),
+        (b"sol", '/'),
+        (b"equals", '='),
+        (b"lowbar", '_'),
+        (b"colon", ':'),
+    ];
+    // The largest number of a character has seven digits; zeros may stand before them.
+    let end = text.iter().take(12).position(|byte| *byte == b';')?;
+    let char = match &text[..end] {
+        [b'#', b'x' | b'X', code @ ..] => hexadecimal(code, code.len()).and_then(char::from_u32),
+        [b'#', code @ ..] => str::from_utf8(code).ok()?.parse().ok().and_then(char::from_u32),
+        name => NAMES.iter().find(|(known, _)| *known == name).map(|(_, char)| *char),
+    };
+    Some((char?, end + 1))
+}
+
 fn hexadecimal(text: &[u8], digits: usize) -> Option<u32> {
     let mut digits = text.get(..digits)?.iter().map(|digit| char::from(*digit).to_digit(16));
-    digits.try_fold(0, |number, digit| Some(number * 16 + digit?))
+    digits.try_fold(0_u32, |number, digit| number.checked_mul(16)?.checked_add(digit?))
 }

@@ -272,7 +272,7 @@ impl fmt::Display for StopReason {
             }
             Self::OtherHasTurn => f.write_str(
                 "another run with the same key holds the shared limits, and did not pass its turn on within --max-wait: let it \
-                 continue, or end it (its process id stands in the log, if it began before this run)",
+                 continue, or end it (its process id stands in the log)",
             ),
             Self::NoShare => f.write_str(
                 "the run had no share of the limits of its fleet for --max-wait: the log says whether the store (--fleet) can be \

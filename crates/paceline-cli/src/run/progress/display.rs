@@ -56,6 +56,8 @@ pub(crate) struct View<'a> {
     /// When the next call can start; none while calls are in flight, or where it is not known.
     pub(crate) next_start: Option<Instant>,
     pub(crate) budget: Used,
+    /// The run ends where nothing can start for longer (`--max-wait`).
+    pub(crate) max_wait: Option<Duration>,
 }
 
 impl Progress {
@@ -147,7 +149,11 @@ impl StatusText {
         ];
         if let Some(left) = time_left {
             let least = if left.at_least { "> " } else { "" };
-            let end = if left.at_budget { " to the end of the budget" } else { "" };
+            let end = match (left.in_later_run, left.at_budget) {
+                (true, _) => ", in a later run (--max-wait)",
+                (false, true) => " to the end of the budget",
+                (false, false) => "",
+            };
             course.push(format!("ETA {least}{}{end}", text::duration(left.time)));
         }
         let mut details = vec![
@@ -212,7 +218,7 @@ fn time_left(view: &View<'_>, pace: f64) -> Option<TimeLeft> {
     let ended = figures.ended().max(1) as f64;
     let tokens = (figures.tokens_in + figures.tokens_out) as f64 / ended;
     let (affordable, next_start) = (view.budget.calls_left, view.next_start);
-    let rest = Rest { items: figures.pending(), tokens, rate: pace, affordable, next_start };
+    let rest = Rest { items: figures.pending(), tokens, rate: pace, affordable, next_start, max_wait: view.max_wait };
     rest.left(view.now, view.limits).filter(|_| view.stop.is_none())
 }
 

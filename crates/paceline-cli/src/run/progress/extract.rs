@@ -1,12 +1,14 @@
 //! `--extract`: one value of each answer, beside the whole answers.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 use paceline_store::{Paths, create_in_place_of};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -68,10 +70,10 @@ fn fill(file: File, paths: &Paths, pointer: &str) -> io::Result<Values> {
             continue;
         }
         let answer = response.map(|response| response.body).or_else(|| result.and_then(|result| result.message));
-        let value = answer.as_ref().and_then(|answer| answer.pointer(pointer));
+        let value = answer.and_then(|answer| at(answer, pointer));
         values.answers += 1;
         values.found += u64::from(value.is_some());
-        serde_json::to_writer(&mut flat, &json!({ "custom_id": custom_id, "value": value }))?;
+        serde_json::to_writer(&mut flat, &FlatLine { custom_id, value })?;
         flat.write_all(b"\n")?;
     }
     flat.flush()?;
@@ -83,20 +85,48 @@ fn fill(file: File, paths: &Paths, pointer: &str) -> io::Result<Values> {
 struct ResultLine<'a> {
     #[serde(borrow)]
     custom_id: &'a RawValue,
-    response: Option<Response>,
-    result: Option<Batch>,
+    #[serde(borrow)]
+    response: Option<Response<'a>>,
+    #[serde(borrow)]
+    result: Option<Batch<'a>>,
     /// `fallback`, where it is no answer.
     source: Option<String>,
     /// What a fallback made of the item: it has the form that its author gave it, and so no pointer.
     output: Option<Value>,
 }
 
-#[derive(Deserialize)]
-struct Response {
-    body: Value,
+/// What is written for an answer.
+#[derive(Serialize)]
+struct FlatLine<'a> {
+    custom_id: &'a RawValue,
+    value: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
-struct Batch {
-    message: Option<Value>,
+struct Response<'a> {
+    #[serde(borrow)]
+    body: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct Batch<'a> {
+    #[serde(borrow)]
+    message: Option<&'a RawValue>,
+}
+
+/// The value at a JSON pointer, as it is written. What stands beside it is not read: an answer may hold what is JSON and no text,
+/// such as half a pair of surrogates.
+fn at<'a>(value: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
+    let Some((token, rest)) = pointer.strip_prefix('/').map(|path| path.split_at(path.find('/').unwrap_or(path.len())))
+    else {
+        return pointer.is_empty().then_some(value);
+    };
+    let inner = if value.get().starts_with('[') {
+        let index: usize = token.parse().ok().filter(|index: &usize| index.to_string() == token)?;
+        serde_json::from_str::<Vec<&RawValue>>(value.get()).ok()?.get(index).copied()?
+    } else {
+        let name = token.replace("~1", "/").replace("~0", "~");
+        serde_json::from_str::<HashMap<Cow<'_, str>, &RawValue>>(value.get()).ok()?.get(&*name).copied()?
+    };
+    at(inner, rest)
 }

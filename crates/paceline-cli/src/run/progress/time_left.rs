@@ -20,6 +20,8 @@ pub(crate) struct Rest {
     pub(crate) affordable: Option<u64>,
     /// When the next call can start, where it is known that none can before.
     pub(crate) next_start: Option<Instant>,
+    /// The longest wait of the run.
+    pub(crate) max_wait: Option<Duration>,
 }
 
 /// How long the rest takes.
@@ -30,6 +32,8 @@ pub(crate) struct TimeLeft {
     pub(crate) at_least: bool,
     /// The budget is used up before the items are.
     pub(crate) at_budget: bool,
+    /// Some of it waits for longer than a run does, and so for a later one.
+    pub(crate) in_later_run: bool,
 }
 
 impl Rest {
@@ -55,7 +59,8 @@ impl Rest {
         // "At least half a second" tells nothing.
         let at_least = works.is_none();
         let least = if at_least { Duration::from_secs(1) } else { Duration::from_nanos(1) };
-        (time >= least).then_some(TimeLeft { time, at_least, at_budget: false })
+        let in_later_run = last.zip(self.max_wait).is_some_and(|(last, longest)| last > longest);
+        (time >= least).then_some(TimeLeft { time, at_least, at_budget: false, in_later_run })
     }
 
     /// The least that a limit lets it take.
@@ -157,6 +162,20 @@ mod tests {
         let rest = Rest { items: 4, rate: 2.0, next_start: Some(Instant::ZERO + 300 * S), ..Rest::default() };
         assert_eq!(seconds(rest, &pacer(Vec::new())), Some((302, false)), "its last items have times of their own");
         assert_eq!(seconds(Rest { rate: 0.0, ..rest }, &pacer(Vec::new())), Some((300, true)));
+    }
+
+    #[test]
+    fn what_is_held_for_longer_than_a_run_waits_is_left_to_a_later_one() {
+        let mut pacer = pacer(Vec::new());
+        let (a, _) = (pacer.scope("a"), pacer.scope("b"));
+        pacer.hold_for(Instant::ZERO, Some(&a), Instant::ZERO + 7_200 * S, PauseCause::QuotaUsedUp);
+        let left = |max_wait| {
+            let rest = Rest { items: 100, rate: 2.0, max_wait, ..Rest::default() };
+            rest.left(Instant::ZERO, &pacer.snapshot(Instant::ZERO))
+                .map(|left| (left.time.as_secs(), left.in_later_run))
+        };
+        assert_eq!(left(Some(3_600 * S)), Some((7_200, true)));
+        assert_eq!((left(Some(7_200 * S)), left(None)), (Some((7_200, false)), Some((7_200, false))));
     }
 
     #[test]

@@ -150,7 +150,17 @@ mod tests {
         let wall = Timestamp::from_millis(1_000);
         let next_due = next_due.map(|due| (wall + due, wall));
         let budget = Used::default();
-        Wait::of(&View { now, figures, limits, in_flight, stop: None, next_due, next_start: None, budget })
+        Wait::of(&View {
+            now,
+            figures,
+            limits,
+            in_flight,
+            stop: None,
+            next_due,
+            next_start: None,
+            budget,
+            max_wait: None,
+        })
     }
 
     #[test]

@@ -104,7 +104,14 @@ fn one(args: &Args, now: Timestamp) -> Result<NewItem, Failure> {
         payload => payload.to_owned(),
     };
     let payload = compact(&payload).map_err(|error| {
-        Failure::refused(format!("the payload is not JSON: {error}; a string needs its own quotes: '\"text\"'"))
+        Failure::refused(match payload.trim().is_empty() {
+            true => "the payload is empty: expected JSON, such as {} or null".to_owned(),
+            false => format!(
+                "the payload is not JSON (line {}, column {}); a string needs its own quotes: '\"text\"'",
+                error.line(),
+                error.column()
+            ),
+        })
     })?;
     let key = args.key.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
     let item = NewItem {

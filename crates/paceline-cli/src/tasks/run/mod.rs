@@ -213,7 +213,7 @@ impl Runs<'_> {
             requests.begin_run();
         }
         let began = self.clock.now();
-        let drawing = progress.draw_regularly();
+        let drawing = progress.draw_regularly(Arc::clone(&self.store));
         let telling = self.teller.as_ref().map(|teller| {
             let progress = progress.clone();
             teller.begin(move || Some(progress.job_line()))

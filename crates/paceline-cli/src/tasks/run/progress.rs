@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use paceline_core::{Class, Instant};
 use paceline_store::ScopeStatus;
 use paceline_store::work::{
-    DecisionRecord, EndReason, SchedulerConfig, SchedulerEvent, State, StateCounts, WorkClock, WorkItem,
+    DecisionRecord, EndReason, SchedulerConfig, SchedulerEvent, State, StateCounts, WorkClock, WorkItem, WorkStore,
 };
 use terminal_size::{Width, terminal_size_of};
 use tokio::task::JoinHandle;
@@ -42,8 +42,10 @@ struct Inner {
 /// How far the run has come.
 #[derive(Debug, Default)]
 struct Figures {
-    /// Items in the store when the run began.
+    /// Items in the store, as it was read last.
     items: u64,
+    /// When that was.
+    counted: Option<Instant>,
     ended: u64,
     failed: u64,
     fell_back: u64,
@@ -57,10 +59,18 @@ struct Figures {
     waits: Option<(Instant, Option<String>)>,
 }
 
+impl Figures {
+    /// Takes over what the store has.
+    fn count(&mut self, counts: &StateCounts, now: Instant) {
+        (self.items, self.counted) = (counts.total(), Some(now));
+        self.ended = State::ALL.into_iter().filter(|state| state.is_final()).map(|state| counts.of(state)).sum();
+    }
+}
+
 impl Progress {
     pub(super) fn new(quiet: bool, before: &StateCounts, policy: &SchedulerConfig, clock: WorkClock) -> Self {
-        let ended = State::ALL.into_iter().filter(|state| state.is_final()).map(|state| before.of(state)).sum();
-        let figures = Figures { items: before.total(), ended, ..Figures::default() };
+        let mut figures = Figures::default();
+        figures.count(before, clock.now());
         let (max_retries, max_deferrals) = (policy.max_retries, policy.max_deferrals);
         let (concurrency, shutdown) = (policy.concurrency, Mutex::new(figures));
         Self(Arc::new(Inner { quiet, max_retries, max_deferrals, concurrency, clock, shutdown }))
@@ -213,7 +223,7 @@ impl Progress {
 
     /// Shows how far the run has come, for as long as the guard lives: on a terminal as a line that is redrawn, elsewhere
     /// as a log line now and then.
-    pub(super) fn draw_regularly(&self) -> Drawing {
+    pub(super) fn draw_regularly(&self, store: Arc<dyn WorkStore>) -> Drawing {
         let bar = logging::draws(self.0.quiet).then(|| {
             let style = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
             logging::bars().add(ProgressBar::no_length().with_style(style))
@@ -225,6 +235,7 @@ impl Progress {
             moments.tick().await;
             loop {
                 moments.tick().await;
+                progress.count_again(&*store).await;
                 let line = progress.line();
                 match &screen {
                     Some(bar) => {
@@ -236,6 +247,18 @@ impl Progress {
             }
         });
         Drawing { task, bar }
+    }
+
+    /// Others add and remove items meanwhile.
+    async fn count_again(&self, store: &dyn WorkStore) {
+        let now = self.0.clock.now();
+        if self.figures().counted.is_some_and(|at| now < at + LINE_EVERY / 2) {
+            return;
+        }
+        // A store that cannot be read ends the run by itself.
+        if let Ok(counts) = store.counts().await {
+            self.figures().count(&counts, now);
+        }
     }
 
     /// How far the run has come, for the gateway that its calls go through.
@@ -311,5 +334,29 @@ impl Drop for Drawing {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_core::Timestamp;
+    use paceline_store::work::{MemoryStore, NewItem};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn items_that_come_during_a_run_are_counted_too() {
+        let clock = WorkClock::starting_at(Timestamp::from_millis(1_700_000_000_000));
+        let store = Arc::new(MemoryStore::new(clock.clone()));
+        let add = |keys: [&'static str; 2]| store.insert(keys.map(|key| NewItem::new(key, "1")).into());
+        add(["a", "b"]).await.expect("room");
+        let before = store.counts().await.expect("a memory");
+        let progress = Progress::new(false, &before, &SchedulerConfig::default(), clock);
+        add(["c", "d"]).await.expect("room");
+        assert_eq!(progress.line(), "0/2 done");
+        let drawing = progress.draw_regularly(store.clone());
+        tokio::time::sleep(LINE_EVERY + DRAW_EVERY).await;
+        drop(drawing);
+        assert_eq!(progress.line(), "0/4 done");
     }
 }

@@ -11,7 +11,7 @@ use paceline_core::{Backoff, Concurrency, Dimension, Growth, Jitter};
 use paceline_store::work::{Idle, OverBound, SchedulerConfig};
 
 use super::shutdown::GRACE;
-use crate::args::{AccessArgs, Everywhere, Expect, Offered, UPSTREAM, ViaArgs, as_flags, duration, some_time};
+use crate::args::{AccessArgs, Everywhere, Expect, Offered, UPSTREAM, ViaArgs, as_flags, count, duration, some_time};
 use crate::exit::Failure;
 use crate::fallback::FallbackArgs;
 use crate::process::KILL_AFTER;
@@ -23,6 +23,10 @@ const WORK: &str = "Work";
 const RETRIES: &str = "Retries";
 const BOUNDS: &str = "Bounds of this run";
 const PACE: &str = "Pace";
+
+fn places(text: &str) -> Result<NonZeroUsize, String> {
+    count::<usize>(text).and_then(|places| NonZeroUsize::new(places).ok_or_else(|| "expected at least 1".to_owned()))
+}
 
 /// `paceline tasks run`.
 #[derive(Debug, clap::Args)]
@@ -41,7 +45,7 @@ pub(crate) struct Args {
     #[arg(help_heading = WORK, long, short, value_name = "OUT")]
     pub(super) output: Option<PathBuf>,
     /// Most items in flight at once
-    #[arg(help_heading = WORK, long, value_name = "N", default_value = "10")]
+    #[arg(help_heading = WORK, long, value_name = "N", default_value = "10", value_parser = places)]
     pub(super) concurrency: NonZeroUsize,
     /// How long one try may take
     #[arg(help_heading = WORK, long, value_name = "DURATION", default_value = "600s", value_parser = some_time)]

@@ -108,7 +108,10 @@ impl Ran {
         for (number, what) in [
             (summary.resends, "of them repeated"),
             (summary.abandoned, "cut off"),
-            (summary.uncounted, "that no item counts (no server took them, or they tested a failing one)"),
+            (
+                summary.uncounted,
+                "not counted for their items (no server took them, or they only tested whether a failing one is back)",
+            ),
             (summary.cancelled, "not recorded, because the item was cancelled meanwhile"),
             (summary.lost, "not recorded, because another worker had taken the item"),
         ] {

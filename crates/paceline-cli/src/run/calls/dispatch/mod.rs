@@ -325,13 +325,13 @@ impl Dispatcher {
         self.limits.update(changes);
         let next_start = self.next_start();
         let Some(limits) = self.limits.latest() else { return };
-        let Parts { journal, recorder, progress, .. } = &mut self.parts;
-        let figures = recorder.figures();
+        let Parts { journal, recorder, progress, max_wait, .. } = &mut self.parts;
+        let (figures, max_wait) = (recorder.figures(), *max_wait);
         let (now, in_flight) = (context.limiter.now(), context.in_flight.load(Ordering::Relaxed));
         let next_due = self.next_due.map(|due| (due, context.now()));
         let stop = self.stop.as_ref();
         let budget = context.budget.used();
-        progress.show(&View { now, figures, limits, in_flight, stop, next_due, next_start, budget });
+        progress.show(&View { now, figures, limits, in_flight, stop, next_due, next_start, budget, max_wait });
         let seconds = (now - context.began).as_secs_f64();
         if limits.scopes.is_empty() && matches!(limits.account.state, ScopeState::Open | ScopeState::Paced) {
             // Nothing was claimed yet; the snapshot of the run before is more informative.
