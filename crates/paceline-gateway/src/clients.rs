@@ -9,7 +9,8 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use paceline::{Class, ConfigError, Cost, Error, Limiter, MaxWait, Outcome, PacerConfig, Permit, WaitCause, Within};
 use paceline_core::format_duration;
 use paceline_http::Call;
-use paceline_providers::model_of;
+use paceline_providers::models_of;
+use percent_encoding::percent_decode_str;
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
@@ -67,6 +68,17 @@ pub struct ClientConfig {
 
 /// Fields by which a request asks a server to take it for one of another method.
 const OTHER_METHOD: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
+
+/// Parts of paths before the name of a model: Gemini's /v1beta/models/NAME:generateContent, Azure's
+/// /openai/deployments/NAME/chat/completions, Bedrock's /model/NAME/invoke. Those servers heed no model in the body.
+const BEFORE_MODEL: [&str; 4] = ["models", "deployments", "model", "engines"];
+
+/// The models that a path names by its form.
+fn models_in(path: &str) -> impl Iterator<Item = &str> {
+    let pairs = path.split('/').zip(path.split('/').skip(1));
+    let named = pairs.filter(|(before, _)| BEFORE_MODEL.iter().any(|known| before.eq_ignore_ascii_case(known)));
+    named.map(|(_, part)| part).filter(|model| !model.is_empty())
+}
 
 /// Who may call a gateway.
 #[derive(Debug, Default)]
@@ -184,21 +196,21 @@ impl Client {
                 None => model == own,
             })
         };
-        let named = model_of(&call.body);
-        let is_right = match &named {
-            Some(model) => may_name(model),
-            // Gemini's paths: /v1beta/models/gemini-2.5-flash:generateContent
-            None => {
-                let path = call.url.split('?').next().unwrap_or_default();
-                let is_other_method = OTHER_METHOD.iter().any(|name| call.headers.contains_key(*name));
-                matches!(call.method, Method::GET | Method::HEAD) && !is_other_method
-                    || path.split('/').any(|part| may_name(part.split(':').next().unwrap_or_default()))
-            }
-        };
+        let path = percent_decode_str(call.url.split('?').next().unwrap_or_default()).decode_utf8_lossy();
+        let is_other_method = OTHER_METHOD.iter().any(|name| call.headers.contains_key(*name));
+        let only_reads = matches!(call.method, Method::GET | Method::HEAD) && !is_other_method;
+        // Behind a colon stands what is to be done, or a version that belongs to the name.
+        let is_of_own = |part: &str| may_name(part) || part.split_once(':').is_some_and(|(model, _)| may_name(model));
+        let in_body = models_of(&call.body).unwrap_or_default();
+        let in_path: Vec<_> = models_in(&path).filter(|_| !only_reads).collect();
+        let other = in_body.iter().map(String::as_str).find(|model| !may_name(model));
+        let other = other.or_else(|| in_path.iter().copied().find(|part| !is_of_own(part)));
+        let names_none = in_body.is_empty() && in_path.is_empty();
+        let is_right = if names_none { only_reads || path.split('/').any(is_of_own) } else { other.is_none() };
         if is_right {
             return Ok(());
         }
-        let named = named.map_or("no model that can be read".to_owned(), |model| format!("the model {model:?}"));
+        let named = other.map_or("no model that can be read".to_owned(), |model| format!("the model {model:?}"));
         let (name, models) = (&self.name, self.models.join(", "));
         let message = format!("the request names {named}: the key {name} is for {models}");
         Err(Refusal::new(StatusCode::FORBIDDEN, "client_key", message))
@@ -331,12 +343,26 @@ mod tests {
             body: body.to_owned().into(),
             ..Call::default()
         };
-        let client = client(&["gpt-4o-mini", "gemini-*"]);
+        let client = client(&["gpt-4o-mini", "gemini-*", "claude-v2:1"]);
         for (method, url, body, expected) in [
             (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini"}"#, true),
             (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini-high"}"#, false),
             (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini","model":"gpt-5"}"#, false),
+            (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-5","model":"gpt-4o-mini"}"#, false),
+            (Method::POST, "/v1/chat/completions", r#"{"Model":"gpt-5","model":"gpt-4o-mini"}"#, false),
+            (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini","mod\u0065l":"gpt-5"}"#, false),
+            (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini","models":["gpt-5"]}"#, false),
+            (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini","models":["gemini-3"]}"#, true),
+            (Method::POST, "/v1/chat/completions", r#"[{"model":"gpt-4o-mini"},{"model":"gpt-5"}]"#, false),
             (Method::POST, "/v1/chat/completions", "{}", false),
+            (Method::POST, "/openai/deployments/gpt-5/chat/completions", r#"{"model":"gpt-4o-mini"}"#, false),
+            (Method::POST, "/openai/deployment%73/gpt-5/chat/completions", r#"{"model":"gpt-4o-mini"}"#, false),
+            (Method::POST, "/openai/deployments/gpt-4o-mini/chat/completions", "{}", true),
+            (Method::POST, "/v1beta/models/other:generateContent", r#"{"model":"gemini-2.5-pro"}"#, false),
+            (Method::POST, "/v1beta/models/other:generateContent/gemini-2.5-pro", "{}", false),
+            (Method::POST, "/model/claude-v2:1/invoke", "{}", true),
+            (Method::POST, "/model/claude-v2:2/invoke", "{}", false),
+            (Method::GET, "/v1/models/gpt-5", "", true),
             (Method::POST, "/v1beta/models/gemini-2.5-pro:generateContent?key=x", "{}", true),
             (Method::POST, "/v1beta/models/other:generateContent?x=/gemini-", "{}", false),
             (Method::GET, "/v1/models", "", true),
