@@ -79,6 +79,10 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
                 .cloned()
                 .collect();
             changes.next(&files).await;
+            if let Some(error) = reload::unreadable(&files) {
+                tracing::warn!("nothing is read again, and all stays as it was: {error}");
+                continue;
+            }
             match flags.tls() {
                 Ok(tls) => tls.into_iter().for_each(|tls| gateway.replace_tls(tls)),
                 Err(error) => tracing::warn!("the former certificate stays: {error}"),

@@ -164,6 +164,29 @@ fn a_new_key_lifts_the_stop_of_a_bad_one_and_no_request_is_dropped() {
 }
 
 #[test]
+fn what_is_no_file_any_more_is_not_read_again_and_holds_up_no_request() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let gateway = configured(&job, &server, "rpm = 600\n");
+    for (count, name) in [(1, "paceline.toml"), (2, "key")] {
+        std::fs::rename(job.path(name), job.path("aside")).expect("movable");
+        match name {
+            // A pipe that nothing is written to, and a device that never ends.
+            "key" => std::os::unix::fs::symlink("/dev/zero", job.path(name)).expect("writable"),
+            _ => assert!(
+                std::process::Command::new("mkfifo").arg(job.path(name)).status().expect("it is there").success()
+            ),
+        }
+        gateway.signal(Signal::HUP);
+        wait_for_log(&job, "nothing is read again, and all stays as it was", count);
+        assert_eq!(gateway.post("/first/v1/things", "1s").0, 200);
+        std::fs::rename(job.path("aside"), job.path(name)).expect("movable");
+    }
+    gateway.signal(Signal::HUP);
+    wait_for_log(&job, READ, 1);
+    assert_eq!(gateway.post("/first/v1/things", "1s").0, 200);
+}
+
+#[test]
 fn a_request_that_has_begun_ends_with_the_upstream_that_it_began_with() {
     let server = Server::new(|_| Reply::ok().after(std::time::Duration::from_millis(300)));
     let job = Job::new(0);
