@@ -14,6 +14,7 @@ use percent_encoding::percent_decode_str;
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
+use crate::bounds::Held;
 use crate::headers::{KEY, OF_CLIENTS};
 use crate::refusal::Refusal;
 
@@ -99,7 +100,7 @@ impl Clients {
     /// Limits that cannot be.
     pub fn with_keys(configured: Vec<ClientConfig>, before: &Self) -> Result<Self, ConfigError> {
         let known = |key: &KeyHash| match before {
-            Self::WithKeys(clients) => clients.get(key).and_then(|client| client.limiter.clone()),
+            Self::WithKeys(clients) => clients.get(key),
             Self::OfThisMachine | Self::Anyone => None,
         };
         // All that may fail comes before the first change.
@@ -107,7 +108,8 @@ impl Clients {
         let fresh = fresh.collect::<Result<Vec<_>, _>>()?;
         let mut clients = BTreeMap::new();
         for (mut client, fresh) in configured.into_iter().zip(fresh) {
-            let limiter = match (known(&client.key), client.limits.take()) {
+            let before = known(&client.key);
+            let limiter = match (before.and_then(|client| client.limiter.clone()), client.limits.take()) {
                 (Some(known), Some(limits)) => {
                     known.reconfigure(limits)?;
                     Some(known)
@@ -116,9 +118,19 @@ impl Clients {
             };
             let number = u64::from_be_bytes(client.key.0[..8].try_into().expect("eight bytes"));
             let ClientConfig { name, key, models, is_batch, .. } = client;
-            clients.insert(key, Arc::new(Client { name: name.into(), number, limiter, models, is_batch }));
+            let streams = before.map(|client| client.streams.clone()).unwrap_or_default();
+            clients.insert(key, Arc::new(Client { name: name.into(), number, limiter, models, is_batch, streams }));
         }
         Ok(Self::WithKeys(clients))
+    }
+
+    /// Whether a program that was welcome before still is: the client with that key, or one without a key.
+    pub(crate) fn still_welcome(&self, client: Option<&Client>) -> bool {
+        match (self, client) {
+            (Self::OfThisMachine | Self::Anyone, _) => true,
+            (Self::WithKeys(_), None) => false,
+            (Self::WithKeys(clients), Some(client)) => clients.values().any(|known| known.number == client.number),
+        }
     }
 
     /// The client that shows one of the keys; its headers lose every key of the gateway's, which are for no upstream.
@@ -161,6 +173,8 @@ pub struct Client {
     limiter: Option<Limiter>,
     models: Vec<String>,
     is_batch: bool,
+    /// Of events that it follows.
+    pub(crate) streams: Held,
 }
 
 impl fmt::Debug for Client {
@@ -185,7 +199,7 @@ impl Client {
         self.is_batch
     }
 
-    /// Whether it may make the call: it names one of its models, in its body or in its path, or only reads.
+    /// Whether it may make the call: all models that its body and its path name are its own, or it names none and only reads.
     pub(crate) fn may_call(&self, call: &Call) -> Result<(), Refusal> {
         if self.models.is_empty() {
             return Ok(());
@@ -287,7 +301,7 @@ mod tests {
 
     fn client(models: &[&str]) -> Client {
         let models = models.iter().map(|model| (*model).to_owned()).collect();
-        Client { name: "ci".into(), number: 1, limiter: None, models, is_batch: false }
+        Client { name: "ci".into(), number: 1, limiter: None, models, is_batch: false, streams: Held::default() }
     }
 
     #[test]
