@@ -75,6 +75,19 @@ async function quick(browser, gateway) {
   assert.deepEqual(offenses, []);
 }
 
+// A link to a scope, and one that was cut on its way.
+async function linked(browser, gateway) {
+  const offenses = [];
+  const scope = encodeURIComponent("hourly\n/v1/chat/completions hourly-model");
+  for (const [link, title] of [[scope, "hourly: /v1/chat/completions hourly-model"], [`${scope}%`, ""]]) {
+    const tab = await browser.tab({ width: 1280, height: 900, origin: gateway.url, offenses });
+    await tab.open(`${gateway.url}/#${link}`);
+    await tab.until(`document.querySelectorAll('#rows .name').length >= 3 && document.getElementById('chosen-title').textContent.includes(${JSON.stringify(title)})`);
+    await tab.close();
+  }
+  assert.deepEqual(offenses, []);
+}
+
 // Times as the program itself writes them (durations_have_two_units of the core).
 async function words(browser, gateway) {
   const tab = await browser.tab({ width: 1280, height: 900, origin: gateway.url, offenses: [] });
@@ -207,6 +220,7 @@ try {
   await new Promise((later) => setTimeout(later, Number(process.env.PAGE_CHECK_WARM_MS ?? 12_000)));
   await look(browser, gateway);
   await quick(browser, gateway);
+  await linked(browser, gateway);
   await words(browser, gateway);
   clearInterval(load);
   job.kill("SIGKILL");

@@ -1,8 +1,10 @@
-//! How far a job is, told to the gateway that its calls go through, which shows it on its page.
+//! How far a job is, told to the gateway that its calls go through, else to those that its user has on this machine: they show it on
+//! their page.
 //!
 //! A gateway that does not want to know is told all the same: whether it lives is seen by the calls.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -15,6 +17,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use uuid::Uuid;
 
+use crate::account::gateways;
 use crate::exit::Failure;
 
 /// Between two lines. The gateway forgets a job after a minute.
@@ -38,17 +41,23 @@ pub(crate) struct JobLine {
     pub(crate) waits: Option<String>,
 }
 
-/// Tells the gateway of one job.
+/// Tells gateways of one job.
 #[derive(Clone)]
-pub(crate) struct JobTeller(Arc<Address>);
+pub(crate) struct JobTeller(Arc<Job>);
 
-struct Address {
-    client: Client,
-    url: Url,
-    headers: HeaderMap,
+struct Job {
+    hears: Hears,
     id: String,
     name: String,
     upstream: String,
+}
+
+/// Who is told.
+enum Hears {
+    /// The gateway that its calls go through, with what these carry.
+    Via { client: Client, url: Url, headers: HeaderMap },
+    /// Those of its user, which get no header of a call: a key may be among them.
+    Own { client: OnceLock<Option<Client>>, refused: Mutex<BTreeSet<String>> },
 }
 
 /// A job that is told of, until this is ended.
@@ -68,37 +77,46 @@ struct Told<'a> {
 }
 
 impl JobTeller {
-    /// For the job of that name; none where its calls go through no gateway. `headers` are those of its calls.
+    /// For the job of that name. `headers` are those of its calls.
     ///
     /// # Errors
     /// Certificates that cannot be read.
-    pub(crate) fn of(upstream: &Upstream, headers: &HeaderMap, name: String) -> Result<Option<Self>, Failure> {
+    pub(crate) fn of(upstream: &Upstream, headers: &HeaderMap, name: String) -> Result<Self, Failure> {
         let Some(mut url) = upstream.via.as_ref().and_then(|via| via.gateway.parse::<Url>().ok()) else {
-            return Ok(None);
+            return Ok(Self::of_own(&upstream.name, name));
         };
         url.set_path("/api/jobs");
         url.set_query(None);
         let builder = paceline_http::client(url.as_str(), &upstream.access).map_err(Failure::refused)?;
         let client = builder.timeout(SLOWEST).build().map_err(Failure::refused)?;
-        let (headers, id) = (headers.clone(), Uuid::now_v7().simple().to_string());
-        Ok(Some(Self(Arc::new(Address { client, url, headers, id, name, upstream: upstream.name.clone() }))))
+        Ok(Self::to(Hears::Via { client, url, headers: headers.clone() }, &upstream.name, name))
+    }
+
+    /// For a job whose calls go through no gateway.
+    pub(crate) fn of_own(upstream: &str, name: String) -> Self {
+        Self::to(Hears::Own { client: OnceLock::new(), refused: Mutex::default() }, upstream, name)
+    }
+
+    fn to(hears: Hears, upstream: &str, name: String) -> Self {
+        let id = Uuid::now_v7().simple().to_string();
+        Self(Arc::new(Job { hears, id, name, upstream: upstream.to_owned() }))
     }
 
     /// Tells what `line` says now and then, once it says something.
     pub(crate) fn begin(&self, line: impl Fn() -> Option<JobLine> + Send + 'static) -> Telling {
-        let address = Arc::clone(&self.0);
+        let job = Arc::clone(&self.0);
         let (ends, mut ended) = oneshot::channel();
         let task = tokio::spawn(async move {
             loop {
                 let told = line();
                 let wait = if told.is_some() { EVERY } else { FIRST };
-                address.tell("runs", told).await;
+                job.tell("runs", told).await;
                 tokio::select! {
                     () = sleep(wait) => {}
                     _ = &mut ended => break,
                 }
             }
-            address.tell("ended", line()).await;
+            job.tell("ended", line()).await;
         });
         Telling { ends, task }
     }
@@ -114,18 +132,44 @@ impl Telling {
     }
 }
 
-impl Address {
+impl Job {
     async fn tell(&self, state: &str, line: Option<JobLine>) {
         let Some(line) = line else { return };
-        let Self { id, name, upstream, .. } = self;
+        let Self { hears, id, name, upstream } = self;
         let body = serde_json::to_vec(&Told { id, name, upstream, state, line }).expect("texts and numbers are JSON");
-        let request = self.client.post(self.url.clone()).headers(self.headers.clone());
-        match request.header(CONTENT_TYPE, "application/json").body(body).send().await {
-            Ok(answer) if !answer.status().is_success() => {
+        match hears {
+            Hears::Via { client, url, headers } => drop(post(client, url.clone(), headers.clone(), body).await),
+            Hears::Own { client, refused } => {
+                let is_new = |url: &String| !refused.lock().unwrap_or_else(PoisonError::into_inner).contains(url);
+                for gateway in tokio::task::block_in_place(gateways::running).into_iter().filter(is_new) {
+                    let client =
+                        client.get_or_init(|| paceline_http::client_to(&gateway).timeout(SLOWEST).build().ok());
+                    let (Some(client), Ok(url)) = (client, format!("{gateway}/api/jobs").parse::<Url>()) else {
+                        continue;
+                    };
+                    // One that wants a key, or does not know of jobs, is told no more.
+                    if post(client, url, HeaderMap::new(), body.clone()).await == Some(false) {
+                        refused.lock().unwrap_or_else(PoisonError::into_inner).insert(gateway);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether the gateway takes the line; none where it does not answer.
+async fn post(client: &Client, url: Url, headers: HeaderMap, body: Vec<u8>) -> Option<bool> {
+    match client.post(url).headers(headers).header(CONTENT_TYPE, "application/json").body(body).send().await {
+        Ok(answer) => {
+            let takes = answer.status().is_success();
+            if !takes {
                 tracing::debug!("the gateway does not show this job: status {}", answer.status());
             }
-            Ok(_) => {}
-            Err(error) => tracing::debug!("the gateway does not show this job: {}", error.without_url()),
+            Some(takes)
+        }
+        Err(error) => {
+            tracing::debug!("the gateway does not show this job: {}", error.without_url());
+            None
         }
     }
 }

@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use paceline_core::Timestamp;
 use paceline_store::CallTotals;
 
-pub(crate) use columns::{WIDTH, cell, cut, padded, width, wrapped};
+pub(crate) use columns::{WIDTH, cell, cut, in_lines, padded, width, wrapped};
 pub(crate) use paceline_core::format_duration as duration;
 pub(crate) use paceline_providers::escape::{markdown, printable, printable_lines};
 

@@ -137,10 +137,11 @@ impl Backend {
         connector.set_nodelay(true);
         let secrets = Arc::new(Secrets::of(headers.values().filter(|value| value.is_sensitive())));
         let sending = SenderConfig::of(&config, headers, bounds.first_byte);
-        connector.set_connect_timeout(Some(sending.connect_timeout));
         let for_proxy = for_proxy(proxy.as_ref(), sending.base_url.starts_with("http://"));
         let is_proxied = proxy.is_some();
-        let connector = connector::connector(connector, proxy, tls(&config.access).map_err(access)?);
+        // As for `Sender`: a call that ends without a connection is known not to have been sent.
+        let longest = sending.connect_timeout.min(sending.timeout * 9 / 10);
+        let connector = connector::connector(connector, proxy, tls(&config.access).map_err(access)?, longest);
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .timer(TokioTimer::new())

@@ -9,10 +9,12 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use paceline::{Class, ConfigError, Cost, Error, Limiter, MaxWait, Outcome, PacerConfig, Permit, WaitCause, Within};
 use paceline_core::format_duration;
 use paceline_http::Call;
-use paceline_providers::model_of;
+use paceline_providers::models_of;
+use percent_encoding::percent_decode_str;
 use sha2::{Digest as _, Sha256};
 use tokio::time::timeout;
 
+use crate::bounds::Held;
 use crate::headers::{KEY, OF_CLIENTS};
 use crate::refusal::Refusal;
 
@@ -68,6 +70,17 @@ pub struct ClientConfig {
 /// Fields by which a request asks a server to take it for one of another method.
 const OTHER_METHOD: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
 
+/// Parts of paths before the name of a model: Gemini's /v1beta/models/NAME:generateContent, Azure's
+/// /openai/deployments/NAME/chat/completions, Bedrock's /model/NAME/invoke. Those servers heed no model in the body.
+const BEFORE_MODEL: [&str; 4] = ["models", "deployments", "model", "engines"];
+
+/// The models that a path names by its form.
+fn models_in(path: &str) -> impl Iterator<Item = &str> {
+    let pairs = path.split('/').zip(path.split('/').skip(1));
+    let named = pairs.filter(|(before, _)| BEFORE_MODEL.iter().any(|known| before.eq_ignore_ascii_case(known)));
+    named.map(|(_, part)| part).filter(|model| !model.is_empty())
+}
+
 /// Who may call a gateway.
 #[derive(Debug, Default)]
 pub enum Clients {
@@ -87,7 +100,7 @@ impl Clients {
     /// Limits that cannot be.
     pub fn with_keys(configured: Vec<ClientConfig>, before: &Self) -> Result<Self, ConfigError> {
         let known = |key: &KeyHash| match before {
-            Self::WithKeys(clients) => clients.get(key).and_then(|client| client.limiter.clone()),
+            Self::WithKeys(clients) => clients.get(key),
             Self::OfThisMachine | Self::Anyone => None,
         };
         // All that may fail comes before the first change.
@@ -95,7 +108,8 @@ impl Clients {
         let fresh = fresh.collect::<Result<Vec<_>, _>>()?;
         let mut clients = BTreeMap::new();
         for (mut client, fresh) in configured.into_iter().zip(fresh) {
-            let limiter = match (known(&client.key), client.limits.take()) {
+            let before = known(&client.key);
+            let limiter = match (before.and_then(|client| client.limiter.clone()), client.limits.take()) {
                 (Some(known), Some(limits)) => {
                     known.reconfigure(limits)?;
                     Some(known)
@@ -104,9 +118,19 @@ impl Clients {
             };
             let number = u64::from_be_bytes(client.key.0[..8].try_into().expect("eight bytes"));
             let ClientConfig { name, key, models, is_batch, .. } = client;
-            clients.insert(key, Arc::new(Client { name: name.into(), number, limiter, models, is_batch }));
+            let streams = before.map(|client| client.streams.clone()).unwrap_or_default();
+            clients.insert(key, Arc::new(Client { name: name.into(), number, limiter, models, is_batch, streams }));
         }
         Ok(Self::WithKeys(clients))
+    }
+
+    /// Whether a program that was welcome before still is: the client with that key, or one without a key.
+    pub(crate) fn still_welcome(&self, client: Option<&Client>) -> bool {
+        match (self, client) {
+            (Self::OfThisMachine | Self::Anyone, _) => true,
+            (Self::WithKeys(_), None) => false,
+            (Self::WithKeys(clients), Some(client)) => clients.values().any(|known| known.number == client.number),
+        }
     }
 
     /// The client that shows one of the keys; its headers lose every key of the gateway's, which are for no upstream.
@@ -149,6 +173,8 @@ pub struct Client {
     limiter: Option<Limiter>,
     models: Vec<String>,
     is_batch: bool,
+    /// Of events that it follows.
+    pub(crate) streams: Held,
 }
 
 impl fmt::Debug for Client {
@@ -173,7 +199,7 @@ impl Client {
         self.is_batch
     }
 
-    /// Whether it may make the call: it names one of its models, in its body or in its path, or only reads.
+    /// Whether it may make the call: all models that its body and its path name are its own, or it names none and only reads.
     pub(crate) fn may_call(&self, call: &Call) -> Result<(), Refusal> {
         if self.models.is_empty() {
             return Ok(());
@@ -184,21 +210,21 @@ impl Client {
                 None => model == own,
             })
         };
-        let named = model_of(&call.body);
-        let is_right = match &named {
-            Some(model) => may_name(model),
-            // Gemini's paths: /v1beta/models/gemini-2.5-flash:generateContent
-            None => {
-                let path = call.url.split('?').next().unwrap_or_default();
-                let is_other_method = OTHER_METHOD.iter().any(|name| call.headers.contains_key(*name));
-                matches!(call.method, Method::GET | Method::HEAD) && !is_other_method
-                    || path.split('/').any(|part| may_name(part.split(':').next().unwrap_or_default()))
-            }
-        };
+        let path = percent_decode_str(call.url.split('?').next().unwrap_or_default()).decode_utf8_lossy();
+        let is_other_method = OTHER_METHOD.iter().any(|name| call.headers.contains_key(*name));
+        let only_reads = matches!(call.method, Method::GET | Method::HEAD) && !is_other_method;
+        // Behind a colon stands what is to be done, or a version that belongs to the name.
+        let is_of_own = |part: &str| may_name(part) || part.split_once(':').is_some_and(|(model, _)| may_name(model));
+        let in_body = models_of(&call.body).unwrap_or_default();
+        let in_path: Vec<_> = models_in(&path).filter(|_| !only_reads).collect();
+        let other = in_body.iter().map(String::as_str).find(|model| !may_name(model));
+        let other = other.or_else(|| in_path.iter().copied().find(|part| !is_of_own(part)));
+        let names_none = in_body.is_empty() && in_path.is_empty();
+        let is_right = if names_none { only_reads || path.split('/').any(is_of_own) } else { other.is_none() };
         if is_right {
             return Ok(());
         }
-        let named = named.map_or("no model that can be read".to_owned(), |model| format!("the model {model:?}"));
+        let named = other.map_or("no model that can be read".to_owned(), |model| format!("the model {model:?}"));
         let (name, models) = (&self.name, self.models.join(", "));
         let message = format!("the request names {named}: the key {name} is for {models}");
         Err(Refusal::new(StatusCode::FORBIDDEN, "client_key", message))
@@ -275,7 +301,7 @@ mod tests {
 
     fn client(models: &[&str]) -> Client {
         let models = models.iter().map(|model| (*model).to_owned()).collect();
-        Client { name: "ci".into(), number: 1, limiter: None, models, is_batch: false }
+        Client { name: "ci".into(), number: 1, limiter: None, models, is_batch: false, streams: Held::default() }
     }
 
     #[test]
@@ -331,12 +357,26 @@ mod tests {
             body: body.to_owned().into(),
             ..Call::default()
         };
-        let client = client(&["gpt-4o-mini", "gemini-*"]);
+        let client = client(&["gpt-4o-mini", "gemini-*", "claude-v2:1"]);
         for (method, url, body, expected) in [
             (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini"}"#, true),
             (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini-high"}"#, false),
             (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini","model":"gpt-5"}"#, false),
+            (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-5","model":"gpt-4o-mini"}"#, false),
+            (Method::POST, "/v1/chat/completions", r#"{"Model":"gpt-5","model":"gpt-4o-mini"}"#, false),
+            (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini","mod\u0065l":"gpt-5"}"#, false),
+            (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini","models":["gpt-5"]}"#, false),
+            (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini","models":["gemini-3"]}"#, true),
+            (Method::POST, "/v1/chat/completions", r#"[{"model":"gpt-4o-mini"},{"model":"gpt-5"}]"#, false),
             (Method::POST, "/v1/chat/completions", "{}", false),
+            (Method::POST, "/openai/deployments/gpt-5/chat/completions", r#"{"model":"gpt-4o-mini"}"#, false),
+            (Method::POST, "/openai/deployment%73/gpt-5/chat/completions", r#"{"model":"gpt-4o-mini"}"#, false),
+            (Method::POST, "/openai/deployments/gpt-4o-mini/chat/completions", "{}", true),
+            (Method::POST, "/v1beta/models/other:generateContent", r#"{"model":"gemini-2.5-pro"}"#, false),
+            (Method::POST, "/v1beta/models/other:generateContent/gemini-2.5-pro", "{}", false),
+            (Method::POST, "/model/claude-v2:1/invoke", "{}", true),
+            (Method::POST, "/model/claude-v2:2/invoke", "{}", false),
+            (Method::GET, "/v1/models/gpt-5", "", true),
             (Method::POST, "/v1beta/models/gemini-2.5-pro:generateContent?key=x", "{}", true),
             (Method::POST, "/v1beta/models/other:generateContent?x=/gemini-", "{}", false),
             (Method::GET, "/v1/models", "", true),

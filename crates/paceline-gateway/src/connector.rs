@@ -4,6 +4,7 @@ use std::error::Error;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::header::PROXY_AUTHORIZATION;
 use http::uri::Scheme;
@@ -16,10 +17,15 @@ use hyper_util::client::proxy::matcher::Intercept;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tower_service::Service;
 
-/// The TLS of an upstream, over what leads to it.
-pub(crate) type Connector = HttpsConnector<Way>;
+/// Makes connections to an upstream within a time: its TLS over what leads to it.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    connector: HttpsConnector<Way>,
+    longest: Duration,
+}
 
 /// What leads to an upstream.
 #[derive(Clone)]
@@ -44,11 +50,18 @@ pub(crate) enum Stream {
     Forward(Box<MaybeHttpsStream<TokioIo<TcpStream>>>),
 }
 
-type Connecting = Pin<Box<dyn Future<Output = Result<Stream, Box<dyn Error + Send + Sync>>> + Send>>;
+type Connecting<Stream> = Pin<Box<dyn Future<Output = Result<Stream, Box<dyn Error + Send + Sync>>> + Send>>;
 
-/// Makes connections over `connector`, to an upstream or to its proxy.
-pub(crate) fn connector(mut connector: HttpConnector, proxy: Option<Intercept>, tls: ClientConfig) -> Connector {
+/// Makes connections over `connector`, to an upstream or to its proxy. None takes longer, also where a handshake hangs: then no
+/// call was sent.
+pub(crate) fn connector(
+    mut connector: HttpConnector,
+    proxy: Option<Intercept>,
+    tls: ClientConfig,
+    longest: Duration,
+) -> Connector {
     connector.enforce_http(false);
+    connector.set_connect_timeout(Some(longest));
     let way = match proxy {
         None => Way::Straight(connector),
         Some(address) => {
@@ -56,7 +69,26 @@ pub(crate) fn connector(mut connector: HttpConnector, proxy: Option<Intercept>, 
             Way::Through(Proxy { address, connector: builder.wrap_connector(connector) })
         }
     };
-    HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_all_versions().wrap_connector(way)
+    let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_all_versions();
+    Connector { connector: builder.wrap_connector(way), longest }
+}
+
+impl Service<Uri> for Connector {
+    type Response = MaybeHttpsStream<Stream>;
+    type Error = Box<dyn Error + Send + Sync>;
+    type Future = Connecting<Self::Response>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.connector.poll_ready(context)
+    }
+
+    fn call(&mut self, to: Uri) -> Self::Future {
+        let (connecting, longest) = (self.connector.call(to), self.longest);
+        Box::pin(async move {
+            let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {longest:?}"));
+            timeout(longest, connecting).await.map_err(|_| late())?
+        })
+    }
 }
 
 /// The header fields by which a proxy that reads the requests knows the caller.
@@ -68,7 +100,7 @@ pub(crate) fn for_proxy(proxy: Option<&Intercept>, is_plain: bool) -> HeaderMap 
 impl Service<Uri> for Way {
     type Response = Stream;
     type Error = Box<dyn Error + Send + Sync>;
-    type Future = Connecting;
+    type Future = Connecting<Stream>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         match self {
@@ -77,7 +109,7 @@ impl Service<Uri> for Way {
         }
     }
 
-    fn call(&mut self, to: Uri) -> Connecting {
+    fn call(&mut self, to: Uri) -> Connecting<Stream> {
         match self {
             Self::Straight(connector) => {
                 let connecting = connector.call(to);

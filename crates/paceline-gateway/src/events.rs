@@ -14,6 +14,7 @@ use paceline::{Clock, Instant};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
+use crate::clients::Client;
 use crate::closing::Phase;
 use crate::forward::AnswerBody;
 use crate::refusal::Refusal;
@@ -29,12 +30,31 @@ const ALIVE: Duration = Duration::from_secs(15);
 /// The most streams of events at once.
 pub(crate) const MOST_STREAMS: u64 = 32;
 
+/// Of them those of one client with a key: the others stay for those who watch the gateway.
+const MOST_OF_ONE: u64 = 8;
+
 /// What streams share: however many there are, it is made once for all.
 #[derive(Debug, Default)]
 pub(crate) struct Latest {
     clock: Clock,
-    document: Mutex<Option<(Instant, Document)>>,
-    picture: Mutex<Option<(Instant, Arc<Picture>)>>,
+    document: Mutex<Option<(Made, Document)>>,
+    picture: Mutex<Option<(Made, Arc<Picture>)>>,
+}
+
+/// When something was made, and how long that took.
+#[derive(Clone, Copy, Debug)]
+struct Made {
+    at: Instant,
+    took: Duration,
+}
+
+/// What is made takes at most one part in so many of a processor, however many scopes clients have made.
+const SHARE: u32 = 4;
+
+impl Made {
+    fn is_fresh(self, now: Instant) -> bool {
+        now - self.at < EVERY.max(self.took * SHARE)
+    }
 }
 
 /// The whole document.
@@ -73,12 +93,21 @@ type Next = Box<dyn FnMut(&Gateway) -> Option<Bytes> + Send>;
 
 impl Gateway {
     /// Server-sent events: the document now, and whenever it changes; with `changes` only what has changed of it. The stream ends
-    /// with the gateway.
-    pub(crate) fn events(self: &Arc<Self>, changes: bool) -> Result<Response<AnswerBody>, Refusal> {
-        let room = self.streams.take(1, MOST_STREAMS).ok_or_else(|| {
+    /// with the gateway, and once its client is welcome no more.
+    pub(crate) fn events(
+        self: &Arc<Self>,
+        changes: bool,
+        of: Option<Arc<Client>>,
+    ) -> Result<Response<AnswerBody>, Refusal> {
+        let full = |message: String| Refusal::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message).after(ALIVE);
+        let share = of.as_ref().map(|client| {
             let message =
-                format!("{MOST_STREAMS} programs follow the state already, the most that may; ask for /api/state");
-            Refusal::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message).after(ALIVE)
+                || format!("{MOST_OF_ONE} programs with this key follow the state already; ask for /api/state");
+            client.streams.take(1, MOST_OF_ONE).ok_or_else(|| full(message()))
+        });
+        let share = share.transpose()?;
+        let room = self.streams.take(1, MOST_STREAMS).ok_or_else(|| {
+            full(format!("{MOST_STREAMS} programs follow the state already, the most that may; ask for /api/state"))
         })?;
         let mut next: Next = if changes {
             let mut told = Told::default();
@@ -93,9 +122,10 @@ impl Gateway {
         let (mut sender, body) = Channel::<Bytes, Infallible>::new(1);
         let gateway = Arc::clone(self);
         tokio::spawn(async move {
-            let _room = room;
+            let _room = (share, room);
             let mut silent = Duration::ZERO;
-            while gateway.closing.phase() == Phase::Serves {
+            let is_welcome = |gateway: &Self| gateway.clients().still_welcome(of.as_deref());
+            while gateway.closing.phase() == Phase::Serves && is_welcome(&gateway) {
                 let event = next(&gateway);
                 let event = event.or_else(|| (silent >= ALIVE).then(|| Bytes::from_static(b": no change\n\n")));
                 if let Some(event) = event {
@@ -117,16 +147,17 @@ impl Gateway {
         Ok(response)
     }
 
-    /// The document, not older than the time between two events.
+    /// The document, as old at most as the time between two events.
     fn latest(&self) -> Document {
         let mut latest = self.latest.document.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.latest.clock.now();
         match &*latest {
-            Some((at, known)) if now - *at < EVERY => known.clone(),
+            Some((made, known)) if made.is_fresh(now) => known.clone(),
             _ => {
                 let looks = self.looks();
                 let document = Document { print: self.print(&looks), text: self.document(&looks).to_string().into() };
-                latest.insert((now, document)).1.clone()
+                let at = self.latest.clock.now();
+                latest.insert((Made { at, took: at - now }, document)).1.clone()
             }
         }
     }
@@ -150,10 +181,11 @@ impl Gateway {
         let mut latest = self.latest.picture.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.latest.clock.now();
         match &*latest {
-            Some((at, known)) if now - *at < EVERY => Arc::clone(known),
+            Some((made, known)) if made.is_fresh(now) => Arc::clone(known),
             _ => {
                 let picture = Arc::new(self.drawn(latest.as_ref().map(|(_, before)| &**before)));
-                Arc::clone(&latest.insert((now, picture)).1)
+                let at = self.latest.clock.now();
+                Arc::clone(&latest.insert((Made { at, took: at - now }, picture)).1)
             }
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use http::Uri;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::uri::Authority;
 use paceline_config::{is_hop_by_hop, parse_duration};
 use paceline_http::Call;
 use paceline_http::gateway::{CLIENT, DEADLINE, PRIORITY, RETRIES};
@@ -91,7 +92,10 @@ pub(crate) fn wants_websocket(headers: &HeaderMap) -> bool {
 /// Whether the request comes from a page of the web that a browser shows: it could spend the key, and read answers where its
 /// name leads to this machine. Programs name this machine, and no origin.
 pub(crate) fn is_of_a_page(uri: &Uri, headers: &HeaderMap) -> bool {
-    let is_foreign = |host: &str| !host.ends_with(".localhost") && !is_loopback(&format!("http://{host}"));
+    let is_foreign = |host: &str| {
+        let is_named = host.parse::<Authority>().is_ok_and(|host| host.host().ends_with(".localhost"));
+        !is_named && !is_loopback(&format!("http://{host}"))
+    };
     let mut hosts = headers.get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or("?"));
     hosts.any(is_foreign)
         || uri.authority().is_some_and(|authority| is_foreign(authority.host()))
@@ -205,6 +209,11 @@ mod tests {
             (&[("host", "127.0.0.1:4747")][..], false),
             (&[("host", "localhost:4747"), ("origin", "http://localhost:3000")], false),
             (&[("host", "gateway.localhost")], false),
+            (&[("host", "gateway.localhost:4747")], false),
+            (&[("host", "localhost.evil.example:4747")], true),
+            (&[("host", "evil.example:4747.localhost")], true),
+            (&[("host", "0.0.0.0:4747")], true),
+            (&[("host", "[::ffff:127.0.0.1]:4747")], true),
             (&[("host", "[::1]:4747")], false),
             (&[], false),
             (&[("host", "evil.example")], true),

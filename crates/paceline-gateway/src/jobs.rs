@@ -85,21 +85,19 @@ impl Jobs {
 }
 
 /// Takes the line that a job posts.
-pub(crate) async fn post(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Response<AnswerBody> {
+///
+/// # Errors
+/// It is none, or does not come in time.
+pub(crate) async fn post(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Result<Response<AnswerBody>, Refusal> {
     let body = Limited::new(request.into_body(), LONGEST_LINE).collect();
-    let taken = match timeout(SLOWEST_LINE, body).await {
-        Ok(Ok(body)) => gateway.jobs.take(&body.to_bytes()),
-        _ => Err(Refusal::bad_request(format!("/api/jobs: no whole line of at most {LONGEST_LINE} bytes came"))),
+    let Ok(Ok(body)) = timeout(SLOWEST_LINE, body).await else {
+        return Err(Refusal::bad_request(format!("/api/jobs: no whole line of at most {LONGEST_LINE} bytes came")));
     };
-    match taken {
-        Ok(()) => {
-            let mut response = Response::new(whole_body(""));
-            *response.status_mut() = StatusCode::NO_CONTENT;
-            response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-            response
-        }
-        Err(refusal) => refusal.into_response().map(whole_body),
-    }
+    gateway.jobs.take(&body.to_bytes())?;
+    let mut response = Response::new(whole_body(""));
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(response)
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub(crate) const CONTENT_TYPE: &str = TEXT_FORMAT;
 const MOST_SCOPES: usize = 200;
 
 /// What a request that the gateway itself refused counts as, beside the classes of answers.
-const REFUSED: &str = "refused";
+pub(crate) const REFUSED: &str = "refused";
 
 /// From a request that waits for nothing to the longest deadline that is usual, in seconds.
 const WAITS: [f64; 12] = [0.005, 0.05, 0.25, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 240.0, 600.0];
@@ -94,11 +94,7 @@ impl Metrics {
                 "Requests of clients that ended, by the class of the answer that they got; refused: by the gateway itself",
                 &["scope", "class"],
             ),
-            refusals: counters(
-                "paceline_refusals_total",
-                "Requests that the gateway itself refused, by code",
-                &["code"],
-            ),
+            refusals: refusals(upstream),
             tokens: counters(
                 "paceline_tokens_total",
                 "Tokens that answers reported, in (of prompts) and out (of answers)",
@@ -166,16 +162,40 @@ impl Metrics {
     }
 }
 
+/// Requests that were refused before they had an upstream.
+#[derive(Debug)]
+pub(crate) struct TurnedAway(IntCounterVec);
+
+impl Default for TurnedAway {
+    fn default() -> Self {
+        Self(refusals(""))
+    }
+}
+
+impl TurnedAway {
+    /// One more, with that code.
+    pub(crate) fn count(&self, code: &'static str) {
+        self.0.with_label_values(&[code]).inc();
+    }
+}
+
+/// Refusals by code.
+fn refusals(upstream: &str) -> IntCounterVec {
+    let of = Opts::new("paceline_refusals_total", "Requests that the gateway itself refused, by code");
+    IntCounterVec::new(of.const_label("upstream", upstream), &["code"]).expect("the names are those of the source")
+}
+
 /// The page, for these upstreams.
 ///
 /// # Errors
 /// The encoder's, which names a series.
-pub(crate) fn page(upstreams: &[Arc<Backend>]) -> Result<String, prometheus::Error> {
+pub(crate) fn page(upstreams: &[Arc<Backend>], turned_away: &TurnedAway) -> Result<String, prometheus::Error> {
     let (registry, gauges) = (Registry::new(), Gauges::new()?);
     let build = Opts::new("paceline_build_info", "Always 1; the version of the gateway is a label");
     let build = Gauge::with_opts(build.const_label("version", env!("CARGO_PKG_VERSION")))?;
     build.set(1.0);
     registry.register(Box::new(build))?;
+    registry.register(Box::new(turned_away.0.clone()))?;
     for upstream in upstreams {
         gauges.look_at(upstream);
         upstream.metrics().collectors().into_iter().try_for_each(|collector| registry.register(collector))?;

@@ -8,6 +8,7 @@ use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Method, Response, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
 
+use crate::clients::Client;
 use crate::forward::{AnswerBody, whole_body};
 use crate::metrics;
 use crate::refusal::Refusal;
@@ -19,17 +20,22 @@ pub(crate) fn is_public(path: &str) -> bool {
     matches!(path, "/healthz" | "/readyz") || web::file(path).is_some()
 }
 
-/// A page by its address; none where no page has that path.
-pub(crate) fn page(gateway: &Arc<Gateway>, method: &Method, uri: &Uri) -> Option<Response<AnswerBody>> {
+/// A page by its address, for a client with a key of the gateway's or a program without one; none where no page has that path.
+pub(crate) fn page(
+    gateway: &Arc<Gateway>,
+    method: &Method,
+    uri: &Uri,
+    client: Option<&Arc<Client>>,
+) -> Option<Response<AnswerBody>> {
     let path = uri.path();
-    let page: fn(&Arc<Gateway>, &Uri) -> Result<Response<AnswerBody>, Refusal> = match path {
-        "/healthz" => |_, _| Ok(text(StatusCode::OK, "text/plain", "ok\n")),
-        "/readyz" => |gateway, _| Ok(ready(gateway)),
-        "/metrics" => |gateway, _| metrics_page(gateway),
-        "/api/state" => |gateway, _| Ok(text(StatusCode::OK, "application/json", gateway.state().to_string())),
-        "/api/events" => |gateway, uri| gateway.events(asked(uri, "changes").is_some()),
-        "/api/history" => history,
-        path if web::file(path).is_some() => |_, uri| Ok(file(uri.path())),
+    let page: fn(&Arc<Gateway>, &Uri, Option<&Arc<Client>>) -> Result<Response<AnswerBody>, Refusal> = match path {
+        "/healthz" => |_, _, _| Ok(text(StatusCode::OK, "text/plain", "ok\n")),
+        "/readyz" => |gateway, _, _| Ok(ready(gateway)),
+        "/metrics" => |gateway, _, _| metrics_page(gateway),
+        "/api/state" => |gateway, _, _| Ok(text(StatusCode::OK, "application/json", gateway.state().to_string())),
+        "/api/events" => |gateway, uri, client| gateway.events(asked(uri, "changes").is_some(), client.map(Arc::clone)),
+        "/api/history" => |gateway, uri, _| history(gateway, uri),
+        path if web::file(path).is_some() => |_, uri, _| Ok(file(uri.path())),
         _ => return None,
     };
     if !matches!(*method, Method::GET | Method::HEAD) {
@@ -38,7 +44,7 @@ pub(crate) fn page(gateway: &Arc<Gateway>, method: &Method, uri: &Uri) -> Option
         answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
         return Some(answer);
     }
-    Some(page(gateway, uri).unwrap_or_else(refused))
+    Some(page(gateway, uri, client).unwrap_or_else(refused))
 }
 
 /// The value of a name in the query of an address; empty where it has none.
@@ -75,7 +81,7 @@ fn ready(gateway: &Arc<Gateway>) -> Response<AnswerBody> {
 }
 
 fn metrics_page(gateway: &Arc<Gateway>) -> Result<Response<AnswerBody>, Refusal> {
-    match metrics::page(&gateway.upstreams()) {
+    match metrics::page(&gateway.upstreams(), &gateway.turned_away) {
         Ok(page) => Ok(text(StatusCode::OK, metrics::CONTENT_TYPE, page)),
         Err(error) => {
             let message = format!("the metrics cannot be written: {error}");

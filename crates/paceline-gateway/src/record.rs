@@ -1,16 +1,17 @@
 //! What became of a client's request: told once it is over, to the metrics, and to the log where that is asked for.
 
 use std::borrow::Cow;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::StatusCode;
+use http::{Request, StatusCode};
 use paceline::Class;
 use paceline_core::Instant;
 use tracing::Level;
 
 use crate::backend::Backend;
-use crate::metrics::Ending;
+use crate::metrics::{Ending, REFUSED};
 
 /// Behind all that wait interactively.
 pub(crate) const BATCH: i32 = -1;
@@ -25,6 +26,48 @@ pub(crate) const fn priority_name(priority: i32) -> &'static str {
 
 /// The target of their log lines, which no usual filter lets pass.
 const LOG: &str = "requests";
+
+/// A first part of a path that is longer is not logged: a key may be there.
+const LONGEST_PART: usize = 24;
+
+/// What is logged of a request that no upstream gets.
+pub(crate) struct Visit(Option<Visited>);
+
+struct Visited {
+    method: http::Method,
+    /// The first part of its path: a client that is not known may have put a key anywhere.
+    path: String,
+    peer: Option<SocketAddr>,
+    began: std::time::Instant,
+}
+
+impl Visit {
+    /// That of a request which has just come from that address.
+    pub(crate) fn new<Body>(request: &Request<Body>, peer: Option<SocketAddr>) -> Self {
+        Self(tracing::enabled!(target: LOG, Level::INFO).then(|| {
+            let part = request.uri().path().trim_start_matches('/').split('/').next().unwrap_or_default();
+            let path = format!("/{}", if part.len() > LONGEST_PART { "..." } else { part });
+            Visited { method: request.method().clone(), path, peer, began: std::time::Instant::now() }
+        }))
+    }
+
+    /// It has got its answer, and where that refuses it with a code.
+    pub(crate) fn ended(self, status: StatusCode, client: Option<&str>, code: Option<&'static str>) {
+        let Some(Visited { method, path, peer, began }) = self.0 else { return };
+        tracing::info!(
+            target: LOG,
+            client,
+            peer = peer.map(tracing::field::display),
+            method = method.as_str(),
+            path,
+            status = status.as_u16(),
+            class = if code.is_some() { REFUSED } else { "own" },
+            code,
+            took_ms = began.elapsed().as_millis() as u64,
+            "request"
+        );
+    }
+}
 
 /// A request on its way. It ends when this is dropped: with its answer, or because its client went away.
 pub(crate) struct Record {

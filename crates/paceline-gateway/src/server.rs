@@ -25,8 +25,10 @@ use crate::events::Latest;
 use crate::fallback;
 use crate::forward::{AnswerBody, forward, whole_body};
 use crate::jobs::{self, Jobs};
+use crate::metrics::TurnedAway;
 use crate::own_routes::OwnRoutes;
 use crate::pages::{is_public, page};
+use crate::record::Visit;
 use crate::refusal::Refusal;
 use crate::route::Target;
 use crate::tls::ClientTls;
@@ -37,6 +39,14 @@ const BACKLOG: u32 = 4_096;
 
 /// How long accepting pauses where the process has no file left.
 const NO_FILES: Duration = Duration::from_millis(50);
+
+/// The answer to a request.
+enum Routed {
+    /// A page of the gateway's, or what an upstream got, which is logged once it has ended.
+    Answered(Response<AnswerBody>),
+    /// The gateway's program answered it, for that client.
+    Own(Response<AnswerBody>, Option<Arc<Client>>),
+}
 
 /// Upstreams behind one address.
 pub struct Gateway {
@@ -50,6 +60,7 @@ pub struct Gateway {
     pub(crate) streams: Held,
     pub(crate) latest: Latest,
     pub(crate) jobs: Jobs,
+    pub(crate) turned_away: TurnedAway,
     /// The metrics have an address of their own.
     metrics_elsewhere: AtomicBool,
 }
@@ -107,6 +118,7 @@ impl Gateway {
             streams: Held::default(),
             latest: Latest::default(),
             jobs: Jobs::default(),
+            turned_away: TurnedAway::default(),
             metrics_elsewhere: AtomicBool::new(false),
         }))
     }
@@ -155,7 +167,7 @@ impl Gateway {
     /// are held go on waiting and are then refused, for as long as the bounds say.
     pub async fn serve(self: &Arc<Self>, listener: TcpListener, ends: impl Future<Output = ()>) {
         let connections = Connections::default();
-        let service = |gateway: Arc<Self>, request| async move { gateway.answer(request).await };
+        let service = |gateway: Arc<Self>, peer, request| async move { gateway.answer(peer, request).await };
         tokio::select! {
             () = accept(listener, ends, &connections, |stream| {
                 self.connected(stream, self.tls(), &connections, service);
@@ -180,10 +192,10 @@ impl Gateway {
     pub async fn serve_metrics(self: &Arc<Self>, listener: TcpListener) {
         self.metrics_elsewhere.store(true, Ordering::Relaxed);
         let connections = Connections::default();
-        let service = |gateway: Arc<Self>, request: Request<Incoming>| async move {
+        let service = |gateway: Arc<Self>, _, request: Request<Incoming>| async move {
             let uri = request.uri();
             let is_here = matches!(uri.path(), "/metrics" | "/healthz" | "/readyz");
-            let page = is_here.then(|| page(&gateway, request.method(), uri)).flatten();
+            let page = is_here.then(|| page(&gateway, request.method(), uri, None)).flatten();
             let message = "this address has /metrics, /healthz and /readyz; requests go to the address of --listen";
             page.unwrap_or_else(|| refused(Refusal::new(StatusCode::NOT_FOUND, "unknown_route", message)))
         };
@@ -215,14 +227,14 @@ impl Gateway {
         stream: TcpStream,
         tls: Option<ClientTls>,
         connections: &Connections,
-        answer: impl Fn(Arc<Self>, Request<Incoming>) -> Answer + Send + 'static,
+        answer: impl Fn(Arc<Self>, Option<SocketAddr>, Request<Incoming>) -> Answer + Send + 'static,
     ) where
         Answer: Future<Output = Response<AnswerBody>> + Send + 'static,
     {
         // Streams come in small pieces; without this each would wait for the acknowledgement of the one before.
         let _ = stream.set_nodelay(true);
-        let gateway = Arc::clone(self);
-        let answer = move |request| answer(Arc::clone(&gateway), request);
+        let (gateway, peer) = (Arc::clone(self), stream.peer_addr().ok());
+        let answer = move |request| answer(Arc::clone(&gateway), peer, request);
         let connection = connections.begin(&self.bounds);
         let slowest = self.bounds.slowest_head;
         tokio::spawn(async move {
@@ -245,59 +257,71 @@ impl Gateway {
         });
     }
 
-    async fn answer(self: &Arc<Self>, mut request: Request<Incoming>) -> Response<AnswerBody> {
+    async fn answer(self: &Arc<Self>, peer: Option<SocketAddr>, request: Request<Incoming>) -> Response<AnswerBody> {
+        let visit = Visit::new(&request, peer);
         if let Err(refusal) = head::check(&request) {
-            return closing(&request, refused(refusal));
+            return closing(&request, self.turn_away(visit, refusal));
         }
+        match self.route(request).await {
+            Ok(Routed::Answered(answer)) => answer,
+            Ok(Routed::Own(answer, client)) => {
+                visit.ended(answer.status(), client.as_ref().map(|client| &**client.name()), None);
+                answer
+            }
+            Err(refusal) => self.turn_away(visit, refusal),
+        }
+    }
+
+    /// The answer to a request that no upstream gets.
+    fn turn_away(&self, visit: Visit, refusal: Refusal) -> Response<AnswerBody> {
+        let code = refusal.code();
+        self.turned_away.count(code);
+        let answer = refused(refusal);
+        visit.ended(answer.status(), None, Some(code));
+        answer
+    }
+
+    async fn route(self: &Arc<Self>, mut request: Request<Incoming>) -> Result<Routed, Refusal> {
         let uri = request.uri().clone();
         if is_public(uri.path())
-            && let Some(page) = page(self, request.method(), &uri)
+            && let Some(page) = page(self, request.method(), &uri, None)
         {
-            return page;
+            return Ok(Routed::Answered(page));
         }
-        let clients = self.clients();
-        let is_of_a_page = match &*clients {
+        let is_of_a_page = match &*self.clients() {
             Clients::OfThisMachine => headers::is_of_a_page(&uri, request.headers()),
             Clients::Anyone => headers::is_of_another_site(request.headers()),
-            Clients::WithKeys(known) => match Clients::admit(known, request.headers_mut()) {
-                Ok(client) => {
-                    request.extensions_mut().insert(client);
-                    false
-                }
-                Err(refusal) => return refused(refusal),
-            },
+            Clients::WithKeys(known) => {
+                let client = Clients::admit(known, request.headers_mut())?;
+                request.extensions_mut().insert(client);
+                false
+            }
         };
         if is_of_a_page {
             let message = "refused: Host, Origin or Sec-Fetch-Site says that a web page sent this; a program names this machine as \
                            the host";
-            return refused(Refusal::new(StatusCode::FORBIDDEN, "foreign_page", message));
+            return Err(Refusal::new(StatusCode::FORBIDDEN, "foreign_page", message));
         }
+        let client = request.extensions().get::<Arc<Client>>();
         if uri.path() == "/api/jobs" && *request.method() == Method::POST {
-            return jobs::post(self, request).await;
+            return jobs::post(self, request).await.map(Routed::Answered);
         }
         let is_elsewhere = uri.path() == "/metrics" && self.metrics_elsewhere.load(Ordering::Relaxed);
-        if let Some(page) = page(self, request.method(), &uri).filter(|_| !is_elsewhere) {
-            return page;
+        if let Some(page) = page(self, request.method(), &uri, client).filter(|_| !is_elsewhere) {
+            return Ok(Routed::Answered(page));
         }
-        let Some(target) = Target::of(&uri) else {
-            return refused(Refusal::bad_request("the path leaves the folder of its upstream"));
-        };
+        let target =
+            Target::of(&uri).ok_or_else(|| Refusal::bad_request("the path leaves the folder of its upstream"))?;
         let (upstreams, own) = (self.upstreams(), self.own.as_ref().filter(|own| own.has(uri.path())));
-        match (upstreams.iter().find(|upstream| upstream.name() == target.name), own) {
-            (Some(upstream), _) => {
-                let path =
-                    if target.path.starts_with('/') { target.path.to_owned() } else { format!("/{}", target.path) };
-                forward(&upstreams, upstream, path, request, &self.bounds, &self.held, &self.closing).await
-            }
-            (None, Some(own)) => {
-                let client = request.extensions().get::<Arc<Client>>().map(Arc::clone);
-                match client.map_or(Ok(()), |client| client.may_use_own_paths()) {
-                    Ok(()) => own.answer(request).await.map(Either::Left),
-                    Err(refusal) => refused(refusal),
-                }
-            }
-            (None, None) => refused(self.unknown_route()),
+        if let Some(upstream) = upstreams.iter().find(|upstream| upstream.name() == target.name) {
+            let path = if target.path.starts_with('/') { target.path.to_owned() } else { format!("/{}", target.path) };
+            let answer = forward(&upstreams, upstream, path, request, &self.bounds, &self.held, &self.closing).await;
+            return Ok(Routed::Answered(answer));
         }
+        let own = own.ok_or_else(|| self.unknown_route())?;
+        let client = client.map(Arc::clone);
+        client.as_ref().map_or(Ok(()), |client| client.may_use_own_paths())?;
+        Ok(Routed::Own(own.answer(request).await.map(Either::Left), client))
     }
 
     fn unknown_route(&self) -> Refusal {

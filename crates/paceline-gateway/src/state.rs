@@ -31,7 +31,7 @@ impl Gateway {
         }
         let mut stopped = Vec::new();
         for upstream in self.upstreams().iter() {
-            match upstream.limiter().snapshot().account.state {
+            match upstream.limiter().account_state() {
                 ScopeState::Stopped { reason } => stopped.push(format!("{}: {reason}", upstream.name())),
                 _ => return Ok(()),
             }

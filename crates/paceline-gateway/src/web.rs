@@ -15,13 +15,14 @@ pub const UPLOT: &str = include_str!("web/uplot/uplot.js");
 pub const UPLOT_STYLE: &str = include_str!("web/uplot/uplot.css");
 
 /// By path: the type and the content.
-const FILES: [(&str, &str, &str); 9] = [
+const FILES: [(&str, &str, &str); 10] = [
     ("/", "text/html; charset=utf-8", include_str!("web/index.html")),
     ("/api/page/icon.svg", "image/svg+xml", include_str!("web/icon.svg")),
     ("/api/page/style.css", STYLES, STYLE),
     ("/api/page/uplot.css", STYLES, UPLOT_STYLE),
     ("/api/page/uplot.js", SCRIPT, UPLOT),
     ("/api/page/charts.js", SCRIPT, CHARTS),
+    ("/api/page/cards.js", SCRIPT, include_str!("web/cards.js")),
     ("/api/page/words.js", SCRIPT, include_str!("web/words.js")),
     ("/api/page/follow.js", SCRIPT, include_str!("web/follow.js")),
     ("/api/page/page.js", SCRIPT, include_str!("web/page.js")),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use paceline_core::{
     Admit, ConfigError, Instant, LimitReport, MaxWait, NewerState, Pacer, PacerConfig, PauseCause, Request, ScopeId,
-    ScopeSnapshot, Snapshot,
+    ScopeSnapshot, ScopeState, Snapshot,
 };
 #[cfg(feature = "http")]
 use paceline_providers::{Dialect, Provider};
@@ -279,6 +279,11 @@ impl Limiter {
     /// scopes; that of [`changes`](Self::changes) in the number of changed ones.
     pub fn snapshot(&self) -> Snapshot {
         self.driver.look(|state, now| state.pacer.snapshot(now))
+    }
+
+    /// The state of the account, as a snapshot has it. The cost does not depend on the number of scopes.
+    pub fn account_state(&self) -> ScopeState {
+        self.driver.look(|state, now| state.pacer.account_state(now))
     }
 
     /// One line for people: how many calls are in flight and wait, what the next one waits for and how long, and what is known of

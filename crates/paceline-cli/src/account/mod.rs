@@ -1,7 +1,8 @@
 //! What the processes of a user that call one host with one key know of each other: which of them are at work, and what they have
-//! sent under configured limits. It is in a folder of the user, in files whose names reveal neither host nor key.
+//! sent under configured limits; and which gateways the user has. It is in a folder of the user, in files whose names reveal neither host nor key.
 
 mod fleet;
+pub(crate) mod gateways;
 mod ledger;
 mod lock;
 mod prune;

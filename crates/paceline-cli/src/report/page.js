@@ -7,9 +7,12 @@ const count = (value) => new Intl.NumberFormat("en").format(value);
 // A sum of money: more digits where it is small.
 const money = (value) => value.toFixed(value === 0 || value >= 0.1 ? 2 : value < 0.0001 ? 6 : 4);
 
+// A text of a server or an input, without what would turn round or hide the text beside it.
+const plain = (text) => text.replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]+/g, " ");
+
 function cell(text, numeric) {
   const made = document.createElement("td");
-  made.textContent = text ?? "";
+  made.textContent = plain(text ?? "");
   if (numeric) made.className = "number";
   return made;
 }
@@ -25,7 +28,7 @@ function fill(id, rows, none) {
 
 const { counts, minutes } = data;
 document.title = `${data.name} - Paceline`;
-by("title").textContent = data.name;
+by("title").textContent = plain(data.name);
 const ended = counts.input - counts.pending;
 by("headline").textContent = `${count(ended)} of ${count(counts.input)} items ended: ${count(counts.succeeded)} succeeded, ${count(counts.failed)} failed`;
 by("headline").dataset.level = counts.failed ? 2 : 0;
@@ -34,7 +37,7 @@ by("when").textContent = minutes.length ? `${at(minutes[0].minute)} to ${at(minu
 by("made").textContent = `Paceline ${data.version}, ${at(data.at)}. The journal: ${data.journal}`;
 for (const words of data.words) {
   const line = document.createElement("li");
-  line.textContent = words;
+  line.textContent = plain(words);
   by("words").append(line);
 }
 fill("failures", data.failures.map((each) => [

@@ -144,7 +144,7 @@ struct Run<'a> {
     limiter: Limiter,
     shared: SharedLimits,
     fallback: Option<Arc<Fallback>>,
-    teller: Option<JobTeller>,
+    teller: JobTeller,
     quiet: bool,
 }
 
@@ -158,7 +158,7 @@ impl Run<'_> {
         kept: Kept,
     ) -> Result<Status, Failure> {
         let (told, line) = watch::channel(None);
-        let telling = self.teller.take().map(|teller| teller.begin(move || line.borrow().clone()));
+        let telling = self.teller.begin(move || line.borrow().clone());
         let course = Course {
             input,
             format,
@@ -170,16 +170,14 @@ impl Run<'_> {
             sender: Arc::new(sender),
             fallback: self.fallback.take(),
             bounds: self.args.bounds(),
-            progress: Progress::new(self.quiet).told_to(telling.is_some().then_some(told)),
+            progress: Progress::new(self.quiet).told_to(told),
             interruptions: Interruptions::Signals(signals),
         };
         let restore = |now, acknowledge: &Acknowledge| self.restore(now, acknowledge);
         let (context, dispatcher) = tokio::task::block_in_place(|| course.set_up(restore))
             .map_err(|error| self.broken(Failure::interrupted(error)))?;
         let ended = self.dispatch(dispatcher).await;
-        if let Some(telling) = telling {
-            telling.end().await;
-        }
+        telling.end().await;
         let ended = ended.map_err(|failure| self.broken(failure))?;
         drop(kept);
         let enough = signals::interrupt_flag().map_err(Failure::interrupted)?;

@@ -87,11 +87,28 @@ impl KeyFile {
     /// A file that cannot be read, or is none of these.
     pub(super) fn read(path: &Path) -> Result<Option<Self>, Failure> {
         let refused = |error: String| Failure::refused(format!("the keys of clients in {}: {error}", path.display()));
-        match std::fs::read_to_string(path) {
+        match whole_file::check(path).and_then(|()| std::fs::read_to_string(path)) {
             Ok(text) => serde_json::from_str(&text).map(Some).map_err(|error| refused(error.to_string())),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(refused(error.to_string())),
         }
+    }
+
+    /// The clients that it means.
+    ///
+    /// # Errors
+    /// A hash or a limit that is none; two clients of one name or of one key, of which one would count for both.
+    fn clients(&self) -> Result<Vec<ClientConfig>, String> {
+        let clients = self.keys.iter().map(Record::client).collect::<Result<Vec<_>, _>>()?;
+        for (place, client) in clients.iter().enumerate() {
+            if clients[..place].iter().any(|other| other.name == client.name) {
+                return Err(format!("two keys have the name {}: expected one name for each", client.name));
+            }
+            if let Some(other) = clients[..place].iter().find(|other| other.key == client.key) {
+                return Err(format!("{} and {} have the same key: expected one for each", other.name, client.name));
+            }
+        }
+        Ok(clients)
     }
 
     /// Writes it: whole at every moment, and readable for its owner alone.
@@ -145,18 +162,22 @@ impl Admission {
         self.path.as_ref()
     }
 
-    /// The clients as the file has them now. A file without keys lets no client pass: the last may just have been revoked.
+    /// The clients as the file has them now. A file without keys lets no client pass: the last may just have been revoked. Nor
+    /// does one that is gone let all pass where there were keys `before`.
     ///
     /// # Errors
-    /// A file that is wrong; an address that others reach, without keys.
+    /// A file that is wrong, or gone; an address that others reach, without keys.
     pub(super) fn clients(&self, before: &Clients) -> Result<Clients, Failure> {
         let file = self.path.as_deref().map(KeyFile::read).transpose()?.flatten();
         match (file, self.address.ip().is_loopback()) {
             (Some(file), _) => {
-                let clients = file.keys.iter().map(Record::client).collect::<Result<_, _>>();
-                let clients = clients.map_err(|error| Failure::refused(format!("the keys of clients: {error}")))?;
+                let clients =
+                    file.clients().map_err(|error| Failure::refused(format!("the keys of clients: {error}")))?;
                 Clients::with_keys(clients, before).map_err(Failure::refused)
             }
+            (None, _) if matches!(before, Clients::WithKeys(_)) => Err(Failure::refused(
+                "their file is gone, which lets no program pass without a key; a restart serves this machine without keys",
+            )),
             (None, true) => Ok(Clients::OfThisMachine),
             (None, false) if self.allow_anyone => Ok(Clients::Anyone),
             (None, false) => Err(Failure::refused(format!(

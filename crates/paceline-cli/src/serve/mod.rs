@@ -13,7 +13,7 @@ mod state;
 mod upstreams;
 mod whole_file;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use paceline_gateway::{Bounds, Clients, Gateway};
 
@@ -23,6 +23,7 @@ use self::batches::Batches;
 use self::client_keys::Admission;
 use self::reload::Changes;
 use self::upstreams::Upstreams;
+use crate::account::gateways;
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
 use crate::run::calls::signals::{SignalCount, Signals};
@@ -49,9 +50,11 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     let gateway = Gateway::with_own_routes(upstreams.backends(), batches.routes(), Bounds::default());
     let gateway = gateway.map_err(Failure::refused)?;
     gateway.replace_clients(clients);
+    let tls_is_shown = tls.is_some();
     tls.into_iter().for_each(|tls| gateway.replace_tls(tls));
-    announce(address, flags.tls_cert.is_some(), metrics.as_ref().map(|(_, address)| *address), &gateway)
+    announce(address, tls_is_shown, metrics.as_ref().map(|(_, address)| *address), &gateway)
         .map_err(Failure::interrupted)?;
+    let _found = announce_to_jobs(address, tls_is_shown, &gateway);
     batches.resume();
     socket::tell_systemd(true);
     let ends = async {
@@ -79,6 +82,10 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
                 .cloned()
                 .collect();
             changes.next(&files).await;
+            if let Some(error) = reload::unreadable(&files) {
+                tracing::warn!("nothing is read again, and all stays as it was: {error}");
+                continue;
+            }
             match flags.tls() {
                 Ok(tls) => tls.into_iter().for_each(|tls| gateway.replace_tls(tls)),
                 Err(error) => tracing::warn!("the former certificate stays: {error}"),
@@ -107,6 +114,21 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     }
     upstreams.end().await;
     Ok(Status::Success)
+}
+
+/// Lets jobs of this user on this machine find the gateway: its page shows how far they are. Not where it wants keys, or shows a
+/// certificate that they may not know.
+fn announce_to_jobs(address: SocketAddr, has_tls: bool, gateway: &Gateway) -> Option<gateways::Found> {
+    if has_tls || matches!(&*gateway.clients(), Clients::WithKeys(_)) {
+        return None;
+    }
+    let host = match address.ip() {
+        any if any.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        host => host,
+    };
+    let url = format!("http://{}", SocketAddr::new(host, address.port()));
+    let found = gateways::announce(&url);
+    found.inspect_err(|error| tracing::debug!("jobs on this machine do not find the gateway: {error}")).ok()
 }
 
 /// Scripts wait for the first line, so it must not stay in a buffer.

@@ -6,6 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::whole_file;
+
 /// How often files are looked at. A change is taken once two looks agree: an editor may write a file in parts.
 const LOOKED_AT: Duration = Duration::from_secs(1);
 
@@ -65,7 +67,15 @@ fn contents(files: &[PathBuf]) -> Contents {
     files.iter().map(|file| (file.clone(), print(file))).collect()
 }
 
+/// The first of them that is there and cannot be read to its end while the gateway serves.
+pub(super) fn unreadable(files: &[PathBuf]) -> Option<String> {
+    let refused =
+        |file: &PathBuf| whole_file::check(file).err().filter(|error| error.kind() != io::ErrorKind::NotFound);
+    files.iter().find_map(|file| refused(file).map(|error| format!("{}: {error}", file.display())))
+}
+
 fn print(file: &Path) -> Option<u64> {
+    whole_file::check(file).ok()?;
     let content = std::fs::read(file).ok()?;
     let mut print = DefaultHasher::new();
     content.hash(&mut print);

@@ -30,7 +30,16 @@ pub(super) fn on(address: SocketAddr) -> Result<(TcpListener, SocketAddr), Failu
 }
 
 fn refused(place: &str, error: &io::Error) -> Failure {
-    Failure::refused(format!("cannot listen on {place}: {error}"))
+    let hint = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "; another program listens there, perhaps another gateway: end it, or name another address (--listen)"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "; a port below 1024 is for root, or for a socket of systemd: name another address (--listen)"
+        }
+        _ => "",
+    };
+    Failure::refused(format!("cannot listen on {place}: {error}{hint}"))
 }
 
 #[cfg(unix)]

@@ -18,6 +18,9 @@ pub(crate) fn width(content: &str) -> usize {
 
 /// At most `width` columns; what was cut off leaves an ellipsis.
 pub(crate) fn cut(content: &str, width: usize) -> String {
+    if width == 0 {
+        return String::new();
+    }
     if content.width() <= width && content.len() <= width * BYTES_A_COLUMN {
         return content.to_owned();
     }
@@ -41,6 +44,19 @@ pub(crate) fn padded(content: &str, width: usize) -> String {
 /// Exactly `width` columns.
 pub(crate) fn cell(content: &str, width: usize) -> String {
     padded(&cut(content, width), width)
+}
+
+/// At most so many lines of `width` columns, broken between words; what has no room there leaves an ellipsis.
+pub(crate) fn in_lines(content: &str, width: usize, most: usize) -> Vec<String> {
+    let (mut lines, mut rest) = (Vec::new(), content.trim());
+    while lines.len() + 1 < most && rest.width() > width {
+        let spaces = rest.match_indices(' ').map(|(at, _)| at);
+        let Some(end) = spaces.take_while(|at| rest[..*at].width() <= width).last() else { break };
+        lines.push(rest[..end].to_owned());
+        rest = rest[end..].trim_start();
+    }
+    lines.push(cut(rest, width));
+    lines
 }
 
 /// Wraps the content behind `start`, in lines that begin below it. A word that is longer than a line, as a sentence without
@@ -93,7 +109,21 @@ mod tests {
             let cell = cell(content, 6);
             assert_eq!((cell.as_str(), width(&cell)), (expected, 6), "{content}");
         }
-        assert_eq!((cut("日本", 1).as_str(), cut("日本", 0).as_str()), ("…", "…"));
+        assert_eq!((cut("日本", 1).as_str(), cut("日本", 0).as_str()), ("…", ""));
+    }
+
+    #[test]
+    fn a_sentence_is_broken_between_words_and_what_has_no_room_is_cut() {
+        for (content, most, expected) in [
+            ("one two three", 1, &["one t…"][..]),
+            ("one two three", 2, &["one", "two t…"]),
+            ("one two three", 9, &["one", "two", "three"]),
+            ("ab cd", 2, &["ab cd"]),
+            ("longerthan six", 2, &["longe…"]),
+            ("", 2, &[""]),
+        ] {
+            assert_eq!(in_lines(content, 6, most), expected, "{content}");
+        }
     }
 
     #[test]

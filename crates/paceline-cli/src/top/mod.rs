@@ -140,7 +140,7 @@ fn keys() -> mpsc::Receiver<std::io::Result<Event>> {
 /// The screen as text, as tall as it needs to be.
 fn picture(screen: &mut Screen, width: u16) -> Result<String, Failure> {
     screen.is_picture = true;
-    let height = screen.wanted_height().min(TALLEST);
+    let height = screen.wanted_height(width).min(TALLEST);
     let mut terminal = Terminal::new(TestBackend::new(width, height)).map_err(Failure::interrupted)?;
     terminal.draw(|frame| screen.draw(frame)).map_err(Failure::interrupted)?;
     Ok(lines(terminal.backend().buffer()))

@@ -14,8 +14,9 @@ use ratatui::widgets::{Paragraph, Wrap};
 use super::state::{Scope, State};
 use crate::text;
 
-/// Lines of a scope: its figures, and why it waits.
+/// Lines of a scope: its figures, and why it waits; one more on a screen with fewer columns for the reason, for that matters most.
 const ROW: usize = 2;
+const NARROW: usize = 60;
 
 /// Lines of decisions at most, with their title.
 const MOST_DECISIONS: usize = 9;
@@ -108,9 +109,9 @@ impl Screen {
         self.is_typing
     }
 
-    /// The lines that show everything.
-    pub(super) fn wanted_height(&self) -> u16 {
-        let lines = 3 + ROW * self.rows().len().max(1) + self.decision_lines(usize::MAX);
+    /// The lines that show everything in so many columns.
+    pub(super) fn wanted_height(&self, width: u16) -> u16 {
+        let lines = 3 + lines_of_row(width.into()) * self.rows().len().max(1) + self.decision_lines(usize::MAX);
         u16::try_from(lines).unwrap_or(u16::MAX)
     }
 
@@ -198,12 +199,12 @@ impl Screen {
                 let words = format!("What is shown is old, since {}: {why}", text::moment(*since));
                 Line::styled(text::cut(&words, width), style(3))
             }
-            None => self.troubles(),
+            None => self.troubles(width),
         };
         vec![Line::styled(text::cut(&first, width), Modifier::BOLD), second]
     }
 
-    fn troubles(&self) -> Line<'static> {
+    fn troubles(&self, width: usize) -> Line<'static> {
         let count = |level: u8| {
             let named =
                 self.state.scopes.values().filter(|scope| !scope.name.is_empty() && scope.trouble == level).count();
@@ -220,12 +221,14 @@ impl Screen {
             })
             .collect();
         let words = if parts.is_empty() { "all is well: no call waits".to_owned() } else { parts.join(", ") };
-        Line::styled(words, style(worst))
+        Line::styled(text::cut(&words, width), style(worst))
     }
 
     fn scopes(&mut self, area: Rect) -> Vec<Line<'static>> {
         let width = usize::from(area.width);
-        self.room = (usize::from(area.height).saturating_sub(1) / ROW).max(1);
+        let reason = width.saturating_sub(STATE);
+        let row = lines_of_row(width);
+        self.room = (usize::from(area.height).saturating_sub(1) / row).max(1);
         let count = self.rows().len();
         self.chosen = self.chosen.min(count.saturating_sub(1));
         self.first = self.first.min(self.chosen).max((self.chosen + 1).saturating_sub(self.room));
@@ -250,10 +253,10 @@ impl Screen {
                 Span::raw(figures_of(scope, figures)),
             ]));
             let (sentence, all) = (scope.sentence(now), about(scope, now));
-            let room = width.saturating_sub(STATE);
             // What is believed of the limit cuts no reason off.
-            let words = if text::width(&all) <= room { all } else { sentence };
-            lines.push(Line::raw(format!("{:STATE$}{}", "", text::cut(&words, room))));
+            let words = if text::width(&all) <= reason { all } else { sentence };
+            let parts = text::in_lines(&words, reason, row - 1);
+            lines.extend(parts.into_iter().map(|part| Line::raw(format!("{:STATE$}{part}", ""))));
         }
         if count == 0 {
             let words = if self.search.is_empty() { "no call has come yet" } else { "no scope has these words" };
@@ -270,10 +273,11 @@ impl Screen {
         Line::from(vec![name, Span::raw(format!(": {}", about(scope, self.state.now())))])
     }
 
-    /// The lines of decisions that there are, with a title and at most so many.
+    /// The lines of decisions that there are, with a title and at most so many; none where the title alone has room.
     fn decision_lines(&self, most: usize) -> usize {
         match self.state.decisions.len() {
             0 => 0,
+            _ if most < 2 => 0,
             count => (count + 1).min(MOST_DECISIONS).min(most),
         }
     }
@@ -299,6 +303,11 @@ impl Screen {
         let words = format!("q end  s sort: {}  {search}  arrows choose", self.sort.name());
         Line::styled(words, Style::new().fg(Color::Gray))
     }
+}
+
+/// The lines of a scope in so many columns.
+const fn lines_of_row(width: usize) -> usize {
+    if width < STATE + NARROW { ROW + 1 } else { ROW }
 }
 
 /// How many columns of figures have room.

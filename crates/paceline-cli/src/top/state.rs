@@ -80,18 +80,16 @@ impl Decision {
 impl Scope {
     /// The one sentence why its next call waits, at that time.
     pub(super) fn sentence(&self, now: Timestamp) -> String {
-        let Some(Why { before, until, after }) = &self.why else {
-            let sentence =
-                if self.concurrency.in_flight > 0 { "calls leave as they come" } else { "ready; no call waits" };
-            return sentence.to_owned();
-        };
-        let left = until.as_deref().and_then(text::instant).map(|until| {
-            let left = until.saturating_since(now);
-            // Tenths that run are read by no person.
-            let whole = left.as_millis().div_ceil(1_000) as u64;
-            text::duration(if left < Duration::from_secs(10) { left } else { Duration::from_secs(whole) })
-        });
-        text::printable(&format!("{before}{}{after}", left.unwrap_or_default())).into_owned()
+        let until = |why: &Why| why.until.as_deref().map(|until| text::instant(until).unwrap_or(now));
+        let left = self.why.as_ref().and_then(until).map(|until| until.saturating_since(now));
+        match &self.why {
+            Some(Why { before, after, .. }) if left != Some(Duration::ZERO) => {
+                text::printable(&format!("{before}{}{after}", left.map_or_else(String::new, shortly))).into_owned()
+            }
+            _ if self.waiting > 0 => "the next call leaves now".to_owned(),
+            _ if self.concurrency.in_flight > 0 => "calls leave as they come".to_owned(),
+            _ => "ready; no call waits".to_owned(),
+        }
     }
 
     /// The word for its state.
@@ -112,6 +110,15 @@ impl Scope {
     /// Those of them that are 429 or 503.
     pub(super) const fn refused(&self) -> u64 {
         self.last_minute.throttled + self.last_minute.overloaded
+    }
+}
+
+/// A time as a person reads it who looks for a moment: tenths that run are read by no person.
+fn shortly(left: Duration) -> String {
+    match left.as_secs() {
+        0 => "less than 1s".to_owned(),
+        ..10 => text::duration(left),
+        _ => text::duration(Duration::from_secs(left.as_millis().div_ceil(1_000) as u64)),
     }
 }
 

@@ -74,6 +74,18 @@ fn it_shows_the_worst_first_with_the_reason_on_every_terminal() {
 }
 
 #[test]
+fn the_reason_is_whole_on_a_narrow_terminal_and_a_long_name_moves_no_figure() {
+    let text = drawn(&mut screen(three()), 40, 14);
+    assert!(text.contains("nothing leaves until a person\n         acts: Incorrect API key\n"), "{text}");
+    let text = drawn(&mut screen(three()), 20, 5);
+    assert!(text.contains("stopped  o3") && !text.contains("recent decisions"), "{text}");
+    let long = scope(&format!("/v1/x {}", "long".repeat(30)), 1, 1_234, wait(185));
+    let text = drawn(&mut screen(vec![long]), 80, 24);
+    let row = text.lines().nth(3).expect("a row");
+    assert!(row.ends_with("1,234        4        1          123"), "{text}");
+}
+
+#[test]
 fn keys_choose_sort_and_search() {
     let many = (0..100).map(|n| scope(&format!("m-{n:02}"), 0, n, Value::Null)).collect();
     let mut screen = screen(many);

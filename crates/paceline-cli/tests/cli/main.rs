@@ -45,6 +45,8 @@ mod secrets;
 #[cfg(unix)]
 mod serve;
 #[cfg(unix)]
+mod serve_faults;
+#[cfg(unix)]
 mod serve_keys;
 #[cfg(unix)]
 mod serve_operation;

@@ -1,7 +1,7 @@
 //! `paceline serve keys`: keys of clients are made, listed and revoked, and decide who may call.
 
 use std::fs::File;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::process::Command;
 
 use rustix::process::Signal;
@@ -55,6 +55,19 @@ fn a_key_is_printed_once_and_its_file_has_none() {
 }
 
 #[test]
+fn a_key_that_root_makes_can_be_read_by_the_user_of_its_folder() {
+    let job = Job::new(0);
+    std::fs::create_dir(job.path("state")).expect("writable");
+    // Only root may give files away.
+    if std::os::unix::fs::chown(job.path("state"), Some(12_345), Some(12_345)).is_err() {
+        return;
+    }
+    told(&mut keys(&job, &["add", "ci"]));
+    let owner = std::fs::metadata(job.path("state/client-keys.json")).expect("it is there");
+    assert_eq!((owner.uid(), owner.gid(), owner.permissions().mode() & 0o777), (12_345, 12_345, 0o600));
+}
+
+#[test]
 fn keys_are_made_and_revoked_while_the_gateway_runs() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let mut command = serve(&job, &server, &["--state", "state", "--log-requests"]);
@@ -80,6 +93,37 @@ fn keys_are_made_and_revoked_while_the_gateway_runs() {
     assert_eq!(post_with(&gateway.url, "any").0, 401, "a file without keys lets no client pass");
     let log = std::fs::read_to_string(job.path("log")).expect("a log");
     assert!(log.contains("client=\"ci\"") && !log.contains(&key[3..]), "{log}");
+}
+
+#[test]
+fn a_file_of_keys_that_goes_lets_no_program_pass() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let key = told(&mut keys(&job, &["add", "ci"]));
+    let mut command = serve(&job, &server, &["--state", "state"]);
+    let gateway = Gateway::logging(&mut command, File::create(job.path("log")).expect("writable"));
+    std::fs::remove_file(job.path("state/client-keys.json")).expect("it is there");
+    gateway.signal(Signal::HUP);
+    while !std::fs::read_to_string(job.path("log")).expect("a log").contains("their file is gone") {
+        std::thread::yield_now();
+    }
+    assert_eq!([post_with(&gateway.url, "any").0, post_with(&gateway.url, &key).0], [401, 200]);
+}
+
+#[test]
+fn two_keys_of_one_name_or_two_names_of_one_key_stop_the_start() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    told(&mut keys(&job, &["add", "ci"]));
+    let file = job.path("state/client-keys.json");
+    let text = std::fs::read_to_string(&file).expect("text");
+    for (second, expected) in [("ci", "two keys have the name ci"), ("web", "ci and web have the same key")] {
+        let mut twice: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let mut record = twice["keys"][0].clone();
+        record["name"] = second.into();
+        twice["keys"].as_array_mut().expect("a list").push(record);
+        std::fs::write(&file, twice.to_string()).expect("writable");
+        let (code, log) = finish(&mut serve(&job, &server, &["--state", "state"]));
+        assert!(code == 2 && log.contains(expected), "{expected}: {log}");
+    }
 }
 
 #[test]

@@ -61,6 +61,34 @@ fn requests_are_logged_on_demand_without_their_query_and_keys() {
 }
 
 #[test]
+fn requests_that_no_upstream_gets_are_logged_and_counted_too() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let flags = ["--log-requests", "--log-format", "json", "--metrics-listen", "127.0.0.1:0"];
+    let log = || std::fs::read_to_string(job.path("log")).expect("a log");
+    let mut command = serve(&job, &server, &flags);
+    let mut gateway = Gateway::logging(&mut command, File::create(job.path("log")).expect("writable"));
+    let told: Vec<String> = gateway.stdout.by_ref().lines().take(2).map(|line| line.expect("a line")).collect();
+    let metrics = told[1].strip_prefix("metrics at ").expect("the second line says where they are");
+    let secret = "sk-that-stands-where-a-name-should-be";
+    for (path, status) in [("/nowhere/sk-in-the-path?key=sk-in-the-query", 404), (&*format!("/{secret}"), 404)] {
+        assert_eq!(gateway.post(path, "1s").0, status);
+    }
+    assert_eq!(send(&gateway.url, |client, url| client.get(url.to_owned() + "/v1/files")).0, 200);
+    let page = get(metrics).1;
+    assert!(page.contains("paceline_refusals_total{code=\"unknown_route\",upstream=\"\"} 2"), "{page}");
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.ended(), Some(0));
+    let lines: Vec<Value> = log().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let requests = lines.iter().filter(|line| line["message"] == "request");
+    let of = |line: &Value| ["path", "status", "code", "class"].map(|name| line[name].clone());
+    let logged: Vec<_> = requests.map(of).collect();
+    let unknown = |path: &str| [json!(path), json!(404), json!("unknown_route"), json!("refused")];
+    let own = [json!("/v1"), json!(200), Value::Null, json!("own")];
+    assert_eq!(logged, [unknown("/nowhere"), unknown("/..."), own], "{}", log());
+    assert!(!log().contains("sk-") && log().contains("\"peer\":\"127.0.0.1:"), "{}", log());
+}
+
+#[test]
 fn a_second_signal_ends_it_at_once() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok().never()));
     let mut gateway = Gateway::start(&mut serve(&job, &server, &[]));
@@ -141,6 +169,29 @@ fn a_wrong_configuration_is_told_and_the_former_one_stays() {
     assert!(log.contains("rpm = \"many\"") && log.contains("paceline.toml"), "{log}");
     assert_eq!(gateway.post("/first/v1/things", "1s").0, 200);
     assert_eq!(state(&gateway)["upstreams"][0]["account"]["quotas"][0]["limit"], 600);
+}
+
+#[test]
+fn what_is_no_file_any_more_is_not_read_again_and_holds_up_no_request() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let gateway = configured(&job, &server, "rpm = 600\n");
+    for (count, name) in [(1, "paceline.toml"), (2, "key")] {
+        std::fs::rename(job.path(name), job.path("aside")).expect("movable");
+        match name {
+            // A pipe that nothing is written to, and a device that never ends.
+            "key" => std::os::unix::fs::symlink("/dev/zero", job.path(name)).expect("writable"),
+            _ => assert!(
+                std::process::Command::new("mkfifo").arg(job.path(name)).status().expect("it is there").success()
+            ),
+        }
+        gateway.signal(Signal::HUP);
+        wait_for_log(&job, "nothing is read again, and all stays as it was", count);
+        assert_eq!(gateway.post("/first/v1/things", "1s").0, 200);
+        std::fs::rename(job.path("aside"), job.path(name)).expect("movable");
+    }
+    gateway.signal(Signal::HUP);
+    wait_for_log(&job, READ, 1);
+    assert_eq!(gateway.post("/first/v1/things", "1s").0, 200);
 }
 
 #[test]

@@ -273,13 +273,7 @@ fn a_job_is_shown_by_its_gateway_while_it_runs_and_as_it_ended() {
     let job = Job::new(3);
     let gateway = gateway(&job, &server, &["--max-retries", "0"]);
     let mut running = start(&mut run(&job, &gateway, &["--max-retries", "1000000"]));
-    let shown = |wanted: &dyn Fn(&Value) -> bool| loop {
-        let (_, state) = crate::serve::get(&format!("{}/api/state", gateway.url));
-        let state: Value = serde_json::from_str(&state).expect("JSON");
-        if wanted(&state["jobs"][0]) {
-            return state["jobs"][0].clone();
-        }
-    };
+    let shown = |wanted: &dyn Fn(&Value) -> bool| shown(&gateway, wanted);
     let line = shown(&|job| job["done"] == 2);
     assert_eq!(
         (&line["name"], &line["upstream"], &line["state"]),
@@ -289,4 +283,37 @@ fn a_job_is_shown_by_its_gateway_while_it_runs_and_as_it_ended() {
     may_end.store(true, std::sync::atomic::Ordering::SeqCst);
     running.wait().expect("it ends");
     assert_eq!(shown(&|job| job["state"] == "ended")["done"], 3);
+}
+
+/// The job that the gateway shows, once it is as wanted.
+fn shown(gateway: &Gateway, wanted: &dyn Fn(&Value) -> bool) -> Value {
+    loop {
+        let (_, state) = crate::serve::get(&format!("{}/api/state", gateway.url));
+        let state: Value = serde_json::from_str(&state).expect("JSON");
+        if wanted(&state["jobs"][0]) {
+            return state["jobs"][0].clone();
+        }
+    }
+}
+
+#[test]
+fn a_job_that_goes_through_no_gateway_is_shown_by_those_of_its_user_on_this_machine() {
+    let may_end = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let open = std::sync::Arc::clone(&may_end);
+    let server = Server::new(move |_| {
+        if open.load(std::sync::atomic::Ordering::SeqCst) { Reply::ok() } else { Reply::error(503, "down") }
+    });
+    let job = Job::new(2);
+    let killed = gateway(&job, &server, &[]);
+    killed.signal(rustix::process::Signal::KILL);
+    let (one, other) = (gateway(&job, &server, &[]), gateway(&job, &server, &[]));
+    let mut running = start(job.run(&server).args(["--max-retries", "1000000"]));
+    for gateway in [&one, &other] {
+        let line = shown(gateway, &|job| job["state"] == "runs");
+        assert_eq!((&line["name"], &line["total"], &line["done"]), (&json!("out.jsonl"), &json!(2), &json!(0)));
+    }
+    may_end.store(true, std::sync::atomic::Ordering::SeqCst);
+    running.wait().expect("it ends");
+    assert_eq!(shown(&one, &|job| job["state"] == "ended")["done"], 2);
+    assert!(server.arrivals().iter().all(|arrival| arrival.path != "/api/jobs"), "the API is told nothing");
 }

@@ -12,7 +12,7 @@ use crate::background::Ask;
 use crate::cost::Cost;
 use crate::request::ScopeId;
 use crate::scope;
-use crate::snapshot::{ScopeSnapshot, Snapshot};
+use crate::snapshot::{ScopeSnapshot, ScopeState, Snapshot};
 use crate::time::Instant;
 
 impl Pacer {
@@ -44,6 +44,12 @@ impl Pacer {
         Some(self.scopes[place].snapshot(now, self.next_of(now, place)))
     }
 
+    /// The state of the account, as a snapshot has it. The cost does not depend on the number of scopes.
+    pub fn account_state(&self, now: Instant) -> ScopeState {
+        let next = self.admit_account(now.max(self.now), &Ask::of(&Cost::request()));
+        scope::state(&self.hold, &next)
+    }
+
     /// When the next waiter of a scope may leave: its head, else a call of one request.
     fn next_of(&self, now: Instant, place: u32) -> Admit {
         let scope = &self.scopes[place];
@@ -58,12 +64,11 @@ impl Pacer {
 
     /// Adds the snapshot of the account. `scopes`: at least those in which a request waits.
     fn with_account(&self, now: Instant, scopes: Vec<ScopeSnapshot>) -> Snapshot {
-        let next = self.admit_account(now, &Ask::of(&Cost::request()));
         let first = scopes.iter().filter(|scope| scope.waiting > 0).min_by_key(|scope| scope.next_due);
         let in_flight = self.in_flight.snapshot();
         let account = ScopeSnapshot {
             name: "".into(),
-            state: scope::state(&self.hold, &next),
+            state: self.account_state(now),
             quotas: scope::quotas(&self.quotas, now),
             announced: Vec::new(),
             fleet: self.divided.snapshot(now).map(Box::new),

@@ -1,6 +1,7 @@
 // The page of a gateway: draws what follow.js keeps.
 
-import { clockTime, count, duration, limit, money, sentence, state as stateName } from "./words.js";
+import { UpstreamCards } from "./cards.js";
+import { answers, badge, count, clockTime, duration, element, limit, money, plain, refused, sentence, setText, state as stateName, title } from "./words.js";
 import { follow, keyHeaders, Refused, State } from "./follow.js";
 
 const $ = (id) => document.getElementById(id);
@@ -12,38 +13,28 @@ const HISTORY_MS = 10000;
 const SAID_MS = 5000;
 
 // The chosen scope as `upstream\nscope`; none before a person chose, then the one in most trouble is shown.
-let chosen = decodeURIComponent(location.hash.slice(1)) || null;
+let chosen = linked();
 let shown = null;
 let order = [];
 let lostSince = null;
 let said = 0;
 const changedParts = new Set();
 
-function element(tag, text, className) {
-  const made = document.createElement(tag);
-  if (text !== undefined) made.textContent = text;
-  if (className) made.className = className;
-  return made;
-}
-
-function setText(node, text) {
-  if (node.textContent !== text) node.textContent = text;
-}
-
-function badge(node, scope) {
-  setText(node, stateName(scope));
-  node.dataset.level = scope.trouble;
+// The scope that the address of the page names; a link that was cut names none.
+function linked() {
+  try {
+    return decodeURIComponent(location.hash.slice(1)) || null;
+  } catch {
+    return null;
+  }
 }
 
 const key = (scope) => `${scope.upstream}\n${scope.name}`;
-const title = (scope) => (scope.name ? `${scope.upstream}: ${scope.name}` : `${scope.upstream}: the whole account`);
 // A scope is mostly a path and a model: what tells it from others stands first.
 function nameParts(scope) {
   const at = scope.name.lastIndexOf(" ");
   return [scope.name.slice(at + 1), `${scope.upstream} ${scope.name.slice(0, Math.max(0, at))}`];
 }
-const refused = (scope) => scope.last_minute.throttled + scope.last_minute.overloaded;
-const answers = (scope) => scope.last_minute.succeeded + scope.last_minute.failed + refused(scope);
 
 // ---- Scopes: sorted and filtered; only the rows in sight exist.
 
@@ -162,38 +153,7 @@ function measureRows() {
   if (row?.offsetHeight) rowHeight = row.getBoundingClientRect().height;
 }
 
-// ---- Upstreams.
-
-const cards = new Map();
-
-function drawUpstreams() {
-  const list = $("upstreams");
-  const names = new Set(state.upstreams.map((each) => each.name));
-  for (const [name, card] of cards) {
-    if (!names.has(name)) { card.item.remove(); cards.delete(name); }
-  }
-  for (const upstream of state.upstreams) {
-    const account = state.scopes.get(`${upstream.name}\n`);
-    const subject = state.scopes.get(`${upstream.name}\n${upstream.subject}`) ?? account;
-    if (!account) continue;
-    let card = cards.get(upstream.name);
-    if (!card) {
-      card = { item: element("li"), button: element("button", undefined, "name"), badge: element("span", undefined, "badge"), why: element("p"), figures: element("p", undefined, "quiet") };
-      card.button.type = "button";
-      card.button.append(card.badge, element("span", upstream.name));
-      card.button.addEventListener("click", () => choose(`${upstream.name}\n`));
-      card.item.append(card.button, card.why, card.figures);
-      list.append(card.item);
-      cards.set(upstream.name, card);
-    }
-    badge(card.badge, subject);
-    const of = subject.name && subject.trouble > 0 ? `${subject.name}: ` : "";
-    setText(card.why, of + sentence(subject, state.now()));
-    const { in_flight, current_limit } = account.concurrency;
-    const { throttled, overloaded } = account.last_minute;
-    setText(card.figures, `${count(in_flight)} of ${count(current_limit)} calls in flight, ${count(account.waiting)} waiting; in the last minute ${count(answers(account))} answered, ${count(throttled)} of them 429, ${count(overloaded)} 503`);
-  }
-}
+const cards = new UpstreamCards($("upstreams"), choose);
 
 // ---- What most needs a person, in a line that screen readers say.
 
@@ -253,7 +213,7 @@ function row(cells, labels) {
     if (typeof cell === "object" && "number" in cell) {
       holder.className = "number";
       holder.append(cell.number);
-    } else holder.append(cell);
+    } else holder.append(cell instanceof Node ? cell : plain(cell));
     // For screens that are too narrow for a table.
     if (holder.textContent) holder.dataset.label = labels[at];
     made.append(holder);
@@ -323,13 +283,12 @@ let charts = [];
 let columns = null;
 
 async function drawHistory() {
-  if (!shown || lostSince) return;
-  const [upstream, scope] = shown.split("\n");
-  const of = shown;
+  const of = state.scopes.get(shown);
+  if (!of || lostSince) return;
   try {
-    const query = `upstream=${encodeURIComponent(upstream)}&scope=${encodeURIComponent(scope)}`;
+    const query = `upstream=${encodeURIComponent(of.upstream)}&scope=${encodeURIComponent(of.name)}`;
     const answer = await fetch(`/api/history?${query}`, { headers: keyHeaders(), cache: "no-store" });
-    if (of !== shown) return;
+    if (key(of) !== shown) return;
     columns = answer.ok ? await answer.json() : null;
     drawCharts();
   } catch {
@@ -417,7 +376,7 @@ function draw() {
   if ($("content").hidden) return;
   drawHeadline();
   drawChosen();
-  drawUpstreams();
+  cards.draw(state);
   orderRows(false);
   drawRows();
   drawParts();
@@ -484,7 +443,7 @@ addEventListener("resize", () => {
   clearTimeout(resized);
   resized = setTimeout(() => { measureRows(); drawRows(); drawCharts(); }, 150);
 });
-addEventListener("hashchange", () => { chosen = decodeURIComponent(location.hash.slice(1)) || null; soon(); });
+addEventListener("hashchange", () => { chosen = linked(); soon(); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawCharts);
 // Countdowns.
 setInterval(() => { if (!lostSince) soon(); }, 500);

@@ -27,15 +27,22 @@ export const money = (value) => value.toFixed(value === 0 || value >= 0.1 ? 2 : 
 
 export const clockTime = (ms) => new Date(ms).toLocaleTimeString("en-GB");
 
+// A text of a server or a client, without what would turn round or hide the text beside it.
+export const plain = (text) => text.replace(/[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]+/g, " ");
+
 // A sentence whose time gets shorter. `now`: the gateway's clock.
 export function sentence(scope, now) {
   const why = scope.why;
-  if (why) {
-    const left = why.until ? Math.max(0, Date.parse(why.until) - now) : 0;
-    // Tenths that run are read by no person.
-    return `${why.before}${why.until ? duration(left < 10000 ? left : Math.ceil(left / 1000) * 1000) : ""}${why.after}`;
-  }
+  const left = why?.until ? Date.parse(why.until) - now : null;
+  if (why && (left === null || left > 0)) return `${why.before}${left === null ? "" : shortly(left)}${why.after}`;
+  if (scope.waiting > 0) return "the next call leaves now";
   return scope.concurrency.in_flight > 0 ? "calls leave as they come" : "ready; no call waits";
+}
+
+// Tenths that run are read by no person.
+function shortly(left) {
+  if (left < 1000) return "less than 1s";
+  return duration(left < 10000 ? left : Math.ceil(left / 1000) * 1000);
 }
 
 // What a badge says.
@@ -46,3 +53,28 @@ export function state(scope) {
 }
 
 export const limit = (quota) => `${count(quota.limit)} ${quota.dimension}${quota.window_s ? ` per ${duration(quota.window_s * 1000)}` : ""}`;
+
+export const title = (scope) => plain(scope.name ? `${scope.upstream}: ${scope.name}` : `${scope.upstream}: the whole account`);
+
+// Of the last minute.
+export const refused = (scope) => scope.last_minute.throttled + scope.last_minute.overloaded;
+export const answers = (scope) => scope.last_minute.succeeded + scope.last_minute.failed + refused(scope);
+
+// ---- Into the page: every text goes through these.
+
+export function element(tag, text, className) {
+  const made = document.createElement(tag);
+  if (text !== undefined) made.textContent = plain(text);
+  if (className) made.className = className;
+  return made;
+}
+
+export function setText(node, text) {
+  const shown = plain(text);
+  if (node.textContent !== shown) node.textContent = shown;
+}
+
+export function badge(node, scope) {
+  setText(node, state(scope));
+  node.dataset.level = scope.trouble;
+}

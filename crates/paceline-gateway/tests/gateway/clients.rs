@@ -111,3 +111,48 @@ async fn a_client_names_its_models_and_its_priority_is_its_own() {
     assert!(page.contains(r#"paceline_wait_seconds_count{priority="batch",upstream="api"} 2"#), "{page}");
     assert!(!page.contains("pk-ci"));
 }
+
+#[tokio::test]
+async fn who_follows_the_state_sees_no_more_of_it_once_the_key_is_revoked() {
+    let (served, _) = served(vec![client("ci", &[]), client("ops", &[])]).await;
+    let follow = |key: &'static str| {
+        served.client.get(served.origin() + "/api/events?changes").header("x-paceline-key", key).send()
+    };
+    let (mut revoked, mut other) = (follow("pk-ci").await.unwrap(), follow("pk-ops").await.unwrap());
+    for stream in [&mut revoked, &mut other] {
+        assert!(stream.chunk().await.unwrap().is_some(), "the first event");
+    }
+    let left = Clients::with_keys(vec![client("ops", &[])], &served.gateway.clients()).unwrap();
+    served.gateway.replace_clients(left);
+    while revoked.chunk().await.unwrap().is_some() {}
+    let post = served.post().header("authorization", "Bearer pk-ops").send().await.unwrap();
+    assert_eq!(post.status().as_u16(), 200);
+    assert!(other.chunk().await.unwrap().is_some(), "this one goes on");
+}
+
+#[tokio::test]
+async fn one_client_does_not_take_all_places_of_those_who_follow_the_state() {
+    let (served, _) = served(vec![client("ci", &[]), client("ops", &[])]).await;
+    let follow =
+        |key: &'static str| served.client.get(served.origin() + "/api/events").header("x-paceline-key", key).send();
+    let mut streams = Vec::new();
+    let refused = loop {
+        let got = follow("pk-ci").await.unwrap();
+        if got.status() != 200 {
+            break got;
+        }
+        streams.push(got);
+    };
+    assert_eq!((streams.len(), refused.status().as_u16()), (8, 429));
+    assert_eq!(follow("pk-ops").await.unwrap().status().as_u16(), 200);
+}
+
+#[tokio::test]
+async fn who_follows_the_state_without_a_key_sees_no_more_of_it_once_clients_have_keys() {
+    let (served, _) = served(Vec::new()).await;
+    served.gateway.replace_clients(Clients::OfThisMachine);
+    let mut events = served.client.get(served.origin() + "/api/events").send().await.unwrap();
+    assert!(events.chunk().await.unwrap().is_some());
+    served.gateway.replace_clients(Clients::with_keys(vec![client("ci", &[])], &Clients::OfThisMachine).unwrap());
+    while events.chunk().await.unwrap().is_some() {}
+}

@@ -54,10 +54,14 @@ where
 /// A setting of an upstream without a key of its own.
 pub(crate) const NO_KEY: &str = "# its clients have keys";
 
+/// Settings of an upstream that is called with TLS.
+pub(crate) const HTTPS: &str = "# https\n";
+
 /// An upstream as the gateway serves it: of OpenAI's form, unless the settings say otherwise.
 pub(crate) fn backend(name: &str, at: SocketAddr, settings: &str, bounds: &Bounds) -> Result<Backend, BackendError> {
     let provider = if settings.contains("provider") { "" } else { "provider = \"openai\"" };
-    let text = format!("[upstream.{name}]\n{provider}\nbase_url = \"http://{at}/v1\"\n{settings}");
+    let scheme = if settings.contains(HTTPS) { "https" } else { "http" };
+    let text = format!("[upstream.{name}]\n{provider}\nbase_url = \"{scheme}://{at}/v1\"\n{settings}");
     let config = Config::parse("test.toml".as_ref(), &text, Environment::default(), Overrides::default());
     let mut configured = config.and_then(|config| config.upstream()).expect("a right configuration");
     configured.pacer.background = configured.background;

@@ -33,7 +33,7 @@ pub(crate) struct Progress {
     recent: VecDeque<(Instant, u64)>,
     /// Items ended in a second, when some could last.
     pace: f64,
-    /// Where the gateway is told how far it is.
+    /// Where gateways are told how far it is.
     told: Option<watch::Sender<Option<JobLine>>>,
 }
 
@@ -74,9 +74,9 @@ impl Progress {
         Self { face, recent: VecDeque::new(), pace: 0.0, told: None }
     }
 
-    /// The same, which is told to a gateway too.
-    pub(crate) fn told_to(mut self, told: Option<watch::Sender<Option<JobLine>>>) -> Self {
-        self.told = told;
+    /// The same, which is told to gateways too.
+    pub(crate) fn told_to(mut self, told: watch::Sender<Option<JobLine>>) -> Self {
+        self.told = Some(told);
         self
     }
 

@@ -80,7 +80,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let store = args.store.open_to_work(&clock, Some(disk.space())).await?;
     let teller = match &upstream.via {
         Some(_) if args.http => JobTeller::of(&upstream, &upstream::headers_of_batch(&upstream)?, args.store.name())?,
-        _ => None,
+        _ => JobTeller::of_own(&upstream.name, args.store.name()),
     };
     let work = if args.http {
         let answers = match args.output.as_deref() {
@@ -143,7 +143,7 @@ struct Runs<'a> {
     limiter_state: PersistentLimiter,
     disk: Disk,
     work: Work,
-    teller: Option<JobTeller>,
+    teller: JobTeller,
     clock: WorkClock,
 }
 
@@ -214,10 +214,10 @@ impl Runs<'_> {
         }
         let began = self.clock.now();
         let drawing = progress.draw_regularly(Arc::clone(&self.store));
-        let telling = self.teller.as_ref().map(|teller| {
+        let telling = {
             let progress = progress.clone();
-            teller.begin(move || Some(progress.job_line()))
-        });
+            self.teller.begin(move || Some(progress.job_line()))
+        };
         shared.begin();
         let ended = tokio::select! {
             ended = scheduler.run_paced(|task| self.start(task, &shutdown, &fail_fast), shutdown.draining()) => ended,
@@ -228,9 +228,7 @@ impl Runs<'_> {
         shared.end().await;
         self.disk.waits_no_more();
         self.limiter_state.save().await;
-        if let Some(telling) = telling {
-            telling.end().await;
-        }
+        telling.end().await;
         drop((drawing, kept));
         let summary = ended.map_err(|error| broken(error, progress.has_begun()))?;
         if let Work::Requests(requests) = &self.work {

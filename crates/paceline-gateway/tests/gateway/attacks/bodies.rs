@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use paceline_gateway::Bounds;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -48,7 +49,7 @@ async fn a_body_that_trickles_in_is_refused_however_long_its_deadline_is() {
 #[tokio::test]
 async fn names_of_models_take_no_memory_without_bound() {
     let raw = Raw::new(|_| OK.to_vec());
-    let served = Served::new(raw.address, "", impatient());
+    let served = Served::new(raw.address, "", Bounds::default());
     for model in ["m".repeat(1 << 20), "n".repeat(1 << 20)] {
         let body = format!(r#"{{"model":"{model}","messages":[]}}"#);
         let got = served.client.post(format!("{}/v1/chat/completions", served.url)).body(body).send().await.unwrap();

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 
 use super::impatient;
 use super::raw::{connected, statuses};
-use crate::support::{Served, answer, counted};
+use crate::support::{HTTPS, Served, answer, counted};
 
 const ONCE: &str = "retry = { max_retries = 0 }";
 
@@ -95,6 +95,14 @@ async fn an_upstream_that_breaks_before_its_answer_is_a_502_or_504() {
         assert_eq!((status, code.as_str()), (expected, "no_answer"), "{name}: {message}");
         assert_eq!(served.limiter.snapshot().account.concurrency.in_flight, 0, "{name}");
     }
+}
+
+#[tokio::test]
+async fn an_upstream_that_hangs_before_its_tls_has_got_no_call() {
+    let hangs = faulty(|_| std::future::pending()).await;
+    let served = Served::new(hangs, &[HTTPS, ONCE].concat(), impatient());
+    let (status, code, message) = refused(&served).await;
+    assert_eq!((status, code.as_str()), (502, "no_connection"), "{message}");
 }
 
 #[tokio::test]
