@@ -91,7 +91,10 @@ pub(crate) fn wants_websocket(headers: &HeaderMap) -> bool {
 /// Whether the request comes from a page of the web that a browser shows: it could spend the key, and read answers where its
 /// name leads to this machine. Programs name this machine, and no origin.
 pub(crate) fn is_of_a_page(uri: &Uri, headers: &HeaderMap) -> bool {
-    let is_foreign = |host: &str| !host.ends_with(".localhost") && !is_loopback(&format!("http://{host}"));
+    let is_foreign = |host: &str| {
+        let name = host.rsplit_once(':').map_or(host, |(name, _port)| name);
+        !is_loopback(&format!("http://{host}")) && !name.to_ascii_lowercase().ends_with(".localhost")
+    };
     let mut hosts = headers.get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or("?"));
     hosts.any(is_foreign)
         || uri.authority().is_some_and(|authority| is_foreign(authority.host()))
@@ -205,6 +208,8 @@ mod tests {
             (&[("host", "127.0.0.1:4747")][..], false),
             (&[("host", "localhost:4747"), ("origin", "http://localhost:3000")], false),
             (&[("host", "gateway.localhost")], false),
+            (&[("host", "OpenAI.localhost:4747")], false),
+            (&[("host", "localhost.example:4747")], true),
             (&[("host", "[::1]:4747")], false),
             (&[], false),
             (&[("host", "evil.example")], true),

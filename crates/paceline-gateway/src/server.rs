@@ -28,7 +28,7 @@ use crate::jobs::{self, Jobs};
 use crate::own_routes::OwnRoutes;
 use crate::pages::{is_public, page};
 use crate::refusal::Refusal;
-use crate::route::Target;
+use crate::route::{Target, upstream_of_host};
 use crate::tls::ClientTls;
 use crate::{head, headers};
 
@@ -249,8 +249,11 @@ impl Gateway {
         if let Err(refusal) = head::check(&request) {
             return closing(&request, refused(refusal));
         }
-        let uri = request.uri().clone();
-        if is_public(uri.path())
+        let (uri, upstreams) = (request.uri().clone(), self.upstreams());
+        // There the whole path is the upstream's, and none is a page of the gateway.
+        let at_host = upstream_of_host(&request, upstreams.iter().map(|upstream| upstream.name()));
+        if at_host.is_none()
+            && is_public(uri.path())
             && let Some(page) = page(self, request.method(), &uri)
         {
             return page;
@@ -272,17 +275,19 @@ impl Gateway {
                            the host";
             return refused(Refusal::new(StatusCode::FORBIDDEN, "foreign_page", message));
         }
-        if uri.path() == "/api/jobs" && *request.method() == Method::POST {
-            return jobs::post(self, request).await;
+        if at_host.is_none() {
+            if uri.path() == "/api/jobs" && *request.method() == Method::POST {
+                return jobs::post(self, request).await;
+            }
+            let is_elsewhere = uri.path() == "/metrics" && self.metrics_elsewhere.load(Ordering::Relaxed);
+            if let Some(page) = page(self, request.method(), &uri).filter(|_| !is_elsewhere) {
+                return page;
+            }
         }
-        let is_elsewhere = uri.path() == "/metrics" && self.metrics_elsewhere.load(Ordering::Relaxed);
-        if let Some(page) = page(self, request.method(), &uri).filter(|_| !is_elsewhere) {
-            return page;
-        }
-        let Some(target) = Target::of(&uri) else {
+        let Some(target) = Target::of(&uri, at_host) else {
             return refused(Refusal::bad_request("the path leaves the folder of its upstream"));
         };
-        let (upstreams, own) = (self.upstreams(), self.own.as_ref().filter(|own| own.has(uri.path())));
+        let own = self.own.as_ref().filter(|own| own.has(uri.path()));
         match (upstreams.iter().find(|upstream| upstream.name() == target.name), own) {
             (Some(upstream), _) => {
                 let path =
