@@ -203,6 +203,11 @@ impl Backend {
         &self.limiter
     }
 
+    /// The tokens per character of its scopes, as answers have shown so far.
+    pub fn ratios(&self) -> Arc<TokenRatios> {
+        Arc::clone(&self.ratios)
+    }
+
     /// What is counted for it.
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.metrics

@@ -133,6 +133,15 @@ impl Clients {
         }
     }
 
+    /// What counts for each client with limits of its own, by the hash of its key: for a program that keeps it over restarts.
+    pub fn limiters(&self) -> impl Iterator<Item = (String, &Limiter)> {
+        let clients = match self {
+            Self::WithKeys(clients) => Some(clients),
+            Self::OfThisMachine | Self::Anyone => None,
+        };
+        clients.into_iter().flatten().filter_map(|(key, client)| Some((key.to_string(), client.limiter.as_ref()?)))
+    }
+
     /// The client that shows one of the keys; its headers lose every key of the gateway's, which are for no upstream.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use http::header::CONNECTION;
 use http::{HeaderValue, Request, Response, Version};
 use hyper::body::Incoming;
@@ -104,15 +105,15 @@ impl Connection {
         let service = service_fn(move |request: Request<Incoming>| {
             let is_stream = request.version() == Version::HTTP_2;
             let (under_way, ends, answers) = (Requests::begin(&requests, is_stream), ends.clone(), begun.clone());
-            let answered = answer(request);
-            async move {
-                let mut answer = answered.await.map(|body| answers.begin(body, under_way));
+            // No block of code around it, which would be moved twice with all that it holds.
+            answer(request).map(move |answer| {
+                let mut answer = answer.map(|body| answers.begin(body, under_way));
                 // HTTP/2 has another word for it.
                 if ends.has_changed().unwrap_or(true) && !is_stream {
                     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
                 Ok::<_, Infallible>(answer)
-            }
+            })
         });
         let serves = async {
             let mut served = pin!(builder.serve_connection(TokioIo::new(stream), service));

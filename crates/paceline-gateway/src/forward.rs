@@ -1,26 +1,25 @@
 //! The course of one request: it is held until it may leave, sent, sent again where that is useful, and answered.
 
-use std::io::Read as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use flate2::read::GzDecoder;
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
+use http::header::CONTENT_LENGTH;
 use http::response::Parts;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
 use http_body::Body as _;
-use http_body_util::{BodyExt as _, Either, Full, Limited};
+use http_body_util::{BodyExt as _, Either, Full};
 use hyper::body::Incoming;
 use paceline::{Admit, Class, Cost, Error, GiveUp, Limiter, MaxWait, NextAction, Permit, WaitCause, Within};
 use paceline_core::{Instant, format_duration};
-use paceline_http::{Call, LARGEST_ANSWER, NoAnswer, gateway};
+use paceline_http::{Call, NoAnswer, gateway};
 use tokio::time::timeout;
 
 use crate::backend::{Backend, Departed};
 use crate::bounds::{Bounds, Held, Room};
 use crate::clients::{Client, Spent};
 use crate::closing::Closing;
+use crate::failure::whole_failure;
 use crate::fallback::{Step, Target, with_model};
 use crate::headers::{self, Wishes};
 use crate::metrics::Ending;
@@ -119,8 +118,8 @@ pub(crate) async fn forward(
         refusal.into_response().map(whole_body)
     });
     let headers = answer.headers_mut();
-    headers.insert(gateway::WAITED, (record.waited.as_millis() as u64).into());
-    headers.insert(gateway::ATTEMPTS, record.calls.into());
+    headers.insert(const { HeaderName::from_static(gateway::WAITED) }, (record.waited.as_millis() as u64).into());
+    headers.insert(const { HeaderName::from_static(gateway::ATTEMPTS) }, record.calls.into());
     if let Some(fallback) = told.fallback {
         headers.insert(gateway::FALLBACK, fallback);
     }
@@ -252,7 +251,8 @@ impl<'a> Course<'a> {
             let (asked, tries) = (upstream.stopwatch.now(), next.attempts);
             let (scope, reserved) = (Arc::clone(next.scope.name()), next.cost.clone());
             let waits = self.client.waits();
-            let held = hold(upstream, next, self.deadline - self.clock.now(), last.as_ref().map(|(class, _)| *class));
+            let last_class = last.as_ref().map(|(class, _)| *class);
+            let held = hold(upstream, next, || self.deadline - self.clock.now(), last_class);
             let held = self.closing.bounds(upstream.name(), held).await;
             drop(waits);
             self.record.waited += upstream.stopwatch.now() - asked;
@@ -341,10 +341,17 @@ fn place_in_queue(upstream: &Backend, bounds: &Bounds) -> Result<Room, Refusal> 
 async fn hold(
     upstream: &Backend,
     request: paceline::Request,
-    left: Duration,
+    left: impl FnOnce() -> Duration,
     last: Option<Class>,
 ) -> Result<Permit, NotSent> {
     let limiter = upstream.limiter();
+    // Most leave at once, and nothing has to be known of their wait.
+    if last.is_none()
+        && let Ok(permit) = limiter.try_acquire(request.clone())
+    {
+        return Ok(permit);
+    }
+    let left = left();
     let too_late = |cause: &WaitCause, wait: Option<Duration>| {
         let is_failing = || limiter.scope_snapshot(&request.scope).is_some_and(|scope| scope.failing_since.is_some());
         let by_class = |class| GiveUp::Deadline.stayed_down(class);
@@ -417,42 +424,15 @@ fn broken(message: &str) -> Refusal {
 /// The answer goes to the client as it comes; what it means is known at its end.
 fn passed_on(departed: Departed, answer: Response<Incoming>, bounds: &Bounds) -> Response<AnswerBody> {
     let (mut head, body) = answer.into_parts();
-    departed.permit.observe(&head.headers);
+    // The end of an answer of a known length, which reads its head too, is about to come.
+    if !head.headers.contains_key(CONTENT_LENGTH) {
+        departed.permit.observe(&head.headers);
+    }
     let read = head.clone();
     departed.upstream.secrets().remove_from_headers(&mut head.headers);
     to_client(&mut head);
     let tap = Tap::new(departed, read, body, bounds.idle);
     Response::from_parts(head, Either::Right(tap))
-}
-
-/// A failure is read whole before anything of it goes to the client: the request may be sent again.
-async fn whole_failure(answer: Response<Incoming>, bounds: &Bounds) -> Result<Response<Bytes>, NoAnswer> {
-    let (head, body) = answer.into_parts();
-    match timeout(bounds.idle, Limited::new(body, LARGEST_ANSWER).collect()).await {
-        Ok(Ok(body)) => decoded(Response::from_parts(head, body.to_bytes())),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(NoAnswer::TooLarge(LARGEST_ANSWER)),
-        Ok(Err(error)) => Err(NoAnswer::Truncated(error.to_string())),
-        Err(_) => Err(NoAnswer::Timeout(Some(bounds.idle))),
-    }
-}
-
-/// A failure that is compressed, although that was not asked for: what it means and repeats must be read.
-fn decoded(mut answer: Response<Bytes>) -> Result<Response<Bytes>, NoAnswer> {
-    let Some(encoding) = answer.headers_mut().remove(CONTENT_ENCODING).filter(|encoding| encoding != "identity") else {
-        return Ok(answer);
-    };
-    answer.headers_mut().remove(CONTENT_LENGTH);
-    let unreadable = |why: String| NoAnswer::Undecodable(why);
-    if encoding != "gzip" && encoding != "x-gzip" {
-        return Err(unreadable(format!("it is compressed as {encoding:?}, which was not asked for")));
-    }
-    let mut body = Vec::new();
-    let mut bounded = GzDecoder::new(answer.body().as_ref()).take(LARGEST_ANSWER as u64 + 1);
-    bounded.read_to_end(&mut body).map_err(|error| unreadable(error.to_string()))?;
-    if body.len() > LARGEST_ANSWER {
-        return Err(NoAnswer::TooLarge(LARGEST_ANSWER));
-    }
-    Ok(answer.map(|_| body.into()))
 }
 
 fn whole(answer: Response<Bytes>) -> Response<AnswerBody> {

@@ -27,6 +27,14 @@ pub(crate) const OF_CLIENTS: [HeaderName; 4] = [
 /// A client's key for the gateway, where the fields above carry one for the upstream. It goes no further.
 pub(crate) const KEY: HeaderName = HeaderName::from_static("x-paceline-key");
 
+/// Fields that are for the gateway, and go no further.
+const OF_THE_GATEWAY: [HeaderName; 4] = [
+    HeaderName::from_static(CLIENT),
+    HeaderName::from_static(DEADLINE),
+    HeaderName::from_static(PRIORITY),
+    HeaderName::from_static(RETRIES),
+];
+
 /// A request that may wait for longer is a job for `paceline run`.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(86_400);
 
@@ -51,24 +59,25 @@ impl Wishes {
             Refusal::bad_request(format!("{name}: {value:?}: expected {expected}"))
         };
         let mut wishes = Self::default();
-        if let Some(value) = text(headers, DEADLINE) {
+        if let Some(value) = text(headers, const { HeaderName::from_static(DEADLINE) }) {
             let read = parse_duration(value).ok().filter(|deadline| *deadline <= LONGEST_DEADLINE);
             let expected = "a duration of at most a day, such as 30s or 2m";
             wishes.deadline = Some(read.ok_or_else(|| wrong(DEADLINE, value, expected))?);
         }
-        wishes.is_batch = match text(headers, PRIORITY) {
+        wishes.is_batch = match text(headers, const { HeaderName::from_static(PRIORITY) }) {
             None | Some("interactive") => false,
             Some("batch") => true,
             Some(other) => return Err(wrong(PRIORITY, other, "interactive or batch")),
         };
-        if let Some(value) = text(headers, RETRIES) {
+        if let Some(value) = text(headers, const { HeaderName::from_static(RETRIES) }) {
             wishes.retries = Some(value.parse().map_err(|_| wrong(RETRIES, value, "a number of retries"))?);
         }
         Ok(wishes)
     }
 }
 
-fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+/// By a name that is no text: that would be read anew for each request.
+fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name).map(|value| value.to_str().unwrap_or("?").trim())
 }
 
@@ -77,7 +86,7 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 pub(crate) fn client(headers: &HeaderMap) -> u64 {
     static OF_PROCESS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     let mut hasher = OF_PROCESS.build_hasher();
-    for name in OF_CLIENTS.iter().map(HeaderName::as_str).chain([CLIENT]) {
+    for name in OF_CLIENTS.into_iter().chain([const { HeaderName::from_static(CLIENT) }]) {
         headers.get(name).map(HeaderValue::as_bytes).hash(&mut hasher);
     }
     hasher.finish()
@@ -93,7 +102,7 @@ pub(crate) fn wants_websocket(headers: &HeaderMap) -> bool {
 /// name leads to this machine. Programs name this machine, and no origin.
 pub(crate) fn is_of_a_page(uri: &Uri, headers: &HeaderMap) -> bool {
     let is_foreign = |host: &str| {
-        let is_named = host.parse::<Authority>().is_ok_and(|host| host.host().ends_with(".localhost"));
+        let is_named = host.parse::<Authority>().is_ok_and(|host| host.host().to_ascii_lowercase().ends_with(".localhost"));
         !is_named && !is_loopback(&format!("http://{host}"))
     };
     let mut hosts = headers.get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or("?"));
@@ -106,7 +115,7 @@ pub(crate) fn is_of_a_page(uri: &Uri, headers: &HeaderMap) -> bool {
 pub(crate) fn is_of_another_site(headers: &HeaderMap) -> bool {
     let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or("?"));
     origin.is_some_and(|origin| !is_loopback(origin))
-        || headers.get("sec-fetch-site").is_some_and(|site| site == "cross-site")
+        || headers.get(const { HeaderName::from_static("sec-fetch-site") }).is_some_and(|site| site == "cross-site")
 }
 
 /// What is secret in a call, by its names: the values of header fields, of cookies and of the query.
@@ -123,13 +132,13 @@ pub(crate) fn secrets_of(call: &Call) -> Secrets {
 
 /// A client's header fields as the upstream gets them, under those of the upstream: its key replaces the client's.
 pub(crate) fn to_upstream(mut headers: HeaderMap, own: &HeaderMap) -> HeaderMap {
-    let takes_trailers = text(&headers, header::TE.as_str()).is_some_and(|kinds| kinds.contains("trailers"));
+    let takes_trailers = text(&headers, header::TE).is_some_and(|kinds| kinds.contains("trailers"));
     remove_those_of_connection(&mut headers);
     if takes_trailers {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }
     [header::HOST, header::EXPECT, KEY].into_iter().for_each(|name| drop(headers.remove(name)));
-    [CLIENT, DEADLINE, PRIORITY, RETRIES].into_iter().for_each(|name| drop(headers.remove(name)));
+    OF_THE_GATEWAY.into_iter().for_each(|name| drop(headers.remove(name)));
     // What is compressed cannot be read on its way.
     headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     if own.values().any(HeaderValue::is_sensitive) {
@@ -214,6 +223,8 @@ mod tests {
             (&[("host", "evil.example:4747.localhost")], true),
             (&[("host", "0.0.0.0:4747")], true),
             (&[("host", "[::ffff:127.0.0.1]:4747")], true),
+            (&[("host", "OpenAI.localhost:4747")], false),
+            (&[("host", "localhost.example:4747")], true),
             (&[("host", "[::1]:4747")], false),
             (&[], false),
             (&[("host", "evil.example")], true),

@@ -30,7 +30,7 @@ use crate::own_routes::OwnRoutes;
 use crate::pages::{is_public, page};
 use crate::record::Visit;
 use crate::refusal::Refusal;
-use crate::route::Target;
+use crate::route::{Target, upstream_of_host};
 use crate::tls::ClientTls;
 use crate::{head, headers};
 
@@ -282,8 +282,11 @@ impl Gateway {
     }
 
     async fn route(self: &Arc<Self>, mut request: Request<Incoming>) -> Result<Routed, Refusal> {
-        let uri = request.uri().clone();
-        if is_public(uri.path())
+        let (uri, upstreams) = (request.uri().clone(), self.upstreams());
+        // There the whole path is the upstream's, and none is a page of the gateway.
+        let at_host = upstream_of_host(&request, upstreams.iter().map(|upstream| upstream.name()));
+        if at_host.is_none()
+            && is_public(uri.path())
             && let Some(page) = page(self, request.method(), &uri, None)
         {
             return Ok(Routed::Answered(page));
@@ -303,16 +306,18 @@ impl Gateway {
             return Err(Refusal::new(StatusCode::FORBIDDEN, "foreign_page", message));
         }
         let client = request.extensions().get::<Arc<Client>>();
-        if uri.path() == "/api/jobs" && *request.method() == Method::POST {
-            return jobs::post(self, request).await.map(Routed::Answered);
+        if at_host.is_none() {
+            if uri.path() == "/api/jobs" && *request.method() == Method::POST {
+                return jobs::post(self, request).await.map(Routed::Answered);
+            }
+            let is_elsewhere = uri.path() == "/metrics" && self.metrics_elsewhere.load(Ordering::Relaxed);
+            if let Some(page) = page(self, request.method(), &uri, client).filter(|_| !is_elsewhere) {
+                return Ok(Routed::Answered(page));
+            }
         }
-        let is_elsewhere = uri.path() == "/metrics" && self.metrics_elsewhere.load(Ordering::Relaxed);
-        if let Some(page) = page(self, request.method(), &uri, client).filter(|_| !is_elsewhere) {
-            return Ok(Routed::Answered(page));
-        }
-        let target =
-            Target::of(&uri).ok_or_else(|| Refusal::bad_request("the path leaves the folder of its upstream"))?;
-        let (upstreams, own) = (self.upstreams(), self.own.as_ref().filter(|own| own.has(uri.path())));
+        let target = Target::of(&uri, at_host)
+            .ok_or_else(|| Refusal::bad_request("the path leaves the folder of its upstream"))?;
+        let own = self.own.as_ref().filter(|own| own.has(uri.path()));
         if let Some(upstream) = upstreams.iter().find(|upstream| upstream.name() == target.name) {
             let path = if target.path.starts_with('/') { target.path.to_owned() } else { format!("/{}", target.path) };
             let answer = forward(&upstreams, upstream, path, request, &self.bounds, &self.held, &self.closing).await;

@@ -133,7 +133,7 @@ pub struct Sender {
     secrets: Secrets,
     clock: Clock,
     shortage: Shortage,
-    ratios: TokenRatios,
+    ratios: Arc<TokenRatios>,
     partials: Partials,
     memory: Memory,
     link: Link,
@@ -174,11 +174,17 @@ impl Sender {
             client.get(&config.base_url).build().map_err(reqwest::Error::without_url)?;
         }
         let (clock, shortage, ratios, partials) =
-            (Clock::new(), Shortage::default(), TokenRatios::default(), Partials::default());
+            (Clock::new(), Shortage::default(), Arc::default(), Partials::default());
         let keyless = config.dialect.clone().without_key();
         let memory = Memory::of(config.most_of_answers);
         let link = Link::default();
         Ok(Self { client, config, keyless, secrets, clock, shortage, ratios, partials, memory, link })
+    }
+
+    /// The same sender, which learns tokens per character together with all that have these ratios.
+    #[must_use]
+    pub fn with_ratios(self, ratios: Arc<TokenRatios>) -> Self {
+        Self { ratios, ..self }
     }
 
     /// The configuration.

@@ -1,9 +1,11 @@
 //! The dialect of an API: the table of its provider, as a configuration changes it.
 
 use std::borrow::Cow;
-use std::iter;
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
 use std::time::Duration;
 
+use http::header::{CONTENT_TYPE, DATE};
 use http::{HeaderMap, HeaderName, Method};
 use paceline_core::{Class, Cost, LimitReport, LimitScope, Timestamp, UnknownOutcome};
 
@@ -153,7 +155,7 @@ impl Dialect {
     /// clock changes no wait that the server gave as a date.
     pub fn read(&self, answer: &Answer<'_>, now: Timestamp) -> Reading {
         let server_time = server_time(answer.headers);
-        let content_type = header::first(answer.headers, "content-type").unwrap_or_default();
+        let content_type = header::first(answer.headers, CONTENT_TYPE).unwrap_or_default();
         let table = self.table();
         let body = if (200..300).contains(&answer.status) {
             let wanted = Wanted { keys: table.api.success.as_deref(), arrays: table.is_strict() };
@@ -294,7 +296,7 @@ impl Dialect {
 
 /// When the server sent the answer, by its own clock.
 fn server_time(headers: &HeaderMap) -> Option<Timestamp> {
-    header::first(headers, "date").and_then(shape::date)
+    header::first(headers, DATE).and_then(shape::date)
 }
 
 /// How the decision came about: the clock, the body, the rule that decided, and the wait with its source.
@@ -343,9 +345,15 @@ fn message(body: &Body<'_>, decision: &Decision) -> Option<String> {
 
 /// The server's request id: in the provider's own field, else in one that another API has for it.
 fn request_id<'a>(table: &Table, headers: &'a HeaderMap) -> Option<&'a str> {
-    let others = Provider::ALL.iter().map(|provider| &provider.table().errors.request_id);
-    let mut names = iter::once(&table.errors.request_id).chain(others).filter(|name| *name != NONCE);
-    names.find_map(|name| header::first(headers, name.as_str()))
+    // Each answer is looked at, so those that are looked for are made distinct once.
+    static OTHERS: LazyLock<Vec<&HeaderName>> = LazyLock::new(|| {
+        let mut names: Vec<_> = Provider::ALL.iter().map(|provider| &provider.table().errors.request_id).collect();
+        let mut known = BTreeSet::new();
+        names.retain(|name| *name != NONCE && known.insert(name.as_str()));
+        names
+    });
+    let own = Some(&table.errors.request_id).filter(|name| *name != NONCE);
+    own.into_iter().chain(OTHERS.iter().copied()).find_map(|name| header::first(headers, name))
 }
 
 #[cfg(test)]

@@ -11,6 +11,10 @@ use super::{header, shape};
 
 /// The limits that these fields announce; a malformed field announces nothing.
 pub(super) fn limits(headers: &HeaderMap) -> Vec<LimitReport> {
+    // Of most answers that is all that is looked at.
+    if !headers.keys().any(|name| name.as_str().starts_with("ratelimit")) {
+        return Vec::new();
+    }
     let policies = items(headers, "ratelimit-policy");
     if let Some(fields) = field::<Dictionary>(headers, "ratelimit").filter(|fields| !fields.is_empty()) {
         // `limit=100, remaining=50, reset=5`

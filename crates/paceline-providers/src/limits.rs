@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
+use http::header::AGE;
 use http::{HeaderMap, HeaderName};
 use paceline_core::{LimitReport, RefillMode, Timestamp};
 
@@ -19,7 +20,7 @@ const MOST: usize = 32;
 
 /// Every limit that an answer announces. One out of a cache says nothing about now.
 pub(super) fn announced(table: &Table, headers: &HeaderMap, body: &Body<'_>, now: Timestamp) -> Vec<LimitReport> {
-    if header::count(headers, "age").is_some_and(|age| age > 0) {
+    if header::count(headers, AGE).is_some_and(|age| age > 0) {
         return Vec::new();
     }
     let mut limits = ietf::limits(headers);

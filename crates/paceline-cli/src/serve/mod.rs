@@ -6,6 +6,7 @@ mod args;
 mod batches;
 mod check;
 mod client_keys;
+mod client_usage;
 mod keys;
 mod reload;
 mod socket;
@@ -21,6 +22,7 @@ pub(crate) use self::args::Args;
 use self::args::{Command, Flags};
 use self::batches::Batches;
 use self::client_keys::Admission;
+use self::client_usage::ClientUsage;
 use self::reload::Changes;
 use self::upstreams::Upstreams;
 use crate::account::gateways;
@@ -49,6 +51,8 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     let batches = Batches::open(upstreams.folder(), upstreams.for_batches());
     let gateway = Gateway::with_own_routes(upstreams.backends(), batches.routes(), Bounds::default());
     let gateway = gateway.map_err(Failure::refused)?;
+    let usage = ClientUsage::of(upstreams.folder());
+    usage.restore(&clients);
     gateway.replace_clients(clients);
     let tls_is_shown = tls.is_some();
     tls.into_iter().for_each(|tls| gateway.replace_tls(tls));
@@ -110,8 +114,10 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
         ((), ()) = async { tokio::join!(gateway.serve(listener, ends), end_batches) } => {}
         () = signals.second() => tracing::warn!("answers under way were cut off by the second signal"),
         () = metrics => unreachable!("it goes on for as long as it is polled"),
+        () = usage.keep(&gateway) => unreachable!("it goes on for as long as it is polled"),
         () = reloads => unreachable!("it goes on for as long as it is polled"),
     }
+    usage.save(&gateway.clients());
     upstreams.end().await;
     Ok(Status::Success)
 }

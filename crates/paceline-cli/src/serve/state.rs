@@ -13,7 +13,7 @@ use crate::exit::Failure;
 use crate::limiter_state;
 
 /// How old the file is at most when the process is killed.
-const SAVED: Duration = Duration::from_millis(500);
+pub(super) const SAVED: Duration = Duration::from_millis(500);
 
 /// The file of one account.
 #[derive(Debug)]

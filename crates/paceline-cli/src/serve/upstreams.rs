@@ -210,6 +210,7 @@ impl Fresh {
         };
         let backend = Arc::new(backend.map_err(Failure::refused)?);
         let sender = Sender::to(&configured, headers.clone(), bounds.first_byte).map_err(Failure::refused)?;
+        let sender = sender.with_ratios(backend.ratios());
         Ok(Self { configured, headers, account, backend, sender: Arc::new(sender) })
     }
 }

@@ -15,14 +15,14 @@ use crate::serve::{Gateway, serve};
 use crate::support::{Arrival, Job, Reply, Server, line};
 
 /// A gateway with a client.
-struct Service {
-    gateway: Gateway,
+pub(crate) struct Service {
+    pub(crate) gateway: Gateway,
     client: reqwest::Client,
     runtime: Runtime,
 }
 
 impl Service {
-    fn start(job: &Job, server: &Server, flags: &[&str]) -> Self {
+    pub(crate) fn start(job: &Job, server: &Server, flags: &[&str]) -> Self {
         let mut command = serve(job, server, &["--state", "state"]);
         for (name, value) in [("BASE", "1ms"), ("CAP", "5ms")] {
             command.env(format!("PACELINE_UPSTREAM__GENERIC__RETRY__{name}"), value);
@@ -35,7 +35,7 @@ impl Service {
         Self { client: paceline_http::client_to(&gateway.url).build().expect("a client"), gateway, runtime }
     }
 
-    fn text(
+    pub(crate) fn text(
         &self,
         method: Method,
         path: &str,
@@ -58,7 +58,7 @@ impl Service {
         (status, serde_json::from_str(&text).unwrap_or_else(|_| panic!("{path}: {text}")))
     }
 
-    fn get(&self, path: &str) -> Value {
+    pub(crate) fn get(&self, path: &str) -> Value {
         let (status, value) = self.json(Method::GET, path, &Value::Null);
         assert_eq!(status, 200, "{path}: {value}");
         value
@@ -74,7 +74,7 @@ impl Service {
         (status, serde_json::from_str(&text).expect("JSON"))
     }
 
-    fn upload(&self, input: &str) -> String {
+    pub(crate) fn upload(&self, input: &str) -> String {
         let fields = [("purpose", "", "batch"), ("file", "; filename=\"in.jsonl\"", input)];
         let (status, file) = self.form(&fields);
         assert_eq!((status, file["bytes"].as_u64()), (200, Some(input.len() as u64)), "{file}");
@@ -102,12 +102,12 @@ impl Service {
         }
     }
 
-    fn until_status(&self, id: &str, status: &str) -> Value {
+    pub(crate) fn until_status(&self, id: &str, status: &str) -> Value {
         self.until(id, |batch| batch["status"] == status)
     }
 
     /// The lines of a result file that the batch names.
-    fn lines(&self, batch: &Value, which: &str) -> Vec<Value> {
+    pub(crate) fn lines(&self, batch: &Value, which: &str) -> Vec<Value> {
         let Some(id) = batch[which].as_str() else { return Vec::new() };
         let (status, text) = self.text(Method::GET, &format!("/v1/files/{id}/content"), &[], "");
         assert_eq!(status, 200, "{text}");
@@ -115,20 +115,20 @@ impl Service {
         text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.gateway.child), signal).expect("it runs");
     }
 }
 
-fn order(file: &str, window: &str) -> Value {
+pub(crate) fn order(file: &str, window: &str) -> Value {
     json!({"input_file_id": file, "endpoint": "/v1/chat/completions", "completion_window": window})
 }
 
-fn input(items: usize) -> String {
+pub(crate) fn input(items: usize) -> String {
     (0..items).map(|number| line(&format!("item-{number}")) + "\n").collect()
 }
 
-fn ids(lines: &[Value]) -> BTreeSet<String> {
+pub(crate) fn ids(lines: &[Value]) -> BTreeSet<String> {
     let ids: BTreeSet<String> = lines.iter().map(|line| line["custom_id"].to_string()).collect();
     assert_eq!(ids.len(), lines.len(), "an id appears twice");
     ids

@@ -6,6 +6,7 @@ mod attribution;
 mod bad_lines;
 #[cfg(unix)]
 mod batches;
+mod batches_again;
 mod bounds;
 mod budget;
 mod changed_input;

@@ -127,6 +127,23 @@ fn two_keys_of_one_name_or_two_names_of_one_key_stop_the_start() {
 }
 
 #[test]
+fn what_a_client_has_used_of_its_limits_counts_after_a_restart() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let [used, fresh] = ["used", "fresh"].map(|name| told(&mut keys(&job, &["add", name, "--limit", "1 per 1h"])));
+    let start = || Gateway::start(&mut serve(&job, &server, &["--state", "state"]));
+    let mut gateway = start();
+    assert_eq!(post_with(&gateway.url, &used).0, 200);
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.ended(), Some(0));
+    let gateway = start();
+    let (status, text) = post_with(&gateway.url, &used);
+    assert_eq!((status, text.contains("the key used: the request must wait")), (429, true), "{text}");
+    assert_eq!(post_with(&gateway.url, &fresh).0, 200);
+    let kept = std::fs::read_to_string(job.path("state/client-limits.json")).expect("a file");
+    assert!(!kept.contains(&used[3..]), "no key is in it");
+}
+
+#[test]
 fn an_address_that_others_reach_needs_keys_or_a_word() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let everywhere = || {

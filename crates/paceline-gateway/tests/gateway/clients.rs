@@ -156,3 +156,19 @@ async fn who_follows_the_state_without_a_key_sees_no_more_of_it_once_clients_hav
     served.gateway.replace_clients(Clients::with_keys(vec![client("ci", &[])], &Clients::OfThisMachine).unwrap());
     while events.chunk().await.unwrap().is_some() {}
 }
+
+#[tokio::test]
+async fn a_host_names_an_upstream_and_has_all_of_its_paths() {
+    let echo = |request: Request| async move { answer(200, &[], request.uri().to_string()) };
+    let served = Served::new(upstream(echo).await, "", Bounds::default());
+    let get = async |host: &str, path: &str| {
+        let got = served.client.get(served.origin() + path).header("host", host).send().await.unwrap();
+        (got.status().as_u16(), got.text().await.unwrap())
+    };
+    for (path, there) in [("/v1/x?y=1", "/v1/x?y=1"), ("/metrics", "/v1/metrics"), ("/api/state", "/v1/api/state")] {
+        assert_eq!(get("api.localhost:4747", path).await, (200, there.to_owned()));
+    }
+    assert_eq!(get("localhost:4747", "/healthz").await, (200, "ok\n".to_owned()));
+    let (status, text) = get("api.elsewhere.example", "/v1/x").await;
+    assert!(status == 403 && text.contains("foreign_page"), "a name of the web is no name of this machine: {text}");
+}

@@ -41,6 +41,12 @@ const MOST_SHOWN: usize = 50;
 /// Bytes of a file that are read at once.
 const PIECE: usize = 64 << 10;
 
+/// Names a request for a batch: SDKs send the same one when they ask again.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// The longest such name, in bytes.
+const LONGEST_KEY: usize = 255;
+
 /// Names the upstream of a batch, where the gateway has several.
 const UPSTREAM: &str = "x-paceline-upstream";
 
@@ -156,11 +162,16 @@ async fn create(
     let (head, body) = request.into_parts();
     let named = asked(query)?.upstream.or_else(|| header(&head.headers, UPSTREAM));
     let served = upstream(&service, named)?;
+    let idempotency_key = header(&head.headers, IDEMPOTENCY_KEY);
+    if idempotency_key.as_ref().is_some_and(|key| key.len() > LONGEST_KEY) {
+        let message = format!("expected at most {LONGEST_KEY} bytes");
+        return Err(ApiError::invalid("Idempotency-Key", message));
+    }
     let body = to_bytes(body, LONGEST_ORDER).await.map_err(|error| ApiError::invalid(None, error.to_string()))?;
     let posted: Posted = serde_json::from_slice(&body).map_err(|error| ApiError::invalid(None, error.to_string()))?;
     let Posted { input_file_id, endpoint, completion_window, metadata } = posted;
-    let input = service.files.get(&input_file_id).ok_or_else(|| ApiError::unknown("File", &input_file_id))?;
-    if input.purpose != files::BATCH {
+    // One that is gone since then may belong to a batch that is there.
+    if let Some(input) = service.files.get(&input_file_id).filter(|input| input.purpose != files::BATCH) {
         let message =
             format!("the file has the purpose {}: expected a file uploaded with the purpose batch", input.purpose);
         return Err(ApiError::invalid("input_file_id", message));
@@ -174,7 +185,7 @@ async fn create(
     if let Some(message) = metadata.as_ref().and_then(wrong_metadata) {
         return Err(ApiError::invalid("metadata", message));
     }
-    let order = Order { input_file_id, endpoint, completion_window, window, metadata, served };
+    let order = Order { input_file_id, endpoint, completion_window, window, metadata, served, idempotency_key };
     tokio::task::block_in_place(|| service.create(order)).map(Json)
 }
 

@@ -46,6 +46,9 @@ pub(super) struct Ours {
     pub(super) upstream: String,
     /// What keeps it from going on; none while it does.
     pub(super) waits_for: Option<String>,
+    /// What its client called the request for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) idempotency_key: Option<String>,
     /// The state that it has once its results are files: its items have all ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) ends_as: Option<Status>,

@@ -67,6 +67,21 @@ pub(super) struct Order {
     pub(super) window: Duration,
     pub(super) metadata: Option<BTreeMap<String, String>>,
     pub(super) served: Arc<Served>,
+    /// What its client calls it, so that asking again makes no second batch.
+    pub(super) idempotency_key: Option<String>,
+}
+
+impl Order {
+    /// Whether it asks for that batch.
+    fn is_for(&self, batch: &Batch) -> bool {
+        let asked = (&self.input_file_id, &self.endpoint, &self.completion_window, &self.metadata);
+        let named = &self.served.upstream.name;
+        (asked, named)
+            == (
+                (&batch.input_file_id, &batch.endpoint, &batch.completion_window, &batch.metadata),
+                &batch.paceline.upstream,
+            )
+    }
 }
 
 impl Known {
@@ -171,10 +186,28 @@ impl Service {
         self.upstreams.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes a batch, and begins with it.
+    /// Takes a batch, and begins with it. One that was taken already under the same idempotency key is that batch.
     pub(super) fn create(self: &Arc<Self>, order: Order) -> Result<Batch, ApiError> {
-        let Order { input_file_id, endpoint, completion_window, window, metadata, served } = order;
-        served.format(&endpoint).map_err(|message| ApiError::invalid("endpoint", message))?;
+        order.served.format(&order.endpoint).map_err(|message| ApiError::invalid("endpoint", message))?;
+        // Under this lock no file is deleted that a batch reads, and none is asked for twice.
+        let mut batches = self.batches();
+        if let Some(key) = &order.idempotency_key
+            && let Some(known) =
+                batches.values().find(|known| known.batch.paceline.idempotency_key.as_ref() == Some(key))
+        {
+            let (batch, id) = (&known.batch, &known.batch.id);
+            let message =
+                || format!("{id} was asked for under this key, and differs: expected the same request, or a new key");
+            return if order.is_for(batch) {
+                Ok(batch.clone())
+            } else {
+                Err(ApiError::invalid("Idempotency-Key", message()))
+            };
+        }
+        if self.files.get(&order.input_file_id).is_none() {
+            return Err(ApiError::unknown("File", &order.input_file_id));
+        }
+        let Order { input_file_id, endpoint, completion_window, window, metadata, served, idempotency_key } = order;
         let batch = Batch {
             id: format!("batch_{}", Uuid::now_v7().simple()),
             object: "batch".into(),
@@ -198,14 +231,9 @@ impl Service {
             request_counts: RequestCounts::default(),
             usage: None,
             metadata,
-            paceline: Ours { upstream: served.upstream.name.clone(), ..Ours::default() },
+            paceline: Ours { upstream: served.upstream.name.clone(), idempotency_key, ..Ours::default() },
         };
         let folder = self.folder_of(&batch.id);
-        // Under this lock no file is deleted that a batch reads.
-        let mut batches = self.batches();
-        if self.files.get(&batch.input_file_id).is_none() {
-            return Err(ApiError::unknown("File", &batch.input_file_id));
-        }
         make_private(&folder)?;
         disk::write(&folder, &batch).and_then(|()| whole_file::sync_names(&self.folder)).inspect_err(|_| {
             // What is left has no record, and the next start deletes it.
