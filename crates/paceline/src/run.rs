@@ -13,7 +13,7 @@ use tokio::task::futures::TaskLocalFuture;
 
 use crate::classify::{AnswerReader, Attempt, ByHint, ByPredicate, Classified};
 use crate::clock;
-use crate::driver::{Admission, Permit, Waiting, Within, block_on};
+use crate::driver::{Admission, Permit, Waiting, block_on};
 use crate::error::{Error, RunError};
 use crate::limiter::Limiter;
 use crate::log::BackingOff;
@@ -285,7 +285,7 @@ where
         loop {
             let asked = match this.step.as_mut().project() {
                 StepNow::Begun => this.task.begin(this.request.take().expect("a future is not polled after its end")),
-                StepNow::Waiting { waiting } => ready!(Pin::new(waiting).poll(context)).map(Admission::Decided),
+                StepNow::Waiting { waiting } => ready!(Pin::new(waiting).poll(context)).map(Admission::from),
                 StepNow::Sending { call, frame } => {
                     let result = ready!(call.poll(context));
                     let frame = Arc::clone(frame);
@@ -300,12 +300,12 @@ where
                 }
             };
             match asked {
-                Ok(Admission::Decided(Within::Granted(permit))) => {
+                Ok(Admission::Granted(permit)) => {
                     drop(this.failed.take());
                     let (call, frame) = this.task.send(permit);
                     this.step.set(Step::Sending { call, frame });
                 }
-                Ok(Admission::Decided(Within::Deferred { .. })) => unreachable!("it takes any wait"),
+                Ok(Admission::Deferred { .. }) => unreachable!("it takes any wait"),
                 Ok(Admission::Waiting(waiting)) => this.step.set(Step::Waiting { waiting }),
                 Err(error) => {
                     this.step.set(Step::Begun);
@@ -336,7 +336,7 @@ impl<Op, Reader, N> Task<'_, Op, Reader, N> {
         self.outer = Frame::current(self.limiter.driver());
         let Some(outer) = &self.outer else { return self.enqueue(request) };
         match outer.take_permit(&request.scope) {
-            Some(permit) => Ok(Admission::Decided(Within::Granted(permit))),
+            Some(permit) => Ok(Admission::Granted(permit)),
             None => self.enqueue(outer.count_on(request)),
         }
     }
