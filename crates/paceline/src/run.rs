@@ -10,6 +10,8 @@ use std::time::Duration;
 use paceline_core::{Class, Cost, NextAction, Outcome, Request, ScopeId};
 use pin_project_lite::pin_project;
 use tokio::task::futures::TaskLocalFuture;
+use tracing::Instrument as _;
+use tracing::instrument::Instrumented;
 
 use crate::classify::{AnswerReader, Attempt, ByHint, ByPredicate, Classified};
 use crate::clock;
@@ -53,12 +55,15 @@ struct Task<'a, Op, Reader, N> {
     stayed_down: bool,
 }
 
+/// One call, in a frame and a span of its own.
+type Sending<Call> = Instrumented<TaskLocalFuture<Arc<Frame>, Call>>;
+
 pin_project! {
     #[project = StepNow]
     enum Step<Call> {
         Begun,
         Waiting { waiting: Waiting },
-        Sending { #[pin] call: TaskLocalFuture<Arc<Frame>, Call>, frame: Arc<Frame> },
+        Sending { #[pin] call: Sending<Call>, frame: Arc<Frame> },
     }
 }
 
@@ -345,15 +350,18 @@ impl<Op, Reader, N> Task<'_, Op, Reader, N> {
         self.limiter.driver().enqueue(Request { max_wait: None, ..request })
     }
 
-    /// One call of the operation, in a frame of its own.
-    fn send<Call>(&mut self, permit: Permit) -> (TaskLocalFuture<Arc<Frame>, Call>, Arc<Frame>)
+    /// One call of the operation.
+    fn send<Call>(&mut self, permit: Permit) -> (Sending<Call>, Arc<Frame>)
     where
         Op: FnMut() -> Call,
         Call: Future,
     {
         self.calls += 1;
         let frame = Arc::new(Frame::new(self.limiter.driver(), permit));
-        (FRAME.scope(Arc::clone(&frame), (self.operation)()), frame)
+        let (scope, item) = (&**frame.request().scope.name(), frame.request().item);
+        let span = tracing::debug_span!("call", scope, item, calls = self.calls);
+        let call = span.in_scope(&mut self.operation);
+        (FRAME.scope(Arc::clone(&frame), call).instrument(span), frame)
     }
 
     /// Reports the end of a call, and returns the request of the next try, if there is one.
@@ -362,7 +370,7 @@ impl<Op, Reader, N> Task<'_, Op, Reader, N> {
         Reader: AnswerReader<R>,
         N: Notify,
     {
-        let outcome = self.reader.outcome(result, &self.limiter.driver().attempt(frame.reserved()));
+        let outcome = self.reader.outcome(result, &self.limiter.driver().attempt(&frame.request().cost));
         self.calls += outcome.retried;
         let report = match frame.finish() {
             Sender::Operation(permit) => Report::new(outcome, |outcome| permit.complete(outcome)),
