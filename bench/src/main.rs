@@ -1,4 +1,5 @@
-//! What pacing one call costs, beside `governor` in the same run: `cargo run --profile dist -p paceline-bench`.
+//! What pacing one call costs, beside `governor` in the same run, and what retrying one costs beside `backon`:
+//! `cargo run --profile dist -p paceline-bench`.
 //!
 //! `governor` decides about one limit without a queue: it neither counts calls in flight nor lets anybody wait, and reads its
 //! clock by the counter of the processor. Limits are so wide that nothing ever waits: this measures the work of deciding. Each
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use backon::{ExponentialBuilder, Retryable as _};
 use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota as Cells, RateLimiter};
 use measured::{Bar, heading, resident, row, shared, timed};
 use paceline::{
@@ -56,6 +58,7 @@ fn main() {
         let name = format!("Limiter: acquire, complete, {threads} threads");
         row(&name, Bar::Nanos(bar), shared(threads, CALLS, governor_loop), shared(threads, CALLS, limiter_calls));
     }
+    row("run, beside retry of backon: a success", Bar::Ratio(2.0), timed(CALLS, backon_calls), timed(CALLS, run_calls));
     row("100,000 keys with a bucket each", Bar::Ratio(1.5), timed(CALLS, governor_keys), timed(CALLS, keys));
     for threads in [2, 8] {
         one_too_many(threads);
@@ -156,6 +159,30 @@ fn limiter_calls() -> impl Fn(u64) {
         for _ in 0..calls {
             let permit = at_once(limiter.acquire(Request::new(&scope, cost()))).expect("not too large");
             black_box(permit.complete(Outcome::new(Class::Success)));
+        }
+    }
+}
+
+/// What succeeds at once.
+async fn succeed() -> std::io::Result<()> {
+    black_box(Ok(()))
+}
+
+fn backon_calls() -> impl Fn(u64) {
+    |calls| {
+        for _ in 0..calls {
+            at_once(succeed.retry(ExponentialBuilder::default())).expect("it succeeds");
+        }
+    }
+}
+
+/// Without a limit: retries alone.
+fn run_calls() -> impl Fn(u64) {
+    let limiter =
+        Limiter::with_seed(PacerConfig::default().with_pace(Pace::None), 1).expect("a configuration that can be");
+    move |calls| {
+        for _ in 0..calls {
+            at_once(limiter.run(succeed)).expect("it succeeds");
         }
     }
 }

@@ -38,11 +38,20 @@ impl Admit {
 
     /// The later of two answers; the first one when they are equal.
     #[inline]
-    pub fn strictest(self, other: Self) -> Self {
-        match other {
-            Self::Now => self,
-            other if other.rank() > self.rank() => other,
-            _ => self,
+    pub fn strictest(mut self, other: Self) -> Self {
+        self.tighten(other);
+        self
+    }
+
+    /// Turns into the [`strictest`](Self::strictest) of it and another answer. Where that is that the request may start, as
+    /// mostly, nothing is moved.
+    #[inline]
+    pub(crate) fn tighten(&mut self, other: Self) {
+        if other.is_now() {
+            // There is nothing to drop, which the compiler does not see.
+            core::mem::forget(other);
+        } else if other.rank() > self.rank() {
+            *self = other;
         }
     }
 

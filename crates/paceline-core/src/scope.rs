@@ -118,23 +118,22 @@ impl Scope {
 
     /// When a call of that cost may leave, by the rules of this scope.
     pub(crate) fn admit(&self, now: Instant, ask: &Ask<'_>) -> Admit {
-        let own = self
-            .hold
-            .admit(now)
-            .strictest(self.gate.admit(now, self.silence()))
-            .strictest(self.breaker.admit(now))
-            .strictest(self.spacing.admit(now))
-            .strictest(self.in_flight.admit(ask))
-            .strictest(self.quotas.admit(now, ask));
+        let mut strictest = self.hold.admit(now);
+        strictest.tighten(self.gate.admit(now, self.silence()));
+        strictest.tighten(self.breaker.admit(now));
+        strictest.tighten(self.spacing.admit(now));
+        strictest.tighten(self.in_flight.admit(ask));
+        strictest.tighten(self.quotas.admit(now, ask));
         if self.pace != Pace::Auto {
-            return own;
+            return strictest;
         }
-        let places = self.learnt.cap().map_or(Admit::Now, |cap| self.in_flight.admit_under(cap, ask));
-        let own = own.strictest(self.learnt.admit(now, &self.gate, self.in_flight.now())).strictest(places);
-        self.announced.iter().fold(own, |strictest, limit| {
+        strictest.tighten(self.learnt.admit(now, &self.gate, self.in_flight.now()));
+        strictest.tighten(self.learnt.cap().map_or(Admit::Now, |cap| self.in_flight.admit_under(cap, ask)));
+        for limit in &self.announced {
             let (units, spent) = (ask.cost.get(&limit.dimension), self.spent.get(&limit.dimension));
-            strictest.strictest(limit.admit(now, limit.needs(units, ask), spent))
-        })
+            strictest.tighten(limit.admit(now, limit.needs(units, ask), spent));
+        }
+        strictest
     }
 
     /// Whether a request wants to leave now.

@@ -40,13 +40,12 @@ impl Slots {
 
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Entry> {
         let (generation, entry) = self.entries.get_mut(ticket.slot as usize)?;
-        if *generation != ticket.generation {
+        if *generation != ticket.generation || entry.is_none() {
             return None;
         }
-        let entry = entry.take()?;
         *generation = generation.wrapping_add(1);
         self.free.push(ticket.slot);
-        Some(entry)
+        entry.take()
     }
 
     pub(crate) fn get(&self, ticket: Ticket) -> Option<&Entry> {

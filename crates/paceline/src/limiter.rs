@@ -14,8 +14,7 @@ use paceline_providers::{Dialect, Provider};
 
 use crate::blocking::Blocking;
 use crate::clock::{self, Clock};
-use crate::driver::Driver;
-use crate::driver::{Permit, Unreported, Within};
+use crate::driver::{Admission, Driver, Permit, Unreported, Within};
 use crate::error::{Error, NotNow};
 use crate::nested::Frame;
 use crate::run::Run;
@@ -158,7 +157,13 @@ impl Limiter {
     /// start, [`Error::Stopped`] when its scope is stopped or stops meanwhile, [`Error::Closed`] after
     /// [`close`](Self::close), [`Error::NoTimer`] when it must wait and the system allows no more threads.
     pub async fn acquire(&self, request: impl Into<Request>) -> Result<Permit, Error> {
-        match self.driver.enqueue(Request { max_wait: None, ..request.into() })?.decided().await? {
+        let mut request: Request = request.into();
+        request.max_wait = None;
+        let within = match self.driver.enqueue(request)? {
+            Admission::Granted(permit) => return Ok(permit),
+            other => other.decided().await?,
+        };
+        match within {
             Within::Granted(permit) => Ok(permit),
             Within::Deferred { .. } => unreachable!("it takes any wait"),
         }

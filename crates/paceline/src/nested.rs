@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use paceline_core::{Class, Cost, LimitReport, NextAction, Outcome, Request, ScopeId};
+use paceline_core::{Class, LimitReport, NextAction, Outcome, Request, ScopeId};
 
 use crate::driver::Driver;
 use crate::driver::Permit;
@@ -125,9 +125,9 @@ impl Frame {
         self.driver.retries_left(&self.request)
     }
 
-    /// What the attempt reserved.
-    pub(crate) const fn reserved(&self) -> &Cost {
-        &self.request.cost
+    /// The request of its call.
+    pub(crate) const fn request(&self) -> &Request {
+        &self.request
     }
 
     /// The sender, at the end of the attempt.

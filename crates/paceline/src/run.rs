@@ -10,10 +10,12 @@ use std::time::Duration;
 use paceline_core::{Class, Cost, NextAction, Outcome, Request, ScopeId};
 use pin_project_lite::pin_project;
 use tokio::task::futures::TaskLocalFuture;
+use tracing::Instrument as _;
+use tracing::instrument::Instrumented;
 
 use crate::classify::{AnswerReader, Attempt, ByHint, ByPredicate, Classified};
 use crate::clock;
-use crate::driver::{Admission, Permit, Waiting, Within, block_on};
+use crate::driver::{Admission, Permit, Waiting, block_on};
 use crate::error::{Error, RunError};
 use crate::limiter::Limiter;
 use crate::log::BackingOff;
@@ -53,12 +55,15 @@ struct Task<'a, Op, Reader, N> {
     stayed_down: bool,
 }
 
+/// One call, in a frame and a span of its own.
+type Sending<Call> = Instrumented<TaskLocalFuture<Arc<Frame>, Call>>;
+
 pin_project! {
     #[project = StepNow]
     enum Step<Call> {
         Begun,
         Waiting { waiting: Waiting },
-        Sending { #[pin] call: TaskLocalFuture<Arc<Frame>, Call>, frame: Arc<Frame> },
+        Sending { #[pin] call: Sending<Call>, frame: Arc<Frame> },
     }
 }
 
@@ -285,7 +290,7 @@ where
         loop {
             let asked = match this.step.as_mut().project() {
                 StepNow::Begun => this.task.begin(this.request.take().expect("a future is not polled after its end")),
-                StepNow::Waiting { waiting } => ready!(Pin::new(waiting).poll(context)).map(Admission::Decided),
+                StepNow::Waiting { waiting } => ready!(Pin::new(waiting).poll(context)).map(Admission::from),
                 StepNow::Sending { call, frame } => {
                     let result = ready!(call.poll(context));
                     let frame = Arc::clone(frame);
@@ -300,12 +305,12 @@ where
                 }
             };
             match asked {
-                Ok(Admission::Decided(Within::Granted(permit))) => {
+                Ok(Admission::Granted(permit)) => {
                     drop(this.failed.take());
                     let (call, frame) = this.task.send(permit);
                     this.step.set(Step::Sending { call, frame });
                 }
-                Ok(Admission::Decided(Within::Deferred { .. })) => unreachable!("it takes any wait"),
+                Ok(Admission::Deferred { .. }) => unreachable!("it takes any wait"),
                 Ok(Admission::Waiting(waiting)) => this.step.set(Step::Waiting { waiting }),
                 Err(error) => {
                     this.step.set(Step::Begun);
@@ -336,7 +341,7 @@ impl<Op, Reader, N> Task<'_, Op, Reader, N> {
         self.outer = Frame::current(self.limiter.driver());
         let Some(outer) = &self.outer else { return self.enqueue(request) };
         match outer.take_permit(&request.scope) {
-            Some(permit) => Ok(Admission::Decided(Within::Granted(permit))),
+            Some(permit) => Ok(Admission::Granted(permit)),
             None => self.enqueue(outer.count_on(request)),
         }
     }
@@ -345,15 +350,18 @@ impl<Op, Reader, N> Task<'_, Op, Reader, N> {
         self.limiter.driver().enqueue(Request { max_wait: None, ..request })
     }
 
-    /// One call of the operation, in a frame of its own.
-    fn send<Call>(&mut self, permit: Permit) -> (TaskLocalFuture<Arc<Frame>, Call>, Arc<Frame>)
+    /// One call of the operation.
+    fn send<Call>(&mut self, permit: Permit) -> (Sending<Call>, Arc<Frame>)
     where
         Op: FnMut() -> Call,
         Call: Future,
     {
         self.calls += 1;
         let frame = Arc::new(Frame::new(self.limiter.driver(), permit));
-        (FRAME.scope(Arc::clone(&frame), (self.operation)()), frame)
+        let (scope, item) = (&**frame.request().scope.name(), frame.request().item);
+        let span = tracing::debug_span!("call", scope, item, calls = self.calls);
+        let call = span.in_scope(&mut self.operation);
+        (FRAME.scope(Arc::clone(&frame), call).instrument(span), frame)
     }
 
     /// Reports the end of a call, and returns the request of the next try, if there is one.
@@ -362,7 +370,7 @@ impl<Op, Reader, N> Task<'_, Op, Reader, N> {
         Reader: AnswerReader<R>,
         N: Notify,
     {
-        let outcome = self.reader.outcome(result, &self.limiter.driver().attempt(frame.reserved()));
+        let outcome = self.reader.outcome(result, &self.limiter.driver().attempt(&frame.request().cost));
         self.calls += outcome.retried;
         let report = match frame.finish() {
             Sender::Operation(permit) => Report::new(outcome, |outcome| permit.complete(outcome)),

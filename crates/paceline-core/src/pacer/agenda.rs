@@ -69,6 +69,13 @@ impl Agenda {
         self.ready.iter().copied()
     }
 
+    /// Whether the scope is known, and no scope has any time, nor a head that may leave.
+    pub(super) fn is_quiet(&self, scope: u32) -> bool {
+        let times = [&self.heads, &self.dues, &self.deadlines, &self.reopenings];
+        let none = self.ready.is_empty() && times.into_iter().all(BTreeSet::is_empty) && self.full == 0;
+        none && self.wants.len() > scope as usize
+    }
+
     /// Whether a scope has a time up to `now`.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         let firsts = [&self.heads, &self.dues, &self.deadlines, &self.reopenings].map(BTreeSet::first);

@@ -40,6 +40,12 @@ impl Pacer {
     /// Grants all requests that may leave, and sets the timer. It processes only scopes that an input has touched or that have a
     /// time up to `now`.
     pub(super) fn pump(&mut self, now: Instant) {
+        if let Some(place) = self.quiet_place() {
+            self.scopes.done_with_one(place);
+            self.note_quiet(now, place);
+            self.wake = None;
+            return;
+        }
         if self.hold.expire(now) {
             self.quotas.forget_burst(now);
             self.set_clocks(now);
@@ -78,6 +84,29 @@ impl Pacer {
         self.evict_idle(now);
     }
 
+    /// The one scope that an input has touched, where no request waits and neither a scope nor the account has a time: then
+    /// [`note_quiet`](Self::note_quiet) does all that is to be done.
+    fn quiet_place(&self) -> Option<u32> {
+        let place = self.scopes.only_touched()?;
+        let scope = &self.scopes[place];
+        let quiet = self.none_waits()
+            && !self.hold.is_active()
+            && self.agenda.is_quiet(place)
+            && self.failing.is_empty()
+            && scope.failing_since().is_none()
+            && scope.is_open();
+        quiet.then_some(place)
+    }
+
+    /// A call of a scope left or ended that waits for nothing.
+    fn note_quiet(&mut self, now: Instant, place: u32) {
+        let scope = &mut self.scopes[place];
+        scope.note_demand(now);
+        scope.note_idle(now);
+        self.scopes.note_changed(place);
+        self.evict_idle(now);
+    }
+
     /// Whether a new request may leave without a place in the queue: none waits, no time of a scope or of the account has come
     /// since the last input, and every rule admits it. Then all else that [`pump`](Self::pump) does would change nothing.
     pub(super) fn leaves_at_once(&self, now: Instant, place: u32, request: &Request) -> bool {
@@ -94,10 +123,8 @@ impl Pacer {
 
     /// Grants a request that is in no queue. Returns whether it is a probe.
     pub(super) fn grant_at_once(&mut self, now: Instant, place_in_queue: Place, place: u32) -> bool {
-        let probe = self.grant(now, place_in_queue, place);
-        self.scopes[place].note_idle(now);
-        self.scopes.note_changed(place);
-        self.evict_idle(now);
+        let probe = self.depart(now, place_in_queue, place);
+        self.note_quiet(now, place);
         probe
     }
 
@@ -244,15 +271,20 @@ impl Pacer {
     /// Grants a waiting request. Returns whether it is a probe.
     fn grant(&mut self, now: Instant, head: Place, place: u32) -> bool {
         self.is_behind_no_more(place, head);
-        self.owes(head);
-        let scope = &mut self.scopes[place];
-        let entry = self.slots.at_mut(head.2);
-        let Stage::Waiting { deadline, since, .. } = entry.stage else {
+        let Entry { request, stage: Stage::Waiting { deadline, .. } } = self.slots.at(head.2) else {
             unreachable!("a queue holds only waiting requests");
         };
-        let request = &entry.request;
-        scope.queue.remove(head, request.not_before, deadline);
+        self.scopes[place].queue.remove(head, request.not_before, *deadline);
         self.bounded_waits.remove(place, request.max_wait, head.2);
+        self.depart(now, head, place)
+    }
+
+    /// The call of a request leaves that is in no queue any more. Returns whether it is a probe.
+    fn depart(&mut self, now: Instant, from: Place, place: u32) -> bool {
+        self.owes(from);
+        let scope = &mut self.scopes[place];
+        let Entry { request, stage } = self.slots.at_mut(from.2);
+        let Stage::Waiting { deadline, since, .. } = *stage else { unreachable!("it has not left before") };
         let wanted = since.max(request.not_before.unwrap_or(since));
         let flight = scope.send(now, wanted, request);
         self.in_flight.take(request.is_background());
@@ -266,7 +298,7 @@ impl Pacer {
             totals.waited += now - since;
         }
         let probe = flight.probe;
-        entry.stage = Stage::InFlight { flight, deadline };
+        *stage = Stage::InFlight { flight, deadline };
         probe
     }
 

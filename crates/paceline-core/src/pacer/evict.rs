@@ -38,6 +38,10 @@ impl Evictions {
         }
     }
 
+    fn are_due(&self, now: Instant) -> bool {
+        self.queue.front().is_some_and(|(due, _)| *due <= now)
+    }
+
     fn next(&mut self, now: Instant) -> Option<u32> {
         let (_, place) = *self.queue.front().filter(|(due, _)| *due <= now)?;
         self.queue.pop_front();
@@ -48,7 +52,14 @@ impl Evictions {
 
 impl Pacer {
     /// Checks the scopes that are due.
+    #[inline]
     pub(super) fn evict_idle(&mut self, now: Instant) {
+        if self.evictions.are_due(now) {
+            self.evict_due(now);
+        }
+    }
+
+    fn evict_due(&mut self, now: Instant) {
         for _ in 0..CHECKS_PER_INPUT {
             let Some(place) = self.evictions.next(now) else { return };
             match self.scopes.get(place).map(|scope| scope.is_evictable(now)) {

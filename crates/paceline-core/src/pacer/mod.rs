@@ -287,9 +287,9 @@ impl Pacer {
         if !self.slots.is_in_flight(ticket) {
             return NextAction::Done;
         }
-        let mut entry = self.slots.remove(ticket).expect("it was in flight a moment ago");
+        let mut entry = self.slots.remove(ticket);
         // By reference: to move them takes as long as to decide about them.
-        let Entry { request, stage: Stage::InFlight { flight, deadline } } = &mut entry else {
+        let Some(Entry { request, stage: Stage::InFlight { flight, deadline } }) = &mut entry else {
             unreachable!("it was in flight a moment ago");
         };
         self.scopes.touch(request.scope.place);
@@ -442,15 +442,20 @@ impl Pacer {
     }
 
     fn admit_ask(&self, now: Instant, place: u32, ask: &Ask<'_>) -> Admit {
-        let own = self.scopes[place].admit(now, ask).strictest(self.admit_place(now, place, ask));
-        own.strictest(self.admit_account(now, ask))
+        let mut strictest = self.scopes[place].admit(now, ask);
+        strictest.tighten(self.admit_place(now, place, ask));
+        strictest.tighten(self.admit_account(now, ask));
+        strictest
     }
 
     fn admit_account(&self, now: Instant, ask: &Ask<'_>) -> Admit {
         // Without a share there is no room either, and when there will be some only the former estimates.
+        let mut strictest = self.hold.admit(now);
+        strictest.tighten(self.turn.admit(now));
+        strictest.tighten(self.in_flight.admit(ask));
         let divided = self.divided.admit(now);
-        let quotas = if divided.is_now() { self.quotas.admit(now, ask) } else { divided };
-        self.hold.admit(now).strictest(self.turn.admit(now)).strictest(self.in_flight.admit(ask)).strictest(quotas)
+        strictest.tighten(if divided.is_now() { self.quotas.admit(now, ask) } else { divided });
+        strictest
     }
 
     /// Removes waiting requests that exceed a limit of a new configuration, with an event for each.

@@ -24,14 +24,28 @@ use crate::time::{Instant, LATE, nanos};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct BucketRule {
+    /// The limit and the window in nanoseconds without their common factor: the levels of most rules are small numbers so.
     limit: u64,
     window: u64,
+    factor: u64,
     burst: u64,
 }
 
-/// What is left in a bucket, in 16 bytes. The default is a full one.
+/// What is left in a bucket, in 16 bytes, or in 8 where the rule [leaves room](BucketRule::has_short_levels). The default is a
+/// full one.
 ///
 /// It is the time at which the bucket is full again, in nanoseconds times the units of a window, so that refill is exact.
+///
+/// ```
+/// use paceline_core::{BucketLevel, BucketRule, Instant, Limits, Quota};
+///
+/// let rule = |quota: Quota| BucketRule::of(&Limits::from(quota)).expect("one bucket on requests");
+/// let ten = rule(Quota::per_second(10).burst(2));
+/// assert!(ten.has_short_levels(Instant::ZERO) && !rule(Quota::per_second(7).burst(2)).has_short_levels(Instant::ZERO));
+/// let mut level = BucketLevel::default();
+/// assert!(ten.try_take(&mut level, Instant::ZERO).is_now());
+/// assert_eq!(BucketLevel::from_short(level.short()), level);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BucketLevel([u64; 2]);
 
@@ -43,7 +57,20 @@ impl BucketLevel {
     const fn new(full_at: u128) -> Self {
         Self([(full_at >> 64) as u64, full_at as u64])
     }
+
+    /// In 8 bytes, where its rule leaves room. A debt that is not paid for a century is cut to one.
+    pub fn short(self) -> u64 {
+        u64::try_from(self.full_at()).unwrap_or(u64::MAX)
+    }
+
+    /// The level of those 8 bytes.
+    pub const fn from_short(short: u64) -> Self {
+        Self([0, short])
+    }
 }
+
+/// A century, in nanoseconds.
+const CENTURY: u64 = 36_525 * 86_400 * 1_000_000_000;
 
 impl BucketRule {
     /// The rule, if that is all that the limits are: one valid bucket, which counts requests.
@@ -59,15 +86,29 @@ impl BucketRule {
     }
 
     fn new(limit: u64, window: Duration, burst: u64) -> Self {
-        Self { limit, window: nanos(window), burst }
+        let window = nanos(window);
+        let factor = common_factor(limit, window);
+        Self { limit: limit / factor, window: window / factor, factor, burst }
+    }
+
+    /// Whether its levels fit into 8 bytes for a century after `now`: those of 1, 2, 5, 10, 100 or 1,000 units a second, or of 60
+    /// a minute, but not of 7 or of 11, nor where the burst is refilled in centuries.
+    pub fn has_short_levels(self, now: Instant) -> bool {
+        let latest = now + Duration::from_nanos(CENTURY);
+        self.refilled(latest) + self.scaled(self.burst) < u128::from(u64::MAX)
+    }
+
+    /// The limit and its window as they were configured.
+    const fn configured(self) -> (u64, Duration) {
+        (self.limit * self.factor, Duration::from_nanos(self.window * self.factor))
     }
 
     /// Takes one request; if it does not fit yet, the answer says when, and nothing has changed.
     pub fn try_take(self, level: &mut BucketLevel, now: Instant) -> Admit {
         let at = self.fits_at(*level, now, 1);
         if at > now {
-            let (dimension, window) = (Dimension::Requests, Duration::from_nanos(self.window));
-            return Admit::At { at, cause: WaitCause::Quota { dimension, limit: self.limit, window } };
+            let (limit, window) = self.configured();
+            return Admit::At { at, cause: WaitCause::Quota { dimension: Dimension::Requests, limit, window } };
         }
         self.take(level, now, 1);
         Admit::Now
@@ -110,6 +151,15 @@ impl BucketRule {
     }
 }
 
+/// The greatest common divisor (Euclid), at least 1.
+fn common_factor(a: u64, b: u64) -> u64 {
+    let (mut a, mut b) = (a.max(1), b);
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
 /// Refilled continuously with `limit` units per window, at most `burst` of them stored; debt makes it negative.
 #[derive(Clone, Debug)]
 pub(crate) struct TokenBucket {
@@ -128,7 +178,7 @@ impl TokenBucket {
 
     #[cfg(test)]
     pub(super) const fn limit(&self) -> u64 {
-        self.rule.limit
+        self.rule.configured().0
     }
 
     pub(super) const fn level(&self) -> BucketLevel {
@@ -141,8 +191,7 @@ impl TokenBucket {
 
     /// Whether it spaces the requests that this quota counts.
     pub(super) fn refines(&self, quota: &Quota) -> bool {
-        let known = (self.rule.limit, self.rule.window);
-        quota.dimension == Dimension::Requests && known == (quota.limit, nanos(quota.window))
+        quota.dimension == Dimension::Requests && self.rule.configured() == (quota.limit, quota.window)
     }
 
     /// The same with no more than one unit left.

@@ -113,14 +113,15 @@ impl Quotas {
 
     pub(crate) fn admit(&self, now: Instant, ask: &Ask<'_>) -> Admit {
         let requests = ask.cost.get(&Dimension::Requests);
-        let spacing = match &self.burst {
+        let mut strictest = match &self.burst {
             Some(burst) if requests > 0 => Admit::at(burst.fits_at(now, 1), now, || WaitCause::Burst),
             _ => Admit::Now,
         };
-        self.counters.iter().fold(spacing, |strictest, (quota, counter)| {
+        for (quota, counter) in &self.counters {
             let units = ask.needs(ask.cost.get(&quota.dimension), most(quota));
-            strictest.strictest(counter.admit(now, quota, units))
-        })
+            strictest.tighten(counter.admit(now, quota, units));
+        }
+        strictest
     }
 
     /// Estimates when the last of so many calls of that cost can leave, if no others are sent in between.

@@ -98,6 +98,25 @@ fn a_bucket_refills_without_rounding() {
     assert!(now >= at(6_000.0) && now < at(6_000.0) + Duration::from_micros(1), "700 refills take 100 minutes");
 }
 
+#[test]
+fn a_short_level_says_what_a_long_one_says() {
+    let rule = BucketRule::of(&Quota::per_minute(60).burst(3).into()).expect("one bucket");
+    assert!(rule.has_short_levels(at(1e9)) && !BucketRule::has_short_levels(rule, Instant::MAX));
+    let (mut long, mut short) = (BucketLevel::default(), 0);
+    for step in 0..1_000 {
+        let now = at(1e9 + 0.3 * f64::from(step));
+        let mut level = BucketLevel::from_short(short);
+        assert_eq!(rule.try_take(&mut long, now), rule.try_take(&mut level, now));
+        short = level.short();
+        assert_eq!((level, rule.is_full(level, now)), (long, rule.is_full(long, now)));
+    }
+    let debt = BucketLevel::from_short(u64::MAX);
+    assert!(
+        !rule.try_take(&mut debt.clone(), at(3e9)).is_now(),
+        "a debt of more than a century lets nothing pass for one"
+    );
+}
+
 /// Takes `calls` units at `per_second` from a bucket with room for one, each so late; gives the time of the last.
 fn spaced(per_second: u64, calls: u64, late: Duration) -> Instant {
     let mut bucket = TokenBucket::new(per_second, S, 1);

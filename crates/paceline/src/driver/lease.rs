@@ -58,7 +58,10 @@ pub(super) struct Leased {
 
 impl State {
     /// Ends the lease that is out. Returns what has left of it, to be counted as of a time that is read afterwards.
+    #[inline]
     pub(super) fn end_lease(&mut self) -> Option<(Leased, u64)> {
+        // To take nothing out would move as much as to take a lease.
+        self.leased.as_ref()?;
         let leased = self.leased.take()?;
         let calls = leased.countdown.end(&leased.lease);
         Some((leased, calls))

@@ -35,7 +35,7 @@ pub use self::lease::Unreported;
 use self::notifications::{Answer, LogLine, Notifications};
 pub use self::permit::{Permit, Within};
 use self::timer::Timers;
-pub(crate) use self::waiting::{Waiting, block_on};
+pub(crate) use self::waiting::{Admission, Waiting, block_on};
 use crate::classify::Attempt;
 use crate::clock::Clock;
 use crate::error::{Error, NotNow};
@@ -77,22 +77,6 @@ struct Waiter {
     scope: ScopeId,
     since: Instant,
     answer: oneshot::Sender<Answer>,
-}
-
-/// The immediate result of an acquisition.
-pub(crate) enum Admission {
-    Decided(Within),
-    Waiting(Waiting),
-}
-
-impl Admission {
-    /// The decision, when there is one.
-    pub(crate) async fn decided(self) -> Answer {
-        match self {
-            Self::Decided(within) => Ok(within),
-            Self::Waiting(place) => place.await,
-        }
-    }
 }
 
 /// The pacer's decision about a request.
@@ -175,24 +159,24 @@ impl Driver {
         if request.deadline.is_some() || request.max_wait.is_some() {
             self.clock.notice_suspension();
         }
-        self.change(|state, now, notifications| {
+        // What is not granted at once takes another way than the result, so that a grant moves little.
+        let (mut request, mut otherwise) = (Some(request), None);
+        let granted = self.change(|state, now, notifications| {
             if state.closed {
-                return Err(Error::Closed);
+                otherwise = Some(Err(Error::Closed));
+                return None;
             }
-            let ticket = match state.pacer.enqueue_or_grant(now, request)? {
-                Enqueued::Granted { ticket, probe } => {
-                    return Ok(Admission::Decided(Within::Granted(Permit::new(Arc::clone(self), ticket, probe))));
-                }
-                Enqueued::Queued { ticket } => ticket,
-            };
-            let within = match state.drain(self, now, Some(ticket), notifications) {
-                None => return state.wait(self, now, ticket, notifications).map(Admission::Waiting),
-                Some(Err(error)) => return Err(error),
-                Some(Ok(Decision::Granted(probe))) => Within::Granted(Permit::new(Arc::clone(self), ticket, probe)),
-                Some(Ok(Decision::Deferred { until, reason })) => Within::Deferred { until, reason },
-            };
-            Ok(Admission::Decided(within))
-        })
+            match state.pacer.enqueue_or_grant(now, request.take().expect("an action runs once")) {
+                Ok(Enqueued::Granted { ticket, probe }) => return Some(Permit::new(Arc::clone(self), ticket, probe)),
+                Ok(Enqueued::Queued { ticket }) => otherwise = Some(state.queued(self, now, ticket, notifications)),
+                Err(too_large) => otherwise = Some(Err(too_large.into())),
+            }
+            None
+        });
+        match granted {
+            Some(permit) => Ok(Admission::Granted(permit)),
+            None => otherwise.expect("a request is granted, or something else became of it"),
+        }
     }
 
     /// Takes a permit if that is possible at once; leaves nothing behind if not.
@@ -220,7 +204,9 @@ impl Driver {
     }
 
     pub(crate) fn complete(self: &Arc<Self>, ticket: Ticket, outcome: Outcome) -> NextAction {
-        self.act(|pacer, now| pacer.complete(now, ticket, outcome))
+        // Taken where it is needed: each closure that had it as its own would move it once more.
+        let mut outcome = Some(outcome);
+        self.act(|pacer, now| pacer.complete(now, ticket, outcome.take().expect("an action runs once")))
     }
 
     /// Takes what the head of an answer announces.
@@ -303,7 +289,11 @@ impl Driver {
 
     /// Runs an action under the lock, and delivers its notifications once the lock is released.
     fn change<T>(self: &Arc<Self>, action: impl FnOnce(&mut State, Instant, &mut Notifications) -> T) -> T {
-        let (result, notifications) = self.change_locked(action);
+        let mut notifications = Notifications::default();
+        let result = self.change_locked(&mut notifications, action);
+        if notifications.is_empty() {
+            return result;
+        }
         // A second panic while a permit is dropped by unwinding would abort the program.
         if let Err(panic) = notifications.deliver(self)
             && !std::thread::panicking()
@@ -316,22 +306,19 @@ impl Driver {
     /// Runs an action under the lock, without the delivery. The notifications outlive the lock also when the action panics.
     fn change_locked<T>(
         self: &Arc<Self>,
+        notifications: &mut Notifications,
         action: impl FnOnce(&mut State, Instant, &mut Notifications) -> T,
-    ) -> (T, Notifications) {
-        let mut notifications = Notifications::default();
+    ) -> T {
         if self.is_divided.load(Ordering::Relaxed) {
             self.clock.notice_suspension();
         }
-        let result = {
-            let (mut state, now) = self.lock();
-            let result = action(&mut state, now, &mut notifications);
-            state.drain(self, now, None, &mut notifications);
-            notifications.short = state.pacer.take_short();
-            // A thread that could not be started is tried again at the next input.
-            drop(state.set_timers(self, &mut notifications));
-            result
-        };
-        (result, notifications)
+        let (mut state, now) = self.lock();
+        let result = action(&mut state, now, notifications);
+        state.drain(self, now, None, notifications);
+        notifications.short = state.pacer.take_short();
+        // A thread that could not be started is tried again at the next input.
+        drop(state.set_timers(self, notifications));
+        result
     }
 
     /// The time is read under the lock, so that the pacer never sees it go backwards, and after the end of a lease, so that
@@ -349,8 +336,27 @@ impl Driver {
 }
 
 impl State {
+    /// What becomes of a request that was not granted at once.
+    fn queued(
+        &mut self,
+        driver: &Arc<Driver>,
+        now: Instant,
+        ticket: Ticket,
+        notifications: &mut Notifications,
+    ) -> Result<Admission, Error> {
+        match self.drain(driver, now, Some(ticket), notifications) {
+            None => self.wait(driver, now, ticket, notifications).map(Admission::Waiting),
+            Some(Err(error)) => Err(error),
+            Some(Ok(Decision::Granted(probe))) => {
+                Ok(Admission::Granted(Permit::new(Arc::clone(driver), ticket, probe)))
+            }
+            Some(Ok(Decision::Deferred { until, reason })) => Ok(Admission::Deferred { until, reason }),
+        }
+    }
+
     /// Takes the pacer's events. `mine` is a ticket without a waiter yet; its decision is the result, a refusal, or none so
-    /// far.
+    /// far. Mostly there are none.
+    #[inline]
     fn drain(
         &mut self,
         driver: &Arc<Driver>,
@@ -358,8 +364,21 @@ impl State {
         mine: Option<Ticket>,
         notifications: &mut Notifications,
     ) -> Option<Result<Decision, Error>> {
+        let first = self.pacer.poll_event()?;
+        self.drain_from(first, driver, now, mine, notifications)
+    }
+
+    fn drain_from(
+        &mut self,
+        first: Event,
+        driver: &Arc<Driver>,
+        now: Instant,
+        mine: Option<Ticket>,
+        notifications: &mut Notifications,
+    ) -> Option<Result<Decision, Error>> {
         let mut decided = None;
-        while let Some(event) = self.pacer.poll_event() {
+        let mut next = Some(first);
+        while let Some(event) = next.take().or_else(|| self.pacer.poll_event()) {
             match event {
                 Event::Granted { ticket, probe } if Some(ticket) == mine => {
                     decided = Some(Ok(Decision::Granted(probe)))

@@ -45,16 +45,13 @@ impl Notifications {
         self.log_lines.push(line);
     }
 
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         let alarms = self.ring_thread || self.ring_task || self.start_task || self.short;
         !alarms && self.answers.is_empty() && self.log_lines.is_empty()
     }
 
     /// Delivers all of it, also when a waker or a log subscriber panics; the last such panic is the error.
     pub(super) fn deliver(self, driver: &Arc<Driver>) -> Result<(), Box<dyn Any + Send>> {
-        if self.is_empty() {
-            return Ok(());
-        }
         let mut result = Ok(());
         let mut run = |work: &mut dyn FnMut()| {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(work)) {

@@ -169,7 +169,8 @@ impl Driver {
     /// One look at the clock. A waker that panics has said so by then, and must not end the timer.
     fn tick(self: &Arc<Self>) {
         self.clock.notice_suspension();
-        let ((), notifications) = self.change_locked(|state, now, _| state.pacer.handle_timeout(now));
+        let mut notifications = Notifications::default();
+        self.change_locked(&mut notifications, |state, now, _| state.pacer.handle_timeout(now));
         drop(notifications.deliver(self));
     }
 }
@@ -190,7 +191,8 @@ pub(super) struct LostTask(pub(super) Arc<Driver>);
 
 impl Drop for LostTask {
     fn drop(&mut self) {
-        let ((), notifications) = self.0.change_locked(|state, _, _| state.timers.task = Timer::Off);
+        let mut notifications = Notifications::default();
+        self.0.change_locked(&mut notifications, |state, _, _| state.timers.task = Timer::Off);
         drop(notifications.deliver(&self.0));
     }
 }

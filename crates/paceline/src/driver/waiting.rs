@@ -1,16 +1,43 @@
-//! A queued request as a future, and a thread that blocks on one.
+//! What becomes of a request that asks for a permit; a queued one as a future, and a thread that blocks on one.
 
 use std::pin::{Pin, pin};
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use paceline_core::Ticket;
+use paceline_core::{Instant, Ticket, WaitReason};
 use tokio::sync::oneshot;
 
 use super::Driver;
 use super::notifications::Answer;
-use super::permit::Within;
+use super::permit::{Permit, Within};
 use crate::sync::{self, Condvar, Mutex};
+
+/// The immediate result of an acquisition.
+pub(crate) enum Admission {
+    Granted(Permit),
+    Deferred { until: Instant, reason: WaitReason },
+    Waiting(Waiting),
+}
+
+impl From<Within> for Admission {
+    fn from(within: Within) -> Self {
+        match within {
+            Within::Granted(permit) => Self::Granted(permit),
+            Within::Deferred { until, reason } => Self::Deferred { until, reason },
+        }
+    }
+}
+
+impl Admission {
+    /// The decision, when there is one.
+    pub(crate) async fn decided(self) -> Answer {
+        match self {
+            Self::Granted(permit) => Ok(Within::Granted(permit)),
+            Self::Deferred { until, reason } => Ok(Within::Deferred { until, reason }),
+            Self::Waiting(place) => place.await,
+        }
+    }
+}
 
 /// A queued request; dropping it cancels the request, or withdraws the permit when it was granted meanwhile.
 pub(crate) struct Waiting {

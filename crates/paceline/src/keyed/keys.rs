@@ -55,6 +55,32 @@ impl Form for BucketRule {
     }
 }
 
+/// One token bucket with short levels, which take half the bytes.
+pub(super) struct ShortBucket(pub(super) BucketRule);
+
+impl Form for ShortBucket {
+    type Count = u64;
+
+    fn reduced(&self, counts: LimitCounts) -> u64 {
+        counts.level().short()
+    }
+
+    fn whole(&self, level: u64, fresh: &LimitCounts) -> LimitCounts {
+        self.0.whole(BucketLevel::from_short(level), fresh)
+    }
+
+    fn try_take(&self, short: &mut u64, now: Instant) -> Admit {
+        let mut level = BucketLevel::from_short(*short);
+        let admit = self.0.try_take(&mut level, now);
+        *short = level.short();
+        admit
+    }
+
+    fn is_unused(&self, level: &u64, now: Instant) -> bool {
+        self.0.is_full(BucketLevel::from_short(*level), now)
+    }
+}
+
 /// Limits of every other shape.
 pub(super) struct Windows;
 

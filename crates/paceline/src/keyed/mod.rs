@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use paceline_core::{Admit, BucketRule, ConfigError, Level, Limits, Pace, PacerConfig, ScopeId, WaitReason};
 
-use self::keys::{Counted, Keys, Windows};
+use self::keys::{Counted, Keys, ShortBucket, Windows};
 use crate::error::{Error, NotNow};
 use crate::limiter::Limiter;
 use crate::run::Run;
@@ -34,8 +34,9 @@ use crate::run::Run;
 /// A key is given as a map takes it: a `String` by a `&str`. Clones are cheap and share everything. Keys need no registration,
 /// and what is kept of them is bounded: a key whose limits are unused is forgotten when there are twice as many keys as were in
 /// use at the last such check. A key with one token bucket
-/// ([`Quota::burst`](crate::Quota::burst)) takes 16 bytes beside the key itself; one with exact windows some 700, and 8 for each
-/// of the 60,000 parts of the window in which it called. While a key waits, and after its answers were read ([`run`](Self::run))
+/// ([`Quota::burst`](crate::Quota::burst)) takes 8 bytes beside the key itself where its calls are a whole number of
+/// nanoseconds apart, as those of 10 a second, and else 16 at most; one with exact windows some 700, and 8 for each of the
+/// 60,000 parts of the window in which it called. While a key waits, and after its answers were read ([`run`](Self::run))
 /// until it is idle and has learnt nothing, it takes some 6 KB.
 ///
 /// The configuration is that of a [`Limiter`], for each key by itself: limits, calls in flight, pace, breaker. Calls in flight
@@ -51,6 +52,7 @@ struct Shared<K> {
 
 /// The limits decide what the counts of a key are.
 enum Store<K> {
+    ShortBuckets(Keys<K, ShortBucket>),
     Buckets(Keys<K, BucketRule>),
     Windows(Keys<K, Windows>),
 }
@@ -67,6 +69,9 @@ impl<K: Hash + Eq + Clone> KeyedLimiter<K> {
         let per_scope = Some(config.limits);
         let limiter = Limiter::new(PacerConfig { limits: Limits::default(), per_scope, ..config })?;
         let keys = match rule {
+            Some(rule) if rule.has_short_levels(limiter.now()) => {
+                Store::ShortBuckets(Keys::new(ShortBucket(rule), &limits)?)
+            }
             Some(rule) => Store::Buckets(Keys::new(rule, &limits)?),
             None => Store::Windows(Keys::new(Windows, &limits)?),
         };
@@ -156,6 +161,7 @@ impl<K: Hash + Eq + Clone> KeyedLimiter<K> {
     /// How many keys are kept: those in use, and some that will be forgotten. Linear in the number of processors.
     pub fn len(&self) -> usize {
         match &self.shared.keys {
+            Store::ShortBuckets(keys) => keys.len(),
             Store::Buckets(keys) => keys.len(),
             Store::Windows(keys) => keys.len(),
         }
@@ -172,6 +178,7 @@ impl<K: Hash + Eq + Clone> KeyedLimiter<K> {
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         match &self.shared.keys {
+            Store::ShortBuckets(keys) => keys.count(self.shared.limiter.driver(), key),
             Store::Buckets(keys) => keys.count(self.shared.limiter.driver(), key),
             Store::Windows(keys) => keys.count(self.shared.limiter.driver(), key),
         }
@@ -184,6 +191,7 @@ impl<K: Hash + Eq + Clone> KeyedLimiter<K> {
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         match &self.shared.keys {
+            Store::ShortBuckets(keys) => keys.scope(self.shared.limiter.driver(), key),
             Store::Buckets(keys) => keys.scope(self.shared.limiter.driver(), key),
             Store::Windows(keys) => keys.scope(self.shared.limiter.driver(), key),
         }

@@ -130,6 +130,30 @@ async fn the_log_says_where_a_wait_comes_from_and_why_a_call_failed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_an_operation_logs_says_of_which_call_it_is() {
+    let lines = Lines::default();
+    let _ = tracing::subscriber::set_global_default(tracing_subscriber::fmt().with_writer(std::io::sink).finish());
+    let debug =
+        tracing_subscriber::fmt().json().with_max_level(tracing::Level::DEBUG).with_writer(lines.clone()).finish();
+    let _guard = tracing::subscriber::set_default(debug);
+    let limiter = limiter(PacerConfig { retry: backing_off(S, 1), ..fixed(vec![], None, 5) });
+    let send = || {
+        tracing::info!("begins");
+        async {
+            tracing::info!("is sent");
+            Err::<(), _>(io::Error::other("a digger"))
+        }
+    };
+    limiter.run(send).request(Request { item: Some(7), ..request(&limiter) }).await.expect_err("no server");
+    let of_calls =
+        |line: &&serde_json::Value| line["target"].as_str().is_some_and(|target| !target.starts_with("paceline"));
+    let log = lines.parsed();
+    let spans: Vec<_> = log.iter().filter(of_calls).map(|line| &line["span"]).collect();
+    let span = |calls| serde_json::json!({ "name": "call", "scope": "test", "item": 7, "calls": calls });
+    assert_eq!(spans, [&span(1), &span(1), &span(2), &span(2)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_item_that_fails_logs_one_error() {
     for (answers, warnings) in [(vec![503], 2), (vec![400], 0), (vec![401], 0)] {
         let log = log_of(&answers).await;

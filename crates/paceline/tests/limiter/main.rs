@@ -8,6 +8,7 @@ mod keyed;
 mod layer;
 mod log;
 mod metrics;
+mod names;
 mod nested;
 mod observed;
 mod pace;

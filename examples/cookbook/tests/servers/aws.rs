@@ -26,19 +26,19 @@ use serde_json::Value;
 use super::nginx::Nginx;
 use super::serve;
 
-const TABLE: &str = "orders";
+pub(crate) const TABLE: &str = "orders";
 
 /// Of every tenth batch of 25 items the proxy accepts so many.
 const ACCEPTED: usize = 15;
 
 /// moto as a process, ended with the value.
-struct Moto {
+pub(crate) struct Moto {
     process: Child,
-    address: String,
+    pub(crate) address: String,
 }
 
 impl Moto {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let python =
             std::env::var("MOTO_PYTHON").expect("MOTO_PYTHON names a Python with moto (scripts/test installs it)");
         let mut command = Command::new(python);
@@ -88,7 +88,7 @@ async fn proxy(moto: &str) -> (String, Arc<AtomicUsize>) {
 }
 
 /// For the client of a program that calls that address.
-fn config(url: &str) -> Builder {
+pub(crate) fn config(url: &str) -> Builder {
     Config::builder()
         .behavior_version(BehaviorVersion::latest())
         .region(Region::from_static("eu-west-1"))
@@ -97,7 +97,7 @@ fn config(url: &str) -> Builder {
         .endpoint_url(url)
 }
 
-async fn create_table(client: &Client) {
+pub(crate) async fn create_table(client: &Client) {
     let name = AttributeDefinition::builder()
         .attribute_name("id")
         .attribute_type(ScalarAttributeType::N)

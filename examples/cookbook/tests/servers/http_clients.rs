@@ -31,7 +31,7 @@ fn told() -> Limiter {
 }
 
 /// A server that answers with a stream, and nginx before it.
-async fn limited() -> Nginx {
+pub(crate) async fn limited() -> Nginx {
     let parts = || async { Body::from_stream(stream::iter(["one ", "two"]).map(Ok::<_, Infallible>)).into_response() };
     let completion = r#"{"id":"1","object":"chat.completion","created":1,"model":"m","choices":[]}"#;
     let chat = move || async move { ([("content-type", "application/json")], completion) };

@@ -5,6 +5,7 @@
 #![cfg(test)]
 
 mod aws;
+mod beside;
 mod grpc;
 mod http_clients;
 mod nginx;

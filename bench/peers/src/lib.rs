@@ -1,0 +1,1 @@
+//! Nothing: what is built is what it depends on.
