@@ -179,6 +179,16 @@ impl Gate {
         }
     }
 
+    /// Opens because the canary of another process was not refused, where the closure is over and no own canary is under way.
+    pub(crate) fn opened_elsewhere(&mut self, now: Instant) -> Option<Reopening> {
+        self.awaits_canary(now).then(|| self.open(now))
+    }
+
+    /// Whether one call may leave now.
+    pub(crate) fn awaits_canary(&self, now: Instant) -> bool {
+        self.door == Door::HalfOpen && self.until <= now
+    }
+
     fn open(&mut self, sent: Instant) -> Reopening {
         self.door = Door::Open;
         let (closure, times) = match (self.asked, self.before) {

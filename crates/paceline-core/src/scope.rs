@@ -1,6 +1,7 @@
 //! The lower of the two levels: what one model, endpoint family or table has of its own.
 
 mod export;
+mod fleet;
 mod forecast;
 mod lease;
 mod snapshot;

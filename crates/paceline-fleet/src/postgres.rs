@@ -202,20 +202,27 @@ impl PostgresLink {
             // What was committed is there: where there is nothing, no member was given anything.
             false => Ledger::found(&name.limits, name.lease, self.run),
         };
+        let (mut board, mut note) = (None, None);
         let reply = match request {
             MemberRequest::Sync(request) => ledger.sync(now, request),
             MemberRequest::Bye(request) => {
                 ledger.bye(now, request);
                 None
             }
+            MemberRequest::Board(request) => {
+                let (reply, told) = ledger.board(now, request);
+                (board, note) = (Some(reply), told);
+                None
+            }
         };
         let wakes: Vec<MemberId> = std::iter::from_fn(|| ledger.poll_wake()).collect();
         let state = serde_json::to_string(&ledger).expect("a ledger is a plain value");
         let words = wakes.iter().map(|MemberId(id)| format!(" {id:016x}")).collect::<String>();
+        let words = note.as_ref().map_or(words, |note| format!(" {}", Notice::words(note)));
         let hint = format!("{}{words}", name.account);
         let write = async { client.execute(&statements.write, &[&name.account, &name.words, &state]).await };
         let notify = async {
-            match wakes.is_empty() {
+            match wakes.is_empty() && note.is_none() {
                 true => Ok(0),
                 false => client.execute(&statements.notify, &[&hint]).await,
             }
@@ -223,7 +230,7 @@ impl PostgresLink {
         // In this order on the wire, without waiting between them.
         let (written, notified, committed) = tokio::join!(biased; write, notify, client.batch_execute("COMMIT"));
         written.and(notified).and(committed.map(|()| 0)).map_err(fail)?;
-        Ok(LedgerAnswer { reply, wakes })
+        Ok(LedgerAnswer { reply, wakes, board, note })
     }
 
     /// Begins, takes the row, and reads the clock after that.
@@ -253,13 +260,18 @@ fn describe(error: &Error) -> String {
     cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
+/// Of all accounts on the server, the words about this one.
 fn hint(account: &str, payload: &str, sender: &UnboundedSender<Notice>) {
-    let mut words = payload.split(' ');
-    if words.next() == Some(account) {
-        // The task of the member may have ended.
-        let members = words.filter_map(|id| u64::from_str_radix(id, 16).ok());
-        for id in members {
-            let _ = sender.send(Notice::Hint(MemberId(id)));
+    let Some(words) = payload.strip_prefix(account).and_then(|words| words.strip_prefix(' ')) else { return };
+    let heard = match Notice::note(words) {
+        Some(note) => vec![note],
+        None => {
+            let ids = words.split(' ').map(|id| u64::from_str_radix(id, 16).map(MemberId));
+            ids.collect::<Result<Vec<_>, _>>().unwrap_or_default().into_iter().map(Notice::Hint).collect()
         }
+    };
+    for notice in heard {
+        // The task of the member may have ended.
+        let _ = sender.send(notice);
     }
 }

@@ -124,7 +124,7 @@ impl Task {
                     tokio::time::sleep(looks - self.limiter.now()).await;
                     self.limiter.wants_more().await;
                 };
-                tokio::select! { () = timer => {} () = short => {} }
+                tokio::select! { () = timer => {} () = short => {} () = self.limiter.has_news() => {} }
             };
             let happened = tokio::select! {
                 happened = self.connection.next() => happened,
@@ -146,6 +146,7 @@ impl Task {
                 }
                 Happened::Notice(Notice::Hint(id)) if id == self.id => self.hear(MemberInput::Notice),
                 Happened::Notice(Notice::Hint(_)) => {}
+                Happened::Notice(Notice::Note(note)) => self.hear(MemberInput::Told(note)),
                 Happened::Asked(asked) if asked.connection == self.connections => self.take(asked),
                 Happened::Asked(_) => {}
                 Happened::Due => self.hear(MemberInput::Time),
@@ -175,7 +176,7 @@ impl Task {
                 }
                 MemberChange::Left => self.has_left = true,
                 // The limiter has taken it.
-                MemberChange::Allow { .. } => {}
+                MemberChange::Allow { .. } | MemberChange::Told(_) | MemberChange::Taken { .. } => {}
             }
         }
         while let Some(request) = self.member.poll_request() {
@@ -188,10 +189,7 @@ impl Task {
         let (link, answers, connection) = (Arc::clone(link), self.answers.clone(), self.connections);
         tokio::spawn(async move {
             let answer = link.ask(&request).await;
-            let (seq, is_bye) = match &request {
-                MemberRequest::Sync(request) => (request.seq, false),
-                MemberRequest::Bye(request) => (request.seq, true),
-            };
+            let (seq, is_bye) = (request.seq(), matches!(request, MemberRequest::Bye(_)));
             // The member may have left meanwhile.
             let _ = answers.send(Asked { connection, seq, is_bye, answer });
         });
@@ -207,10 +205,11 @@ impl Task {
             tracing::info!("the store of the fleet on {} answers again", self.store.server());
         }
         self.tell_joined(Ok(()));
-        self.hear(match answer.reply {
+        self.hear(match (answer.reply, answer.board) {
             _ if asked.is_bye => MemberInput::ByeDone(asked.seq),
-            Some(reply) => MemberInput::Reply(reply),
-            None => MemberInput::Lost(asked.seq),
+            (Some(reply), _) => MemberInput::Reply(reply),
+            (None, Some(reply)) => MemberInput::Answered(reply),
+            (None, None) => MemberInput::Lost(asked.seq),
         });
     }
 

@@ -11,6 +11,7 @@
 
 mod compare;
 mod engine;
+mod fleet;
 mod ideal;
 mod measures;
 mod phases;
@@ -25,6 +26,7 @@ mod trace;
 
 pub use compare::{Failed, Figures, Median, compare, compare_each, medians};
 pub use engine::{simulate, simulate_traced, simulate_until};
+pub use fleet::{Demand, Fencing, FleetJob, FleetUse, GateFigures, fleet_gates, fleet_story, fleet_use};
 pub use measures::Measures;
 pub use phases::Phase;
 pub use plan::{Plan, plan};

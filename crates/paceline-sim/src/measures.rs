@@ -103,10 +103,11 @@ fn p99(times: &[u64]) -> f64 {
     times.get(index).map_or(0.0, |nanos| *nanos as f64 * 1e-9)
 }
 
-fn jain(successes: &[u32]) -> f64 {
-    let sum: f64 = successes.iter().map(|count| f64::from(*count)).sum();
-    let squares: f64 = successes.iter().map(|count| f64::from(*count) * f64::from(*count)).sum();
-    if squares == 0.0 { 1.0 } else { sum * sum / (successes.len() as f64 * squares) }
+/// How equal they are: 1 is equal.
+pub(crate) fn jain(counts: &[u64]) -> f64 {
+    let sum: f64 = counts.iter().map(|count| *count as f64).sum();
+    let squares: f64 = counts.iter().map(|count| *count as f64 * *count as f64).sum();
+    if squares == 0.0 { 1.0 } else { sum * sum / (counts.len() as f64 * squares) }
 }
 
 /// How fast a run followed the steps of the capacity.

@@ -22,10 +22,10 @@ pub(crate) struct Record {
     pub(crate) lost: u32,
     /// Items that have not ended, by client.
     pub(crate) open: Vec<u32>,
-    pub(crate) successes: Vec<u32>,
+    pub(crate) successes: Vec<u64>,
     pub(crate) last_success: Instant,
     /// When the first client had no work left, and what every client had achieved then.
-    pub(crate) first_done: Option<(Instant, Vec<u32>)>,
+    pub(crate) first_done: Option<(Instant, Vec<u64>)>,
 }
 
 impl Record {

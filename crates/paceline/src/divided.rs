@@ -35,4 +35,10 @@ impl Limiter {
     pub async fn wants_more(&self) {
         self.driver().wants_more().await;
     }
+
+    /// Until there is something to tell the other processes that does not wait, such as a pause that the server asked for. For
+    /// one task.
+    pub async fn has_news(&self) {
+        self.driver().has_news().await;
+    }
 }

@@ -4,8 +4,11 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::board::Board;
 use super::level::{Part, divide};
-use super::message::{ByeRequest, Grant, MemberId, Quiet, Stake, SyncReply, SyncRequest};
+use super::message::{
+    BoardReply, BoardRequest, ByeRequest, Grant, MemberId, Note, Quiet, Stake, SyncReply, SyncRequest,
+};
 use super::{AHEAD, FleetLimit};
 use crate::time::Instant;
 
@@ -17,8 +20,9 @@ const WOKEN: usize = 16;
 
 /// Divides the limits of one key among its members, and fences those that fell silent. It holds no policy of pace.
 ///
-/// Inputs are [`sync`](Self::sync) and [`bye`](Self::bye), each one atomic step; after them [`poll_wake`](Self::poll_wake)
-/// says which members a hint would help. The time is that of the store's clock, which may be set forward and back.
+/// Inputs are [`sync`](Self::sync), [`bye`](Self::bye) and [`board`](Self::board), each one atomic step; after the first two
+/// [`poll_wake`](Self::poll_wake) says which members a hint would help. The time is that of the store's clock, which may be set
+/// forward and back.
 ///
 /// With the feature `serde` it can be kept in a store between two inputs; then it has to be told the wakes before it is written.
 #[derive(Clone, Debug)]
@@ -30,6 +34,8 @@ pub struct Ledger {
     recovers_until: Option<Instant>,
     books: Vec<Book>,
     members: BTreeMap<MemberId, Entry>,
+    #[cfg_attr(feature = "serde", serde(default))]
+    board: Board,
     #[cfg_attr(feature = "serde", serde(skip))]
     wakes: VecDeque<MemberId>,
     /// The rule that looks right and is wrong, for the test that shows it.
@@ -70,6 +76,12 @@ struct Clock {
 }
 
 impl Clock {
+    /// The time for what no lease depends on: it notices no step of the store's clock, and so it moves nothing.
+    fn peek(&self, store: Instant) -> Instant {
+        let shifted = i128::from(store.as_nanos()) + self.shift;
+        self.now.max(Instant::from_nanos(u64::try_from(shifted).unwrap_or(0)))
+    }
+
     /// `known`: the time by a member's clock, where one is known.
     fn read(&mut self, store: Instant, known: Option<Instant>) -> Instant {
         let shifted = i128::from(store.as_nanos()) + self.shift;
@@ -101,6 +113,7 @@ impl Ledger {
             recovers_until: None,
             books,
             members,
+            board: Board::default(),
             wakes,
             #[cfg(test)]
             trusts_last_report: false,
@@ -144,7 +157,14 @@ impl Ledger {
         }
         self.members.insert(request.member, entry);
         let grants = (0..self.books.len()).map(|place| self.grant(now, place, request.member)).collect();
-        Some(SyncReply { seq, lease: self.lease, members: self.members.len() as u64, grants })
+        let (newest, notes) = (self.board.newest(), self.board.after(now, request.heard));
+        Some(SyncReply { seq, lease: self.lease, members: self.members.len() as u64, grants, newest, notes })
+    }
+
+    /// Does a member's step on the board; returns the answer, and a note that every member has to be told at once. A note may be
+    /// lost: the next reply to a member has it.
+    pub fn board(&mut self, now: Instant, request: &BoardRequest) -> (BoardReply, Option<Note>) {
+        self.board.takes(self.clock.peek(now), request)
     }
 
     /// A member leaves: what it has not used goes back at once, what it has used once it counts no longer.
@@ -204,6 +224,7 @@ impl Ledger {
         self.run = Some(run);
         self.recovers_until = Some((now + self.lease + AHEAD).saturating_sub(quiet));
         self.members.clear();
+        self.board.clear();
         self.books.iter_mut().for_each(|book| book.quarantine.clear());
     }
 

@@ -1,10 +1,13 @@
 //! A member: what one process may use of the limits, and when it speaks to the ledger.
 
 use alloc::collections::VecDeque;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::message::{ByeRequest, MemberId, MemberRequest, Quiet, Stake, SyncReply, SyncRequest};
+use super::interface::{MemberChange, MemberConfig, MemberState, MemberView, OnLoss};
+use super::message::{BoardReply, BoardStep, ByeRequest, MemberRequest, Note, Quiet, Stake, SyncReply, SyncRequest};
+use super::talk::Talk;
 use super::{FleetLimit, LEASE, LimitKind};
 use crate::rng::Rng;
 use crate::state::TakenState;
@@ -28,125 +31,11 @@ const JOIN: Duration = Duration::from_millis(200);
 /// A bye without an answer is sent so many times: what it would free comes back with the lease anyway.
 const BYES: u32 = 3;
 
-/// What a member does once its lease has ended and the ledger is away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum OnLoss {
-    /// It stops, but for what was set aside for it: exact. For limits that were told.
-    #[default]
-    Strict,
-    /// It goes on with its last shares: exact only where the ledger is away for all. For limits that were learnt.
-    Keep,
-}
-
-/// What a member is told when it is made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemberConfig {
-    /// Who it is.
-    pub id: MemberId,
-    /// Its part among members that want more than there is: 1 to 16.
-    pub weight: u64,
-    /// The limits that the members share, in the order of the ledger.
-    pub limits: Vec<FleetLimit>,
-    /// What it does without the ledger.
-    pub on_loss: OnLoss,
-    /// Units of each limit that it may use without the ledger, in order; none where it is shorter. They have to be set aside:
-    /// the ledger's limit is what is left when those of all members are subtracted.
-    pub alone_share: Vec<u64>,
-}
-
-/// Where a member stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemberState {
-    /// No ledger was ever there, or it has left.
-    Out,
-    /// It is linked, and has no reply yet.
-    Joining,
-    /// It has a lease.
-    Live,
-    /// Its lease has ended without a reply.
-    Alone,
-    /// It has said that it leaves.
-    Leaving,
-}
-
-/// What a member knows of its fleet, for people.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct MemberView {
-    /// Where it stands.
-    pub state: MemberState,
-    /// Members that the ledger knew last.
-    pub members: u64,
-    /// Until when it may go on without the ledger; none without a lease.
-    pub lease_ends: Option<Instant>,
-    /// Of each limit, in order, what no member may use.
-    pub quarantine: Vec<u64>,
-}
-
-impl MemberState {
-    /// The name used in JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Out => "out",
-            Self::Joining => "joining",
-            Self::Live => "live",
-            Self::Alone => "alone",
-            Self::Leaving => "leaving",
-        }
-    }
-}
-
-/// What changes for the calls of a member.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MemberChange {
-    /// From now on it may use `units` of a limit, until then: its window has that limit, and none after `until`. That may be
-    /// below what the window counts.
-    Allow {
-        /// The limit, by its place.
-        limit: usize,
-        /// Units in any window, calls in flight or millionths of the rate.
-        units: u64,
-        /// To be checked where a call leaves, on a clock that goes on while the host is suspended.
-        until: Instant,
-    },
-    /// It has a lease.
-    Joined,
-    /// The lease ended without a reply.
-    Alone,
-    /// The ledger knows that it left, or does not answer.
-    Left,
-}
-
-/// What happens to a member. A pacer tells it ([`Pacer::hear`](crate::Pacer::hear)), with its demand.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MemberInput {
-    /// Nothing but time.
-    Time,
-    /// See [`Member::linked`].
-    Linked {
-        /// The run of the store.
-        run: u64,
-        /// What that run has not done.
-        quiet: Option<Quiet>,
-    },
-    /// See [`Member::unlinked`].
-    Unlinked,
-    /// See [`Member::notice`].
-    Notice,
-    /// See [`Member::reply`].
-    Reply(SyncReply),
-    /// See [`Member::lost`].
-    Lost(u64),
-    /// See [`Member::leave`].
-    Leave,
-    /// See [`Member::bye_done`].
-    ByeDone(u64),
-}
-
 /// One process of a fleet, without IO: it says what to send, and what its calls may use.
 ///
 /// - *Inputs*: [`demand`](Self::demand), [`reply`](Self::reply), [`lost`](Self::lost), [`notice`](Self::notice),
 ///   [`linked`](Self::linked), [`unlinked`](Self::unlinked), [`leave`](Self::leave), [`bye_done`](Self::bye_done),
+///   [`say`](Self::say), [`told`](Self::told), [`answered`](Self::answered),
 ///   [`handle_timeout`](Self::handle_timeout). The clock has to go on while the host is suspended.
 /// - *Outputs*, after any input: [`poll_change`](Self::poll_change) first, for what a member gives back must be out of use
 ///   before it is told; then [`poll_request`](Self::poll_request), to be sent at once; and
@@ -164,8 +53,8 @@ pub struct Member {
     shares: Vec<Share>,
     /// What is under way, and when it was sent.
     under_way: Option<(u64, Instant)>,
-    /// When the last request that was answered was sent.
-    answered: Option<Instant>,
+    /// When the last request for its shares that was answered was sent.
+    answered_from: Option<Instant>,
     members: u64,
     lease_ends: Instant,
     /// When the last request was sent, and when the next may be.
@@ -173,6 +62,7 @@ pub struct Member {
     next: Instant,
     hinted: bool,
     bye: Option<(Vec<Vec<TakenState>>, u32)>,
+    talk: Talk,
     wake: Option<Instant>,
     requests: VecDeque<MemberRequest>,
     changes: VecDeque<MemberChange>,
@@ -229,13 +119,14 @@ impl Member {
             seq: 0,
             shares,
             under_way: None,
-            answered: None,
+            answered_from: None,
             members: 0,
             lease_ends: now,
             spoke: now,
             next: now,
             hinted: false,
             bye: None,
+            talk: Talk::default(),
             wake: None,
             requests: VecDeque::new(),
             changes: VecDeque::new(),
@@ -267,7 +158,7 @@ impl Member {
     pub fn reply(&mut self, now: Instant, reply: &SyncReply) {
         let Some((_, sent)) = self.under_way.filter(|(seq, _)| *seq == reply.seq && self.bye.is_none()) else { return };
         self.under_way = None;
-        (self.answered, self.members) = (Some(sent), reply.members);
+        (self.answered_from, self.members) = (Some(sent), reply.members);
         self.lease_ends = sent + reply.lease.mul_f64(0.99);
         if self.state != MemberState::Live {
             self.state = MemberState::Live;
@@ -277,6 +168,43 @@ impl Member {
             (share.has, share.target, share.contended) = (grant.has, grant.target, grant.contended);
             share.quarantine = grant.quarantine;
         }
+        if reply.newest < self.talk.heard() {
+            self.talk.forget();
+        }
+        for note in &reply.notes {
+            self.hear(note);
+        }
+        self.talk.heard_all(reply.newest);
+        self.pump(now);
+    }
+
+    /// Another member told something to all.
+    pub fn told(&mut self, now: Instant, note: &Note) {
+        let missed = self.hear(note);
+        self.hinted |= missed && self.state == MemberState::Live;
+        self.pump(now);
+    }
+
+    /// Returns whether a note before it was missed.
+    fn hear(&mut self, note: &Note) -> bool {
+        let (is_new, missed) = self.talk.hear(note);
+        if is_new && note.from != self.config.id {
+            self.changes.push_back(MemberChange::Told(note.clone()));
+        }
+        missed
+    }
+
+    /// It tells something to all others, takes a topic of the board or gives it back: while it has a lease, until the ledger
+    /// has answered. It acts with the next [`handle_timeout`](Self::handle_timeout).
+    pub fn say(&mut self, now: Instant, topic: String, step: BoardStep) {
+        self.talk.say(now, topic, step);
+    }
+
+    /// The ledger has answered what it said.
+    pub fn answered(&mut self, now: Instant, reply: BoardReply) {
+        if let Some((topic, waits)) = self.talk.answered(reply) {
+            self.changes.push_back(MemberChange::Taken { topic, waits });
+        }
         self.pump(now);
     }
 
@@ -285,6 +213,7 @@ impl Member {
         if self.under_way.is_some_and(|(under_way, _)| under_way == seq) {
             self.give_up(now);
         }
+        self.talk.lost(Some(seq));
         self.pump(now);
     }
 
@@ -296,7 +225,10 @@ impl Member {
 
     /// There is a connection to that run of the store, and what that said when it was asked just now.
     pub fn linked(&mut self, now: Instant, run: u64, quiet: Option<Quiet>) {
-        (self.run, self.quiet) = (Some(run), quiet);
+        if self.run.replace(run).is_none_or(|known| known != run) {
+            self.talk.forget();
+        }
+        self.quiet = quiet;
         self.under_way = None;
         self.hinted = true;
         self.next = now + JOIN.mul_f64(self.rng.unit());
@@ -310,6 +242,7 @@ impl Member {
     pub fn unlinked(&mut self, now: Instant) {
         self.run = None;
         self.under_way = None;
+        self.talk.lost(None);
         self.pump(now);
     }
 
@@ -372,10 +305,16 @@ impl Member {
         {
             self.speak(now, run);
         }
+        let talks = self.run.is_some() && self.state == MemberState::Live;
+        if talks && self.talk.due(now).is_some_and(|due| due <= now) {
+            let requests = self.talk.requests(now, self.config.id, &mut self.seq, GIVEN_UP);
+            self.requests.extend(requests.into_iter().map(MemberRequest::Board));
+        }
         self.allow();
         let given_up = self.under_way.map(|(_, sent)| sent + GIVEN_UP);
         let lease_ends = (self.state == MemberState::Live).then_some(self.lease_ends);
-        self.wake = [self.due(now), given_up, lease_ends].into_iter().flatten().min();
+        let again = self.talk.due(now).filter(|_| talks);
+        self.wake = [self.due(now), given_up, lease_ends, again].into_iter().flatten().min();
     }
 
     /// When the next request is due, by what is known now.
@@ -421,7 +360,7 @@ impl Member {
         (self.under_way, self.spoke, self.hinted) = (Some((self.seq, now)), now, false);
         self.next = now + GAP.mul_f64(1.0 + self.rng.unit() / 2.0);
         let (member, seq) = (self.config.id, self.seq);
-        let elapsed = self.answered.map_or(Duration::ZERO, |answered| now - answered);
+        let elapsed = self.answered_from.map_or(Duration::ZERO, |answered| now - answered);
         if let Some((taken, _)) = &self.bye {
             self.requests.push_back(MemberRequest::Bye(ByeRequest { member, seq, elapsed, taken: taken.clone() }));
             return;
@@ -432,8 +371,9 @@ impl Member {
             Stake { has: share.has, want: share.told, lump: share.lump }
         });
         let stakes = stakes.collect();
-        let (quiet, weight) = (self.quiet.take(), self.config.weight);
-        self.requests.push_back(MemberRequest::Sync(SyncRequest { member, seq, run, quiet, weight, elapsed, stakes }));
+        let (quiet, weight, heard) = (self.quiet.take(), self.config.weight, self.talk.heard());
+        let request = SyncRequest { member, seq, run, quiet, weight, elapsed, heard, stakes };
+        self.requests.push_back(MemberRequest::Sync(request));
     }
 
     /// The ledger may have heard it or not. It is asked again, a little later each time at random.

@@ -1,5 +1,6 @@
 //! What a member and the ledger tell each other. All amounts are absolute.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -18,6 +19,19 @@ pub enum MemberRequest {
     Sync(SyncRequest),
     /// It leaves.
     Bye(ByeRequest),
+    /// Something for the board.
+    Board(BoardRequest),
+}
+
+impl MemberRequest {
+    /// The number that its answer names.
+    pub const fn seq(&self) -> u64 {
+        match self {
+            Self::Sync(request) => request.seq,
+            Self::Bye(request) => request.seq,
+            Self::Board(request) => request.seq,
+        }
+    }
 }
 
 /// A member is alive, has this and wants that.
@@ -35,6 +49,8 @@ pub struct SyncRequest {
     pub weight: u64,
     /// How long ago, for the member, it sent the last request that was answered; zero before.
     pub elapsed: Duration,
+    /// The newest note that it has heard, and with it all before.
+    pub heard: u64,
     /// One for each limit, in order.
     pub stakes: Vec<Stake>,
 }
@@ -71,6 +87,10 @@ pub struct SyncReply {
     pub members: u64,
     /// One for each limit, in order.
     pub grants: Vec<Grant>,
+    /// The newest note.
+    pub newest: u64,
+    /// The notes that it has not heard, the oldest first.
+    pub notes: Vec<Note>,
 }
 
 /// The ledger's side of one limit, in units.
@@ -97,4 +117,62 @@ pub struct ByeRequest {
     pub elapsed: Duration,
     /// For each limit, in order, what still counts with its age when this was sent first.
     pub taken: Vec<Vec<TakenState>>,
+}
+
+/// A member tells something to all, or takes what one of them alone may have.
+///
+/// A topic is a text of at most 200 bytes, which the ledger does not read. It keeps 256 of each kind at most.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoardRequest {
+    /// Who.
+    pub member: MemberId,
+    /// Rises with each request of the member.
+    pub seq: u64,
+    /// What it is about.
+    pub topic: String,
+    /// What it does.
+    pub step: BoardStep,
+}
+
+/// What a member does with a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BoardStep {
+    /// It tells this to all members, and for so long to those that come later.
+    Post {
+        /// What they are told, at most 8 numbers below 2^53.
+        values: Vec<u64>,
+        /// For how long.
+        lasts: Duration,
+    },
+    /// It takes the topic for so long, or keeps it: only one member has it.
+    Take {
+        /// For how long.
+        lasts: Duration,
+    },
+    /// It gives the topic back.
+    Release,
+}
+
+/// What the ledger says to a request for the board.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BoardReply {
+    /// The request that it answers.
+    pub seq: u64,
+    /// For how long another member has the topic at most; zero: the step was done.
+    pub waits: Duration,
+}
+
+/// What a member told all others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// Its number: the next note has the next one.
+    pub number: u64,
+    /// Who told it.
+    pub from: MemberId,
+    /// What it is about.
+    pub topic: String,
+    /// For how long it is kept from now on.
+    pub left: Duration,
+    /// What it says.
+    pub values: Vec<u64>,
 }

@@ -32,6 +32,13 @@
 //! all others together are given nothing for a lease from then on, so what it heard is believed for so long. The first member of
 //! all waits for nothing where the store has been up for a lease and `W`.
 //!
+//! # What one member tells all
+//!
+//! The ledger has a board: notes that a member posts for all others (the next reply to each has those that it has not heard), and
+//! topics that one member alone has for a while. A pause that a server asked one process for is such a note, and the call that
+//! tests whether it is over is such a topic. Notes say how long something lasts, so no clocks are compared; a board that is lost
+//! leaves every member with what it has heard.
+//!
 //! # What is not exact
 //!
 //! - A window is as long as the clock of its member says; a member whose clock runs 0.5 % fast has a window 0.5 % short.
@@ -53,21 +60,29 @@
 //! | lease | 30 s ([`LEASE`]); a member syncs after a third of it, or a quarter of a window that it uses, at least 250 ms |
 //! | two requests of a member | at least 50 ms apart, and up to 25 ms more at random; one at a time, given up after 500 ms |
 //! | limit | 1 to 2^48 units; weights 1 to 16 |
+//! | a word for the board | at once; said again after 500 ms without an answer |
 //! | division | at most four times a second; eight times where the window is below 2 s |
 //! | turn | what cannot be divided goes round: a member keeps a unit, or what its next call costs, for two windows |
 
+mod board;
+mod interface;
 mod ledger;
 mod level;
 mod member;
 mod message;
+mod talk;
 #[cfg(test)]
 mod tests;
 
 use core::time::Duration;
 
+pub use interface::{MemberChange, MemberConfig, MemberInput, MemberState, MemberView, OnLoss};
 pub use ledger::Ledger;
-pub use member::{Member, MemberChange, MemberConfig, MemberInput, MemberState, MemberView, OnLoss};
-pub use message::{ByeRequest, Grant, MemberId, MemberRequest, Quiet, Stake, SyncReply, SyncRequest};
+pub use member::Member;
+pub use message::{
+    BoardReply, BoardRequest, BoardStep, ByeRequest, Grant, MemberId, MemberRequest, Note, Quiet, Stake, SyncReply,
+    SyncRequest,
+};
 
 /// Clocks of a ledger and its members that are further apart than this were set. A ledger keeps leases for so much longer than
 /// it says, for what is not noticed.

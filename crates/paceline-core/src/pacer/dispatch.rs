@@ -100,6 +100,7 @@ impl Pacer {
 
     /// A call of a scope left or ended that waits for nothing.
     fn note_quiet(&mut self, now: Instant, place: u32) {
+        self.note_opened(place);
         let scope = &mut self.scopes[place];
         scope.note_demand(now);
         scope.note_idle(now);
@@ -151,6 +152,7 @@ impl Pacer {
 
     /// Recomputes the times of a scope on the agenda.
     pub(super) fn reschedule(&mut self, now: Instant, place: u32) {
+        self.note_opened(place);
         let scope = &mut self.scopes[place];
         scope.note_demand(now);
         scope.note_idle(now);
@@ -170,7 +172,10 @@ impl Pacer {
     /// The times of the waiters of a scope.
     fn wants(&mut self, now: Instant, place: u32) -> Wants {
         let head = self.head(&self.scopes[place]);
-        let answer = head.map(|head| self.scopes[place].admit(now, &self.ask(head)));
+        if head.is_some() {
+            self.ask_for_canary(now, place);
+        }
+        let answer = head.map(|head| self.admit_scope(now, place, &self.ask(head)));
         if let Some(answer) = &answer {
             self.note_short(answer);
         }

@@ -7,11 +7,13 @@
 use alloc::vec::Vec;
 
 use super::Pacer;
+use super::gates::SharedGates;
 use super::turn::SHORT;
 use crate::admit::{Admit, WaitCause};
 use crate::config::{DividedLimit, Limits, PacerConfig, QuotaShape};
 use crate::error::ConfigError;
 use crate::fleet::{Member, MemberChange, MemberInput, MemberState, MemberView};
+use crate::scope::Scope;
 use crate::snapshot::{FleetShare, FleetSnapshot};
 use crate::state::TakenState;
 use crate::time::Instant;
@@ -54,6 +56,11 @@ impl Divided {
 
     pub(super) const fn is_on(&self) -> bool {
         self.parts.is_some()
+    }
+
+    /// Whether the ledger is there.
+    pub(super) const fn has_lease(&self) -> bool {
+        self.is_on() && self.alone_since.is_none()
     }
 
     /// Until when what is allowed now may be used.
@@ -102,6 +109,9 @@ impl Pacer {
         }
         self.apply_allowances();
         (self.divided.parts, self.divided.fleet) = (None, None);
+        self.gates = SharedGates::default();
+        // Each of them is looked at again.
+        self.scopes.iter_mut().for_each(drop);
         self.pump(now);
     }
 
@@ -117,6 +127,7 @@ impl Pacer {
         for (limit, Demand { used, waiting, next }) in self.demand(now).into_iter().enumerate() {
             member.demand(limit, used, waiting, next);
         }
+        self.say_news(now, member);
         match input {
             MemberInput::Time => member.handle_timeout(now),
             MemberInput::Linked { run, quiet } => member.linked(now, run, quiet),
@@ -126,11 +137,15 @@ impl Pacer {
             MemberInput::Lost(seq) => member.lost(now, seq),
             MemberInput::Leave => member.leave(now, self.taken(now)),
             MemberInput::ByeDone(seq) => member.bye_done(now, seq),
+            MemberInput::Told(note) => member.told(now, &note),
+            MemberInput::Answered(reply) => member.answered(now, reply),
         }
         let mut others = Vec::new();
         while let Some(change) = member.poll_change() {
             match change {
                 MemberChange::Allow { limit, units, until } => self.allow(limit, units, until),
+                MemberChange::Told(note) => self.hear_gate(now, &note),
+                MemberChange::Taken { topic, waits } => self.canary_taken(now, &topic, waits),
                 other => others.push(other),
             }
         }
@@ -161,10 +176,16 @@ impl Pacer {
             };
             let used = quotas.map_or(0, |quotas| quotas.used(now, limit.place));
             let (mut first, mut demand) = (None, Demand { used, ..Demand::default() });
-            let scopes = self.scopes.iter().filter(|(place, scope)| {
-                own.is_none_or(|own| own == Some(*place)) && scope.is_open() && !self.hold.is_active()
-            });
-            for place_in_queue in scopes.flat_map(|(_, scope)| scope.queue.ready()) {
+            let scopes = self
+                .scopes
+                .iter()
+                .filter(|(place, _)| own.is_none_or(|own| own == Some(*place)) && !self.hold.is_active());
+            // Through a closed gate one call leaves, once it may be tested.
+            let most = |scope: &Scope| match scope.is_open() {
+                true => usize::MAX,
+                false => usize::from(scope.awaits_canary(now)),
+            };
+            for place_in_queue in scopes.flat_map(|(_, scope)| scope.queue.ready().take(most(scope))) {
                 let units = self.slots.at(place_in_queue.2).request.cost.get(&limit.quota.dimension);
                 demand.waiting = demand.waiting.saturating_add(units);
                 if first.is_none_or(|first| place_in_queue < first) {

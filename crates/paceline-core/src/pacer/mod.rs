@@ -9,6 +9,7 @@ mod divided;
 mod evict;
 mod export;
 mod forecast;
+mod gates;
 mod lease;
 mod react;
 mod scopes;
@@ -28,6 +29,7 @@ use crowd::Active;
 use defer::BoundedWaits;
 use divided::Divided;
 use evict::Evictions;
+use gates::SharedGates;
 pub use lease::Lease;
 use scopes::Scopes;
 use settings::{check, limits, places, tier_of, tiers};
@@ -105,6 +107,7 @@ pub struct Pacer {
     quotas: Quotas,
     turn: Turn,
     divided: Divided,
+    gates: SharedGates,
     in_flight: InFlight,
     active: Active,
     hold: Hold,
@@ -139,6 +142,7 @@ impl Pacer {
             quotas: Quotas::new(&limits(&config))?,
             turn: Turn::default(),
             divided: Divided::default(),
+            gates: SharedGates::default(),
             in_flight: InFlight::new(places(&config))?,
             active: Active::default(),
             hold: Hold::default(),
@@ -442,10 +446,15 @@ impl Pacer {
     }
 
     fn admit_ask(&self, now: Instant, place: u32, ask: &Ask<'_>) -> Admit {
-        let mut strictest = self.scopes[place].admit(now, ask);
+        let mut strictest = self.admit_scope(now, place, ask);
         strictest.tighten(self.admit_place(now, place, ask));
         strictest.tighten(self.admit_account(now, ask));
         strictest
+    }
+
+    /// By the rules of the scope, and of all processes that share its gate.
+    fn admit_scope(&self, now: Instant, place: u32, ask: &Ask<'_>) -> Admit {
+        self.scopes[place].admit(now, ask).strictest(self.admit_canary(now, place))
     }
 
     fn admit_account(&self, now: Instant, ask: &Ask<'_>) -> Admit {

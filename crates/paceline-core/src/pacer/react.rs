@@ -203,8 +203,13 @@ impl Pacer {
             scope.slow_down(now, flight.number, outcome.hint.map(|hint| hint.wait), &mut self.rng);
         }
         let closed = !was_closed && scope.is_closed();
-        let cause = refusal.cause(true);
-        let held = outcome.hint.is_some_and(|hint| self.obey(now, reach(id, outcome.reach), hint, cause));
+        let (cause, reach) = (refusal.cause(true), reach(id, outcome.reach));
+        let held = outcome.hint.is_some_and(|hint| self.obey(now, reach, hint, cause));
+        match (outcome.hint.filter(|_| held), self.scopes[id].closed_until(now)) {
+            (Some(hint), _) => self.tell_closed(now, reach, now + hint.wait, cause),
+            (None, Some(until)) if self.is_shared(id) => self.tell_closed(now, Some(id), until, refusal.cause(false)),
+            (None, _) => {}
+        }
         if let Some(until) = self.scopes[id].closed_until(now)
             && (held || closed)
         {
@@ -237,6 +242,7 @@ impl Pacer {
         };
         let cause = if outcome.unnamed { PauseCause::Throttled { asked: true } } else { PauseCause::QuotaUsedUp };
         self.hold_until(now, scope.cloned(), now + wait, cause);
+        self.tell_held(now, scope, now + wait, cause);
     }
 
     pub(super) fn hold_until(&mut self, now: Instant, scope: Option<ScopeId>, until: Instant, cause: PauseCause) {

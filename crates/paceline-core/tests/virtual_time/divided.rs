@@ -169,6 +169,7 @@ impl World {
                 self.ledger.bye(self.now, &request);
                 self.send(place, Message::Reply(request.seq, None));
             }
+            Message::Request(MemberRequest::Board(request)) => unreachable!("no server asked for a pause: {request:?}"),
             Message::Reply(_, Some(reply)) => self.hear(place, MemberInput::Reply(reply)),
             Message::Reply(seq, None) => self.hear(place, MemberInput::ByeDone(seq)),
             Message::Hint => self.hear(place, MemberInput::Notice),

@@ -2,12 +2,14 @@
 -- tests/servers/conformance.rs compares their replies. Times are microseconds of the server's clock. Sums of what is held, owed and in
 -- quarantine are kept beside the members, so that a request reads its own member alone; a division reads all.
 --
--- KEYS: state (hash), members (hash of id -> packed), leases (sorted set), quarantine (sorted set).
--- ARGV: sync | bye, lease, id, seq, run, elapsed, channel, ttl in ms, limits as text, their number, and of each units, quarantine,
---       turn, least time between two divisions. Then for sync: weight, since and asked of a quiet run or -1 and -1, and for each limit
---       has, want, lump; for bye: for each limit the number of what was taken, and of each its age and units.
-local STATE, MEMBERS, LEASES, QUARANTINE = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local AHEAD, EXPIRIES, WOKEN = 1000000, 16, 16
+-- KEYS: state (hash), members (hash of id -> packed), leases (sorted set), quarantine (sorted set), board (hash: "n" or "t" and a topic
+--       -> packed).
+-- ARGV: sync | bye | post | take | release, lease, id, seq, run, elapsed, channel, ttl in ms, limits as text, their number, and of each units, quarantine,
+--       turn, least time between two divisions. Then for sync: weight, since and asked of a quiet run or -1 and -1, the newest note that
+--       was heard, and for each limit has, want, lump; for bye: for each limit the number of what was taken, and of each its age and
+--       units; for the board (board.rs): topic, how long it lasts, and the values of a note.
+local STATE, MEMBERS, LEASES, QUARANTINE, BOARD = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local AHEAD, EXPIRIES, WOKEN, NOTES = 1000000, 16, 16, 256
 local TURN, LONGEST = 65536, 1099511627776
 local max, min, floor, abs = math.max, math.min, math.floor, math.abs
 local call = redis.call
@@ -18,6 +20,7 @@ local function arg()
     return ARGV[place_in_args]
 end
 local function number() return tonumber(arg()) end
+local function text(value) return string.format('%.0f', value) end
 
 local operation, lease, id, seq, run, elapsed = arg(), number(), arg(), number(), arg(), number()
 local channel, ttl, names = arg(), number(), arg()
@@ -26,9 +29,9 @@ local channel, ttl, names = arg(), number(), arg()
 local UNITS, KEPT, TURN_LASTS, EVERY, HELD, OWED, ASIDE, DIVIDED, CONTENDED, LINE = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local HAS, WANT, LUMP, TARGET, TOLD, SINCE, PASS = 1, 2, 3, 4, 5, 6, 7
 
-local state = call('HMGET', STATE, 'run', 'now', 'shift', 'recovers', 'limits', 'books', 'count')
+local state = call('HMGET', STATE, 'run', 'now', 'shift', 'recovers', 'limits', 'books', 'count', 'newest')
 local known_run, clock_now, shift = state[1], tonumber(state[2] or '0'), tonumber(state[3] or '0')
-local recovers, count = tonumber(state[4] or '-1'), tonumber(state[7] or '0')
+local recovers, count, newest = tonumber(state[4] or '-1'), tonumber(state[7] or '0'), tonumber(state[8] or '0')
 local function server_clock()
     local time = call('TIME')
     return tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -234,16 +237,76 @@ local function divide(now, k, own)
     end
 end
 
+-- board.rs: notes are {number, from, seq, until, values...}, what is taken {by, until}.
+local function told(now, topic, note)
+    local values = {}
+    for n = 5, #note do values[#values + 1] = text(note[n]) end
+    return { note[1], note[2], note[4] - now, values, topic }
+end
+
+local function news(now, heard)
+    local found = {}
+    if heard == newest then return found end
+    if heard > newest then heard = 0 end
+    local fields = call('HGETALL', BOARD)
+    for n = 1, #fields, 2 do
+        if fields[n]:sub(1, 1) == 'n' then
+            local note = cmsgpack.unpack(fields[n + 1])
+            if note[1] > heard and note[4] > now then found[#found + 1] = told(now, fields[n]:sub(2), note) end
+        end
+    end
+    table.sort(found, function(a, b) return a[1] < b[1] end)
+    return found
+end
+
+local function board()
+    -- No lease depends on it: a step of the server's clock, which is not noticed here, moves nothing.
+    local topic, lasts, now = arg(), number(), max(server_clock() + shift, clock_now)
+    local kinds, fields = { n = 0, t = 0 }, call('HGETALL', BOARD)
+    local known = {}
+    for n = 1, #fields, 2 do
+        local kind, entry = fields[n]:sub(1, 1), cmsgpack.unpack(fields[n + 1])
+        if entry[kind == 'n' and 4 or 2] <= now then
+            call('HDEL', BOARD, fields[n])
+        else
+            kinds[kind], known[fields[n]] = kinds[kind] + 1, entry
+        end
+    end
+    if operation == 'post' then
+        local before = known['n' .. topic]
+        local late = before and before[2] == id and seq <= before[3]
+        if late or (not before and kinds.n >= NOTES) then return { 0, {}, {}, 0, {} } end
+        newest = newest + 1
+        local note = { newest, id, seq, now + lasts }
+        while place_in_args < #ARGV do note[#note + 1] = number() end
+        call('HSET', BOARD, 'n' .. topic, cmsgpack.pack(note))
+        local all = told(now, topic, note)
+        call('PUBLISH', channel, table.concat({ '!', text(all[1]), all[2], text(all[3]), table.concat(all[4], ','), topic }, ' '))
+        return { 0, {}, {}, 0, { all } }
+    end
+    local taken, waits = known['t' .. topic], 0
+    if operation == 'release' then
+        if taken and taken[1] == id then call('HDEL', BOARD, 't' .. topic) end
+    elseif taken and taken[1] ~= id then
+        waits = taken[2] - now
+    elseif taken or kinds.t < NOTES then
+        call('HSET', BOARD, 't' .. topic, cmsgpack.pack({ id, now + lasts }))
+    else
+        waits = lasts
+    end
+    return { 0, {}, {}, waits, {} }
+end
+
 local function sync(own)
-    local weight, since, asked = number(), number(), number()
+    local weight, since, asked, heard = number(), number(), number(), number()
     local now, store = read_clock(own)
     if known_run ~= run then
         local quiet = 0
         if asked >= 0 and asked <= store and store - asked < lease then quiet = max(store - since, 0) end
         known_run, recovers = run, max(now + lease + AHEAD - quiet, 0)
         for _, book in ipairs(books) do book[HELD], book[OWED], book[ASIDE] = 0, 0, 0 end
-        call('DEL', MEMBERS, LEASES, QUARANTINE)
-        own = nil
+        call('DEL', MEMBERS, LEASES, QUARANTINE, BOARD)
+        own, newest = nil, 0
     end
     own = end_leases(now, own)
     local believed = recovers >= 0 and not own
@@ -291,7 +354,7 @@ local function sync(own)
         local is = packed(other.member)
         if is ~= other.was then call('HSET', MEMBERS, other.id, is) end
     end
-    return { call('HLEN', MEMBERS), reply, wakes }
+    return { call('HLEN', MEMBERS), reply, wakes, newest, news(now, heard) }
 end
 
 local function bye(own)
@@ -307,21 +370,25 @@ local function bye(own)
             end
         end
     end
-    return { 0, {}, {} }
+    return { 0, {}, {}, 0, {} }
 end
 
-local own = unpacked(call('HGET', MEMBERS, id))
-if own and seq <= own.seq then return false end
-if operation == 'bye' and not own then return { 0, {}, {} } end
-local reply = operation == 'bye' and bye(own) or sync(own)
+local reply
+if operation == 'sync' or operation == 'bye' then
+    local own = unpacked(call('HGET', MEMBERS, id))
+    if own and seq <= own.seq then return false end
+    if operation == 'bye' and not own then return { 0, {}, {}, 0, {} } end
+    reply = operation == 'bye' and bye(own) or sync(own)
+else
+    reply = board()
+end
 
 local sums = {}
 for k, book in ipairs(books) do
     for field = HELD, LINE do sums[(k - 1) * 6 + field - EVERY] = book[field] end
 end
-local text = function(value) return string.format('%.0f', value) end
 call('HSET', STATE, 'run', known_run or '', 'now', text(clock_now), 'shift', text(shift), 'recovers', text(recovers),
-    'limits', names, 'books', cmsgpack.pack(sums), 'count', text(count))
+    'limits', names, 'books', cmsgpack.pack(sums), 'count', text(count), 'newest', text(newest))
 for _, key in ipairs(KEYS) do call('PEXPIRE', key, ttl) end
 if #wakes > 0 then call('PUBLISH', channel, table.concat(wakes, ' ')) end
 return reply

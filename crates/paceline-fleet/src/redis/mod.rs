@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use paceline_core::Instant;
 use paceline_core::fleet::{
-    ByeRequest, FleetLimit, Grant, MemberId, MemberRequest, Quiet, Stake, SyncReply, SyncRequest,
+    BoardReply, BoardRequest, BoardStep, ByeRequest, FleetLimit, Grant, MemberId, MemberRequest, Note, Quiet, Stake,
+    SyncReply, SyncRequest,
 };
 use redis::aio::MultiplexedConnection;
 use redis::{
@@ -191,8 +192,8 @@ impl RedisLink {
         let mut connection = self.connection.clone();
         let arguments = self.arguments(request);
         let mut evaluate = redis::cmd("EVALSHA");
-        evaluate.arg(&self.sha).arg(4);
-        evaluate.arg(&["s", "m", "l", "q"].map(|part| self.store.key(part))).arg(&arguments);
+        evaluate.arg(&self.sha).arg(5);
+        evaluate.arg(&["s", "m", "l", "q", "b"].map(|part| self.store.key(part))).arg(&arguments);
         let mut answered = evaluate.query_async::<Value>(&mut connection).await;
         if answered.as_ref().is_err_and(|error| error.code() == Some("NOSCRIPT")) {
             load(&mut connection, &self.store.script).await.map_err(|error| self.store.error(&error))?;
@@ -208,6 +209,14 @@ impl RedisLink {
         let (operation, member, seq, run, elapsed) = match request {
             MemberRequest::Sync(SyncRequest { member, seq, run, elapsed, .. }) => ("sync", member, seq, *run, elapsed),
             MemberRequest::Bye(ByeRequest { member, seq, elapsed, .. }) => ("bye", member, seq, 0, elapsed),
+            MemberRequest::Board(BoardRequest { member, seq, step, .. }) => {
+                let operation = match step {
+                    BoardStep::Post { .. } => "post",
+                    BoardStep::Take { .. } => "take",
+                    BoardStep::Release => "release",
+                };
+                (operation, member, seq, 0, &Duration::ZERO)
+            }
         };
         let mut arguments = vec![operation.to_owned(), micros(name.lease), id(*member), seq.to_string()];
         arguments.extend([format!("{run:016x}"), micros(*elapsed), self.store.channel()]);
@@ -219,10 +228,11 @@ impl RedisLink {
             arguments.extend([limit.quarantine(), limit.turn(), limit.divided_every()].map(micros));
         }
         match request {
-            MemberRequest::Sync(SyncRequest { weight, quiet, stakes, .. }) => {
+            MemberRequest::Sync(SyncRequest { weight, quiet, heard, stakes, .. }) => {
                 let since =
                     |at: fn(&Quiet) -> Instant| quiet.as_ref().map_or("-1".to_owned(), |quiet| at_micros(at(quiet)));
                 arguments.extend([weight.to_string(), since(|quiet| quiet.since), since(|quiet| quiet.asked)]);
+                arguments.push(heard.to_string());
                 for Stake { has, want, lump } in stakes {
                     arguments.extend([has, want, lump].map(u64::to_string));
                 }
@@ -233,35 +243,61 @@ impl RedisLink {
                     taken.iter().for_each(|taken| arguments.extend([micros(taken.ago), taken.units.to_string()]));
                 }
             }
+            MemberRequest::Board(BoardRequest { topic, step, .. }) => {
+                let (lasts, values): (_, &[u64]) = match step {
+                    BoardStep::Post { values, lasts } => (*lasts, values),
+                    BoardStep::Take { lasts } => (*lasts, &[]),
+                    BoardStep::Release => (Duration::ZERO, &[]),
+                };
+                arguments.extend([topic.clone(), micros(lasts)]);
+                arguments.extend(values.iter().map(u64::to_string));
+            }
         }
         arguments
     }
 }
 
+/// As `ledger.lua` answers.
 fn read(value: &Value, request: &MemberRequest, lease: Duration) -> Result<LedgerAnswer, RedisError> {
     type Grants = Vec<(u64, u64, u64, u64)>;
-    let Some((members, grants, wakes)) = Option::<(u64, Grants, Vec<String>)>::from_redis_value_ref(value)? else {
+    type Notes = Vec<(u64, String, u64, Vec<u64>, String)>;
+    type Answer = (u64, Grants, Vec<String>, u64, Notes);
+    let Some((members, grants, wakes, number, notes)) = Option::<Answer>::from_redis_value_ref(value)? else {
         return Ok(LedgerAnswer::default());
     };
     let grant = |(has, target, quarantine, contended)| Grant { has, target, quarantine, contended: contended == 1 };
-    let reply = match request {
-        MemberRequest::Sync(SyncRequest { seq, .. }) => {
-            let grants = grants.into_iter().map(grant).collect();
-            Some(SyncReply { seq: *seq, lease, members, grants })
-        }
-        MemberRequest::Bye(_) => None,
+    let note = |(number, from, left, values, topic): (u64, String, u64, Vec<u64>, String)| {
+        let (from, left) = (member(&from)?, Duration::from_micros(left));
+        Some(Note { number, from, topic, left, values })
     };
-    Ok(LedgerAnswer { reply, wakes: wakes.iter().filter_map(|id| member(id)).collect() })
+    let mut notes = notes.into_iter().filter_map(note);
+    let mut answer = LedgerAnswer::default();
+    match request {
+        MemberRequest::Sync(SyncRequest { seq, .. }) => {
+            let (grants, notes) = (grants.into_iter().map(grant).collect(), notes.collect());
+            answer.reply = Some(SyncReply { seq: *seq, lease, members, grants, newest: number, notes });
+        }
+        MemberRequest::Bye(_) => {}
+        MemberRequest::Board(BoardRequest { seq, .. }) => {
+            answer.board = Some(BoardReply { seq: *seq, waits: Duration::from_micros(number) });
+            answer.note = notes.next();
+        }
+    }
+    answer.wakes = wakes.iter().filter_map(|id| member(id)).collect();
+    Ok(answer)
 }
 
 async fn load(connection: &mut MultiplexedConnection, script: &str) -> Result<String, RedisError> {
     redis::cmd("SCRIPT").arg("LOAD").arg(script).query_async(connection).await
 }
 
-/// The members that a message names, to which to ask would be of use.
+/// What a message says: a note, or the members to which to ask would be of use.
 fn hints(message: &[Value]) -> Vec<Notice> {
     let words = message.get(1).and_then(|value| String::from_redis_value_ref(value).ok()).unwrap_or_default();
-    words.split(' ').filter_map(member).map(Notice::Hint).collect()
+    match Notice::note(&words) {
+        Some(note) => vec![note],
+        None => words.split(' ').filter_map(member).map(Notice::Hint).collect(),
+    }
 }
 
 fn id(MemberId(id): MemberId) -> String {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use paceline_core::fleet::{
-    ByeRequest, FleetLimit, Ledger, LimitKind, MemberId, MemberRequest, Quiet, Stake, SyncRequest,
+    BoardRequest, BoardStep, ByeRequest, FleetLimit, Ledger, LimitKind, MemberId, MemberRequest, Quiet, Stake,
+    SyncRequest,
 };
 use paceline_core::{Instant, Rng, TakenState};
 use paceline_fleet::conformance::{LedgerAnswer, LedgerName, PostgresLedger, RedisLedger};
@@ -30,6 +31,7 @@ struct Known {
     seq: u64,
     has: Vec<u64>,
     answered: u64,
+    heard: u64,
 }
 
 impl Story {
@@ -68,7 +70,7 @@ impl Story {
         }
         if self.members.len() < 2 || self.below(30) == 0 {
             let id = MemberId(self.rng.next_u64());
-            self.members.push(Known { id, seq: 0, has: vec![0; self.limits.len()], answered: 0 });
+            self.members.push(Known { id, seq: 0, has: vec![0; self.limits.len()], answered: 0, heard: 0 });
         }
         let place = self.below(self.members.len() as u64) as usize;
         // Now and then the request of a member is an old one, or tells of more than it was given.
@@ -77,6 +79,10 @@ impl Story {
         let known = &mut self.members[place];
         known.seq += step;
         let (member, seq, answered, held) = (known.id, known.seq, known.answered, known.has.clone());
+        let heard = known.heard.saturating_sub(self.below(3)) + u64::from(self.below(20) == 0);
+        if self.below(6) == 0 {
+            return self.board(member, seq);
+        }
         let elapsed = match (answered, self.below(4)) {
             (0, _) | (_, 0) => Duration::ZERO,
             _ => Duration::from_micros(self.now.saturating_sub(answered) + self.below(3_000)),
@@ -100,7 +106,20 @@ impl Story {
         let asked = self.now - self.below(4_000_000);
         let quiet = (self.below(6) == 0).then(|| Quiet { since: at(self.began), asked: at(asked) });
         let weight = 1 + self.below(17);
-        MemberRequest::Sync(SyncRequest { member, seq, run: self.run, quiet, weight, elapsed, stakes })
+        MemberRequest::Sync(SyncRequest { member, seq, run: self.run, quiet, weight, elapsed, heard, stakes })
+    }
+
+    fn board(&mut self, member: MemberId, seq: u64) -> MemberRequest {
+        let topic = ["gate", "gate a model", "canary a model", "another"][self.below(4) as usize].to_owned();
+        let lasts = Duration::from_micros(self.below(3_000_000));
+        let step = match self.below(4) {
+            0 => BoardStep::Take { lasts },
+            1 => BoardStep::Release,
+            _ => {
+                BoardStep::Post { values: (0..self.below(4)).map(|n| self.rng.next_u64() >> (11 + n)).collect(), lasts }
+            }
+        };
+        MemberRequest::Board(BoardRequest { member, seq, topic, step })
     }
 
     fn hear(&mut self, request: &MemberRequest, answer: &LedgerAnswer) {
@@ -109,10 +128,12 @@ impl Story {
             MemberRequest::Bye(request) => {
                 return self.members.retain(|known| known.id != request.member);
             }
+            MemberRequest::Board(_) => return,
         };
         let known = self.members.iter_mut().find(|known| known.id == id).expect("it asked");
         if let Some(reply) = &answer.reply {
             (known.has, known.answered) = (reply.grants.iter().map(|grant| grant.has).collect(), self.now);
+            known.heard = reply.newest;
         }
     }
 }
@@ -125,8 +146,14 @@ fn asked(ledger: &mut Ledger, now: u64, request: &MemberRequest) -> LedgerAnswer
             ledger.bye(now, request);
             return LedgerAnswer::default();
         }
+        MemberRequest::Board(request) => {
+            let (reply, note) = ledger.board(now, request);
+            return LedgerAnswer { board: Some(reply), note, ..LedgerAnswer::default() };
+        }
     };
     LedgerAnswer {
+        board: None,
+        note: None,
         wakes: if reply.is_some() { std::iter::from_fn(|| ledger.poll_wake()).collect() } else { Vec::new() },
         reply,
     }

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use paceline::{Class, Clock, Cost, Dimension, Instant, Limiter, Limits, Outcome, Pace, PacerConfig, Quota, Request};
+use paceline::{
+    Class, Clock, Cost, Dimension, Hint, Instant, Limiter, Limits, Outcome, Pace, PacerConfig, Quota, Request,
+};
 use paceline_fleet::{Fleet, FleetConfig, FleetError, MemberState};
 
 use crate::postgres_server::PostgresServer;
@@ -250,4 +252,63 @@ async fn a_store_that_refuses_says_so_at_the_start_and_one_that_is_away_is_waite
     let unlimited = Limiter::new(PacerConfig::default()).expect("no limit");
     let refused = Fleet::join(&unlimited, config(&url, "a")).await.expect_err("there is nothing to divide");
     assert!(refused.to_string().contains("configured limit"), "{refused}");
+}
+
+fn request(limiter: &Limiter) -> Request {
+    Request::new(limiter.scope("calls"), Cost::request())
+}
+
+fn is_closed(limiter: &Limiter) -> bool {
+    let now = limiter.now();
+    limiter.snapshot().scopes.iter().any(|scope| scope.closed_until.is_some_and(|until| until > now))
+}
+
+/// What the server tells one process all obey, also one that comes later; one call tests whether it is over, then all go on.
+async fn pause(url: &str) {
+    let mut processes = Vec::new();
+    for _ in 0..3 {
+        let limiter = limiter();
+        let fleet = Fleet::join(&limiter, config(url, "pause")).await.expect("it joins");
+        limiter.acquire(request(&limiter)).await.expect("it is open").complete(Outcome::new(Class::Success));
+        processes.push((limiter, fleet));
+    }
+    let (first, _) = &processes[0];
+    let wait = Duration::from_millis(2_500);
+    let refused = Outcome { hint: Some(Hint::new(wait, false)), ..Outcome::new(Class::Throttled) };
+    first.acquire(request(first)).await.expect("it is open").complete(refused);
+    until(Duration::from_secs(1), "all obey", || processes.iter().all(|(limiter, _)| is_closed(limiter))).await;
+    let late = limiter();
+    let fleet = Fleet::join(&late, config(url, "pause")).await.expect("it joins");
+    processes.push((late, fleet));
+    until(Duration::from_secs(1), "the last obeys", || is_closed(&processes[3].0)).await;
+
+    let (granted, mut permits) = tokio::sync::mpsc::unbounded_channel();
+    for (limiter, _) in &processes {
+        let (limiter, granted) = (limiter.clone(), granted.clone());
+        tokio::spawn(async move {
+            let permit = limiter.acquire(request(&limiter)).await.expect("it is open");
+            granted.send(permit).expect("the test goes on");
+        });
+    }
+    let canary = tokio::time::timeout(2 * wait, permits.recv()).await.expect("the pause ends").expect("a permit");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(permits.try_recv().is_err(), "one call goes first");
+    canary.complete(Outcome::new(Class::Success));
+    for _ in 1..processes.len() {
+        let permit = tokio::time::timeout(Duration::from_secs(2), permits.recv()).await;
+        permit.expect("all go on").expect("a permit").complete(Outcome::new(Class::Success));
+    }
+    for (_, fleet) in processes {
+        fleet.leave().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_that_one_process_is_told_holds_all_on_redis() {
+    pause(&RedisServer::start(&[]).url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_that_one_process_is_told_holds_all_on_postgres() {
+    pause(&PostgresServer::start().url()).await;
 }

@@ -51,6 +51,8 @@ pub(crate) struct Driver {
     task_alarm: Notify,
     /// A call waits for more of a limit that is divided among processes.
     short: Notify,
+    /// There is something to tell those processes.
+    news: Notify,
     /// Its limits are divided, so that the time that the machine was suspended counts at each call.
     is_divided: AtomicBool,
     /// What log lines call the limiter.
@@ -100,6 +102,7 @@ impl Driver {
             alarm,
             task_alarm,
             short: Notify::new(),
+            news: Notify::new(),
             is_divided: AtomicBool::new(false),
             #[cfg(feature = "http")]
             dialect: RwLock::default(),
@@ -253,6 +256,11 @@ impl Driver {
         self.short.notified().await;
     }
 
+    /// Until there is something to tell those processes that does not wait.
+    pub(crate) async fn has_news(&self) {
+        self.news.notified().await;
+    }
+
     /// Changes the pacer, and delivers its events to the waiting callers.
     pub(crate) fn act<T>(self: &Arc<Self>, action: impl FnOnce(&mut Pacer, Instant) -> T) -> T {
         self.change(|state, now, _| action(&mut state.pacer, now))
@@ -316,6 +324,7 @@ impl Driver {
         let result = action(&mut state, now, notifications);
         state.drain(self, now, None, notifications);
         notifications.short = state.pacer.take_short();
+        notifications.news = state.pacer.has_news();
         // A thread that could not be started is tried again at the next input.
         drop(state.set_timers(self, notifications));
         result

@@ -24,6 +24,8 @@ pub(super) struct Notifications {
     pub(super) ring_task: bool,
     /// A call waits for more of a divided limit.
     pub(super) short: bool,
+    /// There is something to tell the other processes.
+    pub(super) news: bool,
     /// The timer's task is to be started.
     pub(super) start_task: bool,
     answers: Vec<(oneshot::Sender<Answer>, Answer)>,
@@ -46,7 +48,7 @@ impl Notifications {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        let alarms = self.ring_thread || self.ring_task || self.start_task || self.short;
+        let alarms = self.ring_thread || self.ring_task || self.start_task || self.short || self.news;
         !alarms && self.answers.is_empty() && self.log_lines.is_empty()
     }
 
@@ -69,6 +71,9 @@ impl Notifications {
         }
         if self.short {
             run(&mut || driver.short.notify_one());
+        }
+        if self.news {
+            run(&mut || driver.news.notify_one());
         }
         for (sender, answer) in self.answers {
             let mut message = Some((sender, answer));

@@ -2,6 +2,7 @@
 
 extern crate std;
 
+mod board;
 mod liveness;
 mod rules;
 mod safety;

@@ -24,7 +24,16 @@ fn limit(kind: LimitKind) -> [FleetLimit; 1] {
 
 fn request(member: u64, seq: u64, has: u64, want: u64) -> SyncRequest {
     let stakes = vec![Stake { has, want, lump: 1 }];
-    SyncRequest { member: MemberId(member), seq, run: 1, quiet: None, weight: 1, elapsed: Duration::ZERO, stakes }
+    SyncRequest {
+        member: MemberId(member),
+        seq,
+        run: 1,
+        quiet: None,
+        weight: 1,
+        elapsed: Duration::ZERO,
+        heard: 0,
+        stakes,
+    }
 }
 
 fn sync(ledger: &mut Ledger, now: Instant, request: &SyncRequest) -> u64 {

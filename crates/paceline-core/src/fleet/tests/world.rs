@@ -277,6 +277,7 @@ impl World {
                 self.ledger.bye(store, &request);
                 self.send(place, Message::Reply(request.seq, None));
             }
+            Message::Request(MemberRequest::Board(request)) => unreachable!("no member says {request:?}"),
             message => self.hear(place, message),
         }
         while let Some(MemberId(woken)) = self.ledger.poll_wake() {

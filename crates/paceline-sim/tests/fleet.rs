@@ -1,0 +1,51 @@
+//! A fleet never exceeds a limit, uses it, and shares it alike. The long form is `examples/fleet.rs`, which `scripts/soak` runs.
+
+use std::time::Duration;
+
+use paceline_sim::{Demand, Fencing, FleetJob, GateFigures, fleet_gates, fleet_story, fleet_use};
+
+#[test]
+fn no_window_of_a_fleet_holds_more_than_its_limit_whatever_happens() {
+    let broken: Vec<u64> = (0..40).filter(|seed| fleet_story(*seed, Fencing::ByLease) > 0).collect();
+    assert!(broken.is_empty(), "seeds {broken:?}");
+}
+
+/// What a silent member holds, freed once all that it had reported has left the window: it went on meanwhile.
+#[test]
+fn a_share_that_is_freed_by_the_last_report_breaks_the_limit() {
+    assert!((0..40).any(|seed| fleet_story(seed, Fencing::ByLastReport) > 0));
+}
+
+#[test]
+fn demand_that_moves_finds_the_units() {
+    let job = FleetJob {
+        units: 100,
+        window: Duration::from_secs(10),
+        members: 20,
+        demand: Demand::Moves { every: Duration::from_secs(30) },
+        time: Duration::from_secs(60),
+    };
+    let figures = fleet_use(&job, 1);
+    assert!(figures.used >= 0.97 && figures.over == 0, "{figures:?}");
+    let short = FleetJob { window: Duration::from_secs(1), ..job };
+    let figures = fleet_use(&short, 1);
+    assert!(figures.used >= 0.9 && figures.over == 0, "{figures:?}");
+}
+
+#[test]
+fn equal_demand_is_served_alike_also_by_less_than_a_unit_each() {
+    let (demand, window) = (Demand::Equal, Duration::from_secs(10));
+    let equal = FleetJob { units: 100, window, members: 20, demand, time: 3 * window };
+    let figures = fleet_use(&equal, 1);
+    assert!(figures.jain >= 0.99 && figures.over == 0, "{figures:?}");
+    let few = FleetJob { units: 20, members: 30, time: 20 * window, ..equal };
+    let figures = fleet_use(&few, 1);
+    assert!(figures.jain >= 0.97 && figures.over == 0, "{figures:?}");
+}
+
+#[test]
+fn what_one_of_a_hundred_processes_is_told_all_obey_and_one_call_tests_the_end() {
+    let GateFigures { late, canaries, after } = fleet_gates(100, 1);
+    assert_eq!((late, canaries), (0, 1));
+    assert!(after >= 100, "all go on: {after}");
+}
