@@ -70,7 +70,12 @@ def of_error(permit, error):
     kind = kind_of(error)
     if kind is not None:
         return no_answer(permit, kind, f"{type(error).__name__}: {error}")
-    if _is_to_be_retried(permit._retry, error):
+    try:
+        again = _is_to_be_retried(permit._retry, error)
+    except BaseException:
+        permit._end("abandoned")
+        raise
+    if again:
         return permit._end("transient", None, str(error)), "transient", str(error)
     # A mistake of the program, or an error that nobody has named: it says nothing about the server.
     return permit._end("abandoned"), "abandoned", str(error)

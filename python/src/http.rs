@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use http::header::LOCATION;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use paceline_config::CallNames;
 use paceline_core::{Class, Dimension, Outcome, UnknownOutcome};
@@ -98,7 +99,9 @@ pub(crate) fn answer(
         engine.lock().ratios.entry(target.scope.clone()).or_default().settle(request_body, usage);
     }
     let mut outcome = reading.outcome_of(&reserved);
-    if by_head && (200..300).contains(&status) {
+    // A redirect is followed by the client, or shown as what it asked for.
+    let is_redirect = matches!(status, 301 | 302 | 303 | 307 | 308) && headers.contains_key(LOCATION);
+    if is_redirect || (by_head && (200..300).contains(&status)) {
         outcome.class = Class::Success;
     }
     if let (true, Some(target)) = (reading.leaves_unknown(status), &target) {

@@ -6,6 +6,7 @@
 mod call;
 mod clock;
 mod engine;
+mod given;
 mod http;
 mod options;
 
