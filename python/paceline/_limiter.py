@@ -285,6 +285,13 @@ class Permit(Call):
         self._cancel()
 
 
+def expect_limiter(limiter):
+    """Returns what a client is to be paced by, if it is a limiter."""
+    if not isinstance(limiter, Limiter):
+        raise TypeError(f"{limiter!r} is no limiter: make one with paceline.Limiter(...)")
+    return limiter
+
+
 def _taken(limiter):
     """The permit of that limiter around the code at hand, if no call was made under it."""
     offer = _around.get()

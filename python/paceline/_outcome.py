@@ -1,6 +1,6 @@
 """What a result or an error says about a call: its answer, as the provider's table reads it, or why there is none."""
 
-from ._engine import answer, no_answer
+from ._engine import answer, no_answer, without_keys
 
 # Why there is no answer, by the names of errors: without importing the libraries that they belong to. The first name in the order
 # of an error's bases decides.
@@ -76,7 +76,8 @@ def of_error(permit, error):
         permit._end("abandoned")
         raise
     if again:
-        return permit._end("transient", None, str(error)), "transient", str(error)
+        said = without_keys(str(error))
+        return permit._end("transient", None, said), "transient", said
     # A mistake of the program, or an error that nobody has named: it says nothing about the server.
     return permit._end("abandoned"), "abandoned", str(error)
 

@@ -4,14 +4,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use paceline_core::{Class, Cost, Dimension, LimitScope, MaxWait, NextAction, Outcome, Request, ScopeId, Ticket};
-use paceline_providers::secrets::hidden;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::engine::{Engine, scope_name, tell};
-use crate::given::{given, span, text, whole};
+use crate::given::{given, said, span, text, whole};
 use crate::http::Target;
 use crate::{DeadlineExceeded, Stopped, TooLarge, WouldWait};
 
@@ -78,10 +77,7 @@ impl Refusal {
                 DeadlineExceeded::new_err(text)
             }
             Self::Deferred(after, reason) => WouldWait::new_err((after.map(|after| after.as_secs_f64()), reason)),
-            Self::Stopped { scope, reason } => {
-                let reason = hidden(&reason).into_owned().into();
-                Stopped::new_err(paceline::Error::Stopped { scope, reason }.to_string())
-            }
+            Self::Stopped { scope, reason } => Stopped::new_err(paceline::Error::Stopped { scope, reason }.to_string()),
         }
     }
 }
@@ -332,7 +328,7 @@ impl Call {
             let names = Class::ALL.map(Class::as_str).join(", ");
             PyValueError::new_err(format!("outcome={outcome:?}: expected one of {names}"))
         })?;
-        let mut outcome = Outcome { reason: reason.map(Into::into), ..Outcome::new(class) };
+        let mut outcome = Outcome { reason: reason.map(said), ..Outcome::new(class) };
         if let Some(wait) = wait {
             let wait = span("wait", wait)?;
             outcome = outcome.with_hint(wait, wait.subsec_nanos() != 0);

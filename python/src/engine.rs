@@ -10,7 +10,6 @@ use paceline_core::{
     Admit, Cost, Enqueued, Event, Instant, Pacer, PacerConfig, Request, ScopeId, Ticket, WaitReason, format_duration,
 };
 use paceline_providers::TokenRatio;
-use paceline_providers::secrets::hidden;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -20,7 +19,7 @@ use serde_json::json;
 
 use crate::call::{Call, Refusal, Stage};
 use crate::clock::Clock;
-use crate::given::{span, text, whole};
+use crate::given::{said, span, text, whole};
 use crate::options;
 
 /// The engine of one limiter: `Engine(options, clock, seed)`, or with a file and the name of an entry in place of
@@ -214,7 +213,7 @@ impl State {
             self.behind += 1;
             news.woken.push(call);
         }
-        let line = format!("{} is stopped: {}", scope_name(scope.as_ref()), hidden(reason));
+        let line = format!("{} is stopped: {reason}", scope_name(scope.as_ref()));
         self.stops.entry(scope).or_insert_with(|| {
             news.lines.push(line);
             reason.clone()
@@ -298,8 +297,7 @@ impl Engine {
 
     /// One line for people: calls in flight, callers that wait, until when and why, and what is known of the limit.
     fn explain(&self) -> String {
-        let text = self.look(|state, now| state.pacer.snapshot(now).explain(now));
-        hidden(&text).into_owned()
+        self.look(|state, now| state.pacer.snapshot(now).explain(now))
     }
 
     /// Everything that `explain` sums up, as JSON.
@@ -311,7 +309,7 @@ impl Engine {
             let scopes: Vec<_> = snapshot.scopes.iter().map(|scope| paceline::scope_json(scope, &time)).collect();
             json!({ "account": paceline::scope_json(&snapshot.account, &time), "scopes": scopes })
         });
-        hidden(&snapshot.to_string()).into_owned()
+        snapshot.to_string()
     }
 
     /// How long a call would wait now, in seconds where that is known, and what for.
@@ -344,7 +342,7 @@ impl Engine {
     #[pyo3(signature = (reason, scope=None))]
     fn stop(slf: &Bound<'_, Self>, reason: &str, scope: Option<&str>) {
         let scope = scope.map(|scope| slf.get().scope(scope));
-        input(slf, |state, now| state.pacer.stop(now, scope.as_ref(), reason.into()));
+        input(slf, |state, now| state.pacer.stop(now, scope.as_ref(), said(reason)));
     }
 
     /// Ends holds, stops and pauses of the scope, or of everything.

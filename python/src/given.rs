@@ -1,7 +1,9 @@
 //! Values that a program gives, or why they cannot be: with their name, what was given and what was expected.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use paceline_providers::secrets::hidden;
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -33,6 +35,17 @@ pub(crate) fn span(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
         return Ok(Duration::from_secs_f64(seconds));
     }
     Err(wrong(name, value, EXPECTED))
+}
+
+/// What a server or a program says of a failure, without the keys in it: from here on it is shown.
+pub(crate) fn said(reason: &str) -> Arc<str> {
+    hidden(reason).as_ref().into()
+}
+
+/// The same for the driver.
+#[pyfunction]
+pub(crate) fn without_keys(reason: &str) -> String {
+    hidden(reason).into_owned()
 }
 
 fn wrong(name: &str, value: &Bound<'_, PyAny>, expected: &str) -> PyErr {

@@ -27,5 +27,7 @@ mod _engine {
     #[pymodule_export]
     use crate::engine::Engine;
     #[pymodule_export]
+    use crate::given::without_keys;
+    #[pymodule_export]
     use crate::http::{answer, no_answer, observe, target};
 }

@@ -238,6 +238,19 @@ def test_threads_of_a_map_that_has_ended_wait_no_longer():
     assert limiter.try_acquire() is not None
 
 
+def test_a_key_in_an_error_is_not_logged(caplog):
+    caplog.set_level("INFO", "paceline")
+    failures = [KeyError("refused: Authorization: Bearer sk-proj-abcdefghijklmnop1234567890")]
+
+    @Limiter(retry={"base": "1ms"})(retry=KeyError)
+    def fails_once():
+        if failures:
+            raise failures.pop()
+
+    fails_once()
+    assert "again in" in caplog.text and "abcdefghijklmnop" not in caplog.text
+
+
 def test_errors_of_ones_own_that_may_pass_are_named_by_a_class_or_a_function():
     limiter = Limiter.in_flight(1)
     with pytest.raises(ValueError, match="retry=5: expected a class of errors"):

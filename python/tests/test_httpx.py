@@ -111,6 +111,19 @@ def test_what_is_given_up_is_not_said_to_be_sent_again(module, caplog):
     assert is_at_rest(limiter)
 
 
+def test_a_transport_of_the_other_kind_says_which_to_take(module):
+    with module.Client(transport=paceline.httpx.async_transport(Limiter())) as client:
+        with pytest.raises(TypeError, match="a `Client` takes paceline.httpx.transport"):
+            client.get("http://127.0.0.1")
+
+    async def main():
+        async with module.AsyncClient(transport=paceline.httpx.transport(Limiter())) as client:
+            await client.get("http://127.0.0.1")
+
+    with pytest.raises(TypeError, match="an `AsyncClient` takes paceline.httpx.async_transport"):
+        asyncio.run(main())
+
+
 def test_a_redirect_is_no_failure(module):
     limiter = quick("1000 rps")
     with serving(Answer(307, headers={"location": "/there"}), Answer(304, b""), usual=CHAT) as (url, requests):
