@@ -1,5 +1,7 @@
 """Whether a limiter keeps anything of calls that are over: the memory of the process after rounds that all do the same.
 
+    python/bench/leak.py [SECONDS]          # 25 rounds, or as many as begin within that time
+
 Each round has 20,000 calls: granted at once, after a wait, cancelled while they wait, failed and tried again, in asyncio and in threads.
 Ends with an error where the process has grown by more than 8 MB after the first five rounds.
 """
@@ -8,6 +10,7 @@ import asyncio
 import gc
 import sys
 import threading
+import time
 
 import paceline
 
@@ -62,18 +65,17 @@ def main():
     limiter = paceline.Limiter("20000 rps", burst=100, pace="fixed", concurrency=5_000, breaker={"least": 10_000, "last": 10_000}, retry={"base": "1ms"})
     held = paceline.Limiter.in_flight(1)
     holder = held.try_acquire()
-    sizes = []
-    for _ in range(ROUNDS):
+    sizes, seconds = [], float(sys.argv[1]) if len(sys.argv) > 1 else 0.0
+    began = time.monotonic()
+    while len(sizes) < ROUNDS or time.monotonic() - began < seconds:
         asyncio.run(tasks(limiter, held))
         threads(limiter)
         limiter.run(lambda: None)
         gc.collect()
         sizes.append(resident())
     holder.done()
-    if "-v" in sys.argv:
-        print([round(size / 1e6, 1) for size in sizes])
     grown = sizes[-1] - sizes[4]
-    print(f"measure python leak: {grown / 1e6:.2f} MB more after {(ROUNDS - 5) * 20_000:,} calls, bar at most 8{' MISSED' if grown > MOST else ''}")
+    print(f"measure python leak: {grown / 1e6:.2f} MB more after {(len(sizes) - 5) * 20_000:,} calls, bar at most 8{' MISSED' if grown > MOST else ''}")
     account = limiter.snapshot()["account"]
     assert account["waiting"] == account["concurrency"]["in_flight"] == 0
     sys.exit(grown > MOST)

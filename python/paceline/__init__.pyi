@@ -7,6 +7,13 @@ from ._errors import TooLarge as TooLarge
 from ._errors import WouldWait as WouldWait
 from ._limiter import Limiter as Limiter
 from ._limiter import Permit as Permit
+from . import batch as batch
+from . import boto as boto
+from . import httpx as httpx
+from . import langchain as langchain
+from . import requests as requests
+from . import tasks as tasks
+from . import testing as testing
 from .batch import run as run
 
 __all__ = [

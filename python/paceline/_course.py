@@ -65,7 +65,7 @@ def of_request(permit, wire, request_body):
             if kind is None:
                 permit._end("abandoned")
                 raise
-            if not follows(permit, no_answer(permit, kind, f"{type(error).__name__}: {error}")) or request_body is None:
+            if not follows(permit, no_answer(permit, kind, f"{type(error).__name__}: {error}"), request_body is not None):
                 raise
             last = _raising(error)
             continue
@@ -77,7 +77,7 @@ def of_request(permit, wire, request_body):
             # Its client reads it as it comes: nothing of it can be sent again.
             observe(permit, headers)
             return wire.streamed(response, permit)
-        if not follows(permit, answer(permit, status, headers, body, request_body)) or request_body is None:
+        if not follows(permit, answer(permit, status, headers, body, request_body), request_body is not None):
             return wire.finished(response)
         last = _returning(wire.finished(response))
 
@@ -107,9 +107,14 @@ def drive_sync(course):
         return end.value
 
 
-def follows(permit, read):
+def follows(permit, read, is_replayable=True):
     """Whether the item is to be tried again; writes that down."""
     (again, delay, bound), outcome, reason = read
+    if again and not is_replayable:
+        _logger().warning("%s: %s; given up (the body of the request can be read only once)", outcome, reason)
+        return False
+    if again and outcome == "account":
+        return True  # the engine has said that it is stopped, and the next wait will
     if again:
         _logger().info("%s: %s; again in %.1f s at the earliest", outcome, reason, delay)
     elif bound is not None:

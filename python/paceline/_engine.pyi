@@ -40,9 +40,9 @@ class Call:
         cls,
         of: Engine | Call,
         scope: str | None = None,
-        tokens: int = 0,
+        tokens: int | None = None,
         cost: dict[str, int] | None = None,
-        priority: int = 0,
+        priority: int | None = None,
         within: float | None = None,
         max_wait: float | None = None,
         max_retries: int | None = None,
@@ -64,3 +64,4 @@ def answer(
     call: Call, status: int, headers: _Fields, body: bytes, request_body: bytes | None = None, by_head: bool = False
 ) -> _Read: ...
 def no_answer(call: Call, kind: str, reason: str) -> _Read: ...
+def without_keys(reason: str) -> str: ...

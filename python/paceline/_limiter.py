@@ -14,6 +14,8 @@ _limiters = {}
 # paced by the same limiter. A permit beside it would count that call twice, and where such blocks have all places, wait for ever.
 _around = ContextVar("paceline", default=None)
 _clock = None
+_CALL = {"scope", "tokens", "cost", "priority", "within", "max_wait", "max_retries"}
+_MOST_IN_FLIGHT = 100_000
 
 
 def _seed():
@@ -44,27 +46,27 @@ class Limiter(Engine):
         number = id(self)
         _limiters[number] = ref(self, lambda _: _limiters.pop(number, None))
 
-    # Each kind of limit in plain words: that limit and no other, unless `pace` says that the rest is to be learnt.
+    # Each kind of limit in plain words: that limit and no other, unless an option says otherwise.
 
     @classmethod
     def per_second(cls, calls, **options):
-        return cls(f"{calls} rps", **{"pace": "fixed", **options})
+        return cls(f"{calls} rps", **_alone(options))
 
     @classmethod
     def per_minute(cls, calls, **options):
-        return cls(f"{calls} rpm", **{"pace": "fixed", **options})
+        return cls(f"{calls} rpm", **_alone(options))
 
     @classmethod
     def per_hour(cls, calls, **options):
-        return cls(f"{calls} rph", **{"pace": "fixed", **options})
+        return cls(f"{calls} rph", **_alone(options))
 
     @classmethod
     def per_day(cls, calls, **options):
-        return cls(f"{calls} rpd", **{"pace": "fixed", **options})
+        return cls(f"{calls} rpd", **_alone(options))
 
     @classmethod
     def bucket(cls, per_second, burst, **options):
-        return cls(f"{per_second} rps", burst=burst, shape="bucket", **{"pace": "fixed", **options})
+        return cls(f"{per_second} rps", burst=burst, shape="bucket", **_alone(options))
 
     @classmethod
     def in_flight(cls, calls, **options):
@@ -77,6 +79,10 @@ class Limiter(Engine):
     def __call__(self, function=None, /, **call):
         if call:
             retry = call.pop("retry", None)
+            if not call.keys() <= _CALL:
+                raise TypeError(f"{', '.join(call.keys() - _CALL)}: a call has {', '.join(sorted(_CALL | {'retry'}))}")
+            if not (retry is None or callable(retry) or isinstance(retry, tuple)):
+                raise ValueError(f"retry={retry!r}: expected a class of errors, a tuple of them, or a function of an error")
             permit = Permit(self, **call)
             permit._retry = retry
         else:
@@ -135,6 +141,24 @@ class Limiter(Engine):
 
     def __repr__(self):
         return f"<paceline.Limiter: {self.explain()}>"
+
+    def __reduce__(self):
+        raise TypeError(
+            "a limiter cannot be copied, nor sent to another process: each copy would keep to the whole limit, and together they "
+            "would exceed it. Share this one among threads and tasks; in each process make one with its share of the limit"
+        )
+
+    def __enter__(self):
+        raise TypeError("a limiter paces many calls, and a block is one of them: write `with limiter():`, with the brackets")
+
+    async def __aenter__(self):
+        raise TypeError("a limiter paces many calls, and a block is one of them: write `async with limiter():`, with the brackets")
+
+    def __exit__(self, *error):
+        pass  # no block was entered
+
+    async def __aexit__(self, *error):
+        pass
 
     # What the engine says of calls that wait.
 
@@ -227,6 +251,9 @@ class Permit(Call):
         else:
             self.failed(error)
 
+    def __reduce__(self):
+        raise TypeError("a permit is for one call of this process: it cannot be copied")
+
     def __call__(self, function, /):
         from ._run import decorated
 
@@ -258,6 +285,13 @@ class Permit(Call):
         self._cancel()
 
 
+def expect_limiter(limiter):
+    """Returns what a client is to be paced by, if it is a limiter."""
+    if not isinstance(limiter, Limiter):
+        raise TypeError(f"{limiter!r} is no limiter: make one with paceline.Limiter(...)")
+    return limiter
+
+
 def _taken(limiter):
     """The permit of that limiter around the code at hand, if no call was made under it."""
     offer = _around.get()
@@ -266,23 +300,41 @@ def _taken(limiter):
     return None
 
 
+def _alone(options):
+    """A limit that is alone: nothing is learnt, and calls in flight are not limited."""
+    fixed = options.get("pace", "fixed") == "fixed"
+    return {"pace": "fixed", "concurrency": _MOST_IN_FLIGHT, **options} if fixed else options
+
+
 def _options(limits, options):
     """The words of the configuration file for those of Python."""
-    limits = [limits] if isinstance(limits, str) else list(limits)
-    limits = [limit.strip() for text in limits for limit in text.split(",")]
+    limits = _parts(limits)
     if limits:
         options["limits"] = limits
-    for name in ("max_retries",):
-        if name in options:
-            options["retry"] = {**options.get("retry", {}), name: options.pop(name)}
+    if "max_retries" in options:
+        retry = options.get("retry", {})
+        if not isinstance(retry, dict):
+            raise ValueError(f"retry={retry!r}: expected a dictionary, such as {{'base': '1s'}}")
+        options["retry"] = {**retry, "max_retries": options.pop("max_retries")}
     if "tiers" in options:
-        options["tier"] = [_tier(name, limits) for name, limits in options.pop("tiers").items()]
+        tiers = options.pop("tiers")
+        if not isinstance(tiers, dict) or not all(isinstance(name, str) for name in tiers):
+            raise ValueError(f"tiers={tiers!r}: expected a dictionary of models or paths, such as {{'gpt-4o': '50rpm'}}")
+        options["tier"] = [_tier(name, _parts(limits)) for name, limits in tiers.items()]
     return {name: value for name, value in options.items() if value is not None}
 
 
+def _parts(limits):
+    try:
+        parts = [limits] if isinstance(limits, str) else list(limits)
+    except TypeError:
+        parts = [limits]
+    if not all(isinstance(part, str) for part in parts):
+        raise ValueError(f"limits={limits!r}: expected a text, such as '500rpm, 200k tpm', or a list of such texts")
+    return [limit.strip() for part in parts for limit in part.split(",")]
+
+
 def _tier(name, limits):
-    limits = [limits] if isinstance(limits, str) else list(limits)
-    limits = [limit.strip() for text in limits for limit in text.split(",")]
     return {"match" if name.startswith("/") else "model": name, "limits": limits}
 
 

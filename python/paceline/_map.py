@@ -1,8 +1,9 @@
 """A function for each of many items, a bounded number of them at a time."""
 
+from _thread import allocate_lock
 from collections import deque
 
-from ._run import is_coroutine_function
+from ._run import decorated, is_coroutine_function
 
 AHEAD = 4  # times `at_once`: so many items may have begun before the first of them is given
 
@@ -13,7 +14,9 @@ class Map:
     def __init__(self, limiter, function, items, at_once, ordered, return_exceptions, progress, call):
         if not isinstance(at_once, int) or at_once < 1:
             raise ValueError(f"at_once={at_once!r}: expected a whole number of at least 1")
-        self._paced = limiter(**call)(function)
+        self._call = limiter(**call)
+        self._paced = decorated(self._call, function)
+        self._function = function
         self._is_async = is_coroutine_function(function)
         self._items = items
         self._at_once = at_once
@@ -72,7 +75,8 @@ class Map:
         from queue import SimpleQueue
 
         source, ended, bar = iter(self._items), SimpleQueue(), self._bar()
-        window = _Window(self._at_once, self._ordered)
+        window, waits = _Window(self._at_once, self._ordered), _Waits()
+        paced = decorated(self._call, self._function, waits.enter)
         executor = ThreadPoolExecutor(self._at_once, "paceline-map")
         try:
             while True:
@@ -82,7 +86,7 @@ class Map:
                     except StopIteration:
                         window.is_over = True
                         break
-                    future = executor.submit(self._paced, item)
+                    future = executor.submit(paced, item)
                     window.begin(item, future)
                     future.add_done_callback(ended.put)
                 taken = window.take()
@@ -96,6 +100,7 @@ class Map:
                 yield taken[0], self._result(taken[1])
         finally:
             executor.shutdown(wait=False, cancel_futures=True)
+            waits.end()
             if bar is not None:
                 bar.close()
 
@@ -108,6 +113,38 @@ class Map:
         if self._progress is None:
             return None
         return self._progress(total=len(self._items) if hasattr(self._items, "__len__") else None)
+
+
+class _Waits:
+    """The threads that wait for a permit. They do so no longer once their results are wanted by no loop."""
+
+    def __init__(self):
+        self.lock = allocate_lock()
+        self.permits = set()
+        self.are_over = False
+
+    def enter(self, permit):
+        with self.lock:
+            self.permits.add(permit)
+        try:
+            if not self.are_over:
+                permit.again_sync()
+        finally:
+            with self.lock:
+                self.permits.discard(permit)
+                if self.are_over:
+                    permit._cancel()
+                    raise RuntimeError("the loop over the results has ended")
+        return permit
+
+    def end(self):
+        with self.lock:
+            self.are_over = True
+            for permit in self.permits:
+                permit._cancel()
+                if permit._waiter is not None:
+                    home, bell = permit._waiter
+                    home.wake(permit, bell)
 
 
 class _Window:

@@ -1,6 +1,6 @@
 """What a result or an error says about a call: its answer, as the provider's table reads it, or why there is none."""
 
-from ._engine import answer, no_answer
+from ._engine import answer, no_answer, without_keys
 
 # Why there is no answer, by the names of errors: without importing the libraries that they belong to. The first name in the order
 # of an error's bases decides.
@@ -70,8 +70,14 @@ def of_error(permit, error):
     kind = kind_of(error)
     if kind is not None:
         return no_answer(permit, kind, f"{type(error).__name__}: {error}")
-    if _is_to_be_retried(permit._retry, error):
-        return permit._end("transient", None, str(error)), "transient", str(error)
+    try:
+        again = _is_to_be_retried(permit._retry, error)
+    except BaseException:
+        permit._end("abandoned")
+        raise
+    if again:
+        said = without_keys(str(error))
+        return permit._end("transient", None, said), "transient", said
     # A mistake of the program, or an error that nobody has named: it says nothing about the server.
     return permit._end("abandoned"), "abandoned", str(error)
 

@@ -7,7 +7,7 @@ from ._course import drive, drive_sync, enter, enter_sync, of_function
 from ._limiter import Permit, _taken
 
 
-def decorated(options, function):
+def decorated(options, function, enter_sync=enter_sync):
     """The function with a permit for each try. `options` is a permit that is never asked for: what each call is like."""
 
     def fresh():
@@ -15,6 +15,8 @@ def decorated(options, function):
         permit._retry = options._retry
         return permit
 
+    if not callable(function):
+        raise TypeError(f"{function!r} is no function: what a call is like has a name, as in limiter(scope='search')")
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise TypeError(f"{function.__qualname__} is a generator, whose items come after the call: use `with` inside it")
     if is_coroutine_function(function):

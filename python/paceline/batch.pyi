@@ -3,19 +3,13 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from ._program import Lines, ProgramError
+
 __all__ = ["ProgramError", "Summary", "run"]
 
-FINISHED: int
-FAILED: int
-WRONG: int
-DEFERRED: int
 STATES: tuple[str, ...]
 
-class ProgramError(Exception):
-    code: int
-    def __init__(self, code: int, said: str) -> None: ...
-
-class Summary:
+class Summary(Lines):
     output: Path
     errors: Path
     code: int
@@ -27,8 +21,6 @@ class Summary:
     def all_succeeded(self) -> bool: ...
     def __iter__(self) -> Iterator[dict[str, Any]]: ...
     def failures(self) -> Iterator[dict[str, Any]]: ...
-    def to_pandas(self) -> Any: ...
-    def to_polars(self) -> Any: ...
 
 def run(
     requests: str | PathLike[str] | Iterable[Mapping[str, Any]],
@@ -38,5 +30,5 @@ def run(
     program: str | PathLike[str] | None = None,
     show: bool | None = None,
     env: Mapping[str, str] | None = None,
-    **flags: Any,
+    **named: Any,
 ) -> Summary: ...

@@ -11,18 +11,21 @@ import threading
 
 from ._engine import answer, no_answer, target
 from ._course import follows
+from ._limiter import expect_limiter
 from ._outcome import fields, kind_of
 
 __all__ = ["install"]
 
 
 def install(client, limiter, **call):
-    """Paces a client. `call`: what `limiter(...)` takes. Returns the client."""
-    hooks = _Hooks(limiter, call)
+    """Paces a client, by this limiter alone. `call`: what `limiter(...)` takes. Returns the client."""
+    hooks = _Hooks(expect_limiter(limiter), call)
     events, service = client.meta.events, client.meta.service_model.service_id.hyphenize()
     events.unregister(f"needs-retry.{service}", unique_id=f"retry-config-{service}")
-    events.register_first("before-send", hooks.before_send, "paceline-before-send")
-    events.register_first("needs-retry", hooks.needs_retry, "paceline-needs-retry")
+    for event, hook in (("before-send", hooks.before_send), ("needs-retry", hooks.needs_retry)):
+        # The limiter of an earlier call is no longer asked.
+        events.unregister(event, unique_id=f"paceline-{event}")
+        events.register_first(event, hook, f"paceline-{event}")
     return client
 
 

@@ -13,6 +13,7 @@ import warnings
 from ._course import drive, drive_sync, enter, enter_sync, of_request
 from ._engine import answer, no_answer, target
 from ._errors import RetryWarning
+from ._limiter import expect_limiter
 from ._outcome import kind_of
 
 __all__ = ["async_transport", "transport"]
@@ -33,7 +34,7 @@ def async_transport(limiter, inner=None, **call):
 
 class _Transport:
     def __init__(self, limiter, inner, call):
-        self._limiter = limiter
+        self._limiter = expect_limiter(limiter)
         self._inner = inner
         self._made = inner is None
         self._call = call
@@ -77,6 +78,15 @@ class Transport(_Transport):
     def __exit__(self, *error):
         self.close()
 
+    async def handle_async_request(self, request):
+        raise TypeError("this transport is for `Client`: an `AsyncClient` takes paceline.httpx.async_transport(limiter)")
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *error):
+        self.close()
+
 
 class AsyncTransport(_Transport):
     """The same for asynchronous clients."""
@@ -96,6 +106,15 @@ class AsyncTransport(_Transport):
 
     async def __aexit__(self, *error):
         await self.aclose()
+
+    def handle_request(self, request):
+        raise TypeError("this transport is for `AsyncClient`: a `Client` takes paceline.httpx.transport(limiter)")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass  # nothing was sent
 
 
 class _Base:

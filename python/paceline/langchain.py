@@ -8,6 +8,8 @@ nothing is learnt. A transport knows all of that: `ChatOpenAI(http_async_client=
 
 from langchain_core.rate_limiters import BaseRateLimiter
 
+from ._limiter import expect_limiter
+
 __all__ = ["RateLimiter"]
 
 
@@ -15,7 +17,7 @@ class RateLimiter(BaseRateLimiter):
     """Waits for the limiter before each call of a model. `call`: what `limiter(...)` takes."""
 
     def __init__(self, limiter, **call):
-        self._limiter = limiter
+        self._limiter = expect_limiter(limiter)
         self._call = call
 
     def acquire(self, *, blocking=True):

@@ -9,6 +9,7 @@ import requests.adapters
 
 from ._course import drive_sync, enter_sync, of_request
 from ._engine import answer, no_answer, target
+from ._limiter import expect_limiter
 from ._outcome import fields, kind_of
 
 __all__ = ["Adapter"]
@@ -19,7 +20,7 @@ class Adapter(requests.adapters.HTTPAdapter):
     retries stay off."""
 
     def __init__(self, limiter, *, call=None, **adapter):
-        self._limiter = limiter
+        self._limiter = expect_limiter(limiter)
         self._call = dict(call or {})
         super().__init__(**adapter)
 

@@ -4,13 +4,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use paceline_core::{Class, Cost, Dimension, LimitScope, MaxWait, NextAction, Outcome, Request, ScopeId, Ticket};
-use paceline_providers::secrets::hidden;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::engine::{Engine, scope_name, span, tell};
+use crate::engine::{Engine, scope_name, tell};
+use crate::given::{given, said, span, text, whole};
 use crate::http::Target;
 use crate::{DeadlineExceeded, Stopped, TooLarge, WouldWait};
 
@@ -77,10 +77,7 @@ impl Refusal {
                 DeadlineExceeded::new_err(text)
             }
             Self::Deferred(after, reason) => WouldWait::new_err((after.map(|after| after.as_secs_f64()), reason)),
-            Self::Stopped { scope, reason } => {
-                let reason = hidden(&reason).into_owned().into();
-                Stopped::new_err(paceline::Error::Stopped { scope, reason }.to_string())
-            }
+            Self::Stopped { scope, reason } => Stopped::new_err(paceline::Error::Stopped { scope, reason }.to_string()),
         }
     }
 }
@@ -173,29 +170,39 @@ impl Call {
 #[pymethods]
 impl Call {
     #[new]
-    #[pyo3(signature = (of, scope=None, tokens=0, cost=None, priority=0, within=None, max_wait=None, max_retries=None))]
+    #[pyo3(signature = (of, scope=None, tokens=None, cost=None, priority=None, within=None, max_wait=None, max_retries=None))]
     #[expect(clippy::too_many_arguments, reason = "the keywords of `Limiter.__call__`")]
     fn new(
         of: &Bound<'_, PyAny>,
-        scope: Option<&str>,
-        tokens: u64,
-        cost: Option<&Bound<'_, PyDict>>,
-        priority: i32,
-        within: Option<f64>,
-        max_wait: Option<f64>,
-        max_retries: Option<u32>,
+        scope: Option<&Bound<'_, PyAny>>,
+        tokens: Option<&Bound<'_, PyAny>>,
+        cost: Option<&Bound<'_, PyAny>>,
+        priority: Option<&Bound<'_, PyAny>>,
+        within: Option<&Bound<'_, PyAny>>,
+        max_wait: Option<&Bound<'_, PyAny>>,
+        max_retries: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let Ok(engine) = of.cast::<Engine>() else { return Self::like(of.cast::<Self>()?) };
         let limiter = engine.get();
         let mut reserved = Cost::request();
-        if tokens > 0 {
-            reserved.set(Dimension::Tokens, tokens);
+        if let Some(tokens) = tokens {
+            reserved.set(Dimension::Tokens, whole("tokens", tokens)?);
         }
         if let Some(cost) = cost {
-            add(&mut reserved, cost)?;
+            let expected = "a dictionary of units, such as {\"rows\": 3}";
+            add(&mut reserved, &given::<Bound<'_, PyDict>>("cost", cost, expected)?)?;
         }
-        let scope = scope.map_or_else(|| limiter.usual_scope.clone(), |scope| limiter.scope(scope));
-        let mut request = Request { priority, max_retries, ..Request::new(scope, reserved.clone()) };
+        let scope = match scope {
+            Some(scope) => limiter.scope(text("scope", scope)?),
+            None => limiter.usual_scope.clone(),
+        };
+        let mut request = Request::new(scope, reserved.clone());
+        if let Some(priority) = priority {
+            request.priority = given("priority", priority, "a whole number of 32 bits")?;
+        }
+        if let Some(most) = max_retries {
+            request.max_retries = Some(given("max_retries", most, "a whole number of at least 0")?);
+        }
         let within = within.map(|within| span("within", within)).transpose()?;
         if let Some(max_wait) = max_wait {
             request.max_wait = Some(MaxWait::Known(span("max_wait", max_wait)?));
@@ -285,10 +292,10 @@ impl Call {
 
     /// What the call used, in place of what it reserved.
     #[pyo3(signature = (tokens=None, **units))]
-    fn usage(&self, tokens: Option<u64>, units: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
-        let mut usage = self.item().usage.take().unwrap_or_else(Cost::zero);
+    fn usage(&self, tokens: Option<&Bound<'_, PyAny>>, units: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
+        let mut usage = self.item().usage.clone().unwrap_or_else(Cost::zero);
         if let Some(tokens) = tokens {
-            usage.set(Dimension::Tokens, tokens);
+            usage.set(Dimension::Tokens, whole("tokens", tokens)?);
         }
         if let Some(units) = units {
             add(&mut usage, units)?;
@@ -313,7 +320,7 @@ impl Call {
         &self,
         py: Python<'_>,
         outcome: &str,
-        wait: Option<f64>,
+        wait: Option<&Bound<'_, PyAny>>,
         reason: Option<&str>,
         whole_account: bool,
     ) -> PyResult<Follows> {
@@ -321,9 +328,10 @@ impl Call {
             let names = Class::ALL.map(Class::as_str).join(", ");
             PyValueError::new_err(format!("outcome={outcome:?}: expected one of {names}"))
         })?;
-        let mut outcome = Outcome { reason: reason.map(Into::into), ..Outcome::new(class) };
+        let mut outcome = Outcome { reason: reason.map(said), ..Outcome::new(class) };
         if let Some(wait) = wait {
-            outcome = outcome.with_hint(span("wait", wait)?, wait.fract() != 0.0);
+            let wait = span("wait", wait)?;
+            outcome = outcome.with_hint(wait, wait.subsec_nanos() != 0);
         }
         if whole_account {
             outcome = outcome.with_reach(LimitScope::Account);
@@ -354,9 +362,8 @@ impl Drop for Call {
 
 fn add(cost: &mut Cost, units: &Bound<'_, PyDict>) -> PyResult<()> {
     for (name, units) in units {
-        let name: String = name.extract()?;
-        let wrong = || PyValueError::new_err(format!("{name}={units}: expected a whole number of at least 0"));
-        cost.set(Dimension::from_name(&name), units.extract().map_err(|_| wrong())?);
+        let name = text("cost", &name)?;
+        cost.set(Dimension::from_name(name), whole(name, &units)?);
     }
     Ok(())
 }

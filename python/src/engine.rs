@@ -10,7 +10,6 @@ use paceline_core::{
     Admit, Cost, Enqueued, Event, Instant, Pacer, PacerConfig, Request, ScopeId, Ticket, WaitReason, format_duration,
 };
 use paceline_providers::TokenRatio;
-use paceline_providers::secrets::hidden;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
@@ -20,6 +19,7 @@ use serde_json::json;
 
 use crate::call::{Call, Refusal, Stage};
 use crate::clock::Clock;
+use crate::given::{said, span, text, whole};
 use crate::options;
 
 /// The engine of one limiter: `Engine(options, clock, seed)`, or with a file and the name of an entry in place of
@@ -119,7 +119,12 @@ impl State {
     }
 
     /// Asks for a permit. `call`: the one that waits for it, if it has to.
+    ///
+    /// Where the driver's timer is due, its loop or its threads are behind. They get no grants ahead of it, which would leave as a
+    /// burst once they have caught up: the time is that of the timer until it fires.
     pub(crate) fn ask(&mut self, now: Instant, request: Request, call: impl FnOnce() -> Py<Call>) -> Stage {
+        let due = self.told.filter(|_| !self.waiting.is_empty());
+        let now = due.map_or(now, |due| now.min(due.saturating_sub(Duration::from_nanos(1))));
         match self.pacer.enqueue_or_grant(now, request) {
             Err(too_large) => Stage::Refused(Refusal::TooLarge(too_large.to_string())),
             Ok(Enqueued::Granted { ticket, .. }) => Stage::Granted(ticket),
@@ -208,7 +213,7 @@ impl State {
             self.behind += 1;
             news.woken.push(call);
         }
-        let line = format!("{} is stopped: {}", scope_name(scope.as_ref()), hidden(reason));
+        let line = format!("{} is stopped: {reason}", scope_name(scope.as_ref()));
         self.stops.entry(scope).or_insert_with(|| {
             news.lines.push(line);
             reason.clone()
@@ -309,17 +314,24 @@ impl Engine {
 
     /// How long a call would wait now, in seconds where that is known, and what for.
     #[pyo3(signature = (scope, tokens))]
-    fn _wait(&self, scope: Option<&str>, tokens: u64) -> Option<(Option<f64>, String)> {
-        let scope = scope.map_or_else(|| self.usual_scope.clone(), |scope| self.scope(scope));
-        let cost = Cost::request().with(paceline_core::Dimension::Tokens, tokens);
+    fn _wait(
+        &self,
+        scope: Option<&Bound<'_, PyAny>>,
+        tokens: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<(Option<f64>, String)>> {
+        let scope = match scope {
+            Some(scope) => self.scope(text("scope", scope)?),
+            None => self.usual_scope.clone(),
+        };
+        let cost = Cost::request().with(paceline_core::Dimension::Tokens, whole("tokens", tokens)?);
         let request = Request::new(scope, cost);
         let wait = self.look(|state, now| state.wait_of(now, &request));
-        wait.map(|(after, reason)| (after.map(|after| after.as_secs_f64()), reason))
+        Ok(wait.map(|(after, reason)| (after.map(|after| after.as_secs_f64()), reason)))
     }
 
     /// No call of the scope, or none at all, leaves for so many seconds.
     #[pyo3(signature = (seconds, scope=None))]
-    fn hold(slf: &Bound<'_, Self>, seconds: f64, scope: Option<&str>) -> PyResult<()> {
+    fn hold(slf: &Bound<'_, Self>, seconds: &Bound<'_, PyAny>, scope: Option<&str>) -> PyResult<()> {
         let length = span("seconds", seconds)?;
         let scope = scope.map(|scope| slf.get().scope(scope));
         input(slf, |state, now| state.pacer.hold(now, scope.as_ref(), now + length));
@@ -330,7 +342,7 @@ impl Engine {
     #[pyo3(signature = (reason, scope=None))]
     fn stop(slf: &Bound<'_, Self>, reason: &str, scope: Option<&str>) {
         let scope = scope.map(|scope| slf.get().scope(scope));
-        input(slf, |state, now| state.pacer.stop(now, scope.as_ref(), reason.into()));
+        input(slf, |state, now| state.pacer.stop(now, scope.as_ref(), said(reason)));
     }
 
     /// Ends holds, stops and pauses of the scope, or of everything.
@@ -352,7 +364,9 @@ impl Engine {
 
     /// Goes on with what another limiter of the account exported. To be called before the first call.
     fn restore(slf: &Bound<'_, Self>, state: &str) -> PyResult<()> {
-        let wrong = |error: String| PyValueError::new_err(error);
+        let wrong = |error: String| {
+            PyValueError::new_err(format!("state: expected what `export` of a limiter gave, and this is none: {error}"))
+        };
         let exported: LimiterState = serde_json::from_str(state).map_err(|error| wrong(error.to_string()))?;
         let since = slf.get().clock.get().wall().saturating_since(exported.at);
         let restored = input(slf, |state, now| state.pacer.restore(now, &exported.pacer, since));
@@ -372,11 +386,4 @@ impl Engine {
             Err(_) => Ok(()),
         }
     }
-}
-
-/// A duration that a caller gives, of at most 366 days.
-pub(crate) fn span(name: &str, seconds: f64) -> PyResult<Duration> {
-    const LONGEST: f64 = 366.0 * 86_400.0;
-    let wrong = || PyValueError::new_err(format!("{name}={seconds}: expected seconds, from 0 to {LONGEST}"));
-    if (0.0..=LONGEST).contains(&seconds) { Ok(Duration::from_secs_f64(seconds)) } else { Err(wrong()) }
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use http::header::LOCATION;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use paceline_config::CallNames;
 use paceline_core::{Class, Dimension, Outcome, UnknownOutcome};
-use paceline_providers::secrets::hidden;
 use paceline_providers::{Answer, NoResponse, Reading, model_of, no_response, path_of};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -13,6 +13,7 @@ use pyo3::pybacked::PyBackedBytes;
 
 use crate::call::{Call, Follows};
 use crate::engine::tell;
+use crate::given::said;
 
 /// Where a call goes, and what follows if it may have been done.
 #[derive(Clone)]
@@ -98,7 +99,9 @@ pub(crate) fn answer(
         engine.lock().ratios.entry(target.scope.clone()).or_default().settle(request_body, usage);
     }
     let mut outcome = reading.outcome_of(&reserved);
-    if by_head && (200..300).contains(&status) {
+    // A redirect is followed by the client, or shown as what it asked for.
+    let is_redirect = matches!(status, 301 | 302 | 303 | 307 | 308) && headers.contains_key(LOCATION);
+    if is_redirect || (by_head && (200..300).contains(&status)) {
         outcome.class = Class::Success;
     }
     if let (true, Some(target)) = (reading.leaves_unknown(status), &target) {
@@ -128,10 +131,9 @@ pub(crate) fn no_answer(call: &Bound<'_, Call>, kind: &str, reason: &str) -> PyR
 }
 
 fn ended(py: Python<'_>, call: &Call, mut outcome: Outcome) -> Read {
-    let reason = outcome.reason.as_ref().map(|reason| hidden(reason).into_owned());
-    outcome.reason = reason.as_deref().map(Into::into);
-    let class = outcome.class.as_str();
-    (call.complete(py, outcome), class, reason)
+    outcome.reason = outcome.reason.as_deref().map(said);
+    let (class, reason) = (outcome.class.as_str(), outcome.reason.clone());
+    (call.complete(py, outcome), class, reason.map(|reason| reason.to_string()))
 }
 
 /// Fields as they came; what no header can hold is passed over.

@@ -6,6 +6,7 @@
 mod call;
 mod clock;
 mod engine;
+mod given;
 mod http;
 mod options;
 
@@ -25,6 +26,8 @@ mod _engine {
     use crate::clock::Clock;
     #[pymodule_export]
     use crate::engine::Engine;
+    #[pymodule_export]
+    use crate::given::without_keys;
     #[pymodule_export]
     use crate::http::{answer, no_answer, observe, target};
 }

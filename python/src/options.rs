@@ -84,8 +84,18 @@ fn refusal(error: SettingError) -> PyErr {
             let key = key.strip_prefix("upstream.limiter.").unwrap_or(&key);
             PyValueError::new_err(format!("{key}={value:?}: expected {expected}"))
         }
-        SettingError::File { message, .. } => PyTypeError::new_err(message),
+        SettingError::File { message, .. } => PyTypeError::new_err(without_toml(&message)),
         error => PyValueError::new_err(error.to_string()),
+    }
+}
+
+/// What a parser of TOML says, without its picture of a file that the program has not written: `retry = 3: invalid type: ...`.
+fn without_toml(message: &str) -> String {
+    let line =
+        message.lines().find_map(|line| line.split_once(" | ").filter(|(number, _)| number.parse::<u32>().is_ok()));
+    match (line, message.trim_end().lines().last()) {
+        (Some((_, line)), Some(why)) if message.starts_with("TOML") => format!("{}: {why}", line.trim()),
+        _ => message.to_owned(),
     }
 }
 

@@ -11,7 +11,7 @@ import requests
 from botocore.config import Config
 from server import CHAT, THROTTLED, Answer, serving
 
-import paceline.boto
+import paceline
 from paceline import Limiter
 from paceline.langchain import RateLimiter
 from paceline.requests import Adapter
@@ -30,6 +30,25 @@ def account(limiter):
 
 def is_at_rest(limiter):
     return account(limiter)["concurrency"]["in_flight"] == 0 and account(limiter)["waiting"] == 0
+
+
+@pytest.mark.parametrize(
+    "make", [Adapter, RateLimiter, lambda it: paceline.boto.install(None, it), paceline.httpx.transport, paceline.httpx.async_transport]
+)
+def test_what_is_no_limiter_is_refused_at_once(make):
+    with pytest.raises(TypeError, match="None is no limiter: make one with"):
+        make(None)
+
+
+def test_a_client_of_boto3_is_paced_by_its_last_limiter():
+    first, last = quick("1000 rps"), quick("1000 rps")
+    with serving(usual=Answer(200, {"TableNames": []})) as (url, _):
+        client = boto3.client(
+            "dynamodb", endpoint_url=url, region_name="r", aws_access_key_id="k", aws_secret_access_key="s"
+        )
+        paceline.boto.install(client, first)
+        paceline.boto.install(client, last).list_tables()
+    assert (account(first)["totals"]["sends"], account(last)["totals"]["sends"]) == (0, 1)
 
 
 def test_requests_sends_again_what_may_pass():

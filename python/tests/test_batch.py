@@ -54,3 +54,42 @@ def test_a_job_that_goes_on_later_says_so(program, tmp_path):
 def test_a_job_that_is_refused_is_an_error_with_its_words(program, tmp_path):
     with pytest.raises(ProgramError, match="no limit"):
         paceline.run([{}], tmp_path / "r.jsonl", program=program, limit="wrong", show=False)
+
+
+STORE = """#!{python}
+import json, pathlib, sys
+_, command, store, *rest = sys.argv[1:]
+items = pathlib.Path(store.partition("=")[2])
+if command == "add":
+    with open(items, "a") as file:
+        lines = sys.stdin.readlines()
+        file.writelines(lines)
+    print(f"{{len(lines)}} added")
+elif command == "run":
+    print(json.dumps({{"status": "PARTIAL", "flags": rest}}))
+    sys.exit(3)
+elif not items.exists():
+    print("error: there is no store", file=sys.stderr)
+    sys.exit(2)
+elif command == "list":
+    print(items.read_text(), end="")
+else:
+    print(json.dumps(rest))
+"""
+
+
+def test_a_store_gives_its_items(tmp_path):
+    path = tmp_path / "paceline"
+    path.write_text(STORE.format(python=sys.executable))
+    path.chmod(0o755)
+    store = paceline.tasks.Store(tmp_path / "work.db", program=path)
+    with pytest.raises(ProgramError, match="no store"):
+        list(store.items())
+    items = [{"key": "a", "payload": 1}, {"key": "ü", "payload": {"b": [2]}}]
+    assert store.add(iter(items)) == "2 added"
+    assert list(store.items()) == list(store.items(state="failed")) == items
+    report = store.run("./renew", "--staging", concurrency=4, show=False)
+    assert report.counts["flags"] == ["--json", "--concurrency=4", "--", "./renew", "--staging"]
+    assert not report.is_finished and not report.all_succeeded
+    assert store.show("a") == ["--json", "a"]
+    assert json.loads(store.retry(state=["failed", "skipped"])) == ["--state=failed", "--state=skipped"]

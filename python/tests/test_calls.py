@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 
 import pytest
 
@@ -21,6 +22,10 @@ class Response:
 class HTTPError(Exception):
     def __init__(self, response):
         self.response = response
+
+
+def account(limiter):
+    return limiter.snapshot()["account"]
 
 
 THROTTLED = Response(429, {"error": {"message": "slow down"}}, retry_after="7")
@@ -208,6 +213,56 @@ def test_map_in_threads_and_its_errors():
     assert isinstance(pairs[5][1], KeyError) and pairs[6][1] == -6
     with pytest.raises(KeyError):
         list(limiter.map(ask, range(9)))
+
+
+def test_threads_of_a_map_that_has_ended_wait_no_longer():
+    limiter, goes_on, left = Limiter.in_flight(1), threading.Event(), []
+
+    def ask(item):
+        left.append(item)
+        assert item == 0 or goes_on.wait(5)
+
+    pairs = iter(limiter.map(ask, range(9), at_once=3))
+    assert next(pairs) == (0, None)
+    while len(left) < 2 or account(limiter)["waiting"] == 0:
+        pass
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("paceline-map")]
+    pairs.close()
+    assert account(limiter)["waiting"] == 0
+    goes_on.set()
+    for thread in threads:
+        thread.join(5)
+    # The process could not end before those that wait have left, too.
+    assert threads and not any(thread.is_alive() for thread in threads)
+    assert len(left) == 2
+    assert limiter.try_acquire() is not None
+
+
+def test_a_key_in_an_error_is_not_logged(caplog):
+    caplog.set_level("INFO", "paceline")
+    failures = [KeyError("refused: Authorization: Bearer sk-proj-abcdefghijklmnop1234567890")]
+
+    @Limiter(retry={"base": "1ms"})(retry=KeyError)
+    def fails_once():
+        if failures:
+            raise failures.pop()
+
+    fails_once()
+    assert "again in" in caplog.text and "abcdefghijklmnop" not in caplog.text
+
+
+def test_errors_of_ones_own_that_may_pass_are_named_by_a_class_or_a_function():
+    limiter = Limiter.in_flight(1)
+    with pytest.raises(ValueError, match="retry=5: expected a class of errors"):
+        limiter(retry=5)
+
+    @limiter(retry=lambda error: 1 / 0)
+    def fails():
+        raise KeyError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        fails()
+    assert account(limiter)["concurrency"]["in_flight"] == 0, caught
 
 
 def test_map_ends_its_tasks_when_one_fails():

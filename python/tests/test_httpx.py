@@ -98,6 +98,42 @@ def test_a_body_that_cannot_be_read_twice_is_sent_once(module):
     assert is_at_rest(limiter)
 
 
+def test_what_is_given_up_is_not_said_to_be_sent_again(module, caplog):
+    caplog.set_level("INFO", "paceline")
+    limiter = quick("1000 rps", provider="openai")
+    with serving(THROTTLED, usual=Answer(401, {"error": {"message": "Incorrect API key", "code": "invalid_api_key"}})) as (url, _):
+        with module.Client(transport=paceline.httpx.transport(limiter)) as client:
+            assert client.post(url, content=iter([b"part"])).status_code == 429
+            assert client.post(url, content=b"whole").status_code == 401
+    lines = [record.getMessage() for record in caplog.records if record.name == "paceline"]
+    assert [line.rpartition("; ")[2] for line in lines[:1]] == ["given up (the body of the request can be read only once)"]
+    assert [line for line in lines if "again in" in line] == []
+    assert is_at_rest(limiter)
+
+
+def test_a_transport_of_the_other_kind_says_which_to_take(module):
+    with module.Client(transport=paceline.httpx.async_transport(Limiter())) as client:
+        with pytest.raises(TypeError, match="a `Client` takes paceline.httpx.transport"):
+            client.get("http://127.0.0.1")
+
+    async def main():
+        async with module.AsyncClient(transport=paceline.httpx.transport(Limiter())) as client:
+            await client.get("http://127.0.0.1")
+
+    with pytest.raises(TypeError, match="an `AsyncClient` takes paceline.httpx.async_transport"):
+        asyncio.run(main())
+
+
+def test_a_redirect_is_no_failure(module):
+    limiter = quick("1000 rps")
+    with serving(Answer(307, headers={"location": "/there"}), Answer(304, b""), usual=CHAT) as (url, requests):
+        with module.Client(transport=paceline.httpx.transport(limiter), follow_redirects=True) as client:
+            assert client.post(url, json={}).status_code == 304
+            assert client.get(url).status_code == 200
+    assert [path for _, path, *_ in requests] == ["/", "/there", "/"]
+    assert account(limiter)["totals"]["by_class"]["success"] == 3
+
+
 def test_a_stream_holds_its_place_until_it_ends_and_its_usage_counts(module):
     limiter = quick("1000 rps, 100k tpm", provider="mistral")
     stream = Answer(headers={"content-type": "text/event-stream"}, stream=events(DELTA, USAGE))

@@ -1,5 +1,9 @@
 """What a limiter lets through, and what it says of those that wait."""
 
+import asyncio
+import copy
+import pickle
+
 import pytest
 
 import paceline
@@ -127,6 +131,13 @@ def test_what_is_known_goes_on_in_another_limiter(clock):
         ((), {"base_url": "http://x"}, TypeError, "unknown option base_url"),
         ((), {"breaker": {"opens": 3}}, TypeError, "unknown field `opens`"),
         ((), {"file": "/nowhere.toml"}, ValueError, "cannot be read"),
+        ((5,), {}, ValueError, "limits=5: expected a text, such as '500rpm"),
+        ((None,), {}, ValueError, "limits=None: expected a text"),
+        (([5],), {}, ValueError, "limits=[5]: expected a text"),
+        (("5rpm",), {"tiers": 5}, ValueError, "tiers=5: expected a dictionary"),
+        (("5rpm",), {"tiers": {5: "5rpm"}}, ValueError, "tiers={5: '5rpm'}: expected a dictionary"),
+        ((), {"retry": 3}, TypeError, "retry = 3: invalid type"),
+        ((), {"retry": 3, "max_retries": 2}, ValueError, "retry=3: expected a dictionary"),
     ],
 )
 def test_wrong_options_are_refused_by_name(arguments, options, error, words):
@@ -135,10 +146,85 @@ def test_wrong_options_are_refused_by_name(arguments, options, error, words):
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("bad", [{"within": -1}, {"max_wait": float("nan")}, {"cost": {"rows": -1}}, {"cost": {"rows": "x"}}])
-def test_wrong_arguments_of_a_call_are_refused(bad):
-    with pytest.raises(ValueError, match=next(iter(next(iter(bad.values())))) if isinstance(next(iter(bad.values())), dict) else next(iter(bad))):
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({"within": -1}, "within=-1: expected seconds, from 0"),
+        ({"within": "5s"}, "within='5s': expected seconds"),
+        ({"max_wait": float("nan")}, "max_wait=nan: expected seconds"),
+        ({"cost": {"rows": -1}}, "rows=-1: expected a whole number of at least 0"),
+        ({"cost": {"rows": "x"}}, "rows='x': expected a whole number"),
+        ({"cost": 5}, "cost=5: expected a dictionary"),
+        ({"tokens": -1}, "tokens=-1: expected a whole number of at least 0"),
+        ({"tokens": 1.5}, "tokens=1.5: expected a whole number"),
+        ({"tokens": 2**70}, "expected a whole number"),
+        ({"scope": 5}, "scope=5: expected a text"),
+        ({"priority": 2**40}, "priority=1099511627776: expected a whole number"),
+        ({"max_retries": -1}, "max_retries=-1: expected a whole number of at least 0"),
+    ],
+)
+def test_wrong_arguments_of_a_call_are_refused(bad, words):
+    with pytest.raises(ValueError) as caught:
         Limiter()(**bad)
+    assert words in str(caught.value)
+
+
+def test_wrong_words_about_a_call_change_nothing():
+    limiter = Limiter("100 rps, 1000 tpm", pace="fixed")
+    with pytest.raises(TypeError, match="size: a call has cost, max_retries, max_wait, priority"):
+        limiter(size=3)
+    with pytest.raises(TypeError, match="'search' is no function: what a call is like has a name"):
+        limiter("search")
+    with pytest.raises(ValueError, match="seconds='5': expected seconds"):
+        limiter.hold("5")
+    with pytest.raises(ValueError, match="tokens=-1: expected a whole number"):
+        limiter.wait(tokens=-1)
+    with pytest.raises(ValueError, match="state: expected what `export` of a limiter gave"):
+        limiter.restore("{")
+    permit = limiter.try_acquire(tokens=900)
+    permit.usage(tokens=100)
+    with pytest.raises(ValueError, match="rows=-1"):
+        permit.usage(tokens=5, rows=-1)
+    permit.done()
+    assert limiter.wait(tokens=900) is None
+    assert limiter.wait(tokens=901) is not None
+
+
+def test_a_limiter_in_place_of_a_call_and_a_copy_of_one_say_what_to_write():
+    limiter = Limiter()
+    with pytest.raises(TypeError, match="write `with limiter"):
+        with limiter:
+            pass
+
+    async def block():
+        async with limiter:
+            pass
+
+    with pytest.raises(TypeError, match="write `async with limiter"):
+        asyncio.run(block())
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="cannot be copied"):
+            copied(limiter)
+        with pytest.raises(TypeError, match="cannot be copied"):
+            copied(limiter())
+
+
+def test_a_limit_in_plain_words_is_alone():
+    limiter = Limiter.per_minute(500, burst=100)
+    permits = [limiter.try_acquire() for _ in range(100)]
+    assert None not in permits
+    assert limiter.snapshot()["account"]["concurrency"]["current_limit"] == 100_000
+    assert Limiter.per_minute(500, concurrency=8).snapshot()["account"]["concurrency"]["current_limit"] == 8
+
+
+def test_no_key_is_shown():
+    limiter = Limiter()
+    limiter.stop("Incorrect API key provided: sk-proj-abcdefghijklmnop1234567890")
+    with pytest.raises(paceline.Stopped) as caught:
+        limiter.acquire_sync()
+    shown = [str(caught.value), repr(limiter), limiter.explain(), str(limiter.snapshot())]
+    assert not any("abcdefghijklmnop" in text for text in shown)
+    assert all("Incorrect API key provided" in text for text in shown[:3])
 
 
 def test_a_file_has_limits_too(tmp_path, clock):

@@ -40,6 +40,21 @@ def test_callers_leave_in_the_order_in_which_they_came(run, gather):
     assert is_at_rest(limiter)
 
 
+def test_a_loop_that_is_behind_gets_no_grants_ahead_of_its_timer(clock):
+    limiter = Limiter.per_second(100, burst=1, clock=clock)
+    permits = [limiter() for _ in range(101)]
+    # It starts tasks for a tenth of a second: what could leave meanwhile would leave in one moment at its end.
+    for permit in permits:
+        permit._start()
+        clock.advance(0.001)
+    assert sum(permit._granted() for permit in permits) == 1
+    limiter._tick()
+    assert sum(permit._granted() for permit in permits) == 2
+    clock.advance(0.01)
+    limiter._tick()
+    assert sum(permit._granted() for permit in permits) == 3
+
+
 def test_a_limiter_serves_one_loop_after_the_other(run):
     limiter = Limiter.per_second(500, burst=1, pace="fixed")
 

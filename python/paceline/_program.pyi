@@ -1,0 +1,9 @@
+from typing import Any
+
+class ProgramError(Exception):
+    code: int
+    def __init__(self, code: int, said: str) -> None: ...
+
+class Lines:
+    def to_pandas(self) -> Any: ...
+    def to_polars(self) -> Any: ...
