@@ -187,7 +187,7 @@ impl Client {
         let named = model_of(&call.body);
         let is_right = match &named {
             Some(model) => may_name(model),
-            // Gemini's paths: /v1beta/models/gemini-2.5-flash:generateContent
+            // Gemini's paths: `/v1beta/models/gemini-2.5-flash:generateContent`.
             None => {
                 let path = call.url.split('?').next().unwrap_or_default();
                 let is_other_method = OTHER_METHOD.iter().any(|name| call.headers.contains_key(*name));

@@ -15,6 +15,7 @@ mod connection;
 mod connector;
 mod echo;
 mod events;
+mod failure;
 mod fallback;
 mod forward;
 mod guest;

@@ -1,0 +1,59 @@
+//! A failure is read whole before anything of it goes to the client: the request may be sent again.
+
+use std::io::Read as _;
+
+use bytes::Bytes;
+use flate2::read::GzDecoder;
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
+use http::{Response, StatusCode};
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Incoming;
+use paceline_http::{LARGEST_ANSWER, NoAnswer};
+use tokio::time::timeout;
+
+use crate::bounds::Bounds;
+
+/// Whether an answer goes to the client as it comes.
+pub(crate) fn is_none(status: StatusCode) -> bool {
+    status.as_u16() < 400 && status != StatusCode::SWITCHING_PROTOCOLS
+}
+
+/// What is no success, with all of its body.
+///
+/// # Errors
+/// There is no answer, or it cannot be read.
+pub(crate) async fn read(
+    sent: Result<Response<Incoming>, NoAnswer>,
+    bounds: &Bounds,
+) -> Result<Response<Bytes>, NoAnswer> {
+    let (head, body) = sent?.into_parts();
+    // None was asked for: nothing that follows is an answer.
+    if head.status == StatusCode::SWITCHING_PROTOCOLS {
+        return Err(NoAnswer::Malformed("it changed the protocol without being asked".to_owned()));
+    }
+    match timeout(bounds.idle, Limited::new(body, LARGEST_ANSWER).collect()).await {
+        Ok(Ok(body)) => decoded(Response::from_parts(head, body.to_bytes())),
+        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(NoAnswer::TooLarge(LARGEST_ANSWER)),
+        Ok(Err(error)) => Err(NoAnswer::Truncated(error.to_string())),
+        Err(_) => Err(NoAnswer::Timeout(Some(bounds.idle))),
+    }
+}
+
+/// A failure that is compressed, although that was not asked for: what it means and repeats must be read.
+fn decoded(mut answer: Response<Bytes>) -> Result<Response<Bytes>, NoAnswer> {
+    let Some(encoding) = answer.headers_mut().remove(CONTENT_ENCODING).filter(|encoding| encoding != "identity") else {
+        return Ok(answer);
+    };
+    answer.headers_mut().remove(CONTENT_LENGTH);
+    let unreadable = |why: String| NoAnswer::Undecodable(why);
+    if encoding != "gzip" && encoding != "x-gzip" {
+        return Err(unreadable(format!("it is compressed as {encoding:?}, which was not asked for")));
+    }
+    let mut body = Vec::new();
+    let mut bounded = GzDecoder::new(answer.body().as_ref()).take(LARGEST_ANSWER as u64 + 1);
+    bounded.read_to_end(&mut body).map_err(|error| unreadable(error.to_string()))?;
+    if body.len() > LARGEST_ANSWER {
+        return Err(NoAnswer::TooLarge(LARGEST_ANSWER));
+    }
+    Ok(answer.map(|_| body.into()))
+}
