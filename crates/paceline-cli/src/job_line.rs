@@ -58,7 +58,7 @@ pub(crate) struct Telling {
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct JobMessage<'a> {
     id: &'a str,
     name: &'a str,
     upstream: &'a str,
@@ -118,7 +118,8 @@ impl Address {
     async fn tell(&self, state: &str, line: Option<JobLine>) {
         let Some(line) = line else { return };
         let Self { id, name, upstream, .. } = self;
-        let body = serde_json::to_vec(&Told { id, name, upstream, state, line }).expect("texts and numbers are JSON");
+        let body =
+            serde_json::to_vec(&JobMessage { id, name, upstream, state, line }).expect("texts and numbers are JSON");
         let request = self.client.post(self.url.clone()).headers(self.headers.clone());
         match request.header(CONTENT_TYPE, "application/json").body(body).send().await {
             Ok(answer) if !answer.status().is_success() => {

@@ -79,14 +79,7 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
                 .cloned()
                 .collect();
             changes.next(&files).await;
-            match flags.tls() {
-                Ok(tls) => tls.into_iter().for_each(|tls| gateway.replace_tls(tls)),
-                Err(error) => tracing::warn!("the former certificate stays: {error}"),
-            }
-            match admission.clients(&gateway.clients()) {
-                Ok(clients) => gateway.replace_clients(clients),
-                Err(error) => tracing::warn!("the keys of clients were read again, and the former ones stay: {error}"),
-            }
+            admit_anew(&gateway, flags, &admission);
             if upstreams.reload(&gateway).await {
                 batches.renew(upstreams.for_batches()).await;
             }
@@ -107,6 +100,18 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     }
     upstreams.end().await;
     Ok(Status::Success)
+}
+
+/// Reads the certificate and the keys of clients again. A wrong one changes nothing.
+fn admit_anew(gateway: &Gateway, flags: &Flags, admission: &Admission) {
+    match flags.tls() {
+        Ok(tls) => tls.into_iter().for_each(|tls| gateway.replace_tls(tls)),
+        Err(error) => tracing::warn!("the former certificate stays: {error}"),
+    }
+    match admission.clients(&gateway.clients()) {
+        Ok(clients) => gateway.replace_clients(clients),
+        Err(error) => tracing::warn!("the keys of clients were read again, and the former ones stay: {error}"),
+    }
 }
 
 /// Scripts wait for the first line, so it must not stay in a buffer.
