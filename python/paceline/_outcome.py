@@ -72,7 +72,7 @@ def of_error(permit, error):
         return no_answer(permit, kind, f"{type(error).__name__}: {error}")
     if _is_to_be_retried(permit._retry, error):
         return permit._end("transient", None, str(error)), "transient", str(error)
-    # A mistake of the program, or an error that nobody has named: it says nothing about the server.
+    # A mistake of the program, or an error that is not known here: it says nothing about the server.
     return permit._end("abandoned"), "abandoned", str(error)
 
 
