@@ -1,4 +1,4 @@
-"""Pages that nobody writes: the help of each command, the keys of the configuration, and the files of the project that pages link to.
+"""Pages that no person writes: the help of each command, the keys of the configuration, and the files of the project that pages link to.
 
 A hook of MkDocs. PACELINE names the program.
 """

@@ -1,5 +1,5 @@
 """OpenAI's client, unchanged and without retries, through `paceline serve` before servers that this project did not write: nginx, HAProxy
-and LiteLLM, whose limits nobody tells it. scripts/gateway-clients has the rest.
+and LiteLLM, whose limits it is not told. scripts/gateway-clients has the rest.
 
 64 calls at a time. Each item must be answered once, as the server's log says, and no refusal may reach the client.
 """

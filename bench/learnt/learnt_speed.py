@@ -1,4 +1,4 @@
-"""The same job at servers whose limits nobody was told, by `paceline run` and by what people use instead.
+"""The same job at servers whose limits no client was told, by `paceline run` and by what people use instead.
 
 Each server has its own lane, and the lanes run side by side; in a lane the senders have the server one after another.
 Prints a `measure` line for each, and ends with 1 when Paceline missed a bar, lost an item or sent an answered one again.
@@ -64,7 +64,7 @@ class Lane:
         self.folder, self.options = Path(folder), options
 
     async def run(self):
-        # The first calls of a server are slow, which is nobody's fault.
+        # The first calls of a server are slow, which is no fault of a sender.
         await self.process("true-limit", "warm-up", self.limit.truth[1])
         rows = []
         for sender in self.options.senders:
@@ -79,7 +79,7 @@ class Lane:
         await asyncio.sleep(1)  # what a stopped sender left under way
         book = self.server.book(f"sk-{sender}")
         answered = len(book.answered)
-        # Whoever gives items up is not done before it has given up the last one.
+        # A sender that gives items up is not done before it has given up the last one.
         seconds = (book.last if answered == self.options.items else end) - book.first
         return Ended(seconds, self.limit.oracle(answered, self.limit.latency) / seconds, book, stopped)
 

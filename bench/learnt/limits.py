@@ -1,4 +1,4 @@
-"""The limits that have to be learnt, the best that somebody who knows them can do, and what Paceline is held to."""
+"""The limits that have to be learnt, the best that a client that knows them can do, and what Paceline is held to."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ BUCKET_REFUSAL = """
 
 @dataclass
 class Limit:
-    """A server with a limit, and what somebody who knows the limit would do."""
+    """A server with a limit, and what a client that knows the limit would do."""
 
     name: str
     server: Callable

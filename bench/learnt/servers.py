@@ -179,7 +179,7 @@ class Litellm:
         # LiteLLM looks for the module of `custom_auth` beside its configuration.
         (self.folder / "litellm_keys.py").write_text(Path(__file__).with_name("litellm_keys.py").read_text())
         environment = {
-            "LITELLM_MASTER_KEY": "sk-nobody-has-this",
+            "LITELLM_MASTER_KEY": "sk-master-of-the-test",
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
             "LITELLM_RATE_LIMIT_WINDOW_SIZE": str(self.window),
             "LITELLM_LOG": "CRITICAL",

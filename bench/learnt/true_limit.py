@@ -1,4 +1,4 @@
-"""A job by somebody who was told the true limit and set it: so many calls a second at equal distances, or so many in
+"""A job of a user who knows the true limit and set it: so many calls a second at equal distances, or so many in
 flight. A refused item goes to the end of the queue and has its turn again at the same pace.
 
 Usage: SOURCE BASE_URL KEY (rate CALLS_PER_SECOND | cap CALLS_IN_FLIGHT)

@@ -1,7 +1,7 @@
 //! What pacing one call costs, beside `governor` in the same run, and what retrying one costs beside `backon`:
 //! `cargo run --profile dist -p paceline-bench`.
 //!
-//! `governor` decides about one limit without a queue: it neither counts calls in flight nor lets anybody wait, and reads its
+//! `governor` decides about one limit without a queue: it neither counts calls in flight nor lets callers wait, and reads its
 //! clock by the counter of the processor. Limits are so wide that nothing ever waits: this measures the work of deciding. Each
 //! row has rounds of both in turn, and shows the median of each and of their ratios. A bar is a ratio or, where it has a unit,
 //! what Paceline's own figure may be; a row that misses it says so.

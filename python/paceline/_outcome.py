@@ -78,7 +78,7 @@ def of_error(permit, error):
     if again:
         said = without_keys(str(error))
         return permit._end("transient", None, said), "transient", said
-    # A mistake of the program, or an error that nobody has named: it says nothing about the server.
+    # A mistake of the program, or an error that is not known here: it says nothing about the server.
     return permit._end("abandoned"), "abandoned", str(error)
 
 

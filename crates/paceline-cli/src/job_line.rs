@@ -67,7 +67,7 @@ pub(crate) struct Telling {
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct JobMessage<'a> {
     id: &'a str,
     name: &'a str,
     upstream: &'a str,
@@ -136,7 +136,8 @@ impl Job {
     async fn tell(&self, state: &str, line: Option<JobLine>) {
         let Some(line) = line else { return };
         let Self { hears, id, name, upstream } = self;
-        let body = serde_json::to_vec(&Told { id, name, upstream, state, line }).expect("texts and numbers are JSON");
+        let body =
+            serde_json::to_vec(&JobMessage { id, name, upstream, state, line }).expect("texts and numbers are JSON");
         match hears {
             Hears::Via { client, url, headers } => drop(post(client, url.clone(), headers.clone(), body).await),
             Hears::Own { client, refused } => {

@@ -9,7 +9,10 @@ use super::units::show_duration;
 use super::via::Via;
 
 /// The pace in force, what it does, and its source.
-pub(crate) fn acting(section: &UpstreamSection, pacer: &PacerConfig) -> String {
+pub(crate) fn acting(via: Option<&Via>, section: &UpstreamSection, pacer: &PacerConfig) -> String {
+    if let Some(via) = via {
+        return at_gateway(via, section, pacer);
+    }
     let (name, does) = match pacer.pace {
         Pace::Auto => ("auto", learning(pacer)),
         Pace::Fixed => ("fixed", format!("the configured limits and {}", in_flight(pacer.concurrency))),
@@ -23,7 +26,7 @@ pub(crate) fn acting(section: &UpstreamSection, pacer: &PacerConfig) -> String {
 }
 
 /// The pace of calls through a gateway.
-pub(crate) fn at_gateway(via: &Via, section: &UpstreamSection, pacer: &PacerConfig) -> String {
+fn at_gateway(via: &Via, section: &UpstreamSection, pacer: &PacerConfig) -> String {
     let source = section.via.as_ref().map_or(Source::Default, |via| via.source().clone());
     let (gateway, ceiling) = (&via.gateway, in_flight(pacer.concurrency));
     format!("that of the gateway {gateway}, which keeps the limits; {ceiling} ({source})")

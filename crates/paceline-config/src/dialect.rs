@@ -21,10 +21,11 @@ const REFUNDS: Names<bool, 2> = [("true", true), ("false", false)];
 /// More than any provider multiplies an output token by.
 const LARGEST_WEIGHT: u32 = 100;
 
-/// The dialect of a provider with everything that an upstream's section changes about it.
+/// The dialect of a provider with everything that an upstream's section changes about it. `has_key`: whether calls carry one.
 pub(crate) fn dialect(
     provider: Provider,
     section: &UpstreamSection,
+    has_key: bool,
     ledger: &mut Ledger,
 ) -> Result<Dialect, SettingError> {
     let known = Dialect::from(provider);
@@ -41,7 +42,8 @@ pub(crate) fn dialect(
     if section.scope.is_some() {
         dialect = dialect.with_scope(scope);
     }
-    Ok(dialect.with_rules(rules).with_wait_headers(wait_headers).with_longest_pause(longest))
+    let dialect = dialect.with_rules(rules).with_wait_headers(wait_headers).with_longest_pause(longest);
+    Ok(if has_key { dialect } else { dialect.without_key() })
 }
 
 fn named<T: Copy, const N: usize>(setting: &Setting, key: &str, all: &Names<T, N>) -> Result<T, SettingError> {

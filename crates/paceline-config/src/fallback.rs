@@ -48,6 +48,13 @@ impl fmt::Display for FallbackStep {
     }
 }
 
+/// The command that stands in for an API that stayed down.
+pub(crate) fn command(setting: Option<&Setting>, ledger: &mut Ledger) -> Option<String> {
+    let setting = setting?;
+    ledger.note("fallback", &setting.text, setting.source().clone());
+    Some(setting.text.clone())
+}
+
 /// The steps of the highest layer that names some: an order means something as a whole.
 pub(crate) fn steps(
     name: &str,

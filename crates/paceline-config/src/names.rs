@@ -4,7 +4,8 @@ use paceline_core::{Class, Pace, RefillMode};
 use paceline_providers::Provider;
 use paceline_providers::table::{CachedInput, Counts, Reserves, Scope};
 
-use crate::upstream::MOCK;
+/// The upstream that needs no key and no network: the user who runs it supplies the address.
+pub const MOCK: &str = "mock";
 
 /// Values by the names that files give them.
 pub(crate) type Names<T, const N: usize> = [(&'static str, T); N];

@@ -1,5 +1,7 @@
 //! Converts settings to the pacer's configuration: pace, start, retry, breaker.
 
+use std::time::Duration;
+
 use paceline_core::{Background, Backoff, BreakerConfig, Dimension, Growth, Jitter, Limits, Pace, Retry};
 
 use super::effective::Ledger;
@@ -19,6 +21,9 @@ enum Kind {
 
 /// More sends of one item than this are a mistake.
 const MOST_SENDS: u32 = 1_000_000;
+
+/// The usual time that an item may take.
+const DEADLINE: Duration = Duration::from_secs(86_400);
 
 /// A call a microsecond, in calls a second.
 const FASTEST_START: f64 = 1_000_000.0;
@@ -185,6 +190,12 @@ fn show_jitter(jitter: &Jitter) -> String {
         Jitter::Equal => "equal".to_owned(),
         Jitter::Between(low, high) => format!("[{low:?}, {high:?}]"),
     }
+}
+
+/// How long an item may take from its first send.
+pub(crate) fn deadline(section: &UpstreamSection, ledger: &mut Ledger) -> Result<Duration, SettingError> {
+    let read = |setting: &Setting, key: &str| setting.period(key);
+    ledger.settle("deadline", section.deadline.as_ref(), DEADLINE, read, |d| show_duration(*d))
 }
 
 pub(crate) fn breaker(section: &UpstreamSection, ledger: &mut Ledger) -> Result<BreakerConfig, SettingError> {

@@ -4,11 +4,13 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
+use http::Uri;
+use paceline_providers::secrets::SECRET;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
-use super::error::{SettingError, Source};
+use super::error::{KEY_PLACE, SettingError, Source};
 use super::units;
 
 /// A value as written. Numbers, words and short lists all keep their text, so that file, environment and flags share
@@ -84,6 +86,32 @@ impl Setting {
     pub(crate) fn period(&self, key: &str) -> Result<Duration, SettingError> {
         let duration = self.duration(key)?;
         if duration.is_zero() { Err(self.refuse(key, "a duration above 0")) } else { Ok(duration) }
+    }
+
+    /// An absolute address without credentials: it appears in logs and in journals.
+    pub(crate) fn web_address(&self, key: &str, example: &str) -> Result<String, SettingError> {
+        let expected = &format!("an address such as {example}, without query");
+        let with_secret = |shown: &str, expected: &str| {
+            let hidden = Self::new(format!("{shown}{SECRET}"), self.source().clone());
+            Err(hidden.refuse(key, format!("{expected}: {KEY_PLACE}")))
+        };
+        if self.text.contains('@') {
+            return with_secret("", "an address without credentials");
+        }
+        if let Some((address, _)) = self.text.split_once('?') {
+            return with_secret(&format!("{address}?"), "an address without query");
+        }
+        let text = self.text.trim_end_matches('/');
+        let uri: Uri = text.parse().map_err(|_| self.refuse(key, expected))?;
+        let web = matches!(uri.scheme_str(), Some("http" | "https"));
+        let host = uri.host().unwrap_or_default();
+        let after_host =
+            uri.authority().and_then(|authority| authority.as_str().strip_prefix(host)).unwrap_or_default();
+        let port = after_host.is_empty() || uri.port_u16().is_some_and(|port| port > 0);
+        if web && !host.is_empty() && port && uri.query().is_none() && !text.contains('#') {
+            return Ok(text.to_owned());
+        }
+        Err(self.refuse(key, expected))
     }
 }
 

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Uri;
 use paceline_core::{Background, Limits, Pace, PacerConfig};
 use paceline_providers::secrets::{SECRET, looks_secret};
 use paceline_providers::table::Scope;
@@ -16,27 +15,21 @@ use super::concurrency;
 use super::dialect;
 use super::effective::{EffectiveValue, Ledger};
 use super::environment::Environment;
-use super::error::{KEY_PLACE, SettingError, Source};
+use super::error::{SettingError, Source};
 use super::fallback::{self, FallbackStep};
 use super::fleet::{self, FleetSettings};
 use super::limits::Named;
+use super::names::MOCK;
 use super::pacing;
 use super::preset::Preset;
 use super::price::{self, Prices};
 use super::responsive;
 use super::schema::{TierSection, UpstreamSection};
 use super::setting::Setting;
-use super::units::show_duration;
-use super::via::{self, Via};
-
-/// The upstream that needs no key and no network: the user who runs it supplies the address.
-pub const MOCK: &str = "mock";
+use super::via::{self, Through, Via};
 
 /// Without a `_` for longer a text is no name of a variable.
 const LONGEST_WORD: usize = 24;
-
-/// How long an item may take from its first send.
-const DEADLINE: Duration = Duration::from_secs(86_400);
 
 /// The properties of a call that determine its scope.
 #[derive(Clone, Copy, Debug, Default)]
@@ -169,18 +162,9 @@ impl Upstream {
         let provider = provider(name, section, &mut ledger)?;
         let through = via::through(name, section, &mut ledger)?;
         let section = through.as_ref().map_or(section, |through| &through.section);
-        let (base_url, via) = match &through {
-            Some(through) => {
-                let api = base_url(name, provider, section, environment, &mut ledger.beside());
-                // A gateway may know the address of what has no public one.
-                let api = if matches!(api, Err(SettingError::Missing { .. })) { None } else { api? };
-                (Some(through.note(&mut ledger)), Some(Via { gateway: through.gateway.clone(), api }))
-            }
-            None => (base_url(name, provider, section, environment, &mut ledger)?, None),
-        };
-        let mut key = match &via {
-            Some(_) => KeySource::None,
-            None => key(name, provider, base_url.as_deref(), section, &mut ledger)?,
+        let (base_url, via, mut key) = match &through {
+            Some(through) => at_gateway(through, name, provider, environment, &mut ledger)?,
+            None => directly(name, provider, section, environment, &mut ledger)?,
         };
         let access = access::access(provider, section, &mut key, &mut ledger)?;
         let mut pace = pacing::pace(section, &mut ledger)?;
@@ -190,34 +174,20 @@ impl Upstream {
         let start = pacing::start(section, pace, &limits, &mut ledger)?;
         let concurrency = concurrency::concurrency(section, named.concurrent, &mut pace, &mut ledger)?;
         let retry = pacing::retry(section, pace, &mut ledger)?;
-        let read = |setting: &Setting, key: &str| setting.period(key);
-        let deadline = ledger.settle("deadline", section.deadline.as_ref(), DEADLINE, read, |d| show_duration(*d))?;
-        let command = section.fallback.as_ref().map(|setting| {
-            ledger.note("fallback", setting.text.clone(), setting.source().clone());
-            setting.text.clone()
-        });
+        let deadline = pacing::deadline(section, &mut ledger)?;
+        let fallback = fallback::command(section.fallback.as_ref(), &mut ledger);
         let fallback_to = fallback::steps(name, provider, section.fallback_to.as_ref(), &mut ledger)?;
         let background = pacing::background(section, &mut ledger)?;
         let responsive = responsive::responsive(section, pace, &mut ledger)?;
         let breaker = pacing::breaker(section, &mut ledger)?;
         let given = section.tier.as_deref().unwrap_or_default();
-        let (tiers, tier_limits) = if via.is_none() {
-            tiers(given, off, &mut ledger)?
-        } else {
-            // They are scopes all the same, and the limits in them the gateway's.
-            let mut own = ledger.beside();
-            let (tiers, _) = tiers(given, None, &mut own)?;
-            ledger.take_over(own, |_| false);
-            (tiers, Vec::new())
+        let (tiers, tier_limits) = match &via {
+            Some(_) => (tiers_at_gateway(given, &mut ledger)?, Vec::new()),
+            None => tiers(given, off, &mut ledger)?,
         };
-        let mut dialect = dialect::dialect(provider, section, &mut ledger)?;
-        if via.is_none() && key == KeySource::None && access.secret_headers().next().is_none() {
-            dialect = dialect.without_key();
-        }
-        if let Some(through) = through.as_ref().filter(|_| dialect.scope() == Scope::Host) {
-            return Err(through
-                .refuse(&ledger, "no gateway, or another scope than host: a gateway calls no hosts that lines name"));
-        }
+        let has_key = via.is_some() || key != KeySource::None || access.secret_headers().next().is_some();
+        let dialect = dialect::dialect(provider, section, has_key, &mut ledger)?;
+        through.as_ref().map_or(Ok(()), |through| through.refuse_hosts(&dialect, &ledger))?;
         let prices = price::prices(section.price.as_ref(), &mut ledger)?;
         let pacer = PacerConfig {
             limits,
@@ -232,10 +202,7 @@ impl Upstream {
             background: Background::default(),
         };
         let fleet = fleet::fleet(section, &pacer, via.is_some(), &mut ledger)?;
-        let acting = match &via {
-            Some(via) => acting::at_gateway(via, section, &pacer),
-            None => acting::acting(section, &pacer),
-        };
+        let acting = acting::acting(via.as_ref(), section, &pacer);
         let ((effective, idle), name) = (ledger.into_rows(), name.to_owned());
         Ok(Self {
             name,
@@ -250,7 +217,7 @@ impl Upstream {
             tiers,
             dialect,
             deadline,
-            fallback: command,
+            fallback,
             fallback_to,
             prices,
             acting,
@@ -293,6 +260,34 @@ impl Preset {
     }
 }
 
+/// Where calls go, through which gateway, and with which key.
+type Destination = (Option<String>, Option<Via>, KeySource);
+
+/// Calls through a gateway, which has the key.
+fn at_gateway(
+    through: &Through,
+    name: &str,
+    provider: Provider,
+    environment: &Environment,
+    ledger: &mut Ledger,
+) -> Result<Destination, SettingError> {
+    let api = base_url(name, provider, &through.section, environment, &mut ledger.beside());
+    Ok((Some(through.note(ledger)), Some(through.via(api)?), KeySource::None))
+}
+
+/// Calls to the API itself.
+fn directly(
+    name: &str,
+    provider: Provider,
+    section: &UpstreamSection,
+    environment: &Environment,
+    ledger: &mut Ledger,
+) -> Result<Destination, SettingError> {
+    let base_url = base_url(name, provider, section, environment, ledger)?;
+    let key = key(name, provider, base_url.as_deref(), section, ledger)?;
+    Ok((base_url, None, key))
+}
+
 fn provider(name: &str, section: &UpstreamSection, ledger: &mut Ledger) -> Result<Provider, SettingError> {
     let usual = if name == MOCK { Provider::OpenAi } else { Provider::from_name(name).unwrap_or(Provider::Generic) };
     let read = |setting: &Setting, key: &str| {
@@ -314,7 +309,7 @@ fn base_url(
     let usual = usual
         .and_then(|name| Some(Setting::new(environment.filled(name)?.trim(), Source::Environment(name.to_owned()))));
     if let Some(setting) = section.base_url.as_ref().or(usual.as_ref()) {
-        let url = read_url(setting, &ledger.name("base_url"), "https://api.example.com/v1")?;
+        let url = setting.web_address(&ledger.name("base_url"), "https://api.example.com/v1")?;
         ledger.note("base_url", url.clone(), setting.source().clone());
         return Ok(Some(url));
     }
@@ -328,31 +323,6 @@ fn base_url(
     };
     ledger.note("base_url", url, Source::Preset(provider.as_str()));
     Ok(Some(url.to_owned()))
-}
-
-/// An absolute address without credentials: it appears in logs and in journals.
-pub(crate) fn read_url(setting: &Setting, key: &str, example: &str) -> Result<String, SettingError> {
-    let expected = &format!("an address such as {example}, without query");
-    let with_secret = |shown: &str, expected: &str| {
-        let hidden = Setting::new(format!("{shown}{SECRET}"), setting.source().clone());
-        Err(hidden.refuse(key, format!("{expected}: {KEY_PLACE}")))
-    };
-    if setting.text.contains('@') {
-        return with_secret("", "an address without credentials");
-    }
-    if let Some((address, _)) = setting.text.split_once('?') {
-        return with_secret(&format!("{address}?"), "an address without query");
-    }
-    let text = setting.text.trim_end_matches('/');
-    let uri: Uri = text.parse().map_err(|_| setting.refuse(key, expected))?;
-    let web = matches!(uri.scheme_str(), Some("http" | "https"));
-    let host = uri.host().unwrap_or_default();
-    let after_host = uri.authority().and_then(|authority| authority.as_str().strip_prefix(host)).unwrap_or_default();
-    let port = after_host.is_empty() || uri.port_u16().is_some_and(|port| port > 0);
-    if web && !host.is_empty() && port && uri.query().is_none() && !text.contains('#') {
-        return Ok(text.to_owned());
-    }
-    Err(setting.refuse(key, expected))
 }
 
 fn key(
@@ -404,6 +374,14 @@ fn is_variable_name(text: &str) -> bool {
     let begins = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
     let letters = text.split('_').map(str::len).max().unwrap_or_default();
     begins && text.chars().all(word) && letters <= LONGEST_WORD && !looks_secret(text)
+}
+
+/// Behind a gateway they are scopes all the same, and the limits in them are the gateway's.
+fn tiers_at_gateway(sections: &[TierSection], ledger: &mut Ledger) -> Result<Vec<Tier>, SettingError> {
+    let mut own = ledger.beside();
+    let (tiers, _) = tiers(sections, None, &mut own)?;
+    ledger.take_over(own, |_| false);
+    Ok(tiers)
 }
 
 /// The limits of a tier, by the scope that its calls share.

@@ -2,14 +2,15 @@
 
 use http::Uri;
 use paceline_core::Concurrency;
+use paceline_providers::Dialect;
 use paceline_providers::secrets::{is_secret_name, looks_secret};
+use paceline_providers::table::Scope;
 
 use super::effective::Ledger;
 use super::error::{SettingError, Source};
 use super::schema::{ConcurrencySection, UpstreamSection};
 use super::setting::Setting;
 use super::shapes::HeaderSettings;
-use super::upstream::read_url;
 
 /// A gateway between us and an API.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub struct Via {
 
 /// What acts of a section whose calls go through a gateway.
 pub(crate) struct Through {
-    pub(crate) gateway: String,
+    gateway: String,
     pub(crate) section: UpstreamSection,
     address: String,
     setting: Setting,
@@ -51,7 +52,7 @@ pub(crate) fn through(
         ledger.note("via", NONE, setting.source().clone());
         return Ok(None);
     }
-    let gateway = read_url(setting, &ledger.name("via"), "http://127.0.0.1:4747")?;
+    let gateway = setting.web_address(&ledger.name("via"), "http://127.0.0.1:4747")?;
     match &section.base_url {
         Some(base_url) if base_url.source().rank() > rank => {
             ledger.idle("via", &gateway, setting.source().clone());
@@ -92,8 +93,19 @@ impl Through {
         self.address.clone()
     }
 
-    pub(crate) fn refuse(&self, ledger: &Ledger, expected: &str) -> SettingError {
-        self.setting.refuse(&ledger.name("via"), expected)
+    /// The gateway, and the address of the API behind it. A gateway may know the address of what has no public one.
+    pub(crate) fn via(&self, api: Result<Option<String>, SettingError>) -> Result<Via, SettingError> {
+        let api = if matches!(api, Err(SettingError::Missing { .. })) { None } else { api? };
+        Ok(Via { gateway: self.gateway.clone(), api })
+    }
+
+    /// Refuses calls to hosts that the lines of an input name.
+    pub(crate) fn refuse_hosts(&self, dialect: &Dialect, ledger: &Ledger) -> Result<(), SettingError> {
+        if dialect.scope() != Scope::Host {
+            return Ok(());
+        }
+        let expected = "no gateway, or another scope than host: a gateway calls no hosts that lines name";
+        Err(self.setting.refuse(&ledger.name("via"), expected))
     }
 }
 

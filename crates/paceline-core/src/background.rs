@@ -1,34 +1,8 @@
 //! What requests of a priority below 0 leave to the others, and what the others leave to them.
 
+use crate::config::Background;
 use crate::cost::Cost;
-use crate::error::ConfigError;
 use crate::request::Request;
-
-/// How requests of a priority below 0, which go behind all others, share an account with them. The default is the priority
-/// alone: they may take every place and every window, and wait for as long as others come.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Background {
-    /// The share of the places in flight, and of each window, that they leave free: at least one place where there are two.
-    /// Default 0; at least 0, less than 1.
-    pub reserve: f64,
-    /// The share of the calls that are theirs while others make them wait. Default 0; at least 0, at most 0.5.
-    pub share: f64,
-}
-
-impl Background {
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        let wrong = |key: &str, value: f64, expected| {
-            Err(ConfigError { key: key.into(), value: alloc::format!("{value}"), expected })
-        };
-        if !(0.0..1.0).contains(&self.reserve) {
-            return wrong("background.reserve", self.reserve, "at least 0 and less than 1");
-        }
-        if !(0.0..=0.5).contains(&self.share) {
-            return wrong("background.share", self.share, "at least 0 and at most 0.5");
-        }
-        Ok(())
-    }
-}
 
 /// What a request asks the limits for.
 #[derive(Clone, Copy, Debug)]

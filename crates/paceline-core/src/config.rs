@@ -4,9 +4,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::background::Background;
 use crate::backoff::Backoff;
 use crate::cost::Dimension;
+use crate::error::ConfigError;
 use crate::responsive::ResponsiveConfig;
 
 /// How the units of a quota come back.
@@ -278,6 +278,32 @@ pub enum Pace {
     Exponential,
     /// Nothing: every call leaves at once, waits asked for by the server excepted.
     None,
+}
+
+/// How requests of a priority below 0, which go behind all others, share an account with them. The default is the priority
+/// alone: they may take every place and every window, and wait for as long as others come.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Background {
+    /// The share of the places in flight, and of each window, that they leave free: at least one place where there are two.
+    /// Default 0; at least 0, less than 1.
+    pub reserve: f64,
+    /// The share of the calls that are theirs while others make them wait. Default 0; at least 0, at most 0.5.
+    pub share: f64,
+}
+
+impl Background {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |key: &str, value: f64, expected| {
+            Err(ConfigError { key: key.into(), value: alloc::format!("{value}"), expected })
+        };
+        if !(0.0..1.0).contains(&self.reserve) {
+            return wrong("background.reserve", self.reserve, "at least 0 and less than 1");
+        }
+        if !(0.0..=0.5).contains(&self.share) {
+            return wrong("background.share", self.share, "at least 0 and at most 0.5");
+        }
+        Ok(())
+    }
 }
 
 /// The configuration of a pacer: everything about one account.

@@ -1,7 +1,9 @@
-//! The error for an invalid configuration.
+//! What is refused before it begins: an invalid configuration, and a request that can never start.
 
 use alloc::string::String;
 use core::fmt;
+
+use crate::cost::Dimension;
 
 /// An invalid configuration: which setting, its value, and what was expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,3 +23,24 @@ impl fmt::Display for ConfigError {
 }
 
 impl core::error::Error for ConfigError {}
+
+/// A request that can never start: it alone exceeds a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TooLarge {
+    /// What is counted.
+    pub dimension: Dimension,
+    /// What the request costs.
+    pub cost: u64,
+    /// What the limit allows at once.
+    pub limit: u64,
+}
+
+impl fmt::Display for TooLarge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { dimension, cost, limit } = self;
+        write!(f, "the request costs {cost} {dimension}, the limit is {limit}: it can never start")
+    }
+}
+
+impl core::error::Error for TooLarge {}

@@ -42,15 +42,16 @@ mod units;
 
 pub use adaptive::{GateState, RateEstimate, Trend};
 pub use admit::{Admit, Level, MaxWait, PauseCause, WaitCause, WaitReason};
-pub use background::Background;
 pub use backoff::{Backoff, Growth, Jitter};
 pub use concurrency::{ConcurrencySnapshot, GrowthPhase};
-pub use config::{BreakerConfig, Concurrency, DividedLimit, Limits, Pace, PacerConfig, Quota, QuotaShape, Retry};
+pub use config::{
+    Background, BreakerConfig, Concurrency, DividedLimit, Limits, Pace, PacerConfig, Quota, QuotaShape, Retry,
+};
 pub use cost::{Cost, Dimension};
-pub use error::ConfigError;
+pub use error::{ConfigError, TooLarge};
 pub use outcome::{Class, Hint, LimitReport, LimitScope, Outcome, RefillMode, UnknownOutcome};
 pub use pacer::{Lease, Pacer};
-pub use quota::{BucketLevel, BucketRule, LimitCounts, TooLarge};
+pub use quota::{BucketLevel, BucketRule, LimitCounts};
 pub use request::{Enqueued, Event, GiveUp, NextAction, Request, ScopeId, Ticket};
 pub use responsive::{Responsive, ResponsiveConfig, ResponsiveCounters, exponential_delay, linear_delay};
 pub use rng::Rng;

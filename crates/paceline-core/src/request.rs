@@ -9,8 +9,8 @@ use core::time::Duration;
 
 use crate::admit::{MaxWait, PauseCause, WaitReason};
 use crate::cost::Cost;
+use crate::error::TooLarge;
 use crate::outcome::Class;
-use crate::quota::TooLarge;
 use crate::time::Instant;
 
 /// The handle of a scope: a model, an endpoint family, a table, or a configured tier.

@@ -82,7 +82,7 @@ struct Part {
 
 /// What a stream has been told.
 #[derive(Debug, Default)]
-struct Told {
+struct SentState {
     has_begun: bool,
     scopes: BTreeMap<(Arc<str>, Arc<str>), u64>,
     parts: BTreeMap<&'static str, u64>,
@@ -110,7 +110,7 @@ impl Gateway {
             full(format!("{MOST_STREAMS} programs follow the state already, the most that may; ask for /api/state"))
         })?;
         let mut next: Next = if changes {
-            let mut told = Told::default();
+            let mut told = SentState::default();
             Box::new(move |gateway| told.next(&gateway.picture()))
         } else {
             let mut last = None;
@@ -212,7 +212,7 @@ impl Gateway {
     }
 }
 
-impl Told {
+impl SentState {
     /// What the picture has that is not told yet; what is gone is told by its upstream and name.
     fn next(&mut self, picture: &Picture) -> Option<Bytes> {
         let mut fields = Vec::new();

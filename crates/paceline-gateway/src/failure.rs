@@ -1,11 +1,11 @@
-//! An upstream's answer that is no success, as a whole: whether its request is sent again depends on it.
+//! A failure is read whole before anything of it goes to the client: the request may be sent again.
 
 use std::io::Read as _;
 
 use bytes::Bytes;
 use flate2::read::GzDecoder;
-use http::Response;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
+use http::{Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use paceline_http::{LARGEST_ANSWER, NoAnswer};
@@ -13,9 +13,24 @@ use tokio::time::timeout;
 
 use crate::bounds::Bounds;
 
-/// A failure is read whole before anything of it goes to the client: the request may be sent again.
-pub(crate) async fn whole_failure(answer: Response<Incoming>, bounds: &Bounds) -> Result<Response<Bytes>, NoAnswer> {
-    let (head, body) = answer.into_parts();
+/// Whether an answer goes to the client as it comes.
+pub(crate) fn is_none(status: StatusCode) -> bool {
+    status.as_u16() < 400 && status != StatusCode::SWITCHING_PROTOCOLS
+}
+
+/// What is no success, with all of its body.
+///
+/// # Errors
+/// There is no answer, or it cannot be read.
+pub(crate) async fn read(
+    sent: Result<Response<Incoming>, NoAnswer>,
+    bounds: &Bounds,
+) -> Result<Response<Bytes>, NoAnswer> {
+    let (head, body) = sent?.into_parts();
+    // None was asked for: nothing that follows is an answer.
+    if head.status == StatusCode::SWITCHING_PROTOCOLS {
+        return Err(NoAnswer::Malformed("it changed the protocol without being asked".to_owned()));
+    }
     match timeout(bounds.idle, Limited::new(body, LARGEST_ANSWER).collect()).await {
         Ok(Ok(body)) => decoded(Response::from_parts(head, body.to_bytes())),
         Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(NoAnswer::TooLarge(LARGEST_ANSWER)),

@@ -19,7 +19,7 @@ use crate::backend::{Backend, Departed};
 use crate::bounds::{Bounds, Held, Room};
 use crate::clients::{Client, Spent};
 use crate::closing::Closing;
-use crate::failure::whole_failure;
+use crate::failure;
 use crate::fallback::{Step, Target, with_model};
 use crate::headers::{self, Wishes};
 use crate::metrics::Ending;
@@ -43,7 +43,7 @@ const LEAST: Duration = Duration::from_secs(1);
 
 /// What the head of an answer tells beside what is recorded.
 #[derive(Clone, Debug, Default)]
-struct Told {
+struct AnswerNotes {
     /// The retries that these calls spent: throttles spend none.
     retries: u32,
     /// What took the place of its upstream.
@@ -66,7 +66,7 @@ struct Course<'a> {
     /// It waits no longer than until then.
     deadline: Instant,
     payload: Payload,
-    told: Told,
+    told: AnswerNotes,
 }
 
 /// How a request ended at one upstream.
@@ -101,7 +101,7 @@ pub(crate) async fn forward(
     held: &Held,
     closing: &Closing,
 ) -> Response<AnswerBody> {
-    let mut told = Told::default();
+    let mut told = AnswerNotes::default();
     let mut record = Record::new(upstream, request.method(), &path);
     let answer = match Course::begin(upstream, request, bounds, held, closing, &mut record).await {
         Ok((mut course, parts, _room)) => {
@@ -159,7 +159,7 @@ impl<'a> Course<'a> {
         let room = (share_of_queue(upstream, &client, bounds)?, place_in_queue(upstream, bounds)?);
         let payload = Payload::read(body, bounds, held, longest).await?;
         record.bytes_in = payload.bytes.len() as u64;
-        let (deadline, told) = (began + longest, Told::default());
+        let (deadline, told) = (began + longest, AnswerNotes::default());
         let course =
             Self { clock, bounds, closing, wishes, known, spent: None, client, record, deadline, payload, told };
         Ok((course, parts, room))
@@ -235,13 +235,9 @@ impl<'a> Course<'a> {
     /// Sends the request to one upstream, and again where that is useful, with at most so many retries.
     async fn at(&mut self, upstream: &Arc<Backend>, call: &Arc<Call>, scope: &str, cost: Cost, retries: u32) -> Ended {
         let mut place = upstream.place(self.record.client);
-        let mut next = paceline::Request {
-            priority: self.record.priority,
-            item: Some(upstream.next_item()),
-            arrival: Some(place.number()),
-            max_retries: Some(retries),
-            ..paceline::Request::new(upstream.scope(scope), cost)
-        };
+        let (priority, item, arrival) = (self.record.priority, Some(upstream.next_item()), Some(place.number()));
+        let first = paceline::Request::new(upstream.scope(scope), cost);
+        let mut next = paceline::Request { priority, item, arrival, max_retries: Some(retries), ..first };
         self.record.scope = Some(Arc::clone(next.scope.name()));
         let before = self.told.retries;
         // How the last call ended, and what it means.
@@ -279,16 +275,11 @@ impl<'a> Course<'a> {
                 Departed { upstream: upstream_of_call, permit, scope, reserved, client, call, spent, room };
             (self.record.calls, self.told.retries) = (self.record.calls + 1, before + tries);
             let received = match upstream.send(&departed, body).await {
-                // None was asked for: nothing that follows is an answer.
-                Ok(answer) if answer.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                    Err(NoAnswer::Malformed("it changed the protocol without being asked".to_owned()))
-                }
-                Ok(answer) if answer.status().as_u16() < 400 => {
+                Ok(answer) if failure::is_none(answer.status()) => {
                     departed.room = self.payload.take_room();
                     return Ended { answer: Ok(passed_on(departed, answer, self.bounds)), stayed_down: false, retries };
                 }
-                Ok(answer) => whole_failure(answer, self.bounds).await,
-                Err(error) => Err(error),
+                sent => failure::read(sent, self.bounds).await,
             };
             // The permit is dropped: nothing was learnt about the server.
             if let (Err(_), Some(refusal)) = (&received, self.payload.failure()) {
@@ -307,11 +298,8 @@ impl<'a> Course<'a> {
                 NextAction::GiveUp { reason, request } => (reason.stayed_down(class), request.attempts),
                 _ => (false, tries),
             };
-            return Ended {
-                answer: ended(class, answer, self.told.retries),
-                stayed_down,
-                retries: tries.saturating_sub(1),
-            };
+            let answer = ended(class, answer, self.told.retries);
+            return Ended { answer, stayed_down, retries: tries.saturating_sub(1) };
         }
     }
 }

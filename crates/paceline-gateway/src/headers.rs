@@ -102,7 +102,8 @@ pub(crate) fn wants_websocket(headers: &HeaderMap) -> bool {
 /// name leads to this machine. Programs name this machine, and no origin.
 pub(crate) fn is_of_a_page(uri: &Uri, headers: &HeaderMap) -> bool {
     let is_foreign = |host: &str| {
-        let is_named = host.parse::<Authority>().is_ok_and(|host| host.host().to_ascii_lowercase().ends_with(".localhost"));
+        let is_named =
+            host.parse::<Authority>().is_ok_and(|host| host.host().to_ascii_lowercase().ends_with(".localhost"));
         !is_named && !is_loopback(&format!("http://{host}"))
     };
     let mut hosts = headers.get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or("?"));

@@ -51,7 +51,7 @@ struct Line {
 }
 
 #[derive(Deserialize)]
-struct Told {
+struct JobMessage {
     id: String,
     #[serde(flatten)]
     line: Line,
@@ -60,7 +60,7 @@ struct Told {
 impl Jobs {
     /// Takes the line of a job.
     fn take(&self, body: &[u8]) -> Result<(), Refusal> {
-        let Told { id, mut line } = serde_json::from_slice(body)
+        let JobMessage { id, mut line } = serde_json::from_slice(body)
             .map_err(|error| Refusal::bad_request(format!("/api/jobs: this is no line of a job: {error}")))?;
         let texts = [&mut line.name, &mut line.upstream, &mut line.state].into_iter().chain(&mut line.waits);
         texts.for_each(|text| *text = text.chars().take(LONGEST_TEXT).collect());

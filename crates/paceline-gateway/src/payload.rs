@@ -49,9 +49,9 @@ impl Payload {
         let mut bytes = BytesMut::new();
         let mut room = held.take(0, bounds.held_bytes).ok_or_else(too_much_is_held)?;
         if announced <= bounds.largest_body as u64 {
-            let mut patience = Patience::new(bounds.slowest_body);
+            let mut minimum = MinimumRate::new(bounds.slowest_body);
             while !body.is_end_stream() && bytes.len() <= bounds.largest_body {
-                let next = poll_fn(|context| patience.poll_frame(&mut body, context)).await;
+                let next = poll_fn(|context| minimum.poll_frame(&mut body, context)).await;
                 let Some(frame) = next.transpose()? else { break };
                 let Ok(data) = frame.into_data() else { continue };
                 if !room.grow(data.len() as u64, bounds.held_bytes) {
@@ -88,7 +88,7 @@ impl Payload {
             first: Some(self.bytes.clone()),
             rest: rest.map(|body| Rest {
                 body,
-                patience: Patience::new(self.slowest),
+                minimum: MinimumRate::new(self.slowest),
                 failed: Arc::clone(&self.failed),
             }),
         })
@@ -102,14 +102,14 @@ impl Payload {
 
 /// How long a body may take: so much of it must come in each span of time. The time in which no more is asked for counts not.
 #[derive(Debug)]
-struct Patience {
+struct MinimumRate {
     slowest: Duration,
     /// From the first time that bytes are awaited.
     span: Option<Pin<Box<Sleep>>>,
     came: usize,
 }
 
-impl Patience {
+impl MinimumRate {
     const fn new(slowest: Duration) -> Self {
         Self { slowest, span: None, came: 0 }
     }
@@ -166,7 +166,7 @@ pub(crate) struct Outgoing {
 #[derive(Debug)]
 struct Rest {
     body: Incoming,
-    patience: Patience,
+    minimum: MinimumRate,
     failed: Arc<OnceLock<Refusal>>,
 }
 
@@ -177,7 +177,7 @@ pub(crate) struct NoWholeBody;
 
 impl Rest {
     fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, NoWholeBody>>> {
-        self.patience.poll_frame(&mut self.body, context).map(|frame| {
+        self.minimum.poll_frame(&mut self.body, context).map(|frame| {
             frame.map(|frame| {
                 frame.map_err(|refusal| {
                     drop(self.failed.set(refusal));

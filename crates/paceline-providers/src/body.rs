@@ -134,7 +134,7 @@ impl<'a> Body<'a> {
     /// Reads the body of a success as far as it can matter.
     pub(super) fn of_success(bytes: &'a [u8], content_type: &str, wanted: Wanted<'_>) -> Self {
         match wanted.keys {
-            Some(keys) if !bytes.is_empty() && !is_stream(bytes, content_type) && !mentions(bytes, keys) => {
+            Some(keys) if !bytes.is_empty() && !stream::is_stream(bytes, content_type) && !mentions(bytes, keys) => {
                 Self { kind: Kind::Unread, bytes, ..Self::default() }
             }
             _ => Self::parse(bytes, content_type, &Outline { arrays: wanted.arrays, ..OF_SUCCESSES })
@@ -163,7 +163,7 @@ impl<'a> Body<'a> {
         }
         let bytes = bytes.trim_ascii_start();
         let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
-        if is_stream(bytes, content_type) {
+        if stream::is_stream(bytes, content_type) {
             return Self::of_stream(stream::read(bytes), bytes);
         }
         match outline(bytes, keys) {
@@ -292,14 +292,6 @@ pub(super) fn plain(text: &str) -> String {
     // It reaches terminals and logs: it must not move their cursors or set their titles.
     let plain: String = words.join(" ").chars().filter(|c| !c.is_control()).collect();
     beginning(&plain, LONGEST_MESSAGE)
-}
-
-/// Whether a body holds server-sent events: no line of them begins like JSON, whatever the content type says.
-pub(super) fn is_stream(body: &[u8], content_type: &str) -> bool {
-    let begins = |start: &[u8]| body.trim_ascii_start().starts_with(start);
-    begins(b"event:")
-        || begins(b"data:")
-        || (content_type.starts_with("text/event-stream") && !begins(b"{") && !begins(b"["))
 }
 
 /// Whether a text holds one of the keys in quotes.

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
     use proptest::{prop_assert, proptest};
 
-    /// Fri, 20 Nov 2026 12:00:00 GMT
+    /// Fri, 20 Nov 2026 12:00:00 GMT.
     const NOW: Timestamp = Timestamp::from_millis(1_795_176_000_000);
 
     fn duration(wait: Option<Wait>) -> Option<Duration> {

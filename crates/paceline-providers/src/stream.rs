@@ -8,6 +8,14 @@ use super::ending::Ending;
 use super::frames::{self, Frame};
 use super::usage::Usage;
 
+/// Whether a body holds server-sent events: no line of them begins like JSON, whatever the content type says.
+pub(super) fn is_stream(body: &[u8], content_type: &str) -> bool {
+    let begins = |start: &[u8]| body.trim_ascii_start().starts_with(start);
+    begins(b"event:")
+        || begins(b"data:")
+        || (content_type.starts_with("text/event-stream") && !begins(b"{") && !begins(b"["))
+}
+
 /// The content of a finished stream, read after its end.
 #[derive(Debug, Default)]
 pub(super) struct Stream {

@@ -10,8 +10,8 @@ use tonic::client::GrpcService;
 use tonic::transport::Channel;
 use tower::ServiceBuilder;
 
-/// The message of a call is kept whole, so that it can be sent again: a call that streams its requests is made once its last one is
-/// known. Answers may be streams.
+/// The message of a call is kept whole, so that it can be sent again: a call that streams its requests is made once its last
+/// one is known. Answers may be streams.
 pub fn paced(
     channel: Channel,
     limiter: Limiter,

@@ -1,5 +1,5 @@
-//! Webhooks are delivered to many endpoints. One that is slow or down keeps its own deliveries waiting and no other's, and each event
-//! arrives with the same id however often it is sent.
+//! Webhooks are delivered to many endpoints. One that is slow or down keeps its own deliveries waiting and no other's, and each
+//! event arrives with the same id however often it is sent.
 
 use std::io;
 use std::time::Duration;
@@ -20,9 +20,9 @@ pub fn limiter() -> Result<Limiter, ConfigError> {
     Limiter::new(PacerConfig::from(Quota::per_second(200)).with_in_flight(256))
 }
 
-/// Delivers one event within a day, and returns the last answer, perhaps a refusal. `post` sends a request, and its answer is read by
-/// its status: a 410 ends the delivery at once, a `Retry-After` of the endpoint is obeyed, and while it is down one call at a time
-/// tests whether it is back.
+/// Delivers one event within a day, and returns the last answer, perhaps a refusal. `post` sends a request, and its answer is
+/// read by its status: a 410 ends the delivery at once, a `Retry-After` of the endpoint is obeyed, and while it is down one
+/// call at a time tests whether it is back.
 pub async fn deliver(
     limiter: &Limiter,
     delivery: &Delivery,

@@ -1,4 +1,4 @@
-//! Input that nobody sends: `cargo run --release -p paceline-bench --bin fuzz -- TARGET SECONDS [SEED]`.
+//! Input that no client sends: `cargo run --release -p paceline-bench --bin fuzz -- TARGET SECONDS [SEED]`.
 //!
 //! Each target takes entries of its corpus, changes them at random and hands them to one part of the reading of answers.
 //! Nothing may panic; no wait may be above 366 days; nothing may take longer than its size can explain: every so often an

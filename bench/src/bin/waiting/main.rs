@@ -62,7 +62,7 @@ mod tests {
         assert_eq!(stored.blocked, Duration::ZERO);
         assert_eq!(stored.before_first_retry, 90);
         let all = [in_line, rounds, stored].map(|seen| seen.ended.len());
-        assert_eq!(all, [100; 3], "nobody loses an item");
+        assert_eq!(all, [100; 3], "none of them loses an item");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use http::{HeaderMap, HeaderValue};
+use paceline_config::Upstream;
 
 pub(crate) use self::shared_limits::SharedLimits;
 
@@ -37,6 +38,11 @@ pub(crate) struct Account {
 }
 
 impl Account {
+    /// The account that an upstream is called under with those headers.
+    pub(crate) fn of(upstream: &Upstream, headers: &HeaderMap) -> Self {
+        Self::new(upstream.base_url.as_deref().unwrap_or_default(), headers)
+    }
+
     /// The account that calls with those headers belong to.
     pub(crate) fn new(address: &str, headers: &HeaderMap) -> Self {
         let host = host(address);

@@ -350,21 +350,7 @@ impl Plan {
         }
         text.push('\n');
         let mut line = |content: String| writeln!(text, "  {content}").expect("a string takes everything");
-        let mut scopes: Vec<_> = self.scopes.iter().collect();
-        scopes.sort_by_key(|(name, part)| (std::cmp::Reverse(part.items), *name));
-        for (name, part) in scopes.iter().take(SHOWN) {
-            let tokens = tokens(part.tokens_in, part.tokens_out);
-            line(format!("{}: {}, {tokens}", text::printable(name), text::counted(part.items, "item")));
-        }
-        let rest: u64 = scopes.iter().skip(SHOWN).map(|(_, part)| part.items).sum();
-        if rest > 0 {
-            let more = text::counted((scopes.len() - SHOWN) as u64, "more scope");
-            line(format!("and {more}: {}", text::counted(rest, "item")));
-        }
-        if scopes.len() > 1 {
-            let (tokens_in, tokens_out) = self.tokens();
-            line(format!("together {}", tokens(tokens_in, tokens_out)));
-        }
+        self.largest_scopes().into_iter().for_each(&mut line);
         if pending > 0 && self.tokens().0 > 0 {
             line(INPUT_ESTIMATE.to_owned());
         }
@@ -421,6 +407,27 @@ impl Plan {
         }
         line("nothing was sent".to_owned());
         text
+    }
+
+    /// What the scopes with the most items take, and all together.
+    fn largest_scopes(&self) -> Vec<String> {
+        let mut scopes: Vec<_> = self.scopes.iter().collect();
+        scopes.sort_by_key(|(name, part)| (std::cmp::Reverse(part.items), *name));
+        let mut lines = Vec::new();
+        for (name, part) in scopes.iter().take(SHOWN) {
+            let tokens = tokens(part.tokens_in, part.tokens_out);
+            lines.push(format!("{}: {}, {tokens}", text::printable(name), text::counted(part.items, "item")));
+        }
+        let rest: u64 = scopes.iter().skip(SHOWN).map(|(_, part)| part.items).sum();
+        if rest > 0 {
+            let more = text::counted((scopes.len() - SHOWN) as u64, "more scope");
+            lines.push(format!("and {more}: {}", text::counted(rest, "item")));
+        }
+        if scopes.len() > 1 {
+            let (tokens_in, tokens_out) = self.tokens();
+            lines.push(format!("together {}", tokens(tokens_in, tokens_out)));
+        }
+        lines
     }
 }
 

@@ -111,8 +111,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
         ready => ready?,
     };
     let limiter = limiter(&upstream, args.seed)?;
-    let base_url = upstream.base_url.clone().unwrap_or_default();
-    let account = upstream::is_own_account(&upstream, mock.as_ref()).then(|| Account::new(&base_url, &headers));
+    let account = upstream::is_own_account(&upstream, mock.as_ref()).then(|| Account::of(&upstream, &headers));
     let shared =
         SharedLimits::open(account.as_ref(), upstream.fleet.as_ref(), &upstream.pacer, limiter.clone()).await?;
     let _in_use = account.and_then(|account| account.mark(shared.is_shared()));

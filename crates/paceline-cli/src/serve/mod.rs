@@ -90,14 +90,7 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
                 tracing::warn!("nothing is read again, and all stays as it was: {error}");
                 continue;
             }
-            match flags.tls() {
-                Ok(tls) => tls.into_iter().for_each(|tls| gateway.replace_tls(tls)),
-                Err(error) => tracing::warn!("the former certificate stays: {error}"),
-            }
-            match admission.clients(&gateway.clients()) {
-                Ok(clients) => gateway.replace_clients(clients),
-                Err(error) => tracing::warn!("the keys of clients were read again, and the former ones stay: {error}"),
-            }
+            admit_anew(&gateway, flags, &admission);
             if upstreams.reload(&gateway).await {
                 batches.renew(upstreams.for_batches()).await;
             }
@@ -135,6 +128,18 @@ fn announce_to_jobs(address: SocketAddr, has_tls: bool, gateway: &Gateway) -> Op
     let url = format!("http://{}", SocketAddr::new(host, address.port()));
     let found = gateways::announce(&url);
     found.inspect_err(|error| tracing::debug!("jobs on this machine do not find the gateway: {error}")).ok()
+}
+
+/// Reads the certificate and the keys of clients again. A wrong one changes nothing.
+fn admit_anew(gateway: &Gateway, flags: &Flags, admission: &Admission) {
+    match flags.tls() {
+        Ok(tls) => tls.into_iter().for_each(|tls| gateway.replace_tls(tls)),
+        Err(error) => tracing::warn!("the former certificate stays: {error}"),
+    }
+    match admission.clients(&gateway.clients()) {
+        Ok(clients) => gateway.replace_clients(clients),
+        Err(error) => tracing::warn!("the keys of clients were read again, and the former ones stay: {error}"),
+    }
 }
 
 /// Scripts wait for the first line, so it must not stay in a buffer.

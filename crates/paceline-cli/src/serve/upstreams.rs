@@ -203,7 +203,7 @@ impl Fresh {
         let headers = upstream::headers(&configured)?;
         configured.pacer.background = configured.background;
         let limiter = Limiter::new(configured.pacer.clone()).map_err(Failure::refused)?.with_name(&*configured.name);
-        let account = Account::new(configured.base_url.as_deref().unwrap_or_default(), &headers);
+        let account = Account::of(&configured, &headers);
         let backend = match before {
             Some(before) => before.renewed(configured.clone(), headers.clone(), bounds),
             None => Backend::new(configured.clone(), headers.clone(), limiter, bounds),

@@ -23,7 +23,7 @@ const SILENT: Duration = Duration::from_secs(40);
 const CONNECT: Duration = Duration::from_secs(5);
 
 /// What came.
-pub(super) enum Told {
+pub(super) enum FeedEvent {
     /// A part of the state.
     Changes(Box<Changes>),
     /// No gateway answers there.
@@ -64,7 +64,7 @@ impl Feed {
     }
 
     /// All that it tells, for as long as that is taken.
-    pub(super) fn follow(self) -> mpsc::Receiver<Told> {
+    pub(super) fn follow(self) -> mpsc::Receiver<FeedEvent> {
         let (sender, told) = mpsc::channel(4);
         tokio::spawn(async move {
             loop {
@@ -79,14 +79,14 @@ impl Feed {
     }
 
     /// One connection, up to its end; fine once nothing is taken any more.
-    async fn once(&self, sender: &mpsc::Sender<Told>) -> Result<(), Told> {
+    async fn once(&self, sender: &mpsc::Sender<FeedEvent>) -> Result<(), FeedEvent> {
         let address = &self.address;
         let lost = |error: &dyn std::error::Error| {
             let mut cause = error;
             while let Some(deeper) = cause.source() {
                 cause = deeper;
             }
-            Told::Lost(format!("no gateway answers at {address}: {cause}; `paceline serve` starts one"))
+            FeedEvent::Lost(format!("no gateway answers at {address}: {cause}; `paceline serve` starts one"))
         };
         let mut request = self.client.get(format!("{address}/api/events?changes"));
         if let Some(key) = &self.key {
@@ -105,27 +105,27 @@ impl Feed {
         loop {
             let piece = match timeout(SILENT, body.next()).await {
                 Ok(Some(piece)) => piece.map_err(|error| lost(&error))?,
-                Ok(None) => return Err(Told::Lost(format!("the gateway at {address} has ended"))),
-                Err(_) => return Err(Told::Lost(format!("the gateway at {address} says nothing any more"))),
+                Ok(None) => return Err(FeedEvent::Lost(format!("the gateway at {address} has ended"))),
+                Err(_) => return Err(FeedEvent::Lost(format!("the gateway at {address} says nothing any more"))),
             };
             for event in events.take(&piece) {
                 let changes = serde_json::from_slice(&event).map_err(|error| {
-                    Told::Refused(format!("{address} tells its state as another version does: {error}"))
+                    FeedEvent::Refused(format!("{address} tells its state as another version does: {error}"))
                 })?;
-                if sender.send(Told::Changes(changes)).await.is_err() {
+                if sender.send(FeedEvent::Changes(changes)).await.is_err() {
                     return Ok(());
                 }
             }
         }
     }
 
-    async fn refusal(&self, answer: reqwest::Response) -> Told {
+    async fn refusal(&self, answer: reqwest::Response) -> FeedEvent {
         let (address, status) = (&self.address, answer.status());
         let body = answer.bytes().await.unwrap_or_default();
         let body: Value = serde_json::from_slice(&body).unwrap_or_default();
         let ours = Some(&body["error"]).filter(|error| error["type"] == "paceline");
         let key = if status == StatusCode::UNAUTHORIZED { "; name its variable with --api-key-env" } else { "" };
-        Told::Refused(match ours.and_then(|error| error["message"].as_str()) {
+        FeedEvent::Refused(match ours.and_then(|error| error["message"].as_str()) {
             Some(message) => format!("{address}: {message}{key}"),
             None => format!("{address} answers with status {status}, and not as a gateway of this version does"),
         })

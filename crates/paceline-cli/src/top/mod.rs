@@ -15,7 +15,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use terminal_size::{Width, terminal_size};
 use tokio::sync::mpsc;
 
-use self::feed::{Feed, Told};
+use self::feed::{Feed, FeedEvent};
 use self::screen::Screen;
 use crate::exit::{Failure, Status};
 use crate::output::print;
@@ -59,12 +59,12 @@ pub(crate) async fn command(args: TopArgs) -> Result<Status, Failure> {
     let mut told = feed.follow();
     // The first word says whether there is a gateway; later it is waited for.
     let mut screen = match told.recv().await {
-        Some(Told::Changes(changes)) => {
+        Some(FeedEvent::Changes(changes)) => {
             let mut screen = Screen::new(address);
             screen.state.take(*changes);
             screen
         }
-        Some(Told::Lost(why) | Told::Refused(why)) => return Err(Failure::refused(why)),
+        Some(FeedEvent::Lost(why) | FeedEvent::Refused(why)) => return Err(Failure::refused(why)),
         None => return Err(Failure::interrupted("the task that follows the gateway has ended")),
     };
     if args.once || !std::io::stdout().is_terminal() {
@@ -90,15 +90,15 @@ fn read_key(variable: &str) -> Result<String, Failure> {
 async fn watch(
     terminal: &mut ratatui::DefaultTerminal,
     screen: &mut Screen,
-    mut told: mpsc::Receiver<Told>,
+    mut told: mpsc::Receiver<FeedEvent>,
 ) -> std::io::Result<()> {
     let mut keys = keys();
     loop {
         terminal.draw(|frame| screen.draw(frame))?;
         tokio::select! {
             told = told.recv() => match told {
-                Some(Told::Changes(changes)) => screen.state.take(*changes),
-                Some(Told::Lost(why) | Told::Refused(why)) => screen.state.lost(why),
+                Some(FeedEvent::Changes(changes)) => screen.state.take(*changes),
+                Some(FeedEvent::Lost(why) | FeedEvent::Refused(why)) => screen.state.lost(why),
                 None => return Ok(()),
             },
             event = keys.recv() => match event {

@@ -31,7 +31,7 @@ pub(super) struct Scope {
     why: Option<Why>,
     pub(super) concurrency: Places,
     pub(super) last_minute: LastMinute,
-    pub(super) belief: Option<Belief>,
+    pub(super) belief: Option<LearntRate>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -56,7 +56,7 @@ pub(super) struct LastMinute {
 }
 
 #[derive(Debug, Deserialize)]
-pub(super) struct Belief {
+pub(super) struct LearntRate {
     pub(super) text: String,
 }
 

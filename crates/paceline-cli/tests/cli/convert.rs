@@ -237,6 +237,7 @@ fn a_parquet_file_is_refused_with_the_command_that_makes_lines_of_it() {
 fn what_makes_no_request_is_refused_by_row_and_name() {
     let server = Server::new(|_| Reply::ok());
     let template = |template: &'static str| [&CHAT[..], &["--prompt-template", template]].concat();
+    let rows = "holds no requests; expected a header, and below it a row for each";
     let cases: [(&str, &str, Vec<&str>, &str); 19] = [
         (
             "in.csv",
@@ -244,8 +245,8 @@ fn what_makes_no_request_is_refused_by_row_and_name() {
             CHAT.to_vec(),
             "in.csv: its header is one column, \"id;prompt\", whose names seem to be separated by ';': expected commas",
         ),
-        ("in.csv", "id,prompt\n", CHAT.to_vec(), "holds no requests; expected a header, and below it a row for each"),
-        ("in.csv", "", CHAT.to_vec(), "in.csv holds no requests; expected a header, and below it a row for each"),
+        ("in.csv", "id,prompt\n", CHAT.to_vec(), rows),
+        ("in.csv", "", CHAT.to_vec(), rows),
         ("in.txt", "\n", CHAT.to_vec(), "in.txt holds no requests; expected one prompt or web address a line"),
         (
             "in.csv",
@@ -290,12 +291,7 @@ fn what_makes_no_request_is_refused_by_row_and_name() {
         ("in.txt", "hello\n", vec!["--endpoint", "/v1/chat/completions"], "prompts need a model: name it with --model"),
         ("in.txt", "hello\nthere\n", vec![], "lines 1, 2: invalid_row: prompts need a model: name it with --model"),
         ("in.csv", "a,b\n1,2\n", vec![], "its header, line 1, is \"a,b\": expected a column url"),
-        (
-            "in.txt",
-            "hello\n",
-            vec!["--endpoint", "/hook", "--model", "m"],
-            "expected an --endpoint that ends in chat/completions",
-        ),
+        ("in.txt", "hello\n", vec!["--endpoint", "/hook", "--model", "m"], "expected an --endpoint that ends in chat"),
         ("in.jsonl", "{}\n", CHAT.to_vec(), "--model makes requests from prompts: add --prompt-template"),
     ];
     for (name, text, flags, expected) in cases {

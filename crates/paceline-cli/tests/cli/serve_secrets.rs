@@ -57,9 +57,9 @@ fn files(folder: &Path) -> Vec<(String, String)> {
     all
 }
 
-#[test]
-fn no_key_is_written_served_or_printed_at_any_level_of_the_log() {
-    let (job, server) = (Job::new(0), echo());
+/// An upstream that repeats what it is sent, one without a key of ours, two whose certificates are not trusted, and one that is
+/// not there. Returns the servers of the certificates.
+fn configure(job: &Job, server: &Server) -> [Server; 2] {
     let (known, other) = (Authority::new(), Authority::new());
     let untrusted = Server::tls(other.server("localhost", false), |_| Reply::ok());
     let elsewhere = Server::tls(known.server("elsewhere.example", false), |_| Reply::ok());
@@ -76,6 +76,13 @@ fn no_key_is_written_served_or_printed_at_any_level_of_the_log() {
         upstream("gone", "http://127.0.0.1:1", key),
     ];
     std::fs::write(job.path("paceline.toml"), config.concat()).expect("writable");
+    [untrusted, elsewhere]
+}
+
+#[test]
+fn no_key_is_written_served_or_printed_at_any_level_of_the_log() {
+    let (job, server) = (Job::new(0), echo());
+    let _untrusted = configure(&job, &server);
     let mut add = job.paceline();
     let printed = add.args(["serve", "keys", "add", "ci", "--state", "state"]).output().expect("the binary runs");
     let theirs = String::from_utf8(printed.stdout).expect("text").trim().to_owned();
@@ -86,56 +93,8 @@ fn no_key_is_written_served_or_printed_at_any_level_of_the_log() {
         .env("KEY", OURS)
         .env("RUST_LOG", "trace");
     let mut gateway = Gateway::logging(&mut command, log);
-    let mut got = Vec::new();
-
-    let shows = format!("host: 127.0.0.1\r\nx-paceline-key: {theirs}\r\nconnection: close\r\n");
-    let marked = "authorization: Bearer MARKED-bearer\r\nx-api-key: MARKED-field\r\ncookie: a=MARKED-cookie\r\nproxy-authorization: Basic MARKED-proxy\r\n";
-    let body = r#"{"model":"m","messages":[]}"#;
-    let length = body.len();
-    for path in [
-        "echo/v1/200",
-        "echo/v1/400",
-        "echo/v1/401",
-        "echo/v1/404",
-        "echo/v1/429",
-        "echo/v1/500",
-        "untrusted/v1/x",
-        "elsewhere/v1/x",
-        "gone/v1/x",
-    ] {
-        let head = format!(
-            "POST /{path}?key=MARKED-query HTTP/1.1\r\n{shows}x-paceline-deadline: 300ms\r\n{marked}content-length: {length}\r\n\r\n"
-        );
-        got.push(raw(&gateway, format!("{head}{body}").as_bytes()));
-    }
-    // An upstream without a key of its own gets the client's, and no other client is told.
-    let open = raw(&gateway, format!("GET /open/v1/401?key=MARKED-query HTTP/1.1\r\n{shows}{marked}\r\n").as_bytes());
-    assert!(open.starts_with("HTTP/1.1 401"), "{open}");
-    for bytes in [
-        format!("GET /nowhere?key=MARKED-query HTTP/1.1\r\n{shows}{marked}\r\n"),
-        format!("GET /echo/../x?key=MARKED-query HTTP/1.1\r\n{shows}{marked}\r\n"),
-        format!("GET /echo/v1/200 HTTP/1.1\r\n{shows}MARKED-line\r\n\r\n"),
-        format!("MARKED-line( /echo HTTP/1.1\r\n{shows}\r\n"),
-        format!("GET /echo/v1/200 HTTP/1.1\r\n{shows}x: MARKED-line\0\r\n\r\n"),
-        format!("GET /echo/v1/200 HTTP/1.1\r\n{shows}x-paceline-deadline: soon\r\n{marked}\r\n"),
-        format!("GET /echo/v1/200 HTTP/1.1\r\n{shows}transfer-encoding: x, chunked\r\n{marked}\r\n"),
-        format!("GET /echo/v1/200?key=MARKED-query HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n{marked}\r\n"),
-        format!("GET /metrics HTTP/1.1\r\n{shows}{marked}\r\n"),
-        format!("GET /api/state HTTP/1.1\r\n{shows}{marked}\r\n"),
-        format!("GET / HTTP/1.1\r\n{shows}{marked}\r\n"),
-        format!("GET /v1/files/{theirs} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"),
-    ] {
-        got.push(raw(&gateway, bytes.as_bytes()));
-    }
-    for (field, status) in [("MARKED-h2", 401), (theirs.as_str(), 200)] {
-        let url = format!("{}/echo/v1/200?key=MARKED-query", gateway.url);
-        let client = paceline_http::client_to(&url).http2_prior_knowledge().build().expect("a client");
-        let (status_got, body) = send(&url, |_, url| {
-            client.get(url).header("x-api-key", field).header("authorization", "Bearer MARKED-bearer")
-        });
-        assert_eq!(status_got == 401, status == 401, "{body}");
-        got.push(body);
-    }
+    let mut got = http_1(&gateway, &theirs);
+    got.extend(http_2(&gateway, &theirs));
     assert_eq!(get(&format!("{}/healthz", gateway.url)).0, 200);
     gateway.signal(Signal::HUP);
     gateway.signal(Signal::TERM);
@@ -169,4 +128,64 @@ fn no_key_is_written_served_or_printed_at_any_level_of_the_log() {
             "the key of a client went on: {shown:?}"
         );
     }
+}
+
+/// What a client gets that speaks HTTP/1.1, at upstreams of all kinds, at none, and where its request is no request.
+fn http_1(gateway: &Gateway, theirs: &str) -> Vec<String> {
+    let mut got = Vec::new();
+    let shows = format!("host: 127.0.0.1\r\nx-paceline-key: {theirs}\r\nconnection: close\r\n");
+    let marked = "authorization: Bearer MARKED-bearer\r\nx-api-key: MARKED-field\r\ncookie: a=MARKED-cookie\r\nproxy-authorization: Basic MARKED-proxy\r\n";
+    let body = r#"{"model":"m","messages":[]}"#;
+    let length = body.len();
+    for path in [
+        "echo/v1/200",
+        "echo/v1/400",
+        "echo/v1/401",
+        "echo/v1/404",
+        "echo/v1/429",
+        "echo/v1/500",
+        "untrusted/v1/x",
+        "elsewhere/v1/x",
+        "gone/v1/x",
+    ] {
+        let head = format!(
+            "POST /{path}?key=MARKED-query HTTP/1.1\r\n{shows}x-paceline-deadline: 300ms\r\n{marked}content-length: {length}\r\n\r\n"
+        );
+        got.push(raw(gateway, format!("{head}{body}").as_bytes()));
+    }
+    // An upstream without a key of its own gets the client's, and no other client is told.
+    let open = raw(gateway, format!("GET /open/v1/401?key=MARKED-query HTTP/1.1\r\n{shows}{marked}\r\n").as_bytes());
+    assert!(open.starts_with("HTTP/1.1 401"), "{open}");
+    for bytes in [
+        format!("GET /nowhere?key=MARKED-query HTTP/1.1\r\n{shows}{marked}\r\n"),
+        format!("GET /echo/../x?key=MARKED-query HTTP/1.1\r\n{shows}{marked}\r\n"),
+        format!("GET /echo/v1/200 HTTP/1.1\r\n{shows}MARKED-line\r\n\r\n"),
+        format!("MARKED-line( /echo HTTP/1.1\r\n{shows}\r\n"),
+        format!("GET /echo/v1/200 HTTP/1.1\r\n{shows}x: MARKED-line\0\r\n\r\n"),
+        format!("GET /echo/v1/200 HTTP/1.1\r\n{shows}x-paceline-deadline: soon\r\n{marked}\r\n"),
+        format!("GET /echo/v1/200 HTTP/1.1\r\n{shows}transfer-encoding: x, chunked\r\n{marked}\r\n"),
+        format!("GET /echo/v1/200?key=MARKED-query HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n{marked}\r\n"),
+        format!("GET /metrics HTTP/1.1\r\n{shows}{marked}\r\n"),
+        format!("GET /api/state HTTP/1.1\r\n{shows}{marked}\r\n"),
+        format!("GET / HTTP/1.1\r\n{shows}{marked}\r\n"),
+        format!("GET /v1/files/{theirs} HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"),
+    ] {
+        got.push(raw(gateway, bytes.as_bytes()));
+    }
+    got
+}
+
+/// What a client gets that speaks HTTP/2, with a wrong key and with its own.
+fn http_2(gateway: &Gateway, theirs: &str) -> Vec<String> {
+    let mut got = Vec::new();
+    for (field, status) in [("MARKED-h2", 401), (theirs, 200)] {
+        let url = format!("{}/echo/v1/200?key=MARKED-query", gateway.url);
+        let client = paceline_http::client_to(&url).http2_prior_knowledge().build().expect("a client");
+        let (status_got, body) = send(&url, |_, url| {
+            client.get(url).header("x-api-key", field).header("authorization", "Bearer MARKED-bearer")
+        });
+        assert_eq!(status_got == 401, status == 401, "{body}");
+        got.push(body);
+    }
+    got
 }

@@ -1,33 +1,38 @@
 //! The house keeps its own rules: what a program can see of them, this one checks.
 
 mod circles;
+mod documents;
+mod map;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The longest file of source, in lines.
-const LONGEST: usize = 500;
+const LONGEST_FILE: usize = 500;
+
+/// The longest function, in lines from its name to its end.
+const LONGEST_FUNCTION: usize = 70;
 
 /// The widest line, in characters.
 const WIDEST: usize = 130;
 
-/// Files that stand for their folder, or for a whole crate.
-const ROOTS: [&str; 4] = ["lib", "main", "mod", "tests"];
+/// Folders that hold no text of ours: what is built, what is installed, and what another program wrote.
+const FOREIGN: [&str; 4] = ["target", "node_modules", "__pycache__", "venv"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the workspace is two folders up").to_path_buf()
 }
 
-/// Every file below a folder that ends so, but for what is built.
+/// Every file below a folder that ends so.
 fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut found = Vec::new();
     for path in entries.map(|entry| entry.expect("an entry").path()) {
         let name = path.file_name().expect("a name").to_string_lossy();
-        if path.is_dir() && name != "target" && !name.starts_with('.') {
+        if path.is_dir() && !FOREIGN.contains(&&*name) && !name.starts_with('.') {
             found.extend(files(&path, ending));
-        } else if name.ends_with(ending) {
+        } else if path.is_file() && name.ends_with(ending) {
             found.push(path);
         }
     }
@@ -35,167 +40,137 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The sources of the crates with their names below the root, and their texts.
-fn sources() -> Vec<(String, String)> {
+/// The texts below the root that end so, with their names.
+fn texts(ending: &str) -> Vec<(String, String)> {
     let root = root();
     let named = |path: PathBuf| {
-        let text = fs::read_to_string(&path).expect("a source is text");
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         (path.strip_prefix(&root).expect("below the root").to_string_lossy().into_owned(), text)
     };
-    files(&root.join("crates"), ".rs").into_iter().map(named).collect()
+    files(&root, ending).into_iter().map(named).collect()
 }
 
-/// The lines of the map about each crate.
-fn map() -> BTreeMap<String, String> {
-    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the map");
-    let map = text.split("```").nth(1).expect("the first block of code is the map").to_owned();
-    let mut crates: BTreeMap<String, String> = BTreeMap::new();
-    let mut present = None;
-    for line in map.lines() {
-        let name = line.strip_prefix("  ").filter(|line| line.starts_with("paceline"));
-        let ended = !line.starts_with("  ");
-        present = name.and_then(|line| line.split('/').next()).map(str::to_owned).or(present.filter(|_| !ended));
-        if let Some(name) = &present {
-            let about = crates.entry(name.clone()).or_default();
-            about.push_str(line);
-            about.push('\n');
-        }
-    }
-    crates
+/// The sources of the crates.
+fn sources() -> Vec<(String, String)> {
+    texts(".rs").into_iter().filter(|(name, _)| name.starts_with("crates/")).collect()
 }
 
-/// Whether a text names a file or a folder, as a word of its own.
-fn names(text: &str, name: &str) -> bool {
-    text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == '-')).any(|word| word == name)
+/// Ends the test with what was found, a line each.
+fn assert_none(rule: &str, found: &[String]) {
+    assert!(found.is_empty(), "{rule}:\n{}", found.join("\n"));
+}
+
+/// The word of a text that begins with it: a name of Rust.
+fn identifier(text: &str) -> &str {
+    &text[..text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len())]
 }
 
 #[test]
-fn no_file_is_too_long_and_no_line_too_wide() {
-    let mut wrong = Vec::new();
-    for (name, text) in sources() {
+fn no_file_is_too_long_and_no_comment_too_wide() {
+    let mut found = Vec::new();
+    for (name, text) in texts(".rs") {
         let lines = text.lines().count();
-        if lines > LONGEST {
-            wrong.push(format!("{name}: {lines} lines, at most {LONGEST}"));
+        if lines > LONGEST_FILE {
+            found.push(format!("{name}: {lines} lines"));
         }
-        let wide = text
-            .lines()
-            .enumerate()
-            .filter(|(_, line)| line.trim_start().starts_with("//") && line.chars().count() > WIDEST);
-        wrong.extend(wide.map(|(line, _)| format!("{name}:{}: a comment wider than {WIDEST} characters", line + 1)));
+        let wide = |line: &str| line.trim_start().starts_with("//") && line.chars().count() > WIDEST;
+        let wide = text.lines().enumerate().filter(|(_, line)| wide(line));
+        found.extend(wide.map(|(line, _)| format!("{name}:{}: a wide comment", line + 1)));
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_none(&format!("at most {LONGEST_FILE} lines a file, {WIDEST} characters a comment"), &found);
+}
+
+/// As rustfmt writes it, a function ends at the first brace that stands as far to the left as its beginning.
+#[test]
+fn no_function_is_too_long() {
+    let mut found = Vec::new();
+    for (name, text) in texts(".rs") {
+        let lines: Vec<&str> = text.lines().collect();
+        for (at, line) in lines.iter().enumerate() {
+            let Some((before, rest)) = line.split_once("fn ") else { continue };
+            let left = before.len() - before.trim_start().len();
+            let begins = before.split_whitespace().all(|word| {
+                word.starts_with("pub") || word.starts_with("in") || ["const", "async", "unsafe"].contains(&word)
+            });
+            let ends = |line: &&&str| line.len() - line.trim_start().len() == left && line.trim() == "}";
+            let is_one_line = line.ends_with('}') || line.ends_with(';');
+            let length = lines[at..].iter().position(|line| ends(&line)).map_or(1, |end| end + 1);
+            if begins && !is_one_line && length > LONGEST_FUNCTION {
+                found.push(format!("{name}:{}: {}, {length} lines", at + 1, identifier(rest)));
+            }
+        }
+    }
+    assert_none(&format!("at most {LONGEST_FUNCTION} lines a function"), &found);
 }
 
 #[test]
 fn comments_name_the_actor() {
-    let vague = ["whoever", "somebody", "nobody", "anybody", "everybody"];
     let mut found = Vec::new();
-    for (name, text) in sources() {
+    for (name, text) in texts(".rs") {
         for (line, text) in text.lines().enumerate() {
-            let comment = text.split_once("//").map_or("", |(_, comment)| comment).to_lowercase();
-            let word = comment.split(|c: char| !c.is_alphanumeric()).find(|word| vague.contains(word));
-            found.extend(word.map(|word| format!("{name}:{}: {word}", line + 1)));
+            let comment = text.split_once("//").map_or("", |(_, comment)| comment);
+            found.extend(documents::vague(comment).map(|word| format!("{name}:{}: {word}", line + 1)));
         }
     }
-    assert!(found.is_empty(), "name the caller, worker, server ... instead:\n{}", found.join("\n"));
+    assert_none("name the caller, worker, server ... instead", &found);
 }
 
+/// Help texts of the command line are comments too, and end without a full stop, as is usual there.
 #[test]
-fn the_map_names_every_module_or_its_folder() {
-    let map = map();
-    let missing: Vec<String> = sources()
-        .into_iter()
-        .filter_map(|(name, _)| {
-            let (_, within) = name.split_once("crates/").expect("all are there");
-            let (of, module) = within.split_once("/src/")?;
-            let about = map.get(of).map_or("", String::as_str);
-            let stem = module.trim_end_matches(".rs");
-            let known = stem.split('/').any(|part| ROOTS.contains(&part) && !stem.contains('/') || names(about, part));
-            (!known).then_some(name)
-        })
-        .collect();
-    assert!(missing.is_empty(), "ARCHITECTURE.md does not name\n{}", missing.join("\n"));
-}
-
-#[test]
-fn what_the_map_names_is_there() {
-    let crates = root().join("crates");
-    let is_there = |of: &str, name: &str| {
-        let below = format!("/{}", name.trim_end_matches('/'));
-        name == format!("{of}/")
-            || files(&crates.join(of), "").iter().any(|path| {
-                let path = path.to_string_lossy();
-                path.ends_with(&below) || path.contains(&format!("{below}/"))
-            })
-    };
-    let mut stale = Vec::new();
-    for (of, about) in map() {
-        let words =
-            about.split(|c: char| c.is_whitespace() || c == ',' || c == ';' || c == '(' || c == ')' || c == ':');
-        let paths = words.filter(|word| (word.ends_with(".rs") || word.ends_with('/')) && !word.contains('`'));
-        stale.extend(paths.filter(|path| !is_there(&of, path)).map(|path| format!("{of}: {path}")));
-    }
-    assert!(stale.is_empty(), "ARCHITECTURE.md names what is not there:\n{}", stale.join("\n"));
-}
-
-/// Rows such as: rule | `crate/src/a.rs`, `b.rs`: `one`, `other`; `crate/src/c.rs`: `third`
-#[test]
-fn each_rule_is_decided_where_the_map_says() {
-    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the map");
-    let (_, table) = text.split_once("## Where each rule is decided").expect("the table of the rules");
-    let rows = table.lines().skip_while(|line| !line.starts_with('|')).take_while(|line| line.starts_with('|')).skip(2);
-    let mut wrong = Vec::new();
-    for place in rows.flat_map(|row| row.split('|').nth(2).expect("two columns").split(';')) {
-        let (paths, functions) = place.split_once("`: `").unwrap_or_else(|| panic!("{place}: no function is named"));
-        let mut folder = PathBuf::new();
-        let quoted =
-            |text: &str| text.replace('`', "").split(',').map(|name| name.trim().to_owned()).collect::<Vec<_>>();
-        for path in quoted(paths) {
-            let path = if path.contains('/') { PathBuf::from(path) } else { folder.join(path) };
-            folder = path.parent().expect("a folder").to_owned();
-            let source = fs::read_to_string(root().join("crates").join(&path)).unwrap_or_default();
-            let missing = quoted(functions).into_iter().filter(|name| !source.contains(&format!("fn {name}")));
-            wrong.extend(missing.map(|name| format!("{}: {name}", path.display())));
+fn comments_are_sentences() {
+    let mut found = Vec::new();
+    for (name, text) in sources().into_iter().filter(|(_, text)| !text.contains("clap::")) {
+        let comment = |line: &str| {
+            line.trim_start().strip_prefix("//").map(|text| text.trim_start_matches(['/', '!']).trim().to_owned())
+        };
+        let mut lines = text.lines().enumerate().peekable();
+        while let Some((at, line)) = lines.next() {
+            let goes_on = lines.peek().is_some_and(|(_, next)| comment(next).is_some());
+            let Some(said) = comment(line).filter(|said| !goes_on && !said.is_empty()) else { continue };
+            if !said.ends_with(['.', ':', ';', '?', '!', ')', '|', '`']) && !said.starts_with("[`") {
+                found.push(format!("{name}:{}: {said}", at + 1));
+            }
         }
     }
-    assert!(wrong.is_empty(), "ARCHITECTURE.md names functions that are not there:\n{}", wrong.join("\n"));
+    assert_none("a comment ends as a sentence does", &found);
 }
 
+/// Of a library, and of the program what its modules show each other.
 #[test]
 fn no_public_type_has_the_name_of_another() {
     let mut seen: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for (name, text) in sources() {
-        if !name.contains("/src/") || name.contains("/paceline-cli/") {
-            continue;
-        }
+    for (name, text) in sources().into_iter().filter(|(name, _)| name.contains("/src/")) {
         for line in text.lines() {
-            let Some(rest) = ["pub struct ", "pub enum ", "pub trait "].iter().find_map(|kind| line.strip_prefix(kind))
-            else {
-                continue;
-            };
-            let end = rest.find(|c: char| !c.is_alphanumeric()).unwrap_or(rest.len());
-            seen.entry(rest[..end].to_owned()).or_default().insert(name.clone());
+            let kinds = ["pub struct ", "pub enum ", "pub trait ", "pub type "];
+            if let Some(rest) = kinds.iter().find_map(|kind| line.trim_start().strip_prefix(kind)) {
+                seen.entry(identifier(rest).to_owned()).or_default().insert(name.clone());
+            }
         }
     }
     let twice = seen.into_iter().filter(|(_, files)| files.len() > 1);
     let twice: Vec<String> =
         twice.map(|(name, files)| format!("{name}: {}", files.into_iter().collect::<Vec<_>>().join(", "))).collect();
-    assert!(twice.is_empty(), "{}", twice.join("\n"));
+    assert_none("one name for one thing", &twice);
 }
 
+/// What the workspace says of the oldest Rust and of lints is true of each crate, and no lint is switched off: `expect` ends
+/// with its reason.
 #[test]
-fn links_between_documents_lead_somewhere() {
-    let root = root();
-    let mut broken = Vec::new();
-    for path in files(&root, ".md") {
-        let text = fs::read_to_string(&path).expect("a document is text");
-        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let target = link.split('#').next().unwrap_or(link);
-            let local = !target.is_empty() && !target.contains("://") && !target.contains(' ');
-            if local && !path.parent().expect("a folder").join(target).exists() {
-                broken.push(format!("{}: {link}", path.strip_prefix(&root).expect("below the root").display()));
+fn every_crate_keeps_the_lints_and_the_oldest_rust_of_the_workspace() {
+    let members = files(&root().join("crates"), "Cargo.toml");
+    let mut found = Vec::new();
+    for path in members {
+        let text = fs::read_to_string(&path).expect("a manifest is text");
+        for setting in ["rust-version.workspace = true", "[lints]\nworkspace = true"] {
+            if !text.contains(setting) {
+                found.push(format!("{}: no {setting:?}", path.display()));
             }
         }
     }
-    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    for (name, text) in sources() {
+        if text.lines().any(|line| ["#[allow(", "#![allow("].iter().any(|allow| line.trim_start().starts_with(allow))) {
+            found.push(format!("{name}: allows what a lint forbids"));
+        }
+    }
+    assert_none("one set of rules for all crates", &found);
 }

@@ -9,8 +9,7 @@ use core::time::Duration;
 
 use super::*;
 use crate::admit::MaxWait;
-use crate::background::Background;
-use crate::config::{Concurrency, Limits, Pace, Quota};
+use crate::config::{Background, Concurrency, Limits, Pace, Quota};
 use crate::cost::Dimension;
 use crate::outcome::{Class, LimitScope, RefillMode};
 use crate::snapshot::{ScopeSnapshot, ScopeState};

@@ -15,7 +15,6 @@ mod tests;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
-use core::fmt;
 use core::time::Duration;
 
 use bucket::TokenBucket;
@@ -27,7 +26,7 @@ use crate::admit::{Admit, WaitCause};
 use crate::background::Ask;
 use crate::config::{Limits, Quota, QuotaShape};
 use crate::cost::{Cost, Dimension};
-use crate::error::ConfigError;
+use crate::error::{ConfigError, TooLarge};
 use crate::state::{TakenState, WindowState};
 use crate::time::{Instant, LATE};
 
@@ -37,27 +36,6 @@ const LARGEST_LIMIT: u64 = 1 << 48;
 
 /// The longest window, a year: no limit is known to count longer.
 const LONGEST_WINDOW: Duration = Duration::from_secs(366 * 86_400);
-
-/// A request that can never start: it alone exceeds a limit.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct TooLarge {
-    /// What is counted.
-    pub dimension: Dimension,
-    /// What the request costs.
-    pub cost: u64,
-    /// What the limit allows at once.
-    pub limit: u64,
-}
-
-impl fmt::Display for TooLarge {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { dimension, cost, limit } = self;
-        write!(f, "the request costs {cost} {dimension}, the limit is {limit}: it can never start")
-    }
-}
-
-impl core::error::Error for TooLarge {}
 
 /// All configured limits of an account or a tier; they hold together.
 #[derive(Clone, Debug)]

@@ -155,8 +155,8 @@ async fn a_file_answers_where_nothing_else_does() {
     std::fs::write(&file, "{\"choices\":[]}").unwrap();
     let (down, _) = counted(|_| answer(500, &[], "down")).await;
     let steps = quick(&format!("[\"gone:m\", \"static:203:{}\"]", file.display()));
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let served = Served::all(&[("api", down, &steps), ("gone", nobody, QUICK)], Bounds::default());
+    let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let served = Served::all(&[("api", down, &steps), ("gone", nowhere, QUICK)], Bounds::default());
     let got = served.post().header("x-paceline-deadline", "300ms").send().await.unwrap();
     assert_eq!((got.status().as_u16(), &got.headers()["content-type"]), (203, &"application/json".parse().unwrap()));
     assert_eq!(got.headers()["x-paceline-fallback"], "static");

@@ -435,8 +435,8 @@ async fn no_page_of_the_web_spends_the_key() {
 
 #[tokio::test]
 async fn a_server_that_is_down_is_a_502_at_the_deadline() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let served = Served::new(nobody, "retry = { base = \"1ms\", cap = \"2ms\" }", Bounds::default());
+    let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let served = Served::new(nowhere, "retry = { base = \"1ms\", cap = \"2ms\" }", Bounds::default());
     let got = served.post().header("x-paceline-deadline", "100ms").send().await.unwrap();
     assert_eq!(got.status().as_u16(), 502);
     let body: Value = serde_json::from_slice(&got.bytes().await.unwrap()).unwrap();

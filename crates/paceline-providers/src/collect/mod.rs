@@ -6,7 +6,7 @@ mod message;
 use serde_json::{Map, Value};
 
 use super::stream::{self, Event};
-use super::{Answer, body, header};
+use super::{Answer, header};
 use chunks::Chunks;
 use message::Message;
 
@@ -26,7 +26,7 @@ use message::Message;
 /// ```
 pub fn collect(answer: &Answer<'_>) -> Option<Value> {
     let content_type = header::first(answer.headers, "content-type").unwrap_or_default();
-    if body::is_stream(answer.body, content_type) { object_of(answer.body) } else { None }
+    if stream::is_stream(answer.body, content_type) { object_of(answer.body) } else { None }
 }
 
 /// Whether the texts of an answer may go on from one event, or from one line of JSON, to the next.

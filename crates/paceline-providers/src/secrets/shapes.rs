@@ -1,7 +1,7 @@
 //! What looks like a secret, by its name or its shape, where the secret itself is not known.
 
 use std::borrow::Cow;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
 use regex::{Captures, Regex};
 
@@ -29,38 +29,75 @@ const NAMES: [&str; 17] = [
     "token",
 ];
 
-/// What looks like a secret. The groups of a pattern are kept around it. Letters and word boundaries are of ASCII, as secrets
-/// are: those of Unicode take four times as long to compile, which each start of the program pays.
-static PATTERNS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
+/// A shape that secrets have. The groups of its pattern are kept around them.
+struct Shape {
+    /// A text has this shape only if it has one of each of these, in any case. Most texts have not, and a pattern that no text
+    /// needs is never compiled, which takes longer than all else that a start of the program does.
+    marks: &'static [&'static [&'static str]],
+    pattern: String,
+    compiled: OnceLock<Regex>,
+}
+
+impl Shape {
+    fn new(marks: &'static [&'static [&'static str]], pattern: impl Into<String>) -> Self {
+        Self { marks, pattern: pattern.into(), compiled: OnceLock::new() }
+    }
+
+    fn may_be_in(&self, lower_case: &str) -> bool {
+        self.marks.iter().all(|one_of| one_of.iter().any(|mark| lower_case.contains(mark)))
+    }
+
+    fn hide_in(&self, text: &str) -> Option<String> {
+        let regex = self.compiled.get_or_init(|| Regex::new(&self.pattern).expect("a constant pattern"));
+        let kept = |found: &Captures<'_>, group| found.get(group).map_or("", |kept| kept.as_str()).to_owned();
+        match regex.replace_all(text, |found: &Captures<'_>| kept(found, 1) + SECRET + &kept(found, 2)) {
+            Cow::Owned(without) => Some(without),
+            Cow::Borrowed(_) => None,
+        }
+    }
+}
+
+/// What stands between a name and its value.
+const ASSIGNS: &[&str] = &[":", "="];
+
+/// What looks like a secret. Letters and word boundaries are of ASCII, as secrets are: those of Unicode take four times as long
+/// to compile.
+static SHAPES: LazyLock<Vec<Shape>> = LazyLock::new(|| {
     let name = format!("(?:{})s?", NAMES.join("|"));
     // `api_key=`, `"password": `, also where JSON stands in JSON. Before a colon some of the names may be words of a sentence,
     // as in `auth: try again`; in the name of a header, as in `X-Auth: ...`, they are not.
     let clear = r#"(?:key|token|secret|password|passwd|signature|credential)s?[\\"']*\s*[:=]"#;
     let header = format!(r#"(?-u:\b)x-(?:[a-z0-9]+[-_])*{name}(?:[-_][a-z0-9]+)*[\\"']*\s*[:=]"#);
     let named = format!(r#"(?i)((?:{clear}|(?-u:\b){name}=|{header})\s*"#);
-    let patterns = [
+    let assigned: &[&[&str]] = &[&NAMES, ASSIGNS];
+    vec![
         // Keys and certificates.
-        r"(?s)-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\z)",
+        Shape::new(&[&["-----begin "]], r"(?s)-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\z)"),
         // JSON Web Tokens.
-        r"(?-u:\b)eyJ[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+){1,2}",
-        r#"(?i)(cookie[\\"']*\s*[:=]\s*)[^\r\n"']+"#,
-        r#"(?i)(authorization[\\"']*\s*[:=]\s*[\\"']*)(?:digest\s[^\r\n]+|(?:[a-z]+\s+)?[^\s"',;\\]+)"#,
-        r#"(?i)((?-u:\b)(?:bearer|basic)\s+)[^\s"',;\[]{4,}"#,
+        Shape::new(&[&["eyj"]], r"(?-u:\b)eyJ[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+){1,2}"),
+        Shape::new(&[&["cookie"], ASSIGNS], r#"(?i)(cookie[\\"']*\s*[:=]\s*)[^\r\n"']+"#),
+        Shape::new(
+            &[&["authorization"], ASSIGNS],
+            r#"(?i)(authorization[\\"']*\s*[:=]\s*[\\"']*)(?:digest\s[^\r\n]+|(?:[a-z]+\s+)?[^\s"',;\\]+)"#,
+        ),
+        Shape::new(&[&["bearer", "basic"]], r#"(?i)((?-u:\b)(?:bearer|basic)\s+)[^\s"',;\[]{4,}"#),
         // In quotes up to their end, else to the next space.
-        &format!(r#"{named}\\*")[^"\\]+"#),
-        &format!(r#"{named}')[^']+"#),
-        &format!(r#"{named})[^\s"',;&\\\[][^\s"',;&\\]*"#),
-        r"((?:^|\s)(?:-u|--user)[ =])\S+",
+        Shape::new(assigned, format!(r#"{named}\\*")[^"\\]+"#)),
+        Shape::new(assigned, format!(r#"{named}')[^']+"#)),
+        Shape::new(assigned, format!(r#"{named})[^\s"',;&\\\[][^\s"',;&\\]*"#)),
+        Shape::new(&[&["-u"]], r"((?:^|\s)(?:-u|--user)[ =])\S+"),
         // Names and passwords in addresses, and their queries.
-        r"(://)[^\s/?#]+(@)",
-        r"(://hooks\.slack\.com/)\S+",
-        r#"(://[^\s?"']+\?)[^\s"']+"#,
+        Shape::new(&[&["://"], &["@"]], r"(://)[^\s/?#]+(@)"),
+        Shape::new(&[&["://hooks.slack.com/"]], r"(://hooks\.slack\.com/)\S+"),
+        Shape::new(&[&["://"], &["?"]], r#"(://[^\s?"']+\?)[^\s"']+"#),
         // The keys of well-known services begin so.
-        r"(?-u:\b)(?:sk|pk|rk|ghp|gho|ghs|github_pat|glpat|xox[a-z]|hf|gsk|dop_v1)[-_][A-Za-z0-9_-]{12,}",
-        r"(?-u:\b)(?:AKIA|ASIA|AIza)[A-Za-z0-9_-]{12,}",
-        r"(?-u:\b)(?:sk|pk|rk)-[A-Za-z0-9_-]{4,}",
-    ];
-    patterns.iter().map(|pattern| Regex::new(pattern).expect("a constant pattern")).collect()
+        Shape::new(
+            &[&["sk", "pk", "rk", "gh", "github_pat", "glpat", "xox", "hf", "dop_v1"], &["-", "_"]],
+            r"(?-u:\b)(?:sk|pk|rk|ghp|gho|ghs|github_pat|glpat|xox[a-z]|hf|gsk|dop_v1)[-_][A-Za-z0-9_-]{12,}",
+        ),
+        Shape::new(&[&["akia", "asia", "aiza"]], r"(?-u:\b)(?:AKIA|ASIA|AIza)[A-Za-z0-9_-]{12,}"),
+        Shape::new(&[&["sk-", "pk-", "rk-"]], r"(?-u:\b)(?:sk|pk|rk)-[A-Za-z0-9_-]{4,}"),
+    ]
 });
 
 /// A text with [`SECRET`] in place of what looks like a secret: values whose name says so, credentials and queries in
@@ -73,11 +110,10 @@ static PATTERNS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
 /// assert_eq!(hidden("the server is busy"), "the server is busy");
 /// ```
 pub fn hidden(text: &str) -> Cow<'_, str> {
+    let lower_case = text.to_ascii_lowercase();
     let mut text = Cow::Borrowed(text);
-    for pattern in PATTERNS.iter() {
-        let kept = |found: &Captures<'_>, group| found.get(group).map_or("", |kept| kept.as_str()).to_owned();
-        let mark = |found: &Captures<'_>| kept(found, 1) + SECRET + &kept(found, 2);
-        if let Cow::Owned(without) = pattern.replace_all(&text, mark) {
+    for shape in SHAPES.iter().filter(|shape| shape.may_be_in(&lower_case)) {
+        if let Some(without) = shape.hide_in(&text) {
             text = Cow::Owned(without);
         }
     }
@@ -121,7 +157,57 @@ pub fn hidden_header(line: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// Of these a text of any shape can be made, and many that are almost of one.
+    const PIECES: [&str; 32] = [
+        "Authorization",
+        "cookie",
+        ":",
+        "=",
+        " ",
+        "\"",
+        "Bearer ",
+        "basic ",
+        "digest ",
+        "x-",
+        "Key",
+        "token",
+        "Sig",
+        "session",
+        "-u ",
+        "--user=",
+        "http://",
+        "@",
+        "?",
+        "/",
+        "hooks.slack.com/",
+        "sk-",
+        "ghp_",
+        "xoxb-",
+        "AKIA",
+        "eyJ",
+        "abcdefghijklmn",
+        ".",
+        "-----BEGIN KEY-----",
+        "\n",
+        "-----END KEY-----",
+        "[key]",
+    ];
+
+    proptest! {
+        #[test]
+        fn a_text_without_the_marks_of_a_shape_has_no_such_secret(parts in prop::collection::vec(0..PIECES.len(), 1..12)) {
+            let text: String = parts.into_iter().map(|part| PIECES[part]).collect();
+            let mut by_every_pattern = text.clone();
+            for shape in SHAPES.iter() {
+                by_every_pattern = shape.hide_in(&by_every_pattern).unwrap_or(by_every_pattern);
+            }
+            prop_assert_eq!(hidden(&text), by_every_pattern);
+        }
+    }
 
     #[test]
     fn names_of_secrets_are_known_by_their_whole_words() {

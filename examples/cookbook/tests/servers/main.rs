@@ -1,7 +1,8 @@
-//! The adapters against servers that this project did not write: nginx, whose log is believed before our counts, moto, which keeps
-//! what was written, and a server of `tonic`.
+//! The adapters against servers that this project did not write: nginx, whose log is believed before our counts, moto, which
+//! keeps what was written, and a server of `tonic`.
 //!
-//! Built with `--features peers` only. It needs `nginx` on the PATH, and in `MOTO_PYTHON` a Python with moto; scripts/test installs both.
+//! Built with `--features peers` only. It needs `nginx` on the PATH, and in `MOTO_PYTHON` a Python with moto; scripts/test
+//! installs both.
 #![cfg(test)]
 
 mod aws;

@@ -67,8 +67,8 @@ impl Nginx {
         panic!("nginx does not start: {:?}", fs::read_to_string(folder.path().join("error.log")));
     }
 
-    /// All calls, and those with that status. nginx writes its log right after an answer and before it turns to anything else: so it
-    /// is asked for something else first.
+    /// All calls, and those with that status. nginx writes its log right after an answer and before it turns to anything else:
+    /// so it is asked for something else first.
     pub(crate) fn counts(&self, status: &str) -> (usize, usize) {
         let mut nginx = UnixStream::connect(self.folder.path().join(SOCKET)).expect("nginx listens");
         nginx.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("nginx reads");

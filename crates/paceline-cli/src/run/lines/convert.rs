@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::exit::Failure;
 use crate::run::args::FormatFlag;
 use crate::run::args::RunArgs;
-use crate::run::lines::table;
+use crate::run::lines::table::{self, Error, Place};
 
 /// The longest answer where the API insists on a bound, in tokens.
 const LONGEST_ANSWER: u64 = 1_024;
@@ -241,26 +241,6 @@ fn page(row: &Map<String, Value>) -> Result<Map<String, Value>, String> {
 fn as_json(cell: Value, takes: fn(&Value) -> bool) -> Value {
     let json = cell.as_str().and_then(|text| serde_json::from_str(text).ok());
     json.filter(takes).unwrap_or(cell)
-}
-
-/// The position of a row.
-#[derive(Clone, Copy)]
-pub(super) struct Place {
-    /// Of a table: from 1, the header left out.
-    pub(super) row: Option<u64>,
-    /// That of the file in which it begins, from 1.
-    pub(super) line: u64,
-}
-
-/// Why a copy was not made.
-#[derive(Debug)]
-pub(crate) enum Error {
-    /// The source cannot be read.
-    Read(std::io::Error),
-    /// The copy cannot be written.
-    Write(std::io::Error),
-    /// No row can be read.
-    Table(String),
 }
 
 impl Shape {

@@ -7,8 +7,9 @@ use std::time::SystemTime;
 
 use paceline_store::private_file;
 
-use crate::run::lines::convert::{self, Converter};
+use crate::run::lines::convert::Converter;
 use crate::run::lines::error::InputError;
+use crate::run::lines::table;
 
 /// Between what a file is known by and what its requests are made by.
 const MADE: &str = ", made by ";
@@ -183,9 +184,9 @@ impl Source {
     fn convert(&mut self, converter: &Converter, file: &mut File, path: &Path) -> Result<u64, InputError> {
         let mut writer = BufWriter::new(file);
         let copied = converter.copy(&mut self.reader, &mut writer).map_err(|error| match error {
-            convert::Error::Read(error) => self.failed(error),
-            convert::Error::Write(error) => cannot_write(path)(error),
-            convert::Error::Table(message) => InputError::Table { path: self.path.clone(), message },
+            table::Error::Read(error) => self.failed(error),
+            table::Error::Write(error) => cannot_write(path)(error),
+            table::Error::Table(message) => InputError::Table { path: self.path.clone(), message },
         })?;
         writer.flush().map_err(cannot_write(path))?;
         Ok(copied)

@@ -5,7 +5,25 @@ use std::io::Read;
 
 use serde_json::{Map, Value};
 
-use crate::run::lines::convert::{Error, Place};
+/// The position of a row.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    /// Of a table: from 1, the header left out.
+    pub(super) row: Option<u64>,
+    /// That of the file in which it begins, from 1.
+    pub(super) line: u64,
+}
+
+/// Why a copy was not made.
+#[derive(Debug)]
+pub(crate) enum Error {
+    /// The source cannot be read.
+    Read(std::io::Error),
+    /// The copy cannot be written.
+    Write(std::io::Error),
+    /// No row can be read.
+    Table(String),
+}
 
 /// Hands on every record of a table below its header, with its place; of one that does not fit the header, what is wrong with it.
 /// `check` may refuse the names of the columns, or change them.

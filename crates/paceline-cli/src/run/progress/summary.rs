@@ -127,19 +127,7 @@ impl Summary<'_> {
         if counts.tokens_in + counts.tokens_out > 0 {
             line(format!("{} tokens in, {} out", text::count(counts.tokens_in), text::count(counts.tokens_out)));
         }
-        let budget = self.budget.describe().collect::<Vec<_>>().join(", ");
-        match self.budget {
-            Used { tokens: None, cost: None, .. } => {}
-            Used { tokens: None, cost: Some((_, None)), .. } => line(budget),
-            Used { tokens, .. } => {
-                let told = counts.tokens_in + counts.tokens_out;
-                let untold = tokens.map_or(0, |(used, _)| used.saturating_sub(told));
-                let of_which = (untold > 0).then(|| {
-                    format!("; {} of the tokens are held for calls whose use is not known", text::count(untold))
-                });
-                line(format!("budget: {budget}{}", of_which.unwrap_or_default()));
-            }
-        }
+        self.budget().into_iter().for_each(&mut line);
         if let Some(oracle) = self.oracle() {
             line(format!("within the known limits the fastest run would have taken {}", text::duration(oracle)));
         }
@@ -182,6 +170,23 @@ impl Summary<'_> {
             });
         }
         text
+    }
+
+    /// What the job has used of its budget, or what it cost where it has none.
+    fn budget(&self) -> Option<String> {
+        let budget = self.budget.describe().collect::<Vec<_>>().join(", ");
+        match self.budget {
+            Used { tokens: None, cost: None, .. } => None,
+            Used { tokens: None, cost: Some((_, None)), .. } => Some(budget),
+            Used { tokens, .. } => {
+                let reported = self.counts.tokens_in + self.counts.tokens_out;
+                let reserved = tokens.map_or(0, |(used, _)| used.saturating_sub(reported));
+                let of_which = (reserved > 0).then(|| {
+                    format!("; {} of the tokens are held for calls whose use is not known", text::count(reserved))
+                });
+                Some(format!("budget: {budget}{}", of_which.unwrap_or_default()))
+            }
+        }
     }
 
     /// The calls of the job, those of this run where others came before, and what went wrong with them.

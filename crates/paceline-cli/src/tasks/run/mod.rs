@@ -64,16 +64,8 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let judge = args.judge.judge(everywhere)?;
     let fallback = args.fallback.configured(&upstream)?;
     let (permits, pacer, fleet) = (Permits::new(&upstream)?, upstream.pacer.clone(), upstream.fleet.clone());
-    let address = upstream.base_url.clone().unwrap_or_default();
-    args.store.refuse_as_output("-o", args.output.as_deref())?;
-    args.store.refuse_as_output("--summary", args.summary.as_deref())?;
-    if let (Some(output), Some(summary)) = (&args.output, &args.summary)
-        && is_same_file(output, summary)
-    {
-        let output = output.display();
-        return Err(Failure::refused(format!("-o and --summary are the same file, {output}: choose another")));
-    }
-    args.output.as_deref().map_or(Ok(()), answers::refuse_other)?;
+    let account_of_commands = Account::of(&upstream, &HeaderMap::new());
+    refuse_outputs(&args)?;
     let disk = Disk::of(args.store.file().into_iter().chain(args.output.as_deref()), args.longest_outage());
     args.store.refuse_missing()?;
     disk.wait_to_begin().await?;
@@ -96,7 +88,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     };
     let account = match &work {
         Work::Requests(requests) => requests.account().cloned(),
-        Work::Command(_) => Some(Account::new(&address, &HeaderMap::new())),
+        Work::Command(_) => Some(account_of_commands),
     };
     // What a command calls, and with which key, is not known: its limits are those of the store.
     let caller = account.as_ref().filter(|_| args.http);
@@ -129,6 +121,19 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
         None => runs.once(&signals, &mut shared).await,
         Some(every) => runs.every(every, &signals, &mut shared).await,
     }
+}
+
+/// Refuses files to write that are something else already.
+fn refuse_outputs(args: &Args) -> Result<(), Failure> {
+    args.store.refuse_as_output("-o", args.output.as_deref())?;
+    args.store.refuse_as_output("--summary", args.summary.as_deref())?;
+    if let (Some(output), Some(summary)) = (&args.output, &args.summary)
+        && is_same_file(output, summary)
+    {
+        let output = output.display();
+        return Err(Failure::refused(format!("-o and --summary are the same file, {output}: choose another")));
+    }
+    args.output.as_deref().map_or(Ok(()), answers::refuse_other)
 }
 
 /// What every run needs.

@@ -84,8 +84,7 @@ impl Requests {
         upstream.limits_groups();
         let headers = upstream::headers_of_batch(&upstream)?;
         let mock = mock::start_for(&mut upstream, None).await?;
-        let base_url = upstream.base_url.clone().unwrap_or_default();
-        let account = upstream::is_own_account(&upstream, mock.as_ref()).then(|| Account::new(&base_url, &headers));
+        let account = upstream::is_own_account(&upstream, mock.as_ref()).then(|| Account::of(&upstream, &headers));
         let addresses = Addresses::of(&upstream);
         if endpoint.is_some() {
             Format::of_one(b"{}", "", endpoint.as_deref(), upstream.provider, &addresses)
