@@ -33,7 +33,7 @@ pub fn collect(answer: &Answer<'_>) -> Option<Value> {
 pub fn comes_in_parts(answer: &Answer<'_>) -> bool {
     let content_type = header::first(answer.headers, "content-type").unwrap_or_default();
     let lines = ["application/x-ndjson", "application/ndjson", "application/jsonl", "application/stream+json"];
-    body::is_stream(answer.body, content_type) || lines.iter().any(|lines| content_type.starts_with(lines))
+    stream::is_stream(answer.body, content_type) || lines.iter().any(|lines| content_type.starts_with(lines))
 }
 
 /// The object that a stream of server-sent events adds up to.
