@@ -122,7 +122,7 @@ fn of_a_begun_job_it_refuses_what_the_run_would_refuse() {
 #[test]
 fn of_another_input_it_counts_what_the_run_would_send() {
     let is_repaired = |body: &[u8]| serde_json::from_slice::<Value>(body).is_ok_and(|body| !body["n"].is_null());
-    let server = Server::new(|arrival| match arrival.item.as_str() {
+    let server = Server::new(move |arrival| match arrival.item.as_str() {
         "item-0" | "item-3" if !is_repaired(&arrival.body) => Reply::error(400, "no n"),
         _ => Reply::ok(),
     });
