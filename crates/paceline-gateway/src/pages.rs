@@ -20,6 +20,9 @@ pub(crate) fn is_public(path: &str) -> bool {
     matches!(path, "/healthz" | "/readyz") || web::file(path).is_some()
 }
 
+/// What a page is made of: the gateway, its own address, and the client that asks for it.
+type Page = fn(&Arc<Gateway>, &Uri, Option<&Arc<Client>>) -> Result<Response<AnswerBody>, Refusal>;
+
 /// A page by its address, for a client with a key of the gateway's or a program without one; none where no page has that path.
 pub(crate) fn page(
     gateway: &Arc<Gateway>,
@@ -28,7 +31,7 @@ pub(crate) fn page(
     client: Option<&Arc<Client>>,
 ) -> Option<Response<AnswerBody>> {
     let path = uri.path();
-    let page: fn(&Arc<Gateway>, &Uri, Option<&Arc<Client>>) -> Result<Response<AnswerBody>, Refusal> = match path {
+    let page: Page = match path {
         "/healthz" => |_, _, _| Ok(text(StatusCode::OK, "text/plain", "ok\n")),
         "/readyz" => |gateway, _, _| Ok(ready(gateway)),
         "/metrics" => |gateway, _, _| metrics_page(gateway),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Request, StatusCode};
-use paceline::Class;
+use paceline::{Class, Clock};
 use paceline_core::Instant;
 use tracing::Level;
 
@@ -38,7 +38,8 @@ struct Visited {
     /// The first part of its path: a client that is not known may have put a key anywhere.
     path: String,
     peer: Option<SocketAddr>,
-    began: std::time::Instant,
+    clock: Clock,
+    began: Instant,
 }
 
 impl Visit {
@@ -47,13 +48,14 @@ impl Visit {
         Self(tracing::enabled!(target: LOG, Level::INFO).then(|| {
             let part = request.uri().path().trim_start_matches('/').split('/').next().unwrap_or_default();
             let path = format!("/{}", if part.len() > LONGEST_PART { "..." } else { part });
-            Visited { method: request.method().clone(), path, peer, began: std::time::Instant::now() }
+            let clock = Clock::new();
+            Visited { method: request.method().clone(), path, peer, began: clock.now(), clock }
         }))
     }
 
     /// It has got its answer, and where that refuses it with a code.
     pub(crate) fn ended(self, status: StatusCode, client: Option<&str>, code: Option<&'static str>) {
-        let Some(Visited { method, path, peer, began }) = self.0 else { return };
+        let Some(Visited { method, path, peer, clock, began }) = self.0 else { return };
         tracing::info!(
             target: LOG,
             client,
@@ -63,7 +65,7 @@ impl Visit {
             status = status.as_u16(),
             class = if code.is_some() { REFUSED } else { "own" },
             code,
-            took_ms = began.elapsed().as_millis() as u64,
+            took_ms = clock.now().saturating_since(began).as_millis() as u64,
             "request"
         );
     }

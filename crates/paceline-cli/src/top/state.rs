@@ -117,7 +117,7 @@ impl Scope {
 fn shortly(left: Duration) -> String {
     match left.as_secs() {
         0 => "less than 1s".to_owned(),
-        ..10 => text::duration(left),
+        1..10 => text::duration(left),
         _ => text::duration(Duration::from_secs(left.as_millis().div_ceil(1_000) as u64)),
     }
 }
