@@ -180,9 +180,10 @@ fn name(scope: &Value) -> Cow<'_, str> {
     text::printable(scope["name"].as_str().filter(|name| !name.is_empty()).unwrap_or("account"))
 }
 
-/// A scope of a job that is over.
+/// A scope of a job that is over, or that no run works on.
 fn sent_words(scope: &Value) -> String {
-    format!("{}: {}", name(scope), text::counted(scope["totals"]["sends"].as_u64().unwrap_or(0), "call"))
+    let calls = text::counted(scope["totals"]["sends"].as_u64().unwrap_or(0), "call");
+    format!("{}: {calls} in the last run", name(scope))
 }
 
 fn scope_words(scope: &Value, now: Timestamp) -> String {
