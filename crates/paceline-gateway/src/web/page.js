@@ -195,6 +195,8 @@ function choose(name) {
   history.replaceState(null, "", `#${encodeURIComponent(name)}`);
   draw();
   drawHistory();
+  // The line above stays in sight, and is as high as its words are many.
+  $("chosen").style.scrollMarginTop = `${document.querySelector(".top").offsetHeight + 8}px`;
   if (matchMedia("(max-width: 1079px)").matches) $("chosen").scrollIntoView();
   $("chosen-title").focus({ preventScroll: true });
 }
