@@ -3,7 +3,7 @@
     scripts/python-peers unknown        # builds what it needs; names of packages choose some
 
 Each row is 400 items, at most 32 at once, at the servers of peers.py: nginx (`limit_req` of 50/s, burst 10), HAProxy (300 in any 10 s) and
-`paceline mock` (3,000 a minute, announced). What needs a limit is given 100 a second: a guess, as nobody knows it. What does not retry by
+`paceline mock` (3,000 a minute, announced). What needs a limit is given 100 a second: a guess, as the limit is not known. What does not retry by
 itself is retried by tenacity, as its users do, with six tries. An item that has no success after that is lost.
 """
 
