@@ -40,7 +40,6 @@ fn of_every_wrong_turn() {
         &[&run[..], &["--upstream", "mock", "-x"]].concat(),
         &[&run[..], &["--base-url", "http://127.0.0.1:9", "--header", "bad name: 1"]].concat(),
         &["tasks", "add", "--store", "s.db", "no JSON"],
-        &["tasks", "add", "--store", "s.db", ""],
         &["tasks", "run", "--store", "s.db", "--concurrency", "0", "--", "true"],
         &["stats"],
         &["stats", "missing.jsonl"],
