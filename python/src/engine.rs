@@ -120,8 +120,8 @@ impl State {
 
     /// Asks for a permit. `call`: the one that waits for it, if it has to.
     ///
-    /// Where the driver's timer is due, its loop or its threads are behind. They get no grants ahead of it, which would leave as a
-    /// burst once they have caught up: the time is that of the timer until it fires.
+    /// Where the driver's timer is due, its loop or its threads are behind. They get no grants ahead of it, which would leave
+    /// as a burst once they have caught up: the time is that of the timer until it fires.
     pub(crate) fn ask(&mut self, now: Instant, request: Request, call: impl FnOnce() -> Py<Call>) -> Stage {
         let due = self.told.filter(|_| !self.waiting.is_empty());
         let now = due.map_or(now, |due| now.min(due.saturating_sub(Duration::from_nanos(1))));

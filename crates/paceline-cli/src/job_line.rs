@@ -1,5 +1,5 @@
-//! How far a job is, told to the gateway that its calls go through, else to those that its user has on this machine: they show it on
-//! their page.
+//! How far a job is, told to the gateway that its calls go through, else to those that its user has on this machine: they
+//! show it on their page.
 //!
 //! A gateway that does not want to know is told all the same: whether it lives is seen by the calls.
 

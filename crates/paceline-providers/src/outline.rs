@@ -38,9 +38,9 @@ pub fn model_of(body: &[u8]) -> Option<String> {
     outline(body, &KEYS)?.get("model")?.as_str().map(ToOwned::to_owned)
 }
 
-/// Every model that a server may find in the body of a request, where it is an object that names models by texts. Servers differ: some
-/// take the first of two members of one name and some the last, some read names in any case of letters, and OpenRouter goes on
-/// to those in `models`.
+/// Every model that a server may find in the body of a request, where it is an object that names models by texts. Servers
+/// differ: some take the first of two members of one name and some the last, some read names in any case of letters, and
+/// OpenRouter goes on to those in `models`.
 ///
 /// ```
 /// use paceline_providers::models_of;

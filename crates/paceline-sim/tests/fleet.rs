@@ -1,4 +1,5 @@
-//! A fleet never exceeds a limit, uses it, and shares it alike. The long form is `examples/fleet.rs`, which `scripts/soak` runs.
+//! A fleet never exceeds a limit, uses it, and shares it alike. The long form is `crates/paceline-sim/examples/fleet.rs`,
+//! which `scripts/soak` runs.
 
 use std::time::Duration;
 

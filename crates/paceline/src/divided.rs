@@ -33,12 +33,12 @@ impl Limiter {
 
     /// Until a call waits that more of a divided limit would let leave. For one task.
     pub async fn wants_more(&self) {
-        self.driver().wants_more().await;
+        self.driver().short.notified().await;
     }
 
     /// Until there is something to tell the other processes that does not wait, such as a pause that the server asked for. For
     /// one task.
     pub async fn has_news(&self) {
-        self.driver().has_news().await;
+        self.driver().news.notified().await;
     }
 }

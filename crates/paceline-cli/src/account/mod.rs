@@ -1,5 +1,6 @@
-//! What the processes of a user that call one host with one key know of each other: which of them are at work, and what they have
-//! sent under configured limits; and which gateways the user has. It is in a folder of the user, in files whose names reveal neither host nor key.
+//! What the processes of a user that call one host with one key know of each other: which of them are at work, and what they
+//! have sent under configured limits; and which gateways the user has. It is in a folder of the user, in files whose names
+//! reveal neither host nor key.
 
 mod fleet;
 pub(crate) mod gateways;

@@ -123,8 +123,8 @@ fn with_other_input(args: &RunArgs, paths: &Paths, upstream: &Upstream) -> Resul
     Ok(planned)
 }
 
-/// A journal in a folder that goes with it: every check of a real load, and nothing left of it. `takes_over`: with the answers that
-/// `--done` names.
+/// A journal in a folder that goes with it: every check of a real load, and nothing left of it. `takes_over`: with the
+/// answers that `--done` names.
 fn load_aside(args: &RunArgs, upstream: &Upstream, takes_over: bool) -> Result<Planned, Failure> {
     let folder = tempfile::tempdir()
         .map_err(|error| Failure::refused(format!("cannot write to {}: {error}", std::env::temp_dir().display())))?;

@@ -15,6 +15,7 @@ mod upstreams;
 mod whole_file;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 
 use paceline_gateway::{Bounds, Clients, Gateway};
 
@@ -77,14 +78,7 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     };
     let reloads = async {
         loop {
-            let files: Vec<_> = upstreams
-                .files()
-                .iter()
-                .chain(admission.file())
-                .chain(&flags.tls_cert)
-                .chain(&flags.tls_key)
-                .cloned()
-                .collect();
+            let files = watched(&upstreams, &admission, flags);
             changes.next(&files).await;
             if let Some(error) = reload::unreadable(&files) {
                 tracing::warn!("nothing is read again, and all stays as it was: {error}");
@@ -128,6 +122,12 @@ fn announce_to_jobs(address: SocketAddr, has_tls: bool, gateway: &Gateway) -> Op
     let url = format!("http://{}", SocketAddr::new(host, address.port()));
     let found = gateways::announce(&url);
     found.inspect_err(|error| tracing::debug!("jobs on this machine do not find the gateway: {error}")).ok()
+}
+
+/// The files that are read again when they change.
+fn watched(upstreams: &Upstreams, admission: &Admission, flags: &Flags) -> Vec<PathBuf> {
+    let certificate = flags.tls_cert.iter().chain(&flags.tls_key);
+    upstreams.files().iter().chain(admission.file()).chain(certificate).cloned().collect()
 }
 
 /// Reads the certificate and the keys of clients again. A wrong one changes nothing.

@@ -14,7 +14,8 @@ use ratatui::widgets::{Paragraph, Wrap};
 use super::state::{Scope, State};
 use crate::text;
 
-/// Lines of a scope: its figures, and why it waits; one more on a screen with fewer columns for the reason, for that matters most.
+/// Lines of a scope: its figures, and why it waits; one more on a screen with fewer columns for the reason, for that matters
+/// most.
 const ROW: usize = 2;
 const NARROW: usize = 60;
 

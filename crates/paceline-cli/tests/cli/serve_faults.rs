@@ -1,4 +1,5 @@
-//! Upstreams of a gateway whose TLS fails: their clients are told what is wrong, their key goes nowhere, and other upstreams go on.
+//! Upstreams of a gateway whose TLS fails: their clients are told what is wrong, their key goes nowhere, and other upstreams
+//! go on.
 
 use std::net::TcpListener;
 

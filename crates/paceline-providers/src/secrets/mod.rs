@@ -19,9 +19,10 @@ use spelling::Escapes;
 /// A shorter key is no secret, and taking it out would spoil answers that have nothing to do with it.
 const SHORTEST: usize = 8;
 
-/// The keys that calls carry in their headers, to be taken out of what a server says: the values, of `Bearer KEY` only KEY, of
-/// `Basic ...` also what it encodes and the password in it. They are found as they are, with the escapes of JSON, also of JSON
-/// within JSON, with those of HTML, percent-encoded and in base64; [`SECRET`] takes their place. Keys below 8 bytes are words, and stay.
+/// The keys that calls carry in their headers, to be taken out of what a server says: the values, of `Bearer KEY` only KEY,
+/// of `Basic ...` also what it encodes and the password in it. They are found as they are, with the escapes of JSON, also of
+/// JSON within JSON, with those of HTML, percent-encoded and in base64; [`SECRET`] takes their place. Keys below 8 bytes are
+/// words, and stay.
 #[derive(Clone, Debug, Default)]
 pub struct Secrets {
     /// The longest first, so that a part does not spoil the whole.
@@ -45,8 +46,8 @@ impl Secrets {
         self.replaced_in(body, |_, kept| kept.extend_from_slice(SECRET.as_bytes()))
     }
 
-    /// A body of several texts, such as the events of a stream or lines of JSON, without a key that comes in parts, each in another
-    /// text. One that stands in a single text is for [`removed_from`](Self::removed_from).
+    /// A body of several texts, such as the events of a stream or lines of JSON, without a key that comes in parts, each in
+    /// another text. One that stands in a single text is for [`removed_from`](Self::removed_from).
     pub fn removed_from_parts(&self, body: Bytes) -> Bytes {
         parts::without(body, |text| {
             let whole = self.keys.iter().flat_map(|key| all(text, |rest| as_it_is(key, rest)));

@@ -50,9 +50,9 @@ pub(crate) struct Driver {
     /// Wakes the timer's task before its timeout.
     task_alarm: Notify,
     /// A call waits for more of a limit that is divided among processes.
-    short: Notify,
+    pub(crate) short: Notify,
     /// There is something to tell those processes.
-    news: Notify,
+    pub(crate) news: Notify,
     /// Its limits are divided, so that the time that the machine was suspended counts at each call.
     is_divided: AtomicBool,
     /// What log lines call the limiter.
@@ -249,16 +249,6 @@ impl Driver {
     pub(crate) fn divide(self: &Arc<Self>) -> Result<(), ConfigError> {
         self.is_divided.store(true, Ordering::Relaxed);
         self.act(|pacer, now| pacer.divide(now))
-    }
-
-    /// Until a call waits for more of a limit that is divided among processes.
-    pub(crate) async fn wants_more(&self) {
-        self.short.notified().await;
-    }
-
-    /// Until there is something to tell those processes that does not wait.
-    pub(crate) async fn has_news(&self) {
-        self.news.notified().await;
     }
 
     /// Changes the pacer, and delivers its events to the waiting callers.
