@@ -164,7 +164,7 @@ fn send(machine: &mut Machine, dice: &mut Rng) {
     let clamped = machine.x() <= 1.0 / 60.0;
     let is_tried = machine.learnt.rate.is_tried();
     let trial_ended = was_tried && (!is_tried || machine.learnt.rate.standing() < standing || machine.x() < before.0);
-    if start_ended && machine.x() < before.0 {
+    if start_ended && (machine.x() < before.0 || machine.flow() < before.2) {
         // What was admitted when the start ended bounds the rate to come back to.
     } else if trial_ended {
         let most = standing.max(before.0) + most;
@@ -248,6 +248,12 @@ fn whatever_happens_the_rules_hold() {
         Ok(())
     });
     checked.expect("the seed above replays it");
+}
+
+/// The start ends at a call of few tokens: calls become cheaper, and what was admitted bounds them in the same step.
+#[test]
+fn a_start_that_ends_where_tokens_count_bounds_the_tokens() {
+    run(14_175_738_082_581_763_138, Instant::ZERO, 1_000);
 }
 
 #[test]
