@@ -207,7 +207,7 @@ impl StatusText {
         }
         let rest = width.saturating_sub(first.chars().count());
         first += &fitting(&self.course, rest);
-        let wait = self.wait.as_ref().map_or_else(|| " ".to_owned(), |wait| wait.fitting(width));
+        let wait = self.wait.as_ref().map_or_else(|| " ".to_owned(), |wait| wait.fitting(width.max(1)));
         format!("{first}\n{}\n{wait}", fitting(&self.figures, width))
     }
 }

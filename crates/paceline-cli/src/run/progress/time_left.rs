@@ -174,8 +174,9 @@ mod tests {
             rest.left(Instant::ZERO, &pacer.snapshot(Instant::ZERO))
                 .map(|left| (left.time.as_secs(), left.in_later_run))
         };
-        assert_eq!(left(Some(3_600 * S)), Some((7_200, true)));
-        assert_eq!((left(Some(7_200 * S)), left(None)), (Some((7_200, false)), Some((7_200, false))));
+        // Nothing is at work meanwhile: fifty seconds' work follow the hold.
+        assert_eq!(left(Some(3_600 * S)), Some((7_250, true)));
+        assert_eq!((left(Some(7_200 * S)), left(None)), (Some((7_250, false)), Some((7_250, false))));
     }
 
     #[test]
