@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 
 use super::{folder, make_private};
 
+/// Where they are, in the state folder of the user; made by the first gateway.
+const FOLDER: &str = "gateways";
+
 /// Of the file of a gateway, which it holds for as long as it lives.
 const EXTENSION: &str = "gateway";
 
@@ -30,17 +33,14 @@ impl Drop for Found {
 /// # Errors
 /// A folder that cannot be written.
 pub(crate) fn announce(url: &str) -> io::Result<Found> {
-    announce_in(&gateways()?, url)
+    let folder = folder()?.join(FOLDER);
+    make_private(&folder)?;
+    announce_in(&folder, url)
 }
 
 /// The addresses of those that are at work.
 pub(crate) fn running() -> Vec<String> {
-    gateways().map(|folder| running_in(&folder)).unwrap_or_default()
-}
-
-fn gateways() -> io::Result<PathBuf> {
-    let folder = folder()?.join("gateways");
-    make_private(&folder).map(|()| folder)
+    folder().map(|folder| running_in(&folder.join(FOLDER))).unwrap_or_default()
 }
 
 fn announce_in(folder: &Path, url: &str) -> io::Result<Found> {

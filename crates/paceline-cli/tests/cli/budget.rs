@@ -171,7 +171,7 @@ fn a_price_that_is_none_or_missing_is_refused() {
         (&["--price", "2.50"][..], "such as in=2.50,out=10"),
         (&["--budget-cost", "5"], "expected the price of tokens as well: --price in=2.50,out=10"),
         (&["--budget-cost", "$5", "--price", "in=1,out=1"], "such as 5.00"),
-        (&["--budget-tokens", "0"], "a whole number above 0"),
+        (&["--budget-tokens", "0"], "a whole number from 1 to"),
     ] {
         let (code, log) = run(args);
         assert_eq!(code, 2, "{log}");

@@ -49,11 +49,11 @@ fn are_drawn_by_the_commands_beside_them() {
 #[test]
 fn stand_in_the_documents_that_draw_them() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let document: String = ["simulator.md", "waiting.md"]
+    let document: String = ["simulator.md", "waiting.md", "../README.md"]
         .map(|name| std::fs::read_to_string(root.join(name)).expect("a document"))
         .concat();
     for image in std::fs::read_dir(root.join("images")).expect("a folder") {
         let name = image.expect("an entry").file_name().into_string().expect("text");
-        assert!(document.contains(&format!("(images/{name})")), "no page shows {name}");
+        assert!(document.contains(&format!("images/{name})")), "no page shows {name}");
     }
 }
