@@ -70,8 +70,9 @@ def source(path):
     """A file, or all files of a folder."""
     name = path.relative_to(ROOT)
     if path.suffix == ".md":
-        # Its own links lead out of the site.
-        return re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)[^)]*\)", r"\1", path.read_text())
+        # Its own links lead out of the site; its pictures are part of it.
+        text = re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)[^)]*\)", r"\1", path.read_text())
+        return text.replace("](docs/images/", f"]({'../' * len(name.parts)}images/")
     listed = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
     blocks = [f"# `{name}`"]
     for file in listed:
