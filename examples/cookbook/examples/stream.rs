@@ -6,6 +6,7 @@ use std::error::Error;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
+    rustls::crypto::ring::default_provider().install_default().expect("no other was chosen");
     let url = std::env::args().nth(1).ok_or("usage: stream URL")?;
     let client = reqwest::Client::new();
     let prompt = r#"{"model":"m","stream":true,"messages":[{"role":"user","content":"Is this spam?"}]}"#;
