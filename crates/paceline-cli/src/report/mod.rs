@@ -56,7 +56,8 @@ fn document(reader: &Reader, path: &Path, price: Option<Price>) -> Result<Value,
     let config = JobConfig::read(&reader.config_json().map_err(Failure::refused)?);
     let prices = price.map_or_else(|| config.prices(), Prices::from);
     let text = view.text(path);
-    let words: Vec<_> = text.lines().skip(1).map(str::trim).collect();
+    // Its indentation says which lines belong to the one above.
+    let words: Vec<_> = text.lines().skip(1).map(|line| line.strip_prefix("  ").unwrap_or(line)).collect();
     let counts = &view.counts;
     Ok(json!({
         "name": path.file_stem().map(|name| name.to_string_lossy()),

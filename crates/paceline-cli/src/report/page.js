@@ -37,8 +37,10 @@ by("when").textContent = minutes.length ? `${at(minutes[0].minute)} to ${at(minu
 by("made").textContent = `Paceline ${data.version}, ${at(data.at)}. The journal: ${data.journal}`;
 for (const words of data.words) {
   const line = document.createElement("li");
-  line.textContent = plain(words);
-  by("words").append(line);
+  line.textContent = plain(words.trimStart());
+  const above = words.startsWith(" ") && by("words").lastElementChild;
+  if (above && !above.querySelector("ul")) above.append(document.createElement("ul"));
+  (above ? above.querySelector("ul") : by("words")).append(line);
 }
 fill("failures", data.failures.map((each) => [
   cell(count(each.items), true),

@@ -52,7 +52,10 @@ export function state(scope) {
   return scope.trouble === 1 ? "waits" : scope.state;
 }
 
-export const limit = (quota) => `${count(quota.limit)} ${quota.dimension}${quota.window_s ? ` per ${duration(quota.window_s * 1000)}` : ""}`;
+const WINDOWS = { 1: "second", 60: "minute", 3600: "hour", 86400: "day" };
+const window_of = (seconds) => WINDOWS[seconds] ?? duration(seconds * 1000);
+
+export const limit = (quota) => `${count(quota.limit)} ${quota.dimension}${quota.window_s ? ` per ${window_of(quota.window_s)}` : ""}`;
 
 export const title = (scope) => plain(scope.name ? `${scope.upstream}: ${scope.name}` : `${scope.upstream}: the whole account`);
 
