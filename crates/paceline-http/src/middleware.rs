@@ -170,7 +170,7 @@ impl AnswerReader<Result<Answer, Error>> for ByAnswer {
                 let passed = if self.through { Passed::of(whole.headers()) } else { Passed::STRAIGHT };
                 Outcome { retried: passed.retried, ..whole.outcome(attempt) }
             }
-            Err(Error::Reqwest(error)) => NoAnswer::of(error, None).outcome(attempt),
+            Err(Error::Reqwest(error)) => NoAnswer::of(error).outcome(attempt),
             Err(Error::Middleware(error)) => match error.downcast_ref::<NoAnswer>() {
                 Some(none) => none.outcome(attempt),
                 None => Outcome { reason: Some(error.to_string().into()), ..Outcome::new(Class::Transient) },

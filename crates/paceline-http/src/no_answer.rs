@@ -88,7 +88,7 @@ pub enum NoAnswer {
 
 impl From<reqwest::Error> for NoAnswer {
     fn from(error: reqwest::Error) -> Self {
-        Self::of(&error, None)
+        Self::of(&error)
     }
 }
 
@@ -156,8 +156,8 @@ impl NoAnswer {
         }
     }
 
-    /// From an error of `reqwest`; `timeout`: that of the call, for the message.
-    pub(crate) fn of(error: &reqwest::Error, timeout: Option<Duration>) -> Self {
+    /// From an error of `reqwest`.
+    pub(crate) fn of(error: &reqwest::Error) -> Self {
         if error.is_builder() {
             Self::Unsendable(root_cause(error))
         } else if let Some(message) = causes(error).find_map(|cause| tls_failure(cause, error.is_connect())) {
@@ -173,7 +173,7 @@ impl NoAnswer {
         } else if error.is_connect() {
             Self::Connect(root_cause(error))
         } else if error.is_timeout() {
-            Self::Timeout(timeout)
+            Self::Timeout(None)
         } else if causes(error).any(|cause| cause.downcast_ref().is_some_and(hyper::Error::is_parse)) {
             Self::Malformed(root_cause(error) + https_hint(error))
         } else if error.is_decode() && causes(error).any(is_invalid_data) {

@@ -25,7 +25,7 @@ use crate::memory::{AnswerMemory, Memory};
 use crate::no_answer::{LARGEST_HEAD, NoAnswer};
 use crate::partial::Partials;
 use crate::ratios::TokenRatios;
-use crate::receive::{LARGEST_ANSWER, receive_within};
+use crate::receive::{LARGEST_ANSWER, receive_within, until};
 use crate::redirect::not_followed;
 use crate::shortage::Shortage;
 
@@ -161,7 +161,6 @@ impl Sender {
         config.headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
         let client = client
             .user_agent(concat!("paceline/", env!("CARGO_PKG_VERSION")))
-            .timeout(config.timeout)
             .connect_timeout(config.connect_timeout.min(config.timeout * 9 / 10))
             .tcp_nodelay(true)
             .http2_max_header_list_size(LARGEST_HEAD)
@@ -347,7 +346,8 @@ impl Sender {
         let receiving = self.receive(call, headers, observe);
         match call.within {
             Some(longest) => {
-                tokio::time::timeout(longest, receiving).await.unwrap_or(Err(NoAnswer::Timeout(Some(longest))))
+                let received = until(&self.clock, self.clock.now() + longest, receiving).await;
+                received.unwrap_or(Err(NoAnswer::Timeout(Some(longest))))
             }
             None => receiving.await,
         }
@@ -359,18 +359,22 @@ impl Sender {
         headers: HeaderMap,
         observe: impl Fn(&[LimitReport]),
     ) -> Result<Received, NoAnswer> {
-        let (timeout, gateway) = (Some(self.config.timeout), self.gateway(call));
-        let send = || {
+        let (timeout, gateway) = (self.config.timeout, self.gateway(call));
+        let send = async || {
             let request = self.client.request(call.method.clone(), self.address_of(call));
-            request.headers(headers.clone()).body(call.body.clone()).send()
+            let request = request.headers(headers.clone()).body(call.body.clone());
+            let deadline = self.clock.now() + timeout;
+            Ok(until(&self.clock, deadline, request.send()).await.transpose()?.map(|response| (response, deadline)))
         };
-        let mut response = self.shortage.sit_out(send).await.map_err(|error| {
-            let error = NoAnswer::of(&error, timeout);
+        let sent = self.shortage.sit_out(send).await.map_err(|error| {
+            let error = NoAnswer::of(&error);
             match gateway {
                 Some(address) => error.of_gateway(address),
                 None => error,
             }
         })?;
+        let late = || NoAnswer::Timeout(Some(timeout));
+        let (mut response, deadline) = sent.ok_or_else(late)?;
         if response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
             return Err(NoAnswer::proxy());
         }
@@ -379,7 +383,8 @@ impl Sender {
             observe(&self.config.dialect.announced(response.headers(), clock::wall()));
         }
         let redirect = not_followed(&response, || self.carries_key(call), self.may_name_hosts(call));
-        let (response, memory) = receive_within(response, self.config.largest_answer, timeout, &self.memory).await?;
+        let body = receive_within(response, self.config.largest_answer, &self.memory);
+        let (response, memory) = until(&self.clock, deadline, body).await.ok_or_else(late)??;
         Ok(Received { response: response.map(|body| self.secrets.removed_from(body)), memory, redirect })
     }
 

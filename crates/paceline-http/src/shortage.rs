@@ -21,9 +21,9 @@ pub(crate) struct Shortage {
 impl Shortage {
     /// Retries locally until the machine has a descriptor and a port for the call, or has had none for long. Nothing is sent
     /// until then, so the failures concern neither the item nor the server.
-    pub(crate) async fn sit_out<Sent>(&self, send: impl Fn() -> Sent) -> Result<reqwest::Response, reqwest::Error>
+    pub(crate) async fn sit_out<T, Sent>(&self, send: impl Fn() -> Sent) -> Result<T, reqwest::Error>
     where
-        Sent: Future<Output = Result<reqwest::Response, reqwest::Error>>,
+        Sent: Future<Output = Result<T, reqwest::Error>>,
     {
         let (mut wait, mut waited) = (SHORTEST_WAIT, Duration::ZERO);
         loop {

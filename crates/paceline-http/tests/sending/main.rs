@@ -139,6 +139,39 @@ async fn silence_is_waited_for_as_long_as_the_call_or_the_sender_says() {
     }
 }
 
+/// As where a person stops a job for longer than a call may take, and goes on with it.
+#[tokio::test]
+async fn what_came_while_the_process_stood_still_is_read() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let timeout = Duration::from_millis(200);
+    let sender = sender(SenderConfig { timeout, ..SenderConfig::new(format!("http://{address}"), Provider::Generic) });
+    listener.set_nonblocking(true).unwrap();
+    let still = async {
+        let mut stream = loop {
+            match listener.accept() {
+                Ok((stream, _)) => break stream,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        };
+        stream.set_nonblocking(true).unwrap();
+        while std::io::Read::read(&mut stream, &mut [0; 4_096]).is_err() {
+            tokio::task::yield_now().await;
+        }
+        // The only thread stands until the call has been answered and its time is over.
+        let clock = paceline::Clock::new();
+        let over = clock.now() + 2 * timeout;
+        std::io::Write::write_all(&mut stream, b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").unwrap();
+        while clock.now() < over {
+            std::thread::yield_now();
+        }
+        stream
+    };
+    let call = post("/a", "{}");
+    let (exchange, _stream) = tokio::join!(send(&sender, 1, &call), still);
+    assert_eq!(exchange.answer.unwrap().body(), "{}");
+}
+
 /// The host drops what asks for a connection, as where a firewall stands before it.
 #[cfg(target_os = "linux")]
 #[tokio::test]
