@@ -1,16 +1,9 @@
-//! The fleet of a limiter: how it is joined, what is known of it, and how it is left.
+//! How a limiter joins a fleet.
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use paceline::{ConfigError, Limiter};
+use paceline_core::ConfigError;
 use paceline_core::fleet::{LEASE, OnLoss};
-use tokio::sync::{mpsc, oneshot};
-
-use crate::error::FleetError;
-use crate::ledger_name::LedgerName;
-use crate::store::Store;
-use crate::task::{self, Task};
 
 /// How a limiter joins a fleet.
 #[derive(Clone)]
@@ -38,7 +31,11 @@ impl FleetConfig {
         Self { url: url.into(), account: account.into(), weight, on_loss, lease }
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
+    /// Whether all settings but the address are within their bounds.
+    ///
+    /// # Errors
+    /// The first setting that is not.
+    pub fn check(&self) -> Result<(), ConfigError> {
         let wrong = |key: &str, value: String, expected| Err(ConfigError { key: key.into(), value, expected });
         if !(1..=16).contains(&self.weight) {
             return wrong("weight", self.weight.to_string(), "a whole number from 1 to 16");
@@ -51,56 +48,5 @@ impl FleetConfig {
             return wrong("account", self.account.clone(), "1 to 200 bytes without braces and control characters");
         }
         Ok(())
-    }
-}
-
-/// The place of a limiter in a fleet; what is known of that is in the snapshot of the limiter
-/// ([`ScopeSnapshot::fleet`](paceline::ScopeSnapshot::fleet)). When it is dropped without [`leave`](Self::leave), the limiter
-/// keeps its place, and gives it up with the process: then the others get its share after a lease and a window.
-#[derive(Debug)]
-pub struct Fleet {
-    problem: Arc<Mutex<Option<String>>>,
-    leave: mpsc::UnboundedSender<oneshot::Sender<()>>,
-}
-
-impl Fleet {
-    /// From now on the limiter shares its configured limits with all processes that join a fleet of that account on that store.
-    /// Nothing leaves before the ledger has given it a share. A store that is away is waited for; to be called in a runtime of
-    /// Tokio, on which a task keeps the share up to date. Before new limits ([`Limiter::reconfigure`]) it has to leave, and after
-    /// them to join anew: under limits that its fleet does not divide nothing leaves.
-    ///
-    /// # Errors
-    /// [`FleetError::Config`] where the limiter has no limit that can be divided, or a setting is out of bounds;
-    /// [`FleetError::Address`]; [`FleetError::Refused`] and [`FleetError::OtherLimits`] by the store.
-    pub async fn join(limiter: &Limiter, config: FleetConfig) -> Result<Self, FleetError> {
-        config.check()?;
-        limiter.divide()?;
-        let name = LedgerName::new(&config.account, &limiter.divided_limits(), config.lease);
-        let store = Store::open(&config.url, name)?;
-        let (joined, refused) = oneshot::channel();
-        let (leave, left) = mpsc::unbounded_channel();
-        let (task, asked) = Task::new(limiter.clone(), &config, store, joined);
-        let problem = task.problem();
-        tokio::spawn(task.run(asked, left));
-        match refused.await {
-            Ok(Err(error)) => Err(error),
-            // A task that has ended was refused before; one that goes on has joined or waits.
-            Ok(Ok(())) | Err(_) => Ok(Self { problem, leave }),
-        }
-    }
-
-    /// Why the store cannot be asked, until it answers.
-    pub fn problem(&self) -> Option<String> {
-        self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Nothing leaves any more, and the others get at once what this process has not used. It takes at most two seconds; where
-    /// the store is away, its share comes back with its lease.
-    pub async fn leave(self) {
-        let (done, left) = oneshot::channel();
-        if self.leave.send(done).is_ok() {
-            // An error is a task that has ended.
-            let _ = tokio::time::timeout(task::LEAVES_WITHIN, left).await;
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! Why a limiter cannot join a fleet.
 
-use paceline::ConfigError;
+use paceline_core::ConfigError;
 
 /// Why a limiter cannot join a fleet. A store that is only away is none of these: it is waited for.
 #[derive(Clone, Debug, thiserror::Error)]

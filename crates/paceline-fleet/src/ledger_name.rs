@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use paceline::DividedLimit;
+use paceline_core::DividedLimit;
 use paceline_core::fleet::{AHEAD, FleetLimit, LimitKind};
 
 /// A ledger: whose limits it divides, and which. Members with other limits under the same account are refused.

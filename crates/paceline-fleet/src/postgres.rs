@@ -11,9 +11,10 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{AsyncMessage, Client, Error, Statement};
 
+use crate::answer::{LedgerAnswer, Notice};
 use crate::error::FleetError;
 use crate::ledger_name::LedgerName;
-use crate::store::{LedgerAnswer, Link, Linked, Notice};
+use crate::store::{Link, Linked};
 
 /// A member that is suspended while it has the row lets go of it after a second; one that waits for it does so for less than
 /// its member waits. What was committed has to outlive the server.
@@ -263,14 +264,7 @@ fn describe(error: &Error) -> String {
 /// Of all accounts on the server, the words about this one.
 fn hint(account: &str, payload: &str, sender: &UnboundedSender<Notice>) {
     let Some(words) = payload.strip_prefix(account).and_then(|words| words.strip_prefix(' ')) else { return };
-    let heard = match Notice::note(words) {
-        Some(note) => vec![note],
-        None => {
-            let ids = words.split(' ').map(|id| u64::from_str_radix(id, 16).map(MemberId));
-            ids.collect::<Result<Vec<_>, _>>().unwrap_or_default().into_iter().map(Notice::Hint).collect()
-        }
-    };
-    for notice in heard {
+    for notice in Notice::all(words) {
         // The task of the member may have ended.
         let _ = sender.send(notice);
     }

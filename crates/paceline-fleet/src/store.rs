@@ -1,11 +1,11 @@
 //! A store with a ledger, and a connection to it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use paceline_core::fleet::{BoardReply, FleetLimit, MemberId, MemberRequest, Note, Quiet, SyncReply};
+use paceline_core::fleet::{FleetLimit, MemberRequest, Quiet};
 use tokio::sync::mpsc::UnboundedReceiver;
 
+use crate::answer::{LedgerAnswer, Notice};
 use crate::error::FleetError;
 use crate::ledger_name::LedgerName;
 use crate::postgres::{PostgresLedger, PostgresLink};
@@ -33,47 +33,6 @@ pub(crate) struct Linked {
     pub(crate) run: u64,
     pub(crate) quiet: Option<Quiet>,
     pub(crate) notices: UnboundedReceiver<Notice>,
-}
-
-/// What a store says by itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Notice {
-    /// To ask would help this member.
-    Hint(MemberId),
-    /// A member told this to all.
-    Note(Note),
-    /// The connection is gone.
-    Closed,
-}
-
-/// The answer to a request: no reply to a sync that was overtaken, and to a bye; what all members are told.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "for tests alone")]
-pub struct LedgerAnswer {
-    pub reply: Option<SyncReply>,
-    pub wakes: Vec<MemberId>,
-    pub board: Option<BoardReply>,
-    pub note: Option<Note>,
-}
-
-impl Notice {
-    /// A note as a text: `! NUMBER FROM LEFT VALUE,VALUE TOPIC`, with the time that is left in microseconds.
-    pub(crate) fn note(words: &str) -> Option<Self> {
-        let mut words = words.strip_prefix("! ")?.splitn(5, ' ');
-        let number = words.next()?.parse().ok()?;
-        let from = MemberId(u64::from_str_radix(words.next()?, 16).ok()?);
-        let left = Duration::from_micros(words.next()?.parse().ok()?);
-        let values = words.next()?.split(',').filter(|value| !value.is_empty());
-        let values = values.map(|value| value.parse().ok()).collect::<Option<_>>()?;
-        Some(Self::Note(Note { number, from, topic: words.next()?.to_owned(), left, values }))
-    }
-
-    /// The text of a note.
-    pub(crate) fn words(note: &Note) -> String {
-        let Note { number, from: MemberId(from), topic, left, values } = note;
-        let values = values.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
-        format!("! {number} {from:016x} {} {values} {topic}", left.as_micros())
-    }
 }
 
 impl Store {
@@ -119,20 +78,5 @@ impl Link {
             Self::Redis(link) => link.ask(request).await,
             Self::Postgres(link) => link.ask(request).await,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_note_is_read_as_it_was_written() {
-        let (from, left) = (MemberId(0xA5), Duration::from_micros(61_000_001));
-        for (topic, values) in [("gate", vec![]), ("gate a model, with words", vec![2, 1 << 52])] {
-            let note = Note { number: 7, from, topic: topic.to_owned(), left, values };
-            assert_eq!(Notice::note(&Notice::words(&note)), Some(Notice::Note(note)));
-        }
-        assert_eq!(Notice::note("00000000000000a5"), None);
     }
 }

@@ -10,9 +10,10 @@ use paceline_core::fleet::{Member, MemberChange, MemberConfig, MemberId, MemberI
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 
+use crate::answer::Notice;
 use crate::config::FleetConfig;
 use crate::error::FleetError;
-use crate::store::{LedgerAnswer, Link, Linked, Notice, Store};
+use crate::store::{Link, Linked, Store};
 
 /// The first pause between two tries to connect; doubled each time up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -44,9 +45,7 @@ pub(crate) struct Task {
 /// The answer to a request, on which connection.
 pub(crate) struct Asked {
     connection: u64,
-    seq: u64,
-    is_bye: bool,
-    answer: Result<LedgerAnswer, FleetError>,
+    answer: Result<MemberInput, FleetError>,
 }
 
 /// The connection to the store.
@@ -144,9 +143,7 @@ impl Task {
                     let (server, why) = (self.store.server().to_owned(), "the connection was closed".to_owned());
                     self.fail(FleetError::Away { server, why });
                 }
-                Happened::Notice(Notice::Hint(id)) if id == self.id => self.hear(MemberInput::Notice),
-                Happened::Notice(Notice::Hint(_)) => {}
-                Happened::Notice(Notice::Note(note)) => self.hear(MemberInput::Told(note)),
+                Happened::Notice(notice) => notice.input(self.id).into_iter().for_each(|input| self.hear(input)),
                 Happened::Asked(asked) if asked.connection == self.connections => self.take(asked),
                 Happened::Asked(_) => {}
                 Happened::Due => self.hear(MemberInput::Time),
@@ -188,10 +185,9 @@ impl Task {
         let Connection::Stands(link, _) = &self.connection else { return };
         let (link, answers, connection) = (Arc::clone(link), self.answers.clone(), self.connections);
         tokio::spawn(async move {
-            let answer = link.ask(&request).await;
-            let (seq, is_bye) = (request.seq(), matches!(request, MemberRequest::Bye(_)));
+            let answer = link.ask(&request).await.map(|answer| answer.input(&request));
             // The member may have left meanwhile.
-            let _ = answers.send(Asked { connection, seq, is_bye, answer });
+            let _ = answers.send(Asked { connection, answer });
         });
     }
 
@@ -205,12 +201,7 @@ impl Task {
             tracing::info!("the store of the fleet on {} answers again", self.store.server());
         }
         self.tell_joined(Ok(()));
-        self.hear(match (answer.reply, answer.board) {
-            _ if asked.is_bye => MemberInput::ByeDone(asked.seq),
-            (Some(reply), _) => MemberInput::Reply(reply),
-            (None, Some(reply)) => MemberInput::Answered(reply),
-            (None, None) => MemberInput::Lost(asked.seq),
-        });
+        self.hear(answer);
     }
 
     /// The connection is of no use: another one is made, after a pause.
