@@ -56,6 +56,8 @@ pub struct Member {
     /// When the last request for its shares that was answered was sent.
     answered_from: Option<Instant>,
     members: u64,
+    /// How long the ledger's last reply said that a lease lasts.
+    lease: Duration,
     lease_ends: Instant,
     /// When the last request was sent, and when the next may be.
     spoke: Instant,
@@ -121,6 +123,7 @@ impl Member {
             under_way: None,
             answered_from: None,
             members: 0,
+            lease: LEASE,
             lease_ends: now,
             spoke: now,
             next: now,
@@ -159,6 +162,7 @@ impl Member {
         let Some((_, sent)) = self.under_way.filter(|(seq, _)| *seq == reply.seq && self.bye.is_none()) else { return };
         self.under_way = None;
         (self.answered_from, self.members) = (Some(sent), reply.members);
+        self.lease = reply.lease;
         self.lease_ends = sent + reply.lease.mul_f64(0.99);
         if self.state != MemberState::Live {
             self.state = MemberState::Live;
@@ -348,7 +352,7 @@ impl Member {
             let owed = share.has < share.target.min(share.want(limit));
             let fetch = if owed { late((window / 16).clamp(GAP, FETCH)) } else { Instant::MAX };
             let active = if share.is_idle() { LEASE } else { window };
-            let usual = late((active / 4).clamp(Duration::from_millis(250), LEASE / 3));
+            let usual = late((active / 4).clamp(Duration::from_millis(250), LEASE / 3).min(self.lease / 3));
             usual.min(urgent).min(fetch)
         });
         due.min()

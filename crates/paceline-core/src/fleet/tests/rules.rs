@@ -203,3 +203,32 @@ fn nothing_leaves_after_a_bye() {
     member.bye_done(sent + S, bye.seq);
     assert_eq!((member.state(), member.poll_timeout()), (MemberState::Out, None));
 }
+
+#[test]
+fn a_member_keeps_a_short_lease_whether_it_has_something_or_not() {
+    let (lease, kind) = (3 * S, LimitKind::Window(60 * S));
+    for wants in [0, 40] {
+        let mut ledger = Ledger::found(&limit(kind), lease, 1);
+        let settings = MemberConfig {
+            id: MemberId(1),
+            weight: 1,
+            limits: limit(kind).to_vec(),
+            on_loss: OnLoss::Strict,
+            alone_share: Vec::new(),
+        };
+        let mut member = Member::new(settings, 7, at(0));
+        member.linked(at(0), 1, None);
+        while let Some(now) = member.poll_timeout().filter(|now| *now < at(60)) {
+            member.demand(0, wants, 0, 1);
+            member.handle_timeout(now);
+            while let Some(MemberRequest::Sync(request)) = member.poll_request() {
+                let reply = ledger.sync(now, &request).expect("no later one was there");
+                member.reply(now, &reply);
+            }
+            while let Some(change) = member.poll_change() {
+                assert_ne!(change, MemberChange::Alone, "wants {wants}, at {now}");
+            }
+        }
+        assert_eq!(member.state(), MemberState::Live);
+    }
+}
