@@ -19,6 +19,7 @@
 //! ```
 
 mod access;
+mod account;
 mod acting;
 mod concurrency;
 mod dialect;
@@ -53,6 +54,7 @@ use paceline_providers::Provider;
 use paceline_providers::secrets::hidden;
 
 pub use access::{Access, InvalidKey, KeySource, Proxy, is_hop_by_hop, is_of_connection};
+pub use account::{account_host, account_name};
 pub use effective::EffectiveValue;
 pub use environment::Environment;
 pub use error::{SettingError, Source};

@@ -14,12 +14,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use http::{HeaderMap, HeaderValue};
-use paceline_config::Upstream;
+use paceline_config::{Upstream, account_host, account_name};
 
 pub(crate) use self::shared_limits::SharedLimits;
-
-/// Identifies the account of a file without revealing anything else.
-const CONTEXT: &str = "paceline 2026-11 lock of a host and key";
 
 /// The extensions of an account's locks: held by one of the processes that call it, ...
 const IN_USE: &str = "lock";
@@ -46,17 +43,10 @@ impl Account {
 
     /// The account that calls with those headers belong to.
     pub(crate) fn new(address: &str, headers: &HeaderMap) -> Self {
-        let host = host(address);
-        let mut account = host.clone().into_bytes();
+        let host = account_host(address);
         let has_key = headers.values().any(HeaderValue::is_sensitive);
-        for (header, value) in headers.iter().filter(|(_, value)| value.is_sensitive()) {
-            for part in [header.as_str().as_bytes(), value.as_bytes()] {
-                account.push(0);
-                account.extend_from_slice(part);
-            }
-        }
-        let hash = blake3::derive_key(CONTEXT, &account);
-        Self { host, name: hash[..16].iter().map(|byte| format!("{byte:02x}")).collect(), has_key }
+        let name = account_name(&host, headers);
+        Self { host, name, has_key }
     }
 
     /// Whether both are accounts of one host.
@@ -128,30 +118,4 @@ pub(crate) fn make_private(folder: &Path) -> io::Result<()> {
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
     builder.create(folder)
-}
-
-/// Scheme, host and port; a path below them is the same server.
-fn host(address: &str) -> String {
-    reqwest::Url::parse(address).map_or_else(|_| address.to_owned(), |url| url.origin().ascii_serialization())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn key(key: &'static str) -> HeaderMap {
-        let mut value = HeaderValue::from_static(key);
-        value.set_sensitive(true);
-        let plain = ("accept".parse().expect("a name"), HeaderValue::from_static(key));
-        HeaderMap::from_iter([("authorization".parse().expect("a name"), value), plain])
-    }
-
-    #[test]
-    fn an_account_is_a_host_and_a_key() {
-        let name = |address, secret| Account::new(address, &key(secret)).name;
-        assert_eq!(name("https://h/v1", "a"), name("https://h:443", "a"));
-        assert_ne!(name("https://h", "a"), name("https://h", "b"));
-        assert_ne!(name("https://h", "a"), name("https://g", "a"));
-        assert_eq!(name("https://h", "a").len(), 32);
-    }
 }
