@@ -26,6 +26,7 @@ mod ledger_name;
 mod place;
 #[cfg(feature = "client")]
 mod postgres;
+mod reconnect;
 #[cfg(feature = "client")]
 mod redis;
 mod script;
@@ -46,6 +47,7 @@ pub mod wire {
 
     pub use crate::answer::{LedgerAnswer, Notice};
     pub use crate::ledger_name::LedgerName;
+    pub use crate::reconnect::Reconnect;
     pub use crate::script::{RedisAnswer, RedisCommand, RedisScript};
 }
 

@@ -13,12 +13,8 @@ use tokio::sync::oneshot;
 use crate::answer::Notice;
 use crate::config::FleetConfig;
 use crate::error::FleetError;
+use crate::reconnect::Reconnect;
 use crate::store::{Link, Linked, Store};
-
-/// The first pause between two tries to connect; doubled each time up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Callers that wait for more are looked at so often at most: a member speaks less often anyway.
 const LOOKS: Duration = Duration::from_millis(10);
@@ -34,7 +30,7 @@ pub(crate) struct Task {
     connection: Connection,
     /// How many connections there were: an answer on an earlier one is none.
     connections: u64,
-    pause: Duration,
+    reconnect: Reconnect,
     answers: UnboundedSender<Asked>,
     problem: Arc<Mutex<Option<String>>>,
     /// Told once that the store was asked, or that it refuses.
@@ -87,7 +83,7 @@ impl Task {
             id,
             connection: Connection::tries(&store, Duration::ZERO),
             connections: 0,
-            pause: FIRST_PAUSE,
+            reconnect: Reconnect::new(),
             store,
             answers,
             problem: Arc::default(),
@@ -196,7 +192,7 @@ impl Task {
             Ok(answer) => answer,
             Err(error) => return self.fail(error),
         };
-        self.pause = FIRST_PAUSE;
+        self.reconnect.answered();
         if self.set_problem(None).is_some() {
             tracing::info!("the store of the fleet on {} answers again", self.store.server());
         }
@@ -216,8 +212,7 @@ impl Task {
         }
         self.tell_joined(Ok(()));
         self.connections += 1;
-        self.connection = Connection::tries(&self.store, self.pause);
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.connection = Connection::tries(&self.store, self.reconnect.failed());
         self.hear(MemberInput::Unlinked);
     }
 
