@@ -1,11 +1,12 @@
 """Paces every call to a rate-limited API."""
 
-from ._errors import DeadlineExceeded, Error, ForkWarning, RetryWarning, Stopped, TooLarge, WouldWait
+from ._errors import DeadlineExceeded, Error, FleetError, ForkWarning, RetryWarning, Stopped, TooLarge, WouldWait
 from ._limiter import Limiter, Permit
 
 __all__ = [
     "DeadlineExceeded",
     "Error",
+    "FleetError",
     "ForkWarning",
     "Limiter",
     "Permit",
@@ -19,7 +20,7 @@ __all__ = [
 
 def __getattr__(name):
     # Each with what it needs, when it is named first.
-    if name in ("batch", "boto", "httpx", "langchain", "requests", "tasks", "testing"):
+    if name in ("batch", "boto", "fleet", "httpx", "langchain", "requests", "tasks", "testing"):
         from importlib import import_module
 
         return import_module(f"{__name__}.{name}")

@@ -1,5 +1,6 @@
 from ._errors import DeadlineExceeded as DeadlineExceeded
 from ._errors import Error as Error
+from ._errors import FleetError as FleetError
 from ._errors import ForkWarning as ForkWarning
 from ._errors import RetryWarning as RetryWarning
 from ._errors import Stopped as Stopped
@@ -9,6 +10,7 @@ from ._limiter import Limiter as Limiter
 from ._limiter import Permit as Permit
 from . import batch as batch
 from . import boto as boto
+from . import fleet as fleet
 from . import httpx as httpx
 from . import langchain as langchain
 from . import requests as requests
@@ -19,6 +21,7 @@ from .batch import run as run
 __all__ = [
     "DeadlineExceeded",
     "Error",
+    "FleetError",
     "ForkWarning",
     "Limiter",
     "Permit",

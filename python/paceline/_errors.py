@@ -30,6 +30,10 @@ class WouldWait(Error):
         return f"the call would wait{length} for {self.reason}"
 
 
+class FleetError(Error):
+    """The store of a fleet refuses, or its members share other limits. One that is only away is waited for."""
+
+
 class ForkWarning(RuntimeWarning):
     """A limiter was copied by fork: parent and child each keep to the whole limit, and together they exceed it."""
 

@@ -16,6 +16,14 @@ _around = ContextVar("paceline", default=None)
 _clock = None
 _CALL = {"scope", "tokens", "cost", "priority", "within", "max_wait", "max_retries"}
 _MOST_IN_FLIGHT = 100_000
+_FORKED = (
+    "this limiter was copied by fork: parent and child each keep to the whole limit, and together they exceed it. "
+    "Make it in each worker with its share of the limit, let each join a fleet, or send through one `paceline serve`"
+)
+_FORKED_IN_FLEET = (
+    "this limiter was copied by fork, and its place in a fleet is that of the parent, whose event loop keeps it: nothing leaves "
+    "here before the child joins anew, with `async with paceline.fleet.join(...)`"
+)
 
 
 def _seed():
@@ -32,6 +40,8 @@ def _usual_clock():
 class Limiter(Engine):
     """Paces all calls to one account: one host and one key."""
 
+    _fleet = None
+
     def __new__(cls, limits=(), /, *, file=None, upstream=None, seed=None, clock=None, **options):
         clock = _usual_clock() if clock is None else clock
         options = _options(limits, options)
@@ -42,7 +52,7 @@ class Limiter(Engine):
     def __init__(self, limits=(), /, **options):
         self._homes = {}
         self._lock = allocate_lock()
-        self._forked = False
+        self._forked = None
         number = id(self)
         _limiters[number] = ref(self, lambda _: _limiters.pop(number, None))
 
@@ -88,7 +98,7 @@ class Limiter(Engine):
         else:
             permit = Permit(self)
         if self._forked:
-            self._warn_of_fork()
+            self._go_on_after_fork()
         return permit if function is None else permit(function)
 
     def _for_client(self, call):
@@ -162,7 +172,7 @@ class Limiter(Engine):
 
     # What the engine says of calls that wait.
 
-    def _deliver(self, woken, delay, lines):
+    def _deliver(self, woken, delay, lines, fleet):
         for call in woken:
             waiter = call._waiter
             # Without one it has not begun to wait, and looks before it does.
@@ -175,6 +185,8 @@ class Limiter(Engine):
             logger = _logger()
             for line in lines:
                 logger.warning(line)
+        if fleet is not None and self._fleet is not None:
+            self._fleet.ring(fleet)
 
     def _home(self, place, kind):
         home = self._homes.get(place)
@@ -193,17 +205,18 @@ class Limiter(Engine):
     def _after_fork(self):
         self._homes = {}
         self._lock = allocate_lock()
-        self._forked = True
+        self._forked = _FORKED
+        if self._fleet is not None:
+            self._forked, self._fleet = _FORKED_IN_FLEET, self._fleet.in_child()
         self._begin_anew(_seed())
 
-    def _warn_of_fork(self):
+    def _go_on_after_fork(self):
+        message, self._forked = self._forked, None
+        if self._fleet is not None:
+            self._fleet.start()
+            return
         import warnings
 
-        self._forked = False
-        message = (
-            "this limiter was copied by fork: parent and child each keep to the whole limit, and together they exceed it. "
-            "Make it in each worker with its share of the limit, or send through one `paceline serve`"
-        )
         warnings.warn(message, ForkWarning, stacklevel=3)
 
 

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use paceline::LimiterState;
 use paceline_config::Upstream;
+use paceline_core::fleet::{Member, MemberChange, MemberInput};
 use paceline_core::{
-    Admit, Cost, Enqueued, Event, Instant, Pacer, PacerConfig, Request, ScopeId, Ticket, WaitReason, format_duration,
+    Admit, ConfigError, Cost, DividedLimit, Enqueued, Event, Instant, Pacer, PacerConfig, Request, ScopeId, Ticket,
+    WaitReason, format_duration,
 };
 use paceline_providers::TokenRatio;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -25,9 +27,9 @@ use crate::options;
 /// The engine of one limiter: `Engine(options, clock, seed)`, or with a file and the name of an entry in place of
 /// options.
 ///
-/// The driver is a subclass. Its `_deliver(woken, delay, lines)` is called after an input that concerns callers other
+/// The driver is a subclass. Its `_deliver(woken, delay, lines, fleet)` is called after an input that concerns callers other
 /// than the one that made it: calls whose wait is over, the seconds until `_tick` is due where that is earlier than the
-/// driver knows, and lines for the log.
+/// driver knows, lines for the log, and the seconds until its fleet is to be polled where that is earlier.
 #[pyclass(frozen, subclass, module = "paceline._engine")]
 pub(crate) struct Engine {
     pub(crate) upstream: Upstream,
@@ -48,7 +50,20 @@ pub(crate) struct State {
     pub(crate) behind: usize,
     /// The time that the driver's timer is set to.
     told: Option<Instant>,
+    fleet: Option<InFleet>,
 }
+
+/// The place of the pacer in a fleet, and when its driver was told to poll the member.
+struct InFleet {
+    /// The lease; nothing leaves after it that its ledger does not know of.
+    until: Instant,
+    told: Option<Instant>,
+    /// Callers that wait for more are looked at from then on: a member speaks seldom.
+    looks: Instant,
+}
+
+/// So seldom at least.
+const LOOKS: Duration = Duration::from_millis(10);
 
 /// What an input means for others. It is made under the lock, and delivered without it: a driver runs code of users.
 #[derive(Default)]
@@ -57,13 +72,15 @@ pub(crate) struct News {
     /// The time at which the timer is due now.
     wake: Option<Instant>,
     lines: Vec<String>,
+    /// The time at which the fleet is to be polled.
+    fleet: Option<Instant>,
 }
 
 impl Engine {
     /// Runs an input, and collects what it means for others.
     pub(crate) fn change<T>(&self, action: impl FnOnce(&mut State, Instant) -> T) -> (T, News) {
         let mut state = self.lock();
-        let now = self.clock.get().present();
+        let now = if state.fleet.is_some() { self.clock.get().awake() } else { self.clock.get().present() };
         let result = action(&mut state, now);
         let news = state.drain(now);
         (result, news)
@@ -102,12 +119,13 @@ fn input<T>(engine: &Bound<'_, Engine>, action: impl FnOnce(&mut State, Instant)
 /// Tells the driver what an input meant for others. Its errors are shown as those of a finalizer are: the caller that made the
 /// input is not concerned.
 pub(crate) fn tell(engine: &Bound<'_, Engine>, news: News) {
-    let News { woken, wake, lines } = news;
-    if woken.is_empty() && wake.is_none() && lines.is_empty() {
+    let News { woken, wake, lines, fleet } = news;
+    if woken.is_empty() && wake.is_none() && lines.is_empty() && fleet.is_none() {
         return;
     }
-    let delay = wake.map(|wake| (wake - engine.get().clock.get().present()).as_secs_f64());
-    if let Err(error) = engine.call_method1(intern!(engine.py(), "_deliver"), (woken, delay, lines)) {
+    let left = |at: Instant| (at - engine.get().clock.get().present()).as_secs_f64();
+    let (delay, fleet) = (wake.map(left), fleet.map(left));
+    if let Err(error) = engine.call_method1(intern!(engine.py(), "_deliver"), (woken, delay, lines, fleet)) {
         error.write_unraisable(engine.py(), Some(engine));
     }
 }
@@ -115,15 +133,16 @@ pub(crate) fn tell(engine: &Bound<'_, Engine>, news: News) {
 impl State {
     fn of(pacer: Pacer) -> Self {
         let (ratios, waiting, stops) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { pacer, ratios, waiting, stops, behind: 0, told: None }
+        Self { pacer, ratios, waiting, stops, behind: 0, told: None, fleet: None }
     }
 
     /// Asks for a permit. `call`: the one that waits for it, if it has to.
     ///
     /// Where the driver's timer is due, its loop or its threads are behind. They get no grants ahead of it, which would leave
-    /// as a burst once they have caught up: the time is that of the timer until it fires.
+    /// as a burst once they have caught up: the time is that of the timer until it fires. But a lease ends when it ends.
     pub(crate) fn ask(&mut self, now: Instant, request: Request, call: impl FnOnce() -> Py<Call>) -> Stage {
-        let due = self.told.filter(|_| !self.waiting.is_empty());
+        let has_lease = self.fleet.as_ref().is_none_or(|fleet| now < fleet.until);
+        let due = self.told.filter(|_| !self.waiting.is_empty() && has_lease);
         let now = due.map_or(now, |due| now.min(due.saturating_sub(Duration::from_nanos(1))));
         match self.pacer.enqueue_or_grant(now, request) {
             Err(too_large) => Stage::Refused(Refusal::TooLarge(too_large.to_string())),
@@ -189,7 +208,39 @@ impl State {
         if due.is_some_and(|due| self.told.is_none_or(|told| due < told)) {
             (news.wake, self.told) = (due, due);
         }
+        news.fleet = self.fleet_is_due(now);
         news
+    }
+
+    /// From now on the limits are shared with the members of a fleet. Returns which ones.
+    pub(crate) fn divide(&mut self, now: Instant) -> Result<Vec<DividedLimit>, ConfigError> {
+        self.pacer.divide(now)?;
+        self.fleet = Some(InFleet { until: Instant::ZERO, told: None, looks: now });
+        Ok(self.pacer.divided_limits())
+    }
+
+    /// Tells a member what happened, and takes what it allows.
+    pub(crate) fn hear(&mut self, now: Instant, member: &mut Member, input: MemberInput) -> Vec<MemberChange> {
+        let changes = self.pacer.hear(now, member, input);
+        let until = member.view().lease_ends.unwrap_or(Instant::ZERO);
+        self.fleet = Some(InFleet { until, told: None, looks: now + LOOKS });
+        changes
+    }
+
+    /// When the driver is to poll the member, where it does not know.
+    fn fleet_is_due(&mut self, now: Instant) -> Option<Instant> {
+        let fleet = self.fleet.as_mut()?;
+        let is_short = self.pacer.take_short();
+        let due = match self.pacer.has_news() {
+            true => now,
+            false if is_short => fleet.looks.max(now),
+            false => return None,
+        };
+        if fleet.told.is_some_and(|told| told <= due) {
+            return None;
+        }
+        fleet.told = Some(due);
+        Some(due)
     }
 
     fn end_wait(&mut self, ticket: Ticket, stage: Stage, news: &mut News) {
@@ -273,16 +324,23 @@ impl Engine {
     }
 
     /// In a child of fork: the calls of the parent are not this process's, and neither is its chance. What was counted and learnt
-    /// stays.
+    /// stays. The share of a fleet is the parent's, and so are the calls that count in it: nothing leaves before the child has
+    /// joined.
     fn _begin_anew(&self, seed: u64) -> PyResult<()> {
+        let failed = |error: &dyn std::fmt::Display| PyRuntimeError::new_err(error.to_string());
         let left = {
             let mut state = self.lock();
             let now = self.clock.get().present();
-            let known = state.pacer.export(now);
-            let mut pacer = Self::pacer(&self.upstream.pacer, seed, now)?;
-            pacer.restore(now, &known, Duration::ZERO).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
-            let ratios = std::mem::take(&mut state.ratios);
-            std::mem::replace(&mut *state, State { ratios, ..State::of(pacer) })
+            let mut known = state.pacer.export(now);
+            let mut begun = State::of(Self::pacer(&self.upstream.pacer, seed, now)?);
+            if state.fleet.is_some() {
+                known.account.windows.clear();
+                known.scopes.iter_mut().for_each(|scope| scope.windows.clear());
+                begun.divide(now).map_err(|error| failed(&error))?;
+            }
+            begun.pacer.restore(now, &known, Duration::ZERO).map_err(|error| failed(&error))?;
+            begun.ratios = std::mem::take(&mut state.ratios);
+            std::mem::replace(&mut *state, begun)
         };
         // The calls of the parent's callers are dropped without the lock.
         drop(left);

@@ -6,6 +6,7 @@
 mod call;
 mod clock;
 mod engine;
+mod fleet;
 mod given;
 mod http;
 mod options;
@@ -13,6 +14,7 @@ mod options;
 use pyo3::prelude::*;
 
 pyo3::import_exception!(paceline._errors, DeadlineExceeded);
+pyo3::import_exception!(paceline._errors, FleetError);
 pyo3::import_exception!(paceline._errors, Stopped);
 pyo3::import_exception!(paceline._errors, TooLarge);
 pyo3::import_exception!(paceline._errors, WouldWait);
@@ -26,6 +28,8 @@ mod _engine {
     use crate::clock::Clock;
     #[pymodule_export]
     use crate::engine::Engine;
+    #[pymodule_export]
+    use crate::fleet::{Member, account_of, fleet_of};
     #[pymodule_export]
     use crate::given::without_keys;
     #[pymodule_export]

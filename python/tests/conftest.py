@@ -11,7 +11,7 @@ import paceline.testing
 
 # The clients are installed for one version of Python: see scripts/python-test.
 if importlib.util.find_spec("httpx") is None:
-    collect_ignore = ["test_httpx.py", "test_adapters.py"]
+    collect_ignore = ["test_httpx.py", "test_adapters.py", "test_fleet_long.py"]
 
 
 def _uvloop(main):

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -16,8 +17,9 @@ class Answer:
 
 
 @contextmanager
-def serving(*answers, usual=None):
-    """Gives the address and the list of requests, each `(method, path, headers, body)`. After `answers` comes `usual`."""
+def serving(*answers, usual=None, arrivals=None):
+    """Gives the address and the list of requests, each `(method, path, headers, body)`. After `answers` comes `usual`. `arrivals`: a list for
+    the time and the path of each."""
     left, requests, lock = list(answers), [], threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
@@ -27,6 +29,8 @@ def serving(*answers, usual=None):
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             with lock:
                 requests.append((self.command, self.path, dict(self.headers), body))
+                if arrivals is not None:
+                    arrivals.append((time.monotonic(), self.path))
                 answer = left.pop(0) if left else usual
             if answer is None:
                 self.close_connection = True
