@@ -48,6 +48,25 @@ fn items_that_come_back_unsent_have_not_begun() {
     assert_eq!((server.by_item().len(), server.count()), (5, 7), "{log}");
 }
 
+/// What has begun there waits for a person, and nothing else may begin.
+#[test]
+fn a_scope_that_is_stopped_ends_a_run_of_so_many_items() {
+    let server = Server::new(|arrival| match arrival.path.as_str() {
+        "/refused" => Reply::error(403, "forbidden"),
+        _ => Reply::ok(),
+    });
+    let line =
+        |n: usize, path| json!({"custom_id": format!("item-{n}"), "url": path, "body": {"item": format!("item-{n}")}});
+    let lines: Vec<_> = (0..9).map(|n| line(n, if n < 3 { "/refused" } else { "/open" }).to_string()).collect();
+    for items in ["1", "4"] {
+        let job = Job::with_input(&(lines.join("\n") + "\n"));
+        let flags = ["--scope", "endpoint", "--api-key-env", "KEY", "--concurrency", "1", "--max-items", items];
+        let (code, log) = finish(job.run(&server).args(flags).env("KEY", "k"));
+        assert_eq!((code, &job.summary()["stopped"]), (3, &"max_items".into()), "{log}");
+        assert!(log.contains("this scope makes no more calls"), "{log}");
+    }
+}
+
 #[test]
 fn max_tokens_are_never_exceeded() {
     let server = Server::new(|_| Reply::ok());

@@ -52,6 +52,11 @@ impl Holds {
         self.given_up.contains(scope)
     }
 
+    /// Whether the scope makes no more calls before a person has acted.
+    pub(crate) fn has_stopped(&self, scope: &str) -> bool {
+        matches!(self.stored.get(scope), Some(Stored::Stopped { .. }))
+    }
+
     /// Stores the scope if it is held, stopped or closed for long now. No other can be: there are many of them. True when that
     /// was not stored yet.
     pub(crate) fn store(&mut self, context: &Context, scope: &str) -> bool {

@@ -272,7 +272,9 @@ impl Dispatcher {
         self.next_due = earlier(self.next_due, recorded.due);
         self.due_meanwhile = earlier(self.due_meanwhile, recorded.due);
         let was_full = self.begun.full();
-        self.begun.settled(ordinal, sent, recorded.due);
+        // What has begun in a scope that makes no more calls is due in no run before a person has acted.
+        let due = recorded.due.filter(|_| !self.parts.recorder.holds.has_stopped(&scope));
+        self.begun.settled(ordinal, sent, due);
         if was_full && !self.begun.full() {
             // Other items may begin in its place, and the run has not looked for them.
             self.next_due = Some(Timestamp::from_millis(0));
