@@ -1,6 +1,7 @@
 """Fleets whose store goes and comes back, and fleets of several processes, counted at a server. On the newest CPython alone."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -81,6 +82,29 @@ def test_a_ledger_that_was_lost_is_found_again(server, account):
         for _ in range(LIMIT):
             with lim():
                 pass
+
+
+def test_a_user_with_what_the_page_names_is_enough(account):
+    page = (Path(__file__).parent.parent.parent / "docs/fleet.md").read_text()
+    named = page.partition("The user needs the commands")[2].partition("the keys")[0]
+    commands = [f"+{name.lower()}" for name in re.findall(r"`([A-Z]+)`", named)]
+    assert len(commands) > 20
+    with RedisServer() as server:
+        server.ask("ACL", "SETUSER", "member", "on", ">sesame", "resetchannels", "~pl:*", "&pl:*", "-@all", *commands)
+        client = redis.Redis(port=server.port, username="member", password="sesame", health_check_interval=1)
+        lim = limiter()
+        with joined(lim, client, account) as fleet:
+            with lim():
+                pass
+            until(lambda: "cmdstat_ping" in server.ask("INFO", "commandstats"))
+            permit = lim.acquire_sync()
+            permit.report("throttled", wait=2)
+            with lim():
+                assert fleet.problem is None
+        assert server.members(account) == 0
+        refused = re.findall(r"cmdstat_(\S+?):.*rejected_calls=[1-9]", server.ask("INFO", "commandstats"))
+        # How a client of redis-py introduces itself may be refused.
+        assert {name.partition("|")[0] for name in refused} <= {"client", "hello"}
 
 
 def worst(arrivals, window):
