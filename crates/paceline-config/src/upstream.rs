@@ -112,6 +112,16 @@ pub enum TierMatch {
 }
 
 impl Upstream {
+    /// The files that are read for its calls: its key, certificates and their key.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        let key = match &self.key {
+            KeySource::File(path) => Some(path),
+            KeySource::None | KeySource::Variable { .. } => None,
+        };
+        let client = self.access.client.iter().flat_map(|(certificate, key)| [certificate, key]);
+        key.into_iter().chain(&self.access.ca_file).chain(client)
+    }
+
     /// The first tier that a call belongs to.
     pub fn tier(&self, path: &str, model: Option<&str>, label: Option<&str>) -> Option<&Tier> {
         self.tiers.iter().find(|tier| match &tier.matches {

@@ -70,7 +70,7 @@ pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<St
         upstream = expect.of(upstream)?;
     }
     let paths = paths(&args)?;
-    check_paths::check(&args, &paths)?;
+    check_paths::check(&args, &paths, &upstream, everywhere)?;
     paceline_http::warn_of_idle(&upstream);
     let fallback = args.fallback.configured(&upstream)?;
     if args.dry_run {

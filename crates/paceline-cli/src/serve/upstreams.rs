@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use http::HeaderMap;
 use paceline::{Limiter, Limits, PacerConfig};
-use paceline_config::{FleetSettings, KeySource, Upstream};
+use paceline_config::{FleetSettings, Upstream};
 use paceline_gateway::{Backend, Bounds, Gateway};
 use paceline_http::Sender;
 use tokio::sync::oneshot;
@@ -266,15 +266,7 @@ fn fleet_of(configured: &Upstream) -> Option<(&FleetSettings, Vec<&Limits>)> {
 
 /// Those whose content decides what is served.
 fn files(configuration: Option<PathBuf>, upstreams: &[Upstream]) -> Vec<PathBuf> {
-    let of_access = upstreams.iter().flat_map(|upstream| {
-        let key = match &upstream.key {
-            KeySource::File(path) => Some(path),
-            KeySource::None | KeySource::Variable { .. } => None,
-        };
-        let client = upstream.access.client.iter().flat_map(|(certificate, key)| [certificate, key]);
-        key.into_iter().chain(&upstream.access.ca_file).chain(client)
-    });
-    configuration.iter().chain(of_access).cloned().collect()
+    configuration.iter().chain(upstreams.iter().flat_map(Upstream::files)).cloned().collect()
 }
 
 /// What has to live as long as an upstream.

@@ -36,7 +36,7 @@ fn a_table_is_prompts_by_a_template_and_keeps_its_ids() {
     let server = Server::new(|_| Reply::ok());
     let table = "\u{feff}id,city,note\n7,Bern,\"two\nlines, \"\"quoted\"\"\"\n8,Genf,\n";
     let job = job_of("in.csv", table);
-    let flags = [&CHAT[..], &["--prompt-template", "Weather in {{ city }}? {{ note }}"]].concat();
+    let flags = [&CHAT[..], &["--prompt-template", "Weather in {{ city | trim }}? {{ note | default('') }}"]].concat();
     let (code, log) = run(&job, &server, "in.csv", &flags);
     assert_eq!(code, 0, "{log}");
     let expected = [asked("Weather in Bern? two\nlines, \"quoted\""), asked("Weather in Genf? ")];

@@ -114,6 +114,17 @@ fn of_a_begun_job_it_refuses_what_the_run_would_refuse() {
     for (code, log) in [dry("in.jsonl", "in.jsonl", &[]), dry("in.jsonl", "linked", &[]), run] {
         assert!(code == 2 && log.contains("the same file"), "{log}");
     }
+    for (read, flags) in [
+        ("schema.json", &["--expect", "schema.json"][..]),
+        ("key", &["--api-key-file", "key"]),
+        ("paceline.toml", &[]),
+        ("settings.toml", &["--config", "settings.toml"]),
+    ] {
+        std::fs::write(job.path(read), if read == "schema.json" { "{}" } else { "" }).expect("writable");
+        std::fs::write(job.path("key"), "k").expect("writable");
+        let (code, log) = dry("in.jsonl", read, &[flags, &["--overwrite"]].concat());
+        assert!(code == 2 && log.contains("are the same file") && log.contains(read), "{log}");
+    }
     let (code, log) = dry("in.jsonl", "out.jsonl", &["--format", "bare", "--endpoint", "/x"]);
     assert!(code == 2 && log.contains("add --format batch"), "{log}");
     assert_eq!((dry("in.jsonl", "out.jsonl", &[]).0, finish(&mut job.run(&server)).0), (0, 0));

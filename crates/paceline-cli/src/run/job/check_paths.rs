@@ -3,8 +3,10 @@
 use std::fs::OpenOptions;
 use std::path::Path;
 
+use paceline_config::Upstream;
 use paceline_store::{Paths, is_same_file};
 
+use crate::args::{Everywhere, Expect};
 use crate::exit::Failure;
 use crate::run::args::RunArgs;
 
@@ -12,7 +14,12 @@ use crate::run::args::RunArgs;
 ///
 /// # Errors
 /// The paths, and what to do.
-pub(crate) fn check(args: &RunArgs, paths: &Paths) -> Result<(), Failure> {
+pub(crate) fn check(
+    args: &RunArgs,
+    paths: &Paths,
+    upstream: &Upstream,
+    everywhere: &Everywhere,
+) -> Result<(), Failure> {
     if is_special(&paths.output) {
         let output = paths.output.display();
         return Err(Failure::refused(format!("-o {output} is not a file: name one; the journal is written beside it")));
@@ -28,6 +35,10 @@ pub(crate) fn check(args: &RunArgs, paths: &Paths) -> Result<(), Failure> {
     for done in &args.done {
         // Two of them may be the same: the second changes nothing.
         refuse_shared(&[places.as_slice(), &[("--done", done)]].concat())?;
+    }
+    for read in also_read(args, upstream, everywhere) {
+        // One file may be read for two purposes.
+        refuse_shared(&[places.as_slice(), &[read]].concat())?;
     }
     refuse_own(args, paths)?;
     for path in std::iter::once(&paths.output).chain(&paths.journal) {
@@ -75,6 +86,23 @@ fn places<'a>(args: &'a RunArgs, paths: &'a Paths) -> Vec<(&'static str, &'a Pat
         places.push(("the input", &args.input));
     }
     places
+}
+
+/// Files beside the input that a run reads, and would destroy if it wrote there.
+fn also_read<'a>(
+    args: &'a RunArgs,
+    upstream: &'a Upstream,
+    everywhere: &'a Everywhere,
+) -> impl Iterator<Item = (&'static str, &'a Path)> {
+    let template = args.prompt_template.as_deref().map(Path::new);
+    let schema = args.expect.as_ref().and_then(|expect| match expect {
+        Expect::Schema(path) => Some(path.as_path()),
+        Expect::Json => None,
+    });
+    let configuration = everywhere.config.as_deref().unwrap_or(Path::new("paceline.toml"));
+    let named = [("--prompt-template", template), ("--expect", schema), ("the configuration", Some(configuration))];
+    let named = named.into_iter().filter_map(|(name, path)| Some((name, path?)));
+    named.chain(upstream.files().map(|path| ("a key or a certificate", path.as_path())))
 }
 
 fn refuse_shared(places: &[(&str, &Path)]) -> Result<(), Failure> {
