@@ -81,7 +81,7 @@ pub use collect::{collect, comes_in_parts};
 pub use dialect::Dialect;
 pub use expected::{Expected, SCHEMA_MISMATCH, Schema, SchemaError};
 pub use gateway::{GATEWAY, GATEWAY_RETRIES};
-pub use outline::{model_of, models_of};
+pub use outline::{Asked, model_of, models_of};
 pub use partial::{joined, remainder};
 pub use reading::{Action, NoResponse, Reading, no_response};
 pub use rule::{Phrase, Place, Rule};
