@@ -75,7 +75,7 @@ mod wait;
 use http::HeaderMap;
 use paceline_core::Timestamp;
 
-pub use address::{below, host, is_loopback, join_url, origin, path_of};
+pub use address::{below, host, is_loopback, is_loopback_host, join_url, origin, path_of};
 pub use charge::Settlement;
 pub use collect::{collect, comes_in_parts};
 pub use dialect::Dialect;
