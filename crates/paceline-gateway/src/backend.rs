@@ -16,7 +16,7 @@ use paceline_core::{Cost, Outcome, Turns};
 use paceline_http::{AccessError, Call, NoAnswer, SenderConfig, TokenRatios, proxy_to, tls};
 use paceline_providers::secrets::Secrets;
 use paceline_providers::table::Scope;
-use paceline_providers::{Answer, Reading, Usage, join_url, model_of};
+use paceline_providers::{Answer, Asked, Reading, Usage, join_url};
 use tokio::time::timeout;
 
 use crate::bounds::{Bounds, Held, Room};
@@ -232,7 +232,7 @@ impl Backend {
     /// their account.
     pub(crate) fn falls_back(&self, call: &Call) -> bool {
         let provider = self.config.provider;
-        let names_model = || provider.endpoint().is_none() || model_of(&call.body).is_some();
+        let names_model = || provider.endpoint().is_none() || Asked::of(&call.body).model().is_some();
         !provider.is_language_model() || call.method == Method::POST && names_model()
     }
 
@@ -286,18 +286,17 @@ impl Backend {
 
     /// The scope of a call, and what it is expected to cost.
     pub(crate) fn scope_and_cost(&self, call: &Call) -> (String, Cost) {
-        let model = model_of(&call.body);
-        let names = CallNames { path: &call.url, model: model.as_deref(), body: &call.body, ..CallNames::default() };
+        let asked = Asked::of(&call.body);
+        let names = CallNames { path: &call.url, model: asked.model(), body: &call.body, ..CallNames::default() };
         let scope = self.config.scope_name(&names);
-        let cost = self.sending.dialect.charge(&call.url, &call.body, &self.ratios.of(&scope));
+        let cost = self.sending.dialect.charge_as_asked(&call.url, &call.body, &asked, &self.ratios.of(&scope));
         (scope, cost)
     }
 
     /// Sends a call, up to the head of its answer.
     pub(crate) async fn send(&self, departed: &Departed, body: Outgoing) -> Result<Response<Incoming>, NoAnswer> {
         let call = &departed.call;
-        let address: Uri = join_url(&self.sending.base_url, &call.url)
-            .parse()
+        let address = Uri::try_from(join_url(&self.sending.base_url, &call.url))
             .map_err(|error| NoAnswer::Connect(format!("the address of the call is none: {error}")))?;
         let is_plain = address.scheme_str() == Some("http");
         let mut request = Request::new(body);
@@ -407,7 +406,7 @@ impl Backend {
         if prices.is_empty() {
             return Money::default();
         }
-        prices.of(&model_of(&call.body).unwrap_or_default()).of(usage.input_tokens, usage.output_tokens)
+        prices.of(Asked::of(&call.body).model().unwrap_or_default()).of(usage.input_tokens, usage.output_tokens)
     }
 
     fn read(&self, call: &Call, answer: &Result<Response<bytes::Bytes>, NoAnswer>) -> Reading {

@@ -431,7 +431,7 @@ fn whole(answer: Response<Bytes>) -> Response<AnswerBody> {
 
 /// What belonged to the connection of the upstream does not go to the client.
 fn to_client(head: &mut Parts) {
-    headers::remove_those_of_connection(&mut head.headers);
+    headers::remove_those_of_connection(&mut head.headers, |_| false);
     head.version = Version::default();
 }
 

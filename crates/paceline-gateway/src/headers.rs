@@ -10,8 +10,8 @@ use http::uri::Authority;
 use paceline_config::{is_hop_by_hop, parse_duration};
 use paceline_http::Call;
 use paceline_http::gateway::{CLIENT, DEADLINE, PRIORITY, RETRIES};
-use paceline_providers::is_loopback;
 use paceline_providers::secrets::{Secrets, is_secret_name};
+use paceline_providers::{is_loopback, is_loopback_host};
 use percent_encoding::percent_decode_str;
 
 use crate::refusal::Refusal;
@@ -27,8 +27,11 @@ pub(crate) const OF_CLIENTS: [HeaderName; 4] = [
 /// A client's key for the gateway, where the fields above carry one for the upstream. It goes no further.
 pub(crate) const KEY: HeaderName = HeaderName::from_static("x-paceline-key");
 
-/// Fields that are for the gateway, and go no further.
-const OF_THE_GATEWAY: [HeaderName; 4] = [
+/// Fields that go no further: they are for the gateway, or its own connection to the upstream has others.
+const FOR_NO_UPSTREAM: [HeaderName; 7] = [
+    header::HOST,
+    header::EXPECT,
+    KEY,
     HeaderName::from_static(CLIENT),
     HeaderName::from_static(DEADLINE),
     HeaderName::from_static(PRIORITY),
@@ -101,14 +104,10 @@ pub(crate) fn wants_websocket(headers: &HeaderMap) -> bool {
 /// Whether the request comes from a page of the web that a browser shows: it could spend the key, and read answers where its
 /// name leads to this machine. Programs name this machine, and no origin.
 pub(crate) fn is_of_a_page(uri: &Uri, headers: &HeaderMap) -> bool {
-    let is_foreign = |host: &str| {
-        let is_named =
-            host.parse::<Authority>().is_ok_and(|host| host.host().to_ascii_lowercase().ends_with(".localhost"));
-        !is_named && !is_loopback(&format!("http://{host}"))
-    };
-    let mut hosts = headers.get_all(header::HOST).iter().map(|host| host.to_str().unwrap_or("?"));
-    hosts.any(is_foreign)
-        || uri.authority().is_some_and(|authority| is_foreign(authority.host()))
+    let is_ours = |host: &str| is_loopback_host(host) || host.to_ascii_lowercase().ends_with(".localhost");
+    let mut hosts = headers.get_all(header::HOST).iter().map(|host| Authority::try_from(host.as_bytes()));
+    hosts.any(|host| !host.is_ok_and(|host| is_ours(host.host())))
+        || uri.authority().is_some_and(|authority| !is_ours(authority.host()))
         || is_of_another_site(headers)
 }
 
@@ -134,17 +133,15 @@ pub(crate) fn secrets_of(call: &Call) -> Secrets {
 /// A client's header fields as the upstream gets them, under those of the upstream: its key replaces the client's.
 pub(crate) fn to_upstream(mut headers: HeaderMap, own: &HeaderMap) -> HeaderMap {
     let takes_trailers = text(&headers, header::TE).is_some_and(|kinds| kinds.contains("trailers"));
-    remove_those_of_connection(&mut headers);
+    let has_key = own.values().any(HeaderValue::is_sensitive);
+    remove_those_of_connection(&mut headers, |name| {
+        FOR_NO_UPSTREAM.contains(name) || (has_key && OF_CLIENTS.contains(name))
+    });
     if takes_trailers {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }
-    [header::HOST, header::EXPECT, KEY].into_iter().for_each(|name| drop(headers.remove(name)));
-    OF_THE_GATEWAY.into_iter().for_each(|name| drop(headers.remove(name)));
     // What is compressed cannot be read on its way.
     headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    if own.values().any(HeaderValue::is_sensitive) {
-        remove_keys(&mut headers);
-    }
     for (name, value) in own {
         if value.is_sensitive() || !headers.contains_key(name) {
             headers.insert(name, value.clone());
@@ -158,8 +155,9 @@ pub(crate) fn remove_keys(headers: &mut HeaderMap) {
     OF_CLIENTS.iter().for_each(|name| drop(headers.remove(name)));
 }
 
-/// Removes the fields that belong to the connection that they came on. A length beside chunks is one that was not read.
-pub(crate) fn remove_those_of_connection(headers: &mut HeaderMap) {
+/// Removes the fields that belong to the connection that they came on, and `others`. A length beside chunks is one that was not
+/// read.
+pub(crate) fn remove_those_of_connection(headers: &mut HeaderMap, others: impl Fn(&HeaderName) -> bool) {
     if headers.contains_key(header::TRANSFER_ENCODING) {
         headers.remove(header::CONTENT_LENGTH);
     }
@@ -170,7 +168,8 @@ pub(crate) fn remove_those_of_connection(headers: &mut HeaderMap) {
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
-    let ends_here: Vec<HeaderName> = headers.keys().filter(|name| is_hop_by_hop(name)).cloned().collect();
+    let ends_here: Vec<HeaderName> =
+        headers.keys().filter(|name| is_hop_by_hop(name) || others(name)).cloned().collect();
     named.iter().chain(&ends_here).for_each(|name| drop(headers.remove(name)));
 }
 

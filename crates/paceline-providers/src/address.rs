@@ -14,8 +14,8 @@ pub fn join_url(base: &str, path: &str) -> String {
     let base = base.strip_suffix("/v1").filter(|_| shared).unwrap_or(base);
     let queries: Vec<&str> = [always, query].into_iter().flatten().filter(|query| !query.is_empty()).collect();
     match queries.as_slice() {
-        [] => format!("{base}{path}"),
-        queries => format!("{base}{path}?{}", queries.join("&")),
+        [] => [base, path].concat(),
+        queries => [base, path, "?", &queries.join("&")].concat(),
     }
 }
 
@@ -52,7 +52,12 @@ pub fn origin(uri: &Uri) -> Option<(String, String, u16)> {
 /// Whether a URL leads to this very machine: no proxy is asked there, and no key is needed.
 pub fn is_loopback(url: &str) -> bool {
     let uri: Uri = url.parse().unwrap_or_default();
-    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+    is_loopback_host(uri.host().unwrap_or_default())
+}
+
+/// The same of a host without its port: a name, or an address, that of IPv6 in brackets.
+pub fn is_loopback_host(host: &str) -> bool {
+    let host = host.trim_matches(['[', ']']);
     host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
 }
 

@@ -15,7 +15,7 @@ use super::outline::{Outline, Root, outline};
 use super::stream::{self, Stream};
 
 /// Top-level keys of an error that some step reads.
-const OF_REFUSALS: Outline<'static> = Outline {
+const OF_REFUSALS: Outline = Outline {
     kept: &[
         "CancellationReasons",
         "Message",
@@ -42,7 +42,7 @@ const OF_REFUSALS: Outline<'static> = Outline {
 
 /// Top-level keys of a success that some step reads. All others, such as the vectors of an embedding, are skipped
 /// unparsed, and of its choices only why they ended and what failed in them is kept.
-const OF_SUCCESSES: Outline<'static> = Outline {
+const OF_SUCCESSES: Outline = Outline {
     kept: &[
         "ConsumedCapacity",
         "UnprocessedItems",
@@ -157,7 +157,7 @@ impl<'a> Body<'a> {
         self
     }
 
-    fn parse(bytes: &'a [u8], content_type: &str, keys: &Outline<'_>) -> Self {
+    fn parse(bytes: &'a [u8], content_type: &str, keys: &Outline) -> Self {
         if content_type.starts_with(frames::MEDIA_TYPE) {
             return Self::of_stream(stream::read_frames(bytes), bytes);
         }

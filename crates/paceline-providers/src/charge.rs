@@ -2,7 +2,7 @@
 
 use paceline_core::{Class, Cost, Dimension};
 
-use super::outline::{Outline, outline};
+use super::outline::Asked;
 use super::table::{Charge, Counts, Reserves};
 use super::units::Units;
 use super::usage::{TokenRatio, Usage};
@@ -13,8 +13,14 @@ const WITHOUT_TOKENS: [&str; 5] = ["/audio/", "/batches", "/files", "/images/", 
 /// Endpoints that answer with no tokens.
 const WITHOUT_ANSWERS: [&str; 3] = ["/embeddings", "/moderations", "/rerank"];
 
-/// What a request is expected to cost before it is sent.
-pub(super) fn charge(model: &Charge, path: &str, body: &[u8], ratio: &TokenRatio) -> Cost {
+/// What a request is expected to cost before it is sent. What its body asks for is read where that counts.
+pub(super) fn charge(
+    model: &Charge,
+    path: &str,
+    body: &[u8],
+    asked: impl FnOnce() -> Option<u64>,
+    ratio: &TokenRatio,
+) -> Cost {
     let mut cost = Cost::request().with(Dimension::Bytes, u64::try_from(body.len()).unwrap_or(u64::MAX));
     if let Some(units) = model.units {
         cost.set(units.dimension(), units.reserved(path, body, ratio));
@@ -23,11 +29,13 @@ pub(super) fn charge(model: &Charge, path: &str, body: &[u8], ratio: &TokenRatio
         return cost;
     }
     let input = ratio.tokens(body);
-    let bound = || bound_of(body).unwrap_or_else(|| ratio.output_tokens());
-    let (tokens, output) = match model.reserves {
-        Reserves::Input => (input, 0),
-        Reserves::InputAndOutput => (input.saturating_add(bound()), bound()),
-        Reserves::Larger => (input.max(bound()), bound()),
+    let output = match model.reserves {
+        Reserves::Input => 0,
+        Reserves::InputAndOutput | Reserves::Larger => asked().unwrap_or_else(|| ratio.output_tokens()),
+    };
+    let tokens = match model.reserves {
+        Reserves::Input | Reserves::InputAndOutput => input.saturating_add(output),
+        Reserves::Larger => input.max(output),
     };
     with_tokens(cost, tokens, Usage { input_tokens: input, output_tokens: output, units: 0 })
 }
@@ -45,7 +53,7 @@ fn relative(path: &str) -> &str {
 /// The most tokens that an answer can have; none where the request sets no bound.
 pub(super) fn longest_answer(path: &str, body: &[u8]) -> Option<u64> {
     let silent = !takes_tokens(path) || WITHOUT_ANSWERS.iter().any(|prefix| relative(path).starts_with(prefix));
-    if silent { Some(0) } else { bound_of(body) }
+    if silent { Some(0) } else { Asked::of(body).bound() }
 }
 
 /// How the reserved cost of a call is settled with its answer.
@@ -114,20 +122,6 @@ fn with_tokens(cost: Cost, tokens: u64, usage: Usage) -> Cost {
         .with(Dimension::ProjectTokens, tokens)
         .with(Dimension::InputTokens, usage.input_tokens)
         .with(Dimension::OutputTokens, usage.output_tokens)
-}
-
-/// The tokens that the request allows its answer, over all the answers that it asks for; none when it names no bound.
-fn bound_of(body: &[u8]) -> Option<u64> {
-    const KEYS: Outline<'_> = Outline {
-        kept: &["max_completion_tokens", "max_output_tokens", "max_tokens", "n", "best_of", "inferenceConfig"],
-        pruned: &[],
-        arrays: false,
-    };
-    let request = outline(body, &KEYS).unwrap_or_default();
-    let largest = |keys: &[&str]| keys.iter().filter_map(|key| request.get(key)?.as_u64()).max();
-    let of_bedrock = || request.get("inferenceConfig")?.get("maxTokens")?.as_u64();
-    let bound = largest(&KEYS.kept[..3]).or_else(of_bedrock)?;
-    Some(bound.saturating_mul(largest(&KEYS.kept[3..5]).unwrap_or(1).max(1)))
 }
 
 #[cfg(test)]

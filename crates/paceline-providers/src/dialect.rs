@@ -14,6 +14,8 @@ use super::case::{Case, Decision, Fault};
 use super::charge::{self, Settlement};
 use super::decide;
 use super::expected::Expected;
+use super::header::Lengths;
+use super::outline::Asked;
 use super::reading::Reading;
 use super::rule::Rule;
 use super::table::{Charge, LimitHeaders, Provider, Reserves, Scope, Table};
@@ -250,7 +252,12 @@ impl Dialect {
     /// own. Where the provider reserves the tokens of the answer, so many are reserved as the request itself allows, or, where
     /// it sets no bound, as answers had so far.
     pub fn charge(&self, path: &str, body: &[u8], ratio: &TokenRatio) -> Cost {
-        charge::charge(&self.table.charge, path, body, ratio)
+        charge::charge(&self.table.charge, path, body, || Asked::of(body).bound(), ratio)
+    }
+
+    /// The same where its body was read already.
+    pub fn charge_as_asked(&self, path: &str, body: &[u8], asked: &Asked, ratio: &TokenRatio) -> Cost {
+        charge::charge(&self.table.charge, path, body, || asked.bound(), ratio)
     }
 
     /// Whether a call of that path is a prompt for a model, of which a second one has no effect but its cost: at an API of
@@ -353,7 +360,9 @@ fn request_id<'a>(table: &Table, headers: &'a HeaderMap) -> Option<&'a str> {
         names
     });
     let own = Some(&table.errors.request_id).filter(|name| *name != NONCE);
-    own.into_iter().chain(OTHERS.iter().copied()).find_map(|name| header::first(headers, name))
+    let lengths = Lengths::of(headers);
+    let mut names = own.into_iter().chain(OTHERS.iter().copied()).filter(|name| lengths.may_have(name));
+    names.find_map(|name| header::first(headers, name))
 }
 
 #[cfg(test)]

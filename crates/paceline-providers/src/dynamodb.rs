@@ -7,7 +7,7 @@ use super::outline::{Outline, outline};
 /// The tables that a request to DynamoDB is about, as the name of a scope: the one that it names, with its index, or all those
 /// of a batch or a transaction in alphabetical order. `None` where it names none.
 pub(super) fn tables(body: &[u8]) -> Option<String> {
-    const KEYS: Outline<'_> =
+    const KEYS: Outline =
         Outline { kept: &["IndexName", "RequestItems", "TableName", "TransactItems"], pruned: &[], arrays: false };
     let request = outline(body, &KEYS)?;
     let text = |key: &str| request.get(key).and_then(Value::as_str);

@@ -1,7 +1,27 @@
 //! Reading header fields: names in any case, several equal fields, rubbish.
 
-use http::HeaderMap;
 use http::header::AsHeaderName;
+use http::{HeaderMap, HeaderName};
+
+/// The lengths of the names in a head, as bits. Nearly all fields that a limit or a request id may stand in are absent, and their
+/// length says so for a fraction of what it costs to look for them by their hash.
+#[derive(Clone, Copy)]
+pub(super) struct Lengths(u64);
+
+impl Lengths {
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        Self(headers.keys().fold(0, |lengths, name| lengths | Self::bit(name)))
+    }
+
+    /// False where no field has that name.
+    pub(super) fn may_have(self, name: &HeaderName) -> bool {
+        self.0 & Self::bit(name) != 0
+    }
+
+    fn bit(name: &HeaderName) -> u64 {
+        1 << (name.as_str().len() % 64)
+    }
+}
 
 /// The readable values of a field, trimmed. A field may come several times.
 pub(super) fn values(headers: &HeaderMap, name: impl AsHeaderName) -> impl Iterator<Item = &str> {

@@ -75,13 +75,13 @@ mod wait;
 use http::HeaderMap;
 use paceline_core::Timestamp;
 
-pub use address::{below, host, is_loopback, join_url, origin, path_of};
+pub use address::{below, host, is_loopback, is_loopback_host, join_url, origin, path_of};
 pub use charge::Settlement;
 pub use collect::{collect, comes_in_parts};
 pub use dialect::Dialect;
 pub use expected::{Expected, SCHEMA_MISMATCH, Schema, SchemaError};
 pub use gateway::{GATEWAY, GATEWAY_RETRIES};
-pub use outline::{model_of, models_of};
+pub use outline::{Asked, model_of, models_of};
 pub use partial::{joined, remainder};
 pub use reading::{Action, NoResponse, Reading, no_response};
 pub use rule::{Phrase, Place, Rule};

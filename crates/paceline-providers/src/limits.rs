@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderName};
 use paceline_core::{LimitReport, RefillMode, Timestamp};
 
 use super::body::Body;
+use super::header::Lengths;
 use super::table::{LimitHeaders, Table};
 use super::{google_details, header, ietf, shape, shopify};
 
@@ -23,11 +24,12 @@ pub(super) fn announced(table: &Table, headers: &HeaderMap, body: &Body<'_>, now
     if header::count(headers, AGE).is_some_and(|age| age > 0) {
         return Vec::new();
     }
+    let lengths = Lengths::of(headers);
     let mut limits = ietf::limits(headers);
     let standard = !limits.is_empty();
     let announced = |rows: &[LimitHeaders]| {
         let rows = rows.iter().filter(|row| !(standard && row.unless_standard));
-        rows.filter_map(|row| read(row, headers, now)).collect::<Vec<_>>()
+        rows.filter_map(|row| read(row, headers, lengths, now)).collect::<Vec<_>>()
     };
     limits.extend(announced(&table.limits));
     if limits.is_empty() {
@@ -54,14 +56,15 @@ fn strictest_first(limits: &mut [LimitReport]) {
 }
 
 /// `None` unless the limit or what remains of it was reported: a lone reset is a placeholder.
-fn read(row: &LimitHeaders, headers: &HeaderMap, now: Timestamp) -> Option<LimitReport> {
+fn read(row: &LimitHeaders, headers: &HeaderMap, lengths: Lengths, now: Timestamp) -> Option<LimitReport> {
+    let may_be_there = |field: &&HeaderName| lengths.may_have(field);
     let (limit, remaining, resets) = match &row.used_of_limit {
         Some(field) => {
             let (limit, remaining) = used_of_limit(headers, field)?;
             (Some(limit), Some(remaining), &[][..])
         }
         None => {
-            let count = |field: &Option<HeaderName>| header::count(headers, field.as_ref()?);
+            let count = |field: &Option<HeaderName>| header::count(headers, field.as_ref().filter(may_be_there)?);
             let fields = &row.headers;
             (count(&fields.limit), count(&fields.remaining), &fields.resets[..])
         }

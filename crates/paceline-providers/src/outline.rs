@@ -11,31 +11,69 @@ const LEFT: [&str; 3] = ["error", "finishReason", "finish_reason"];
 
 /// Which keys.
 #[derive(Clone, Copy)]
-pub(super) struct Outline<'k> {
+pub(super) struct Outline {
     /// Kept as they are.
-    pub(super) kept: &'k [&'k str],
+    pub(super) kept: &'static [&'static str],
     /// Kept without anything but why they ended and what failed in them.
-    pub(super) pruned: &'k [&'k str],
+    pub(super) pruned: &'static [&'static str],
     /// An array of several objects counts as one object: the first error in it, and the last value of everything else.
     /// Without this only an array around a single object is read.
     pub(super) arrays: bool,
 }
 
 /// The outline of a JSON object, or of an array of them.
-pub(super) fn outline(json: &[u8], keys: &Outline<'_>) -> Option<Root> {
+pub(super) fn outline(json: &[u8], keys: &Outline) -> Option<Root> {
     serde_json::Deserializer::from_slice(json).deserialize_any(keys).ok()
 }
 
-/// The model that the body of a request names, where it is an object.
+/// What the body of a request says of its call, where it is an object: read once, however often it is asked.
 ///
 /// ```
-/// use paceline_providers::model_of;
-/// assert_eq!(model_of(br#"{"messages":[],"model":"gpt-4o-mini"}"#).as_deref(), Some("gpt-4o-mini"));
-/// assert_eq!(model_of(b"no object"), None);
+/// use paceline_providers::Asked;
+/// assert_eq!(Asked::of(br#"{"messages":[],"model":"gpt-4o-mini"}"#).model(), Some("gpt-4o-mini"));
+/// assert_eq!(Asked::of(b"no object").model(), None);
 /// ```
+#[derive(Clone, Debug, Default)]
+pub struct Asked(Root);
+
+impl Asked {
+    /// What that body says.
+    pub fn of(body: &[u8]) -> Self {
+        const KEYS: Outline = Outline {
+            kept: &[
+                "model",
+                "max_completion_tokens",
+                "max_output_tokens",
+                "max_tokens",
+                "n",
+                "best_of",
+                "inferenceConfig",
+            ],
+            pruned: &[],
+            arrays: false,
+        };
+        // A number that is too large, or what is nested too deep, hides no model.
+        const MODEL: Outline = Outline { kept: &["model"], ..KEYS };
+        Self(outline(body, &KEYS).or_else(|| outline(body, &MODEL)).unwrap_or_default())
+    }
+
+    /// The model that it names.
+    pub fn model(&self) -> Option<&str> {
+        self.0.get("model")?.as_str()
+    }
+
+    /// The tokens that it allows its answer, over all the answers that it asks for; none when it names no bound.
+    pub(super) fn bound(&self) -> Option<u64> {
+        let largest = |keys: &[&str]| keys.iter().filter_map(|key| self.0.get(key)?.as_u64()).max();
+        let of_bedrock = || self.0.get("inferenceConfig")?.get("maxTokens")?.as_u64();
+        let bound = largest(&["max_completion_tokens", "max_output_tokens", "max_tokens"]).or_else(of_bedrock)?;
+        Some(bound.saturating_mul(largest(&["n", "best_of"]).unwrap_or(1).max(1)))
+    }
+}
+
+/// The model that the body of a request names, where it is an object; see [`Asked`].
 pub fn model_of(body: &[u8]) -> Option<String> {
-    const KEYS: Outline<'_> = Outline { kept: &["model"], pruned: &[], arrays: false };
-    outline(body, &KEYS)?.get("model")?.as_str().map(ToOwned::to_owned)
+    Asked::of(body).model().map(ToOwned::to_owned)
 }
 
 /// Every model that a server may find in the body of a request, where it is an object that names models by texts. Servers
@@ -79,7 +117,7 @@ impl<'de> Visitor<'de> for Models {
 
 /// The few members of an object that are kept. So few are found faster one by one than by their hashes.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Root(Vec<(String, Value)>);
+pub(super) struct Root(Vec<(Cow<'static, str>, Value)>);
 
 impl Root {
     /// The last value under a key.
@@ -92,10 +130,10 @@ impl Root {
     }
 
     /// A later value replaces an earlier one: no more is kept than there are keys to keep, however long the text.
-    pub(super) fn set(&mut self, key: Cow<'_, str>, value: Value) {
+    pub(super) fn set(&mut self, key: Cow<'static, str>, value: Value) {
         match self.0.iter_mut().find(|(known, _)| *known == key) {
             Some((_, known)) => *known = value,
-            None => self.0.push((key.into_owned(), value)),
+            None => self.0.push((key, value)),
         }
     }
 
@@ -103,18 +141,18 @@ impl Root {
     fn extend(&mut self, later: Self) {
         let failed = self.contains_key("error");
         for (key, value) in later.0.into_iter().filter(|(key, _)| !(failed && key == "error")) {
-            self.set(key.into(), value);
+            self.set(key, value);
         }
     }
 }
 
 impl From<Map<String, Value>> for Root {
     fn from(members: Map<String, Value>) -> Self {
-        Self(members.into_iter().collect())
+        Self(members.into_iter().map(|(key, value)| (key.into(), value)).collect())
     }
 }
 
-impl<'de> Visitor<'de> for &Outline<'_> {
+impl<'de> Visitor<'de> for &Outline {
     type Value = Root;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -124,12 +162,13 @@ impl<'de> Visitor<'de> for &Outline<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
         let mut left = Root::default();
         while let Some(Text(key)) = entries.next_key()? {
-            if self.kept.contains(&&*key) {
+            let named = |known: &&&'static str| **known == key;
+            if let Some(key) = self.kept.iter().find(named) {
                 let value = entries.next_value()?;
-                left.set(key, value);
-            } else if self.pruned.contains(&&*key) {
+                left.set(Cow::Borrowed(key), value);
+            } else if let Some(key) = self.pruned.iter().find(named) {
                 let value = entries.next_value_seed(Pruned)?;
-                left.set(key, value);
+                left.set(Cow::Borrowed(key), value);
             } else {
                 entries.next_value::<IgnoredAny>()?;
             }
@@ -150,7 +189,7 @@ impl<'de> Visitor<'de> for &Outline<'_> {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for &Outline<'_> {
+impl<'de> DeserializeSeed<'de> for &Outline {
     type Value = Root;
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
@@ -255,7 +294,8 @@ mod tests {
 
     fn read(text: &str, arrays: bool) -> Option<Value> {
         let keys = Outline { kept: &["error", "k"], pruned: &["choices"], arrays };
-        outline(text.as_bytes(), &keys).map(|root| root.0.into_iter().collect())
+        outline(text.as_bytes(), &keys)
+            .map(|root| root.0.into_iter().map(|(key, value)| (key.into_owned(), value)).collect())
     }
 
     #[test]
@@ -281,10 +321,18 @@ mod tests {
     }
 
     #[test]
+    fn no_other_value_hides_the_model() {
+        let deep = format!(r#"{{"inferenceConfig":{}{},"model":"m"}}"#, "[".repeat(200), "]".repeat(200));
+        for text in [r#"{"model":"m","max_tokens":1e999}"#, &deep] {
+            assert_eq!(Asked::of(text.as_bytes()).model(), Some("m"), "{text}");
+        }
+    }
+
+    #[test]
     fn no_more_is_kept_than_there_are_keys() {
         let keys = Outline { kept: &["error", "k"], pruned: &["choices"], arrays: true };
         let object = r#"{"k":1,"k":2,"choices":[],"k":3,"z":4}"#;
         let root = outline(format!("[{}]", [object; 1_000].join(",")).as_bytes(), &keys).expect("objects");
-        assert_eq!(root.0, [("k".to_owned(), json!(3)), ("choices".to_owned(), json!([]))]);
+        assert_eq!(root.0, [("k".into(), json!(3)), ("choices".into(), json!([]))]);
     }
 }

@@ -1,5 +1,8 @@
 //! The usage that an answer reports, in tokens.
 
+use std::iter::once;
+
+use memchr::memmem;
 use serde_json::Value;
 
 /// More tokens than any call can have: a larger number is no count, and sums of smaller ones never overflow.
@@ -22,7 +25,10 @@ impl Usage {
     pub fn read(usage: &Value) -> Option<Self> {
         // Cohere has its counts one level deeper.
         let usage = usage.get("tokens").filter(|tokens| tokens.is_object()).unwrap_or(usage);
-        let number = |key: &str| usage.get(key)?.as_f64().filter(|tokens| (0.0..=MOST as f64).contains(tokens));
+        // So few are found faster one by one than by their hashes.
+        let members = usage.as_object()?;
+        let member = |key: &str| members.iter().find(|(name, _)| *name == key).map(|(_, value)| value);
+        let number = |key: &str| member(key)?.as_f64().filter(|tokens| (0.0..=MOST as f64).contains(tokens));
         let first = |keys: &[&str]| keys.iter().find_map(|key| number(key)).map(|tokens| tokens as u64);
         let number = |key: &str| first(&[key]);
         let input = first(&["prompt_tokens", "input_tokens", "inputTokens", "promptTokenCount"]);
@@ -147,16 +153,21 @@ impl TokenRatio {
 
 /// Characters of a UTF-8 text: every byte that does not continue one.
 fn characters(body: &[u8]) -> usize {
-    texts(body).flatten().filter(|byte| **byte & 0xC0 != 0x80).count()
+    texts(body).map(|text| text.iter().filter(|byte| **byte & 0xC0 != 0x80).count()).sum()
 }
 
 /// A body without the data of `data:` URLs: a picture costs its tokens by size and not by its encoding.
 fn texts(body: &[u8]) -> impl Iterator<Item = &[u8]> {
-    body.split_inclusive(|byte| *byte == b'"').map(|string| if is_data_url(string) { &b"\""[..] } else { string })
+    // Few bodies have any, and need no look at each of their strings.
+    let (whole, parts) = if memmem::find(body, MARK).is_none() { (body, &[][..]) } else { (&[][..], body) };
+    let strings = parts.split_inclusive(|byte| *byte == b'"');
+    once(whole).chain(strings.map(|string| if is_data_url(string) { &b"\""[..] } else { string }))
 }
 
+/// What stands before the data of a `data:` URL.
+const MARK: &[u8] = b";base64,";
+
 fn is_data_url(string: &[u8]) -> bool {
-    const MARK: &[u8] = b";base64,";
     string.starts_with(b"data:") && string[..string.len().min(100)].windows(MARK.len()).any(|part| part == MARK)
 }
 

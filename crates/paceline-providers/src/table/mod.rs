@@ -305,7 +305,7 @@ impl Api {
             (Scope::Key, _) => "all".to_owned(),
             (Scope::Host, _) => address::host(path).unwrap_or_else(|| "all".to_owned()),
             (Scope::Table, _) => dynamodb::tables(body).unwrap_or_else(|| "all".to_owned()),
-            (Scope::Model, Some(model)) => format!("{path} {model}"),
+            (Scope::Model, Some(model)) => [path, model].join(" "),
             (Scope::Model, None) | (Scope::Endpoint, _) => path.to_owned(),
             (Scope::Group, _) => {
                 let start = path.len() - path.trim_start_matches('/').len();
