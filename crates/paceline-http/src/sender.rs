@@ -231,7 +231,7 @@ impl Sender {
         let retries = || permit.retries_left();
         let (received, passed, latency) =
             self.transmit(call, retries, given_up, |limits| permit.observe_limits(limits)).await;
-        let reading = self.read(call, &received);
+        let reading = self.read(call, permit.request().scope.name(), &received);
         let (answer, memory) = match received {
             Ok(Received { response, memory, .. }) => (Ok(response), memory),
             Err(error) => (Err(error), AnswerMemory::default()),
@@ -254,7 +254,7 @@ impl Sender {
         let observe = |limits: &[LimitReport]| limiter.observe_limits(limits);
         let retries = || limiter.retries_left().unwrap_or_default();
         let (received, passed, latency) = self.transmit(call, retries, std::future::pending(), observe).await;
-        let reading = self.read(call, &received);
+        let reading = self.read(call, scope, &received);
         // Its bytes count until here; then they are the program's.
         let answer = received.map(|received| received.response);
         let unknown = self.unknown_after(call, &answer, &reading);
@@ -427,12 +427,16 @@ impl Sender {
         headers
     }
 
-    fn read(&self, call: &Call, received: &Result<Received, NoAnswer>) -> Reading {
+    fn read(&self, call: &Call, scope: &str, received: &Result<Received, NoAnswer>) -> Reading {
         let dialect = if self.is_trusted(call) { &self.config.dialect } else { &self.keyless };
         let now = clock::wall();
         match received {
             Ok(Received { response, redirect, .. }) => {
                 let mut reading = dialect.read(&as_read(response, path_of(&call.url)), now);
+                if let Some(usage) = reading.usage.as_mut().filter(|usage| usage.undivided) {
+                    let longest = dialect.longest_answer(&call.url, &call.body);
+                    *usage = usage.divided(&self.ratio(scope), longest, &call.body, response.body());
+                }
                 if self.gateway(call).is_some() {
                     reading.limits.clear();
                 }

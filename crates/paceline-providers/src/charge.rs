@@ -2,7 +2,7 @@
 
 use paceline_core::{Class, Cost, Dimension};
 
-use super::outline::Asked;
+use super::outline::{Asked, Outline, outline};
 use super::table::{Charge, Counts, Reserves};
 use super::units::Units;
 use super::usage::{TokenRatio, Usage};
@@ -29,15 +29,16 @@ pub(super) fn charge(
         return cost;
     }
     let input = ratio.tokens(body);
+    let every = |bound: u64| bound.saturating_mul(prompts_of(path, body));
     let output = match model.reserves {
         Reserves::Input => 0,
-        Reserves::InputAndOutput | Reserves::Larger => asked().unwrap_or_else(|| ratio.output_tokens()),
+        Reserves::InputAndOutput | Reserves::Larger => asked().map(every).unwrap_or_else(|| ratio.output_tokens()),
     };
     let tokens = match model.reserves {
         Reserves::Input | Reserves::InputAndOutput => input.saturating_add(output),
         Reserves::Larger => input.max(output),
     };
-    with_tokens(cost, tokens, Usage { input_tokens: input, output_tokens: output, units: 0 })
+    with_tokens(cost, tokens, Usage { input_tokens: input, output_tokens: output, ..Usage::default() })
 }
 
 fn takes_tokens(path: &str) -> bool {
@@ -53,7 +54,7 @@ fn relative(path: &str) -> &str {
 /// The most tokens that an answer can have; none where the request sets no bound.
 pub(super) fn longest_answer(path: &str, body: &[u8]) -> Option<u64> {
     let silent = !takes_tokens(path) || WITHOUT_ANSWERS.iter().any(|prefix| relative(path).starts_with(prefix));
-    if silent { Some(0) } else { Asked::of(body).bound() }
+    if silent { Some(0) } else { Asked::of(body).bound().map(|bound| bound.saturating_mul(prompts_of(path, body))) }
 }
 
 /// How the reserved cost of a call is settled with its answer.
@@ -124,6 +125,18 @@ fn with_tokens(cost: Cost, tokens: u64, usage: Usage) -> Cost {
         .with(Dimension::OutputTokens, usage.output_tokens)
 }
 
+/// The prompts of a request, each of which is answered: the older completions take a list of texts or of lists of tokens.
+fn prompts_of(path: &str, body: &[u8]) -> u64 {
+    const KEYS: Outline = Outline { kept: &["prompt"], pruned: &[], arrays: false };
+    let path = path.split('?').next().unwrap_or_default();
+    if !path.ends_with("/completions") || path.ends_with("/chat/completions") {
+        return 1;
+    }
+    let request = outline(body, &KEYS).unwrap_or_default();
+    let prompts = request.get("prompt").and_then(|prompt| prompt.as_array()).into_iter().flatten();
+    prompts.filter(|prompt| !prompt.is_number()).count().max(1) as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{Dialect, Provider};
@@ -162,9 +175,15 @@ mod tests {
         let longest = |path, body| Dialect::from(Provider::OpenAi).longest_answer(path, body);
         assert_eq!(longest("/v1/chat/completions", body), None);
         assert_eq!(longest("/v1/chat/completions", br#"{"max_tokens":7,"n":2}"#), Some(14));
+        for (prompt, most) in [(r#""a""#, 7), (r#"["a","b","c"]"#, 21), ("[1,2,3]", 7), ("[[1,2],[3]]", 14), ("[]", 7)]
+        {
+            let body = format!(r#"{{"max_tokens":7,"prompt":{prompt}}}"#).into_bytes();
+            assert_eq!(longest_answer("/v1/completions", &body), Some(most), "{prompt}");
+            assert_eq!(longest_answer("/v1/chat/completions", &body), Some(7), "{prompt}");
+        }
         assert_eq!((longest("/v1/embeddings", body), longest("/v1/files", body)), (Some(0), Some(0)));
         for output_tokens in [100, 300] {
-            ratio.settle(body, &Usage { input_tokens: 8, output_tokens, units: 0 });
+            ratio.settle(body, &Usage { input_tokens: 8, output_tokens, ..Usage::default() });
         }
         assert_eq!(output(&ratio, body), 200);
         assert_eq!(output(&ratio, br#"{"max_tokens":7}"#), 7, "a bound is a bound");
@@ -176,7 +195,7 @@ mod tests {
     /// What a provider charges for a call whose answer had 90 tokens of input and 10 of output, and what it had reserved.
     fn charged(provider: Provider, path: &str, body: &[u8], status: u16, class: Class) -> (u64, Option<u64>) {
         let reserved = charge(provider, path, body, &TokenRatio::default());
-        let usage = Usage { input_tokens: 90, output_tokens: 10, units: 0 };
+        let usage = Usage { input_tokens: 90, output_tokens: 10, ..Usage::default() };
         let usage = (class == Class::Success).then_some(usage);
         let settlement = Settlement::of(&provider.table().charge, path, status, class);
         let tokens = |cost: &Cost| cost.get(&Dimension::Tokens);

@@ -17,6 +17,8 @@ pub struct Usage {
     pub output_tokens: u64,
     /// Units of the provider's own: capacity units, query points.
     pub units: u64,
+    /// Only a total was reported: all of it is in `input_tokens`, or it was [divided](Self::divided) by estimates.
+    pub undivided: bool,
 }
 
 impl Usage {
@@ -37,13 +39,14 @@ impl Usage {
             (output, Some(thought)) => Some(output.unwrap_or(0).saturating_add(thought)),
             (output, None) => output,
         };
+        let undivided = input.is_none() && output.is_none();
         let (input, output) = match (input, output, first(&["total_tokens", "totalTokens", "totalTokenCount"])) {
             (None, None, total) => (total?, 0),
             (None, Some(output), Some(total)) => (total.saturating_sub(output), output),
             (input, output, _) => (input.unwrap_or(0), output.unwrap_or(0)),
         };
         let written = first(&["cache_creation_input_tokens", "cacheWriteInputTokens"]).unwrap_or(0);
-        Some(Self { input_tokens: input.saturating_add(written), output_tokens: output, units: 0 })
+        Some(Self { input_tokens: input.saturating_add(written), output_tokens: output, units: 0, undivided })
     }
 
     /// Without the input that the provider had in its cache, where that is free.
@@ -53,6 +56,19 @@ impl Usage {
             .find_map(|place| usage.pointer(place)?.as_u64())
             .unwrap_or(0);
         Self { input_tokens: self.input_tokens.saturating_sub(cached), ..self }
+    }
+
+    /// With a total divided, where nothing else was reported. The answer has the tokens that the prompt is not expected to have,
+    /// and no fewer than its length says, or than the `longest` one that its request allows where those are fewer; none where
+    /// that is 0.
+    #[must_use]
+    pub fn divided(self, ratio: &TokenRatio, longest: Option<u64>, request: &[u8], answer: &[u8]) -> Self {
+        if !self.undivided || longest == Some(0) {
+            return self;
+        }
+        let (total, least) = (self.total(), ratio.tokens(answer).min(longest.unwrap_or(MOST)));
+        let output_tokens = total.saturating_sub(ratio.tokens(request)).max(least).min(total);
+        Self { input_tokens: total - output_tokens, output_tokens, ..self }
     }
 
     /// Both together.
@@ -67,6 +83,7 @@ impl Usage {
             input_tokens: last(self.input_tokens, later.input_tokens),
             output_tokens: last(self.output_tokens, later.output_tokens),
             units: last(self.units, later.units),
+            undivided: later.undivided,
         }
     }
 }
@@ -209,8 +226,25 @@ mod tests {
     }
 
     #[test]
+    fn a_total_alone_is_divided_and_nothing_else_is() {
+        let divided_of = |longest, usage: serde_json::Value| {
+            let ratio = TokenRatio::default();
+            let usage = Usage::read(&usage).expect("usage").divided(&ratio, longest, &[b'x'; 120], &[b'x'; 400]);
+            (usage.input_tokens, usage.output_tokens)
+        };
+        let divided = |usage| divided_of(Some(40), usage);
+        assert_eq!(divided(json!({"total_tokens": 100})), (30, 70));
+        assert_eq!(divided(json!({"total_tokens": 60})), (20, 40), "as long as it may be, by its length");
+        assert_eq!(divided(json!({"total_tokens": 20})), (0, 20));
+        assert_eq!(divided_of(None, json!({"total_tokens": 110})), (10, 100));
+        assert_eq!(divided_of(Some(0), json!({"total_tokens": 110})), (110, 0), "its answer has no tokens");
+        assert_eq!(divided(json!({"prompt_tokens": 8, "total_tokens": 8})), (8, 0));
+        assert_eq!(divided(json!({"input_tokens": 4, "output_tokens": 3})), (4, 3));
+    }
+
+    #[test]
     fn a_quarter_of_the_characters_until_answers_say_otherwise() {
-        let input = |input_tokens| Usage { input_tokens, output_tokens: 7, units: 0 };
+        let input = |input_tokens| Usage { input_tokens, output_tokens: 7, ..Usage::default() };
         let body = "é".repeat(400).into_bytes();
         let mut ratio = TokenRatio::default();
         assert_eq!((ratio.tokens(&body), ratio.most_tokens(&body)), (100, 800), "one for each byte");

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use paceline_config::{Money, Price};
+use paceline_config::{Money, MoneyError, Price};
 
 use crate::args::{Expect, PACE, UpstreamArgs, count, duration, some_time};
 use crate::fallback::FallbackArgs;
@@ -36,7 +36,7 @@ pub(crate) struct RunArgs {
     #[arg(help_heading = INPUT, long, value_name = "PATH")]
     pub(crate) endpoint: Option<String>,
     /// Model to ask: each prompt of a table or a list becomes a request, with --prompt-template each JSON object too
-    #[arg(help_heading = INPUT, long, value_name = "NAME")]
+    #[arg(help_heading = INPUT, long, value_name = "NAME", value_parser = model_name)]
     pub(crate) model: Option<String>,
     /// Template of the prompt: a file, or a text such as 'Translate: {{ text }}'; its names are the columns of a row
     #[arg(help_heading = INPUT, long, value_name = "TEMPLATE", requires = "model")]
@@ -61,19 +61,19 @@ pub(crate) struct RunArgs {
     /// Start no call after this long; calls in flight get up to 30s
     #[arg(help_heading = BOUNDS, long, value_name = "DURATION", value_parser = some_time, allow_hyphen_values = true)]
     pub(crate) max_duration: Option<Duration>,
-    /// Use at most N tokens for the job, in and out; a call counts as its estimate until its answer arrives
-    #[arg(help_heading = BUDGET, long, value_name = "N", value_parser = count::<u64>, allow_hyphen_values = true)]
-    pub(crate) budget_tokens: Option<u64>,
-    /// Spend at most AMOUNT on the job, in the currency of the prices
-    #[arg(help_heading = BUDGET, long, value_name = "AMOUNT", allow_hyphen_values = true)]
-    pub(crate) budget_cost: Option<Money>,
+    /// Use at most N tokens for the job, in and out; a call counts as its estimate until its answer arrives; none lifts a budget
+    #[arg(help_heading = BUDGET, long, value_name = "N", value_parser = BudgetFlag::<u64>::tokens, allow_hyphen_values = true)]
+    pub(crate) budget_tokens: Option<BudgetFlag<u64>>,
+    /// Spend at most AMOUNT on the job, in the currency of the prices; holds in later runs too; none lifts it
+    #[arg(help_heading = BUDGET, long, value_name = "AMOUNT", value_parser = BudgetFlag::<Money>::cost, allow_hyphen_values = true)]
+    pub(crate) budget_cost: Option<BudgetFlag<Money>>,
     /// What a million tokens cost, such as in=2.50,out=10 [default: price of the upstream in paceline.toml]
     #[arg(help_heading = BUDGET, long, value_name = "PRICE", allow_hyphen_values = true)]
     pub(crate) price: Option<Price>,
     /// Check the input and print what there is to do; sends nothing, leaves no files, needs no key
     #[arg(help_heading = BOUNDS, long, conflicts_with = "summary")]
     pub(crate) dry_run: bool,
-    /// Stop when the first N items that end all failed the same way; 0 never stops
+    /// Stop when the first N items that end in this run all failed the same way; 0 never stops
     #[arg(help_heading = PACE, long, value_name = "N", default_value_t = 20)]
     pub(crate) stop_after_same: usize,
     /// Seed of the random delays, to repeat them exactly [default: different at each run]
@@ -138,12 +138,27 @@ Exit codes: 0 all succeeded, 1 some failed, 2 nothing was sent, 3 not finished: 
 
 impl RunArgs {
     /// What calls may use.
-    pub(crate) const fn budgets(&self) -> Limits {
-        Limits { run_tokens: self.max_tokens, job_tokens: self.budget_tokens, job_cost: self.budget_cost }
+    pub(crate) fn budgets(&self) -> Limits {
+        let (tokens, cost) = (self.budget_tokens, self.budget_cost);
+        Limits {
+            run_tokens: self.max_tokens,
+            job_tokens: tokens.and_then(BudgetFlag::amount),
+            job_cost: cost.and_then(BudgetFlag::amount),
+        }
+    }
+
+    /// With the budgets that the job has, where these flags set no others. Returns the flags that would set those.
+    pub(crate) fn keep_budgets(&mut self, kept: Limits) -> Vec<String> {
+        let tokens = kept.job_tokens.filter(|_| self.budget_tokens.is_none());
+        let cost = kept.job_cost.filter(|_| self.budget_cost.is_none());
+        self.budget_tokens = self.budget_tokens.or(tokens.map(BudgetFlag::AtMost));
+        self.budget_cost = self.budget_cost.or(cost.map(BudgetFlag::AtMost));
+        let tokens = tokens.map(|tokens| format!("--budget-tokens {tokens}"));
+        tokens.into_iter().chain(cost.map(|cost| format!("--budget-cost {cost}"))).collect()
     }
 
     /// What bounds the run.
-    pub(crate) const fn bounds(&self) -> Bounds {
+    pub(crate) fn bounds(&self) -> Bounds {
         Bounds {
             budgets: self.budgets(),
             max_wait: Some(self.max_wait),
@@ -154,12 +169,12 @@ impl RunArgs {
     }
 
     /// How the job is opened.
-    pub(crate) const fn opening(&self) -> Opening {
+    pub(crate) fn opening(&self) -> Opening {
         Opening {
             overwrite: self.overwrite,
             accept_changed: self.accept_changed_input,
             retry_failed: self.retry_failed,
-            awaits_notes: self.budgets().are_of_job(),
+            budgets: self.budgets(),
             bad_lines: match (self.skip_bad_lines, self.no_check) {
                 (_, true) => BadLines::Later,
                 (true, false) => BadLines::List,
@@ -168,6 +183,39 @@ impl RunArgs {
             needs_all: self.dry_run || !self.done.is_empty(),
             most_lines: None,
         }
+    }
+}
+
+/// A budget, as its flag says it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum BudgetFlag<T> {
+    /// The job has none any more.
+    Lifted,
+    AtMost(T),
+}
+
+impl<T> BudgetFlag<T> {
+    fn amount(self) -> Option<T> {
+        match self {
+            Self::Lifted => None,
+            Self::AtMost(amount) => Some(amount),
+        }
+    }
+
+    fn of(text: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<Self, String> {
+        if text == "none" { Ok(Self::Lifted) } else { read(text).map(Self::AtMost) }
+    }
+}
+
+impl BudgetFlag<u64> {
+    fn tokens(text: &str) -> Result<Self, String> {
+        Self::of(text, count)
+    }
+}
+
+impl BudgetFlag<Money> {
+    fn cost(text: &str) -> Result<Self, String> {
+        Self::of(text, |text| text.parse().map_err(|error: MoneyError| error.to_string()))
     }
 }
 
@@ -187,6 +235,14 @@ pub(crate) enum FormatFlag {
     Csv,
     /// A prompt a line, with --model [also: a name that ends in .txt]
     Text,
+}
+
+/// Reads the name of a model.
+fn model_name(text: &str) -> Result<String, String> {
+    match text.trim().is_empty() {
+        true => Err("it is empty; expected the name of a model, such as gpt-4o-mini".to_owned()),
+        false => Ok(text.to_owned()),
+    }
 }
 
 /// Reads a JSON pointer as RFC 6901 has it.

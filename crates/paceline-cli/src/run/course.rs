@@ -107,7 +107,7 @@ impl Course<'_> {
     fn about(&self, counts: &JobCounts) -> About {
         let figures = Counters::at_start(counts);
         About {
-            same: FailFast::new(self.bounds.stop_after_same, figures.pending(), figures.succeeded),
+            same: FailFast::new(self.bounds.stop_after_same, figures.pending()),
             retry: self.upstream.pacer.retry.clone(),
             address: upstream::destination(self.upstream).into(),
             key: upstream::key_sent(self.upstream),

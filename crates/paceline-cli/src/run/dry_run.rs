@@ -1,6 +1,6 @@
 //! `paceline run --dry-run`: what a run would do, without sending anything or leaving a file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::exit::{Failure, Status};
 use crate::run::args::RunArgs;
-use crate::run::calls::budget::{Budget, Used};
+use crate::run::calls::budget::{self, Budget, Used};
 use crate::run::job::job_config::JobConfig;
 use crate::run::job::{done, load};
 use crate::run::lines::address::Addresses;
@@ -154,8 +154,7 @@ fn format(args: &RunArgs, input: &Input, upstream: &Upstream) -> Result<Format, 
 }
 
 /// How tokens in are estimated before an answer has reported any.
-const INPUT_ESTIMATE: &str =
-    "tokens in are estimated: one for 4 characters of a request, its JSON included; short prompts use fewer";
+const INPUT_ESTIMATE: &str = "tokens in are estimated: one for 4 characters of a request, its JSON and parameters included; short prompts use fewer";
 
 /// What there is to do.
 #[derive(Default)]
@@ -171,6 +170,7 @@ struct Plan {
     done_unknown: bool,
     /// What it costs as far as requests set a bound; none where no price is known.
     cost: Option<Money>,
+    models: BTreeSet<String>,
     /// Items whose requests set no bound on their answers.
     unbounded: u64,
     /// Items that alone exceed a configured limit.
@@ -243,6 +243,9 @@ impl Plan {
             part.tokens_out += tokens_out;
             // Of a request that names no model it is not known whether its answer is of tokens at all.
             self.unbounded += u64::from(bound.is_none() && line.model.is_some());
+            if let Some(model) = line.model.as_deref().filter(|model| !self.models.contains(*model)) {
+                self.models.insert(model.to_owned());
+            }
             let price = upstream.prices.of(line.model.as_deref().unwrap_or_default());
             cost = cost.saturating_add(price.of(tokens_in, tokens_out).units());
             let request = Request::new(pacer.scope(&scope), charge);
@@ -294,11 +297,14 @@ impl Plan {
         [tokens, cost].into_iter().flatten().map(words).collect()
     }
 
+    fn has_budget(&self) -> bool {
+        self.used.tokens.is_some() || self.used.cost.is_some_and(|(_, of)| of.is_some())
+    }
+
     /// Whether the budgets cover all that is to do; `None`: an answer without a bound may use them up.
     fn budget_is_enough(&self) -> Option<bool> {
-        let has_budget = self.used.tokens.is_some() || self.used.cost.is_some_and(|(_, of)| of.is_some());
         match self.missing().is_empty() {
-            true if has_budget && self.unbounded > 0 => None,
+            true if self.has_budget() && self.unbounded > 0 => None,
             enough => Some(enough),
         }
     }
@@ -361,6 +367,7 @@ impl Plan {
                 _ => format!("about {cost} at the configured prices, as far as requests set a bound"),
             });
         }
+        budget::one_price(&upstream.prices, self.models.iter().map(|model| &**model)).into_iter().for_each(&mut line);
         if self.unbounded > 0 {
             let items = text::counted(self.unbounded, "item");
             let set = if self.unbounded == 1 {
@@ -379,17 +386,9 @@ impl Plan {
                 why.dimension
             ));
         }
-        line(match self.seconds {
-            Some(least) => format!("takes at least {} under the configured limits", text::duration(least)),
-            None => match &upstream.via {
-                Some(via) => {
-                    format!("the gateway {} keeps the limits: the run goes as fast as it permits", via.gateway)
-                }
-                None => format!("{}: the run goes as fast as the provider permits", no_limit(upstream)),
-            },
-        });
+        line(self.time(upstream));
         bounds(args).into_iter().for_each(&mut line);
-        if self.used.tokens.is_some() || args.budget_cost.is_some() {
+        if self.has_budget() {
             let used = self.used.describe().collect::<Vec<_>>().join(", ");
             let most = if self.under_way > 0 { "up to " } else { "" };
             line(format!("budget of the job, over all its runs: {most}{used}"));
@@ -399,6 +398,12 @@ impl Plan {
             line(format!("{calls} left without a recorded answer; each counts with the tokens that it reserved"));
         }
         self.missing().into_iter().for_each(&mut line);
+        if self.has_budget() && pending > 0 && self.budget_is_enough() == Some(true) {
+            line("this budget is enough for one call for each item; retries cost extra".to_owned());
+        }
+        if self.has_budget() && self.tokens().1 > 0 {
+            line("the budget counts on the bounds that requests set on their answers (such as max_tokens)".to_owned());
+        }
         if self.unread {
             line("the input was not read to its end: there may be more items".to_owned());
         }
@@ -407,6 +412,18 @@ impl Plan {
         }
         line("nothing was sent".to_owned());
         text
+    }
+
+    /// How long it takes, as far as limits are known.
+    fn time(&self, upstream: &Upstream) -> String {
+        match (self.seconds, &upstream.via) {
+            (Some(Duration::ZERO), _) => "nothing has to wait under the configured limits".to_owned(),
+            (Some(least), _) => format!("takes at least {} under the configured limits", text::duration(least)),
+            (None, Some(via)) => {
+                format!("the gateway {} keeps the limits: the run goes as fast as it permits", via.gateway)
+            }
+            (None, None) => format!("{}: the run goes as fast as the provider permits", no_limit(upstream)),
+        }
     }
 
     /// What the scopes with the most items take, and all together.
@@ -436,7 +453,7 @@ fn no_limit(upstream: &Upstream) -> String {
     let limited = upstream.pacer.tiers.iter().filter(|(_, limits)| !oracle::quotas(limits).is_empty());
     let tiers: Vec<_> = limited.map(|(name, _)| text::printable(name)).collect();
     if tiers.is_empty() {
-        "no limit is configured".to_owned()
+        "no limit is configured (with one, such as --limit 500rpm, the least time is told here)".to_owned()
     } else {
         format!("no configured limit acts, for no item belongs to {}", tiers.join(", "))
     }

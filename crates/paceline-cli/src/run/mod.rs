@@ -63,13 +63,13 @@ use crate::upstream;
 ///
 /// # Errors
 /// Refuses bad configuration and input before anything is sent; and reports a failure during the run.
-pub(crate) async fn command(args: RunArgs, everywhere: &Everywhere) -> Result<Status, Failure> {
+pub(crate) async fn command(mut args: RunArgs, everywhere: &Everywhere) -> Result<Status, Failure> {
     let mut upstream = upstream::resolve(&args.upstream, everywhere)?;
-    set_prices(&args, &mut upstream)?;
+    let paths = paths(&args)?;
+    set_prices(&mut args, &paths, &mut upstream)?;
     if let Some(expect) = &args.expect {
         upstream = expect.of(upstream)?;
     }
-    let paths = paths(&args)?;
     check_paths::check(&args, &paths, &upstream, everywhere)?;
     paceline_http::warn_of_idle(&upstream);
     let fallback = args.fallback.configured(&upstream)?;
@@ -248,6 +248,9 @@ impl Run<'_> {
         }
         let limits = known_limits(self.upstream);
         let view = context.limiter.snapshot();
+        let exceeded = ended.stop.as_ref().and_then(StopReason::exceeded_budget);
+        let left = counts.waiting + counts.in_flight;
+        let used_up = exceeded.filter(|_| left > 0).map(|exceeded| context.budget.used_up(exceeded, left));
         let summary = Summary {
             held: &held,
             held_up: ended.recorder.held_up(),
@@ -263,12 +266,9 @@ impl Run<'_> {
             concurrency: self.upstream.pacer.concurrency.max(),
             view: &view,
             last_failure: &|scope| ended.recorder.last_failure(scope),
+            used_up: used_up.as_deref(),
             again: self.paths.journal.is_some().then(|| {
-                let exceeded = ended.stop.as_ref().and_then(StopReason::exceeded_budget);
-                let left = counts.waiting + counts.in_flight;
-                let raise = exceeded.map(|exceeded| (exceeded.purse.flag(), context.budget.enough(exceeded, left)));
-                let raise = raise.as_ref().map(|(flag, value)| (*flag, &**value));
-                let again = resume_command::command_line(std::env::args_os(), raise);
+                let again = resume_command::command_line(std::env::args_os());
                 let corrected = ended.stop.as_ref().is_some_and(StopReason::asks_for_corrected_requests);
                 if corrected { again + " --accept-changed-input" } else { again }
             }),
@@ -277,6 +277,9 @@ impl Run<'_> {
         let text = summary.text(&self.args.output, &self.paths.errors, &self.paths.report);
         let summary_output =
             SummaryOutput { as_json: self.args.json, quiet: self.quiet, file: self.args.summary.as_deref() };
+        if let Some(used_up) = used_up.as_ref().filter(|_| self.quiet) {
+            tracing::error!("{used_up}");
+        }
         summary_output.print(|| summary.json(&wall), &text)?;
         written.map(|()| summary.status())
     }
@@ -304,7 +307,7 @@ fn not_begun(
     };
     let read = journal.and_then(|journal| Reader::open(journal).and_then(read).ok());
     let (counts, usage, scopes, unread) = read.unwrap_or_else(|| (JobCounts::default(), Vec::new(), Vec::new(), true));
-    let again = journal.map(|_| resume_command::command_line(std::env::args_os(), None));
+    let again = journal.map(|_| resume_command::command_line(std::env::args_os()));
     let summary = Summary {
         held: &holds::held(scopes, now),
         held_up: None,
@@ -320,6 +323,7 @@ fn not_begun(
         concurrency: upstream.pacer.concurrency.max(),
         view: &limiter(upstream, args.seed)?.snapshot(),
         last_failure: &|_| None,
+        used_up: None,
         again,
     };
     let summary_output = SummaryOutput { as_json: args.json, quiet, file: args.summary.as_deref() };
@@ -328,12 +332,31 @@ fn not_begun(
     Ok(summary.status())
 }
 
+/// A budget is one of the job: what an earlier run was given holds on until this one is given another, with the price of that
+/// run where none is known now. Opening the journal reports why it cannot be read.
+fn keep_budgets(args: &mut RunArgs, paths: &Paths, upstream: &mut Upstream) {
+    let journal = paths.journal.as_deref().filter(|journal| !args.overwrite && journal.exists());
+    let Some(Ok(json)) = journal.map(|journal| Reader::open(journal).and_then(|reader| reader.config_json())) else {
+        return;
+    };
+    let kept = JobConfig::read(&json);
+    let flags = args.keep_budgets(kept.budgets());
+    if args.budgets().job_cost.is_some() && args.price.is_none() && upstream.prices.is_empty() {
+        upstream.prices = kept.prices();
+    }
+    for flag in flags {
+        let name = flag.split(' ').next().unwrap_or_default();
+        tracing::info!("the budget of an earlier run of this job still holds: {flag} ({name} none lifts it)");
+    }
+}
+
 /// The price of the command line stands above those of the configuration, and a budget in money needs one.
-fn set_prices(args: &RunArgs, upstream: &mut Upstream) -> Result<(), Failure> {
+fn set_prices(args: &mut RunArgs, paths: &Paths, upstream: &mut Upstream) -> Result<(), Failure> {
+    keep_budgets(args, paths, upstream);
     if let Some(price) = args.price {
         upstream.prices = price.into();
     }
-    match args.budget_cost {
+    match args.budgets().job_cost {
         Some(cost) if upstream.prices.is_empty() => Err(Failure::refused(format!(
             "--budget-cost {cost} (from the command line): expected the price of tokens as well: --price in=2.50,out=10 (for a \
              million), or price under [upstream.{}] in paceline.toml",

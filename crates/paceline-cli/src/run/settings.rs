@@ -43,8 +43,8 @@ pub(crate) struct Opening {
     pub(crate) accept_changed: bool,
     /// Failed items wait again, and their lines may have been corrected.
     pub(crate) retry_failed: bool,
-    /// The journal notes a call before it leaves, because a budget of the job must not lose it.
-    pub(crate) awaits_notes: bool,
+    /// Those of the job are kept in its journal, which notes a call before it leaves, because they must not lose it.
+    pub(crate) budgets: Limits,
     pub(crate) bad_lines: BadLines,
     /// A step of this run needs every item, so the input is read to its end first.
     pub(crate) needs_all: bool,

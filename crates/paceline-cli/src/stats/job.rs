@@ -12,6 +12,7 @@ use paceline_store::{ACCOUNT, JobCounts, ScopeRow, ScopeStatus};
 use serde_json::{Value, json};
 
 use super::age_snapshot::{end_hold, time};
+use crate::run::calls::budget::Used;
 use crate::run::job::holds;
 use crate::text;
 
@@ -35,7 +36,7 @@ fn calls_at_least(counts: &JobCounts, running: bool) -> bool {
 }
 
 /// The snapshot, with the more recent figures of the journal, and whether a run works on the job.
-pub(super) fn json(counts: &JobCounts, snapshot: Value, running: bool) -> Value {
+pub(super) fn json(counts: &JobCounts, snapshot: Value, running: bool, budget: &Used) -> Value {
     let (in_flight, waiting) = under_way(counts, &snapshot, running);
     let known = json!({
         "input": counts.input(),
@@ -55,6 +56,7 @@ pub(super) fn json(counts: &JobCounts, snapshot: Value, running: bool) -> Value 
         "abandoned": counts.totals.abandoned,
         "tokens_in": counts.tokens_in,
         "tokens_out": counts.tokens_out,
+        "budget": budget.json(),
         "running": running,
     });
     let (Value::Object(snapshot), Value::Object(mut all)) = (snapshot, known.clone()) else { return known };
@@ -104,7 +106,14 @@ pub(super) fn rest(snapshot: &mut Value) {
 }
 
 /// The same for people. A few lines, however many scopes there are.
-pub(super) fn describe(counts: &JobCounts, snapshot: &Value, path: &Path, now: Timestamp, running: bool) -> String {
+pub(super) fn describe(
+    counts: &JobCounts,
+    snapshot: &Value,
+    path: &Path,
+    now: Timestamp,
+    running: bool,
+    budget: &Used,
+) -> String {
     let number = text::count;
     let (in_flight, waiting) = under_way(counts, snapshot, running);
     let mut text = format!("{}\n", path.display());
@@ -125,6 +134,7 @@ pub(super) fn describe(counts: &JobCounts, snapshot: &Value, path: &Path, now: T
     let calls = text::calls(counts.totals.calls, calls_at_least(counts, running));
     line(format!("{calls}{colon}{details}"));
     line(format!("{} tokens in, {} out", number(counts.tokens_in), number(counts.tokens_out)));
+    budget.words().into_iter().for_each(&mut line);
     text::held(counts.held, "--retry-failed").into_iter().for_each(&mut line);
     let is_over = counts.waiting + counts.in_flight == 0;
     // Where nothing is left to send, nothing of it can be in flight, wait or be held; where no run works, it can be held.
@@ -266,6 +276,7 @@ mod tests {
             Path::new("x.journal"),
             Timestamp::from_millis(0),
             true,
+            &Used::default(),
         );
         text.lines().skip(4).map(str::to_owned).collect()
     }
@@ -290,9 +301,10 @@ mod tests {
         snapshot["scopes"][0]["waiting"] = 9.into();
         rest(&mut snapshot);
         let counts = JobCounts { waiting: 1, in_flight: 4, ..JobCounts::default() };
-        let text = describe(&counts, &snapshot, Path::new("x.journal"), Timestamp::from_millis(0), false);
+        let text =
+            describe(&counts, &snapshot, Path::new("x.journal"), Timestamp::from_millis(0), false, &Used::default());
         assert!(text.contains(" 0 in flight, 5 waiting\n") && !text.contains(" 4 ") && !text.contains(" 9 "), "{text}");
-        let figures = json(&counts, snapshot, false);
+        let figures = json(&counts, snapshot, false, &Used::default());
         assert_eq!((&figures["in_flight"], &figures["waiting"]), (&json!(0), &json!(5)));
     }
 
@@ -318,6 +330,7 @@ mod tests {
             Path::new("x.journal"),
             now + Duration::from_secs(44),
             true,
+            &Used::default(),
         );
         let lines: Vec<&str> = text.lines().skip(5).collect();
         let end = |seconds| text::moment(until(seconds));

@@ -19,6 +19,8 @@ use serde_json::Value;
 use crate::exit::{Failure, Status};
 use crate::output::print;
 use crate::run::StopReason;
+use crate::run::calls::budget::{Budget, Used};
+use crate::run::job::job_config::JobConfig;
 
 /// `paceline stats`.
 #[derive(Debug, Args)]
@@ -176,11 +178,11 @@ fn print_history(reader: &Reader, as_json: bool) -> Result<(), Failure> {
 
 /// Prints the job; returns whether something is left to do.
 fn print_job(reader: &Reader, path: &Path, snapshot: Value, running: bool, as_json: bool) -> Result<bool, Failure> {
-    let JobView { counts, snapshot, now, is_left, .. } = &view(reader, snapshot, running)?;
+    let JobView { counts, snapshot, now, is_left, budget, .. } = &view(reader, snapshot, running)?;
     let text = if as_json {
-        job::json(counts, snapshot.clone(), running).to_string() + "\n"
+        job::json(counts, snapshot.clone(), running, budget).to_string() + "\n"
     } else {
-        job::describe(counts, snapshot, path, *now, running)
+        job::describe(counts, snapshot, path, *now, running, budget)
     };
     print(|out| out.write_all(text.as_bytes()))?;
     Ok(*is_left)
@@ -190,6 +192,7 @@ fn print_job(reader: &Reader, path: &Path, snapshot: Value, running: bool, as_js
 pub(crate) struct JobView {
     pub(crate) counts: JobCounts,
     snapshot: Value,
+    budget: Used,
     pub(crate) now: Timestamp,
     running: bool,
     /// Something is left to do.
@@ -206,7 +209,7 @@ impl JobView {
     /// What `stats` prints.
     pub(crate) fn text(&self, path: &Path) -> String {
         let rest = if self.is_left && !self.running { format!("{NO_RUN}\n") } else { String::new() };
-        job::describe(&self.counts, &self.snapshot, path, self.now, self.running) + &rest
+        job::describe(&self.counts, &self.snapshot, path, self.now, self.running, &self.budget) + &rest
     }
 }
 
@@ -222,5 +225,8 @@ fn view(reader: &Reader, mut snapshot: Value, running: bool) -> Result<JobView, 
         // Whatever came while the last items ended has stopped nothing.
         *stopped = Value::Null;
     }
-    Ok(JobView { counts, snapshot, now, running, is_left })
+    let config = JobConfig::read(&reader.config_json().map_err(Failure::refused)?);
+    let used = reader.usage().map_err(Failure::refused)?;
+    let budget = Budget::new(config.budgets(), config.prices(), &used, false).used();
+    Ok(JobView { counts, snapshot, budget, now, running, is_left })
 }

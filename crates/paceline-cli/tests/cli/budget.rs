@@ -17,17 +17,24 @@ fn a_budget_of_tokens_holds_over_all_runs() {
     let job = Job::new(40);
     let mut enough = 0;
     for pasted in 1..=3 {
-        let (code, log) = finish(job.run(&server).args(["--budget-tokens", "60"]));
+        // A later run keeps the budget.
+        let args: &[&str] = if pasted == 1 { &["--budget-tokens", "60"] } else { &[] };
+        let (code, log) = finish(job.run(&server).args(args));
         assert_eq!(code, 3, "{log}");
         let (summary, used) = (job.summary(), charged(&server));
         assert!((45..=60).contains(&used), "{used} after {pasted} runs");
         assert_eq!(summary["stopped"], "budget");
         assert_eq!(summary["budget"], json!({"tokens": {"used": used, "limit": 60}, "cost": null}));
         assert!(log.contains(&format!("budget: {used} of 60 tokens\n")), "{log}");
-        assert!(log.contains("might exceed --budget-tokens") && log.contains("raise it"), "{log}");
-        let raise = log.split("continue with: ").nth(1).and_then(|rest| rest.split("--budget-tokens ").nth(1));
-        enough = raise.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).expect("a number");
+        assert!(log.contains("the next call might exceed --budget-tokens 60, the budget of all runs"), "{log}");
+        assert_eq!(log.contains("an earlier run of this job still holds: --budget-tokens 60"), pasted > 1, "{log}");
+        let again = log.split("continue with: ").nth(1).expect("a command");
+        assert_eq!(again.contains("--budget-tokens 60"), pasted == 1, "the command stays as it is: {log}");
+        let missing = log.split(&format!("the budget is used up ({used} of 60 tokens): about ")).nth(1);
+        enough = used + missing.and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok()).expect("a number");
     }
+    let (code, log) = finish(job.run(&server).arg("-q"));
+    assert!(code == 3 && log.lines().count() == 1 && log.contains("give a larger --budget-tokens"), "{log}");
     let (code, log) = finish(job.run(&server).args(["--budget-tokens", &enough.to_string()]));
     assert_eq!((code, charged(&server)), (0, 200), "{enough} as the summary said: {log}");
     assert!((200..300).contains(&enough), "{enough}");
@@ -77,7 +84,7 @@ fn runs_without_a_budget_count_for_later_ones() {
     assert!((budget["cost"]["used"].as_f64().expect("a sum") - calls as f64 * 0.000_027_5).abs() < 1e-9, "{budget}");
     assert!(log.contains("budget: 0.0002 of 0.0002 spent") && log.contains("--budget-cost"), "{log}");
     // Without a budget what it cost is told where a price is known.
-    let (code, log) = finish(job.run(&server).args(&args[2..]));
+    let (code, log) = finish(job.run(&server).args(["--budget-cost", "none"]).args(&args[2..]));
     assert_eq!(code, 0, "{log}");
     assert!(log.contains("  0.0003 spent\n"), "{log}");
 }
@@ -98,8 +105,8 @@ fn calls_without_an_answer_count_as_expected() {
 
 #[test]
 fn calls_that_a_kill_cut_off_count_with_what_they_reserved() {
-    let item =
-        |n: usize| json!({"custom_id": n, "url": "/v1/chat/completions", "body": {"max_tokens": 100, "item": n}});
+    let item = |n: usize| json!({"custom_id": n, "url": "/v1/chat/completions", "body": {"max_tokens": 100, "model": ["a", "b"][n % 2], "item": n}});
+    // The first call of each model leaves at once.
     let job = Job::with_input(&(0..8).map(|n| item(n).to_string()).collect::<Vec<_>>().join("\n"));
     let server = Server::new(|_| Reply::ok().never());
     let args = ["--concurrency", "2", "--pace", "fixed", "--budget-tokens", "500"];
@@ -239,6 +246,47 @@ fn a_dry_run_tells_the_money_and_what_can_never_start() {
     ] {
         assert!(text.contains(expected), "{expected} in {text}");
     }
+}
+
+#[test]
+fn a_bound_that_the_server_ignores_protects_no_budget_and_is_told() {
+    let server = Server::new(|_| Reply::new(200, &json!({"usage": {"prompt_tokens": 30, "completion_tokens": 3_000}})));
+    let body = json!({"model": "gpt-x", "max_tokens": 80, "messages": [{"role": "user", "content": "a slogan"}]});
+    let line = |n: usize| json!({"custom_id": n, "url": "/v1/chat/completions", "body": body}).to_string();
+    let job = Job::with_input(&(0..200).map(line).collect::<Vec<_>>().join("\n"));
+    let (code, log) = finish(job.run(&server).args(["--pace", "none", "--budget-tokens", "20k"]));
+    assert_eq!((code, server.count()), (3, 6), "3,030 each: {log}");
+    let told = "gpt-x answered with 3,000 tokens although its request allows 80 (such as max_tokens)";
+    assert_eq!(log.matches(told).count(), 1, "{log}");
+}
+
+#[test]
+fn usage_that_is_zero_is_not_believed() {
+    let text = "word ".repeat(800);
+    let zero = json!({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0});
+    let server =
+        Server::new(move |_| Reply::new(200, &json!({"choices": [{"message": {"content": text}}], "usage": zero})));
+    let body = json!({"model": "m", "messages": [{"role": "user", "content": "tell me more"}]});
+    let line = |n: usize| json!({"custom_id": n, "url": "/v1/chat/completions", "body": body}).to_string();
+    let job = Job::with_input(&(0..20).map(line).collect::<Vec<_>>().join("\n"));
+    let (code, log) = finish(job.run(&server).args(["--budget-tokens", "5k", "--concurrency", "1"]));
+    assert!(code == 3 && (4..=5).contains(&server.count()), "{} calls: {log}", server.count());
+    assert_eq!(log.matches("an answer does not say how many tokens it used, or says 0").count(), 1, "{log}");
+}
+
+#[test]
+fn stats_tell_the_budget_that_the_job_has() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(4);
+    assert_eq!(finish(job.run(&server).args(["--budget-cost", "1.00", "--price", "in=1000,out=1000"])).0, 0);
+    let stats = |args: &[&str]| {
+        let output = job.paceline().args(["stats", "out.jsonl"]).args(args).output().expect("the binary runs");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let text = stats(&[]);
+    assert!(text.contains("  budget: 0.0200 of 1.00 spent\n"), "{text}");
+    let json: Value = serde_json::from_str(&stats(&["--json"])).expect("JSON");
+    assert_eq!(json["budget"]["cost"], json!({"used": 0.02, "limit": 1.0}), "{json}");
 }
 
 /// What streams say unless they are asked for their usage, and many servers of one's own.

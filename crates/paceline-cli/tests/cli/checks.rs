@@ -220,14 +220,15 @@ const PLACES: &[Case] = &[
         |job| fs::write(job.path("out.jsonl"), "{}\n").expect("writable"),
         "out.jsonl exists, but its journal out.journal is missing, so that nothing tells which items are done; move the \
          results away or use another output; a job with another output and --done RESULTS takes its answers \
-         over; --overwrite deletes it and starts again",
+         over; --overwrite deletes it and starts again; without the journal, what the job has spent of a budget is forgotten",
     ),
     case(
         "a report without a journal",
         |job| fs::write(job.path("out.report.jsonl"), "{}\n").expect("writable"),
         "out.report.jsonl exists, but its journal out.journal is missing, so that nothing tells which items are done; \
          move the results away or use another output; a job with another output and --done RESULTS takes its answers over; \
-         --overwrite deletes it and starts again",
+         --overwrite deletes it and starts again; without the journal, \
+         what the job has spent of a budget is forgotten",
     ),
     Case {
         what: "something else where the journal belongs, even with --overwrite",
@@ -309,7 +310,8 @@ const RESUMED: &[Case] = &[
         },
         "the journal is damaged (database disk image is malformed); restore a copy of it, or move it and its results \
          away to start again; to keep its answers, start a job with another output and --done RESULTS; to discard them, \
-         use --overwrite",
+         use --overwrite; without the journal, \
+         what the job has spent of a budget is forgotten",
     ),
     case(
         "results that were changed",
@@ -320,7 +322,8 @@ const RESUMED: &[Case] = &[
         },
         "out.jsonl is damaged at byte 0: its lines are whole, but not those that its journal recorded; restore it, or \
          move it and its journal away to start again; to keep its answers, start a job with another output and --done \
-         RESULTS; to discard them, use --overwrite",
+         RESULTS; to discard them, use --overwrite; without the journal, \
+         what the job has spent of a budget is forgotten",
     ),
     case(
         "an input of another length",

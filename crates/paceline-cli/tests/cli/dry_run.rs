@@ -214,6 +214,9 @@ fn a_budget_that_is_too_small_is_told() {
         let text = String::from_utf8(output.stdout).expect("text");
         assert!(text.contains(expected), "{text}");
         assert_eq!(text.contains("is too small"), !expected.is_empty(), "{text}");
+        let enough = "this budget is enough for one call for each item; retries cost extra";
+        assert_eq!(text.contains(enough), expected.is_empty(), "{text}");
+        assert!(text.contains("the budget counts on the bounds that requests set"), "{text}");
     }
 }
 

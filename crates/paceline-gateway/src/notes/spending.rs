@@ -145,7 +145,7 @@ mod tests {
         let spending = Spending::default();
         let ci = spending.comes(7, Some(&"ci".into()));
         let waits = ci.waits();
-        ci.used(&Usage { input_tokens: 3, output_tokens: 5, units: 0 }, Money::from_units(2_500_000_000_000));
+        ci.used(&Usage { input_tokens: 3, output_tokens: 5, ..Usage::default() }, Money::from_units(2_500_000_000_000));
         drop(spending.comes(7, None));
         let json = &spending.json("api", true)[0];
         assert_eq!((&json["client"], &json["requests"], &json["waiting"]), (&"ci".into(), &2.into(), &1.into()));

@@ -1,5 +1,7 @@
 //! What calls may use: tokens of one run, and tokens and money of the job over all its runs.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use paceline_config::{Money, Prices};
@@ -30,14 +32,31 @@ impl BudgetKind {
             Self::JobCost => "--budget-cost",
         }
     }
+
+    /// So many of its units, for people.
+    fn amount(self, units: u64) -> String {
+        match self {
+            Self::RunTokens | Self::JobTokens => text::count(units),
+            Self::JobCost => Money::from_units(units).to_string(),
+        }
+    }
 }
 
 /// A purse that the next call does not fit into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exceeded {
     pub(crate) purse: BudgetKind,
+    /// How large it is.
+    limit: u64,
     /// What that call would reserve, in the units of the purse.
     next: u64,
+}
+
+impl Exceeded {
+    /// The flag that sets it, with its value.
+    pub(crate) fn flag(self) -> String {
+        format!("{} {}", self.purse.flag(), self.purse.amount(self.limit))
+    }
 }
 
 /// How large the purses are; none has no end.
@@ -96,6 +115,16 @@ impl Used {
         })
     }
 
+    /// In one line; none where nothing is bounded and no price is known.
+    pub(crate) fn words(&self) -> Option<String> {
+        let words = self.describe().collect::<Vec<_>>().join(", ");
+        match self {
+            Self { tokens: None, cost: None, .. } => None,
+            Self { tokens: None, cost: Some((_, None)), .. } => Some(words),
+            _ => Some(format!("budget: {words}")),
+        }
+    }
+
     /// `1,240 of 5,000 tokens`, `3.21 of 5.00 spent`.
     pub(crate) fn describe(&self) -> impl Iterator<Item = String> {
         let tokens = self.tokens.map(|(used, of)| format!("{} of {} tokens", text::count(used), text::count(of)));
@@ -117,6 +146,8 @@ pub(crate) struct Budget {
     learns: bool,
     ledger: Mutex<Ledger>,
     settled: Notify,
+    /// Answers that report no whole usage were told.
+    told_unreported: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -131,6 +162,19 @@ struct Ledger {
     reserved: Sum,
     /// Calls that hold something.
     open: u64,
+    models: BTreeMap<Arc<str>, Answers>,
+    /// That several models have one price was told.
+    told_models: bool,
+}
+
+/// What this run knows of the answers of a model.
+#[derive(Clone, Copy, Debug, Default)]
+struct Answers {
+    /// As in the ledger.
+    known: u64,
+    open: u64,
+    /// The tokens of the longest one that exceeded the bound of its request; 0 where all kept to theirs.
+    beyond: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -167,7 +211,7 @@ impl Ledger {
     fn mean(&self) -> Usage {
         let Usage { input_tokens, output_tokens, .. } = self.job.usage;
         let mean = |tokens: u64| tokens.checked_div(self.calls).unwrap_or(0);
-        Usage { input_tokens: mean(input_tokens), output_tokens: mean(output_tokens), units: 0 }
+        Usage { input_tokens: mean(input_tokens), output_tokens: mean(output_tokens), ..Usage::default() }
     }
 }
 
@@ -176,14 +220,14 @@ impl Budget {
     pub(crate) fn new(limits: Limits, prices: Prices, before: &[ModelUsage], learns: bool) -> Self {
         let mut ledger = Ledger::default();
         for ModelUsage { model, calls, tokens_in, tokens_out } in before {
-            let usage = Usage { input_tokens: *tokens_in, output_tokens: *tokens_out, units: 0 };
+            let usage = Usage { input_tokens: *tokens_in, output_tokens: *tokens_out, ..Usage::default() };
             let cost = prices.of(model).of(*tokens_in, *tokens_out);
             ledger.job.combine(&Sum { usage, cost }, u64::saturating_add);
             ledger.calls += calls;
             // Each run learns anew what a limit counts.
             ledger.known += if *tokens_out > 0 && !learns { *calls } else { 0 };
         }
-        Self { limits, prices, learns, ledger: Mutex::new(ledger), settled: Notify::new() }
+        Self { limits, prices, learns, ledger: Mutex::new(ledger), ..Self::default() }
     }
 
     /// Whether calls may wait for it before they wait for a permit: it has an end, or something to learn first.
@@ -208,11 +252,13 @@ impl Budget {
 
     /// Takes what a call may use, waiting while calls under way hold so much that it might not fit; alone it leaves if what it is
     /// expected to use fits. Until an answer has shown what calls use here, those whose answers have no bound leave one by one,
-    /// and under a budget no more of them are under way than were answered, lest a short first answer speak for all.
+    /// and under a budget no more of them are under way than were answered, lest a short first answer speak for all. Under a
+    /// budget the first call of a model leaves alone in any case: it shows whether the server keeps to the bounds of requests.
+    /// Where it does not, calls reserve as much as the longest answer had, and leave like those without a bound.
     ///
     /// # Errors
     /// The purse that it does not fit in any more: what has been used stays used.
-    pub(crate) async fn reserve(&self, expected: Expected) -> Result<Reserved<'_>, Exceeded> {
+    pub(crate) async fn reserve(&self, mut expected: Expected) -> Result<Reserved<'_>, Exceeded> {
         if !self.may_wait() {
             return Ok(Reserved { budget: self, expected, sum: Sum::default(), held: Sum::default() });
         }
@@ -222,21 +268,26 @@ impl Budget {
             settled.as_mut().enable();
             {
                 let mut ledger = self.ledger();
+                let answers = ledger.models.get(&expected.model).copied().unwrap_or_default();
+                expected.usage.output_tokens = expected.usage.output_tokens.max(answers.beyond);
                 let sum = self.sum(&expected.model, larger(expected.usage, ledger.mean()));
                 let longest = Usage { input_tokens: expected.longest_input, ..Usage::default() };
                 let held = self.sum(&expected.model, larger(sum.usage, longest));
                 let is_new = ledger.known < ledger.open && (ledger.known == 0 || self.has_an_end());
-                let mut waits = !expected.bounded && is_new;
+                let is_first = self.has_an_end() && answers.known == 0 && answers.open > 0;
+                let mut waits = is_first || (!expected.bounded || answers.beyond > 0) && is_new;
                 for (purse, limit) in self.limits.all() {
                     let (tokens, free) = (sum.of(purse), limit.saturating_sub(ledger.used(purse)));
                     if tokens > free || free == 0 {
-                        return Err(Exceeded { purse, next: tokens });
+                        return Err(Exceeded { purse, limit, next: tokens });
                     }
                     waits |= ledger.open > 0 && ledger.reserved.of(purse).saturating_add(held.of(purse)) > free;
                 }
                 if !waits {
                     ledger.reserved.combine(&held, u64::saturating_add);
                     ledger.open += 1;
+                    ledger.models.entry(Arc::clone(&expected.model)).or_default().open += 1;
+                    self.tell_models(&mut ledger);
                     return Ok(Reserved { budget: self, expected, sum, held });
                 }
             }
@@ -244,17 +295,27 @@ impl Budget {
         }
     }
 
-    /// A purse that the rest of the job seems to fit into: what has been used by now, what the call would use that did not fit,
-    /// and for each other item of those `left` what calls use here. A sum, as the flag of the purse takes it.
-    pub(crate) fn enough(&self, exceeded: Exceeded, left: u64) -> String {
-        let (ledger, Exceeded { purse, next }) = (self.ledger(), exceeded);
+    /// That the purse is used up, and what the rest of the job seems to need.
+    pub(crate) fn used_up(&self, exceeded: Exceeded, left: u64) -> String {
+        let (purse, needed) = (exceeded.purse, self.needed(exceeded, left));
+        let used = self.ledger().used(purse);
+        let (unit, missing) = match purse {
+            BudgetKind::RunTokens | BudgetKind::JobTokens => (" tokens", needed),
+            BudgetKind::JobCost => ("", Money::from_units(needed).rounded_up().units()),
+        };
+        let [used, limit, missing] = [used, exceeded.limit, missing].map(|units| purse.amount(units));
+        format!(
+            "the budget is used up ({used} of {limit}{unit}): about {missing} more would finish the job; to go on, give a larger {}",
+            purse.flag()
+        )
+    }
+
+    /// What the rest of the job seems to need beside what has been used: what the call would use that did not fit, and for each
+    /// other item of those `left` what calls use here.
+    fn needed(&self, exceeded: Exceeded, left: u64) -> u64 {
+        let (ledger, Exceeded { purse, next, .. }) = (self.ledger(), exceeded);
         let each = ledger.job.of(purse).checked_div(ledger.calls).map_or(next, |mean| mean.saturating_add(1));
-        let others = each.saturating_mul(left.saturating_sub(1));
-        let sum = ledger.used(purse).saturating_add(next).saturating_add(others);
-        match purse {
-            BudgetKind::RunTokens | BudgetKind::JobTokens => sum.to_string(),
-            BudgetKind::JobCost => Money::from_units(sum).rounded_up().to_string(),
-        }
+        next.saturating_add(each.saturating_mul(left.saturating_sub(1)))
     }
 
     /// What has been used.
@@ -273,6 +334,44 @@ impl Budget {
         }
     }
 
+    /// Says once that one price is taken for several models.
+    fn tell_models(&self, ledger: &mut Ledger) {
+        if ledger.models.len() < 2 || ledger.told_models || self.limits.job_cost.is_none() {
+            return;
+        }
+        ledger.told_models = true;
+        if let Some(words) = one_price(&self.prices, ledger.models.keys().map(|model| &**model)) {
+            tracing::warn!("{words}");
+        }
+    }
+
+    /// An answer of a model is longer than its request allows: from now on each is expected to be as long.
+    fn exceeded_bound(&self, counted: &ModelUsage, bound: u64) {
+        let mut ledger = self.ledger();
+        let answers = ledger.models.entry(Arc::clone(&counted.model)).or_default();
+        let first = answers.beyond == 0;
+        answers.beyond = answers.beyond.max(counted.tokens_out);
+        drop(ledger);
+        if first && self.has_an_end() {
+            let model = if counted.model.is_empty() { "the server".into() } else { text::printable(&counted.model) };
+            let [tokens, bound] = [counted.tokens_out, bound].map(text::count);
+            tracing::warn!(
+                "{model} answered with {tokens} tokens although its request allows {bound} (such as max_tokens): the budget now \
+                 counts with {tokens}, or more where longer answers come"
+            );
+        }
+    }
+
+    /// Says once that what an answer used has to be estimated.
+    fn tell_unreported(&self) {
+        if self.has_an_end() && !self.told_unreported.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "an answer does not say how many tokens it used, or says 0: the budget counts what is estimated for such answers, and \
+                 the bill may differ"
+            );
+        }
+    }
+
     fn sum(&self, model: &str, usage: Usage) -> Sum {
         Sum { usage, cost: self.prices.of(model).of(usage.input_tokens, usage.output_tokens) }
     }
@@ -282,9 +381,19 @@ impl Budget {
     }
 }
 
+/// That one price is taken for all of these models, where they are several and it is.
+pub(crate) fn one_price<'a>(prices: &Prices, models: impl Iterator<Item = &'a str>) -> Option<String> {
+    let models: Vec<_> = models.filter(|model| !model.is_empty()).map(text::printable).collect();
+    let is_one = models.len() > 1 && prices.is_one_for_all();
+    is_one.then(|| {
+        let count = models.len();
+        format!("one price for {count} models: {}; `price` in paceline.toml can have one for each", models.join(", "))
+    })
+}
+
 fn larger(a: Usage, b: Usage) -> Usage {
     let (input_tokens, output_tokens) = (a.input_tokens.max(b.input_tokens), a.output_tokens.max(b.output_tokens));
-    Usage { input_tokens, output_tokens, units: 0 }
+    Usage { input_tokens, output_tokens, ..Usage::default() }
 }
 
 /// What a call has taken from the budget, given back when dropped.
@@ -304,24 +413,49 @@ impl Reserved<'_> {
         self.usage(larger(self.expected.usage, self.sum.usage), 1)
     }
 
-    /// The call is over and used that; `None`: as much as expected, and where the request set no bound no less than the tokens
-    /// that `came`. Returns what it counts with.
+    /// The call is over and used that. Of what it does not tell of an answer of tokens that `came`, or with `None`, as much as
+    /// expected counts, and where the request set no bound no less than what came. Returns what the call counts with.
     pub(crate) fn settle(self, used: Option<Usage>, came: impl FnOnce() -> u64) -> ModelUsage {
+        let Expected { usage: Usage { output_tokens: bound, .. }, bounded, .. } = self.expected;
+        let has_answer = !bounded || bound > 0;
+        let expected = self.expected();
+        let answer = |came: u64| if bounded { expected.tokens_out } else { expected.tokens_out.max(came) };
         let counted = match used {
-            Some(used) => self.usage(used, u64::from(used.total() > 0)),
-            None if self.expected.bounded => self.expected(),
+            Some(used) if used.input_tokens > 0 && (used.output_tokens > 0 || !has_answer) => self.usage(used, 1),
+            Some(used) => match came() {
+                0 => self.usage(used, u64::from(used.total() > 0)),
+                came => {
+                    self.budget.tell_unreported();
+                    let input_tokens = if used.input_tokens > 0 { used.input_tokens } else { expected.tokens_in };
+                    let is_told = used.output_tokens > 0 || !has_answer;
+                    let output_tokens = if is_told { used.output_tokens } else { answer(came) };
+                    self.usage(Usage { input_tokens, output_tokens, ..used }, 1)
+                }
+            },
             None => {
-                let expected = self.expected();
-                ModelUsage { tokens_out: expected.tokens_out.max(came()), ..expected }
+                let came = came();
+                if came > 0 {
+                    self.budget.tell_unreported();
+                }
+                ModelUsage { tokens_out: answer(came), ..expected }
             }
         };
-        let usage = Usage { input_tokens: counted.tokens_in, output_tokens: counted.tokens_out, units: 0 };
+        // Where only a total was reported, a little more is no more than the error of an estimate.
+        let exceeds = |used: Usage| used.output_tokens > if used.undivided { bound.saturating_mul(2) } else { bound };
+        if bounded && bound > 0 && used.is_some_and(exceeds) {
+            self.budget.exceeded_bound(&counted, bound);
+        }
+        let usage = Usage { input_tokens: counted.tokens_in, output_tokens: counted.tokens_out, ..Usage::default() };
         let sum = self.budget.sum(&counted.model, usage);
         let mut ledger = self.budget.ledger();
         ledger.run.combine(&sum, u64::saturating_add);
         ledger.job.combine(&sum, u64::saturating_add);
         ledger.calls += counted.calls;
         ledger.known += counted.calls;
+        if let Some(answers) = ledger.models.get_mut(&counted.model) {
+            answers.known += counted.calls;
+        }
+        drop(ledger);
         counted
     }
 
@@ -342,6 +476,9 @@ impl Drop for Reserved<'_> {
             let mut ledger = self.budget.ledger();
             ledger.reserved.combine(&self.held, u64::saturating_sub);
             ledger.open -= 1;
+            if let Some(answers) = ledger.models.get_mut(&self.expected.model) {
+                answers.open -= 1;
+            }
             drop(ledger);
             self.budget.settled.notify_waiters();
         }
@@ -349,114 +486,4 @@ impl Drop for Reserved<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use futures_util::FutureExt as _;
-
-    fn tokens(input_tokens: u64, output_tokens: u64) -> Usage {
-        Usage { input_tokens, output_tokens, units: 0 }
-    }
-
-    fn bounded(input_tokens: u64, output_tokens: u64) -> Expected {
-        Expected { model: "m".into(), usage: tokens(input_tokens, output_tokens), longest_input: 0, bounded: true }
-    }
-
-    #[test]
-    fn without_a_bound_nothing_waits() {
-        let budget = Budget::default();
-        let first = budget.reserve(Expected::default()).now_or_never().expect("at once").expect("no end");
-        let second = budget.reserve(bounded(u64::MAX, 1)).now_or_never().expect("at once").expect("no end");
-        assert_eq!(
-            first.settle(Some(tokens(3, 2)), || 0),
-            ModelUsage { model: "".into(), calls: 1, tokens_in: 3, tokens_out: 2 }
-        );
-        assert_eq!(second.settle(None, || 0).tokens_in, u64::MAX, "as expected");
-    }
-
-    #[test]
-    fn tokens_are_reserved_until_they_are_known_and_never_exceed_the_budget() {
-        let limits = Limits { run_tokens: Some(100), ..Limits::default() };
-        let budget = Budget::new(limits, Prices::default(), &[], false);
-        let reserve = |tokens| budget.reserve(bounded(tokens, 0)).now_or_never();
-        let first = reserve(60).expect("at once").expect("fits");
-        assert!(reserve(60).is_none(), "the first may still turn out to be cheap");
-        let exceeded = reserve(101).expect("at once").expect_err("never fits");
-        assert_eq!((exceeded.purse, budget.enough(exceeded, 1)), (BudgetKind::RunTokens, "101".to_owned()));
-        let mut waits = Box::pin(budget.reserve(bounded(60, 0)));
-        assert!(waits.as_mut().now_or_never().is_none());
-        first.settle(Some(tokens(40, 0)), || 0);
-        let second = waits.as_mut().now_or_never().expect("woken").expect("fits now");
-        drop(second);
-        let third = reserve(10).expect("at once").expect("fits");
-        assert_eq!(third.settle(None, || 0).tokens_in, 40, "as much as calls use here was reserved and taken");
-        assert!(reserve(30).is_some_and(|refused| refused.is_err()));
-        assert!(reserve(1).is_some_and(|refused| refused.is_err()), "calls use 40 here");
-    }
-
-    #[test]
-    fn what_earlier_runs_used_counts_for_the_job_alone() {
-        let before = [ModelUsage { model: "m".into(), calls: 2, tokens_in: 600, tokens_out: 200 }];
-        let price: Prices = "in=1000000,out=500000".parse::<paceline_config::Price>().expect("a price").into();
-        let used = |limits| Budget::new(limits, price.clone(), &before, false).used();
-        let found = used(Limits { job_tokens: Some(1_000), job_cost: "1000".parse().ok(), run_tokens: Some(5_000) });
-        assert_eq!(found.describe().collect::<Vec<_>>(), ["800 of 1,000 tokens", "700.00 of 1000.00 spent"]);
-        assert_eq!(found.calls_left, Some(0), "350 a call, and 300 are left");
-        assert_eq!(used(Limits::default()).describe().collect::<Vec<_>>(), ["700.00 spent"]);
-
-        let limits = Limits { job_cost: "1000".parse().ok(), ..Limits::default() };
-        let budget = Budget::new(limits, price, &before, false);
-        let reserved = budget.reserve(bounded(1, 1)).now_or_never().expect("at once");
-        let exceeded = reserved.expect_err("calls cost 350 here");
-        assert_eq!((exceeded.purse, budget.enough(exceeded, 1)), (BudgetKind::JobCost, "1050.00".to_owned()));
-    }
-
-    #[test]
-    fn prompts_hold_as_much_as_they_can_have_until_they_are_known() {
-        let limits = Limits { job_tokens: Some(100), ..Limits::default() };
-        let budget = Budget::new(limits, Prices::default(), &[], false);
-        let reserve = || budget.reserve(Expected { longest_input: 60, ..bounded(10, 5) }).now_or_never();
-        let first = reserve().expect("at once").expect("fits");
-        assert!(reserve().is_none(), "65 are held, and not 15");
-        assert_eq!(first.settle(Some(tokens(45, 5)), || 0).tokens_in, 45);
-        let second = reserve().expect("alone").expect("50 are expected and left, though 65 could be used");
-        assert!(reserve().is_none());
-        assert_eq!(second.settle(None, || 0).tokens_in, 45, "what is expected counts, not what was held");
-        assert!(reserve().is_some_and(|refused| refused.is_err()));
-    }
-
-    #[test]
-    fn no_more_answers_without_a_bound_are_awaited_than_have_come() {
-        let limits = Limits { job_tokens: Some(10_000), ..Limits::default() };
-        let budget = Budget::new(limits, Prices::default(), &[], false);
-        let reserve = || budget.reserve(Expected { bounded: false, ..bounded(1, 0) }).now_or_never();
-        let first = reserve().expect("at once").expect("fits");
-        assert!(reserve().is_none(), "nothing is known of answers");
-        first.settle(Some(tokens(1, 1)), || 0);
-        let both = [reserve().expect("known").expect("fits"), reserve().expect("known").expect("fits")];
-        assert!(reserve().is_none(), "one short answer does not speak for all");
-        for call in both {
-            call.settle(Some(tokens(1, 999)), || 0);
-        }
-        let four = [(); 4].map(|()| reserve().expect("known").expect("fits"));
-        assert!(reserve().is_none(), "three have come");
-        drop(four);
-    }
-
-    #[test]
-    fn answers_without_a_bound_come_one_by_one_until_one_is_known() {
-        let limits = Limits { job_tokens: Some(100), ..Limits::default() };
-        let budget = Budget::new(limits, Prices::default(), &[], false);
-        let reserve = || budget.reserve(Expected { bounded: false, ..bounded(1, 0) }).now_or_never();
-        let refused = reserve().expect("at once").expect("fits");
-        assert!(reserve().is_none(), "nothing is known of answers");
-        refused.settle(Some(Usage::default()), || 0);
-        let first = reserve().expect("a refusal tells nothing, and is over").expect("fits");
-        first.settle(Some(tokens(1, 39)), || 0);
-        let second = reserve().expect("known").expect("40 of 60");
-        assert!(reserve().is_none(), "40 are left when the second uses what the first did");
-        second.settle(Some(tokens(1, 69)), || 0);
-        let exceeded = reserve().expect("at once").expect_err("over");
-        assert_eq!((exceeded.purse, budget.enough(exceeded, 1)), (BudgetKind::JobTokens, "165".to_owned()));
-        assert_eq!(budget.enough(exceeded, 3), "277", "a call used 55, rounded up");
-    }
-}
+mod tests;

@@ -78,12 +78,12 @@ impl FailFast {
         self.stopped_scopes.contains(scope)
     }
 
-    /// A watch over a run of which so many items wait, and of whose job so many have succeeded before. It only makes sense
-    /// where nothing has, and more wait than the number looked at; a `limit` of 0 switches it off.
-    pub(crate) fn new(limit: usize, waiting: u64, succeeded: u64) -> Self {
+    /// A watch over a run of which so many items wait. It only makes sense where more wait than the number looked at; a `limit`
+    /// of 0 switches it off. What succeeded in earlier runs says nothing about this one, which may have another configuration.
+    pub(crate) fn new(limit: usize, waiting: u64) -> Self {
         Self {
             limit,
-            alike: Alike::new(limit, waiting > limit as u64 && succeeded == 0),
+            alike: Alike::new(limit, waiting > limit as u64),
             held_back: Vec::new(),
             ordinals: BTreeSet::new(),
             scopes: BTreeSet::new(),
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn twenty_alike_stop_and_stay_held_back() {
-        let mut watch = FailFast::new(20, 21, 0);
+        let mut watch = FailFast::new(20, 21);
         for ordinal in 0..19 {
             assert!(matches!(refused(&mut watch, ordinal, 400), FailFastDecision::HeldBack));
         }
@@ -278,12 +278,12 @@ mod tests {
 
     #[test]
     fn one_that_differs_lets_all_be_recorded() {
-        let mut watch = FailFast::new(20, 1_000, 0);
+        let mut watch = FailFast::new(20, 1_000);
         assert!(matches!(refused(&mut watch, 0, 400), FailFastDecision::HeldBack));
         assert!(matches!(refused(&mut watch, 1, 404), FailFastDecision::Record(all) if all.len() == 2));
         assert!(matches!(refused(&mut watch, 2, 400), FailFastDecision::Record(all) if all.len() == 1));
 
-        let mut watch = FailFast::new(20, 1_000, 0);
+        let mut watch = FailFast::new(20, 1_000);
         assert!(matches!(refused(&mut watch, 0, 400), FailFastDecision::HeldBack));
         assert_eq!(watch.disarm().len(), 1);
         for ordinal in 1..40 {
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn items_whose_answers_match_no_schema_are_counted_once_with_their_first_answer_or_their_last() {
-        let mut watch = FailFast::new(20, 21, 0);
+        let mut watch = FailFast::new(20, 21);
         for ordinal in 0..19 {
             assert!(matches!(mismatched(&mut watch, ordinal), FailFastDecision::HeldBack));
         }
@@ -313,7 +313,7 @@ mod tests {
     #[test]
     fn a_scope_of_several_is_stopped_alone() {
         let forbidden = |watch: &mut FailFast, scope, ordinal| watch.failed(of(scope, ordinal, 403, None), || true);
-        let mut watch = FailFast::new(20, 100, 0);
+        let mut watch = FailFast::new(20, 100);
         for ordinal in 0..19 {
             assert!(matches!(forbidden(&mut watch, "a", ordinal), FailFastDecision::HeldBack));
         }
@@ -332,8 +332,8 @@ mod tests {
     }
 
     #[test]
-    fn small_successful_and_unwatched_jobs_record_at_once() {
-        for mut watch in [FailFast::new(20, 20, 0), FailFast::new(20, 1_000, 1), FailFast::new(0, 1_000, 0)] {
+    fn small_and_unwatched_jobs_record_at_once() {
+        for mut watch in [FailFast::new(20, 20), FailFast::new(0, 1_000)] {
             assert!(matches!(refused(&mut watch, 0, 400), FailFastDecision::Record(_)));
         }
     }

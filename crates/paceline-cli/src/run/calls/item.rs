@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::HeaderValue;
 use paceline::{Limiter, MaxWait, Permit, Within};
 use paceline_core::{
-    Admit, Cost, Dimension, GiveUp, Instant, Level, LimitScope, PauseCause, Request, Timestamp, TooLarge,
+    Admit, Class, Cost, Dimension, GiveUp, Instant, Level, LimitScope, PauseCause, Request, Timestamp, TooLarge,
     UnknownOutcome, WaitCause, WaitReason,
 };
 use paceline_gateway::Guest;
@@ -277,18 +277,22 @@ impl Context {
     fn expected(&self, model: Option<&str>, scope: &str, call: &Call, cost: &Cost) -> Expected {
         let bound = self.sender.config().dialect.longest_answer(&call.url, &call.body);
         let output_tokens = bound.unwrap_or_else(|| self.sender.ratio(scope).output_tokens());
-        let usage = Usage { input_tokens: cost.get(&Dimension::InputTokens), output_tokens, units: 0 };
+        let usage = Usage { input_tokens: cost.get(&Dimension::InputTokens), output_tokens, ..Usage::default() };
         // It reads the body, and only a budget asks.
         let is_asked = self.budget.has_an_end() && usage.input_tokens > 0;
         let longest_input = if is_asked { self.sender.ratio(scope).most_tokens(&call.body) } else { 0 };
         Expected { model: model.unwrap_or_default().into(), usage, longest_input, bounded: bound.is_some() }
     }
 
-    /// The tokens that an answer of a model seems to have, by its length: for one that reports no usage, as streams do unless
-    /// they are asked for it.
+    /// The tokens that an answer of a model seems to have, by its length: for one that reports no usage or only a part of it, as
+    /// streams do unless they are asked for it. None where the call was refused.
     fn tokens_that_came(&self, scope: &str, call: &Call, exchange: &Exchange) -> u64 {
         match &exchange.answer {
-            Ok(answer) if self.sender.config().dialect.is_prompt(&call.url) => {
+            Ok(answer)
+                if self.sender.config().dialect.is_prompt(&call.url)
+                    && (exchange.reading.class == Class::Success
+                        || exchange.reading.is_cut_short(answer.status().as_u16())) =>
+            {
                 self.sender.ratio(scope).tokens(answer.body())
             }
             _ => 0,

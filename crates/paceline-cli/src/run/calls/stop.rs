@@ -290,8 +290,8 @@ impl fmt::Display for StopReason {
             Self::Budget(Exceeded { purse: BudgetKind::RunTokens, .. }) => {
                 f.write_str("the next call might exceed --max-tokens")
             }
-            Self::Budget(Exceeded { purse, .. }) => {
-                write!(f, "the next call might exceed {}, the budget of all runs of this job: raise it", purse.flag())
+            Self::Budget(exceeded) => {
+                write!(f, "the next call might exceed {}, the budget of all runs of this job", exceeded.flag())
             }
             Self::MaxDuration => f.write_str("--max-duration is over"),
                     Self::Account { by, message, fix } => write!(f, "{by}: {message}; {fix}"),

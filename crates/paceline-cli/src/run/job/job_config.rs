@@ -8,16 +8,20 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use paceline_config::{Prices, Upstream};
+use paceline_config::{Money, Prices, Upstream};
 use paceline_store::{ACCOUNT, Journal, JournalError, JournalItem, Reader, ScopeStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Failure;
+use crate::run::calls::budget::Limits;
 use crate::run::job::{holds, load};
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
 use crate::run::lines::line::LineError;
 use crate::run::lines::spool::Earlier;
+
+/// What the names of settings that are prices begin with; the model follows.
+const PRICE: &str = "price.";
 
 /// The configuration of a run, as its journal keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -32,13 +36,22 @@ pub(crate) struct JobConfig {
     /// What decides an item's scope: the provider, what it limits together, the endpoint of lines without a url, then the
     /// tiers in their order.
     scoping: Vec<String>,
-    /// Every value in force, as `paceline check` shows it.
+    /// Every value in force, as `paceline check` shows it; the prices are those of the run, which a flag may have set.
     settings: BTreeMap<String, String>,
+    /// The budgets of the job, which hold until a run is given others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    budget_tokens: Option<u64>,
+    /// In the smallest units of money.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    budget_cost: Option<u64>,
 }
 
 impl JobConfig {
     /// The configuration of this run.
-    pub(crate) fn of(upstream: &Upstream, input: &Input, format: &Format) -> Self {
+    pub(crate) fn of(upstream: &Upstream, input: &Input, format: &Format, budgets: Limits) -> Self {
+        let configured = upstream.effective.iter().filter(|value| !value.key.starts_with(PRICE));
+        let settings = configured.map(|value| (value.key.clone(), value.value.clone()));
+        let prices = upstream.prices.iter().map(|(model, price)| (format!("{PRICE}{model}"), price.to_string()));
         let together = upstream.effective.iter().find(|row| row.key == "scope").map(|row| row.value.clone());
         let first = [upstream.provider.to_string(), together.unwrap_or_default(), format.endpoint().to_owned()];
         let tiers = upstream.tiers.iter().map(|tier| tier.scope.to_string());
@@ -47,7 +60,9 @@ impl JobConfig {
             format: format.name().to_owned(),
             packed: input.packed().map(ToOwned::to_owned),
             scoping: first.into_iter().chain(tiers).collect(),
-            settings: upstream.effective.iter().map(|value| (value.key.clone(), value.value.clone())).collect(),
+            settings: settings.chain(prices).collect(),
+            budget_tokens: budgets.job_tokens,
+            budget_cost: budgets.job_cost.map(Money::units),
         }
     }
 
@@ -68,10 +83,15 @@ impl JobConfig {
         serde_json::from_str(json).unwrap_or_default()
     }
 
-    /// The prices of the configuration that the job had last.
+    /// The budgets of the job.
+    pub(crate) fn budgets(&self) -> Limits {
+        let job_cost = self.budget_cost.map(Money::from_units);
+        Limits { run_tokens: None, job_tokens: self.budget_tokens, job_cost }
+    }
+
+    /// The prices that the last run of the job had.
     pub(crate) fn prices(&self) -> Prices {
-        let price =
-            |(key, value): (&String, &String)| Some((key.strip_prefix("price.")?.to_owned(), value.parse().ok()?));
+        let price = |(key, value): (&String, &String)| Some((key.strip_prefix(PRICE)?.to_owned(), value.parse().ok()?));
         self.settings.iter().filter_map(price).collect()
     }
 
@@ -105,8 +125,14 @@ impl JobConfig {
 ///
 /// # Errors
 /// An error of the journal, and lines that cannot be read any more.
-pub(crate) fn adopt(journal: &Journal, input: &Input, format: &Format, upstream: &Upstream) -> Result<bool, Failure> {
-    let now = JobConfig::of(upstream, input, format);
+pub(crate) fn adopt(
+    journal: &Journal,
+    input: &Input,
+    format: &Format,
+    upstream: &Upstream,
+    budgets: Limits,
+) -> Result<bool, Failure> {
+    let now = JobConfig::of(upstream, input, format, budgets);
     let before = JobConfig::read(&journal.config_json().map_err(load::refused)?);
     if before == now {
         return Ok(true);

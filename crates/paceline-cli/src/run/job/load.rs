@@ -77,8 +77,8 @@ pub(crate) fn open(
     options.overwrite = opening.overwrite;
     options.accept_changed = opening.accept_changed;
     options.repair_failed = opening.retry_failed;
-    options.awaits_notes = opening.awaits_notes;
-    options.config_json = JobConfig::of(upstream, input, format).json();
+    options.awaits_notes = opening.budgets.are_of_job();
+    options.config_json = JobConfig::of(upstream, input, format, opening.budgets).json();
     match Journal::open_locked(options, lock).map_err(refused)? {
         Opened::New(loader) => {
             let journal = load(loader, input, format, upstream, opening)?;
@@ -88,12 +88,12 @@ pub(crate) fn open(
             say(&recovery);
             let opening = &Opening { bad_lines: opening.bad_lines.of_whole_input(), ..*opening };
             let journal = load(loader, input, format, upstream, opening)?;
-            let same_account = job_config::adopt(&journal, input, format, upstream)?;
+            let same_account = job_config::adopt(&journal, input, format, upstream, opening.budgets)?;
             ready(journal, same_account, input, format, upstream, opening)
         }
         Opened::Resumed { journal, recovery } => {
             say(&recovery);
-            let same_account = job_config::adopt(&journal, input, format, upstream)?;
+            let same_account = job_config::adopt(&journal, input, format, upstream, opening.budgets)?;
             ready(journal, same_account, input, format, upstream, opening)
         }
     }
@@ -126,7 +126,8 @@ pub(crate) fn refused(error: JournalError) -> Failure {
     let other_input;
     let advice = match &error {
         JournalError::OutputWithoutJournal { .. } => {
-            "; a job with another output and --done RESULTS takes its answers over; --overwrite deletes it and starts again"
+            "; a job with another output and --done RESULTS takes its answers over; --overwrite deletes it and starts again; without \
+             the journal, what the job has spent of a budget is forgotten"
         }
         JournalError::OutputExists { .. } => "; --overwrite deletes it and starts again",
         JournalError::JournalWithoutOutput { .. } => {
@@ -138,7 +139,8 @@ pub(crate) fn refused(error: JournalError) -> Failure {
             &other_input
         }
         JournalError::Damaged { .. } | JournalError::DamagedJournal { .. } => {
-            "; to keep its answers, start a job with another output and --done RESULTS; to discard them, use --overwrite"
+            "; to keep its answers, start a job with another output and --done RESULTS; to discard them, use --overwrite; without \
+             the journal, what the job has spent of a budget is forgotten"
         }
         JournalError::Sqlite { .. } => "; check that the disk has space and that the folder is writable",
         _ => "",

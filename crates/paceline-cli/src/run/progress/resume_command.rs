@@ -8,24 +8,19 @@ use paceline_providers::secrets::{SECRET, hidden, hidden_header};
 /// Flags that have done their work: given again they would undo what was done, or allow another change.
 const ONCE: [&str; 3] = ["--overwrite", "--retry-failed", "--accept-changed-input"];
 
-/// The words of a command line, quoted for a shell. The flag in `raise` gets that value, and what looks like a secret is to be
-/// given as a variable: pasted without it, the command is refused before anything is sent.
-pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>, raise: Option<(&str, &str)>) -> String {
-    let raised = |flag: &str| raise.and_then(|(raised, value)| (raised == flag).then(|| value.to_owned()));
+/// The words of a command line, quoted for a shell. What looks like a secret is to be given as a variable: pasted without
+/// it, the command is refused before anything is sent.
+pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>) -> String {
     let mut words = words.into_iter().map(|word| word.to_string_lossy().into_owned());
     let program = words.next().unwrap_or_else(|| "paceline".to_owned());
     let mut line = quoted(&program);
     let (mut variables, mut before) = (Vec::new(), String::new());
     for word in words.filter(|word| !ONCE.contains(&word.as_str())) {
         line.push(' ');
-        let flag = word.split_once('=').map_or("", |(flag, _)| flag);
-        line += &match raised(&before).or_else(|| Some(format!("{flag}={}", raised(flag)?))) {
-            Some(value) => quoted(&value),
-            None if is_pipe(&word) => "-".to_owned(),
-            None => match without_secret(&before, &word) {
-                None => quoted(&word),
-                Some((without, name)) => with_variable(&without, &unused(name, &mut variables)),
-            },
+        line += &match without_secret(&before, &word) {
+            _ if is_pipe(&word) => "-".to_owned(),
+            None => quoted(&word),
+            Some((without, name)) => with_variable(&without, &unused(name, &mut variables)),
         };
         before = word;
     }
@@ -81,7 +76,7 @@ mod tests {
     use super::*;
 
     fn line(words: &[&str]) -> String {
-        command_line(words.iter().map(OsString::from), None)
+        command_line(words.iter().map(OsString::from))
     }
 
     #[test]
@@ -95,15 +90,6 @@ mod tests {
         }
         assert_eq!(line(&["p", "run", "in", "--overwrite", "-o", "out"]), "p run in -o out", "not once more");
         assert_eq!(line(&["p", "run", "in", "--accept-changed-input"]), "p run in");
-    }
-
-    #[test]
-    fn a_budget_that_is_used_up_is_raised() {
-        let raise = Some(("--budget-tokens", "1234"));
-        let line = |words: &[&str]| command_line(words.iter().map(OsString::from), raise);
-        assert_eq!(line(&["p", "--budget-tokens", "1k", "in"]), "p --budget-tokens 1234 in");
-        assert_eq!(line(&["p", "--budget-tokens=60"]), "p '--budget-tokens=1234'");
-        assert_eq!(line(&["p", "--budget-cost", "5"]), "p --budget-cost 5");
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub(crate) struct Summary<'a> {
     pub(crate) view: &'a Snapshot,
     /// Why the server of a scope failed last.
     pub(crate) last_failure: &'a dyn Fn(&str) -> Option<&'a str>,
+    /// That the budget of the job is used up, and what is missing.
+    pub(crate) used_up: Option<&'a str>,
     /// The command that goes on with the job; none when the job has no journal to go on from.
     pub(crate) again: Option<String>,
 }
@@ -123,6 +125,7 @@ impl Summary<'_> {
             text::count(deferred),
         );
         let mut line = |content: String| writeln!(text, "  {content}").expect("a string takes everything");
+        self.used_up.into_iter().map(str::to_owned).for_each(&mut line);
         line(self.calls());
         if counts.tokens_in + counts.tokens_out > 0 {
             line(format!("{} tokens in, {} out", text::count(counts.tokens_in), text::count(counts.tokens_out)));
@@ -174,19 +177,11 @@ impl Summary<'_> {
 
     /// What the job has used of its budget, or what it cost where it has none.
     fn budget(&self) -> Option<String> {
-        let budget = self.budget.describe().collect::<Vec<_>>().join(", ");
-        match self.budget {
-            Used { tokens: None, cost: None, .. } => None,
-            Used { tokens: None, cost: Some((_, None)), .. } => Some(budget),
-            Used { tokens, .. } => {
-                let reported = self.counts.tokens_in + self.counts.tokens_out;
-                let reserved = tokens.map_or(0, |(used, _)| used.saturating_sub(reported));
-                let of_which = (reserved > 0).then(|| {
-                    format!("; {} of the tokens are held for calls whose use is not known", text::count(reserved))
-                });
-                Some(format!("budget: {budget}{}", of_which.unwrap_or_default()))
-            }
-        }
+        let reported = self.counts.tokens_in + self.counts.tokens_out;
+        let reserved = self.budget.tokens.map_or(0, |(used, _)| used.saturating_sub(reported));
+        let of_which = (reserved > 0)
+            .then(|| format!("; {} of the tokens are held for calls whose use is not known", text::count(reserved)));
+        Some(self.budget.words()? + &of_which.unwrap_or_default())
     }
 
     /// The calls of the job, those of this run where others came before, and what went wrong with them.

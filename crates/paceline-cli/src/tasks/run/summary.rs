@@ -63,7 +63,7 @@ impl Ran {
     }
 
     fn again(&self) -> Option<String> {
-        (self.standing.deferred() > 0).then(|| resume_command::command_line(std::env::args_os(), None))
+        (self.standing.deferred() > 0).then(|| resume_command::command_line(std::env::args_os()))
     }
 
     fn json(&self) -> Value {

@@ -1,0 +1,156 @@
+//! What calls reserve, and what they count with.
+
+use super::*;
+use futures_util::FutureExt as _;
+
+fn tokens(input_tokens: u64, output_tokens: u64) -> Usage {
+    Usage { input_tokens, output_tokens, ..Usage::default() }
+}
+
+fn bounded(input_tokens: u64, output_tokens: u64) -> Expected {
+    Expected { model: "m".into(), usage: tokens(input_tokens, output_tokens), longest_input: 0, bounded: true }
+}
+
+#[test]
+fn without_a_bound_nothing_waits() {
+    let budget = Budget::default();
+    let first = budget.reserve(Expected::default()).now_or_never().expect("at once").expect("no end");
+    let second = budget.reserve(bounded(u64::MAX, 1)).now_or_never().expect("at once").expect("no end");
+    assert_eq!(
+        first.settle(Some(tokens(3, 2)), || 0),
+        ModelUsage { model: "".into(), calls: 1, tokens_in: 3, tokens_out: 2 }
+    );
+    assert_eq!(second.settle(None, || 0).tokens_in, u64::MAX, "as expected");
+}
+
+#[test]
+fn tokens_are_reserved_until_they_are_known_and_never_exceed_the_budget() {
+    let limits = Limits { run_tokens: Some(100), ..Limits::default() };
+    let budget = Budget::new(limits, Prices::default(), &[], false);
+    let reserve = |tokens| budget.reserve(bounded(tokens, 0)).now_or_never();
+    let first = reserve(60).expect("at once").expect("fits");
+    assert!(reserve(60).is_none(), "the first may still turn out to be cheap");
+    let exceeded = reserve(101).expect("at once").expect_err("never fits");
+    assert_eq!((exceeded.purse, budget.needed(exceeded, 1)), (BudgetKind::RunTokens, 101));
+    let mut waits = Box::pin(budget.reserve(bounded(60, 0)));
+    assert!(waits.as_mut().now_or_never().is_none());
+    first.settle(Some(tokens(40, 0)), || 0);
+    let second = waits.as_mut().now_or_never().expect("woken").expect("fits now");
+    drop(second);
+    let third = reserve(10).expect("at once").expect("fits");
+    assert_eq!(third.settle(None, || 0).tokens_in, 40, "as much as calls use here was reserved and taken");
+    assert!(reserve(30).is_some_and(|refused| refused.is_err()));
+    assert!(reserve(1).is_some_and(|refused| refused.is_err()), "calls use 40 here");
+}
+
+#[test]
+fn what_earlier_runs_used_counts_for_the_job_alone() {
+    let before = [ModelUsage { model: "m".into(), calls: 2, tokens_in: 600, tokens_out: 200 }];
+    let price: Prices = "in=1000000,out=500000".parse::<paceline_config::Price>().expect("a price").into();
+    let used = |limits| Budget::new(limits, price.clone(), &before, false).used();
+    let found = used(Limits { job_tokens: Some(1_000), job_cost: "1000".parse().ok(), run_tokens: Some(5_000) });
+    assert_eq!(found.describe().collect::<Vec<_>>(), ["800 of 1,000 tokens", "700.00 of 1000.00 spent"]);
+    assert_eq!(found.calls_left, Some(0), "350 a call, and 300 are left");
+    assert_eq!(used(Limits::default()).describe().collect::<Vec<_>>(), ["700.00 spent"]);
+
+    let limits = Limits { job_cost: "1000".parse().ok(), ..Limits::default() };
+    let budget = Budget::new(limits, price, &before, false);
+    let reserved = budget.reserve(bounded(1, 1)).now_or_never().expect("at once");
+    let exceeded = reserved.expect_err("calls cost 350 here");
+    assert_eq!(exceeded.purse, BudgetKind::JobCost);
+    assert_eq!(
+        budget.used_up(exceeded, 1),
+        "the budget is used up (700.00 of 1000.00): about 350.00 more would finish the job; to go on, give a larger --budget-cost"
+    );
+}
+
+#[test]
+fn prompts_hold_as_much_as_they_can_have_until_they_are_known() {
+    let limits = Limits { job_tokens: Some(100), ..Limits::default() };
+    let budget = Budget::new(limits, Prices::default(), &[], false);
+    let reserve = || budget.reserve(Expected { longest_input: 60, ..bounded(10, 5) }).now_or_never();
+    let first = reserve().expect("at once").expect("fits");
+    assert!(reserve().is_none(), "65 are held, and not 15");
+    assert_eq!(first.settle(Some(tokens(45, 5)), || 0).tokens_in, 45);
+    let second = reserve().expect("alone").expect("50 are expected and left, though 65 could be used");
+    assert!(reserve().is_none());
+    assert_eq!(second.settle(None, || 0).tokens_in, 45, "what is expected counts, not what was held");
+    assert!(reserve().is_some_and(|refused| refused.is_err()));
+}
+
+#[test]
+fn no_more_answers_without_a_bound_are_awaited_than_have_come() {
+    let limits = Limits { job_tokens: Some(10_000), ..Limits::default() };
+    let budget = Budget::new(limits, Prices::default(), &[], false);
+    let reserve = || budget.reserve(Expected { bounded: false, ..bounded(1, 0) }).now_or_never();
+    let first = reserve().expect("at once").expect("fits");
+    assert!(reserve().is_none(), "nothing is known of answers");
+    first.settle(Some(tokens(1, 1)), || 0);
+    let both = [reserve().expect("known").expect("fits"), reserve().expect("known").expect("fits")];
+    assert!(reserve().is_none(), "one short answer does not speak for all");
+    for call in both {
+        call.settle(Some(tokens(1, 999)), || 0);
+    }
+    let four = [(); 4].map(|()| reserve().expect("known").expect("fits"));
+    assert!(reserve().is_none(), "three have come");
+    drop(four);
+}
+
+#[test]
+fn the_first_answer_of_a_model_shows_whether_its_bound_holds() {
+    let limits = Limits { job_tokens: Some(10_000), ..Limits::default() };
+    let budget = Budget::new(limits, Prices::default(), &[], false);
+    let of = |model: &str| Expected { model: model.into(), ..bounded(10, 80) };
+    let reserve = |model: &str| budget.reserve(of(model)).now_or_never();
+    let first = reserve("a").expect("at once").expect("fits");
+    assert!(reserve("a").is_none(), "nothing is known of the server");
+    let other = reserve("b").expect("another model").expect("fits");
+    other.settle(Some(tokens(10, 80)), || 20);
+    let many = [(); 40].map(|()| reserve("b").expect("b keeps to its bound").expect("fits"));
+    drop(many);
+    first.settle(Some(tokens(10, 3_000)), || 0);
+    let next = reserve("a").expect("at once").expect("fits");
+    assert_eq!(next.expected().tokens_out, 3_000);
+    let second = reserve("a").expect("two were answered").expect("fits");
+    assert!(reserve("a").is_none(), "as for requests without a bound");
+    drop((next, second));
+}
+
+#[test]
+fn usage_that_is_reported_in_part_counts_no_less_than_estimated() {
+    let limits = Limits { job_tokens: Some(100_000), ..Limits::default() };
+    let settled = |is_bounded, used, came| {
+        let budget = Budget::new(limits, Prices::default(), &[], false);
+        let expected = Expected { bounded: is_bounded, ..bounded(10, if is_bounded { 80 } else { 0 }) };
+        let call = budget.reserve(expected).now_or_never().expect("at once").expect("fits");
+        let counted = call.settle(used, || came);
+        (counted.calls, counted.tokens_in, counted.tokens_out)
+    };
+    assert_eq!(settled(true, Some(tokens(0, 0)), 30), (1, 10, 80), "all zeros");
+    assert_eq!(settled(false, Some(tokens(0, 0)), 30), (1, 10, 30));
+    assert_eq!(settled(false, Some(tokens(12, 0)), 30), (1, 12, 30), "the prompt alone");
+    assert_eq!(settled(false, Some(tokens(0, 7)), 30), (1, 10, 7), "the answer alone");
+    assert_eq!(settled(true, Some(tokens(12, 7)), 30), (1, 12, 7));
+    assert_eq!(settled(true, Some(tokens(0, 0)), 0), (0, 0, 0), "a refusal");
+    let budget = Budget::new(limits, Prices::default(), &[], false);
+    let embedding = budget.reserve(bounded(10, 0)).now_or_never().expect("at once").expect("fits");
+    assert_eq!(embedding.settle(Some(tokens(9, 0)), || 500).tokens_out, 0, "its answer has no tokens");
+}
+
+#[test]
+fn answers_without_a_bound_come_one_by_one_until_one_is_known() {
+    let limits = Limits { job_tokens: Some(100), ..Limits::default() };
+    let budget = Budget::new(limits, Prices::default(), &[], false);
+    let reserve = || budget.reserve(Expected { bounded: false, ..bounded(1, 0) }).now_or_never();
+    let refused = reserve().expect("at once").expect("fits");
+    assert!(reserve().is_none(), "nothing is known of answers");
+    refused.settle(Some(Usage::default()), || 0);
+    let first = reserve().expect("a refusal tells nothing, and is over").expect("fits");
+    first.settle(Some(tokens(1, 39)), || 0);
+    let second = reserve().expect("known").expect("40 of 60");
+    assert!(reserve().is_none(), "40 are left when the second uses what the first did");
+    second.settle(Some(tokens(1, 69)), || 0);
+    let exceeded = reserve().expect("at once").expect_err("over");
+    assert_eq!((exceeded.purse, budget.needed(exceeded, 1)), (BudgetKind::JobTokens, 55));
+    assert_eq!(budget.needed(exceeded, 3), 167, "a call used 55, rounded up");
+}
