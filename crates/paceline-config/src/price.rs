@@ -39,10 +39,10 @@ impl Money {
 
     /// How many digits its text has behind the point.
     const fn digits(self) -> u32 {
-        const TENTH: u64 = Money::ONE as u64 / 10;
+        const ONE: u64 = Money::ONE as u64;
         match self.0 {
-            0 | TENTH.. => 2,
-            units if units < TENTH / 1_000 => 6,
+            0 | ONE.. => 2,
+            units if units < ONE / 10_000 => 6,
             _ => 4,
         }
     }
@@ -53,7 +53,7 @@ impl Money {
     }
 }
 
-/// Two digits behind the point, four below 0.1, six below 0.0001.
+/// Two digits behind the point, four below 1, six below 0.0001.
 impl fmt::Display for Money {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.*}", self.digits() as usize, self.as_f64())
@@ -158,6 +158,16 @@ impl Prices {
         self.by_model.is_empty()
     }
 
+    /// The prices by model; `*` is every model without one of its own.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Price)> {
+        self.by_model.iter().map(|(model, price)| (&**model, *price))
+    }
+
+    /// Whether every model has the same price, whichever it is.
+    pub fn is_one_for_all(&self) -> bool {
+        self.by_model.keys().eq([EVERY_MODEL])
+    }
+
     /// The price of a model: its own, else that of `*`, else the dearest there is, so that no budget is exceeded for a model
     /// that was forgotten. Nothing costs anything where no price is known.
     pub fn of(&self, model: &str) -> Price {
@@ -195,7 +205,7 @@ mod tests {
         assert_eq!(price.of(1_000_000, 71_000).to_string(), "3.21");
         assert_eq!((price.to_string().as_str(), Money::default().to_string().as_str()), ("in=2.5,out=10", "0.00"));
         let rounded = [1, 99_999_999_999, 1_230_000_000_000, 1_230_000_000_001].map(|units| Money(units).rounded_up());
-        assert_eq!(rounded.map(|money| money.to_string()), ["0.000001", "0.10", "1.23", "1.24"]);
+        assert_eq!(rounded.map(|money| money.to_string()), ["0.000001", "0.1000", "1.23", "1.24"]);
         assert_eq!(Money(10_000_000).to_string(), "0.000010", "what can be a budget is no zero");
         assert_eq!("0.000001".parse::<Money>().expect("a sum"), Money(1_000_000));
         for wrong in ["", "2.5", "in=2.5", "in=1,out=-1", "in=0,out=0", "in=1,out=2,x=3", "in=1,out=$2", "in=1,out=2,"]
@@ -218,7 +228,7 @@ mod tests {
         let file = "[upstream.openai.price]\n'gpt-4o-mini' = 'in=0.15,out=0.60'\n'gpt-4o' = 'in=2.50,out=0.1'\n";
         let million = |prices: &Prices, model: &str| prices.of(model).of(1_000_000, 1_000_000).to_string();
         let found = upstream(file, None).expect("all well");
-        assert_eq!(million(&found.prices, "gpt-4o-mini"), "0.75");
+        assert_eq!(million(&found.prices, "gpt-4o-mini"), "0.7500");
         assert_eq!(million(&found.prices, "forgotten"), "3.10", "the dearest of both");
         assert!(found.effective.iter().any(|row| row.key == "price.gpt-4o" && row.value == "in=2.5,out=0.1"));
         let found = upstream(&format!("{file}'*' = 'in=1,out=1'"), None).expect("all well");

@@ -195,10 +195,12 @@ impl StatusText {
 
     /// Three lines of at most `width` columns. Always three, so that nothing below them moves.
     fn screen(&self, width: usize) -> String {
+        // Where it would take the room of the time left, the bar is shorter.
+        let course = self.course.iter().map(|part| part.chars().count() + 2).sum::<usize>();
         let bar = match width {
             ..40 => 0,
-            40..80 => 10,
-            80.. => 30,
+            80.. if course + 30 < width => 30,
+            _ => 10,
         };
         let full = ((self.share * bar as f64) as usize).min(bar);
         let mut first = "█".repeat(full) + &"░".repeat(bar - full);
@@ -265,6 +267,9 @@ mod tests {
             assert!(screen.lines().all(|line| line.chars().count() <= width.max(1)), "{width}: {screen}");
         }
         assert!(status.screen(80).starts_with("███████████████░░░░░░░░░░░░░░░ 1,234,567/2,469,134 done, 151.3/s, ETA"));
+        let course = ["1,234/20,000 done".into(), "151.3/s".into(), "ETA 1h 25m to the end of the budget".into()];
+        let long = StatusText { share: 0.5, course: course.into(), ..StatusText::default() };
+        assert!(long.screen(80).lines().next().is_some_and(|first| first.ends_with("budget")), "{}", long.screen(80));
         assert!(status.screen(39).starts_with("1,234,567/2,469,134 done, 151.3/s\n512 in flight, "));
         assert!(status.screen(120).ends_with("500 requests, 0 left, 42s"));
     }
