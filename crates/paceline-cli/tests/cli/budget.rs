@@ -105,7 +105,10 @@ fn calls_without_an_answer_count_as_expected() {
 
 #[test]
 fn calls_that_a_kill_cut_off_count_with_what_they_reserved() {
-    let item = |n: usize| json!({"custom_id": n, "url": "/v1/chat/completions", "body": {"max_tokens": 100, "model": ["a", "b"][n % 2], "item": n}});
+    let item = |n: usize| {
+        let model = ["a", "b"][n % 2];
+        json!({"custom_id": n, "url": "/v1/chat/completions", "body": {"max_tokens": 100, "model": model, "item": n}})
+    };
     // The first call of each model leaves at once.
     let job = Job::with_input(&(0..8).map(|n| item(n).to_string()).collect::<Vec<_>>().join("\n"));
     let server = Server::new(|_| Reply::ok().never());
