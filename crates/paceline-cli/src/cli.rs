@@ -29,7 +29,7 @@ Exit codes:
   0  SUCCESS   everything succeeded
   1  PARTIAL   finished, some items failed or were skipped (FAILED: all of them)
   2            usage, configuration or input is wrong; nothing was sent
-  3  DEFERRED  not finished: run the same command again to continue";
+  3  DEFERRED  not finished: run the same command again to continue, unless a budget or a key stopped it";
 
 /// One file of the source each.
 #[derive(Debug, Subcommand)]

@@ -19,14 +19,22 @@ pub(super) fn html(document: &Value) -> String {
     );
     let styles: String = [UPLOT_STYLE, STYLE].map(|style| format!("<style>{style}</style>\n")).concat();
     let scripts: String = scripts.map(|script| format!("<script>{script}</script>\n")).concat();
+    let body = BODY.replace("{words}", &words(document));
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>Report of a job</title>\n{styles}</head>\n{BODY}\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>Report of a job</title>\n{styles}</head>\n{body}\
          <script type=\"application/json\" id=\"data\">{}</script>\n{scripts}</body>\n</html>\n",
         data(document)
     )
+}
+
+/// What the page says in words, as text for a reader without JavaScript.
+fn words(document: &Value) -> String {
+    let words = document["words"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let lines: Vec<_> = words.iter().filter_map(Value::as_str).collect();
+    lines.join("\n").replace('&', "&amp;").replace('<', "&lt;")
 }
 
 /// JSON that ends no element: ids and messages are texts of others.

@@ -42,7 +42,7 @@ pub(crate) struct RunArgs {
     #[arg(help_heading = INPUT, long, value_name = "TEMPLATE", requires = "model")]
     pub(crate) prompt_template: Option<String>,
     /// Longest answer to each prompt, in tokens [default: none, for an endpoint that ends in messages 1024]
-    #[arg(help_heading = INPUT, long, value_name = "N", requires = "model", value_parser = count::<u64>)]
+    #[arg(help_heading = INPUT, long, value_name = "N", value_parser = count::<u64>)]
     pub(crate) max_output_tokens: Option<u64>,
     /// How long one call may take
     #[arg(help_heading = PACE, long, value_name = "DURATION", default_value = "600s", value_parser = some_time)]
@@ -55,7 +55,8 @@ pub(crate) struct RunArgs {
     /// Start at most N items in this run; the others wait for the next
     #[arg(help_heading = BOUNDS, long, value_name = "N", value_parser = count::<u64>, allow_hyphen_values = true)]
     pub(crate) max_items: Option<u64>,
-    /// Use at most N tokens in this run, in and out; a call in flight counts as its estimate
+    /// Use at most N tokens in this run, in and out; a call in flight counts as its estimate. For the length of each answer use
+    /// --max-output-tokens
     #[arg(help_heading = BOUNDS, long, value_name = "N", value_parser = count::<u64>, allow_hyphen_values = true)]
     pub(crate) max_tokens: Option<u64>,
     /// Start no call after this long; calls in flight get up to 30s
@@ -111,8 +112,8 @@ pub(crate) struct RunArgs {
     /// Write one value of each answer beside the results, such as /choices/0/message/content, to results.flat.jsonl
     #[arg(help_heading = JOB, long, value_name = "POINTER", value_parser = pointer)]
     pub(crate) extract: Option<String>,
-    /// Require answers to be JSON (json), or to match the JSON schema in a file; any other 200 answer is retried like a server
-    /// error
+    /// Require the HTTP body of each answer, not the text that a model wrote in it, to be JSON (json), or to match the JSON
+    /// schema in a file; any other 200 answer is retried like a server error, and each retry is billed
     #[arg(help_heading = JOB, long, value_name = "json|FILE")]
     pub(crate) expect: Option<Expect>,
     #[command(flatten, next_help_heading = JOB)]
@@ -134,7 +135,8 @@ Files, for -o results.jsonl:
   results.journal       the state of the job; the same command continues it after any interruption
   results.input         a copy of standard or compressed input
 
-Exit codes: 0 all succeeded, 1 some failed, 2 nothing was sent, 3 not finished: run the same command again.";
+Exit codes: 0 all succeeded, 1 some failed, 2 nothing was sent, 3 not finished: run the same command again,
+unless a budget or a key stopped it.";
 
 impl RunArgs {
     /// What calls may use.

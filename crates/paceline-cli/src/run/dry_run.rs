@@ -15,10 +15,12 @@ use serde_json::{Value, json};
 use crate::exit::{Failure, Status};
 use crate::run::args::RunArgs;
 use crate::run::calls::budget::{self, Budget, Used};
+use crate::run::earlier_input;
 use crate::run::job::job_config::JobConfig;
 use crate::run::job::{done, load};
 use crate::run::lines::address::Addresses;
 use crate::run::lines::convert::Converter;
+use crate::run::lines::error::InputError;
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
 use crate::run::lines::spool::Earlier;
@@ -91,7 +93,7 @@ struct Planned {
 
 /// The items of a job that has begun. Its input has to be the one that it was begun with, unless the flags allow another.
 fn as_begun(args: &RunArgs, paths: &Paths, upstream: &Upstream, reader: &Reader) -> Result<Planned, Failure> {
-    let earlier = paths.journal.as_deref().map_or(Earlier::MustMatch, JobConfig::earlier_input);
+    let earlier = earlier_input(args, paths);
     let converter = Converter::of(args, upstream.provider)?;
     let input = Input::prepare(&args.input, &paths.input, &earlier, converter.as_ref()).map_err(Failure::refused)?;
     let (was, is) = (reader.input().map_err(Failure::refused)?, input.mark().map_err(Failure::refused)?);
@@ -110,6 +112,7 @@ fn as_begun(args: &RunArgs, paths: &Paths, upstream: &Upstream, reader: &Reader)
 
 /// The items of a job that has begun, as a run would give them to the input as it is now.
 fn with_other_input(args: &RunArgs, paths: &Paths, upstream: &Upstream) -> Result<Planned, Failure> {
+    InputError::of_pipe(&args.input)?;
     let mut planned = load_aside(args, upstream, false)?;
     let folder = planned.scratch.as_ref().expect("loaded aside").path();
     let fresh = scratch_paths(folder).journal.expect("a journal beside the results");

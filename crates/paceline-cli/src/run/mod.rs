@@ -385,12 +385,11 @@ fn paths(args: &RunArgs) -> Result<Paths, Failure> {
 /// Lets failed items wait again where that is asked for.
 fn put_back(journal: &Journal, args: &RunArgs) -> Result<(), Failure> {
     if args.retry_failed {
+        let fell_back = journal.counts(clock::wall()).map_err(load::refused)?.fallback > 0;
         let failed = journal.retry_failed().map_err(load::refused)?;
         if failed > 0 {
-            tracing::info!(
-                "{} that failed before, or got the result of a fallback, will be sent again",
-                text::counted(failed, "item")
-            );
+            let fallback = if fell_back { ", or got the result of a fallback," } else { "" };
+            tracing::info!("{} that failed before{fallback} will be sent again", text::counted(failed, "item"));
         }
     }
     Ok(())
@@ -398,16 +397,20 @@ fn put_back(journal: &Journal, args: &RunArgs) -> Result<(), Failure> {
 
 fn prepare_input(args: &RunArgs, paths: &Paths, provider: Provider) -> Result<Input, Failure> {
     let converter = Converter::of(args, provider)?;
-    let begun = paths.journal.as_deref().filter(|journal| !args.overwrite && journal.exists());
     tokio::task::block_in_place(|| {
-        let earlier = match begun {
-            Some(_) if args.accept_changed_input => Earlier::MayDiffer,
-            Some(_) if args.retry_failed => Earlier::MayBeRepaired,
-            Some(journal) => JobConfig::earlier_input(journal),
-            None => Earlier::MayDiffer,
-        };
+        let earlier = earlier_input(args, paths);
         Input::prepare(&args.input, &paths.input, &earlier, converter.as_ref()).map_err(Failure::from)
     })
+}
+
+/// What the copy of an earlier input means: flags may allow another one.
+fn earlier_input(args: &RunArgs, paths: &Paths) -> Earlier {
+    match paths.journal.as_deref().filter(|journal| !args.overwrite && journal.exists()) {
+        Some(_) if args.accept_changed_input => Earlier::MayDiffer,
+        Some(_) if args.retry_failed => Earlier::MayBeRepaired,
+        Some(journal) => JobConfig::earlier_input(journal),
+        None => Earlier::MayDiffer,
+    }
 }
 
 fn limiter(upstream: &Upstream, seed: Option<u64>) -> Result<Limiter, Failure> {

@@ -43,7 +43,8 @@ pub(crate) struct StatsArgs {
 }
 
 /// Said of a job that is left.
-const NO_RUN: &str = "no run works on this job; run the same command again to continue it";
+const NO_RUN: &str =
+    "no run works on this job; run the same command again to continue it, unless a budget or a key stopped it";
 
 /// Between two looks of `--watch`.
 const EVERY: Duration = Duration::from_secs(1);

@@ -168,6 +168,8 @@ fn a_kill_shows_in_the_counts_of_each_item() {
     let stats = job.paceline().args(["stats", "--items"]).output().expect("the binary runs");
     let stats = String::from_utf8_lossy(&stats.stdout);
     assert!(stats.contains("item-1") && !stats.contains("at its first call"), "{stats}");
+    let rows = job.lines("out.report.jsonl");
+    assert_eq!((rows.len(), &rows[0]["calls"], &rows[0]["attempts"]), (1, &json!(2), &json!(1)), "{rows:?}");
 }
 
 #[test]

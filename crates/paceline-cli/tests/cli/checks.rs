@@ -86,8 +86,7 @@ const INPUT: &[Case] = &[
     case(
         "UTF-16",
         |job| input(job, b"\xff\xfe{\0}\0"),
-        "1 line of in.jsonl cannot be sent, so no request was sent; correct them, or send the others with --skip-bad-lines:\n  \
-         line 1: invalid_json_line: not UTF-8 at column 1",
+        "cannot read in.jsonl: it is a text in UTF-16; save it as CSV UTF-8, comma delimited (lines as UTF-8), and name that file",
     ),
     Case {
         what: "a body that is no object, for an API that takes nothing else",

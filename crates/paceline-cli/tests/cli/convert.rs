@@ -228,9 +228,29 @@ fn a_parquet_file_is_refused_with_the_command_that_makes_lines_of_it() {
         let duckdb = format!("duckdb -c \"COPY (FROM '{name}') TO 'in.jsonl' (FORMAT json)\"");
         assert!(code == 2 && log.contains("it is a Parquet file") && log.contains(&duckdb), "{code} {log}");
     }
+    let job = job_of("in.csv", "");
+    std::fs::write(job.path("in.csv"), b"\xFF\xFEp\0r\0").expect("writable");
+    let (code, log) = run(&job, &server, "in.csv", &CHAT);
+    assert!(code == 2 && log.contains("it is a text in UTF-16; save it as CSV UTF-8"), "{code} {log}");
     let job = job_of("in.txt", "PAR");
     let (code, log) = run(&job, &server, "in.txt", &CHAT);
     assert_eq!((code, bodies(&server)), (0, vec![asked("PAR")]), "a short prompt is one: {log}");
+}
+
+#[test]
+fn what_is_no_table_and_a_template_that_fits_no_row_are_refused_as_a_whole() {
+    let server = Server::new(|_| Reply::ok());
+    let template = [&CHAT[..], &["--prompt-template", "{{ a | nosuch }}"]].concat();
+    for (text, flags, expected) in [
+        ("a,,\n1,,\n", &CHAT[..], "names the column \"\" twice; delete the empty columns"),
+        ("PK\u{3}\u{4}", &CHAT, "it is a workbook (.xlsx) or another zip archive; save it as CSV UTF-8"),
+        ("a,b\n1,2\n", &template, "--prompt-template: the template is wrong: unknown filter"),
+    ] {
+        let job = job_of("in.csv", text);
+        let (code, log) = run(&job, &server, "in.csv", flags);
+        assert!(code == 2 && log.contains(expected), "{expected}: {code} {log}");
+    }
+    assert_eq!(server.count(), 0);
 }
 
 #[test]
@@ -238,7 +258,7 @@ fn what_makes_no_request_is_refused_by_row_and_name() {
     let server = Server::new(|_| Reply::ok());
     let template = |template: &'static str| [&CHAT[..], &["--prompt-template", template]].concat();
     let rows = "holds no requests; expected a header, and below it a row for each";
-    let cases: [(&str, &str, Vec<&str>, &str); 19] = [
+    let cases: [(&str, &str, Vec<&str>, &str); 20] = [
         (
             "in.csv",
             "id;prompt\n0;a\n",
@@ -288,6 +308,7 @@ fn what_makes_no_request_is_refused_by_row_and_name() {
         ),
         ("in.csv", "a,b\n1,2\n", template("{{ a | int + b }}"), "--prompt-template line 1: "),
         ("in.csv", "a,b\n1,2\n", template("{{ a"), "--prompt-template: syntax error"),
+        ("in.jsonl", "{}\n", vec!["--max-output-tokens", "80"], "where lines are requests, put max_tokens"),
         ("in.txt", "hello\n", vec!["--endpoint", "/v1/chat/completions"], "prompts need a model: name it with --model"),
         ("in.txt", "hello\nthere\n", vec![], "lines 1, 2: invalid_row: prompts need a model: name it with --model"),
         ("in.csv", "a,b\n1,2\n", vec![], "its header, line 1, is \"a,b\": expected a column url"),

@@ -213,8 +213,8 @@ fn what_can_never_pass_fails_alone() {
         *row,
         json!({
             "custom_id": "item-3", "state": "failed", "class": "invalid", "code": "bad_request", "error_type": "some_error",
-            "status_code": 400, "fatal": true, "retryable": false, "rate_limited": false, "attempts": 1, "deferrals": 0,
-            "retry_not_before": null, "last_error": "it is bad_request", "reason": "invalid",
+            "status_code": 400, "fatal": true, "retryable": false, "rate_limited": false, "calls": 1, "attempts": 1,
+            "deferrals": 0, "retry_not_before": null, "last_error": "it is bad_request", "reason": "invalid",
         })
     );
     let (code, _) = finish(&mut job.run(&server));

@@ -187,6 +187,35 @@ fn a_failed_item_is_sent_as_its_line_stands_now() {
     assert_eq!((code, server.count()), (0, 9), "it is the job's input now: {log}");
 }
 
+/// A table is copied as requests, and so is what it is compared with.
+#[test]
+fn a_repaired_table_is_looked_at_before_it_is_sent() {
+    let server = Server::new(|arrival| match String::from_utf8_lossy(&arrival.body).contains("wrong") {
+        true => Reply::error(400, "bad_request"),
+        false => Reply::ok(),
+    });
+    let job = Job::new(0);
+    let run = |table: &str, flags: &[&str]| {
+        std::fs::write(job.path("in.csv"), table).expect("writable");
+        let mut command = job.paceline();
+        command.args(["run", "in.csv", "-o", "out.jsonl", "--base-url", &server.url(), "--model", "m"]);
+        finish(command.args(["--endpoint", "/v1/chat/completions"]).args(flags))
+    };
+    assert_eq!(run("id,prompt\na,one\nb,wrong\n", &[]).0, 1);
+    let repaired = "id,prompt\na,one\nb,two\n";
+    let copy = std::fs::read(job.path("out.input")).expect("the copy");
+    for flags in [&["--retry-failed", "--dry-run"][..], &["--retry-failed", "--accept-changed-input", "--dry-run"]] {
+        let (code, log) = run(repaired, flags);
+        assert_eq!((code, server.count()), (0, 2), "{log}");
+        assert_eq!(std::fs::read(job.path("out.input")).expect("the copy"), copy, "the job is as it was");
+    }
+    let (code, log) = run("id,prompt\na,other\nb,two\n", &["--retry-failed", "--dry-run"]);
+    assert!(code == 2 && log.contains("line 2: the request changed, its id did not"), "{log}");
+    let (code, log) = run(repaired, &["--retry-failed"]);
+    assert_eq!((code, server.count()), (0, 3), "{log}");
+    assert!(log.contains("1 item that failed before will be sent again"), "{log}");
+}
+
 #[test]
 fn a_pipe_may_be_repaired_or_left_out() {
     let server = Server::new(|arrival| match String::from_utf8_lossy(&arrival.body).contains("gtp-4o") {

@@ -114,7 +114,8 @@ fn watching_ends_with_the_job_or_with_its_run() {
     std::fs::write(job.path("out.journal.lock"), "4294967295\n").expect("writable");
     let output_text = output(job.paceline().args(["stats", "--watch"]));
     assert!(
-        output_text.contains("2 waiting") && output_text.ends_with("run the same command again to continue it\n"),
+        output_text.contains("2 waiting")
+            && output_text.ends_with("again to continue it, unless a budget or a key stopped it\n"),
         "{output_text}"
     );
     let stats = |args: &[&str]| output(job.paceline().arg("stats").args(args));

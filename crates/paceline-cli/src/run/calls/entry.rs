@@ -94,6 +94,14 @@ pub(crate) fn failed(item: &ClaimedItem, sent: &Sent, reason: GiveUp, request: &
 }
 
 /// The run ended before there was an answer.
+/// What a call that is sent again met with, for people.
+pub(crate) fn kind(sent: &Sent) -> &'static str {
+    match sent.exchange.reading.code.as_deref() {
+        Some(SCHEMA_MISMATCH) => "the answer does not match --expect, and each retry is billed",
+        _ => sent.exchange.reading.reported_class().description(),
+    }
+}
+
 fn is_given_up(sent: &Sent) -> bool {
     matches!(sent.exchange.answer, Err(NoAnswer::GivenUp))
 }

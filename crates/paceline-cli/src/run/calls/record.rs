@@ -415,7 +415,7 @@ impl Recorder {
         if matches!(class, Class::Transient | Class::Overloaded) {
             self.failing.insert(Arc::clone(&item.scope), message.to_string());
         }
-        self.resends.add(sent.exchange.reading.reported_class().description(), &message);
+        self.resends.add(entry::kind(sent), &message);
         tracing::debug!(
             scope = &*item.scope,
             item = sent.echo.custom_id.to_string(),

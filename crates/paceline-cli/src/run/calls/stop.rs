@@ -268,7 +268,13 @@ impl fmt::Display for StopReason {
             Self::Interrupted => f.write_str("interrupted"),
             Self::Asked => f.write_str("no new call starts"),
             Self::MaxWait { until } => {
-                write!(f, "the next call can start only at {}, later than --max-wait allows", text::moment(*until))
+                let wait = until.saturating_since(paceline::clock::wall());
+                write!(
+                    f,
+                    "the next call can start only at {}, later than --max-wait allows; --max-wait {}h would wait",
+                    text::moment(*until),
+                    wait.as_secs() / 3_600 + 1
+                )
             }
             Self::OtherHasTurn => f.write_str(
                 "another run with the same key holds the shared limits, and did not pass its turn on within --max-wait: let it \

@@ -10,7 +10,8 @@ use crate::args::{Everywhere, Expect};
 use crate::exit::Failure;
 use crate::run::args::RunArgs;
 
-/// Refuses places that are the same file, outputs that are no files, and folders that are none.
+/// Refuses places that are the same file, outputs that are no files, and folders that are none. Warns of results that are
+/// called a table.
 ///
 /// # Errors
 /// The paths, and what to do.
@@ -53,7 +54,19 @@ pub(crate) fn check(
             path.display()
         )));
     }
+    warn_of_name(&args.output);
     Ok(())
+}
+
+/// Warns of results whose name promises a table: they are lines of JSON.
+fn warn_of_name(output: &Path) {
+    let ending = output.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+    if ["csv", "tsv", "xlsx", "parquet"].iter().any(|table| ending.eq_ignore_ascii_case(table)) {
+        tracing::warn!(
+            "-o {} will hold lines of JSON, and no table: a name that ends in .jsonl says so",
+            output.display()
+        );
+    }
 }
 
 /// Refuses a summary that cannot be written. Under the lock of the job: what is made here for a moment could otherwise

@@ -181,7 +181,9 @@ fn rescope(journal: &Journal, input: &Input, format: &Format, upstream: &Upstrea
         moved += 1;
         Ok(Some(scope))
     })?;
-    tracing::info!("tiers or scope changed since the last run: {moved} items moved to other scopes");
+    if moved > 0 {
+        tracing::info!("tiers or scope changed since the last run: {moved} items moved to other scopes");
+    }
     Ok(())
 }
 

@@ -17,6 +17,10 @@ use crate::run::lines::table::{self, Error, Place};
 /// The longest answer where the API insists on a bound, in tokens.
 const LONGEST_ANSWER: u64 = 1_024;
 
+/// Requests have the bound in themselves.
+const BOUND_WITHOUT_MODEL: &str = "--max-output-tokens is for prompts, which need a --model too; where lines are requests, put max_tokens, \
+                                   or the key that the API has for it, into them";
+
 /// The one template of an environment.
 const PROMPT: &str = "prompt";
 
@@ -85,7 +89,10 @@ impl Converter {
     /// # Errors
     /// Refuses flags that do not go together, an endpoint that takes no prompts, and a template that is none.
     pub(crate) fn of(args: &RunArgs, provider: Provider) -> Result<Option<Self>, Failure> {
-        let RunArgs { model, prompt_template, .. } = args;
+        let RunArgs { model, prompt_template, max_output_tokens, .. } = args;
+        if model.is_none() && max_output_tokens.is_some() {
+            return Err(Failure::refused(BOUND_WITHOUT_MODEL));
+        }
         let rows = match (args.format, kind(&args.input)) {
             (FormatFlag::Csv, _) | (FormatFlag::Auto, Some("csv")) => Rows::Csv,
             (FormatFlag::Text, _) | (FormatFlag::Auto, Some("txt")) => Rows::Text,
@@ -286,7 +293,27 @@ impl Template {
             };
             format!("--prompt-template: {error}; {advice}")
         })?;
+        refuse_unknown(&environment)?;
         Ok(Self { text, environment })
+    }
+}
+
+/// Refuses a template with a filter, a test or a function that there is not: the engine looks for them only as it renders,
+/// and each row would be told as wrong.
+fn refuse_unknown(environment: &Environment<'static>) -> Result<(), String> {
+    let mut without_a_row = environment.clone();
+    without_a_row.set_undefined_behavior(UndefinedBehavior::Chainable);
+    match without_a_row.get_template(PROMPT).and_then(|template| template.render(())) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::UnknownFilter | ErrorKind::UnknownTest | ErrorKind::UnknownFunction
+            ) =>
+        {
+            Err(format!("--prompt-template: the template is wrong: {error}"))
+        }
+        // What else is wrong may be so without a row alone.
+        _ => Ok(()),
     }
 }
 

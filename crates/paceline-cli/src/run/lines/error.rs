@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use paceline_store::is_disk_full;
 
 use crate::exit::Failure;
+use crate::run::lines::table::SAVE_AS;
 use crate::run::lines::wrong::OTHER_INPUT;
 
 /// Why an input cannot be taken.
@@ -34,6 +35,14 @@ pub(crate) enum InputError {
         /// The input.
         path: PathBuf,
     },
+    /// A table that is no text.
+    #[error("cannot read {}: it is {what}; {SAVE_AS} (lines as UTF-8), and name that file", name(path))]
+    OtherTable {
+        /// The input.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
     /// Compressed data that is none, or not all of it.
     #[error(
         "cannot unpack {}: it is not a gzip file, is cut off or damaged, or has other data behind it ({source}); \
@@ -44,6 +53,12 @@ pub(crate) enum InputError {
         /// The input.
         path: PathBuf,
         source: io::Error,
+    },
+    /// Another input than that of the job, which is to be compared with it.
+    #[error("--dry-run cannot compare {} with the job, because it can be read only once: name a file", name(path))]
+    ReadOnce {
+        /// The input.
+        path: PathBuf,
     },
     /// The copy of an input that cannot be read twice.
     #[error("cannot write {}, the copy of the input: {source}", path.display())]
@@ -94,12 +109,26 @@ impl From<InputError> for Failure {
 }
 
 impl InputError {
-    /// Refuses a Parquet file by its first bytes.
+    /// Refuses what holds no lines of UTF-8, by its first bytes.
     ///
     /// # Errors
-    /// [`InputError::Parquet`].
+    /// [`InputError::Parquet`], [`InputError::OtherTable`].
     pub(crate) fn of_columns(path: &Path, head: &[u8]) -> Result<(), Self> {
-        if head == b"PAR1" { Err(Self::Parquet { path: path.to_owned() }) } else { Ok(()) }
+        let path = path.to_owned();
+        match head {
+            b"PAR1" => Err(Self::Parquet { path }),
+            b"PK\x03\x04" => Err(Self::OtherTable { path, what: "a workbook (.xlsx) or another zip archive" }),
+            [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] => Err(Self::OtherTable { path, what: "a text in UTF-16" }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses what can be read only once, where a dry run has to read it again.
+    ///
+    /// # Errors
+    /// [`InputError::ReadOnce`].
+    pub(crate) fn of_pipe(path: &Path) -> Result<(), Self> {
+        if path.is_file() { Ok(()) } else { Err(Self::ReadOnce { path: path.to_owned() }) }
     }
 
     /// For `map_err` where the input is read.

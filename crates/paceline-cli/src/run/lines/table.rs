@@ -5,6 +5,9 @@ use std::io::Read;
 
 use serde_json::{Map, Value};
 
+/// What to do with a table of another form.
+pub(crate) const SAVE_AS: &str = "save it as CSV UTF-8, comma delimited";
+
 /// The position of a row.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
@@ -42,13 +45,14 @@ pub(super) fn each_record(
     let mut names: Vec<String> = header.iter().map(|name| name.trim().to_owned()).collect();
     let mut known = BTreeSet::new();
     if let Some(twice) = names.iter().find(|name| !known.insert(name.as_str())) {
-        return Err(Error::Table(format!("its header names the column {twice:?} twice")));
+        let advice = if twice.is_empty() { "; delete the empty columns" } else { "" };
+        return Err(Error::Table(format!("its header names the column {twice:?} twice{advice}")));
     }
     if let [name] = &names[..]
         && let Some(separator) = name.chars().find(|letter| matches!(letter, ';' | '\t'))
     {
         return Err(Error::Table(format!(
-            "its header is one column, {name:?}, whose names seem to be separated by {separator:?}: expected commas"
+            "its header is one column, {name:?}, whose names seem to be separated by {separator:?}: expected commas; {SAVE_AS}"
         )));
     }
     check(&mut names)?;
@@ -157,7 +161,7 @@ fn in_record(error: csv::Error) -> Result<String, Error> {
         csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
             Ok(format!("expected {expected_len} columns, as the header has, and found {len}"))
         }
-        csv::ErrorKind::Utf8 { .. } => Ok("not UTF-8".to_owned()),
+        csv::ErrorKind::Utf8 { .. } => Ok(format!("not UTF-8; {SAVE_AS}")),
         _ => Ok(message),
     }
 }

@@ -161,7 +161,7 @@ impl StatusText {
             format!("{} waiting", text::count(left.saturating_sub(view.in_flight))),
         ];
         if figures.totals.throttled > 0 {
-            details.push(format!("{} rate-limited", text::count(figures.totals.throttled)));
+            details.push(format!("{} so far", text::counted(figures.totals.throttled, "refusal")));
         }
         let for_long = view.limits.account.totals.of(Class::QuotaExhausted);
         if for_long > 0 {
@@ -258,7 +258,7 @@ mod tests {
         let status = StatusText {
             share: 0.5,
             course: vec!["1,234,567/2,469,134 done".into(), "151.3/s".into(), "ETA 2h 15m".into()],
-            figures: vec!["512 in flight".into(), "1,234,055 waiting".into(), "17 rate-limited".into()],
+            figures: vec!["512 in flight".into(), "1,234,055 waiting".into(), "17 refusals so far".into()],
             wait: Some(Wait::bare("waiting for the server's limit of 500 requests, 0 left, 42s".into())),
         };
         for width in 0..200 {

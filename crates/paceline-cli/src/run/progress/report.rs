@@ -26,6 +26,8 @@ pub(crate) struct Row {
     fatal: bool,
     retryable: bool,
     rate_limited: bool,
+    /// All calls for it, in all runs: beside those below also what no server took, and what was cut off.
+    calls: u32,
     attempts: u32,
     deferrals: u32,
     retry_not_before: Option<String>,
@@ -121,6 +123,7 @@ pub(crate) fn row(row: &ReportRow, input: Option<&Input>, now: Timestamp, bounde
         fatal,
         retryable: !is_answered && !fatal,
         rate_limited: matches!(class, Some(Class::Throttled | Class::QuotaExhausted)),
+        calls: row.tally.sends(),
         attempts: row.tally.attempts,
         deferrals: row.tally.deferrals,
         retry_not_before: row.retry_not_before(now).map(|at| at.to_string()),

@@ -139,6 +139,11 @@ impl Summary<'_> {
         if counts.failed + counts.skipped + counts.cancelled > 0 {
             line(format!("errors: {} (why: {})", errors.display(), report.display()));
         }
+        if counts.failed > counts.held && self.again.is_some() && !self.is_left() {
+            line(
+                "once the cause is fixed, the same command with --retry-failed sends the failed items again".to_owned(),
+            );
+        }
         if counts.fallback > 0 {
             let results = text::counted(counts.fallback, "result");
             line(format!("fallback: {results} without an answer of the API; --retry-failed asks it again"));
