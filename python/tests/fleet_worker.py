@@ -3,6 +3,7 @@ path of a configuration file in place of REDIS."""
 
 import asyncio
 import http.client
+import signal
 import sys
 import threading
 import time
@@ -10,6 +11,9 @@ from urllib.parse import urlsplit
 
 import paceline
 import paceline.fleet
+
+# A shell starts what runs in the background with Ctrl-C ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 AT_ONCE = 12
 kind, store, server, name, limit, lease = sys.argv[1:]
