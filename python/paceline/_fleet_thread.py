@@ -91,7 +91,7 @@ class InThread(Place):
         for words in commands:
             self.connection.send_command(*words, check_health=False)
             if not self.connection.can_read(timeout=SILENT):
-                raise redis.TimeoutError("it has not answered for 2 s")
+                raise redis.TimeoutError(f"it has not answered for {SILENT:g} s")
             answers.append(self.connection.read_response(disable_decoding=True))
         return answers
 

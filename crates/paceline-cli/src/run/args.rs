@@ -149,14 +149,15 @@ impl RunArgs {
         }
     }
 
-    /// With the budgets that the job has, where these flags set no others. Returns the flags that would set those.
-    pub(crate) fn keep_budgets(&mut self, kept: Limits) -> Vec<String> {
+    /// With the budgets that the job has, where these flags set no others. Returns the flags that would set those, with their
+    /// values.
+    pub(crate) fn keep_budgets(&mut self, kept: Limits) -> Vec<(&'static str, String)> {
         let tokens = kept.job_tokens.filter(|_| self.budget_tokens.is_none());
         let cost = kept.job_cost.filter(|_| self.budget_cost.is_none());
         self.budget_tokens = self.budget_tokens.or(tokens.map(BudgetFlag::AtMost));
         self.budget_cost = self.budget_cost.or(cost.map(BudgetFlag::AtMost));
-        let tokens = tokens.map(|tokens| format!("--budget-tokens {tokens}"));
-        tokens.into_iter().chain(cost.map(|cost| format!("--budget-cost {cost}"))).collect()
+        let tokens = tokens.map(|tokens| ("--budget-tokens", tokens.to_string()));
+        tokens.into_iter().chain(cost.map(|cost| ("--budget-cost", cost.to_string()))).collect()
     }
 
     /// What bounds the run.

@@ -333,20 +333,15 @@ fn not_begun(
 }
 
 /// A budget is one of the job: what an earlier run was given holds on until this one is given another, with the price of that
-/// run where none is known now. Opening the journal reports why it cannot be read.
+/// run where none is known now.
 fn keep_budgets(args: &mut RunArgs, paths: &Paths, upstream: &mut Upstream) {
-    let journal = paths.journal.as_deref().filter(|journal| !args.overwrite && journal.exists());
-    let Some(Ok(json)) = journal.map(|journal| Reader::open(journal).and_then(|reader| reader.config_json())) else {
-        return;
-    };
-    let kept = JobConfig::read(&json);
+    let Some(kept) = begun(args, paths).and_then(JobConfig::of_journal) else { return };
     let flags = args.keep_budgets(kept.budgets());
     if args.budgets().job_cost.is_some() && args.price.is_none() && upstream.prices.is_empty() {
         upstream.prices = kept.prices();
     }
-    for flag in flags {
-        let name = flag.split(' ').next().unwrap_or_default();
-        tracing::info!("the budget of an earlier run of this job still holds: {flag} ({name} none lifts it)");
+    for (flag, value) in flags {
+        tracing::info!("the budget of an earlier run of this job still holds: {flag} {value} ({flag} none lifts it)");
     }
 }
 
@@ -403,9 +398,14 @@ fn prepare_input(args: &RunArgs, paths: &Paths, provider: Provider) -> Result<In
     })
 }
 
+/// The journal of the job that this run goes on with; none where it begins one.
+fn begun<'a>(args: &RunArgs, paths: &'a Paths) -> Option<&'a Path> {
+    paths.journal.as_deref().filter(|journal| !args.overwrite && journal.exists())
+}
+
 /// What the copy of an earlier input means: flags may allow another one.
 fn earlier_input(args: &RunArgs, paths: &Paths) -> Earlier {
-    match paths.journal.as_deref().filter(|journal| !args.overwrite && journal.exists()) {
+    match begun(args, paths) {
         Some(_) if args.accept_changed_input => Earlier::MayDiffer,
         Some(_) if args.retry_failed => Earlier::MayBeRepaired,
         Some(journal) => JobConfig::earlier_input(journal),

@@ -93,7 +93,6 @@ pub(crate) fn failed(item: &ClaimedItem, sent: &Sent, reason: GiveUp, request: &
     }
 }
 
-/// The run ended before there was an answer.
 /// What a call that is sent again met with, for people.
 pub(crate) fn kind(sent: &Sent) -> &'static str {
     match sent.exchange.reading.code.as_deref() {
@@ -102,6 +101,7 @@ pub(crate) fn kind(sent: &Sent) -> &'static str {
     }
 }
 
+/// The run ended before there was an answer.
 fn is_given_up(sent: &Sent) -> bool {
     matches!(sent.exchange.answer, Err(NoAnswer::GivenUp))
 }

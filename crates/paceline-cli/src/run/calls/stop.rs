@@ -300,7 +300,7 @@ impl fmt::Display for StopReason {
                 write!(f, "the next call might exceed {}, the budget of all runs of this job", exceeded.flag())
             }
             Self::MaxDuration => f.write_str("--max-duration is over"),
-                    Self::Account { by, message, fix } => write!(f, "{by}: {message}; {fix}"),
+            Self::Account { by, message, fix } => write!(f, "{by}: {message}; {fix}"),
             Self::SameFailure { scope, count, status, advice, message } => {
                 let of = scope.as_ref().map(|scope| format!(" of {scope}")).unwrap_or_default();
                 write!(f, "the first {count} items{of} all failed the same way")?;

@@ -35,11 +35,11 @@ pub(crate) fn check(
     refuse_shared(&places)?;
     for done in &args.done {
         // Two of them may be the same: the second changes nothing.
-        refuse_shared(&[places.as_slice(), &[("--done", done)]].concat())?;
+        refuse_among(&places, "--done", done)?;
     }
-    for read in also_read(args, upstream, everywhere) {
+    for (name, read) in also_read(args, upstream, everywhere) {
         // One file may be read for two purposes.
-        refuse_shared(&[places.as_slice(), &[read]].concat())?;
+        refuse_among(&places, name, read)?;
     }
     refuse_own(args, paths)?;
     for path in std::iter::once(&paths.output).chain(&paths.journal) {
@@ -119,13 +119,13 @@ fn also_read<'a>(
 }
 
 fn refuse_shared(places: &[(&str, &Path)]) -> Result<(), Failure> {
-    for (index, (name, path)) in places.iter().enumerate() {
-        if let Some((other, _)) = places[..index].iter().find(|(_, known)| is_same_file(known, path)) {
-            let path = path.display();
-            return Err(Failure::refused(format!("{other} and {name} are the same file, {path}: choose another")));
-        }
-    }
-    Ok(())
+    places.iter().enumerate().try_for_each(|(index, (name, path))| refuse_among(&places[..index], name, path))
+}
+
+fn refuse_among(places: &[(&str, &Path)], name: &str, path: &Path) -> Result<(), Failure> {
+    let Some((other, _)) = places.iter().find(|(_, known)| is_same_file(known, path)) else { return Ok(()) };
+    let path = path.display();
+    Err(Failure::refused(format!("{other} and {name} are the same file, {path}: choose another")))
 }
 
 /// Refuses what has the name of a file that the job makes by itself.

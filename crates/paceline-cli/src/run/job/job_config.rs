@@ -66,10 +66,15 @@ impl JobConfig {
         }
     }
 
-    /// What the copy of the input means to the job at `journal`. Opening it reports why it cannot be read.
-    pub(crate) fn earlier_input(journal: &Path) -> Earlier {
+    /// That of the last run of the job at `journal`; none where it cannot be read: opening the job reports why.
+    pub(crate) fn of_journal(journal: &Path) -> Option<Self> {
         let json = Reader::open(journal).and_then(|reader| reader.config_json());
-        let packed = json.ok().and_then(|json| Self::read(&json).packed);
+        json.ok().map(|json| Self::read(&json))
+    }
+
+    /// What the copy of the input means to the job at `journal`.
+    pub(crate) fn earlier_input(journal: &Path) -> Earlier {
+        let packed = Self::of_journal(journal).and_then(|config| config.packed);
         packed.map_or(Earlier::MustMatch, Earlier::From)
     }
 
