@@ -56,6 +56,8 @@ pub(crate) struct Breaker {
     first_failure: Option<Instant>,
     /// Successes until the last failure is no longer recent.
     suspect: u8,
+    /// A call that was sent has failed since the last success.
+    took: bool,
 }
 
 impl Breaker {
@@ -68,6 +70,7 @@ impl Breaker {
             failing_since: None,
             first_failure: None,
             suspect: 0,
+            took: false,
         })
     }
 
@@ -117,7 +120,7 @@ impl Breaker {
         if failed {
             self.first_failure.get_or_insert(now);
         } else {
-            (self.failing_since, self.first_failure) = (None, None);
+            (self.failing_since, self.first_failure, self.took) = (None, None, false);
         }
         if probe {
             return self.probed(now, failed);
@@ -134,6 +137,23 @@ impl Breaker {
     pub(crate) fn failed_alone(&mut self, now: Instant) -> Option<Change> {
         let down = self.state == State::Closed && self.several_fail_in_a_row();
         down.then(|| self.opens(now))
+    }
+
+    /// A call has failed; where it was sent, there is a server.
+    pub(crate) const fn took_a_call(&mut self, sent: bool) {
+        self.took |= sent;
+    }
+
+    /// Whether the next process should test the server by one call at a time. One that takes no calls is no matter for it: to
+    /// look whether it is there costs nothing.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.took && (self.is_testing() || self.no_success_since().is_some())
+    }
+
+    /// The server was failing when an earlier process called it last.
+    pub(crate) fn expect_failures(&mut self, now: Instant) {
+        (self.failing_since, self.took) = (Some(now), true);
+        self.state = State::HalfOpen { probing: false, proofs: 0, lasted: self.config.open };
     }
 
     /// A call ended without an answer that shows whether the server works.
@@ -250,6 +270,28 @@ mod tests {
             breaker.answered(at(1), Duration::ZERO, item, true, false);
         }
         breaker
+    }
+
+    /// Of calls that are too slow to open a breaker too.
+    #[test]
+    fn a_server_that_was_failing_is_tested_by_one_call_at_a_time() {
+        let mut slow = Breaker::new(BreakerConfig::default()).expect("defaults");
+        for item in 0..5 {
+            slow.answered(at(20 * item), S, item, true, false);
+            assert!(!slow.is_failing(), "no call was sent");
+        }
+        slow.took_a_call(true);
+        assert!(slow.is_failing());
+        let mut next = Breaker::new(BreakerConfig::default()).expect("defaults");
+        next.expect_failures(at(7));
+        assert!(next.sent() && next.is_failing());
+        assert_eq!(next.admit(at(7)), Admit::OnRelease { cause: WaitCause::Breaker });
+        let until = at(9);
+        assert_eq!(next.clone().answered(at(7), S, 1, true, true), Some(Change::Opened { until }));
+        next.answered(at(7), S, 1, false, true);
+        assert!(next.sent());
+        assert_eq!(next.answered(at(7), S, 2, false, true), Some(Change::Closed));
+        assert!(!next.is_failing());
     }
 
     #[test]

@@ -328,9 +328,10 @@ impl Scope {
         self.breaker.answered(now, now - flight.sent, item, false, flight.probe)
     }
 
-    /// The server failed.
-    pub(crate) fn failed(&mut self, now: Instant, flight: &Flight, item: u64) -> Option<Change> {
+    /// The server failed, or, of a call that was not sent, there was none.
+    pub(crate) fn failed(&mut self, now: Instant, flight: &Flight, item: u64, unsent: bool) -> Option<Change> {
         self.proves_nothing(flight);
+        self.breaker.took_a_call(!unsent);
         let alone = self.pace == Pace::Auto && !self.gate.is_open();
         let change = self.breaker.answered(now, now - flight.sent, item, true, flight.probe);
         change.or_else(|| alone.then(|| self.breaker.failed_alone(now)).flatten())

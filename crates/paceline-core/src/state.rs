@@ -42,6 +42,8 @@ pub struct LevelState {
     pub announced: Vec<Announcement>,
     /// The learnt pace, under [`Pace::Auto`](crate::Pace::Auto).
     pub learnt: Option<LearntState>,
+    /// The server failed, and nothing has succeeded since: one call at a time tests it.
+    pub failing: bool,
     /// A hold; deadlines stand still meanwhile.
     pub held: Option<PauseState>,
     /// A pause that the server asked for, or that follows refusals.

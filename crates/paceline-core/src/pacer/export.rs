@@ -40,10 +40,13 @@ impl Pacer {
     /// - Announced limits keep their age, until an answer announces newer ones.
     /// - A learnt pace that is old is tried carefully: from a rate halved for every ten minutes, and from there back to it in a
     ///   rush. A cap and the unit are forgotten after an hour. It is ignored in a scope that has sent a call.
+    /// - A server that was failing is tested by one call at a time, also where its breaker was closed: its calls may be too slow
+    ///   to open one. It is ignored in a scope that has sent a call.
     /// - Holds and pauses last as long as they had left, and are over when `since` is longer. Stops stay until
     ///   [`resume`](Self::resume).
     ///
-    /// The breaker and the paces `aimd`, `responsive`, `linear` and `exponential` have no exported state: they begin anew.
+    /// What else a breaker had counted, and the paces `aimd`, `responsive`, `linear` and `exponential`, have no exported state:
+    /// they begin anew.
     ///
     /// # Errors
     /// When the value is of a later version than this pacer knows; then nothing has changed.

@@ -75,7 +75,9 @@ impl Pacer {
                 scope.lost(flight);
                 None
             }
-            Class::Overloaded | Class::Transient if !outcome.server_works => scope.failed(now, flight, item),
+            Class::Overloaded | Class::Transient if !outcome.server_works => {
+                scope.failed(now, flight, item, outcome.unsent)
+            }
             Class::Overloaded
             | Class::Transient
             | Class::Throttled

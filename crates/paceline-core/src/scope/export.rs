@@ -22,6 +22,7 @@ impl Scope {
             windows: self.quotas.export(now),
             announced: announced.map(|limit| limit.announcement(now, self.spent.get(&limit.dimension))).collect(),
             learnt,
+            failing: self.breaker.is_failing(),
             held: self.hold.export(now),
             closed,
             stopped: self.hold.stopped().map(ToString::to_string),
@@ -34,6 +35,9 @@ impl Scope {
         level.announced.iter().for_each(|known| self.announce(now, known, since));
         if let Some(learnt) = &level.learnt {
             self.learnt.restore(learnt, since);
+        }
+        if level.failing && self.last == 0 {
+            self.breaker.expect_failures(now);
         }
         if let Some((left, closed)) = level.closed.and_then(|closed| Some((closed.after(since)?, closed))) {
             self.expect_canary(now + left, closed.cause);

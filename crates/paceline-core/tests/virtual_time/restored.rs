@@ -170,6 +170,38 @@ fn holds_and_pauses_last_as_long_as_they_had_left_and_stops_stay() {
     }
 }
 
+/// Its calls end after a minute each, too seldom to open a breaker.
+#[test]
+fn a_server_that_was_failing_is_tested_by_one_call_at_a_time() {
+    let mut before = paced(Pace::Fixed, vec![]);
+    let scope = before.scope("a");
+    for minute in 0..5 {
+        let began = at(60.0 * f64::from(minute));
+        let sent = before.enqueue(began, Request::new(&scope, Cost::request())).expect("fits");
+        before.complete(began + 59 * S, sent, Outcome::new(Class::Transient));
+    }
+    let state = before.export(at(300.0));
+    assert!(state.scopes[0].failing, "{state:?}");
+    let (mut after, now) = (paced(Pace::Fixed, vec![]), at(1e7));
+    after.restore(now, &state, 86_400 * S).expect("the present version");
+    assert_eq!((send(&mut after, now, "a", 50), send(&mut after, now, "another", 5)), (1, 5));
+    assert!(after.export(now).scopes[0].failing, "nothing has succeeded");
+    after.restore(now, &state, S).expect("the present version");
+    assert_eq!(send(&mut after, now, "another", 5), 5);
+}
+
+/// Whether there is a server costs nothing to find out.
+#[test]
+fn a_server_that_was_not_there_is_no_failing_one() {
+    let mut before = paced(Pace::Fixed, vec![]);
+    let scope = before.scope("a");
+    for call in 0..30 {
+        let sent = before.enqueue(at(f64::from(call)), Request::new(&scope, Cost::request())).expect("fits");
+        before.complete(at(f64::from(call)), sent, Outcome { unsent: true, ..Outcome::new(Class::Transient) });
+    }
+    assert!(before.export(at(31.0)).scopes.iter().all(|scope| !scope.failing));
+}
+
 #[test]
 fn a_value_of_a_later_version_changes_nothing() {
     let mut after = pacer(vec![]);
