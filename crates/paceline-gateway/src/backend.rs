@@ -414,7 +414,8 @@ impl Backend {
         let mut reading = match answer {
             Ok(answer) => {
                 let (status, headers) = (answer.status().as_u16(), answer.headers());
-                dialect.read(&Answer { status, headers, body: answer.body(), path: &call.url }, now)
+                let answer = Answer { status, headers, body: answer.body(), path: &call.url };
+                dialect.read_of(&call.method, &answer, now)
             }
             Err(error) => dialect.within_reach(error.reading(dialect.provider(), now)),
         };

@@ -432,7 +432,7 @@ impl Sender {
         let now = clock::wall();
         match received {
             Ok(Received { response, redirect, .. }) => {
-                let mut reading = dialect.read(&as_read(response, path_of(&call.url)), now);
+                let mut reading = dialect.read_of(&call.method, &as_read(response, path_of(&call.url)), now);
                 if let Some(usage) = reading.usage.as_mut().filter(|usage| usage.undivided) {
                     let longest = dialect.longest_answer(&call.url, &call.body);
                     *usage = usage.divided(&self.ratio(scope), longest, &call.body, response.body());

@@ -68,6 +68,8 @@ const OF_SUCCESSES: Outline = Outline {
 
 /// So much of a text that is no JSON is kept.
 const TEXT: usize = 2_000;
+/// The longest quote of a page, in bytes: most of it is no message.
+const LONGEST_QUOTE: usize = 120;
 /// The longest message for people, in bytes.
 const LONGEST_MESSAGE: usize = 300;
 
@@ -135,7 +137,7 @@ impl<'a> Body<'a> {
     pub(super) fn of_success(bytes: &'a [u8], content_type: &str, wanted: Wanted<'_>) -> Self {
         match wanted.keys {
             Some(keys) if !bytes.is_empty() && !stream::is_stream(bytes, content_type) && !mentions(bytes, keys) => {
-                Self { kind: Kind::Unread, bytes, ..Self::default() }
+                Self { kind: Kind::Unread, bytes: without_mark(bytes), ..Self::default() }
             }
             _ => Self::parse(bytes, content_type, &Outline { arrays: wanted.arrays, ..OF_SUCCESSES })
                 .with_error_of_choices(),
@@ -161,8 +163,7 @@ impl<'a> Body<'a> {
         if content_type.starts_with(frames::MEDIA_TYPE) {
             return Self::of_stream(stream::read_frames(bytes), bytes);
         }
-        let bytes = bytes.trim_ascii_start();
-        let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
+        let bytes = without_mark(bytes);
         if stream::is_stream(bytes, content_type) {
             return Self::of_stream(stream::read(bytes), bytes);
         }
@@ -284,6 +285,39 @@ impl<'a> Body<'a> {
         let says_something = !message.is_empty() && !message.starts_with('<');
         says_something.then(|| plain(message))
     }
+
+    /// What a page of HTML says, as [`plain`] text and shorter: its title and what follows.
+    pub(super) fn shown_page(&self) -> Option<String> {
+        let words = plain(&without_tags(&self.text));
+        (!words.is_empty()).then(|| beginning(&words, LONGEST_QUOTE))
+    }
+}
+
+/// Without the blanks and the byte order mark that some servers begin a text with.
+fn without_mark(bytes: &[u8]) -> &[u8] {
+    let bytes = bytes.trim_ascii_start();
+    bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes)
+}
+
+/// A page without its tags, scripts and styles.
+fn without_tags(page: &str) -> String {
+    let (mut text, mut rest) = (String::new(), page);
+    while let Some((before, tag)) = rest.split_once('<') {
+        text.push_str(before);
+        text.push(' ');
+        let hidden = ["script", "style", "!--"].into_iter().find(|name| {
+            let (tag, name) = (tag.as_bytes(), name.as_bytes());
+            tag.len() >= name.len() && tag[..name.len()].eq_ignore_ascii_case(name)
+        });
+        let end = match hidden {
+            Some("!--") => "-->",
+            Some("script") => "</script>",
+            Some(_) => "</style>",
+            None => ">",
+        };
+        rest = tag.split_once(end).map_or("", |(_, after)| after);
+    }
+    text + rest
 }
 
 /// A server's message for people: short, on one line, without anything that looks like a key.
@@ -370,6 +404,22 @@ mod tests {
     }
 
     #[test]
+    fn a_page_is_quoted_without_its_markup() {
+        for (page, words) in [
+            (
+                "<!doctype html><html><head><title>403</title><STYLE>p{x}</style></head>\n<body><!-- a > b --><h1>Access denied</h1>\
+                 Your address is banned.<script>var a = '<b>';</script></body></html>",
+                Some("403 Access denied Your address is banned."),
+            ),
+            ("<html><body></body></html>", None),
+            ("<h1>cut o", Some("cut o")),
+            ("<h1", None),
+        ] {
+            assert_eq!(body(page).shown_page().as_deref(), words, "{page}");
+        }
+    }
+
+    #[test]
     fn values_that_no_step_reads_are_not_kept() {
         let wanted = Wanted { keys: None, arrays: false };
         let text = r#"{"data":[{"embedding":[0.1,0.2]}],"choices":[{"finish_reason":"stop","message":{"content":"x"}}],
@@ -387,8 +437,11 @@ mod tests {
         assert_eq!(kind(r#"{"error":null}"#), Kind::Object);
         assert_eq!(kind(""), Kind::Nothing);
         assert_eq!(kind("data: {}\n\n"), Kind::Stream);
-        let unread = Body::of_success(br#"{"a":{"b":7}}"#, "", Wanted { keys: Some(&keys), arrays: false });
-        assert_eq!(unread.at("/a/b"), Some(&serde_json::json!(7)), "unless a rule asks for it");
+        for text in [r#"{"a":{"b":7}}"#, "\r\n\u{feff}{\"a\":{\"b\":7}}"] {
+            let unread = Body::of_success(text.as_bytes(), "", Wanted { keys: Some(&keys), arrays: false });
+            assert_eq!((unread.kind, unread.is_json()), (Kind::Unread, true), "{text}");
+            assert_eq!(unread.at("/a/b"), Some(&serde_json::json!(7)), "unless a rule asks for it");
+        }
     }
 
     proptest! {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, StatusCode};
 use paceline_core::{Class, LimitReport, LimitScope, Timestamp};
 
 use super::body::Body;
@@ -24,6 +24,8 @@ pub(super) struct Case<'a> {
     pub(super) now: Timestamp,
     /// A success of this call is a JSON object.
     pub(super) must_be_json: bool,
+    /// A success of this call has no body, whatever else would be asked of it.
+    pub(super) bodiless: bool,
     /// What a success of any call has to be, as configured.
     pub(super) expected: Option<&'a Expected>,
     /// Further fields that hold a wait.
@@ -42,6 +44,8 @@ pub(super) struct Decision {
     pub(super) unnamed: bool,
     /// The API has not got the call.
     pub(super) unsent: bool,
+    /// A success of the server that is not what the caller expects.
+    pub(super) unexpected: bool,
     /// The rule that decided, for people.
     pub(super) step: Cow<'static, str>,
     /// The fault of an answer that names no error of its own.
@@ -68,6 +72,15 @@ impl Fault {
         Self { code, message: Cow::Borrowed(message) }
     }
 
+    /// A refusal with that status of a call that carried no key.
+    pub(super) fn without_key(status: u16, body: &Body<'_>) -> Self {
+        let status = StatusCode::from_u16(status).map_or_else(|_| status.to_string(), |status| status.to_string());
+        let said = body.shown_message().or_else(|| body.shown_page());
+        let said = said.map(|message| format!("; it said {message:?}")).unwrap_or_default();
+        let message = format!("the server refused this call: {status}{said}; it carried no key").into();
+        Self { code: "no_key_sent", message }
+    }
+
     /// Adds the message of the body.
     pub(super) fn quoting(self, body: &Body<'_>) -> Self {
         let message = body
@@ -92,6 +105,7 @@ impl Decision {
             hint: None,
             unnamed: false,
             unsent: false,
+            unexpected: false,
             step: step.into(),
             fault: None,
         }

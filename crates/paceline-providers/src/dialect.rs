@@ -145,7 +145,8 @@ impl Dialect {
     }
 
     /// With JSON, or what matches a schema, as the only success. Any other 2xx is a transient failure: with the code `not_json`,
-    /// such as the page of a proxy or half an object, `empty_answer` or `schema_mismatch`. A 204 has no body. A stream of events
+    /// such as the page of a proxy or half an object, `empty_answer` or `schema_mismatch`. Where nothing else refuses it, its
+    /// reading is [`unexpected`](Reading::unexpected). A 204 has no body, nor has the answer to a `HEAD`. A stream of events
     /// is JSON; a schema is that of the object that [its events add up to](super::collect).
     #[must_use]
     pub fn expecting(mut self, expected: Expected) -> Self {
@@ -156,6 +157,11 @@ impl Dialect {
     /// Reads an answer. `now` is the local wall time, used where the answer carries no `Date` of its own: a wrong local
     /// clock changes no wait that the server gave as a date.
     pub fn read(&self, answer: &Answer<'_>, now: Timestamp) -> Reading {
+        self.read_of(&Method::GET, answer, now)
+    }
+
+    /// Reads the answer to a request of that method: to a `HEAD` none has a body.
+    pub fn read_of(&self, method: &Method, answer: &Answer<'_>, now: Timestamp) -> Reading {
         let server_time = server_time(answer.headers);
         let content_type = header::first(answer.headers, CONTENT_TYPE).unwrap_or_default();
         let table = self.table();
@@ -176,6 +182,7 @@ impl Dialect {
             limits: &limits,
             now,
             must_be_json: self.provider.must_be_json(answer.path, content_type),
+            bodiless: *method == Method::HEAD,
             expected: self.expected.as_ref(),
             wait_headers: &self.wait_headers,
             longest_pause: self.longest_pause,
@@ -183,7 +190,7 @@ impl Dialect {
         let rule = self.rules.iter().find(|rule| rule.matches(answer.status, answer.headers, &body));
         let decision = match rule {
             Some(rule) => refusal::by_user(&case, rule),
-            None => self.without_account(decide::decide(&case), &body),
+            None => self.without_account(answer.status, decide::decide(&case), &body),
         };
         let long_period = decision.class == Class::Throttled && refusal::is_of_a_long_period(&case);
         Reading {
@@ -223,19 +230,15 @@ impl Dialect {
     }
 
     /// A page that wants a key where none is sent: it has no account that could be stopped.
-    fn without_account(&self, decision: Decision, body: &Body<'_>) -> Decision {
+    fn without_account(&self, status: u16, decision: Decision, body: &Body<'_>) -> Decision {
         // An API says by a code what is wrong; a page does not.
         let is_page = self.provider == Provider::Generic && body.codes().next().is_none();
         let of_pages = self.scope() == Scope::Host || (is_page && self.scope() != Scope::Group);
         if !self.keyless || !of_pages || decision.class != Class::Account {
             return decision;
         }
-        let mut fault = Fault::new("no_key_sent", "the server refused this call, which carried no key");
-        if let Some(message) = body.shown_message() {
-            fault.message = format!("{}; it said {message:?}", fault.message).into();
-        }
         let step = decision.step + "; no key was sent, so it concerns the item alone";
-        Decision { fault: Some(fault), ..Decision::new(Class::Invalid, step) }
+        Decision { fault: Some(Fault::without_key(status, body)), ..Decision::new(Class::Invalid, step) }
     }
 
     /// The limits that the head of an answer announces, before its body is there. `now` as for [`read`](Self::read).

@@ -124,7 +124,7 @@ fn reason(error: &CompileError) -> String {
 mod tests {
     use super::super::{Answer, Dialect, Provider, Reading};
     use super::*;
-    use http::HeaderMap;
+    use http::{HeaderMap, Method};
     use paceline_core::{Class, Timestamp};
     use serde_json::json;
 
@@ -162,10 +162,32 @@ mod tests {
                 (class, code, message),
                 "{body}"
             );
-            assert_eq!(reading.outcome().server_works, code == Some("schema_mismatch"), "{body}");
+            assert_eq!(reading.outcome().server_works, code.is_some(), "{body}: nothing but the schema refuses it");
+        }
+        for (body, works) in [("<html>", false), ("", false), (r#"{"n": 4}"#, true)] {
+            let reading = read(schema.clone(), Provider::OpenAi, 200, body);
+            assert_eq!((reading.class, reading.outcome().server_works), (Class::Transient, works), "{body}");
         }
         let reading = read(schema, Provider::Generic, 429, "{}");
         assert_eq!(reading.class, Class::Throttled, "a refusal is what it is");
+    }
+
+    #[test]
+    fn what_has_no_body_is_asked_for_none() {
+        let (headers, now) = (HeaderMap::new(), Timestamp::from_millis(0));
+        for expected in [Expected::Json, Expected::Schema(Schema::new(json!({"type": "object"})).expect("a schema"))] {
+            for provider in [Provider::Generic, Provider::OpenAi] {
+                let dialect = Dialect::from(provider).expecting(expected.clone());
+                let read = |method: Method, status| {
+                    let answer = Answer { status, headers: &headers, body: b"", path: "/v1/files" };
+                    dialect.read_of(&method, &answer, now).class
+                };
+                assert_eq!(read(Method::HEAD, 200), Class::Success, "{provider}");
+                assert_eq!(read(Method::GET, 304), Class::Success, "{provider}");
+                assert_eq!(read(Method::GET, 200), Class::Transient, "{provider}");
+                assert_eq!(read(Method::HEAD, 404), Class::Invalid, "{provider}");
+            }
+        }
     }
 
     #[test]

@@ -32,7 +32,7 @@ const CUT: Fault = Fault::new("truncated", "the stream ended early");
 
 /// What a 2xx carries: only these exact places count, never text inside generated content.
 pub(super) fn success(case: &Case<'_>) -> Inside {
-    if let Some(stream) = &case.body.stream {
+    if let Some(stream) = case.body.stream.as_ref().filter(|_| !case.bodiless) {
         return finished_stream(case, stream);
     }
     match grpc::status(case) {
@@ -88,25 +88,33 @@ fn by_rule(case: &Case<'_>) -> Option<Decision> {
     Some(by_table(case, matching))
 }
 
-/// A proxy's page, half an object, nothing: the API itself said none of it, so that it may pass.
+/// A proxy's page, half an object, nothing: the API itself said none of it, so that it may pass. Where nothing but the caller
+/// refuses it, the server works.
 fn unusable(case: &Case<'_>) -> Option<Decision> {
-    let fault = match (case.body.kind, case.status) {
+    let expects = case.expected.is_some();
+    let (fault, unexpected) = match (case.body.kind, case.status) {
         (Kind::Object, _) | (Kind::Nothing, 204 | 205) => return None,
-        (Kind::Nothing, _) if case.table.is_strict() || case.expected.is_some() => EMPTY,
-        _ if case.must_be_json || (case.expected.is_some() && !case.body.is_json()) => NOT_JSON,
+        _ if case.bodiless => return None,
+        (Kind::Nothing, _) if case.table.is_strict() || expects => (EMPTY, !case.table.is_strict()),
+        _ if case.must_be_json => (NOT_JSON, false),
+        _ if expects && !case.body.is_json() => (NOT_JSON, true),
         _ => return None,
     };
-    Some(broken(case, "2xx without a usable body", fault))
+    Some(Decision { unexpected, ..broken(case, "2xx without a usable body", fault) })
 }
 
 /// What is wrong with an answer that nothing else is wrong with: it is not what the user's schema asks for.
 pub(super) fn mismatch(case: &Case<'_>) -> Option<Decision> {
-    // A 204 has no body; any other answer without one has been refused.
-    let Expected::Schema(schema) = case.expected.filter(|_| case.body.kind != Kind::Nothing)? else { return None };
+    // A 204 has no body, nor has the answer to a HEAD; any other answer without one has been refused.
+    let has_body = case.body.kind != Kind::Nothing && !case.bodiless;
+    let Expected::Schema(schema) = case.expected.filter(|_| has_body)? else { return None };
     let step = "2xx that does not match the schema";
-    let Some(value) = case.body.value() else { return Some(broken(case, step, NOT_JSON)) };
+    let unexpected = true;
+    let Some(value) = case.body.value() else {
+        return Some(Decision { unexpected, ..broken(case, step, NOT_JSON) });
+    };
     let message = format!("{}: {}", MISMATCH.message, body::plain(&schema.mismatch(&value)?)).into();
-    Some(unfit(case, step, Fault { message, ..MISMATCH }))
+    Some(Decision { unexpected, ..unfit(case, step, Fault { message, ..MISMATCH }) })
 }
 
 fn starved(case: &Case<'_>) -> Decision {

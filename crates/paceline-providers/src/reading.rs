@@ -7,7 +7,6 @@ use paceline_core::{Class, Cost, Hint, LimitReport, LimitScope, Outcome};
 
 use super::case::Decision;
 use super::charge::Settlement;
-use super::expected::SCHEMA_MISMATCH;
 use super::gateway::GATEWAY;
 use super::secrets::Secrets;
 use super::usage::Usage;
@@ -33,6 +32,8 @@ pub struct Reading {
     pub unnamed: bool,
     /// No server received the call, and the caller gives up a server that can never be reached: see [`Outcome::unsent`].
     pub unsent: bool,
+    /// A success of the server that is not what the caller [expects](super::Dialect::expecting): it shows that the server works.
+    pub unexpected: bool,
     /// Limits that the headers announced.
     pub limits: Vec<LimitReport>,
     /// The provider's code for the error.
@@ -188,7 +189,7 @@ impl Reading {
         outcome.long_period = self.long_period;
         outcome.unnamed = self.unnamed;
         outcome.unsent = self.unsent;
-        outcome.server_works = self.code.as_deref() == Some(SCHEMA_MISMATCH);
+        outcome.server_works = self.unexpected;
         outcome.reason = (self.class != Class::Success).then(|| self.reason().into());
         outcome
     }
@@ -208,7 +209,7 @@ const fn is_failure(class: Class) -> bool {
 impl From<Decision> for Reading {
     fn from(decision: Decision) -> Self {
         let waits = decision.waits();
-        let Decision { class, reach, hint, unnamed, unsent, step, fault: _ } = decision;
+        let Decision { class, reach, hint, unnamed, unsent, unexpected, step, fault: _ } = decision;
         Self {
             class,
             reach,
@@ -218,6 +219,7 @@ impl From<Decision> for Reading {
             long_period: false,
             unnamed,
             unsent,
+            unexpected,
             limits: Vec::new(),
             code: None,
             error_type: None,

@@ -71,6 +71,18 @@ fn bodies_that_are_no_json_become_strings() {
 }
 
 #[test]
+fn a_byte_order_mark_before_json_is_no_part_of_it() {
+    for (body, expected) in
+        [("\u{feff}{\"a\": 1}", serde_json::json!({"a": 1})), ("\u{feff}torn", "\u{feff}torn".into())]
+    {
+        let line = line(body.as_bytes());
+        let read: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(read["response"]["body"], expected);
+        assert!(verify_line(line.as_bytes()).is_some());
+    }
+}
+
+#[test]
 fn bodies_that_are_no_text_are_kept_whole() {
     let line = line(b"\xff\xfe\0bin");
     let read: serde_json::Value = serde_json::from_str(&line).unwrap();

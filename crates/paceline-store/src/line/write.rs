@@ -217,7 +217,8 @@ fn raw(shape: &impl Serialize) -> Box<RawValue> {
 /// The body as one line of JSON.
 fn raw_body(body: &[u8]) -> Box<RawValue> {
     let Ok(text) = std::str::from_utf8(body) else { return binary(body) };
-    match serde_json::from_str::<&RawValue>(text) {
+    // A byte order mark before JSON is no part of it.
+    match serde_json::from_str::<&RawValue>(text.strip_prefix('\u{feff}').unwrap_or(text)) {
         Ok(json) => match compact(json.get()) {
             Cow::Borrowed(_) => json.to_owned(),
             Cow::Owned(compact) => RawValue::from_string(compact).expect("JSON stays JSON without the space between"),
