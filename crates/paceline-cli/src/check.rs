@@ -57,6 +57,9 @@ pub(crate) fn command(args: &CheckArgs, everywhere: &Everywhere) -> Result<Statu
         }
         writeln!(out, "upstream {}\npace {}", upstream.name, upstream.acting)?;
         table(&upstream.effective, out)?;
+        if upstream::limits_span_hosts(&upstream) {
+            writeln!(out, "in force: {}", upstream::limits(&upstream))?;
+        }
         if !upstream.idle.is_empty() {
             let why = match &upstream.via {
                 Some(_) => "does not act here, for it is the gateway's:",

@@ -2,6 +2,9 @@
 
 use std::fs::File;
 
+/// What a run opens at the least, beside what is open when it begins: the files of its job, those of the client, and one call.
+const LEAST: u64 = 20;
+
 /// What a run opens besides its connections: results, journal, locks, the terminal, lookups of names.
 const OWN: u64 = 24;
 
@@ -34,13 +37,36 @@ pub(crate) fn raise_limit() {
 #[cfg(not(unix))]
 pub(crate) const fn raise_limit() {}
 
+/// Why a run has no room for its own files, and what to do; none where it has.
+#[cfg(unix)]
+pub(crate) fn too_few() -> Option<String> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current?;
+    let needed = open_now() + LEAST;
+    (limit < needed).then(|| {
+        format!(
+            "the system lets this process open {limit} files at once, and the run needs {needed}, more for several calls at once: \
+             raise `ulimit -n` (LimitNOFILE= of a systemd service)"
+        )
+    })
+}
+
+/// Likewise.
+#[cfg(not(unix))]
+pub(crate) const fn too_few() -> Option<String> {
+    None
+}
+
+/// A system without this folder reports none; a process that begins has a dozen.
+#[cfg(unix)]
+fn open_now() -> u64 {
+    std::fs::read_dir("/dev/fd").map_or(12, |open| open.count() as u64)
+}
+
 /// How many calls have room at once, of which each opens so many; none where there is no limit.
 #[cfg(unix)]
 pub(crate) fn room_for_calls(each: u64) -> Option<u32> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current?;
-    // A system without this folder reports none; a process that begins has a dozen.
-    let open = std::fs::read_dir("/dev/fd").map_or(12, |open| open.count() as u64);
-    let left = limit.saturating_sub(open + OWN + KEPT as u64);
+    let left = limit.saturating_sub(open_now() + OWN + KEPT as u64);
     Some(u32::try_from((left / each).max(1)).unwrap_or(u32::MAX))
 }
 

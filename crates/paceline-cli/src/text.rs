@@ -74,12 +74,17 @@ pub(crate) fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
 }
 
-/// What a person has to decide about failed items that may have been done; `again` sends them again.
-pub(crate) fn held(items: u64, again: &str) -> Option<String> {
+/// What a person has to decide about failed items that may have been done; `again` sends them again, and so many `others` that
+/// failed.
+pub(crate) fn held(items: u64, again: &str, others: u64) -> Option<String> {
     (items > 0).then(|| {
         let items = counted(items, "failed item");
+        let others = match others {
+            0 => String::new(),
+            others => format!(", which sends {} too", counted(others, "other failed item")),
+        };
         format!(
-            "held: {items}, because the call may have been executed; check the server, then send again with {again}"
+            "held: {items}, because the call may have been executed; check the server, then send again with {again}{others}"
         )
     })
 }
@@ -110,14 +115,16 @@ pub(crate) fn call_details(totals: &CallTotals, for_long: u64) -> String {
         0 => String::new(),
         retries => format!(" ({} after an error)", count(retries)),
     };
-    let details = [
-        (totals.resends, "repeated", after_errors.as_str()),
-        (totals.throttled, "rate-limited", ""),
-        (for_long, "refused for a long time", ""),
-        (totals.abandoned, "cut off", ""),
-    ];
-    let parts = details.iter().filter(|(calls, ..)| *calls > 0);
-    parts.map(|(calls, what, more)| format!("{} {what}{more}", count(*calls))).collect::<Vec<_>>().join(", ")
+    let repeated = (totals.resends > 0).then(|| format!("{} repeated an item{after_errors}", count(totals.resends)));
+    let ends =
+        [(totals.throttled, "rate-limited"), (for_long, "refused for a long time"), (totals.abandoned, "cut off")];
+    let ends: Vec<_> =
+        ends.iter().filter(|(calls, _)| *calls > 0).map(|(calls, end)| format!("{} {end}", count(*calls))).collect();
+    match (repeated, ends.join(", ")) {
+        (Some(repeated), ends) if ends.is_empty() => repeated,
+        (Some(repeated), ends) => format!("{repeated}; of all calls, {ends}"),
+        (None, ends) => ends,
+    }
 }
 
 /// Reads an instant as RFC 3339 has it, with any offset from UTC.
@@ -180,7 +187,7 @@ mod tests {
         let totals = CallTotals { calls: 2_000, resends: 1_500, retries: 3, throttled: 1_497, abandoned: 1 };
         assert_eq!(
             call_details(&totals, 2),
-            "1,500 repeated (3 after an error), 1,497 rate-limited, 2 refused for a long time, 1 cut off"
+            "1,500 repeated an item (3 after an error); of all calls, 1,497 rate-limited, 2 refused for a long time, 1 cut off"
         );
     }
 

@@ -126,16 +126,22 @@ fn environment() -> Environment {
 
 /// Lets no more calls be under way at once than this process may have files open, of which each takes so many. Logs it where that
 /// is fewer than were to be.
-pub(crate) fn bound_by_files(upstream: &mut Upstream, each: u64) {
+///
+/// # Errors
+/// There is no room for the files of the run itself.
+pub(crate) fn bound_by_files(upstream: &mut Upstream, each: u64) -> Result<(), Failure> {
+    if let Some(why) = files::too_few() {
+        return Err(Failure::Refused(why));
+    }
     let Some(room) = files::room_for_calls(each).filter(|room| *room < upstream.pacer.concurrency.max()) else {
-        return;
+        return Ok(());
     };
     upstream.pacer.concurrency = upstream.pacer.concurrency.at_most(room);
     tracing::warn!(
-        "at most {} at once, because the system lets this process open few files: raise `ulimit -n` for more, or set \
-         --concurrency {room}",
+        "at most {} at once: the system lets this process open few files; raise `ulimit -n` for more",
         text::counted(u64::from(room), "call")
     );
+    Ok(())
 }
 
 /// The headers that every call to the upstream carries, its key among them.
@@ -208,8 +214,30 @@ pub(crate) fn destination(upstream: &Upstream) -> String {
     let gateway = upstream.via.as_ref().map(|_| format!("the gateway at {address}"));
     let address = gateway.as_deref().unwrap_or(address);
     match (&upstream.access.proxy, proxy_of_environment(upstream)) {
-        (Proxy::At(proxy), _) => format!("{address} through the proxy {}", hidden(proxy)),
-        (_, Some((name, _))) => format!("{address} (the variable {name} sets a proxy)"),
+        (Proxy::At(proxy), _) => format!("{address}{THROUGH}{}", hidden(proxy)),
+        (_, Some((name, _))) => format!("{address}{BY_VARIABLE}{name} sets a proxy)"),
         _ => address.to_owned(),
     }
+}
+
+/// Whether configured limits hold for several hosts, of which a user may expect that each has them.
+pub(crate) fn limits_span_hosts(upstream: &Upstream) -> bool {
+    upstream.dialect.scope() == Scope::Host && !upstream.pacer.limits.quotas.is_empty()
+}
+
+/// The configured limits, for people.
+pub(crate) fn limits(upstream: &Upstream) -> &'static str {
+    match limits_span_hosts(upstream) {
+        true => "the configured limits, a ceiling over all hosts together",
+        false => "the configured limits",
+    }
+}
+
+const THROUGH: &str = " through the proxy ";
+const BY_VARIABLE: &str = " (the variable ";
+
+/// What a [`destination`] says about a proxy.
+pub(crate) fn proxy_of(destination: &str) -> Option<&str> {
+    let at = destination.find(THROUGH).or_else(|| destination.find(BY_VARIABLE))?;
+    Some(&destination[at..])
 }

@@ -229,9 +229,10 @@ fn headers(section: &UpstreamSection, ledger: &mut Ledger) -> Result<HeaderMap, 
         // A value is never repeated: it may be a key.
         let refuse = |expected: &str| Setting::new(SECRET, setting.source().clone()).refuse(&key, expected);
         let Some(header) = header_name(name) else {
-            return Err(refuse(
-                "the name of a header such as X-Tenant, then `:` or `=` and its value; not one that the connection sets, such as Host",
-            ));
+            let expected = "the name of a header, then `:` and its value, such as 'X-Tenant: acme'; not one that the connection sets, \
+                            such as Host";
+            let shown = shown_of(name).unwrap_or_else(|| SECRET.to_owned());
+            return Err(Setting::new(shown, setting.source().clone()).refuse(&key, expected));
         };
         let mut value = HeaderValue::from_str(setting.text.trim())
             .map_err(|_| refuse("a value without line breaks and other characters that no header may carry"))?;
@@ -242,6 +243,14 @@ fn headers(section: &UpstreamSection, ledger: &mut Ledger) -> Result<HeaderMap, 
         headers.insert(header, value);
     }
     Ok(headers)
+}
+
+/// What may be shown of a text that should begin with the name of a header: that name, where no colon follows. What else
+/// stands there may be a key.
+fn shown_of(text: &str) -> Option<String> {
+    let (name, rest) = text.trim().split_once(char::is_whitespace).unwrap_or((text.trim(), ""));
+    let is_name = name.parse::<HeaderName>().is_ok() && !looks_secret(name);
+    is_name.then(|| if rest.is_empty() { name.to_owned() } else { format!("{name} ...") })
 }
 
 fn header_name(text: &str) -> Option<HeaderName> {

@@ -122,7 +122,7 @@ pub(crate) const KEY_PLACE: &str = "a key belongs in an environment variable (ap
 fn ways(hosts: bool, choices: &[String]) -> String {
     let names = choices.join(", ");
     if hosts {
-        let where_to = "--base-url URL with one of the hosts (urls that are paths go there, and so does a key)";
+        let where_to = "--base-url URL with one of the hosts (any of them will do; urls that are paths go there, and so does a key)";
         format!("{where_to}, or --upstream with one of {names}")
     } else {
         format!("--upstream with one of {names}, or --base-url URL")

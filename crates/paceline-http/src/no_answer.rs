@@ -193,8 +193,9 @@ impl NoAnswer {
 
     /// The proxy wants to know who calls.
     pub fn proxy() -> Self {
-        let message = "the proxy asks for a name and a password (407); put them into its address, as in --proxy \
-                       http://NAME:PASSWORD@HOST:PORT (proxy in paceline.toml, or the variable that names it), or use --proxy none";
+        let message = "the proxy asks for a name and a password (407), or refuses those that its address has; its address is that \
+                       of --proxy http://NAME:PASSWORD@HOST:PORT, of proxy in paceline.toml, or of a variable such as HTTPS_PROXY, \
+                       and --proxy none uses no proxy";
         Self::Proxy(message.to_owned())
     }
 

@@ -411,6 +411,15 @@ impl Journal {
         self.writer.query(scope::scopes)
     }
 
+    /// Whether an item of that scope waits.
+    ///
+    /// # Errors
+    /// As for [`counts`](Self::counts).
+    pub fn waits_in(&self, scope: &str) -> Result<bool, JournalError> {
+        let scope = scope.to_owned();
+        self.writer.query(move |conn| scope::waits_in(conn, &scope))
+    }
+
     /// When the next waiting item may start, as [`ClaimedItems::next_due`].
     ///
     /// # Errors

@@ -105,6 +105,14 @@ pub(crate) fn account(scopes: &[Scope]) -> &ScopeStatus {
 /// The earliest due time of a scope's waiting items.
 pub(crate) const NEXT_DUE: &str = "SELECT min(not_before_ms) FROM item WHERE state = 0 AND scope = ?1";
 
+/// Whether an item of the scope of that name waits.
+pub(crate) fn waits_in(conn: &Connection, name: &str) -> Result<bool, JournalError> {
+    const SOME: &str =
+        "SELECT EXISTS (SELECT 1 FROM item WHERE state = 0 AND scope = (SELECT id FROM scope WHERE name = ?1))";
+    let some = conn.prepare_cached(SOME).and_then(|mut select| select.query_row([name], |row| row.get(0)));
+    some.map_err(JournalError::sqlite("read"))
+}
+
 /// The earliest that a waiting item may start, its scope and the account permitting.
 pub(crate) fn next_due(conn: &Connection, scopes: &[Scope]) -> Result<Option<Timestamp>, JournalError> {
     let Some(account_due) = opens(account(scopes)) else { return Ok(None) };

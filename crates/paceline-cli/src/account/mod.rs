@@ -54,6 +54,11 @@ impl Account {
         self.host == other.host
     }
 
+    /// What another process that calls it has in common, for people.
+    const fn with(&self) -> &'static str {
+        if self.has_key { " with the same key" } else { ", both without a key" }
+    }
+
     /// A name that reveals neither host nor key.
     pub(crate) fn name(&self) -> &str {
         &self.name
@@ -78,7 +83,7 @@ impl Account {
         }
         let (pid, other_shares) = lock::signed_by(&path);
         if !(shares && other_shares) {
-            let with = if self.has_key { " with the same key" } else { ", both without a key" };
+            let with = self.with();
             if pid == Some(std::process::id()) {
                 tracing::warn!(
                     "two upstreams call {}{with}; each counts its own calls alone, so together they may exceed the server's \

@@ -45,6 +45,8 @@ pub(crate) struct SharedLimits {
 #[derive(Debug)]
 struct SharedAccount {
     host: String,
+    /// What another process that calls it has in common, for people.
+    with: &'static str,
     /// The path of the account's files, without an extension.
     files: PathBuf,
     ledger: Ledger,
@@ -165,6 +167,7 @@ impl SharedAccount {
         Self {
             ledger: Ledger::new(folder, account.name()),
             host: account.host.clone(),
+            with: account.with(),
             files: folder.join(account.name()),
             run: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
             own: None,
@@ -215,8 +218,9 @@ impl SharedAccount {
             let (holder, _) = lock::signed_by(&self.files.with_extension(what));
             let who = lock::named(holder.filter(|pid| *pid != std::process::id()));
             tracing::info!(
-                "{who} is calling {} with the same key: both share the configured limits and take turns",
+                "{who} is calling {}{}: both share the configured limits and take turns",
                 self.host,
+                self.with,
             );
         }
     }

@@ -8,6 +8,7 @@ use paceline_config::Upstream;
 use paceline_core::Timestamp;
 use paceline_gateway::Guest;
 use paceline_http::Sender;
+use paceline_providers::table::Scope;
 use paceline_store::{InputCursor, JobCounts, Journal, JournalError};
 use tokio::sync::{mpsc, watch};
 
@@ -26,6 +27,7 @@ use crate::run::lines::format::Format;
 use crate::run::lines::input::Input;
 use crate::run::progress::counters::Counters;
 use crate::run::progress::display::Progress;
+use crate::run::progress::extract::FirstLook;
 use crate::run::settings::Bounds;
 use crate::upstream;
 
@@ -42,6 +44,8 @@ pub(crate) struct Course<'a> {
     pub(crate) guest: Option<Guest>,
     pub(crate) sender: Arc<Sender>,
     pub(crate) fallback: Option<Arc<Fallback>>,
+    /// What is to be taken out of each answer.
+    pub(crate) extract: Option<String>,
     pub(crate) bounds: Bounds,
     pub(crate) progress: Progress,
     pub(crate) interruptions: Interruptions,
@@ -107,13 +111,15 @@ impl Course<'_> {
     fn about(&self, counts: &JobCounts) -> About {
         let figures = Counters::at_start(counts);
         About {
-            same: FailFast::new(self.bounds.stop_after_same, figures.pending()),
+            same: FailFast::new(self.bounds.stop_after_same, figures.pending())
+                .by_host(self.upstream.dialect.scope() == Scope::Host),
             retry: self.upstream.pacer.retry.clone(),
             address: upstream::destination(self.upstream).into(),
             key: upstream::key_sent(self.upstream),
             figures,
             max_wait: self.bounds.max_wait,
             falls_back: self.fallback.is_some(),
+            extract: self.extract.clone().map(FirstLook::at),
             // Lines without a url of their own go to one path, which nothing divides.
             held_up: (self.upstream.is_one_scope_by_default() && self.format.endpoint().is_empty())
                 .then(HeldUp::default),

@@ -17,7 +17,7 @@ use crate::run::args::RunArgs;
 use crate::run::calls::budget::{self, Budget, Used};
 use crate::run::earlier_input;
 use crate::run::job::job_config::JobConfig;
-use crate::run::job::{done, load};
+use crate::run::job::{done, holds, load};
 use crate::run::lines::address::Addresses;
 use crate::run::lines::convert::Converter;
 use crate::run::lines::error::InputError;
@@ -419,9 +419,10 @@ impl Plan {
 
     /// How long it takes, as far as limits are known.
     fn time(&self, upstream: &Upstream) -> String {
+        let limits = upstream::limits(upstream);
         match (self.seconds, &upstream.via) {
-            (Some(Duration::ZERO), _) => "nothing has to wait under the configured limits".to_owned(),
-            (Some(least), _) => format!("takes at least {} under the configured limits", text::duration(least)),
+            (Some(Duration::ZERO), _) => format!("nothing has to wait under {limits}"),
+            (Some(least), _) => format!("takes at least {} under {limits}", text::duration(least)),
             (None, Some(via)) => {
                 format!("the gateway {} keeps the limits: the run goes as fast as it permits", via.gateway)
             }
@@ -435,8 +436,9 @@ impl Plan {
         scopes.sort_by_key(|(name, part)| (std::cmp::Reverse(part.items), *name));
         let mut lines = Vec::new();
         for (name, part) in scopes.iter().take(SHOWN) {
-            let tokens = tokens(part.tokens_in, part.tokens_out);
-            lines.push(format!("{}: {}, {tokens}", text::printable(name), text::counted(part.items, "item")));
+            let tokens =
+                tokens(part.tokens_in, part.tokens_out).map(|tokens| format!(", {tokens}")).unwrap_or_default();
+            lines.push(format!("{}: {}{tokens}", holds::name(name), text::counted(part.items, "item")));
         }
         let rest: u64 = scopes.iter().skip(SHOWN).map(|(_, part)| part.items).sum();
         if rest > 0 {
@@ -445,7 +447,7 @@ impl Plan {
         }
         if scopes.len() > 1 {
             let (tokens_in, tokens_out) = self.tokens();
-            lines.push(format!("together {}", tokens(tokens_in, tokens_out)));
+            lines.extend(tokens(tokens_in, tokens_out).map(|tokens| format!("together {tokens}")));
         }
         lines
     }
@@ -470,13 +472,14 @@ fn bounds(args: &RunArgs) -> Vec<String> {
     bounds
 }
 
-fn tokens(tokens_in: u64, tokens_out: u64) -> String {
+/// None where nothing has tokens, such as calls for pages.
+fn tokens(tokens_in: u64, tokens_out: u64) -> Option<String> {
     let out = if tokens_out > 0 {
         format!(", up to {} out where requests set a bound", text::count(tokens_out))
     } else {
         String::new()
     };
-    format!("about {} tokens in{out}", text::count(tokens_in))
+    (tokens_in + tokens_out > 0).then(|| format!("about {} tokens in{out}", text::count(tokens_in)))
 }
 
 /// What a request can cost.

@@ -19,6 +19,7 @@ use paceline_config::Upstream;
 use paceline_core::{Limits, Timestamp};
 use paceline_http::Sender;
 use paceline_providers::Provider;
+use paceline_providers::table::Scope;
 use paceline_store::{JobCounts, Journal, JournalError, Paths, Reader, RunLock};
 use tokio::sync::watch;
 
@@ -44,7 +45,7 @@ use self::progress::counters::Counters;
 use self::progress::display::Progress;
 use self::progress::extract;
 use self::progress::report::{Ending, ReportError};
-use self::progress::summary::Summary;
+use self::progress::summary::{CHANGED_INPUT, Summary};
 use self::progress::{report, resume_command};
 use crate::account::{Account, SharedLimits};
 use crate::args::Everywhere;
@@ -77,7 +78,7 @@ pub(crate) async fn command(mut args: RunArgs, everywhere: &Everywhere) -> Resul
         let limits = known_limits(&upstream);
         return tokio::task::block_in_place(|| dry_run::command(&args, &paths, &upstream, &limits));
     }
-    upstream::bound_by_files(&mut upstream, files::OF_A_CALL);
+    upstream::bound_by_files(&mut upstream, files::OF_A_CALL)?;
     let kept = Kept::for_the_end();
     let headers = upstream::headers_of_batch(&upstream)?;
     let done = tokio::task::block_in_place(|| done::check(&args, &upstream))?;
@@ -168,6 +169,7 @@ impl Run<'_> {
             guest: None,
             sender: Arc::new(sender),
             fallback: self.fallback.take(),
+            extract: self.args.extract.clone(),
             bounds: self.args.bounds(),
             progress: Progress::new(self.quiet).told_to(told),
             interruptions: Interruptions::Signals(signals),
@@ -259,19 +261,17 @@ impl Run<'_> {
             unread,
             figures: ended.recorder.figures(),
             stop: ended.stop.as_ref(),
+            has_begun_all: ended.has_begun_all,
             elapsed: context.limiter.now() - context.began,
             limits: &limits,
             has_tiers: !self.upstream.pacer.tiers.is_empty(),
+            by_host: self.upstream.dialect.scope() == Scope::Host,
             budget: context.budget.used(),
             concurrency: self.upstream.pacer.concurrency.max(),
             view: &view,
             last_failure: &|scope| ended.recorder.last_failure(scope),
             used_up: used_up.as_deref(),
-            again: self.paths.journal.is_some().then(|| {
-                let again = resume_command::command_line(std::env::args_os());
-                let corrected = ended.stop.as_ref().is_some_and(StopReason::asks_for_corrected_requests);
-                if corrected { again + " --accept-changed-input" } else { again }
-            }),
+            again: self.again(ended.stop.as_ref()),
         };
         let wall = |at: Instant| context.timestamp(at);
         let text = summary.text(&self.args.output, &self.paths.errors, &self.paths.report);
@@ -282,6 +282,14 @@ impl Run<'_> {
         }
         summary_output.print(|| summary.json(&wall), &text)?;
         written.map(|()| summary.status())
+    }
+
+    /// The command that goes on with the job.
+    fn again(&self, stop: Option<&StopReason>) -> Option<String> {
+        self.paths.journal.as_ref()?;
+        let again = resume_command::command_line(std::env::args_os());
+        let corrected = stop.is_some_and(StopReason::asks_for_corrected_requests);
+        Some(if corrected { again + CHANGED_INPUT } else { again })
     }
 }
 
@@ -319,6 +327,8 @@ fn not_begun(
         elapsed,
         limits: &known_limits(upstream),
         has_tiers: !upstream.pacer.tiers.is_empty(),
+        by_host: false,
+        has_begun_all: false,
         budget: Budget::new(args.budgets(), upstream.prices.clone(), &usage, false).used(),
         concurrency: upstream.pacer.concurrency.max(),
         view: &limiter(upstream, args.seed)?.snapshot(),

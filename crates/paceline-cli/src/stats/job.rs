@@ -133,9 +133,11 @@ pub(super) fn describe(
     let colon = if details.is_empty() { "" } else { ": " };
     let calls = text::calls(counts.totals.calls, calls_at_least(counts, running));
     line(format!("{calls}{colon}{details}"));
-    line(format!("{} tokens in, {} out", number(counts.tokens_in), number(counts.tokens_out)));
+    if counts.tokens_in + counts.tokens_out > 0 {
+        line(format!("{} tokens in, {} out", number(counts.tokens_in), number(counts.tokens_out)));
+    }
     budget.words().into_iter().for_each(&mut line);
-    text::held(counts.held, "--retry-failed").into_iter().for_each(&mut line);
+    text::held(counts.held, "--retry-failed", counts.failed - counts.held).into_iter().for_each(&mut line);
     let is_over = counts.waiting + counts.in_flight == 0;
     // Where nothing is left to send, nothing of it can be in flight, wait or be held; where no run works, it can be held.
     let is_history = |scope: &Value| is_over || (!running && !is_closed(scope));
@@ -236,7 +238,10 @@ fn waits_for(scope: &Value, now: Timestamp) -> Option<String> {
 /// What a scope that has sent something, and may send more, believes of its limit.
 fn belief_words(scope: &Value) -> Option<String> {
     let sends = scope["totals"]["sends"].as_u64().unwrap_or(0);
-    let text = scope["belief"]["text"].as_str().filter(|_| sends > 0 && !is_closed(scope))?;
+    let totals = &scope["totals"]["by_class"];
+    let answers = Class::ALL.into_iter().filter(|class| !matches!(class, Class::Transient | Class::Abandoned));
+    let is_answered = answers.into_iter().any(|class| totals[class.as_str()].as_u64() > Some(0));
+    let text = scope["belief"]["text"].as_str().filter(|_| sends > 0 && is_answered && !is_closed(scope))?;
     Some(format!("  {}", text::printable(text)))
 }
 
@@ -278,7 +283,7 @@ mod tests {
             true,
             &Used::default(),
         );
-        text.lines().skip(4).map(str::to_owned).collect()
+        text.lines().skip(3).map(str::to_owned).collect()
     }
 
     #[test]
@@ -332,7 +337,7 @@ mod tests {
             true,
             &Used::default(),
         );
-        let lines: Vec<&str> = text.lines().skip(5).collect();
+        let lines: Vec<&str> = text.lines().skip(4).collect();
         let end = |seconds| text::moment(until(seconds));
         let is_line = |n: usize, begin: String, end: &str| {
             assert!(lines[n].starts_with(&begin) && lines[n].ends_with(end), "{lines:?}");

@@ -240,11 +240,44 @@ fn where_json_is_expected_a_page_or_half_an_object_is_no_success() {
         let row = &job.lines("out.report.jsonl")[0];
         assert_eq!((exit, &row["code"], &row["class"]), (1, &code.into(), &"transient".into()), "{row}");
     }
-    for body in ["[1]", "7", r#"{"a": 1}"#] {
+    for body in ["[1]", "7", r#"{"a": 1}"#, "\u{feff}{\"a\": 1}"] {
         let job = Job::new(1);
         let server = at_first(body, "application/json");
         assert_eq!((finish(job.run(&server).args(["--expect", "json"])).0, server.count()), (0, 1), "{body}");
     }
+}
+
+/// A login page comes from a server that works: it opens no breaker before the pages behind it.
+#[test]
+fn pages_that_are_not_what_is_expected_hold_no_others_up() {
+    let url = |n: usize| if n < 30 { "login" } else { "data" };
+    let line = |n: usize| json!({"custom_id": n.to_string(), "method": "GET", "url": format!("/{}/{n}", url(n))});
+    let input: String = (0..60).map(|n| line(n).to_string() + "\n").collect();
+    let server = Server::new(|arrival| match arrival.path.starts_with("/login") {
+        true => Reply::text(200, "text/html", "<html>please log in</html>"),
+        false => Reply::ok(),
+    });
+    let flags = ["--expect", "json", "--max-retries", "1", "--scope", "all", "--concurrency", "4"];
+    let job = Job::with_input(&input);
+    let (code, log) = finish(job.run(&server).args(flags).args(["--stop-after-same", "0"]));
+    assert_eq!((code, &job.summary()["succeeded"], server.count()), (1, &json!(30), 90), "{log}");
+    assert!(log.contains("the answer is not what --expect asks for"), "{log}");
+    let job = Job::with_input(&input);
+    let (code, log) = finish(job.run(&server).args(flags));
+    assert_eq!((code, &job.summary()["stopped"]), (3, &json!("same_failure")), "{log}");
+    assert!(log.contains("correct what --expect asks for or the requests"), "{log}");
+}
+
+#[test]
+fn a_call_without_a_body_is_asked_for_no_json() {
+    let line = |method: &str| json!({"custom_id": method, "method": method, "url": "/x"}).to_string() + "\n";
+    let server = Server::new(|arrival| match arrival.method {
+        http::Method::HEAD => Reply::text(200, "text/html", ""),
+        _ => Reply::text(304, "text/html", ""),
+    });
+    let job = Job::with_input(&(line("HEAD") + &line("GET")));
+    let (code, log) = finish(job.run(&server).args(["--expect", "json"]));
+    assert_eq!((code, server.count()), (0, 2), "{log}");
 }
 
 #[test]

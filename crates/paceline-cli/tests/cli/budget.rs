@@ -138,7 +138,7 @@ fn calls_that_a_kill_cut_off_count_with_what_they_reserved() {
     );
     assert!(log.contains("calls were cut off before their answers; the provider may bill them"), "{log}");
     assert!(log.contains(&format!("; {used} of the tokens are held for calls whose use is not known")), "{log}");
-    let told = "2 calls were cut off: those that must not be made twice are held, the others sent again, which may be billed twice";
+    let told = "2 calls were cut off before an answer: what may be called twice is sent again and may be billed twice, the rest is held";
     assert!(log.contains(told), "{log}");
 }
 

@@ -254,11 +254,29 @@ fn what_is_no_table_and_a_template_that_fits_no_row_are_refused_as_a_whole() {
 }
 
 #[test]
+fn a_line_of_a_list_that_is_no_web_address_says_why() {
+    let server = Server::new(|_| Reply::ok());
+    for (text, expected) in [
+        (
+            "hello\nthere\n",
+            "lines 1, 2: invalid_row: this is no web address such as https://example.com/x (for prompts",
+        ),
+        ("  http://h/\n# a\n# b\n", "lines 2, 3: invalid_row: a list of web addresses has no comments"),
+        ("www.example.org/x\n", "line 1: invalid_row: a web address begins with http:// or https://"),
+        ("/relative\n", "line 1: invalid_row: a path is no whole address: write https:// and the host"),
+    ] {
+        let (code, log) = run(&job_of("in.txt", text), &server, "in.txt", &[]);
+        assert!(code == 2 && log.contains(expected), "{expected}: {code} {log}");
+    }
+    assert_eq!(server.count(), 0);
+}
+
+#[test]
 fn what_makes_no_request_is_refused_by_row_and_name() {
     let server = Server::new(|_| Reply::ok());
     let template = |template: &'static str| [&CHAT[..], &["--prompt-template", template]].concat();
     let rows = "holds no requests; expected a header, and below it a row for each";
-    let cases: [(&str, &str, Vec<&str>, &str); 20] = [
+    let cases: [(&str, &str, Vec<&str>, &str); 19] = [
         (
             "in.csv",
             "id;prompt\n0;a\n",
@@ -310,7 +328,6 @@ fn what_makes_no_request_is_refused_by_row_and_name() {
         ("in.csv", "a,b\n1,2\n", template("{{ a"), "--prompt-template: syntax error"),
         ("in.jsonl", "{}\n", vec!["--max-output-tokens", "80"], "where lines are requests, put max_tokens"),
         ("in.txt", "hello\n", vec!["--endpoint", "/v1/chat/completions"], "prompts need a model: name it with --model"),
-        ("in.txt", "hello\nthere\n", vec![], "lines 1, 2: invalid_row: prompts need a model: name it with --model"),
         ("in.csv", "a,b\n1,2\n", vec![], "its header, line 1, is \"a,b\": expected a column url"),
         ("in.txt", "hello\n", vec!["--endpoint", "/hook", "--model", "m"], "expected an --endpoint that ends in chat"),
         ("in.jsonl", "{}\n", CHAT.to_vec(), "--model makes requests from prompts: add --prompt-template"),
@@ -328,7 +345,7 @@ fn a_list_of_addresses_and_a_table_with_a_column_in_capitals_are_requests() {
     let server = Server::new(|_| Reply::ok());
     let at = |path: &str| format!("{}{path}", server.url());
     for (name, text) in [
-        ("in.txt", format!("{}\n\n{}\n", at("/a?x=1"), at("/b"))),
+        ("in.txt", format!("  {}\n\n{}\n", at("/a?x=1"), at("/b"))),
         ("in.csv", format!("ID,URL\n1,{}\n2,{}\n", at("/a?x=1"), at("/b"))),
     ] {
         let before = server.count();

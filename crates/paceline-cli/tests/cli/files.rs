@@ -27,10 +27,21 @@ fn a_job_under_64_files_sees_no_phantom_errors_and_writes_its_report() {
     command.args(["--concurrency", "200", "--pace", "none", "--max-retries", "0"]);
     let (code, log) = finish(&mut limited(&command, "ulimit -n 64"));
     assert_eq!((code, server.count()), (0, 400), "{log}");
-    assert_eq!(log.matches("because the system lets this process open few files").count(), 1, "{log}");
+    assert_eq!(log.matches("the system lets this process open few files").count(), 1, "{log}");
     assert!(!log.contains("next try in"), "{log}");
     job.assert_adds_up(400);
     assert!(job.path("out.report.jsonl").exists());
+}
+
+#[test]
+fn a_run_without_room_for_its_own_files_says_what_is_short_before_it_begins() {
+    let (server, job) = (Server::new(|_| Reply::ok()), Job::new(1));
+    let (code, log) = finish(&mut limited(&job.run(&server), "ulimit -n 18"));
+    assert_eq!((code, server.count(), job.path("out.journal").exists()), (2, 0, false), "{log}");
+    assert!(
+        log.contains("lets this process open 18 files at once, and the run needs ") && log.contains("ulimit -n"),
+        "{log}"
+    );
 }
 
 #[test]

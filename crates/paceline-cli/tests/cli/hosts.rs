@@ -43,7 +43,8 @@ fn a_page_that_wants_a_key_fails_alone_where_none_is_sent() {
     let (code, log) = finish(job.run(&ours).args(flags).env("KEY", "of-ours-alone"));
     assert_eq!((code, other.count()), (1, 10), "{log}");
     job.assert_adds_up(10);
-    let told = "item failed: the server refused this call, which carried no key; it said \"it is locked\"";
+    let told =
+        "item failed: the server refused this call: 401 Unauthorized; it said \"it is locked\"; it carried no key";
     assert!(log.contains(told) && log.contains("item=\"item-2\"") && log.contains("status=401"), "{log}");
 
     let job = Job::with_input(&pages([&other, &other], 10));
@@ -168,6 +169,41 @@ fn a_host_that_refuses_everything_alike_is_stopped_alone() {
     assert_eq!((code, &job.summary()["failed"], other.count()), (1, &json!(40), 20), "{log}");
 }
 
+/// A ban for an hour: told by 403 after a while, or from the first call on while others answer.
+#[test]
+fn a_host_that_bans_the_caller_keeps_what_it_has_not_been_asked() {
+    for (pages_before, told, failed) in [(10, "the last 20 items of ", 20), (0, "the first 20 items of ", 20)] {
+        let bans = Server::new(move |arrival| {
+            let page: usize = arrival.path.rsplit('/').next().and_then(|page| page.parse().ok()).expect("a number");
+            if page / 2 < pages_before { Reply::ok() } else { Reply::text(403, "text/html", "<h1>banned</h1>") }
+        });
+        let other = Server::new(|_| Reply::ok());
+        // The other host is the first to answer.
+        let job = Job::with_input(
+            &pages([&other, &bans], 200)
+                .replace(&format!("{}/page/1\"", bans.url()), &{ format!("{}/page/1\"", other.url()) }),
+        );
+        let flags = ["--scope", "host", "--concurrency", "1", "--max-wait", "1m"];
+        let (code, log) = finish(job.run(&other).args(flags));
+        let summary = job.summary();
+        assert_eq!(
+            (code, &summary["failed"], &summary["stopped"]),
+            (3, &json!(failed), &json!("same_failure")),
+            "{log}"
+        );
+        assert!(summary["deferred"].as_u64().is_some_and(|waiting| waiting >= 60), "{log}");
+        assert!(log.contains(told) && log.contains("keep this machine out"), "{log}");
+    }
+    // Pages that are gone stop no host that has others.
+    let server = Server::new(|arrival| match arrival.path.as_str() {
+        "/page/0" => Reply::ok(),
+        _ => Reply::error(404, "gone"),
+    });
+    let job = Job::with_input(&pages([&server, &server], 60));
+    let (code, log) = finish(job.run(&server).args(["--scope", "host", "--concurrency", "1"]));
+    assert_eq!((code, &job.summary()["failed"]), (1, &json!(59)), "{log}");
+}
+
 #[test]
 fn without_that_scope_another_host_is_refused_with_the_flag_that_takes_it() {
     let (ours, other) = (Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));
@@ -206,11 +242,45 @@ fn a_host_that_is_not_there_ends_no_call_to_another() {
 }
 
 #[test]
+fn a_host_that_is_not_there_uses_up_the_items_of_the_run_with_a_word() {
+    let server = Server::new(|_| Reply::ok());
+    let dead = crate::outage::nowhere();
+    let line = |n: usize| {
+        let url = format!("{}/{n}", if n < 10 { dead.clone() } else { server.url() });
+        json!({"custom_id": n.to_string(), "method": "GET", "url": url}).to_string() + "\n"
+    };
+    let job = Job::with_input(&(0..30).map(line).collect::<String>());
+    let flags = ["--scope", "host", "--max-wait", "300ms", "--concurrency", "1", "--max-items", "5"];
+    let (code, log) = finish(job.run(&server).args(flags));
+    let summary = job.summary();
+    assert_eq!((code, &summary["succeeded"], &summary["stopped"]), (3, &json!(0), &json!("unreachable")), "{log}");
+    assert!(log.contains("--max-items is reached: it counts each item that was begun"), "{log}");
+}
+
+#[test]
 fn an_address_with_a_port_that_cannot_be_is_refused_before_the_first_call() {
     let server = Server::new(|_| Reply::ok());
     let job = Job::with_input(&json!({"custom_id": "a", "method": "GET", "url": "http://h:99999/"}).to_string());
     let (code, log) = finish(job.run(&server).args(["--scope", "host"]));
     assert!(code == 2 && log.contains("is not a web address: invalid port number"), "{log}");
+}
+
+/// The journal knows that it failed.
+#[test]
+fn a_host_that_was_given_up_is_tested_by_one_call_at_a_time_in_the_next_run() {
+    let (broken, other) = (Server::new(|_| Reply::error(500, "broken")), Server::new(|_| Reply::ok()));
+    let job = Job::with_input(&pages([&broken, &other], 120));
+    let run = || {
+        let flags = ["--scope", "host", "--max-wait", "1s", "--max-retries", "1000"];
+        let mut command = job.run(&other);
+        command.env("PACELINE_UPSTREAM__GENERIC__BREAKER__OPEN", "900ms");
+        finish(command.args(flags))
+    };
+    let (code, log) = run();
+    let before = broken.count();
+    assert!(code == 3 && before >= 20, "{before} calls: {log}");
+    let (code, log) = run();
+    assert!(code == 3 && broken.count() - before <= 3, "{} calls: {log}", broken.count() - before);
 }
 
 #[test]
@@ -243,7 +313,7 @@ fn a_host_that_was_given_up_gets_no_call_later_in_the_run() {
     assert_eq!(log.matches("this run makes no more calls there").count(), 1, "{log}");
     assert!(!log.contains("no calls for "), "{log}");
     let host = broken.url().replace("http://", "");
-    let told = format!("stopping: the server is failing: no call of {host} succeeded for 300ms (--max-wait)");
+    let told = format!("stopping: failing: {host}; no call there succeeded for 300ms (--max-wait)");
     assert!(log.contains(&told), "the other host succeeded meanwhile: {log}");
 }
 

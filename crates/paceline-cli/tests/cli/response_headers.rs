@@ -50,6 +50,21 @@ fn fields_that_a_later_call_needs_are_kept_and_no_others() {
     assert_eq!(response(&again.lines("out.jsonl"), "item-0")["headers"], kept, "taken over with the answer");
 }
 
+/// Compressed in a way that was not asked for, with the header that says so or without.
+#[test]
+fn a_body_that_is_no_text_is_kept_with_what_says_what_it_is() {
+    let server = Server::new(|arrival| {
+        let reply = Reply::text(200, "application/zip", &b"\x78\x9c\xab\xff"[..]);
+        if arrival.item == "item-0" { reply.with_header("content-encoding", "deflate") } else { reply }
+    });
+    let job = Job::new(2);
+    assert_eq!(finish(&mut job.run(&server)).0, 0);
+    let lines = job.lines("out.jsonl");
+    let encoded = json!({"content-encoding": "deflate", "content-type": "application/zip"});
+    assert_eq!(response(&lines, "item-0")["headers"], encoded);
+    assert_eq!(response(&lines, "item-1")["headers"], json!({"content-type": "application/zip"}));
+}
+
 /// A crash may come after a line was written and before the journal knows of it.
 #[test]
 fn a_line_with_headers_is_recorded_after_a_crash() {

@@ -198,7 +198,7 @@ fn jobs_at_once_share_a_limit() {
     let ends = run("5 per 1h");
     assert_eq!(user.server.count(), 5, "{ends:?}");
     assert!(ends.iter().all(|(code, _)| *code == Some(3)), "{ends:?}");
-    let shares = "with the same key: both share the configured limits";
+    let shares = ", both without a key: both share the configured limits";
     assert!(ends.iter().any(|(_, log)| log.contains(shares)), "{ends:?}");
     for ((_, log), other) in ends.iter().zip(pids.get().into_iter().rev()) {
         assert!(!log.contains(shares) || log.contains(&format!("process {other} is calling ")), "{other}: {ends:?}");

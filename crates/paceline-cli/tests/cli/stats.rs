@@ -155,7 +155,11 @@ fn a_full_disk_is_told_with_an_exit_code() {
         let ended = job.paceline().args(args).stdout(full).stderr(Stdio::piped()).output().expect("runs");
         let log = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.code(), Some(3), "{args:?}: {log}");
-        assert!(log.starts_with("error: cannot write ") && log.contains("No space left on device"), "{args:?}: {log}");
+        let last = log.lines().last().unwrap_or_default();
+        assert!(
+            last.starts_with("error: cannot write ") && last.contains("No space left on device"),
+            "{args:?}: {log}"
+        );
     }
 }
 

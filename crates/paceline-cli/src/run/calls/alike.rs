@@ -1,4 +1,8 @@
-//! Whether the first items to end all fail alike: then not the items are wrong, but the job.
+//! Whether the first items to end all fail alike: then not the items are wrong, but the job. Whether those of one host do, or
+//! all of late are refused there: then it may have banned the caller.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// What makes failures alike: status and code.
 pub(crate) type Kind = (Option<u16>, Option<String>);
@@ -59,5 +63,77 @@ impl Alike {
     /// An item ended otherwise.
     pub(crate) fn disarm(&mut self) {
         self.watching = self.stopped;
+    }
+}
+
+/// Watches each host by itself, where each line names its own: another that answers says nothing about it.
+#[derive(Clone, Debug)]
+pub(crate) struct AlikeByHost {
+    limit: usize,
+    hosts: BTreeMap<Arc<str>, Row>,
+}
+
+/// The last items of a host that failed alike, in a row.
+#[derive(Clone, Debug, Default)]
+struct Row {
+    /// Items ended otherwise before.
+    is_mixed: bool,
+    kind: Option<Kind>,
+    items: usize,
+}
+
+impl AlikeByHost {
+    /// A `limit` of 0 switches it off.
+    pub(crate) const fn new(limit: usize) -> Self {
+        Self { limit, hosts: BTreeMap::new() }
+    }
+
+    /// An item of the host failed for good; true once the host has to be stopped: its first items failed alike, or as many in
+    /// a row were refused (401, 403), as by a ban that began later.
+    pub(crate) fn failed(&mut self, host: &Arc<str>, kind: Kind) -> bool {
+        if self.limit == 0 {
+            return false;
+        }
+        let row = self.hosts.entry(Arc::clone(host)).or_default();
+        let is_refused = matches!(kind.0, Some(401 | 403));
+        if row.kind.as_ref().is_some_and(|known| *known != kind) {
+            *row = Row { is_mixed: true, ..Row::default() };
+        }
+        row.kind = Some(kind);
+        row.items += 1;
+        row.items == self.limit && (is_refused || !row.is_mixed)
+    }
+
+    /// An item of the host ended otherwise.
+    pub(crate) fn ended_otherwise(&mut self, host: &Arc<str>) {
+        if self.limit > 0 {
+            self.hosts.insert(Arc::clone(host), Row { is_mixed: true, ..Row::default() });
+        }
+    }
+
+    /// Whether none of the host's items of this run ended otherwise.
+    pub(crate) fn are_first(&self, host: &str) -> bool {
+        self.hosts.get(host).is_none_or(|row| !row.is_mixed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_stops_at_its_first_items_and_later_at_refusals_alone() {
+        let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
+        let of = |status| (Some(status), None);
+        let mut watch = AlikeByHost::new(3);
+        assert_eq!([404, 404, 404].map(|status| watch.failed(&a, of(status))), [false, false, true]);
+        assert!(watch.are_first("a") && !watch.failed(&b, of(404)), "each host by itself");
+        watch.ended_otherwise(&a);
+        assert_eq!([404, 404, 404, 403, 403, 403].map(|status| watch.failed(&a, of(status))), {
+            [false, false, false, false, false, true]
+        });
+        assert!(!watch.are_first("a"));
+        let mut none = AlikeByHost::new(0);
+        assert!((0..40).all(|_| !none.failed(&a, of(403))));
     }
 }

@@ -4,20 +4,22 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{ETAG, HeaderName, LAST_MODIFIED, LINK, LOCATION};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderName, LAST_MODIFIED, LINK, LOCATION};
 use http::{Response, StatusCode};
 use paceline_core::{Class, GiveUp, Request};
 use paceline_http::{NoAnswer, gateway};
 use paceline_providers::secrets::hidden;
-use paceline_providers::{GATEWAY, Reading, SCHEMA_MISMATCH};
+use paceline_providers::{GATEWAY, Reading};
 use paceline_store::{CallTotals, ClaimedItem, End, Finished, LastAnswer, ResultBody, Tally};
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::run::calls::fail_fast::Failed;
 use crate::run::calls::item::Sent;
 
-/// The header fields that a result line keeps.
-static KEPT: [HeaderName; 5] = [LINK, ETAG, LOCATION, LAST_MODIFIED, HeaderName::from_static(gateway::FALLBACK)];
+/// The header fields that a result line keeps. The last two say what a body is that is kept as it came: compressed in a way
+/// that was not asked for, and so not unpacked, or no text.
+static KEPT: [HeaderName; 7] =
+    [LINK, ETAG, LOCATION, LAST_MODIFIED, HeaderName::from_static(gateway::FALLBACK), CONTENT_ENCODING, CONTENT_TYPE];
 
 /// A longer value is left out: half an address is none.
 const LONGEST_HEADER: usize = 4 << 10;
@@ -73,9 +75,9 @@ pub(crate) fn tally(item: &ClaimedItem, sent: &Sent, counted: Option<&Request>) 
 
 pub(crate) fn failed(item: &ClaimedItem, sent: &Sent, reason: GiveUp, request: &Request, adds: CallTotals) -> Failed {
     let tally = tally(item, sent, Some(request));
-    // An answer that does not match the schema is an answer.
-    let is_answered = sent.exchange.reading.code.as_deref() == Some(SCHEMA_MISMATCH);
-    let stayed_down = !is_answered && reason.stayed_down(sent.exchange.reading.class);
+    // An answer that is not what the user expects is an answer.
+    let unexpected = sent.exchange.reading.unexpected;
+    let stayed_down = !unexpected && reason.stayed_down(sent.exchange.reading.class);
     let message = error_message(sent);
     let line = sent.echo.line(item.ordinal, tally.sends(), End::Failed, &line_answer(sent, &message));
     let mut finished = Finished::new(item.ordinal, End::Failed, line);
@@ -89,15 +91,16 @@ pub(crate) fn failed(item: &ClaimedItem, sent: &Sent, reason: GiveUp, request: &
         status: sent.exchange.status(),
         code: sent.exchange.reading.code.clone(),
         message,
+        unexpected,
         down: stayed_down.then(|| item.clone()),
     }
 }
 
 /// What a call that is sent again met with, for people.
 pub(crate) fn kind(sent: &Sent) -> &'static str {
-    match sent.exchange.reading.code.as_deref() {
-        Some(SCHEMA_MISMATCH) => "the answer does not match --expect, and each retry is billed",
-        _ => sent.exchange.reading.reported_class().description(),
+    match sent.exchange.reading.unexpected {
+        true => "the answer is not what --expect asks for, and each retry may be billed",
+        false => sent.exchange.reading.reported_class().description(),
     }
 }
 
@@ -151,8 +154,10 @@ pub(crate) fn recorded<'a>(
 /// The fields that a later call may need, such as the next page and the state of a resource; none where the answer has none. They
 /// are listed by name, so that no cookie and no key ever stands among them.
 pub(crate) fn kept_headers(answer: &Response<Bytes>) -> Option<Box<RawValue>> {
+    let is_text = std::str::from_utf8(answer.body()).is_ok();
     let fields: BTreeMap<&str, String> = KEPT
         .iter()
+        .filter(|name| !is_text || **name != CONTENT_TYPE)
         .filter_map(|name| {
             // Some servers write UTF-8 into a `Location`.
             let values: Vec<_> =

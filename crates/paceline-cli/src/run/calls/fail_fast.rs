@@ -6,14 +6,17 @@ use std::time::Duration;
 
 use paceline_core::{Class, Instant};
 use paceline_http::NoAnswer;
-use paceline_providers::SCHEMA_MISMATCH;
 use paceline_store::{ClaimedItem, Finished};
 
-use crate::run::calls::alike::{Alike, Shows};
+use crate::run::calls::alike::{Alike, AlikeByHost, Shows};
 use crate::run::calls::stop::{CORRECT_REQUESTS, StopReason};
 
 /// The code of an item that never left because it alone exceeds a limit.
 pub(crate) const TOO_LARGE: &str = "request_too_large";
+
+/// What to do where a host refuses all that it answered before.
+const BANNED: &str =
+    "the host may keep this machine out for a while: run the same command again later, and slower (--limit 1rps)";
 
 /// Watches whether the first items to fail all fail alike. Until that is known their failures are not recorded, so that they
 /// are pending with the rest when the run stops, or their scope.
@@ -27,6 +30,8 @@ pub(crate) struct FailFast {
     scopes: BTreeSet<Arc<str>>,
     /// Scopes of which all failed alike, where nothing of another scope did.
     stopped_scopes: BTreeSet<Arc<str>>,
+    /// Where each host is a scope of its own.
+    hosts: Option<AlikeByHost>,
 }
 
 /// The failure of an item, with what is logged when it is recorded.
@@ -39,6 +44,8 @@ pub(crate) struct Failed {
     pub(crate) status: Option<u16>,
     pub(crate) code: Option<String>,
     pub(crate) message: String,
+    /// The server answered, and not as the user expects.
+    pub(crate) unexpected: bool,
     /// The item, where it has no answer because the API stayed down.
     pub(crate) down: Option<ClaimedItem>,
 }
@@ -50,12 +57,14 @@ pub(crate) struct Failure<'a> {
     pub(crate) status: Option<u16>,
     pub(crate) code: Option<&'a str>,
     pub(crate) message: &'a str,
+    pub(crate) unexpected: bool,
 }
 
 impl Failed {
     fn failure(&self) -> Failure<'_> {
-        let Self { finished, scope, status, code, message, .. } = self;
-        Failure { ordinal: finished.ordinal, scope, status: *status, code: code.as_deref(), message }
+        let Self { finished, scope, status, code, message, unexpected, .. } = self;
+        let (status, code) = (*status, code.as_deref());
+        Failure { ordinal: finished.ordinal, scope, status, code, message, unexpected: *unexpected }
     }
 }
 
@@ -68,6 +77,8 @@ pub(crate) enum FailFastDecision {
     Record(Vec<Failed>),
     /// These items wait again: their scope has to stop, or has stopped already.
     PutBack { items: Vec<Failed>, stop: Option<StopReason> },
+    /// These failures are to be recorded now, and their scope has to stop.
+    StopScope { failed: Vec<Failed>, stop: StopReason },
     /// The run has to stop; the failures stay held back.
     Stop(StopReason),
 }
@@ -88,7 +99,21 @@ impl FailFast {
             ordinals: BTreeSet::new(),
             scopes: BTreeSet::new(),
             stopped_scopes: BTreeSet::new(),
+            hosts: None,
         }
+    }
+
+    /// With a watch over each host, however others do.
+    pub(crate) fn by_host(self, each_is_a_scope: bool) -> Self {
+        Self { hosts: each_is_a_scope.then(|| AlikeByHost::new(self.limit)), ..self }
+    }
+
+    /// An item of that scope succeeded, or failed otherwise than by a final refusal.
+    pub(crate) fn ended_otherwise(&mut self, scope: &Arc<str>) -> Vec<Failed> {
+        if let Some(hosts) = &mut self.hosts {
+            hosts.ended_otherwise(scope);
+        }
+        self.disarm()
     }
 
     /// How many more must fail alike; none when not all do.
@@ -96,8 +121,8 @@ impl FailFast {
         self.alike.undecided()
     }
 
-    /// An item ended otherwise than by a final refusal: not everything fails alike.
-    pub(crate) fn disarm(&mut self) -> Vec<Failed> {
+    /// Not everything fails alike.
+    fn disarm(&mut self) -> Vec<Failed> {
         self.alike.disarm();
         if self.alike.is_watching() {
             return Vec::new();
@@ -106,7 +131,7 @@ impl FailFast {
         self.take_held_back()
     }
 
-    /// An answer does not match the schema, and its item is tried again. `has_others`: the job has other scopes.
+    /// An answer is not what the user expects, and its item is tried again. `has_others`: the job has other scopes.
     pub(crate) fn mismatched(&mut self, failure: &Failure<'_>, has_others: impl FnOnce() -> bool) -> FailFastDecision {
         match self.shows(failure) {
             Shows::Nothing => FailFastDecision::Record(self.disarm()),
@@ -115,20 +140,48 @@ impl FailFast {
         }
     }
 
-    /// An item failed for good: it was refused, or its last answer does not match the schema.
-    pub(crate) fn failed(&mut self, failed: Failed, has_others: impl FnOnce() -> bool) -> FailFastDecision {
+    /// An item failed for good: it was refused, or its last answer is not what the user expects.
+    /// `more_wait`: others of its scope wait.
+    pub(crate) fn failed(
+        &mut self,
+        failed: Failed,
+        has_others: impl FnOnce() -> bool,
+        more_wait: impl FnOnce() -> bool,
+    ) -> FailFastDecision {
         if self.stopped_scopes.contains(&failed.scope) {
             return FailFastDecision::PutBack { items: vec![failed], stop: None };
         }
         let shows = self.shows(&failed.failure());
+        let kind = (failed.status, failed.code.clone());
+        let host_stops = self.hosts.as_mut().is_some_and(|hosts| hosts.failed(&failed.scope, kind));
         if shows == Shows::Stop {
             self.held_back.push(failed.clone());
             return self.stop(&failed.failure(), has_others);
         }
+        let stop = (host_stops && shows == Shows::Nothing && more_wait()).then(|| self.stop_host(&failed.failure()));
         self.held_back.push(failed);
-        match shows {
-            Shows::Nothing => FailFastDecision::Record(self.disarm()),
+        match (shows, stop) {
+            (Shows::Nothing, None) => FailFastDecision::Record(self.disarm()),
+            (Shows::Nothing, Some(stop)) => FailFastDecision::StopScope { failed: self.disarm(), stop },
             _ => FailFastDecision::HeldBack,
+        }
+    }
+
+    /// Others of the host wait, and what is under way there waits again.
+    fn stop_host(&mut self, failure: &Failure<'_>) -> StopReason {
+        self.stopped_scopes.insert(Arc::clone(failure.scope));
+        let first = self.hosts.as_ref().is_some_and(|hosts| hosts.are_first(failure.scope));
+        let advice = match failure.status {
+            Some(401 | 403) => BANNED,
+            _ => CORRECT_REQUESTS,
+        };
+        StopReason::SameFailure {
+            scope: Some(Arc::clone(failure.scope)),
+            which: if first { "first" } else { "last" },
+            count: self.limit,
+            status: failure.status,
+            advice,
+            message: failure.message.to_owned(),
         }
     }
 
@@ -147,12 +200,13 @@ impl FailFast {
     fn stop(&mut self, failure: &Failure<'_>, has_others: impl FnOnce() -> bool) -> FailFastDecision {
         let advice = match failure.code {
             Some(TOO_LARGE) if failure.status.is_none() => "raise the limit or make the requests smaller",
-            Some(SCHEMA_MISMATCH) => "correct the schema of --expect or the requests",
+            _ if failure.unexpected => "correct what --expect asks for or the requests",
             _ => CORRECT_REQUESTS,
         };
         let alone = self.scopes.len() == 1 && has_others();
         let stop = StopReason::SameFailure {
             scope: alone.then(|| Arc::clone(failure.scope)),
+            which: "first",
             count: self.limit,
             status: failure.status,
             advice,
@@ -239,6 +293,8 @@ mod tests {
     use super::*;
     use paceline_store::End;
 
+    const NOT_JSON: &str = "not_json";
+
     fn of(scope: &str, ordinal: u64, status: u16, code: Option<&str>) -> Failed {
         Failed {
             finished: Finished::new(ordinal, End::Failed, Vec::new()),
@@ -248,16 +304,17 @@ mod tests {
             status: Some(status),
             code: code.map(ToOwned::to_owned),
             message: "no".to_owned(),
+            unexpected: code == Some(NOT_JSON),
             down: None,
         }
     }
 
     fn refused(watch: &mut FailFast, ordinal: u64, status: u16) -> FailFastDecision {
-        watch.failed(of("a", ordinal, status, None), || false)
+        watch.failed(of("a", ordinal, status, None), || false, || true)
     }
 
     fn mismatched(watch: &mut FailFast, ordinal: u64) -> FailFastDecision {
-        watch.mismatched(&of("a", ordinal, 200, Some(SCHEMA_MISMATCH)).failure(), || false)
+        watch.mismatched(&of("a", ordinal, 200, Some(NOT_JSON)).failure(), || false)
     }
 
     #[test]
@@ -300,11 +357,11 @@ mod tests {
         for _ in 0..3 {
             assert!(matches!(mismatched(&mut watch, 7), FailFastDecision::HeldBack), "it is tried again");
         }
-        let last = watch.failed(of("a", 7, 200, Some(SCHEMA_MISMATCH)), || false);
+        let last = watch.failed(of("a", 7, 200, Some(NOT_JSON)), || false, || true);
         assert!(matches!(last, FailFastDecision::HeldBack), "its retries are used up");
         assert_eq!(watch.undecided(), Some(1));
         assert!(matches!(mismatched(&mut watch.clone(), 19), FailFastDecision::Stop(_)));
-        let without_retries = watch.clone().failed(of("a", 19, 200, Some(SCHEMA_MISMATCH)), || false);
+        let without_retries = watch.clone().failed(of("a", 19, 200, Some(NOT_JSON)), || false, || true);
         assert!(matches!(without_retries, FailFastDecision::Stop(_)));
         assert_eq!(watch.disarm().len(), 1, "one matched");
         assert!(matches!(mismatched(&mut watch, 20), FailFastDecision::Record(all) if all.is_empty()));
@@ -312,7 +369,8 @@ mod tests {
 
     #[test]
     fn a_scope_of_several_is_stopped_alone() {
-        let forbidden = |watch: &mut FailFast, scope, ordinal| watch.failed(of(scope, ordinal, 403, None), || true);
+        let forbidden =
+            |watch: &mut FailFast, scope, ordinal| watch.failed(of(scope, ordinal, 403, None), || true, || true);
         let mut watch = FailFast::new(20, 100);
         for ordinal in 0..19 {
             assert!(matches!(forbidden(&mut watch, "a", ordinal), FailFastDecision::HeldBack));

@@ -1,6 +1,7 @@
 //! Records the outcome of a try: the item's line, its next due time, and one log line.
 
 mod account;
+mod ended;
 mod fell_back;
 
 use std::collections::BTreeMap;
@@ -10,22 +11,21 @@ use std::time::Duration;
 
 use paceline::{BackingOff, Instant};
 use paceline_core::{Class, GiveUp, Level, LimitScope, NextAction, Request, Retry, Timestamp};
-use paceline_providers::SCHEMA_MISMATCH;
 use paceline_providers::table::Scope;
 use paceline_store::{
-    ACCOUNT, Appended, CallTotals, ClaimedItem, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally,
-    Unanswered,
+    Appended, CallTotals, ClaimedItem, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
 };
 
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::entry;
-use crate::run::calls::fail_fast::{FailFast, FailFastDecision, Failed, Failure, Reachability, TOO_LARGE};
+use crate::run::calls::fail_fast::{FailFast, Failed, Failure, Reachability, TOO_LARGE};
 use crate::run::calls::fallback::Down;
 use crate::run::calls::held_up::HeldUp;
 use crate::run::calls::item::{Context, Impossible, Pause, Sent, Tried, TryEnd};
 use crate::run::calls::stop::StopReason;
 use crate::run::job::holds::{self, Holds};
 use crate::run::progress::counters::Counters;
+use crate::run::progress::extract::FirstLook;
 use crate::run::progress::minutes::Minutes;
 use crate::run::progress::resends::Resends;
 use crate::text;
@@ -65,6 +65,8 @@ pub(crate) struct Recorder {
     failures: u64,
     /// Items for the fallback, where the run has one.
     down: Option<Vec<Down>>,
+    /// Whether the first answers have what is to be taken out of them.
+    extract: Option<FirstLook>,
 }
 
 /// What a recorder needs to know of its run.
@@ -79,6 +81,7 @@ pub(crate) struct About {
     pub(crate) held_up: Option<HeldUp>,
     /// Whether the run has a fallback.
     pub(crate) falls_back: bool,
+    pub(crate) extract: Option<FirstLook>,
 }
 
 /// What follows from a try for the run.
@@ -106,15 +109,10 @@ impl Recorded {
     }
 }
 
-/// Whether the job has several scopes, as far as its input is read.
-fn has_scopes(journal: &Journal) -> impl FnOnce() -> bool {
-    || journal.scopes().is_ok_and(|rows| rows.iter().filter(|row| *row.name != *ACCOUNT).count() > 1)
-}
-
 impl Recorder {
     /// A recorder for one run.
     pub(crate) fn new(journal: Journal, acknowledge: Acknowledge, about: About) -> Self {
-        let About { figures, same, retry, address, key, max_wait, held_up, falls_back } = about;
+        let About { figures, same, retry, address, key, max_wait, held_up, falls_back, extract } = about;
         let (minutes, reachability) = (Minutes::default(), max_wait.map(Reachability::new));
         let holds = Holds::new(journal.clone(), acknowledge.clone());
         let resends = Resends::default();
@@ -137,6 +135,7 @@ impl Recorder {
             failing: BTreeMap::new(),
             failures: 0,
             down: falls_back.then(Vec::new),
+            extract,
         }
     }
 
@@ -261,6 +260,7 @@ impl Recorder {
             status: None,
             code: Some(code.to_owned()),
             message,
+            unexpected: false,
             // One that was never sent has waited for a limit.
             down: Some(item)
                 .filter(|_| expired && item.tally.last.is_some() && GiveUp::Deadline.stayed_down(class))
@@ -300,15 +300,16 @@ impl Recorder {
         }
         match &sent.exchange.action {
             NextAction::Retry { next, delay } | NextAction::Resend { next, delay } => {
-                if reading.code.as_deref() == Some(SCHEMA_MISMATCH) {
+                if reading.unexpected {
                     let failure = Failure {
                         ordinal: item.ordinal,
                         scope: &item.scope,
                         status: sent.exchange.status(),
-                        code: Some(SCHEMA_MISMATCH),
+                        code: reading.code.as_deref(),
+                        unexpected: true,
                         message: &entry::error_message(&sent),
                     };
-                    let decision = self.same.mismatched(&failure, has_scopes(&self.journal));
+                    let decision = self.same.mismatched(&failure, ended::has_scopes(&self.journal));
                     recorded = self.follow(context, &item.scope, decision).over(recorded);
                 }
                 recorded.due = Some(self.again(context, item, &sent, next, *delay, adds));
@@ -364,10 +365,13 @@ impl Recorder {
     }
 
     fn succeeded(&mut self, item: &ClaimedItem, sent: Sent, adds: CallTotals) {
-        for earlier in self.same.disarm() {
+        for earlier in self.same.ended_otherwise(&item.scope) {
             self.fail(earlier);
         }
         self.failing.remove(&item.scope);
+        if let (Some(look), Ok(answer)) = (&mut self.extract, &sent.exchange.answer) {
+            look.at_answer(answer.body());
+        }
         let tally = entry::tally(item, &sent, None);
         let line = sent.echo.line(item.ordinal, tally.sends(), End::Succeeded, &entry::line_answer(&sent, ""));
         let mut finished = Finished::new(item.ordinal, End::Succeeded, line);
@@ -426,38 +430,6 @@ impl Recorder {
             "{}",
             BackingOff::new(sent.exchange.reading.reported_class(), next, &self.retry, delay),
         );
-    }
-
-    /// The end of an item without success.
-    fn ended(&mut self, context: &Context, failed: Failed) -> Recorded {
-        let by_the_request = matches!(failed.class, Class::Invalid | Class::Filtered);
-        let scope = Arc::clone(&failed.scope);
-        let decision = if by_the_request || failed.code.as_deref() == Some(SCHEMA_MISMATCH) {
-            self.same.failed(failed, has_scopes(&self.journal))
-        } else {
-            let mut all = self.same.disarm();
-            all.push(failed);
-            FailFastDecision::Record(all)
-        };
-        self.follow(context, &scope, decision)
-    }
-
-    /// Does what the watch over the first items of the run decided.
-    fn follow(&mut self, context: &Context, scope: &Arc<str>, decision: FailFastDecision) -> Recorded {
-        match decision {
-            FailFastDecision::HeldBack => Recorded::default(),
-            FailFastDecision::Stop(stop) => Recorded { stop: Some(stop), ..Recorded::default() },
-            FailFastDecision::PutBack { items, stop } => {
-                items.into_iter().for_each(|failed| self.put_back(failed));
-                stop.map_or_else(Recorded::default, |stop| stop_scope(context, scope, stop))
-            }
-            FailFastDecision::Record(all) => {
-                for failed in all {
-                    self.fail(failed);
-                }
-                Recorded::default()
-            }
-        }
     }
 
     /// The failure of an item, which the fallback may take over.

@@ -12,6 +12,7 @@ use paceline_store::DiskFull;
 
 use crate::run::calls::budget::{BudgetKind, Exceeded};
 use crate::text;
+use crate::upstream::proxy_of;
 
 /// Of many hosts and other scopes no more are named.
 const NAMED: usize = 3;
@@ -60,10 +61,12 @@ pub(crate) enum StopReason {
         /// What to look at.
         fix: String,
     },
-    /// The first items all failed the same way, so the rest would too.
+    /// Items all failed the same way, so the rest would too.
     SameFailure {
         /// The scope of which all of them are, where the job has others.
         scope: Option<Arc<str>>,
+        /// Which: the first of the run or of the scope, or its last.
+        which: &'static str,
         /// How many.
         count: usize,
         /// The status that all of them got.
@@ -130,9 +133,16 @@ impl StopReason {
     pub(crate) fn unreached(answer: &NoAnswer, dialect: &Dialect, scope: &str, address: &str) -> Option<Self> {
         let message = answer.unreached()?;
         if dialect.scope() != Scope::Host {
+            let message = match answer {
+                NoAnswer::Connect(why) if proxy_of(address).is_some() => {
+                    format!("{why}; check the proxy (--proxy), the address (--base-url) and the network")
+                }
+                _ => message,
+            };
             return Some(Self::Unreachable { address: address.to_owned(), message });
         }
-        let message = if let NoAnswer::Connect(why) = answer { why.clone() } else { message };
+        let proxy = proxy_of(address).map(|proxy| format!("{proxy}; check the proxy (--proxy)")).unwrap_or_default();
+        let message = if let NoAnswer::Connect(why) = answer { format!("{why}{proxy}") } else { message };
         Some(Self::HostsUnreachable { hosts: vec![scope.into()], message })
     }
 
@@ -285,12 +295,14 @@ impl fmt::Display for StopReason {
                  asked",
             ),
             Self::ServerFails { scopes, waited } => {
-                let of = if scopes.is_empty() { String::new() } else { format!(" of {}", first_few(scopes)) };
                 let waited = text::duration(*waited);
-                write!(
-                    f,
-                    "the server is failing: no call{of} succeeded for {waited} (--max-wait); the report has its answers"
-                )
+                if scopes.is_empty() {
+                    write!(f, "the server is failing: no call succeeded for {waited} (--max-wait)")?;
+                } else {
+                    let these = first_few(scopes);
+                    write!(f, "failing: {these}; no call there succeeded for {waited} (--max-wait), and nothing else is left")?;
+                }
+                f.write_str("; the report has the last failure of each item")
             }
             Self::MaxItems => f.write_str("--max-items is reached"),
             Self::Budget(Exceeded { purse: BudgetKind::RunTokens, .. }) => {
@@ -301,9 +313,9 @@ impl fmt::Display for StopReason {
             }
             Self::MaxDuration => f.write_str("--max-duration is over"),
             Self::Account { by, message, fix } => write!(f, "{by}: {message}; {fix}"),
-            Self::SameFailure { scope, count, status, advice, message } => {
+            Self::SameFailure { scope, which, count, status, advice, message } => {
                 let of = scope.as_ref().map(|scope| format!(" of {scope}")).unwrap_or_default();
-                write!(f, "the first {count} items{of} all failed the same way")?;
+                write!(f, "the {which} {count} items{of} all failed the same way")?;
                 if let Some(status) = status {
                     write!(f, " with status {status}")?;
                 }

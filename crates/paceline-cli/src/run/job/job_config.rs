@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use paceline_config::{Money, Prices, Upstream};
+use paceline_config::{Money, Prices, Source, Upstream};
 use paceline_store::{ACCOUNT, Journal, JournalError, JournalItem, Reader, ScopeStatus};
 use serde::{Deserialize, Serialize};
 
@@ -19,9 +19,13 @@ use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
 use crate::run::lines::line::LineError;
 use crate::run::lines::spool::Earlier;
+use crate::text;
 
 /// What the names of settings that are prices begin with; the model follows.
 const PRICE: &str = "price.";
+
+/// So many changed settings are told.
+const CHANGES: usize = 6;
 
 /// The configuration of a run, as its journal keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -114,6 +118,27 @@ impl JobConfig {
         )))
     }
 
+    /// Logs which settings this run has that the last one had not. Prices and budgets are told by themselves, and so is another
+    /// account.
+    fn tell_changes(&self, now: &Self, upstream: &Upstream) {
+        let is_given = |key: &str| {
+            let row = upstream.effective.iter().find(|row| row.key == key);
+            row.is_some_and(|row| !matches!(row.source, Source::Default | Source::Preset(_)))
+        };
+        let keys: BTreeSet<&String> = self.settings.keys().chain(now.settings.keys()).collect();
+        let change = |key: &&String| match (self.settings.get(*key), now.settings.get(*key)) {
+            (Some(was), Some(is)) if was != is => Some(format!("{key} was {was}, and is {is}")),
+            (Some(was), None) => Some(format!("{key} was {was}, and is not set")),
+            (None, Some(is)) if is_given(key) => Some(format!("{key} was not set, and is {is}")),
+            _ => None,
+        };
+        let keys = keys.iter().filter(|key| !key.starts_with(PRICE) && ***key != "base_url");
+        let changes: Vec<String> = keys.filter_map(change).take(CHANGES).collect();
+        if !changes.is_empty() {
+            tracing::info!("changed since the last run of this job: {}", text::printable(&changes.join("; ")));
+        }
+    }
+
     fn account(&self) -> (&str, Option<&String>) {
         (&self.upstream, self.settings.get("base_url"))
     }
@@ -143,6 +168,7 @@ pub(crate) fn adopt(
         return Ok(true);
     }
     before.refuse_other_format(format)?;
+    before.tell_changes(&now, upstream);
     let same_account = before.account() == now.account();
     if !same_account {
         tracing::warn!(

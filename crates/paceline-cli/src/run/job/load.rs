@@ -4,6 +4,7 @@ use std::io;
 
 use paceline::clock;
 use paceline_config::Upstream;
+use paceline_core::UnknownOutcome;
 use paceline_store::{
     InputCursor, Journal, JournalError, LoadedLine, Loader, Opened, Options, Paths, Recovery, RefusedLine, RunLock,
 };
@@ -85,14 +86,17 @@ pub(crate) fn open(
             ready(journal, true, input, format, upstream, opening)
         }
         Opened::Changed { loader, recovery } => {
-            say(&recovery);
+            say(&recovery, upstream);
+            tracing::info!(
+                "the input is another than in the last run of this job: items are sent as their lines stand now"
+            );
             let opening = &Opening { bad_lines: opening.bad_lines.of_whole_input(), ..*opening };
             let journal = load(loader, input, format, upstream, opening)?;
             let same_account = job_config::adopt(&journal, input, format, upstream, opening.budgets)?;
             ready(journal, same_account, input, format, upstream, opening)
         }
         Opened::Resumed { journal, recovery } => {
-            say(&recovery);
+            say(&recovery, upstream);
             let same_account = job_config::adopt(&journal, input, format, upstream, opening.budgets)?;
             ready(journal, same_account, input, format, upstream, opening)
         }
@@ -148,7 +152,7 @@ pub(crate) fn refused(error: JournalError) -> Failure {
     Failure::Refused(format!("{error}{advice}"))
 }
 
-fn say(recovery: &Recovery) {
+fn say(recovery: &Recovery, upstream: &Upstream) {
     if recovery.recorded + recovery.cut + recovery.interrupted > 0 {
         let mut line = "continuing after an interruption".to_owned();
         for (count, noun, what) in [
@@ -161,14 +165,21 @@ fn say(recovery: &Recovery) {
         }
         if recovery.in_flight > 0 {
             let were = if recovery.in_flight == 1 { "was" } else { "were" };
-            line += &format!(
-                "; {} {were} cut off: those that must not be made twice are held, the others sent again, which may be billed twice",
-                text::counted(recovery.in_flight, "call")
-            );
+            // Which calls they are is not known before their lines are read.
+            let then = match upstream.access.unknown_outcome {
+                Some(UnknownOutcome::Resend) => ALL_AGAIN,
+                None if upstream.dialect.is_prompt("") => ALL_AGAIN,
+                _ => {
+                    "what may be called twice is sent again and may be billed twice, the rest is held (the summary counts it)"
+                }
+            };
+            line += &format!("; {} {were} cut off before an answer: {then}", text::counted(recovery.in_flight, "call"));
         }
         tracing::info!("{line}");
     }
 }
+
+const ALL_AGAIN: &str = "they are sent again, and may be billed twice";
 
 fn load(
     mut loader: Loader,

@@ -239,8 +239,20 @@ fn batch_line(row: Map<String, Value>) -> Map<String, Value> {
 
 /// A line of a list as a request for the page at that address.
 fn page(row: &Map<String, Value>) -> Result<Map<String, Value>, String> {
-    let url = row.get(PROMPT).and_then(Value::as_str).filter(|line| line.contains("://"));
-    let url = url.ok_or("prompts need a model: name it with --model (without one, each line is a web address)")?;
+    let url = row.get(PROMPT).and_then(Value::as_str).unwrap_or_default().trim();
+    // Without the line, so that all such lines count as one mistake.
+    let wrong = match url {
+        _ if url.contains("://") => None,
+        _ if url.starts_with('#') => Some("a list of web addresses has no comments: remove the line"),
+        _ if url.starts_with('/') => Some("a path is no whole address: write https:// and the host before it"),
+        _ if url.contains('.') && !url.contains(char::is_whitespace) => {
+            Some("a web address begins with http:// or https://: write that before it")
+        }
+        _ => Some("this is no web address such as https://example.com/x (for prompts, name a model with --model)"),
+    };
+    if let Some(wrong) = wrong {
+        return Err(wrong.to_owned());
+    }
     Ok(Map::from_iter([("url".to_owned(), url.into()), ("method".to_owned(), "GET".into())]))
 }
 

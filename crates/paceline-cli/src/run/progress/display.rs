@@ -154,7 +154,8 @@ impl StatusText {
                 (false, true) => " to the end of the budget",
                 (false, false) => "",
             };
-            course.push(format!("ETA {least}{}{end}", text::duration(left.time)));
+            let of = if left.of_held { " for what is held" } else { "" };
+            course.push(format!("ETA {least}{}{of}{end}", text::duration(left.time)));
         }
         let mut details = vec![
             format!("{} in flight", text::count(view.in_flight)),

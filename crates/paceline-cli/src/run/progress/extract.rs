@@ -44,6 +44,46 @@ pub(crate) fn write(paths: &Paths, pointer: &str) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether the first answers of a run have a value at a pointer: a wrong one is told while it can be put right.
+#[derive(Clone, Debug)]
+pub(crate) struct FirstLook {
+    pointer: String,
+    /// Answers that are looked at, unless one of them has a value.
+    left: u32,
+}
+
+impl FirstLook {
+    /// So many are looked at.
+    const ANSWERS: u32 = 20;
+
+    /// Looks for that pointer.
+    pub(crate) const fn at(pointer: String) -> Self {
+        Self { pointer, left: Self::ANSWERS }
+    }
+
+    /// Warns at the last of the first answers where none has a value there.
+    pub(crate) fn at_answer(&mut self, body: &[u8]) {
+        if self.is_in_vain(body) {
+            tracing::warn!(
+                "none of the first {} answers has a value at {} (--extract); each run takes the values anew from all results, so the \
+                 same command with another pointer needs no further calls",
+                Self::ANSWERS,
+                self.pointer
+            );
+        }
+    }
+
+    fn is_in_vain(&mut self, body: &[u8]) -> bool {
+        if self.left == 0 {
+            return false;
+        }
+        let answer = serde_json::from_slice::<&RawValue>(body).ok();
+        let is_there = answer.and_then(|answer| at(answer, &self.pointer)).is_some();
+        self.left = if is_there { 0 } else { self.left - 1 };
+        self.left == 0 && !is_there
+    }
+}
+
 /// How many answers there are, and how many of them have a value.
 #[derive(Default)]
 struct Values {
@@ -129,4 +169,20 @@ fn at<'a>(value: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
         serde_json::from_str::<HashMap<Cow<'_, str>, &RawValue>>(value.get()).ok()?.get(&*name).copied()?
     };
     at(inner, rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pointer_that_the_first_answers_lack_is_told_once() {
+        let told = |bodies: &[&str]| {
+            let mut look = FirstLook::at("/a/0".to_owned());
+            let all = (0..60).map(|n| bodies[n % bodies.len()]);
+            all.filter(|body| look.is_in_vain(body.as_bytes())).count()
+        };
+        assert_eq!(told(&[r#"{"b": 1}"#, "no JSON"]), 1);
+        assert_eq!(told(&[r#"{"b": 1}"#, r#"{"a": [1]}"#]), 0);
+    }
 }

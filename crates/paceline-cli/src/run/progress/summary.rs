@@ -20,6 +20,12 @@ use crate::run::progress::report;
 use crate::run::progress::snapshot;
 use crate::text;
 
+/// So many scopes that are refused may be under one limit.
+const SEVERAL: usize = 10;
+
+/// Behind a command that takes corrected lines.
+pub(crate) const CHANGED_INPUT: &str = " --accept-changed-input";
+
 /// Held and stopped scopes that are named.
 const SHOWN: usize = 5;
 
@@ -37,11 +43,15 @@ pub(crate) struct Summary<'a> {
     pub(crate) figures: &'a Counters,
     /// Why the run ended early, if it did.
     pub(crate) stop: Option<&'a StopReason>,
+    /// It has begun as many items as it may.
+    pub(crate) has_begun_all: bool,
     pub(crate) elapsed: Duration,
     /// The limits that are known, if any.
     pub(crate) limits: &'a Limits,
     /// Limits by tier hold beside them.
     pub(crate) has_tiers: bool,
+    /// Each host is a scope of its own.
+    pub(crate) by_host: bool,
     pub(crate) concurrency: u32,
     /// What has been used of the job's budget.
     pub(crate) budget: Used,
@@ -112,7 +122,7 @@ impl Summary<'_> {
 
     /// The summary for people.
     pub(crate) fn text(&self, output: &Path, errors: &Path, report: &Path) -> String {
-        let (counts, abandoned) = (self.counts, self.counts.totals.abandoned);
+        let counts = self.counts;
         let deferred = counts.waiting + counts.in_flight;
         let mut text = format!(
             "{}  {}: {} succeeded, {}{} failed, {} skipped, {} not finished\n",
@@ -131,10 +141,12 @@ impl Summary<'_> {
             line(format!("{} tokens in, {} out", text::count(counts.tokens_in), text::count(counts.tokens_out)));
         }
         self.budget().into_iter().for_each(&mut line);
-        if let Some(oracle) = self.oracle() {
+        // A single call waits for nothing.
+        if let Some(oracle) = self.oracle().filter(|_| self.figures.ended_now > 1) {
             line(format!("within the known limits the fastest run would have taken {}", text::duration(oracle)));
         }
         self.learnt().into_iter().for_each(&mut line);
+        self.one_limit().into_iter().for_each(&mut line);
         line(format!("results: {}", output.display()));
         if counts.failed + counts.skipped + counts.cancelled > 0 {
             line(format!("errors: {} (why: {})", errors.display(), report.display()));
@@ -148,36 +160,51 @@ impl Summary<'_> {
             let results = text::counted(counts.fallback, "result");
             line(format!("fallback: {results} without an answer of the API; --retry-failed asks it again"));
         }
-        text::held(counts.held, "--retry-failed").into_iter().for_each(&mut line);
+        text::held(counts.held, "--retry-failed", counts.failed - counts.held).into_iter().for_each(&mut line);
         self.deferred().into_iter().for_each(&mut line);
         if deferred > 0 {
             self.closed_scopes().into_iter().for_each(&mut line);
         }
         self.held_up.iter().cloned().for_each(&mut line);
-        if let Some(stop) = self.stop() {
-            line(format!("stopped early: {}", text::printable(&stop.to_string())));
+        self.end().into_iter().for_each(&mut line);
+        text
+    }
+
+    /// Why the run ended before its items did, what it lost, and how to go on.
+    fn end(&self) -> Vec<String> {
+        let stop = self.stop();
+        let mut lines: Vec<String> =
+            stop.map(|stop| format!("stopped early: {}", text::printable(&stop.to_string()))).into_iter().collect();
+        if self.has_begun_all && stop.is_some_and(|stop| *stop != StopReason::MaxItems) {
+            let counts = "it counts each item that was begun, also where no server took its call";
+            lines.push(format!("--max-items is reached: {counts}"));
         }
         if self.unwritten > 0 {
-            line(format!(
+            lines.push(format!(
                 "{} could not be written; those calls are made again, or held where they must not be made twice",
                 text::counted(self.unwritten, "answer")
             ));
         }
-        if abandoned > self.unwritten {
-            line(text::cut_off(abandoned - self.unwritten));
-        }
+        let abandoned = self.counts.totals.abandoned;
+        lines.extend((abandoned > self.unwritten).then(|| text::cut_off(abandoned - self.unwritten)));
         if self.unread {
-            line("the input was not read to its end: there may be more items".to_owned());
+            lines.push("the input was not read to its end: there may be more items".to_owned());
         }
-        if self.is_left() {
-            line(match &self.again {
-                Some(again) => format!("continue with: {again}"),
-                None => "without a journal this run cannot be continued: the next one starts from the beginning, with \
-                     another output"
+        match &self.again {
+            _ if !self.is_left() => {}
+            Some(again) => {
+                if again.ends_with(CHANGED_INPUT) {
+                    let then = "--accept-changed-input takes them as they stand then";
+                    lines.push(format!("correct the requests first: {then}"));
+                }
+                lines.push(format!("continue with: {again}"));
+            }
+            None => lines.push(
+                "without a journal this run cannot be continued: the next one starts from the beginning, with another output"
                     .to_owned(),
-            });
+            ),
         }
-        text
+        lines
     }
 
     /// What the job has used of its budget, or what it cost where it has none.
@@ -215,11 +242,27 @@ impl Summary<'_> {
         Some(format!("{of}{}", busiest.estimate.as_ref()?))
     }
 
+    /// Where most calls were refused, in many scopes: each learns its limit by itself, and nothing in the answers tells that one
+    /// limit may be over all of them.
+    fn one_limit(&self) -> Option<String> {
+        let totals = &self.view.account.totals;
+        let (refused, sends) = (totals.of(Class::Throttled), totals.sends);
+        let scopes = self.view.scopes.iter().filter(|scope| scope.totals.of(Class::Throttled) > 0).count();
+        let advice = match self.by_host {
+            true => "give that limit with --limit, which is a ceiling over all hosts",
+            false => "--scope all paces them as one",
+        };
+        (scopes >= SEVERAL && refused * 2 > sends).then(|| {
+            let [refused, sends, scopes] = [refused, sends, scopes as u64].map(text::count);
+            format!("{refused} of {sends} calls were rate-limited, in {scopes} scopes: if one limit is over all of them, {advice}")
+        })
+    }
+
     /// How many items wait for what, each wait named once.
     fn deferred(&self) -> Vec<String> {
         let mut groups: Vec<(String, u64)> = Vec::new();
         for group in &self.counts.deferred {
-            let class = group.class.map(|class| format!(" (last answer: {})", answered(class))).unwrap_or_default();
+            let class = group.class.map(|class| format!(" ({})", answered(class))).unwrap_or_default();
             let reason = reason_text(report::shown_reason(group.reason, self.stop().is_some_and(StopReason::is_bound)));
             let label = format!("{reason}{class}");
             match groups.iter_mut().find(|(known, _)| *known == label) {
@@ -296,11 +339,13 @@ fn reason_text(reason: DeferReason) -> &'static str {
     }
 }
 
-/// A class for people. That of a used-up quota is also that of an answer which names none and asks for a long wait.
-const fn answered(class: Class) -> &'static str {
+/// How the last try of an item ended, for people. The class of a used-up quota is also that of an answer which names none
+/// and asks for a long wait.
+fn answered(class: Class) -> String {
     match class {
-        Class::QuotaExhausted => "asked for a long wait",
-        class => class.as_str(),
+        Class::QuotaExhausted => "last answer: asked for a long wait".to_owned(),
+        Class::Transient => "last try: no answer, or a failure of the server".to_owned(),
+        class => format!("last answer: {}", class.description()),
     }
 }
 

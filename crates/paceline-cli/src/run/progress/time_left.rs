@@ -34,6 +34,8 @@ pub(crate) struct TimeLeft {
     pub(crate) at_budget: bool,
     /// Some of it waits for longer than a run does, and so for a later one.
     pub(crate) in_later_run: bool,
+    /// What is not held ends sooner.
+    pub(crate) of_held: bool,
 }
 
 impl Rest {
@@ -60,7 +62,8 @@ impl Rest {
         let at_least = works.is_none();
         let least = if at_least { Duration::from_secs(1) } else { Duration::from_nanos(1) };
         let in_later_run = last.zip(self.max_wait).is_some_and(|(last, longest)| last > longest);
-        (time >= least).then_some(TimeLeft { time, at_least, at_budget: false, in_later_run })
+        let of_held = held.is_none() && works.is_some() && last > works;
+        (time >= least).then_some(TimeLeft { time, at_least, at_budget: false, in_later_run, of_held })
     }
 
     /// The least that a limit lets it take.
@@ -152,6 +155,11 @@ mod tests {
         let c = pacer.scope("c");
         pacer.enqueue(Instant::ZERO, Request::new(&c, paceline_core::Cost::request())).expect("small enough");
         assert_eq!(seconds(Rest { items: 20_000, ..rest }, &pacer), Some((10_000, false)), "c goes on meanwhile");
+        let of_held = |items| {
+            let left = Rest { items, ..rest }.left(Instant::ZERO, &pacer.snapshot(Instant::ZERO));
+            left.map(|left| left.of_held)
+        };
+        assert_eq!((of_held(100), of_held(20_000)), (Some(true), Some(false)));
         pacer.hold_for(Instant::ZERO, None, Instant::ZERO + 1_000 * S, PauseCause::QuotaUsedUp);
         assert_eq!(seconds(Rest { items: 20_000, ..rest }, &pacer), Some((11_000, false)), "the account");
         assert_eq!(seconds(Rest::default(), &pacer), None, "nothing is left");

@@ -43,7 +43,10 @@ impl Wait {
                 let when = at.map(|at| countdown(at - view.now)).unwrap_or_default();
                 let learnt = scope.estimate.as_ref().is_some_and(|belief| is_learnt(policy, &when, belief));
                 learnt.then(|| Self::believed(view.limits)).flatten().or_else(|| {
-                    let what = format!("waiting for {}", text::printable(&policy.to_string()));
+                    let is_first = view.limits.account.totals.sends == 0;
+                    let by_others = is_first && matches!(policy, WaitCause::Quota { .. });
+                    let by_whom = if by_others { ", used up by other runs" } else { "" };
+                    let what = format!("waiting for {}{by_whom}", text::printable(&policy.to_string()));
                     Some(Self { of: name(view.limits, scope), what, when })
                 })
             }

@@ -113,6 +113,7 @@ pub(super) fn open(
         guest: Some(Guest::new(&served.backend, counts.input())),
         sender: Arc::clone(&served.sender),
         fallback: None,
+        extract: None,
         bounds,
         progress: Progress::new(true),
         interruptions: Interruptions::asked(asked),

@@ -120,7 +120,7 @@ impl StoreSummary {
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = ENDS.into_iter().filter_map(|end| self.why(end)).collect();
         let held = (State::Failed.as_str(), GiveUp::Held.as_str().to_owned());
-        lines.extend(text::held(self.reasons.get(&held).copied().unwrap_or(0), RETRY_HELD));
+        lines.extend(text::held(self.reasons.get(&held).copied().unwrap_or(0), RETRY_HELD, 0));
         if self.deferred() > 0 {
             lines.extend(self.groups.lines());
         }

@@ -58,7 +58,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let clock = WorkClock::system();
     let policy = args.policy()?;
     let mut upstream = args.upstream(everywhere)?;
-    upstream::bound_by_files(&mut upstream, if args.http { files::OF_A_CALL } else { files::OF_A_COMMAND });
+    upstream::bound_by_files(&mut upstream, if args.http { files::OF_A_CALL } else { files::OF_A_COMMAND })?;
     let concurrency = policy.concurrency.min(upstream.pacer.concurrency.max() as usize);
     let policy = SchedulerConfig { pace: upstream.pacer.pace, concurrency, ..policy };
     let judge = args.judge.judge(everywhere)?;

@@ -103,6 +103,8 @@ pub(crate) struct Parts {
 /// A run that is over.
 pub(crate) struct Ended {
     pub(crate) stop: Option<StopReason>,
+    /// The run has begun as many items as it may.
+    pub(crate) has_begun_all: bool,
     pub(crate) recorder: Recorder,
 }
 
@@ -178,7 +180,7 @@ impl Dispatcher {
         self.fall_back_for_the_rest().await?;
         self.parts.recorder.settle_held_back(self.stop.as_ref());
         self.look_after();
-        Ok(Ended { stop: self.stop, recorder: self.parts.recorder })
+        Ok(Ended { stop: self.stop, has_begun_all: self.begun.used_up(), recorder: self.parts.recorder })
     }
 
     fn is_over(&self) -> bool {

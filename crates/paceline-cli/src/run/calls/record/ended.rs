@@ -1,0 +1,51 @@
+//! The end of an item without success, where others may fail alike.
+
+use std::sync::Arc;
+
+use paceline_core::Class;
+use paceline_store::{ACCOUNT, Journal};
+
+use super::{Recorded, Recorder, stop_scope};
+use crate::run::calls::fail_fast::{FailFastDecision, Failed};
+use crate::run::calls::item::Context;
+
+/// Whether the job has several scopes, as far as its input is read.
+pub(super) fn has_scopes(journal: &Journal) -> impl FnOnce() -> bool {
+    || journal.scopes().is_ok_and(|rows| rows.iter().filter(|row| *row.name != *ACCOUNT).count() > 1)
+}
+
+impl Recorder {
+    /// The end of an item without success.
+    pub(super) fn ended(&mut self, context: &Context, failed: Failed) -> Recorded {
+        let by_the_request = matches!(failed.class, Class::Invalid | Class::Filtered);
+        let scope = Arc::clone(&failed.scope);
+        let decision = if by_the_request || failed.unexpected {
+            self.same.failed(failed, has_scopes(&self.journal), || self.journal.waits_in(&scope).unwrap_or(true))
+        } else {
+            let mut all = self.same.ended_otherwise(&scope);
+            all.push(failed);
+            FailFastDecision::Record(all)
+        };
+        self.follow(context, &scope, decision)
+    }
+
+    /// Does what the watch over the first items of the run decided.
+    pub(super) fn follow(&mut self, context: &Context, scope: &Arc<str>, decision: FailFastDecision) -> Recorded {
+        match decision {
+            FailFastDecision::HeldBack => Recorded::default(),
+            FailFastDecision::Stop(stop) => Recorded { stop: Some(stop), ..Recorded::default() },
+            FailFastDecision::PutBack { items, stop } => {
+                items.into_iter().for_each(|failed| self.put_back(failed));
+                stop.map_or_else(Recorded::default, |stop| stop_scope(context, scope, stop))
+            }
+            FailFastDecision::Record(all) => {
+                all.into_iter().for_each(|failed| self.fail(failed));
+                Recorded::default()
+            }
+            FailFastDecision::StopScope { failed, stop } => {
+                failed.into_iter().for_each(|failed| self.fail(failed));
+                stop_scope(context, scope, stop)
+            }
+        }
+    }
+}
