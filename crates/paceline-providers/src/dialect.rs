@@ -247,8 +247,8 @@ impl Dialect {
     }
 
     /// Whether a success has to match a schema, see [`expecting`](Self::expecting).
-    pub const fn expects_schema(&self) -> bool {
-        matches!(self.expected, Some(Expected::Schema(_)))
+    pub fn expects_schema(&self) -> bool {
+        self.expected.as_ref().is_some_and(Expected::is_schema)
     }
 
     /// What a request is expected to cost before it is sent: one request, its bytes, its tokens, and units of the provider's

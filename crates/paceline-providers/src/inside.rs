@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::body::{self, Body, Kind};
 use super::case::{Case, Decision, Fault};
 use super::ending::{Ending, NO_CAPACITY};
-use super::expected::{Expected, SCHEMA_MISMATCH};
+use super::expected::SCHEMA_MISMATCH;
 use super::refusal::{by_table, waiting};
 use super::stream::Stream;
 use super::table::COMMON;
@@ -107,13 +107,13 @@ fn unusable(case: &Case<'_>) -> Option<Decision> {
 pub(super) fn mismatch(case: &Case<'_>) -> Option<Decision> {
     // A 204 has no body, nor has the answer to a HEAD; any other answer without one has been refused.
     let has_body = case.body.kind != Kind::Nothing && !case.bodiless;
-    let Expected::Schema(schema) = case.expected.filter(|_| has_body)? else { return None };
+    let expected = case.expected.filter(|expected| has_body && expected.is_schema())?;
     let step = "2xx that does not match the schema";
     let unexpected = true;
     let Some(value) = case.body.value() else {
         return Some(Decision { unexpected, ..broken(case, step, NOT_JSON) });
     };
-    let message = format!("{}: {}", MISMATCH.message, body::plain(&schema.mismatch(&value)?)).into();
+    let message = format!("{}: {}", MISMATCH.message, body::plain(&expected.mismatch(&value)?)).into();
     Some(Decision { unexpected, ..unfit(case, step, Fault { message, ..MISMATCH }) })
 }
 

@@ -63,6 +63,7 @@ mod partial;
 mod reading;
 mod refusal;
 mod rule;
+mod schema;
 pub mod secrets;
 mod shape;
 mod shopify;
@@ -79,12 +80,15 @@ pub use address::{below, host, is_loopback, is_loopback_host, join_url, origin, 
 pub use charge::Settlement;
 pub use collect::{collect, comes_in_parts};
 pub use dialect::Dialect;
-pub use expected::{Expected, SCHEMA_MISMATCH, Schema, SchemaError};
+pub use expected::{Expected, SCHEMA_MISMATCH};
 pub use gateway::{GATEWAY, GATEWAY_RETRIES};
 pub use outline::{Asked, model_of, models_of};
 pub use partial::{joined, remainder};
 pub use reading::{Action, NoResponse, Reading, no_response};
 pub use rule::{Phrase, Place, Rule};
+pub use schema::Schema;
+#[cfg(feature = "schema")]
+pub use schema::SchemaError;
 pub use table::Provider;
 pub use units::Units;
 pub use usage::{TokenRatio, Usage};
