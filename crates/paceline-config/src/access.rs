@@ -260,7 +260,7 @@ fn header_name(text: &str) -> Option<HeaderName> {
 fn file(key: &str, setting: Option<&Setting>, ledger: &mut Ledger) -> Option<PathBuf> {
     let setting = setting?;
     ledger.note(key, &setting.text, setting.source().clone());
-    Some(PathBuf::from(&setting.text))
+    Some(setting.path())
 }
 
 fn missing(ledger: &Ledger, key: &str, beside: &str) -> SettingError {

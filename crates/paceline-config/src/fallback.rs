@@ -105,5 +105,5 @@ fn step(setting: &Setting) -> Option<FallbackStep> {
         None => (StatusCode::OK, rest),
     };
     let is_final = (200..600).contains(&status.as_u16());
-    (is_final && !file.is_empty()).then(|| FallbackStep::Static { status, file: file.into() })
+    (is_final && !file.is_empty()).then(|| FallbackStep::Static { status, file: setting.beside(file) })
 }

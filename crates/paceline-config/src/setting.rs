@@ -1,7 +1,7 @@
 //! One value as the user wrote it, and where: what every layer of the configuration is made of.
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use http::Uri;
@@ -55,6 +55,20 @@ impl Setting {
     pub(crate) fn refuse(&self, key: &str, expected: impl Into<String>) -> SettingError {
         let (key, value, origin) = (key.to_owned(), self.text.clone(), self.source().clone());
         SettingError::Value { key, value, origin, expected: expected.into() }
+    }
+
+    /// The file that it names. In a configuration file a relative path begins at the folder of that file, wherever the program
+    /// was begun; in a flag or a variable at the present folder.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.beside(&self.text)
+    }
+
+    /// The same for a file that is a part of the value.
+    pub(crate) fn beside(&self, file: &str) -> PathBuf {
+        match self.source() {
+            Source::File { path, .. } => path.parent().unwrap_or(Path::new("")).join(file),
+            _ => PathBuf::from(file),
+        }
     }
 
     /// A whole number of at least `least`; `10k` and `1_000` are understood.

@@ -361,7 +361,7 @@ fn key(
         }
         (_, Some(file)) => {
             ledger.note("api_key_file", &file.text, file.source().clone());
-            return Ok(KeySource::File(PathBuf::from(&file.text)));
+            return Ok(KeySource::File(file.path()));
         }
         _ => {}
     }

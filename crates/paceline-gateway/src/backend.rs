@@ -10,10 +10,10 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use paceline::{Class, Clock, Limiter, NextAction, Permit, ScopeId, UnknownOutcome, clock};
+use paceline::{Class, Clock, Limiter, NextAction, Permit, ScopeId, Timestamp, UnknownOutcome, clock};
 use paceline_config::{CallNames, Money};
-use paceline_core::{Cost, Outcome, Turns};
-use paceline_http::{AccessError, Call, NoAnswer, SenderConfig, TokenRatios, proxy_to, tls};
+use paceline_core::{Cost, Outcome, Turns, format_duration};
+use paceline_http::{AccessError, Call, NoAnswer, SenderConfig, Shortage, TokenRatios, proxy_to, tls};
 use paceline_providers::secrets::Secrets;
 use paceline_providers::table::Scope;
 use paceline_providers::{Answer, Asked, Reading, Usage, join_url};
@@ -25,7 +25,7 @@ use crate::connector::{self, Connector, for_proxy};
 use crate::fallback::{self, Step};
 use crate::headers;
 use crate::metrics::Metrics;
-use crate::notes::{self, ClientSpending, Notes};
+use crate::notes::{self, ClientSpending, Notes, Sign, Told};
 use crate::payload::Outgoing;
 
 /// So many scopes of an upstream have a pace of their own, two KiB each: clients choose the names.
@@ -86,6 +86,8 @@ pub struct Backend {
     pub(crate) fallbacks: Vec<Step>,
     /// The last request went to the fallbacks.
     falls_back: AtomicBool,
+    /// Of files and ports of this machine.
+    shortage: Shortage,
 }
 
 /// A call that left, until its outcome is reported.
@@ -167,6 +169,7 @@ impl Backend {
             notes,
             fallbacks,
             falls_back,
+            shortage: Shortage::default(),
         })
     }
 
@@ -182,6 +185,7 @@ impl Backend {
         bounds: &Bounds,
     ) -> Result<Self, BackendError> {
         let fresh = Self::new(config, headers, self.limiter.clone(), bounds)?;
+        self.notes.outages.end_stops();
         Ok(Self {
             ratios: Arc::clone(&self.ratios),
             waiting: self.waiting.clone(),
@@ -253,6 +257,38 @@ impl Backend {
         self.notes.decisions.note(None, "fallback", what.to_owned());
     }
 
+    /// Logs that the upstream is down, or answers again.
+    fn note_outage(&self, scope: &Arc<str>, reading: &Reading) {
+        let Some(sign) = Sign::of(reading) else { return };
+        let has_open_breaker = || {
+            let of_scope = self.limiter.scope_snapshot(&self.scope(scope));
+            of_scope.is_some_and(|scope| scope.failing_since.is_some())
+        };
+        let upstream = self.name();
+        match self.notes.outages.note(scope, sign, || self.limiter.now(), has_open_breaker) {
+            None => {}
+            Some(Told::Down { scope, is_stopped: true, .. }) => tracing::warn!(
+                upstream,
+                scope = scope.as_deref(),
+                "nothing leaves until a person acts: {}; mend the cause, then reload the gateway (SIGHUP) or restart it",
+                reading.reason()
+            ),
+            Some(Told::Down { scope, since, .. }) => {
+                let lasts = self.limiter.now().saturating_since(since);
+                let since = Timestamp::from_millis(clock::wall().as_millis() - lasts.as_millis() as i64);
+                let what = if scope.is_some() { "fails" } else { "is down" };
+                let reason = reading.reason();
+                tracing::warn!(upstream, scope = scope.as_deref(), since = %since, "the upstream {what}: {reason}");
+            }
+            Some(Told::Back { scope, after }) => tracing::info!(
+                upstream,
+                scope = scope.as_deref(),
+                "the upstream answers again, after {}",
+                format_duration(after)
+            ),
+        }
+    }
+
     /// The place of a client's request in the queue.
     pub(crate) fn place(self: &Arc<Self>, client: u64) -> QueuePlace {
         QueuePlace { backend: Arc::clone(self), client, number: self.turns().place(client), left: false }
@@ -299,13 +335,26 @@ impl Backend {
         let address = Uri::try_from(join_url(&self.sending.base_url, &call.url))
             .map_err(|error| NoAnswer::Connect(format!("the address of the call is none: {error}")))?;
         let is_plain = address.scheme_str() == Some("http");
-        let mut request = Request::new(body);
-        *request.method_mut() = call.method.clone();
-        *request.uri_mut() = address;
-        *request.headers_mut() = call.headers.clone();
-        request.headers_mut().extend(self.for_proxy.clone());
+        let request = |body| {
+            let mut request = Request::new(body);
+            *request.method_mut() = call.method.clone();
+            *request.uri_mut() = address.clone();
+            *request.headers_mut() = call.headers.clone();
+            request.headers_mut().extend(self.for_proxy.clone());
+            self.client.request(request)
+        };
+        let whole = body.whole();
+        let sent = async {
+            match (request(body).await, whole) {
+                // No failure of the upstream: it got nothing.
+                (Err(error), Some(whole)) if Shortage::is_why(&error) => {
+                    self.shortage.sit_out(|| request(Outgoing::held(whole.clone()))).await
+                }
+                (sent, _) => sent,
+            }
+        };
         let left = self.stopwatch.now();
-        let answered = match timeout(self.sending.timeout, self.client.request(request)).await {
+        let answered = match timeout(self.sending.timeout, sent).await {
             Ok(Ok(answer)) if self.is_proxied && answer.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
                 Err(NoAnswer::proxy())
             }
@@ -387,6 +436,7 @@ impl Departed {
         let outcome = Outcome { unknown, ..reading.outcome_of(&reserved) };
         spent.iter().for_each(|spent| spent.used(outcome.usage.clone()));
         let action = permit.complete(outcome);
+        upstream.note_outage(&scope, &reading);
         if reading.class != Class::Success {
             let text = notes::decision(&reading, &upstream.config.pacer.retry, &action);
             upstream.notes.decisions.note(Some(&scope), reading.class.as_str(), text);
@@ -417,7 +467,11 @@ impl Backend {
                 let answer = Answer { status, headers, body: answer.body(), path: &call.url };
                 dialect.read_of(&call.method, &answer, now)
             }
-            Err(error) => dialect.within_reach(error.reading(dialect.provider(), now)),
+            Err(error) => {
+                let reading = dialect.within_reach(error.reading(dialect.provider(), now));
+                // In words, for people.
+                Reading { message: reading.message.or_else(|| Some(error.to_string())), ..reading }
+            }
         };
         // The log, the state and other clients get to know why: the upstream's key, or the client's that went on, must not.
         if reading.class != Class::Success {

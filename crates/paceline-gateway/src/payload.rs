@@ -162,6 +162,18 @@ pub(crate) struct Outgoing {
     rest: Option<Rest>,
 }
 
+impl Outgoing {
+    /// A body that is held whole.
+    pub(crate) const fn held(bytes: Bytes) -> Self {
+        Self { first: Some(bytes), rest: None }
+    }
+
+    /// Its bytes, where all of it is held.
+    pub(crate) fn whole(&self) -> Option<Bytes> {
+        self.first.clone().filter(|_| self.rest.is_none())
+    }
+}
+
 /// What still comes, in time.
 #[derive(Debug)]
 struct Rest {

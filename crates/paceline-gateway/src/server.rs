@@ -11,10 +11,12 @@ use http::header::CONNECTION;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body_util::Either;
 use hyper::body::Incoming;
+use paceline::{Clock, Repeats};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use crate::backend::{Backend, BackendError};
 use crate::bounds::{Bounds, Held};
@@ -234,7 +236,8 @@ impl Gateway {
         // Streams come in small pieces; without this each would wait for the acknowledgement of the one before.
         let _ = stream.set_nodelay(true);
         let (gateway, peer) = (Arc::clone(self), stream.peer_addr().ok());
-        let answer = move |request| answer(Arc::clone(&gateway), peer, request);
+        let answering = Arc::clone(self);
+        let answer = move |request| answer(Arc::clone(&answering), peer, request);
         let connection = connections.begin(&self.bounds);
         let slowest = self.bounds.slowest_head;
         tokio::spawn(async move {
@@ -248,9 +251,13 @@ impl Gateway {
             }
             match tls {
                 None => connection.serve(stream, answer).await,
-                Some(ClientTls(tls)) => match timeout(slowest, TlsAcceptor::from(tls).accept(stream)).await {
-                    Ok(Ok(stream)) => connection.serve(stream, answer).await,
-                    Ok(Err(error)) => tracing::debug!("a client's connection ended: {error}"),
+                Some(tls) => match timeout(slowest, open(tls, stream)).await {
+                    Ok(Ok(Either::Left(stream))) => connection.serve(stream, answer).await,
+                    Ok(Ok(Either::Right(stream))) => {
+                        let refused = move |request| std::future::ready(gateway.wants_tls(peer, &request));
+                        connection.serve(stream, refused).await;
+                    }
+                    Ok(Err(error)) => tracing::debug!("the TLS handshake with a client failed: {error}"),
                     Err(_) => {}
                 },
             }
@@ -270,6 +277,12 @@ impl Gateway {
             }
             Err(refusal) => self.turn_away(visit, refusal),
         }
+    }
+
+    /// The answer to a request that came without TLS to an address that has it.
+    fn wants_tls(&self, peer: Option<SocketAddr>, request: &Request<Incoming>) -> Response<AnswerBody> {
+        let refusal = Refusal::bad_request("this address speaks TLS, and the request came without: use https://");
+        closing(request, self.turn_away(Visit::new(request, peer), refusal))
     }
 
     /// The answer to a request that no upstream gets.
@@ -343,7 +356,7 @@ async fn accept(
     connections: &Connections,
     mut connected: impl FnMut(TcpStream),
 ) {
-    let (mut ends, mut accepts) = (pin!(ends), true);
+    let (mut ends, mut shortage, clock) = (pin!(ends), Repeats::new(), Clock::new());
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -351,13 +364,17 @@ async fn accept(
         };
         match accepted {
             Ok((stream, _)) => {
-                accepts = true;
+                if shortage.is_known() && shortage.went_well(clock.now()) {
+                    tracing::info!("connections are accepted again");
+                }
                 connected(stream);
             }
             Err(error) => {
-                // Once until it passes: the next is tried at once.
-                if std::mem::replace(&mut accepts, false) {
-                    tracing::warn!("connections cannot be accepted: {error}; raise `ulimit -n` if clients are many");
+                if let Some(times) = shortage.came(clock.now()) {
+                    tracing::warn!(
+                        times = (times > 1).then_some(times),
+                        "connections wait to be accepted: {error}; raise `ulimit -n` (LimitNOFILE of a unit) if clients are many"
+                    );
                 }
                 connections.make_room();
                 tokio::time::sleep(NO_FILES).await;
@@ -371,6 +388,15 @@ async fn accept(
             connected(stream);
         }
     }
+}
+
+/// The connection with TLS, or as it is where the client begins with a word, as HTTP does, and TLS never.
+async fn open(tls: ClientTls, stream: TcpStream) -> io::Result<Either<TlsStream<TcpStream>, TcpStream>> {
+    let mut first = [0];
+    if stream.peek(&mut first).await? == 1 && first[0].is_ascii_alphabetic() {
+        return Ok(Either::Right(stream));
+    }
+    TlsAcceptor::from(tls.0).accept(stream).await.map(Either::Left)
 }
 
 /// An answer after which nothing more is read of the connection: what follows may be part of the same request.

@@ -40,13 +40,17 @@ impl ClientTls {
         let chain = CertificateDer::pem_slice_iter(&read(certificate)?).collect::<Result<Vec<_>, _>>();
         let chain = chain.map_err(|error| wrong(certificate, error.to_string()))?;
         if chain.is_empty() {
-            return Err(wrong(certificate, "it has no certificate in PEM".to_owned()));
+            return Err(wrong(certificate, "expected a certificate in PEM, and there is none".to_owned()));
         }
-        let private =
-            PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|_| wrong(key, "it has no key in PEM".to_owned()))?;
+        let private = PrivateKeyDer::from_pem_slice(&read(key)?)
+            .map_err(|_| wrong(key, "expected a private key in PEM, and there is none".to_owned()))?;
         let config =
             ServerConfig::builder_with_provider(Arc::new(default_provider())).with_safe_default_protocol_versions()?;
-        let mut config = config.with_no_client_auth().with_single_cert(chain, private)?;
+        let paired = config.with_no_client_auth().with_single_cert(chain, private);
+        let mut config = paired.map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => wrong(key, "it is the key of another certificate".to_owned()),
+            error => error.into(),
+        })?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Self(Arc::new(config)))
     }

@@ -75,11 +75,12 @@ pub use operation::{Sending, operation};
 #[cfg(feature = "config")]
 pub use profiles::{
     AccessError, Answered, ByItself, CallFailure, KeyError, ProfileClient, ProfileError, Profiles, check_proxy, client,
-    headers, proxy_of_environment, proxy_to, tls, warn_of_idle,
+    headers, proxy_of_environment, proxy_to, tls, warn_if_exposed, warn_of_idle,
 };
 pub use ratios::TokenRatios;
 pub use receive::{LARGEST_ANSWER, receive};
 pub use sender::{Sender, SenderConfig, client_to};
+pub use shortage::Shortage;
 
 /// The samples of docs/profiles.md compile.
 #[cfg(all(doctest, feature = "config"))]

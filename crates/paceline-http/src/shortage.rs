@@ -2,8 +2,10 @@
 
 use std::error::Error;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use paceline::{Clock, Repeats};
 
 use crate::no_answer::{causes, root_cause};
 
@@ -11,24 +13,28 @@ use crate::no_answer::{causes, root_cause};
 const SHORTEST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(90);
 
-/// Waits until this machine has room for a call.
+/// Waits until this machine has room for a call. The log says so at most every 10 s.
 #[derive(Debug, Default)]
-pub(crate) struct Shortage {
-    /// The warning has been logged.
-    warned: AtomicBool,
+pub struct Shortage {
+    clock: Clock,
+    repeats: Mutex<Repeats>,
 }
 
 impl Shortage {
-    /// Retries locally until the machine has a descriptor and a port for the call, or has had none for long. Nothing is sent
+    /// Retries locally until the machine has a descriptor and a port for the call, or has had none for 90 s. Nothing is sent
     /// until then, so the failures concern neither the item nor the server.
-    pub(crate) async fn sit_out<T, Sent>(&self, send: impl Fn() -> Sent) -> Result<T, reqwest::Error>
+    ///
+    /// # Errors
+    /// How the call failed otherwise, or at last.
+    pub async fn sit_out<T, E, Sent>(&self, send: impl Fn() -> Sent) -> Result<T, E>
     where
-        Sent: Future<Output = Result<T, reqwest::Error>>,
+        E: Error + 'static,
+        Sent: Future<Output = Result<T, E>>,
     {
         let (mut wait, mut waited) = (SHORTEST_WAIT, Duration::ZERO);
         loop {
             match send().await {
-                Err(error) if waited < LONGEST_WAIT && is_local(&error) => self.warn_once(&error),
+                Err(error) if waited < LONGEST_WAIT && Self::is_why(&error) => self.warn(&error),
                 sent => return sent,
             }
             tokio::time::sleep(wait).await;
@@ -37,20 +43,22 @@ impl Shortage {
         }
     }
 
-    fn warn_once(&self, error: &reqwest::Error) {
-        if !self.warned.swap(true, Ordering::Relaxed) {
+    /// Whether a call was not sent because this machine had no file descriptor or port for it.
+    pub fn is_why(error: &(dyn Error + 'static)) -> bool {
+        causes(error).filter_map(<dyn Error>::downcast_ref).any(is_used_up)
+    }
+
+    fn warn(&self, error: &(dyn Error + 'static)) {
+        let came = self.repeats.lock().unwrap_or_else(PoisonError::into_inner).came(self.clock.now());
+        if let Some(times) = came {
             tracing::warn!(
+                times = (times > 1).then_some(times),
                 "this machine has no free files or ports ({}): calls wait until others end, without using up retries; raise \
                  `ulimit -n` or lower --concurrency",
                 root_cause(error),
             );
         }
     }
-}
-
-/// Whether a call was not sent because this machine had no file descriptor or port for it.
-fn is_local(error: &reqwest::Error) -> bool {
-    error.is_connect() && causes(error).filter_map(<dyn Error>::downcast_ref).any(is_used_up)
 }
 
 /// Whether the system had no file descriptor or no port left.
@@ -71,7 +79,7 @@ fn is_used_up(error: &io::Error) -> bool {
 mod tests {
     use super::*;
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::{AtomicU32, Ordering};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     /// The only test of this program that opens files, for the limit is that of the process.
@@ -95,6 +103,6 @@ mod tests {
         };
         let answer = shortage.sit_out(send).await.unwrap();
         assert_eq!((answer.status().as_u16(), tries.into_inner()), (204, 3));
-        assert!(server.await.unwrap() > 0 && shortage.warned.into_inner());
+        assert!(server.await.unwrap() > 0 && shortage.repeats.into_inner().unwrap().is_known());
     }
 }

@@ -71,7 +71,7 @@ pub use fallback::{Sourced, WithFallback};
 pub use json::{ToWall, scope_json};
 pub use keyed::KeyedLimiter;
 pub use limiter::Limiter;
-pub use log::BackingOff;
+pub use log::{BackingOff, Repeats};
 pub use paceline_core::{
     Admit, Announcement, Backoff, BreakerConfig, Class, Concurrency, ConfigError, Cost, Dimension, DividedLimit, Event,
     FleetShare, FleetSnapshot, GateState, GiveUp, Growth, GrowthPhase, Hint, Instant, Jitter, LearntState, Level,

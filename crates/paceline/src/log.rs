@@ -1,9 +1,9 @@
-//! Log lines about retries.
+//! Log lines about retries, and about what goes wrong again and again.
 
 use std::fmt;
 use std::time::Duration;
 
-use paceline_core::{Class, Request, Retry, format_duration};
+use paceline_core::{Class, Instant, Request, Retry, format_duration};
 
 /// `server overloaded (try 1 of at most 8), next try in 1.2s`: one line for each re-send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,9 +41,68 @@ impl fmt::Display for BackingOff {
     }
 }
 
+/// Between two lines about the same trouble.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// A trouble that may come again many times a second, such as a full disk: a line at first, and then one each 10 s at most, with
+/// how often it came. It is over once it has not come for 10 s.
+#[derive(Clone, Debug, Default)]
+pub struct Repeats {
+    /// Since the last line.
+    times: u64,
+    told: Option<Instant>,
+    last: Option<Instant>,
+}
+
+impl Repeats {
+    /// None so far.
+    pub const fn new() -> Self {
+        Self { times: 0, told: None, last: None }
+    }
+
+    /// It came, at that time. Where a line is due: how often it came since the last one, this time included.
+    pub fn came(&mut self, now: Instant) -> Option<u64> {
+        self.times += 1;
+        self.last = Some(now);
+        if self.told.is_some_and(|told| now < told + EVERY) {
+            return None;
+        }
+        self.told = Some(now);
+        Some(std::mem::take(&mut self.times))
+    }
+
+    /// Whether it came and is not over as far as is known.
+    pub const fn is_known(&self) -> bool {
+        self.last.is_some()
+    }
+
+    /// What it kept from being done was done, at that time. Returns whether a line is to say that it is over.
+    pub fn went_well(&mut self, now: Instant) -> bool {
+        let is_over = self.last.is_some_and(|last| now >= last + EVERY);
+        if is_over {
+            *self = Self::new();
+        }
+        is_over
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_trouble_that_comes_again_is_a_line_each_ten_seconds() {
+        let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
+        let mut repeats = Repeats::new();
+        assert!(!repeats.went_well(at(0)));
+        let told: Vec<_> = (0..50).filter_map(|tick| repeats.came(at(500 * tick))).collect();
+        assert_eq!(told, [1, 20, 20], "twice a second for 25 s");
+        assert!(!repeats.went_well(at(25_000)), "it goes well in between");
+        assert_eq!(repeats.came(at(30_000)), Some(10));
+        assert_eq!([39_999, 40_000, 50_000].map(|millis| repeats.went_well(at(millis))), [false, true, false]);
+        assert_eq!(repeats.came(at(60_000)), Some(1), "a trouble of its own");
+    }
+
     use paceline_core::{Cost, Pacer, PacerConfig};
 
     #[test]

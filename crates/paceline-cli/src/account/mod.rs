@@ -106,14 +106,19 @@ impl Account {
 
 /// Where the user's processes find each other: `paceline` in the user's state folder, which is made.
 pub(crate) fn folder() -> io::Result<PathBuf> {
+    let folder = place()?;
+    make_private(&folder).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", folder.display())))?;
+    Ok(folder)
+}
+
+/// The same folder, which may not be there yet.
+pub(crate) fn place() -> io::Result<PathBuf> {
     let of = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = of("XDG_STATE_HOME").or_else(|| of("HOME").map(|home| home.join(".local/state")));
     let Some(state) = state.or_else(|| of("LOCALAPPDATA")) else {
         return Err(io::Error::other("neither XDG_STATE_HOME nor HOME names a folder"));
     };
-    let folder = state.join("paceline");
-    make_private(&folder).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", folder.display())))?;
-    Ok(folder)
+    Ok(state.join("paceline"))
 }
 
 /// Makes a folder that its user alone may read.

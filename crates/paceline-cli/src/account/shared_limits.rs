@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use paceline::{Limiter, LimiterState, Pace, PacerConfig};
+use paceline::{Clock, Limiter, LimiterState, Pace, PacerConfig, Repeats};
 use paceline_config::FleetSettings;
 
 use super::fleet::FleetPlace;
@@ -62,7 +62,8 @@ struct SharedAccount {
     /// Another run was reported, ...
     reported: bool,
     /// ... and that the ledger cannot be written.
-    warned: bool,
+    trouble: Repeats,
+    clock: Clock,
 }
 
 impl SharedLimits {
@@ -175,7 +176,8 @@ impl SharedAccount {
             turn: None,
             outdated: false,
             reported: false,
-            warned: false,
+            trouble: Repeats::new(),
+            clock: Clock::new(),
         }
     }
 
@@ -269,24 +271,28 @@ impl SharedAccount {
         !self.is_outdated(limiter) || self.write(true)
     }
 
-    /// Writes what all runs have counted, and whether this one goes on. A failure is logged once, and the run goes on: its items
-    /// are what matters.
+    /// Writes what all runs have counted, and whether this one goes on. A failure is logged now and then, and the run goes on:
+    /// its items are what matters.
     fn write(&mut self, goes_on: bool) -> bool {
         let runs = self.others.iter().chain(&self.own).cloned().collect();
         let written = self.ledger.write(runs, goes_on.then_some(&*self.run));
-        match (&written, self.warned) {
-            (Err(error), false) => {
-                tracing::warn!(
-                    "cannot save how much was sent, so other runs on this host and key may exceed the limits: {}: \
-                     {error}",
-                    self.files.display()
-                );
+        match &written {
+            Err(error) => {
+                if let Some(times) = self.trouble.came(self.clock.now()) {
+                    tracing::warn!(
+                        times = (times > 1).then_some(times),
+                        "cannot save how much was sent, so other runs on this host and key may exceed the limits: {}: \
+                         {error}",
+                        self.files.display()
+                    );
+                }
             }
-            (Ok(()), true) => tracing::info!("how much was sent is saved again"),
-            _ => {}
+            Ok(()) if self.trouble.is_known() && self.trouble.went_well(self.clock.now()) => {
+                tracing::info!("how much was sent is saved again");
+            }
+            Ok(()) => {}
         }
         self.outdated = written.is_err();
-        self.warned = self.outdated;
         !self.outdated
     }
 }

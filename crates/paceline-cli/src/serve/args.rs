@@ -1,11 +1,13 @@
 //! The flags of `paceline serve`.
 
+use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use http::Uri;
 use paceline_config::{Config, EffectiveValue, Overrides, Source, TierMatch, Upstream, upstream_names};
 use paceline_gateway::{ClientTls, OWN_ROUTES};
+use paceline_http::warn_if_exposed;
 use paceline_providers::is_loopback;
 
 use super::keys::KeysArgs;
@@ -36,10 +38,10 @@ pub(super) enum Command {
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Flags {
     /// Address of this machine to listen on; port 0 takes a free port, which the first line printed names
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4747")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4747", value_parser = address)]
     pub(crate) listen: SocketAddr,
     /// Address for /metrics, /healthz and /readyz alone [default: that of --listen]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub(crate) metrics_listen: Option<SocketAddr>,
     /// File of the keys of clients, as `paceline serve keys` writes it [default: client-keys.json in the folder of --state]
     #[arg(long, value_name = "FILE")]
@@ -84,6 +86,14 @@ pub(crate) struct Flags {
     /// Retries of a request after server errors, so at most 1 + N calls [default: 7]
     #[arg(help_heading = PACE, long, value_name = "N", allow_hyphen_values = true)]
     max_retries: Option<String>,
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        "expected numbers, an IP address and a port, such as 127.0.0.1:4747, [::1]:4747, or 0.0.0.0:4747 for every address of this \
+         machine"
+            .to_owned()
+    })
 }
 
 /// Warns of settings that are for jobs, or for callers that have what no request of a client has.
@@ -161,6 +171,20 @@ impl Flags {
         Ok(Configured { upstreams, file: config.path().map(Path::to_owned) })
     }
 
+    /// The address of the metrics alone.
+    ///
+    /// # Errors
+    /// That of the clients, where they are without the flag.
+    pub(super) fn metrics_listen(&self) -> Result<Option<SocketAddr>, Failure> {
+        match self.metrics_listen {
+            Some(address) if address == self.listen && address.port() != 0 => Err(Failure::refused(format!(
+                "--metrics-listen {address} is the address of --listen: expected another one; without --metrics-listen the metrics \
+                 are at that address"
+            ))),
+            address => Ok(address),
+        }
+    }
+
     /// What clients are shown with TLS.
     ///
     /// # Errors
@@ -168,6 +192,9 @@ impl Flags {
     pub(super) fn tls(&self) -> Result<Option<ClientTls>, Failure> {
         let pair = self.tls_cert.as_deref().zip(self.tls_key.as_deref());
         let refused = |error| Failure::refused(format!("--tls-cert, --tls-key: {error}"));
+        if let Some(Ok(key)) = self.tls_key.as_deref().map(|key| File::open(key).map(|file| (key, file))) {
+            warn_if_exposed("the private key", &key.1, &key.0.display().to_string());
+        }
         pair.map(|(certificate, key)| ClientTls::read(certificate, key).map_err(refused)).transpose()
     }
 

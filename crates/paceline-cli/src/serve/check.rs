@@ -2,11 +2,13 @@
 
 use paceline::Quota;
 use paceline_config::Upstream;
-use paceline_gateway::{Bounds, Clients};
+use paceline_gateway::{Bounds, Clients, Gateway};
 use paceline_providers::secrets::hidden;
 
 use super::args::Flags;
 use super::client_keys::Admission;
+use super::socket::{self, LISTEN, METRICS_LISTEN};
+use super::state;
 use super::upstreams::Fresh;
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
@@ -14,29 +16,51 @@ use crate::output;
 use crate::text::counted;
 use crate::upstream;
 
-/// Prints a line for each upstream.
+/// Stands for the address of a mock, which has none before it begins.
+const OF_MOCK: &str = "http://127.0.0.1";
+
+/// Prints a line for each upstream, for who may call, the state folder, and each address that is taken.
 ///
 /// # Errors
-/// As `serve` has them before it listens.
+/// As `serve` has them. A port that is taken is none: the gateway that is to be changed has it, or systemd for it.
 pub(super) fn command(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure> {
-    let clients = Admission::new(flags, flags.listen)?.clients(&Clients::OfThisMachine)?;
+    let clients = Admission::new(flags, flags.listen).clients(&Clients::OfThisMachine)?;
     flags.tls()?;
     let configured = flags.upstreams(everywhere)?;
+    let state = state::check(flags.state.as_deref())?;
     let mut lines = match clients {
         Clients::OfThisMachine => "clients: programs of this machine, without keys\n".to_owned(),
         Clients::Anyone => "clients: every program that reaches the address\n".to_owned(),
         Clients::WithKeys(keys) => format!("clients: those with one of {}\n", counted(keys.len() as u64, "key")),
     };
-    for upstream in configured.upstreams {
+    let mut backends = Vec::new();
+    for mut upstream in configured.upstreams {
         lines += &line(flags, &upstream);
-        // Only the mock has no address before it begins.
-        if upstream.base_url.is_some() {
-            Fresh::new(upstream, &Bounds::default(), None)?;
+        upstream.base_url.get_or_insert_with(|| OF_MOCK.to_owned());
+        backends.push(Fresh::new(upstream, &Bounds::default(), None)?.backend());
+    }
+    Gateway::new(backends, Bounds::default()).map_err(Failure::refused)?;
+    lines += &state.map_or("state: kept in no folder\n".to_owned(), |folder| format!("state: {}\n", folder.display()));
+    let taken = taken(flags)?;
+    let all = if taken.is_empty() { "all is well" } else { "all else is well" };
+    let file = configured.file.map_or("no configuration file".to_owned(), |file| file.display().to_string());
+    output::print(|out| writeln!(out, "{lines}{taken}{all}: {file}; nothing was sent"))?;
+    Ok(Status::Success)
+}
+
+/// A line for each address that is taken.
+fn taken(flags: &Flags) -> Result<String, Failure> {
+    let mut lines = String::new();
+    let metrics = flags.metrics_listen()?.map(|address| (METRICS_LISTEN, address));
+    for (flag, address) in [(LISTEN, flags.listen)].into_iter().chain(metrics) {
+        if !socket::is_free(flag, address)? {
+            lines += &format!(
+                "{flag} {address}: another program listens there; that is right if it is this gateway, or systemd for it: any other \
+                 keeps it from starting\n"
+            );
         }
     }
-    let file = configured.file.map_or("no configuration file".to_owned(), |file| file.display().to_string());
-    output::print(|out| writeln!(out, "{lines}all is well: {file}; nothing was sent"))?;
-    Ok(Status::Success)
+    Ok(lines)
 }
 
 fn line(flags: &Flags, upstream: &Upstream) -> String {

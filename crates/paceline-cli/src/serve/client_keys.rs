@@ -1,10 +1,13 @@
 //! The keys of clients in their file: what is kept of each, and who may call the gateway by it.
 
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use paceline_config::{Limit, LimitError, pacer_of};
 use paceline_gateway::{ClientConfig, Clients, KeyHash};
+use paceline_http::warn_if_exposed;
 use serde::{Deserialize, Serialize};
 
 use super::args::Flags;
@@ -70,28 +73,53 @@ impl TryFrom<u32> for Version {
 }
 
 impl KeyFile {
-    /// Where it is: where the flag says, else in the state folder.
-    ///
-    /// # Errors
-    /// A state folder that was asked for and cannot be made.
-    pub(super) fn path(asked_for: Option<&Path>, folder: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
-        match asked_for {
-            Some(path) => Ok(Some(path.to_owned())),
-            None => Ok(state::folder(folder)?.map(|folder| folder.join(FILE))),
-        }
+    /// Where it is: where the flag says, else in the state folder, which need not be there; none where there is no such folder.
+    pub(super) fn path(asked_for: Option<&Path>, folder: Option<&Path>) -> Option<PathBuf> {
+        asked_for.map(Path::to_owned).or_else(|| state::place(folder).ok().map(|folder| folder.join(FILE)))
     }
 
-    /// Reads it; none where there is no such file.
+    /// Reads it; none where there is no such file. Warns of one that other users can read or change.
     ///
     /// # Errors
     /// A file that cannot be read, or is none of these.
     pub(super) fn read(path: &Path) -> Result<Option<Self>, Failure> {
         let refused = |error: String| Failure::refused(format!("the keys of clients in {}: {error}", path.display()));
-        match whole_file::check(path).and_then(|()| std::fs::read_to_string(path)) {
+        let read = || -> io::Result<String> {
+            whole_file::check(path)?;
+            let (mut file, mut text) = (File::open(path)?, String::new());
+            file.read_to_string(&mut text)?;
+            warn_if_exposed("the file with the keys of clients", &file, &path.display().to_string());
+            Ok(text)
+        };
+        match read() {
             Ok(text) => serde_json::from_str(&text).map(Some).map_err(|error| refused(error.to_string())),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
             Err(error) => Err(refused(error.to_string())),
         }
+    }
+
+    /// Why a gateway whose keys are to be in that file does not begin without it, if so: the file was named (`is_named`), or
+    /// keys were made there once.
+    pub(super) fn missed(path: &Path, is_named: bool) -> Option<String> {
+        let (file, mark) = (path.display(), Self::mark(path));
+        if is_named {
+            return Some(format!(
+                "--client-keys {file}: there is no such file; `paceline serve keys add NAME --client-keys {file}` makes it with a \
+                 first key"
+            ));
+        }
+        mark.metadata().is_ok_and(|found| found.len() > 0).then(|| {
+            format!(
+                "the keys of clients are gone: keys were made in {file}, and there is no such file now; put it back, or make a new \
+                 one (`paceline serve keys add NAME`); without {} too the gateway begins without keys",
+                mark.display()
+            )
+        })
+    }
+
+    /// The file beside it that is locked while keys change, and says from the first key on that there were some.
+    pub(super) fn mark(path: &Path) -> PathBuf {
+        path.with_extension("lock")
     }
 
     /// The clients that it means.
@@ -143,18 +171,17 @@ impl Record {
 /// Who may call a gateway on an address.
 pub(super) struct Admission {
     path: Option<PathBuf>,
+    /// By the flag --client-keys.
+    is_named: bool,
     address: SocketAddr,
     allow_anyone: bool,
 }
 
 impl Admission {
     /// As the flags say.
-    ///
-    /// # Errors
-    /// A state folder that was asked for and cannot be made.
-    pub(super) fn new(flags: &Flags, address: SocketAddr) -> Result<Self, Failure> {
-        let path = KeyFile::path(flags.client_keys.as_deref(), flags.state.as_deref())?;
-        Ok(Self { path, address, allow_anyone: flags.allow_anyone })
+    pub(super) fn new(flags: &Flags, address: SocketAddr) -> Self {
+        let path = KeyFile::path(flags.client_keys.as_deref(), flags.state.as_deref());
+        Self { path, is_named: flags.client_keys.is_some(), address, allow_anyone: flags.allow_anyone }
     }
 
     /// The file of keys, which may not be there yet.
@@ -163,10 +190,10 @@ impl Admission {
     }
 
     /// The clients as the file has them now. A file without keys lets no client pass: the last may just have been revoked. Nor
-    /// does one that is gone let all pass where there were keys `before`.
+    /// does one that is gone let all pass where there were keys `before`, or by an earlier gateway.
     ///
     /// # Errors
-    /// A file that is wrong, or gone; an address that others reach, without keys.
+    /// A file that is wrong, or gone, or was named and is not there; an address that others reach, without keys.
     pub(super) fn clients(&self, before: &Clients) -> Result<Clients, Failure> {
         let file = self.path.as_deref().map(KeyFile::read).transpose()?.flatten();
         match (file, self.address.ip().is_loopback()) {
@@ -176,8 +203,9 @@ impl Admission {
                 Clients::with_keys(clients, before).map_err(Failure::refused)
             }
             (None, _) if matches!(before, Clients::WithKeys(_)) => Err(Failure::refused(
-                "their file is gone, which lets no program pass without a key; a restart serves this machine without keys",
+                "their file is gone, and still no program passes without a key; put the file back",
             )),
+            (None, _) if let Some(missed) = self.missed() => Err(Failure::refused(missed)),
             (None, true) => Ok(Clients::OfThisMachine),
             (None, false) if self.allow_anyone => Ok(Clients::Anyone),
             (None, false) => Err(Failure::refused(format!(
@@ -186,5 +214,9 @@ impl Admission {
                 self.address
             ))),
         }
+    }
+
+    fn missed(&self) -> Option<String> {
+        KeyFile::missed(self.path.as_deref()?, self.is_named)
     }
 }

@@ -8,7 +8,7 @@ use paceline::{LimiterState, PacerState};
 use paceline_gateway::{Clients, Gateway};
 
 use super::state::SAVED;
-use super::whole_file;
+use super::whole_file::{self, WriteTrouble};
 
 /// The file in the state folder.
 const FILE: &str = "client-limits.json";
@@ -19,12 +19,14 @@ pub(super) struct ClientUsage {
     path: Option<PathBuf>,
     /// What the file says.
     written: Mutex<BTreeMap<String, PacerState>>,
+    trouble: WriteTrouble,
 }
 
 impl ClientUsage {
     /// The file in that folder.
     pub(super) fn of(folder: Option<&Path>) -> Self {
-        Self { path: folder.map(|folder| folder.join(FILE)), written: Mutex::default() }
+        let trouble = WriteTrouble::default();
+        Self { path: folder.map(|folder| folder.join(FILE)), written: Mutex::default(), trouble }
     }
 
     /// Has these clients go on with what they had used when an earlier gateway ended.
@@ -58,9 +60,10 @@ impl ClientUsage {
             return;
         }
         let text = serde_json::to_vec(&states).expect("numbers and words");
-        match whole_file::replace(path, &text) {
-            Ok(()) => *written = used,
-            Err(error) => tracing::warn!("{} cannot be written: {error}", path.display()),
+        let replaced = whole_file::replace(path, &text);
+        if replaced.is_ok() {
+            *written = used;
         }
+        self.trouble.tell(path, replaced, "a restart now would forget what clients have used of their limits");
     }
 }

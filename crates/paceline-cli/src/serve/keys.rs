@@ -1,7 +1,7 @@
 //! `paceline serve keys`: makes, lists and revokes the keys of clients.
 
-use std::fmt::Write as _;
 use std::fs::File;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -10,11 +10,17 @@ use paceline_gateway::KeyHash;
 use serde_json::Value;
 
 use super::client_keys::{KeyFile, Priority, Record};
+use super::whole_file;
+use crate::account;
 use crate::exit::{Failure, Status};
 use crate::output;
 
 /// Random bytes of a key. Nothing finds 256 random bits by trying.
 const RANDOM: usize = 32;
+
+/// What the file beside the keys says from the first key on.
+const MARK: &[u8] =
+    b"There are keys of clients in the file beside this one. Without that file a gateway does not begin.\n";
 
 /// The longest name.
 const LONGEST_NAME: usize = 64;
@@ -103,10 +109,7 @@ fn add(args: AddArgs) -> Result<(), Failure> {
     let mut random = [0; RANDOM];
     getrandom::fill(&mut random)
         .map_err(|error| Failure::refused(format!("the system has no random bytes: {error}")))?;
-    let key = random.iter().fold("pl_".to_owned(), |mut key, byte| {
-        write!(key, "{byte:02x}").expect("a string takes everything");
-        key
-    });
+    let key = random.iter().fold("pl_".to_owned(), |key, byte| key + &format!("{byte:02x}"));
     let sha256 = KeyHash::of(&key).to_string();
     let record = Record { name, sha256, made: clock::wall().to_string(), limits: limit, models, priority };
     record.client().map_err(Failure::refused)?;
@@ -124,6 +127,14 @@ fn add(args: AddArgs) -> Result<(), Failure> {
 }
 
 fn revoke(name: &str, place: &Place) -> Result<(), Failure> {
+    let path = path(place)?;
+    // Nothing is made where there is nothing to revoke.
+    if !path.exists() {
+        return Err(Failure::refused(format!(
+            "{} is not there, so there is no key {name:?} to revoke",
+            path.display()
+        )));
+    }
     change(place, |path, file| {
         let before = file.keys.len();
         file.keys.retain(|key| key.name != name);
@@ -135,7 +146,18 @@ fn revoke(name: &str, place: &Place) -> Result<(), Failure> {
 }
 
 fn list(place: &Place) -> Result<(), Failure> {
-    let file = KeyFile::read(&path(place)?)?.unwrap_or_default();
+    let path = path(place)?;
+    let Some(file) = KeyFile::read(&path)? else {
+        if let Some(missed) = KeyFile::missed(&path, place.client_keys.is_some()) {
+            return Err(Failure::refused(missed));
+        }
+        tracing::warn!(
+            "there are no keys: {} is not there; `paceline serve keys add NAME` makes it, and a gateway with another state folder \
+             has its keys elsewhere (--state)",
+            path.display()
+        );
+        return Ok(());
+    };
     output::print(|out| {
         file.keys.iter().try_for_each(|key| {
             let all = |list: &[String], none: &str| if list.is_empty() { none.to_owned() } else { list.join(", ") };
@@ -148,17 +170,23 @@ fn list(place: &Place) -> Result<(), Failure> {
 }
 
 fn path(place: &Place) -> Result<PathBuf, Failure> {
-    let path = KeyFile::path(place.client_keys.as_deref(), place.state.as_deref())?;
+    let path = KeyFile::path(place.client_keys.as_deref(), place.state.as_deref());
     path.ok_or_else(|| Failure::refused("there is no state folder: name the file of the keys with --client-keys"))
 }
 
 /// Changes the file, under a lock: two changes at once would lose one of them.
 fn change(place: &Place, change: impl FnOnce(&Path, &mut KeyFile) -> Result<(), Failure>) -> Result<(), Failure> {
     let path = path(place)?;
-    let failed = |error: std::io::Error| Failure::refused(format!("{}: {error}", path.display()));
-    let lock = File::options().create(true).append(true).open(path.with_extension("lock")).map_err(failed)?;
+    let failed = |error: io::Error| Failure::refused(format!("{}: {error}", path.display()));
+    account::make_private(whole_file::folder_of(&path)).map_err(failed)?;
+    let mut lock = File::options().create(true).append(true).open(KeyFile::mark(&path)).map_err(failed)?;
     lock.lock().map_err(failed)?;
     let mut file = KeyFile::read(&path)?.unwrap_or_default();
     change(&path, &mut file)?;
-    file.write(&path).map_err(failed)
+    file.write(&path).map_err(failed)?;
+    // The key counts from now on, and is to be printed: what a full disk does not take is written with the next change.
+    if lock.metadata().is_ok_and(|mark| mark.len() == 0) {
+        let _ = lock.write_all(MARK);
+    }
+    Ok(())
 }

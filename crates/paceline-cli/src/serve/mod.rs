@@ -25,6 +25,7 @@ use self::batches::Batches;
 use self::client_keys::Admission;
 use self::client_usage::ClientUsage;
 use self::reload::Changes;
+use self::socket::METRICS_LISTEN;
 use self::upstreams::Upstreams;
 use crate::account::gateways;
 use crate::args::Everywhere;
@@ -44,16 +45,17 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     let signals = SignalCount::of(Signals::without_hang_up().map_err(Failure::interrupted)?);
     let (listener, address) = socket::for_clients(flags.listen)?;
     let tls = flags.tls()?;
-    let admission = Admission::new(flags, address)?;
+    let admission = Admission::new(flags, address);
     let clients = admission.clients(&Clients::OfThisMachine)?;
     let mut changes = Changes::listen().map_err(Failure::interrupted)?;
     let mut upstreams = Upstreams::open(flags, everywhere, Bounds::default()).await?;
-    let metrics = flags.metrics_listen.map(socket::on).transpose()?;
+    let metrics = flags.metrics_listen()?.map(|address| socket::on(METRICS_LISTEN, address)).transpose()?;
     let batches = Batches::open(upstreams.folder(), upstreams.for_batches());
     let gateway = Gateway::with_own_routes(upstreams.backends(), batches.routes(), Bounds::default());
     let gateway = gateway.map_err(Failure::refused)?;
     let usage = ClientUsage::of(upstreams.folder());
     usage.restore(&clients);
+    tell_who_may_call(&clients, address);
     gateway.replace_clients(clients);
     let tls_is_shown = tls.is_some();
     tls.into_iter().for_each(|tls| gateway.replace_tls(tls));
@@ -107,6 +109,20 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     usage.save(&gateway.clients());
     upstreams.end().await;
     Ok(Status::Success)
+}
+
+/// That no key is asked for must not be learnt from a bill.
+fn tell_who_may_call(clients: &Clients, address: SocketAddr) {
+    match clients {
+        Clients::WithKeys(_) => {}
+        Clients::OfThisMachine => tracing::info!(
+            "every program of this machine may call, without a key: `paceline serve keys add NAME` makes keys, and from the first \
+             on each client needs one"
+        ),
+        Clients::Anyone => {
+            tracing::info!("every program that reaches {address} may call, without a key (--allow-anyone)")
+        }
+    }
 }
 
 /// Lets jobs of this user on this machine find the gateway: its page shows how far they are. Not where it wants keys, or shows a

@@ -1,13 +1,13 @@
 //! What the limiter of an upstream knows, kept over restarts of the gateway: limits, windows and holds, a file for each account.
 
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use paceline::{LevelState, Limiter, PacerState};
 
-use super::whole_file;
+use super::whole_file::{self, WriteTrouble};
 use crate::account::{self, Account, SharedLimits};
 use crate::exit::Failure;
 use crate::limiter_state;
@@ -21,8 +21,7 @@ pub(super) struct Saved {
     limiter: Limiter,
     /// None where the user's folder cannot be used.
     path: Option<PathBuf>,
-    /// That it cannot be written has been logged.
-    warned: AtomicBool,
+    trouble: WriteTrouble,
     /// What the file says.
     written: Mutex<Option<PacerState>>,
 }
@@ -31,7 +30,7 @@ impl Saved {
     /// The file in that folder.
     pub(super) fn open(folder: Option<&Path>, upstream: &str, account: &Account, limiter: Limiter) -> Self {
         let path = folder.map(|folder| folder.join(format!("{upstream}-{}.json", account.name())));
-        Self { limiter, path, warned: AtomicBool::new(false), written: Mutex::default() }
+        Self { limiter, path, trouble: WriteTrouble::default(), written: Mutex::default() }
     }
 
     /// Takes up what an earlier gateway knew. A stop is not kept: a restart is how a person says that the cause is mended. Holds
@@ -62,32 +61,49 @@ impl Saved {
             return;
         }
         // Each half second: what a power cut brings back is at least as good as nothing.
-        match whole_file::replace(path, limiter_state::encode(&state).as_bytes()) {
-            Ok(()) => {
-                self.warned.store(false, Ordering::Relaxed);
-                *written = Some(state.pacer);
-            }
-            Err(error) if !self.warned.swap(true, Ordering::Relaxed) => {
-                let path = path.display();
-                tracing::warn!(
-                    "{path} cannot be written: {error}; a restart now would forget what counts against the limits"
-                );
-            }
-            Err(_) => {}
+        let replaced = whole_file::replace(path, limiter_state::encode(&state).as_bytes());
+        if replaced.is_ok() {
+            *written = Some(state.pacer);
         }
+        self.trouble.tell(path, replaced, "a restart now would forget what counts against the limits");
     }
 }
 
-/// The folder for what outlives the process: that one, or the user's own; none where that cannot be used.
+/// The folder for what outlives the process, which is made: that one, or the user's own; none where that cannot be used.
 ///
 /// # Errors
-/// A folder that was asked for and cannot be made.
+/// A folder that was asked for and cannot be made or written.
 pub(super) fn folder(asked: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
-    if let Some(folder) = asked {
-        let refused = |error| Failure::refused(format!("--state {}: {error}", folder.display()));
-        return account::make_private(folder).map(|()| Some(folder.to_owned())).map_err(refused);
+    used(asked, account::make_private)
+}
+
+/// The same before a start: the folder need not be there, and is not made.
+///
+/// # Errors
+/// A folder that was asked for and could not be made or written.
+pub(super) fn check(asked: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+    used(asked, |_| Ok(()))
+}
+
+/// Where that folder is, or would be.
+pub(super) fn place(asked: Option<&Path>) -> io::Result<PathBuf> {
+    asked.map_or_else(|| account::place().map(|folder| folder.join("serve")), |folder| Ok(folder.to_owned()))
+}
+
+fn used(asked: Option<&Path>, make: fn(&Path) -> io::Result<()>) -> Result<Option<PathBuf>, Failure> {
+    let usable = |folder: &PathBuf| make(folder).and_then(|()| whole_file::can_be_in(folder));
+    match (place(asked).and_then(|folder| usable(&folder).map(|()| folder)), asked) {
+        (Ok(folder), _) => Ok(Some(folder)),
+        (Err(error), Some(folder)) => Err(Failure::refused(format!(
+            "--state {}: {error}; expected a folder that the user of the gateway may make and write",
+            folder.display()
+        ))),
+        (Err(error), None) => {
+            tracing::warn!(
+                "a restart will forget what is known of the limits, and batches cannot be taken: {error}; name a folder that can \
+                 be written with --state"
+            );
+            Ok(None)
+        }
     }
-    let made = account::folder().map(|folder| folder.join("serve"));
-    let made = made.and_then(|folder| account::make_private(&folder).map(|()| folder));
-    Ok(made.inspect_err(|error| tracing::warn!("a restart will forget what is known of the limits: {error}")).ok())
 }

@@ -213,6 +213,11 @@ impl Fresh {
         let sender = sender.with_ratios(backend.ratios());
         Ok(Self { configured, headers, account, backend, sender: Arc::new(sender) })
     }
+
+    /// What a gateway would serve.
+    pub(super) fn backend(self) -> Arc<Backend> {
+        self.backend
+    }
 }
 
 impl Served {

@@ -3,11 +3,40 @@
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
+use paceline::{Clock, Repeats};
 use tempfile::NamedTempFile;
 
 /// A longer file is no configuration, no key and no certificate, and would take the memory of the gateway that reads it.
 const LONGEST: u64 = 16 << 20;
+
+/// A file that is written again and again, and cannot be: a line of the log now and then.
+#[derive(Debug, Default)]
+pub(super) struct WriteTrouble {
+    clock: Clock,
+    repeats: Mutex<Repeats>,
+}
+
+impl WriteTrouble {
+    /// Tells of a file that could not be written, what follows from that, and that it is written again.
+    pub(super) fn tell(&self, path: &Path, written: io::Result<()>, what_follows: &str) {
+        let mut repeats = self.repeats.lock().unwrap_or_else(PoisonError::into_inner);
+        let (path, now) = (path.display(), self.clock.now());
+        match written {
+            Ok(()) if repeats.went_well(now) => tracing::info!("{path} is written again"),
+            Ok(()) => {}
+            Err(error) => {
+                if let Some(times) = repeats.came(now) {
+                    tracing::warn!(
+                        times = (times > 1).then_some(times),
+                        "{path} cannot be written: {error}; {what_follows}"
+                    );
+                }
+            }
+        }
+    }
+}
 
 /// Whether a file can be read to its end at once. A pipe or a device that took its place would be waited for, or never end.
 pub(super) fn check(path: &Path) -> io::Result<()> {
@@ -19,6 +48,18 @@ pub(super) fn check(path: &Path) -> io::Result<()> {
         return Err(io::Error::other(format!("{} bytes; expected at most {LONGEST}", found.len())));
     }
     Ok(())
+}
+
+/// Whether files can be made in that folder, or in the nearest one that is there, where it could be made. Nothing stays behind,
+/// and a disk that is full is no reason: it may have room again.
+pub(super) fn can_be_in(folder: &Path) -> io::Result<()> {
+    let there = folder.ancestors().find(|there| there.exists()).unwrap_or(Path::new("."));
+    match NamedTempFile::new_in(there) {
+        Err(error) if error.kind() != io::ErrorKind::StorageFull => {
+            Err(io::Error::new(error.kind(), format!("{} cannot be written: {error}", there.display())))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Puts a file there, for its user alone. A power cut may bring back what was there before.

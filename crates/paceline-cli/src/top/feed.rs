@@ -49,7 +49,9 @@ impl Feed {
             ))
         })?;
         if !matches!(parsed.scheme(), "http" | "https") {
-            return Err(Failure::refused(format!("{url:?}: expected http:// or https://")));
+            return Err(Failure::refused(format!(
+                "{url:?} is no address of a gateway: expected one such as http://127.0.0.1:4747"
+            )));
         }
         let key = key.map(|key| HeaderValue::from_str(&key)).transpose();
         let mut key = key.map_err(|_| Failure::refused("the key of --api-key-env is no value of a header field"))?;

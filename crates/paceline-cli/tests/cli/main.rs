@@ -53,6 +53,8 @@ mod serve_keys;
 mod serve_operation;
 mod serve_proxy;
 mod serve_secrets;
+#[cfg(unix)]
+mod serve_start;
 mod sharing;
 mod sim;
 mod stats;

@@ -110,6 +110,59 @@ fn a_file_of_keys_that_goes_lets_no_program_pass() {
 }
 
 #[test]
+fn a_gateway_begins_without_keys_only_where_there_never_were_any() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let begins = |flags: &[&str]| finish(&mut serve(&job, &server, flags));
+    let named = ["--state", "state", "--client-keys", "keys/of-clients.json"];
+    for command in [&["serve", "check", "--base-url", "http://127.0.0.1:1"][..], &["serve", "keys", "list"]] {
+        let (code, log) = finish(job.paceline().args(command).args(named));
+        assert!(
+            code == 2 && log.contains("--client-keys keys/of-clients.json: there is no such file; `paceline"),
+            "{log}"
+        );
+    }
+    let (code, log) = begins(&named);
+    assert!(code == 2 && log.contains("makes it with a first key"), "{log}");
+    // The default file was there once, and is gone when the next gateway begins.
+    told(&mut keys(&job, &["add", "ci"]));
+    std::fs::remove_file(job.path("state/client-keys.json")).expect("it is there");
+    let (code, log) = begins(&["--state", "state"]);
+    assert!(code == 2 && log.contains("state/client-keys.json, and there is no such file now; put it back"), "{log}");
+    assert!(finish(&mut keys(&job, &["list"])).0 == 2, "nor are no keys listed");
+    std::fs::remove_file(job.path("state/client-keys.lock")).expect("it is there");
+    let mut command = serve(&job, &server, &["--state", "state"]);
+    let gateway = Gateway::logging(&mut command, File::create(job.path("log")).expect("writable"));
+    assert_eq!(post_with(&gateway.url, "any").0, 200);
+    let log = std::fs::read_to_string(job.path("log")).expect("a log");
+    assert!(log.contains("every program of this machine may call, without a key"), "{log}");
+}
+
+#[test]
+fn to_list_or_revoke_keys_makes_no_file() {
+    let job = Job::new(0);
+    let (code, log) = finish(&mut keys(&job, &["list"]));
+    assert!(code == 0 && log.contains("there are no keys: state/client-keys.json is not there"), "{log}");
+    let (code, log) = finish(&mut keys(&job, &["revoke", "ci"]));
+    assert!(code == 2 && log.contains("is not there, so there is no key \"ci\" to revoke"), "{log}");
+    assert!(!job.path("state").exists(), "reading makes nothing");
+}
+
+#[test]
+fn files_of_keys_that_others_can_read_or_change_are_warned_about() {
+    let job = Job::new(0);
+    told(&mut keys(&job, &["add", "ci"]));
+    let file = job.path("state/client-keys.json");
+    for (mode, expected) in
+        [(0o666, "can be changed by others (mode 666): chmod 600"), (0o604, "can be read by others (mode 604)")]
+    {
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("it is there");
+        let (code, log) = finish(&mut keys(&job, &["list"]));
+        assert!(code == 0 && log.contains("the file with the keys of clients state/client-keys.json"), "{log}");
+        assert!(log.contains(expected), "{expected}: {log}");
+    }
+}
+
+#[test]
 fn two_keys_of_one_name_or_two_names_of_one_key_stop_the_start() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     told(&mut keys(&job, &["add", "ci"]));
@@ -178,6 +231,11 @@ fn clients_connect_with_tls_to_a_certificate_that_may_change() {
     let mut command = serve(&job, &server, &tls);
     let gateway = Gateway::logging(&mut command, File::create(job.path("log")).expect("writable"));
     assert!(gateway.url.starts_with("https://127.0.0.1:"), "{}", gateway.url);
+    let (status, text) = get(&format!("{}/healthz", gateway.url.replace("https://", "http://")));
+    assert!(
+        status == 400 && text.contains("this address speaks TLS, and the request came without: use https://"),
+        "{text}"
+    );
     let run = || {
         let url = format!("{}/generic", gateway.url);
         let flags = ["--base-url", &url, "--ca-file", "tls.pem", "--overwrite", "-q", "--max-wait", "0"];
@@ -194,5 +252,5 @@ fn clients_connect_with_tls_to_a_certificate_that_may_change() {
     assert_eq!(code, 0, "the new certificate: {log}");
     std::fs::write(job.path("tls.key"), "none").expect("writable");
     let (code, log) = finish(&mut serve(&job, &server, &tls));
-    assert!(code == 2 && log.contains("tls.key: it has no key in PEM"), "{log}");
+    assert!(code == 2 && log.contains("tls.key: expected a private key in PEM, and there is none"), "{log}");
 }

@@ -212,6 +212,13 @@ fn a_new_key_lifts_the_stop_of_a_bad_one_and_no_request_is_dropped() {
     wait_for_log(&job, READ, 1);
     assert_eq!(gateway.post("/first/v1/things", "1s").0, 200);
     assert_eq!((get(&format!("{}/readyz", gateway.url)).0, server.count()), (200, 2));
+    let log = std::fs::read_to_string(job.path("log")).expect("a log");
+    assert_eq!(
+        log.matches("WARN nothing leaves until a person acts: ").count(),
+        1,
+        "one line, not one each request: {log}"
+    );
+    assert_eq!(log.matches("INFO the upstream answers again, after ").count(), 1, "{log}");
 }
 
 #[test]
@@ -245,15 +252,17 @@ fn a_request_that_has_begun_ends_with_the_upstream_that_it_began_with() {
 fn check_says_what_would_be_served_and_sends_nothing() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     configure(&job, &server, "rpm = 600\n");
-    let check = || finish(job.paceline().args(["serve", "check", "--config", "paceline.toml"]));
+    let check =
+        || finish(job.paceline().args(["serve", "check", "--config", "paceline.toml", "--listen", "127.0.0.1:0"]));
     let (code, told) = check();
     assert!(code == 2 && told.contains("key"), "the key file is missing: {told}");
     std::fs::write(job.path("key"), "sk-first").expect("writable");
-    let output = job.paceline().args(["serve", "check", "--config", "paceline.toml"]).output().expect("it runs");
+    let check_there = ["serve", "check", "--config", "paceline.toml", "--listen", "127.0.0.1:0", "--state", "none/yet"];
+    let output = job.paceline().args(check_there).output().expect("it runs");
     let told = String::from_utf8(output.stdout).expect("text");
     assert_eq!(output.status.code(), Some(0), "{told}");
     let expected = format!(
-        "first at http://127.0.0.1:4747/first: {}, the key in key, limits: 600 requests per 60s\n",
+        "first at http://127.0.0.1:0/first: {}, the key in key, limits: 600 requests per 60s\nstate: none/yet\n",
         server.url()
     );
     assert!(
@@ -262,6 +271,7 @@ fn check_says_what_would_be_served_and_sends_nothing() {
             && told.ends_with("all is well: paceline.toml; nothing was sent\n"),
         "{told}"
     );
+    assert!(!job.path("none").exists(), "a check makes nothing");
     configure(&job, &server, "rpm = -1\n");
     let (code, told) = check();
     assert!(code == 2 && told.contains("rpm"), "{told}");

@@ -49,7 +49,10 @@ fn where_there_is_no_gateway_it_says_so() {
     for (args, expected) in [
         (&["top", &*format!("http://{free}")][..], "no gateway answers at http://127.0.0.1:"),
         (&["top", &server.url()], "answers with status 200 OK, and not as a gateway of this version does"),
-        (&["top", "localhost:4747"], "expected http:// or https://"),
+        (
+            &["top", "localhost:4747"],
+            "\"localhost:4747\" is no address of a gateway: expected one such as http://127.0.0.1:4747",
+        ),
         (&["top", &locked.url], "shows no key of this gateway"),
         (&["top", "--api-key-env", "NONE"], "--api-key-env NONE: the variable is not set"),
     ] {

@@ -2,6 +2,7 @@
 
 mod decisions;
 mod history;
+mod outage;
 mod spending;
 
 use paceline::{BackingOff, Class, NextAction, Retry};
@@ -9,6 +10,7 @@ use paceline_providers::Reading;
 
 pub(crate) use self::decisions::Decisions;
 pub(crate) use self::history::{History, STEP, until_next};
+pub(crate) use self::outage::{Outages, Sign, Told};
 pub(crate) use self::spending::{ClientSpending, Spending};
 
 /// What is noted of one upstream.
@@ -17,6 +19,7 @@ pub(crate) struct Notes {
     pub(crate) history: History,
     pub(crate) decisions: Decisions,
     pub(crate) spending: Spending,
+    pub(crate) outages: Outages,
 }
 
 /// What follows a call that did not succeed, and why, in a line.

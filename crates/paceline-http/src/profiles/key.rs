@@ -132,22 +132,24 @@ fn absolute(path: &Path, shown: &str) -> String {
     }
 }
 
-/// Warns of a file with a key that others can read.
-pub(crate) fn warn_if_exposed(what: &str, file: &File, shown: &str) {
-    if let Some(mode) = others_may_read(file) {
-        tracing::warn!("{what} {shown} can be read by others (mode {mode:o}): chmod 600 {shown}");
+/// Warns in the log of a file with keys that other users than its own can read or change: `what` it is, and its name as it is
+/// shown. Where files have no modes it says nothing.
+pub fn warn_if_exposed(what: &str, file: &File, shown: &str) {
+    if let Some(mode) = others_may_use(file) {
+        let may = if mode & 0o022 == 0 { "read" } else { "changed" };
+        tracing::warn!("{what} {shown} can be {may} by others (mode {mode:o}): chmod 600 {shown}");
     }
 }
 
-/// The mode of a file that not only its user may read. A pipe or a device has none that matters.
+/// The mode of a file that not only its user may read or change. A pipe or a device has none that matters.
 #[cfg(unix)]
-fn others_may_read(file: &File) -> Option<u32> {
+fn others_may_use(file: &File) -> Option<u32> {
     use std::os::unix::fs::PermissionsExt as _;
     let about = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
     Some(about.permissions().mode() & 0o777).filter(|mode| mode & 0o077 != 0)
 }
 
 #[cfg(not(unix))]
-const fn others_may_read(_: &File) -> Option<u32> {
+const fn others_may_use(_: &File) -> Option<u32> {
     None
 }

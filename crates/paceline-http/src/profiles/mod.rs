@@ -18,7 +18,7 @@ use paceline_providers::origin;
 
 pub use self::access::{AccessError, client, tls};
 pub use self::client::{Answered, ByItself, CallFailure, ProfileClient};
-pub use self::key::{KeyError, headers};
+pub use self::key::{KeyError, headers, warn_if_exposed};
 pub use self::proxy::{check_proxy, proxy_of_environment, proxy_to};
 use crate::sender::Sender;
 

@@ -1,0 +1,75 @@
+//! `paceline serve check` and the start of a gateway: the same things stop both, before anything is sent.
+
+use std::net::TcpListener;
+
+use crate::serve::{Gateway, serve};
+use crate::support::{Job, Reply, Server, finish};
+
+/// The exit code of a check, and all that it says.
+fn check(job: &Job, server: &Server, flags: &[&str]) -> (Option<i32>, String) {
+    let listen = ["serve", "check", "--listen", "127.0.0.1:0", "--base-url", &server.url()];
+    let told = job.paceline().args(listen).args(flags).output().expect("the binary runs");
+    (told.status.code(), [told.stdout, told.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat())
+}
+
+#[test]
+fn what_stops_a_start_stops_a_check() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    std::fs::write(job.path("file"), "").expect("writable");
+    let upstream = format!("[upstream.a]\nbase_url = \"{}\"\nfallback_to = [\"b\"]\n", server.url());
+    std::fs::write(job.path("lost.toml"), upstream).expect("writable");
+    for (flags, expected) in [
+        (&["--state", "file/state"][..], "--state file/state: "),
+        (&["--state", "/proc/none"], "expected a folder that the user of the gateway may make and write"),
+        (
+            &["--metrics-listen", "192.0.2.1:9"],
+            "--metrics-listen 192.0.2.1:9: cannot listen there: Cannot assign requested address",
+        ),
+        (&["--tls-cert", "none.pem", "--tls-key", "none.key"], "none.pem"),
+        (&["--config", "lost.toml", "--upstream", "a"], "expected an upstream that is served here: a"),
+        (&["--client-keys", "none.json"], "--client-keys none.json: there is no such file"),
+        (&["--api-key-file", "none.key"], "none.key"),
+    ] {
+        let (code, told) = check(&job, &server, flags);
+        assert!(code == Some(2) && told.contains(expected), "{expected}: {told}");
+        let (code, told) = finish(&mut serve(&job, &server, flags));
+        assert!(code == 2 && told.contains(expected), "{expected}: {told}");
+    }
+    assert_eq!(server.count(), 0);
+}
+
+/// The port is this gateway's own where its configuration is checked before a reload, and that of systemd before a start.
+#[test]
+fn a_port_that_is_taken_is_told_and_stops_no_check() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = taken.local_addr().expect("it listens").to_string();
+    let (code, told) = check(&job, &server, &["--metrics-listen", &taken]);
+    let expected =
+        format!("--metrics-listen {taken}: another program listens there; that is right if it is this gateway");
+    assert!(code == Some(0) && told.contains(&expected) && told.contains("\nall else is well: "), "{told}");
+    let (code, told) = finish(&mut serve(&job, &server, &["--metrics-listen", &taken]));
+    assert!(code == 2 && told.contains(&format!("--metrics-listen {taken}: cannot listen there: ")), "{told}");
+}
+
+#[test]
+fn relative_paths_of_a_configuration_begin_at_its_folder() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    std::fs::create_dir(job.path("etc")).expect("writable");
+    std::fs::write(job.path("etc/key"), "sk-of-etc").expect("writable");
+    std::fs::write(job.path("etc/down.json"), "{}").expect("writable");
+    let settings = "api_key_file = \"key\"\nfallback_to = [\"static:503:down.json\"]\n";
+    let upstream = format!("[upstream.first]\nprovider = \"openai\"\nbase_url = \"{}\"\n{settings}", server.url());
+    std::fs::write(job.path("etc/paceline.toml"), upstream).expect("writable");
+    let command = || {
+        let mut command = job.paceline();
+        command.args(["serve", "--listen", "127.0.0.1:0", "--config", "etc/paceline.toml", "--state", "state"]);
+        command
+    };
+    let gateway = Gateway::start(&mut command());
+    assert_eq!(gateway.post("/first/v1/things", "1s").0, 200);
+    assert_eq!(server.arrivals()[0].headers["authorization"], "Bearer sk-of-etc");
+    // A flag is what a person types where he stands.
+    let (code, log) = finish(command().args(["--api-key-file", "key"]));
+    assert!(code == 2 && log.contains("key cannot be read"), "{log}");
+}
