@@ -30,8 +30,8 @@ pub(crate) fn warn_of_unbounded(what: &str, is_unbounded: impl FnOnce() -> bool)
     static WARNED: AtomicBool = AtomicBool::new(false);
     if !WARNED.load(Ordering::Relaxed) && is_unbounded() && !WARNED.swap(true, Ordering::Relaxed) {
         tracing::warn!(
-            "{what} counts the tokens of answers, but requests set no bound on them: each call reserves the average of the \
-             answers so far, and longer answers may exceed it; to keep to it, set a bound such as max_tokens in each request (for \
+            "{what} counts the tokens of answers, but requests set no bound on them: each call reserves what the \
+             answers so far have shown, and longer answers may exceed it; to keep to it, set a bound such as max_tokens in each request (for \
              prompts: --max-output-tokens)"
         );
     }

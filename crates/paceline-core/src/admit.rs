@@ -160,6 +160,8 @@ pub enum WaitCause {
     Breaker,
     /// The limit on calls in flight is reached.
     Concurrency,
+    /// Answers of the scope, which show how many tokens a call without a bound takes of a configured limit.
+    Answers,
     /// A configured limit.
     Quota {
         /// What is counted.
@@ -226,8 +228,12 @@ impl WaitCause {
         match self {
             Self::Held { cause } | Self::Gate { cause } => !matches!(cause, PauseCause::Program),
             Self::Stopped { .. } | Self::Canary | Self::Breaker => true,
-            Self::NotBefore | Self::Queue | Self::Concurrency | Self::Quota { .. } | Self::Burst | Self::Turn => false,
-            Self::Share { .. } | Self::Rate { .. } | Self::Spacing { .. } | Self::ServerLimit { .. } => false,
+            Self::NotBefore | Self::Queue | Self::Concurrency | Self::Answers | Self::Burst | Self::Turn => false,
+            Self::Quota { .. }
+            | Self::Share { .. }
+            | Self::Rate { .. }
+            | Self::Spacing { .. }
+            | Self::ServerLimit { .. } => false,
         }
     }
 }
@@ -313,6 +319,7 @@ impl fmt::Display for WaitCause {
             Self::Canary => f.write_str("one call that tests whether the pause is over"),
             Self::Breaker => PauseCause::ServerFails.fmt(f),
             Self::Concurrency => f.write_str("a free slot among the calls in flight"),
+            Self::Answers => f.write_str("an answer that shows how many tokens such calls take"),
             Self::Quota { dimension, limit, window } => write!(f, "the limit of {limit} {dimension} per {window:?}"),
             Self::Share { dimension, limit, window } => {
                 write!(f, "the share of this process in the limit of {limit} {dimension} per {window:?}")

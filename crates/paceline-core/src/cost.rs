@@ -68,6 +68,13 @@ impl Dimension {
     }
 }
 
+impl Dimension {
+    /// Whether it counts tokens of answers.
+    pub(crate) const fn counts_answers(&self) -> bool {
+        matches!(self, Self::Tokens | Self::ProjectTokens | Self::OutputTokens)
+    }
+}
+
 impl fmt::Display for Dimension {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
@@ -95,6 +102,8 @@ pub struct Cost {
     built_in: [u64; BUILT_IN],
     /// Which of those were set, a bit for each.
     set: u8,
+    /// The length of the answer is a guess.
+    open: bool,
     /// In a box, which takes a word in place of three: most costs have none, and costs are copied with each call.
     named: Option<Box<Named>>,
 }
@@ -105,7 +114,7 @@ type Named = Vec<(Arc<str>, u64)>;
 impl Cost {
     /// No units; as a usage, every dimension is unknown.
     pub const fn zero() -> Self {
-        Self { built_in: [0; BUILT_IN], set: 0, named: None }
+        Self { built_in: [0; BUILT_IN], set: 0, open: false, named: None }
     }
 
     /// One request and nothing else.
@@ -121,6 +130,30 @@ impl Cost {
     pub fn with(mut self, dimension: Dimension, units: u64) -> Self {
         self.set(dimension, units);
         self
+    }
+
+    /// Of a call whose answer has no bound of its own, such as `max_tokens`: its output tokens, which are part of its tokens, are
+    /// a guess. Under a limit that counts them the pacer replaces the guess by what the answers of the scope have shown, and
+    /// before it knows any it sends such calls one at a time.
+    #[must_use]
+    pub const fn open_ended(mut self) -> Self {
+        self.open = true;
+        self
+    }
+
+    /// Whether its answer has no bound of its own.
+    pub const fn is_open_ended(&self) -> bool {
+        self.open
+    }
+
+    /// Replaces the guess of how long the answer is. What counts the answer among other tokens follows.
+    pub(crate) fn guess_answer(&mut self, output_tokens: u64) {
+        let output = self.get(&Dimension::OutputTokens);
+        for dimension in [Dimension::Tokens, Dimension::ProjectTokens] {
+            let input = self.get(&dimension).saturating_sub(output);
+            self.set(dimension, input.saturating_add(output_tokens));
+        }
+        self.set(Dimension::OutputTokens, output_tokens);
     }
 
     /// Replaces the units of a dimension.
@@ -161,7 +194,7 @@ impl Cost {
     pub fn free(&self) -> Self {
         let mut named = self.named.clone();
         named.iter_mut().flat_map(|named| named.iter_mut()).for_each(|(_, units)| *units = 0);
-        Self { built_in: [0; BUILT_IN], set: (1 << BUILT_IN) - 1, named }
+        Self { built_in: [0; BUILT_IN], set: (1 << BUILT_IN) - 1, open: false, named }
     }
 
     /// The dimensions without a place of their own.

@@ -267,7 +267,8 @@ impl Backend {
         let upstream = self.name();
         match self.notes.outages.note(scope, sign, || self.limiter.now(), has_open_breaker) {
             None => {}
-            Some(Told::Down { scope, is_stopped: true, .. }) => tracing::warn!(
+            // An error: `--quiet` does not hide what waits for a person.
+            Some(Told::Down { scope, is_stopped: true, .. }) => tracing::error!(
                 upstream,
                 scope = scope.as_deref(),
                 "nothing leaves until a person acts: {}; mend the cause, then reload the gateway (SIGHUP) or restart it",
@@ -327,6 +328,11 @@ impl Backend {
         let scope = self.config.scope_name(&names);
         let cost = self.sending.dialect.charge_as_asked(&call.url, &call.body, &asked, &self.ratios.of(&scope));
         (scope, cost)
+    }
+
+    /// What a call that costs that here takes of the limits of its client.
+    pub(crate) fn cost_elsewhere(&self, call: &Call, cost: &Cost) -> Cost {
+        self.sending.dialect.charge_elsewhere(&call.url, &call.body, cost)
     }
 
     /// Sends a call, up to the head of its answer.

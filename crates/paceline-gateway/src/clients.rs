@@ -6,7 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
-use paceline::{Class, ConfigError, Cost, Error, Limiter, MaxWait, Outcome, PacerConfig, Permit, WaitCause, Within};
+use paceline::{
+    Admit, Class, ConfigError, Cost, Error, Limiter, MaxWait, Outcome, PacerConfig, Permit, QuotaSnapshot, WaitCause,
+    Within,
+};
 use paceline_core::format_duration;
 use paceline_http::Call;
 use paceline_providers::models_of;
@@ -66,6 +69,12 @@ pub struct ClientConfig {
     /// All of its requests wait behind interactive ones.
     pub is_batch: bool,
 }
+
+/// The scope of all that a client sends, in the limiter of its own.
+const SCOPE: &str = "client";
+
+/// Where it is not known how long a wait is, another try is worth it after that time.
+const LEAST: Duration = Duration::from_secs(1);
 
 /// Fields by which a request asks a server to take it for one of another method.
 const OTHER_METHOD: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
@@ -140,6 +149,12 @@ impl Clients {
             Self::OfThisMachine | Self::Anyone => None,
         };
         clients.into_iter().flatten().filter_map(|(key, client)| Some((key.to_string(), client.limiter.as_ref()?)))
+    }
+
+    /// The limit that the next request of the client of that name waits for, and for how long, where that is known.
+    pub(crate) fn wait_of(&self, name: &str) -> Option<(String, Option<Duration>)> {
+        let Self::WithKeys(clients) = self else { return None };
+        clients.values().find(|client| *client.name == *name)?.waits_for()
     }
 
     /// The client that shows one of the keys; its headers lose every key of the gateway's, which are for no upstream.
@@ -235,7 +250,9 @@ impl Client {
         }
         let named = other.map_or("no model that can be read".to_owned(), |model| format!("the model {model:?}"));
         let (name, models) = (&self.name, self.models.join(", "));
-        let message = format!("the request names {named}: the key {name} is for {models}");
+        let message = format!(
+            "the request names {named}: the key {name} is for {models}; name one of those, or ask who runs the gateway for another key"
+        );
         Err(Refusal::new(StatusCode::FORBIDDEN, "client_key", message))
     }
 
@@ -252,33 +269,68 @@ impl Client {
     /// Room under its own limits, once there is some; none where it has none.
     pub(crate) async fn room(&self, cost: &Cost, priority: i32, left: Duration) -> Result<Option<Arc<Spent>>, Refusal> {
         let Some(limiter) = &self.limiter else { return Ok(None) };
-        let request = paceline::Request { priority, ..paceline::Request::new(limiter.scope("client"), cost.clone()) };
-        let refused = match timeout(left, limiter.acquire_within(request, MaxWait::Known(left))).await {
+        let request = paceline::Request { priority, ..paceline::Request::new(limiter.scope(SCOPE), cost.clone()) };
+        // The requests ahead are no known wait, but how long they will take can be told, before this one is among them.
+        if let Admit::At { at, cause } = limiter.admit(&request)
+            && at - limiter.now() > left
+        {
+            return Err(self.too_long(&cause, at - limiter.now()));
+        }
+        let refused = match timeout(left, limiter.acquire_within(request.clone(), MaxWait::Known(left))).await {
             Ok(Ok(Within::Granted(permit))) => return Ok(Some(Arc::new(Spent::new(permit)))),
             Ok(Ok(Within::Deferred { until, reason })) => self.too_long(&reason.cause, until - limiter.now()),
             Ok(Err(error @ Error::TooLarge(_))) => {
                 Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", format!("the key {}: {error}", self.name))
             }
             Ok(Err(error)) => Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "closed", error.to_string()),
-            Err(_) => self.too_long(&WaitCause::Queue, Duration::from_secs(1)),
+            Err(_) => match limiter.admit(&request) {
+                Admit::Now => self.too_long(&WaitCause::Queue, LEAST),
+                Admit::At { at, cause } => self.too_long(&cause, at - limiter.now()),
+                Admit::OnRelease { cause } => self.too_long(&cause, LEAST),
+            },
         };
         Err(refused)
     }
 
+    /// The limit that its next request waits for, and for how long, where that is known.
+    pub(crate) fn waits_for(&self) -> Option<(String, Option<Duration>)> {
+        let limiter = self.limiter.as_ref()?;
+        let (cause, until) = limiter.scope_snapshot(&limiter.scope(SCOPE))?.waits_for?;
+        Some((self.limit(&cause), until.map(|until| until - limiter.now())))
+    }
+
+    /// What a request of its own waits for: of its limits the one that is named, else that of which the least is left.
+    fn limit(&self, cause: &WaitCause) -> String {
+        let mut quotas = self.limiter.iter().flat_map(|limiter| limiter.snapshot().account.quotas).collect::<Vec<_>>();
+        let left = |quota: &QuotaSnapshot| quota.remaining as f64 / quota.limit.max(1) as f64;
+        quotas.sort_by(|a, b| left(a).total_cmp(&left(b)));
+        match (cause, quotas.first()) {
+            (WaitCause::Queue | WaitCause::Burst, Some(QuotaSnapshot { dimension, limit, window, .. })) => {
+                let window = window.map(|window| format!(" per {}", format_duration(window))).unwrap_or_default();
+                format!("the limit of this key, {limit} {dimension}{window}")
+            }
+            (WaitCause::Quota { dimension, limit, window }, _) => {
+                format!("the limit of this key, {limit} {dimension} per {}", format_duration(*window))
+            }
+            _ => cause.to_string(),
+        }
+    }
+
     fn too_long(&self, cause: &WaitCause, wait: Duration) -> Refusal {
-        let (name, time) = (&self.name, format_duration(wait));
+        let (name, time, limit) = (&self.name, format_duration(wait), self.limit(cause));
         let message = format!(
-            "the key {name}: the request must wait {time} more for {cause}, and its deadline is sooner; send it later, or allow more \
+            "the key {name}: the request must wait {time} more for {limit}, and its deadline is sooner; send it later, or allow more \
              time with the header x-paceline-deadline"
         );
-        Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message).after(wait).for_limit(cause.to_string())
+        Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message).after(wait).for_limit(limit)
     }
 }
 
 /// What a request takes of its client's limits: what it reserved, and once that is known what its last call used.
 pub(crate) struct Spent {
     permit: Option<Permit>,
-    used: Mutex<Option<Cost>>,
+    /// Of its last call, if one was answered.
+    used: Mutex<Option<Option<Cost>>>,
 }
 
 impl Spent {
@@ -288,16 +340,17 @@ impl Spent {
 
     /// A call ended, and used so much.
     pub(crate) fn used(&self, cost: Option<Cost>) {
-        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = cost;
+        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Some(cost);
     }
 }
 
 impl Drop for Spent {
     fn drop(&mut self) {
-        let usage = self.used.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let used = self.used.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         // However it ended: the limits of a client count what it asks for, and learn nothing of servers.
+        let class = if used.is_some() { Class::Success } else { Class::Abandoned };
         if let Some(permit) = self.permit.take() {
-            permit.complete(Outcome { usage, ..Outcome::new(Class::Success) });
+            permit.complete(Outcome { usage: used.flatten(), ..Outcome::new(class) });
         }
     }
 }

@@ -225,8 +225,11 @@ impl<'a> Course<'a> {
         let Some(client) = &self.known else { return Ok(()) };
         client.may_call(call)?;
         let asked = self.clock.now();
-        let room = client.room(cost, self.record.priority, self.deadline - asked);
+        let cost = upstream.cost_elsewhere(call, cost);
+        let room = client.room(&cost, self.record.priority, self.deadline - asked);
+        let waits = self.client.waits_for_its_key();
         let room = self.closing.bounds(upstream.name(), room).await;
+        drop(waits);
         self.record.waited += self.clock.now() - asked;
         self.spent = room?;
         Ok(())
@@ -346,6 +349,10 @@ async fn hold(
         let stayed_down = last.map_or_else(|| cause.stayed_down() || is_failing(), by_class);
         NotSent { refusal: too_long(upstream, cause, wait, left), stayed_down }
     };
+    // The upstream asked its last call to come back after the deadline, or so late is its next try due.
+    if let Some(wait) = request.not_before.map(|due| due - limiter.now()).filter(|wait| *wait > left) {
+        return Err(too_late(&WaitCause::NotBefore, Some(wait)));
+    }
     // The requests ahead are no known wait, but how long they will take can be told, before this one is among them.
     if let Admit::At { at, cause: cause @ WaitCause::Queue } = limiter.admit(&request)
         && at - limiter.now() > left

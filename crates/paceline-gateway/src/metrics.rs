@@ -207,6 +207,7 @@ pub(crate) fn page(upstreams: &[Arc<Backend>], turned_away: &TurnedAway) -> Resu
 /// What limiters know, made for one page: what is gone leaves no series behind.
 struct Gauges {
     waiting: GaugeVec,
+    held: GaugeVec,
     in_flight: GaugeVec,
     limit: GaugeVec,
     remaining: GaugeVec,
@@ -222,6 +223,11 @@ impl Gauges {
                 "paceline_waiting",
                 "Requests that wait for their turn",
                 &["upstream", "scope", "priority"],
+            )?,
+            held: gauge(
+                "paceline_waiting_for_key",
+                "Requests that wait for a limit of their client's key, and are in paceline_waiting only afterwards",
+                &["upstream", "client"],
             )?,
             in_flight: gauge("paceline_in_flight", "Calls under way", &["upstream", "scope"])?,
             limit: gauge(
@@ -241,12 +247,15 @@ impl Gauges {
         })
     }
 
-    fn all(&self) -> [&GaugeVec; 5] {
-        [&self.waiting, &self.in_flight, &self.limit, &self.remaining, &self.state]
+    fn all(&self) -> [&GaugeVec; 6] {
+        [&self.waiting, &self.held, &self.in_flight, &self.limit, &self.remaining, &self.state]
     }
 
     fn look_at(&self, upstream: &Backend) {
         let (name, snapshot) = (upstream.name(), upstream.limiter().snapshot());
+        for (client, held) in upstream.notes().spending.held() {
+            self.held.with_label_values(&[name, &client]).set(held as f64);
+        }
         self.limits(name, "", &snapshot.account);
         self.states(name, "", &snapshot.account);
         let places = f64::from(snapshot.account.concurrency.current_limit);

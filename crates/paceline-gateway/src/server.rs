@@ -212,7 +212,7 @@ impl Gateway {
         for upstream in self.upstreams().iter() {
             let account = upstream.limiter().snapshot().account;
             in_flight += account.concurrency.in_flight;
-            waiting += account.waiting;
+            waiting += account.waiting + upstream.notes().spending.held().iter().map(|(_, held)| held).sum::<u64>();
         }
         if in_flight > 0 || waiting > 0 {
             tracing::info!(

@@ -9,6 +9,7 @@ use paceline_core::{Explanation, Trouble};
 use serde_json::{Map, Value, json};
 
 use crate::backend::Backend;
+use crate::clients::Clients;
 use crate::closing::Phase;
 use crate::notes::{STEP, until_next};
 use crate::record::{PRIORITIES, priority_name};
@@ -45,7 +46,11 @@ impl Gateway {
     }
 
     pub(crate) fn looks(&self) -> Vec<Look> {
-        self.upstreams().iter().map(Look::at).collect()
+        let clients = self.clients();
+        self.upstreams()
+            .iter()
+            .map(|upstream| Look { held: HeldByKeys::of(upstream, &clients), ..Look::at(upstream) })
+            .collect()
     }
 
     pub(crate) fn document(&self, looks: &[Look]) -> Value {
@@ -77,6 +82,12 @@ impl Gateway {
             let has_prices = !upstream.config().prices.is_empty();
             upstream.notes().spending.json(upstream.name(), has_prices)
         });
+        let known = self.clients();
+        for row in clients.iter_mut().filter(|row| row["held"].as_u64() > Some(0)) {
+            let Some((limit, wait)) = row["client"].as_str().and_then(|name| known.wait_of(name)) else { continue };
+            row["waits_for"] = limit.into();
+            row["until"] = wait.map(|wait| (clock::wall() + wait).to_string()).into();
+        }
         let busiest = |client: &Value| ["waiting", "requests"].map(|figure| client[figure].as_u64());
         clients.sort_by_key(|client| std::cmp::Reverse(busiest(client)));
         clients.truncate(MOST_ROWS);
@@ -113,13 +124,33 @@ pub(crate) struct Look {
     pub(crate) upstream: Arc<Backend>,
     now: Instant,
     pub(crate) snapshot: Snapshot,
+    held: Option<HeldByKeys>,
+}
+
+/// Requests that wait for limits of their clients' keys, and for nothing of the upstream yet.
+struct HeldByKeys {
+    count: u64,
+    /// For what, and until when as far as is known.
+    words: String,
+    wait: Option<Duration>,
+}
+
+impl HeldByKeys {
+    fn of(upstream: &Backend, clients: &Clients) -> Option<Self> {
+        let held = upstream.notes().spending.held();
+        let (name, _) = held.first()?;
+        let (limit, wait) = clients.wait_of(name).unwrap_or_else(|| ("the limit of this key".to_owned(), None));
+        let count = held.iter().map(|(_, count)| count).sum();
+        let others = if held.len() > 1 { format!(" and {} other keys", held.len() - 1) } else { String::new() };
+        Some(Self { count, words: format!("requests of the key {name}{others} wait for {limit}"), wait })
+    }
 }
 
 impl Look {
     fn at(upstream: &Arc<Backend>) -> Self {
         let (snapshot, now) = (upstream.limiter().snapshot(), upstream.limiter().now());
         upstream.notes().history.sample(now, &snapshot);
-        Self { upstream: Arc::clone(upstream), now, snapshot }
+        Self { upstream: Arc::clone(upstream), now, snapshot, held: None }
     }
 
     fn json(&self) -> Value {
@@ -154,6 +185,17 @@ impl Look {
         json["trouble"] = (holder.trouble(self.now) as u8).into();
         json["waiting_by_priority"] = by_priority(scope);
         json["last_minute"] = self.upstream.notes().history.last_minute(&scope.name, self.now).json();
+        if let Some(held) = self.held.as_ref().filter(|_| scope.name.is_empty()) {
+            json["waiting"] = (scope.waiting + held.count).into();
+            json["held_by_keys"] = held.count.into();
+            if json["why"].is_null() {
+                let until = held.wait.map(|wait| (wall + wait).to_string());
+                let before = if until.is_some() { format!("{} until ", held.words) } else { held.words.clone() };
+                json["explain"] = held.words.clone().into();
+                json["why"] = json!({ "before": before, "until": until, "after": "" });
+                json["trouble"] = (holder.trouble(self.now).max(Trouble::Waits) as u8).into();
+            }
+        }
         json
     }
 
@@ -190,6 +232,9 @@ impl Look {
         let limit = |quota: &QuotaSnapshot| (quota.limit, quota.remaining).hash(&mut print);
         scope.quotas.iter().chain(&scope.announced).for_each(limit);
         scope.estimate.as_ref().map(|estimate| estimate.rate.to_bits()).hash(&mut print);
+        if let Some(held) = self.held.as_ref().filter(|_| scope.name.is_empty()) {
+            (held.count, &held.words).hash(&mut print);
+        }
         print.finish()
     }
 

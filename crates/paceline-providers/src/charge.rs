@@ -30,15 +30,29 @@ pub(super) fn charge(
     }
     let input = ratio.tokens(body);
     let every = |bound: u64| bound.saturating_mul(prompts_of(path, body));
-    let output = match model.reserves {
-        Reserves::Input => 0,
-        Reserves::InputAndOutput | Reserves::Larger => asked().map(every).unwrap_or_else(|| ratio.output_tokens()),
+    let bound = match model.reserves {
+        Reserves::Input => Some(0),
+        Reserves::InputAndOutput | Reserves::Larger => asked().map(every),
     };
-    let tokens = match model.reserves {
-        Reserves::Input | Reserves::InputAndOutput => input.saturating_add(output),
-        Reserves::Larger => input.max(output),
+    let bound = bound.or_else(|| is_without_answer(path, body).then_some(0));
+    let output = bound.unwrap_or_else(|| ratio.output_tokens());
+    let tokens = match (model.reserves, bound) {
+        (Reserves::Larger, Some(output)) => input.max(output),
+        _ => input.saturating_add(output),
     };
-    with_tokens(cost, tokens, Usage { input_tokens: input, output_tokens: output, ..Usage::default() })
+    let cost = with_tokens(cost, tokens, Usage { input_tokens: input, output_tokens: output, ..Usage::default() });
+    if bound.is_none() { cost.open_ended() } else { cost }
+}
+
+/// Whether the answer counts in the end, and nothing is reserved for it.
+pub(super) fn counts_unreserved(model: &Charge, path: &str, body: &[u8]) -> bool {
+    let counts = model.reserves == Reserves::Input && model.counts == Counts::All;
+    counts && takes_tokens(path) && !is_without_answer(path, body)
+}
+
+/// Whether the answer has no tokens of a model: by its endpoint, or because nothing is asked.
+fn is_without_answer(path: &str, body: &[u8]) -> bool {
+    body.is_empty() || WITHOUT_ANSWERS.iter().any(|prefix| relative(path).starts_with(prefix))
 }
 
 fn takes_tokens(path: &str) -> bool {
@@ -68,12 +82,14 @@ pub struct Settlement {
     /// So often an output token counts.
     output_weight: u32,
     units: Option<Units>,
+    /// The tokens of an answer that reports none, by its length.
+    came: u64,
 }
 
 impl Default for Settlement {
     /// The usage replaces what was reserved.
     fn default() -> Self {
-        Self { free: false, refunds: true, counts: Counts::All, output_weight: 1, units: None }
+        Self { free: false, refunds: true, counts: Counts::All, output_weight: 1, units: None, came: 0 }
     }
 }
 
@@ -86,7 +102,13 @@ impl Settlement {
             counts: charge.counts,
             output_weight: charge.output_weight(path),
             units: charge.units,
+            came: 0,
         }
+    }
+
+    /// Of an answer that reports no usage, and by its length has so many tokens.
+    pub(super) const fn with_unreported(self, tokens: u64) -> Self {
+        Self { came: tokens, ..self }
     }
 
     /// What the call cost; `None` where nothing is known but what was reserved.
@@ -99,7 +121,7 @@ impl Settlement {
             }
             return Some(cost);
         }
-        let usage = usage?;
+        let usage = usage.or_else(|| self.estimated(reserved))?;
         let mut cost = reserved.clone();
         if let Some(units) = self.units.filter(|_| usage.units > 0) {
             cost.set(units.dimension(), usage.units);
@@ -113,8 +135,17 @@ impl Settlement {
                 usage.input_tokens.saturating_add(usage.output_tokens.saturating_mul(u64::from(self.output_weight)))
             }
         };
-        let tokens = if self.refunds { tokens } else { tokens.max(reserved.get(&Dimension::Tokens)) };
+        // What was a guess here is none of the provider's.
+        let is_refunded = self.refunds || reserved.is_open_ended();
+        let tokens = if is_refunded { tokens } else { tokens.max(reserved.get(&Dimension::Tokens)) };
         Some(with_tokens(cost, tokens, usage))
+    }
+
+    /// The usage of a call whose answer reports none, such as a stream that was not asked for it. With a bound it counts as reserved.
+    fn estimated(&self, reserved: &Cost) -> Option<Usage> {
+        let input_tokens = reserved.get(&Dimension::InputTokens);
+        let is_guess = reserved.is_open_ended() && self.came > 0;
+        is_guess.then(|| Usage { input_tokens, output_tokens: self.came, ..Usage::default() })
     }
 }
 
@@ -139,6 +170,8 @@ fn prompts_of(path: &str, body: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::super::{Dialect, Provider};
     use super::*;
 
@@ -190,6 +223,40 @@ mod tests {
         assert_eq!(output(&ratio, br#"{"inferenceConfig":{"maxTokens":9}}"#), 9);
         let free = charge(Provider::Anthropic, "/v1/messages", body, &ratio);
         assert_eq!(free.get(&Dimension::OutputTokens), 0, "nothing is reserved there");
+    }
+
+    #[test]
+    fn answers_without_a_bound_are_guesses_and_count_by_their_length_where_they_tell_nothing() {
+        let ratio = TokenRatio::default();
+        let (chat, prompt, body) = ("/v1/chat/completions", "/v1/messages", &br#"{"messages":[{"content":"n"}]}"#[..]);
+        let is_open = |provider, path, body| charge(provider, path, body, &ratio).is_open_ended();
+        let bounded = br#"{"max_tokens":7,"messages":[]}"#;
+        assert!(is_open(Provider::OpenAi, chat, body) && !is_open(Provider::OpenAi, chat, bounded));
+        assert!(!is_open(Provider::OpenAi, "/v1/embeddings", body) && !is_open(Provider::OpenAi, "/v1/models", b""));
+        assert!(!is_open(Provider::Anthropic, prompt, body) && !is_open(Provider::Gemini, prompt, body));
+        let elsewhere = |provider, path, body| {
+            let reserved = charge(provider, path, body, &ratio);
+            Dialect::from(provider).charge_elsewhere(path, body, &reserved).is_open_ended()
+        };
+        assert!(elsewhere(Provider::Anthropic, prompt, body) && !elsewhere(Provider::Gemini, prompt, body));
+        assert!(!elsewhere(Provider::OpenAi, chat, bounded) && elsewhere(Provider::OpenAi, chat, body));
+
+        let answer = |kind: &str, body: &[u8], reserved: &Cost| {
+            let headers = http::HeaderMap::from_iter([(http::header::CONTENT_TYPE, kind.parse().expect("a type"))]);
+            let answer = super::super::Answer { status: 200, headers: &headers, body, path: chat };
+            let reading = Dialect::from(Provider::OpenAi).read(&answer, paceline_core::Timestamp::from_millis(0));
+            reading.outcome_of(reserved).usage.map(|usage| usage.get(&Dimension::OutputTokens))
+        };
+        let first = json!({"choices": [{"index": 0, "delta": {"content": "word ".repeat(400)}}]});
+        let last = json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]});
+        let stream = format!("data: {first}\n\ndata: {last}\n\ndata: [DONE]\n\n");
+        let open = charge(Provider::OpenAi, chat, body, &ratio);
+        let seen = answer("text/event-stream", stream.as_bytes(), &open).expect("it is estimated");
+        assert!((500..600).contains(&seen), "2,000 characters and what is around them: {seen}");
+        let reserved = charge(Provider::OpenAi, chat, bounded, &ratio);
+        assert_eq!(answer("text/event-stream", stream.as_bytes(), &reserved), None, "as reserved");
+        let told = br#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":90,"total_tokens":93}}"#;
+        assert_eq!(answer("application/json", told, &open), Some(90));
     }
 
     /// What a provider charges for a call whose answer had 90 tokens of input and 10 of output, and what it had reserved.

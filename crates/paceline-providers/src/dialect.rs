@@ -12,6 +12,7 @@ use paceline_core::{Class, Cost, LimitReport, LimitScope, Timestamp, UnknownOutc
 use super::body::{Body, Wanted};
 use super::case::{Case, Decision, Fault};
 use super::charge::{self, Settlement};
+use super::collect::collect;
 use super::decide;
 use super::expected::Expected;
 use super::header::Lengths;
@@ -192,6 +193,10 @@ impl Dialect {
             Some(rule) => refusal::by_user(&case, rule),
             None => self.without_account(answer.status, decide::decide(&case), &body),
         };
+        let usage = cost::of(&body, table.charge.cached_input);
+        let settlement = Settlement::of(&table.charge, answer.path, answer.status, decision.class);
+        let is_unreported = usage.is_none() && decision.class == Class::Success && self.is_prompt(answer.path);
+        let settlement = if is_unreported { settlement.with_unreported(tokens_of(answer)) } else { settlement };
         let long_period = decision.class == Class::Throttled && refusal::is_of_a_long_period(&case);
         Reading {
             steps: steps(&case, &decision, server_time.is_some(), long_period),
@@ -199,8 +204,8 @@ impl Dialect {
             error_type: body.error_type(),
             message: message(&body, &decision),
             request_id: request_id(table, answer.headers).map(str::to_owned),
-            usage: cost::of(&body, table.charge.cached_input),
-            settlement: Settlement::of(&table.charge, answer.path, answer.status, decision.class),
+            usage,
+            settlement,
             long_period,
             limits,
             ..self.within_reach(Reading::from(decision))
@@ -263,6 +268,14 @@ impl Dialect {
         charge::charge(&self.table.charge, path, body, || asked.bound(), ratio)
     }
 
+    /// What a call that reserves that at its provider takes of a limit that is none of the provider's, such as the budget of a
+    /// client: answers for which the provider reserves nothing, and which it counts in the end, are guessed there.
+    #[must_use]
+    pub fn charge_elsewhere(&self, path: &str, body: &[u8], reserved: &Cost) -> Cost {
+        let cost = reserved.clone();
+        if charge::counts_unreserved(&self.table.charge, path, body) { cost.open_ended() } else { cost }
+    }
+
     /// Whether a call of that path is a prompt for a model, of which a second one has no effect but its cost: at an API of
     /// language models every call, elsewhere those of paths that end with `/completions` or `/embeddings`.
     pub fn is_prompt(&self, path: &str) -> bool {
@@ -302,6 +315,12 @@ impl Dialect {
     pub fn scope_name(&self, path: &str, model: Option<&str>, body: &[u8]) -> String {
         self.table.api.scope_name(path, model, body)
     }
+}
+
+/// The tokens that an answer seems to have, by the length of its texts.
+fn tokens_of(answer: &Answer<'_>) -> u64 {
+    let tokens = |text: &[u8]| TokenRatio::default().tokens(text);
+    collect(answer).map_or_else(|| tokens(answer.body), |object| tokens(object.to_string().as_bytes()))
 }
 
 /// When the server sent the answer, by its own clock.

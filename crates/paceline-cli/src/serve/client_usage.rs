@@ -1,6 +1,7 @@
 //! What clients have used of the limits of their keys, kept over restarts in one file.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -31,14 +32,20 @@ impl ClientUsage {
 
     /// Has these clients go on with what they had used when an earlier gateway ended.
     pub(super) fn restore(&self, clients: &Clients) {
-        let Some(text) = self.path.as_deref().and_then(|path| std::fs::read_to_string(path).ok()) else { return };
-        let restored = serde_json::from_str::<BTreeMap<String, LimiterState>>(&text).map_err(|error| error.to_string());
-        let restored = restored.and_then(|known| {
-            let mut used = clients.limiters().filter_map(|(key, limiter)| Some((limiter, known.get(&key)?)));
-            used.try_for_each(|(limiter, state)| limiter.restore(state).map_err(|error| error.to_string()))
-        });
-        if let Err(error) = restored {
-            tracing::warn!("the limits of clients start from zero, as if they had sent nothing before: {error}");
+        let Some(path) = self.path.as_deref() else { return };
+        let known = match std::fs::read(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(error) => Err(error.to_string()),
+            Ok(text) => serde_json::from_slice(&text).map_err(|error| error.to_string()),
+        };
+        let known: BTreeMap<String, LimiterState> = match known {
+            Ok(known) => known,
+            Err(error) => return start_from_zero(path, &error),
+        };
+        for (limiter, state) in clients.limiters().filter_map(|(key, limiter)| Some((limiter, known.get(&key)?))) {
+            if let Err(error) = limiter.restore(state) {
+                start_from_zero(path, &error.to_string());
+            }
         }
     }
 
@@ -66,4 +73,19 @@ impl ClientUsage {
         }
         self.trouble.tell(path, replaced, "a restart now would forget what clients have used of their limits");
     }
+}
+
+/// Says what is lost with a file that cannot be used, and keeps it for a person: the next one takes its place.
+fn start_from_zero(path: &Path, error: &str) {
+    let mut kept = path.as_os_str().to_owned();
+    kept.push(".bad");
+    let (file, copy) = (path.display(), Path::new(&kept).display());
+    let is_kept = match std::fs::copy(path, &kept) {
+        Ok(_) => format!("{copy} has it as it was"),
+        Err(error) => format!("{copy} cannot be written: {error}"),
+    };
+    tracing::warn!(
+        "{file} is damaged, and what clients have used of the limits of their keys is lost: their windows begin anew, as if they had \
+         sent nothing; {is_kept}: {error}"
+    );
 }

@@ -8,6 +8,7 @@ mod check;
 mod client_keys;
 mod client_usage;
 mod keys;
+mod one_gateway;
 mod reload;
 mod socket;
 mod state;
@@ -24,6 +25,7 @@ use self::args::{Command, Flags};
 use self::batches::Batches;
 use self::client_keys::Admission;
 use self::client_usage::ClientUsage;
+use self::one_gateway::OnlyGateway;
 use self::reload::Changes;
 use self::socket::METRICS_LISTEN;
 use self::upstreams::Upstreams;
@@ -49,6 +51,7 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     let clients = admission.clients(&Clients::OfThisMachine)?;
     let mut changes = Changes::listen().map_err(Failure::interrupted)?;
     let mut upstreams = Upstreams::open(flags, everywhere, Bounds::default()).await?;
+    let mut only = OnlyGateway::of(upstreams.folder(), flags.state.is_some(), &clients, address)?;
     let metrics = flags.metrics_listen()?.map(|address| socket::on(METRICS_LISTEN, address)).transpose()?;
     let batches = Batches::open(upstreams.folder(), upstreams.for_batches());
     let gateway = Gateway::with_own_routes(upstreams.backends(), batches.routes(), Bounds::default());
@@ -81,13 +84,15 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     let reloads = async {
         loop {
             let files = watched(&upstreams, &admission, flags);
-            changes.next(&files).await;
+            let change = changes.next(&files).await;
             if let Some(error) = reload::unreadable(&files) {
                 tracing::warn!("nothing is read again, and all stays as it was: {error}");
                 continue;
             }
+            let mends = change.mends(upstreams.files());
             admit_anew(&gateway, flags, &admission);
-            if upstreams.reload(&gateway).await {
+            only.check(&gateway.clients());
+            if upstreams.reload(&gateway, mends).await {
                 batches.renew(upstreams.for_batches()).await;
             }
         }

@@ -18,6 +18,24 @@ pub(super) struct Changes {
     known: Contents,
 }
 
+/// Why the configuration is to be read again.
+#[derive(Debug)]
+pub(super) struct Change {
+    /// A person asks for it.
+    hang_up: bool,
+    /// The files that have changed.
+    files: Vec<PathBuf>,
+}
+
+impl Change {
+    /// Whether it says that the cause of a stop is mended: a change of one of the `upstreams`' files, or a SIGHUP that is for no
+    /// other file. A new certificate or a new key of a client mends nothing there.
+    pub(super) fn mends(&self, upstreams: &[PathBuf]) -> bool {
+        let is_theirs = |file: &PathBuf| upstreams.contains(file);
+        self.files.iter().any(is_theirs) || (self.hang_up && self.files.is_empty())
+    }
+}
+
 /// A print of what is in each file; none of one that cannot be read.
 type Contents = BTreeMap<PathBuf, Option<u64>>;
 
@@ -35,18 +53,27 @@ impl Changes {
     }
 
     /// Returns once the configuration is to be read again, which is in these files now.
-    pub(super) async fn next(&mut self, files: &[PathBuf]) {
+    pub(super) async fn next(&mut self, files: &[PathBuf]) -> Change {
         self.known.retain(|file, _| files.contains(file));
         for file in files {
             self.known.entry(file.clone()).or_insert_with(|| print(file));
         }
+        let before = self.known.clone();
         #[cfg(unix)]
-        tokio::select! {
-            _ = self.hang_up.recv() => self.known = contents(files),
-            () = changed(&mut self.known, files) => {}
-        }
+        let hang_up = tokio::select! {
+            _ = self.hang_up.recv() => {
+                self.known = contents(files);
+                true
+            }
+            () = changed(&mut self.known, files) => false,
+        };
         #[cfg(not(unix))]
-        changed(&mut self.known, files).await;
+        let hang_up = {
+            changed(&mut self.known, files).await;
+            false
+        };
+        let files = self.known.iter().filter(|(file, print)| before.get(*file) != Some(*print));
+        Change { hang_up, files: files.map(|(file, _)| file.clone()).collect() }
     }
 }
 
@@ -80,4 +107,25 @@ fn print(file: &Path) -> Option<u64> {
     let mut print = DefaultHasher::new();
     content.hash(&mut print);
     Some(print.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_certificate_or_key_of_a_client_ends_no_stop() {
+        let [configuration, key, certificate] = ["paceline.toml", "key", "tls.pem"].map(PathBuf::from);
+        let upstreams = [configuration.clone(), key.clone()];
+        for (hang_up, files, mends) in [
+            (false, vec![certificate.clone()], false),
+            (true, vec![certificate.clone()], false),
+            (true, vec![], true),
+            (false, vec![configuration], true),
+            (true, vec![certificate, key], true),
+        ] {
+            let change = Change { hang_up, files };
+            assert_eq!(change.mends(&upstreams), mends, "{change:?}");
+        }
+    }
 }

@@ -101,9 +101,10 @@ impl<'a> Upstreams<'a> {
         &self.files
     }
 
-    /// Reads the configuration again. One that is wrong is not used. Returns whether an upstream has changed.
-    pub(super) async fn reload(&mut self, gateway: &Gateway) -> bool {
-        match self.try_reload(gateway).await {
+    /// Reads the configuration again. One that is wrong is not used. With `mends` stops end, whose cause is mended then. Returns
+    /// whether an upstream has changed.
+    pub(super) async fn reload(&mut self, gateway: &Gateway, mends: bool) -> bool {
+        match self.try_reload(gateway, mends).await {
             Ok(has_changed) => {
                 let names: Vec<_> = self.served.iter().map(|served| served.backend.name()).collect();
                 tracing::info!("the configuration was read again; upstreams: {}", names.join(", "));
@@ -116,7 +117,7 @@ impl<'a> Upstreams<'a> {
         }
     }
 
-    async fn try_reload(&mut self, gateway: &Gateway) -> Result<bool, Failure> {
+    async fn try_reload(&mut self, gateway: &Gateway, mends: bool) -> Result<bool, Failure> {
         let configured = self.flags.upstreams(self.everywhere)?;
         let files = files(configured.file, &configured.upstreams);
         // All that may fail comes first: a configuration is taken whole, or not at all.
@@ -135,8 +136,9 @@ impl<'a> Upstreams<'a> {
                 }
                 Plan::Renewed { place, fresh } => {
                     let served = before[place].take().expect("names differ");
-                    has_changed |= served.configured != fresh.configured || served.headers != fresh.headers;
-                    served.renew(*fresh, self.folder.as_deref()).await
+                    let differs = served.configured != fresh.configured || served.headers != fresh.headers;
+                    has_changed |= differs;
+                    served.renew(*fresh, self.folder.as_deref(), mends || differs).await
                 }
             });
         }
@@ -235,7 +237,7 @@ impl Served {
     }
 
     /// The same upstream under another configuration, or with another key. Its limiter goes on, and knows what it knew.
-    async fn renew(self, fresh: Fresh, folder: Option<&Path>) -> Self {
+    async fn renew(self, fresh: Fresh, folder: Option<&Path>, mends: bool) -> Self {
         let Fresh { configured, headers, account, backend, sender } = fresh;
         let limiter = backend.limiter();
         let stays = account.name() == self.account.name()
@@ -252,8 +254,10 @@ impl Served {
         if let Err(error) = limiter.reconfigure(configured.pacer.clone()) {
             tracing::error!("upstream {}: its former limits stay: {error}", backend.name());
         }
-        // As after a restart: that the configuration is read again says that the cause is mended.
-        limiter.end_stops();
+        // As after a restart: a person says that the cause is mended.
+        if mends {
+            limiter.end_stops();
+        }
         let keeper = match kept {
             Some(keeper) => keeper,
             None => Kept::open_anew(&configured, folder, &account, limiter, self.mock.is_some()).await.begin(),

@@ -197,6 +197,27 @@ fn what_a_client_has_used_of_its_limits_counts_after_a_restart() {
 }
 
 #[test]
+fn a_second_gateway_on_one_state_is_refused_and_a_damaged_count_is_kept_and_told() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let key = told(&mut keys(&job, &["add", "ci", "--limit", "1 per 1h"]));
+    let damaged = job.path("state/client-limits.json");
+    std::fs::write(&damaged, "{\"half").expect("writable");
+    let mut command = serve(&job, &server, &["--state", "state"]);
+    let mut first = Gateway::logging(&mut command, File::create(job.path("log")).expect("writable"));
+    let log = std::fs::read_to_string(job.path("log")).expect("a log");
+    assert!(log.contains("what clients have used of the limits of their keys is lost"), "{log}");
+    assert_eq!(std::fs::read_to_string(job.path("state/client-limits.json.bad")).expect("kept"), "{\"half");
+    let (code, log) = finish(&mut serve(&job, &server, &["--state", "state"]));
+    let words = format!("another gateway (process {} at 127.0.0.1:", first.child.id());
+    assert!(code == 2 && log.contains(&words) && log.contains("name another folder with --state"), "{log}");
+    assert_eq!(post_with(&first.url, &key).0, 200);
+    first.child.kill().expect("it runs");
+    first.child.wait().expect("it ends");
+    drop(Gateway::start(&mut serve(&job, &server, &["--state", "state"])));
+    drop(Gateway::start(&mut serve(&job, &server, &["--state", "other"])));
+}
+
+#[test]
 fn an_address_that_others_reach_needs_keys_or_a_word() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let everywhere = || {

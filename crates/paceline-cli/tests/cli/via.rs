@@ -109,6 +109,17 @@ fn runs_through_one_gateway_share_its_limit() {
 }
 
 #[test]
+fn a_call_that_does_not_reach_the_gateway_is_none() {
+    let (job, server) = (Job::new(2), Server::new(|_| Reply::ok()));
+    let mut gone = gateway(&job, &server, &[]);
+    gone.child.kill().expect("it runs");
+    gone.child.wait().expect("it ends");
+    let (code, log) = finish(&mut run(&job, &gone, &["--max-wait", "1s"]));
+    let summary = job.summary();
+    assert_eq!((code, &summary["calls"], &summary["succeeded"]), (3, &json!(0), &json!(0)), "{log}");
+}
+
+#[test]
 fn a_gateway_that_is_killed_and_comes_back_costs_no_item() {
     const IN_FLIGHT: usize = 8;
     let server = Server::new(|_| Reply::ok().after(Duration::from_millis(20)));

@@ -172,8 +172,9 @@ impl Pacer {
     /// The times of the waiters of a scope.
     fn wants(&mut self, now: Instant, place: u32) -> Wants {
         let head = self.head(&self.scopes[place]);
-        if head.is_some() {
+        if let Some(head) = head {
             self.ask_for_canary(now, place);
+            self.guess_anew(place, head.2);
         }
         let answer = head.map(|head| self.admit_scope(now, place, &self.ask(head)));
         if let Some(answer) = &answer {
@@ -294,6 +295,7 @@ impl Pacer {
         let flight = scope.send(now, wanted, request);
         self.in_flight.take(request.is_background());
         self.active.note(now, place);
+        self.answers.sent(place, &request.cost);
         self.out.add(&request.cost);
         self.quotas.take(now, wanted, &request.cost);
         for totals in [&mut scope.totals, &mut self.totals] {

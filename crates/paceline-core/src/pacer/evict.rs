@@ -109,6 +109,7 @@ impl Pacer {
     fn evict(&mut self, place: u32) -> Scope {
         self.agenda.set(place, Wants::default());
         self.failing.remove(&place);
+        self.answers.forget(place);
         self.scopes.remove(place)
     }
 }

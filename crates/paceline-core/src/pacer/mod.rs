@@ -1,6 +1,7 @@
 //! The pacer: one deterministic machine per account, which composes every policy.
 
 mod agenda;
+mod answers;
 mod background;
 mod crowd;
 mod defer;
@@ -24,6 +25,7 @@ use alloc::sync::Arc;
 use core::cmp::Reverse;
 
 use agenda::Agenda;
+use answers::Answers;
 use background::Behind;
 use crowd::Active;
 use defer::BoundedWaits;
@@ -115,6 +117,7 @@ pub struct Pacer {
     agenda: Agenda,
     bounded_waits: BoundedWaits,
     behind: Behind,
+    answers: Answers,
     evictions: Evictions,
     /// The sums over all scopes, evicted ones included.
     totals: Totals,
@@ -150,6 +153,7 @@ impl Pacer {
             agenda: Agenda::default(),
             bounded_waits: BoundedWaits::default(),
             behind: Behind::default(),
+            answers: Answers::default(),
             evictions: Evictions::default(),
             totals: Totals::default(),
             failing: BTreeMap::new(),
@@ -225,6 +229,7 @@ impl Pacer {
     pub fn enqueue_or_grant(&mut self, now: Instant, mut request: Request) -> Result<Enqueued, TooLarge> {
         let now = self.advance(now);
         let place = self.adopt(&mut request.scope);
+        self.guess_answer(place, &mut request.cost);
         let scope = &self.scopes[place];
         if let Some(too_large) =
             self.quotas.too_large(&request.cost).or_else(|| scope.quotas().too_large(&request.cost))
@@ -270,6 +275,7 @@ impl Pacer {
             }
             Stage::InFlight { flight, .. } => {
                 scope.unsend(now, &flight, &request);
+                self.answers.ended(request.scope.place, &request.cost);
                 for totals in [&mut scope.totals, &mut self.totals] {
                     totals.sends -= 1;
                     totals.resends -= u64::from(request.sends() > 0);
@@ -454,7 +460,10 @@ impl Pacer {
 
     /// By the rules of the scope, and of all processes that share its gate.
     fn admit_scope(&self, now: Instant, place: u32, ask: &Ask<'_>) -> Admit {
-        self.scopes[place].admit(now, ask).strictest(self.admit_canary(now, place))
+        let mut strictest = self.scopes[place].admit(now, ask);
+        strictest.tighten(self.admit_canary(now, place));
+        strictest.tighten(self.admit_open_ended(place, ask.cost));
+        strictest
     }
 
     fn admit_account(&self, now: Instant, ask: &Ask<'_>) -> Admit {

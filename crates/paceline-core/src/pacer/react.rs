@@ -29,6 +29,7 @@ impl Pacer {
         self.out.subtract(&request.cost);
         scope.totals.by_class[outcome.class as usize] += 1;
         self.totals.by_class[outcome.class as usize] += 1;
+        self.answers.learn(request.scope.place, &request.cost, outcome);
         if let Some(usage) = &outcome.usage {
             let actual = request.cost.settled(usage);
             scope.settle(now, flight, &request.cost, &actual);

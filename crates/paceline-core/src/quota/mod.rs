@@ -89,6 +89,12 @@ impl Quotas {
         })
     }
 
+    /// The smallest of the limits that count tokens of answers: what a call reserves at most.
+    pub(crate) fn most_tokens(&self) -> Option<u64> {
+        let counted = self.counters.iter().filter(|(quota, _)| quota.dimension.counts_answers());
+        counted.map(|(quota, _)| most(quota)).min()
+    }
+
     pub(crate) fn admit(&self, now: Instant, ask: &Ask<'_>) -> Admit {
         let requests = ask.cost.get(&Dimension::Requests);
         let mut strictest = match &self.burst {

@@ -33,6 +33,8 @@ pub(crate) struct ClientSpending {
     name: Arc<str>,
     came: AtomicU64,
     waiting: AtomicU64,
+    /// Those of them that wait for a limit of its key.
+    held: AtomicU64,
     /// Its requests that have a place in the queue, also those under way that are not answered yet.
     pub(crate) queued: Held,
     requests: AtomicU64,
@@ -44,7 +46,10 @@ pub(crate) struct ClientSpending {
 
 /// A request that waits, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Waits(Arc<ClientSpending>);
+pub(crate) struct Waits {
+    client: Arc<ClientSpending>,
+    for_its_key: bool,
+}
 
 impl Spending {
     /// The client of that number, which sends a request.
@@ -74,6 +79,13 @@ impl Spending {
         all.filter(used).map(|client| client.json(upstream, has_prices)).collect()
     }
 
+    /// The clients of which requests wait for a limit of their key, and how many.
+    pub(crate) fn held(&self) -> Vec<(Arc<str>, u64)> {
+        let known = self.known();
+        let held = known.clients.values().map(|client| (&client.name, client.held.load(Ordering::Relaxed)));
+        held.filter(|(_, held)| *held > 0).map(|(name, held)| (Arc::clone(name), held)).collect()
+    }
+
     fn known(&self) -> MutexGuard<'_, Known> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -101,8 +113,18 @@ impl Known {
 impl ClientSpending {
     /// A request waits from now on.
     pub(crate) fn waits(self: &Arc<Self>) -> Waits {
+        self.begins_to_wait(false)
+    }
+
+    /// The same for a limit of its key.
+    pub(crate) fn waits_for_its_key(self: &Arc<Self>) -> Waits {
+        self.begins_to_wait(true)
+    }
+
+    fn begins_to_wait(self: &Arc<Self>, for_its_key: bool) -> Waits {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        Waits(Arc::clone(self))
+        self.held.fetch_add(u64::from(for_its_key), Ordering::Relaxed);
+        Waits { client: Arc::clone(self), for_its_key }
     }
 
     /// A call was answered.
@@ -122,6 +144,7 @@ impl ClientSpending {
             "client": &*self.name,
             "upstream": upstream,
             "waiting": figure(&self.waiting),
+            "held": figure(&self.held),
             "requests": figure(&self.requests),
             "tokens_in": figure(&self.tokens_in),
             "tokens_out": figure(&self.tokens_out),
@@ -132,7 +155,8 @@ impl ClientSpending {
 
 impl Drop for Waits {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.client.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.client.held.fetch_sub(u64::from(self.for_its_key), Ordering::Relaxed);
     }
 }
 
@@ -144,7 +168,13 @@ mod tests {
     fn a_client_is_known_by_its_key_and_those_that_left_long_ago_go_together() {
         let spending = Spending::default();
         let ci = spending.comes(7, Some(&"ci".into()));
-        let waits = ci.waits();
+        let (waits, held) = (ci.waits(), ci.waits_for_its_key());
+        assert_eq!(
+            (spending.json("api", true)[0]["waiting"].clone(), spending.held()),
+            (2.into(), vec![("ci".into(), 1)])
+        );
+        drop(held);
+        assert_eq!(spending.held(), []);
         ci.used(&Usage { input_tokens: 3, output_tokens: 5, ..Usage::default() }, Money::from_units(2_500_000_000_000));
         drop(spending.comes(7, None));
         let json = &spending.json("api", true)[0];

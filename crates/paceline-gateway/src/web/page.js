@@ -355,7 +355,8 @@ function drawParts() {
   if (changedParts.delete("clients")) {
     table("clients", state.clients.map((client) => [
       client.client, client.upstream,
-      ...[client.waiting, client.requests, client.tokens_in, client.tokens_out].map((figure) => ({ number: count(figure) })),
+      { number: client.waits_for ? `${count(client.waiting)}: ${client.waits_for}${client.until ? `, until ${clockTime(Date.parse(client.until))}` : ""}` : count(client.waiting) },
+      ...[client.requests, client.tokens_in, client.tokens_out].map((figure) => ({ number: count(figure) })),
       { number: client.cost === null ? "no price" : money(client.cost) },
     ]), "No client has sent a request yet.");
   }

@@ -103,7 +103,10 @@ async fn a_client_names_its_models_and_its_priority_is_its_own() {
     let (served, _) = served(vec![only]).await;
     let (status, code, message) = told(served.post().header("x-api-key", "pk-ci").send().await.unwrap()).await;
     assert_eq!((status, code.as_str()), (403, "client_key"));
-    assert_eq!(message, "the request names the model \"m\": the key ci is for gpt-*");
+    assert_eq!(
+        message,
+        "the request names the model \"m\": the key ci is for gpt-*; name one of those, or ask who runs the gateway for another key"
+    );
     let right = served.post().header("x-api-key", "pk-ci").body(r#"{"model":"gpt-5"}"#);
     assert_eq!(right.send().await.unwrap().status().as_u16(), 200);
     let page = served.client.get(served.origin() + "/metrics").header("x-api-key", "pk-ci").send().await.unwrap();

@@ -3,6 +3,7 @@
 mod attacks;
 mod clients;
 mod fallback;
+mod held_by_keys;
 mod operation;
 mod page;
 mod queue;

@@ -73,3 +73,22 @@ async fn one_client_cannot_fill_the_queue() {
     assert_eq!((calls.count(), person.is_finished()), (0, false));
     greedy.iter().chain([&person]).for_each(tokio::task::JoinHandle::abort);
 }
+
+#[tokio::test]
+async fn a_call_that_the_upstream_wants_later_than_its_deadline_is_answered_at_once() {
+    let error = r#"{"error":{"message":"later","type":"requests","code":"rate_limit_exceeded"}}"#;
+    let (api, calls) = counted(move |_| answer(429, &[("retry-after", "7200")], error)).await;
+    let other = upstream(|_: Request| async move { answer(200, &[], OK) }).await;
+    for (settings, status) in [("", 429), ("fallback_to = ['other']", 200)] {
+        let served = Served::all(&[("api", api, settings), ("other", other, "")], Bounds::default());
+        let before = calls.count();
+        let got = served.post().header("x-paceline-deadline", "10s").send().await.unwrap();
+        let header = |name: &str| got.headers().get(name).map(|value| value.to_str().unwrap().to_owned());
+        assert_eq!((got.status().as_u16(), calls.count() - before), (status, 1));
+        let waited: u64 = header("x-paceline-waited-ms").unwrap().parse().unwrap();
+        assert!(waited < 10_000, "it is held for no time that leads to nothing: {waited}");
+        assert_eq!(header("retry-after").as_deref(), (status == 429).then_some("7200"));
+        let again = served.post().header("x-paceline-deadline", "10s").send().await.unwrap();
+        assert_eq!((again.status().as_u16(), calls.count() - before), (status, 1), "nor does the next leave");
+    }
+}

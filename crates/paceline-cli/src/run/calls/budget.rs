@@ -142,8 +142,8 @@ impl Used {
 pub(crate) struct Budget {
     limits: Limits,
     prices: Prices,
-    /// A configured limit counts answers too: how long they are has to be known before calls leave side by side.
-    learns: bool,
+    /// A configured limit counts answers: calls without a bound are told.
+    is_limited: bool,
     ledger: Mutex<Ledger>,
     settled: Notify,
     /// Answers that report no whole usage were told.
@@ -216,23 +216,17 @@ impl Ledger {
 }
 
 impl Budget {
-    /// A budget of a job whose runs before used `before`. It `learns` how long answers are where a configured limit counts them.
-    pub(crate) fn new(limits: Limits, prices: Prices, before: &[ModelUsage], learns: bool) -> Self {
+    /// A budget of a job whose runs before used `before`. `is_limited`: a configured limit counts answers too.
+    pub(crate) fn new(limits: Limits, prices: Prices, before: &[ModelUsage], is_limited: bool) -> Self {
         let mut ledger = Ledger::default();
         for ModelUsage { model, calls, tokens_in, tokens_out } in before {
             let usage = Usage { input_tokens: *tokens_in, output_tokens: *tokens_out, ..Usage::default() };
             let cost = prices.of(model).of(*tokens_in, *tokens_out);
             ledger.job.combine(&Sum { usage, cost }, u64::saturating_add);
             ledger.calls += calls;
-            // Each run learns anew what a limit counts.
-            ledger.known += if *tokens_out > 0 && !learns { *calls } else { 0 };
+            ledger.known += if *tokens_out > 0 { *calls } else { 0 };
         }
-        Self { limits, prices, learns, ledger: Mutex::new(ledger), ..Self::default() }
-    }
-
-    /// Whether calls may wait for it before they wait for a permit: it has an end, or something to learn first.
-    pub(crate) fn may_wait(&self) -> bool {
-        self.learns || self.has_an_end()
+        Self { limits, prices, is_limited, ledger: Mutex::new(ledger), ..Self::default() }
     }
 
     /// Whether calls are counted against anything.
@@ -240,9 +234,9 @@ impl Budget {
         self.limits.all().next().is_some()
     }
 
-    /// Whether a configured limit counts answers, whose length is learnt first.
-    pub(crate) const fn learns(&self) -> bool {
-        self.learns
+    /// Whether a configured limit counts answers, whose length the pacer learns.
+    pub(crate) const fn is_limited(&self) -> bool {
+        self.is_limited
     }
 
     /// Whether it [is of the job](Limits::are_of_job).
@@ -252,14 +246,14 @@ impl Budget {
 
     /// Takes what a call may use, waiting while calls under way hold so much that it might not fit; alone it leaves if what it is
     /// expected to use fits. Until an answer has shown what calls use here, those whose answers have no bound leave one by one,
-    /// and under a budget no more of them are under way than were answered, lest a short first answer speak for all. Under a
-    /// budget the first call of a model leaves alone in any case: it shows whether the server keeps to the bounds of requests.
+    /// and then no more of them are under way than were answered, lest a short first answer speak for all. The
+    /// first call of a model leaves alone in any case: it shows whether the server keeps to the bounds of requests.
     /// Where it does not, calls reserve as much as the longest answer had, and leave like those without a bound.
     ///
     /// # Errors
     /// The purse that it does not fit in any more: what has been used stays used.
     pub(crate) async fn reserve(&self, mut expected: Expected) -> Result<Reserved<'_>, Exceeded> {
-        if !self.may_wait() {
+        if !self.has_an_end() {
             return Ok(Reserved { budget: self, expected, sum: Sum::default(), held: Sum::default() });
         }
         loop {
@@ -273,8 +267,8 @@ impl Budget {
                 let sum = self.sum(&expected.model, larger(expected.usage, ledger.mean()));
                 let longest = Usage { input_tokens: expected.longest_input, ..Usage::default() };
                 let held = self.sum(&expected.model, larger(sum.usage, longest));
-                let is_new = ledger.known < ledger.open && (ledger.known == 0 || self.has_an_end());
-                let is_first = self.has_an_end() && answers.known == 0 && answers.open > 0;
+                let is_new = ledger.known < ledger.open;
+                let is_first = answers.known == 0 && answers.open > 0;
                 let mut waits = is_first || (!expected.bounded || answers.beyond > 0) && is_new;
                 for (purse, limit) in self.limits.all() {
                     let (tokens, free) = (sum.of(purse), limit.saturating_sub(ledger.used(purse)));
@@ -472,7 +466,7 @@ impl Reserved<'_> {
 
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
-        if self.budget.may_wait() {
+        if self.budget.has_an_end() {
             let mut ledger = self.budget.ledger();
             ledger.reserved.combine(&self.held, u64::saturating_sub);
             ledger.open -= 1;

@@ -310,11 +310,12 @@ impl Context {
     }
 
     async fn perform(&self, ready: Ready<Option<(Echo, Call)>>, item: &ClaimedItem, mut turn: PermitTurn) -> TryEnd {
-        let Ready { mut request, expected, mut call } = ready;
-        let is_learnt = self.budget.learns() && !expected.bounded;
+        let Ready { mut request, expected, call } = ready;
         // Of a request that names no model it is not known whether its answer is of tokens at all.
         if self.budget.has_an_end() && !expected.bounded && !expected.model.is_empty() {
             upstream::warn_of_unbounded("the budget", || true);
+        } else if self.budget.is_limited() && !expected.bounded {
+            upstream::warn_of_unbounded("a configured limit", || true);
         }
         let began = self.limiter.now();
         let budgeted = tokio::select! {
@@ -326,14 +327,6 @@ impl Context {
             Ok(budgeted) => budgeted,
             Err(exceeded) => return TryEnd::OverBudget(exceeded),
         };
-        if is_learnt {
-            upstream::warn_of_unbounded("a configured limit", || true);
-            // Answers have come since the item was claimed: its cost is what they say.
-            match self.prepare(item) {
-                Ok(ready) => (request, call) = (ready.request, Some(ready.call)),
-                Err(error) => return TryEnd::InputBroken(error),
-            }
-        }
         let mut place = self.guest.as_ref().map(Guest::place);
         if let Some(place) = &place {
             request.arrival = Some(place.number());

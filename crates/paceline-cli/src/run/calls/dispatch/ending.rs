@@ -112,7 +112,7 @@ impl Dispatcher {
         let stored = self.next_due.filter(|_| !self.crowded).map(|due| self.parts.context.instant(due));
         let waiting = self.limits.scopes().iter().filter(|scope| scope.waiting > 0);
         let wait_for_permits: u64 = waiting.clone().map(|scope| scope.waiting).sum();
-        if self.tasks.len() as u64 > wait_for_permits && !self.parts.context.budget.may_wait() {
+        if self.tasks.len() as u64 > wait_for_permits && !self.parts.context.budget.has_an_end() {
             // Some are on their way to their permit, or from it.
             return None;
         }

@@ -1,0 +1,170 @@
+//! Calls whose answers have no bound, under limits that count their tokens: nothing is known of the first answers, and the first
+//! may lie about all others.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
+
+use paceline_core::{
+    Admit, Class, Cost, Dimension, Event, Instant, Limits, NextAction, Outcome, Pace, Pacer, PacerConfig, Quota,
+    Request, WaitCause,
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const LIMIT: u64 = 10_000;
+const PROMPT: u64 = 10;
+
+/// A call as its server saw it: when it came, when it was answered, and how many tokens it took.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    sent: Instant,
+    answered: Instant,
+    tokens: u64,
+}
+
+fn pacer(dimension: Dimension) -> Pacer {
+    let limits = Limits { quotas: vec![Quota::sliding(dimension, LIMIT, MINUTE)], burst: None };
+    Pacer::new(PacerConfig { limits, pace: Pace::Fixed, ..PacerConfig::default() }, 1, Instant::ZERO).expect("sensible")
+}
+
+fn tokens(input: u64, output: u64) -> Cost {
+    Cost::request()
+        .with(Dimension::Tokens, input + output)
+        .with(Dimension::InputTokens, input)
+        .with(Dimension::OutputTokens, output)
+}
+
+fn unbounded() -> Cost {
+    tokens(PROMPT, 0).open_ended()
+}
+
+/// Sends so many calls, which all wait from the first moment on; an answer says how long it took and how many tokens it has.
+fn send(pacer: &mut Pacer, calls: u64, mut answer: impl FnMut(u64) -> (Duration, Option<u64>)) -> Vec<Seen> {
+    let scope = pacer.scope("model");
+    for _ in 0..calls {
+        let _ = pacer.enqueue(Instant::ZERO, Request::new(&scope, unbounded())).expect("fits");
+    }
+    let (mut under_way, mut left, mut seen, mut now) = (BinaryHeap::new(), BTreeMap::new(), Vec::new(), Instant::ZERO);
+    loop {
+        while let Some(event) = pacer.poll_event() {
+            let Event::Granted { ticket, .. } = event else { panic!("{event:?}") };
+            let (took, output) = answer(left.len() as u64);
+            left.insert(ticket, (now, output));
+            under_way.push(Reverse((now + took, ticket)));
+        }
+        let answered = under_way.peek().map(|Reverse((at, _))| *at);
+        let Some(next) = [answered, pacer.poll_timeout()].into_iter().flatten().min() else { return seen };
+        now = now.max(next);
+        if answered.is_none_or(|at| at > now) {
+            pacer.handle_timeout(now);
+            continue;
+        }
+        let Reverse((_, ticket)) = under_way.pop().expect("it was there");
+        let (sent, output) = left[&ticket];
+        let usage = output.map(|output| tokens(PROMPT, output));
+        let action = pacer.complete(now, ticket, Outcome { usage, ..Outcome::new(Class::Success) });
+        assert_eq!(action, NextAction::Done);
+        seen.push(Seen { sent, answered: now, tokens: PROMPT + output.unwrap_or(0) });
+    }
+}
+
+/// The most tokens that the server counted in any minute.
+fn most(seen: &[Seen], when: impl Fn(&Seen) -> Instant) -> u64 {
+    let within = |from: Instant, call: &Seen| when(call) >= from && when(call) - from < MINUTE;
+    let of = |from: Instant| seen.iter().filter(|call| within(from, call)).map(|call| call.tokens).sum();
+    seen.iter().map(|first| of(when(first))).max().unwrap_or(0)
+}
+
+/// Few tokens at first, then at random: mostly short, some long, a few that take nearly half of the limit.
+fn hostile(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut random = seed;
+    move |number| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        match (number, (random >> 33) % 100) {
+            (..3, _) => 2,
+            (_, ..80) => 40,
+            (_, ..95) => 1_000,
+            _ => LONGEST,
+        }
+    }
+}
+
+const LONGEST: u64 = 4_000;
+
+#[test]
+fn no_window_holds_more_than_its_limit_and_the_error_of_one_answer() {
+    let (mut full, mut above) = (0.0, 0);
+    for seed in 0..40 {
+        let mut answer = hostile(seed);
+        let seen = send(&mut pacer(Dimension::Tokens), 300, |number| {
+            (Duration::from_secs(3 + number % 20), Some(answer(number)))
+        });
+        assert_eq!(seen.len(), 300, "none is forgotten");
+        // Of what comes after three short answers nothing is known: the first long ones may come together.
+        let worst = most(&seen, |call| call.sent).max(most(&seen, |call| call.answered));
+        assert!(worst <= LIMIT + 2 * LONGEST, "{seed}: {worst}");
+        above += worst.saturating_sub(LIMIT);
+        let all: u64 = seen.iter().map(|call| call.tokens).sum();
+        let last = seen.iter().map(|call| call.answered).max().expect("some");
+        full += all as f64 / LIMIT as f64 / (last - Instant::ZERO).as_secs_f64() * 60.0;
+    }
+    assert!(
+        above / 40 < LONGEST,
+        "the worst minute of a job is over its limit by less than one answer: {}",
+        above / 40
+    );
+    assert!(full / 40.0 > 0.45, "nearly half of the limit is used: {:.2}", full / 40.0);
+}
+
+#[test]
+fn the_first_leaves_alone_and_then_as_many_as_were_answered() {
+    let mut pacer = pacer(Dimension::Tokens);
+    let (scope, now) = (pacer.scope("model"), Instant::ZERO);
+    let enqueue = |pacer: &mut Pacer, cost| pacer.enqueue(now, Request::new(&scope, cost)).expect("fits");
+    let first = enqueue(&mut pacer, unbounded());
+    let others: Vec<_> = (0..6).map(|_| enqueue(&mut pacer, unbounded())).collect();
+    let granted = |pacer: &mut Pacer| std::iter::from_fn(|| pacer.poll_event()).count();
+    assert_eq!(granted(&mut pacer), 1);
+    let waits = pacer.admit(now, &Request::new("another model", unbounded()));
+    assert!(waits.is_now(), "each scope learns by itself: {waits:?}");
+    // A bound is a bound: such calls need no answer of others.
+    let _ = pacer.enqueue(now, Request::new("bounded", tokens(PROMPT, 100))).expect("fits");
+    assert_eq!(granted(&mut pacer), 1);
+    // A refusal tells nothing.
+    let _ = pacer.complete(now, first, Outcome::new(Class::Invalid));
+    assert_eq!(granted(&mut pacer), 1);
+    let told = |output| Outcome { usage: Some(tokens(PROMPT, output)), ..Outcome::new(Class::Success) };
+    let _ = pacer.complete(now, others[0], told(100));
+    assert_eq!(granted(&mut pacer), 1);
+    let used: u64 = pacer.snapshot(now).account.quotas.iter().map(|quota| quota.limit - quota.remaining).sum();
+    // The refused one as it was, the bounded one, the answered one, and one with the mean and three deviations of a half.
+    assert_eq!(used, PROMPT + (PROMPT + 100) + (PROMPT + 100) + (PROMPT + 251));
+    // One that is never sent teaches nothing, and takes no place.
+    pacer.cancel(now, others[1]);
+    assert_eq!(granted(&mut pacer), 1);
+}
+
+#[test]
+fn answers_that_tell_no_usage_hold_up_no_one_and_without_such_a_limit_nothing_is_learnt_first() {
+    let seen = send(&mut pacer(Dimension::Tokens), 40, |_| (Duration::from_secs(1), None));
+    let last = seen.iter().map(|call| call.answered).max().expect("some");
+    assert!(last - Instant::ZERO <= Duration::from_secs(7), "1, 1, 2, 4, 8, 16 and the rest: {last:?}");
+    let mut requests = pacer(Dimension::Requests);
+    let seen = send(&mut requests, 40, |_| (Duration::from_secs(1), Some(1_000)));
+    assert!(seen.iter().all(|call| call.sent == Instant::ZERO));
+}
+
+#[test]
+fn an_answer_longer_than_the_limit_leaves_alone_and_stops_nothing() {
+    let seen = send(&mut pacer(Dimension::Tokens), 5, |_| (Duration::from_secs(1), Some(3 * LIMIT)));
+    assert_eq!(seen.len(), 5);
+    let mut pacer = pacer(Dimension::Tokens);
+    let scope = pacer.scope("model");
+    let first = pacer.enqueue(Instant::ZERO, Request::new(&scope, unbounded())).expect("fits");
+    let _ = pacer.enqueue(Instant::ZERO, Request::new(&scope, unbounded())).expect("fits");
+    let waits = pacer.admit(Instant::ZERO, &Request::new("model", unbounded()));
+    assert!(matches!(waits, Admit::OnRelease { cause: WaitCause::Answers | WaitCause::Queue }), "{waits:?}");
+    let usage = Some(tokens(PROMPT, 3 * LIMIT));
+    let _ = pacer.complete(Instant::ZERO, first, Outcome { usage, ..Outcome::new(Class::Success) });
+    assert!(pacer.enqueue(Instant::ZERO, Request::new(&scope, unbounded())).is_ok(), "it is no error, however long");
+}

@@ -1,0 +1,109 @@
+//! Requests that wait for a limit of their client's key: what they are told, where they are shown, and that nothing of them stays.
+
+use std::time::Duration;
+
+use axum::extract::Request;
+use paceline_config::pacer_of;
+use paceline_gateway::{Bounds, ClientConfig, Clients, KeyHash};
+use reqwest::RequestBuilder;
+use serde_json::Value;
+
+use crate::OK;
+use crate::support::{Served, answer, counted, upstream};
+
+fn with_key(served: &Served, limit: &str) {
+    let client = ClientConfig {
+        name: "ci".to_owned(),
+        key: KeyHash::of("pk-ci"),
+        limits: Some(pacer_of(&[limit.parse().expect("a limit")]).expect("limits")),
+        models: Vec::new(),
+        is_batch: false,
+    };
+    served.gateway.replace_clients(Clients::with_keys(vec![client], &Clients::OfThisMachine).expect("limits"));
+}
+
+fn keyed(request: RequestBuilder) -> RequestBuilder {
+    request.header("x-paceline-key", "pk-ci")
+}
+
+async fn get(served: &Served, path: &str) -> String {
+    keyed(served.client.get(served.origin() + path)).send().await.unwrap().text().await.unwrap()
+}
+
+async fn state(served: &Served) -> Value {
+    serde_json::from_str(&get(served, "/api/state").await).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn they_are_counted_with_the_limit_and_until_when_and_go_with_their_clients() {
+    let (api, calls) = counted(|_| answer(200, &[], OK)).await;
+    let served = Served::new(api, "", Bounds::default());
+    with_key(&served, "1 per 20s");
+    assert_eq!(keyed(served.post()).send().await.unwrap().status().as_u16(), 200);
+    let waiting: Vec<_> = (0..2).map(|_| tokio::spawn(keyed(served.post()).send())).collect();
+    let held = async |count: u64| loop {
+        let state = state(&served).await;
+        if state["clients"][0]["held"] == count {
+            return state;
+        }
+    };
+    let shown = held(2).await;
+    let row = &shown["clients"][0];
+    assert_eq!((&row["client"], &row["waiting"]), (&"ci".into(), &2.into()), "{row}");
+    assert_eq!(row["waits_for"], "the limit of this key, 1 requests per 20s");
+    assert!(row["until"].is_string(), "{row}");
+    let account = &shown["upstreams"][0]["account"];
+    assert_eq!((&account["waiting"], &account["held_by_keys"]), (&2.into(), &2.into()), "{account}");
+    assert_eq!(account["explain"], "requests of the key ci wait for the limit of this key, 1 requests per 20s");
+    let page = get(&served, "/metrics").await;
+    assert!(page.contains(r#"paceline_waiting_for_key{client="ci",upstream="api"} 2"#), "{page}");
+
+    let refused = keyed(served.post()).header("x-paceline-deadline", "25s").send().await.unwrap();
+    let after: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
+    let body: Value = serde_json::from_slice(&refused.bytes().await.unwrap()).unwrap();
+    assert!((40..=60).contains(&after), "behind two of 20 s each: {after} {body}");
+    assert_eq!(body["error"]["limit"], "the limit of this key, 1 requests per 20s");
+    let message = body["error"]["message"].as_str().unwrap();
+    assert!(message.contains("more for the limit of this key, 1 requests per 20s, and its deadline"), "{message}");
+
+    for one in waiting {
+        one.abort();
+        let _ = one.await;
+    }
+    assert_eq!(held(0).await["upstreams"][0]["account"]["waiting"], 0);
+    let known = served.gateway.clients();
+    assert!(known.limiters().all(|(_, limiter)| limiter.snapshot().account.waiting == 0));
+    assert_eq!((calls.count(), served.limiter.snapshot().account.waiting), (1, 0));
+}
+
+/// Of many requests without a bound that come at once, how many tokens were answered.
+async fn tokens_of_a_crowd(settings: &str, key: Option<&str>) -> u64 {
+    const ANSWER: &str =
+        r#"{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":190}}"#;
+    let api = upstream(|_: Request| async move {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        answer(200, &[], ANSWER)
+    });
+    let served = Served::new(api.await, settings, Bounds::default());
+    key.into_iter().for_each(|limit| with_key(&served, limit));
+    let all: Vec<_> = (0..40).map(|_| tokio::spawn(keyed(served.post()).send())).collect();
+    let mut passed = 0;
+    for one in all {
+        let got = one.await.unwrap().unwrap();
+        passed += u64::from(got.status() == 200);
+        drop(got.bytes().await);
+    }
+    200 * passed
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_without_bounds_keeps_to_the_tokens_of_its_key_and_of_its_upstream() {
+    for tokens in [
+        tokens_of_a_crowd("", Some("1000 tokens per 1h")).await,
+        tokens_of_a_crowd("limits = ['1000 tokens per 1h']", None).await,
+        // Where the provider reserves nothing for answers, the key does.
+        tokens_of_a_crowd("provider = \"anthropic\"", Some("1000 tokens per 1h")).await,
+    ] {
+        assert!((400..=1_200).contains(&tokens), "{tokens}");
+    }
+}
