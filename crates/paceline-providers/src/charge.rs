@@ -2,10 +2,12 @@
 
 use paceline_core::{Class, Cost, Dimension};
 
+use super::collect::collect;
 use super::outline::{Asked, Outline, outline};
 use super::table::{Charge, Counts, Reserves};
 use super::units::Units;
 use super::usage::{TokenRatio, Usage};
+use super::{Answer, Dialect};
 
 /// Endpoints whose calls are no text for a model: no token limit counts them.
 const WITHOUT_TOKENS: [&str; 5] = ["/audio/", "/batches", "/files", "/images/", "/models"];
@@ -13,14 +15,41 @@ const WITHOUT_TOKENS: [&str; 5] = ["/audio/", "/batches", "/files", "/images/", 
 /// Endpoints that answer with no tokens.
 const WITHOUT_ANSWERS: [&str; 3] = ["/embeddings", "/moderations", "/rerank"];
 
+impl Dialect {
+    /// What a request is expected to cost before it is sent: one request, its bytes, its tokens, and units of the provider's
+    /// own. Where the provider reserves the tokens of the answer, so many are reserved as the request itself allows, or, where
+    /// it sets no bound, as answers had so far.
+    pub fn charge(&self, path: &str, body: &[u8], ratio: &TokenRatio) -> Cost {
+        charge(&self.table().charge, path, body, || Asked::of(body).bound(), ratio)
+    }
+
+    /// The same where its body was read already.
+    pub fn charge_as_asked(&self, path: &str, body: &[u8], asked: &Asked, ratio: &TokenRatio) -> Cost {
+        charge(&self.table().charge, path, body, || asked.bound(), ratio)
+    }
+
+    /// What a call that reserves that at its provider takes of a limit that is none of the provider's, such as the budget of a
+    /// client: answers for which the provider reserves nothing, and which it counts in the end, are guessed there.
+    #[must_use]
+    pub fn charge_elsewhere(&self, path: &str, body: &[u8], reserved: &Cost) -> Cost {
+        let cost = reserved.clone();
+        if counts_unreserved(&self.table().charge, path, body) { cost.open_ended() } else { cost }
+    }
+
+    /// Whether the tokens of an answer must have room before the call leaves.
+    pub fn reserves_answers(&self) -> bool {
+        self.table().charge.reserves != Reserves::Input
+    }
+
+    /// The most tokens that the answer to a request can have, over all the answers that it asks for; `None` where it sets no
+    /// bound on them.
+    pub fn longest_answer(&self, path: &str, body: &[u8]) -> Option<u64> {
+        longest_answer(path, body)
+    }
+}
+
 /// What a request is expected to cost before it is sent. What its body asks for is read where that counts.
-pub(super) fn charge(
-    model: &Charge,
-    path: &str,
-    body: &[u8],
-    asked: impl FnOnce() -> Option<u64>,
-    ratio: &TokenRatio,
-) -> Cost {
+fn charge(model: &Charge, path: &str, body: &[u8], asked: impl FnOnce() -> Option<u64>, ratio: &TokenRatio) -> Cost {
     let mut cost = Cost::request().with(Dimension::Bytes, u64::try_from(body.len()).unwrap_or(u64::MAX));
     if let Some(units) = model.units {
         cost.set(units.dimension(), units.reserved(path, body, ratio));
@@ -45,7 +74,7 @@ pub(super) fn charge(
 }
 
 /// Whether the answer counts in the end, and nothing is reserved for it.
-pub(super) fn counts_unreserved(model: &Charge, path: &str, body: &[u8]) -> bool {
+fn counts_unreserved(model: &Charge, path: &str, body: &[u8]) -> bool {
     let counts = model.reserves == Reserves::Input && model.counts == Counts::All;
     counts && takes_tokens(path) && !is_without_answer(path, body)
 }
@@ -66,7 +95,7 @@ fn relative(path: &str) -> &str {
 }
 
 /// The most tokens that an answer can have; none where the request sets no bound.
-pub(super) fn longest_answer(path: &str, body: &[u8]) -> Option<u64> {
+fn longest_answer(path: &str, body: &[u8]) -> Option<u64> {
     let silent = !takes_tokens(path) || WITHOUT_ANSWERS.iter().any(|prefix| relative(path).starts_with(prefix));
     if silent { Some(0) } else { Asked::of(body).bound().map(|bound| bound.saturating_mul(prompts_of(path, body))) }
 }
@@ -106,9 +135,9 @@ impl Settlement {
         }
     }
 
-    /// Of an answer that reports no usage, and by its length has so many tokens.
-    pub(super) const fn with_unreported(self, tokens: u64) -> Self {
-        Self { came: tokens, ..self }
+    /// Of an answer that reports no usage: its length says how many tokens it has.
+    pub(super) fn with_unreported(self, answer: &Answer<'_>) -> Self {
+        Self { came: tokens_of(answer), ..self }
     }
 
     /// What the call cost; `None` where nothing is known but what was reserved.
@@ -149,6 +178,12 @@ impl Settlement {
     }
 }
 
+/// The tokens that an answer seems to have, by the length of its texts.
+fn tokens_of(answer: &Answer<'_>) -> u64 {
+    let tokens = |text: &[u8]| TokenRatio::default().tokens(text);
+    collect(answer).map_or_else(|| tokens(answer.body), |object| tokens(object.to_string().as_bytes()))
+}
+
 fn with_tokens(cost: Cost, tokens: u64, usage: Usage) -> Cost {
     cost.with(Dimension::Tokens, tokens)
         .with(Dimension::ProjectTokens, tokens)
@@ -172,7 +207,7 @@ fn prompts_of(path: &str, body: &[u8]) -> u64 {
 mod tests {
     use serde_json::json;
 
-    use super::super::{Dialect, Provider};
+    use super::super::Provider;
     use super::*;
 
     fn charge(provider: Provider, path: &str, body: &[u8], ratio: &TokenRatio) -> Cost {
@@ -243,7 +278,7 @@ mod tests {
 
         let answer = |kind: &str, body: &[u8], reserved: &Cost| {
             let headers = http::HeaderMap::from_iter([(http::header::CONTENT_TYPE, kind.parse().expect("a type"))]);
-            let answer = super::super::Answer { status: 200, headers: &headers, body, path: chat };
+            let answer = Answer { status: 200, headers: &headers, body, path: chat };
             let reading = Dialect::from(Provider::OpenAi).read(&answer, paceline_core::Timestamp::from_millis(0));
             reading.outcome_of(reserved).usage.map(|usage| usage.get(&Dimension::OutputTokens))
         };

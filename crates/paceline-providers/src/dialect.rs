@@ -7,20 +7,17 @@ use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, DATE};
 use http::{HeaderMap, HeaderName, Method};
-use paceline_core::{Class, Cost, LimitReport, LimitScope, Timestamp, UnknownOutcome};
+use paceline_core::{Class, LimitReport, LimitScope, Timestamp, UnknownOutcome};
 
 use super::body::{Body, Wanted};
 use super::case::{Case, Decision, Fault};
-use super::charge::{self, Settlement};
-use super::collect::collect;
+use super::charge::Settlement;
 use super::decide;
 use super::expected::Expected;
 use super::header::Lengths;
-use super::outline::Asked;
 use super::reading::Reading;
 use super::rule::Rule;
-use super::table::{Charge, LimitHeaders, Provider, Reserves, Scope, Table};
-use super::usage::TokenRatio;
+use super::table::{Charge, LimitHeaders, Provider, Scope, Table};
 use super::{Answer, cost, header, limits, names, refusal, shape, wait};
 
 /// A longer wait is a used-up quota, to be kept on disk, and not a pause.
@@ -196,7 +193,7 @@ impl Dialect {
         let usage = cost::of(&body, table.charge.cached_input);
         let settlement = Settlement::of(&table.charge, answer.path, answer.status, decision.class);
         let is_unreported = usage.is_none() && decision.class == Class::Success && self.is_prompt(answer.path);
-        let settlement = if is_unreported { settlement.with_unreported(tokens_of(answer)) } else { settlement };
+        let settlement = if is_unreported { settlement.with_unreported(answer) } else { settlement };
         let long_period = decision.class == Class::Throttled && refusal::is_of_a_long_period(&case);
         Reading {
             steps: steps(&case, &decision, server_time.is_some(), long_period),
@@ -256,26 +253,6 @@ impl Dialect {
         self.expected.as_ref().is_some_and(Expected::is_schema)
     }
 
-    /// What a request is expected to cost before it is sent: one request, its bytes, its tokens, and units of the provider's
-    /// own. Where the provider reserves the tokens of the answer, so many are reserved as the request itself allows, or, where
-    /// it sets no bound, as answers had so far.
-    pub fn charge(&self, path: &str, body: &[u8], ratio: &TokenRatio) -> Cost {
-        charge::charge(&self.table.charge, path, body, || Asked::of(body).bound(), ratio)
-    }
-
-    /// The same where its body was read already.
-    pub fn charge_as_asked(&self, path: &str, body: &[u8], asked: &Asked, ratio: &TokenRatio) -> Cost {
-        charge::charge(&self.table.charge, path, body, || asked.bound(), ratio)
-    }
-
-    /// What a call that reserves that at its provider takes of a limit that is none of the provider's, such as the budget of a
-    /// client: answers for which the provider reserves nothing, and which it counts in the end, are guessed there.
-    #[must_use]
-    pub fn charge_elsewhere(&self, path: &str, body: &[u8], reserved: &Cost) -> Cost {
-        let cost = reserved.clone();
-        if charge::counts_unreserved(&self.table.charge, path, body) { cost.open_ended() } else { cost }
-    }
-
     /// Whether a call of that path is a prompt for a model, of which a second one has no effect but its cost: at an API of
     /// language models every call, elsewhere those of paths that end with `/completions` or `/embeddings`.
     pub fn is_prompt(&self, path: &str) -> bool {
@@ -299,28 +276,11 @@ impl Dialect {
         configured.unwrap_or(if self.is_prompt(path) { UnknownOutcome::Resend } else { UnknownOutcome::Hold })
     }
 
-    /// Whether the tokens of an answer must have room before the call leaves.
-    pub fn reserves_answers(&self) -> bool {
-        self.table.charge.reserves != Reserves::Input
-    }
-
-    /// The most tokens that the answer to a request can have, over all the answers that it asks for; `None` where it sets no
-    /// bound on them.
-    pub fn longest_answer(&self, path: &str, body: &[u8]) -> Option<u64> {
-        charge::longest_answer(path, body)
-    }
-
     /// The name of the scope that a call belongs to: its path and model for an LLM API, the tables that its body names for
     /// DynamoDB, its path, the host of a whole address or always the same one otherwise. A query string does not count.
     pub fn scope_name(&self, path: &str, model: Option<&str>, body: &[u8]) -> String {
         self.table.api.scope_name(path, model, body)
     }
-}
-
-/// The tokens that an answer seems to have, by the length of its texts.
-fn tokens_of(answer: &Answer<'_>) -> u64 {
-    let tokens = |text: &[u8]| TokenRatio::default().tokens(text);
-    collect(answer).map_or_else(|| tokens(answer.body), |object| tokens(object.to_string().as_bytes()))
 }
 
 /// When the server sent the answer, by its own clock.

@@ -214,7 +214,7 @@ fn a_new_key_lifts_the_stop_of_a_bad_one_and_no_request_is_dropped() {
     assert_eq!((get(&format!("{}/readyz", gateway.url)).0, server.count()), (200, 2));
     let log = std::fs::read_to_string(job.path("log")).expect("a log");
     assert_eq!(
-        log.matches("WARN nothing leaves until a person acts: ").count(),
+        log.matches("ERROR nothing leaves until a person acts: ").count(),
         1,
         "one line, not one each request: {log}"
     );

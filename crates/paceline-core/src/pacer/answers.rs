@@ -1,5 +1,6 @@
 //! Calls whose answers have no bound: how long they are is learnt, and reserved under limits that count them.
 
+use alloc::borrow::Cow;
 use alloc::collections::BTreeMap;
 
 use super::Pacer;
@@ -125,13 +126,26 @@ impl Pacer {
     }
 
     /// The same for a request that waits: answers have come since.
-    pub(super) fn guess_anew(&mut self, place: u32, slot: Slot) {
-        if !self.slots.at(slot).request.cost.is_open_ended() {
-            return;
+    pub(super) fn guess_anew(&mut self, slot: Slot) {
+        if let Cow::Owned(cost) = self.cost_of(slot) {
+            self.slots.at_mut(slot).request.cost = cost;
         }
-        let mut cost = self.slots.at(slot).request.cost.clone();
-        self.guess_answer(place, &mut cost);
-        self.slots.at_mut(slot).request.cost = cost;
+    }
+
+    /// What a request that waits reserves, as far as is known now.
+    pub(super) fn cost_of(&self, slot: Slot) -> Cow<'_, Cost> {
+        let request = &self.slots.at(slot).request;
+        self.cost_in(request.scope.place, &request.cost)
+    }
+
+    /// What a call of that cost reserves in that scope.
+    pub(super) fn cost_in<'a>(&self, place: u32, cost: &'a Cost) -> Cow<'a, Cost> {
+        if !cost.is_open_ended() {
+            return Cow::Borrowed(cost);
+        }
+        let mut guessed = cost.clone();
+        self.guess_answer(place, &mut guessed);
+        Cow::Owned(guessed)
     }
 
     /// Before an answer has shown how long they are, calls without a bound leave one at a time under a limit that counts their

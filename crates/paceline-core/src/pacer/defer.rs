@@ -60,8 +60,8 @@ impl Pacer {
         // The end of a stop is not known.
         while self.hold.stopped().is_none() {
             let too_long = |(max_wait, slot): &(MaxWait, Slot)| {
-                let cost = &self.slots.at(*slot).request.cost;
-                outlasts(&self.scopes[place].known_wait(now, *max_wait, cost), now, *max_wait)
+                let cost = self.cost_of(*slot);
+                outlasts(&self.scopes[place].known_wait(now, *max_wait, &cost), now, *max_wait)
             };
             let Some((_, slot)) = self.bounded_waits.shortest(Some(place)).find(too_long) else { break };
             self.take_out_deferred(now, slot, place);
@@ -75,8 +75,8 @@ impl Pacer {
     pub(super) fn defer_in_account(&mut self, now: Instant) {
         loop {
             let too_long = |(max_wait, slot): &(MaxWait, Slot)| {
-                let cost = &self.slots.at(*slot).request.cost;
-                outlasts(&self.known_wait_in_account(now, *max_wait, cost), now, *max_wait)
+                let cost = self.cost_of(*slot);
+                outlasts(&self.known_wait_in_account(now, *max_wait, &cost), now, *max_wait)
             };
             let Some((_, slot)) = self.bounded_waits.shortest(None).find(too_long) else { return };
             let place = self.slots.at(slot).request.scope.place;
@@ -99,7 +99,8 @@ impl Pacer {
     }
 
     fn take_out_deferred(&mut self, now: Instant, slot: Slot, place: u32) {
-        let (ticket, request) = self.take_out(slot, place);
+        let (ticket, mut request) = self.take_out(slot, place);
+        self.guess_answer(place, &mut request.cost);
         let max_wait = request.max_wait.expect("only a request with a bound is deferred");
         let wait = self.known_wait(now, &self.scopes[place], max_wait, &request.cost);
         let (until, reason) = wait.expect("a deferred request has a known wait");

@@ -174,7 +174,7 @@ impl Pacer {
         let head = self.head(&self.scopes[place]);
         if let Some(head) = head {
             self.ask_for_canary(now, place);
-            self.guess_anew(place, head.2);
+            self.guess_anew(head.2);
         }
         let answer = head.map(|head| self.admit_scope(now, place, &self.ask(head)));
         if let Some(answer) = &answer {

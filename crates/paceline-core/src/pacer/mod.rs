@@ -20,6 +20,7 @@ mod snapshots;
 mod tests;
 mod turn;
 
+use alloc::borrow::Cow;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use core::cmp::Reverse;
@@ -182,6 +183,14 @@ impl Pacer {
             let ask = self.ask_of(request);
             let own = fresh.admit(now, &ask).strictest(self.admit_account(now, &ask));
             return self.admit_in(now, &fresh, own, request);
+        };
+        let guessed;
+        let request = match self.cost_in(place, &request.cost) {
+            Cow::Borrowed(_) => request,
+            Cow::Owned(cost) => {
+                guessed = Request { cost, ..request.clone() };
+                &guessed
+            }
         };
         self.admit_in(now, &self.scopes[place], self.admit_ask(now, place, &self.ask_of(request)), request)
     }

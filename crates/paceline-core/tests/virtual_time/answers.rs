@@ -168,3 +168,22 @@ fn an_answer_longer_than_the_limit_leaves_alone_and_stops_nothing() {
     let _ = pacer.complete(Instant::ZERO, first, Outcome { usage, ..Outcome::new(Class::Success) });
     assert!(pacer.enqueue(Instant::ZERO, Request::new(&scope, unbounded())).is_ok(), "it is no error, however long");
 }
+
+/// What waits is told as soon as an answer shows that the window has no room for it, also behind the first.
+#[test]
+fn what_does_not_fit_any_more_is_put_off_when_the_answer_comes() {
+    let mut pacer = pacer(Dimension::Tokens);
+    let (scope, now) = (pacer.scope("model"), Instant::ZERO);
+    let request = || Request { max_wait: Some(Duration::from_secs(5).into()), ..Request::new(&scope, unbounded()) };
+    let first = pacer.enqueue(now, request()).expect("fits");
+    for _ in 0..9 {
+        let _ = pacer.enqueue(now, request()).expect("fits");
+    }
+    assert_eq!(pacer.poll_event(), Some(Event::Granted { ticket: first, probe: false }));
+    let usage = Some(tokens(PROMPT, LIMIT / 2));
+    let _ = pacer.complete(now, first, Outcome { usage, ..Outcome::new(Class::Success) });
+    let put_off = std::iter::from_fn(|| pacer.poll_event()).filter(|event| matches!(event, Event::Deferred { .. }));
+    assert_eq!(put_off.count(), 9);
+    let waits = pacer.admit(now, &Request::new(&scope, unbounded()));
+    assert!(matches!(waits, Admit::At { cause: WaitCause::Quota { .. }, .. }), "{waits:?}");
+}
