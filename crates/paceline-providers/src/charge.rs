@@ -170,7 +170,8 @@ impl Settlement {
         Some(with_tokens(cost, tokens, usage))
     }
 
-    /// The usage of a call whose answer reports none, such as a stream that was not asked for it. With a bound it counts as reserved.
+    /// The usage of a call whose answer reports none, such as a stream that was not asked for it. With a bound it counts as
+    /// reserved.
     fn estimated(&self, reserved: &Cost) -> Option<Usage> {
         let input_tokens = reserved.get(&Dimension::InputTokens);
         let is_guess = reserved.is_open_ended() && self.came > 0;

@@ -22,8 +22,8 @@ pub(super) struct OnlyGateway {
 }
 
 impl OnlyGateway {
-    /// Takes the folder. Without keys of clients nothing is counted for them, so gateways share the user's own folder then; one that
-    /// is named has one gateway.
+    /// Takes the folder. Without keys of clients nothing is counted for them, so gateways share the user's own folder then;
+    /// one that is named has one gateway.
     ///
     /// # Errors
     /// Another gateway has it.

@@ -1,4 +1,4 @@
-//! Requests that wait for a limit of their client's key: what they are told, where they are shown, and that nothing of them stays.
+//! Requests that wait for a limit of their client's key: what they are told, where they are shown, and that nothing stays.
 
 use std::time::Duration;
 
