@@ -41,6 +41,9 @@ impl Passed {
     /// One call that went straight to its API.
     pub(crate) const STRAIGHT: Self = Self { calls: 1, retried: 0, waited: Duration::ZERO };
 
+    /// None: it did not reach the gateway, which makes the calls.
+    pub(crate) const NONE: Self = Self { calls: 0, ..Self::STRAIGHT };
+
     /// As the head of an answer tells; one call where it tells nothing.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let number = |name| headers.get(name)?.to_str().ok()?.trim().parse::<u32>().ok();

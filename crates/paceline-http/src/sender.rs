@@ -292,8 +292,7 @@ impl Sender {
                 self.link.check(response.headers());
                 Passed::of(response.headers())
             }
-            // It did not reach the gateway, which makes the calls.
-            Err(error) if through && error.is_unsent() => Passed { calls: 0, ..Passed::STRAIGHT },
+            Err(error) if through && error.is_unsent() => Passed::NONE,
             _ => Passed::STRAIGHT,
         };
         (received, passed, (self.clock.now() - sent).saturating_sub(passed.waited))

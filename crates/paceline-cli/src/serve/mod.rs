@@ -89,10 +89,8 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
                 tracing::warn!("nothing is read again, and all stays as it was: {error}");
                 continue;
             }
-            let mends = change.mends(upstreams.files());
-            admit_anew(&gateway, flags, &admission);
-            only.check(&gateway.clients());
-            if upstreams.reload(&gateway, mends).await {
+            admit_anew(&gateway, flags, &admission, &mut only);
+            if upstreams.reload(&gateway, change.mends(upstreams.files())).await {
                 batches.renew(upstreams.for_batches()).await;
             }
         }
@@ -152,7 +150,7 @@ fn watched(upstreams: &Upstreams, admission: &Admission, flags: &Flags) -> Vec<P
 }
 
 /// Reads the certificate and the keys of clients again. A wrong one changes nothing.
-fn admit_anew(gateway: &Gateway, flags: &Flags, admission: &Admission) {
+fn admit_anew(gateway: &Gateway, flags: &Flags, admission: &Admission, only: &mut OnlyGateway) {
     match flags.tls() {
         Ok(tls) => tls.into_iter().for_each(|tls| gateway.replace_tls(tls)),
         Err(error) => tracing::warn!("the former certificate stays: {error}"),
@@ -161,6 +159,7 @@ fn admit_anew(gateway: &Gateway, flags: &Flags, admission: &Admission) {
         Ok(clients) => gateway.replace_clients(clients),
         Err(error) => tracing::warn!("the keys of clients were read again, and the former ones stay: {error}"),
     }
+    only.check(&gateway.clients());
 }
 
 /// Scripts wait for the first line, so it must not stay in a buffer.
