@@ -175,8 +175,7 @@ impl Sender {
         let (clock, shortage, ratios, partials) =
             (Clock::new(), Shortage::default(), Arc::default(), Partials::default());
         let keyless = config.dialect.clone().without_key();
-        let memory = Memory::of(config.most_of_answers);
-        let link = Link::default();
+        let (memory, link) = (Memory::of(config.most_of_answers), Link::default());
         Ok(Self { client, config, keyless, secrets, clock, shortage, ratios, partials, memory, link })
     }
 

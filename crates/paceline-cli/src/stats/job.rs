@@ -189,7 +189,10 @@ fn state(scope: &Value) -> &str {
 }
 
 fn name(scope: &Value) -> Cow<'_, str> {
-    text::printable(scope["name"].as_str().filter(|name| !name.is_empty()).unwrap_or("account"))
+    match scope["name"].as_str().filter(|name| !name.is_empty()) {
+        None => "account".into(),
+        Some(name) => holds::name(name),
+    }
 }
 
 /// A scope of a job that is over, or that no run works on.
@@ -235,13 +238,10 @@ fn waits_for(scope: &Value, now: Timestamp) -> Option<String> {
     Some(format!(", the next call waits{until} for {policy}"))
 }
 
-/// What a scope that has sent something, and may send more, believes of its limit.
+/// What a scope believes of its limit of which calls have passed, and more may.
 fn belief_words(scope: &Value) -> Option<String> {
-    let sends = scope["totals"]["sends"].as_u64().unwrap_or(0);
-    let totals = &scope["totals"]["by_class"];
-    let answers = Class::ALL.into_iter().filter(|class| !matches!(class, Class::Transient | Class::Abandoned));
-    let is_answered = answers.into_iter().any(|class| totals[class.as_str()].as_u64() > Some(0));
-    let text = scope["belief"]["text"].as_str().filter(|_| sends > 0 && is_answered && !is_closed(scope))?;
+    let passed = scope["totals"]["by_class"][Class::Success.as_str()].as_u64().unwrap_or(0);
+    let text = scope["belief"]["text"].as_str().filter(|_| passed > 0 && !is_closed(scope))?;
     Some(format!("  {}", text::printable(text)))
 }
 

@@ -261,7 +261,7 @@ fn pages_that_are_not_what_is_expected_hold_no_others_up() {
     let job = Job::with_input(&input);
     let (code, log) = finish(job.run(&server).args(flags).args(["--stop-after-same", "0"]));
     assert_eq!((code, &job.summary()["succeeded"], server.count()), (1, &json!(30), 90), "{log}");
-    assert!(log.contains("the answer is not what --expect asks for"), "{log}");
+    assert!(log.contains("will be sent again: refused by --expect (each retry may be billed)"), "{log}");
     let job = Job::with_input(&input);
     let (code, log) = finish(job.run(&server).args(flags));
     assert_eq!((code, &job.summary()["stopped"]), (3, &json!("same_failure")), "{log}");

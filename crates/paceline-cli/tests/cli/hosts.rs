@@ -204,6 +204,19 @@ fn a_host_that_bans_the_caller_keeps_what_it_has_not_been_asked() {
     assert_eq!((code, &job.summary()["failed"]), (1, &json!(59)), "{log}");
 }
 
+/// Its pages are tried again, as answers that --expect refuses are, and the other host answers meanwhile.
+#[test]
+fn a_host_that_answers_with_login_pages_alone_is_stopped_alone() {
+    let (asks, other) = (Server::new(|_| Reply::text(200, "text/html", "log in")), Server::new(|_| Reply::ok()));
+    let job = Job::with_input(&pages([&other, &asks], 120));
+    let flags = ["--scope", "host", "--concurrency", "1", "--expect", "json", "--max-retries", "1"];
+    let (code, log) = finish(job.run(&other).args(flags));
+    let summary = job.summary();
+    assert_eq!((code, &summary["succeeded"], &summary["stopped"]), (3, &json!(60), &json!("same_failure")), "{log}");
+    assert!((20..=41).contains(&asks.count()), "{} calls: {log}", asks.count());
+    assert!(log.contains("correct what --expect asks for or the requests"), "{log}");
+}
+
 #[test]
 fn without_that_scope_another_host_is_refused_with_the_flag_that_takes_it() {
     let (ours, other) = (Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));
@@ -313,7 +326,8 @@ fn a_host_that_was_given_up_gets_no_call_later_in_the_run() {
     assert_eq!(log.matches("this run makes no more calls there").count(), 1, "{log}");
     assert!(!log.contains("no calls for "), "{log}");
     let host = broken.url().replace("http://", "");
-    let told = format!("stopping: failing: {host}; no call there succeeded for 300ms (--max-wait)");
+    let told =
+        format!("stopping: no call of {host} succeeded for 300ms (--max-wait), and nothing else is left to send");
     assert!(log.contains(&told), "the other host succeeded meanwhile: {log}");
 }
 

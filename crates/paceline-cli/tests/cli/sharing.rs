@@ -113,6 +113,11 @@ fn a_configured_limit_holds_over_jobs() {
         let (sent, log) = user.sends(limit);
         assert_eq!(sent, calls, "what was sent counts under {limit}: {log}");
     }
+    let (_, log) = user.sends("12 per 1d");
+    assert!(
+        log.contains("other runs have used up the configured limits, and the next call can start only at "),
+        "{log}"
+    );
     let (code, log) =
         finish(user.run(&Job::new(20), "12 per 1d").env("THE_KEY", "another").args(["--api-key-env", "THE_KEY"]));
     assert_eq!((code, user.server.count()), (3, 24), "another account: {log}");

@@ -1,7 +1,7 @@
 //! Whether the first items to end all fail alike: then not the items are wrong, but the job. Whether those of one host do, or
 //! all of late are refused there: then it may have banned the caller.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What makes failures alike: status and code.
@@ -79,7 +79,7 @@ struct Row {
     /// Items ended otherwise before.
     is_mixed: bool,
     kind: Option<Kind>,
-    items: usize,
+    items: BTreeSet<u64>,
 }
 
 impl AlikeByHost {
@@ -88,9 +88,10 @@ impl AlikeByHost {
         Self { limit, hosts: BTreeMap::new() }
     }
 
-    /// An item of the host failed for good; true once the host has to be stopped: its first items failed alike, or as many in
-    /// a row were refused (401, 403), as by a ban that began later.
-    pub(crate) fn failed(&mut self, host: &Arc<str>, kind: Kind) -> bool {
+    /// An item of the host failed for good, or had an answer that is not what the user expects: each is counted once. True once
+    /// the host has to be stopped: its first items failed alike, or as many in a row were refused (401, 403), as by a ban that
+    /// began later.
+    pub(crate) fn failed(&mut self, host: &Arc<str>, item: u64, kind: Kind) -> bool {
         if self.limit == 0 {
             return false;
         }
@@ -100,8 +101,8 @@ impl AlikeByHost {
             *row = Row { is_mixed: true, ..Row::default() };
         }
         row.kind = Some(kind);
-        row.items += 1;
-        row.items == self.limit && (is_refused || !row.is_mixed)
+        let is_new = row.items.len() < self.limit && row.items.insert(item);
+        is_new && row.items.len() == self.limit && (is_refused || !row.is_mixed)
     }
 
     /// An item of the host ended otherwise.
@@ -124,16 +125,24 @@ mod tests {
     #[test]
     fn a_host_stops_at_its_first_items_and_later_at_refusals_alone() {
         let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
-        let of = |status| (Some(status), None);
         let mut watch = AlikeByHost::new(3);
-        assert_eq!([404, 404, 404].map(|status| watch.failed(&a, of(status))), [false, false, true]);
-        assert!(watch.are_first("a") && !watch.failed(&b, of(404)), "each host by itself");
+        let mut item = 0;
+        let mut all = |watch: &mut AlikeByHost, host: &Arc<str>, statuses: &[u16]| -> Vec<bool> {
+            let failed = statuses.iter().map(|status| {
+                item += 1;
+                watch.failed(host, item, (Some(*status), None))
+            });
+            failed.collect()
+        };
+        assert_eq!(all(&mut watch, &a, &[404, 404, 404, 404]), [false, false, true, false]);
+        assert!(watch.are_first("a"));
+        assert_eq!(all(&mut watch, &b, &[404]), [false], "each host by itself");
         watch.ended_otherwise(&a);
-        assert_eq!([404, 404, 404, 403, 403, 403].map(|status| watch.failed(&a, of(status))), {
-            [false, false, false, false, false, true]
-        });
+        let mixed = all(&mut watch, &a, &[404, 404, 404, 403, 403, 403]);
+        assert_eq!(mixed, [false, false, false, false, false, true]);
         assert!(!watch.are_first("a"));
-        let mut none = AlikeByHost::new(0);
-        assert!((0..40).all(|_| !none.failed(&a, of(403))));
+        assert_eq!(all(&mut AlikeByHost::new(0), &a, &[403; 40]), [false; 40]);
+        let again = (0..9).any(|_| watch.failed(&b, 7, (Some(404), None)));
+        assert!(!again, "one item that is tried again");
     }
 }

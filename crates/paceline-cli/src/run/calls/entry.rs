@@ -99,7 +99,7 @@ pub(crate) fn failed(item: &ClaimedItem, sent: &Sent, reason: GiveUp, request: &
 /// What a call that is sent again met with, for people.
 pub(crate) fn kind(sent: &Sent) -> &'static str {
     match sent.exchange.reading.unexpected {
-        true => "the answer is not what --expect asks for, and each retry may be billed",
+        true => "refused by --expect (each retry may be billed)",
         false => sent.exchange.reading.reported_class().description(),
     }
 }

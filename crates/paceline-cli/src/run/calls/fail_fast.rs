@@ -14,6 +14,9 @@ use crate::run::calls::stop::{CORRECT_REQUESTS, StopReason};
 /// The code of an item that never left because it alone exceeds a limit.
 pub(crate) const TOO_LARGE: &str = "request_too_large";
 
+/// What to put right where all answers are not what the user expects.
+const EXPECTED: &str = "correct what --expect asks for or the requests";
+
 /// What to do where a host refuses all that it answered before.
 const BANNED: &str =
     "the host may keep this machine out for a while: run the same command again later, and slower (--limit 1rps)";
@@ -132,8 +135,18 @@ impl FailFast {
     }
 
     /// An answer is not what the user expects, and its item is tried again. `has_others`: the job has other scopes.
-    pub(crate) fn mismatched(&mut self, failure: &Failure<'_>, has_others: impl FnOnce() -> bool) -> FailFastDecision {
+    pub(crate) fn mismatched(
+        &mut self,
+        failure: &Failure<'_>,
+        has_others: impl FnOnce() -> bool,
+        more_wait: impl FnOnce() -> bool,
+    ) -> FailFastDecision {
+        let host_stops = self.host_stops(failure);
         match self.shows(failure) {
+            Shows::Nothing if host_stops && more_wait() => {
+                let stop = self.stop_host(failure);
+                FailFastDecision::StopScope { failed: self.disarm(), stop }
+            }
             Shows::Nothing => FailFastDecision::Record(self.disarm()),
             Shows::TooFew | Shows::Stopped => FailFastDecision::HeldBack,
             Shows::Stop => self.stop(failure, has_others),
@@ -152,8 +165,7 @@ impl FailFast {
             return FailFastDecision::PutBack { items: vec![failed], stop: None };
         }
         let shows = self.shows(&failed.failure());
-        let kind = (failed.status, failed.code.clone());
-        let host_stops = self.hosts.as_mut().is_some_and(|hosts| hosts.failed(&failed.scope, kind));
+        let host_stops = self.host_stops(&failed.failure());
         if shows == Shows::Stop {
             self.held_back.push(failed.clone());
             return self.stop(&failed.failure(), has_others);
@@ -167,12 +179,18 @@ impl FailFast {
         }
     }
 
+    fn host_stops(&mut self, failure: &Failure<'_>) -> bool {
+        let kind = (failure.status, failure.code.map(ToOwned::to_owned));
+        self.hosts.as_mut().is_some_and(|hosts| hosts.failed(failure.scope, failure.ordinal, kind))
+    }
+
     /// Others of the host wait, and what is under way there waits again.
     fn stop_host(&mut self, failure: &Failure<'_>) -> StopReason {
         self.stopped_scopes.insert(Arc::clone(failure.scope));
         let first = self.hosts.as_ref().is_some_and(|hosts| hosts.are_first(failure.scope));
         let advice = match failure.status {
             Some(401 | 403) => BANNED,
+            _ if failure.unexpected => EXPECTED,
             _ => CORRECT_REQUESTS,
         };
         StopReason::SameFailure {
@@ -200,7 +218,7 @@ impl FailFast {
     fn stop(&mut self, failure: &Failure<'_>, has_others: impl FnOnce() -> bool) -> FailFastDecision {
         let advice = match failure.code {
             Some(TOO_LARGE) if failure.status.is_none() => "raise the limit or make the requests smaller",
-            _ if failure.unexpected => "correct what --expect asks for or the requests",
+            _ if failure.unexpected => EXPECTED,
             _ => CORRECT_REQUESTS,
         };
         let alone = self.scopes.len() == 1 && has_others();
@@ -314,7 +332,7 @@ mod tests {
     }
 
     fn mismatched(watch: &mut FailFast, ordinal: u64) -> FailFastDecision {
-        watch.mismatched(&of("a", ordinal, 200, Some(NOT_JSON)).failure(), || false)
+        watch.mismatched(&of("a", ordinal, 200, Some(NOT_JSON)).failure(), || false, || true)
     }
 
     #[test]

@@ -309,7 +309,11 @@ impl Recorder {
                         unexpected: true,
                         message: &entry::error_message(&sent),
                     };
-                    let decision = self.same.mismatched(&failure, ended::has_scopes(&self.journal));
+                    let decision = self.same.mismatched(
+                        &failure,
+                        ended::has_scopes(&self.journal),
+                        ended::more_wait(&self.journal, context, &item.scope),
+                    );
                     recorded = self.follow(context, &item.scope, decision).over(recorded);
                 }
                 recorded.due = Some(self.again(context, item, &sent, next, *delay, adds));

@@ -34,6 +34,8 @@ pub(crate) enum StopReason {
     MaxWait {
         /// When it could start.
         until: Timestamp,
+        /// This run has sent nothing, and waits for a configured limit: other runs have used it up.
+        by_others: bool,
     },
     /// Another run had its turn on the shared limits, and did not pass it on within `--max-wait`.
     OtherHasTurn,
@@ -277,11 +279,12 @@ impl fmt::Display for StopReason {
         match self {
             Self::Interrupted => f.write_str("interrupted"),
             Self::Asked => f.write_str("no new call starts"),
-            Self::MaxWait { until } => {
+            Self::MaxWait { until, by_others } => {
                 let wait = until.saturating_since(paceline::clock::wall());
+                let why = if *by_others { "other runs have used up the configured limits, and " } else { "" };
                 write!(
                     f,
-                    "the next call can start only at {}, later than --max-wait allows; --max-wait {}h would wait",
+                    "{why}the next call can start only at {}, later than --max-wait allows; --max-wait {}h would wait",
                     text::moment(*until),
                     wait.as_secs() / 3_600 + 1
                 )
@@ -300,7 +303,7 @@ impl fmt::Display for StopReason {
                     write!(f, "the server is failing: no call succeeded for {waited} (--max-wait)")?;
                 } else {
                     let these = first_few(scopes);
-                    write!(f, "failing: {these}; no call there succeeded for {waited} (--max-wait), and nothing else is left")?;
+                    write!(f, "no call of {these} succeeded for {waited} (--max-wait), and nothing else is left to send")?;
                 }
                 f.write_str("; the report has the last failure of each item")
             }

@@ -147,7 +147,7 @@ pub(crate) fn members(text: &str) -> Result<Members<'_>, Fault> {
         Some(b'[') => "an array: expected one request object a line (jq -c '.[]' makes them of an array)",
         _ => {
             "not a request object: expected one JSON object a line; for a table use --format csv; for a list of \
-             prompts, --format text with --model"
+             web addresses --format text, of prompts --format text with --model"
         }
     };
     Err(invalid(message.to_owned()))

@@ -233,11 +233,13 @@ impl Summary<'_> {
         line + &format!("; this run took {}", text::duration(self.elapsed))
     }
 
-    /// What the busiest scope that was refused believes of its limit. Without a refusal nothing was learnt about it.
+    /// What the busiest scope that was refused believes of its limit. Without a refusal, or where nothing passed, nothing was
+    /// learnt about it.
     fn learnt(&self) -> Option<String> {
         let refused = |scope: &&ScopeSnapshot| scope.estimate.as_ref().is_some_and(|belief| belief.refused.is_some());
         let scopes = &self.view.scopes;
-        let busiest = scopes.iter().filter(refused).max_by_key(|scope| scope.totals.sends)?;
+        let passed = |scope: &&ScopeSnapshot| scope.totals.of(Class::Success) > 0;
+        let busiest = scopes.iter().filter(refused).filter(passed).max_by_key(|scope| scope.totals.sends)?;
         let of = if scopes.len() > 1 { format!("{}: ", text::printable(&busiest.name)) } else { String::new() };
         Some(format!("{of}{}", busiest.estimate.as_ref()?))
     }

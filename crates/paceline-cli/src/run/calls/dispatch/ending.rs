@@ -36,7 +36,11 @@ impl Dispatcher {
                 (Some(unreachable), _) => unreachable,
                 (None, true) if self.waits_for(|cause| matches!(cause, WaitCause::Turn)) => StopReason::OtherHasTurn,
                 (None, true) if self.waits_for(|cause| matches!(cause, WaitCause::Share { .. })) => StopReason::NoShare,
-                (None, true) => StopReason::MaxWait { until: self.parts.context.timestamp(start) },
+                (None, true) => {
+                    let sends = self.limits.latest().map_or(0, |view| view.account.totals.sends);
+                    let by_others = sends == 0 && self.waits_for(|cause| matches!(cause, WaitCause::Quota { .. }));
+                    StopReason::MaxWait { until: self.parts.context.timestamp(start), by_others }
+                }
                 (None, false) => {
                     let scopes = if self.limits.scopes().len() > 1 { given_up } else { Vec::new() };
                     StopReason::ServerFails { scopes, waited: max_wait }

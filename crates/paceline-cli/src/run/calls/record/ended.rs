@@ -14,13 +14,23 @@ pub(super) fn has_scopes(journal: &Journal) -> impl FnOnce() -> bool {
     || journal.scopes().is_ok_and(|rows| rows.iter().filter(|row| *row.name != *ACCOUNT).count() > 1)
 }
 
+/// Whether the scope has other items that have not ended: in the journal, or on their way.
+pub(super) fn more_wait(journal: &Journal, context: &Context, scope: &str) -> impl FnOnce() -> bool {
+    let on_their_way = || {
+        let limiter = &context.limiter;
+        let view = limiter.scope_snapshot(&limiter.scope(scope));
+        view.is_some_and(|view| view.waiting > 0 || view.concurrency.in_flight > 0)
+    };
+    move || on_their_way() || journal.waits_in(scope).unwrap_or(true)
+}
+
 impl Recorder {
     /// The end of an item without success.
     pub(super) fn ended(&mut self, context: &Context, failed: Failed) -> Recorded {
         let by_the_request = matches!(failed.class, Class::Invalid | Class::Filtered);
         let scope = Arc::clone(&failed.scope);
         let decision = if by_the_request || failed.unexpected {
-            self.same.failed(failed, has_scopes(&self.journal), || self.journal.waits_in(&scope).unwrap_or(true))
+            self.same.failed(failed, has_scopes(&self.journal), more_wait(&self.journal, context, &scope))
         } else {
             let mut all = self.same.ended_otherwise(&scope);
             all.push(failed);

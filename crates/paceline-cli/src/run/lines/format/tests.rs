@@ -25,7 +25,7 @@ fn fields_are_checked_before_anything_is_sent() {
         (
             "7",
             "invalid_json_line: not a request object: expected one JSON object a line; for a table use --format csv; \
-             for a list of prompts, --format text with --model",
+             for a list of web addresses --format text, of prompts --format text with --model",
         ),
         (r#"{"custom_id":"a","url":"/x","body":{},"url":"/y"}"#, "invalid_json_line: duplicate key `url`"),
         (
