@@ -19,7 +19,7 @@ use super::header::Lengths;
 use super::outline::Asked;
 use super::reading::Reading;
 use super::rule::Rule;
-use super::table::{Charge, LimitHeaders, Provider, Reserves, Scope, Table};
+use super::table::{COMMON, Charge, LimitHeaders, Provider, Reserves, Scope, Table};
 use super::usage::TokenRatio;
 use super::{Answer, cost, header, limits, names, refusal, shape, wait};
 
@@ -234,12 +234,13 @@ impl Dialect {
         Reading { reach, ..reading }
     }
 
-    /// A page that wants a key where none is sent: it has no account that could be stopped.
+    /// A page that wants a key where none is sent: it has no account that could be stopped. One that wants money names no key.
     fn without_account(&self, status: u16, decision: Decision, body: &Body<'_>) -> Decision {
         // An API says by a code what is wrong; a page does not.
         let is_page = self.provider == Provider::Generic && body.codes().next().is_none();
         let of_pages = self.scope() == Scope::Host || (is_page && self.scope() != Scope::Group);
-        if !self.keyless || !of_pages || decision.class != Class::Account {
+        let is_unpaid = body.code_of(&COMMON.account).is_some();
+        if !self.keyless || !of_pages || is_unpaid || decision.class != Class::Account {
             return decision;
         }
         let step = decision.step + "; no key was sent, so it concerns the item alone";
