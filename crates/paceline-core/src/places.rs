@@ -1,6 +1,9 @@
 //! Places among the calls in flight: a scope whose calls are not answered leaves some to the others.
 //!
 //! A host that accepts calls and never answers would else take each place that becomes free, and keep it until the timeout.
+//! Scopes whose last call waited in vain for its answer share what one silent scope may take: each alone would take a first
+//! place, and many of them together all places again and again.
+//!
 //! It is the dynamic threshold of buffers that several queues share (Choudhury and Hahne, 1998), for the scopes that are
 //! silent and for no other: what answers is bounded by nothing.
 
@@ -18,6 +21,9 @@ const SLOW: u32 = 2;
 /// ... and never sooner than that.
 const SOON: Duration = Duration::from_millis(100);
 
+/// A call that failed sooner has kept no place from others.
+const IN_VAIN: Duration = Duration::from_secs(1);
+
 /// One part in so many of the slowest answer is forgotten with each that is faster.
 const FORGETS: u32 = 16;
 
@@ -33,6 +39,8 @@ pub(crate) struct Answers {
     slowest: Option<Duration>,
     /// When the last one came, or a call left that was in flight alone.
     since: Instant,
+    /// A call ended in vain after a long wait, and none has been answered since.
+    mute: bool,
 }
 
 impl Answers {
@@ -46,7 +54,17 @@ impl Answers {
     /// A call was answered by a server that works.
     pub(crate) fn answered(&mut self, now: Instant, took: Duration) {
         let faded = self.slowest.map_or(Duration::ZERO, |slowest| slowest - slowest / FORGETS);
-        (self.slowest, self.since) = (Some(took.max(faded)), now);
+        (self.slowest, self.since, self.mute) = (Some(took.max(faded)), now, false);
+    }
+
+    /// A call failed, as it does where its answer never came.
+    pub(crate) fn failed(&mut self, now: Instant, took: Duration) {
+        self.mute |= took >= IN_VAIN && self.are_missing(now);
+    }
+
+    /// Whether the last call waited for its answer in vain.
+    pub(crate) const fn is_mute(&self) -> bool {
+        self.mute
     }
 
     /// Whether no answer has come yet, or none for long. To be asked while calls are in flight.
@@ -83,7 +101,14 @@ mod tests {
         assert!(!answers.are_missing(at(180_000)) && answers.are_missing(at(180_001)));
         answers.sent(at(500_000), 1);
         assert!(!answers.are_missing(at(620_000)), "it was idle");
+        answers.failed(at(640_000), Duration::from_millis(999));
+        assert!(!answers.is_mute(), "it failed at once");
+        answers.failed(at(640_000), Duration::from_secs(140));
+        assert!(answers.is_mute());
         (0..500).for_each(|_| answers.answered(at(500_000), Duration::from_millis(1)));
+        assert!(!answers.is_mute());
+        answers.failed(at(500_000), Duration::from_secs(10));
+        assert!(!answers.is_mute(), "others were answered meanwhile");
         assert!(!answers.are_missing(at(500_100)) && answers.are_missing(at(500_101)));
     }
 }

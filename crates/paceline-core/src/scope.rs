@@ -4,6 +4,7 @@ mod export;
 mod fleet;
 mod forecast;
 mod lease;
+mod places;
 mod snapshot;
 
 use alloc::sync::Arc;
@@ -220,12 +221,13 @@ impl Scope {
         self.out.subtract(&request.cost);
     }
 
-    /// A granted call was never sent: all its units are refunded.
-    pub(crate) fn unsend(&mut self, now: Instant, flight: &Flight, request: &Request) {
+    /// A granted call was never sent: all its units are refunded. Returns how many places fewer it holds mutely.
+    pub(crate) fn unsend(&mut self, now: Instant, flight: &Flight, request: &Request) -> u32 {
         self.ended(request);
         self.quotas.settle(now, flight.sent, &request.cost, &Cost::zero());
         self.learnt.never_sent(flight.number);
         self.lost(flight);
+        u32::from(self.is_mute())
     }
 
     /// Replaces the estimated cost by the actual one.
@@ -332,6 +334,7 @@ impl Scope {
     pub(crate) fn failed(&mut self, now: Instant, flight: &Flight, item: u64, unsent: bool) -> Option<Change> {
         self.proves_nothing(flight);
         self.breaker.took_a_call(!unsent);
+        self.answers.failed(now, now - flight.sent);
         let alone = self.pace == Pace::Auto && !self.gate.is_open();
         let change = self.breaker.answered(now, now - flight.sent, item, true, flight.probe);
         change.or_else(|| alone.then(|| self.breaker.failed_alone(now)).flatten())
@@ -361,11 +364,6 @@ impl Scope {
         }
         let (cap, rate) = self.learnt.limits();
         (cap.map_or(configured, |cap| cap.min(configured)), Some(rate))
-    }
-
-    /// Whether its calls in flight are not answered.
-    pub(crate) fn is_silent(&self, now: Instant) -> bool {
-        self.in_flight.now() > 0 && self.answers.are_missing(now)
     }
 
     /// Whether everything is refused, so that one call will go first.

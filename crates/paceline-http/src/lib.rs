@@ -50,8 +50,11 @@
 //!   `client`, `Sender::to`.
 //! - `middleware`: `PaceMiddleware`, for clients of `reqwest-middleware`.
 
+mod call_log;
+mod connections;
 mod exchange;
 pub mod gateway;
+mod leaving;
 mod memory;
 #[cfg(feature = "middleware")]
 mod middleware;

@@ -84,6 +84,9 @@ pub enum NoAnswer {
     /// The caller abandoned the call: it may have been executed and billed.
     #[error("given up")]
     GivenUp,
+    /// The caller abandoned the call before there was a connection for it: nothing was sent.
+    #[error("given up before it was sent")]
+    NeverSent,
 }
 
 impl From<reqwest::Error> for NoAnswer {
@@ -133,6 +136,7 @@ impl NoAnswer {
             }
             Self::Streamed | Self::Unsendable(_) => Reading { unsent: true, ..Reading::new(Class::Invalid) },
             Self::GivenUp => Reading::new(Class::Abandoned),
+            Self::NeverSent => Reading { unsent: true, ..Reading::new(Class::Abandoned) },
         }
     }
 
@@ -224,6 +228,11 @@ impl NoAnswer {
         }
     }
 
+    /// Whether the caller abandoned the call.
+    pub const fn is_given_up(&self) -> bool {
+        matches!(self, Self::GivenUp | Self::NeverSent)
+    }
+
     /// Whether no server received the call: it was not executed and is not billed.
     pub const fn is_unsent(&self) -> bool {
         matches!(
@@ -233,6 +242,7 @@ impl NoAnswer {
                 | Self::Tunnel
                 | Self::Tls(_)
                 | Self::Proxy(_)
+                | Self::NeverSent
                 | Self::Streamed
                 | Self::Unsendable(_)
         )

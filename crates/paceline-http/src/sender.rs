@@ -15,14 +15,17 @@ use paceline_providers::table::Scope;
 use paceline_providers::{
     Answer, Dialect, Reading, TokenRatio, collect, comes_in_parts, is_loopback, join_url, path_of,
 };
-use reqwest::{Client, ClientBuilder, Url, redirect};
+use reqwest::{Client, ClientBuilder, Url};
 
+use crate::call_log::log;
+use crate::connections::{Connections, built};
 #[cfg(feature = "config")]
 use crate::exchange::Ended;
 use crate::exchange::{Call, Exchange, is_unknown};
 use crate::gateway::{Link, Passed};
+use crate::leaving::Leaving;
 use crate::memory::{AnswerMemory, Memory};
-use crate::no_answer::{LARGEST_HEAD, NoAnswer};
+use crate::no_answer::NoAnswer;
 use crate::partial::Partials;
 use crate::ratios::TokenRatios;
 use crate::receive::{LARGEST_ANSWER, receive_within, until};
@@ -126,7 +129,7 @@ pub(crate) fn install_tls() {
 /// The sender keeps what it learns from answers: the tokens per character of a scope, and the rests of partially accepted
 /// batches.
 pub struct Sender {
-    client: Client,
+    connections: Connections,
     config: SenderConfig,
     /// The dialect of calls that carry no key.
     keyless: Dialect,
@@ -137,6 +140,8 @@ pub struct Sender {
     partials: Partials,
     memory: Memory,
     link: Link,
+    /// Whether a proxy may stand on the way. Where none does, a 407 is the server's own answer.
+    proxied: bool,
 }
 
 /// A whole answer as it came.
@@ -159,16 +164,7 @@ impl Sender {
         }
         let secrets = Secrets::of(config.headers.values().filter(|value| value.is_sensitive()));
         config.headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/json"));
-        let client = client
-            .user_agent(concat!("paceline/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(config.connect_timeout.min(config.timeout * 9 / 10))
-            .tcp_nodelay(true)
-            .http2_max_header_list_size(LARGEST_HEAD)
-            // The pacer decides and counts every call: the client may make none by itself.
-            .redirect(redirect::Policy::none())
-            .retry(reqwest::retry::never())
-            .build()
-            .map_err(reqwest::Error::without_url)?;
+        let client = built(client, &config)?;
         if !config.base_url.is_empty() {
             client.get(&config.base_url).build().map_err(reqwest::Error::without_url)?;
         }
@@ -176,7 +172,30 @@ impl Sender {
             (Clock::new(), Shortage::default(), Arc::default(), Partials::default());
         let keyless = config.dialect.clone().without_key();
         let (memory, link) = (Memory::of(config.most_of_answers), Link::default());
-        Ok(Self { client, config, keyless, secrets, clock, shortage, ratios, partials, memory, link })
+        let connections = Connections::of(client);
+        Ok(Self {
+            connections,
+            config,
+            keyless,
+            secrets,
+            clock,
+            shortage,
+            ratios,
+            partials,
+            memory,
+            link,
+            proxied: true,
+        })
+    }
+
+    /// The same sender, with a proxy on its way or none, and with what takes the place of its client once descriptors are short.
+    #[cfg(feature = "config")]
+    pub(crate) fn with_way(self, proxied: bool, spare: Option<ClientBuilder>) -> Result<Self, reqwest::Error> {
+        let connections = match spare {
+            Some(spare) => self.connections.with_spare(spare, &self.config)?,
+            None => self.connections,
+        };
+        Ok(Self { proxied, connections, ..self })
     }
 
     /// The same sender, which learns tokens per character together with all that have these ratios.
@@ -282,9 +301,10 @@ impl Sender {
         if through {
             self.link.tell(&mut headers, call.retries.unwrap_or_else(retries), call.within);
         }
+        let leaving = Leaving::of(self.unknown_outcome(call) != UnknownOutcome::Resend);
         let received = tokio::select! {
-            received = self.exchange(call, headers, observe) => received,
-            () = given_up => Err(NoAnswer::GivenUp),
+            received = self.exchange(call, headers, &leaving, observe) => received,
+            () = given_up => Err(if leaving.may_have_left() { NoAnswer::GivenUp } else { NoAnswer::NeverSent }),
         };
         let passed = match &received {
             Ok(Received { response, .. }) if through => {
@@ -341,9 +361,10 @@ impl Sender {
         &self,
         call: &Call,
         headers: HeaderMap,
+        leaving: &Leaving,
         observe: impl Fn(&[LimitReport]),
     ) -> Result<Received, NoAnswer> {
-        let receiving = self.receive(call, headers, observe);
+        let receiving = self.receive(call, headers, leaving, observe);
         match call.within {
             Some(longest) => {
                 let received = until(&self.clock, self.clock.now() + longest, receiving).await;
@@ -357,14 +378,19 @@ impl Sender {
         &self,
         call: &Call,
         headers: HeaderMap,
+        leaving: &Leaving,
         observe: impl Fn(&[LimitReport]),
     ) -> Result<Received, NoAnswer> {
         let (timeout, gateway) = (self.config.timeout, self.gateway(call));
         let send = async || {
-            let request = self.client.request(call.method.clone(), self.address_of(call));
-            let request = request.headers(headers.clone()).body(call.body.clone());
+            let request = self.connections.client().request(call.method.clone(), self.address_of(call));
+            let request = request.headers(headers.clone()).body(leaving.body(call.body.clone()));
             let deadline = self.clock.now() + timeout;
-            Ok(until(&self.clock, deadline, request.send()).await.transpose()?.map(|response| (response, deadline)))
+            let sent = until(&self.clock, deadline, request.send()).await.transpose();
+            if sent.as_ref().is_err_and(|error| Shortage::is_why(error)) {
+                self.connections.spare();
+            }
+            Ok(sent?.map(|response| (response, deadline)))
         };
         let sent = self.shortage.sit_out(send).await.map_err(|error| {
             let error = NoAnswer::of(&error);
@@ -375,7 +401,7 @@ impl Sender {
         })?;
         let late = || NoAnswer::Timeout(Some(timeout));
         let (mut response, deadline) = sent.ok_or_else(late)?;
-        if response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
+        if self.proxied && response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
             return Err(NoAnswer::proxy());
         }
         self.secrets.remove_from_headers(response.headers_mut());
@@ -448,39 +474,11 @@ impl Sender {
                 }
                 reading
             }
+            // One proxy stands before all hosts.
+            Err(error @ NoAnswer::Proxy(_)) => error.reading(dialect.provider(), now),
             Err(error) => dialect.within_reach(error.reading(dialect.provider(), now)),
         }
     }
-}
-
-/// Logs what an answer means.
-fn log(
-    scope: &str,
-    item: Option<u64>,
-    answer: &Result<Response<Bytes>, NoAnswer>,
-    reading: &Reading,
-    latency: Duration,
-) {
-    tracing::trace!(
-        scope,
-        item,
-        status = answer.as_ref().ok().map(|answer| answer.status().as_u16()),
-        class = reading.class.as_str(),
-        steps = reading.steps.join("; "),
-        limits = described(&reading.limits),
-        "answered after {latency:.1?}"
-    );
-}
-
-/// The limits that headers announced, for a log line: `requests: 3 of 500 left, reset in 1.2s`.
-fn described(limits: &[LimitReport]) -> String {
-    let number = |number: Option<u64>| number.map_or_else(|| "?".to_owned(), |number| number.to_string());
-    let describe = |report: &LimitReport| {
-        let LimitReport { dimension, limit, remaining, reset, .. } = report;
-        let reset = reset.map(|reset| format!(", reset in {reset:.1?}")).unwrap_or_default();
-        format!("{dimension}: {} of {} left{reset}", number(*remaining), number(*limit))
-    };
-    limits.iter().map(describe).collect::<Vec<_>>().join("; ")
 }
 
 /// Without keys and bodies.

@@ -17,7 +17,7 @@ use super::expected::Expected;
 use super::header::Lengths;
 use super::reading::Reading;
 use super::rule::Rule;
-use super::table::{Charge, LimitHeaders, Provider, Scope, Table};
+use super::table::{COMMON, Charge, LimitHeaders, Provider, Scope, Table};
 use super::{Answer, cost, header, limits, names, refusal, shape, wait};
 
 /// A longer wait is a used-up quota, to be kept on disk, and not a pause.
@@ -231,12 +231,13 @@ impl Dialect {
         Reading { reach, ..reading }
     }
 
-    /// A page that wants a key where none is sent: it has no account that could be stopped.
+    /// A page that wants a key where none is sent: it has no account that could be stopped. One that wants money names no key.
     fn without_account(&self, status: u16, decision: Decision, body: &Body<'_>) -> Decision {
         // An API says by a code what is wrong; a page does not.
         let is_page = self.provider == Provider::Generic && body.codes().next().is_none();
         let of_pages = self.scope() == Scope::Host || (is_page && self.scope() != Scope::Group);
-        if !self.keyless || !of_pages || decision.class != Class::Account {
+        let is_unpaid = body.code_of(&COMMON.account).is_some();
+        if !self.keyless || !of_pages || is_unpaid || decision.class != Class::Account {
             return decision;
         }
         let step = decision.step + "; no key was sent, so it concerns the item alone";

@@ -6,6 +6,7 @@ use paceline_core::GiveUp;
 use paceline_store::work::{Amend, Filter, State, WorkClock, WorkItem, WorkStore};
 use serde_json::json;
 
+use super::groups;
 use super::list::state;
 use super::pages::Pages;
 use super::store::StoreArgs;
@@ -53,13 +54,16 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
     let RetryArgs { items, may_be_done } = args;
     let (as_json, all) = (items.json, may_be_done || !items.keys.is_empty());
     let (store, filter) = named(items).await?;
+    let group = filter.group.clone();
     let Retried { changed, may_be_done } = retry_items(&*store, filter, all).await?;
     let items = text::counted(may_be_done, "item");
+    let nothing = nothing(&*store, group.as_deref(), Amend::Retry).await?;
     output::print(|out| match may_be_done {
         _ if as_json => {
             let (again, left_out) = if all { (may_be_done, 0) } else { (0, may_be_done) };
             writeln!(out, "{}", json!({ "changed": changed, "may_be_done": again, "left_out": left_out }))
         }
+        0 if changed == 0 => writeln!(out, "{nothing}"),
         0 => writeln!(out, "{}", describe(Amend::Retry, changed)),
         _ if all => writeln!(
             out,
@@ -83,9 +87,12 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
 pub(crate) async fn cancel(args: Args) -> Result<Status, Failure> {
     let as_json = args.json;
     let (store, filter) = named(args).await?;
+    let group = filter.group.clone();
     let changed = store.amend(filter, Amend::Cancel).await.map_err(Failure::refused)?;
+    let nothing = nothing(&*store, group.as_deref(), Amend::Cancel).await?;
     output::print(|out| match as_json {
         true => writeln!(out, "{}", json!({ "changed": changed })),
+        false if changed == 0 => writeln!(out, "{nothing}"),
         false => writeln!(out, "{}", describe(Amend::Cancel, changed)),
     })?;
     Ok(Status::Success)
@@ -152,6 +159,16 @@ async fn refuse_unknown(store: &dyn WorkStore, keys: &[String]) -> Result<(), Fa
         }
     }
     Ok(())
+}
+
+/// What is said where a change applied to no item.
+async fn nothing(store: &dyn WorkStore, group: Option<&str>, amend: Amend) -> Result<String, Failure> {
+    let what = if amend == Amend::Cancel { "cancel" } else { "retry" };
+    let unknown = match group {
+        Some(group) => groups::unknown(store, group).await.map_err(Failure::interrupted)?,
+        None => None,
+    };
+    Ok(unknown.map_or_else(|| describe(amend, 0), |unknown| format!("nothing to {what}: {unknown}")))
 }
 
 fn describe(amend: Amend, changed: u64) -> String {

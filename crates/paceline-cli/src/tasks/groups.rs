@@ -1,10 +1,13 @@
 //! Groups that are held or stopped, and why an item that has not ended waits.
 
+use std::collections::BTreeSet;
+
 use paceline_core::Timestamp;
-use paceline_store::work::{State, WorkClock, WorkError, WorkItem, WorkStore};
+use paceline_store::work::{Filter, State, WorkClock, WorkError, WorkItem, WorkStore};
 use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 use serde_json::{Value, json};
 
+use super::pages::Pages;
 use crate::text;
 
 /// Why an item that has not ended is not worked on at present. The first that applies is shown.
@@ -59,6 +62,33 @@ impl Waits {
             None => format!("left for the next run ({})", text::printable(reason)),
         }
     }
+}
+
+/// Groups that a refusal lists.
+const LISTED: usize = 10;
+
+/// Where no item is of that group: says so, and which groups there are.
+///
+/// # Errors
+/// An error of the store.
+pub(crate) async fn unknown(store: &dyn WorkStore, group: &str) -> Result<Option<String>, WorkError> {
+    let of_group = Filter { group: Some(group.to_owned()), ..Filter::default() };
+    if !store.list(of_group, 0, 1).await?.is_empty() {
+        return Ok(None);
+    }
+    let (mut names, mut pages) = (BTreeSet::new(), Pages::of(store, Filter::default(), None));
+    while let Some(items) = pages.next().await?
+        && names.len() <= LISTED
+    {
+        names.extend(items.into_iter().map(|item| item.group));
+    }
+    let shown: Vec<_> = names.iter().take(LISTED).map(|name| text::printable(name)).collect();
+    let known = match (shown.as_slice(), names.len() > LISTED) {
+        ([], _) => "the store has no items".to_owned(),
+        (shown, true) => format!("there are {}, ...", shown.join(", ")),
+        (shown, false) => format!("there are {}", shown.join(", ")),
+    };
+    Ok(Some(format!("no item is of the group {group:?} ({known})")))
 }
 
 /// The groups that may not send, at a time.

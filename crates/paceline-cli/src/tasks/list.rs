@@ -2,7 +2,7 @@
 
 use paceline_store::work::{Filter, State, WorkClock};
 
-use super::groups::Groups;
+use super::groups::{self, Groups};
 use super::pages::Pages;
 use super::row::{HEAD, Row};
 use super::store::StoreArgs;
@@ -36,6 +36,7 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     let clock = WorkClock::system();
     let store = args.store.open(&clock).await?;
     let groups = Groups::of(&*store, &clock).await.map_err(Failure::interrupted)?;
+    let group = args.group.clone();
     let filter = Filter { states: args.state, group: args.group, keys: Vec::new() };
     let mut pages = Pages::of(&*store, filter, args.limit);
     let mut is_first = true;
@@ -59,7 +60,12 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
         is_first = false;
     }
     if is_first && !args.json {
-        output::print(|out| writeln!(out, "no such items"))?;
+        let unknown = match &group {
+            Some(group) => groups::unknown(&*store, group).await.map_err(Failure::interrupted)?,
+            None => None,
+        };
+        let words = unknown.as_deref().unwrap_or("no such items");
+        output::print(|out| writeln!(out, "{words}"))?;
     }
     Ok(Status::Success)
 }

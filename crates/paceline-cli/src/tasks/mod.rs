@@ -37,9 +37,9 @@ enum Command {
     List(list::Args),
     /// Show one item: its payload, and every decision about it
     Show(show::Args),
-    /// Make items due at once: those that failed, were skipped, cancelled or left over, and those that wait
+    /// Make items due at once: those that wait, failed, were skipped or cancelled, or are left to the next run
     Retry(amend::RetryArgs),
-    /// End items that have not ended; a later result of a worker is ignored
+    /// Cancel items that have not ended; the result of a try under way is not recorded
     Cancel(amend::Args),
     /// Report how many items succeeded, and each item that was retried, put off or failed, with its reason
     Report(report::Args),

@@ -19,7 +19,7 @@ pub(crate) struct Args {
     /// Items that ended so long ago; 0 for all that have ended
     #[arg(long, value_name = "DURATION", value_parser = duration, allow_hyphen_values = true)]
     older_than: Duration,
-    /// Only items in these states, each one that ends an item; may be repeated [default: all of these]
+    /// Only items that ended in these states: succeeded, fallback, failed, skipped, cancelled; may be repeated [default: in any]
     #[arg(long, value_name = "STATE,...", value_delimiter = ',', value_parser = ended)]
     state: Vec<State>,
     /// Only items of this group

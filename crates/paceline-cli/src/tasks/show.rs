@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use paceline_store::work::{HistoryEntry, WorkClock, WorkItem};
+use paceline_store::work::{HistoryEntry, State, WorkClock, WorkItem};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -91,7 +91,10 @@ fn as_text(item: &WorkItem, groups: &Groups, payload: &str, events: &[HistoryEnt
     line("group", &format!("{}, priority {}", item.group, item.priority));
     line("sends", &sends(item));
     line("added", &text::moment(item.created));
-    item.first.into_iter().for_each(|at| line("first try", &text::moment(at)));
+    // The store moves that of an item on by the time that its group was held: its deadline counts from there.
+    let first =
+        item.first.into_iter().chain(events.first().filter(|event| event.send > 0).map(|event| event.decided)).min();
+    first.into_iter().for_each(|at| line("first try", &text::moment(at)));
     item.ended.into_iter().for_each(|at| line("ended", &text::moment(at)));
     item.deadline
         .into_iter()
@@ -102,7 +105,8 @@ fn as_text(item: &WorkItem, groups: &Groups, payload: &str, events: &[HistoryEnt
         line("", "(--json has all of it)");
     }
     for event in events {
-        let description = format!("{} send {}: {}", text::moment(event.decided), event.send, what_followed(event));
+        let send = if event.send == 0 { String::new() } else { format!(" send {}", event.send) };
+        let description = format!("{}{send}: {}", text::moment(event.decided), what_followed(event));
         line("decision", &description);
     }
     text
@@ -127,7 +131,12 @@ fn sends(item: &WorkItem) -> String {
         parts.into_iter().filter(|(times, _)| *times > 0).map(|(times, what)| format!("{times} {what}")).collect();
     match (item.sends(), parts.as_slice()) {
         // What only tested a failing server is no send of the item.
-        (0, []) if item.last.is_some() => "none that counts: no server took a call".to_owned(),
+        (0, []) if item.state == State::Cancelled && (item.may_be_done || item.first.is_some()) => {
+            "1, during which it was cancelled".to_owned()
+        }
+        (0, []) if item.state == State::InFlight => "the first is under way".to_owned(),
+        (0, []) if item.may_be_done => "1, whose outcome is not known".to_owned(),
+        (0, []) if item.last.is_some() => "none that counts: nothing of it reached a server".to_owned(),
         (0, []) => "none yet".to_owned(),
         (sends, []) => sends.to_string(),
         (sends, parts) => format!("{sends} ({})", parts.join(", ")),

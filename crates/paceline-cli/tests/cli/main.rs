@@ -70,6 +70,8 @@ mod tasks_run;
 #[cfg(unix)]
 mod tasks_run_http;
 #[cfg(unix)]
+mod tasks_scopes;
+#[cfg(unix)]
 mod tasks_store;
 #[cfg(unix)]
 mod terminal;

@@ -257,6 +257,10 @@ fn what_a_person_retries_or_cancels_is_said_and_done() {
     assert_eq!(changed("cancel", &["--group", "locked"]), "1 item cancelled\n");
     assert_eq!(changed("cancel", &["later", "wrong"]), "2 items cancelled\n");
     assert_eq!(changed("cancel", &["later"]), "nothing to cancel: items that have ended stay as they are\n");
+    let unknown = "no item is of the group \"lokced\" (there are default, locked)\n";
+    for (command, words) in [("cancel", "nothing to cancel: "), ("retry", "nothing to retry: "), ("list", "")] {
+        assert_eq!(changed(command, &["--group", "lokced"]), format!("{words}{unknown}"));
+    }
     assert_eq!(changed("retry", &["--state", "failed,cancelled", "--group", "default"]), "2 items are due again\n");
     assert_eq!(changed("retry", &["--all", "--json"]), "{\"changed\":5,\"may_be_done\":0,\"left_out\":0}\n");
     assert_eq!(json_of(&job, "report", &[])["reasons"]["deferred"], json!({"not_started": 2, "run_bound": 3}));

@@ -38,7 +38,7 @@ fn requests_that_are_all_refused_alike_stop_the_run_and_wait_again() {
         log.contains("the first 20 items all failed the same way, and wait (none is marked as failed): it is no_such_path; correct the requests"),
         "{log}"
     );
-    assert_eq!(states(&store, 60, State::Waiting), 60);
+    assert_eq!(states(&store, 60, State::Waiting) + states(&store, 60, State::Deferred), 60);
     let Ran { code, summary, .. } = requests(&store, &server, &["--stop-after-same", "0"]);
     assert_eq!((code, &summary["failed"]), (1, &json!(60)));
 }

@@ -13,16 +13,40 @@ use crate::time::Instant;
 /// time.
 const ALONE: Duration = Duration::from_secs(2);
 
-/// The scope of which a call left or ended last, and the latest other one, by their places.
+/// The scopes of which calls left or ended last.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Active {
+    all: Latest,
+    /// Without mute scopes, whose last call waited for its answer in vain.
+    answering: Latest,
+    /// Places that mute scopes hold.
+    mute: u32,
+}
+
+/// A scope and the latest other one, by their places.
+#[derive(Clone, Copy, Debug, Default)]
+struct Latest {
     latest: Option<(u32, Instant)>,
     other: Option<(u32, Instant)>,
 }
 
 impl Active {
     /// A call of that scope left or ended.
-    pub(super) fn note(&mut self, now: Instant, scope: u32) {
+    pub(super) fn note(&mut self, now: Instant, scope: u32, is_mute: bool) {
+        self.all.note(now, scope);
+        if !is_mute {
+            self.answering.note(now, scope);
+        }
+    }
+
+    /// What a scope holds mutely has changed from so many places to so many.
+    pub(super) const fn hold(&mut self, before: u32, after: u32) {
+        self.mute = self.mute.saturating_sub(before).saturating_add(after);
+    }
+}
+
+impl Latest {
+    fn note(&mut self, now: Instant, scope: u32) {
         if self.latest.is_some_and(|(latest, _)| latest != scope) {
             self.other = self.latest;
         }
@@ -37,7 +61,8 @@ impl Active {
 }
 
 impl Pacer {
-    /// A scope whose calls are not answered takes few places, unless it is alone; and requests behind all others leave some.
+    /// A scope whose calls are not answered takes few places, unless it is alone; those whose last call waited in vain take few
+    /// together; and requests behind all others leave some.
     pub(super) fn admit_place(&self, now: Instant, place: u32, ask: &Ask<'_>) -> Admit {
         let leaves = self.in_flight.admit_under(self.in_flight.limit(), ask);
         if !leaves.is_now() {
@@ -45,13 +70,18 @@ impl Pacer {
         }
         let scope = &self.scopes[place];
         let held = scope.in_flight.now();
+        if scope.is_mute() && !places::may_take(self.active.mute, self.in_flight.free()) {
+            // Where no other scope has work, they may have all places.
+            let other = self.active.answering.other_than(place);
+            return other.map_or(Admit::Now, |at| Admit::at(at + ALONE, now, || WaitCause::Concurrency));
+        }
         if places::may_take(held, self.in_flight.free()) || !scope.is_silent(now) {
             return Admit::Now;
         }
         if self.slots.len() > scope.queue.len() + held as usize {
             return Admit::OnRelease { cause: WaitCause::Concurrency };
         }
-        match self.active.other_than(place) {
+        match self.active.all.other_than(place) {
             Some(at) => Admit::at(at + ALONE, now, || WaitCause::Concurrency),
             None => Admit::Now,
         }

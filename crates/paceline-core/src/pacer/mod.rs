@@ -283,7 +283,7 @@ impl Pacer {
                 self.is_behind_no_more(request.scope.place, place);
             }
             Stage::InFlight { flight, .. } => {
-                scope.unsend(now, &flight, &request);
+                self.active.hold(scope.unsend(now, &flight, &request), 0);
                 self.answers.ended(request.scope.place, &request.cost);
                 for totals in [&mut scope.totals, &mut self.totals] {
                     totals.sends -= 1;

@@ -23,9 +23,11 @@ impl Pacer {
     /// Releases a call's places and replaces its estimated cost by the actual one.
     pub(super) fn settle(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
         let scope = &mut self.scopes[request.scope.place];
+        let held = scope.held_mutely();
         scope.ended(request);
+        self.active.hold(held, scope.held_mutely());
         self.in_flight.release(request.is_background());
-        self.active.note(now, request.scope.place);
+        self.active.note(now, request.scope.place, scope.is_mute());
         self.out.subtract(&request.cost);
         scope.totals.by_class[outcome.class as usize] += 1;
         self.totals.by_class[outcome.class as usize] += 1;
@@ -61,7 +63,7 @@ impl Pacer {
     /// Applies the outcome to the pace.
     pub(super) fn react(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
         let scope = &mut self.scopes[request.scope.place];
-        let item = request.item.expect("it was numbered when it was enqueued");
+        let (item, held) = (request.item.expect("it was numbered when it was enqueued"), scope.held_mutely());
         let change = match outcome.class {
             Class::Success => {
                 self.hold.passed();
@@ -88,6 +90,7 @@ impl Pacer {
             | Class::Filtered
             | Class::Partial => scope.answered(now, flight, item),
         };
+        self.active.hold(held, scope.held_mutely());
         self.report_breaker(now, &request.scope, change);
         match outcome.class {
             Class::Throttled | Class::Partial | Class::Overloaded => self.slow_down(now, request, flight, outcome),

@@ -9,6 +9,8 @@ use paceline_core::{
     Admit, Class, Concurrency, Cost, Event, Instant, Outcome, Pace, Pacer, PacerConfig, Request, Ticket,
 };
 
+const S: Duration = Duration::from_secs(1);
+
 /// Far beyond the end of every job here.
 const NEVER: Duration = Duration::from_secs(600);
 
@@ -19,11 +21,13 @@ struct Host {
     calls: usize,
     /// It answers no call that leaves after so many seconds.
     hangs_from: f64,
+    /// After so long a call without an answer fails.
+    timeout: Duration,
 }
 
 impl Host {
     const fn new(millis: u64, calls: usize) -> Self {
-        Self { latency: Duration::from_millis(millis), calls, hangs_from: f64::INFINITY }
+        Self { latency: Duration::from_millis(millis), calls, hangs_from: f64::INFINITY, timeout: NEVER }
     }
 }
 
@@ -63,7 +67,7 @@ fn run(pace: Pace, places: u32, hosts: &[Host], order: &[usize]) -> Vec<Served> 
                 let (host, served) = (hosts[calls[&ticket]], &mut served[calls[&ticket]]);
                 served.in_flight += 1;
                 served.peak = served.peak.max(served.in_flight);
-                let latency = if now < at(host.hangs_from.min(500.0)) { host.latency } else { NEVER };
+                let latency = if now < at(host.hangs_from.min(500.0)) { host.latency } else { host.timeout };
                 ends.push(Reverse((now + latency, ticket)));
             }
         }
@@ -73,7 +77,9 @@ fn run(pace: Pace, places: u32, hosts: &[Host], order: &[usize]) -> Vec<Served> 
         match ends.peek().copied().filter(|Reverse((end, _))| *end <= now) {
             Some(Reverse((_, ticket))) => {
                 ends.pop();
-                pacer.complete(now, ticket, Outcome::new(Class::Success));
+                let hangs = hosts[calls[&ticket]].hangs_from == 0.0;
+                let class = if hangs { Class::Transient } else { Class::Success };
+                let _ = pacer.complete(now, ticket, Outcome::new(class));
                 let host = &mut served[calls[&ticket]];
                 (host.in_flight, host.answered, host.last) = (host.in_flight - 1, host.answered + 1, seconds(now));
             }
@@ -101,6 +107,20 @@ fn hosts_that_hang_leave_places_to_the_others() {
         let beside = run(pace, 8, &hosts, &in_turn(&hosts));
         let (beside, alone) = (last(&beside[3..], &hosts[3..]), last(&alone, &hosts[3..]));
         assert!(beside <= 1.3 * alone, "{pace:?} {hangs_from}: {beside} s beside three that hang, {alone} s alone");
+    }
+}
+
+/// Twelve hosts that hang take all ten places once. Then they are tested, and the others have their places.
+#[test]
+fn hosts_whose_calls_ended_in_vain_take_few_places_together() {
+    let (works, silent) = (Host::new(200, 100), Host { hangs_from: 0.0, timeout: 10 * S, ..Host::new(0, 40) });
+    let hosts: Vec<Host> = [silent; 12].into_iter().chain([works; 10]).collect();
+    for pace in [Pace::Auto, Pace::None] {
+        let served = run(pace, 10, &hosts, &in_turn(&hosts));
+        let end = last(&served[12..], &hosts[12..]);
+        assert!(end < 60.0, "{pace:?}: 1,000 calls of 200 ms with six places after the first 10 s, and not {end} s");
+        let tested = served[..12].iter().filter(|host| host.answered > 1).count();
+        assert_eq!(tested, 12, "{pace:?}: each is tested, and all have the places when the others have ended");
     }
 }
 

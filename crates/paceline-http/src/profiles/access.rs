@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use paceline_config::{Access, Proxy, Upstream};
 use paceline_providers::secrets::hidden;
+use paceline_providers::table::Scope;
 use reqwest::{Client, ClientBuilder};
 use rustls::ClientConfig;
 use rustls::crypto::CryptoProvider;
@@ -16,6 +17,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls_platform_verifier::Verifier;
 
 use super::key::warn_if_exposed;
+use super::proxy::may_be_proxied;
 use crate::gateway::LONGEST_HOLD;
 use crate::sender::{Sender, SenderConfig, client_to, install_tls};
 
@@ -94,6 +96,9 @@ impl SenderConfig {
     }
 }
 
+/// How long a connection to one of many hosts is kept for its next call.
+const IDLE_OF_MANY_HOSTS: Duration = Duration::from_secs(20);
+
 impl Sender {
     /// What sends calls to an upstream as it is configured, with those [headers](crate::headers) and so much time for each. An
     /// upstream without an address takes calls to whole addresses.
@@ -101,13 +106,19 @@ impl Sender {
     /// # Errors
     /// A certificate that cannot be read, a proxy or an address that is none.
     pub fn to(upstream: &Upstream, headers: HeaderMap, timeout: Duration) -> Result<Self, AccessError> {
-        let client = client(upstream.base_url.as_deref().unwrap_or_default(), &upstream.access)?;
+        let client = || client(upstream.base_url.as_deref().unwrap_or_default(), &upstream.access);
         if let Some((_, key)) = &upstream.access.client
             && let Ok(file) = File::open(key)
         {
             warn_if_exposed("the client's key", &file, &key.display().to_string());
         }
-        Self::new(client, SenderConfig::of(upstream, headers, timeout)).map_err(AccessError::Setup)
+        let config = SenderConfig::of(upstream, headers, timeout);
+        let (keeping, spare) = match upstream.dialect.scope() {
+            Scope::Host => (client()?.pool_idle_timeout(IDLE_OF_MANY_HOSTS), Some(client()?)),
+            _ => (client()?, None),
+        };
+        let sender = Self::new(keeping, config);
+        sender.and_then(|sender| sender.with_way(may_be_proxied(upstream), spare)).map_err(AccessError::Setup)
     }
 }
 

@@ -60,6 +60,19 @@ pub fn check_proxy(upstream: &Upstream) -> Result<(), AccessError> {
     Ok(())
 }
 
+/// Whether a call to the upstream, or to a host that a line names, may go through a proxy.
+pub(super) fn may_be_proxied(upstream: &Upstream) -> bool {
+    let is_set = || ["http", "https"].into_iter().any(|scheme| variable(scheme).is_some());
+    match &upstream.access.proxy {
+        Proxy::At(_) => true,
+        Proxy::None => false,
+        // Elsewhere the settings of the system name proxies too.
+        Proxy::Environment => {
+            asks_environment(upstream).is_some() && (cfg!(any(windows, target_os = "macos")) || is_set())
+        }
+    }
+}
+
 /// The upstream's address, where the environment decides about the proxy to it.
 fn asks_environment(upstream: &Upstream) -> Option<Uri> {
     let address = upstream.base_url.as_deref().filter(|address| !is_loopback(address))?;

@@ -9,6 +9,7 @@ mod trust;
 
 use std::future::{pending, ready};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,6 +19,7 @@ use paceline_http::{Call, NoAnswer, SenderConfig};
 use paceline_providers::table::Scope;
 use paceline_providers::{Expected, Provider, Schema};
 use serde_json::json;
+use tokio::sync::Notify;
 
 use support::{Server, answer, limiter, ok, post, send, sender, with};
 
@@ -240,11 +242,22 @@ async fn an_answer_that_is_too_large_does_not_say_what_was_done() {
 
 #[tokio::test]
 async fn a_call_that_is_given_up_teaches_nothing() {
-    let server = Server::new(|_| None).await;
+    let arrived = Arc::new(Notify::new());
+    let arrives = Arc::clone(&arrived);
+    let server = Server::new(move |_| {
+        arrives.notify_one();
+        None
+    })
+    .await;
     let (limiter, sender) = (limiter(), server.sender(Provider::Generic));
     let permit = limiter.acquire(Request::new(limiter.scope("chat"), sender.charge("chat", &post("/a", "{}")))).await;
     let exchange = sender.send(permit.unwrap(), &post("/a", "{}"), ready(())).await;
-    assert_eq!((exchange.reading.class, exchange.answer.unwrap_err()), (Class::Abandoned, NoAnswer::GivenUp));
+    // There was no connection yet.
+    assert_eq!((exchange.reading.class, exchange.unknown), (Class::Abandoned, UnknownOutcome::Resend));
+    assert_eq!((exchange.reading.unsent, exchange.answer.unwrap_err()), (true, NoAnswer::NeverSent));
+    let permit = limiter.acquire(Request::new(limiter.scope("chat"), sender.charge("chat", &post("/a", "{}")))).await;
+    let exchange = sender.send(permit.unwrap(), &post("/a", "{}"), arrived.notified()).await;
+    assert_eq!((exchange.unknown, exchange.answer.unwrap_err()), (UnknownOutcome::Hold, NoAnswer::GivenUp));
     assert_eq!(limiter.snapshot().account.concurrency.in_flight, 0);
 }
 

@@ -142,7 +142,10 @@ impl SchedulerConfig {
             (Some(Judgement::Fail { reason }), _) => ((Transition::Failed, "fail", None), reason),
             (Some(Judgement::Skip { reason }), _) => ((Transition::Skipped, "skip", None), reason),
             (Some(Judgement::Abort { reason }), _) => (stop(Duration::ZERO), reason),
-            (_, Then::Again(wait)) if failure.class == Class::Account => (stop(wait), Some(failure.message.clone())),
+            (_, Then::Again(wait)) if failure.class == Class::Account => {
+                let left = (Transition::NextRun, "next_run", None);
+                (if failure.spares_group { left } else { stop(wait) }, Some(failure.message.clone()))
+            }
             (judged, Then::Again(wait)) => {
                 let action = if counted == Counted::Deferral { "defer" } else { "retry" };
                 let reason = judged.and_then(|judgement| judgement.reason().map(str::to_owned));

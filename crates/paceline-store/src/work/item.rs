@@ -149,6 +149,9 @@ pub struct Failure {
     /// Whether the whole group has to wait if the item has, as it has for a used-up quota unless that is one of fewer items.
     /// It is not stored: the held group is.
     pub is_for_group: bool,
+    /// An error of the account concerns only some items of the group, such as those of one host: instead of a stop of the group,
+    /// the item is left to the next run. Default false. It is not stored.
+    pub spares_group: bool,
 }
 
 impl Failure {
@@ -165,6 +168,7 @@ impl Failure {
             retried: 0,
             unknown: UnknownOutcome::Resend,
             is_for_group: class == Class::QuotaExhausted,
+            spares_group: false,
         }
     }
 
@@ -348,6 +352,11 @@ impl ClaimOutcome {
     /// An item whose try was given up because the run had to end; it goes back.
     pub fn abandoned(claimed: &Claimed) -> Self {
         Self { counted: Counted::Abandoned, ..Self::back(claimed) }
+    }
+
+    /// An item whose try was given up before anything was sent; it goes back, and no call of it is noted any longer.
+    pub fn never_sent(claimed: &Claimed) -> Self {
+        Self { counted: Counted::Unsent, next: Transition::Retry(Duration::ZERO), ..Self::back(claimed) }
     }
 
     /// An item that goes back untouched.

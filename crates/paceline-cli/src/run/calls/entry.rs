@@ -106,7 +106,7 @@ pub(crate) fn kind(sent: &Sent) -> &'static str {
 
 /// The run ended before there was an answer.
 fn is_given_up(sent: &Sent) -> bool {
-    matches!(sent.exchange.answer, Err(NoAnswer::GivenUp))
+    sent.exchange.answer.as_ref().is_err_and(NoAnswer::is_given_up)
 }
 
 /// The server's error message, or why there is no answer.

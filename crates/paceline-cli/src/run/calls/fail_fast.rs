@@ -273,7 +273,7 @@ impl Reachability {
     /// Takes in the end of a call; true once no server seems to be there, and the call [says why](NoAnswer::unreached).
     pub(crate) fn gone<Answer>(&mut self, answer: &Result<Answer, NoAnswer>, now: Instant) -> bool {
         match answer {
-            Err(NoAnswer::Tls(_) | NoAnswer::GivenUp) => false,
+            Err(NoAnswer::Tls(_) | NoAnswer::GivenUp | NoAnswer::NeverSent) => false,
             Err(error) if error.is_unreached() => self.failed(now),
             _ => {
                 self.answered();

@@ -37,6 +37,15 @@ impl Addresses {
         self.checked(url).map_err(|error| hidden(&error).into_owned())
     }
 
+    /// Whether an address is of a host that is only called where hosts are paced one by one.
+    pub(crate) fn needs_scope_of_hosts(&self, url: &str) -> bool {
+        let of_base = origin_of(&self.base);
+        !self.hosts
+            && self.api.is_none()
+            && is_whole(url)
+            && origin_of(url).is_some_and(|of| of_base.is_some_and(|base| base != of))
+    }
+
     fn checked<'a>(&self, url: Cow<'a, str>) -> Result<Cow<'a, str>, String> {
         without_blank(&url)?;
         let url = match self.api.as_deref().and_then(|api| below(&url, api)) {

@@ -29,17 +29,41 @@ struct Watch {
     only_failed: BTreeSet<u64>,
     /// Groups of which all failed alike, where nothing of another group did.
     stopped_groups: BTreeMap<Arc<str>, SameFailure>,
+    /// Scopes within a group, each watched by itself.
+    scopes: BTreeMap<Arc<str>, OfScope>,
+    /// The scopes of items in flight, by their numbers.
+    begun: BTreeMap<u64, Arc<str>>,
+    more: bool,
     /// What waits again at the end of the run.
     put_back: BTreeSet<String>,
     stopped: Option<SameFailure>,
 }
 
-/// Why a run ended.
+/// The first items of one scope.
+struct OfScope {
+    alike: Alike,
+    keys: BTreeSet<String>,
+}
+
+/// What has to stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Stops {
+    Run(SameFailure),
+    Scope(Arc<str>, SameFailure),
+}
+
+/// Why a run ended, or nothing of a scope begins any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SameFailure {
     items: usize,
     command: bool,
     message: String,
+}
+
+impl SameFailure {
+    fn of(items: usize, command: bool, failure: &Failure) -> Self {
+        Self { items, command, message: failure.message.clone() }
+    }
 }
 
 impl fmt::Display for SameFailure {
@@ -66,6 +90,9 @@ impl FailFast {
             groups: BTreeSet::new(),
             only_failed: BTreeSet::new(),
             stopped_groups: BTreeMap::new(),
+            scopes: BTreeMap::new(),
+            begun: BTreeMap::new(),
+            more,
             put_back: BTreeSet::new(),
             stopped: None,
         })))
@@ -79,19 +106,30 @@ impl FailFast {
         }
     }
 
-    /// Takes in an event; returns why the run has to end, once it has to.
-    pub(super) fn observe(&self, note: &SchedulerEvent<'_>) -> Option<SameFailure> {
+    /// An item of a scope that is smaller than its group begins: what all of that scope meet stops that scope alone.
+    pub(super) fn begins(&self, item: &WorkItem, scope: &str) {
         let mut watch = self.watch();
-        if !watch.alike.is_watching() {
-            return None;
+        if watch.limit > 0 && watch.more {
+            watch.begun.insert(item.id, scope.into());
         }
+    }
+
+    /// Takes in an event; returns what has to stop, once something has to.
+    pub(super) fn observe(&self, note: &SchedulerEvent<'_>) -> Option<Stops> {
+        let mut watch = self.watch();
         match note {
-            SchedulerEvent::Succeeded(_) => watch.disarm(),
+            SchedulerEvent::Succeeded(item) => watch.ended_otherwise(item),
             SchedulerEvent::Decided { item, decided, .. } if watch.counts(item, decided) => {
-                return watch.failed(item, &decided.failure);
+                return match watch.begun.remove(&item.id) {
+                    Some(scope) => watch.failed_in(scope, item, &decided.failure),
+                    None => watch.failed(item, &decided.failure).map(Stops::Run),
+                };
             }
-            // It ended otherwise; a retry decides nothing yet.
-            SchedulerEvent::Decided { decided, .. } if matches!(decided.action, "fail" | "skip") => watch.disarm(),
+            // A retry decides nothing yet.
+            SchedulerEvent::Decided { item, decided, .. } if matches!(decided.action, "fail" | "skip") => {
+                watch.ended_otherwise(item);
+            }
+            SchedulerEvent::Lost(item) | SchedulerEvent::Cancelled { item, .. } => drop(watch.begun.remove(&item.id)),
             _ => {}
         }
         None
@@ -142,9 +180,64 @@ impl Watch {
         self.only_failed.remove(&item.id) || refused || mismatched
     }
 
+    /// An item succeeded, or failed in a way that shows nothing about the others.
+    fn ended_otherwise(&mut self, item: &WorkItem) {
+        if let Some(scope) = self.begun.remove(&item.id) {
+            let of = self.of_scope(scope);
+            of.alike.disarm();
+            of.keys = BTreeSet::new();
+        }
+        if self.alike.is_watching() {
+            self.disarm();
+        }
+    }
+
+    fn of_scope(&mut self, scope: Arc<str>) -> &mut OfScope {
+        let watched = || OfScope { alike: Alike::new(self.limit, self.more), keys: BTreeSet::new() };
+        self.scopes.entry(scope).or_insert_with(watched)
+    }
+
+    /// Takes in a failure of a scope within a group. Scopes that all fail alike before anything succeeded stop the run: each
+    /// counts once there, for one of them may be a customer of many.
+    fn failed_in(&mut self, scope: Arc<str>, item: &WorkItem, failure: &Failure) -> Option<Stops> {
+        if self.stopped.is_some() {
+            self.put_back.insert(item.key.clone());
+            return None;
+        }
+        let of = self.of_scope(scope.clone());
+        if !of.alike.is_watching() || !of.keys.insert(item.key.clone()) {
+            return None;
+        }
+        let (kind, number) = ((failure.status, failure.code.clone()), of.keys.len());
+        match of.alike.failed(kind.clone()) {
+            Shows::Nothing => of.keys = BTreeSet::new(),
+            Shows::Stopped => drop(self.put_back.insert(item.key.clone())),
+            Shows::Stop => {
+                let mut keys = std::mem::take(&mut of.keys);
+                self.put_back.append(&mut keys);
+                return Some(Stops::Scope(scope, SameFailure::of(number, self.command, failure)));
+            }
+            Shows::TooFew if number == 1 && self.alike.is_watching() => match self.alike.failed(kind) {
+                Shows::Nothing => self.disarm(),
+                Shows::Stop => {
+                    let of_all = self.scopes.values_mut().flat_map(|of| std::mem::take(&mut of.keys));
+                    self.put_back.extend(of_all);
+                    self.stopped = Some(SameFailure::of(self.put_back.len(), self.command, failure));
+                    return self.stopped.clone().map(Stops::Run);
+                }
+                Shows::TooFew | Shows::Stopped => {}
+            },
+            Shows::TooFew => {}
+        }
+        None
+    }
+
     /// Takes in a failure; returns why the run has to end, once it has to. A group may be one customer of many: what all of its
     /// items meet stops no other group.
     fn failed(&mut self, item: &WorkItem, failure: &Failure) -> Option<SameFailure> {
+        if !self.alike.is_watching() {
+            return None;
+        }
         if self.stopped_groups.contains_key(&item.group) {
             self.put_back.insert(item.key.clone());
             return None;
@@ -156,8 +249,7 @@ impl Watch {
         if shows == Shows::Nothing {
             self.disarm();
         } else if shows == Shows::Stop {
-            let (items, command, message) = (self.keys.len(), self.command, failure.message.clone());
-            let same = SameFailure { items, command, message };
+            let same = SameFailure::of(self.keys.len(), self.command, failure);
             self.put_back.append(&mut self.keys);
             if self.groups.len() > 1 || *item.group == *DEFAULT_GROUP {
                 self.stopped = Some(same);

@@ -12,6 +12,7 @@ mod progress;
 mod requests;
 mod settings;
 mod shutdown;
+mod stopped_scopes;
 mod summary;
 
 use std::future::Future;
@@ -22,15 +23,15 @@ use std::time::Duration;
 use http::HeaderMap;
 use paceline_core::{Class, Cost, Outcome};
 use paceline_store::work::{
-    self, EndReason, Scheduler, SchedulerConfig, SchedulerEvent, StartDecision, StartDelay, State, Task, WorkClock,
-    WorkError, WorkStore,
+    self, EndReason, Observer, Scheduler, SchedulerConfig, SchedulerEvent, StartDecision, StartDelay, State, Task,
+    WorkClock, WorkError, WorkStore,
 };
 use paceline_store::{ScopeStatus, is_same_file};
 
 use self::answers::Answers;
 use self::cancellable_judge::CancellableJudge;
 use self::disk::Disk;
-use self::fail_fast::FailFast;
+use self::fail_fast::{FailFast, Stops};
 use self::limiter_state::PersistentLimiter;
 use self::permits::Permits;
 use self::program::{Failed, Program};
@@ -38,6 +39,7 @@ use self::progress::Progress;
 use self::requests::Requests;
 pub(crate) use self::settings::{Args, defaults};
 use self::shutdown::Shutdown;
+use self::stopped_scopes::{StoppedScopes, Why};
 use self::summary::Ran;
 use crate::account::{Account, SharedLimits};
 use crate::args::Everywhere;
@@ -182,6 +184,34 @@ impl Runs<'_> {
         }
     }
 
+    /// Ends the run, or a scope, where an event asks for that.
+    fn observer(
+        &self,
+        progress: &Progress,
+        shutdown: &Shutdown,
+        fail_fast: &FailFast,
+        stopped_scopes: &StoppedScopes,
+    ) -> Observer {
+        let (progress, shutdown, permits) = (progress.clone(), shutdown.clone(), self.permits.clone());
+        let (fail_fast, stopped_scopes) = (fail_fast.clone(), stopped_scopes.clone());
+        Arc::new(move |note: &SchedulerEvent<'_>| {
+            match fail_fast.observe(note) {
+                Some(Stops::Run(same)) => {
+                    tracing::error!("stopping: {}", text::printable(&same.to_string()));
+                    shutdown.begin_drain();
+                }
+                Some(Stops::Scope(scope, same)) => stopped_scopes.stop(&scope, Why::SameFailure, &same.to_string()),
+                None => {}
+            }
+            match note {
+                SchedulerEvent::Ending(_) => shutdown.begin_drain(),
+                SchedulerEvent::Scope(row) if row.state == ScopeStatus::Open => permits.reopen(&row.name),
+                _ => {}
+            }
+            progress.observe(note);
+        })
+    }
+
     async fn once(&self, signals: &SignalCount, shared: &mut SharedLimits) -> Result<Status, Failure> {
         let before = self.store.counts().await.map_err(Failure::refused)?;
         if before.total() == 0 {
@@ -191,23 +221,13 @@ impl Runs<'_> {
         let may_begin = before.of(State::Waiting) + before.of(State::InFlight) + before.of(State::Deferred);
         let more = self.args.stay || may_begin > self.args.stop_after_same as u64;
         let fail_fast = FailFast::new(self.args.stop_after_same, more, !self.args.http);
+        let stopped_scopes = match &self.work {
+            Work::Requests(requests) => requests.stopped().clone(),
+            Work::Command(_) => StoppedScopes::default(),
+        };
         let progress = Progress::new(self.quiet, &before, &self.policy, self.clock.clone());
-        let scheduler = self.scheduler.clone().with_observer({
-            let (progress, shutdown, permits) = (progress.clone(), shutdown.clone(), self.permits.clone());
-            let observer = fail_fast.clone();
-            Arc::new(move |note: &SchedulerEvent<'_>| {
-                if let Some(same) = observer.observe(note) {
-                    tracing::error!("stopping: {}", text::printable(&same.to_string()));
-                    shutdown.begin_drain();
-                }
-                match note {
-                    SchedulerEvent::Ending(_) => shutdown.begin_drain(),
-                    SchedulerEvent::Scope(row) if row.state == ScopeStatus::Open => permits.reopen(&row.name),
-                    _ => {}
-                }
-                progress.observe(note);
-            })
-        });
+        let observer = self.observer(&progress, &shutdown, &fail_fast, &stopped_scopes);
+        let scheduler = self.scheduler.clone().with_observer(observer);
         let scheduler = match &self.fallback {
             Some(fallback) => scheduler.with_fallback(fallback::of(fallback, &self.work, &shutdown)),
             None => scheduler,
@@ -248,7 +268,7 @@ impl Runs<'_> {
         let groups_failed_alike = matches!(summary.ended, EndReason::Done | EndReason::GroupsStopped)
             && fail_fast.stopped_all(standing.groups().stopped());
         let stop = shutdown.reason().cloned();
-        Ran { summary, same, groups_failed_alike, stop, standing, elapsed }.print(self.args, self.quiet)
+        Ran { summary, same, groups_failed_alike, stopped_scopes, stop, standing, elapsed }.print(self.args, self.quiet)
     }
 }
 
@@ -277,7 +297,7 @@ impl Runs<'_> {
         match &self.work {
             Work::Command(program) => {
                 let scope = self.permits.scope(task.group());
-                let permit = match self.permits.take(&task, scope, Cost::request()) {
+                let permit = match self.permits.take(&task, scope, Cost::request(), false) {
                     Ok(permit) => permit,
                     Err(later) => return later,
                 };
@@ -294,7 +314,7 @@ impl Runs<'_> {
                     })
                 }))
             }
-            Work::Requests(requests) => requests.start(task, &self.permits, shutdown),
+            Work::Requests(requests) => requests.start(task, &self.permits, shutdown, fail_fast),
         }
     }
 }

@@ -9,6 +9,7 @@ use paceline_config::Upstream;
 use paceline_core::{Class, Cost, Level, NextAction, Request, ScopeId};
 use paceline_store::work::{Failure, StartDecision, StartDelay, Task};
 
+use super::stopped_scopes::left_to_next_run;
 use crate::exit;
 
 /// The limiter of a run.
@@ -53,10 +54,18 @@ impl Permits {
         self.reopened().insert(group.to_owned());
     }
 
-    /// A permit for an item, or what it waits for.
-    pub(super) fn take<F>(&self, task: &Task, scope: ScopeId, cost: Cost) -> Result<Permit, StartDecision<F>> {
+    /// A permit for an item, or what it waits for. `spares_group`: a stop of the scope leaves the item to the next run, and its
+    /// group goes on.
+    pub(super) fn take<F>(
+        &self,
+        task: &Task,
+        scope: ScopeId,
+        cost: Cost,
+        spares_group: bool,
+    ) -> Result<Permit, StartDecision<F>> {
         let item = task.item();
         // The bounds on its tries are those of the store, so the pacer gets none.
+        let name = Arc::clone(scope.name());
         let request = Request { item: Some(item.id), priority: item.priority.into(), ..Request::new(scope, cost) };
         let taken = match self.limiter.try_acquire(request.clone()) {
             // A stop may be of the account, and all that is held of it then.
@@ -74,6 +83,9 @@ impl Permits {
             NotNow::Never(Error::TooLarge(too_large)) => {
                 let code = Some("too_large".to_owned());
                 StartDecision::Never(Failure { code, ..Failure::new(Class::Invalid, too_large.to_string()) })
+            }
+            NotNow::Never(Error::Stopped { scope, reason }) if spares_group && scope == name => {
+                StartDecision::Never(left_to_next_run(reason.to_string()))
             }
             NotNow::Never(Error::Stopped { reason, .. }) => StartDecision::Stopped(reason.to_string()),
             // There is no deadline, and a run never closes its limiter.

@@ -150,6 +150,7 @@ impl Progress {
         let class = decided.failure.class;
         let cause = text::printable(&decided.failure.message);
         let (cause, code) = (text::cut(&cause, LONGEST_CAUSE), decided.failure.code.as_deref());
+        let status = decided.failure.status.filter(|status| !cause.contains(&status.to_string()));
         match (decided.action, wait) {
             ("retry" | "defer", Some(wait)) => {
                 let counts = decided.failure.probe.is_none() && !decided.failure.unsent;
@@ -166,6 +167,7 @@ impl Progress {
                 tracing::warn!(
                     item = item.key,
                     class = class.as_str(),
+                    status,
                     code,
                     cause,
                     not_before,
@@ -176,7 +178,7 @@ impl Progress {
                 (figures.ended, figures.failed) = (figures.ended + 1, figures.failed + 1);
                 let reason = decided.reason.as_deref().unwrap_or(class.as_str());
                 let reason = text::printable(reason);
-                tracing::error!(item = item.key, class = class.as_str(), code, cause, "failed: {reason}");
+                tracing::error!(item = item.key, class = class.as_str(), status, code, cause, "failed: {reason}");
             }
             ("fallback", _) => {
                 (figures.ended, figures.fell_back) = (figures.ended + 1, figures.fell_back + 1);
@@ -184,6 +186,7 @@ impl Progress {
                 tracing::warn!(
                     item = item.key,
                     class = class.as_str(),
+                    status,
                     code,
                     cause,
                     "the fallback stands in: {reason}"
@@ -192,17 +195,12 @@ impl Progress {
             ("skip", _) => {
                 figures.ended += 1;
                 let reason = text::printable(decided.reason.as_deref().unwrap_or("no reason given"));
-                tracing::warn!(item = item.key, class = class.as_str(), code, cause, "skipped: {reason}");
+                tracing::warn!(item = item.key, class = class.as_str(), status, code, cause, "skipped: {reason}");
             }
             ("next_run", _) => {
-                let reason = decided.reason.as_deref().unwrap_or(class.as_str());
-                tracing::warn!(
-                    item = item.key,
-                    class = class.as_str(),
-                    code,
-                    cause,
-                    "waits for the next run: {reason}"
-                );
+                // That a scope is stopped, or a flag is missing, is told once for each cause.
+                let is_told = decided.failure.spares_group && !figures.causes.insert(decided.failure.message.clone());
+                left_to_next_run(item, decided, is_told);
             }
             // The reason of a stop is shown with its group.
             _ => {}
@@ -309,6 +307,20 @@ impl Progress {
     fn figures(&self) -> MutexGuard<'_, Figures> {
         self.0.shutdown.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn left_to_next_run(item: &WorkItem, decided: &DecisionRecord, is_told: bool) {
+    let DecisionRecord { failure, reason, .. } = decided;
+    if is_told {
+        tracing::debug!(item = item.key, "waits for the next run for the same cause as another");
+        return;
+    }
+    let (class, code) = (failure.class.as_str(), failure.code.as_deref());
+    // Where the failure itself is the reason, it stands there once.
+    let cause = reason.as_ref().filter(|reason| **reason != failure.message).map(|_| text::printable(&failure.message));
+    let cause = cause.as_deref().map(|cause| text::cut(cause, LONGEST_CAUSE));
+    let reason = text::printable(reason.as_deref().unwrap_or(class));
+    tracing::warn!(item = item.key, class, code, cause, "waits for the next run: {reason}");
 }
 
 /// Nothing for less than a second.

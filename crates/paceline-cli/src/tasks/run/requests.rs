@@ -1,5 +1,6 @@
 //! Items that are requests: read like the lines of `paceline run`, sent and classified like them.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -7,16 +8,19 @@ use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
 use paceline::{Clock, Permit};
 use paceline_config::{CallNames, Upstream};
-use paceline_core::{Class, Cost, UnknownOutcome};
+use paceline_core::{Class, Cost, LimitScope, UnknownOutcome};
 use paceline_http::{Call, Exchange, NoAnswer, Sender};
 use paceline_providers::Reading;
 use paceline_store::work::{DEFAULT_GROUP, Failure, StartDecision, Task, WorkError, WorkStore};
 use paceline_store::{End, ResultBody};
+use serde::Deserialize;
 
 use super::Trying;
 use super::answers::Answers;
+use super::fail_fast::FailFast;
 use super::permits::{self, Permits};
 use super::shutdown::Shutdown;
+use super::stopped_scopes::{StoppedScopes, Why};
 use crate::account::Account;
 use crate::exit;
 use crate::fallback::{Question, Request, WhyDown, json_or_text};
@@ -47,8 +51,10 @@ pub(super) struct Requests {
     max_retries: u32,
     /// For how long no server may be there before a run ends; none where it waits for whatever may come.
     max_wait: Option<Duration>,
-    /// Whether one is there in this run.
-    reachability: Mutex<Option<Reachability>>,
+    /// Whether one is there in this run; where each host is a scope, by host.
+    reachability: Mutex<BTreeMap<Arc<str>, Reachability>>,
+    /// Scopes of which nothing begins any more in this run.
+    stopped: StoppedScopes,
     clock: Clock,
     /// Where answers go; they are dropped without a place.
     answers: Option<Answers>,
@@ -65,6 +71,8 @@ struct Ready {
     scope: String,
     /// Whether all items of its group are in that scope.
     with_group: bool,
+    /// What stops the scope lets the group go on: the group is none that a person made, or the scope is a host.
+    spares_group: bool,
     cost: Cost,
 }
 
@@ -101,6 +109,7 @@ impl Requests {
             max_retries,
             max_wait,
             reachability: Mutex::default(),
+            stopped: StoppedScopes::default(),
             clock: Clock::new(),
             answers,
             store,
@@ -113,15 +122,31 @@ impl Requests {
         self.account.as_ref()
     }
 
-    /// What the run before found out about the server is forgotten.
+    /// What the run before found out about servers is forgotten.
     pub(super) fn begin_run(&self) {
-        *self.reachability() = self.max_wait.map(Reachability::new);
+        self.reachability().clear();
+        self.stopped.begin_run();
+    }
+
+    /// The scopes that are stopped without their groups.
+    pub(super) const fn stopped(&self) -> &StoppedScopes {
+        &self.stopped
     }
 
     /// Sends an item, if it can be sent and may be sent now.
-    pub(super) fn start(self: &Arc<Self>, task: Task, permits: &Permits, shutdown: &Shutdown) -> StartDecision<Trying> {
+    pub(super) fn start(
+        self: &Arc<Self>,
+        task: Task,
+        permits: &Permits,
+        shutdown: &Shutdown,
+        fail_fast: &FailFast,
+    ) -> StartDecision<Trying> {
         let ready = match self.prepare(&task) {
             Ok(ready) => ready,
+            // What is left to the next run is taken for not done there.
+            Err(failure) if failure.spares_group && task.item().may_be_done => {
+                return StartDecision::Never(held_as_killed(UnknownOutcome::Hold));
+            }
             Err(failure) => return StartDecision::Never(failure),
         };
         if self.is_answered(&task, &ready) {
@@ -130,14 +155,20 @@ impl Requests {
         }
         let unknown = self.sender.unknown_outcome(&ready.call);
         if task.item().may_be_done && unknown != UnknownOutcome::Resend {
-            let code = Some("killed".to_owned());
-            let message = "its call may have been executed: a run was killed during it, or the item was exported by another store";
-            return StartDecision::Never(Failure { code, unknown, ..Failure::new(Class::Transient, message) });
+            return StartDecision::Never(held_as_killed(unknown));
         }
-        let permit = match permits.take(&task, permits.scope(&ready.scope), ready.cost.clone()) {
+        let scope = permits.scope(&ready.scope);
+        let reopen = || permits.limiter().resume(Some(&scope));
+        if let Some(left) = self.stopped.keeps_back(task.item(), &ready.scope, reopen) {
+            return StartDecision::Never(left);
+        }
+        let permit = match permits.take(&task, scope, ready.cost.clone(), ready.spares_group) {
             Ok(permit) => permit,
             Err(later) => return later,
         };
+        if ready.spares_group {
+            fail_fast.begins(task.item(), &ready.scope);
+        }
         let (requests, shutdown) = (Arc::clone(self), shutdown.clone());
         StartDecision::Now(Box::pin(async move { requests.send(&task, ready, permit, &shutdown).await }))
     }
@@ -172,10 +203,14 @@ impl Requests {
         let format =
             Format::of_one(payload, task.key(), self.endpoint.as_deref(), self.upstream.provider, &self.addresses)
                 .map_err(|message| invalid("format_mismatch", message))?;
-        let line = format.read(payload, 1).map_err(|error| invalid(error.code, error.reason()))?;
+        let line = format.read(payload, 1).map_err(|error| match error.param {
+            Some("url") if self.needs_scope_of_hosts(task) => self.stopped.lacks(error.reason()),
+            _ => invalid(error.code, error.reason()),
+        })?;
         let group = Some(&*task.item().group).filter(|group| *group != DEFAULT_GROUP);
         let scope = self.upstream.scope_name(&CallNames { group, ..line.names() });
         let with_group = group == Some(&*scope) || self.upstream.dialect.is_one_scope();
+        let spares_group = !with_group && (group.is_none() || self.addresses.hosts);
         let echo =
             Echo { custom_id: line.custom_id, metadata: line.metadata.map(ToOwned::to_owned), form: format.results() };
         let counted = task.item().attempts.saturating_sub(task.item().forgiven.attempts);
@@ -193,16 +228,30 @@ impl Requests {
             let is_unbounded = || self.upstream.dialect.longest_answer(&call.url, &call.body).is_none();
             upstream::warn_of_unbounded("a configured limit", is_unbounded);
         }
-        Ok(Ready { call, echo, scope, with_group, cost })
+        Ok(Ready { call, echo, scope, with_group, spares_group, cost })
+    }
+
+    /// Whether the flag is missing that lets an item go to its host, which is no fault of the item.
+    fn needs_scope_of_hosts(&self, task: &Task) -> bool {
+        #[derive(Deserialize)]
+        struct Request {
+            url: String,
+        }
+        let request = serde_json::from_str::<Request>(task.payload());
+        request.is_ok_and(|request| self.addresses.needs_scope_of_hosts(&request.url))
     }
 
     async fn send(&self, task: &Task, ready: Ready, permit: Permit, shutdown: &Shutdown) -> Result<(), Failure> {
-        let Ready { call, echo, scope, with_group, .. } = ready;
+        let Ready { call, echo, scope, with_group, spares_group, .. } = ready;
         if self.sender.unknown_outcome(&call) != UnknownOutcome::Resend {
             self.note_sent(task).await?;
         }
         let sent = self.sender.send_judged(permit, &call, shutdown.aborting(), |answer, reading| match answer {
             Ok(answer) if reading.class == Class::Account => of_item(task, answer.status(), reading, &self.upstream),
+            Err(NoAnswer::Tls(message)) => {
+                let address = if self.addresses.hosts { scope.clone() } else { upstream::destination(&self.upstream) };
+                Reading { message: Some(format!("cannot call {address}: {message}")), ..reading }
+            }
             _ => reading,
         });
         let exchange = sent.await;
@@ -215,8 +264,14 @@ impl Requests {
             }
             _ => {
                 let sits_out = permits::sits_out(&exchange.action, exchange.probe);
+                let is_of_scope = exchange.reading.reach != LimitScope::Account;
                 let failure = failure(exchange).of_probe(sits_out);
-                Err(Failure { is_for_group: failure.is_for_group && with_group, ..failure })
+                let spares_group = spares_group && is_of_scope && failure.class == Class::Account;
+                if spares_group {
+                    self.stopped.stop(&scope, Why::Account, &failure.message);
+                    self.stopped.leaves(task.item(), &scope);
+                }
+                Err(Failure { is_for_group: failure.is_for_group && with_group, spares_group, ..failure })
             }
         }
     }
@@ -231,22 +286,29 @@ impl Requests {
         Err(Failure::new(Class::Abandoned, why))
     }
 
-    /// Ends a run whose server is unreachable: calls that it did not receive count against no item.
+    /// Ends a run whose server is unreachable: calls that it did not receive count against no item. Where each host is a scope,
+    /// only that host gets no more calls.
     fn watch(&self, scope: &str, exchange: &Exchange, shutdown: &Shutdown) {
+        let Some(max_wait) = self.max_wait else { return };
+        let hosts = self.addresses.hosts;
+        let watched: Arc<str> = if hosts { scope } else { "" }.into();
         let mut reachability = self.reachability();
-        let Some(known) = reachability.as_mut() else { return };
+        let known = reachability.entry(watched).or_insert_with(|| Reachability::new(max_wait));
         let address = upstream::destination(&self.upstream);
         if known.gone(&exchange.answer, self.clock.now())
             && let Err(why) = &exchange.answer
             && let Some(stop) = StopReason::unreached(why, &self.upstream.dialect, scope, &address)
         {
-            // Once: what is in flight finds out the same.
-            *reachability = None;
-            shutdown.stop(stop);
+            if hosts {
+                self.stopped.stop(scope, Why::Unreachable, &stop.to_string());
+            } else {
+                // Once: what is in flight finds out the same.
+                shutdown.stop(stop);
+            }
         }
     }
 
-    fn reachability(&self) -> MutexGuard<'_, Option<Reachability>> {
+    fn reachability(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Reachability>> {
         self.reachability.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -296,6 +358,13 @@ impl Requests {
     }
 }
 
+/// The decision about an item whose call may have been executed, and must not be made twice.
+fn held_as_killed(unknown: UnknownOutcome) -> Failure {
+    let message = "its call may have been executed: a run was killed during it, or it was so in the store that the item was \
+                   exported from";
+    Failure { code: Some("killed".to_owned()), unknown, ..Failure::new(Class::Transient, message) }
+}
+
 /// The idempotency key of an item's calls. Another store's item of the same key is another, unless it was exported from there.
 fn same_at_each_try(task: &Task) -> HeaderValue {
     let created = task.item().created.as_millis();
@@ -323,12 +392,12 @@ fn failure(exchange: Exchange) -> Failure {
     let status = exchange.status();
     let Exchange { answer, reading, unknown, retried, .. } = exchange;
     let message = match answer {
-        Ok(_) if reading.class == Class::Account => reading.reason().into_owned(),
+        _ if reading.class == Class::Account => reading.reason().into_owned(),
         Ok(answer) => reading.message.clone().unwrap_or_else(|| {
             let wait = reading.wait.map(|wait| format!(", asked to wait {}", text::duration(wait)));
             entry::without_message(answer.status(), &reading) + &wait.unwrap_or_default()
         }),
-        Err(NoAnswer::GivenUp) => "abandoned: the run had to end".to_owned(),
+        Err(error) if error.is_given_up() => "abandoned: the run had to end".to_owned(),
         Err(error) => error.to_string(),
     };
     Failure {

@@ -92,7 +92,8 @@ pub(crate) struct Args {
     #[arg(help_heading = BOUNDS, long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
     #[arg(allow_hyphen_values = true)]
     max_wait: Duration,
-    /// Stop when the first N items all fail the same way and nothing has succeeded; 0 never stops
+    /// Stop when the first N items all fail the same way and nothing has succeeded: the group or host that all of them are
+    /// of, else the run; 0 never stops
     #[arg(help_heading = BOUNDS, long, value_name = "N", default_value_t = 20)]
     pub(super) stop_after_same: usize,
     /// Start a run every DURATION, until Ctrl-C
@@ -106,7 +107,8 @@ pub(crate) struct Args {
     #[arg(help_heading = PACE, long, value_name = "LIMIT", allow_hyphen_values = true)]
     limit: Vec<String>,
     /// Calls that share a pace: those of a model, an endpoint (one path), a host (payloads may name any host; others get no key),
-    /// a group (of the item), a table, or all [default: what the provider limits together, for a generic API the group]
+    /// a group (of the item), a table, or all [default: what the provider limits together, for a generic API the group,
+    /// without one the first part of the path]
     #[arg(help_heading = PACE, long, value_name = "WHAT", value_parser = Offered(scope_names), hide_possible_values = true)]
     scope: Option<String>,
     /// Tries that may start at once after a pause [default: the limit per second, rounded up]

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::fail_fast::SameFailure;
 use super::settings::Args;
+use super::stopped_scopes::{StoppedScopes, Why};
 use crate::exit::{Failure, Status};
 use crate::output::SummaryOutput;
 use crate::run::calls::stop::StopReason;
@@ -22,6 +23,8 @@ pub(super) struct Ran {
     pub(super) same: Option<SameFailure>,
     /// It did not end early, but groups are stopped, and in each of them everything failed alike.
     pub(super) groups_failed_alike: bool,
+    /// Scopes that it stopped without their groups.
+    pub(super) stopped_scopes: StoppedScopes,
     /// It was stopped for that reason.
     pub(super) stop: Option<StopReason>,
     /// Where all items of the store stand after it.
@@ -58,8 +61,18 @@ impl Ran {
         (self.same.is_some() || self.groups_failed_alike)
             .then_some("same_failure")
             .or(self.stop.as_ref().map(StopReason::as_str))
+            .or_else(|| self.scopes_ended_it().map(Why::as_str))
             .or(self.summary.ended.as_str())
             .filter(|_| self.standing.deferred() > 0)
+    }
+
+    /// What stopped scopes, where that left nothing else to do: a server that is not there is also one that is waited for.
+    fn scopes_ended_it(&self) -> Option<Why> {
+        self.stopped_scopes.why().filter(|why| match self.summary.ended {
+            EndReason::Done => true,
+            EndReason::MaxWait => *why == Why::Unreachable,
+            EndReason::GroupsStopped | EndReason::MaxDuration | EndReason::Interrupted => false,
+        })
     }
 
     fn again(&self) -> Option<String> {
@@ -86,14 +99,18 @@ impl Ran {
         lines.extend(self.standing.lines().into_iter().map(|line| format!("  {line}")));
         if let Some(again) = self.again() {
             let same = self.same.as_ref().map(ToString::to_string);
-            let stopped = same.or_else(|| self.stop.as_ref().map(ToString::to_string));
+            let stopped = same.or_else(|| self.stop.as_ref().map(ToString::to_string)).or_else(|| {
+                self.stopped_scopes
+                    .words()
+                    .filter(|_| self.scopes_ended_it().is_some() || self.summary.ended == EndReason::Done)
+            });
             let why = stopped.map(|why| text::printable(&why).into_owned());
             let why = why.as_deref().unwrap_or(match self.summary.ended {
                 EndReason::Done => "some items wait for the next run",
                 EndReason::GroupsStopped => "the groups of all remaining items are stopped: fix the cause",
                 EndReason::MaxWait => "no item can start within --max-wait",
                 EndReason::MaxDuration => "--max-duration is over",
-                EndReason::Interrupted => "it ended early",
+                EndReason::Interrupted => "the run was interrupted",
             });
             lines.extend([format!("  {why}; continue with:"), format!("  {again}")]);
         }

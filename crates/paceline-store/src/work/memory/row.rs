@@ -90,6 +90,7 @@ impl Row {
             retried: 0,
             unknown: UnknownOutcome::Resend,
             is_for_group: false,
+            spares_group: false,
             ..failure
         };
         item.last = Some(failure.clone());

@@ -52,6 +52,7 @@ fn failure(row: &Row, class: Class, column: usize) -> Failure {
         retried: 0,
         unknown: UnknownOutcome::Resend,
         is_for_group: false,
+        spares_group: false,
     }
 }
 

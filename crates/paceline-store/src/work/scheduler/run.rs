@@ -186,6 +186,10 @@ where
                 let outcome = ClaimOutcome::success(&held.claimed);
                 self.outcomes.push((held, outcome));
             }
+            Err((failure, _)) if failure.is_given_up() && failure.unsent => {
+                let outcome = ClaimOutcome::never_sent(&held.claimed);
+                self.outcomes.push((held, outcome));
+            }
             // No bound counts it: no try failed.
             Err((failure, _)) if failure.is_given_up() => {
                 self.summary.abandoned += 1;

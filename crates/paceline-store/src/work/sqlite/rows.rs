@@ -54,6 +54,7 @@ fn failure(row: &Row<'_>, class: Class, column: usize) -> rusqlite::Result<Failu
         retried: 0,
         unknown: UnknownOutcome::Resend,
         is_for_group: false,
+        spares_group: false,
     })
 }
 

@@ -1,0 +1,129 @@
+//! Items without a group, for several hosts: what one host does concerns its own items alone.
+
+use paceline_store::work::{NewItem, State};
+use serde_json::json;
+
+use crate::outage::nowhere;
+use crate::support::{Reply, Server};
+use crate::tasks_run::{Ran, Store, ran};
+use crate::tls::Authority;
+
+fn posts(url: &str, name: &str, count: usize, priority: i16) -> Vec<NewItem> {
+    let item = |n: usize| {
+        let payload = json!({"url": format!("{url}/hook"), "body": {"item": format!("{name}-{n}")}});
+        NewItem { priority, ..NewItem::new(format!("{name}-{n}"), payload.to_string()) }
+    };
+    (0..count).map(item).collect()
+}
+
+fn run(store: &Store, base: &Server, flags: &[&str]) -> Ran {
+    let ours = ["--http", "--base-url", &base.url(), "--concurrency", "4"];
+    ran(store.command().args(ours).args(flags))
+}
+
+fn all_are(store: &Store, name: &str, count: usize, states: &[State]) {
+    for n in 0..count {
+        let state = store.item(&format!("{name}-{n}")).state;
+        assert!(states.contains(&state), "{name}-{n} is {state:?}");
+    }
+}
+
+/// Neither has ended as failed.
+const WAITS: [State; 2] = [State::Waiting, State::Deferred];
+
+#[test]
+fn a_host_that_is_gone_or_not_trusted_stops_no_other() {
+    let authority = Authority::new();
+    let (gone, good) = (Server::new(|_| Reply::error(410, "gone")), Server::new(|_| Reply::ok()));
+    let unpaid = Server::new(|_| Reply::error(429, "insufficient_quota").with_header("retry-after", 1));
+    let strange = Server::tls(authority.server("localhost", false), |_| Reply::ok());
+    let store = Store::new();
+    store.put(posts(&gone.url(), "gone", 30, 3));
+    store.put(posts(&strange.url(), "strange", 5, 2));
+    store.put(posts(&unpaid.url(), "unpaid", 5, 1));
+    store.put(posts(&good.url(), "good", 40, 0));
+    let Ran { code, summary, log } = run(&store, &good, &["--scope", "host"]);
+    assert_eq!((code, &summary["succeeded"], &summary["failed"]), (3, &json!(40), &json!(0)), "{log}");
+    assert_eq!(good.count(), 40, "{log}");
+    assert!((20..30).contains(&gone.count()) && (1..5).contains(&unpaid.count()), "{log}");
+    for name in ["strange", "unpaid"] {
+        all_are(&store, name, 5, &[State::Deferred]);
+    }
+    all_are(&store, "gone", 30, &WAITS);
+    for told in ["the first 20 items all failed the same way", "the server's certificate", "insufficient_quota"] {
+        let lines = log.lines().filter(|line| line.contains("the scope is stopped") && line.contains(told)).count();
+        assert_eq!(lines, 1, "{told}: {log}");
+    }
+    let again = run(&store, &good, &["--scope", "host", "--stop-after-same", "0"]);
+    assert_eq!(
+        (again.code, &again.summary["failed"], again.summary["stopped"].as_str()),
+        (3, &json!(30), Some("account"))
+    );
+}
+
+#[test]
+fn a_host_that_is_not_there_is_left_to_the_next_run_and_the_others_go_on() {
+    let (good, dead) = (Server::new(|_| Reply::ok()), nowhere());
+    let store = Store::new();
+    store.put(posts(&dead, "dead", 4, 1));
+    store.put(posts(&good.url(), "good", 20, 0));
+    let Ran { code, summary, log } = run(&store, &good, &["--scope", "host", "--max-wait", "2s"]);
+    assert_eq!((code, &summary["succeeded"], &summary["stopped"]), (3, &json!(20), &json!("unreachable")), "{log}");
+    all_are(&store, "dead", 4, &WAITS);
+}
+
+#[test]
+fn without_the_flag_for_many_hosts_items_of_other_hosts_wait_and_none_fails() {
+    let (good, other) = (Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));
+    let store = Store::new();
+    store.put(posts(&other.url(), "other", 30, 1));
+    store.put(posts(&good.url(), "good", 5, 0));
+    let Ran { code, summary, log } = run(&store, &good, &[]);
+    assert_eq!((code, &summary["succeeded"], &summary["failed"]), (3, &json!(5), &json!(0)), "{log}");
+    all_are(&store, "other", 30, &[State::Deferred]);
+    let told =
+        log.lines().filter(|line| line.contains("waits for the next run") && line.contains("add --scope host to call"));
+    assert_eq!(told.count(), 1, "{log}");
+    let Ran { code, log, .. } = run(&store, &good, &["--scope", "host"]);
+    assert_eq!((code, other.count()), (0, 30), "{log}");
+}
+
+/// Each of them counts once: a customer of many says nothing about the requests, and twenty that agree do.
+#[test]
+fn hosts_that_all_refuse_alike_stop_the_run() {
+    let servers: Vec<Server> = (0..6).map(|_| Server::new(|_| Reply::error(404, "no_such_path"))).collect();
+    let store = Store::new();
+    for (n, server) in servers.iter().enumerate() {
+        store.put(posts(&server.url(), &format!("host{n}"), 2, 0));
+    }
+    let Ran { code, summary, log } = run(&store, &servers[0], &["--scope", "host", "--stop-after-same", "4"]);
+    assert_eq!((code, &summary["failed"], &summary["stopped"]), (3, &json!(0), &json!("same_failure")), "{log}");
+    assert!(log.contains("stopping: the first ") && log.contains("correct the requests"), "{log}");
+}
+
+/// A 407 is the word of a proxy only where one stands on the way.
+#[test]
+fn a_server_that_asks_for_a_proxys_password_without_a_proxy_speaks_for_its_own_items() {
+    let (odd, good) = (Server::new(|_| Reply::error(407, "who")), Server::new(|_| Reply::ok()));
+    let store = Store::new();
+    store.put(posts(&odd.url(), "odd", 3, 1));
+    store.put(posts(&good.url(), "good", 12, 0));
+    let Ran { summary, log, .. } = run(&store, &good, &["--scope", "host"]);
+    assert_eq!(&summary["succeeded"], &json!(12), "{log}");
+    assert!(!log.contains("--proxy"), "{log}");
+}
+
+/// A worker was killed during its call. A run without the flag must not make the next one forget that.
+#[test]
+fn a_call_that_may_have_been_made_is_held_where_its_host_needs_the_flag_too() {
+    let (good, other) = (Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));
+    let store = Store::new();
+    store.put(
+        posts(&other.url(), "other", 1, 0).into_iter().map(|item| NewItem { may_be_done: true, ..item }).collect(),
+    );
+    for flags in [&[][..], &["--scope", "host"]] {
+        let Ran { code, log, .. } = run(&store, &good, flags);
+        assert_eq!((code, other.count(), store.item("other-0").state), (1, 0, State::Failed), "{log}");
+    }
+    assert_eq!(store.item("other-0").reason.as_deref(), Some("unknown_outcome_held"));
+}

@@ -1,0 +1,57 @@
+//! The connections of a sender: kept for the next call to the same host, until descriptors are short.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use reqwest::{Client, ClientBuilder, redirect};
+
+use crate::no_answer::LARGEST_HEAD;
+use crate::sender::SenderConfig;
+
+/// The client that calls go through, and the one that takes its place.
+pub(crate) struct Connections {
+    now: Mutex<Client>,
+    /// It keeps no idle connections.
+    spare: Option<Client>,
+}
+
+impl Connections {
+    pub(crate) const fn of(client: Client) -> Self {
+        Self { now: Mutex::new(client), spare: None }
+    }
+
+    /// With a client that keeps no idle connections: those of many hosts could take all descriptors.
+    #[cfg(feature = "config")]
+    pub(crate) fn with_spare(self, spare: ClientBuilder, config: &SenderConfig) -> Result<Self, reqwest::Error> {
+        Ok(Self { spare: Some(built(spare.pool_max_idle_per_host(0), config)?), ..self })
+    }
+
+    /// The client for the next call.
+    pub(crate) fn client(&self) -> Client {
+        self.lock().clone()
+    }
+
+    /// Descriptors are short. Idle connections are closed once no call waits for its answer through the client that kept them.
+    pub(crate) fn spare(&self) {
+        if let Some(spare) = &self.spare {
+            *self.lock() = spare.clone();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Client> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The client of a sender.
+pub(crate) fn built(client: ClientBuilder, config: &SenderConfig) -> Result<Client, reqwest::Error> {
+    client
+        .user_agent(concat!("paceline/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(config.connect_timeout.min(config.timeout * 9 / 10))
+        .tcp_nodelay(true)
+        .http2_max_header_list_size(LARGEST_HEAD)
+        // The pacer decides and counts every call: the client may make none by itself.
+        .redirect(redirect::Policy::none())
+        .retry(reqwest::retry::never())
+        .build()
+        .map_err(reqwest::Error::without_url)
+}
