@@ -28,7 +28,8 @@ pub(crate) struct Args {
 /// What `serve` can do beside serving.
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Command {
-    /// Read the configuration and the keys as `serve` would, and show what would be served; sends nothing
+    /// Try what a start needs (configuration, keys, state folder, addresses) and show what would be served; sends nothing and
+    /// makes no file
     Check(Box<Flags>),
     /// Make, list and revoke the keys of clients
     Keys(KeysArgs),
@@ -37,17 +38,17 @@ pub(super) enum Command {
 /// How to serve.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Flags {
-    /// Address of this machine to listen on; port 0 takes a free port, which the first line printed names
+    /// IP address and port to listen on; for port 0 the system picks a free one, which the first line of output names
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:4747", value_parser = address)]
     pub(crate) listen: SocketAddr,
     /// Address for /metrics, /healthz and /readyz alone [default: that of --listen]
     #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub(crate) metrics_listen: Option<SocketAddr>,
-    /// File of the keys of clients, as `paceline serve keys` writes it [default: client-keys.json in the folder of --state]
+    /// File of the keys of clients, as `paceline serve keys` writes it; where one is named it must be there [default:
+    /// client-keys.json in the folder of --state]
     #[arg(long, value_name = "FILE")]
     pub(crate) client_keys: Option<PathBuf>,
-    /// Let every program that reaches the address spend your keys, where --listen is no address of this machine alone and there
-    /// are no keys of clients
+    /// Serve other machines without keys of clients: every program that reaches --listen may spend your keys
     #[arg(long)]
     pub(crate) allow_anyone: bool,
     /// Certificate to show to clients, in PEM, which then connect with https; read again when it changes
@@ -60,11 +61,12 @@ pub(crate) struct Flags {
     /// --log-format json)
     #[arg(long)]
     pub(crate) log_requests: bool,
-    /// Folder for batches and for what is known of the limits, so that a restart forgets none [default: paceline/serve in your
-    /// state folder]
+    /// Folder of what a restart goes on with: batches, keys of clients, what is known of the limits [default: paceline/serve in
+    /// your state folder]
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
-    /// Lift the holds and pauses that an earlier gateway has kept: the provider's hint was absurd, or its cause is mended
+    /// Begin without the holds and pauses that an earlier gateway kept: because a provider asked for an absurd wait, or the
+    /// cause is mended
     #[arg(long)]
     pub(crate) lift_holds: bool,
     /// Upstream from paceline.toml, or a known one: openai, anthropic, gemini, ..., generic (any HTTP API, with --base-url),

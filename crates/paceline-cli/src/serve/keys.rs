@@ -35,11 +35,11 @@ pub(super) struct KeysArgs {
 /// What can be done with keys.
 #[derive(Debug, Subcommand)]
 enum KeysCommand {
-    /// Make a key for a client, and print it: it is kept nowhere, and never shown again
+    /// Make a key for a client, and print it once: only its hash is kept
     Add(AddArgs),
     /// List the keys that there are, by name
     List(Place),
-    /// Make a key worthless, at once also for a gateway that runs
+    /// Revoke a key; a gateway that runs knows it within two seconds, or at once on SIGHUP
     Revoke(RevokeArgs),
 }
 
@@ -49,7 +49,7 @@ struct Place {
     /// File of the keys [default: client-keys.json in the folder of --state]
     #[arg(long, value_name = "FILE")]
     client_keys: Option<PathBuf>,
-    /// Folder of the gateway [default: paceline/serve in your state folder]
+    /// State folder of the gateway, as its --state names it [default: paceline/serve in your state folder]
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 }
@@ -62,10 +62,10 @@ struct AddArgs {
     /// A limit of this client, beside those of the upstreams: 60rpm, '1M tokens per 24h', '5 concurrent'; may be repeated
     #[arg(long, value_name = "LIMIT")]
     limit: Vec<String>,
-    /// Models that it may name, with commas between them; one that ends in * means all that begin so [default: all]
+    /// Models that this client may ask for, with commas between them; gpt-5* means all that begin so [default: all]
     #[arg(long, value_name = "MODELS", value_delimiter = ',')]
     models: Vec<String>,
-    /// interactive: as each request says; batch: all wait behind interactive ones
+    /// Which requests of this client go first
     #[arg(long, value_enum, default_value_t, value_name = "PRIORITY")]
     priority: Priority,
     #[command(flatten)]

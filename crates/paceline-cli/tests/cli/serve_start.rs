@@ -1,5 +1,6 @@
 //! `paceline serve check` and the start of a gateway: the same things stop both, before anything is sent.
 
+use std::fs::File;
 use std::net::TcpListener;
 
 use crate::serve::{Gateway, serve};
@@ -72,4 +73,15 @@ fn relative_paths_of_a_configuration_begin_at_its_folder() {
     // A flag is what a person types where he stands.
     let (code, log) = finish(command().args(["--api-key-file", "key"]));
     assert!(code == 2 && log.contains("key cannot be read"), "{log}");
+}
+
+/// Without a name and without keys gateways share the user's folder.
+#[test]
+fn a_second_gateway_on_a_state_folder_says_that_it_takes_no_batches() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let _first = Gateway::start(&mut serve(&job, &server, &[]));
+    let mut second = serve(&job, &server, &[]);
+    let _second = Gateway::logging(&mut second, File::create(job.path("log")).expect("writable"));
+    let log = std::fs::read_to_string(job.path("log")).expect("a log");
+    assert!(log.contains("batches cannot be taken here: another gateway has the batches of "), "{log}");
 }

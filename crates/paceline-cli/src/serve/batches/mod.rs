@@ -38,9 +38,13 @@ impl Batches {
         let shown = folder.display();
         Self(match Service::open(&folder, upstreams) {
             Ok(Some(service)) => Ok(service),
-            Ok(None) => Err(format!(
-                "another gateway has the batches of {shown}: use that one, or give this one a folder of its own with --state"
-            )),
+            Ok(None) => {
+                let message = format!(
+                    "another gateway has the batches of {shown}: use that one, or give this one a folder of its own with --state"
+                );
+                tracing::warn!("batches cannot be taken here: {message}");
+                Err(message)
+            }
             Err(error) => {
                 tracing::warn!("batches cannot be taken: {shown}: {error}");
                 Err(format!("the gateway cannot use its folder {shown}: {error}"))
