@@ -8,4 +8,4 @@ mod none;
 #[cfg(feature = "schema")]
 pub use boon::{Schema, SchemaError};
 #[cfg(not(feature = "schema"))]
-pub use none::Schema;
+pub use none::NoSchema as Schema;

@@ -4,9 +4,9 @@ use serde_json::Value;
 
 /// A schema that a success has to match: this build has none.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Schema {}
+pub enum NoSchema {}
 
-impl Schema {
+impl NoSchema {
     pub(crate) fn mismatch(&self, _: &Value) -> Option<String> {
         match *self {}
     }
