@@ -27,11 +27,11 @@ fn keyed(request: RequestBuilder) -> RequestBuilder {
 }
 
 async fn get(served: &Served, path: &str) -> String {
-    keyed(served.client.get(served.origin() + path)).send().await.unwrap().text().await.unwrap()
+    keyed(served.client.get(served.origin() + path)).send().await.expect("an answer").text().await.expect("a text")
 }
 
 async fn state(served: &Served) -> Value {
-    serde_json::from_str(&get(served, "/api/state").await).unwrap()
+    serde_json::from_str(&get(served, "/api/state").await).expect("JSON")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -89,7 +89,7 @@ async fn tokens_of_a_crowd(settings: &str, key: Option<&str>) -> u64 {
     let all: Vec<_> = (0..40).map(|_| tokio::spawn(keyed(served.post()).send())).collect();
     let mut passed = 0;
     for one in all {
-        let got = one.await.unwrap().unwrap();
+        let got = one.await.expect("no panic").expect("an answer");
         passed += u64::from(got.status() == 200);
         drop(got.bytes().await);
     }
