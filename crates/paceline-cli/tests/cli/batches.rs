@@ -486,7 +486,9 @@ fn a_batch_of_failures_has_no_output_file() {
 #[test]
 fn one_gateway_has_the_batches_of_a_state_folder() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
-    let (first, second) = (Service::start(&job, &server, &[]), Service::start(&job, &server, &[]));
+    // Without a name and without keys gateways share the user's folder.
+    let start = || Service::of(Gateway::start(&mut serve(&job, &server, &[])));
+    let (first, second) = (start(), start());
     assert_eq!(first.get("/v1/batches")["data"], json!([]));
     let (status, error) = second.json(Method::GET, "/v1/batches", &Value::Null);
     assert_eq!((status, &error["error"]["code"]), (503, &json!("unavailable")), "{error}");

@@ -12,7 +12,7 @@ use crate::queue::Slot;
 /// The last answers weigh in with at least this share, so that a changed kind of answer is learnt.
 const LEAST_WEIGHT: f64 = 0.05;
 
-/// An answer reserves the mean length and so many mean deviations. Where one in twenty takes two fifths of the limit, half of the
+/// An answer beside others reserves the mean length and so many mean deviations. Where one in twenty takes two fifths of the limit, half of the
 /// limit is used with 3 and 0.58 with 2, which exceeds it by 45 % in the worst minute of a job, and 3 by 29 %.
 const DEVIATIONS: f64 = 3.0;
 
@@ -43,10 +43,12 @@ impl Lengths {
         self.mean += off * weight;
     }
 
-    /// What an answer reserves; none before one told its length.
-    fn expected(&self) -> Option<u64> {
+    /// What an answer reserves beside so many others; none before one told its length. One alone errs by no more than its own
+    /// length.
+    fn expected(&self, beside: u32) -> Option<u64> {
+        let deviations = if beside == 0 { 0.0 } else { DEVIATIONS };
         // A part of a token counts as one.
-        (self.told > 0).then(|| (self.mean + DEVIATIONS * self.deviation) as u64 + 1)
+        (self.told > 0).then(|| (self.mean + deviations * self.deviation) as u64 + 1)
     }
 }
 
@@ -98,7 +100,9 @@ impl Answers {
     }
 
     fn expected(&self, place: u32) -> Option<u64> {
-        self.scopes.get(&place).and_then(Lengths::expected).or_else(|| self.all.expected())
+        let lengths = self.scopes.get(&place);
+        let beside = lengths.map_or(0, |lengths| lengths.open);
+        lengths.and_then(|lengths| lengths.expected(beside)).or_else(|| self.all.expected(beside))
     }
 
     fn may_leave(&self, place: u32) -> bool {
