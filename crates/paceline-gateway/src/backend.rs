@@ -321,12 +321,16 @@ impl Backend {
         self.limiter.scope_within(name, MOST_SCOPES, OTHER)
     }
 
-    /// The scope of a call, and what it is expected to cost.
-    pub(crate) fn scope_and_cost(&self, call: &Call) -> (String, Cost) {
+    /// The scope of a call, and what it is expected to cost: by its length where it is not read.
+    pub(crate) fn scope_and_cost(&self, call: &Call, unread: Option<u64>) -> (String, Cost) {
         let asked = Asked::of(&call.body);
         let names = CallNames { path: &call.url, model: asked.model(), body: &call.body, ..CallNames::default() };
         let scope = self.config.scope_name(&names);
-        let cost = self.sending.dialect.charge_as_asked(&call.url, &call.body, &asked, &self.ratios.of(&scope));
+        let (dialect, ratio) = (&self.sending.dialect, self.ratios.of(&scope));
+        let cost = match unread {
+            None => dialect.charge_as_asked(&call.url, &call.body, &asked, &ratio),
+            Some(bytes) => dialect.charge_unread(&call.url, bytes, &ratio),
+        };
         (scope, cost)
     }
 

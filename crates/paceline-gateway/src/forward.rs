@@ -174,7 +174,7 @@ impl<'a> Course<'a> {
     ) -> Result<Response<AnswerBody>, Refusal> {
         let again = (!upstream.fallbacks.is_empty()).then(|| parts.clone());
         let call = Arc::new(upstream.call(parts, path, self.payload.bytes.clone()));
-        let (scope, cost) = upstream.scope_and_cost(&call);
+        let (scope, cost) = upstream.scope_and_cost(&call, self.payload.unread());
         self.enter(upstream, &call, &cost).await?;
         let budget = upstream.most_retries(self.wishes.retries);
         let ended = self.at(upstream, &call, &scope, cost, budget).await;
@@ -209,7 +209,7 @@ impl<'a> Course<'a> {
             }
             parts.headers.remove(CONTENT_LENGTH);
             let call = Arc::new(other.call(parts, call.url.clone(), body));
-            let (scope, cost) = other.scope_and_cost(&call);
+            let (scope, cost) = other.scope_and_cost(&call, None);
             let tried = self.at(other, &call, &scope, cost, left).await;
             left = left.saturating_sub(tried.retries);
             if let (false, Ok(answer)) = (tried.stayed_down, tried.answer) {

@@ -28,6 +28,8 @@ pub(crate) struct Payload {
     rest: Option<Incoming>,
     /// Whether it was too large to be held.
     pub(crate) is_stream: bool,
+    /// So many bytes it has at the least.
+    length: u64,
     room: Room,
     slowest: Duration,
     /// Why the client's part of a body that is not held came to no end.
@@ -60,15 +62,22 @@ impl Payload {
                 bytes.extend_from_slice(&data);
             }
         }
-        let is_stream = announced.max(bytes.len() as u64) > bounds.largest_body as u64;
+        let length = announced.max(bytes.len() as u64);
+        let is_stream = length > bounds.largest_body as u64;
         Ok(Self {
             bytes: bytes.freeze(),
             rest: is_stream.then_some(body),
             is_stream,
+            length,
             room,
             slowest: bounds.slowest_body,
             failed: Arc::default(),
         })
+    }
+
+    /// Its length, where it is not held and so cannot be read.
+    pub(crate) fn unread(&self) -> Option<u64> {
+        self.is_stream.then_some(self.length)
     }
 
     /// Whether so many more bytes may be held beside it; then they count.

@@ -28,6 +28,17 @@ impl Dialect {
         charge(&self.table().charge, path, body, || asked.bound(), ratio)
     }
 
+    /// The same of a body of so many bytes that is not read, as it is too large to be held: limits on tokens hold for it too.
+    pub fn charge_unread(&self, path: &str, bytes: u64, ratio: &TokenRatio) -> Cost {
+        let cost = Cost::request().with(Dimension::Bytes, bytes);
+        if !takes_tokens(path) {
+            return cost;
+        }
+        let (input_tokens, output_tokens) = (ratio.tokens_of(bytes), ratio.output_tokens());
+        let usage = Usage { input_tokens, output_tokens, ..Usage::default() };
+        with_tokens(cost, input_tokens.saturating_add(output_tokens), usage).open_ended()
+    }
+
     /// What a call that reserves that at its provider takes of a limit that is none of the provider's, such as the budget of a
     /// client: answers for which the provider reserves nothing, and which it counts in the end, are guessed there.
     #[must_use]

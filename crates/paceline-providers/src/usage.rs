@@ -141,7 +141,12 @@ impl TokenRatio {
 
     /// The tokens to expect of a body, rounded up.
     pub fn tokens(&self, body: &[u8]) -> u64 {
-        (characters(body) as f64 * self.tokens_per_char).ceil() as u64
+        self.tokens_of(characters(body) as u64)
+    }
+
+    /// The tokens to expect of so many characters, rounded up.
+    pub(super) fn tokens_of(&self, characters: u64) -> u64 {
+        (characters as f64 * self.tokens_per_char).ceil() as u64
     }
 
     /// The most tokens that a body can have: before the first answer one for each byte, as no tokenizer makes more of a text;

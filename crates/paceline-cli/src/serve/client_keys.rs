@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use paceline_config::{Limit, LimitError, pacer_of};
+use paceline_core::Dimension;
 use paceline_gateway::{ClientConfig, Clients, KeyHash};
 use paceline_http::warn_if_exposed;
 use serde::{Deserialize, Serialize};
@@ -157,11 +158,20 @@ impl Record {
     pub(super) fn client(&self) -> Result<ClientConfig, String> {
         let wrong = |error: LimitError| format!("{}: {error}", self.name);
         let limits = self.limits.iter().map(|limit| limit.parse()).collect::<Result<Vec<Limit>, _>>().map_err(wrong)?;
+        let limits = if limits.is_empty() { None } else { Some(pacer_of(&limits).map_err(wrong)?) };
+        let mut counted = limits.iter().flat_map(|pacer| &pacer.limits.quotas).map(|quota| &quota.dimension);
+        if let Some(other) = counted.find(|dimension| matches!(dimension, Dimension::Named(_))) {
+            return Err(format!(
+                "{}: nothing counts {other} for a client: expected requests, tokens, bytes or calls in flight, such as 60rpm, \
+                 '1M tokens per 24h' or '5 concurrent'; money cannot be limited here",
+                self.name
+            ));
+        }
         let key = KeyHash::from_hex(&self.sha256);
         Ok(ClientConfig {
             name: self.name.clone(),
             key: key.ok_or_else(|| format!("{}: sha256: expected 64 hexadecimal digits", self.name))?,
-            limits: if limits.is_empty() { None } else { Some(pacer_of(&limits).map_err(wrong)?) },
+            limits,
             models: self.models.clone(),
             is_batch: self.priority == Priority::Batch,
         })

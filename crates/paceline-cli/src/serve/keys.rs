@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use paceline::clock;
 use paceline_gateway::KeyHash;
+use paceline_providers::secrets::hidden;
 use serde_json::Value;
 
 use super::client_keys::{KeyFile, Priority, Record};
@@ -59,7 +60,8 @@ struct Place {
 struct AddArgs {
     /// Name of the client: letters, digits, '.', '_' and '-'
     name: String,
-    /// A limit of this client, beside those of the upstreams: 60rpm, '1M tokens per 24h', '5 concurrent'; may be repeated
+    /// A limit of this client on requests, tokens or calls in flight, beside those of the upstreams: 60rpm, '1M tokens per 24h',
+    /// '5 concurrent'; may be repeated
     #[arg(long, value_name = "LIMIT")]
     limit: Vec<String>,
     /// Models that this client may ask for, with commas between them; gpt-5* means all that begin so [default: all]
@@ -101,6 +103,11 @@ fn add(args: AddArgs) -> Result<(), Failure> {
         let expected = format!("expected 1 to {LONGEST_NAME} letters, digits, '.', '_' or '-'");
         return Err(Failure::refused(format!("{name:?} is no name of a client: {expected}")));
     }
+    if *hidden(&name) != *name {
+        return Err(Failure::refused(
+            "NAME looks like a key: expected a name of the client, which is shown in logs and on the page; the key is made here",
+        ));
+    }
     if let Some(model) = models.iter().find(|model| model.trim().is_empty()) {
         return Err(Failure::refused(format!(
             "--models: {model:?} is no model; expected names with commas between them"
@@ -128,10 +135,11 @@ fn add(args: AddArgs) -> Result<(), Failure> {
 
 fn revoke(name: &str, place: &Place) -> Result<(), Failure> {
     let path = path(place)?;
+    let shown = hidden(name);
     // Nothing is made where there is nothing to revoke.
     if !path.exists() {
         return Err(Failure::refused(format!(
-            "{} is not there, so there is no key {name:?} to revoke",
+            "{} is not there, so there is no key {shown:?} to revoke",
             path.display()
         )));
     }
@@ -139,7 +147,7 @@ fn revoke(name: &str, place: &Place) -> Result<(), Failure> {
         let before = file.keys.len();
         file.keys.retain(|key| key.name != name);
         if file.keys.len() == before {
-            return Err(Failure::refused(format!("{} has no key of the name {name:?}", path.display())));
+            return Err(Failure::refused(format!("{} has no key of the name {shown:?}", path.display())));
         }
         Ok(())
     })

@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use http::HeaderValue;
 use paceline_http::client_to;
+use paceline_providers::secrets::hidden;
 use reqwest::{Client, StatusCode};
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -43,15 +44,23 @@ impl Feed {
     /// The gateway at that address, to which that key is shown.
     pub(super) fn new(url: &str, key: Option<String>) -> Result<Self, Failure> {
         let address = url.trim_end_matches('/').to_owned();
-        let parsed: reqwest::Url = address.parse().map_err(|error| {
+        // A key may stand where the address should, or in it.
+        let wrong = |why: &str| {
+            let shown = hidden(url);
             Failure::refused(format!(
-                "{url:?} is no address of a gateway: {error}; expected one such as http://127.0.0.1:4747"
+                "{shown:?} is no address of a gateway: {why}expected one such as http://127.0.0.1:4747"
             ))
-        })?;
+        };
+        let parsed: reqwest::Url = address.parse().map_err(|error| wrong(&format!("{error}; ")))?;
+        let has_more = parsed.query().is_some() || !parsed.username().is_empty() || parsed.password().is_some();
+        if has_more || parsed.fragment().is_some() {
+            return Err(Failure::refused(
+                "the address of a gateway has no user, password, query or fragment: expected one such as http://127.0.0.1:4747, \
+                 and the key in the variable that --api-key-env names",
+            ));
+        }
         if !matches!(parsed.scheme(), "http" | "https") {
-            return Err(Failure::refused(format!(
-                "{url:?} is no address of a gateway: expected one such as http://127.0.0.1:4747"
-            )));
+            return Err(wrong(""));
         }
         let key = key.map(|key| HeaderValue::from_str(&key)).transpose();
         let mut key = key.map_err(|_| Failure::refused("the key of --api-key-env is no value of a header field"))?;

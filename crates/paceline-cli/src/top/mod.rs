@@ -8,6 +8,7 @@ use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use clap::Args;
+use paceline_providers::secrets::hidden;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
@@ -82,7 +83,7 @@ pub(crate) async fn command(args: TopArgs) -> Result<Status, Failure> {
 fn read_key(variable: &str) -> Result<String, Failure> {
     let key = std::env::var(variable).unwrap_or_default();
     if key.trim().is_empty() {
-        return Err(Failure::refused(format!("--api-key-env {variable}: the variable is not set")));
+        return Err(Failure::refused(format!("--api-key-env {}: the variable is not set", hidden(variable))));
     }
     Ok(key.trim().to_owned())
 }

@@ -263,7 +263,7 @@ fn a_host_that_is_not_there_uses_up_the_items_of_the_run_with_a_word() {
         json!({"custom_id": n.to_string(), "method": "GET", "url": url}).to_string() + "\n"
     };
     let job = Job::with_input(&(0..30).map(line).collect::<String>());
-    let flags = ["--scope", "host", "--max-wait", "300ms", "--concurrency", "1", "--max-items", "5"];
+    let flags = ["--scope", "host", "--max-wait", "300ms", "--concurrency", "1", "--max-items", "1"];
     let (code, log) = finish(job.run(&server).args(flags));
     let summary = job.summary();
     assert_eq!((code, &summary["succeeded"], &summary["stopped"]), (3, &json!(0), &json!("unreachable")), "{log}");

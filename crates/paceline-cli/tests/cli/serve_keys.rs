@@ -275,3 +275,16 @@ fn clients_connect_with_tls_to_a_certificate_that_may_change() {
     let (code, log) = finish(&mut serve(&job, &server, &tls));
     assert!(code == 2 && log.contains("tls.key: expected a private key in PEM, and there is none"), "{log}");
 }
+
+#[test]
+fn what_no_client_can_be_limited_in_and_what_looks_like_a_key_is_refused() {
+    let job = Job::new(0);
+    let (code, log) = finish(&mut keys(&job, &["add", "dan", "--limit", "5 dollars per 24h"]));
+    assert!(code == 2 && log.contains("dan: nothing counts dollars for a client"), "{log}");
+    let key = "sk-MARK-0123456789abcdef";
+    let other = told(&mut keys(&job, &["add", "eve"]));
+    for (arguments, key) in [(["add", key], key), (["revoke", key], key), (["revoke", &other], &other)] {
+        let (code, log) = finish(&mut keys(&job, &arguments));
+        assert!(code == 2 && !log.contains(key), "{log}");
+    }
+}

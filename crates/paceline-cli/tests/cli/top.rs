@@ -92,3 +92,13 @@ fn on_a_terminal_it_follows_the_gateway_until_q() {
     terminal.write_all(b"q").expect("a key");
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
 }
+
+#[test]
+fn a_key_in_the_wrong_place_is_not_printed() {
+    let (job, key) = (Job::new(0), "sk-MARK-0123456789abcdef");
+    let [user, query] = [format!("https://x:{key}@127.0.0.1:1"), format!("http://127.0.0.1:1/?key={key}")];
+    for arguments in [&["--api-key-env", key, "http://127.0.0.1:1"][..], &[key], &[&user], &[&query]] {
+        let (code, log) = finish(job.paceline().args(["top", "--once"]).args(arguments));
+        assert!(code == 2 && !log.contains(key), "{log}");
+    }
+}

@@ -12,8 +12,8 @@ use crate::queue::Slot;
 /// The last answers weigh in with at least this share, so that a changed kind of answer is learnt.
 const LEAST_WEIGHT: f64 = 0.05;
 
-/// An answer beside others reserves the mean length and so many mean deviations. Where one in twenty takes two fifths of the limit, half of the
-/// limit is used with 3 and 0.58 with 2, which exceeds it by 45 % in the worst minute of a job, and 3 by 29 %.
+/// An answer beside others reserves the mean length and so many mean deviations. Where one in twenty takes two fifths of the
+/// limit, half of the limit is used with 3 and 0.58 with 2, which exceeds it by 45 % in the worst minute of a job, and 3 by 29 %.
 const DEVIATIONS: f64 = 3.0;
 
 /// How long the answers of one scope are.

@@ -8,8 +8,8 @@ use paceline_gateway::{Bounds, ClientConfig, Clients, KeyHash};
 use reqwest::RequestBuilder;
 use serde_json::Value;
 
-use crate::OK;
 use crate::support::{Served, answer, counted, upstream};
+use crate::{OK, bounds};
 
 fn with_key(served: &Served, limit: &str) {
     let client = ClientConfig {
@@ -105,5 +105,19 @@ async fn a_crowd_without_bounds_keeps_to_the_tokens_of_its_key_and_of_its_upstre
         tokens_of_a_crowd("provider = \"anthropic\"", Some("1000 tokens per 1h")).await,
     ] {
         assert!((400..=1_200).contains(&tokens), "{tokens}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_to_read_counts_under_limits_on_tokens_by_its_length() {
+    let padded = format!(r#"{{"model":"m","max_tokens":5{}}}"#, " ".repeat(100_000));
+    for (settings, key) in [("", Some("1000 tokens per 1h")), ("limits = ['1000 tokens per 1h']", None)] {
+        let (api, calls) = counted(|_| answer(200, &[], OK)).await;
+        let served = Served::new(api, settings, bounds(|bounds| bounds.largest_body = 1_000));
+        key.into_iter().for_each(|limit| with_key(&served, limit));
+        let send = |path: &str| keyed(served.client.post(served.url.clone() + path)).body(padded.clone()).send();
+        assert_eq!(send("/v1/chat/completions").await.unwrap().status().as_u16(), 413);
+        assert_eq!(calls.count(), 0);
+        assert_eq!(send("/v1/files").await.unwrap().status().as_u16(), 200, "no model reads it");
     }
 }

@@ -95,6 +95,8 @@ static SHAPES: LazyLock<Vec<Shape>> = LazyLock::new(|| {
             &[&["sk", "pk", "rk", "gh", "github_pat", "glpat", "xox", "hf", "dop_v1"], &["-", "_"]],
             r"(?-u:\b)(?:sk|pk|rk|ghp|gho|ghs|github_pat|glpat|xox[a-z]|hf|gsk|dop_v1)[-_][A-Za-z0-9_-]{12,}",
         ),
+        // Those of clients of our own gateway.
+        Shape::new(&[&["pl_"]], r"(?-u:\b)pl_[0-9a-f]{12,}"),
         Shape::new(&[&["akia", "asia", "aiza"]], r"(?-u:\b)(?:AKIA|ASIA|AIza)[A-Za-z0-9_-]{12,}"),
         Shape::new(&[&["sk-", "pk-", "rk-"]], r"(?-u:\b)(?:sk|pk|rk)-[A-Za-z0-9_-]{4,}"),
     ]
