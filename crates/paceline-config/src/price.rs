@@ -103,6 +103,19 @@ impl Price {
         Money(self.input.saturating_mul(tokens_in).saturating_add(self.output.saturating_mul(tokens_out)))
     }
 
+    /// Why this can hardly be meant: it is below 0.001 or above 10,000. Nothing may cost nothing.
+    pub fn doubt(&self) -> Option<&'static str> {
+        let parts = [self.input, self.output];
+        if parts.iter().any(|part| (1..1_000).contains(part)) {
+            return Some(
+                "below 0.001, so that a budget may end nothing: where it is meant for one token, take a million times as much, and \
+                 for a thousand a thousand times",
+            );
+        }
+        let is_high = parts.iter().any(|part| *part > 10_000_000_000);
+        is_high.then_some("above 10,000: is it meant for more tokens?")
+    }
+
     /// What costs no less than either.
     fn dearer(self, other: Self) -> Self {
         Self { input: self.input.max(other.input), output: self.output.max(other.output) }
@@ -168,6 +181,17 @@ impl Prices {
         self.by_model.keys().eq([EVERY_MODEL])
     }
 
+    /// The price of everything, where there is only one.
+    pub fn only(&self) -> Option<Price> {
+        let mut prices = self.by_model.values().copied();
+        prices.next().filter(|_| prices.next().is_none())
+    }
+
+    /// Whether a model has a price of its own, or there is one for every model.
+    pub fn knows(&self, model: &str) -> bool {
+        self.by_model.contains_key(model) || self.by_model.contains_key(EVERY_MODEL)
+    }
+
     /// The price of a model: its own, else that of `*`, else the dearest there is, so that no budget is exceeded for a model
     /// that was forgotten. Nothing costs anything where no price is known.
     pub fn of(&self, model: &str) -> Price {
@@ -208,6 +232,20 @@ mod tests {
         assert_eq!(rounded.map(|money| money.to_string()), ["0.000001", "0.1000", "1.23", "1.24"]);
         assert_eq!(Money(10_000_000).to_string(), "0.000010", "what can be a budget is no zero");
         assert_eq!("0.000001".parse::<Money>().expect("a sum"), Money(1_000_000));
+        for (doubtful, doubt) in [
+            ("in=0.0000025,out=0.00001", Some("below 0.001")),
+            ("in=0.1,out=0.0004", Some("below 0.001")),
+            ("in=0,out=0.001", None),
+            ("in=10000,out=0", None),
+            ("in=2,out=20000", Some("above 10,000")),
+        ] {
+            let told = doubtful.parse::<Price>().expect("a price").doubt();
+            assert_eq!(
+                told.map(|told| told[..doubt.unwrap_or_default().len()].to_owned()).as_deref(),
+                doubt,
+                "{doubtful}"
+            );
+        }
         for wrong in ["", "2.5", "in=2.5", "in=1,out=-1", "in=0,out=0", "in=1,out=2,x=3", "in=1,out=$2", "in=1,out=2,"]
         {
             let message = wrong.parse::<Price>().expect_err(wrong).to_string();
@@ -230,6 +268,8 @@ mod tests {
         let found = upstream(file, None).expect("all well");
         assert_eq!(million(&found.prices, "gpt-4o-mini"), "0.7500");
         assert_eq!(million(&found.prices, "forgotten"), "3.10", "the dearest of both");
+        assert_eq!(["gpt-4o", "forgotten"].map(|model| found.prices.knows(model)), [true, false]);
+        assert_eq!(found.prices.only(), None);
         assert!(found.effective.iter().any(|row| row.key == "price.gpt-4o" && row.value == "in=2.5,out=0.1"));
         let found = upstream(&format!("{file}'*' = 'in=1,out=1'"), None).expect("all well");
         assert_eq!(million(&found.prices, "any other"), "2.00");

@@ -101,15 +101,16 @@ pub(crate) struct RunArgs {
     /// When the last item has ended, put results and errors in the order of the input; OUT may then end in .gz
     #[arg(help_heading = JOB, long)]
     pub(crate) ordered: bool,
-    /// Send items again that failed in earlier runs, or got the result of --fallback; lines of failed items may be corrected
-    /// before
+    /// Send items again that failed in earlier runs, or got the result of --fallback, beside those that have not ended; lines of
+    /// failed items may be corrected before
     #[arg(help_heading = JOB, long, conflicts_with = "no_journal")]
     pub(crate) retry_failed: bool,
     /// Take the answers of these items, found by custom_id alone, from the output of a hosted batch or an earlier job, checked by
     /// --expect; may be repeated
     #[arg(help_heading = INPUT, long, value_name = "FILE")]
     pub(crate) done: Vec<PathBuf>,
-    /// Write one value of each answer beside the results, such as /choices/0/message/content, to results.flat.jsonl
+    /// Write one value of each answer beside the results, such as /choices/0/message/content, to results.flat.jsonl; later runs
+    /// do it too; none ends that
     #[arg(help_heading = JOB, long, value_name = "POINTER", value_parser = pointer)]
     pub(crate) extract: Option<String>,
     /// Require the HTTP body of each answer, not the text that a model wrote in it, to be JSON (json), or to match the JSON
@@ -160,6 +161,11 @@ impl RunArgs {
         tokens.into_iter().chain(cost.map(|cost| ("--budget-cost", cost.to_string()))).collect()
     }
 
+    /// Where the value is that is taken out of each answer; none where none is.
+    pub(crate) fn pointer(&self) -> Option<&str> {
+        self.extract.as_deref().filter(|pointer| *pointer != NO_POINTER)
+    }
+
     /// What bounds the run.
     pub(crate) fn bounds(&self) -> Bounds {
         Bounds {
@@ -183,6 +189,7 @@ impl RunArgs {
                 (true, false) => BadLines::List,
                 (false, false) => BadLines::Refuse,
             },
+            extract: self.extract.clone(),
             needs_all: self.dry_run || !self.done.is_empty(),
             most_lines: None,
         }
@@ -248,9 +255,12 @@ fn model_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Reads a JSON pointer as RFC 6901 has it.
+/// In the place of a pointer: values are taken out of answers no more.
+const NO_POINTER: &str = "none";
+
+/// Reads a JSON pointer as RFC 6901 has it, or that there is none.
 fn pointer(text: &str) -> Result<String, String> {
-    match text.is_empty() || text.starts_with('/') {
+    match text.is_empty() || text.starts_with('/') || text == NO_POINTER {
         true => Ok(text.to_owned()),
         false => Err("expected a JSON pointer, such as /choices/0/message/content".to_owned()),
     }

@@ -5,6 +5,7 @@ pub(crate) mod calls;
 pub(crate) mod course;
 mod dry_run;
 pub(crate) mod job;
+mod kept;
 pub(crate) mod lines;
 pub(crate) mod progress;
 pub(crate) mod settings;
@@ -67,7 +68,7 @@ use crate::upstream;
 pub(crate) async fn command(mut args: RunArgs, everywhere: &Everywhere) -> Result<Status, Failure> {
     let mut upstream = upstream::resolve(&args.upstream, everywhere)?;
     let paths = paths(&args)?;
-    set_prices(&mut args, &paths, &mut upstream)?;
+    kept::take_up(&mut args, &paths, &mut upstream)?;
     if let Some(expect) = &args.expect {
         upstream = expect.of(upstream)?;
     }
@@ -169,7 +170,7 @@ impl Run<'_> {
             guest: None,
             sender: Arc::new(sender),
             fallback: self.fallback.take(),
-            extract: self.args.extract.clone(),
+            extract: self.args.pointer().map(str::to_owned),
             bounds: self.args.bounds(),
             progress: Progress::new(self.quiet).told_to(told),
             interruptions: Interruptions::Signals(signals),
@@ -243,7 +244,7 @@ impl Run<'_> {
         let full = journal.disk_full().is_some();
         let closed = journal.close().or_else(|error| if full { Ok(()) } else { Err(Failure::interrupted(error)) });
         written = written.and(closed);
-        if let Some(pointer) = &self.args.extract {
+        if let Some(pointer) = self.args.pointer() {
             let path = extract::path(self.paths);
             let failed = |error| Failure::interrupted(format!("cannot write {}: {error}", path.display()));
             written = written.and(extract::write(self.paths, pointer).map_err(failed));
@@ -252,7 +253,8 @@ impl Run<'_> {
         let view = context.limiter.snapshot();
         let exceeded = ended.stop.as_ref().and_then(StopReason::exceeded_budget);
         let left = counts.waiting + counts.in_flight;
-        let used_up = exceeded.filter(|_| left > 0).map(|exceeded| context.budget.used_up(exceeded, left));
+        let enough_budget = exceeded.filter(|_| left > 0).map(|exceeded| context.budget.enough(exceeded, left));
+        let again = self.again(ended.stop.as_ref());
         let summary = Summary {
             held: &held,
             held_up: ended.recorder.held_up(),
@@ -270,15 +272,15 @@ impl Run<'_> {
             concurrency: self.upstream.pacer.concurrency.max(),
             view: &view,
             last_failure: &|scope| ended.recorder.last_failure(scope),
-            used_up: used_up.as_deref(),
-            again: self.again(ended.stop.as_ref()),
+            enough_budget: enough_budget.as_ref(),
+            again,
         };
         let wall = |at: Instant| context.timestamp(at);
         let text = summary.text(&self.args.output, &self.paths.errors, &self.paths.report);
         let summary_output =
             SummaryOutput { as_json: self.args.json, quiet: self.quiet, file: self.args.summary.as_deref() };
-        if let Some(used_up) = used_up.as_ref().filter(|_| self.quiet) {
-            tracing::error!("{used_up}");
+        if let Some(enough) = enough_budget.as_ref().filter(|_| self.quiet) {
+            tracing::error!("{}", enough.words);
         }
         summary_output.print(|| summary.json(&wall), &text)?;
         written.map(|()| summary.status())
@@ -333,42 +335,13 @@ fn not_begun(
         concurrency: upstream.pacer.concurrency.max(),
         view: &limiter(upstream, args.seed)?.snapshot(),
         last_failure: &|_| None,
-        used_up: None,
+        enough_budget: None,
         again,
     };
     let summary_output = SummaryOutput { as_json: args.json, quiet, file: args.summary.as_deref() };
     let text = summary.text(&args.output, &paths.errors, &paths.report);
     summary_output.print(|| summary.json(&|_| now), &text)?;
     Ok(summary.status())
-}
-
-/// A budget is one of the job: what an earlier run was given holds on until this one is given another, with the price of that
-/// run where none is known now.
-fn keep_budgets(args: &mut RunArgs, paths: &Paths, upstream: &mut Upstream) {
-    let Some(kept) = begun(args, paths).and_then(JobConfig::of_journal) else { return };
-    let flags = args.keep_budgets(kept.budgets());
-    if args.budgets().job_cost.is_some() && args.price.is_none() && upstream.prices.is_empty() {
-        upstream.prices = kept.prices();
-    }
-    for (flag, value) in flags {
-        tracing::info!("the budget of an earlier run of this job still holds: {flag} {value} ({flag} none lifts it)");
-    }
-}
-
-/// The price of the command line stands above those of the configuration, and a budget in money needs one.
-fn set_prices(args: &mut RunArgs, paths: &Paths, upstream: &mut Upstream) -> Result<(), Failure> {
-    keep_budgets(args, paths, upstream);
-    if let Some(price) = args.price {
-        upstream.prices = price.into();
-    }
-    match args.budgets().job_cost {
-        Some(cost) if upstream.prices.is_empty() => Err(Failure::refused(format!(
-            "--budget-cost {cost} (from the command line): expected the price of tokens as well: --price in=2.50,out=10 (for a \
-             million), or price under [upstream.{}] in paceline.toml",
-            upstream.name
-        ))),
-        _ => Ok(()),
-    }
 }
 
 fn paths(args: &RunArgs) -> Result<Paths, Failure> {

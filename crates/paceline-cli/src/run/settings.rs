@@ -36,7 +36,7 @@ impl BadLines {
 }
 
 /// How a job is opened.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Opening {
     /// What is there is deleted, and the job begins anew.
     pub(crate) overwrite: bool,
@@ -46,6 +46,8 @@ pub(crate) struct Opening {
     /// Those of the job are kept in its journal, which notes a call before it leaves, because they must not lose it.
     pub(crate) budgets: Limits,
     pub(crate) bad_lines: BadLines,
+    /// What `--extract` says, kept in the journal like the budgets.
+    pub(crate) extract: Option<String>,
     /// A step of this run needs every item, so the input is read to its end first.
     pub(crate) needs_all: bool,
     /// An input of more lines is refused.

@@ -26,15 +26,27 @@ fn a_budget_of_tokens_holds_over_all_runs() {
         assert_eq!(summary["stopped"], "budget");
         assert_eq!(summary["budget"], json!({"tokens": {"used": used, "limit": 60}, "cost": null}));
         assert!(log.contains(&format!("budget: {used} of 60 tokens\n")), "{log}");
-        assert!(log.contains("the next call might exceed --budget-tokens 60, the budget of all runs"), "{log}");
+        let stop =
+            ["the next call might exceed --budget-tokens 60", "--budget-tokens 60, the budget of all runs of this job"];
+        assert!(log.contains(stop[usize::from(used == 60)]), "{log}");
         assert_eq!(log.contains("an earlier run of this job still holds: --budget-tokens 60"), pasted > 1, "{log}");
-        let again = log.split("continue with: ").nth(1).expect("a command");
-        assert_eq!(again.contains("--budget-tokens 60"), pasted == 1, "the command stays as it is: {log}");
-        let missing = log.split(&format!("the budget is used up ({used} of 60 tokens): about ")).nth(1);
-        enough = used + missing.and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok()).expect("a number");
+        let resume = job.summary()["resume"].as_str().expect("a command").to_owned();
+        assert_eq!(
+            resume.contains("--budget-tokens 60"),
+            pasted == 1,
+            "for scripts the command stays as it is: {resume}"
+        );
+        let again = log.split("continue with a larger budget, such as: ").nth(1).expect("a command");
+        let larger = again.split("--budget-tokens ").nth(1).and_then(|rest| rest.split_whitespace().next());
+        enough = larger.and_then(|number| number.parse::<u64>().ok()).expect("a number");
+        assert!(again.matches("--budget-tokens").count() == 1, "{again}");
+        assert!(
+            log.contains(&format!("; --budget-tokens {} would finish the job", larger.expect("a number"))),
+            "{log}"
+        );
     }
     let (code, log) = finish(job.run(&server).arg("-q"));
-    assert!(code == 3 && log.lines().count() == 1 && log.contains("give a larger --budget-tokens"), "{log}");
+    assert!(code == 3 && log.lines().count() == 1 && log.contains(" would finish the job, as it looks now"), "{log}");
     let (code, log) = finish(job.run(&server).args(["--budget-tokens", &enough.to_string()]));
     assert_eq!((code, charged(&server)), (0, 200), "{enough} as the summary said: {log}");
     assert!((200..300).contains(&enough), "{enough}");
@@ -137,7 +149,7 @@ fn calls_that_a_kill_cut_off_count_with_what_they_reserved() {
         (&json!("budget"), &json!(calls), &json!(calls))
     );
     assert!(log.contains("calls were cut off before their answers; the provider may bill them"), "{log}");
-    assert!(log.contains(&format!("; {used} of the tokens are held for calls whose use is not known")), "{log}");
+    assert!(log.contains(&format!("; {used} of the tokens are estimated, for calls whose use is not known")), "{log}");
     let told = "2 calls were cut off before an answer: what may be called twice is sent again and may be billed twice, the rest is held";
     assert!(log.contains(told), "{log}");
 }
@@ -221,6 +233,7 @@ fn a_dry_run_tells_the_money_and_what_can_never_start() {
     };
     let text = dry(&["--budget-cost", "5.00"]);
     for expected in [
+        "price of a million tokens: cheap in=1,out=10; dear in=100,out=1000",
         "about 4.22 at the configured prices, as far as requests set a bound",
         "2 items set no bound on their answers, which come on top: this budget may not be enough",
         "1 item can never start under a limit of 20,000 tokens: the first, in line 3, counts as 31,0",
@@ -311,4 +324,23 @@ fn an_answer_that_reports_no_usage_counts_with_its_length() {
     // A thousand tokens came with each answer, at four characters a token.
     assert!((4..=5).contains(&server.count()), "{} calls: {log}", server.count());
     assert_eq!(job.summary()["stopped"], "budget");
+}
+
+/// A price of one token, or of another model, turns a budget off.
+#[test]
+fn the_price_in_force_is_told_and_doubted() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(4);
+    let run = |args: &[&str]| finish(job.run(&server).args(["--budget-cost", "1.00", "--max-items", "1"]).args(args));
+    let (_, log) = run(&["--price", "in=2.50,out=10"]);
+    assert!(log.contains("price of a million tokens: in=2.5,out=10") && !log.contains("prices changed"), "{log}");
+    let (_, log) = run(&["--price", "in=0.0000025,out=0.00001"]);
+    assert!(log.contains("the price in=0.000003,out=0.00001 is of a million tokens, and below 0.001"), "{log}");
+    let told = "prices changed since the last run of this job: what was used before counts as 0.000000 now, and counted as 0.0000";
+    assert!(log.contains(told), "{log}");
+    std::fs::write(job.path("paceline.toml"), "[upstream.generic.price]\n'gpt-4o' = 'in=2.50,out=10'\n")
+        .expect("writable");
+    let (_, log) = run(&[]);
+    let told = "no price for m: counted with the dearest, in=2.5,out=10 for a million tokens";
+    assert!(log.contains(told) && !log.contains("below 0.001"), "{log}");
 }

@@ -195,3 +195,45 @@ fn one_value_of_each_answer_stands_beside_the_answers() {
     assert_eq!(finish(command.args(extract)).0, 0);
     assert_eq!(job.lines("out.flat.jsonl").len(), 2);
 }
+
+/// The file of values may be the only copy of something else.
+#[test]
+fn extract_writes_over_no_file_of_others() {
+    let server = Server::new(|_| Reply::new(200, &json!({"value": 1})));
+    let job = Job::new(3);
+    std::fs::write(job.path("out.flat.jsonl"), "my own notes\n").expect("writable");
+    let (code, log) = finish(job.run(&server).args(["--extract", "/value"]));
+    let told = "--extract would write out.flat.jsonl over, which is none of this job's files: move that file, or choose another -o";
+    assert!(code == 2 && server.count() == 0 && log.contains(told), "{log}");
+    // The results of another job, also where the user allows to overwrite this one.
+    std::fs::remove_file(job.path("out.flat.jsonl")).expect("it is there");
+    let other = || {
+        let mut command = job.paceline();
+        command.args(["run", "in.jsonl", "-o", "out.flat.jsonl", "--base-url", &server.url()]);
+        finish(&mut command)
+    };
+    assert_eq!(other().0, 0);
+    let (code, log) = finish(job.run(&server).args(["--extract", "/value", "--overwrite"]));
+    assert!(code == 2 && server.count() == 3, "{log}");
+    assert!(log.contains("which is the results of another job (its journal is out.flat.journal)"), "{log}");
+    assert_eq!((other().0, server.count()), (0, 3), "it is whole");
+}
+
+#[test]
+fn what_is_extracted_once_is_extracted_in_later_runs_too() {
+    let server = Server::new(|_| Reply::new(200, &json!({"value": 1})));
+    let job = Job::new(3);
+    let run = |args: &[&str]| finish(job.run(&server).args(args)).1;
+    let values = || job.lines("out.flat.jsonl").len();
+    run(&["--max-items", "1", "--extract", "/value"]);
+    let log = run(&["--max-items", "1"]);
+    assert!(
+        values() == 2 && log.contains("and this one writes it too: --extract /value (--extract none ends that)"),
+        "{log}"
+    );
+    run(&["--max-items", "1", "--extract", "none"]);
+    let log = run(&[]);
+    assert!(values() == 2 && !log.contains("--extract"), "{log}");
+    let log = run(&["--extract", "/other"]);
+    assert!(values() == 3 && log.contains("no answer has a value at /other"), "it is this job's file: {log}");
+}

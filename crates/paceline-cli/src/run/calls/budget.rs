@@ -7,10 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use paceline_config::{Money, Prices};
 use paceline_providers::Usage;
 use paceline_store::ModelUsage;
-use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use crate::text;
+
+mod words;
+
+pub(crate) use self::words::{Enough, Used, one_price, unpriced};
 
 /// A bound on what calls use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,14 +51,28 @@ pub(crate) struct Exceeded {
     pub(crate) purse: BudgetKind,
     /// How large it is.
     limit: u64,
+    /// What had been used of it.
+    used: u64,
     /// What that call would reserve, in the units of the purse.
     next: u64,
+    /// The line of its item in the input, once that is known.
+    line: Option<u64>,
 }
 
 impl Exceeded {
     /// The flag that sets it, with its value.
     pub(crate) fn flag(self) -> String {
         format!("{} {}", self.purse.flag(), self.purse.amount(self.limit))
+    }
+
+    /// Nothing was left of it.
+    pub(crate) const fn is_all_used(&self) -> bool {
+        self.used >= self.limit
+    }
+
+    /// The same, with the line of the call's item.
+    pub(crate) const fn at_line(self, line: u64) -> Self {
+        Self { line: Some(line), ..self }
     }
 }
 
@@ -92,50 +109,6 @@ pub(crate) struct Expected {
     pub(crate) bounded: bool,
 }
 
-/// What has been used of what there is, for people and scripts.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Used {
-    /// Tokens of the job, and how many it may use.
-    pub(crate) tokens: Option<(u64, u64)>,
-    /// Money of the job where prices are known, and how much it may use.
-    pub(crate) cost: Option<(Money, Option<Money>)>,
-    /// Calls that all the purses are still good for, if they use what calls have used so far.
-    pub(crate) calls_left: Option<u64>,
-}
-
-impl Used {
-    /// Null where nothing is bounded and no price is known.
-    pub(crate) fn json(&self) -> Value {
-        if self.tokens.is_none() && self.cost.is_none() {
-            return Value::Null;
-        }
-        json!({
-            "tokens": self.tokens.map(|(used, of)| json!({ "used": used, "limit": of })),
-            "cost": self.cost.map(|(used, of)| json!({ "used": used.as_f64(), "limit": of.map(Money::as_f64) })),
-        })
-    }
-
-    /// In one line; none where nothing is bounded and no price is known.
-    pub(crate) fn words(&self) -> Option<String> {
-        let words = self.describe().collect::<Vec<_>>().join(", ");
-        match self {
-            Self { tokens: None, cost: None, .. } => None,
-            Self { tokens: None, cost: Some((_, None)), .. } => Some(words),
-            _ => Some(format!("budget: {words}")),
-        }
-    }
-
-    /// `1,240 of 5,000 tokens`, `3.21 of 5.00 spent`.
-    pub(crate) fn describe(&self) -> impl Iterator<Item = String> {
-        let tokens = self.tokens.map(|(used, of)| format!("{} of {} tokens", text::count(used), text::count(of)));
-        let cost = self.cost.map(|(used, of)| match of {
-            Some(of) => format!("{used} of {of} spent"),
-            None => format!("{used} spent"),
-        });
-        tokens.into_iter().chain(cost)
-    }
-}
-
 /// Keeps what calls use within the purses. A call reserves what it is expected to use before it waits for its permit, and
 /// its answer replaces that by the actual usage.
 #[derive(Debug, Default)]
@@ -148,6 +121,8 @@ pub(crate) struct Budget {
     settled: Notify,
     /// Answers that report no whole usage were told.
     told_unreported: AtomicBool,
+    /// That more was used than there is was told.
+    told_exceeded: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -155,6 +130,8 @@ struct Ledger {
     run: Sum,
     /// Over all runs.
     job: Sum,
+    /// In the runs before.
+    before: Sum,
     /// Calls of the job that used something, or may have.
     calls: u64,
     /// Calls that have ended, and told what calls use here if any does.
@@ -226,6 +203,7 @@ impl Budget {
             ledger.calls += calls;
             ledger.known += if *tokens_out > 0 { *calls } else { 0 };
         }
+        ledger.before = ledger.job;
         Self { limits, prices, is_limited, ledger: Mutex::new(ledger), ..Self::default() }
     }
 
@@ -271,45 +249,26 @@ impl Budget {
                 let is_first = answers.known == 0 && answers.open > 0;
                 let mut waits = is_first || (!expected.bounded || answers.beyond > 0) && is_new;
                 for (purse, limit) in self.limits.all() {
-                    let (tokens, free) = (sum.of(purse), limit.saturating_sub(ledger.used(purse)));
-                    if tokens > free || free == 0 {
-                        return Err(Exceeded { purse, limit, next: tokens });
+                    let (next, used) = (sum.of(purse), ledger.used(purse));
+                    let free = limit.saturating_sub(used);
+                    if next > free || free == 0 {
+                        return Err(Exceeded { purse, limit, used, next, line: None });
                     }
                     waits |= ledger.open > 0 && ledger.reserved.of(purse).saturating_add(held.of(purse)) > free;
                 }
                 if !waits {
                     ledger.reserved.combine(&held, u64::saturating_add);
                     ledger.open += 1;
+                    let is_new = !ledger.models.contains_key(&expected.model);
                     ledger.models.entry(Arc::clone(&expected.model)).or_default().open += 1;
-                    self.tell_models(&mut ledger);
+                    if is_new {
+                        self.tell_models(&mut ledger, &expected.model);
+                    }
                     return Ok(Reserved { budget: self, expected, sum, held });
                 }
             }
             settled.await;
         }
-    }
-
-    /// That the purse is used up, and what the rest of the job seems to need.
-    pub(crate) fn used_up(&self, exceeded: Exceeded, left: u64) -> String {
-        let (purse, needed) = (exceeded.purse, self.needed(exceeded, left));
-        let used = self.ledger().used(purse);
-        let (unit, missing) = match purse {
-            BudgetKind::RunTokens | BudgetKind::JobTokens => (" tokens", needed),
-            BudgetKind::JobCost => ("", Money::from_units(needed).rounded_up().units()),
-        };
-        let [used, limit, missing] = [used, exceeded.limit, missing].map(|units| purse.amount(units));
-        format!(
-            "the budget is used up ({used} of {limit}{unit}): about {missing} more would finish the job; to go on, give a larger {}",
-            purse.flag()
-        )
-    }
-
-    /// What the rest of the job seems to need beside what has been used: what the call would use that did not fit, and for each
-    /// other item of those `left` what calls use here.
-    fn needed(&self, exceeded: Exceeded, left: u64) -> u64 {
-        let (ledger, Exceeded { purse, next, .. }) = (self.ledger(), exceeded);
-        let each = ledger.job.of(purse).checked_div(ledger.calls).map_or(next, |mean| mean.saturating_add(1));
-        next.saturating_add(each.saturating_mul(left.saturating_sub(1)))
     }
 
     /// What has been used.
@@ -325,12 +284,18 @@ impl Budget {
             tokens: self.limits.job_tokens.map(|limit| (ledger.job.usage.total(), limit)),
             cost: (!self.prices.is_empty()).then_some((ledger.job.cost, self.limits.job_cost)),
             calls_left: mean.flatten().min(),
+            usage: (ledger.job.usage.input_tokens, ledger.job.usage.output_tokens),
+            price: self.prices.only(),
         }
     }
 
-    /// Says once that one price is taken for several models.
-    fn tell_models(&self, ledger: &mut Ledger) {
-        if ledger.models.len() < 2 || ledger.told_models || self.limits.job_cost.is_none() {
+    /// Says of a new model that the table has no price for it, and once that one price is taken for several.
+    fn tell_models(&self, ledger: &mut Ledger, new: &str) {
+        if self.limits.job_cost.is_none() {
+            return;
+        }
+        unpriced(&self.prices, std::iter::once(new)).into_iter().for_each(|words| tracing::warn!("{words}"));
+        if ledger.models.len() < 2 || ledger.told_models {
             return;
         }
         ledger.told_models = true;
@@ -373,16 +338,6 @@ impl Budget {
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// That one price is taken for all of these models, where they are several and it is.
-pub(crate) fn one_price<'a>(prices: &Prices, models: impl Iterator<Item = &'a str>) -> Option<String> {
-    let models: Vec<_> = models.filter(|model| !model.is_empty()).map(text::printable).collect();
-    let is_one = models.len() > 1 && prices.is_one_for_all();
-    is_one.then(|| {
-        let count = models.len();
-        format!("one price for {count} models: {}; `price` in paceline.toml can have one for each", models.join(", "))
-    })
 }
 
 fn larger(a: Usage, b: Usage) -> Usage {
@@ -449,6 +404,7 @@ impl Reserved<'_> {
         if let Some(answers) = ledger.models.get_mut(&counted.model) {
             answers.known += counted.calls;
         }
+        self.budget.tell_exceeded(&ledger, &sum);
         drop(ledger);
         counted
     }

@@ -180,7 +180,7 @@ impl Recorder {
             TryEnd::Stopped { reach, reason } => account::stopped_elsewhere(reach, &reason).over(self.give_back(&item)),
             TryEnd::PutOff(pause) => self.put_off(context, &item, pause),
             TryEnd::OverBudget(exceeded) => {
-                let stop = Some(StopReason::Budget(exceeded));
+                let stop = Some(StopReason::Budget(exceeded.at_line(item.line)));
                 Recorded { stop, ..self.give_back(&item) }
             }
             TryEnd::InputBroken(broken) => {

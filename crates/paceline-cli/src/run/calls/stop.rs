@@ -181,6 +181,11 @@ impl StopReason {
         }
     }
 
+    /// Whether no call of this run found a server any more.
+    pub(crate) const fn found_no_server(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::HostsUnreachable { .. })
+    }
+
     /// Whether its cure is another input.
     pub(crate) fn asks_for_corrected_requests(&self) -> bool {
         matches!(self, Self::SameFailure { advice, .. } if *advice == CORRECT_REQUESTS)
@@ -232,7 +237,7 @@ impl StopReason {
     }
 
     /// Whether the run cannot go on before a person has put something right.
-    const fn needs_a_person(&self) -> bool {
+    pub(crate) const fn needs_a_person(&self) -> bool {
         matches!(
             self,
             Self::Account { .. }
@@ -310,6 +315,9 @@ impl fmt::Display for StopReason {
             Self::MaxItems => f.write_str("--max-items is reached"),
             Self::Budget(Exceeded { purse: BudgetKind::RunTokens, .. }) => {
                 f.write_str("the next call might exceed --max-tokens")
+            }
+            Self::Budget(exceeded) if exceeded.is_all_used() => {
+                write!(f, "{}, the budget of all runs of this job, is used up", exceeded.flag())
             }
             Self::Budget(exceeded) => {
                 write!(f, "the next call might exceed {}, the budget of all runs of this job", exceeded.flag())

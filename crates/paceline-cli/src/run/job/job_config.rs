@@ -19,6 +19,7 @@ use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
 use crate::run::lines::line::LineError;
 use crate::run::lines::spool::Earlier;
+use crate::run::settings::Opening;
 use crate::text;
 
 /// What the names of settings that are prices begin with; the model follows.
@@ -48,11 +49,14 @@ pub(crate) struct JobConfig {
     /// In the smallest units of money.
     #[serde(skip_serializing_if = "Option::is_none")]
     budget_cost: Option<u64>,
+    /// What `--extract` says, which holds in the same way. A job that has it is one whose file of values is its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extract: Option<String>,
 }
 
 impl JobConfig {
     /// The configuration of this run.
-    pub(crate) fn of(upstream: &Upstream, input: &Input, format: &Format, budgets: Limits) -> Self {
+    pub(crate) fn of(upstream: &Upstream, input: &Input, format: &Format, opening: &Opening) -> Self {
         let configured = upstream.effective.iter().filter(|value| !value.key.starts_with(PRICE));
         let settings = configured.map(|value| (value.key.clone(), value.value.clone()));
         let prices = upstream.prices.iter().map(|(model, price)| (format!("{PRICE}{model}"), price.to_string()));
@@ -65,8 +69,9 @@ impl JobConfig {
             packed: input.packed().map(ToOwned::to_owned),
             scoping: first.into_iter().chain(tiers).collect(),
             settings: settings.chain(prices).collect(),
-            budget_tokens: budgets.job_tokens,
-            budget_cost: budgets.job_cost.map(Money::units),
+            budget_tokens: opening.budgets.job_tokens,
+            budget_cost: opening.budgets.job_cost.map(Money::units),
+            extract: opening.extract.clone(),
         }
     }
 
@@ -96,6 +101,16 @@ impl JobConfig {
     pub(crate) fn budgets(&self) -> Limits {
         let job_cost = self.budget_cost.map(Money::from_units);
         Limits { run_tokens: None, job_tokens: self.budget_tokens, job_cost }
+    }
+
+    /// What `--extract` said last.
+    pub(crate) fn extract(&self) -> Option<&str> {
+        self.extract.as_deref()
+    }
+
+    /// Whether the file of values beside the results is of this job.
+    pub(crate) const fn has_extracted(&self) -> bool {
+        self.extract.is_some()
     }
 
     /// The prices that the last run of the job had.
@@ -160,9 +175,9 @@ pub(crate) fn adopt(
     input: &Input,
     format: &Format,
     upstream: &Upstream,
-    budgets: Limits,
+    opening: &Opening,
 ) -> Result<bool, Failure> {
-    let now = JobConfig::of(upstream, input, format, budgets);
+    let now = JobConfig::of(upstream, input, format, opening);
     let before = JobConfig::read(&journal.config_json().map_err(load::refused)?);
     if before == now {
         return Ok(true);

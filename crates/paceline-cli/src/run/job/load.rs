@@ -79,7 +79,7 @@ pub(crate) fn open(
     options.accept_changed = opening.accept_changed;
     options.repair_failed = opening.retry_failed;
     options.awaits_notes = opening.budgets.are_of_job();
-    options.config_json = JobConfig::of(upstream, input, format, opening.budgets).json();
+    options.config_json = JobConfig::of(upstream, input, format, opening).json();
     match Journal::open_locked(options, lock).map_err(refused)? {
         Opened::New(loader) => {
             let journal = load(loader, input, format, upstream, opening)?;
@@ -90,14 +90,14 @@ pub(crate) fn open(
             tracing::info!(
                 "the input is another than in the last run of this job: items are sent as their lines stand now"
             );
-            let opening = &Opening { bad_lines: opening.bad_lines.of_whole_input(), ..*opening };
+            let opening = &Opening { bad_lines: opening.bad_lines.of_whole_input(), ..opening.clone() };
             let journal = load(loader, input, format, upstream, opening)?;
-            let same_account = job_config::adopt(&journal, input, format, upstream, opening.budgets)?;
+            let same_account = job_config::adopt(&journal, input, format, upstream, opening)?;
             ready(journal, same_account, input, format, upstream, opening)
         }
         Opened::Resumed { journal, recovery } => {
             say(&recovery, upstream);
-            let same_account = job_config::adopt(&journal, input, format, upstream, opening.budgets)?;
+            let same_account = job_config::adopt(&journal, input, format, upstream, opening)?;
             ready(journal, same_account, input, format, upstream, opening)
         }
     }

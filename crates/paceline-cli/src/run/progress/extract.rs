@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use crate::exit::Failure;
+use crate::text;
+
 /// Where the values are: `results.flat.jsonl` for `results.jsonl`.
 pub(crate) fn path(paths: &Paths) -> PathBuf {
     let report = paths.report.as_os_str().to_string_lossy();
@@ -34,14 +37,40 @@ pub(crate) fn write(paths: &Paths, pointer: &str) -> io::Result<()> {
         // What is left of it is overwritten by the next.
         let _ = std::fs::remove_file(fresh);
     }
-    let Values { answers, found } = written?;
-    match (answers, found) {
-        (1.., 0) => {
-            tracing::warn!("no answer has a value at {pointer} (--extract): {} has null for each", path.display())
+    let (Values { answers, found }, path) = (written?, path.display());
+    match (answers, answers - found) {
+        (0, _) => tracing::info!("{path} has no values: no item has an answer"),
+        (_, 0) => tracing::info!("{path} has the values at {pointer}"),
+        _ if found == 0 => tracing::warn!("no answer has a value at {pointer} (--extract): {path} has null for each"),
+        (_, without) => {
+            let [answers, without] = [answers, without].map(text::count);
+            tracing::info!(
+                "{path} has the values at {pointer}: of {answers} answers {without} have none there, and null"
+            );
         }
-        _ => tracing::info!("{} has the values at {pointer}", path.display()),
     }
     Ok(())
+}
+
+/// Refuses to write the values over a file that is not of this job. `is_ours`: earlier runs of the job wrote them there, or the
+/// user allows it.
+///
+/// # Errors
+/// Names the file, and what to do.
+pub(crate) fn refuse_other_file(paths: &Paths, is_ours: bool) -> Result<(), Failure> {
+    let path = path(paths);
+    let other =
+        Paths::beside(&path).journal.filter(|journal| journal.exists() && paths.journal.as_ref() != Some(journal));
+    let (path, why) = match other {
+        Some(journal) => (path.display(), format!("the results of another job (its journal is {})", journal.display())),
+        None if !is_ours && path.metadata().is_ok_and(|about| !about.is_file() || about.len() > 0) => {
+            (path.display(), "none of this job's files".to_owned())
+        }
+        None => return Ok(()),
+    };
+    Err(Failure::refused(format!(
+        "--extract would write {path} over, which is {why}: move that file, or choose another -o"
+    )))
 }
 
 /// Whether the first answers of a run have a value at a pointer: a wrong one is told while it can be put right.
@@ -113,7 +142,8 @@ fn fill(file: File, paths: &Paths, pointer: &str) -> io::Result<Values> {
         let value = answer.and_then(|answer| at(answer, pointer));
         values.answers += 1;
         values.found += u64::from(value.is_some());
-        serde_json::to_writer(&mut flat, &FlatLine { custom_id, value })?;
+        let whole = value.and_then(|value| text_alone(value.get())).map(RawValue::from_string).transpose()?;
+        serde_json::to_writer(&mut flat, &FlatLine { custom_id, value: whole.as_deref().or(value) })?;
         flat.write_all(b"\n")?;
     }
     flat.flush()?;
@@ -154,6 +184,31 @@ struct Batch<'a> {
     message: Option<&'a RawValue>,
 }
 
+/// A JSON value in which each half of a pair of surrogates is a `\ufffd`, for readers that take texts alone; none where it has no
+/// such half.
+fn text_alone(json: &str) -> Option<String> {
+    let unit = |at: usize| {
+        let escape = json.get(at..at + 6).filter(|escape| escape.starts_with("\\u"))?;
+        u16::from_str_radix(&escape[2..], 16).ok()
+    };
+    let (mut whole, mut done, mut at) = (String::new(), 0, 0);
+    while let Some(escape) = json[at..].find('\\').map(|found| at + found) {
+        at = escape + 2;
+        let Some(first) = unit(escape) else { continue };
+        at = escape + 6;
+        match first {
+            0xD800..0xDC00 if unit(at).is_some_and(|second| (0xDC00..0xE000).contains(&second)) => at += 6,
+            0xD800..0xE000 => {
+                whole += &json[done..escape];
+                whole += "\\ufffd";
+                done = at;
+            }
+            _ => {}
+        }
+    }
+    (done > 0).then(|| whole + &json[done..])
+}
+
 /// The value at a JSON pointer, as it is written. What stands beside it is not read: an answer may hold what is JSON and no text,
 /// such as half a pair of surrogates.
 fn at<'a>(value: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
@@ -174,6 +229,18 @@ fn at<'a>(value: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn half_a_pair_of_surrogates_is_no_text() {
+        for (json, is) in [
+            (r#""odd \ud83d end""#, r#""odd \ufffd end""#),
+            (r#"["\udE00\ud83d\ud83D\ude00", 1]"#, r#"["\ufffd\ufffd\ud83D\ude00", 1]"#),
+            (r#"{"\ud83d": "\\ud83d \u00e9 \ud83d"}"#, r#"{"\ufffd": "\\ud83d \u00e9 \ufffd"}"#),
+        ] {
+            assert_eq!(text_alone(json).as_deref(), Some(is));
+        }
+        assert_eq!(text_alone(r#""\\ud83d \ud83d\ude00 \n""#), None);
+    }
 
     #[test]
     fn a_pointer_that_the_first_answers_lack_is_told_once() {

@@ -27,6 +27,17 @@ pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>) -> String 
     line
 }
 
+/// A command line from here with that value of a flag, whose values are plain numbers, in the place of any other.
+pub(crate) fn with_flag(line: &str, flag: &str, value: &str) -> String {
+    let found = [" ", "="].iter().find_map(|separator| {
+        let typed = format!(" {flag}{separator}");
+        line.find(&typed).map(|at| (at, at + typed.len()))
+    });
+    let Some((at, from)) = found else { return format!("{line} {flag} {value}") };
+    let rest = line[from..].find(' ').map_or("", |end| &line[from + end..]);
+    format!("{} {flag} {value}{rest}", &line[..at])
+}
+
 /// A word with [`SECRET`] in place of what is secret in it, and the name of the variable that holds the secret; `before`: the
 /// word before it.
 fn without_secret(before: &str, word: &str) -> Option<(String, String)> {
@@ -90,6 +101,18 @@ mod tests {
         }
         assert_eq!(line(&["p", "run", "in", "--overwrite", "-o", "out"]), "p run in -o out", "not once more");
         assert_eq!(line(&["p", "run", "in", "--accept-changed-input"]), "p run in");
+    }
+
+    #[test]
+    fn a_flag_gets_another_value() {
+        for (line, expected) in [
+            ("p run in", "p run in --budget-cost 1.15"),
+            ("p run --budget-cost 0.5 in", "p run --budget-cost 1.15 in"),
+            ("p run in --budget-cost=0.5", "p run in --budget-cost 1.15"),
+            (r#"p "${KEY:?}" --budget-cost 0.5 -o o"#, r#"p "${KEY:?}" --budget-cost 1.15 -o o"#),
+        ] {
+            assert_eq!(with_flag(line, "--budget-cost", "1.15"), expected);
+        }
     }
 
     #[test]

@@ -11,12 +11,13 @@ use paceline_store::{DeferReason, JobCounts};
 use serde_json::{Value, json};
 
 use crate::exit::Status;
-use crate::run::calls::budget::Used;
+use crate::run::calls::budget::{Enough, Used};
 use crate::run::calls::stop::StopReason;
 use crate::run::job::holds::{self, Held};
 use crate::run::progress::counters::Counters;
 use crate::run::progress::oracle;
 use crate::run::progress::report;
+use crate::run::progress::resume_command;
 use crate::run::progress::snapshot;
 use crate::text;
 
@@ -58,8 +59,8 @@ pub(crate) struct Summary<'a> {
     pub(crate) view: &'a Snapshot,
     /// Why the server of a scope failed last.
     pub(crate) last_failure: &'a dyn Fn(&str) -> Option<&'a str>,
-    /// That the budget of the job is used up, and what is missing.
-    pub(crate) used_up: Option<&'a str>,
+    /// That the budget of the job has no room for the next call, and what would be enough.
+    pub(crate) enough_budget: Option<&'a Enough>,
     /// The command that goes on with the job; none when the job has no journal to go on from.
     pub(crate) again: Option<String>,
 }
@@ -135,7 +136,7 @@ impl Summary<'_> {
             text::count(deferred),
         );
         let mut line = |content: String| writeln!(text, "  {content}").expect("a string takes everything");
-        self.used_up.into_iter().map(str::to_owned).for_each(&mut line);
+        self.enough_budget.into_iter().map(|enough| enough.words.clone()).for_each(&mut line);
         line(self.calls());
         if counts.tokens_in + counts.tokens_out > 0 {
             line(format!("{} tokens in, {} out", text::count(counts.tokens_in), text::count(counts.tokens_out)));
@@ -175,9 +176,15 @@ impl Summary<'_> {
         let stop = self.stop();
         let mut lines: Vec<String> =
             stop.map(|stop| format!("stopped early: {}", text::printable(&stop.to_string()))).into_iter().collect();
-        if self.has_begun_all && stop.is_some_and(|stop| *stop != StopReason::MaxItems) {
-            let counts = "it counts each item that was begun, also where no server took its call";
-            lines.push(format!("--max-items is reached: {counts}"));
+        // Where a person has to put something right first, the bound says nothing.
+        let other = stop.filter(|stop| self.has_begun_all && **stop != StopReason::MaxItems);
+        match other {
+            Some(stop) if stop.found_no_server() => lines.push(
+                "--max-items is reached: it counts each item that was begun, also where no server took its call"
+                    .to_owned(),
+            ),
+            Some(stop) if !stop.needs_a_person() => lines.push("--max-items is reached".to_owned()),
+            _ => {}
         }
         if self.unwritten > 0 {
             lines.push(format!(
@@ -197,7 +204,13 @@ impl Summary<'_> {
                     let then = "--accept-changed-input takes them as they stand then";
                     lines.push(format!("correct the requests first: {then}"));
                 }
-                lines.push(format!("continue with: {again}"));
+                lines.push(match self.enough_budget {
+                    Some(enough) => {
+                        let Enough { flag, amount, .. } = enough;
+                        format!("continue with a larger budget, such as: {}", resume_command::with_flag(again, flag, amount))
+                    }
+                    None => format!("continue with: {again}"),
+                });
             }
             None => lines.push(
                 "without a journal this run cannot be continued: the next one starts from the beginning, with another output"
@@ -209,11 +222,9 @@ impl Summary<'_> {
 
     /// What the job has used of its budget, or what it cost where it has none.
     fn budget(&self) -> Option<String> {
-        let reported = self.counts.tokens_in + self.counts.tokens_out;
-        let reserved = self.budget.tokens.map_or(0, |(used, _)| used.saturating_sub(reported));
-        let of_which = (reserved > 0)
-            .then(|| format!("; {} of the tokens are held for calls whose use is not known", text::count(reserved)));
-        Some(self.budget.words()? + &of_which.unwrap_or_default())
+        let estimated = self.budget.estimated((self.counts.tokens_in, self.counts.tokens_out));
+        let estimated = estimated.map(|words| format!("; {words}")).unwrap_or_default();
+        Some(self.budget.words()? + &estimated)
     }
 
     /// The calls of the job, those of this run where others came before, and what went wrong with them.
@@ -346,7 +357,7 @@ fn reason_text(reason: DeferReason) -> &'static str {
 fn answered(class: Class) -> String {
     match class {
         Class::QuotaExhausted => "last answer: asked for a long wait".to_owned(),
-        Class::Transient => "last try: no answer, or a failure of the server".to_owned(),
+        Class::Transient => "last try: no usable answer".to_owned(),
         class => format!("last answer: {}", class.description()),
     }
 }

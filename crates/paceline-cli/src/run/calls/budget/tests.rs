@@ -1,6 +1,7 @@
 //! What calls reserve, and what they count with.
 
 use super::*;
+use crate::run::calls::stop::StopReason;
 use futures_util::FutureExt as _;
 
 fn tokens(input_tokens: u64, output_tokens: u64) -> Usage {
@@ -58,9 +59,50 @@ fn what_earlier_runs_used_counts_for_the_job_alone() {
     let reserved = budget.reserve(bounded(1, 1)).now_or_never().expect("at once");
     let exceeded = reserved.expect_err("calls cost 350 here");
     assert_eq!(exceeded.purse, BudgetKind::JobCost);
+    let enough = budget.enough(exceeded.at_line(7), 1);
+    assert_eq!((enough.flag, enough.amount.as_str()), ("--budget-cost", "1050.00"));
     assert_eq!(
-        budget.used_up(exceeded, 1),
-        "the budget is used up (700.00 of 1000.00): about 350.00 more would finish the job; to go on, give a larger --budget-cost"
+        enough.words,
+        "of the budget 300.00 of 1000.00 are left, and the next call (line 7) may use 350.00; --budget-cost 1050.00 would finish the \
+         job, as it looks now"
+    );
+}
+
+#[test]
+fn a_budget_that_was_exceeded_is_called_so() {
+    let before = [ModelUsage { model: "m".into(), calls: 2, tokens_in: 600, tokens_out: 200 }];
+    let told = |budget: &Budget| {
+        let exceeded = budget.reserve(bounded(1, 1)).now_or_never().expect("at once").expect_err("nothing is left");
+        (StopReason::Budget(exceeded).to_string(), budget.enough(exceeded, 2).words)
+    };
+    let of = |tokens, before: &[ModelUsage]| {
+        Budget::new(Limits { job_tokens: Some(tokens), ..Limits::default() }, Prices::default(), before, false)
+    };
+    let (stop, words) = told(&of(700, &before));
+    assert_eq!(stop, "--budget-tokens 700, the budget of all runs of this job, is used up");
+    let expected =
+        "the budget is exceeded, by the runs before: 800 of 700 tokens used, 100 too much; --budget-tokens 1601 would";
+    assert!(words.starts_with(expected), "{words}");
+    assert!(told(&of(800, &before)).1.starts_with("the budget is used up (800 of 800 tokens); "));
+    let budget = of(1_000, &[]);
+    let call = budget.reserve(bounded(10, 80)).now_or_never().expect("at once").expect("fits");
+    call.settle(Some(tokens(10, 3_000)), || 0);
+    let words = told(&budget).1;
+    let expected =
+        "the budget is exceeded, by answers that came longer than reserved for them: 3,010 of 1,000 tokens used, 2,010";
+    assert!(words.starts_with(expected), "{words}");
+    let used = budget.used();
+    assert_eq!(used.describe().collect::<Vec<_>>(), ["3,010 of 1,000 tokens, 2,010 too many"]);
+    assert_eq!(used.estimated((10, 3_000)), None);
+    assert_eq!(
+        used.estimated((0, 10)).as_deref(),
+        Some("3,000 of the tokens are estimated, for calls whose use is not known")
+    );
+    let price: Prices = "in=1000000,out=500000".parse::<paceline_config::Price>().expect("a price").into();
+    let used = Budget::new(Limits::default(), price, &before, false).used();
+    assert_eq!(
+        used.estimated((500, 200)).as_deref(),
+        Some("100.00 of it is estimated, for calls whose use is not known")
     );
 }
 

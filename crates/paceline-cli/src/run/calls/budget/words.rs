@@ -1,0 +1,169 @@
+//! What people and scripts are told of a budget: what has been used, why the next call does not fit, what would be enough.
+
+use std::sync::atomic::Ordering;
+
+use paceline_config::{Money, Price, Prices};
+use serde_json::{Value, json};
+
+use super::{Budget, BudgetKind, Exceeded, Ledger, Sum};
+use crate::text;
+
+/// What has been used of what there is, for people and scripts.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Used {
+    /// Tokens of the job, and how many it may use.
+    pub(crate) tokens: Option<(u64, u64)>,
+    /// Money of the job where prices are known, and how much it may use.
+    pub(crate) cost: Option<(Money, Option<Money>)>,
+    /// Calls that all the purses are still good for, if they use what calls have used so far.
+    pub(crate) calls_left: Option<u64>,
+    /// Tokens of the job, in and out.
+    pub(crate) usage: (u64, u64),
+    /// The price of all of them, where there is only one.
+    pub(crate) price: Option<Price>,
+}
+
+impl Used {
+    /// Null where nothing is bounded and no price is known.
+    pub(crate) fn json(&self) -> Value {
+        if self.tokens.is_none() && self.cost.is_none() {
+            return Value::Null;
+        }
+        json!({
+            "tokens": self.tokens.map(|(used, of)| json!({ "used": used, "limit": of })),
+            "cost": self.cost.map(|(used, of)| json!({ "used": used.as_f64(), "limit": of.map(Money::as_f64) })),
+        })
+    }
+
+    /// In one line; none where nothing is bounded and no price is known.
+    pub(crate) fn words(&self) -> Option<String> {
+        let words = self.describe().collect::<Vec<_>>().join(", ");
+        match self {
+            Self { tokens: None, cost: None, .. } => None,
+            Self { tokens: None, cost: Some((_, None)), .. } => Some(words),
+            _ => Some(format!("budget: {words}")),
+        }
+    }
+
+    /// What of that is estimated, beyond the tokens that answers `reported`, in and out.
+    pub(crate) fn estimated(&self, reported: (u64, u64)) -> Option<String> {
+        let more = (self.usage.0.saturating_sub(reported.0), self.usage.1.saturating_sub(reported.1));
+        let what = match (self.tokens, self.cost.and(self.price)) {
+            _ if more == (0, 0) => return None,
+            (Some(_), _) => format!("{} of the tokens are", text::count(more.0 + more.1)),
+            (None, Some(price)) => format!("{} of it is", price.of(more.0, more.1)),
+            (None, None) => return None,
+        };
+        Some(format!("{what} estimated, for calls whose use is not known"))
+    }
+
+    /// `1,240 of 5,000 tokens`, `3.21 of 5.00 spent`.
+    pub(crate) fn describe(&self) -> impl Iterator<Item = String> {
+        let tokens = self.tokens.map(|(used, of)| {
+            let over = if used > of { format!(", {} too many", text::count(used - of)) } else { String::new() };
+            format!("{} of {} tokens{over}", text::count(used), text::count(of))
+        });
+        let cost = self.cost.map(|(used, of)| match of {
+            Some(of) if used > of => {
+                format!("{used} of {of} spent, {} too much", Money::from_units(used.units() - of.units()))
+            }
+            Some(of) => format!("{used} of {of} spent"),
+            None => format!("{used} spent"),
+        });
+        tokens.into_iter().chain(cost)
+    }
+}
+
+/// That a purse has no room for the next call, and how large it would have to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Enough {
+    pub(crate) words: String,
+    /// The flag that sets the purse.
+    pub(crate) flag: &'static str,
+    /// Its value that would finish the job, as it looks now.
+    pub(crate) amount: String,
+}
+
+impl Budget {
+    /// Why the next call does not fit into the purse, and what seems to be enough for the `left` items.
+    pub(crate) fn enough(&self, exceeded: Exceeded, left: u64) -> Enough {
+        let needed = self.needed(exceeded, left);
+        let Exceeded { purse, limit, next, line, .. } = exceeded;
+        let ledger = self.ledger();
+        let (used, before) = (ledger.used(purse), ledger.before.of(purse));
+        drop(ledger);
+        let unit = if purse == BudgetKind::JobCost { "" } else { " tokens" };
+        let all = used.saturating_add(needed);
+        let enough = match purse {
+            BudgetKind::JobCost => Money::from_units(all).rounded_up().to_string(),
+            BudgetKind::RunTokens | BudgetKind::JobTokens => all.to_string(),
+        };
+        let [used_text, of] = [used, limit].map(|units| purse.amount(units));
+        let over = purse.amount(used.saturating_sub(limit));
+        let state = if used > limit {
+            let why = if before > limit {
+                "by the runs before"
+            } else {
+                "by answers that came longer than reserved for them"
+            };
+            format!("the budget is exceeded, {why}: {used_text} of {of}{unit} used, {over} too much")
+        } else if used == limit {
+            format!("the budget is used up ({used_text} of {of}{unit})")
+        } else {
+            let [left, next] = [limit - used, next].map(|units| purse.amount(units));
+            let line = line.map(|line| format!(" (line {line})")).unwrap_or_default();
+            format!("of the budget {left} of {of}{unit} are left, and the next call{line} may use {next}")
+        };
+        let flag = purse.flag();
+        Enough {
+            words: format!("{state}; {flag} {enough} would finish the job, as it looks now"),
+            flag,
+            amount: enough,
+        }
+    }
+
+    /// What the rest of the job seems to need beside what has been used: what the call would use that did not fit, and for each
+    /// other item of those `left` what calls use here.
+    pub(super) fn needed(&self, exceeded: Exceeded, left: u64) -> u64 {
+        let (ledger, Exceeded { purse, next, .. }) = (self.ledger(), exceeded);
+        let each = ledger.job.of(purse).checked_div(ledger.calls).map_or(next, |mean| mean.saturating_add(1));
+        next.saturating_add(each.saturating_mul(left.saturating_sub(1)))
+    }
+
+    /// Says once that a call which used that has used more than there is.
+    pub(super) fn tell_exceeded(&self, ledger: &Ledger, call: &Sum) {
+        let exceeded = |(purse, limit): &(BudgetKind, u64)| {
+            let used = ledger.used(*purse);
+            used > *limit && used.saturating_sub(call.of(*purse)) <= *limit
+        };
+        let Some((purse, limit)) = self.limits.all().find(exceeded) else { return };
+        if !self.told_exceeded.swap(true, Ordering::Relaxed) {
+            let [used, limit] = [ledger.used(purse), limit].map(|units| purse.amount(units));
+            tracing::warn!(
+                "{} {limit} is exceeded: {used} used, and what is in flight comes on top; answers came longer than was reserved for \
+                 them",
+                purse.flag()
+            );
+        }
+    }
+}
+
+/// That one price is taken for all of these models, where they are several and it is.
+pub(crate) fn one_price<'a>(prices: &Prices, models: impl Iterator<Item = &'a str>) -> Option<String> {
+    let models: Vec<_> = models.filter(|model| !model.is_empty()).map(text::printable).collect();
+    let is_one = models.len() > 1 && prices.is_one_for_all();
+    is_one.then(|| {
+        let count = models.len();
+        format!("one price for {count} models: {}; `price` in paceline.toml can have one for each", models.join(", "))
+    })
+}
+
+/// That a table has no price for these models, so that they count with its dearest.
+pub(crate) fn unpriced<'a>(prices: &Prices, models: impl Iterator<Item = &'a str>) -> Option<String> {
+    let models: Vec<_> =
+        models.filter(|model| !prices.is_empty() && !prices.knows(model)).map(text::printable).collect();
+    (!models.is_empty()).then(|| {
+        let price = prices.of("");
+        format!("no price for {}: counted with the dearest, {price} for a million tokens", models.join(", "))
+    })
+}

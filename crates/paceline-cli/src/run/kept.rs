@@ -1,0 +1,119 @@
+//! What a job keeps from run to run: its budgets, its prices where a run knows none, and what `--extract` takes out of answers.
+
+use std::path::Path;
+
+use paceline_config::{Money, Prices, Upstream};
+use paceline_store::{ModelUsage, Paths, Reader};
+
+use crate::exit::Failure;
+use crate::run::args::RunArgs;
+use crate::run::begun;
+use crate::run::calls::budget::{Budget, Limits};
+use crate::run::job::job_config::JobConfig;
+use crate::run::progress::extract;
+use crate::text;
+
+/// Of a table of prices no more are told.
+const SHOWN: usize = 4;
+
+/// Takes up what the job keeps, and what the flags say of it. The price of the command line stands above those of the
+/// configuration, and a budget in money needs one. Tells which prices are in force.
+///
+/// # Errors
+/// A budget in money without a price, and a file that `--extract` would destroy.
+pub(super) fn take_up(args: &mut RunArgs, paths: &Paths, upstream: &mut Upstream) -> Result<(), Failure> {
+    let journal = begun(args, paths);
+    let kept = journal.and_then(JobConfig::of_journal);
+    if let Some(kept) = &kept {
+        keep_budgets(args, kept, upstream);
+        keep_extract(args, paths, kept);
+    }
+    if let Some(price) = args.price {
+        upstream.prices = price.into();
+    }
+    if let Some(cost) = args.budgets().job_cost.filter(|_| upstream.prices.is_empty()) {
+        return Err(Failure::refused(format!(
+            "--budget-cost {cost} (from the command line): expected the price of tokens as well: --price in=2.50,out=10 (for a \
+             million), or price under [upstream.{}] in paceline.toml",
+            upstream.name
+        )));
+    }
+    if args.pointer().is_some() {
+        let is_ours = args.overwrite || kept.as_ref().is_some_and(JobConfig::has_extracted);
+        extract::refuse_other_file(paths, is_ours)?;
+    }
+    tell_prices(args, upstream);
+    if let Some((journal, kept)) = journal.zip(kept) {
+        tell_new_prices(journal, &kept.prices(), &upstream.prices);
+    }
+    Ok(())
+}
+
+/// A budget is one of the job: what an earlier run was given holds on until this one is given another, with the price of that
+/// run where none is known now.
+fn keep_budgets(args: &mut RunArgs, kept: &JobConfig, upstream: &mut Upstream) {
+    let flags = args.keep_budgets(kept.budgets());
+    if args.budgets().job_cost.is_some() && args.price.is_none() && upstream.prices.is_empty() {
+        upstream.prices = kept.prices();
+    }
+    for (flag, value) in flags {
+        tracing::info!("the budget of an earlier run of this job still holds: {flag} {value} ({flag} none lifts it)");
+    }
+}
+
+/// What an earlier run took out of the answers, this one takes out of them too, lest the file of values lack the new ones.
+fn keep_extract(args: &mut RunArgs, paths: &Paths, kept: &JobConfig) {
+    if args.extract.is_some() {
+        return;
+    }
+    args.extract = kept.extract().map(str::to_owned);
+    if let Some(pointer) = args.pointer() {
+        let path = extract::path(paths);
+        tracing::info!(
+            "an earlier run of this job wrote {}, and this one writes it too: --extract {pointer} (--extract none ends that)",
+            path.display()
+        );
+    }
+}
+
+/// Tells the prices that costs are counted with, and which of them can hardly be meant.
+fn tell_prices(args: &RunArgs, upstream: &Upstream) {
+    if !upstream.prices.is_empty() && !args.dry_run {
+        tracing::info!("{}", words(&upstream.prices));
+    }
+    let doubts = upstream.prices.iter().filter_map(|(_, price)| price.doubt().map(|doubt| (price, doubt)));
+    doubts.take(1).for_each(|(price, doubt)| tracing::warn!("the price {price} is of a million tokens, and {doubt}"));
+}
+
+/// The prices in one line.
+pub(super) fn words(prices: &Prices) -> String {
+    let named = |(model, price): (&str, _)| match prices.is_one_for_all() {
+        true => format!("{price}"),
+        false => format!("{} {price}", text::printable(model)),
+    };
+    let all: Vec<_> = prices.iter().map(named).collect();
+    let more = all.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!("; and {}", text::counted(more as u64, "more model")) } else { String::new() };
+    format!("price of a million tokens: {}{more}", all[..all.len().min(SHOWN)].join("; "))
+}
+
+/// A price that changed values anew what the runs before have used.
+fn tell_new_prices(journal: &Path, before: &Prices, now: &Prices) {
+    if before == now || before.is_empty() || now.is_empty() {
+        return;
+    }
+    // Of a journal that cannot be read the run tells why, as it opens it.
+    let used = Reader::open(journal).and_then(|reader| Ok([reader.usage()?, reader.under_way()?].concat()));
+    let used = used.unwrap_or_default();
+    let [was, is] = [before, now].map(|prices| spent(prices, &used));
+    if was.units() > 0 {
+        tracing::warn!(
+            "prices changed since the last run of this job: what was used before counts as {is} now, and counted as {was}"
+        );
+    }
+}
+
+fn spent(prices: &Prices, used: &[ModelUsage]) -> Money {
+    let spent = Budget::new(Limits::default(), prices.clone(), used, false).used().cost;
+    spent.map_or_else(Money::default, |(spent, _)| spent)
+}
