@@ -74,8 +74,8 @@ impl Latest {
 
 impl Pacer {
     /// For a caller that keeps its own queue and looks at a part of it at a time: other scopes than those asked for so far may
-    /// wait there. So a scope whose calls are not answered takes few places in the first 2 s of calls from now, in which the caller
-    /// meets them. Without this a scope that was the only one so far takes all at once.
+    /// wait there. So a scope whose calls are not answered takes few places in the first 2 s of calls from now, in which the
+    /// caller meets them. Without this a scope that was the only one so far takes all at once.
     pub const fn expect_scopes(&mut self) {
         (self.active.expects, self.active.began) = (true, None);
     }

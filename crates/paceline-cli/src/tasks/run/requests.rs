@@ -410,6 +410,7 @@ fn failure(exchange: Exchange) -> Failure {
         unsent: reading.unsent,
         retried,
         unknown,
+        unexpected: reading.unexpected,
         ..Failure::new(reading.class, message)
     }
 }
