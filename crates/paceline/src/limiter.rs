@@ -405,6 +405,13 @@ impl Limiter {
         self.driver.act(|pacer, now| pacer.stop(now, scope, reason.into()));
     }
 
+    /// For a caller that keeps its own queue, asks by [`try_acquire`](Self::try_acquire) and looks at a part of the queue at a
+    /// time: other scopes than those asked for so far may wait there. In the first 2 s of calls from now, a scope whose calls are
+    /// not answered leaves them places, also where no other is known yet.
+    pub fn expect_scopes(&self) {
+        self.driver.act(|pacer, _| pacer.expect_scopes());
+    }
+
     /// Opens a held or stopped scope, or the account for `None`.
     pub fn resume(&self, scope: Option<&ScopeId>) {
         self.driver.resume(scope);

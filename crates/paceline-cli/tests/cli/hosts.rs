@@ -217,6 +217,23 @@ fn a_host_that_answers_with_login_pages_alone_is_stopped_alone() {
     assert!(log.contains("correct what --expect asks for or the requests"), "{log}");
 }
 
+/// They begin after a while, and all lines are for one host.
+#[test]
+fn a_server_that_turns_to_login_pages_keeps_what_it_has_not_been_asked() {
+    let server = Server::new(|arrival| match arrival.path.as_str() {
+        "/page/0" | "/page/1" => Reply::ok(),
+        _ => Reply::text(200, "text/html", "log in"),
+    });
+    let job = Job::with_input(&pages([&server, &server], 60));
+    let flags = ["--concurrency", "1", "--expect", "json", "--max-retries", "0"];
+    let (code, log) = finish(job.run(&server).args(flags));
+    let summary = job.summary();
+    let figures = (&summary["succeeded"], &summary["failed"], &summary["deferred"], &summary["stopped"]);
+    assert_eq!((code, figures), (3, (&json!(2), &json!(20), &json!(38), &json!("same_failure"))), "{log}");
+    assert!(log.contains("stopping: the last 20 items all failed the same way with status 200: "), "{log}");
+    assert!(log.contains("the host may keep this machine out for a while"), "{log}");
+}
+
 #[test]
 fn without_that_scope_another_host_is_refused_with_the_flag_that_takes_it() {
     let (ours, other) = (Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));

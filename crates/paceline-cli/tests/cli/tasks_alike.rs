@@ -1,6 +1,7 @@
 //! A run that finds that everything fails alike, items that leave a store, and bare bodies.
 
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use paceline_store::work::{NewItem, State};
 use serde_json::{Value, json};
@@ -41,6 +42,37 @@ fn requests_that_are_all_refused_alike_stop_the_run_and_wait_again() {
     assert_eq!(states(&store, 60, State::Waiting) + states(&store, 60, State::Deferred), 60);
     let Ran { code, summary, .. } = requests(&store, &server, &["--stop-after-same", "0"]);
     assert_eq!((code, &summary["failed"]), (1, &json!(60)));
+}
+
+/// A ban that is told by a page to log in, and begins after a while.
+#[test]
+fn answers_that_turn_into_login_pages_keep_what_is_left() {
+    for (scope, method) in [(&[][..], "GET"), (&["--scope", "host"], "GET"), (&[], "POST")] {
+        let calls = AtomicUsize::new(0);
+        let server = Server::new(move |_| match calls.fetch_add(1, Ordering::Relaxed) {
+            0..10 => Reply::ok(),
+            _ => Reply::text(200, "text/html", "log in"),
+        });
+        let store = Store::new();
+        let request = json!({"method": method, "url": "/v1/x", "body": null}).to_string();
+        store.put((0..60).map(|n| NewItem::new(format!("item-{n}"), request.clone())).collect());
+        let flags = [&["--expect", "json", "--max-retries", "0"], scope].concat();
+        let Ran { code, summary, log } = requests(&store, &server, &flags);
+        assert_eq!(
+            (code, &summary["succeeded"], &summary["stopped"]),
+            (3, &json!(10), &json!("same_failure")),
+            "{log}"
+        );
+        let asked = server.count() - 10;
+        assert!((20..50).contains(&asked), "{asked}: {log}");
+        // What was posted may have been done.
+        let (failed, told) = match method {
+            "GET" => (0, "the last 20 items all failed the same way, and wait (none is marked as failed): "),
+            _ => (asked, "the last 20 items all failed the same way (they may have been done, so they stay failed): "),
+        };
+        assert_eq!(summary["failed"], failed, "{log}");
+        assert!(log.contains(told) && log.contains("the host may keep this machine out for a while"), "{log}");
+    }
 }
 
 /// The pages of one customer are gone. Nothing of the other has been due yet.

@@ -1,5 +1,8 @@
 //! Items without a group, for several hosts: what one host does concerns its own items alone.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use paceline_store::work::{NewItem, State};
 use serde_json::json;
 
@@ -70,6 +73,25 @@ fn a_host_that_is_not_there_is_left_to_the_next_run_and_the_others_go_on() {
     let Ran { code, summary, log } = run(&store, &good, &["--scope", "host", "--max-wait", "2s"]);
     assert_eq!((code, &summary["succeeded"], &summary["stopped"]), (3, &json!(20), &json!("unreachable")), "{log}");
     all_are(&store, "dead", 4, &WAITS);
+}
+
+/// Its items come first, and nothing is known of the other until one of its items is looked at.
+#[test]
+fn a_host_that_hangs_from_the_beginning_leaves_places_to_the_others() {
+    let hangs = Arc::new(Server::new(|_| Reply::ok().never()));
+    let (seen, most) = (Arc::clone(&hangs), Arc::new(AtomicUsize::new(0)));
+    let at_most = Arc::clone(&most);
+    let good = Server::new(move |_| {
+        at_most.fetch_max(seen.count(), Ordering::Relaxed);
+        Reply::ok()
+    });
+    let store = Store::new();
+    store.put(posts(&hangs.url(), "hangs", 12, 1));
+    store.put(posts(&good.url(), "good", 20, 0));
+    let flags = ["--scope", "host", "--timeout", "3s", "--max-retries", "0", "--unknown-outcome", "fail"];
+    let Ran { summary, log, .. } = run(&store, &good, &flags);
+    assert_eq!(&summary["succeeded"], &json!(20), "{log}");
+    assert!(most.load(Ordering::Relaxed) < 4, "of the four places it had all before the other had one: {log}");
 }
 
 #[test]

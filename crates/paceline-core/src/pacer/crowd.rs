@@ -21,6 +21,10 @@ pub(super) struct Active {
     answering: Latest,
     /// Places that mute scopes hold.
     mute: u32,
+    /// Others may come, of which nothing is known yet.
+    expects: bool,
+    /// When the first call left since that was said.
+    began: Option<Instant>,
 }
 
 /// A scope and the latest other one, by their places.
@@ -37,6 +41,14 @@ impl Active {
         if !is_mute {
             self.answering.note(now, scope);
         }
+        if self.expects {
+            self.began.get_or_insert(now);
+        }
+    }
+
+    /// When a call of another scope than this one was known of last, where these are the known ones.
+    fn other(&self, of: &Latest, scope: u32) -> Option<Instant> {
+        of.other_than(scope).or(self.began)
     }
 
     /// What a scope holds mutely has changed from so many places to so many.
@@ -61,6 +73,13 @@ impl Latest {
 }
 
 impl Pacer {
+    /// For a caller that keeps its own queue and looks at a part of it at a time: other scopes than those asked for so far may
+    /// wait there. So a scope whose calls are not answered takes few places in the first 2 s of calls from now, in which the
+    /// caller meets them. Without this a scope that was the only one so far takes all at once.
+    pub const fn expect_scopes(&mut self) {
+        (self.active.expects, self.active.began) = (true, None);
+    }
+
     /// A scope whose calls are not answered takes few places, unless it is alone; those whose last call waited in vain take few
     /// together; and requests behind all others leave some.
     pub(super) fn admit_place(&self, now: Instant, place: u32, ask: &Ask<'_>) -> Admit {
@@ -72,7 +91,7 @@ impl Pacer {
         let held = scope.in_flight.now();
         if scope.is_mute() && !places::may_take(self.active.mute, self.in_flight.free()) {
             // Where no other scope has work, they may have all places.
-            let other = self.active.answering.other_than(place);
+            let other = self.active.other(&self.active.answering, place);
             return other.map_or(Admit::Now, |at| Admit::at(at + ALONE, now, || WaitCause::Concurrency));
         }
         if places::may_take(held, self.in_flight.free()) || !scope.is_silent(now) {
@@ -81,7 +100,7 @@ impl Pacer {
         if self.slots.len() > scope.queue.len() + held as usize {
             return Admit::OnRelease { cause: WaitCause::Concurrency };
         }
-        match self.active.all.other_than(place) {
+        match self.active.other(&self.active.all, place) {
             Some(at) => Admit::at(at + ALONE, now, || WaitCause::Concurrency),
             None => Admit::Now,
         }

@@ -186,3 +186,39 @@ fn a_caller_with_a_queue_of_its_own_gives_a_scope_that_hangs_no_place_of_the_oth
     pacer.handle_timeout(at(4.0));
     assert_eq!(pacer.poll_event(), Some(Event::Granted { ticket, probe: false }));
 }
+
+/// The items of a host that hangs come first, and so many that the caller sees no other before it has looked for a while.
+#[test]
+fn a_scope_that_hangs_and_is_the_only_known_one_leaves_places_where_others_may_come() {
+    let concurrency = Concurrency::Fixed { max: 8 };
+    let config = PacerConfig { concurrency, pace: Pace::None, ..PacerConfig::default() };
+    let in_flight = |expects: bool, other_at: f64| {
+        let mut pacer = Pacer::new(config.clone(), 1, Instant::ZERO).expect("sensible");
+        if expects {
+            pacer.expect_scopes();
+        }
+        let (hangs, works) = (pacer.scope("hangs"), pacer.scope("works"));
+        let mut working = 0;
+        // The first call leaves after three seconds: none was due before.
+        for tenth in 30..90 {
+            let now = at(0.1 * f64::from(tenth));
+            let mut leaves = |scope| {
+                let ticket = pacer.enqueue(now, Request::new(scope, Cost::request())).expect("fits");
+                let granted = pacer.poll_event().is_some();
+                if !granted {
+                    pacer.cancel(now, ticket);
+                }
+                granted
+            };
+            for _ in 0..8 {
+                leaves(&hangs);
+            }
+            working += u32::from(0.1 * f64::from(tenth) >= other_at && leaves(&works));
+        }
+        (working, pacer.snapshot(at(9.0)).account.concurrency.in_flight)
+    };
+    assert_eq!(in_flight(false, 4.5), (0, 8), "it took all places at once");
+    let (working, _) = in_flight(true, 4.5);
+    assert!(working > 0, "the other has places when it comes");
+    assert_eq!(in_flight(true, 100.0), (0, 8), "and where none comes, it has all places");
+}

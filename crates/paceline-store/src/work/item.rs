@@ -152,6 +152,9 @@ pub struct Failure {
     /// An error of the account concerns only some items of the group, such as those of one host: instead of a stop of the group,
     /// the item is left to the next run. Default false. It is not stored.
     pub spares_group: bool,
+    /// The server answered, and not as the user expects: the class alone does not tell that from a server that is failing. It is
+    /// not stored.
+    pub unexpected: bool,
 }
 
 impl Failure {
@@ -169,6 +172,7 @@ impl Failure {
             unknown: UnknownOutcome::Resend,
             is_for_group: class == Class::QuotaExhausted,
             spares_group: false,
+            unexpected: false,
         }
     }
 

@@ -1,5 +1,5 @@
-//! Whether the first items to end all fail alike: then not the items are wrong, but the job. Whether those of one host do, or
-//! all of late are refused there: then it may have banned the caller.
+//! Whether the first items to end all fail alike: then not the items are wrong, but the job. Whether those of one scope do, or
+//! all of late: then its server may have banned the caller. `run` and `tasks run` watch by the same rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -66,55 +66,96 @@ impl Alike {
     }
 }
 
-/// Watches each host by itself, where each line names its own: another that answers says nothing about it.
-#[derive(Clone, Debug)]
-pub(crate) struct AlikeByHost {
-    limit: usize,
-    hosts: BTreeMap<Arc<str>, Row>,
+/// A failure of an item, as far as it may be like others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Alikeness {
+    pub(crate) kind: Kind,
+    /// The server answered, and not as the user expects: a page to log in, where JSON is expected.
+    pub(crate) unexpected: bool,
 }
 
-/// The last items of a host that failed alike, in a row.
-#[derive(Clone, Debug, Default)]
-struct Row {
+impl Alikeness {
+    /// Whether a server may say so that it keeps the caller out.
+    const fn is_like_a_ban(&self) -> bool {
+        self.unexpected || matches!(self.kind.0, Some(401 | 403))
+    }
+}
+
+/// Other failures than those of a ban have to be so many times as many in a row before they stop a host that has answered: they
+/// may be of items.
+const LESS_LIKE_A_BAN: usize = 5;
+
+/// Watches each scope by itself, such as a host: another that answers says nothing about it.
+#[derive(Clone, Debug)]
+pub(crate) struct AlikeByScope<Item> {
+    limit: usize,
+    /// Each scope is a host: its first items may be wrong alone, and later any answer may be that of a ban.
+    are_hosts: bool,
+    scopes: BTreeMap<Arc<str>, Row<Item>>,
+}
+
+/// The last items of a scope that failed alike, in a row.
+#[derive(Clone, Debug)]
+struct Row<Item> {
     /// Items ended otherwise before.
     is_mixed: bool,
-    kind: Option<Kind>,
-    items: BTreeSet<u64>,
+    alike: Option<Alikeness>,
+    items: BTreeSet<Item>,
 }
 
-impl AlikeByHost {
+impl<Item> Row<Item> {
+    const fn new(is_mixed: bool) -> Self {
+        Self { is_mixed, alike: None, items: BTreeSet::new() }
+    }
+}
+
+impl<Item: Ord> AlikeByScope<Item> {
     /// A `limit` of 0 switches it off.
-    pub(crate) const fn new(limit: usize) -> Self {
-        Self { limit, hosts: BTreeMap::new() }
+    pub(crate) const fn new(limit: usize, are_hosts: bool) -> Self {
+        Self { limit, are_hosts, scopes: BTreeMap::new() }
     }
 
-    /// An item of the host failed for good, or had an answer that is not what the user expects: each is counted once. True once
-    /// the host has to be stopped: its first items failed alike, or as many in a row were refused (401, 403), as by a ban that
-    /// began later.
-    pub(crate) fn failed(&mut self, host: &Arc<str>, item: u64, kind: Kind) -> bool {
+    /// An item of the scope failed for good, or had an answer that is not what the user expects: each is counted once. The number
+    /// of items once the scope has to be stopped: its first ones failed alike, or as many in a row as tell of a later ban.
+    pub(crate) fn failed(&mut self, scope: &Arc<str>, item: Item, alike: Alikeness) -> Option<usize> {
         if self.limit == 0 {
-            return false;
+            return None;
         }
-        let row = self.hosts.entry(Arc::clone(host)).or_default();
-        let is_refused = matches!(kind.0, Some(401 | 403));
-        if row.kind.as_ref().is_some_and(|known| *known != kind) {
-            *row = Row { is_mixed: true, ..Row::default() };
+        let row = self.scopes.entry(Arc::clone(scope)).or_insert_with(|| Row::new(false));
+        if row.alike.as_ref().is_some_and(|known| *known != alike) {
+            *row = Row::new(true);
         }
-        row.kind = Some(kind);
-        let is_new = row.items.len() < self.limit && row.items.insert(item);
-        is_new && row.items.len() == self.limit && (is_refused || !row.is_mixed)
+        let enough = match (alike.is_like_a_ban(), self.are_hosts) {
+            (true, _) => Some(self.limit),
+            (false, true) if row.is_mixed => Some(self.limit * LESS_LIKE_A_BAN),
+            (false, true) => Some(self.limit),
+            (false, false) => None,
+        };
+        row.alike = Some(alike);
+        let is_new = enough.is_some_and(|enough| row.items.len() < enough) && row.items.insert(item);
+        enough.filter(|enough| is_new && row.items.len() == *enough)
     }
 
-    /// An item of the host ended otherwise.
-    pub(crate) fn ended_otherwise(&mut self, host: &Arc<str>) {
+    /// The items of the scope that failed alike last, which are forgotten.
+    pub(crate) fn take(&mut self, scope: &str) -> BTreeSet<Item> {
+        self.scopes.get_mut(scope).map(|row| std::mem::take(&mut row.items)).unwrap_or_default()
+    }
+
+    /// The items of all scopes that failed alike last, which are forgotten.
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Item> {
+        std::mem::take(&mut self.scopes).into_values().flat_map(|row| row.items)
+    }
+
+    /// An item of the scope ended otherwise.
+    pub(crate) fn ended_otherwise(&mut self, scope: &Arc<str>) {
         if self.limit > 0 {
-            self.hosts.insert(Arc::clone(host), Row { is_mixed: true, ..Row::default() });
+            self.scopes.insert(Arc::clone(scope), Row::new(true));
         }
     }
 
-    /// Whether none of the host's items of this run ended otherwise.
-    pub(crate) fn are_first(&self, host: &str) -> bool {
-        self.hosts.get(host).is_none_or(|row| !row.is_mixed)
+    /// Whether none of the scope's items of this run ended otherwise.
+    pub(crate) fn are_first(&self, scope: &str) -> bool {
+        self.scopes.get(scope).is_none_or(|row| !row.is_mixed)
     }
 }
 
@@ -122,27 +163,39 @@ impl AlikeByHost {
 mod tests {
     use super::*;
 
+    fn of(status: u16) -> Alikeness {
+        Alikeness { kind: (Some(status), None), unexpected: status == 200 }
+    }
+
+    /// Which of a host's items with these statuses stop it.
+    fn all(watch: &mut AlikeByScope<usize>, host: &str, first: usize, statuses: &[u16]) -> Vec<usize> {
+        let host: Arc<str> = host.into();
+        let failed = statuses.iter().enumerate();
+        failed.filter_map(|(n, status)| watch.failed(&host, first + n, of(*status)).map(|_| n)).collect()
+    }
+
     #[test]
-    fn a_host_stops_at_its_first_items_and_later_at_refusals_alone() {
-        let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
-        let mut watch = AlikeByHost::new(3);
-        let mut item = 0;
-        let mut all = |watch: &mut AlikeByHost, host: &Arc<str>, statuses: &[u16]| -> Vec<bool> {
-            let failed = statuses.iter().map(|status| {
-                item += 1;
-                watch.failed(host, item, (Some(*status), None))
-            });
-            failed.collect()
-        };
-        assert_eq!(all(&mut watch, &a, &[404, 404, 404, 404]), [false, false, true, false]);
+    fn a_host_stops_at_its_first_items_and_later_at_what_is_like_a_ban() {
+        let mut watch = AlikeByScope::new(3, true);
+        assert_eq!(all(&mut watch, "a", 0, &[404; 4]), [2]);
         assert!(watch.are_first("a"));
-        assert_eq!(all(&mut watch, &b, &[404]), [false], "each host by itself");
-        watch.ended_otherwise(&a);
-        let mixed = all(&mut watch, &a, &[404, 404, 404, 403, 403, 403]);
-        assert_eq!(mixed, [false, false, false, false, false, true]);
+        assert_eq!(all(&mut watch, "b", 0, &[404]), [0; 0], "each host by itself");
+        watch.ended_otherwise(&"a".into());
+        for (first, ban) in [(10, 403), (20, 200)] {
+            assert_eq!(all(&mut watch, "a", first, &[404, 404, 404, ban, ban, ban]), [5]);
+            assert_eq!(watch.take("a"), BTreeSet::from([first + 3, first + 4, first + 5]));
+        }
         assert!(!watch.are_first("a"));
-        assert_eq!(all(&mut AlikeByHost::new(0), &a, &[403; 40]), [false; 40]);
-        let again = (0..9).any(|_| watch.failed(&b, 7, (Some(404), None)));
+        assert_eq!(all(&mut watch, "a", 30, &[404; 16]), [14], "that many pages are not gone by themselves");
+        assert_eq!(all(&mut AlikeByScope::new(0, true), "a", 0, &[403; 40]), [0; 0]);
+        let again = (0..9).any(|_| watch.failed(&"b".into(), 7, of(404)).is_some());
         assert!(!again, "one item that is tried again");
+    }
+
+    #[test]
+    fn a_scope_that_is_no_host_stops_at_what_is_like_a_ban_alone() {
+        let mut watch = AlikeByScope::new(3, false);
+        assert_eq!(all(&mut watch, "a", 0, &[400; 40]), [0; 0]);
+        assert_eq!(all(&mut watch, "a", 50, &[200, 200, 200]), [2]);
     }
 }

@@ -4,21 +4,22 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_core::{Class, Instant};
+use paceline_core::{Class, GiveUp, Instant};
 use paceline_http::NoAnswer;
+use paceline_providers::SCHEMA_MISMATCH;
 use paceline_store::{ClaimedItem, Finished};
 
-use crate::run::calls::alike::{Alike, AlikeByHost, Shows};
+use crate::run::calls::alike::{Alike, AlikeByScope, Alikeness, Shows};
 use crate::run::calls::stop::{CORRECT_REQUESTS, StopReason};
 
 /// The code of an item that never left because it alone exceeds a limit.
 pub(crate) const TOO_LARGE: &str = "request_too_large";
 
 /// What to put right where all answers are not what the user expects.
-const EXPECTED: &str = "correct what --expect asks for or the requests";
+pub(crate) const EXPECTED: &str = "correct what --expect asks for or the requests";
 
 /// What to do where a host refuses all that it answered before.
-const BANNED: &str =
+pub(crate) const BANNED: &str =
     "the host may keep this machine out for a while: run the same command again later, and slower (--limit 1rps)";
 
 /// Watches whether the first items to fail all fail alike. Until that is known their failures are not recorded, so that they
@@ -33,8 +34,8 @@ pub(crate) struct FailFast {
     scopes: BTreeSet<Arc<str>>,
     /// Scopes of which all failed alike, where nothing of another scope did.
     stopped_scopes: BTreeSet<Arc<str>>,
-    /// Where each host is a scope of its own.
-    hosts: Option<AlikeByHost>,
+    /// Each scope by itself, however others do.
+    rows: AlikeByScope<u64>,
 }
 
 /// The failure of an item, with what is logged when it is recorded.
@@ -64,11 +65,32 @@ pub(crate) struct Failure<'a> {
 }
 
 impl Failed {
+    /// Its call may have been executed, and must not be made twice.
+    pub(crate) fn is_unknown(&self) -> bool {
+        self.finished.reason.as_deref().is_some_and(may_be_done)
+    }
+
     fn failure(&self) -> Failure<'_> {
         let Self { finished, scope, status, code, message, unexpected, .. } = self;
         let (status, code) = (*status, code.as_deref());
         Failure { ordinal: finished.ordinal, scope, status, code, message, unexpected: *unexpected }
     }
+}
+
+/// What to do where a scope is stopped, by the failure of all of its items: its first ones of the run, or its last.
+pub(crate) fn advice(status: Option<u16>, code: Option<&str>, unexpected: bool, are_first: bool) -> &'static str {
+    match status {
+        Some(401 | 403) => BANNED,
+        // An answer that is JSON comes from the API itself.
+        _ if unexpected && (are_first || code == Some(SCHEMA_MISMATCH)) => EXPECTED,
+        _ if are_first => CORRECT_REQUESTS,
+        _ => BANNED,
+    }
+}
+
+/// Whether an item that ended for that reason may have been done, and must not be done twice.
+pub(crate) fn may_be_done(reason: &str) -> bool {
+    [GiveUp::Unknown, GiveUp::Held].iter().any(|unknown| unknown.as_str() == reason)
 }
 
 /// What follows from the failure of an item.
@@ -102,20 +124,19 @@ impl FailFast {
             ordinals: BTreeSet::new(),
             scopes: BTreeSet::new(),
             stopped_scopes: BTreeSet::new(),
-            hosts: None,
+            rows: AlikeByScope::new(limit, false),
         }
     }
 
-    /// With a watch over each host, however others do.
-    pub(crate) fn by_host(self, each_is_a_scope: bool) -> Self {
-        Self { hosts: each_is_a_scope.then(|| AlikeByHost::new(self.limit)), ..self }
+    /// Each scope is a host, which may fail alone from its first item on.
+    pub(crate) fn by_host(mut self, each_is_a_scope: bool) -> Self {
+        self.rows = AlikeByScope::new(self.limit, each_is_a_scope);
+        self
     }
 
     /// An item of that scope succeeded, or failed otherwise than by a final refusal.
     pub(crate) fn ended_otherwise(&mut self, scope: &Arc<str>) -> Vec<Failed> {
-        if let Some(hosts) = &mut self.hosts {
-            hosts.ended_otherwise(scope);
-        }
+        self.rows.ended_otherwise(scope);
         self.disarm()
     }
 
@@ -141,15 +162,15 @@ impl FailFast {
         has_others: impl FnOnce() -> bool,
         more_wait: impl FnOnce() -> bool,
     ) -> FailFastDecision {
-        let host_stops = self.host_stops(failure);
-        match self.shows(failure) {
-            Shows::Nothing if host_stops && more_wait() => {
-                let stop = self.stop_host(failure);
+        let row = self.row(failure);
+        match (self.shows(failure), row) {
+            (Shows::Nothing, Some(count)) if more_wait() => {
+                let stop = self.stop_scope(failure, count, has_others());
                 FailFastDecision::StopScope { failed: self.disarm(), stop }
             }
-            Shows::Nothing => FailFastDecision::Record(self.disarm()),
-            Shows::TooFew | Shows::Stopped => FailFastDecision::HeldBack,
-            Shows::Stop => self.stop(failure, has_others),
+            (Shows::Nothing, _) => FailFastDecision::Record(self.disarm()),
+            (Shows::TooFew | Shows::Stopped, _) => FailFastDecision::HeldBack,
+            (Shows::Stop, _) => self.stop(failure, has_others),
         }
     }
 
@@ -164,13 +185,13 @@ impl FailFast {
         if self.stopped_scopes.contains(&failed.scope) {
             return FailFastDecision::PutBack { items: vec![failed], stop: None };
         }
-        let shows = self.shows(&failed.failure());
-        let host_stops = self.host_stops(&failed.failure());
+        let (shows, row) = (self.shows(&failed.failure()), self.row(&failed.failure()));
         if shows == Shows::Stop {
             self.held_back.push(failed.clone());
             return self.stop(&failed.failure(), has_others);
         }
-        let stop = (host_stops && shows == Shows::Nothing && more_wait()).then(|| self.stop_host(&failed.failure()));
+        let count = row.filter(|_| shows == Shows::Nothing && more_wait());
+        let stop = count.map(|count| self.stop_scope(&failed.failure(), count, has_others()));
         self.held_back.push(failed);
         match (shows, stop) {
             (Shows::Nothing, None) => FailFastDecision::Record(self.disarm()),
@@ -179,26 +200,22 @@ impl FailFast {
         }
     }
 
-    fn host_stops(&mut self, failure: &Failure<'_>) -> bool {
+    /// So many items of the scope failed alike in a row that it has to stop.
+    fn row(&mut self, failure: &Failure<'_>) -> Option<usize> {
         let kind = (failure.status, failure.code.map(ToOwned::to_owned));
-        self.hosts.as_mut().is_some_and(|hosts| hosts.failed(failure.scope, failure.ordinal, kind))
+        self.rows.failed(failure.scope, failure.ordinal, Alikeness { kind, unexpected: failure.unexpected })
     }
 
-    /// Others of the host wait, and what is under way there waits again.
-    fn stop_host(&mut self, failure: &Failure<'_>) -> StopReason {
+    /// Others of the scope wait, and what is under way there waits again.
+    fn stop_scope(&mut self, failure: &Failure<'_>, count: usize, has_others: bool) -> StopReason {
         self.stopped_scopes.insert(Arc::clone(failure.scope));
-        let first = self.hosts.as_ref().is_some_and(|hosts| hosts.are_first(failure.scope));
-        let advice = match failure.status {
-            Some(401 | 403) => BANNED,
-            _ if failure.unexpected => EXPECTED,
-            _ => CORRECT_REQUESTS,
-        };
+        let are_first = self.rows.are_first(failure.scope);
         StopReason::SameFailure {
-            scope: Some(Arc::clone(failure.scope)),
-            which: if first { "first" } else { "last" },
-            count: self.limit,
+            scope: has_others.then(|| Arc::clone(failure.scope)),
+            which: if are_first { "first" } else { "last" },
+            count,
             status: failure.status,
-            advice,
+            advice: advice(failure.status, failure.code, failure.unexpected, are_first),
             message: failure.message.to_owned(),
         }
     }
@@ -381,7 +398,7 @@ mod tests {
         assert!(matches!(mismatched(&mut watch.clone(), 19), FailFastDecision::Stop(_)));
         let without_retries = watch.clone().failed(of("a", 19, 200, Some(NOT_JSON)), || false, || true);
         assert!(matches!(without_retries, FailFastDecision::Stop(_)));
-        assert_eq!(watch.disarm().len(), 1, "one matched");
+        assert_eq!(watch.ended_otherwise(&"a".into()).len(), 1, "one matched");
         assert!(matches!(mismatched(&mut watch, 20), FailFastDecision::Record(all) if all.is_empty()));
     }
 

@@ -204,8 +204,11 @@ impl Recorder {
         }
     }
 
-    /// The item waits again, as if it had not ended.
-    fn put_back(&self, failed: Failed) {
+    /// The item waits again, as if it had not ended; but for one whose call may have been executed and must not be made twice.
+    fn put_back(&mut self, failed: Failed) {
+        if failed.is_unknown() {
+            return self.fail(failed);
+        }
         let Finished { ordinal, tally, adds, usage, .. } = failed.finished;
         self.journal.release(ordinal, Some(Unanswered { tally, adds, usage }), self.acknowledge.reply());
     }

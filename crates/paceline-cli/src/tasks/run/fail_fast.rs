@@ -1,17 +1,18 @@
 //! Ends a run early whose first items all fail with the same failure: then the command or the requests are wrong, not the items.
+//! Stops a scope or a group whose items all fail alike later on: then its server may keep the caller out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use paceline_core::Class;
-use paceline_providers::SCHEMA_MISMATCH;
 use paceline_store::work::{
     Amend, DEFAULT_GROUP, DecisionRecord, Failure, Filter, SchedulerEvent, WorkError, WorkItem, WorkStore,
 };
 use paceline_store::{ScopeRow, ScopeStatus};
 
-use crate::run::calls::alike::{Alike, Shows};
+use crate::run::calls::alike::{Alike, AlikeByScope, Alikeness, Kind, Shows};
+use crate::run::calls::fail_fast::{advice, may_be_done};
 
 /// Watches the first items of a run until one of them ends otherwise. Clones share their state.
 #[derive(Clone)]
@@ -29,20 +30,19 @@ struct Watch {
     only_failed: BTreeSet<u64>,
     /// Groups of which all failed alike, where nothing of another group did.
     stopped_groups: BTreeMap<Arc<str>, SameFailure>,
-    /// Scopes within a group, each watched by itself.
-    scopes: BTreeMap<Arc<str>, OfScope>,
+    /// Groups that are one scope, each watched by itself.
+    rows: AlikeByScope<String>,
+    /// Scopes within a group, each watched by itself; those of which something failed, and those that were stopped for it.
+    scopes: AlikeByScope<String>,
+    failed_scopes: BTreeSet<Arc<str>>,
+    stopped_scopes: BTreeSet<Arc<str>>,
     /// The scopes of items in flight, by their numbers.
     begun: BTreeMap<u64, Arc<str>>,
     more: bool,
-    /// What waits again at the end of the run.
+    /// What waits again at the end of the run, but for what may have been done and must not be done twice.
     put_back: BTreeSet<String>,
+    held: BTreeSet<String>,
     stopped: Option<SameFailure>,
-}
-
-/// The first items of one scope.
-struct OfScope {
-    alike: Alike,
-    keys: BTreeSet<String>,
 }
 
 /// What has to stop.
@@ -55,24 +55,25 @@ pub(super) enum Stops {
 /// Why a run ended, or nothing of a scope begins any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SameFailure {
+    which: &'static str,
     items: usize,
-    command: bool,
+    /// How many of them may have been done, so that they do not wait again.
+    held: usize,
+    advice: &'static str,
     message: String,
-}
-
-impl SameFailure {
-    fn of(items: usize, command: bool, failure: &Failure) -> Self {
-        Self { items, command, message: failure.message.clone() }
-    }
 }
 
 impl fmt::Display for SameFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { items, command, message } = self;
-        let what = if *command { "the command" } else { "the requests" };
+        let Self { which, items, held, advice, message } = self;
+        let (wait, stay) = match *held {
+            0 => (", and wait (none is marked as failed)", ""),
+            held if held == *items => ("", " (they may have been done, so they stay failed)"),
+            _ => ("", " (those that may have been done stay failed, and the others wait)"),
+        };
         write!(
             f,
-            "the first {items} items all failed the same way, and wait (none is marked as failed): {message}; correct {what}, or continue anyway with \
+            "the {which} {items} items all failed the same way{wait}{stay}: {message}; {advice}, or continue anyway with \
              --stop-after-same 0"
         )
     }
@@ -90,10 +91,15 @@ impl FailFast {
             groups: BTreeSet::new(),
             only_failed: BTreeSet::new(),
             stopped_groups: BTreeMap::new(),
-            scopes: BTreeMap::new(),
+            // The exit code of a command tells of no server.
+            rows: AlikeByScope::new(if more && !command { limit } else { 0 }, false),
+            scopes: AlikeByScope::new(if more { limit } else { 0 }, true),
+            failed_scopes: BTreeSet::new(),
+            stopped_scopes: BTreeSet::new(),
             begun: BTreeMap::new(),
             more,
             put_back: BTreeSet::new(),
+            held: BTreeSet::new(),
             stopped: None,
         })))
     }
@@ -117,6 +123,11 @@ impl FailFast {
     /// Takes in an event; returns what has to stop, once something has to.
     pub(super) fn observe(&self, note: &SchedulerEvent<'_>) -> Option<Stops> {
         let mut watch = self.watch();
+        if let SchedulerEvent::Decided { item, decided, .. } = note
+            && decided.reason.as_deref().is_some_and(may_be_done)
+        {
+            watch.held.insert(item.key.clone());
+        }
         match note {
             SchedulerEvent::Succeeded(item) => watch.ended_otherwise(item),
             SchedulerEvent::Decided { item, decided, .. } if watch.counts(item, decided) => {
@@ -142,16 +153,22 @@ impl FailFast {
     pub(super) async fn put_back(&self, store: &dyn WorkStore) -> Result<Option<SameFailure>, WorkError> {
         let (stopped, keys, groups) = {
             let mut watch = self.watch();
-            (watch.stopped.clone(), std::mem::take(&mut watch.put_back), watch.stopped_groups.clone())
+            let (mut keys, held) = (std::mem::take(&mut watch.put_back), std::mem::take(&mut watch.held));
+            keys.retain(|key| !held.contains(key));
+            (watch.stopped.clone(), keys, watch.stopped_groups.clone())
         };
         if !keys.is_empty() {
+            // To retry an item opens its group, which may be stopped for another reason.
+            let is_stopped = |row: &ScopeRow| matches!(row.state, ScopeStatus::Stopped { .. });
+            let mut rows: Vec<ScopeRow> = store.scopes().await?.into_iter().filter(is_stopped).collect();
             store.amend(Filter::keys(keys), Amend::Retry).await?;
-            // To retry an item opens its group.
-            let row = |(name, same): (_, SameFailure)| ScopeRow {
-                name,
-                state: ScopeStatus::Stopped { reason: same.to_string() },
-            };
-            store.record(Vec::new(), groups.into_iter().map(row).collect()).await?;
+            rows.retain(|row| !groups.contains_key(&row.name));
+            rows.extend(
+                groups
+                    .into_iter()
+                    .map(|(name, same)| ScopeRow { name, state: ScopeStatus::Stopped { reason: same.to_string() } }),
+            );
+            store.record(Vec::new(), rows).await?;
         }
         Ok(stopped)
     }
@@ -173,61 +190,50 @@ impl FailFast {
 }
 
 impl Watch {
-    /// A final refusal, a command that only failed, or an answer that does not match the schema.
+    /// A final refusal, a command that only failed, or an answer that is not what the user expects.
     fn counts(&mut self, item: &WorkItem, decided: &DecisionRecord) -> bool {
         let refused = matches!(decided.failure.class, Class::Invalid | Class::Filtered) && decided.action == "fail";
-        let mismatched = is_mismatch(&decided.failure);
-        self.only_failed.remove(&item.id) || refused || mismatched
+        self.only_failed.remove(&item.id) || refused || decided.failure.unexpected
     }
 
     /// An item succeeded, or failed in a way that shows nothing about the others.
     fn ended_otherwise(&mut self, item: &WorkItem) {
-        if let Some(scope) = self.begun.remove(&item.id) {
-            let of = self.of_scope(scope);
-            of.alike.disarm();
-            of.keys = BTreeSet::new();
+        match self.begun.remove(&item.id) {
+            Some(scope) => self.scopes.ended_otherwise(&scope),
+            None => self.rows.ended_otherwise(&item.group),
         }
         if self.alike.is_watching() {
             self.disarm();
         }
     }
 
-    fn of_scope(&mut self, scope: Arc<str>) -> &mut OfScope {
-        let watched = || OfScope { alike: Alike::new(self.limit, self.more), keys: BTreeSet::new() };
-        self.scopes.entry(scope).or_insert_with(watched)
-    }
-
     /// Takes in a failure of a scope within a group. Scopes that all fail alike before anything succeeded stop the run: each
     /// counts once there, for one of them may be a customer of many.
     fn failed_in(&mut self, scope: Arc<str>, item: &WorkItem, failure: &Failure) -> Option<Stops> {
-        if self.stopped.is_some() {
+        if self.stopped.is_some() || self.stopped_scopes.contains(&scope) {
             self.put_back.insert(item.key.clone());
             return None;
         }
-        let of = self.of_scope(scope.clone());
-        if !of.alike.is_watching() || !of.keys.insert(item.key.clone()) {
+        let alike = alikeness(failure);
+        let kind = alike.kind.clone();
+        if self.scopes.failed(&scope, item.key.clone(), alike).is_some() {
+            let mut keys = self.scopes.take(&scope);
+            let same = self.same_failure(&keys, failure, self.scopes.are_first(&scope));
+            self.put_back.append(&mut keys);
+            self.stopped_scopes.insert(scope.clone());
+            return Some(Stops::Scope(scope, same));
+        }
+        if !self.alike.is_watching() || !self.failed_scopes.insert(scope) {
             return None;
         }
-        let (kind, number) = ((failure.status, failure.code.clone()), of.keys.len());
-        match of.alike.failed(kind.clone()) {
-            Shows::Nothing => of.keys = BTreeSet::new(),
-            Shows::Stopped => drop(self.put_back.insert(item.key.clone())),
+        match self.alike.failed(kind) {
+            Shows::Nothing => self.disarm(),
             Shows::Stop => {
-                let mut keys = std::mem::take(&mut of.keys);
-                self.put_back.append(&mut keys);
-                return Some(Stops::Scope(scope, SameFailure::of(number, self.command, failure)));
+                self.put_back.extend(self.scopes.take_all());
+                self.stopped = Some(self.same_failure(&self.put_back, failure, true));
+                return self.stopped.clone().map(Stops::Run);
             }
-            Shows::TooFew if number == 1 && self.alike.is_watching() => match self.alike.failed(kind) {
-                Shows::Nothing => self.disarm(),
-                Shows::Stop => {
-                    let of_all = self.scopes.values_mut().flat_map(|of| std::mem::take(&mut of.keys));
-                    self.put_back.extend(of_all);
-                    self.stopped = Some(SameFailure::of(self.put_back.len(), self.command, failure));
-                    return self.stopped.clone().map(Stops::Run);
-                }
-                Shows::TooFew | Shows::Stopped => {}
-            },
-            Shows::TooFew => {}
+            Shows::TooFew | Shows::Stopped => {}
         }
         None
     }
@@ -235,32 +241,68 @@ impl Watch {
     /// Takes in a failure; returns why the run has to end, once it has to. A group may be one customer of many: what all of its
     /// items meet stops no other group.
     fn failed(&mut self, item: &WorkItem, failure: &Failure) -> Option<SameFailure> {
-        if !self.alike.is_watching() {
-            return None;
-        }
-        if self.stopped_groups.contains_key(&item.group) {
+        if self.stopped.is_some() || self.stopped_groups.contains_key(&item.group) {
             self.put_back.insert(item.key.clone());
             return None;
         }
+        let alike = alikeness(failure);
+        let kind = alike.kind.clone();
+        let of_row = self.rows.failed(&item.group, item.key.clone(), alike);
+        if self.alike.is_watching() {
+            return self.failed_first(item, kind, failure);
+        }
+        of_row?;
+        let mut keys = self.rows.take(&item.group);
+        let same = self.same_failure(&keys, failure, self.rows.are_first(&item.group));
+        self.put_back.append(&mut keys);
+        self.stop_group_or_run(item.group.clone(), same)
+    }
+
+    /// A failure before anything ended otherwise.
+    fn failed_first(&mut self, item: &WorkItem, kind: Kind, failure: &Failure) -> Option<SameFailure> {
         let is_new = self.keys.insert(item.key.clone());
         self.groups.insert(item.group.clone());
-        let kind = (failure.status, failure.code.clone());
-        let shows = if is_new { self.alike.failed(kind) } else { Shows::TooFew };
-        if shows == Shows::Nothing {
-            self.disarm();
-        } else if shows == Shows::Stop {
-            let same = SameFailure::of(self.keys.len(), self.command, failure);
-            self.put_back.append(&mut self.keys);
-            if self.groups.len() > 1 || *item.group == *DEFAULT_GROUP {
-                self.stopped = Some(same);
-                return self.stopped.clone();
+        match if is_new { self.alike.failed(kind) } else { Shows::TooFew } {
+            Shows::Nothing => self.disarm(),
+            Shows::Stop => {
+                let same = self.same_failure(&self.keys, failure, true);
+                self.put_back.append(&mut self.keys);
+                let groups = std::mem::take(&mut self.groups);
+                if groups.len() > 1 {
+                    self.stopped = Some(same);
+                    return self.stopped.clone();
+                }
+                let ends = self.stop_group_or_run(item.group.clone(), same);
+                if ends.is_none() {
+                    self.alike = Alike::new(self.limit, true);
+                }
+                return ends;
             }
-            self.stopped_groups.extend(self.groups.pop_first().map(|group| (group, same)));
-            self.alike = Alike::new(self.limit, true);
-        } else if shows == Shows::Stopped {
-            self.put_back.insert(item.key.clone());
+            Shows::TooFew | Shows::Stopped => {}
         }
         None
+    }
+
+    /// Items without a group have none that could be stopped.
+    fn stop_group_or_run(&mut self, group: Arc<str>, same: SameFailure) -> Option<SameFailure> {
+        if *group != *DEFAULT_GROUP {
+            self.stopped_groups.insert(group, same);
+            return None;
+        }
+        self.stopped = Some(same);
+        self.stopped.clone()
+    }
+
+    /// Why all of these stop something.
+    fn same_failure(&self, keys: &BTreeSet<String>, failure: &Failure, are_first: bool) -> SameFailure {
+        let Failure { status, code, unexpected, message, .. } = failure;
+        let advice = match self.command {
+            true => "correct the command",
+            false => advice(*status, code.as_deref(), *unexpected, are_first),
+        };
+        let which = if are_first { "first" } else { "last" };
+        let held = keys.intersection(&self.held).count();
+        SameFailure { which, items: keys.len(), held, advice, message: message.clone() }
     }
 
     fn disarm(&mut self) {
@@ -271,6 +313,68 @@ impl Watch {
     }
 }
 
-fn is_mismatch(failure: &Failure) -> bool {
-    failure.code.as_deref() == Some(SCHEMA_MISMATCH)
+fn alikeness(failure: &Failure) -> Alikeness {
+    Alikeness { kind: (failure.status, failure.code.clone()), unexpected: failure.unexpected }
+}
+
+#[cfg(test)]
+mod tests {
+    use paceline_store::work::{MemoryStore, NewItem, WorkClock};
+
+    use super::*;
+
+    fn decided(failure: Failure, action: &'static str) -> DecisionRecord {
+        DecisionRecord { failure, action, reason: None, by: "rules".to_owned(), stayed_down: false }
+    }
+
+    async fn items(groups: &[&str]) -> (MemoryStore, Vec<WorkItem>) {
+        let store = MemoryStore::new(WorkClock::system());
+        let item = |(n, group): (usize, &&str)| NewItem {
+            group: (*group).to_owned(),
+            ..NewItem::new(format!("{group}-{n}"), "1")
+        };
+        store.insert(groups.iter().enumerate().map(item).collect()).await.expect("room");
+        let items = store.list(Filter::default(), 0, groups.len()).await.expect("a memory");
+        (store, items)
+    }
+
+    fn refused(status: u16) -> Failure {
+        Failure::new(Class::Invalid, "no").with_status(status)
+    }
+
+    #[tokio::test]
+    async fn items_that_wait_again_open_no_group_that_is_stopped_for_another_reason() {
+        let (store, items) = items(&["acme", "zeta"]).await;
+        let watch = FailFast::new(2, true, false);
+        for item in &items {
+            let decided = decided(refused(404), "fail");
+            watch.observe(&SchedulerEvent::Decided { item, decided: &decided, wait: None });
+        }
+        let keys = [items[0].key.clone()];
+        store.amend(Filter::keys(keys), Amend::Cancel).await.expect("a memory");
+        let stopped = ScopeStatus::Stopped { reason: "the key is refused".to_owned() };
+        let row = ScopeRow { name: "acme".into(), state: stopped.clone() };
+        store.record(Vec::new(), vec![row]).await.expect("a memory");
+        let same = watch.put_back(&store).await.expect("a memory").expect("the run stopped");
+        assert_eq!((same.items, same.which), (2, "first"));
+        let rows = store.scopes().await.expect("a memory");
+        assert!(rows.iter().any(|row| *row.name == *"acme" && row.state == stopped), "{rows:?}");
+        let item = &store.list(Filter::default(), 0, 1).await.expect("a memory")[0];
+        assert_eq!(item.state, paceline_store::work::State::Waiting);
+    }
+
+    #[tokio::test]
+    async fn what_is_in_flight_when_a_group_stops_waits_again_whatever_others_do() {
+        let (_, items) = items(&["acme", "acme", "acme", "zeta"]).await;
+        let watch = FailFast::new(2, true, false);
+        let fails = |item| {
+            let decided = decided(refused(404), "fail");
+            watch.observe(&SchedulerEvent::Decided { item, decided: &decided, wait: None })
+        };
+        assert_eq!([fails(&items[0]), fails(&items[1])], [None, None]);
+        assert!(watch.stopped_group("acme").is_some());
+        watch.observe(&SchedulerEvent::Succeeded(&items[3]));
+        fails(&items[2]);
+        assert_eq!(watch.watch().put_back.len(), 3);
+    }
 }

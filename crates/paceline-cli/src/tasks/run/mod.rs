@@ -235,7 +235,7 @@ impl Runs<'_> {
         let kept = Kept::for_the_end();
         self.permits.begin_run();
         if let Work::Requests(requests) = &self.work {
-            requests.begin_run();
+            requests.begin_run(self.permits.limiter());
         }
         let began = self.clock.now();
         let drawing = progress.draw_regularly(Arc::clone(&self.store));

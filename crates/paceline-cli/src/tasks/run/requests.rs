@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode};
-use paceline::{Clock, Permit};
+use paceline::{Clock, Limiter, Permit};
 use paceline_config::{CallNames, Upstream};
 use paceline_core::{Class, Cost, LimitScope, UnknownOutcome};
 use paceline_http::{Call, Exchange, NoAnswer, Sender};
@@ -122,10 +122,13 @@ impl Requests {
         self.account.as_ref()
     }
 
-    /// What the run before found out about servers is forgotten.
-    pub(super) fn begin_run(&self) {
+    /// What the run before found out about servers is forgotten. Which hosts the items of the store go to is not known.
+    pub(super) fn begin_run(&self, limiter: &Limiter) {
         self.reachability().clear();
         self.stopped.begin_run();
+        if self.addresses.hosts {
+            limiter.expect_scopes();
+        }
     }
 
     /// The scopes that are stopped without their groups.
@@ -407,6 +410,7 @@ fn failure(exchange: Exchange) -> Failure {
         unsent: reading.unsent,
         retried,
         unknown,
+        unexpected: reading.unexpected,
         ..Failure::new(reading.class, message)
     }
 }

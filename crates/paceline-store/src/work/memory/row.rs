@@ -91,6 +91,7 @@ impl Row {
             unknown: UnknownOutcome::Resend,
             is_for_group: false,
             spares_group: false,
+            unexpected: false,
             ..failure
         };
         item.last = Some(failure.clone());

@@ -53,6 +53,7 @@ fn failure(row: &Row, class: Class, column: usize) -> Failure {
         unknown: UnknownOutcome::Resend,
         is_for_group: false,
         spares_group: false,
+        unexpected: false,
     }
 }
 

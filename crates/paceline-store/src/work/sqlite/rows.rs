@@ -55,6 +55,7 @@ fn failure(row: &Row<'_>, class: Class, column: usize) -> rusqlite::Result<Failu
         unknown: UnknownOutcome::Resend,
         is_for_group: false,
         spares_group: false,
+        unexpected: false,
     })
 }
 
