@@ -20,13 +20,13 @@ use paceline_providers::{Answer, Asked, Reading, Usage, join_url};
 use tokio::time::timeout;
 
 use crate::bounds::{Bounds, Held, Room};
-use crate::clients::Spent;
 use crate::connector::{self, Connector, for_proxy};
 use crate::fallback::{self, Step};
 use crate::headers;
 use crate::metrics::Metrics;
 use crate::notes::{self, ClientSpending, Notes, Sign, Told};
 use crate::payload::Outgoing;
+use crate::spent::Spent;
 
 /// So many scopes of an upstream have a pace of their own, two KiB each: clients choose the names.
 const MOST_SCOPES: usize = 10_000;
@@ -444,7 +444,10 @@ impl Departed {
             "answered"
         );
         let outcome = Outcome { unknown, ..reading.outcome_of(&reserved) };
-        spent.iter().for_each(|spent| spent.used(outcome.usage.clone()));
+        spent.iter().for_each(|spent| match outcome.unsent {
+            true => spent.was_not_sent(),
+            false => spent.used(outcome.usage.clone()),
+        });
         let action = permit.complete(outcome);
         upstream.note_outage(&scope, &reading);
         if reading.class != Class::Success {

@@ -2,24 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
-use paceline::{
-    Admit, Class, ConfigError, Cost, Error, Limiter, MaxWait, Outcome, PacerConfig, Permit, QuotaSnapshot, WaitCause,
-    Within,
-};
+use paceline::{Admit, ConfigError, Cost, Error, Limiter, MaxWait, PacerConfig, QuotaSnapshot, WaitCause, Within};
 use paceline_core::format_duration;
 use paceline_http::Call;
 use paceline_providers::models_of;
 use percent_encoding::percent_decode_str;
 use sha2::{Digest as _, Sha256};
+use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use crate::bounds::Held;
 use crate::headers::{KEY, OF_CLIENTS};
 use crate::refusal::Refusal;
+use crate::spent::Spent;
 
 /// What is kept of a client's key. A key is 256 random bits, so no one can find it by trying: a slow hash, as for passwords
 /// that people choose, would cost each request time and protect nothing more.
@@ -115,6 +114,11 @@ impl Clients {
         // All that may fail comes before the first change.
         let fresh = configured.iter().map(|client| client.limits.clone().map(Limiter::new).transpose());
         let fresh = fresh.collect::<Result<Vec<_>, _>>()?;
+        let changed = match before {
+            Self::WithKeys(clients) => clients.values().next().map(|client| Arc::clone(&client.changed)),
+            Self::OfThisMachine | Self::Anyone => None,
+        };
+        let changed = changed.unwrap_or_default();
         let mut clients = BTreeMap::new();
         for (mut client, fresh) in configured.into_iter().zip(fresh) {
             let before = known(&client.key);
@@ -128,7 +132,8 @@ impl Clients {
             let number = u64::from_be_bytes(client.key.0[..8].try_into().expect("eight bytes"));
             let ClientConfig { name, key, models, is_batch, .. } = client;
             let streams = before.map(|client| client.streams.clone()).unwrap_or_default();
-            clients.insert(key, Arc::new(Client { name: name.into(), number, limiter, models, is_batch, streams }));
+            let (name, changed) = (name.into(), Arc::clone(&changed));
+            clients.insert(key, Arc::new(Client { name, number, limiter, models, is_batch, streams, changed }));
         }
         Ok(Self::WithKeys(clients))
     }
@@ -149,6 +154,14 @@ impl Clients {
             Self::OfThisMachine | Self::Anyone => None,
         };
         clients.into_iter().flatten().filter_map(|(key, client)| Some((key.to_string(), client.limiter.as_ref()?)))
+    }
+
+    /// Returns once a client may have used more of its limits, or less, since that was told last: one caller is told.
+    pub async fn limits_change(&self) {
+        match self {
+            Self::WithKeys(clients) if let Some(client) = clients.values().next() => client.changed.notified().await,
+            _ => std::future::pending().await,
+        }
     }
 
     /// The limit that the next request of the client of that name waits for, and for how long, where that is known.
@@ -174,8 +187,16 @@ impl Clients {
             }
         }
         shown.ok_or_else(|| {
-            let message = "the request shows no key of this gateway: expected one that `paceline serve keys add` printed, where \
-                           the client has its API key, or in the header x-paceline-key";
+            let shows_some = [KEY].iter().chain(&OF_CLIENTS).any(|name| headers.contains_key(name));
+            let what = if shows_some {
+                "the key that the request shows is none of this gateway, or was revoked"
+            } else {
+                "the request shows no key"
+            };
+            let message = format!(
+                "{what}: expected one that `paceline serve keys add` printed, where the client has its API key, or in the header \
+                 x-paceline-key"
+            );
             Refusal::new(StatusCode::UNAUTHORIZED, "client_key", message)
         })
     }
@@ -199,6 +220,8 @@ pub struct Client {
     is_batch: bool,
     /// Of events that it follows.
     pub(crate) streams: Held,
+    /// That of all clients: what one of them has used has changed.
+    changed: Arc<Notify>,
 }
 
 impl fmt::Debug for Client {
@@ -224,7 +247,8 @@ impl Client {
     }
 
     /// Whether it may make the call: all models that its body and its path name are its own, or it names none and only reads.
-    pub(crate) fn may_call(&self, call: &Call) -> Result<(), Refusal> {
+    /// `is_read`: the body of the call is there, whole.
+    pub(crate) fn may_call(&self, call: &Call, is_read: bool) -> Result<(), Refusal> {
         if self.models.is_empty() {
             return Ok(());
         }
@@ -239,7 +263,8 @@ impl Client {
         let only_reads = matches!(call.method, Method::GET | Method::HEAD) && !is_other_method;
         // Behind a colon stands what is to be done, or a version that belongs to the name.
         let is_of_own = |part: &str| may_name(part) || part.split_once(':').is_some_and(|(model, _)| may_name(model));
-        let in_body = models_of(&call.body).unwrap_or_default();
+        let in_body = models_of(&call.body);
+        let (is_object, in_body) = (in_body.is_some(), in_body.unwrap_or_default());
         let in_path: Vec<_> = models_in(&path).filter(|_| !only_reads).collect();
         let other = in_body.iter().map(String::as_str).find(|model| !may_name(model));
         let other = other.or_else(|| in_path.iter().copied().find(|part| !is_of_own(part)));
@@ -248,10 +273,15 @@ impl Client {
         if is_right {
             return Ok(());
         }
-        let named = other.map_or("no model that can be read".to_owned(), |model| format!("the model {model:?}"));
+        let named = match other {
+            Some(model) => format!("the request names the model {model:?}"),
+            None if !is_read => "the body of the request is too large to be read for its model".to_owned(),
+            None if is_object || call.body.is_empty() => "the request names no model".to_owned(),
+            None => "the body of the request is no JSON object that names its model as a text".to_owned(),
+        };
         let (name, models) = (&self.name, self.models.join(", "));
         let message = format!(
-            "the request names {named}: the key {name} is for {models}; name one of those, or ask who runs the gateway for another key"
+            "{named}: the key {name} is for {models}; name one of those, or ask who runs the gateway for another key"
         );
         Err(Refusal::new(StatusCode::FORBIDDEN, "client_key", message))
     }
@@ -277,7 +307,9 @@ impl Client {
             return Err(self.too_long(&cause, at - limiter.now()));
         }
         let refused = match timeout(left, limiter.acquire_within(request.clone(), MaxWait::Known(left))).await {
-            Ok(Ok(Within::Granted(permit))) => return Ok(Some(Arc::new(Spent::new(permit)))),
+            Ok(Ok(Within::Granted(permit))) => {
+                return Ok(Some(Arc::new(Spent::new(permit, Arc::clone(&self.changed)))));
+            }
             Ok(Ok(Within::Deferred { until, reason })) => self.too_long(&reason.cause, until - limiter.now()),
             Ok(Err(error @ Error::TooLarge(_))) => {
                 Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", format!("the key {}: {error}", self.name))
@@ -326,35 +358,6 @@ impl Client {
     }
 }
 
-/// What a request takes of its client's limits: what it reserved, and once that is known what its last call used.
-pub(crate) struct Spent {
-    permit: Option<Permit>,
-    /// Of its last call, if one was answered.
-    used: Mutex<Option<Option<Cost>>>,
-}
-
-impl Spent {
-    const fn new(permit: Permit) -> Self {
-        Self { permit: Some(permit), used: Mutex::new(None) }
-    }
-
-    /// A call ended, and used so much.
-    pub(crate) fn used(&self, cost: Option<Cost>) {
-        *self.used.lock().unwrap_or_else(PoisonError::into_inner) = Some(cost);
-    }
-}
-
-impl Drop for Spent {
-    fn drop(&mut self) {
-        let used = self.used.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        // However it ended: the limits of a client count what it asks for, and learn nothing of servers.
-        let class = if used.is_some() { Class::Success } else { Class::Abandoned };
-        if let Some(permit) = self.permit.take() {
-            permit.complete(Outcome { usage: used.flatten(), ..Outcome::new(class) });
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use http::HeaderName;
@@ -363,7 +366,15 @@ mod tests {
 
     fn client(models: &[&str]) -> Client {
         let models = models.iter().map(|model| (*model).to_owned()).collect();
-        Client { name: "ci".into(), number: 1, limiter: None, models, is_batch: false, streams: Held::default() }
+        Client {
+            name: "ci".into(),
+            number: 1,
+            limiter: None,
+            models,
+            is_batch: false,
+            streams: Held::default(),
+            changed: Arc::default(),
+        }
     }
 
     #[test]
@@ -444,12 +455,22 @@ mod tests {
             (Method::GET, "/v1/models", "", true),
             (Method::DELETE, "/v1/files/1", "", false),
         ] {
-            assert_eq!(client.may_call(&call(method, url, body)).is_ok(), expected, "{url} {body}");
+            assert_eq!(client.may_call(&call(method, url, body), true).is_ok(), expected, "{url} {body}");
         }
         let mut read = call(Method::GET, "/v1beta/models/other:generateContent", "{}");
-        assert!(client.may_call(&read).is_ok());
+        assert!(client.may_call(&read, true).is_ok());
         read.headers.insert("x-http-method-override", "POST".parse().expect("a method"));
-        assert!(client.may_call(&read).is_err(), "Google's servers take that for a POST");
-        assert!(self::client(&[]).may_call(&call(Method::POST, "/v1/x", "{}")).is_ok());
+        assert!(client.may_call(&read, true).is_err(), "Google's servers take that for a POST");
+        assert!(self::client(&[]).may_call(&call(Method::POST, "/v1/x", "{}"), true).is_ok());
+        for (body, is_read, expected) in [
+            ("", true, "the request names no model: the key ci "),
+            ("{}", true, "the request names no model: the key ci "),
+            ("model=gpt-5", true, "the body of the request is no JSON object that names its model as a text: "),
+            (r#"{"model":7}"#, true, "the body of the request is no JSON object that names its model as a text: "),
+            ("", false, "the body of the request is too large to be read for its model: "),
+        ] {
+            let refused = client.may_call(&call(Method::POST, "/v1/chat/completions", body), is_read).expect_err(body);
+            assert!(refused.message().starts_with(expected), "{}", refused.message());
+        }
     }
 }

@@ -15,12 +15,15 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use paceline::Clock;
+use paceline_core::Instant;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
 use crate::bounds::Bounds;
 use crate::forward::AnswerBody;
+use crate::request_body::RequestBody;
 use crate::watched::Answers;
 
 /// The longest list of header fields of a request, in bytes, as HTTP/2 counts them.
@@ -29,6 +32,9 @@ const LONGEST_FIELDS: u32 = 64 << 10;
 /// Once the gateway ends, a request that is already on its way may come so much later.
 const ON_ITS_WAY: Duration = Duration::from_millis(250);
 
+/// Where files are short, a client has so long from its first byte to its first request: a handshake of TLS goes to and fro.
+const GREETS: Duration = Duration::from_secs(1);
+
 type BoxError = Box<dyn Error + Send + Sync>;
 
 /// All connections of an address, until they end.
@@ -36,6 +42,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 pub(crate) struct Connections {
     ends: watch::Sender<()>,
     no_files: Arc<Notify>,
+    clock: Arc<Clock>,
 }
 
 /// A connection that has begun.
@@ -43,6 +50,9 @@ pub(crate) struct Connection {
     ends: watch::Receiver<()>,
     no_files: Arc<Notify>,
     requests: Arc<Requests>,
+    clock: Arc<Clock>,
+    /// Since when its client speaks, and has sent no request yet.
+    speaks: Option<Instant>,
     idle: Duration,
     unread: Duration,
 }
@@ -62,8 +72,8 @@ pub(crate) struct UnderWay(Arc<Requests>);
 impl Connections {
     pub(crate) fn begin(&self, bounds: &Bounds) -> Connection {
         let (idle, unread) = (bounds.slowest_head, bounds.unread);
-        let (ends, no_files) = (self.ends.subscribe(), Arc::clone(&self.no_files));
-        Connection { ends, no_files, requests: Arc::default(), idle, unread }
+        let (ends, no_files, clock) = (self.ends.subscribe(), Arc::clone(&self.no_files), Arc::clone(&self.clock));
+        Connection { ends, no_files, requests: Arc::default(), clock, speaks: None, idle, unread }
     }
 
     /// The process has no file left: connections without a request are closed at once, for others wait.
@@ -79,11 +89,19 @@ impl Connections {
 }
 
 impl Connection {
-    /// Returns once its file is wanted for another, and it has no request.
+    /// Its client has sent a first byte.
+    pub(crate) fn begins_to_speak(&mut self) {
+        self.speaks = Some(self.clock.now());
+    }
+
+    /// Returns once its file is wanted for another, and it has no request. A client that has just begun to speak is about to
+    /// send one.
     pub(crate) async fn makes_room(&self) {
         loop {
             self.no_files.notified().await;
-            if !self.requests.are_under_way() {
+            let is_new = self.requests.begun.load(Ordering::Relaxed) == 0
+                && self.speaks.is_some_and(|since| self.clock.now() - since < GREETS);
+            if !is_new && !self.requests.are_under_way() {
                 return;
             }
         }
@@ -93,7 +111,7 @@ impl Connection {
     pub(crate) async fn serve<Answer>(
         self,
         stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-        answer: impl Fn(Request<Incoming>) -> Answer + Send + 'static,
+        answer: impl Fn(Request<RequestBody>) -> Answer + Send + 'static,
     ) where
         Answer: Future<Output = Response<AnswerBody>> + Send + 'static,
     {
@@ -106,7 +124,7 @@ impl Connection {
             let is_stream = request.version() == Version::HTTP_2;
             let (under_way, ends, answers) = (Requests::begin(&requests, is_stream), ends.clone(), begun.clone());
             // No block of code around it, which would be moved twice with all that it holds.
-            answer(request).map(move |answer| {
+            answer(request.map(|body| RequestBody::new(body, is_stream))).map(move |answer| {
                 let mut answer = answer.map(|body| answers.begin(body, under_way));
                 // HTTP/2 has another word for it.
                 if ends.has_changed().unwrap_or(true) && !is_stream {

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 use crate::backend::{Backend, Departed};
 use crate::bounds::{Bounds, Held, Room};
-use crate::clients::{Client, Spent};
+use crate::clients::Client;
 use crate::closing::Closing;
 use crate::failure;
 use crate::fallback::{Step, Target, with_model};
@@ -28,6 +28,8 @@ use crate::own_routes::OwnBody;
 use crate::payload::Payload;
 use crate::record::{BATCH, Record};
 use crate::refusal::Refusal;
+use crate::request_body::RequestBody;
+use crate::spent::Spent;
 use crate::tap::Tap;
 
 /// The body of an answer: the gateway's own, or as it comes from an upstream.
@@ -96,7 +98,7 @@ pub(crate) async fn forward(
     upstreams: &[Arc<Backend>],
     upstream: &Arc<Backend>,
     path: String,
-    request: Request<Incoming>,
+    request: Request<RequestBody>,
     bounds: &Bounds,
     held: &Held,
     closing: &Closing,
@@ -135,7 +137,7 @@ impl<'a> Course<'a> {
     /// Reads what a client wishes, and the body of its request. The room is that of the queue.
     async fn begin(
         upstream: &'a Backend,
-        request: Request<Incoming>,
+        request: Request<RequestBody>,
         bounds: &'a Bounds,
         held: &Held,
         closing: &'a Closing,
@@ -223,7 +225,7 @@ impl<'a> Course<'a> {
     /// Waits for room under the limits of the client, if it has some of its own.
     async fn enter(&mut self, upstream: &Backend, call: &Call, cost: &Cost) -> Result<(), Refusal> {
         let Some(client) = &self.known else { return Ok(()) };
-        client.may_call(call)?;
+        client.may_call(call, !self.payload.is_stream)?;
         let asked = self.clock.now();
         let cost = upstream.cost_elsewhere(call, cost);
         let room = client.room(&cost, self.record.priority, self.deadline - asked);
@@ -273,6 +275,7 @@ impl<'a> Course<'a> {
                 return Ended { answer, stayed_down: false, retries };
             };
             let (call, spent, client) = (Arc::clone(call), self.spent.clone(), Arc::clone(&self.client));
+            spent.iter().for_each(|spent| spent.leaves());
             let (upstream_of_call, room) = (Arc::clone(upstream), Room::default());
             let mut departed =
                 Departed { upstream: upstream_of_call, permit, scope, reserved, client, call, spent, room };

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
-use hyper::body::Incoming;
 use paceline::{Clock, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -14,6 +13,7 @@ use tokio::time::timeout;
 
 use crate::forward::{AnswerBody, whole_body};
 use crate::refusal::Refusal;
+use crate::request_body::RequestBody;
 use crate::server::Gateway;
 
 /// A job that says nothing for so long is forgotten.
@@ -88,7 +88,10 @@ impl Jobs {
 ///
 /// # Errors
 /// It is none, or does not come in time.
-pub(crate) async fn post(gateway: &Arc<Gateway>, request: Request<Incoming>) -> Result<Response<AnswerBody>, Refusal> {
+pub(crate) async fn post(
+    gateway: &Arc<Gateway>,
+    request: Request<RequestBody>,
+) -> Result<Response<AnswerBody>, Refusal> {
     let body = Limited::new(request.into_body(), LONGEST_LINE).collect();
     let Ok(Ok(body)) = timeout(SLOWEST_LINE, body).await else {
         return Err(Refusal::bad_request(format!("/api/jobs: no whole line of at most {LONGEST_LINE} bytes came")));

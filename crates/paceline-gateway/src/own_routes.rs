@@ -6,11 +6,12 @@ use std::pin::Pin;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::combinators::UnsyncBoxBody;
-use hyper::body::Incoming;
 use serde_json::{Value, json};
 
+use crate::request_body::RequestBody;
+
 /// A request for such a path.
-pub type OwnRequest = Request<Incoming>;
+pub type OwnRequest = Request<RequestBody>;
 
 /// The body of such an answer, whole or as it comes.
 pub type OwnBody = UnsyncBoxBody<Bytes, io::Error>;

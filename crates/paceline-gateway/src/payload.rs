@@ -9,11 +9,11 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::time::{Sleep, sleep, timeout};
 
 use crate::bounds::{Bounds, Held, Room};
 use crate::refusal::Refusal;
+use crate::request_body::RequestBody;
 
 /// So many bytes of a body must come in each span of time, but for its end: a client that sends a byte now and then would hold a
 /// place for hours.
@@ -25,7 +25,7 @@ pub(crate) struct Payload {
     /// All of it, or what came before it was too large to be held.
     pub(crate) bytes: Bytes,
     /// The rest of one that is not held, until it is sent.
-    rest: Option<Incoming>,
+    rest: Option<RequestBody>,
     /// Whether it was too large to be held.
     pub(crate) is_stream: bool,
     /// So many bytes it has at the least.
@@ -41,12 +41,17 @@ impl Payload {
     ///
     /// # Errors
     /// It comes too slowly or breaks off, or too much is held already.
-    pub(crate) async fn read(body: Incoming, bounds: &Bounds, held: &Held, longest: Duration) -> Result<Self, Refusal> {
+    pub(crate) async fn read(
+        body: RequestBody,
+        bounds: &Bounds,
+        held: &Held,
+        longest: Duration,
+    ) -> Result<Self, Refusal> {
         let read = timeout(longest, Self::read_slowly(body, bounds, held)).await;
         read.unwrap_or_else(|_| Err(slow(&format!("the body of the request took longer than {longest:?}"))))
     }
 
-    async fn read_slowly(mut body: Incoming, bounds: &Bounds, held: &Held) -> Result<Self, Refusal> {
+    async fn read_slowly(mut body: RequestBody, bounds: &Bounds, held: &Held) -> Result<Self, Refusal> {
         let announced = body.size_hint().lower();
         let mut bytes = BytesMut::new();
         let mut room = held.take(0, bounds.held_bytes).ok_or_else(too_much_is_held)?;
@@ -125,7 +130,7 @@ impl MinimumRate {
 
     fn poll_frame(
         &mut self,
-        body: &mut Incoming,
+        body: &mut RequestBody,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
         if let Poll::Ready(frame) = Pin::new(body).poll_frame(context) {
@@ -186,7 +191,7 @@ impl Outgoing {
 /// What still comes, in time.
 #[derive(Debug)]
 struct Rest {
-    body: Incoming,
+    body: RequestBody,
     minimum: MinimumRate,
     failed: Arc<OnceLock<Refusal>>,
 }

@@ -1,22 +1,20 @@
 //! The listener: connections of clients, and the routes of their requests.
 
-use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
+use std::{fmt, io};
 
 use http::header::CONNECTION;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body_util::Either;
-use hyper::body::Incoming;
 use paceline::{Clock, Repeats};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 
 use crate::backend::{Backend, BackendError};
 use crate::bounds::{Bounds, Held};
@@ -32,15 +30,19 @@ use crate::own_routes::OwnRoutes;
 use crate::pages::{is_public, page};
 use crate::record::Visit;
 use crate::refusal::Refusal;
+use crate::request_body::RequestBody;
 use crate::route::{Target, upstream_of_host};
 use crate::tls::ClientTls;
-use crate::{head, headers};
+use crate::{files, head, headers};
 
 /// Connections that the system keeps until they are accepted.
 const BACKLOG: u32 = 4_096;
 
 /// How long accepting pauses where the process has no file left.
 const NO_FILES: Duration = Duration::from_millis(50);
+
+/// So often it does for a connection that would leave too few to others: a second, after which that is served all the same.
+const LONGEST_WAIT_FOR_ROOM: u32 = 20;
 
 /// The answer to a request.
 enum Routed {
@@ -194,7 +196,7 @@ impl Gateway {
     pub async fn serve_metrics(self: &Arc<Self>, listener: TcpListener) {
         self.metrics_elsewhere.store(true, Ordering::Relaxed);
         let connections = Connections::default();
-        let service = |gateway: Arc<Self>, _, request: Request<Incoming>| async move {
+        let service = |gateway: Arc<Self>, _, request: Request<RequestBody>| async move {
             let uri = request.uri();
             let is_here = matches!(uri.path(), "/metrics" | "/healthz" | "/readyz");
             let page = is_here.then(|| page(&gateway, request.method(), uri, None)).flatten();
@@ -229,7 +231,7 @@ impl Gateway {
         stream: TcpStream,
         tls: Option<ClientTls>,
         connections: &Connections,
-        answer: impl Fn(Arc<Self>, Option<SocketAddr>, Request<Incoming>) -> Answer + Send + 'static,
+        answer: impl Fn(Arc<Self>, Option<SocketAddr>, Request<RequestBody>) -> Answer + Send + 'static,
     ) where
         Answer: Future<Output = Response<AnswerBody>> + Send + 'static,
     {
@@ -238,33 +240,35 @@ impl Gateway {
         let (gateway, peer) = (Arc::clone(self), stream.peer_addr().ok());
         let answering = Arc::clone(self);
         let answer = move |request| answer(Arc::clone(&answering), peer, request);
-        let connection = connections.begin(&self.bounds);
+        let mut connection = connections.begin(&self.bounds);
         let slowest = self.bounds.slowest_head;
         tokio::spawn(async move {
             // What sends nothing at all is no client: its file is wanted.
-            tokio::select! {
-                spoke = timeout(slowest, stream.readable()) => match spoke {
-                    Ok(Ok(())) => {}
-                    _ => return,
-                },
+            let first = tokio::select! {
+                first = timeout(slowest, first_byte(&stream)) => first,
                 () = connection.makes_room() => return,
+            };
+            let Ok(Ok(Some(first))) = first else { return };
+            connection.begins_to_speak();
+            let Some(tls) = tls else { return connection.serve(stream, answer).await };
+            // HTTP begins with a word, and TLS never does.
+            if first.is_ascii_alphabetic() {
+                let refused = move |request| std::future::ready(gateway.wants_tls(peer, &request));
+                return connection.serve(stream, refused).await;
             }
-            match tls {
-                None => connection.serve(stream, answer).await,
-                Some(tls) => match timeout(slowest, open(tls, stream)).await {
-                    Ok(Ok(Either::Left(stream))) => connection.serve(stream, answer).await,
-                    Ok(Ok(Either::Right(stream))) => {
-                        let refused = move |request| std::future::ready(gateway.wants_tls(peer, &request));
-                        connection.serve(stream, refused).await;
-                    }
-                    Ok(Err(error)) => tracing::debug!("the TLS handshake with a client failed: {error}"),
-                    Err(_) => {}
-                },
+            let opened = tokio::select! {
+                opened = timeout(slowest, TlsAcceptor::from(tls.0).accept(stream)) => opened,
+                () = connection.makes_room() => return,
+            };
+            match opened {
+                Ok(Ok(stream)) => connection.serve(stream, answer).await,
+                Ok(Err(error)) => tracing::debug!("the TLS handshake with a client failed: {error}"),
+                Err(_) => {}
             }
         });
     }
 
-    async fn answer(self: &Arc<Self>, peer: Option<SocketAddr>, request: Request<Incoming>) -> Response<AnswerBody> {
+    async fn answer(self: &Arc<Self>, peer: Option<SocketAddr>, request: Request<RequestBody>) -> Response<AnswerBody> {
         let visit = Visit::new(&request, peer);
         if let Err(refusal) = head::check(&request) {
             return closing(&request, self.turn_away(visit, refusal));
@@ -280,7 +284,7 @@ impl Gateway {
     }
 
     /// The answer to a request that came without TLS to an address that has it.
-    fn wants_tls(&self, peer: Option<SocketAddr>, request: &Request<Incoming>) -> Response<AnswerBody> {
+    fn wants_tls(&self, peer: Option<SocketAddr>, request: &Request<RequestBody>) -> Response<AnswerBody> {
         let refusal = Refusal::bad_request("this address speaks TLS, and the request came without: use https://");
         closing(request, self.turn_away(Visit::new(request, peer), refusal))
     }
@@ -294,7 +298,7 @@ impl Gateway {
         answer
     }
 
-    async fn route(self: &Arc<Self>, mut request: Request<Incoming>) -> Result<Routed, Refusal> {
+    async fn route(self: &Arc<Self>, mut request: Request<RequestBody>) -> Result<Routed, Refusal> {
         let (uri, upstreams) = (request.uri().clone(), self.upstreams());
         // There the whole path is the upstream's, and none is a page of the gateway.
         let at_host = upstream_of_host(&request, upstreams.iter().map(|upstream| upstream.name()));
@@ -356,7 +360,7 @@ async fn accept(
     connections: &Connections,
     mut connected: impl FnMut(TcpStream),
 ) {
-    let (mut ends, mut shortage, clock) = (pin!(ends), Repeats::new(), Clock::new());
+    let (mut ends, mut shortage) = (pin!(ends), Shortage::new(connections));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -364,20 +368,16 @@ async fn accept(
         };
         match accepted {
             Ok((stream, _)) => {
-                if shortage.is_known() && shortage.went_well(clock.now()) {
-                    tracing::info!("connections are accepted again");
+                if files::is_beyond(&stream) {
+                    shortage.waits_for_room(&listener).await;
+                } else {
+                    shortage.is_over();
                 }
                 connected(stream);
             }
             Err(error) => {
-                if let Some(times) = shortage.came(clock.now()) {
-                    tracing::warn!(
-                        times = (times > 1).then_some(times),
-                        "connections wait to be accepted: {error}; raise `ulimit -n` (LimitNOFILE of a unit) if clients are many"
-                    );
-                }
-                connections.make_room();
-                tokio::time::sleep(NO_FILES).await;
+                shortage.goes_on(&error);
+                sleep(NO_FILES).await;
             }
         }
     }
@@ -390,17 +390,55 @@ async fn accept(
     }
 }
 
-/// The connection with TLS, or as it is where the client begins with a word, as HTTP does, and TLS never.
-async fn open(tls: ClientTls, stream: TcpStream) -> io::Result<Either<TlsStream<TcpStream>, TcpStream>> {
-    let mut first = [0];
-    if stream.peek(&mut first).await? == 1 && first[0].is_ascii_alphabetic() {
-        return Ok(Either::Right(stream));
+/// Too few files for all who connect.
+struct Shortage<'a> {
+    connections: &'a Connections,
+    repeats: Repeats,
+    clock: Clock,
+}
+
+impl<'a> Shortage<'a> {
+    fn new(connections: &'a Connections) -> Self {
+        Self { connections, repeats: Repeats::new(), clock: Clock::new() }
     }
-    TlsAcceptor::from(tls.0).accept(stream).await.map(Either::Left)
+
+    fn is_over(&mut self) {
+        if self.repeats.is_known() && self.repeats.went_well(self.clock.now()) {
+            tracing::info!("connections are accepted again");
+        }
+    }
+
+    /// Connections without a request make room.
+    fn goes_on(&mut self, why: &dyn fmt::Display) {
+        if let Some(times) = self.repeats.came(self.clock.now()) {
+            tracing::warn!(
+                times = (times > 1).then_some(times),
+                "connections wait to be accepted: {why}; raise `ulimit -n` (LimitNOFILE of a unit) if clients are many"
+            );
+        }
+        self.connections.make_room();
+    }
+
+    /// Waits until the next connection leaves enough files to others, but not for long: what holds them may be busy.
+    async fn waits_for_room(&mut self, listener: &TcpListener) {
+        for _ in 0..LONGEST_WAIT_FOR_ROOM {
+            self.goes_on(&"nearly all files that this process may have open are in use");
+            sleep(NO_FILES).await;
+            if !files::would_be_beyond(listener) {
+                return;
+            }
+        }
+    }
+}
+
+/// What a client says first, which stays to be read; none where it has ended.
+async fn first_byte(stream: &TcpStream) -> io::Result<Option<u8>> {
+    let mut first = [0];
+    Ok((stream.peek(&mut first).await? == 1).then_some(first[0]))
 }
 
 /// An answer after which nothing more is read of the connection: what follows may be part of the same request.
-fn closing(request: &Request<Incoming>, mut answer: Response<AnswerBody>) -> Response<AnswerBody> {
+fn closing(request: &Request<RequestBody>, mut answer: Response<AnswerBody>) -> Response<AnswerBody> {
     if request.version() < Version::HTTP_2 {
         answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustls::ServerConfig;
 use rustls::crypto::ring::default_provider;
-use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 /// Why a certificate cannot be used. The key itself is never named.
@@ -38,12 +38,14 @@ impl ClientTls {
         let wrong = |path: &Path, message: String| TlsError::File { path: path.to_owned(), message };
         let read = |path: &Path| std::fs::read(path).map_err(|error| wrong(path, error.to_string()));
         let chain = CertificateDer::pem_slice_iter(&read(certificate)?).collect::<Result<Vec<_>, _>>();
-        let chain = chain.map_err(|error| wrong(certificate, error.to_string()))?;
+        let chain = chain.map_err(|error| wrong(certificate, damage(&error)))?;
         if chain.is_empty() {
             return Err(wrong(certificate, "expected a certificate in PEM, and there is none".to_owned()));
         }
-        let private = PrivateKeyDer::from_pem_slice(&read(key)?)
-            .map_err(|_| wrong(key, "expected a private key in PEM, and there is none".to_owned()))?;
+        let private = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|error| match error {
+            pem::Error::NoItemsFound => wrong(key, "expected a private key in PEM, and there is none".to_owned()),
+            error => wrong(key, damage(&error)),
+        })?;
         let config =
             ServerConfig::builder_with_provider(Arc::new(default_provider())).with_safe_default_protocol_versions()?;
         let paired = config.with_no_client_auth().with_single_cert(chain, private);
@@ -54,4 +56,19 @@ impl ClientTls {
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Self(Arc::new(config)))
     }
+}
+
+/// What is the matter with a file of PEM. Nothing of its content is repeated.
+fn damage(error: &pem::Error) -> String {
+    let what = match error {
+        pem::Error::MissingSectionEnd { end_marker } => {
+            return format!(
+                "the file is cut off: its line -----END {}----- is missing; write the file anew, whole",
+                String::from_utf8_lossy(end_marker)
+            );
+        }
+        pem::Error::Base64Decode(_) => "what stands between BEGIN and END is no base64",
+        _ => "a line that begins or ends a part is wrong",
+    };
+    format!("the file is damaged: {what}; expected PEM, which begins with -----BEGIN; write the file anew")
 }

@@ -78,7 +78,7 @@ pub use operation::{Sending, operation};
 #[cfg(feature = "config")]
 pub use profiles::{
     AccessError, Answered, ByItself, CallFailure, KeyError, ProfileClient, ProfileError, Profiles, check_proxy, client,
-    headers, proxy_of_environment, proxy_to, tls, warn_if_exposed, warn_of_idle,
+    client_trusting, headers, proxy_of_environment, proxy_to, tls, warn_if_exposed, warn_of_idle,
 };
 pub use ratios::TokenRatios;
 pub use receive::{LARGEST_ANSWER, receive};

@@ -48,6 +48,8 @@ impl Asked {
                 "n",
                 "best_of",
                 "inferenceConfig",
+                "generationConfig",
+                "generation_config",
             ],
             pruned: &[],
             arrays: false,
@@ -62,13 +64,41 @@ impl Asked {
         self.0.get("model")?.as_str()
     }
 
-    /// The tokens that it allows its answer, over all the answers that it asks for; none when it names no bound.
-    pub(super) fn bound(&self) -> Option<u64> {
-        let largest = |keys: &[&str]| keys.iter().filter_map(|key| self.0.get(key)?.as_u64()).max();
-        let of_bedrock = || self.0.get("inferenceConfig")?.get("maxTokens")?.as_u64();
-        let bound = largest(&["max_completion_tokens", "max_output_tokens", "max_tokens"]).or_else(of_bedrock)?;
-        Some(bound.saturating_mul(largest(&["n", "best_of"]).unwrap_or(1).max(1)))
+    /// The tokens that it allows one answer; none when it names no bound. The largest, where it names several: servers differ in
+    /// which they heed.
+    ///
+    /// ```
+    /// use paceline_providers::Asked;
+    /// assert_eq!(Asked::of(br#"{"max_tokens":500.0}"#).longest_answer(), Some(500));
+    /// assert_eq!(Asked::of(br#"{"generationConfig":{"maxOutputTokens":200}}"#).longest_answer(), Some(200));
+    /// assert_eq!(Asked::of(br#"{"max_tokens":"500"}"#).longest_answer(), None);
+    /// ```
+    pub fn longest_answer(&self) -> Option<u64> {
+        let own = ["max_completion_tokens", "max_output_tokens", "max_tokens"].iter().map(|key| self.0.get(key));
+        let nested = [
+            ("inferenceConfig", "maxTokens"),
+            ("generationConfig", "maxOutputTokens"),
+            ("generationConfig", "max_output_tokens"),
+            ("generation_config", "maxOutputTokens"),
+            ("generation_config", "max_output_tokens"),
+        ];
+        let nested = nested.iter().map(|(key, inner)| self.0.get(key)?.get(inner));
+        own.chain(nested).filter_map(|bound| count(bound?)).max()
     }
+
+    /// The same over all the answers that it asks for.
+    pub(super) fn bound(&self) -> Option<u64> {
+        let inner = self.0.get("generationConfig").or_else(|| self.0.get("generation_config"));
+        let of_gemini = ["candidateCount", "candidate_count"].iter().map(|key| inner?.get(key));
+        let answers = ["n", "best_of"].iter().map(|key| self.0.get(key)).chain(of_gemini);
+        let answers = answers.filter_map(|answers| count(answers?)).max();
+        Some(self.longest_answer()?.saturating_mul(answers.unwrap_or(1).max(1)))
+    }
+}
+
+/// A number of things as programs write it: `5000`, and `5000.0` too. A fraction is the next whole number.
+fn count(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| value.as_f64().filter(|number| *number >= 0.0).map(|number| number.ceil() as u64))
 }
 
 /// The model that the body of a request names, where it is an object; see [`Asked`].
@@ -325,6 +355,31 @@ mod tests {
         let deep = format!(r#"{{"inferenceConfig":{}{},"model":"m"}}"#, "[".repeat(200), "]".repeat(200));
         for text in [r#"{"model":"m","max_tokens":1e999}"#, &deep] {
             assert_eq!(Asked::of(text.as_bytes()).model(), Some("m"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_bound_is_read_however_it_is_written() {
+        for (body, bound) in [
+            (r#"{"max_tokens":5000}"#, Some(5_000)),
+            (r#"{"max_tokens":5000.0}"#, Some(5_000)),
+            (r#"{"max_tokens":5e3,"n":2.0}"#, Some(10_000)),
+            (r#"{"max_completion_tokens":4999.2}"#, Some(5_000)),
+            (r#"{"max_output_tokens":0.5}"#, Some(1)),
+            (r#"{"max_tokens":0}"#, Some(0)),
+            (r#"{"max_tokens":1e30}"#, Some(u64::MAX)),
+            (r#"{"max_tokens":-7.0}"#, None),
+            (r#"{"max_tokens":-7}"#, None),
+            (r#"{"max_tokens":"7"}"#, None),
+            (r#"{"max_tokens":null}"#, None),
+            (r#"{"max_tokens":[7]}"#, None),
+            (r#"{"inferenceConfig":{"maxTokens":7.0}}"#, Some(7)),
+            (r#"{"generationConfig":{"maxOutputTokens":7}}"#, Some(7)),
+            (r#"{"generation_config":{"max_output_tokens":7,"candidate_count":3}}"#, Some(21)),
+            (r#"{"generationConfig":{"maxOutputTokens":7.5,"candidateCount":2}}"#, Some(16)),
+            (r#"{"max_tokens":3,"generationConfig":{"maxOutputTokens":7}}"#, Some(7)),
+        ] {
+            assert_eq!(Asked::of(body.as_bytes()).bound(), bound, "{body}");
         }
     }
 

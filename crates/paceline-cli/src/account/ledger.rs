@@ -115,7 +115,7 @@ impl Ledger {
             if error.kind() != ErrorKind::InvalidData {
                 return Err(error);
             }
-            let aside = self.path.with_extension(BAD);
+            let aside = self.free_name();
             fs::rename(&self.path, &aside)?;
             tracing::warn!(
                 "cannot read how much was sent to this host with this key, so configured limits start from zero: \
@@ -131,6 +131,17 @@ impl Ledger {
             self.write(entries.clone(), turn_of.as_deref())?;
         }
         Ok((entries, turn_of))
+    }
+
+    /// For a file that is set aside: earlier ones keep theirs, for some of them. Each is removed like the files of an account.
+    fn free_name(&self) -> PathBuf {
+        const MOST: u32 = 9;
+        let numbered = |number: u32| {
+            let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
+            self.path.with_file_name(format!("{stem}-{number}.{BAD}"))
+        };
+        let names = std::iter::once(self.path.with_extension(BAD)).chain((2..MOST).map(numbered));
+        { names }.find(|name| !name.exists()).unwrap_or_else(|| numbered(MOST))
     }
 
     /// For the process that has the turn. Readers see the old file or the new one, never a part. It is not synced: a crash of

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use http::{HeaderMap, HeaderValue};
 use paceline_config::{Upstream, account_host, account_name};
 
-pub(crate) use self::shared_limits::SharedLimits;
+pub(crate) use self::shared_limits::{SharedLimits, TURN_LASTS};
 
 /// The extensions of an account's locks: held by one of the processes that call it, ...
 const IN_USE: &str = "lock";

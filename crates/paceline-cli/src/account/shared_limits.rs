@@ -21,7 +21,7 @@ use crate::exit::Failure;
 
 /// How long a turn lasts, and how often a run that is alone writes what it has counted, on average. Turns differ in length, so
 /// that no run always has the turn when a window opens.
-const TURN_LASTS: Duration = Duration::from_millis(100);
+pub(crate) const TURN_LASTS: Duration = Duration::from_millis(100);
 
 /// A run whose next call waits for room keeps its turn until that call has left, if that is no longer.
 const KEPT_FOR_ROOM: Duration = Duration::from_mins(1);

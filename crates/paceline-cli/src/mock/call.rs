@@ -4,6 +4,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use http::request::Parts;
 use paceline_core::{Cost, Dimension};
+use paceline_providers::Asked;
 use paceline_providers::table::{Charge, Counts, Reserves};
 use serde_json::{Map, Value};
 
@@ -66,13 +67,14 @@ impl Call {
     /// Reads a request; none when its body is no JSON object. A GET has none and needs none.
     pub(crate) fn read(parts: &Parts, body: &[u8]) -> Option<Self> {
         let bare = body.is_empty() && parts.method != http::Method::POST;
+        let asked = Asked::of(body);
         let body: Map<String, Value> = if bare { Map::new() } else { serde_json::from_slice(body).ok()? };
         let path = parts.uri.path();
         let target = parts.headers.get("x-amz-target").and_then(|target| target.to_str().ok());
         let operation = target.and_then(|target| target.strip_prefix("DynamoDB_")?.split_once('.'));
         let operation = operation.map(|(_, operation)| operation.to_owned());
         let endpoint = if operation.is_some() { Endpoint::DynamoDb } else { Endpoint::of(path) };
-        let most_tokens = most_tokens(&body).filter(|_| endpoint.is_prompt());
+        let most_tokens = asked.longest_answer().filter(|_| endpoint.is_prompt());
         let (answer_tokens, cut) = answer_tokens(endpoint, &body, most_tokens);
         let flag = |value: Option<&Value>| value.and_then(Value::as_bool).unwrap_or(false);
         let streams = endpoint.is_prompt() && endpoint != Endpoint::Converse;
@@ -169,15 +171,6 @@ fn answer_tokens(endpoint: Endpoint, body: &Map<String, Value>, most: Option<u64
     let natural = 16 + prompt_tokens(body) * 7 % 32;
     let most = most.unwrap_or(u64::MAX);
     (natural.min(most), most < natural)
-}
-
-/// The asked maximum of an answer.
-fn most_tokens(body: &Map<String, Value>) -> Option<u64> {
-    const MAXIMA: [&str; 3] = ["max_completion_tokens", "max_output_tokens", "max_tokens"];
-    let nested = || body.get("generationConfig")?.get("maxOutputTokens")?.as_u64();
-    let converse = || body.get("inferenceConfig")?.get("maxTokens")?.as_u64();
-    let top = MAXIMA.iter().find_map(|key| body.get(*key)?.as_u64());
-    top.or_else(nested).or_else(converse)
 }
 
 /// One vector a text; a list of numbers is one text in tokens.

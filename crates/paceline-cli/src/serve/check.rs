@@ -1,5 +1,7 @@
 //! `paceline serve check`: what would be served, or why nothing would. Sends nothing.
 
+use std::path::Path;
+
 use paceline::Quota;
 use paceline_config::Upstream;
 use paceline_gateway::{Bounds, Clients, Gateway};
@@ -7,9 +9,10 @@ use paceline_providers::secrets::hidden;
 
 use super::args::Flags;
 use super::client_keys::Admission;
-use super::socket::{self, LISTEN, METRICS_LISTEN};
+use super::socket::{self, LISTEN, METRICS_LISTEN, scheme};
 use super::state;
 use super::upstreams::Fresh;
+use super::whole_file;
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
 use crate::output;
@@ -40,12 +43,25 @@ pub(super) fn command(flags: &Flags, everywhere: &Everywhere) -> Result<Status, 
         backends.push(Fresh::new(upstream, &Bounds::default(), None)?.backend());
     }
     Gateway::new(backends, Bounds::default()).map_err(Failure::refused)?;
-    lines += &state.map_or("state: kept in no folder\n".to_owned(), |folder| format!("state: {}\n", folder.display()));
-    let taken = taken(flags)?;
-    let all = if taken.is_empty() { "all is well" } else { "all else is well" };
+    lines += &state
+        .as_ref()
+        .map_or("state: kept in no folder\n".to_owned(), |folder| format!("state: {}\n", folder.display()));
+    let amiss = state.as_deref().map(full).unwrap_or_default() + &taken(flags)?;
+    let all = if amiss.is_empty() { "all is well" } else { "all else is well" };
     let file = configured.file.map_or("no configuration file".to_owned(), |file| file.display().to_string());
-    output::print(|out| writeln!(out, "{lines}{taken}{all}: {file}; nothing was sent"))?;
+    output::print(|out| writeln!(out, "{lines}{amiss}{all}: {file}; nothing was sent"))?;
     Ok(Status::Success)
+}
+
+/// A line where nothing can be written in the state folder now: its disk is full.
+fn full(folder: &Path) -> String {
+    whole_file::has_room(folder).err().map_or_else(String::new, |error| {
+        format!(
+            "state {}: nothing can be written there now: {error}; a gateway starts all the same, but a restart of it would forget what \
+             counts against limits, and it takes no batches: make room\n",
+            folder.display()
+        )
+    })
 }
 
 /// A line for each address that is taken.
@@ -64,11 +80,11 @@ fn taken(flags: &Flags) -> Result<String, Failure> {
 }
 
 fn line(flags: &Flags, upstream: &Upstream) -> String {
-    let (name, listen) = (&upstream.name, flags.listen);
+    let (name, listen, scheme) = (&upstream.name, flags.listen, scheme(flags.tls_cert.is_some()));
     let address = upstream.base_url.as_deref().map_or("a mock in the process".into(), hidden);
     let key = upstream::key_sent(upstream).unwrap_or_else(|_| "without a key of its own".to_owned());
     let limit = |quota: &Quota| format!("{} {} per {:?}", quota.limit, quota.dimension, quota.window);
     let limits: Vec<_> = upstream.pacer.limits.quotas.iter().map(limit).collect();
     let limits = if limits.is_empty() { "none configured".to_owned() } else { limits.join(", ") };
-    format!("{name} at http://{listen}/{name}: {address}, {key}, limits: {limits}\n")
+    format!("{name} at {scheme}://{listen}/{name}: {address}, {key}, limits: {limits}\n")
 }

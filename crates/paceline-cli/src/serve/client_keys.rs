@@ -92,8 +92,16 @@ impl KeyFile {
             warn_if_exposed("the file with the keys of clients", &file, &path.display().to_string());
             Ok(text)
         };
+        let damaged = |why: String| {
+            refused(format!(
+                "the file is damaged: {why}; put back a copy of it, or move it away and make new keys (`paceline serve keys add`)"
+            ))
+        };
         match read() {
-            Ok(text) => serde_json::from_str(&text).map(Some).map_err(|error| refused(error.to_string())),
+            Ok(text) => serde_json::from_str(&text).map(Some).map_err(|error| damaged(why_unread(&error))),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Err(damaged("it is no text in UTF-8".to_owned()))
+            }
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
             Err(error) => Err(refused(error.to_string())),
         }
@@ -147,6 +155,15 @@ impl KeyFile {
     pub(super) fn write(&self, path: &Path) -> std::io::Result<()> {
         account::make_private(whole_file::folder_of(path))?;
         whole_file::replace_durably(path, format!("{:#}\n", serde_json::to_value(self)?).as_bytes())
+    }
+}
+
+/// Why a file of keys is none, in words.
+fn why_unread(error: &serde_json::Error) -> String {
+    match error.classify() {
+        serde_json::error::Category::Eof => format!("it is cut off in line {}", error.line()),
+        serde_json::error::Category::Data => format!("it has no keys as `paceline serve keys` writes them: {error}"),
+        _ => format!("it is no JSON: {error}"),
     }
 }
 

@@ -61,8 +61,8 @@ struct AddArgs {
     /// Name of the client: letters, digits, '.', '_' and '-'
     name: String,
     /// A limit of this client on requests, tokens or calls in flight, beside those of the upstreams: 60rpm, '1M tokens per 24h',
-    /// '5 concurrent'; may be repeated
-    #[arg(long, value_name = "LIMIT")]
+    /// '5 concurrent'; may be repeated, or several with commas between them
+    #[arg(long, value_name = "LIMIT", value_delimiter = ',')]
     limit: Vec<String>,
     /// Models that this client may ask for, with commas between them; gpt-5* means all that begin so [default: all]
     #[arg(long, value_name = "MODELS", value_delimiter = ',')]

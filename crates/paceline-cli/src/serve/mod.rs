@@ -165,7 +165,7 @@ fn admit_anew(gateway: &Gateway, flags: &Flags, admission: &Admission, only: &mu
 /// Scripts wait for the first line, so it must not stay in a buffer.
 fn announce(address: SocketAddr, has_tls: bool, metrics: Option<SocketAddr>, gateway: &Gateway) -> std::io::Result<()> {
     use std::io::Write as _;
-    let scheme = if has_tls { "https" } else { "http" };
+    let scheme = socket::scheme(has_tls);
     let line = |name: &str| format!("{name} at {scheme}://{address}/{name}\n");
     let mut lines: String = gateway.upstreams().iter().map(|upstream| line(upstream.name())).collect();
     lines.extend(metrics.map(|address| format!("metrics at http://{address}/metrics\n")));

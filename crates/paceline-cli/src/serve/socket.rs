@@ -14,6 +14,11 @@ pub(super) const LISTEN: &str = "--listen";
 /// ... and the one with that of the metrics.
 pub(super) const METRICS_LISTEN: &str = "--metrics-listen";
 
+/// How the address for clients begins.
+pub(super) const fn scheme(has_tls: bool) -> &'static str {
+    if has_tls { "https" } else { "http" }
+}
+
 /// Listens for clients: on the first socket that systemd hands over (`LISTEN_FDS`), which takes the place of that address.
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use paceline::{Clock, Repeats};
@@ -54,7 +54,7 @@ pub(super) fn check(path: &Path) -> io::Result<()> {
 /// and a disk that is full is no reason: it may have room again.
 pub(super) fn can_be_in(folder: &Path) -> io::Result<()> {
     let there = folder.ancestors().find(|there| there.exists()).unwrap_or(Path::new("."));
-    match NamedTempFile::new_in(there) {
+    match named(NamedTempFile::new_in(there)) {
         Err(error) if error.kind() != io::ErrorKind::StorageFull => {
             Err(io::Error::new(error.kind(), format!("{} cannot be written: {error}", there.display())))
         }
@@ -62,9 +62,29 @@ pub(super) fn can_be_in(folder: &Path) -> io::Result<()> {
     }
 }
 
+/// Whether a file can be written in that folder now, or in the nearest one that is there. Nothing stays behind.
+pub(super) fn has_room(folder: &Path) -> io::Result<()> {
+    let there = folder.ancestors().find(|there| there.exists()).unwrap_or(Path::new("."));
+    named(NamedTempFile::new_in(there))?.as_file_mut().write_all(&[0; 4 << 10])
+}
+
+/// Gives a file that cannot be used a name of its own beside it, under which it stays for a person: an earlier one keeps its own,
+/// for some of them.
+pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
+    const MOST: u32 = 9;
+    let named = |number: u32| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(if number == 1 { ".bad".to_owned() } else { format!(".bad-{number}") });
+        PathBuf::from(name)
+    };
+    let aside = (1..MOST).map(named).find(|name| !name.exists()).unwrap_or_else(|| named(MOST));
+    std::fs::rename(path, &aside)?;
+    Ok(aside)
+}
+
 /// Puts a file there, for its user alone. A power cut may bring back what was there before.
 pub(super) fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
-    fresh(path, text)?.persist(path)?;
+    named(fresh(path, text)?.persist(path).map_err(|failed| failed.error))?;
     Ok(())
 }
 
@@ -72,7 +92,7 @@ pub(super) fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
 pub(super) fn replace_durably(path: &Path, text: &[u8]) -> io::Result<()> {
     let file = fresh(path, text)?;
     file.as_file().sync_all()?;
-    file.persist(path)?;
+    named(file.persist(path).map_err(|failed| failed.error))?;
     sync_names(folder_of(path))
 }
 
@@ -82,10 +102,21 @@ pub(super) fn sync_names(folder: &Path) -> io::Result<()> {
 }
 
 fn fresh(path: &Path, text: &[u8]) -> io::Result<NamedTempFile> {
-    let mut file = NamedTempFile::new_in(folder_of(path))?;
+    let mut file = named(NamedTempFile::new_in(folder_of(path)))?;
     hand_over(file.as_file(), folder_of(path))?;
-    file.write_all(text)?;
+    file.as_file_mut().write_all(text)?;
     Ok(file)
+}
+
+/// An error without the name of the file that was to take the place of another: a person knows that one alone.
+fn named<T>(done: io::Result<T>) -> io::Result<T> {
+    done.map_err(|error| {
+        let text = error.to_string();
+        match text.split_once(" at path ") {
+            Some((why, _)) => io::Error::new(error.kind(), why.to_owned()),
+            None => error,
+        }
+    })
 }
 
 /// What root puts into the folder of another user is for that user: the gateway of a service reads the keys that root makes.

@@ -1,10 +1,11 @@
 //! What a gateway tells of its state: all of it at first, then what changes.
 
+use std::path::Path;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use http::HeaderValue;
-use paceline_http::client_to;
+use paceline_http::{NoAnswer, client_trusting};
 use paceline_providers::secrets::hidden;
 use reqwest::{Client, StatusCode};
 use serde_json::Value;
@@ -41,8 +42,8 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    /// The gateway at that address, to which that key is shown.
-    pub(super) fn new(url: &str, key: Option<String>) -> Result<Self, Failure> {
+    /// The gateway at that address, to which that key is shown, and whose certificate may be one of those authorities.
+    pub(super) fn new(url: &str, key: Option<String>, ca_file: Option<&Path>) -> Result<Self, Failure> {
         let address = url.trim_end_matches('/').to_owned();
         // A key may stand where the address should, or in it.
         let wrong = |why: &str| {
@@ -65,7 +66,8 @@ impl Feed {
         let key = key.map(|key| HeaderValue::from_str(&key)).transpose();
         let mut key = key.map_err(|_| Failure::refused("the key of --api-key-env is no value of a header field"))?;
         key.iter_mut().for_each(|key| key.set_sensitive(true));
-        let client = client_to(&address).connect_timeout(CONNECT).build().map_err(Failure::refused)?;
+        let client = client_trusting(&address, ca_file).map_err(Failure::refused)?;
+        let client = client.connect_timeout(CONNECT).build().map_err(Failure::refused)?;
         Ok(Self { client, address, key })
     }
 
@@ -104,7 +106,10 @@ impl Feed {
             request = request.header("x-paceline-key", key);
         }
         let answer = match timeout(SILENT, request.send()).await {
-            Ok(answer) => answer.map_err(|error| lost(&error))?,
+            Ok(answer) => answer.map_err(|error| match NoAnswer::of_client(&error, error.is_connect(), false) {
+                NoAnswer::Tls(why) => FeedEvent::Lost(format!("no safe connection to the gateway at {address}: {why}")),
+                _ => lost(&error),
+            })?,
             Err(error) => return Err(lost(&error)),
         };
         let kind = answer.headers().get(http::header::CONTENT_TYPE).cloned();

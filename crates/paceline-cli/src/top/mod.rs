@@ -5,6 +5,7 @@ mod screen;
 mod state;
 
 use std::io::IsTerminal as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -34,6 +35,9 @@ pub(crate) struct TopArgs {
     /// Environment variable that holds a key of the gateway, where its clients have keys
     #[arg(long, value_name = "VARIABLE")]
     api_key_env: Option<String>,
+    /// Certificates of authorities to trust beside the system's, in PEM, where the gateway speaks TLS
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
 }
 
 const KEYS: &str = "\
@@ -55,7 +59,7 @@ const TALLEST: u16 = 2_000;
 /// There is no gateway at the address, or it wants a key.
 pub(crate) async fn command(args: TopArgs) -> Result<Status, Failure> {
     let key = args.api_key_env.as_deref().map(read_key).transpose()?;
-    let feed = Feed::new(&args.url, key)?;
+    let feed = Feed::new(&args.url, key, args.ca_file.as_deref())?;
     let address = feed.address().to_owned();
     let mut told = feed.follow();
     // The first word says whether there is a gateway; later it is waited for.

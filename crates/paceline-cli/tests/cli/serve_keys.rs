@@ -31,14 +31,17 @@ fn post_with(url: &str, key: &str) -> (u16, String) {
 #[test]
 fn a_key_is_printed_once_and_its_file_has_none() {
     let job = Job::new(0);
-    let key = told(&mut keys(&job, &["add", "ci", "--limit", "60rpm", "--models", "m,gpt-*", "--priority", "batch"]));
+    let key = told(&mut keys(
+        &job,
+        &["add", "ci", "--limit", "60rpm,5 concurrent", "--models", "m,gpt-*", "--priority", "batch"],
+    ));
     assert!(key.starts_with("pl_") && key.len() == 67, "{key}");
     let file = job.path("state/client-keys.json");
     assert_eq!(std::fs::metadata(&file).expect("it is there").permissions().mode() & 0o777, 0o600);
     assert!(!std::fs::read_to_string(&file).expect("text").contains(&key[3..]));
     let listed = told(&mut keys(&job, &["list"]));
     assert!(listed.starts_with("ci  made 20") && !listed.contains(&key[3..]), "{listed}");
-    assert!(listed.ends_with("limits: 60rpm  models: m, gpt-*  priority: batch"), "{listed}");
+    assert!(listed.ends_with("limits: 60rpm, 5 concurrent  models: m, gpt-*  priority: batch"), "{listed}");
     for (args, expected) in [
         (&["add", "ci"][..], "has a key of the name ci; revoke it first"),
         (&["add", "a b"], "\"a b\" is no name of a client: expected 1 to 64 letters"),
@@ -49,9 +52,17 @@ fn a_key_is_printed_once_and_its_file_has_none() {
         let (code, log) = finish(&mut keys(&job, args));
         assert!(code == 2 && log.contains(expected), "{expected}: {log}");
     }
-    std::fs::write(&file, "{}").expect("writable");
-    let (code, log) = finish(&mut keys(&job, &["list"]));
-    assert!(code == 2 && log.contains("client-keys.json"), "{log}");
+    for (text, expected) in [
+        (&b"{}"[..], "it has no keys as `paceline serve keys` writes them: missing field `version`"),
+        (b"{\"version\":1,\n\"keys\":[", "it is cut off in line 2"),
+        (b"{]", "it is no JSON: "),
+        (b"\xff\xfe{\0", "it is no text in UTF-8"),
+    ] {
+        std::fs::write(&file, text).expect("writable");
+        let (code, log) = finish(&mut keys(&job, &["list"]));
+        let expected = format!("the keys of clients in state/client-keys.json: the file is damaged: {expected}");
+        assert!(code == 2 && log.contains(&expected) && log.contains("put back a copy of it"), "{expected}: {log}");
+    }
 }
 
 #[test]
@@ -207,6 +218,14 @@ fn a_second_gateway_on_one_state_is_refused_and_a_damaged_count_is_kept_and_told
     let log = std::fs::read_to_string(job.path("log")).expect("a log");
     assert!(log.contains("what clients have used of the limits of their keys is lost"), "{log}");
     assert_eq!(std::fs::read_to_string(job.path("state/client-limits.json.bad")).expect("kept"), "{\"half");
+    for (text, kept) in [("{}x", "client-limits.json.bad-2"), ("7", "client-limits.json.bad-3")] {
+        first.signal(Signal::TERM);
+        first.ended();
+        std::fs::write(&damaged, text).expect("writable");
+        first = Gateway::start(&mut command);
+        let kept = std::fs::read_to_string(job.path("state").join(kept));
+        assert_eq!(kept.expect("each has a name of its own"), text);
+    }
     let (code, log) = finish(&mut serve(&job, &server, &["--state", "state"]));
     let words = format!("another gateway (process {} at 127.0.0.1:", first.child.id());
     assert!(code == 2 && log.contains(&words) && log.contains("name another folder with --state"), "{log}");
@@ -238,7 +257,7 @@ fn an_address_that_others_reach_needs_keys_or_a_word() {
 }
 
 /// Writes a certificate of this machine and its key.
-fn certify(job: &Job) {
+pub(crate) fn certify(job: &Job) {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
     std::fs::write(job.path("tls.pem"), made.cert.pem()).expect("writable");
     std::fs::write(job.path("tls.key"), made.signing_key.serialize_pem()).expect("writable");
@@ -271,6 +290,17 @@ fn clients_connect_with_tls_to_a_certificate_that_may_change() {
     }
     let (code, log) = run();
     assert_eq!(code, 0, "the new certificate: {log}");
+    let (code, log) = finish(job.paceline().args(["top", &gateway.url]));
+    let expected = "the server's certificate is signed by an authority that is not trusted here; if it is right, name the certificate";
+    assert!(code == 2 && log.contains("no safe connection to the gateway") && log.contains(expected), "{log}");
+    let (code, log) = finish(job.paceline().args(["top", &gateway.url, "--ca-file", "tls.pem"]));
+    assert_eq!(code, 0, "{log}");
+    let whole = std::fs::read_to_string(job.path("tls.pem")).expect("text");
+    std::fs::write(job.path("cut.pem"), &whole[..whole.len() / 2]).expect("writable");
+    let (code, log) = finish(&mut serve(&job, &server, &["--tls-cert", "cut.pem", "--tls-key", "tls.key"]));
+    let expected =
+        "cut.pem: the file is cut off: its line -----END CERTIFICATE----- is missing; write the file anew, whole";
+    assert!(code == 2 && log.contains(expected), "{log}");
     std::fs::write(job.path("tls.key"), "none").expect("writable");
     let (code, log) = finish(&mut serve(&job, &server, &tls));
     assert!(code == 2 && log.contains("tls.key: expected a private key in PEM, and there is none"), "{log}");

@@ -12,6 +12,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::serve::{Gateway, get, post, send, serve};
+use crate::serve_keys::certify;
 use crate::support::{Job, Reply, Server, finish};
 
 #[test]
@@ -316,17 +317,26 @@ fn a_socket_of_systemd_takes_the_place_of_the_address() {
 /// Each connection is a file, and the process may have few.
 #[test]
 fn connections_without_a_request_make_room_for_those_with_one() {
-    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
-    let mut limited = Command::new("sh");
-    limited.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]);
-    let serves = serve(&job, &server, &[]);
-    limited.arg(serves.get_program()).args(serves.get_args()).current_dir(job.path("."));
-    limited.envs(serves.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    let gateway = Gateway::start(&mut limited);
-    let address = gateway.url.strip_prefix("http://").expect("an address");
-    let idle: Vec<_> = (0..300).map(|_| TcpStream::connect(address).expect("the system takes it")).collect();
-    let url = format!("{}/generic/v1/things", gateway.url);
-    let answered = send(&url, |client, url| client.post(url).body("{}").timeout(Duration::from_secs(20)));
-    assert_eq!(answered.0, 200, "{}", answered.1);
-    drop(idle);
+    for has_tls in [false, true] {
+        let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+        certify(&job);
+        let mut limited = Command::new("sh");
+        limited.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]);
+        let tls = ["--tls-cert", "tls.pem", "--tls-key", "tls.key"];
+        let serves = serve(&job, &server, if has_tls { &tls } else { &[] });
+        limited.arg(serves.get_program()).args(serves.get_args()).current_dir(job.path("."));
+        limited.envs(serves.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let gateway = Gateway::logging(&mut limited, File::create(job.path("log")).expect("writable"));
+        let (_, address) = gateway.url.split_once("://").expect("an address");
+        let idle: Vec<_> = (0..300).map(|_| TcpStream::connect(address).expect("the system takes it")).collect();
+        let url = format!("{}/generic/v1/things", gateway.url);
+        let trusting = || reqwest::Client::builder().no_proxy().tls_danger_accept_invalid_certs(true).build();
+        let answered =
+            send(&url, |_, url| trusting().expect("a client").post(url).body("{}").timeout(Duration::from_secs(20)));
+        assert_eq!(answered.0, 200, "{}", answered.1);
+        let log = std::fs::read_to_string(job.path("log")).expect("a log");
+        assert!(log.contains("connections wait to be accepted"), "{log}");
+        assert!(!log.contains("Too many open files"), "some files are left to all else: {log}");
+        drop(idle);
+    }
 }

@@ -2,8 +2,10 @@
 
 use std::fs::File;
 use std::net::TcpListener;
+use std::process::Command;
 
 use crate::serve::{Gateway, serve};
+use crate::serve_keys::certify;
 use crate::support::{Job, Reply, Server, finish};
 
 /// The exit code of a check, and all that it says.
@@ -84,4 +86,25 @@ fn a_second_gateway_on_a_state_folder_says_that_it_takes_no_batches() {
     let _second = Gateway::logging(&mut second, File::create(job.path("log")).expect("writable"));
     let log = std::fs::read_to_string(job.path("log")).expect("a log");
     assert!(log.contains("batches cannot be taken here: another gateway has the batches of "), "{log}");
+}
+
+/// To a process that may write no byte to a file, its disk is full.
+#[test]
+fn a_check_names_the_scheme_of_its_addresses_and_tells_of_a_full_disk() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    certify(&job);
+    let (code, told) = check(&job, &server, &["--tls-cert", "tls.pem", "--tls-key", "tls.key", "--state", "state"]);
+    assert!(code == Some(0) && told.contains("generic at https://127.0.0.1:0/generic: "), "{told}");
+    assert!(!told.contains("http://127.0.0.1:0") && told.contains("\nall is well: "), "{told}");
+    let mut full = Command::new("sh");
+    full.args(["-c", "ulimit -f 0; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_paceline")]).current_dir(job.path("."));
+    full.args(["serve", "check", "--listen", "127.0.0.1:0", "--state", "state", "--base-url", &server.url()]);
+    let output = full.output().expect("it runs");
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && told.contains("\nall else is well: "), "{told}");
+    assert!(
+        told.contains("state state: nothing can be written there now: File too large (os error 27); a gateway starts"),
+        "{told}"
+    );
+    assert!(!job.path("state").exists(), "nothing stays behind");
 }

@@ -1,8 +1,11 @@
 //! Clients with keys of the gateway's: who may call, and under which limits of their own.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::Request;
+use futures_util::FutureExt as _;
+use paceline::PauseCause;
 use paceline_config::pacer_of;
 use paceline_gateway::{Bounds, ClientConfig, Clients, KeyHash};
 use serde_json::Value;
@@ -55,6 +58,11 @@ async fn without_a_key_that_is_known_nothing_passes_but_health() {
         let request = wrong.map_or(served.post(), |key| served.post().header("authorization", key));
         let (status, code, message) = told(request.send().await.unwrap()).await;
         assert_eq!((status, code.as_str()), (401, "client_key"), "{message}");
+        let expected = match wrong {
+            None => "the request shows no key: ",
+            Some(_) => "the key that the request shows is none of this gateway, or was revoked: ",
+        };
+        assert!(message.starts_with(expected), "{message}");
     }
     for (path, status) in [("/healthz", 200), ("/readyz", 200), ("/metrics", 401), ("/api/state", 401)] {
         let got = served.client.get(served.origin() + path).send().await.unwrap();
@@ -95,6 +103,37 @@ async fn a_client_has_limits_of_its_own_and_others_do_not_wait_for_it() {
     assert_eq!(post("ci").send().await.unwrap().status().as_u16(), 200);
     assert_eq!(post("ci").send().await.unwrap().status().as_u16(), 429);
     assert_eq!(post("web").send().await.unwrap().status().as_u16(), 401, "revoked");
+}
+
+#[tokio::test]
+async fn what_was_never_sent_takes_nothing_of_the_limits_of_its_client() {
+    let (served, _) = served(vec![client("ci", &["1 per 1h"])]).await;
+    let post = || served.post().header("x-api-key", "pk-ci");
+    served.limiter.hold_for(None, served.limiter.now() + Duration::from_secs(100), PauseCause::Program);
+    for _ in 0..3 {
+        let (status, _, message) = told(post().header("x-paceline-deadline", "1s").send().await.unwrap()).await;
+        assert!(status == 429 && message.starts_with("upstream api: the request must wait"), "{message}");
+    }
+    served.limiter.resume(None);
+    let clients = served.gateway.clients();
+    while clients.limits_change().now_or_never().is_some() {}
+    assert_eq!(post().send().await.unwrap().status().as_u16(), 200);
+    assert!(clients.limits_change().now_or_never().is_some(), "what keeps the counts is told at once");
+    let (status, _, message) = told(post().send().await.unwrap()).await;
+    assert!(status == 429 && message.starts_with("the key ci: the request must wait"), "{message}");
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_reached_takes_nothing_of_the_limits_of_a_client() {
+    let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let served = Served::new(nowhere, "retry = { max_retries = 1, base = \"1ms\", cap = \"2ms\" }", Bounds::default());
+    let limited = vec![client("ci", &["1 per 1h"])];
+    served.gateway.replace_clients(Clients::with_keys(limited, &Clients::OfThisMachine).expect("limits"));
+    for _ in 0..3 {
+        let request = served.post().header("x-api-key", "pk-ci").header("x-paceline-deadline", "200ms");
+        let (status, code, message) = told(request.send().await.unwrap()).await;
+        assert!(status != 429 || !message.starts_with("the key ci"), "{code}: {message}");
+    }
 }
 
 #[tokio::test]

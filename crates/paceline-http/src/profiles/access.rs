@@ -99,6 +99,9 @@ impl SenderConfig {
 /// How long a connection to one of many hosts is kept for its next call.
 const IDLE_OF_MANY_HOSTS: Duration = Duration::from_secs(20);
 
+/// What a client speaks, the best first.
+const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
 impl Sender {
     /// What sends calls to an upstream as it is configured, with those [headers](crate::headers) and so much time for each. An
     /// upstream without an address takes calls to whole addresses.
@@ -139,10 +142,22 @@ pub fn client(base_url: &str, access: &Access) -> Result<ClientBuilder, AccessEr
     };
     if access.ca_file.is_some() || access.client.is_some() {
         let mut tls = tls(access)?;
-        tls.alpn_protocols = vec![b"h2".into(), b"http/1.1".into()];
+        tls.alpn_protocols = ALPN.map(<[u8]>::to_vec).to_vec();
         builder = builder.tls_backend_preconfigured(tls);
     }
     Ok(builder)
+}
+
+/// A client builder for an address, as [`client_to`], which trusts these authorities too, if a file of them is named.
+///
+/// # Errors
+/// A file that cannot be read or has other content.
+pub fn client_trusting(address: &str, ca_file: Option<&Path>) -> Result<ClientBuilder, AccessError> {
+    let builder = client_to(address);
+    let Some(ca_file) = ca_file else { return Ok(builder) };
+    let mut tls = tls_of(Some(ca_file), None)?;
+    tls.alpn_protocols = ALPN.map(<[u8]>::to_vec).to_vec();
+    Ok(builder.tls_backend_preconfigured(tls))
 }
 
 /// The configured trusted certificates beside those of the system, and the client's certificate, for a client of one's own.
@@ -150,19 +165,23 @@ pub fn client(base_url: &str, access: &Access) -> Result<ClientBuilder, AccessEr
 /// # Errors
 /// A file that cannot be read or has other content.
 pub fn tls(access: &Access) -> Result<ClientConfig, AccessError> {
+    tls_of(access.ca_file.as_deref(), access.client.as_ref())
+}
+
+fn tls_of(ca_file: Option<&Path>, client: Option<&(PathBuf, PathBuf)>) -> Result<ClientConfig, AccessError> {
     install_tls();
     let provider = CryptoProvider::get_default().expect("it was installed just now");
-    let authorities = match &access.ca_file {
+    let authorities = match ca_file {
         Some(path) => certificates("ca_file", path, "certificate (BEGIN CERTIFICATE)")?,
         None => Vec::new(),
     };
     let verifier =
-        Verifier::new_with_extra_roots(authorities, Arc::clone(provider)).map_err(|error| match &access.ca_file {
+        Verifier::new_with_extra_roots(authorities, Arc::clone(provider)).map_err(|error| match ca_file {
             Some(path) => no_pem("ca_file", path, "certificate (BEGIN CERTIFICATE)"),
             None => AccessError::NoAuthorities(error.to_string()),
         })?;
     let builder = ClientConfig::builder().dangerous().with_custom_certificate_verifier(Arc::new(verifier));
-    let Some((certificate, key)) = &access.client else { return Ok(builder.with_no_client_auth()) };
+    let Some((certificate, key)) = client else { return Ok(builder.with_no_client_auth()) };
     let expected = "certificate (BEGIN CERTIFICATE) with a PRIVATE KEY, there or in client_key,";
     let chain = certificates("client_cert", certificate, expected)?;
     let private = PrivateKeyDer::from_pem_slice(&pem("client_key", key)?);

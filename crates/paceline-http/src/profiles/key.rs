@@ -22,7 +22,7 @@ pub enum KeyError {
         key: KeySource,
     },
     /// The file cannot be read.
-    #[error("the key file {path} cannot be read: {error}")]
+    #[error("the key file {path} cannot be read: {}", unreadable(error))]
     Unreadable {
         /// The file with its folder, without what looks like a key: it may have been put in place of the file.
         path: String,
@@ -52,6 +52,16 @@ pub enum KeyError {
 
 fn place(key: &KeySource) -> String {
     key.place().unwrap_or_default()
+}
+
+/// Why a file gave no text.
+fn unreadable(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::InvalidData => {
+            "it is no text in UTF-8 (an editor may have written UTF-16); write it anew, with the key alone".to_owned()
+        }
+        _ => error.to_string(),
+    }
 }
 
 const fn missing(key: &KeySource) -> &'static str {

@@ -16,7 +16,7 @@ use paceline::{ConfigError, Limiter, PacerConfig};
 use paceline_config::{Config, Environment, Overrides, SettingError, Upstream};
 use paceline_providers::origin;
 
-pub use self::access::{AccessError, client, tls};
+pub use self::access::{AccessError, client, client_trusting, tls};
 pub use self::client::{Answered, ByItself, CallFailure, ProfileClient};
 pub use self::key::{KeyError, headers, warn_if_exposed};
 pub use self::proxy::{check_proxy, proxy_of_environment, proxy_to};

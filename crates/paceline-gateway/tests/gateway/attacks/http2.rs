@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use paceline_gateway::Bounds;
+
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -273,4 +275,39 @@ async fn what_http_1_would_read_as_more_does_not_come_out_of_http_2() {
     stream.write_all(&get(1)).await.unwrap();
     let said = frames(stream).await;
     assert!(said.iter().any(|(kind, _, payload)| *kind == HEADERS && payload.first() == Some(&0x88)), "{said:?}");
+}
+
+/// The next frame of that kind; one that resets a stream is none that may come before.
+async fn next(stream: &mut TcpStream, kind: u8) {
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).await.expect("a frame");
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+        stream.read_exact(&mut vec![0; length]).await.expect("its payload");
+        assert_ne!(head[3], RESET, "the client still sends, and would not read its answer");
+        if head[3] == kind {
+            return;
+        }
+    }
+}
+
+/// curl and httpx take a stream that is reset while they send for a failure, and never read the answer.
+#[tokio::test]
+async fn the_rest_of_a_body_is_read_after_its_request_is_refused() {
+    let raw = Raw::new(|_| OK.to_vec());
+    let served = Served::new(raw.address, "", Bounds::default());
+    for path in ["/none/x", "/api/..%2fx"] {
+        let mut stream = begun(&served).await;
+        let head = [(":method", "POST"), (":scheme", "http"), (":authority", "127.0.0.1"), (":path", path)];
+        stream.write_all(&frame(HEADERS, END_HEADERS, 1, &fields(&head))).await.unwrap();
+        next(&mut stream, DATA).await;
+        for _ in 0..3 {
+            let sent = [frame(DATA, 0, 1, &[b'x'; 16 << 10]), frame(PING, 0, 0, &[0; 8])].concat();
+            stream.write_all(&sent).await.unwrap();
+            next(&mut stream, PING).await;
+        }
+        stream.write_all(&[frame(DATA, END_STREAM, 1, b"x"), frame(PING, 0, 0, &[0; 8])].concat()).await.unwrap();
+        next(&mut stream, PING).await;
+    }
+    assert_eq!(raw.seen().len(), 0);
 }
