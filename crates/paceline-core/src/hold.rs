@@ -44,6 +44,12 @@ impl Hold {
         until
     }
 
+    /// Whether such a hold is active, which ends about then. Refusals of calls that were in flight together ask for the same
+    /// wait, each from its own arrival: what ends later by more than a tenth of what is left is another hold.
+    pub(crate) fn is_held_about_until(&self, now: Instant, until: Instant, cause: PauseCause) -> bool {
+        self.until.is_some_and(|(known, of)| of == cause && known > now && until <= known + (known - now) / 10)
+    }
+
     /// Guesses the wait for a quota whose end is not known.
     pub(crate) fn guess(&mut self) -> Duration {
         let wait = unknown_quota(self.guesses);

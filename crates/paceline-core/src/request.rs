@@ -343,6 +343,8 @@ pub enum Event {
         until: Instant,
         /// What for.
         cause: PauseCause,
+        /// Such a hold, which ends about then, was told already: calls that were in flight together are refused one by one.
+        renewed: bool,
     },
     /// A person must act. To be stored: it outlives the process.
     Stopped {

@@ -124,6 +124,8 @@ pub struct Pacer {
     totals: Totals,
     /// Scopes whose breaker opened, and since when nothing has succeeded there.
     failing: BTreeMap<u32, Instant>,
+    /// The last hold of the account, while nothing has succeeded since: of each scope one call goes first after it.
+    untested: Option<(Instant, PauseCause)>,
     slots: Slots,
     /// What all calls in flight reserved: at most so much may be refunded to the windows.
     out: Cost,
@@ -158,6 +160,7 @@ impl Pacer {
             evictions: Evictions::default(),
             totals: Totals::default(),
             failing: BTreeMap::new(),
+            untested: None,
             slots: Slots::default(),
             out: Cost::zero(),
             arrivals: 0,
@@ -398,6 +401,7 @@ impl Pacer {
             }
             None => {
                 self.hold.resume();
+                self.untested = None;
                 self.scopes.iter_mut().for_each(Scope::resume);
                 self.set_clocks(now);
             }
@@ -457,7 +461,11 @@ impl Pacer {
 
     fn fresh(&self, name: Arc<str>) -> Scope {
         let tier = tier_of(&name, &self.tiers, &self.config);
-        Scope::new(name, tier, &self.config).expect("the configuration was checked")
+        let mut scope = Scope::new(name, tier, &self.config).expect("the configuration was checked");
+        if let Some((until, cause)) = self.untested {
+            scope.expect_canary(until, cause);
+        }
+        scope
     }
 
     fn admit_ask(&self, now: Instant, place: u32, ask: &Ask<'_>) -> Admit {

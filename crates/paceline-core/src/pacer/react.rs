@@ -67,6 +67,7 @@ impl Pacer {
         let change = match outcome.class {
             Class::Success => {
                 self.hold.passed();
+                self.untested = None;
                 scope.speed_up(flight.number, &mut self.rng);
                 let (opened, change) = scope.passed(now, flight, item);
                 if opened {
@@ -252,6 +253,8 @@ impl Pacer {
     }
 
     pub(super) fn hold_until(&mut self, now: Instant, scope: Option<ScopeId>, until: Instant, cause: PauseCause) {
+        let renewed =
+            scope.as_ref().map_or(&self.hold, |id| &self.scopes[id].hold).is_held_about_until(now, until, cause);
         match &scope {
             Some(id) => {
                 self.scopes[id].hold_until(until, cause);
@@ -259,11 +262,12 @@ impl Pacer {
             }
             None => {
                 self.hold.hold(until, cause);
+                self.untested = Some((until, cause));
                 self.scopes.iter_mut().for_each(|scope| scope.expect_canary(until, cause));
                 self.set_clocks(now);
             }
         }
-        self.events.push_back(Event::Held { scope, until, cause });
+        self.events.push_back(Event::Held { scope, until, cause, renewed });
     }
 
     pub(super) fn stop_for(&mut self, now: Instant, scope: Option<ScopeId>, reason: Arc<str>) {

@@ -203,7 +203,7 @@ fn a_handle_of_another_pacer_means_the_scope_of_that_name() {
     assert_eq!((&own, own.name()), (&foreign, foreign.name()));
     here.hold(at(0.0), Some(&foreign), at(50.0));
     let cause = PauseCause::Program;
-    let held = |scope| Event::Held { scope: Some(scope), until: at(50.0), cause };
+    let held = |scope| Event::Held { scope: Some(scope), until: at(50.0), cause, renewed: false };
     assert_eq!(here.poll_event(), Some(held(own.clone())));
     for handle in [&own, &foreign] {
         let cause = WaitCause::Held { cause };
@@ -216,6 +216,47 @@ fn a_handle_of_another_pacer_means_the_scope_of_that_name() {
     assert_eq!(granted(&mut there), [ticket]);
     let names: Vec<_> = there.snapshot(at(1.0)).scopes.into_iter().map(|scope| scope.name).collect();
     assert_eq!(names, ["shared".into(), "first".into()]);
+}
+
+#[test]
+fn after_a_hold_one_call_of_each_scope_goes_first() {
+    // The account may be held before any of its scopes is known.
+    for (of_account, known) in [(false, true), (true, true), (true, false)] {
+        let mut pacer = pacer(PacerConfig::default());
+        let before = known.then(|| pacer.scope("a"));
+        pacer.hold(at(5.0), before.as_ref().filter(|_| !of_account), at(5.0));
+        let scope = pacer.scope("a");
+        let tickets: Vec<Ticket> = (0..3).map(|_| pacer.enqueue(at(5.0), request(&scope, 0)).expect("fits")).collect();
+        assert_eq!(granted(&mut pacer), tickets[..1], "{of_account} {known}");
+        pacer.complete(at(9.0), tickets[0], Outcome::new(Class::Success));
+        assert_eq!(granted(&mut pacer), tickets[1..]);
+        let later = pacer.scope("b");
+        let tickets: Vec<Ticket> = (0..2).map(|_| pacer.enqueue(at(9.0), request(&later, 0)).expect("fits")).collect();
+        assert_eq!(granted(&mut pacer), tickets, "the account is known to work");
+    }
+}
+
+#[test]
+fn a_used_up_quota_that_many_calls_in_flight_find_is_one_hold() {
+    for reach in [LimitScope::Scope, LimitScope::Account] {
+        let mut pacer = pacer(PacerConfig::default());
+        let scope = pacer.scope("a");
+        let tickets: Vec<Ticket> = (0..4).map(|_| pacer.enqueue(at(0.0), request(&scope, 0)).expect("fits")).collect();
+        granted(&mut pacer);
+        let mut told = |refused: f64, nth: usize, seconds: u32| {
+            let outcome = Outcome::new(Class::QuotaExhausted).with_reach(reach).with_hint(S * seconds, false);
+            pacer.complete(at(refused), tickets[nth], outcome);
+            let held = |event| match event {
+                Event::Held { until, renewed, .. } => Some((until, renewed)),
+                _ => None,
+            };
+            std::iter::from_fn(|| pacer.poll_event()).find_map(held).expect("held")
+        };
+        assert_eq!(told(1.0, 0, 7_200), (at(7_201.0), false));
+        assert_eq!(told(1.5, 1, 7_200), (at(7_201.5), true), "the same wait, counted from a later arrival");
+        assert_eq!(told(2.0, 2, 60), (at(62.0), true), "an end before that which is known");
+        assert_eq!(told(2.0, 3, 86_400), (at(86_402.0), false), "another wait");
+    }
 }
 
 #[test]

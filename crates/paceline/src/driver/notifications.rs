@@ -35,7 +35,7 @@ pub(super) struct Notifications {
 /// A line of the log.
 pub(super) enum LogLine {
     Stopped { scope: Arc<str>, reason: Arc<str> },
-    Held { scope: Arc<str>, wait: Duration, cause: PauseCause },
+    Held { scope: Arc<str>, wait: Duration, cause: PauseCause, renewed: bool },
 }
 
 impl Notifications {
@@ -99,24 +99,16 @@ impl LogLine {
         match self {
             Self::Stopped { scope, reason } => tracing::info!(limiter, scope = &**scope, reason = &**reason, "stopped"),
             // A program that gives up a failing server says so itself, and renews the hold.
-            Self::Held { scope, wait, cause: cause @ PauseCause::ServerFails } => {
-                tracing::debug!(
-                    limiter,
-                    scope = &**scope,
-                    "no calls for {}: {}",
-                    format_duration(*wait),
-                    cause.explanation()
-                );
+            Self::Held { scope, wait, cause, renewed } if *renewed || *cause == PauseCause::ServerFails => {
+                tracing::debug!(limiter, scope = &**scope, "{}", no_calls(*wait, *cause));
             }
-            Self::Held { scope, wait, cause } => {
-                tracing::info!(
-                    limiter,
-                    scope = &**scope,
-                    "no calls for {}: {}",
-                    format_duration(*wait),
-                    cause.explanation()
-                );
+            Self::Held { scope, wait, cause, .. } => {
+                tracing::info!(limiter, scope = &**scope, "{}", no_calls(*wait, *cause));
             }
         }
     }
+}
+
+fn no_calls(wait: Duration, cause: PauseCause) -> String {
+    format!("no calls for {}: {}", format_duration(wait), cause.explanation())
 }
