@@ -20,7 +20,7 @@ pub(crate) struct Everywhere {
     /// Configuration file [default: ./paceline.toml, else paceline/paceline.toml in your configuration folder]
     #[arg(long, global = true, value_name = "FILE", display_order = 900)]
     pub(crate) config: Option<PathBuf>,
-    /// Print only errors
+    /// Print only errors, and the summary of a job that failed in part or was stopped
     #[arg(long, short, global = true, display_order = 901)]
     pub(crate) quiet: bool,
     /// Log each failed call (-v); also what each call waits for, and how each answer is read (-vv)

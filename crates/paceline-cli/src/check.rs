@@ -42,6 +42,11 @@ pub(crate) fn command(args: &CheckArgs, everywhere: &Everywhere) -> Result<Statu
     if matches!(upstream.key, KeySource::File(_)) {
         upstream::headers(&upstream)?;
     }
+    if let KeySource::Variable { name, required: true } = &upstream.key
+        && std::env::var_os(name).is_none()
+    {
+        tracing::warn!("{name}, which has the key, is not set here: a run needs it");
+    }
     if let Some((name, proxy)) = proxy_of_environment(&upstream) {
         let (key, source) = ("proxy".to_owned(), Source::Environment(name.to_owned()));
         upstream.effective.push(EffectiveValue { key, value: hidden(&proxy).into_owned(), source });

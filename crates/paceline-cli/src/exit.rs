@@ -27,6 +27,12 @@ impl Status {
         }
     }
 
+    /// Whether `-q` hides the summary of a job that ends so: not where something failed or is left, but for a bound that the user
+    /// set on the run.
+    pub(crate) const fn is_hidden(self, bounded: bool) -> bool {
+        bounded || matches!(self, Self::Success)
+    }
+
     /// The exit code of the process.
     pub(crate) const fn code(self) -> u8 {
         match self {

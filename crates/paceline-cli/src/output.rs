@@ -88,10 +88,7 @@ impl SummaryOutput<'_> {
     pub(crate) fn print(&self, json: impl Fn() -> Value, text: &str) -> Result<(), Failure> {
         // Only for a reader: of ten thousand scopes it takes three hundred megabytes.
         let line = if self.as_json || self.file.is_some() { format!("{}\n", json()) } else { String::new() };
-        let written = self.file.map_or(Ok(()), |file| {
-            std::fs::write(file, &line)
-                .map_err(|error| Failure::interrupted(format!("cannot write the summary {}: {error}", file.display())))
-        });
+        let written = self.file.map_or(Ok(()), |file| write_report(file, &mut |out| out.write_all(line.as_bytes())));
         if self.as_json {
             print(|out| out.write_all(line.as_bytes()))?;
         } else if !self.quiet {

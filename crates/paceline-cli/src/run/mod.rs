@@ -203,11 +203,12 @@ impl Run<'_> {
         let journal = &self.job.journal;
         let snapshot = journal.snapshot()?;
         let clocks = snapshot.as_ref().and_then(Clocks::of);
-        holds::restore(journal, &self.limiter, now, clocks, acknowledge)?;
+        let stopped = holds::restore(journal, &self.limiter, now, clocks, acknowledge)?;
         if self.job.same_account {
             let texts = journal.limiter_state()?;
             limiter_state::restore(&self.limiter, &self.shared, texts.iter().map(String::as_str));
         }
+        holds::test_first(&self.limiter, &stopped);
         Ok(())
     }
 
@@ -277,11 +278,8 @@ impl Run<'_> {
         };
         let wall = |at: Instant| context.timestamp(at);
         let text = summary.text(&self.args.output, &self.paths.errors, &self.paths.report);
-        let summary_output =
-            SummaryOutput { as_json: self.args.json, quiet: self.quiet, file: self.args.summary.as_deref() };
-        if let Some(enough) = enough_budget.as_ref().filter(|_| self.quiet) {
-            tracing::error!("{}", enough.words);
-        }
+        let quiet = self.quiet && summary.status().is_hidden(bounded && enough_budget.is_none());
+        let summary_output = SummaryOutput { as_json: self.args.json, quiet, file: self.args.summary.as_deref() };
         summary_output.print(|| summary.json(&wall), &text)?;
         written.map(|()| summary.status())
     }
@@ -338,6 +336,7 @@ fn not_begun(
         enough_budget: None,
         again,
     };
+    let quiet = quiet && summary.status().is_hidden(false);
     let summary_output = SummaryOutput { as_json: args.json, quiet, file: args.summary.as_deref() };
     let text = summary.text(&args.output, &paths.errors, &paths.report);
     summary_output.print(|| summary.json(&|_| now), &text)?;

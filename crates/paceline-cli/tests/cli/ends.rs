@@ -128,6 +128,33 @@ fn a_quiet_run_tells_why_a_person_is_needed() {
     }
     let (code, log) = finish(Job::new(3).run(&Server::new(|_| Reply::ok())).args(["-q", "--max-items", "1"]));
     assert!(code == 3 && log.is_empty(), "its own bound: {log}");
+    let server = Server::new(|_| Reply::error(429, "rate_limit_exceeded").with_header("retry-after", 7_200));
+    let (code, log) = finish(Job::new(3).run(&server).arg("-q"));
+    assert!(code == 3 && log.starts_with("DEFERRED") && log.contains("continue with: "), "{log}");
+}
+
+/// A quota that calls in flight find used up is one event.
+#[test]
+fn a_long_pause_is_told_once() {
+    let server = Server::new(|_| Reply::error(429, "rate_limit_exceeded").with_header("retry-after", 7_200));
+    let (code, log) = finish(&mut Job::new(20).run(&server));
+    assert_eq!((code, log.matches("no calls for 2h").count()), (3, 1), "{} calls: {log}", server.count());
+    assert!(server.count() > 1);
+}
+
+#[test]
+fn what_was_stopped_is_tested_by_one_call_of_the_next_run() {
+    let server = Server::new(|_| Reply::error(401, "invalid_api_key"));
+    let job = Job::new(30);
+    // A learnt pace takes an answer that is late for one that is no refusal.
+    std::fs::write(job.path("paceline.toml"), "[upstream.openai]\npace = 'fixed'\nrpm = 60000\n").expect("a file");
+    let calls = [(), ()].map(|()| {
+        let before = server.count();
+        assert_eq!(finish(job.run(&server).args(["--upstream", "openai"])).0, 3);
+        server.count() - before
+    });
+    assert!(calls[0] > 1 && calls[1] == 1, "{calls:?}");
+    job.assert_adds_up(30);
 }
 
 #[test]

@@ -88,6 +88,8 @@ fn a_check_opens_the_key_file_and_says_where_it_looked() {
     std::fs::write(job.path("my.key"), KEY).expect("writable");
     let (code, log) = check();
     assert!(code == 0 && !holds_key(&log), "{log}");
+    let (code, log) = finish(job.paceline().args(["check", "--upstream", "openai"]).env_remove("OPENAI_API_KEY"));
+    assert!(code == 0 && log.contains("OPENAI_API_KEY, which has the key, is not set here"), "{log}");
 }
 
 #[test]

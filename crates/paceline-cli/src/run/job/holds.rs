@@ -208,7 +208,7 @@ impl Clocks {
 
 /// Restores the holds of earlier runs: they last until their time, by `clocks` also where the wall clock was set meanwhile. A
 /// stop waited for a person, and a person has started this run: it is tried again, and comes back with the first answer if
-/// nothing has changed.
+/// nothing has changed. Returns whose stop that was.
 ///
 /// # Errors
 /// An error of the journal.
@@ -218,7 +218,8 @@ pub(crate) fn restore(
     now: Timestamp,
     clocks: Option<Clocks>,
     acknowledge: &Acknowledge,
-) -> Result<(), JournalError> {
+) -> Result<Vec<Arc<str>>, JournalError> {
+    let mut tried_again = Vec::new();
     let left = |until: Timestamp| clocks.map_or_else(|| until.saturating_since(now), |clocks| clocks.left(until, now));
     for row in journal.scopes()? {
         let scope = || (*row.name != *ACCOUNT).then(|| limiter.scope(&row.name));
@@ -238,10 +239,19 @@ pub(crate) fn restore(
                 let line = format!("{name} was stopped ({reason}); trying again");
                 tracing::info!(scope = &*row.name, "{}", text::printable(&line));
                 journal.set_scope(&row.name, Stored::Open, acknowledge.reply());
+                tried_again.push(row.name);
             }
         }
     }
-    Ok(())
+    Ok(tried_again)
+}
+
+/// Of what an earlier run stopped, one call goes first: the cause may not be mended.
+pub(crate) fn test_first(limiter: &Limiter, stopped: &[Arc<str>]) {
+    for name in stopped {
+        let scope = (**name != *ACCOUNT).then(|| limiter.scope(name));
+        limiter.hold(scope.as_ref(), limiter.now());
+    }
 }
 
 /// Opens all scopes of a journal, where it is not for the journal to say which are closed.

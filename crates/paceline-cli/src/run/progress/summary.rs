@@ -116,6 +116,7 @@ impl Summary<'_> {
             "stopped": self.stop().map(StopReason::as_str),
             "resume": self.again.as_ref().filter(|_| self.is_left()),
             "seconds": round(self.elapsed),
+            "ended_at": paceline::clock::wall().to_string(),
             "oracle_seconds": self.oracle().map(round),
             "scopes": snapshot::scopes(self.view, wall),
         })

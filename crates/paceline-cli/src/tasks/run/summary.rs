@@ -48,6 +48,8 @@ impl Ran {
     /// # Errors
     /// Names a place that did not take it, unless another run follows that will have one of its own.
     pub(super) fn print(&self, args: &Args, quiet: bool) -> Result<Status, Failure> {
+        let bounded = matches!(self.summary.ended, EndReason::MaxDuration);
+        let quiet = quiet && self.standing.status().is_hidden(bounded);
         let summary_output = SummaryOutput { as_json: args.json, quiet, file: args.summary.as_deref() };
         match summary_output.print(|| self.json(), &self.text()) {
             Err(failure) if args.every.is_some() => tracing::error!("{failure}"),
@@ -90,6 +92,7 @@ impl Ran {
         figures.insert("lost".to_owned(), summary.lost.into());
         figures.insert("stopped".to_owned(), self.stopped().into());
         figures.insert("resume".to_owned(), self.again().into());
+        figures.insert("ended_at".to_owned(), json!(paceline::clock::wall().to_string()));
         figures.insert("seconds".to_owned(), json!((self.elapsed.as_secs_f64() * 1_000.0).round() / 1_000.0));
         Value::Object(figures)
     }
