@@ -104,10 +104,13 @@ pub enum SettingError {
     },
     /// No upstream was named.
     #[error(
-        "no upstream chosen: pass {}, or set OPENAI_API_KEY; `--upstream mock` needs no key and no network",
+        "no upstream chosen: {}pass {}, or set OPENAI_API_KEY; `--upstream mock` needs no key and no network",
+        file.as_ref().map_or_else(String::new, |file| format!("the file {} configures none; ", file.display())),
         ways(*hosts, choices)
     )]
     NoUpstream {
+        /// The file that was read, where it configures none.
+        file: Option<PathBuf>,
         /// Lines may name any host.
         hosts: bool,
         /// The existing names.

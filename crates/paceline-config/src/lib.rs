@@ -197,7 +197,8 @@ impl Config {
             _ if self.environment.filled("OPENAI_API_KEY").is_some() => Ok(preset::OPENAI),
             _ => {
                 let hosts = self.overrides.scope.as_deref() == Some("host");
-                Err(SettingError::NoUpstream { hosts, choices: self.choices() })
+                let file = self.path.clone().filter(|_| self.names().is_empty());
+                Err(SettingError::NoUpstream { file, hosts, choices: self.choices() })
             }
         }
     }

@@ -66,10 +66,13 @@ fn flag_over_environment_over_file_over_preset_over_default() {
 fn who_names_no_upstream_is_told_what_to_do_and_a_key_in_its_place_is_hidden() {
     let told = refused("", &[], Overrides::default());
     assert!(
-        told.starts_with("no upstream chosen: pass --upstream with one of openai, ") && told.contains("--base-url URL")
+        told.starts_with(
+            "no upstream chosen: the file paceline.toml configures none; pass --upstream with one of openai, "
+        ) && told.contains("--base-url URL"),
+        "{told}"
     );
     let told = refused("", &[], Overrides { scope: Some("host".to_owned()), ..Overrides::default() });
-    assert!(told.starts_with("no upstream chosen: pass --base-url URL with one of the hosts"), "{told}");
+    assert!(told.contains("configures none; pass --base-url URL with one of the hosts"), "{told}");
     let key = "sk-proj-abcdefghijklmnop1234567890ABCDEF";
     let told = refused("", &[], Overrides { upstream: Some(key.to_owned()), ..Overrides::default() });
     assert!(told.starts_with("unknown upstream \"[key]\": expected one of "), "{told}");

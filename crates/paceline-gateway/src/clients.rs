@@ -11,6 +11,7 @@ use paceline_core::format_duration;
 use paceline_http::Call;
 use paceline_providers::models_of;
 use percent_encoding::percent_decode_str;
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -168,6 +169,21 @@ impl Clients {
     pub(crate) fn wait_of(&self, name: &str) -> Option<(String, Option<Duration>)> {
         let Self::WithKeys(clients) = self else { return None };
         clients.values().find(|client| *client.name == *name)?.waits_for()
+    }
+
+    /// What is left of the limits of the client of that name, where it has some: an array.
+    pub(crate) fn limits_of(&self, name: &str) -> Option<Value> {
+        let Self::WithKeys(clients) = self else { return None };
+        let limiter = clients.values().find(|client| *client.name == *name)?.limiter.as_ref()?;
+        let limit = |quota: &QuotaSnapshot| {
+            json!({
+                "dimension": quota.dimension.as_str(),
+                "limit": quota.limit,
+                "remaining": quota.remaining,
+                "window_s": quota.window.map(|window| window.as_secs_f64()),
+            })
+        };
+        Some(limiter.snapshot().account.quotas.iter().map(limit).collect())
     }
 
     /// The client that shows one of the keys; its headers lose every key of the gateway's, which are for no upstream.

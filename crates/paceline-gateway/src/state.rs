@@ -83,6 +83,11 @@ impl Gateway {
             upstream.notes().spending.json(upstream.name(), has_prices)
         });
         let known = self.clients();
+        for row in &mut clients {
+            if let Some(limits) = row["client"].as_str().and_then(|name| known.limits_of(name)) {
+                row["limits"] = limits;
+            }
+        }
         for row in clients.iter_mut().filter(|row| row["held"].as_u64() > Some(0)) {
             let Some((limit, wait)) = row["client"].as_str().and_then(|name| known.wait_of(name)) else { continue };
             row["waits_for"] = limit.into();

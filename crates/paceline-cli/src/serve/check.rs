@@ -83,8 +83,12 @@ fn line(flags: &Flags, upstream: &Upstream) -> String {
     let (name, listen, scheme) = (&upstream.name, flags.listen, scheme(flags.tls_cert.is_some()));
     let address = upstream.base_url.as_deref().map_or("a mock in the process".into(), hidden);
     let key = upstream::key_sent(upstream).unwrap_or_else(|_| "without a key of its own".to_owned());
+    format!("{name} at {scheme}://{listen}/{name}: {address}, {key}, limits: {}\n", limits_of(upstream))
+}
+
+/// The configured limits of an upstream, for people.
+pub(super) fn limits_of(upstream: &Upstream) -> String {
     let limit = |quota: &Quota| format!("{} {} per {:?}", quota.limit, quota.dimension, quota.window);
     let limits: Vec<_> = upstream.pacer.limits.quotas.iter().map(limit).collect();
-    let limits = if limits.is_empty() { "none configured".to_owned() } else { limits.join(", ") };
-    format!("{name} at {scheme}://{listen}/{name}: {address}, {key}, limits: {limits}\n")
+    if limits.is_empty() { "none configured".to_owned() } else { limits.join(", ") }
 }

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use paceline_config::{Limit, LimitError, pacer_of};
 use paceline_core::Dimension;
@@ -31,7 +32,7 @@ pub(super) enum Priority {
 }
 
 /// A client's key: what it may do, and no key.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Record {
     pub(super) name: String,
@@ -168,6 +169,17 @@ fn why_unread(error: &serde_json::Error) -> String {
 }
 
 impl Record {
+    /// What it may do, for people.
+    pub(super) fn described(&self) -> String {
+        let all = |list: &[String], none: &str| if list.is_empty() { none.to_owned() } else { list.join(", ") };
+        let (limits, models) = (all(&self.limits, "none"), all(&self.models, "all"));
+        let priority = match self.priority {
+            Priority::Interactive => "interactive",
+            Priority::Batch => "batch",
+        };
+        format!("limits: {limits}  models: {models}  priority: {priority}")
+    }
+
     /// The client that it means.
     ///
     /// # Errors
@@ -195,6 +207,19 @@ impl Record {
     }
 }
 
+/// A line for each key that is another now, by its name.
+fn changes(before: &[Record], now: &[Record]) -> Vec<String> {
+    let named = |keys: &'_ [Record], name: &str| keys.iter().find(|key| key.name == name).cloned();
+    let told = |key: &Record| match named(before, &key.name) {
+        None => Some(format!("new: {}", key.name)),
+        Some(known) if known == *key => None,
+        Some(known) if known.sha256 != key.sha256 => Some(format!("another key: {}", key.name)),
+        Some(_) => Some(format!("changed: {}, {}", key.name, key.described())),
+    };
+    let gone = before.iter().filter(|key| named(now, &key.name).is_none());
+    now.iter().filter_map(told).chain(gone.map(|key| format!("revoked: {}", key.name))).collect()
+}
+
 /// Who may call a gateway on an address.
 pub(super) struct Admission {
     path: Option<PathBuf>,
@@ -202,13 +227,16 @@ pub(super) struct Admission {
     is_named: bool,
     address: SocketAddr,
     allow_anyone: bool,
+    /// The keys as they were read last.
+    known: Mutex<Option<Vec<Record>>>,
 }
 
 impl Admission {
     /// As the flags say.
     pub(super) fn new(flags: &Flags, address: SocketAddr) -> Self {
         let path = KeyFile::path(flags.client_keys.as_deref(), flags.state.as_deref());
-        Self { path, is_named: flags.client_keys.is_some(), address, allow_anyone: flags.allow_anyone }
+        let (is_named, allow_anyone) = (flags.client_keys.is_some(), flags.allow_anyone);
+        Self { path, is_named, address, allow_anyone, known: Mutex::default() }
     }
 
     /// The file of keys, which may not be there yet.
@@ -227,7 +255,9 @@ impl Admission {
             (Some(file), _) => {
                 let clients =
                     file.clients().map_err(|error| Failure::refused(format!("the keys of clients: {error}")))?;
-                Clients::with_keys(clients, before).map_err(Failure::refused)
+                let clients = Clients::with_keys(clients, before).map_err(Failure::refused)?;
+                self.tell_changes(file.keys);
+                Ok(clients)
             }
             (None, _) if matches!(before, Clients::WithKeys(_)) => Err(Failure::refused(
                 "their file is gone, and still no program passes without a key; put the file back",
@@ -241,6 +271,15 @@ impl Admission {
                 self.address
             ))),
         }
+    }
+
+    /// Logs which keys are others than when they were read last.
+    fn tell_changes(&self, keys: Vec<Record>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(changes) = known.as_deref().map(|before| changes(before, &keys)).filter(|text| !text.is_empty()) {
+            tracing::info!("the keys of clients were read again: {}", changes.join("; "));
+        }
+        *known = Some(keys);
     }
 
     fn missed(&self) -> Option<String> {

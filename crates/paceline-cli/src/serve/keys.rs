@@ -8,7 +8,6 @@ use clap::{Args, Subcommand};
 use paceline::clock;
 use paceline_gateway::KeyHash;
 use paceline_providers::secrets::hidden;
-use serde_json::Value;
 
 use super::client_keys::{KeyFile, Priority, Record};
 use super::whole_file;
@@ -38,6 +37,8 @@ pub(super) struct KeysArgs {
 enum KeysCommand {
     /// Make a key for a client, and print it once: only its hash is kept
     Add(AddArgs),
+    /// Change what the client of a key may do; the key stays, and so does what was used of its limits
+    Set(SetArgs),
     /// List the keys that there are, by name
     List(Place),
     /// Revoke a key; a gateway that runs knows it within two seconds, or at once on SIGHUP
@@ -74,6 +75,25 @@ struct AddArgs {
     place: Place,
 }
 
+/// What a client may do from now on; what is not named stays.
+#[derive(Debug, Args)]
+struct SetArgs {
+    /// Name of the client
+    name: String,
+    /// The limits of this client in place of its former ones, as `keys add` takes them; none has no limits; may be repeated, or
+    /// several with commas between them
+    #[arg(long, value_name = "LIMIT", value_delimiter = ',')]
+    limit: Vec<String>,
+    /// Models that this client may ask for in place of its former ones, with commas between them; all means every model
+    #[arg(long, value_name = "MODELS", value_delimiter = ',')]
+    models: Vec<String>,
+    /// Which requests of this client go first
+    #[arg(long, value_enum, value_name = "PRIORITY")]
+    priority: Option<Priority>,
+    #[command(flatten)]
+    place: Place,
+}
+
 /// A key that is to go.
 #[derive(Debug, Args)]
 struct RevokeArgs {
@@ -90,6 +110,7 @@ struct RevokeArgs {
 pub(super) fn command(args: KeysArgs) -> Result<Status, Failure> {
     match args.command {
         KeysCommand::Add(args) => add(args)?,
+        KeysCommand::Set(args) => set(args)?,
         KeysCommand::List(place) => list(&place)?,
         KeysCommand::Revoke(RevokeArgs { name, place }) => revoke(&name, &place)?,
     }
@@ -108,11 +129,7 @@ fn add(args: AddArgs) -> Result<(), Failure> {
             "NAME looks like a key: expected a name of the client, which is shown in logs and on the page; the key is made here",
         ));
     }
-    if let Some(model) = models.iter().find(|model| model.trim().is_empty()) {
-        return Err(Failure::refused(format!(
-            "--models: {model:?} is no model; expected names with commas between them"
-        )));
-    }
+    check_models(&models)?;
     let mut random = [0; RANDOM];
     getrandom::fill(&mut random)
         .map_err(|error| Failure::refused(format!("the system has no random bytes: {error}")))?;
@@ -133,23 +150,58 @@ fn add(args: AddArgs) -> Result<(), Failure> {
     output::print(|out| writeln!(out, "{key}"))
 }
 
+fn check_models(models: &[String]) -> Result<(), Failure> {
+    let Some(model) = models.iter().find(|model| model.trim().is_empty()) else { return Ok(()) };
+    Err(Failure::refused(format!("--models: {model:?} is no model; expected names with commas between them")))
+}
+
+fn set(args: SetArgs) -> Result<(), Failure> {
+    let SetArgs { name, limit, models, priority, place } = args;
+    check_models(&models)?;
+    if limit.is_empty() && models.is_empty() && priority.is_none() {
+        return Err(Failure::refused("there is nothing to change: expected --limit, --models or --priority"));
+    }
+    // A list that is the word alone is empty.
+    let list = |given: Vec<String>, word: &str| if given == [word] { Vec::new() } else { given };
+    change_known(&name, "change", &place, |keys, at| {
+        let key = &mut keys[at];
+        if !limit.is_empty() {
+            key.limits = list(limit, "none");
+        }
+        if !models.is_empty() {
+            key.models = list(models, "all");
+        }
+        key.priority = priority.unwrap_or(key.priority);
+        key.client().map(drop).map_err(Failure::refused)
+    })
+}
+
 fn revoke(name: &str, place: &Place) -> Result<(), Failure> {
+    change_known(name, "revoke", place, |keys, at| {
+        keys.remove(at);
+        Ok(())
+    })
+}
+
+/// Changes the keys where there is one of that name, given its place among them. `what` is done to it, for people.
+fn change_known(
+    name: &str,
+    what: &str,
+    place: &Place,
+    act: impl FnOnce(&mut Vec<Record>, usize) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let path = path(place)?;
     let shown = hidden(name);
-    // Nothing is made where there is nothing to revoke.
+    // Nothing is made where there is nothing to change.
     if !path.exists() {
         return Err(Failure::refused(format!(
-            "{} is not there, so there is no key {shown:?} to revoke",
+            "{} is not there, so there is no key {shown:?} to {what}",
             path.display()
         )));
     }
-    change(place, |path, file| {
-        let before = file.keys.len();
-        file.keys.retain(|key| key.name != name);
-        if file.keys.len() == before {
-            return Err(Failure::refused(format!("{} has no key of the name {shown:?}", path.display())));
-        }
-        Ok(())
+    change(place, |path, file| match file.keys.iter().position(|key| key.name == name) {
+        Some(at) => act(&mut file.keys, at),
+        None => Err(Failure::refused(format!("{} has no key of the name {shown:?}", path.display()))),
     })
 }
 
@@ -167,13 +219,7 @@ fn list(place: &Place) -> Result<(), Failure> {
         return Ok(());
     };
     output::print(|out| {
-        file.keys.iter().try_for_each(|key| {
-            let all = |list: &[String], none: &str| if list.is_empty() { none.to_owned() } else { list.join(", ") };
-            let priority = serde_json::to_value(key.priority).unwrap_or(Value::Null);
-            let (limits, models) = (all(&key.limits, "none"), all(&key.models, "all"));
-            let priority = priority.as_str().unwrap_or_default();
-            writeln!(out, "{}  made {}  limits: {limits}  models: {models}  priority: {priority}", key.name, key.made)
-        })
+        file.keys.iter().try_for_each(|key| writeln!(out, "{}  made {}  {}", key.name, key.made, key.described()))
     })
 }
 

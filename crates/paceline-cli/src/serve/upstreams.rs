@@ -14,6 +14,7 @@ use tokio::task::JoinHandle;
 
 use super::args::{Flags, warn_of_jobs_settings};
 use super::batches;
+use super::check::limits_of;
 use super::state::{self, Saved};
 use crate::account::{Account, SharedLimits};
 use crate::args::Everywhere;
@@ -105,10 +106,11 @@ impl<'a> Upstreams<'a> {
     /// whether an upstream has changed.
     pub(super) async fn reload(&mut self, gateway: &Gateway, mends: bool) -> bool {
         match self.try_reload(gateway, mends).await {
-            Ok(has_changed) => {
+            Ok(changes) => {
                 let names: Vec<_> = self.served.iter().map(|served| served.backend.name()).collect();
-                tracing::info!("the configuration was read again; upstreams: {}", names.join(", "));
-                has_changed
+                let what = if changes.is_empty() { "nothing has changed".to_owned() } else { changes.join("; ") };
+                tracing::info!("the configuration was read again; upstreams: {}: {what}", names.join(", "));
+                !changes.is_empty()
             }
             Err(error) => {
                 tracing::warn!("the configuration was read again and is wrong, the former one stays: {error}");
@@ -117,7 +119,8 @@ impl<'a> Upstreams<'a> {
         }
     }
 
-    async fn try_reload(&mut self, gateway: &Gateway, mends: bool) -> Result<bool, Failure> {
+    /// Returns what has changed.
+    async fn try_reload(&mut self, gateway: &Gateway, mends: bool) -> Result<Vec<String>, Failure> {
         let configured = self.flags.upstreams(self.everywhere)?;
         let files = files(configured.file, &configured.upstreams);
         // All that may fail comes first: a configuration is taken whole, or not at all.
@@ -127,27 +130,29 @@ impl<'a> Upstreams<'a> {
         }
         gateway.replace_upstreams(plans.iter().map(Plan::backend)).map_err(Failure::refused)?;
         let mut before: Vec<_> = std::mem::take(&mut self.served).into_iter().map(Some).collect();
-        let mut has_changed = plans.len() != before.len();
+        let mut changes = Vec::new();
         for plan in plans {
             self.served.push(match plan {
                 Plan::New(served) => {
-                    has_changed = true;
+                    changes.push(format!("new: {}", served.backend.name()));
                     *served
                 }
                 Plan::Renewed { place, fresh } => {
                     let served = before[place].take().expect("names differ");
-                    let differs = served.configured != fresh.configured || served.headers != fresh.headers;
-                    has_changed |= differs;
+                    let change = changed(&served, &fresh);
+                    let differs = change.is_some();
+                    changes.extend(change);
                     served.renew(*fresh, self.folder.as_deref(), mends || differs).await
                 }
             });
         }
         self.files = files;
         for Served { backend, keeper, .. } in before.into_iter().flatten() {
+            changes.push(format!("gone: {}", backend.name()));
             self.leaving.push((Arc::downgrade(&backend), keeper));
         }
         self.forget_those_that_left().await;
-        Ok(has_changed)
+        Ok(changes)
     }
 
     async fn plan(&self, mut configured: Upstream) -> Result<Plan, Failure> {
@@ -264,6 +269,19 @@ impl Served {
         };
         Self { configured, headers, backend, sender, account, keeper, mock: self.mock }
     }
+}
+
+/// What is another in the configuration of an upstream, for people.
+fn changed(served: &Served, fresh: &Fresh) -> Option<String> {
+    let (before, now) = (&served.configured, &fresh.configured);
+    let name = &now.name;
+    if before.pacer.limits != now.pacer.limits {
+        return Some(format!("changed: {name}, its limits are now: {}", limits_of(now)));
+    }
+    if before != now {
+        return Some(format!("changed: {name}"));
+    }
+    (served.headers != fresh.headers).then(|| format!("changed: {name}, its key"))
 }
 
 /// The fleet of an upstream, and the limits that it divides: with others it is another fleet.

@@ -237,6 +237,37 @@ fn a_second_gateway_on_one_state_is_refused_and_a_damaged_count_is_kept_and_told
 }
 
 #[test]
+fn what_a_client_may_do_changes_without_another_key_and_what_it_used_stays() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let key = told(&mut keys(&job, &["add", "ci", "--limit", "1 per 1h", "--models", "m,n"]));
+    let mut command = serve(&job, &server, &["--state", "state"]);
+    let gateway = Gateway::logging(&mut command, File::create(job.path("log")).expect("writable"));
+    assert_eq!(post_with(&gateway.url, &key).0, 200);
+    assert_eq!(post_with(&gateway.url, &key).0, 429);
+    told(&mut keys(&job, &["set", "ci", "--limit", "2 per 1h,9 concurrent", "--models", "all"]));
+    let listed = told(&mut keys(&job, &["list"]));
+    assert!(listed.ends_with("limits: 2 per 1h, 9 concurrent  models: all  priority: interactive"), "{listed}");
+    gateway.signal(Signal::HUP);
+    let expected = "the keys of clients were read again: changed: ci, limits: 2 per 1h, 9 concurrent  models: all  priority: interactive";
+    while !std::fs::read_to_string(job.path("log")).expect("a log").contains(expected) {
+        std::thread::yield_now();
+    }
+    assert_eq!([post_with(&gateway.url, &key).0, post_with(&gateway.url, &key).0], [200, 429], "one of two was used");
+    told(&mut keys(&job, &["set", "ci", "--limit", "none", "--priority", "batch"]));
+    let listed = told(&mut keys(&job, &["list"]));
+    assert!(listed.ends_with("limits: none  models: all  priority: batch"), "{listed}");
+    for (args, expected) in [
+        (&["set", "ci"][..], "there is nothing to change: expected --limit, --models or --priority"),
+        (&["set", "web", "--limit", "5rpm"], "has no key of the name \"web\""),
+        (&["set", "ci", "--limit", "many"], "ci: \"many\" is no limit"),
+        (&["set", "ci", "--models", "a,,b"], "\"\" is no model"),
+    ] {
+        let (code, log) = finish(&mut keys(&job, args));
+        assert!(code == 2 && log.contains(expected), "{expected}: {log}");
+    }
+}
+
+#[test]
 fn an_address_that_others_reach_needs_keys_or_a_word() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let everywhere = || {

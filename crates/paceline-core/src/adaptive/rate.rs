@@ -38,6 +38,9 @@ impl Trend {
 /// The first rate, in calls a second: slow enough for any provider.
 const START: f64 = 2.0;
 
+/// The rate after a refusal that contradicts the configured limits, where nothing tells what the server allows.
+const UNKNOWN: f64 = 1.0;
+
 /// The start doubles the rate in this time at most, in seconds, ...
 const DOUBLING: f64 = 0.7;
 
@@ -301,10 +304,11 @@ impl Rate {
         }
     }
 
-    /// A refusal contradicts the configured limits: the measured admitted rate takes over.
+    /// A refusal contradicts the configured limits: the measured admitted rate takes over. Where callers asked seldom that is no
+    /// measure of what the server allows: it is no less than where nothing was admitted.
     pub(super) fn contradicted(&mut self, admitted: f64) {
         if core::mem::take(&mut self.trusts_config) {
-            self.set(admitted);
+            self.set(admitted.max(UNKNOWN.min(self.x)));
         }
     }
 

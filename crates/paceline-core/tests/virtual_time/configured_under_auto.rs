@@ -115,6 +115,27 @@ fn a_configured_limit_that_a_refusal_contradicts_gives_way_to_the_admitted_rate(
     assert!((0.99..1.01).contains(&rate), "nothing was admitted, so one a second: {rate}");
 }
 
+/// A client that asks three times a minute, or retries with long waits, would wait for half a minute before each call.
+#[test]
+fn a_refusal_of_seldom_calls_does_not_make_them_the_rate() {
+    for (configured_limit, least) in [(Quota::per_minute(300), 0.99), (Quota::per_minute(12), 0.19)] {
+        let (mut pacer, scope) = configured(vec![configured_limit], None);
+        for minute in 0..3 {
+            let now = at(f64::from(20 * minute));
+            let ticket = ask_at(&mut pacer, now, &scope);
+            pacer.complete(now + S / 10, ticket, Outcome::new(Class::Success));
+        }
+        let refused = ask_at(&mut pacer, at(60.0), &scope);
+        let rate = contradicted(&mut pacer, at(60.1), refused);
+        assert!((least..1.2).contains(&rate), "{rate}");
+    }
+}
+
+fn ask_at(pacer: &mut Pacer, now: Instant, scope: &ScopeId) -> Ticket {
+    pacer.enqueue(now, Request::new(scope, Cost::request())).expect("fits");
+    granted(pacer)[0]
+}
+
 #[test]
 fn what_passed_before_a_hold_says_nothing_about_the_rate_after_it() {
     let (mut pacer, scope) = configured(vec![Quota::per_minute(6_000)], Some(100));

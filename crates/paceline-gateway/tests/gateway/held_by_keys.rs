@@ -53,6 +53,8 @@ async fn they_are_counted_with_the_limit_and_until_when_and_go_with_their_client
     assert_eq!((&row["client"], &row["waiting"]), (&"ci".into(), &2.into()), "{row}");
     assert_eq!(row["waits_for"], "the limit of this key, 1 requests per 20s");
     assert!(row["until"].is_string(), "{row}");
+    let left = serde_json::json!([{"dimension": "requests", "limit": 1, "remaining": 0, "window_s": 20.0}]);
+    assert_eq!(row["limits"], left, "what is left of its limits");
     let account = &shown["upstreams"][0]["account"];
     assert_eq!((&account["waiting"], &account["held_by_keys"]), (&2.into(), &2.into()), "{account}");
     assert_eq!(account["explain"], "requests of the key ci wait for the limit of this key, 1 requests per 20s");
