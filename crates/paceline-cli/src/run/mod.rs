@@ -276,7 +276,9 @@ impl Run<'_> {
             again,
         };
         let wall = |at: Instant| context.timestamp(at);
-        let text = summary.text(&self.args.output, &self.paths.errors, &self.paths.report);
+        // Compressed results are there once all have ended.
+        let results = Some(&self.args.output).filter(|output| output.exists()).unwrap_or(&self.paths.output);
+        let text = summary.text(results, &self.paths.errors, &self.paths.report);
         let summary_output =
             SummaryOutput { as_json: self.args.json, quiet: self.quiet, file: self.args.summary.as_deref() };
         if let Some(enough) = enough_budget.as_ref().filter(|_| self.quiet) {
