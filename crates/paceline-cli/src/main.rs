@@ -30,7 +30,8 @@ mod upstream;
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use clap::error::ContextKind;
+use clap::error::{ContextKind, ContextValue};
+use paceline_providers::secrets::{hidden, looks_secret};
 
 use crate::cli::{Cli, Command};
 use crate::exit::{Failure, Status};
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
     let cli = Cli::try_parse().unwrap_or_else(|mut error| {
         // That a mistyped flag could be passed as a value helps here with none.
         error.remove(ContextKind::Suggested);
+        without_secrets(&mut error);
         error.exit()
     });
     let requests = matches!(&cli.command, Command::Serve(args) if args.flags.log_requests);
@@ -51,6 +53,17 @@ fn main() -> ExitCode {
             logging::tell(tracing::Level::ERROR, &text::printable_lines(&failure.to_string()));
             ExitCode::from(failure.code())
         }
+    }
+}
+
+/// Takes keys out of the words that are quoted: one that was typed in a wrong place would stay in the log.
+fn without_secrets(error: &mut clap::Error) {
+    let words = error.context().filter_map(|(kind, value)| match value {
+        ContextValue::String(word) if looks_secret(word) => Some((kind, hidden(word).into_owned())),
+        _ => None,
+    });
+    for (kind, word) in words.collect::<Vec<_>>() {
+        error.insert(kind, ContextValue::String(word));
     }
 }
 

@@ -109,6 +109,7 @@ pub(crate) fn loaded(overrides: Overrides, everywhere: &Everywhere) -> Result<Co
 pub(crate) fn checked(upstream: Result<Upstream, SettingError>) -> Result<Upstream, Failure> {
     let upstream = upstream.map_err(Failure::refused)?;
     check_proxy(&upstream).map_err(Failure::refused)?;
+    refuse_endpoint(&upstream)?;
     Ok(upstream)
 }
 
@@ -118,6 +119,20 @@ pub(crate) fn checked(upstream: Result<Upstream, SettingError>) -> Result<Upstre
 /// A certificate or a client's key that cannot be read, or a proxy that is none.
 pub(crate) fn check_access(upstream: &Upstream) -> Result<(), Failure> {
     client(upstream.base_url.as_deref().unwrap_or_default(), &upstream.access).map(drop).map_err(Failure::refused)
+}
+
+/// Refuses a base URL that ends in the endpoint of its API: each call adds that.
+fn refuse_endpoint(upstream: &Upstream) -> Result<(), Failure> {
+    let base = upstream.base_url.as_deref().unwrap_or_default();
+    let path = base.trim_end_matches('/');
+    let Some(endpoint) = upstream.provider.endpoint().filter(|endpoint| path.ends_with(endpoint)) else {
+        return Ok(());
+    };
+    Err(Failure::refused(format!(
+        "base_url = {:?}: expected an address without {endpoint}, which each call puts behind it: {}",
+        hidden(base),
+        hidden(path.strip_suffix(endpoint).unwrap_or_default())
+    )))
 }
 
 fn environment() -> Environment {

@@ -89,15 +89,25 @@ impl Access {
     /// marked sensitive. Under the scheme `Basic` a key with a `:` is a name and a password, and is encoded.
     ///
     /// # Errors
-    /// The key holds a line break, or a character beyond ASCII: a server that repeats it may spell that in its own way.
+    /// The key holds a line break, or a character beyond ASCII: a server that repeats it may spell that in its own way. Or it
+    /// stands in quotes, or begins with the scheme of the header.
     pub fn headers(&self, key: Option<&str>) -> Result<HeaderMap, InvalidKey> {
         let mut headers: HeaderMap = self.provider.headers().collect();
         headers.extend(self.headers.clone());
         if let Some(key) = key {
+            let is_quoted = |quote| key.len() > 1 && key.starts_with(quote) && key.ends_with(quote);
+            if ['"', '\''].into_iter().any(is_quoted) {
+                return Err(InvalidKey::Quoted);
+            }
+            let is_twice = !self.key_prefix.is_empty()
+                && key.get(..self.key_prefix.len()).is_some_and(|start| start.eq_ignore_ascii_case(&self.key_prefix));
+            if is_twice {
+                return Err(InvalidKey::WithScheme);
+            }
             let encode = self.key_prefix.eq_ignore_ascii_case("basic ") && key.contains(':');
             let key = if encode { STANDARD.encode(key) } else { key.to_owned() };
             let value = Some(format!("{}{key}", self.key_prefix)).filter(|value| value.is_ascii());
-            let mut value = value.and_then(|value| HeaderValue::from_str(&value).ok()).ok_or(InvalidKey)?;
+            let mut value = value.and_then(|value| HeaderValue::from_str(&value).ok()).ok_or(InvalidKey::Characters)?;
             value.set_sensitive(true);
             headers.insert(self.key_header.clone(), value);
         }
@@ -112,8 +122,18 @@ impl Access {
 
 /// A key that no header may carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("holds characters that no header may carry: a line break, or one beyond ASCII")]
-pub struct InvalidKey;
+#[non_exhaustive]
+pub enum InvalidKey {
+    /// A line break, or a character beyond ASCII.
+    #[error("holds characters that no header may carry: a line break, or one beyond ASCII")]
+    Characters,
+    /// It stands in quotes, as in a file for a shell.
+    #[error("stands in quotes: leave them out")]
+    Quoted,
+    /// It begins with the scheme that each call puts before it.
+    #[error("begins with the scheme (such as `Bearer`), which each call puts before it: leave that word out")]
+    WithScheme,
+}
 
 /// Whether a header belongs to one connection, and so does not go on to another (RFC 9110, 7.6.1).
 pub fn is_hop_by_hop(header: &HeaderName) -> bool {
@@ -137,11 +157,12 @@ pub(super) fn access(
     let api = &provider.table().api;
     let (mut key_header, mut key_prefix) = (api.key_header.clone(), api.key_prefix.clone());
     if let Some(setting) = &section.key_header {
-        let name = header_name(&setting.text);
+        let name = header_name(&setting.text).filter(|_| !looks_secret(&setting.text));
         let name = name.ok_or_else(|| {
-            setting.refuse(
+            let shown = Setting::new(hidden(&setting.text), setting.source().clone());
+            shown.refuse(
                 &ledger.name("key_header"),
-                "the name of a header such as X-API-Key, but not one that the connection sets, such as Host",
+                "the name of a header such as X-API-Key, but not one that the connection sets, such as Host, and no key",
             )
         })?;
         ledger.note("key_header", name.as_str(), setting.source().clone());

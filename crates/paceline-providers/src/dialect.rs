@@ -18,7 +18,7 @@ use super::header::Lengths;
 use super::reading::Reading;
 use super::rule::Rule;
 use super::table::{COMMON, Charge, LimitHeaders, Provider, Scope, Table};
-use super::{Answer, cost, header, limits, names, refusal, shape, wait};
+use super::{Answer, cost, ending, header, limits, names, refusal, shape, wait};
 
 /// A longer wait is a used-up quota, to be kept on disk, and not a pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3_600);
@@ -203,6 +203,7 @@ impl Dialect {
             request_id: request_id(table, answer.headers).map(str::to_owned),
             usage,
             settlement,
+            at_token_limit: decision.class == Class::Success && ending::is_at_limit(&body),
             long_period,
             limits,
             ..self.within_reach(Reading::from(decision))

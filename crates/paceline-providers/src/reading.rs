@@ -34,6 +34,8 @@ pub struct Reading {
     pub unsent: bool,
     /// A success of the server that is not what the caller [expects](super::Dialect::expecting): it shows that the server works.
     pub unexpected: bool,
+    /// A success whose answer, or one of its choices, ended at the limit on its tokens, such as `max_tokens`.
+    pub at_token_limit: bool,
     /// Limits that the headers announced.
     pub limits: Vec<LimitReport>,
     /// The provider's code for the error.
@@ -220,6 +222,7 @@ impl From<Decision> for Reading {
             unnamed,
             unsent,
             unexpected,
+            at_token_limit: false,
             limits: Vec::new(),
             code: None,
             error_type: None,

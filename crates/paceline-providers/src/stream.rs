@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::ending::Ending;
+use super::ending::{Ending, OF_MESSAGES, OF_RESPONSES};
 use super::frames::{self, Frame};
 use super::usage::Usage;
 
@@ -33,6 +33,8 @@ pub(super) struct Stream {
     pub(super) is_empty: bool,
     /// The content was refused as a whole.
     filtered: bool,
+    /// It ended at the limit on its tokens, as a whole.
+    at_limit: bool,
     /// Why each choice has ended, by its index.
     endings: BTreeMap<u64, Ending>,
     /// The tokens that the events reported.
@@ -166,6 +168,11 @@ impl Stream {
         !self.endings.is_empty() && self.endings.values().all(|known| *known == ending)
     }
 
+    /// Whether the answer, or one of its choices, ended at the limit on its tokens.
+    pub(super) fn is_at_limit(&self) -> bool {
+        self.at_limit || self.endings.values().any(|ending| *ending == Ending::AtLimit)
+    }
+
     fn take(&mut self, event: &Event) {
         self.is_empty &= event.done || event.empty || event.kind() == "ping";
         self.ended |= event.ends();
@@ -186,6 +193,8 @@ impl Stream {
         self.filtered |= event.value["response"]["incomplete_details"]["reason"] == "content_filter"
             || event.value["promptFeedback"]["blockReason"].is_string()
             || event.value["delta"]["stop_reason"] == "refusal";
+        self.at_limit |= event.value["delta"]["stop_reason"] == OF_MESSAGES
+            || event.value["response"]["incomplete_details"]["reason"] == OF_RESPONSES;
         for place in ["/usage", "/message/usage", "/response/usage", "/usageMetadata"] {
             if let Some(usage) = event.value.pointer(place).and_then(Usage::read) {
                 self.usage = Some(self.usage.map_or(usage, |before| before.updated(usage)));

@@ -277,7 +277,9 @@ impl Run<'_> {
             again,
         };
         let wall = |at: Instant| context.timestamp(at);
-        let text = summary.text(&self.args.output, &self.paths.errors, &self.paths.report);
+        // Compressed results are there once all have ended.
+        let results = Some(&self.args.output).filter(|output| output.exists()).unwrap_or(&self.paths.output);
+        let text = summary.text(results, &self.paths.errors, &self.paths.report);
         let quiet = self.quiet && summary.status().is_hidden(bounded && enough_budget.is_none());
         let summary_output = SummaryOutput { as_json: self.args.json, quiet, file: self.args.summary.as_deref() };
         summary_output.print(|| summary.json(&wall), &text)?;

@@ -378,3 +378,39 @@ fn an_answer_is_bounded_by_the_key_that_its_api_has() {
         assert_eq!((code, server.count()), (2, 0), "{log}");
     }
 }
+
+/// Prompts that cannot be meant cost as much as others.
+#[test]
+fn a_template_without_a_name_is_refused_and_a_gap_is_told() {
+    let server = Server::new(|_| Reply::ok());
+    let job = job_of("in.jsonl", "{\"text\":\"a\"}\n{\"text\":null}\n{\"text\":\"\",\"note\":null}\n");
+    std::fs::write(job.path("prompt.txt"), "Classify {text} as pos or neg").expect("writable");
+    let with = |template: &str| run(&job, &server, "in.jsonl", &[&CHAT[..], &["--prompt-template", template]].concat());
+    let (code, log) = with("prompt.txt");
+    let told = "--prompt-template prompt.txt: it has no {{ name }}, so that all prompts would be the same";
+    assert!(code == 2 && server.count() == 0 && log.contains(told), "{log}");
+    let mut dry = job.paceline();
+    dry.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url(), "--dry-run"]).args(CHAT);
+    let (code, log) = finish(dry.args(["--prompt-template", "{% if text %}{{ text }}{% endif %}?"]));
+    assert!(code == 0 && !log.contains("prompts need"), "the template decides: {log}");
+    let (code, log) = with("Classify: {{ text | truncate(20) }}");
+    let told = "2 rows have nothing in a column that their prompts need (the first, line 2, in text); they are asked all the same";
+    assert!(code == 0 && server.count() == 3 && log.contains(told), "{log}");
+}
+
+#[test]
+fn words_about_other_inputs_say_what_to_do() {
+    let server = Server::new(|_| Reply::ok());
+    let job = job_of("in.tsv", "a\tb\n1\t2\n");
+    std::fs::write(job.path("in.jsonl"), "nonsense\n").expect("writable");
+    let template = [&CHAT[..], &["--prompt-template", "{{ a }}"]].concat();
+    let (code, log) = run(&job, &server, "in.tsv", &template);
+    assert!(code == 2 && log.contains("commas") && !log.contains("JSON object"), "{log}");
+    let (code, log) = run(&job, &server, "in.jsonl", &template);
+    assert!(code == 2 && log.contains("expected a JSON object: expected ident at column 2"), "{log}");
+    let (code, log) = run(&job, &server, "in.tsv", &template[2..]);
+    assert!(
+        code == 2 && log.contains("is unknown: name the API with --upstream (such as openai or anthropic)"),
+        "{log}"
+    );
+}

@@ -240,3 +240,30 @@ fn the_mark_of_a_hidden_secret_is_no_secret() {
     assert!(code == 2 && log.contains("[key] stands for a secret that was left out; write the secret there"), "{log}");
     assert_eq!(server.count(), 0);
 }
+
+/// A log of cron keeps what standard error says.
+#[test]
+fn a_key_in_a_wrong_place_is_neither_printed_nor_sent() {
+    let server = Server::new(|_| Reply::ok());
+    let (job, key) = (Job::new(2), "sk-proj-SECRETabcdefgh123");
+    for (flags, expected) in [
+        (&[key][..], "unexpected argument '[key]' found"),
+        (&["--key-header", key], "the name of a header such as X-API-Key"),
+        (&["--limit", key], "[key]"),
+    ] {
+        let mut command = job.run(&server);
+        let (code, log) = finish(command.args(flags).args(["--api-key-env", "MY_KEY"]).env("MY_KEY", KEY));
+        assert!(code == 2 && log.contains(expected) && !log.contains("SECRET"), "{expected}: {log}");
+    }
+    for (wrong, expected) in [
+        (format!("\"{KEY}\""), "the key in MY_KEY stands in quotes: leave them out"),
+        (
+            format!("Bearer {KEY}"),
+            "the key in MY_KEY begins with the scheme (such as `Bearer`), which each call puts before it",
+        ),
+    ] {
+        let (code, log) = finish(job.run(&server).args(["--api-key-env", "MY_KEY"]).env("MY_KEY", wrong));
+        assert!(code == 2 && log.contains(expected) && !log.contains("SECRET"), "{expected}: {log}");
+    }
+    assert_eq!(server.count(), 0);
+}

@@ -166,3 +166,45 @@ fn with_a_log_of_json_all_of_standard_error_is_json() {
     let store = Store::of(&["a"]);
     assert!(!lines(store.command().args(["--http", "--base-url", &server.url()])).is_empty());
 }
+
+#[test]
+fn answers_that_were_cut_at_their_limit_are_counted() {
+    let server = Server::new(|arrival| {
+        let ending = if arrival.item == "item-0" { "stop" } else { "length" };
+        Reply::new(200, &json!({"choices": [{"finish_reason": ending, "message": {"content": "x"}}]}))
+    });
+    let job = Job::new(3);
+    let (code, log) = finish(&mut job.run(&server));
+    assert!(
+        code == 0 && log.contains("2 answers of this run ended at the limit on their tokens (such as max_tokens)"),
+        "{log}"
+    );
+    assert_eq!(job.summary()["cut_at_token_limit"], 2);
+}
+
+/// Two outputs may have one name for their journal, and it is the only record of what was paid.
+#[test]
+fn a_journal_of_another_job_is_not_to_be_deleted() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(2);
+    let run =
+        |output: &str, base: &str| finish(job.paceline().args(["run", "in.jsonl", "-o", output, "--base-url", base]));
+    for (first, second) in [("out", "out.jsonl"), ("b.jsonl", "b")] {
+        assert_eq!(run(first, &server.url()).0, 0);
+        let (code, log) = run(second, &server.url());
+        let told = format!("seems to be that of the job -o {first}: go on with that one, or choose another -o");
+        assert!(code == 2 && log.contains(&told) && !log.contains("delete"), "{log}");
+    }
+    let (code, log) = finish(job.paceline().args([
+        "run",
+        "in.jsonl",
+        "-o",
+        "c.jsonl",
+        "--upstream",
+        "openai",
+        "--base-url",
+        "http://127.0.0.1:9/v1/chat/completions/",
+    ]));
+    let told = "expected an address without /v1/chat/completions, which each call puts behind it: http://127.0.0.1:9";
+    assert!(code == 2 && log.contains(told), "{log}");
+}

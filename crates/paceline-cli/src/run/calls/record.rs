@@ -384,6 +384,7 @@ impl Recorder {
         let mut finished = Finished::new(item.ordinal, End::Succeeded, line);
         (finished.tally, finished.adds, finished.usage) = (tally, adds, sent.usage);
         self.figures.succeeded(sent.exchange.latency);
+        self.figures.cut_now += u64::from(sent.exchange.reading.at_token_limit);
         let (held, acknowledge) = ((sent.room, sent.exchange.memory), self.acknowledge.reply());
         self.journal.finish(finished, move |result| {
             drop(held);

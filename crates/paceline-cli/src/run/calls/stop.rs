@@ -11,6 +11,7 @@ use paceline_providers::table::Scope;
 use paceline_store::DiskFull;
 
 use crate::run::calls::budget::{BudgetKind, Exceeded};
+use crate::run::calls::fail_fast::EXPECTED;
 use crate::text;
 use crate::upstream::proxy_of;
 
@@ -179,6 +180,11 @@ impl StopReason {
             Self::Budget(exceeded) if exceeded.purse != BudgetKind::RunTokens => Some(*exceeded),
             _ => None,
         }
+    }
+
+    /// Whether answers came that nothing but `--expect` refused.
+    pub(crate) fn is_of_expect(&self) -> bool {
+        matches!(self, Self::SameFailure { advice, .. } if *advice == EXPECTED)
     }
 
     /// Whether no call of this run found a server any more.

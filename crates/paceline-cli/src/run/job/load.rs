@@ -88,7 +88,8 @@ pub(crate) fn open(
         Opened::Changed { loader, recovery } => {
             say(&recovery, upstream);
             tracing::info!(
-                "the input is another than in the last run of this job: items are sent as their lines stand now"
+                "the requests are others than in the last run of this job (another input, --model or --prompt-template): items are sent as \
+                 they stand now"
             );
             let opening = &Opening { bad_lines: opening.bad_lines.of_whole_input(), ..opening.clone() };
             let journal = load(loader, input, format, upstream, opening)?;
@@ -127,6 +128,9 @@ pub(crate) fn refused(error: JournalError) -> Failure {
     if error.is_disk_full() {
         return Failure::DiskFull(error.to_string());
     }
+    if let Some(other) = job_of_that_journal(&error) {
+        return Failure::refused(other);
+    }
     let other_input;
     let advice = match &error {
         JournalError::OutputWithoutJournal { .. } => {
@@ -152,6 +156,28 @@ pub(crate) fn refused(error: JournalError) -> Failure {
     Failure::Refused(format!("{error}{advice}"))
 }
 
+/// Results whose journal is that of another job beside them, such as of `-o results` and `-o results.jsonl`: neither is to be
+/// deleted.
+fn job_of_that_journal(error: &JournalError) -> Option<String> {
+    let JournalError::JournalWithoutOutput { output, journal, .. } = error else { return None };
+    let other = match output.extension() {
+        Some(end) if end == "jsonl" => output.with_extension(""),
+        _ => {
+            let mut name = output.clone().into_os_string();
+            name.push(".jsonl");
+            name.into()
+        }
+    };
+    other.is_file().then(|| {
+        format!(
+            "{} is missing, and its journal {} seems to be that of the job -o {}: go on with that one, or choose another -o",
+            output.display(),
+            journal.display(),
+            other.display()
+        )
+    })
+}
+
 fn say(recovery: &Recovery, upstream: &Upstream) {
     if recovery.recorded + recovery.cut + recovery.interrupted > 0 {
         let mut line = "continuing after an interruption".to_owned();
@@ -165,10 +191,15 @@ fn say(recovery: &Recovery, upstream: &Upstream) {
         }
         if recovery.in_flight > 0 {
             let were = if recovery.in_flight == 1 { "was" } else { "were" };
+            let again = if recovery.in_flight == 1 {
+                "it is sent again, and may be billed twice"
+            } else {
+                "they are sent again, and may be billed twice"
+            };
             // Which calls they are is not known before their lines are read.
             let then = match upstream.access.unknown_outcome {
-                Some(UnknownOutcome::Resend) => ALL_AGAIN,
-                None if upstream.dialect.is_prompt("") => ALL_AGAIN,
+                Some(UnknownOutcome::Resend) => again,
+                None if upstream.dialect.is_prompt("") => again,
                 _ => {
                     "what may be called twice is sent again and may be billed twice, the rest is held (the summary counts it)"
                 }
@@ -178,8 +209,6 @@ fn say(recovery: &Recovery, upstream: &Upstream) {
         tracing::info!("{line}");
     }
 }
-
-const ALL_AGAIN: &str = "they are sent again, and may be billed twice";
 
 fn load(
     mut loader: Loader,

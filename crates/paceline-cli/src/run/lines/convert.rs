@@ -12,7 +12,9 @@ use serde_json::{Map, Value, json};
 use crate::exit::Failure;
 use crate::run::args::FormatFlag;
 use crate::run::args::RunArgs;
+use crate::run::lines::filters;
 use crate::run::lines::table::{self, Error, Place};
+use crate::text;
 
 /// The longest answer where the API insists on a bound, in tokens.
 const LONGEST_ANSWER: u64 = 1_024;
@@ -20,6 +22,10 @@ const LONGEST_ANSWER: u64 = 1_024;
 /// Requests have the bound in themselves.
 const BOUND_WITHOUT_MODEL: &str = "--max-output-tokens is for prompts, which need a --model too; where lines are requests, put max_tokens, \
                                    or the key that the API has for it, into them";
+
+/// What takes prompts.
+const ENDPOINTS_OF_PROMPTS: &str = "name the API with --upstream (such as openai or anthropic), which has its endpoint and key, or expected \
+                                    an --endpoint that ends in chat/completions, messages or responses";
 
 /// The one template of an environment.
 const PROMPT: &str = "prompt";
@@ -72,6 +78,8 @@ struct Prompts {
 
 struct Template {
     text: String,
+    /// The columns that it names.
+    names: BTreeSet<String>,
     environment: Environment<'static>,
 }
 
@@ -94,7 +102,8 @@ impl Converter {
             return Err(Failure::refused(BOUND_WITHOUT_MODEL));
         }
         let rows = match (args.format, kind(&args.input)) {
-            (FormatFlag::Csv, _) | (FormatFlag::Auto, Some("csv")) => Rows::Csv,
+            // A table with tabs has a header that says what is wrong.
+            (FormatFlag::Csv, _) | (FormatFlag::Auto, Some("csv" | "tsv")) => Rows::Csv,
             (FormatFlag::Text, _) | (FormatFlag::Auto, Some("txt")) => Rows::Text,
             _ if prompt_template.is_some() => Rows::Json,
             _ if model.is_some() => {
@@ -117,8 +126,13 @@ impl Converter {
         let endpoint = args.endpoint.as_deref().or_else(|| provider.endpoint()).unwrap_or_default();
         let shape = Shape::of(endpoint).ok_or_else(|| {
             Failure::refused(format!(
-                "--model makes requests from prompts, but how {endpoint:?} takes a prompt is unknown: expected an --endpoint that \
-                 ends in chat/completions, messages or responses"
+                "--model makes requests from prompts, but how {} takes a prompt is unknown: {}",
+                if endpoint.is_empty() {
+                    "an API without an endpoint of its own".to_owned()
+                } else {
+                    format!("{endpoint:?}")
+                },
+                ENDPOINTS_OF_PROMPTS
             ))
         })?;
         let template = prompt_template.as_deref().map(Template::read).transpose().map_err(Failure::refused)?;
@@ -151,7 +165,11 @@ impl Converter {
     /// What the file system says of either side, or a message about the whole table.
     pub(crate) fn copy(&self, from: impl Read, mut to: impl Write) -> Result<u64, Error> {
         let (mut copied, mut lines) = (0, 0);
+        let mut gaps = Gaps::default();
         let mut put = |place: Place, row: Result<Map<String, Value>, String>| {
+            if let (Ok(row), Requests::Prompts(prompts)) = (&row, &self.requests) {
+                gaps.see(place, prompts.gap(row));
+            }
             let request = self.request(place, row);
             // Blank lines are nothing. With them a request stands in the line of its row, by which errors and ids name it.
             let mut line = vec![b'\n'; usize::try_from(place.line - 1 - lines).unwrap_or_default()];
@@ -166,10 +184,18 @@ impl Converter {
                 put(Place { row: None, line }, text.map(|text| Map::from_iter([(PROMPT.to_owned(), text.into())])))
             })?,
             Rows::Json => each_line(from, |line, text| {
-                let row = |text| serde_json::from_str(text).map_err(|error| format!("expected a JSON object: {error}"));
+                let row = |text| {
+                    serde_json::from_str(text).map_err(|error: serde_json::Error| {
+                        // The line is told beside it, and this one would be its only one.
+                        let why = error.to_string();
+                        let why = why.split(" at line ").next().unwrap_or_default();
+                        format!("expected a JSON object: {why} at column {}", error.column())
+                    })
+                };
                 put(Place { row: None, line }, text.and_then(row))
             })?,
         }
+        gaps.tell();
         Ok(copied)
     }
 
@@ -295,7 +321,14 @@ impl Template {
                 ));
             }
         };
+        if !text.contains("{{") && !text.contains("{%") {
+            return Err(format!(
+                "--prompt-template {given}: it has no {{{{ name }}}}, so that all prompts would be the same; write a column's name so, \
+                 as in 'Translate: {{{{ text }}}}'"
+            ));
+        }
         let mut environment = Environment::new();
+        environment.add_filter("truncate", filters::truncate);
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         let added = environment.add_template_owned(PROMPT, text.clone());
         added.map_err(|error| {
@@ -306,7 +339,8 @@ impl Template {
             format!("--prompt-template: {error}; {advice}")
         })?;
         refuse_unknown(&environment)?;
-        Ok(Self { text, environment })
+        let names = environment.get_template(PROMPT).expect("it was added").undeclared_variables(false);
+        Ok(Self { text, names: names.into_iter().collect(), environment })
     }
 }
 
@@ -329,7 +363,47 @@ fn refuse_unknown(environment: &Environment<'static>) -> Result<(), String> {
     }
 }
 
+/// Rows that have nothing where their prompt needs something.
+#[derive(Default)]
+struct Gaps {
+    rows: u64,
+    /// The line of the first, and the column.
+    first: Option<(u64, String)>,
+}
+
+impl Gaps {
+    fn see(&mut self, place: Place, column: Option<&str>) {
+        if let Some(column) = column {
+            self.rows += 1;
+            self.first.get_or_insert_with(|| (place.line, column.to_owned()));
+        }
+    }
+
+    fn tell(&self) {
+        let Some((line, column)) = &self.first else { return };
+        let column = text::printable(column);
+        match self.rows {
+            1 => {
+                tracing::warn!("line {line} has nothing in {column}, which its prompt needs; it is asked all the same")
+            }
+            rows => tracing::warn!(
+                "{} have nothing in a column that their prompts need (the first, line {line}, in {column}); they are asked all the same",
+                text::counted(rows, "row")
+            ),
+        }
+    }
+}
+
 impl Prompts {
+    /// A column of the template in which a row has null or an empty text. What a template does on a condition is its own concern.
+    fn gap<'a>(&self, row: &'a Map<String, Value>) -> Option<&'a str> {
+        let template = self.template.as_ref().filter(|template| !template.text.contains("{%"))?;
+        let is_gap = |(name, cell): &(&String, &Value)| {
+            (cell.is_null() || *cell == "") && template.names.contains(name.as_str())
+        };
+        row.iter().find(is_gap).map(|(name, _)| name.as_str())
+    }
+
     fn request(&self, row: &Map<String, Value>) -> Result<Map<String, Value>, String> {
         let prompt = self.prompt(row)?;
         if prompt.trim().is_empty() {

@@ -3,6 +3,7 @@
 pub(crate) mod address;
 pub(crate) mod convert;
 pub(crate) mod error;
+mod filters;
 pub(crate) mod format;
 pub(crate) mod headers;
 pub(crate) mod input;

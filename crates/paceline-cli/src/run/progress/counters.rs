@@ -25,6 +25,8 @@ pub(crate) struct Counters {
     pub(crate) tokens_out: u64,
     /// Items that ended in this run.
     pub(crate) ended_now: u64,
+    /// Answers of this run that ended at the limit on their tokens.
+    pub(crate) cut_now: u64,
     /// How long the successful calls of this run took, in milliseconds. A sample: it stops growing when it is large.
     latencies_ms: Vec<u32>,
 }
@@ -47,6 +49,7 @@ impl Counters {
             tokens_in: counts.tokens_in,
             tokens_out: counts.tokens_out,
             ended_now: 0,
+            cut_now: 0,
             latencies_ms: Vec::new(),
         }
     }

@@ -220,7 +220,9 @@ fn time_left(view: &View<'_>, pace: f64) -> Option<TimeLeft> {
     let figures = view.figures;
     let ended = figures.ended().max(1) as f64;
     let tokens = (figures.tokens_in + figures.tokens_out) as f64 / ended;
-    let (affordable, next_start) = (view.budget.calls_left, view.next_start);
+    // Before anything has ended, what was used says nothing of what calls use.
+    let affordable = view.budget.calls_left.filter(|_| figures.ended() > 0);
+    let next_start = view.next_start;
     let rest = Rest { items: figures.pending(), tokens, rate: pace, affordable, next_start, max_wait: view.max_wait };
     rest.left(view.now, view.limits).filter(|_| view.stop.is_none())
 }

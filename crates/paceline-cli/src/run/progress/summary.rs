@@ -112,6 +112,7 @@ impl Summary<'_> {
             "abandoned": totals.abandoned,
             "tokens_in": counts.tokens_in,
             "tokens_out": counts.tokens_out,
+            "cut_at_token_limit": self.figures.cut_now,
             "budget": self.budget.json(),
             "stopped": self.stop().map(StopReason::as_str),
             "resume": self.again.as_ref().filter(|_| self.is_left()),
@@ -141,6 +142,12 @@ impl Summary<'_> {
         line(self.calls());
         if counts.tokens_in + counts.tokens_out > 0 {
             line(format!("{} tokens in, {} out", text::count(counts.tokens_in), text::count(counts.tokens_out)));
+        }
+        if self.figures.cut_now > 0 {
+            let answers = text::counted(self.figures.cut_now, "answer");
+            line(format!(
+                "{answers} of this run ended at the limit on their tokens (such as max_tokens), not where the model was done"
+            ));
         }
         self.budget().into_iter().for_each(&mut line);
         // A single call waits for nothing.
@@ -177,6 +184,13 @@ impl Summary<'_> {
         let stop = self.stop();
         let mut lines: Vec<String> =
             stop.map(|stop| format!("stopped early: {}", text::printable(&stop.to_string()))).into_iter().collect();
+        if stop.is_some_and(StopReason::is_of_expect) {
+            lines.push(
+                "the refused answers may be billed, and are in no file; --expect checks the whole body of an HTTP answer, and not the text \
+                 that a model wrote in it"
+                    .to_owned(),
+            );
+        }
         // Where a person has to put something right first, the bound says nothing.
         let other = stop.filter(|stop| self.has_begun_all && **stop != StopReason::MaxItems);
         match other {
@@ -202,8 +216,10 @@ impl Summary<'_> {
             _ if !self.is_left() => {}
             Some(again) => {
                 if again.ends_with(CHANGED_INPUT) {
-                    let then = "--accept-changed-input takes them as they stand then";
-                    lines.push(format!("correct the requests first: {then}"));
+                    let place = if again.contains(" --model") { ", in the input or by --model and --prompt-template" } else { "" };
+                    lines.push(format!(
+                        "correct the requests first{place}: --accept-changed-input takes them as they stand then"
+                    ));
                 }
                 lines.push(match self.enough_budget {
                     Some(enough) => {
