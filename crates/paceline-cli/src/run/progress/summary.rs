@@ -27,6 +27,9 @@ const SEVERAL: usize = 10;
 /// Behind a command that takes corrected lines.
 pub(crate) const CHANGED_INPUT: &str = " --accept-changed-input";
 
+/// What it needs beside that where items failed.
+pub(crate) const RETRY_FAILED: &str = " --retry-failed";
+
 /// Held and stopped scopes that are named.
 const SHOWN: usize = 5;
 
@@ -202,8 +205,13 @@ impl Summary<'_> {
             _ if !self.is_left() => {}
             Some(again) => {
                 if again.ends_with(CHANGED_INPUT) {
-                    let then = "--accept-changed-input takes them as they stand then";
-                    lines.push(format!("correct the requests first: {then}"));
+                    let failed = match again.contains(RETRY_FAILED) {
+                        true => "--retry-failed sends those that failed, and ",
+                        false => "",
+                    };
+                    lines.push(format!(
+                        "correct the requests first: {failed}--accept-changed-input takes them as they stand then"
+                    ));
                 }
                 lines.push(match self.enough_budget {
                     Some(enough) => {
@@ -307,6 +315,7 @@ impl Summary<'_> {
         let name = holds::name(&scope.name);
         match &scope.state {
             // Told below, as the reason to stop.
+            ScopeState::Stopped { reason } if self.stop().is_some_and(|stop| *stop.to_string() == **reason) => None,
             ScopeState::Stopped { .. } if scope.name.is_empty() && self.stop().is_some_and(StopReason::is_account) => {
                 None
             }
@@ -357,7 +366,7 @@ fn reason_text(reason: DeferReason) -> &'static str {
 /// and asks for a long wait.
 fn answered(class: Class) -> String {
     match class {
-        Class::QuotaExhausted => "last answer: asked for a long wait".to_owned(),
+        Class::QuotaExhausted => "last answer: a quota is used up, or a long wait".to_owned(),
         Class::Transient => "last try: no usable answer".to_owned(),
         class => format!("last answer: {}", class.description()),
     }
