@@ -1,5 +1,6 @@
 //! From flags, environment and file to the upstream that a command works with, and its key.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -220,19 +221,42 @@ fn header_in(upstream: &Upstream, name: &HeaderName) -> String {
     }
 }
 
-/// Describes where calls go, and by which proxy: either may be unreachable.
-pub(crate) fn destination(upstream: &Upstream) -> String {
+/// Where calls go, and by which proxy: either may be unreachable.
+#[derive(Clone, Debug)]
+pub(crate) struct Destination {
+    address: String,
+    /// In words behind the address.
+    proxy: Option<String>,
+}
+
+impl Destination {
+    /// What a message says of the proxy, behind the address.
+    pub(crate) fn proxy(&self) -> Option<&str> {
+        self.proxy.as_deref()
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.address)?;
+        f.write_str(self.proxy().unwrap_or_default())
+    }
+}
+
+/// Where the calls to an upstream go.
+pub(crate) fn destination(upstream: &Upstream) -> Destination {
     let address = match upstream.dialect.scope() {
         Scope::Host => "the hosts of the input",
         _ => upstream.base_url.as_deref().unwrap_or_default(),
     };
     let gateway = upstream.via.as_ref().map(|_| format!("the gateway at {address}"));
-    let address = gateway.as_deref().unwrap_or(address);
-    match (&upstream.access.proxy, proxy_of_environment(upstream)) {
-        (Proxy::At(proxy), _) => format!("{address}{THROUGH}{}", hidden(proxy)),
-        (_, Some((name, _))) => format!("{address}{BY_VARIABLE}{name} sets a proxy)"),
-        _ => address.to_owned(),
-    }
+    let address = gateway.unwrap_or_else(|| address.to_owned());
+    let proxy = match (&upstream.access.proxy, proxy_of_environment(upstream)) {
+        (Proxy::At(proxy), _) => Some(format!(" through the proxy {}", hidden(proxy))),
+        (_, Some((name, _))) => Some(format!(" (the variable {name} sets a proxy)")),
+        _ => None,
+    };
+    Destination { address, proxy }
 }
 
 /// Whether configured limits hold for several hosts, of which a user may expect that each has them.
@@ -246,13 +270,4 @@ pub(crate) fn limits(upstream: &Upstream) -> &'static str {
         true => "the configured limits, a ceiling over all hosts together",
         false => "the configured limits",
     }
-}
-
-const THROUGH: &str = " through the proxy ";
-const BY_VARIABLE: &str = " (the variable ";
-
-/// What a [`destination`] says about a proxy.
-pub(crate) fn proxy_of(destination: &str) -> Option<&str> {
-    let at = destination.find(THROUGH).or_else(|| destination.find(BY_VARIABLE))?;
-    Some(&destination[at..])
 }

@@ -114,7 +114,7 @@ impl Course<'_> {
             same: FailFast::new(self.bounds.stop_after_same, figures.pending())
                 .by_host(self.upstream.dialect.scope() == Scope::Host),
             retry: self.upstream.pacer.retry.clone(),
-            address: upstream::destination(self.upstream).into(),
+            address: upstream::destination(self.upstream),
             key: upstream::key_sent(self.upstream),
             figures,
             max_wait: self.bounds.max_wait,

@@ -46,7 +46,7 @@ use self::progress::counters::Counters;
 use self::progress::display::Progress;
 use self::progress::extract;
 use self::progress::report::{Ending, ReportError};
-use self::progress::summary::{CHANGED_INPUT, Summary};
+use self::progress::summary::{CHANGED_INPUT, RETRY_FAILED, Summary};
 use self::progress::{report, resume_command};
 use crate::account::{Account, SharedLimits};
 use crate::args::Everywhere;
@@ -255,7 +255,7 @@ impl Run<'_> {
         let exceeded = ended.stop.as_ref().and_then(StopReason::exceeded_budget);
         let left = counts.waiting + counts.in_flight;
         let enough_budget = exceeded.filter(|_| left > 0).map(|exceeded| context.budget.enough(exceeded, left));
-        let again = self.again(ended.stop.as_ref());
+        let again = self.again(ended.stop.as_ref(), counts.failed > 0 && counts.held == 0);
         let summary = Summary {
             held: &held,
             held_up: ended.recorder.held_up(),
@@ -286,12 +286,13 @@ impl Run<'_> {
         written.map(|()| summary.status())
     }
 
-    /// The command that goes on with the job.
-    fn again(&self, stop: Option<&StopReason>) -> Option<String> {
+    /// The command that goes on with the job. `may_retry`: items failed, and none of them may have been done.
+    fn again(&self, stop: Option<&StopReason>, may_retry: bool) -> Option<String> {
         self.paths.journal.as_ref()?;
         let again = resume_command::command_line(std::env::args_os());
         let corrected = stop.is_some_and(StopReason::asks_for_corrected_requests);
-        Some(if corrected { again + CHANGED_INPUT } else { again })
+        let retry = if corrected && may_retry && !self.args.retry_failed { RETRY_FAILED } else { "" };
+        Some(if corrected { again + retry + CHANGED_INPUT } else { again })
     }
 }
 

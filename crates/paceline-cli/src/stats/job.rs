@@ -142,8 +142,14 @@ pub(super) fn describe(
     // Where nothing is left to send, nothing of it can be in flight, wait or be held; where no run works, it can be held.
     let is_history = |scope: &Value| is_over || (!running && !is_closed(scope));
     let scope_words = |scope: &Value| if is_history(scope) { sent_words(scope) } else { scope_words(scope, now) };
-    snapshot.get("account").into_iter().for_each(|account| line(scope_words(account)));
     let mut scopes: Vec<&Value> = snapshot["scopes"].as_array().into_iter().flatten().collect();
+    // What the line of the only scope says is not said twice.
+    let says_more = |account: &Value| {
+        let has_limits = account["quotas"].as_array().is_some_and(|quotas| !quotas.is_empty());
+        is_closed(account) || has_limits && !is_history(account)
+    };
+    let account = snapshot.get("account").filter(|account| scopes.len() != 1 || says_more(account));
+    account.into_iter().for_each(|account| line(scope_words(account)));
     scopes.sort_by_cached_key(|scope| urgency(scope));
     for scope in scopes.iter().take(SHOWN) {
         line(scope_words(scope));

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use paceline::clock;
 use paceline_core::GiveUp;
 use paceline_store::work::{Amend, Filter, State, WorkClock, WorkItem, WorkStore};
+use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 use serde_json::json;
 
 use super::groups;
@@ -58,6 +60,7 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
     let Retried { changed, may_be_done } = retry_items(&*store, filter, all).await?;
     let items = text::counted(may_be_done, "item");
     let nothing = nothing(&*store, group.as_deref(), Amend::Retry).await?;
+    let held = if changed > 0 && !as_json { held(&*store, group.as_deref()).await? } else { Vec::new() };
     output::print(|out| match may_be_done {
         _ if as_json => {
             let (again, left_out) = if all { (may_be_done, 0) } else { (0, may_be_done) };
@@ -77,6 +80,7 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
             if changed > 0 { describe(Amend::Retry, changed) } else { "nothing is retried".to_owned() },
         ),
     })?;
+    output::print(|out| held.iter().try_for_each(|line| writeln!(out, "{line}")))?;
     Ok(Status::Success)
 }
 
@@ -97,6 +101,9 @@ pub(crate) async fn cancel(args: Args) -> Result<Status, Failure> {
     })?;
     Ok(Status::Success)
 }
+
+/// So many groups that are held are named.
+const NAMED: usize = 3;
 
 /// The states of items that may have been done, and that a retry would send again.
 const ENDED: [State; 2] = [State::Failed, State::Cancelled];
@@ -159,6 +166,20 @@ async fn refuse_unknown(store: &dyn WorkStore, keys: &[String]) -> Result<(), Fa
         }
     }
     Ok(())
+}
+
+/// Groups, and the account, whose items go on waiting: a retry ends no pause that a server asked for.
+async fn held(store: &dyn WorkStore, group: Option<&str>) -> Result<Vec<String>, Failure> {
+    let (now, rows) = (clock::wall(), store.scopes().await.map_err(Failure::interrupted)?);
+    let is_meant = |row: &ScopeRow| *row.name == *ACCOUNT || group.is_none_or(|group| *row.name == *group);
+    let held = rows.into_iter().filter(is_meant).filter_map(|row| match row.state {
+        ScopeStatus::Held { until, reason } if until > now => {
+            let what = if *row.name == *ACCOUNT { "all groups".to_owned() } else { format!("group {}", row.name) };
+            Some(text::printable(&format!("still held: {what} until {} ({reason})", text::end(until))).into_owned())
+        }
+        _ => None,
+    });
+    Ok(held.take(NAMED).collect())
 }
 
 /// What is said where a change applied to no item.

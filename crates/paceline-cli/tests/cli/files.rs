@@ -5,6 +5,8 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use serde_json::json;
+
 use crate::support::{Job, Reply, Server, finish};
 
 /// The same command under limits on open files.
@@ -53,6 +55,21 @@ fn a_soft_limit_below_the_hard_one_is_raised() {
     let (code, log) = finish(&mut limited(&command, "ulimit -S -n 64 && ulimit -H -n 512"));
     assert_eq!((code, server.count()), (0, 200), "{log}");
     assert!(!log.contains("few files") && !log.contains("next try in"), "{log}");
+}
+
+/// Each host is asked once, and its connection would be kept for the next call.
+#[test]
+fn idle_connections_of_many_hosts_leave_descriptors_to_new_ones() {
+    let servers: Vec<Server> = (0..80).map(|_| Server::new(|_| Reply::ok())).collect();
+    let line = |(n, server): (usize, &Server)| {
+        json!({"custom_id": n.to_string(), "method": "GET", "url": format!("{}/page", server.url())}).to_string() + "\n"
+    };
+    let job = Job::with_input(&servers.iter().enumerate().map(line).collect::<String>());
+    let mut command = job.run(&servers[0]);
+    command.args(["--scope", "host", "--concurrency", "1", "--pace", "none", "--max-retries", "0"]);
+    let (code, log) = finish(&mut limited(&command, "ulimit -n 64"));
+    assert_eq!((code, servers.iter().map(Server::count).sum::<usize>()), (0, 80), "{log}");
+    assert!(log.contains("no free files or ports") && !log.contains("next try in"), "{log}");
 }
 
 /// The limit of a process that runs is taken away and given back.

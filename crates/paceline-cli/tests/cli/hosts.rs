@@ -96,7 +96,7 @@ fn one_page_that_holds_up_all_others_is_told_with_the_flag_that_lets_them_go() {
         let job = Job::with_input(&pages([&server, &server], 10));
         let (code, log) = finish(job.run(&server).args(["--max-wait", "1m", "--concurrency", "1"]).args(flags));
         assert_eq!((code, &job.summary()["succeeded"]), (3, &json!(succeeded)), "{log}");
-        let log_line = "held up: 10 items waited 2h 00m in pauses that the server asked for, because all calls are one \
+        let log_line = "held up: 10 items, by pauses of 2h 00m in all, because all calls are one \
             scope; --scope endpoint";
         assert_eq!(log.contains(log_line), is_shown, "{log}");
     }
@@ -161,6 +161,7 @@ fn a_host_that_refuses_everything_alike_is_stopped_alone() {
     let told = format!("the first 20 items of {host} all failed the same way with status 404: it is gone");
     assert!(log.contains(&format!("this scope makes no more calls: {told}")), "{log}");
 
+    assert!(!log.contains(&format!("stopped: {host}")), "told once: {log}");
     // What succeeded in the run before says nothing about this one.
     let (code, log) = finish(job.run(&other).args(["--scope", "host"]));
     assert_eq!((code, &job.summary()["failed"]), (3, &json!(0)), "{log}");

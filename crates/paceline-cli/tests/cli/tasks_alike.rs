@@ -56,8 +56,10 @@ fn answers_that_turn_into_login_pages_keep_what_is_left() {
         let store = Store::new();
         let request = json!({"method": method, "url": "/v1/x", "body": null}).to_string();
         store.put((0..60).map(|n| NewItem::new(format!("item-{n}"), request.clone())).collect());
-        let flags = [&["--expect", "json", "--max-retries", "0"], scope].concat();
-        let Ran { code, summary, log } = requests(&store, &server, &flags);
+        // One at a time: no failure is recorded before an earlier success.
+        let flags =
+            ["--http", "--base-url", &server.url(), "--concurrency", "1", "--expect", "json", "--max-retries", "0"];
+        let Ran { code, summary, log } = ran(store.command().args(flags).args(scope));
         assert_eq!(
             (code, &summary["succeeded"], &summary["stopped"]),
             (3, &json!(10), &json!("same_failure")),
@@ -213,6 +215,17 @@ fn tasks(store: &Store, file: &str, words: &[&str]) -> (i32, String) {
         command.args(["tasks", words[0], "--store", file]).args(&words[1..]).output().expect("the binary runs");
     let text = String::from_utf8(output.stdout).expect("text") + &String::from_utf8_lossy(&output.stderr);
     (output.status.code().expect("a code"), text)
+}
+
+#[test]
+fn a_retry_tells_of_a_group_that_is_held_all_the_same() {
+    let store = numbered(3);
+    let told = r#"echo '{"class":"throttled","retry_after_s":86400,"message":"slow down"}'; exit 1"#;
+    let Ran { code, log, .. } = commands(&store, told, &["--max-wait", "1s"]);
+    assert_eq!(code, 3, "{log}");
+    let (code, text) = tasks(&store, "work.db", &["retry", "--all"]);
+    assert!(code == 0 && text.starts_with("3 items are due again\nstill held: group default until "), "{text}");
+    assert!(text.ends_with(" (sh: slow down)\n"), "{text}");
 }
 
 #[test]

@@ -141,6 +141,11 @@ impl<Item: Ord> AlikeByScope<Item> {
         self.scopes.get_mut(scope).map(|row| std::mem::take(&mut row.items)).unwrap_or_default()
     }
 
+    /// The scope is watched anew.
+    pub(crate) fn forget(&mut self, scope: &str) {
+        self.scopes.remove(scope);
+    }
+
     /// The items of all scopes that failed alike last, which are forgotten.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Item> {
         std::mem::take(&mut self.scopes).into_values().flat_map(|row| row.items)

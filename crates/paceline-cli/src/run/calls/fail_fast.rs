@@ -16,7 +16,8 @@ use crate::run::calls::stop::{CORRECT_REQUESTS, StopReason};
 pub(crate) const TOO_LARGE: &str = "request_too_large";
 
 /// What to put right where all answers are not what the user expects.
-pub(crate) const EXPECTED: &str = "correct what --expect asks for or the requests";
+pub(crate) const EXPECTED: &str =
+    "correct what --expect asks for or the requests (their calls may be billed, and are made again)";
 
 /// What to do where a host refuses all that it answered before.
 pub(crate) const BANNED: &str =

@@ -33,7 +33,7 @@ impl HeldUp {
         let (items, total) = (text::counted(self.items, "item"), text::duration(self.total));
         (self.items > 1 && self.total >= LONG).then(|| {
             format!(
-                "held up: {items} waited {total} in pauses that the server asked for, because all calls are one scope; \
+                "held up: {items}, by pauses of {total} in all, because all calls are one scope; \
                  --scope endpoint paces each path by itself, --scope group each metadata.label"
             )
         })
@@ -54,7 +54,7 @@ mod tests {
         assert_eq!((held_up.total, held_up.describe()), (Duration::from_secs(40), None));
         held_up.note(at(100), at(240), 5);
         assert_eq!(held_up.total, Duration::from_secs(180));
-        assert!(held_up.describe().is_some_and(|summary| summary.starts_with("held up: 7 items waited 3m ")));
+        assert!(held_up.describe().is_some_and(|summary| summary.starts_with("held up: 7 items, by pauses of 3m ")));
         let mut last = HeldUp::default();
         last.note(at(0), at(600), 1);
         assert_eq!(last.describe(), None, "it held up nothing but itself");

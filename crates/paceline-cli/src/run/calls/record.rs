@@ -29,6 +29,7 @@ use crate::run::progress::extract::FirstLook;
 use crate::run::progress::minutes::Minutes;
 use crate::run::progress::resends::Resends;
 use crate::text;
+use crate::upstream::Destination;
 
 /// The longest quote of a server's message in a log line, in characters: the report has all of it.
 const LONGEST_CAUSE: usize = 120;
@@ -52,7 +53,7 @@ pub(crate) struct Recorder {
     /// The last call that found no server.
     last_unreached: Option<StopReason>,
     retry: Retry,
-    address: Arc<str>,
+    address: Destination,
     /// The key that calls carry, to be named when the provider refuses it, or why they carry none.
     key: Result<String, String>,
     /// The holds and stops in the journal.
@@ -74,7 +75,7 @@ pub(crate) struct About {
     pub(crate) figures: Counters,
     pub(crate) same: FailFast,
     pub(crate) retry: Retry,
-    pub(crate) address: Arc<str>,
+    pub(crate) address: Destination,
     pub(crate) key: Result<String, String>,
     pub(crate) max_wait: Option<Duration>,
     /// Where all items are one scope that the user could divide.

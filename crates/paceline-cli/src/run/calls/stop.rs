@@ -13,7 +13,7 @@ use paceline_store::DiskFull;
 use crate::run::calls::budget::{BudgetKind, Exceeded};
 use crate::run::calls::fail_fast::EXPECTED;
 use crate::text;
-use crate::upstream::proxy_of;
+use crate::upstream::Destination;
 
 /// Of many hosts and other scopes no more are named.
 const NAMED: usize = 3;
@@ -133,18 +133,18 @@ pub(crate) enum StayedDown {
 impl StopReason {
     /// The reason to stop where calls find no server: at the upstream's address, or at the host that the line names. None where
     /// the call has found one.
-    pub(crate) fn unreached(answer: &NoAnswer, dialect: &Dialect, scope: &str, address: &str) -> Option<Self> {
+    pub(crate) fn unreached(answer: &NoAnswer, dialect: &Dialect, scope: &str, to: &Destination) -> Option<Self> {
         let message = answer.unreached()?;
         if dialect.scope() != Scope::Host {
             let message = match answer {
-                NoAnswer::Connect(why) if proxy_of(address).is_some() => {
+                NoAnswer::Connect(why) if to.proxy().is_some() => {
                     format!("{why}; check the proxy (--proxy), the address (--base-url) and the network")
                 }
                 _ => message,
             };
-            return Some(Self::Unreachable { address: address.to_owned(), message });
+            return Some(Self::Unreachable { address: to.to_string(), message });
         }
-        let proxy = proxy_of(address).map(|proxy| format!("{proxy}; check the proxy (--proxy)")).unwrap_or_default();
+        let proxy = to.proxy().map(|proxy| format!("{proxy}; check the proxy (--proxy)")).unwrap_or_default();
         let message = if let NoAnswer::Connect(why) = answer { format!("{why}{proxy}") } else { message };
         Some(Self::HostsUnreachable { hosts: vec![scope.into()], message })
     }

@@ -27,6 +27,9 @@ const SEVERAL: usize = 10;
 /// Behind a command that takes corrected lines.
 pub(crate) const CHANGED_INPUT: &str = " --accept-changed-input";
 
+/// What it needs beside that where items failed.
+pub(crate) const RETRY_FAILED: &str = " --retry-failed";
+
 /// Held and stopped scopes that are named.
 const SHOWN: usize = 5;
 
@@ -217,8 +220,12 @@ impl Summary<'_> {
             Some(again) => {
                 if again.ends_with(CHANGED_INPUT) {
                     let place = if again.contains(" --model") { ", in the input or by --model and --prompt-template" } else { "" };
+                    let failed = match again.contains(RETRY_FAILED) {
+                        true => "--retry-failed sends those that failed, and ",
+                        false => "",
+                    };
                     lines.push(format!(
-                        "correct the requests first{place}: --accept-changed-input takes them as they stand then"
+                        "correct the requests first{place}: {failed}--accept-changed-input takes them as they stand then"
                     ));
                 }
                 lines.push(match self.enough_budget {
@@ -323,6 +330,7 @@ impl Summary<'_> {
         let name = holds::name(&scope.name);
         match &scope.state {
             // Told below, as the reason to stop.
+            ScopeState::Stopped { reason } if self.stop().is_some_and(|stop| *stop.to_string() == **reason) => None,
             ScopeState::Stopped { .. } if scope.name.is_empty() && self.stop().is_some_and(StopReason::is_account) => {
                 None
             }
@@ -373,7 +381,7 @@ fn reason_text(reason: DeferReason) -> &'static str {
 /// and asks for a long wait.
 fn answered(class: Class) -> String {
     match class {
-        Class::QuotaExhausted => "last answer: asked for a long wait".to_owned(),
+        Class::QuotaExhausted => "last answer: a quota is used up, or a long wait".to_owned(),
         Class::Transient => "last try: no usable answer".to_owned(),
         class => format!("last answer: {}", class.description()),
     }

@@ -42,6 +42,8 @@ struct Watch {
     /// What waits again at the end of the run, but for what may have been done and must not be done twice.
     put_back: BTreeSet<String>,
     held: BTreeSet<String>,
+    /// Items that have ended: those of a stopped scope come again only where a person sends for them.
+    ended: BTreeSet<String>,
     stopped: Option<SameFailure>,
 }
 
@@ -49,7 +51,10 @@ struct Watch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stops {
     Run(SameFailure),
-    Scope(Arc<str>, SameFailure),
+    /// With the keys of the items that have ended there.
+    Scope(Arc<str>, SameFailure, BTreeSet<String>),
+    /// An item of a scope that has stopped, which was in flight and has ended.
+    ScopeAlready(Arc<str>, String),
 }
 
 /// Why a run ended, or nothing of a scope begins any more.
@@ -100,6 +105,7 @@ impl FailFast {
             more,
             put_back: BTreeSet::new(),
             held: BTreeSet::new(),
+            ended: BTreeSet::new(),
             stopped: None,
         })))
     }
@@ -120,6 +126,20 @@ impl FailFast {
         }
     }
 
+    /// A person has sent for items of a scope that was stopped: it is watched anew.
+    pub(super) fn reopen_scope(&self, scope: &str) {
+        let mut watch = self.watch();
+        watch.stopped_scopes.remove(scope);
+        watch.scopes.forget(scope);
+    }
+
+    /// A person has sent for items of a group that was stopped.
+    pub(super) fn reopen_group(&self, group: &str) {
+        let mut watch = self.watch();
+        watch.stopped_groups.remove(group);
+        watch.rows.forget(group);
+    }
+
     /// Takes in an event; returns what has to stop, once something has to.
     pub(super) fn observe(&self, note: &SchedulerEvent<'_>) -> Option<Stops> {
         let mut watch = self.watch();
@@ -131,6 +151,9 @@ impl FailFast {
         match note {
             SchedulerEvent::Succeeded(item) => watch.ended_otherwise(item),
             SchedulerEvent::Decided { item, decided, .. } if watch.counts(item, decided) => {
+                if decided.action == "fail" {
+                    watch.ended.insert(item.key.clone());
+                }
                 return match watch.begun.remove(&item.id) {
                     Some(scope) => watch.failed_in(scope, item, &decided.failure),
                     None => watch.failed(item, &decided.failure).map(Stops::Run),
@@ -212,16 +235,18 @@ impl Watch {
     fn failed_in(&mut self, scope: Arc<str>, item: &WorkItem, failure: &Failure) -> Option<Stops> {
         if self.stopped.is_some() || self.stopped_scopes.contains(&scope) {
             self.put_back.insert(item.key.clone());
-            return None;
+            let key = Some(item.key.clone()).filter(|key| self.ended.contains(key));
+            return key.map(|key| Stops::ScopeAlready(scope, key));
         }
         let alike = alikeness(failure);
         let kind = alike.kind.clone();
         if self.scopes.failed(&scope, item.key.clone(), alike).is_some() {
-            let mut keys = self.scopes.take(&scope);
+            let keys = self.scopes.take(&scope);
             let same = self.same_failure(&keys, failure, self.scopes.are_first(&scope));
-            self.put_back.append(&mut keys);
+            self.put_back.extend(keys.iter().cloned());
             self.stopped_scopes.insert(scope.clone());
-            return Some(Stops::Scope(scope, same));
+            let ended = keys.intersection(&self.ended).cloned().collect();
+            return Some(Stops::Scope(scope, same, ended));
         }
         if !self.alike.is_watching() || !self.failed_scopes.insert(scope) {
             return None;
@@ -376,5 +401,7 @@ mod tests {
         watch.observe(&SchedulerEvent::Succeeded(&items[3]));
         fails(&items[2]);
         assert_eq!(watch.watch().put_back.len(), 3);
+        watch.reopen_group("acme");
+        assert_eq!(watch.stopped_group("acme"), None);
     }
 }

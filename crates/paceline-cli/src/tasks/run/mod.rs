@@ -200,12 +200,19 @@ impl Runs<'_> {
                     tracing::error!("stopping: {}", text::printable(&same.to_string()));
                     shutdown.begin_drain();
                 }
-                Some(Stops::Scope(scope, same)) => stopped_scopes.stop(&scope, Why::SameFailure, &same.to_string()),
+                Some(Stops::Scope(scope, same, keys)) => {
+                    stopped_scopes.stop(&scope, Why::SameFailure, &same.to_string());
+                    keys.iter().for_each(|key| stopped_scopes.leaves(key, &scope));
+                }
+                Some(Stops::ScopeAlready(scope, key)) => stopped_scopes.leaves(&key, &scope),
                 None => {}
             }
             match note {
                 SchedulerEvent::Ending(_) => shutdown.begin_drain(),
-                SchedulerEvent::Scope(row) if row.state == ScopeStatus::Open => permits.reopen(&row.name),
+                SchedulerEvent::Scope(row) if row.state == ScopeStatus::Open => {
+                    permits.reopen(&row.name);
+                    fail_fast.reopen_group(&row.name);
+                }
                 _ => {}
             }
             progress.observe(note);

@@ -161,7 +161,10 @@ impl Requests {
             return StartDecision::Never(held_as_killed(unknown));
         }
         let scope = permits.scope(&ready.scope);
-        let reopen = || permits.limiter().resume(Some(&scope));
+        let reopen = || {
+            permits.limiter().resume(Some(&scope));
+            fail_fast.reopen_scope(&ready.scope);
+        };
         if let Some(left) = self.stopped.keeps_back(task.item(), &ready.scope, reopen) {
             return StartDecision::Never(left);
         }
@@ -252,7 +255,10 @@ impl Requests {
         let sent = self.sender.send_judged(permit, &call, shutdown.aborting(), |answer, reading| match answer {
             Ok(answer) if reading.class == Class::Account => of_item(task, answer.status(), reading, &self.upstream),
             Err(NoAnswer::Tls(message)) => {
-                let address = if self.addresses.hosts { scope.clone() } else { upstream::destination(&self.upstream) };
+                let address = match self.addresses.hosts {
+                    true => scope.clone(),
+                    false => upstream::destination(&self.upstream).to_string(),
+                };
                 Reading { message: Some(format!("cannot call {address}: {message}")), ..reading }
             }
             _ => reading,
@@ -272,7 +278,7 @@ impl Requests {
                 let spares_group = spares_group && is_of_scope && failure.class == Class::Account;
                 if spares_group {
                     self.stopped.stop(&scope, Why::Account, &failure.message);
-                    self.stopped.leaves(task.item(), &scope);
+                    self.stopped.leaves(task.key(), &scope);
                 }
                 Err(Failure { is_for_group: failure.is_for_group && with_group, spares_group, ..failure })
             }

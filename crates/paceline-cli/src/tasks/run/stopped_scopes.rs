@@ -27,8 +27,8 @@ struct Stopped {
 struct Stop {
     why: Why,
     reason: String,
-    /// The numbers of its items that were left to the next run.
-    left: BTreeSet<u64>,
+    /// The keys of its items that were left to the next run, and of those whose failures stopped it.
+    left: BTreeSet<String>,
 }
 
 /// What kind of thing stopped a scope.
@@ -59,7 +59,8 @@ impl StoppedScopes {
         *self.lock() = Stopped::default();
     }
 
-    /// Nothing of that scope begins any more, which the log is told once.
+    /// Nothing of that scope begins any more, which the log is told once. An item of it that has ended in this run comes again
+    /// only where a person sends for it.
     pub(super) fn stop(&self, scope: &str, why: Why, reason: &str) {
         let mut stopped = self.lock();
         if !stopped.scopes.contains_key(scope) {
@@ -74,7 +75,7 @@ impl StoppedScopes {
     pub(super) fn keeps_back(&self, item: &WorkItem, scope: &str, reopen: impl FnOnce()) -> Option<Failure> {
         let mut stopped = self.lock();
         let stop = stopped.scopes.get_mut(scope)?;
-        if stop.left.insert(item.id) {
+        if stop.left.insert(item.key.clone()) {
             return Some(left_to_next_run(stop.reason.clone()));
         }
         stopped.scopes.remove(scope);
@@ -90,9 +91,9 @@ impl StoppedScopes {
     }
 
     /// The item of a call that stopped its scope is left to the next run with the others.
-    pub(super) fn leaves(&self, item: &WorkItem, scope: &str) {
+    pub(super) fn leaves(&self, key: &str, scope: &str) {
         if let Some(stop) = self.lock().scopes.get_mut(scope) {
-            stop.left.insert(item.id);
+            stop.left.insert(key.to_owned());
         }
     }
 
@@ -148,5 +149,8 @@ mod tests {
         assert!(stopped.words().is_some_and(|words| words == "two is stopped: no"));
         assert!(!keeps_back(1, "two"), "sent for, too");
         assert_eq!((stopped.words(), stopped.why()), (None, None));
+        stopped.stop("one", Why::SameFailure, "no");
+        stopped.leaves("a", "one");
+        assert!(!keeps_back(0, "one"), "its failure was one of those that stopped the scope");
     }
 }
