@@ -388,8 +388,8 @@ impl Limiter {
         self.driver.act(Pacer::own_windows).map(LimiterState::now)
     }
 
-    /// Grants nothing in the scope, or in the account for `None`, before `until`. Waiting callers go on waiting, with the
-    /// cause [`PauseCause::Program`].
+    /// Grants nothing in the scope, or in the account for `None`, before `until`; then one call of each scope goes first. Waiting
+    /// callers go on waiting, with the cause [`PauseCause::Program`]. An `until` that is over asks for that one call alone.
     pub fn hold(&self, scope: Option<&ScopeId>, until: Instant) {
         self.hold_for(scope, until, PauseCause::Program);
     }

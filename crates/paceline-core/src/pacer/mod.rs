@@ -12,6 +12,7 @@ mod export;
 mod forecast;
 mod gates;
 mod lease;
+mod pauses;
 mod react;
 mod scopes;
 mod settings;
@@ -124,7 +125,7 @@ pub struct Pacer {
     totals: Totals,
     /// Scopes whose breaker opened, and since when nothing has succeeded there.
     failing: BTreeMap<u32, Instant>,
-    /// The last hold of the account, while nothing has succeeded since: of each scope one call goes first after it.
+    /// Whether the account works has to be tested: while nothing has succeeded, one call of each new scope goes first.
     untested: Option<(Instant, PauseCause)>,
     slots: Slots,
     /// What all calls in flight reserved: at most so much may be refunded to the windows.
@@ -366,47 +367,6 @@ impl Pacer {
         self.refuse_too_large();
         self.pump(now);
         Ok(())
-    }
-
-    /// Nothing of the scope, or of the account when `None`, leaves before `until`; then one call goes first. Requests
-    /// wait with the cause [`PauseCause::Program`].
-    pub fn hold(&mut self, now: Instant, scope: Option<&ScopeId>, until: Instant) {
-        self.hold_for(now, scope, until, PauseCause::Program);
-    }
-
-    /// [`hold`](Self::hold) with that cause.
-    pub fn hold_for(&mut self, now: Instant, scope: Option<&ScopeId>, until: Instant, cause: PauseCause) {
-        let now = self.advance(now);
-        let scope = scope.map(|id| self.own(id));
-        self.hold_until(now, scope, until, cause);
-        self.pump(now);
-    }
-
-    /// Nothing of the scope, or of the account when `None`, leaves before [`resume`](Self::resume).
-    pub fn stop(&mut self, now: Instant, scope: Option<&ScopeId>, reason: Arc<str>) {
-        let now = self.advance(now);
-        let scope = scope.map(|id| self.own(id));
-        self.stop_for(now, scope, reason);
-        self.pump(now);
-    }
-
-    /// Ends holds, stops and closed gates of the scope, or of everything when `None`.
-    pub fn resume(&mut self, now: Instant, scope: Option<&ScopeId>) {
-        let now = self.advance(now);
-        match scope {
-            Some(id) => {
-                let id = self.own(id);
-                self.scopes[&id].resume();
-                self.set_clock(now, id.place);
-            }
-            None => {
-                self.hold.resume();
-                self.untested = None;
-                self.scopes.iter_mut().for_each(Scope::resume);
-                self.set_clocks(now);
-            }
-        }
-        self.pump(now);
     }
 
     /// The next event, oldest first.

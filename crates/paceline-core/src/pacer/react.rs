@@ -1,7 +1,6 @@
 //! How the pace reacts to the outcome of a call.
 
 use alloc::boxed::Box;
-use alloc::sync::Arc;
 use core::time::Duration;
 
 use super::Pacer;
@@ -250,58 +249,6 @@ impl Pacer {
         let cause = if outcome.unnamed { PauseCause::Throttled { asked: true } } else { PauseCause::QuotaUsedUp };
         self.hold_until(now, scope.cloned(), now + wait, cause);
         self.tell_held(now, scope, now + wait, cause);
-    }
-
-    pub(super) fn hold_until(&mut self, now: Instant, scope: Option<ScopeId>, until: Instant, cause: PauseCause) {
-        let renewed =
-            scope.as_ref().map_or(&self.hold, |id| &self.scopes[id].hold).is_held_about_until(now, until, cause);
-        match &scope {
-            Some(id) => {
-                self.scopes[id].hold_until(until, cause);
-                self.set_clock(now, id.place);
-            }
-            None => {
-                self.hold.hold(until, cause);
-                self.untested = Some((until, cause));
-                self.scopes.iter_mut().for_each(|scope| scope.expect_canary(until, cause));
-                self.set_clocks(now);
-            }
-        }
-        self.events.push_back(Event::Held { scope, until, cause, renewed });
-    }
-
-    pub(super) fn stop_for(&mut self, now: Instant, scope: Option<ScopeId>, reason: Arc<str>) {
-        match &scope {
-            Some(id) => {
-                self.scopes[id].hold.stop(reason.clone());
-                self.set_clock(now, id.place);
-            }
-            None => {
-                self.hold.stop(reason.clone());
-                self.set_clocks(now);
-            }
-        }
-        self.events.push_back(Event::Stopped { scope, reason });
-    }
-
-    /// Ends all stops, for a person has mended their cause; holds and closed gates go on.
-    pub fn end_stops(&mut self, now: Instant) {
-        let now = self.advance(now);
-        self.hold.end_stop();
-        self.scopes.iter_mut().for_each(|scope| scope.hold.end_stop());
-        self.set_clocks(now);
-        self.pump(now);
-    }
-
-    /// The clocks of deadlines stand still in a held or stopped account.
-    pub(super) fn set_clocks(&mut self, now: Instant) {
-        let all = self.hold.is_active();
-        self.scopes.iter_mut().for_each(|scope| scope.set_clock(now, all));
-    }
-
-    /// The clock of deadlines stands still in a held or stopped scope.
-    pub(super) fn set_clock(&mut self, now: Instant, place: u32) {
-        self.scopes[place].set_clock(now, self.hold.is_active());
     }
 }
 
