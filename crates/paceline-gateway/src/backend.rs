@@ -446,7 +446,7 @@ impl Departed {
         let outcome = Outcome { unknown, ..reading.outcome_of(&reserved) };
         spent.iter().for_each(|spent| match outcome.unsent {
             true => spent.was_not_sent(),
-            false => spent.used(outcome.usage.clone()),
+            false => spent.used(reading.used_of(&reserved)),
         });
         let action = permit.complete(outcome);
         upstream.note_outage(&scope, &reading);

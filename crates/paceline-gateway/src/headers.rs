@@ -24,6 +24,10 @@ pub(crate) const OF_CLIENTS: [HeaderName; 4] = [
     HeaderName::from_static("x-goog-api-key"),
 ];
 
+/// Which account of a key a call is for. Under the upstream's own key that is not a client's to say: a wrong one would stop the key.
+const OF_ACCOUNTS: [HeaderName; 2] =
+    [HeaderName::from_static("openai-organization"), HeaderName::from_static("openai-project")];
+
 /// A client's key for the gateway, where the fields above carry one for the upstream. It goes no further.
 pub(crate) const KEY: HeaderName = HeaderName::from_static("x-paceline-key");
 
@@ -135,7 +139,7 @@ pub(crate) fn to_upstream(mut headers: HeaderMap, own: &HeaderMap) -> HeaderMap 
     let takes_trailers = text(&headers, header::TE).is_some_and(|kinds| kinds.contains("trailers"));
     let has_key = own.values().any(HeaderValue::is_sensitive);
     remove_those_of_connection(&mut headers, |name| {
-        FOR_NO_UPSTREAM.contains(name) || (has_key && OF_CLIENTS.contains(name))
+        FOR_NO_UPSTREAM.contains(name) || (has_key && (OF_CLIENTS.contains(name) || OF_ACCOUNTS.contains(name)))
     });
     if takes_trailers {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
@@ -191,6 +195,7 @@ mod tests {
         let client = map(&[
             ("authorization", "Bearer dummy"),
             ("x-api-key", "dummy"),
+            ("openai-organization", "org-other"),
             ("anthropic-version", "2024-01-01"),
             ("connection", "keep-alive, X-Private"),
             ("x-private", "1"),

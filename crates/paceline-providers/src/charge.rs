@@ -151,6 +151,11 @@ impl Settlement {
         Self { came: tokens_of(answer), ..self }
     }
 
+    /// The same, where what was reserved and not used comes back.
+    pub(super) fn refunding(self) -> Self {
+        Self { refunds: true, ..self }
+    }
+
     /// What the call cost; `None` where nothing is known but what was reserved.
     pub(super) fn cost(&self, reserved: &Cost, usage: Option<Usage>, class: Class) -> Option<Cost> {
         if self.free {

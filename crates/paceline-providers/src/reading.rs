@@ -174,6 +174,12 @@ impl Reading {
         }
     }
 
+    /// What a call that reserved that cost has used, whatever the provider counts: for a limit that is not the provider's. `None`
+    /// where nothing is known but what was reserved.
+    pub fn used_of(&self, reserved: &Cost) -> Option<Cost> {
+        self.settlement.refunding().cost(reserved, self.usage, self.class)
+    }
+
     /// The outcome for the pacer, of a call that reserved nothing but a request and tokens.
     pub fn outcome(&self) -> Outcome {
         self.outcome_of(&Cost::request())

@@ -8,7 +8,7 @@ use futures_util::FutureExt as _;
 use paceline::PauseCause;
 use paceline_config::pacer_of;
 use paceline_gateway::{Bounds, ClientConfig, Clients, KeyHash};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use crate::OK;
@@ -103,6 +103,20 @@ async fn a_client_has_limits_of_its_own_and_others_do_not_wait_for_it() {
     assert_eq!(post("ci").send().await.unwrap().status().as_u16(), 200);
     assert_eq!(post("ci").send().await.unwrap().status().as_u16(), 429);
     assert_eq!(post("web").send().await.unwrap().status().as_u16(), 401, "revoked");
+}
+
+#[tokio::test]
+async fn tokens_that_were_not_used_come_back_to_a_client_though_not_from_the_provider() {
+    let api = upstream(|_: Request| async { answer(200, &[], OK) });
+    let served = Served::new(api.await, "charge = { refunds = false }", Bounds::default());
+    let clients = vec![client("ci", &["2000 tokens per 1h"])];
+    served.gateway.replace_clients(Clients::with_keys(clients, &Clients::OfThisMachine).expect("limits"));
+    let body = json!({"model": "m", "max_tokens": 900, "messages": []}).to_string();
+    for _ in 0..4 {
+        let response = served.post().header("x-api-key", "pk-ci").body(body.clone()).send().await.unwrap();
+        let (status, text) = (response.status().as_u16(), response.text().await.unwrap());
+        assert_eq!(status, 200, "{text}");
+    }
 }
 
 #[tokio::test]
