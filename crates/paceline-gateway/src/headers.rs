@@ -24,7 +24,7 @@ pub(crate) const OF_CLIENTS: [HeaderName; 4] = [
     HeaderName::from_static("x-goog-api-key"),
 ];
 
-/// Which account of a key a call is for. Under the upstream's own key that is not a client's to say: a wrong one would stop the key.
+/// Which account of a key a call is for. Under the upstream's own key no client says that: a wrong one would stop the key.
 const OF_ACCOUNTS: [HeaderName; 2] =
     [HeaderName::from_static("openai-organization"), HeaderName::from_static("openai-project")];
 
