@@ -197,7 +197,7 @@ impl State {
                     self.end_wait(ticket, Stage::Refused(refusal), &mut news);
                 }
                 Event::Stopped { scope, reason } => self.stop(now, scope, &reason, &mut news),
-                Event::Held { scope, until, cause, renewed: false } if until > now => {
+                Event::Held { scope, until, cause, renewed: false } => {
                     let (scope, wait) = (scope_name(scope.as_ref()), format_duration(until - now));
                     news.lines.push(format!("{scope}: no calls for {wait}: {}", cause.explanation()));
                 }

@@ -388,8 +388,8 @@ impl Limiter {
         self.driver.act(Pacer::own_windows).map(LimiterState::now)
     }
 
-    /// Grants nothing in the scope, or in the account for `None`, before `until`; then one call of each scope goes first. Waiting
-    /// callers go on waiting, with the cause [`PauseCause::Program`]. An `until` that is over asks for that one call alone.
+    /// Grants nothing in the scope, or in the account for `None`, before `until`. Waiting callers go on waiting, with the
+    /// cause [`PauseCause::Program`].
     pub fn hold(&self, scope: Option<&ScopeId>, until: Instant) {
         self.hold_for(scope, until, PauseCause::Program);
     }
@@ -397,6 +397,12 @@ impl Limiter {
     /// [`hold`](Self::hold) with that cause.
     pub fn hold_for(&self, scope: Option<&ScopeId>, until: Instant, cause: PauseCause) {
         self.driver.act(|pacer, now| pacer.hold_for(now, scope, until, cause));
+    }
+
+    /// Grants one call of the scope before others, or for `None` of each scope, until one has succeeded: what an earlier process
+    /// [stopped](Self::stop) may not be mended.
+    pub fn test_first(&self, scope: Option<&ScopeId>) {
+        self.driver.act(|pacer, now| pacer.test_first(now, scope));
     }
 
     /// Grants nothing in the scope, or in the account for `None`, until it is resumed. Waiting callers get

@@ -126,7 +126,7 @@ pub struct Pacer {
     /// Scopes whose breaker opened, and since when nothing has succeeded there.
     failing: BTreeMap<u32, Instant>,
     /// Whether the account works has to be tested: while nothing has succeeded, one call of each new scope goes first.
-    untested: Option<(Instant, PauseCause)>,
+    untested: bool,
     slots: Slots,
     /// What all calls in flight reserved: at most so much may be refunded to the windows.
     out: Cost,
@@ -161,7 +161,7 @@ impl Pacer {
             evictions: Evictions::default(),
             totals: Totals::default(),
             failing: BTreeMap::new(),
-            untested: None,
+            untested: false,
             slots: Slots::default(),
             out: Cost::zero(),
             arrivals: 0,
@@ -422,8 +422,8 @@ impl Pacer {
     fn fresh(&self, name: Arc<str>) -> Scope {
         let tier = tier_of(&name, &self.tiers, &self.config);
         let mut scope = Scope::new(name, tier, &self.config).expect("the configuration was checked");
-        if let Some((until, cause)) = self.untested {
-            scope.expect_canary(until, cause);
+        if self.untested {
+            scope.expect_canary(self.now, PauseCause::Program);
         }
         scope
     }

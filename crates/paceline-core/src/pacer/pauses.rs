@@ -10,8 +10,7 @@ use crate::time::Instant;
 
 impl Pacer {
     /// Nothing of the scope, or of the account when `None`, leaves before `until`; then one call goes first. Requests
-    /// wait with the cause [`PauseCause::Program`]. An `until` that is over asks for that one call alone, of an account also in
-    /// scopes that are not known yet: what was stopped by an earlier process may not be mended.
+    /// wait with the cause [`PauseCause::Program`].
     pub fn hold(&mut self, now: Instant, scope: Option<&ScopeId>, until: Instant) {
         self.hold_for(now, scope, until, PauseCause::Program);
     }
@@ -21,6 +20,20 @@ impl Pacer {
         let now = self.advance(now);
         let scope = scope.map(|id| self.own(id));
         self.hold_until(now, scope, until, cause);
+        self.pump(now);
+    }
+
+    /// One call of the scope goes first; when `None`, of each scope, also of those that are not known yet, until one call
+    /// has succeeded: what an earlier process stopped may not be mended.
+    pub fn test_first(&mut self, now: Instant, scope: Option<&ScopeId>) {
+        let now = self.advance(now);
+        if let Some(id) = scope {
+            let id = self.own(id);
+            self.scopes[&id].expect_canary(now, PauseCause::Program);
+        } else {
+            self.untested = true;
+            self.scopes.iter_mut().for_each(|scope| scope.expect_canary(now, PauseCause::Program));
+        }
         self.pump(now);
     }
 
@@ -43,7 +56,7 @@ impl Pacer {
             }
             None => {
                 self.hold.resume();
-                self.untested = None;
+                self.untested = false;
                 self.scopes.iter_mut().for_each(Scope::resume);
                 self.set_clocks(now);
             }
@@ -61,7 +74,6 @@ impl Pacer {
             }
             None => {
                 self.hold.hold(until, cause);
-                self.untested = (until <= now).then_some((until, cause));
                 self.scopes.iter_mut().for_each(|scope| scope.expect_canary(until, cause));
                 self.set_clocks(now);
             }

@@ -66,7 +66,7 @@ impl Pacer {
         let change = match outcome.class {
             Class::Success => {
                 self.hold.passed();
-                self.untested = None;
+                self.untested = false;
                 scope.speed_up(flight.number, &mut self.rng);
                 let (opened, change) = scope.passed(now, flight, item);
                 if opened {

@@ -219,12 +219,12 @@ fn a_handle_of_another_pacer_means_the_scope_of_that_name() {
 }
 
 #[test]
-fn after_a_hold_one_call_of_each_scope_goes_first() {
-    // The account may be held before any of its scopes is known.
+fn what_is_to_be_tested_has_one_call_of_each_scope_go_first() {
+    // That may be asked for before any scope is known.
     for (of_account, known) in [(false, true), (true, true), (true, false)] {
         let mut pacer = pacer(PacerConfig::default());
         let before = known.then(|| pacer.scope("a"));
-        pacer.hold(at(5.0), before.as_ref().filter(|_| !of_account), at(5.0));
+        pacer.test_first(at(5.0), before.as_ref().filter(|_| !of_account));
         let scope = pacer.scope("a");
         let tickets: Vec<Ticket> = (0..3).map(|_| pacer.enqueue(at(5.0), request(&scope, 0)).expect("fits")).collect();
         assert_eq!(granted(&mut pacer), tickets[..1], "{of_account} {known}");

@@ -402,7 +402,7 @@ impl State {
                 }
                 Event::Refused { ticket, too_large } => self.answer(ticket, notifications, |_| Err(too_large.into())),
                 Event::Stopped { scope, reason } => self.stop(now, scope, &reason, notifications),
-                Event::Held { scope, until, cause, renewed } if until > now => {
+                Event::Held { scope, until, cause, renewed } => {
                     let scope = scope_name(scope.as_ref());
                     notifications.log(LogLine::Held { scope, wait: until - now, cause, renewed });
                 }

@@ -250,7 +250,7 @@ pub(crate) fn restore(
 pub(crate) fn test_first(limiter: &Limiter, stopped: &[Arc<str>]) {
     for name in stopped {
         let scope = (**name != *ACCOUNT).then(|| limiter.scope(name));
-        limiter.hold(scope.as_ref(), limiter.now());
+        limiter.test_first(scope.as_ref());
     }
 }
 
