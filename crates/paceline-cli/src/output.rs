@@ -1,8 +1,8 @@
-//! Printing to standard output, whose reader may stop early, reports in files, and the summary of a job.
+//! Printing to standard output, whose reader may stop early, reports in files, the summary of a job, and files set aside.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -68,6 +68,14 @@ fn replace(path: &Path, write: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>)
         let _ = std::fs::remove_file(&fresh);
     }
     written
+}
+
+/// Gives a file that cannot be used another name, under which a person finds it: the first of nine that is free, else the last.
+pub(crate) fn set_aside(path: &Path, named: impl Fn(u32) -> PathBuf) -> io::Result<PathBuf> {
+    const MOST: u32 = 9;
+    let aside = (1..MOST).map(&named).find(|name| !name.exists()).unwrap_or_else(|| named(MOST));
+    std::fs::rename(path, &aside)?;
+    Ok(aside)
 }
 
 /// Where and how the summary of a job is printed.

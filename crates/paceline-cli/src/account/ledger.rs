@@ -12,6 +12,8 @@ use paceline_core::Timestamp;
 use paceline_store::private_file;
 use serde::{Deserialize, Serialize};
 
+use crate::output;
+
 /// The version of the file that this program writes; it refuses later ones.
 const VERSION: u32 = 1;
 
@@ -115,8 +117,7 @@ impl Ledger {
             if error.kind() != ErrorKind::InvalidData {
                 return Err(error);
             }
-            let aside = self.free_name();
-            fs::rename(&self.path, &aside)?;
+            let aside = output::set_aside(&self.path, |number| self.bad(number))?;
             tracing::warn!(
                 "cannot read how much was sent to this host with this key, so configured limits start from zero: \
                  {error}; the file is kept as {}",
@@ -133,15 +134,11 @@ impl Ledger {
         Ok((entries, turn_of))
     }
 
-    /// For a file that is set aside: earlier ones keep theirs, for some of them. Each is removed like the files of an account.
-    fn free_name(&self) -> PathBuf {
-        const MOST: u32 = 9;
-        let numbered = |number: u32| {
-            let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
-            self.path.with_file_name(format!("{stem}-{number}.{BAD}"))
-        };
-        let names = std::iter::once(self.path.with_extension(BAD)).chain((2..MOST).map(numbered));
-        { names }.find(|name| !name.exists()).unwrap_or_else(|| numbered(MOST))
+    /// The names of files that were set aside. Each is removed like the files of an account.
+    fn bad(&self, number: u32) -> PathBuf {
+        let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
+        let stem = if number == 1 { stem } else { format!("{stem}-{number}").into() };
+        self.path.with_file_name(format!("{stem}.{BAD}"))
     }
 
     /// For the process that has the turn. Readers see the old file or the new one, never a part. It is not synced: a crash of

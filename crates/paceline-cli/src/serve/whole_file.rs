@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use paceline::{Clock, Repeats};
@@ -66,20 +66,6 @@ pub(super) fn can_be_in(folder: &Path) -> io::Result<()> {
 pub(super) fn has_room(folder: &Path) -> io::Result<()> {
     let there = folder.ancestors().find(|there| there.exists()).unwrap_or(Path::new("."));
     named(NamedTempFile::new_in(there))?.as_file_mut().write_all(&[0; 4 << 10])
-}
-
-/// Gives a file that cannot be used a name of its own beside it, under which it stays for a person: an earlier one keeps its own,
-/// for some of them.
-pub(super) fn set_aside(path: &Path) -> io::Result<PathBuf> {
-    const MOST: u32 = 9;
-    let named = |number: u32| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(if number == 1 { ".bad".to_owned() } else { format!(".bad-{number}") });
-        PathBuf::from(name)
-    };
-    let aside = (1..MOST).map(named).find(|name| !name.exists()).unwrap_or_else(|| named(MOST));
-    std::fs::rename(path, &aside)?;
-    Ok(aside)
 }
 
 /// Puts a file there, for its user alone. A power cut may bring back what was there before.
