@@ -39,6 +39,7 @@ mod state;
 mod time;
 mod turns;
 mod units;
+mod witnesses;
 
 pub use adaptive::{GateState, RateEstimate, Trend};
 pub use admit::{Admit, Level, MaxWait, PauseCause, WaitCause, WaitReason};
@@ -62,3 +63,4 @@ pub use state::{Announcement, LearntState, LevelState, NewerState, PacerState, P
 pub use time::{Instant, Timestamp};
 pub use turns::Turns;
 pub use units::{format_duration, leading_number, parse_duration};
+pub use witnesses::{Refused, Witnesses};

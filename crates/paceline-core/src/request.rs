@@ -241,14 +241,17 @@ impl GiveUp {
     /// Whether an item that ends so had no answer because the API stayed down for it, so that a fallback may take the
     /// answer's place. `last` is the class of its last call.
     ///
-    /// That is so where its tries or its time ended with failures of the server, throttles or a used-up quota. It is not
-    /// where the item itself is bad, where part of it was done, or where its call may have been executed.
+    /// That is so where its tries or its time ended with failures of the server, throttles or a used-up quota, and where its
+    /// refusal was one of the account ([`Witnesses`](crate::Witnesses)). It is not where the item itself is bad, where part of
+    /// it was done, or where its call may have been executed.
     pub const fn stayed_down(self, last: Class) -> bool {
         match self {
             Self::Retries | Self::Deferrals | Self::Deadline => {
                 matches!(last, Class::Transient | Class::Overloaded | Class::Throttled | Class::QuotaExhausted)
             }
-            Self::Refused(_) | Self::Unknown | Self::Held => false,
+            // Refused for the account, which stops nothing yet.
+            Self::Refused(_) => matches!(last, Class::Account | Class::QuotaExhausted),
+            Self::Unknown | Self::Held => false,
         }
     }
 }

@@ -10,23 +10,24 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use paceline::{Class, Clock, Limiter, NextAction, Permit, ScopeId, Timestamp, UnknownOutcome, clock};
-use paceline_config::{CallNames, Money};
-use paceline_core::{Cost, Outcome, Turns, format_duration};
+use paceline::{Clock, Limiter, ScopeId};
+use paceline_config::CallNames;
+use paceline_core::{Cost, Turns};
 use paceline_http::{AccessError, Call, NoAnswer, SenderConfig, Shortage, TokenRatios, proxy_to, tls};
 use paceline_providers::secrets::Secrets;
 use paceline_providers::table::Scope;
-use paceline_providers::{Answer, Asked, Reading, Usage, join_url};
+use paceline_providers::{Asked, join_url};
 use tokio::time::timeout;
 
-use crate::bounds::{Bounds, Held, Room};
+use crate::bounds::{Bounds, Held};
 use crate::connector::{self, Connector, for_proxy};
+use crate::departed::Departed;
 use crate::fallback::{self, Step};
 use crate::headers;
 use crate::metrics::Metrics;
-use crate::notes::{self, ClientSpending, Notes, Sign, Told};
+use crate::notes::Notes;
 use crate::payload::Outgoing;
-use crate::spent::Spent;
+use crate::trust::Trust;
 
 /// So many scopes of an upstream have a pace of their own, two KiB each: clients choose the names.
 const MOST_SCOPES: usize = 10_000;
@@ -66,7 +67,7 @@ pub enum BackendError {
 /// An API that a gateway serves.
 pub struct Backend {
     config: paceline_config::Upstream,
-    sending: SenderConfig,
+    pub(crate) sending: SenderConfig,
     limiter: Limiter,
     /// For what took how long: it costs a fraction of the limiter's, which notices that the machine slept.
     pub(crate) stopwatch: Clock,
@@ -75,33 +76,20 @@ pub struct Backend {
     /// What each call carries for the proxy.
     for_proxy: HeaderMap,
     secrets: Arc<Secrets>,
-    ratios: Arc<TokenRatios>,
+    pub(crate) ratios: Arc<TokenRatios>,
     /// Requests that wait or are sent, before the head of their answer.
     pub(crate) waiting: Held,
     items: Arc<AtomicU64>,
     turns: Arc<Mutex<Turns>>,
     metrics: Arc<Metrics>,
     notes: Arc<Notes>,
+    pub(crate) trust: Trust,
     /// What takes its place while it stays down.
     pub(crate) fallbacks: Vec<Step>,
     /// The last request went to the fallbacks.
     falls_back: AtomicBool,
     /// Of files and ports of this machine.
     shortage: Shortage,
-}
-
-/// A call that left, until its outcome is reported.
-pub(crate) struct Departed {
-    pub(crate) upstream: Arc<Backend>,
-    pub(crate) permit: Permit,
-    pub(crate) scope: Arc<str>,
-    pub(crate) reserved: Cost,
-    pub(crate) client: Arc<ClientSpending>,
-    pub(crate) call: Arc<Call>,
-    /// What its request takes of the limits of its client.
-    pub(crate) spent: Option<Arc<Spent>>,
-    /// Of its body, which is read once more when the answer ends.
-    pub(crate) room: Room,
 }
 
 impl Backend {
@@ -167,6 +155,7 @@ impl Backend {
             turns,
             metrics,
             notes,
+            trust: Trust::default(),
             fallbacks,
             falls_back,
             shortage: Shortage::default(),
@@ -255,39 +244,6 @@ impl Backend {
             what
         };
         self.notes.decisions.note(None, "fallback", what.to_owned());
-    }
-
-    /// Logs that the upstream is down, or answers again.
-    fn note_outage(&self, scope: &Arc<str>, reading: &Reading) {
-        let Some(sign) = Sign::of(reading) else { return };
-        let has_open_breaker = || {
-            let of_scope = self.limiter.scope_snapshot(&self.scope(scope));
-            of_scope.is_some_and(|scope| scope.failing_since.is_some())
-        };
-        let upstream = self.name();
-        match self.notes.outages.note(scope, sign, || self.limiter.now(), has_open_breaker) {
-            None => {}
-            // An error: `--quiet` does not hide what waits for a person.
-            Some(Told::Down { scope, is_stopped: true, .. }) => tracing::error!(
-                upstream,
-                scope = scope.as_deref(),
-                "nothing leaves until a person acts: {}; mend the cause, then reload the gateway (SIGHUP) or restart it",
-                reading.reason()
-            ),
-            Some(Told::Down { scope, since, .. }) => {
-                let lasts = self.limiter.now().saturating_since(since);
-                let since = Timestamp::from_millis(clock::wall().as_millis() - lasts.as_millis() as i64);
-                let what = if scope.is_some() { "fails" } else { "is down" };
-                let reason = reading.reason();
-                tracing::warn!(upstream, scope = scope.as_deref(), since = %since, "the upstream {what}: {reason}");
-            }
-            Some(Told::Back { scope, after }) => tracing::info!(
-                upstream,
-                scope = scope.as_deref(),
-                "the upstream answers again, after {}",
-                format_duration(after)
-            ),
-        }
     }
 
     /// The place of a client's request in the queue.
@@ -422,75 +378,5 @@ impl Drop for QueuePlace {
         if !self.left {
             self.backend.turns().withdrawn(self.client);
         }
-    }
-}
-
-impl Departed {
-    /// Reports how the call ended, and returns the class and what follows.
-    pub(crate) fn ends(self, answer: &Result<Response<bytes::Bytes>, NoAnswer>) -> (Class, NextAction) {
-        let Self { upstream, permit, scope, reserved, client, call, spent, room: _room } = self;
-        let reading = upstream.read(&call, answer);
-        let unknown = if paceline_http::is_unknown(answer, &reading) {
-            upstream.sending.unknown_outcome_of(&call)
-        } else {
-            UnknownOutcome::Resend
-        };
-        tracing::debug!(
-            upstream = upstream.name(),
-            scope = &*scope,
-            status = answer.as_ref().ok().map(|answer| answer.status().as_u16()),
-            class = reading.class.as_str(),
-            reason = (reading.class != Class::Success).then(|| reading.reason().into_owned()),
-            "answered"
-        );
-        let outcome = Outcome { unknown, ..reading.outcome_of(&reserved) };
-        spent.iter().for_each(|spent| match outcome.unsent {
-            true => spent.was_not_sent(),
-            false => spent.used(reading.used_of(&reserved)),
-        });
-        let action = permit.complete(outcome);
-        upstream.note_outage(&scope, &reading);
-        if reading.class != Class::Success {
-            let text = notes::decision(&reading, &upstream.config.pacer.retry, &action);
-            upstream.notes.decisions.note(Some(&scope), reading.class.as_str(), text);
-        }
-        if let Some(usage) = &reading.usage {
-            upstream.metrics.used(&scope, usage);
-            client.used(usage, upstream.cost_of(&call, usage));
-            upstream.ratios.settle(scope, &call.body, usage);
-        }
-        (reading.class, action)
-    }
-}
-
-impl Backend {
-    fn cost_of(&self, call: &Call, usage: &Usage) -> Money {
-        let prices = &self.config.prices;
-        if prices.is_empty() {
-            return Money::default();
-        }
-        prices.of(Asked::of(&call.body).model().unwrap_or_default()).of(usage.input_tokens, usage.output_tokens)
-    }
-
-    fn read(&self, call: &Call, answer: &Result<Response<bytes::Bytes>, NoAnswer>) -> Reading {
-        let (dialect, now) = (&self.sending.dialect, clock::wall());
-        let mut reading = match answer {
-            Ok(answer) => {
-                let (status, headers) = (answer.status().as_u16(), answer.headers());
-                let answer = Answer { status, headers, body: answer.body(), path: &call.url };
-                dialect.read_of(&call.method, &answer, now)
-            }
-            Err(error) => {
-                let reading = dialect.within_reach(error.reading(dialect.provider(), now));
-                // In words, for people.
-                Reading { message: reading.message.or_else(|| Some(error.to_string())), ..reading }
-            }
-        };
-        // The log, the state and other clients get to know why: the upstream's key, or the client's that went on, must not.
-        if reading.class != Class::Success {
-            reading.remove_secrets(&self.secrets);
-            reading.remove_secrets(&headers::secrets_of(call));
-        }
-        reading
     }
 }

@@ -15,10 +15,11 @@ use paceline_core::{Instant, format_duration};
 use paceline_http::{Call, NoAnswer, gateway};
 use tokio::time::timeout;
 
-use crate::backend::{Backend, Departed};
+use crate::backend::Backend;
 use crate::bounds::{Bounds, Held, Room};
 use crate::clients::Client;
 use crate::closing::Closing;
+use crate::departed::Departed;
 use crate::failure;
 use crate::fallback::{Step, Target, with_model};
 use crate::headers::{self, Wishes};
@@ -237,6 +238,30 @@ impl<'a> Course<'a> {
         Ok(())
     }
 
+    /// The call that leaves now.
+    fn departs(
+        &self,
+        upstream: &Arc<Backend>,
+        permit: Permit,
+        scope: Arc<str>,
+        reserved: Cost,
+        call: &Arc<Call>,
+    ) -> Departed {
+        self.spent.iter().for_each(|spent| spent.leaves());
+        Departed {
+            upstream: Arc::clone(upstream),
+            permit,
+            scope,
+            left: upstream.stopwatch.now(),
+            reserved,
+            client: Arc::clone(&self.client),
+            known: self.known.as_ref().map(|client| client.number()),
+            call: Arc::clone(call),
+            spent: self.spent.clone(),
+            room: Room::default(),
+        }
+    }
+
     /// Sends the request to one upstream, and again where that is useful, with at most so many retries.
     async fn at(&mut self, upstream: &Arc<Backend>, call: &Arc<Call>, scope: &str, cost: Cost, retries: u32) -> Ended {
         let mut place = upstream.place(self.record.client);
@@ -274,11 +299,7 @@ impl<'a> Course<'a> {
                 let answer = Err(broken("its body cannot be sent a second time"));
                 return Ended { answer, stayed_down: false, retries };
             };
-            let (call, spent, client) = (Arc::clone(call), self.spent.clone(), Arc::clone(&self.client));
-            spent.iter().for_each(|spent| spent.leaves());
-            let (upstream_of_call, room) = (Arc::clone(upstream), Room::default());
-            let mut departed =
-                Departed { upstream: upstream_of_call, permit, scope, reserved, client, call, spent, room };
+            let mut departed = self.departs(upstream, permit, scope, reserved, call);
             (self.record.calls, self.told.retries) = (self.record.calls + 1, before + tries);
             let received = match upstream.send(&departed, body).await {
                 Ok(answer) if failure::is_none(answer.status()) => {

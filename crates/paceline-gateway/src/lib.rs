@@ -13,6 +13,7 @@ mod clients;
 mod closing;
 mod connection;
 mod connector;
+mod departed;
 mod echo;
 mod events;
 mod failure;
@@ -37,6 +38,7 @@ mod spent;
 mod state;
 mod tap;
 mod tls;
+mod trust;
 mod watched;
 pub mod web;
 

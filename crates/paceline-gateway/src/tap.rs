@@ -14,7 +14,7 @@ use paceline::Class;
 use paceline_http::NoAnswer;
 use tokio::time::{Sleep, sleep};
 
-use crate::backend::Departed;
+use crate::departed::Departed;
 use crate::echo::Unechoed;
 use crate::metrics::Ending;
 use crate::record::Record;

@@ -111,6 +111,11 @@ impl Known {
 }
 
 impl ClientSpending {
+    /// The name of its key, else the number that the log has.
+    pub(crate) const fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
     /// A request waits from now on.
     pub(crate) fn waits(self: &Arc<Self>) -> Waits {
         self.begins_to_wait(false)

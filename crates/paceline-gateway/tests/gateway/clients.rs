@@ -228,3 +228,30 @@ async fn a_host_names_an_upstream_and_has_all_of_its_paths() {
     let (status, text) = get("api.elsewhere.example", "/v1/x").await;
     assert!(status == 403 && text.contains("foreign_page"), "a name of the web is no name of this machine: {text}");
 }
+
+#[tokio::test]
+async fn one_client_cannot_stop_the_others_and_two_that_are_refused_are_believed() {
+    let no_credit = r#"{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}"#;
+    let api = upstream(move |request: Request| async move {
+        match request.headers().get("x-odd").map(|odd| odd.as_bytes()) {
+            Some(b"key") => answer(401, &[], r#"{"error":{"code":"invalid_api_key","message":"no"}}"#),
+            Some(_) => answer(429, &[], no_credit),
+            None => answer(200, &[], OK),
+        }
+    });
+    let served = Served::new(api.await, "", Bounds::default());
+    let clients = ["ci", "web", "app"].map(|name| client(name, &[])).into();
+    served.gateway.replace_clients(Clients::with_keys(clients, &Clients::OfThisMachine).expect("limits"));
+    let status = |key: &str, odd: Option<&str>| {
+        let request = served.post().header("x-api-key", format!("pk-{key}"));
+        let request = odd.into_iter().fold(request, |request, odd| request.header("x-odd", odd));
+        async { request.send().await.unwrap().status().as_u16() }
+    };
+    // Its first requests of all, and however many.
+    for odd in ["key", "quota", "key", "quota", "key"] {
+        assert_eq!(status("ci", Some(odd)).await, if odd == "key" { 401 } else { 429 });
+        assert_eq!(status("web", None).await, 200, "{odd}");
+    }
+    assert_eq!((status("ci", Some("key")).await, status("web", Some("key")).await), (401, 401));
+    assert_eq!((status("app", None).await, status("ci", None).await), (503, 503), "two were refused");
+}

@@ -469,3 +469,28 @@ async fn answers_under_way_are_finished_when_the_gateway_ends() {
     (&mut served.ended).await.unwrap();
     assert!(served.post().send().await.is_err(), "nothing listens any more");
 }
+
+#[tokio::test]
+async fn what_one_odd_request_is_refused_stops_nothing() {
+    let refusal = r#"{"error":{"message":"You have insufficient permissions","code":"invalid_api_key"}}"#;
+    let api = upstream(move |request: Request| async move {
+        match request.uri().path() {
+            "/v1/organization/users" => answer(401, &[], refusal),
+            _ if request.headers().contains_key("x-revoked") => answer(401, &[], refusal),
+            _ => answer(200, &[], OK),
+        }
+    });
+    let served = Served::new(api.await, "", Bounds::default());
+    let odd = || served.client.get(format!("{}/v1/organization/users", served.url));
+    let status = |request: reqwest::RequestBuilder| async { request.send().await.unwrap().status().as_u16() };
+    assert_eq!(status(served.post()).await, 200);
+    assert_eq!(status(odd()).await, 401, "the answer of the API");
+    assert_eq!(status(served.post()).await, 200);
+    // Twice with nothing between them: its own scope alone.
+    assert_eq!((status(odd()).await, status(odd()).await, status(odd()).await), (401, 401, 503));
+    assert_eq!(status(served.post()).await, 200);
+    // A key that is revoked while the gateway runs.
+    let revoked = || served.post().header("x-revoked", "yes");
+    assert_eq!((status(revoked()).await, status(revoked()).await, status(revoked()).await), (401, 401, 503));
+    assert_eq!(status(served.post()).await, 503, "the whole upstream");
+}

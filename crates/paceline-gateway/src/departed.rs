@@ -1,0 +1,143 @@
+//! A call that left: how it ended, what follows, and what is told of it.
+
+use std::sync::Arc;
+
+use http::Response;
+use paceline::{Class, Instant, NextAction, Permit, Timestamp, UnknownOutcome, clock};
+use paceline_config::Money;
+use paceline_core::{Cost, Outcome, format_duration};
+use paceline_http::{Call, NoAnswer};
+use paceline_providers::{Answer, Asked, Reading, Usage};
+
+use crate::backend::Backend;
+use crate::bounds::Room;
+use crate::headers;
+use crate::notes::{self, ClientSpending, Sign, Told};
+use crate::spent::Spent;
+use crate::trust::Sender;
+
+/// A call that left, until its outcome is reported.
+pub(crate) struct Departed {
+    pub(crate) upstream: Arc<Backend>,
+    pub(crate) permit: Permit,
+    pub(crate) scope: Arc<str>,
+    /// By the stopwatch.
+    pub(crate) left: Instant,
+    pub(crate) reserved: Cost,
+    pub(crate) client: Arc<ClientSpending>,
+    /// The number of a client with a key.
+    pub(crate) known: Option<u64>,
+    pub(crate) call: Arc<Call>,
+    /// What its request takes of the limits of its client.
+    pub(crate) spent: Option<Arc<Spent>>,
+    /// Of its body, which is read once more when the answer ends.
+    pub(crate) room: Room,
+}
+
+impl Departed {
+    /// Reports how the call ended, and returns the class and what follows.
+    pub(crate) fn ends(self, answer: &Result<Response<bytes::Bytes>, NoAnswer>) -> (Class, NextAction) {
+        let Self { upstream, permit, scope, left, reserved, client, known, call, spent, room: _room } = self;
+        let mut reading = upstream.read(&call, answer);
+        let class = reading.class;
+        let sender = Sender { client: known, name: client.name(), scope: &scope, left };
+        upstream.trust.weigh(&upstream, &mut reading, sender);
+        let unknown = if paceline_http::is_unknown(answer, &reading) {
+            upstream.sending.unknown_outcome_of(&call)
+        } else {
+            UnknownOutcome::Resend
+        };
+        tracing::debug!(
+            upstream = upstream.name(),
+            scope = &*scope,
+            status = answer.as_ref().ok().map(|answer| answer.status().as_u16()),
+            class = reading.class.as_str(),
+            reason = (reading.class != Class::Success).then(|| reading.reason().into_owned()),
+            "answered"
+        );
+        let outcome = Outcome { unknown, ..reading.outcome_of(&reserved) };
+        spent.iter().for_each(|spent| match outcome.unsent {
+            true => spent.was_not_sent(),
+            false => spent.used(reading.used_of(&reserved)),
+        });
+        let action = permit.complete(outcome);
+        if reading.class == class {
+            upstream.note_outage(&scope, &reading);
+        }
+        if reading.class != Class::Success {
+            let text = notes::decision(&reading, &upstream.config().pacer.retry, &action);
+            upstream.notes().decisions.note(Some(&scope), reading.class.as_str(), text);
+        }
+        if let Some(usage) = &reading.usage {
+            upstream.metrics().used(&scope, usage);
+            client.used(usage, upstream.cost_of(&call, usage));
+            upstream.ratios.settle(scope, &call.body, usage);
+        }
+        (class, action)
+    }
+}
+
+impl Backend {
+    /// Logs that the upstream is down, or answers again.
+    fn note_outage(&self, scope: &Arc<str>, reading: &Reading) {
+        let Some(sign) = Sign::of(reading) else { return };
+        let has_open_breaker = || {
+            let of_scope = self.limiter().scope_snapshot(&self.scope(scope));
+            of_scope.is_some_and(|scope| scope.failing_since.is_some())
+        };
+        let upstream = self.name();
+        match self.notes().outages.note(scope, sign, || self.limiter().now(), has_open_breaker) {
+            None => {}
+            // An error: `--quiet` does not hide what waits for a person.
+            Some(Told::Down { scope, is_stopped: true, .. }) => tracing::error!(
+                upstream,
+                scope = scope.as_deref(),
+                "nothing leaves until a person acts: {}; mend the cause, then reload the gateway (SIGHUP) or restart it",
+                reading.reason()
+            ),
+            Some(Told::Down { scope, since, .. }) => {
+                let lasts = self.limiter().now().saturating_since(since);
+                let since = Timestamp::from_millis(clock::wall().as_millis() - lasts.as_millis() as i64);
+                let what = if scope.is_some() { "fails" } else { "is down" };
+                let reason = reading.reason();
+                tracing::warn!(upstream, scope = scope.as_deref(), since = %since, "the upstream {what}: {reason}");
+            }
+            Some(Told::Back { scope, after }) => tracing::info!(
+                upstream,
+                scope = scope.as_deref(),
+                "the upstream answers again, after {}",
+                format_duration(after)
+            ),
+        }
+    }
+
+    fn cost_of(&self, call: &Call, usage: &Usage) -> Money {
+        let prices = &self.config().prices;
+        if prices.is_empty() {
+            return Money::default();
+        }
+        prices.of(Asked::of(&call.body).model().unwrap_or_default()).of(usage.input_tokens, usage.output_tokens)
+    }
+
+    fn read(&self, call: &Call, answer: &Result<Response<bytes::Bytes>, NoAnswer>) -> Reading {
+        let (dialect, now) = (&self.sending.dialect, clock::wall());
+        let mut reading = match answer {
+            Ok(answer) => {
+                let (status, headers) = (answer.status().as_u16(), answer.headers());
+                let answer = Answer { status, headers, body: answer.body(), path: &call.url };
+                dialect.read_of(&call.method, &answer, now)
+            }
+            Err(error) => {
+                let reading = dialect.within_reach(error.reading(dialect.provider(), now));
+                // In words, for people.
+                Reading { message: reading.message.or_else(|| Some(error.to_string())), ..reading }
+            }
+        };
+        // The log, the state and other clients get to know why: the upstream's key, or the client's that went on, must not.
+        if reading.class != Class::Success {
+            reading.remove_secrets(&self.secrets());
+            reading.remove_secrets(&headers::secrets_of(call));
+        }
+        reading
+    }
+}
