@@ -34,19 +34,24 @@ pub(crate) fn encode(state: &LimiterState) -> String {
 /// Holds, pauses and stops are left out: journal and store have them in tables of their own, from the moment when they begin, and
 /// without those that a person has ended.
 pub(crate) fn restore<'a>(limiter: &Limiter, shared: &SharedLimits, texts: impl IntoIterator<Item = &'a str>) {
-    restore_as(limiter, shared, texts, without_holds);
+    if let Err(error) = restore_as(limiter, shared, texts, without_holds) {
+        tracing::warn!("limits start from zero, as if nothing had been sent before: {error}");
+    }
 }
 
 /// Restores states from such texts, of each level what `kept` leaves.
 ///
 /// The counts of windows are left out where the runs of the account are known to have sent what still counts: among them are the
 /// runs that saved these texts.
+///
+/// # Errors
+/// A text that cannot be read, or is of a later version: nothing of it and of those behind it is restored.
 pub(crate) fn restore_as<'a>(
     limiter: &Limiter,
     shared: &SharedLimits,
     texts: impl IntoIterator<Item = &'a str>,
     kept: fn(LevelState) -> LevelState,
-) {
+) -> Result<(), String> {
     let windows_are_known = shared.know_earlier_runs();
     let kept = |mut level: LevelState| {
         if windows_are_known {
@@ -54,15 +59,12 @@ pub(crate) fn restore_as<'a>(
         }
         kept(level)
     };
-    let restored = texts.into_iter().try_for_each(|text| {
+    texts.into_iter().try_for_each(|text| {
         let mut state: LimiterState = serde_json::from_str(text).map_err(|error| error.to_string())?;
         state.pacer.account = kept(state.pacer.account);
         state.pacer.scopes = state.pacer.scopes.into_iter().map(&kept).collect();
         limiter.restore(&state).map_err(|error| error.to_string())
-    });
-    if let Err(error) = restored {
-        tracing::warn!("limits start from zero, as if nothing had been sent before: {error}");
-    }
+    })
 }
 
 pub(crate) fn without_holds(level: LevelState) -> LevelState {

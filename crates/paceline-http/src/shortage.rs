@@ -48,6 +48,11 @@ impl Shortage {
         causes(error).filter_map(<dyn Error>::downcast_ref).any(is_used_up)
     }
 
+    /// Whether the system had no file descriptor or no port left, by its own error.
+    pub fn is_it(error: &io::Error) -> bool {
+        is_used_up(error)
+    }
+
     fn warn(&self, error: &(dyn Error + 'static)) {
         let came = self.repeats.lock().unwrap_or_else(PoisonError::into_inner).came(self.clock.now());
         if let Some(times) = came {

@@ -29,6 +29,9 @@ const KEPT_FOR_ROOM: Duration = Duration::from_mins(1);
 /// How often a run that waits for its turn checks.
 const CHECKED: Duration = Duration::from_millis(10);
 
+/// How long a run that cannot use the files of its account goes on alone, before it tries again.
+const ALONE: Duration = Duration::from_secs(1);
+
 /// How long a run that has ended waits for its turn, to write what its last calls really used.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
@@ -93,7 +96,7 @@ impl SharedLimits {
     /// The limits are shared with the runs of this user alone.
     pub(crate) fn of_this_user(account: Option<&Account>, config: &PacerConfig, limiter: Limiter) -> Self {
         let account = account.filter(|_| is_limited(config)).and_then(|account| {
-            let folder = folder().map_err(|error| warn_alone(&error)).ok()?;
+            let folder = folder().map_err(|error| warn_alone(&error, "")).ok()?;
             prune::unused(&folder);
             Some(SharedAccount::new(&folder, account))
         });
@@ -127,13 +130,23 @@ impl SharedLimits {
         if let Some(fleet) = &mut self.fleet {
             fleet.keep(&self.limiter).await;
         }
-        while let Some(account) = &mut self.account {
+        let Some(account) = &mut self.account else { return std::future::pending().await };
+        let mut is_alone = false;
+        loop {
+            account.is_outdated(&self.limiter);
             if let Err(error) = account.take_turn().await {
-                // Better alone than not at all.
-                warn_alone(&error);
-                self.account = None;
-                self.limiter.take_turn(&[]).expect("there are no others");
-                break;
+                account.turn = None;
+                if !std::mem::replace(&mut is_alone, true) {
+                    warn_alone(&error, "; that is tried again each second");
+                }
+                // Better alone than not at all, beside what the others are known to have sent.
+                account.count(&self.limiter);
+                tokio::time::sleep(ALONE).await;
+                self.limiter.yield_turn();
+                continue;
+            }
+            if std::mem::take(&mut is_alone) {
+                tracing::info!("the configured limits hold for all jobs on this host and key again");
             }
             account.count(&self.limiter);
             loop {
@@ -143,7 +156,6 @@ impl SharedLimits {
                 }
             }
         }
-        std::future::pending().await
     }
 
     /// After the last call: writes what the calls really used, and passes the turn on. A later [`begin`](Self::begin) goes on.
@@ -302,9 +314,10 @@ fn is_limited(config: &PacerConfig) -> bool {
     config.pace != Pace::None && limits.any(|limits| !limits.quotas.is_empty())
 }
 
-fn warn_alone(error: &io::Error) {
+fn warn_alone(error: &io::Error, what_follows: &str) {
     tracing::warn!(
-        "the configured limits hold for this job alone; other jobs on the same host and key cannot see its calls: {error}"
+        "the configured limits hold for this job alone; other jobs on the same host and key cannot see its calls: \
+         {error}{what_follows}"
     );
 }
 
@@ -365,6 +378,33 @@ mod tests {
         first.end().await;
         take_turn(&mut second).await;
         assert!(!second.limiter.admit(&call(&second.limiter, 41)).is_now());
+        assert!(second.limiter.admit(&call(&second.limiter, 40)).is_now());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_that_could_not_open_its_files_for_a_while_shares_its_limits_again() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut first = run(folder.path());
+        let (limiter, account) = (first.limiter.clone(), first.account.as_ref().expect("shared"));
+        let next = account.files.with_extension(NEXT);
+        std::fs::create_dir(&next).expect("a folder in place of the file");
+        first.begin();
+        let later = async {
+            tokio::time::sleep(2 * ALONE).await;
+            let permit = limiter.try_acquire(call(&limiter, 60)).expect("it goes on alone");
+            permit.complete(Outcome::new(Class::Success));
+            std::fs::remove_dir(&next).expect("it is there");
+            tokio::time::sleep(3 * ALONE).await;
+        };
+        tokio::select! {
+            () = first.keep() => unreachable!("it goes on for as long as it is polled"),
+            () = later => {}
+        }
+        assert!(first.account.as_ref().expect("shared").turn.is_some(), "it has the turn again");
+        first.end().await;
+        let mut second = run(folder.path());
+        take_turn(&mut second).await;
+        assert!(!second.limiter.admit(&call(&second.limiter, 41)).is_now(), "what it sent alone counts");
         assert!(second.limiter.admit(&call(&second.limiter, 40)).is_now());
     }
 

@@ -12,7 +12,6 @@ use tokio::time::{sleep, timeout};
 use super::state::SAVED;
 use super::whole_file::{self, WriteTrouble};
 use crate::account::TURN_LASTS;
-use crate::output;
 
 /// The file in the state folder.
 const FILE: &str = "client-limits.json";
@@ -83,20 +82,10 @@ impl ClientUsage {
     }
 }
 
-/// The names of such files that were set aside.
-fn bad(path: &Path, number: u32) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(if number == 1 { ".bad".to_owned() } else { format!(".bad-{number}") });
-    name.into()
-}
-
 /// Says what is lost with a file that cannot be used, and keeps it for a person: the next one takes its place.
 fn start_from_zero(path: &Path, error: &str) {
     let file = path.display();
-    let is_kept = match output::set_aside(path, |number| bad(path, number)) {
-        Ok(kept) => format!("{} has it as it was", kept.display()),
-        Err(error) => format!("it cannot be given another name: {error}"),
-    };
+    let is_kept = whole_file::set_aside(path);
     tracing::warn!(
         "{file} is damaged, and what clients have used of the limits of their keys is lost: their windows begin anew, as if they had \
          sent nothing; {is_kept}: {error}"

@@ -6,6 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use paceline::{Clock, Repeats};
+use paceline_http::Shortage;
+
 use super::whole_file;
 
 /// How often files are looked at. A change is taken once two looks agree: an editor may write a file in parts.
@@ -16,6 +19,7 @@ pub(super) struct Changes {
     #[cfg(unix)]
     hang_up: tokio::signal::unix::Signal,
     known: Contents,
+    reader: Reader,
 }
 
 /// Why the configuration is to be read again.
@@ -36,8 +40,15 @@ impl Change {
     }
 }
 
-/// A print of what is in each file; none of one that cannot be read.
+/// A print of what is in each file; none of one that is not there, or is none.
 type Contents = BTreeMap<PathBuf, Option<u64>>;
+
+/// Reads files again and again. One that cannot be read for want of file descriptors has not changed.
+struct Reader {
+    print: fn(&Path) -> io::Result<Option<u64>>,
+    clock: Clock,
+    repeats: Repeats,
+}
 
 impl Changes {
     /// From now on SIGHUP does not end the process.
@@ -49,27 +60,29 @@ impl Changes {
             #[cfg(unix)]
             hang_up: tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?,
             known: Contents::new(),
+            reader: Reader { print, clock: Clock::new(), repeats: Repeats::new() },
         })
     }
 
     /// Returns once the configuration is to be read again, which is in these files now.
     pub(super) async fn next(&mut self, files: &[PathBuf]) -> Change {
         self.known.retain(|file, _| files.contains(file));
-        for file in files {
-            self.known.entry(file.clone()).or_insert_with(|| print(file));
+        let first = self.reader.contents(files, &self.known);
+        for (file, print) in first {
+            self.known.entry(file).or_insert(print);
         }
         let before = self.known.clone();
         #[cfg(unix)]
         let hang_up = tokio::select! {
             _ = self.hang_up.recv() => {
-                self.known = contents(files);
+                self.known = self.reader.contents(files, &self.known);
                 true
             }
-            () = changed(&mut self.known, files) => false,
+            () = self.reader.changed(&mut self.known, files) => false,
         };
         #[cfg(not(unix))]
         let hang_up = {
-            changed(&mut self.known, files).await;
+            self.reader.changed(&mut self.known, files).await;
             false
         };
         let files = self.known.iter().filter(|(file, print)| before.get(*file) != Some(*print));
@@ -77,21 +90,38 @@ impl Changes {
     }
 }
 
-async fn changed(known: &mut Contents, files: &[PathBuf]) {
-    let mut before = contents(files);
-    loop {
-        tokio::time::sleep(LOOKED_AT).await;
-        let now = tokio::task::block_in_place(|| contents(files));
-        if now == before && now != *known {
-            *known = now;
-            return;
+impl Reader {
+    async fn changed(&mut self, known: &mut Contents, files: &[PathBuf]) {
+        let mut before = self.contents(files, known);
+        loop {
+            tokio::time::sleep(LOOKED_AT).await;
+            let now = tokio::task::block_in_place(|| self.contents(files, known));
+            if now == before && now != *known {
+                *known = now;
+                return;
+            }
+            before = now;
         }
-        before = now;
     }
-}
 
-fn contents(files: &[PathBuf]) -> Contents {
-    files.iter().map(|file| (file.clone(), print(file))).collect()
+    /// What is in these files now, as far as they can be read.
+    fn contents(&mut self, files: &[PathBuf], known: &Contents) -> Contents {
+        let print = |file: &PathBuf| {
+            let read = (self.print)(file).unwrap_or_else(|error| {
+                if let Some(times) = self.repeats.came(self.clock.now()) {
+                    tracing::warn!(
+                        times = (times > 1).then_some(times),
+                        "{} cannot be looked at for changes, and all stays as it was: {error}; raise `ulimit -n` (LimitNOFILE of a \
+                         unit)",
+                        file.display()
+                    );
+                }
+                known.get(file).copied().flatten()
+            });
+            (file.clone(), read)
+        };
+        files.iter().map(print).collect()
+    }
 }
 
 /// The first of them that is there and cannot be read to its end while the gateway serves.
@@ -101,17 +131,38 @@ pub(super) fn unreadable(files: &[PathBuf]) -> Option<String> {
     files.iter().find_map(|file| refused(file).map(|error| format!("{}: {error}", file.display())))
 }
 
-fn print(file: &Path) -> Option<u64> {
-    whole_file::check(file).ok()?;
-    let content = std::fs::read(file).ok()?;
-    let mut print = DefaultHasher::new();
-    content.hash(&mut print);
-    Some(print.finish())
+/// # Errors
+/// This process has no file descriptor left to read it.
+fn print(file: &Path) -> io::Result<Option<u64>> {
+    match whole_file::check(file).and_then(|()| std::fs::read(file)) {
+        Err(error) if Shortage::is_it(&error) => Err(error),
+        content => Ok(content.ok().map(|content| {
+            let mut print = DefaultHasher::new();
+            content.hash(&mut print);
+            print.finish()
+        })),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_read_for_want_of_descriptors_has_not_changed() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let [there, gone] = ["there", "gone"].map(|name| folder.path().join(name));
+        std::fs::write(&there, "1").expect("writable");
+        let files = [there.clone(), gone.clone()];
+        let mut reader = Reader { print, clock: Clock::new(), repeats: Repeats::new() };
+        let known = reader.contents(&files, &Contents::new());
+        assert!(known[&there].is_some() && known[&gone].is_none());
+        reader.print = |_| Err(io::Error::from_raw_os_error(24));
+        assert_eq!(reader.contents(&files, &known), known);
+        reader.print = print;
+        std::fs::remove_file(&there).expect("it is there");
+        assert_ne!(reader.contents(&files, &known), known, "a file that is gone has changed");
+    }
 
     #[test]
     fn a_new_certificate_or_key_of_a_client_ends_no_stop() {

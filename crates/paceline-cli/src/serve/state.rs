@@ -36,12 +36,23 @@ impl Saved {
     /// Takes up what an earlier gateway knew. A stop is not kept: a restart is how a person says that the cause is mended. Holds
     /// and pauses are, unless a person lifts them.
     pub(super) fn restore(&self, shared: &SharedLimits, lift_holds: bool) {
-        let Some(text) = self.path.as_deref().and_then(|path| std::fs::read_to_string(path).ok()) else { return };
+        let Some(path) = self.path.as_deref() else { return };
+        let text = match std::fs::read_to_string(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            text => text.map_err(|error| error.to_string()),
+        };
         let kept: fn(LevelState) -> LevelState = match lift_holds {
             true => limiter_state::without_holds,
             false => |level| LevelState { stopped: None, ..level },
         };
-        limiter_state::restore_as(&self.limiter, shared, [&*text], kept);
+        let restored = text.and_then(|text| limiter_state::restore_as(&self.limiter, shared, [&*text], kept));
+        if let Err(error) = restored {
+            let kept = whole_file::set_aside(path);
+            tracing::warn!(
+                "{} is damaged: what is known of the limits of its upstream begins anew, as if nothing had been sent; {kept}: {error}",
+                path.display()
+            );
+        }
     }
 
     /// Saves what has changed, for as long as it is polled.

@@ -184,8 +184,10 @@ impl<'a> Upstreams<'a> {
     /// Saves what is known.
     pub(super) async fn end(self) {
         let leaving = self.leaving.into_iter().map(|(_, keeper)| keeper);
-        for keeper in self.served.into_iter().map(|served| served.keeper).chain(leaving) {
-            keeper.end().await;
+        // Each may wait for other processes, so all end at the same time.
+        let keepers = self.served.into_iter().map(|served| served.keeper).chain(leaving);
+        for saved in keepers.map(Keeper::end).collect::<Vec<_>>() {
+            saved.await;
         }
     }
 }
@@ -365,11 +367,13 @@ struct Keeper {
 }
 
 impl Keeper {
-    /// Saves what is known.
-    async fn end(self) {
+    /// Has it save what is known, from now on. Returns once it is saved.
+    fn end(self) -> impl Future<Output = ()> {
         drop(self.ends);
-        if let Err(error) = self.task.await {
-            tracing::warn!("what is known of the limits may not be saved: {error}");
+        async {
+            if let Err(error) = self.task.await {
+                tracing::warn!("what is known of the limits may not be saved: {error}");
+            }
         }
     }
 }

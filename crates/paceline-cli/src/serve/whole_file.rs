@@ -2,11 +2,13 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use paceline::{Clock, Repeats};
 use tempfile::NamedTempFile;
+
+use crate::output;
 
 /// A longer file is no configuration, no key and no certificate, and would take the memory of the gateway that reads it.
 const LONGEST: u64 = 16 << 20;
@@ -80,6 +82,19 @@ pub(super) fn replace_durably(path: &Path, text: &[u8]) -> io::Result<()> {
     file.as_file().sync_all()?;
     named(file.persist(path).map_err(|failed| failed.error))?;
     sync_names(folder_of(path))
+}
+
+/// Gives a file that cannot be used another name, under which a person finds it, and says which: another takes its place.
+pub(super) fn set_aside(path: &Path) -> String {
+    let bad = |number: u32| -> PathBuf {
+        let mut name = path.as_os_str().to_owned();
+        name.push(if number == 1 { ".bad".to_owned() } else { format!(".bad-{number}") });
+        name.into()
+    };
+    match output::set_aside(path, bad) {
+        Ok(kept) => format!("{} has it as it was", kept.display()),
+        Err(error) => format!("it cannot be given another name: {error}"),
+    }
 }
 
 /// Makes the names in a folder durable.
