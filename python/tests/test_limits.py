@@ -89,7 +89,7 @@ def test_a_bound_on_the_wait_is_an_answer_with_its_length_and_its_reason(clock):
     limiter = Limiter("1 per 60s", clock=clock, pace="fixed")
     limiter.try_acquire().done()
     assert limiter.try_acquire() is None
-    with pytest.raises(paceline.WouldWait, match="would wait 60 s for the limit of 1 requests per 60s") as caught:
+    with pytest.raises(paceline.WouldWait, match="would wait 60 s for the limit of 1 request per 60s") as caught:
         limiter.acquire_sync(max_wait=5)
     assert round(caught.value.seconds) == 60
     with pytest.raises(paceline.DeadlineExceeded, match="which is 60"):
@@ -101,7 +101,7 @@ def test_explain_and_the_snapshot_say_until_when_and_why(clock):
     limiter = Limiter("1 per 60s", clock=clock, pace="fixed")
     limiter.try_acquire().done()
     seconds, reason = limiter.wait()
-    assert (round(seconds), reason) == (60, "the limit of 1 requests per 60s (the whole account)")
+    assert (round(seconds), reason) == (60, "the limit of 1 request per 60s (the whole account)")
     limiter.hold(90)
     assert "nothing leaves for 1m 30s: this program set the pause" in limiter.explain()
     assert limiter.snapshot()["account"]["quotas"][0]["used"] == 1

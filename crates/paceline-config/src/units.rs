@@ -3,6 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+pub(crate) use paceline_core::format_window as show_duration;
 use paceline_core::{Concurrency, Dimension, Limits, Pace, PacerConfig, Quota};
 
 /// Above this a count is a mistake, and arithmetic on it would lose whole numbers.
@@ -154,20 +155,6 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
 /// [`parse_duration`] without the sentence.
 pub(crate) fn duration(text: &str) -> Option<Duration> {
     paceline_core::parse_duration(text)
-}
-
-/// A duration in the largest unit that keeps it whole; one day and one minute are `24h` and `60s`, as people say them.
-pub(crate) fn show_duration(duration: Duration) -> String {
-    for (unit, least, name) in [(DAY, 2, "d"), (HOUR, 1, "h"), (MINUTE, 2, "m"), (SECOND, 0, "s")] {
-        let (count, rest) = (duration.as_nanos() / unit.as_nanos(), duration.as_nanos() % unit.as_nanos());
-        if rest == 0 && count >= least {
-            return format!("{count}{name}");
-        }
-    }
-    match duration.as_nanos() % 1_000_000 {
-        0 => format!("{}ms", duration.as_millis()),
-        _ => format!("{}s", duration.as_secs_f64()),
-    }
 }
 
 fn parse_limit(text: &str) -> Option<Limit> {

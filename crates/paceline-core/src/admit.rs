@@ -320,9 +320,9 @@ impl fmt::Display for WaitCause {
             Self::Breaker => PauseCause::ServerFails.fmt(f),
             Self::Concurrency => f.write_str("a free slot among the calls in flight"),
             Self::Answers => f.write_str("an answer that shows how many tokens such calls take"),
-            Self::Quota { dimension, limit, window } => write!(f, "the limit of {limit} {dimension} per {window:?}"),
+            Self::Quota { dimension, limit, window } => write!(f, "the limit of {}", dimension.per(*limit, *window)),
             Self::Share { dimension, limit, window } => {
-                write!(f, "the share of this process in the limit of {limit} {dimension} per {window:?}")
+                write!(f, "the share of this process in the limit of {}", dimension.per(*limit, *window))
             }
             Self::Turn => f.write_str("its turn among the processes that share the configured limits"),
             Self::Burst => f.write_str("the spacing of the configured limit"),

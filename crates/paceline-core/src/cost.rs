@@ -1,9 +1,14 @@
 //! What a request costs: units in any number of dimensions.
 
 use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
+use core::time::Duration;
+
+use crate::units::format_window;
 
 /// What a limit counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,6 +58,22 @@ impl Dimension {
             "bytes" => Self::Bytes,
             other => Self::Named(other.into()),
         }
+    }
+
+    /// So many units of it in a window, in words.
+    ///
+    /// ```
+    /// use core::time::Duration;
+    /// use paceline_core::Dimension;
+    ///
+    /// let hour = Duration::from_secs(3_600);
+    /// assert_eq!(Dimension::Requests.per(1, hour), "1 request per 1h");
+    /// assert_eq!(Dimension::Tokens.per(2_000, hour), "2000 tokens per 1h");
+    /// ```
+    pub fn per(&self, units: u64, window: Duration) -> String {
+        let is_one = units == 1 && !matches!(self, Self::Named(_));
+        let name = if is_one { self.as_str().trim_end_matches('s') } else { self.as_str() };
+        format!("{units} {name} per {}", format_window(window))
     }
 
     const fn index(&self) -> Option<usize> {

@@ -4,6 +4,7 @@ use alloc::string::String;
 use core::fmt;
 
 use crate::cost::Dimension;
+use crate::quota::LARGEST_LIMIT;
 
 /// An invalid configuration: which setting, its value, and what was expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +40,12 @@ pub struct TooLarge {
 impl fmt::Display for TooLarge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { dimension, cost, limit } = self;
+        if *cost > LARGEST_LIMIT {
+            return write!(
+                f,
+                "the request asks for more {dimension} than any limit can allow, the limit is {limit}: it can never start"
+            );
+        }
         write!(f, "the request costs {cost} {dimension}, the limit is {limit}: it can never start")
     }
 }

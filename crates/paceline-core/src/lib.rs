@@ -62,5 +62,5 @@ pub use snapshot::{
 pub use state::{Announcement, LearntState, LevelState, NewerState, PacerState, PauseState, TakenState, WindowState};
 pub use time::{Instant, Timestamp};
 pub use turns::Turns;
-pub use units::{format_duration, leading_number, parse_duration};
+pub use units::{format_duration, format_window, leading_number, parse_duration};
 pub use witnesses::{Refused, Witnesses};

@@ -71,7 +71,7 @@ impl Snapshot {
             // What is known bounds what is learnt.
             (Some(estimate), Some((rate, quota))) if estimate.rate >= rate => {
                 let window = quota.window.unwrap_or_default();
-                text += &format!("; the limit is {} {} per {window:?}", quota.limit, quota.dimension);
+                text += &format!("; the limit is {}", quota.dimension.per(quota.limit, window));
             }
             (Some(estimate), _) => text += &format!("; {estimate}"),
             (None, _) => {}
@@ -351,7 +351,7 @@ mod tests {
         let parts = view.scopes[0].explanation().expect("it waits");
         for (now, left) in [(0, "1m 00s"), (50, "10s"), (61, "0ms")] {
             let now = Instant::ZERO + now * second;
-            let sentence = format!("the next call waits {left} for the limit of 1 requests per 60s");
+            let sentence = format!("the next call waits {left} for the limit of 1 request per 60s");
             assert_eq!((&parts.sentence(now), view.scopes[0].explain(now)), (&sentence, sentence.clone()));
         }
         let trouble = |view: &Snapshot| [0, 1].map(|scope| view.scopes[scope].trouble(Instant::ZERO));

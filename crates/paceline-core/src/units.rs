@@ -79,6 +79,30 @@ pub fn format_duration(duration: Duration) -> String {
     }
 }
 
+/// Formats the window of a limit, or another duration that a person has set, as people write it: in the largest unit that keeps
+/// it whole. A minute is `60s` and a day `24h`.
+///
+/// ```
+/// use core::time::Duration;
+/// use paceline_core::format_window;
+///
+/// let texts = [60, 3_600, 5_400, 86_400, 604_800].map(|seconds| format_window(Duration::from_secs(seconds)));
+/// assert_eq!(texts, ["60s", "1h", "90m", "24h", "7d"]);
+/// ```
+pub fn format_window(window: Duration) -> String {
+    let nanos = window.as_nanos();
+    for ((name, unit), least) in UNITS[..4].iter().zip([2, 1, 2, 0]) {
+        let (count, rest) = (nanos / unit.as_nanos(), nanos % unit.as_nanos());
+        if rest == 0 && count >= least {
+            return format!("{count}{name}");
+        }
+    }
+    match nanos % 1_000_000 {
+        0 => format!("{}ms", window.as_millis()),
+        _ => format!("{}s", window.as_secs_f64()),
+    }
+}
+
 /// The number at the start and what follows it: digits with at most one point and with `_` between them, as in `1_000.5rpm`.
 /// None without one.
 pub fn leading_number(text: &str) -> Option<(f64, &str)> {

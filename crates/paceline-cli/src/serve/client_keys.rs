@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use paceline_config::{Limit, LimitError, pacer_of};
-use paceline_core::Dimension;
+use paceline_core::{Dimension, PacerConfig};
 use paceline_gateway::{ClientConfig, Clients, KeyHash};
 use paceline_http::warn_if_exposed;
 use serde::{Deserialize, Serialize};
@@ -41,6 +41,9 @@ pub(super) struct Record {
     pub(super) made: String,
     #[serde(default)]
     pub(super) limits: Vec<String>,
+    /// How many requests may leave at once after idling; none: the usual number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) burst: Option<u64>,
     #[serde(default)]
     pub(super) models: Vec<String>,
     #[serde(default)]
@@ -177,7 +180,8 @@ impl Record {
             Priority::Interactive => "interactive",
             Priority::Batch => "batch",
         };
-        format!("limits: {limits}  models: {models}  priority: {priority}")
+        let burst = self.burst.map(|burst| format!(", burst {burst}")).unwrap_or_default();
+        format!("limits: {limits}{burst}  models: {models}  priority: {priority}")
     }
 
     /// The client that it means.
@@ -187,7 +191,10 @@ impl Record {
     pub(super) fn client(&self) -> Result<ClientConfig, String> {
         let wrong = |error: LimitError| format!("{}: {error}", self.name);
         let limits = self.limits.iter().map(|limit| limit.parse()).collect::<Result<Vec<Limit>, _>>().map_err(wrong)?;
-        let limits = if limits.is_empty() { None } else { Some(pacer_of(&limits).map_err(wrong)?) };
+        let mut limits = if limits.is_empty() { None } else { Some(pacer_of(&limits).map_err(wrong)?) };
+        if let Some(burst) = self.burst {
+            self.set_burst(limits.as_mut(), burst)?;
+        }
         let mut counted = limits.iter().flat_map(|pacer| &pacer.limits.quotas).map(|quota| &quota.dimension);
         if let Some(other) = counted.find(|dimension| matches!(dimension, Dimension::Named(_))) {
             return Err(format!(
@@ -204,6 +211,26 @@ impl Record {
             models: self.models.clone(),
             is_batch: self.priority == Priority::Batch,
         })
+    }
+}
+
+impl Record {
+    /// As for the limits of an upstream, of which no window holds more than it may.
+    fn set_burst(&self, pacer: Option<&mut PacerConfig>, burst: u64) -> Result<(), String> {
+        let spaced = pacer.as_ref().and_then(|pacer| pacer.limits.spacing()).map(|(quota, _)| quota.clone());
+        let (Some(pacer), Some(quota)) = (pacer, spaced) else {
+            return Err(format!(
+                "{}: a burst of {burst}: expected a limit on requests beside it, over at most 60 s (--limit 60rpm): a burst refines \
+                 one",
+                self.name
+            ));
+        };
+        if burst == 0 || burst > quota.limit {
+            let limit = quota.dimension.per(quota.limit, quota.window);
+            return Err(format!("{}: a burst of {burst}: expected 1 to {}, for {limit}", self.name, quota.limit));
+        }
+        pacer.limits.burst = Some(burst);
+        Ok(())
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use paceline::clock;
+use paceline_config::parse_count;
 use paceline_gateway::KeyHash;
 use paceline_providers::secrets::hidden;
 
@@ -65,6 +66,10 @@ struct AddArgs {
     /// '5 concurrent'; may be repeated, or several with commas between them
     #[arg(long, value_name = "LIMIT", value_delimiter = ',')]
     limit: Vec<String>,
+    /// How many requests of this client may leave at once after idling, under its shortest limit on requests of at most 60 s; the
+    /// others are spaced: 60rpm without this lets one leave each second [default: the limit per second, rounded up]
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    burst: Option<u64>,
     /// Models that this client may ask for, with commas between them; gpt-5* means all that begin so [default: all]
     #[arg(long, value_name = "MODELS", value_delimiter = ',')]
     models: Vec<String>,
@@ -84,6 +89,9 @@ struct SetArgs {
     /// several with commas between them
     #[arg(long, value_name = "LIMIT", value_delimiter = ',')]
     limit: Vec<String>,
+    /// How many requests of this client may leave at once after idling, as `keys add` takes it
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    burst: Option<u64>,
     /// Models that this client may ask for in place of its former ones, with commas between them; all means every model
     #[arg(long, value_name = "MODELS", value_delimiter = ',')]
     models: Vec<String>,
@@ -118,7 +126,7 @@ pub(super) fn command(args: KeysArgs) -> Result<Status, Failure> {
 }
 
 fn add(args: AddArgs) -> Result<(), Failure> {
-    let AddArgs { name, limit, models, priority, place } = args;
+    let AddArgs { name, limit, burst, models, priority, place } = args;
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(is_of_name) {
         let expected = format!("expected 1 to {LONGEST_NAME} letters, digits, '.', '_' or '-'");
@@ -135,7 +143,7 @@ fn add(args: AddArgs) -> Result<(), Failure> {
         .map_err(|error| Failure::refused(format!("the system has no random bytes: {error}")))?;
     let key = random.iter().fold("pl_".to_owned(), |key, byte| key + &format!("{byte:02x}"));
     let sha256 = KeyHash::of(&key).to_string();
-    let record = Record { name, sha256, made: clock::wall().to_string(), limits: limit, models, priority };
+    let record = Record { name, sha256, made: clock::wall().to_string(), limits: limit, burst, models, priority };
     record.client().map_err(Failure::refused)?;
     change(&place, |path, file| {
         if file.keys.iter().any(|known| known.name == record.name) {
@@ -156,10 +164,10 @@ fn check_models(models: &[String]) -> Result<(), Failure> {
 }
 
 fn set(args: SetArgs) -> Result<(), Failure> {
-    let SetArgs { name, limit, models, priority, place } = args;
+    let SetArgs { name, limit, burst, models, priority, place } = args;
     check_models(&models)?;
-    if limit.is_empty() && models.is_empty() && priority.is_none() {
-        return Err(Failure::refused("there is nothing to change: expected --limit, --models or --priority"));
+    if limit.is_empty() && burst.is_none() && models.is_empty() && priority.is_none() {
+        return Err(Failure::refused("there is nothing to change: expected --limit, --burst, --models or --priority"));
     }
     // A list that is the word alone is empty.
     let list = |given: Vec<String>, word: &str| if given == [word] { Vec::new() } else { given };
@@ -167,7 +175,10 @@ fn set(args: SetArgs) -> Result<(), Failure> {
         let key = &mut keys[at];
         if !limit.is_empty() {
             key.limits = list(limit, "none");
+            // What was chosen for other limits goes with them.
+            key.burst = burst;
         }
+        key.burst = burst.or(key.burst);
         if !models.is_empty() {
             key.models = list(models, "all");
         }

@@ -125,7 +125,7 @@ fn limits_and_holds_outlive_the_process() {
     let (status, body) = gateway.post("/generic/v1/things", "1s");
     let error: Value = serde_json::from_str(&body).expect("JSON");
     assert_eq!((status, error["error"]["code"].as_str()), (429, Some("wait_too_long")), "{body}");
-    assert!(error["error"]["limit"].as_str().expect("a limit").contains("2 requests per 3600s"), "{body}");
+    assert!(error["error"]["limit"].as_str().expect("a limit").contains("2 requests per 1h"), "{body}");
     assert_eq!(server.count(), 2);
 }
 

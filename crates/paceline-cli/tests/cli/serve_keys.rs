@@ -256,8 +256,27 @@ fn what_a_client_may_do_changes_without_another_key_and_what_it_used_stays() {
     told(&mut keys(&job, &["set", "ci", "--limit", "none", "--priority", "batch"]));
     let listed = told(&mut keys(&job, &["list"]));
     assert!(listed.ends_with("limits: none  models: all  priority: batch"), "{listed}");
+    told(&mut keys(&job, &["set", "ci", "--limit", "5rpm", "--burst", "5"]));
+    let listed = told(&mut keys(&job, &["list"]));
+    assert!(listed.ends_with("limits: 5rpm, burst 5  models: all  priority: batch"), "{listed}");
+    gateway.signal(Signal::HUP);
+    while !std::fs::read_to_string(job.path("log")).expect("a log").contains("changed: ci, limits: 5rpm, burst 5  ") {
+        std::thread::yield_now();
+    }
+    assert_eq!([(); 3].map(|()| post_with(&gateway.url, &key).0), [200; 3], "not one each 12 s");
+    told(&mut keys(&job, &["set", "ci", "--limit", "1 per 1h"]));
+    let listed = told(&mut keys(&job, &["list"]));
+    assert!(
+        listed.ends_with("limits: 1 per 1h  models: all  priority: batch"),
+        "a burst goes with its limit: {listed}"
+    );
     for (args, expected) in [
-        (&["set", "ci"][..], "there is nothing to change: expected --limit, --models or --priority"),
+        (
+            &["set", "ci", "--burst", "5"][..],
+            "ci: a burst of 5: expected a limit on requests beside it, over at most 60 s",
+        ),
+        (&["set", "ci", "--limit", "5rpm", "--burst", "6"], "a burst of 6: expected 1 to 5, for 5 requests per 60s"),
+        (&["set", "ci"], "there is nothing to change: expected --limit, --burst, --models or --priority"),
         (&["set", "web", "--limit", "5rpm"], "has no key of the name \"web\""),
         (&["set", "ci", "--limit", "many"], "ci: \"many\" is no limit"),
         (&["set", "ci", "--models", "a,,b"], "\"\" is no model"),

@@ -27,7 +27,7 @@ fn into_a_pipe_it_prints_the_state_once() {
     for expected in [
         &*format!("at {}: 0 in flight, 0 waiting, 1 answer in the last minute\n", gateway.url),
         "the next call waits ",
-        " for the limit of 1 requests per 3600s",
+        " for the limit of 1 request per 1h",
         "recent decisions\n",
         "refused: upstream generic: the request must wait ",
     ] {
@@ -84,7 +84,7 @@ fn on_a_terminal_it_follows_the_gateway_until_q() {
     };
     shows(&mut terminal, "all is well: no call waits");
     assert_eq!(gateway.post("/generic/v1/things", "1s").0, 200);
-    shows(&mut terminal, " for the limit of 1 requests per 3600s");
+    shows(&mut terminal, " for the limit of 1 request per 1h");
     terminal.write_all(b"s").expect("a key");
     shows(&mut terminal, "s sort: waiting");
     drop(gateway);

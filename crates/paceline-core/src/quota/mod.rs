@@ -32,7 +32,7 @@ use crate::time::{Instant, LATE};
 
 /// Larger limits are refused, and no counter counts more, whatever usage an answer reports: sums stay far from the edge of the
 /// integers, and the state of a window stays small.
-const LARGEST_LIMIT: u64 = 1 << 48;
+pub(crate) const LARGEST_LIMIT: u64 = 1 << 48;
 
 /// The longest window, a year: no limit is known to count longer.
 const LONGEST_WINDOW: Duration = Duration::from_secs(366 * 86_400);

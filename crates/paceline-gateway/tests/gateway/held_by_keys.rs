@@ -51,13 +51,13 @@ async fn they_are_counted_with_the_limit_and_until_when_and_go_with_their_client
     let shown = held(2).await;
     let row = &shown["clients"][0];
     assert_eq!((&row["client"], &row["waiting"]), (&"ci".into(), &2.into()), "{row}");
-    assert_eq!(row["waits_for"], "the limit of this key, 1 requests per 20s");
+    assert_eq!(row["waits_for"], "the limit of this key, 1 request per 20s");
     assert!(row["until"].is_string(), "{row}");
     let left = serde_json::json!([{"dimension": "requests", "limit": 1, "remaining": 0, "window_s": 20.0}]);
     assert_eq!(row["limits"], left, "what is left of its limits");
     let account = &shown["upstreams"][0]["account"];
     assert_eq!((&account["waiting"], &account["held_by_keys"]), (&2.into(), &2.into()), "{account}");
-    assert_eq!(account["explain"], "requests of the key ci wait for the limit of this key, 1 requests per 20s");
+    assert_eq!(account["explain"], "requests of the key ci wait for the limit of this key, 1 request per 20s");
     let page = get(&served, "/metrics").await;
     assert!(page.contains(r#"paceline_waiting_for_key{client="ci",upstream="api"} 2"#), "{page}");
 
@@ -65,9 +65,9 @@ async fn they_are_counted_with_the_limit_and_until_when_and_go_with_their_client
     let after: u64 = refused.headers()["retry-after"].to_str().unwrap().parse().unwrap();
     let body: Value = serde_json::from_slice(&refused.bytes().await.unwrap()).unwrap();
     assert!((40..=60).contains(&after), "behind two of 20 s each: {after} {body}");
-    assert_eq!(body["error"]["limit"], "the limit of this key, 1 requests per 20s");
+    assert_eq!(body["error"]["limit"], "the limit of this key, 1 request per 20s");
     let message = body["error"]["message"].as_str().unwrap();
-    assert!(message.contains("more for the limit of this key, 1 requests per 20s, and its deadline"), "{message}");
+    assert!(message.contains("more for the limit of this key, 1 request per 20s, and its deadline"), "{message}");
 
     for one in waiting {
         one.abort();

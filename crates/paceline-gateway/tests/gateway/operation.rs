@@ -110,10 +110,7 @@ async fn the_state_says_what_a_scope_waits_for_and_until_when() {
         (&1.into(), &0.into())
     );
     let told = scope["explain"].as_str().unwrap();
-    assert!(
-        told.starts_with("the next call waits ") && told.ends_with("for the limit of 1 requests per 3600s"),
-        "{told}"
-    );
+    assert!(told.starts_with("the next call waits ") && told.ends_with("for the limit of 1 request per 1h"), "{told}");
     assert!(scope["waits_until"].is_string() && upstream["account"]["quotas"][0]["remaining"] == 0, "{state:#}");
     waiting.abort();
 }
