@@ -2,32 +2,33 @@
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
-use http::header::{CONTENT_LENGTH, HeaderMap};
+use http::header::{CONTENT_LENGTH, HeaderMap, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
-use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use paceline::{Clock, Limiter, ScopeId};
 use paceline_config::CallNames;
 use paceline_core::{Cost, Turns};
-use paceline_http::{AccessError, Call, NoAnswer, SenderConfig, Shortage, TokenRatios, proxy_to, tls};
+use paceline_http::{AccessError, Call, HasAnswered, NoAnswer, SenderConfig, Shortage, TokenRatios, proxy_to, tls};
 use paceline_providers::secrets::Secrets;
 use paceline_providers::table::Scope;
 use paceline_providers::{Asked, join_url};
 use tokio::time::timeout;
 
 use crate::bounds::{Bounds, Held};
+use crate::clients::Client;
 use crate::connector::{self, Connector, for_proxy};
 use crate::departed::Departed;
 use crate::fallback::{self, Step};
-use crate::headers;
 use crate::metrics::Metrics;
 use crate::notes::Notes;
 use crate::payload::Outgoing;
 use crate::trust::Trust;
+use crate::{headers, query};
 
 /// So many scopes of an upstream have a pace of their own, two KiB each: clients choose the names.
 const MOST_SCOPES: usize = 10_000;
@@ -71,7 +72,7 @@ pub struct Backend {
     limiter: Limiter,
     /// For what took how long: it costs a fraction of the limiter's, which notices that the machine slept.
     pub(crate) stopwatch: Clock,
-    client: Client<Connector, Outgoing>,
+    client: HttpClient<Connector, Outgoing>,
     is_proxied: bool,
     /// What each call carries for the proxy.
     for_proxy: HeaderMap,
@@ -90,6 +91,9 @@ pub struct Backend {
     falls_back: AtomicBool,
     /// Of files and ports of this machine.
     shortage: Shortage,
+    answers: HasAnswered,
+    /// The log says that answers ask for waits that cannot be followed.
+    pub(crate) ignored_wait: Once,
 }
 
 impl Backend {
@@ -132,7 +136,7 @@ impl Backend {
         // As for `Sender`: a call that ends without a connection is known not to have been sent.
         let longest = sending.connect_timeout.min(sending.timeout * 9 / 10);
         let connector = connector::connector(connector, proxy, tls(&config.access).map_err(access)?, longest);
-        let client = Client::builder(TokioExecutor::new())
+        let client = HttpClient::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .timer(TokioTimer::new())
             .build(connector);
@@ -159,6 +163,8 @@ impl Backend {
             fallbacks,
             falls_back,
             shortage: Shortage::default(),
+            answers: HasAnswered::default(),
+            ignored_wait: Once::new(),
         })
     }
 
@@ -267,8 +273,17 @@ impl Backend {
 
     /// The call of a client's request.
     pub(crate) fn call(&self, parts: http::request::Parts, path: String, body: bytes::Bytes) -> Call {
-        let headers = headers::to_upstream(parts.headers, &self.sending.headers);
+        let has_key = self.sending.headers.values().any(HeaderValue::is_sensitive);
+        let without_keys = || self.has_keys_in_queries().then(|| query::without_keys(&path)).flatten();
+        let path = has_key.then(without_keys).flatten().unwrap_or(path);
+        let is_known = parts.extensions.get::<Arc<Client>>().is_some();
+        let headers = headers::to_upstream(parts.headers, &self.sending.headers, is_known);
         Call { method: parts.method, url: path, headers, body, ..Call::default() }
+    }
+
+    /// Whether a parameter such as `key` is a key there. Elsewhere it may be anything, such as the key of an entry.
+    pub(crate) fn has_keys_in_queries(&self) -> bool {
+        self.config.provider.is_language_model() || self.sending.headers.contains_key("x-goog-api-key")
     }
 
     /// The scope of that name.
@@ -324,7 +339,9 @@ impl Backend {
             Ok(Ok(answer)) if self.is_proxied && answer.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
                 Err(NoAnswer::proxy())
             }
-            Ok(answered) => answered.map_err(|error| NoAnswer::of_client(&error, error.is_connect(), is_plain)),
+            Ok(answered) => answered
+                .inspect(|_| self.answers.came())
+                .map_err(|error| self.answers.explain(NoAnswer::of_client(&error, error.is_connect(), is_plain))),
             Err(_) => Err(NoAnswer::Timeout(Some(self.sending.timeout))),
         };
         let took = self.stopwatch.now() - left;

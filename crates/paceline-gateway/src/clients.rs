@@ -5,12 +5,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, Method, StatusCode};
-use paceline::{Admit, ConfigError, Cost, Error, Limiter, MaxWait, PacerConfig, QuotaSnapshot, WaitCause, Within};
+use http::{HeaderValue, Request, StatusCode};
+use paceline::{
+    Admit, ConfigError, Cost, Dimension, Error, Limiter, MaxWait, PacerConfig, Quota, QuotaSnapshot, WaitCause, Within,
+};
 use paceline_core::format_duration;
 use paceline_http::Call;
-use paceline_providers::models_of;
-use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Notify;
@@ -20,6 +20,7 @@ use crate::bounds::Held;
 use crate::headers::{KEY, OF_CLIENTS};
 use crate::refusal::Refusal;
 use crate::spent::Spent;
+use crate::{models, query};
 
 /// What is kept of a client's key. A key is 256 random bits, so no one can find it by trying: a slow hash, as for passwords
 /// that people choose, would cost each request time and protect nothing more.
@@ -76,20 +77,6 @@ const SCOPE: &str = "client";
 /// Where it is not known how long a wait is, another try is worth it after that time.
 const LEAST: Duration = Duration::from_secs(1);
 
-/// Fields by which a request asks a server to take it for one of another method.
-const OTHER_METHOD: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
-
-/// Parts of paths before the name of a model: Gemini's /v1beta/models/NAME:generateContent, Azure's
-/// /openai/deployments/NAME/chat/completions, Bedrock's /model/NAME/invoke. Those servers heed no model in the body.
-const BEFORE_MODEL: [&str; 4] = ["models", "deployments", "model", "engines"];
-
-/// The models that a path names by its form.
-fn models_in(path: &str) -> impl Iterator<Item = &str> {
-    let pairs = path.split('/').zip(path.split('/').skip(1));
-    let named = pairs.filter(|(before, _)| BEFORE_MODEL.iter().any(|known| before.eq_ignore_ascii_case(known)));
-    named.map(|(_, part)| part).filter(|model| !model.is_empty())
-}
-
 /// Who may call a gateway.
 #[derive(Debug, Default)]
 pub enum Clients {
@@ -123,6 +110,8 @@ impl Clients {
         let mut clients = BTreeMap::new();
         for (mut client, fresh) in configured.into_iter().zip(fresh) {
             let before = known(&client.key);
+            let spaced = client.limits.as_ref().and_then(|pacer| pacer.limits.spacing());
+            let spaced = spaced.map(|(quota, burst)| (quota.clone(), burst));
             let limiter = match (before.and_then(|client| client.limiter.clone()), client.limits.take()) {
                 (Some(known), Some(limits)) => {
                     known.reconfigure(limits)?;
@@ -134,7 +123,7 @@ impl Clients {
             let ClientConfig { name, key, models, is_batch, .. } = client;
             let streams = before.map(|client| client.streams.clone()).unwrap_or_default();
             let (name, changed) = (name.into(), Arc::clone(&changed));
-            clients.insert(key, Arc::new(Client { name, number, limiter, models, is_batch, streams, changed }));
+            clients.insert(key, Arc::new(Client { name, number, limiter, spaced, models, is_batch, streams, changed }));
         }
         Ok(Self::WithKeys(clients))
     }
@@ -186,24 +175,40 @@ impl Clients {
         Some(limiter.snapshot().account.quotas.iter().map(limit).collect())
     }
 
-    /// The client that shows one of the keys; its headers lose every key of the gateway's, which are for no upstream.
+    /// The client that shows one of the keys in its headers, or as Google's clients do in its query. The request loses every key
+    /// of the gateway's, which are for no upstream.
     ///
     /// # Errors
-    /// No header has a key that is known.
-    pub(crate) fn admit(
+    /// No key that is known.
+    pub(crate) fn admit<Body>(
         clients: &BTreeMap<KeyHash, Arc<Client>>,
-        headers: &mut HeaderMap,
+        request: &mut Request<Body>,
     ) -> Result<Arc<Client>, Refusal> {
-        let known = |value: &HeaderValue| clients.get(&KeyHash::of(key_in(value.to_str().ok()?)));
-        let mut shown = None;
+        let of = |key: &str| clients.get(&KeyHash::of(key_in(key)));
+        let headers = request.headers_mut();
+        let mut shown: Option<(Arc<Client>, String)> = None;
         for name in [KEY].into_iter().chain(OF_CLIENTS) {
-            if let Some(client) = headers.get_all(&name).iter().find_map(known) {
-                shown.get_or_insert_with(|| Arc::clone(client));
+            let known =
+                |value: &HeaderValue| value.to_str().ok().and_then(|key| Some((Arc::clone(of(key)?), key.to_owned())));
+            if let Some(known) = headers.get_all(&name).iter().find_map(known) {
+                shown.get_or_insert(known);
                 headers.remove(name);
             }
         }
-        shown.ok_or_else(|| {
-            let shows_some = [KEY].iter().chain(&OF_CLIENTS).any(|name| headers.contains_key(name));
+        if let Some(all) = request.uri().path_and_query().filter(|all| all.query().is_some()) {
+            let keys = query::parameters(all.as_str()).filter(|(name, _)| name.eq_ignore_ascii_case(query::KEY));
+            let known = keys.filter_map(|(_, key)| Some((Arc::clone(of(&key)?), key))).next();
+            shown = shown.or(known);
+            query::remove(request.uri_mut(), |name, value| of(value).or_else(|| of(name)).is_some());
+        }
+        if let Some((_, key)) = &shown {
+            remove_key(request, key_in(key));
+        }
+        let headers = request.headers();
+        shown.map(|(client, _)| client).ok_or_else(|| {
+            let all = request.uri().path_and_query().map_or("", |all| all.as_str());
+            let shows_some = [KEY].iter().chain(&OF_CLIENTS).any(|name| headers.contains_key(name))
+                || query::parameters(all).any(|(name, _)| name.eq_ignore_ascii_case(query::KEY));
             let what = if shows_some {
                 "the key that the request shows is none of this gateway, or was revoked"
             } else {
@@ -216,6 +221,19 @@ impl Clients {
             Refusal::new(StatusCode::UNAUTHORIZED, "client_key", message)
         })
     }
+}
+
+/// A shorter key may be a part of other words by chance.
+const LEAST_WITHIN: usize = 16;
+
+/// Removes a key wherever else a request has it.
+fn remove_key<Body>(request: &mut Request<Body>, key: &str) {
+    let has_key = |value: &str| key_in(value) == key || (key.len() >= LEAST_WITHIN && value.contains(key));
+    query::remove(request.uri_mut(), |name, value| has_key(name) || has_key(value));
+    let headers = request.headers_mut();
+    let with_key = headers.iter().filter(|(_, value)| has_key(&String::from_utf8_lossy(value.as_bytes())));
+    let with_key: Vec<_> = with_key.map(|(name, _)| name.clone()).collect();
+    with_key.iter().for_each(|name| drop(headers.remove(name)));
 }
 
 /// The key in the value of a header: `Bearer KEY`, or the key alone.
@@ -232,6 +250,8 @@ pub struct Client {
     name: Arc<str>,
     number: u64,
     limiter: Option<Limiter>,
+    /// The limit under which its requests are spaced, and how many of them may leave at once.
+    spaced: Option<(Quota, u64)>,
     models: Vec<String>,
     is_batch: bool,
     /// Of events that it follows.
@@ -262,39 +282,13 @@ impl Client {
         self.is_batch
     }
 
-    /// Whether it may make the call: all models that its body and its path name are its own, or it names none and only reads.
-    /// `is_read`: the body of the call is there, whole.
+    /// Whether it may make the call: all models that this names are its own, or it names none and only reads. `is_read`: the body
+    /// of the call is there, whole.
     pub(crate) fn may_call(&self, call: &Call, is_read: bool) -> Result<(), Refusal> {
         if self.models.is_empty() {
             return Ok(());
         }
-        let may_name = |model: &str| {
-            self.models.iter().any(|own| match own.strip_suffix('*') {
-                Some(begin) => model.starts_with(begin),
-                None => model == own,
-            })
-        };
-        let path = percent_decode_str(call.url.split('?').next().unwrap_or_default()).decode_utf8_lossy();
-        let is_other_method = OTHER_METHOD.iter().any(|name| call.headers.contains_key(*name));
-        let only_reads = matches!(call.method, Method::GET | Method::HEAD) && !is_other_method;
-        // Behind a colon stands what is to be done, or a version that belongs to the name.
-        let is_of_own = |part: &str| may_name(part) || part.split_once(':').is_some_and(|(model, _)| may_name(model));
-        let in_body = models_of(&call.body);
-        let (is_object, in_body) = (in_body.is_some(), in_body.unwrap_or_default());
-        let in_path: Vec<_> = models_in(&path).filter(|_| !only_reads).collect();
-        let other = in_body.iter().map(String::as_str).find(|model| !may_name(model));
-        let other = other.or_else(|| in_path.iter().copied().find(|part| !is_of_own(part)));
-        let names_none = in_body.is_empty() && in_path.is_empty();
-        let is_right = if names_none { only_reads || path.split('/').any(is_of_own) } else { other.is_none() };
-        if is_right {
-            return Ok(());
-        }
-        let named = match other {
-            Some(model) => format!("the request names the model {model:?}"),
-            None if !is_read => "the body of the request is too large to be read for its model".to_owned(),
-            None if is_object || call.body.is_empty() => "the request names no model".to_owned(),
-            None => "the body of the request is no JSON object that names its model as a text".to_owned(),
-        };
+        let Err(named) = models::check(&self.models, call, is_read) else { return Ok(()) };
         let (name, models) = (&self.name, self.models.join(", "));
         let message = format!(
             "{named}: the key {name} is for {models}; name one of those, or ask who runs the gateway for another key"
@@ -352,16 +346,20 @@ impl Client {
         let mut quotas = self.limiter.iter().flat_map(|limiter| limiter.snapshot().account.quotas).collect::<Vec<_>>();
         let left = |quota: &QuotaSnapshot| quota.remaining as f64 / quota.limit.max(1) as f64;
         quotas.sort_by(|a, b| left(a).total_cmp(&left(b)));
-        match (cause, quotas.first()) {
-            (WaitCause::Queue | WaitCause::Burst, Some(QuotaSnapshot { dimension, limit, window, .. })) => {
-                let window = window.map(|window| format!(" per {}", format_duration(window))).unwrap_or_default();
-                format!("the limit of this key, {limit} {dimension}{window}")
-            }
-            (WaitCause::Quota { dimension, limit, window }, _) => {
-                format!("the limit of this key, {limit} {dimension} per {}", format_duration(*window))
-            }
+        match (cause, &self.spaced, quotas.first()) {
+            (WaitCause::Burst, Some((quota, _)), _) => self.own_limit(&quota.dimension, quota.limit, quota.window),
+            (WaitCause::Queue, _, Some(QuotaSnapshot { dimension, limit, window: Some(window), .. }))
+            | (WaitCause::Quota { dimension, limit, window }, ..) => self.own_limit(dimension, *limit, *window),
             _ => cause.to_string(),
         }
+    }
+
+    /// One of its limits, and how its requests are spaced under that: else the next one would seem to come too late.
+    fn own_limit(&self, dimension: &Dimension, limit: u64, window: Duration) -> String {
+        let is_it = |quota: &Quota| quota.dimension == *dimension && (quota.limit, quota.window) == (limit, window);
+        let spaced = self.spaced.as_ref().filter(|(quota, burst)| is_it(quota) && *burst < limit);
+        let gap = spaced.map(|_| format!(", one each {}", format_duration(window.div_f64(limit as f64))));
+        format!("the limit of this key, {}{}", dimension.per(limit, window), gap.unwrap_or_default())
     }
 
     fn too_long(&self, cause: &WaitCause, wait: Duration) -> Refusal {
@@ -380,17 +378,13 @@ mod tests {
 
     use super::*;
 
-    fn client(models: &[&str]) -> Client {
-        let models = models.iter().map(|model| (*model).to_owned()).collect();
-        Client {
-            name: "ci".into(),
-            number: 1,
-            limiter: None,
-            models,
-            is_batch: false,
-            streams: Held::default(),
-            changed: Arc::default(),
-        }
+    fn request(target: &str, headers: &[(&'static str, &str)]) -> Request<()> {
+        let field = |(name, value): &(&'static str, &str)| {
+            (HeaderName::from_static(name), value.parse::<HeaderValue>().expect("a value"))
+        };
+        let mut request = Request::builder().uri(target).body(()).expect("a request");
+        *request.headers_mut() = headers.iter().map(field).collect();
+        request
     }
 
     #[test]
@@ -423,70 +417,54 @@ mod tests {
             ("authorization", "Basic k", false),
             ("x-other", "k", false),
         ] {
-            let field = (HeaderName::from_static(name), value.parse().expect("a value"));
-            let mut headers = HeaderMap::from_iter([field]);
-            assert_eq!(Clients::admit(&clients, &mut headers).is_ok(), known, "{name}: {value}");
-            assert_eq!(headers.is_empty(), known, "the key goes no further");
+            let mut request = request("/", &[(name, value)]);
+            assert_eq!(Clients::admit(&clients, &mut request).is_ok(), known, "{name}: {value}");
+            assert_eq!(request.headers().is_empty(), known, "the key goes no further");
         }
-        let both = [("x-paceline-key", "k"), ("authorization", "Bearer sk-of-the-upstream")];
-        let field =
-            |(name, value): (&'static str, &str)| (HeaderName::from_static(name), value.parse().expect("a value"));
-        let mut headers = HeaderMap::from_iter(both.map(field));
-        assert!(Clients::admit(&clients, &mut headers).is_ok());
-        assert_eq!(headers["authorization"], "Bearer sk-of-the-upstream", "this one is for the upstream");
-        let mut twice = HeaderMap::from_iter([("x-paceline-key", "k"), ("x-api-key", "k")].map(field));
-        assert!(Clients::admit(&clients, &mut twice).is_ok() && twice.is_empty(), "wherever it stands");
+        let mut both = request("/", &[("x-paceline-key", "k"), ("authorization", "Bearer sk-of-the-upstream")]);
+        assert!(Clients::admit(&clients, &mut both).is_ok());
+        assert_eq!(both.headers()["authorization"], "Bearer sk-of-the-upstream", "this one is for the upstream");
+        let mut twice = request("/", &[("x-paceline-key", "k"), ("x-api-key", "k"), ("x-other", "k")]);
+        assert!(Clients::admit(&clients, &mut twice).is_ok() && twice.headers().is_empty(), "wherever it stands");
     }
 
     #[test]
-    fn a_client_with_models_names_one_of_them_or_only_reads() {
-        let call = |method: Method, url: &str, body: &str| Call {
-            method,
-            url: url.to_owned(),
-            body: body.to_owned().into(),
-            ..Call::default()
+    fn no_key_of_a_client_goes_on_in_a_query_or_another_field() {
+        let key = "pl_0123456789abcdef";
+        let config = |name: &str, key| ClientConfig {
+            name: name.into(),
+            key: KeyHash::of(key),
+            limits: None,
+            models: vec![],
+            is_batch: false,
         };
-        let client = client(&["gpt-4o-mini", "gemini-*", "claude-v2:1"]);
-        for (method, url, body, expected) in [
-            (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini"}"#, true),
-            (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini-high"}"#, false),
-            (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini","model":"gpt-5"}"#, false),
-            (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-5","model":"gpt-4o-mini"}"#, false),
-            (Method::POST, "/v1/chat/completions", r#"{"Model":"gpt-5","model":"gpt-4o-mini"}"#, false),
-            (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini","mod\u0065l":"gpt-5"}"#, false),
-            (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini","models":["gpt-5"]}"#, false),
-            (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini","models":["gemini-3"]}"#, true),
-            (Method::POST, "/v1/chat/completions", r#"[{"model":"gpt-4o-mini"},{"model":"gpt-5"}]"#, false),
-            (Method::POST, "/v1/chat/completions", "{}", false),
-            (Method::POST, "/openai/deployments/gpt-5/chat/completions", r#"{"model":"gpt-4o-mini"}"#, false),
-            (Method::POST, "/openai/deployment%73/gpt-5/chat/completions", r#"{"model":"gpt-4o-mini"}"#, false),
-            (Method::POST, "/openai/deployments/gpt-4o-mini/chat/completions", "{}", true),
-            (Method::POST, "/v1beta/models/other:generateContent", r#"{"model":"gemini-2.5-pro"}"#, false),
-            (Method::POST, "/v1beta/models/other:generateContent/gemini-2.5-pro", "{}", false),
-            (Method::POST, "/model/claude-v2:1/invoke", "{}", true),
-            (Method::POST, "/model/claude-v2:2/invoke", "{}", false),
-            (Method::GET, "/v1/models/gpt-5", "", true),
-            (Method::POST, "/v1beta/models/gemini-2.5-pro:generateContent?key=x", "{}", true),
-            (Method::POST, "/v1beta/models/other:generateContent?x=/gemini-", "{}", false),
-            (Method::GET, "/v1/models", "", true),
-            (Method::DELETE, "/v1/files/1", "", false),
+        let configured = vec![config("ci", key), config("other", "k")];
+        let Ok(Clients::WithKeys(clients)) = Clients::with_keys(configured, &Clients::OfThisMachine) else {
+            panic!("right")
+        };
+        let header: &[(&'static str, &str)] = &[("authorization", &format!("Bearer {key}"))];
+        let encoded: String = key.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let twice = encoded.replace('%', "%25");
+        for (headers, target, left) in [
+            (header, format!("/api/x?a=1&key={key}"), "/api/x?a=1"),
+            (header, format!("/api/x?api_key={key}&x={key}"), "/api/x"),
+            (header, format!("/api/x?x={encoded}&b=2"), "/api/x?b=2"),
+            (header, format!("/api/x?x={twice}"), "/api/x"),
+            (header, format!("/api/x?x=Bearer+{key}"), "/api/x"),
+            (header, format!("/api/x?x=a,{key},b"), "/api/x"),
+            (header, format!("/api/x?{key}"), "/api/x"),
+            (header, "/api/x?x=k&y=kk".to_owned(), "/api/x?y=kk"),
+            (&[], format!("/api/x?key={key}&a=1"), "/api/x?a=1"),
+            (&[], format!("http://h/api/x?%6Bey={encoded}"), "http://h/api/x"),
+            (&[("cookie", &format!("a=b; session={key}"))], format!("/api/x?key={key}"), "/api/x"),
         ] {
-            assert_eq!(client.may_call(&call(method, url, body), true).is_ok(), expected, "{url} {body}");
+            let mut request = request(&target, headers);
+            let client = Clients::admit(&clients, &mut request).expect("its key is known");
+            assert_eq!((&*client.name, &*request.uri().to_string()), ("ci", left), "{target}");
+            assert!(request.headers().is_empty(), "{target}");
         }
-        let mut read = call(Method::GET, "/v1beta/models/other:generateContent", "{}");
-        assert!(client.may_call(&read, true).is_ok());
-        read.headers.insert("x-http-method-override", "POST".parse().expect("a method"));
-        assert!(client.may_call(&read, true).is_err(), "Google's servers take that for a POST");
-        assert!(self::client(&[]).may_call(&call(Method::POST, "/v1/x", "{}"), true).is_ok());
-        for (body, is_read, expected) in [
-            ("", true, "the request names no model: the key ci "),
-            ("{}", true, "the request names no model: the key ci "),
-            ("model=gpt-5", true, "the body of the request is no JSON object that names its model as a text: "),
-            (r#"{"model":7}"#, true, "the body of the request is no JSON object that names its model as a text: "),
-            ("", false, "the body of the request is too large to be read for its model: "),
-        ] {
-            let refused = client.may_call(&call(Method::POST, "/v1/chat/completions", body), is_read).expect_err(body);
-            assert!(refused.message().starts_with(expected), "{}", refused.message());
-        }
+        let mut elsewhere = request(&format!("/api/x?api_key={key}"), &[]);
+        assert!(Clients::admit(&clients, &mut elsewhere).is_err(), "no client shows its key so");
+        assert_eq!(elsewhere.uri(), "/api/x");
     }
 }

@@ -62,8 +62,9 @@ impl Departed {
         });
         let action = permit.complete(outcome);
         if reading.class == class {
-            upstream.note_outage(&scope, &reading);
+            upstream.note_outage(&scope, client.name(), &reading);
         }
+        upstream.note_ignored_wait(&reading);
         if reading.class != Class::Success {
             let text = notes::decision(&reading, &upstream.config().pacer.retry, &action);
             upstream.notes().decisions.note(Some(&scope), reading.class.as_str(), text);
@@ -79,7 +80,7 @@ impl Departed {
 
 impl Backend {
     /// Logs that the upstream is down, or answers again.
-    fn note_outage(&self, scope: &Arc<str>, reading: &Reading) {
+    fn note_outage(&self, scope: &Arc<str>, client: &str, reading: &Reading) {
         let Some(sign) = Sign::of(reading) else { return };
         let has_open_breaker = || {
             let of_scope = self.limiter().scope_snapshot(&self.scope(scope));
@@ -92,6 +93,7 @@ impl Backend {
             Some(Told::Down { scope, is_stopped: true, .. }) => tracing::error!(
                 upstream,
                 scope = scope.as_deref(),
+                client,
                 "nothing leaves until a person acts: {}; mend the cause, then reload the gateway (SIGHUP) or restart it",
                 reading.reason()
             ),
@@ -109,6 +111,17 @@ impl Backend {
                 format_duration(after)
             ),
         }
+    }
+
+    /// Logs once that answers ask for a wait in a form that cannot be followed.
+    fn note_ignored_wait(&self, reading: &Reading) {
+        let Some(why) = reading.ignored_wait() else { return };
+        self.ignored_wait.call_once(|| {
+            tracing::warn!(
+                upstream = self.name(),
+                "answers ask for a wait that cannot be followed, so the gateway chooses it: {why}; told once"
+            );
+        });
     }
 
     fn cost_of(&self, call: &Call, usage: &Usage) -> Money {

@@ -27,6 +27,7 @@ use crate::metrics::Ending;
 use crate::notes::ClientSpending;
 use crate::own_routes::OwnBody;
 use crate::payload::Payload;
+use crate::query;
 use crate::record::{BATCH, Record};
 use crate::refusal::Refusal;
 use crate::request_body::RequestBody;
@@ -206,12 +207,14 @@ impl<'a> Course<'a> {
                 continue;
             };
             self.payload.bytes = body.clone();
-            let mut parts = parts.clone();
+            let (mut parts, mut path) = (parts.clone(), call.url.clone());
             if !Arc::ptr_eq(other, upstream) {
                 headers::remove_keys(&mut parts.headers);
+                let left = query::without_keys(&path).filter(|_| upstream.has_keys_in_queries());
+                path = left.unwrap_or(path);
             }
             parts.headers.remove(CONTENT_LENGTH);
-            let call = Arc::new(other.call(parts, call.url.clone(), body));
+            let call = Arc::new(other.call(parts, path, body));
             let (scope, cost) = other.scope_and_cost(&call, None);
             let tried = self.at(other, &call, &scope, cost, left).await;
             left = left.saturating_sub(tried.retries);

@@ -3,13 +3,17 @@
 
 use http::header::{HOST, TRANSFER_ENCODING};
 use http::uri::Authority;
-use http::{HeaderValue, Request, StatusCode, Version};
+use http::{HeaderValue, Method, Request, StatusCode, Version};
 
 use crate::refusal::Refusal;
 
 /// Refuses a head that hyper takes and that RFC 9112 does not: 3.2 asks for one `Host`, 6.1 for codings that are known.
 pub(crate) fn check<Body>(request: &Request<Body>) -> Result<(), Refusal> {
     let (headers, authority) = (request.headers(), request.uri().authority());
+    if request.method() == Method::CONNECT {
+        let message = "CONNECT is not supported: the gateway is no proxy; name it as the base address of the client";
+        return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "unsupported", message));
+    }
     if authority.is_some_and(|authority| authority.as_str().contains('@')) {
         return Err(Refusal::bad_request("the target of the request names a user: expected a host alone"));
     }

@@ -28,6 +28,14 @@ pub(crate) const OF_CLIENTS: [HeaderName; 4] = [
 const OF_ACCOUNTS: [HeaderName; 2] =
     [HeaderName::from_static("openai-organization"), HeaderName::from_static("openai-project")];
 
+/// What proxies tell the servers behind them of a request: its path, its host, its client. Under the upstream's own key a client
+/// with a key of the gateway's says none of it: a server that heeds it would take the call for another than the one that was let
+/// through.
+fn is_of_a_proxy(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    name == "forwarded" || ["x-forwarded-", "x-original-", "x-rewrite-"].iter().any(|begin| name.starts_with(begin))
+}
+
 /// A client's key for the gateway, where the fields above carry one for the upstream. It goes no further.
 pub(crate) const KEY: HeaderName = HeaderName::from_static("x-paceline-key");
 
@@ -134,12 +142,15 @@ pub(crate) fn secrets_of(call: &Call) -> Secrets {
     Secrets::of(&fields.chain(cookies.chain(query).filter_map(decoded)).collect::<Vec<_>>())
 }
 
-/// A client's header fields as the upstream gets them, under those of the upstream: its key replaces the client's.
-pub(crate) fn to_upstream(mut headers: HeaderMap, own: &HeaderMap) -> HeaderMap {
+/// A client's header fields as the upstream gets them, under those of the upstream: its key replaces the client's. `is_known`:
+/// the client has a key of the gateway's.
+pub(crate) fn to_upstream(mut headers: HeaderMap, own: &HeaderMap, is_known: bool) -> HeaderMap {
     let takes_trailers = text(&headers, header::TE).is_some_and(|kinds| kinds.contains("trailers"));
     let has_key = own.values().any(HeaderValue::is_sensitive);
     remove_those_of_connection(&mut headers, |name| {
-        FOR_NO_UPSTREAM.contains(name) || (has_key && (OF_CLIENTS.contains(name) || OF_ACCOUNTS.contains(name)))
+        FOR_NO_UPSTREAM.contains(name)
+            || (has_key && (OF_CLIENTS.contains(name) || OF_ACCOUNTS.contains(name)))
+            || (has_key && is_known && is_of_a_proxy(name))
     });
     if takes_trailers {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
@@ -204,16 +215,28 @@ mod tests {
             ("accept-encoding", "gzip"),
             ("host", "127.0.0.1:4747"),
             ("x-kept", "1"),
+            ("x-forwarded-for", "10.0.0.1"),
         ]);
         let expected = map(&[
             ("authorization", "Bearer real"),
             ("anthropic-version", "2024-01-01"),
             ("accept-encoding", "identity"),
             ("x-kept", "1"),
+            ("x-forwarded-for", "10.0.0.1"),
         ]);
-        assert_eq!(to_upstream(client.clone(), &own), expected);
-        let keyless = to_upstream(client, &HeaderMap::new());
+        assert_eq!(to_upstream(client.clone(), &own, false), expected);
+        let keyless = to_upstream(client, &HeaderMap::new(), true);
         assert_eq!(keyless["authorization"], "Bearer dummy", "without a key of ours the client's goes on");
+        let of_proxies = map(&[
+            ("forwarded", "host=a"),
+            ("x-forwarded-host", "a"),
+            ("x-original-url", "/admin"),
+            ("x-rewrite-url", "/admin"),
+            ("x-kept", "1"),
+        ]);
+        let names = |headers: HeaderMap| headers.keys().map(|name| name.as_str().to_owned()).collect::<Vec<_>>();
+        let kept = names(to_upstream(of_proxies, &own, true));
+        assert_eq!(kept, ["x-kept", "accept-encoding", "authorization", "anthropic-version"]);
     }
 
     #[test]

@@ -299,7 +299,7 @@ impl Gateway {
     }
 
     async fn route(self: &Arc<Self>, mut request: Request<RequestBody>) -> Result<Routed, Refusal> {
-        let (uri, upstreams) = (request.uri().clone(), self.upstreams());
+        let (mut uri, upstreams) = (request.uri().clone(), self.upstreams());
         // There the whole path is the upstream's, and none is a page of the gateway.
         let at_host = upstream_of_host(&request, upstreams.iter().map(|upstream| upstream.name()));
         if at_host.is_none()
@@ -312,7 +312,9 @@ impl Gateway {
             Clients::OfThisMachine => headers::is_of_a_page(&uri, request.headers()),
             Clients::Anyone => headers::is_of_another_site(request.headers()),
             Clients::WithKeys(known) => {
-                let client = Clients::admit(known, request.headers_mut())?;
+                let client = Clients::admit(known, &mut request)?;
+                // Without the client's key, which may stand in the query.
+                uri.clone_from(request.uri());
                 request.extensions_mut().insert(client);
                 false
             }
@@ -329,7 +331,9 @@ impl Gateway {
             }
             let is_elsewhere = uri.path() == "/metrics" && self.metrics_elsewhere.load(Ordering::Relaxed);
             if let Some(page) = page(self, request.method(), &uri, client).filter(|_| !is_elsewhere) {
-                return Ok(Routed::Answered(page));
+                // A stream that has ended leaves no connection open: its client is welcome no more.
+                let is_stream = uri.path() == "/api/events";
+                return Ok(Routed::Answered(if is_stream { closing(&request, page) } else { page }));
             }
         }
         let target = Target::of(&uri, at_host)

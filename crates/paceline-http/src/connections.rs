@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use reqwest::{Client, ClientBuilder, redirect};
 
-use crate::no_answer::LARGEST_HEAD;
+use crate::no_answer::{HasAnswered, LARGEST_HEAD};
 use crate::sender::SenderConfig;
 
 /// The client that calls go through, and the one that takes its place.
@@ -12,11 +12,13 @@ pub(crate) struct Connections {
     now: Mutex<Client>,
     /// It keeps no idle connections.
     spare: Option<Client>,
+    /// The server at the address of the configuration.
+    pub(crate) server: HasAnswered,
 }
 
 impl Connections {
-    pub(crate) const fn of(client: Client) -> Self {
-        Self { now: Mutex::new(client), spare: None }
+    pub(crate) fn of(client: Client) -> Self {
+        Self { now: Mutex::new(client), spare: None, server: HasAnswered::default() }
     }
 
     /// With a client that keeps no idle connections: those of many hosts could take all descriptors.

@@ -73,7 +73,7 @@ pub use exchange::{Call, Exchange, is_unknown};
 pub use memory::AnswerMemory;
 #[cfg(feature = "middleware")]
 pub use middleware::PaceMiddleware;
-pub use no_answer::NoAnswer;
+pub use no_answer::{HasAnswered, NoAnswer};
 pub use operation::{Sending, operation};
 #[cfg(feature = "config")]
 pub use profiles::{

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
@@ -246,6 +247,30 @@ impl NoAnswer {
                 | Self::Streamed
                 | Self::Unsendable(_)
         )
+    }
+}
+
+/// Whether a server has answered at its address: then it speaks no TLS there, and a later failure has another reason.
+#[derive(Debug, Default)]
+pub struct HasAnswered(AtomicBool);
+
+impl HasAnswered {
+    /// It answers.
+    pub fn came(&self) {
+        // Read first: calls on many processors would else wait for each other.
+        if !self.0.load(Ordering::Relaxed) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A failure without the hint that cannot be right.
+    pub fn explain(&self, failure: NoAnswer) -> NoAnswer {
+        let plain = |why: String| why.strip_suffix(HTTPS_HINT).map(str::to_owned).unwrap_or(why);
+        match failure {
+            NoAnswer::Malformed(why) if self.0.load(Ordering::Relaxed) => NoAnswer::Malformed(plain(why)),
+            NoAnswer::Broken(why) if self.0.load(Ordering::Relaxed) => NoAnswer::Broken(plain(why)),
+            failure => failure,
+        }
     }
 }
 

@@ -381,7 +381,7 @@ impl Sender {
         leaving: &Leaving,
         observe: impl Fn(&[LimitReport]),
     ) -> Result<Received, NoAnswer> {
-        let (timeout, gateway) = (self.config.timeout, self.gateway(call));
+        let (timeout, gateway, is_own) = (self.config.timeout, self.gateway(call), call.url.starts_with('/'));
         let send = async || {
             let request = self.connections.client().request(call.method.clone(), self.address_of(call));
             let request = request.headers(headers.clone()).body(leaving.body(call.body.clone()));
@@ -393,7 +393,8 @@ impl Sender {
             Ok(sent?.map(|response| (response, deadline)))
         };
         let sent = self.shortage.sit_out(send).await.map_err(|error| {
-            let error = NoAnswer::of(&error);
+            let error =
+                if is_own { self.connections.server.explain(NoAnswer::of(&error)) } else { NoAnswer::of(&error) };
             match gateway {
                 Some(address) => error.of_gateway(address),
                 None => error,
@@ -401,6 +402,7 @@ impl Sender {
         })?;
         let late = || NoAnswer::Timeout(Some(timeout));
         let (mut response, deadline) = sent.ok_or_else(late)?;
+        is_own.then(|| self.connections.server.came());
         if self.proxied && response.status() == StatusCode::PROXY_AUTHENTICATION_REQUIRED {
             return Err(NoAnswer::proxy());
         }

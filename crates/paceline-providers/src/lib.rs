@@ -54,6 +54,7 @@ mod inside;
 #[cfg(test)]
 mod known;
 mod limits;
+mod models;
 mod names;
 mod openrouter;
 mod outline;
@@ -82,7 +83,8 @@ pub use collect::{collect, comes_in_parts};
 pub use dialect::Dialect;
 pub use expected::{Expected, SCHEMA_MISMATCH};
 pub use gateway::{GATEWAY, GATEWAY_RETRIES};
-pub use outline::{Asked, model_of, models_of};
+pub use models::{models_of, names_models};
+pub use outline::{Asked, model_of};
 pub use partial::{joined, remainder};
 pub use reading::{Action, NoResponse, Reading, no_response};
 pub use rule::{Phrase, Place, Rule};

@@ -106,45 +106,6 @@ pub fn model_of(body: &[u8]) -> Option<String> {
     Asked::of(body).model().map(ToOwned::to_owned)
 }
 
-/// Every model that a server may find in the body of a request, where it is an object that names models by texts. Servers
-/// differ: some take the first of two members of one name and some the last, some read names in any case of letters, and
-/// OpenRouter goes on to those in `models`.
-///
-/// ```
-/// use paceline_providers::models_of;
-/// assert_eq!(models_of(br#"{"model":"a","Model":"b","models":["c"]}"#), Some(vec!["a".into(), "b".into(), "c".into()]));
-/// assert_eq!(models_of(br#"{"messages":[]}"#), Some(vec![]));
-/// assert_eq!(models_of(br#"{"model":7}"#), None);
-/// ```
-pub fn models_of(body: &[u8]) -> Option<Vec<String>> {
-    serde_json::Deserializer::from_slice(body).deserialize_map(Models).ok()
-}
-
-/// Reads them.
-struct Models;
-
-impl<'de> Visitor<'de> for Models {
-    type Value = Vec<String>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
-        let mut found = Vec::new();
-        while let Some(Text(key)) = entries.next_key()? {
-            if key.eq_ignore_ascii_case("model") {
-                found.push(entries.next_value()?);
-            } else if key.eq_ignore_ascii_case("models") {
-                found.extend(entries.next_value::<Vec<String>>()?);
-            } else {
-                entries.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(found)
-    }
-}
-
 /// The few members of an object that are kept. So few are found faster one by one than by their hashes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Root(Vec<(Cow<'static, str>, Value)>);
@@ -228,7 +189,7 @@ impl<'de> DeserializeSeed<'de> for &Outline {
 }
 
 /// A key, borrowed where it holds no escapes.
-struct Text<'de>(Cow<'de, str>);
+pub(super) struct Text<'de>(pub(super) Cow<'de, str>);
 
 impl<'de> serde::Deserialize<'de> for Text<'de> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {

@@ -140,6 +140,11 @@ impl Reading {
         if self.unnamed { Class::Throttled } else { self.class }
     }
 
+    /// Why a wait that the answer asks for in a header is not followed, if so.
+    pub fn ignored_wait(&self) -> Option<&str> {
+        self.steps.iter().find_map(|step| step.strip_prefix("wait: ").filter(|why| why.ends_with("is ignored")))
+    }
+
     /// The rule that decided, for people.
     pub fn rule(&self) -> &str {
         let decided = |step: &&Cow<'_, str>| !step.starts_with("clock: ") && !step.starts_with("body: ");

@@ -219,7 +219,35 @@ fn a_new_key_lifts_the_stop_of_a_bad_one_and_no_request_is_dropped() {
         1,
         "one line, not one each request: {log}"
     );
+    assert!(log.contains(" client="), "who sent the call that was refused: {log}");
     assert_eq!(log.matches("INFO the upstream answers again, after ").count(), 1, "{log}");
+}
+
+#[test]
+fn a_state_that_is_damaged_is_kept_and_told() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let mut command = serve(&job, &server, &["--state", "state", "--limit", "500rpm"]);
+    let mut gateway = Gateway::start(&mut command);
+    assert_eq!(gateway.post("/generic/v1/things", "1s").0, 200);
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.ended(), Some(0));
+    let files = std::fs::read_dir(job.path("state")).expect("a folder").map(|file| file.expect("a file").path());
+    let is_state = |file: &std::path::PathBuf| {
+        file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"generic-"))
+    };
+    let state = files.into_iter().find(is_state).expect("what is known of the limits");
+    std::fs::write(&state, "{\"half").expect("writable");
+    let mut gateway = Gateway::logging(&mut command, File::create(job.path("log")).expect("writable"));
+    assert_eq!(gateway.post("/generic/v1/things", "1s").0, 200);
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.ended(), Some(0));
+    let kept = format!("{}.bad", state.display());
+    assert_eq!(std::fs::read_to_string(&kept).expect("it is kept"), "{\"half");
+    let log = std::fs::read_to_string(job.path("log")).expect("a log");
+    assert!(
+        log.contains("is damaged: what is known of the limits of its upstream begins anew") && log.contains(&kept),
+        "{log}"
+    );
 }
 
 #[test]

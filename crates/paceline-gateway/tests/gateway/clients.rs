@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use crate::OK;
-use crate::support::{KEY, Served, answer, upstream};
+use crate::support::{KEY, NO_KEY, Served, answer, upstream};
 
 fn client(name: &str, limits: &[&str]) -> ClientConfig {
     let limits: Vec<_> = limits.iter().map(|limit| limit.parse().expect("a limit")).collect();
@@ -76,15 +76,70 @@ async fn without_a_key_that_is_known_nothing_passes_but_health() {
 }
 
 #[tokio::test]
+async fn no_key_of_a_client_reaches_an_upstream_in_a_query() {
+    let echo = |request: Request| async move { answer(200, &[], format!("{} {:?}", request.uri(), request.headers())) };
+    let at = upstream(echo).await;
+    for (settings, target, there) in [
+        ("", "/v1/models?a=1&key=pk-ci&x=Bearer%20pk-ci", "/v1/models?a=1 "),
+        ("", "/v1/models?key=sk-of-another&api%5Fkey=x", "/v1/models "),
+        ("provider = \"generic\"", "/v1/entry?key=pk-ci&a=%2f", "/v1/entry?a=%2f "),
+        ("provider = \"generic\"", "/v1/entry?key=of-the-entry", "/v1/entry?key=of-the-entry "),
+        (NO_KEY, "/v1/models?key=sk-of-the-upstream", "/v1/models?key=sk-of-the-upstream "),
+    ] {
+        let served = Served::new(at, settings, Bounds::default());
+        served.gateway.replace_clients(Clients::with_keys(vec![client("ci", &[])], &Clients::OfThisMachine).unwrap());
+        let get = served.client.get(served.url.clone() + target).header("x-paceline-key", "pk-ci");
+        let get = get.header("x-original-url", "/admin");
+        let (status, text) = {
+            let got = get.header("x-mine", "pk-ci").send().await.unwrap();
+            (got.status().as_u16(), got.text().await.unwrap())
+        };
+        assert!(status == 200 && text.starts_with(there) && !text.contains("pk-ci"), "{target}: {text}");
+        assert_eq!(text.contains("x-original-url"), settings == NO_KEY, "{target}: {text}");
+    }
+    // Google's clients show their key there alone.
+    let served = Served::new(at, "provider = \"gemini\"", Bounds::default());
+    served.gateway.replace_clients(Clients::with_keys(vec![client("ci", &[])], &Clients::OfThisMachine).unwrap());
+    let got = served.client.get(format!("{}/v1beta/models?key=pk-ci", served.url)).send().await.unwrap();
+    assert_eq!(got.status().as_u16(), 200);
+    let other = served.client.get(format!("{}/v1beta/models?key=pk-none", served.url)).send().await.unwrap();
+    assert_eq!(told(other).await.0, 401);
+}
+
+#[tokio::test]
 async fn a_client_has_limits_of_its_own_and_others_do_not_wait_for_it() {
-    let (served, _) =
-        served(vec![client("ci", &["1 per 1h"]), client("web", &[]), client("tokens", &["20 tokens per 1h"])]).await;
+    let (served, _) = served(vec![
+        client("ci", &["1 per 1h"]),
+        client("web", &[]),
+        client("spaced", &["5rpm"]),
+        client("tokens", &["20 tokens per 1h"]),
+    ])
+    .await;
     let post = |key: &str| served.post().header("x-api-key", format!("pk-{key}"));
     assert_eq!(post("ci").send().await.unwrap().status().as_u16(), 200);
     let (status, code, message) = told(post("ci").send().await.unwrap()).await;
     assert_eq!((status, code.as_str()), (429, "wait_too_long"));
     assert!(message.starts_with("the key ci: the request must wait "), "{message}");
+    assert!(message.contains("more for the limit of this key, 1 request per 1h, and its"), "{message}");
     assert_eq!(post("web").send().await.unwrap().status().as_u16(), 200);
+
+    // Requests are spaced under a limit of a minute or less, and the refusal says so.
+    assert_eq!(post("spaced").send().await.unwrap().status().as_u16(), 200);
+    let second = post("spaced").header("x-paceline-deadline", "1s").send().await.unwrap();
+    let (status, _, message) = told(second).await;
+    let expected = "s more for the limit of this key, 5 requests per 60s, one each 12s, and its deadline is sooner";
+    assert!(status == 429 && message.contains(expected), "{message}");
+
+    // All of a limit may leave at once where its burst says so.
+    let mut all_at_once = client("burst", &["5rpm"]);
+    all_at_once.limits.as_mut().expect("limits").limits.burst = Some(5);
+    let clients =
+        [all_at_once, client("web", &[]), client("ci", &["1 per 1h"]), client("tokens", &["20 tokens per 1h"])];
+    served.gateway.replace_clients(Clients::with_keys(clients.into(), &served.gateway.clients()).unwrap());
+    for expected in [200, 200, 200, 200, 200, 429] {
+        let got = post("burst").header("x-paceline-deadline", "1s").send().await.unwrap();
+        assert_eq!(got.status().as_u16(), expected);
+    }
 
     // An answer used eight tokens; what requests reserve is settled by that.
     let (mut passed, mut refused) = (0, 0);
@@ -180,6 +235,7 @@ async fn who_follows_the_state_sees_no_more_of_it_once_the_key_is_revoked() {
     }
     let left = Clients::with_keys(vec![client("ops", &[])], &served.gateway.clients()).unwrap();
     served.gateway.replace_clients(left);
+    assert_eq!(revoked.headers()["connection"], "close", "nothing of it stays open");
     while revoked.chunk().await.unwrap().is_some() {}
     let post = served.post().header("authorization", "Bearer pk-ops").send().await.unwrap();
     assert_eq!(post.status().as_u16(), 200);

@@ -19,6 +19,8 @@ use paceline_http::{Call, NoAnswer, SenderConfig};
 use paceline_providers::table::Scope;
 use paceline_providers::{Expected, Provider, Schema};
 use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
 use support::{Server, answer, limiter, ok, post, send, sender, with};
@@ -266,6 +268,30 @@ async fn nothing_that_listens_is_a_call_that_never_left() {
     let exchange = send(&sender(SenderConfig::new("http://127.0.0.1:1", Provider::Generic)), 1, &post("/", "{}")).await;
     assert!(exchange.reading.unsent && exchange.used().is_some_and(|used| used.total() == 0));
     assert!(matches!(exchange.answer, Err(NoAnswer::Connect(_))));
+}
+
+#[tokio::test]
+async fn tls_is_no_reason_at_an_address_that_has_answered_without() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let sender = sender(SenderConfig::new(format!("http://{}", listener.local_addr().unwrap()), Provider::Generic));
+    tokio::spawn(async move {
+        for connection in 0.. {
+            let mut stream = listener.accept().await.unwrap().0;
+            stream.read_buf(&mut Vec::new()).await.unwrap();
+            if connection == 1 {
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
+                stream.write_all(answer).await.unwrap();
+            }
+        }
+    });
+    let mut told = Vec::new();
+    for item in 0..3 {
+        told.push(send(&sender, item, &post("/a", "{}")).await.answer.map_err(|error| error.to_string()));
+    }
+    let hint = "; if the server speaks TLS there, write https://";
+    assert!(told[0].as_ref().is_err_and(|why| why.contains(hint)), "{told:?}");
+    assert!(told[1].is_ok(), "{told:?}");
+    assert!(told[2].as_ref().is_err_and(|why| why.contains("connection lost") && !why.contains(hint)), "{told:?}");
 }
 
 /// Each model has its own tokenizer, and limits hold only if what leaves is counted as the server counts it.

@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use paceline_gateway::Bounds;
 use serde_json::Value;
@@ -95,6 +96,27 @@ async fn an_upstream_that_breaks_before_its_answer_is_a_502_or_504() {
         assert_eq!((status, code.as_str()), (expected, "no_answer"), "{name}: {message}");
         assert_eq!(served.limiter.snapshot().account.concurrency.in_flight, 0, "{name}");
     }
+}
+
+#[tokio::test]
+async fn tls_is_no_reason_at_an_address_that_has_answered_without() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let second_answers = move |mut stream: TcpStream| {
+        let is_second = calls.fetch_add(1, Ordering::SeqCst) == 1;
+        async move {
+            if is_second {
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
+                stream.write_all(answer).await.unwrap();
+            }
+        }
+    };
+    let served = Served::new(faulty(second_answers).await, ONCE, impatient());
+    let hint = "; if the server speaks TLS there, write https://";
+    let (_, _, message) = refused(&served).await;
+    assert!(message.contains(hint), "{message}");
+    assert_eq!(served.client.get(format!("{}/x", served.url)).send().await.unwrap().status().as_u16(), 200);
+    let (_, _, message) = refused(&served).await;
+    assert!(message.contains("connection lost") && !message.contains(hint), "{message}");
 }
 
 #[tokio::test]

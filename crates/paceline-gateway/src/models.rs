@@ -1,0 +1,159 @@
+//! The models that a request names: those alone that its client may name, wherever a server could read them.
+
+use http::Method;
+use paceline_http::Call;
+use paceline_providers::{models_of, names_models};
+use percent_encoding::percent_decode_str;
+
+use crate::query;
+
+/// Fields by which a request asks a server to take it for one of another method.
+const OTHER_METHOD: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
+
+/// Parts of paths before the name of a model: Gemini's /v1beta/models/NAME:generateContent, Azure's
+/// /openai/deployments/NAME/chat/completions, Bedrock's /model/NAME/invoke. Those servers heed no model in the body.
+const BEFORE_MODEL: [&str; 4] = ["models", "deployments", "model", "engines"];
+
+/// The models that a path names by its form.
+fn models_in(path: &str) -> impl Iterator<Item = &str> {
+    let pairs = path.split('/').zip(path.split('/').skip(1));
+    let named = pairs.filter(|(before, _)| BEFORE_MODEL.iter().any(|known| before.eq_ignore_ascii_case(known)));
+    named.map(|(_, part)| part).filter(|model| !model.is_empty())
+}
+
+/// Checks that every model that the body, the query and the path of a call name is among `own`, of which one that ends in `*`
+/// means all that begin so; or that it names none and only reads. `is_read`: the body of the call is there, whole.
+///
+/// # Errors
+/// What is wrong with the call.
+pub(crate) fn check(own: &[String], call: &Call, is_read: bool) -> Result<(), String> {
+    let may_name = |model: &str| {
+        own.iter().any(|own| match own.strip_suffix('*') {
+            Some(begin) => model.starts_with(begin),
+            None => model == own,
+        })
+    };
+    // Behind a colon stands what is to be done, or a version that belongs to the name.
+    let is_of_own = |part: &str| may_name(part) || part.split_once(':').is_some_and(|(model, _)| may_name(model));
+    let path = percent_decode_str(call.url.split('?').next().unwrap_or_default()).decode_utf8_lossy();
+    let is_other_method = OTHER_METHOD.iter().any(|name| call.headers.contains_key(*name));
+    let only_reads = matches!(call.method, Method::GET | Method::HEAD) && !is_other_method;
+    let in_body = models_of(&call.body);
+    // Servers that take the model from the path take bodies of any kind, but none reads several documents as one.
+    let is_one_document = in_body.is_some() || !is_read || !looks_like_an_object(&call.body);
+    let (is_object, in_body) = (in_body.is_some(), in_body.unwrap_or_default());
+    let in_query = query::parameters(&call.url).filter(|(name, _)| names_models(name));
+    let in_query: Vec<_> =
+        in_query.flat_map(|(_, value)| value.split(',').map(str::to_owned).collect::<Vec<_>>()).collect();
+    let in_path: Vec<_> = models_in(&path).filter(|_| !only_reads).collect();
+    let other = in_body.iter().chain(&in_query).map(String::as_str).find(|model| !may_name(model.trim()));
+    let other = other.or_else(|| in_path.iter().copied().find(|part| !is_of_own(part)));
+    let names_none = in_body.is_empty() && in_path.is_empty();
+    let is_named = !names_none || only_reads || path.split('/').any(is_of_own);
+    match other {
+        Some(model) => Err(format!("the request names the model {model:?}")),
+        None if is_named && is_one_document => Ok(()),
+        None if !is_read => Err("the body of the request is too large to be read for its model".to_owned()),
+        None if is_object || call.body.is_empty() => Err("the request names no model".to_owned()),
+        None => Err("the body of the request is not one JSON object that names its models as texts".to_owned()),
+    }
+}
+
+/// Whether a server may read an object there.
+fn looks_like_an_object(body: &[u8]) -> bool {
+    body.trim_ascii_start().starts_with(b"{")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(method: Method, url: &str, body: &str) -> Call {
+        Call { method, url: url.to_owned(), body: body.to_owned().into(), ..Call::default() }
+    }
+
+    fn own() -> [String; 3] {
+        ["gpt-4o-mini", "gemini-*", "claude-v2:1"].map(str::to_owned)
+    }
+
+    #[test]
+    fn a_client_with_models_names_one_of_them_or_only_reads() {
+        for (method, url, body, expected) in [
+            (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini"}"#, true),
+            (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini-high"}"#, false),
+            (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini","model":"gpt-5"}"#, false),
+            (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-5","model":"gpt-4o-mini"}"#, false),
+            (Method::POST, "/v1/chat/completions", r#"{"Model":"gpt-5","model":"gpt-4o-mini"}"#, false),
+            (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini","mod\u0065l":"gpt-5"}"#, false),
+            (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini","models":["gpt-5"]}"#, false),
+            (Method::POST, "/v1/chat/completions", r#"{"model":"gpt-4o-mini","models":["gemini-3"]}"#, true),
+            (Method::POST, "/v1/chat/completions", r#"[{"model":"gpt-4o-mini"},{"model":"gpt-5"}]"#, false),
+            (Method::POST, "/v1/chat/completions", "{}", false),
+            (Method::POST, "/openai/deployments/gpt-5/chat/completions", r#"{"model":"gpt-4o-mini"}"#, false),
+            (Method::POST, "/openai/deployment%73/gpt-5/chat/completions", r#"{"model":"gpt-4o-mini"}"#, false),
+            (Method::POST, "/openai/deployments/gpt-4o-mini/chat/completions", "{}", true),
+            (Method::POST, "/v1beta/models/other:generateContent", r#"{"model":"gemini-2.5-pro"}"#, false),
+            (Method::POST, "/v1beta/models/other:generateContent/gemini-2.5-pro", "{}", false),
+            (Method::POST, "/model/claude-v2:1/invoke", "{}", true),
+            (Method::POST, "/model/claude-v2:2/invoke", "{}", false),
+            (Method::GET, "/v1/models/gpt-5", "", true),
+            (Method::POST, "/v1beta/models/gemini-2.5-pro:generateContent?key=x", "{}", true),
+            (Method::POST, "/v1beta/models/other:generateContent?x=/gemini-", "{}", false),
+            (Method::GET, "/v1/models", "", true),
+            (Method::DELETE, "/v1/files/1", "", false),
+        ] {
+            assert_eq!(check(&own(), &call(method, url, body), true).is_ok(), expected, "{url} {body}");
+        }
+        let mut read = call(Method::GET, "/v1beta/models/other:generateContent", "{}");
+        assert!(check(&own(), &read, true).is_ok());
+        read.headers.insert("x-http-method-override", "POST".parse().expect("a method"));
+        assert!(check(&own(), &read, true).is_err(), "Google's servers take that for a POST");
+    }
+
+    #[test]
+    fn no_second_place_names_another_model() {
+        let (prompt, own_model) = ("/v1/chat/completions", r#"{"model":"gpt-4o-mini"}"#);
+        for (url, body, expected) in [
+            (prompt, r#"{"model":"gpt-4o-mini","fallbacks":["gpt-5"],"route":"fallback"}"#, false),
+            (prompt, r#"{"model":"gpt-4o-mini","fallbacks":[{"model":"gpt-5","messages":[]}]}"#, false),
+            (prompt, r#"{"model":"gpt-4o-mini","fallbacks":[{"gpt-4o-mini":["gpt-5"]}]}"#, false),
+            (prompt, r#"{"model":"gpt-4o-mini","Fallbacks":"gpt-5"}"#, false),
+            (prompt, r#"{"model":"gpt-4o-mini","fallbacks":["gemini-3",{"model":"gemini-2"}]}"#, true),
+            (prompt, r#"{"model":"gpt-4o-mini","fallbacks":null}"#, true),
+            (prompt, r#"{"model":"gpt-4o-mini","extra_body":{"model":"gpt-5"}}"#, false),
+            (prompt, r#"{"model":"gpt-4o-mini","extra_body":{"model":"gpt-5","model":"gpt-4o-mini"}}"#, false),
+            (prompt, r#"{"model":"gpt-4o-mini","extra_body":{"fallbacks":["gpt-5"]}}"#, false),
+            (prompt, r#"{"model":"gpt-4o-mini","extra_body":{"top_k":4}}"#, true),
+            (prompt, r#"{"model":"gpt-4o-mini","tools":[{"type":"image_generation","model":"gpt-5"}]}"#, false),
+            (prompt, r#"{"model":"gpt-4o-mini","metadata":{"model":"T"},"messages":[{"content":"model"}]}"#, true),
+            (prompt, r#"{"model":"gpt-4o-mini"}{"model":"gpt-5"}"#, false),
+            (prompt, "{\"model\":\"gpt-4o-mini\"}\n ", true),
+            ("/v1/chat/completions?model=gpt-5", own_model, false),
+            ("/v1/chat/completions?x=1;%6Dodel=gpt%2D5", own_model, false),
+            ("/v1/chat/completions?models=gpt-4o-mini,gpt-5", own_model, false),
+            ("/v1/chat/completions?model=gpt-4o-mini", own_model, true),
+            ("/v1/chat/completions?model=gpt-4o-mini", "{}", false),
+            ("/openai/deployments/gpt-4o-mini/x", r#"{"messages":[]}{"model":"gpt-5"}"#, false),
+            ("/models/gpt-4o-mini", "RIFF", true),
+        ] {
+            assert_eq!(check(&own(), &call(Method::POST, url, body), true).is_ok(), expected, "{url} {body}");
+        }
+        assert!(check(&own(), &call(Method::GET, "/prompt?model=gpt-5", ""), true).is_err(), "some APIs answer that");
+    }
+
+    #[test]
+    fn a_refusal_says_what_is_wrong() {
+        let unread = "the body of the request is not one JSON object that names its models as texts";
+        for (body, is_read, expected) in [
+            ("", true, "the request names no model"),
+            ("{}", true, "the request names no model"),
+            ("model=gpt-5", true, unread),
+            (r#"{"model":7}"#, true, unread),
+            (r#"{"model":"gpt-4o-mini"} {}"#, true, unread),
+            ("", false, "the body of the request is too large to be read for its model"),
+        ] {
+            let call = call(Method::POST, "/v1/chat/completions", body);
+            assert_eq!(check(&own(), &call, is_read), Err(expected.to_owned()), "{body}");
+        }
+    }
+}
