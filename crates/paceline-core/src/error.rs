@@ -51,3 +51,18 @@ impl fmt::Display for TooLarge {
 }
 
 impl core::error::Error for TooLarge {}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString as _;
+
+    use super::*;
+
+    #[test]
+    fn a_cost_beyond_every_limit_is_told_in_words() {
+        let told = |cost| TooLarge { dimension: Dimension::Tokens, cost, limit: 3_000 }.to_string();
+        assert_eq!(told(4_834), "the request costs 4834 tokens, the limit is 3000: it can never start");
+        let beyond = "the request asks for more tokens than any limit can allow, the limit is 3000: it can never start";
+        assert_eq!([told(u64::MAX), told((1 << 48) + 1)], [beyond; 2]);
+    }
+}

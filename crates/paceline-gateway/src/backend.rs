@@ -274,16 +274,17 @@ impl Backend {
     /// The call of a client's request.
     pub(crate) fn call(&self, parts: http::request::Parts, path: String, body: bytes::Bytes) -> Call {
         let has_key = self.sending.headers.values().any(HeaderValue::is_sensitive);
-        let without_keys = || self.has_keys_in_queries().then(|| query::without_keys(&path)).flatten();
-        let path = has_key.then(without_keys).flatten().unwrap_or(path);
+        let path = if has_key { self.without_keys(path) } else { path };
         let is_known = parts.extensions.get::<Arc<Client>>().is_some();
         let headers = headers::to_upstream(parts.headers, &self.sending.headers, is_known);
         Call { method: parts.method, url: path, headers, body, ..Call::default() }
     }
 
-    /// Whether a parameter such as `key` is a key there. Elsewhere it may be anything, such as the key of an entry.
-    pub(crate) fn has_keys_in_queries(&self) -> bool {
-        self.config.provider.is_language_model() || self.sending.headers.contains_key("x-goog-api-key")
+    /// The same path without a client's keys in its query, where a parameter such as `key` is one. Elsewhere it may be anything,
+    /// such as the key of an entry.
+    pub(crate) fn without_keys(&self, path: String) -> String {
+        let is_key = self.config.provider.is_language_model() || self.sending.headers.contains_key("x-goog-api-key");
+        is_key.then(|| query::without_keys(&path)).flatten().unwrap_or(path)
     }
 
     /// The scope of that name.

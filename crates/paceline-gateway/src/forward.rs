@@ -27,7 +27,6 @@ use crate::metrics::Ending;
 use crate::notes::ClientSpending;
 use crate::own_routes::OwnBody;
 use crate::payload::Payload;
-use crate::query;
 use crate::record::{BATCH, Record};
 use crate::refusal::Refusal;
 use crate::request_body::RequestBody;
@@ -210,8 +209,7 @@ impl<'a> Course<'a> {
             let (mut parts, mut path) = (parts.clone(), call.url.clone());
             if !Arc::ptr_eq(other, upstream) {
                 headers::remove_keys(&mut parts.headers);
-                let left = query::without_keys(&path).filter(|_| upstream.has_keys_in_queries());
-                path = left.unwrap_or(path);
+                path = upstream.without_keys(path);
             }
             parts.headers.remove(CONTENT_LENGTH);
             let call = Arc::new(other.call(parts, path, body));

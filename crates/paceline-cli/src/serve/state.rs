@@ -49,7 +49,8 @@ impl Saved {
         if let Err(error) = restored {
             let kept = whole_file::set_aside(path);
             tracing::warn!(
-                "{} is damaged: what is known of the limits of its upstream begins anew, as if nothing had been sent; {kept}: {error}",
+                "{} cannot be used: what is known of the limits of its upstream begins anew, as if nothing had been sent; {kept}: \
+                 {error}",
                 path.display()
             );
         }

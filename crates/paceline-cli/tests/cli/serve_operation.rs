@@ -245,7 +245,7 @@ fn a_state_that_is_damaged_is_kept_and_told() {
     assert_eq!(std::fs::read_to_string(&kept).expect("it is kept"), "{\"half");
     let log = std::fs::read_to_string(job.path("log")).expect("a log");
     assert!(
-        log.contains("is damaged: what is known of the limits of its upstream begins anew") && log.contains(&kept),
+        log.contains("cannot be used: what is known of the limits of its upstream begins anew") && log.contains(&kept),
         "{log}"
     );
 }
