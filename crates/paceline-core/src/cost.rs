@@ -123,10 +123,23 @@ pub struct Cost {
     built_in: [u64; BUILT_IN],
     /// Which of those were set, a bit for each.
     set: u8,
-    /// The length of the answer is a guess.
-    open: bool,
+    answer: Bound,
+    /// So many of its input tokens only earlier answers speak for. No prompt has more than fit here.
+    learnt: u32,
     /// In a box, which takes a word in place of three: most costs have none, and costs are copied with each call.
     named: Option<Box<Named>>,
+}
+
+/// What is known of the length of an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Bound {
+    /// It has no more tokens than the cost says.
+    #[default]
+    Kept,
+    /// It is said to have no more.
+    Unproven,
+    /// It may have any number: the cost has a guess.
+    None,
 }
 
 /// Units by the user's own names.
@@ -135,7 +148,7 @@ type Named = Vec<(Arc<str>, u64)>;
 impl Cost {
     /// No units; as a usage, every dimension is unknown.
     pub const fn zero() -> Self {
-        Self { built_in: [0; BUILT_IN], set: 0, open: false, named: None }
+        Self { built_in: [0; BUILT_IN], set: 0, answer: Bound::Kept, learnt: 0, named: None }
     }
 
     /// One request and nothing else.
@@ -158,13 +171,71 @@ impl Cost {
     /// before it knows any it sends such calls one at a time.
     #[must_use]
     pub const fn open_ended(mut self) -> Self {
-        self.open = true;
+        self.answer = Bound::None;
         self
     }
 
     /// Whether its answer has no bound of its own.
     pub const fn is_open_ended(&self) -> bool {
-        self.open
+        matches!(self.answer, Bound::None)
+    }
+
+    /// Of a call whose answer has a bound that its server may ignore: its output tokens, which are part of its tokens. Under a
+    /// limit that counts them the first call of a scope leaves alone. Once an answer of the scope was longer than its bound, such
+    /// calls reserve what those answers have shown, and leave like [open-ended](Self::open_ended) ones.
+    #[must_use]
+    pub const fn unproven(mut self) -> Self {
+        self.answer = Bound::Unproven;
+        self
+    }
+
+    /// Whether its answer has a bound that its server may ignore.
+    pub const fn is_unproven(&self) -> bool {
+        matches!(self.answer, Bound::Unproven)
+    }
+
+    /// Of its input tokens, which are part of its tokens, so many are an estimate for which only earlier answers speak, and
+    /// nothing that the request itself shows. No such estimate makes a call impossible: where it exceeds a limit, the call reserves
+    /// all of that, and leaves alone.
+    #[must_use]
+    pub const fn with_learnt(mut self, tokens: u64) -> Self {
+        self.learnt = if tokens > u32::MAX as u64 { u32::MAX } else { tokens as u32 };
+        self
+    }
+
+    /// The units of a dimension without those for which [only earlier answers speak](Self::with_learnt).
+    pub fn stated(&self, dimension: &Dimension) -> u64 {
+        let (units, learnt) = (self.get(dimension), u64::from(self.learnt));
+        match dimension {
+            Dimension::InputTokens => units.saturating_sub(learnt),
+            // Where the larger of prompt and answer counts, the answer alone may be all of them.
+            Dimension::Tokens | Dimension::ProjectTokens if learnt > 0 => {
+                units.saturating_sub(learnt).max(self.get(&Dimension::OutputTokens)).min(units)
+            }
+            _ => units,
+        }
+    }
+
+    /// Whether answers change what such a call reserves.
+    pub(crate) const fn is_guess(&self) -> bool {
+        !matches!(self.answer, Bound::Kept) || self.learnt > 0
+    }
+
+    /// Reduces what only answers speak for to what a limit lets through at once, by its dimension.
+    pub(crate) fn fit_learnt(&mut self, most: impl Fn(&Dimension) -> Option<u64>) {
+        if self.learnt == 0 {
+            return;
+        }
+        let guess = if self.is_open_ended() { self.get(&Dimension::OutputTokens) } else { 0 };
+        for dimension in [Dimension::Tokens, Dimension::ProjectTokens, Dimension::InputTokens] {
+            let guess = if dimension == Dimension::InputTokens { 0 } else { guess };
+            let (units, stated) = (self.get(&dimension), self.stated(&dimension));
+            if let Some(most) = most(&dimension)
+                && units.saturating_sub(guess) > most
+            {
+                self.set(dimension, most.max(stated.saturating_sub(guess)).saturating_add(guess));
+            }
+        }
     }
 
     /// Replaces the guess of how long the answer is. What counts the answer among other tokens follows.
@@ -215,7 +286,7 @@ impl Cost {
     pub fn free(&self) -> Self {
         let mut named = self.named.clone();
         named.iter_mut().flat_map(|named| named.iter_mut()).for_each(|(_, units)| *units = 0);
-        Self { built_in: [0; BUILT_IN], set: (1 << BUILT_IN) - 1, open: false, named }
+        Self { built_in: [0; BUILT_IN], set: (1 << BUILT_IN) - 1, answer: Bound::Kept, learnt: 0, named }
     }
 
     /// The dimensions without a place of their own.

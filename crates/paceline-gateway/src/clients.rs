@@ -1,25 +1,22 @@
 //! Who may call a gateway: the keys of clients, and what each client may do.
 
+mod room;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderValue, Request, StatusCode};
-use paceline::{
-    Admit, ConfigError, Cost, Dimension, Error, Limiter, MaxWait, PacerConfig, Quota, QuotaSnapshot, WaitCause, Within,
-};
-use paceline_core::format_duration;
+use paceline::{ConfigError, Limiter, PacerConfig, Quota, QuotaSnapshot};
 use paceline_http::Call;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Notify;
-use tokio::time::timeout;
 
 use crate::bounds::Held;
 use crate::headers::{KEY, OF_CLIENTS};
 use crate::refusal::Refusal;
-use crate::spent::Spent;
 use crate::{models, query};
 
 /// What is kept of a client's key. A key is 256 random bits, so no one can find it by trying: a slow hash, as for passwords
@@ -70,12 +67,6 @@ pub struct ClientConfig {
     /// All of its requests wait behind interactive ones.
     pub is_batch: bool,
 }
-
-/// The scope of all that a client sends, in the limiter of its own.
-const SCOPE: &str = "client";
-
-/// Where it is not known how long a wait is, another try is worth it after that time.
-const LEAST: Duration = Duration::from_secs(1);
 
 /// Who may call a gateway.
 #[derive(Debug, Default)]
@@ -304,71 +295,6 @@ impl Client {
         let message =
             format!("the key {} has limits or models of its own, which batches do not keep to: use another", self.name);
         Err(Refusal::new(StatusCode::FORBIDDEN, "client_key", message))
-    }
-
-    /// Room under its own limits, once there is some; none where it has none.
-    pub(crate) async fn room(&self, cost: &Cost, priority: i32, left: Duration) -> Result<Option<Arc<Spent>>, Refusal> {
-        let Some(limiter) = &self.limiter else { return Ok(None) };
-        let request = paceline::Request { priority, ..paceline::Request::new(limiter.scope(SCOPE), cost.clone()) };
-        // The requests ahead are no known wait, but how long they will take can be told, before this one is among them.
-        if let Admit::At { at, cause } = limiter.admit(&request)
-            && at - limiter.now() > left
-        {
-            return Err(self.too_long(&cause, at - limiter.now()));
-        }
-        let refused = match timeout(left, limiter.acquire_within(request.clone(), MaxWait::Known(left))).await {
-            Ok(Ok(Within::Granted(permit))) => {
-                return Ok(Some(Arc::new(Spent::new(permit, Arc::clone(&self.changed)))));
-            }
-            Ok(Ok(Within::Deferred { until, reason })) => self.too_long(&reason.cause, until - limiter.now()),
-            Ok(Err(error @ Error::TooLarge(_))) => {
-                Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", format!("the key {}: {error}", self.name))
-            }
-            Ok(Err(error)) => Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "closed", error.to_string()),
-            Err(_) => match limiter.admit(&request) {
-                Admit::Now => self.too_long(&WaitCause::Queue, LEAST),
-                Admit::At { at, cause } => self.too_long(&cause, at - limiter.now()),
-                Admit::OnRelease { cause } => self.too_long(&cause, LEAST),
-            },
-        };
-        Err(refused)
-    }
-
-    /// The limit that its next request waits for, and for how long, where that is known.
-    pub(crate) fn waits_for(&self) -> Option<(String, Option<Duration>)> {
-        let limiter = self.limiter.as_ref()?;
-        let (cause, until) = limiter.scope_snapshot(&limiter.scope(SCOPE))?.waits_for?;
-        Some((self.limit(&cause), until.map(|until| until - limiter.now())))
-    }
-
-    /// What a request of its own waits for: of its limits the one that is named, else that of which the least is left.
-    fn limit(&self, cause: &WaitCause) -> String {
-        let mut quotas = self.limiter.iter().flat_map(|limiter| limiter.snapshot().account.quotas).collect::<Vec<_>>();
-        let left = |quota: &QuotaSnapshot| quota.remaining as f64 / quota.limit.max(1) as f64;
-        quotas.sort_by(|a, b| left(a).total_cmp(&left(b)));
-        match (cause, &self.spaced, quotas.first()) {
-            (WaitCause::Burst, Some((quota, _)), _) => self.own_limit(&quota.dimension, quota.limit, quota.window),
-            (WaitCause::Queue, _, Some(QuotaSnapshot { dimension, limit, window: Some(window), .. }))
-            | (WaitCause::Quota { dimension, limit, window }, ..) => self.own_limit(dimension, *limit, *window),
-            _ => cause.to_string(),
-        }
-    }
-
-    /// One of its limits, and how its requests are spaced under that: else the next one would seem to come too late.
-    fn own_limit(&self, dimension: &Dimension, limit: u64, window: Duration) -> String {
-        let is_it = |quota: &Quota| quota.dimension == *dimension && (quota.limit, quota.window) == (limit, window);
-        let spaced = self.spaced.as_ref().filter(|(quota, burst)| is_it(quota) && *burst < limit);
-        let gap = spaced.map(|_| format!(", one each {}", format_duration(window.div_f64(limit as f64))));
-        format!("the limit of this key, {}{}", dimension.per(limit, window), gap.unwrap_or_default())
-    }
-
-    fn too_long(&self, cause: &WaitCause, wait: Duration) -> Refusal {
-        let (name, time, limit) = (&self.name, format_duration(wait), self.limit(cause));
-        let message = format!(
-            "the key {name}: the request must wait {time} more for {limit}, and its deadline is sooner; send it later, or allow more \
-             time with the header x-paceline-deadline"
-        );
-        Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message).after(wait).for_limit(limit)
     }
 }
 

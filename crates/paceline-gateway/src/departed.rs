@@ -58,7 +58,7 @@ impl Departed {
         let outcome = Outcome { unknown, ..reading.outcome_of(&reserved) };
         spent.iter().for_each(|spent| match outcome.unsent {
             true => spent.was_not_sent(),
-            false => spent.used(reading.used_of(&reserved)),
+            false => spent.answered(reading.used_of(&reserved), reading.class == Class::Success),
         });
         let action = permit.complete(outcome);
         if reading.class == class {

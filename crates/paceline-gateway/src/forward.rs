@@ -28,7 +28,7 @@ use crate::notes::ClientSpending;
 use crate::own_routes::OwnBody;
 use crate::payload::Payload;
 use crate::record::{BATCH, Record};
-use crate::refusal::Refusal;
+use crate::refusal::{Refusal, of_estimate};
 use crate::request_body::RequestBody;
 use crate::spent::Spent;
 use crate::tap::Tap;
@@ -178,7 +178,7 @@ impl<'a> Course<'a> {
         let again = (!upstream.fallbacks.is_empty()).then(|| parts.clone());
         let call = Arc::new(upstream.call(parts, path, self.payload.bytes.clone()));
         let (scope, cost) = upstream.scope_and_cost(&call, self.payload.unread());
-        self.enter(upstream, &call, &cost).await?;
+        self.enter(upstream, &call, &scope, &cost).await?;
         let budget = upstream.most_retries(self.wishes.retries);
         let ended = self.at(upstream, &call, &scope, cost, budget).await;
         let parts = again.filter(|_| ended.stayed_down && upstream.falls_back(&call));
@@ -225,12 +225,13 @@ impl<'a> Course<'a> {
     }
 
     /// Waits for room under the limits of the client, if it has some of its own.
-    async fn enter(&mut self, upstream: &Backend, call: &Call, cost: &Cost) -> Result<(), Refusal> {
+    async fn enter(&mut self, upstream: &Backend, call: &Call, scope: &str, cost: &Cost) -> Result<(), Refusal> {
         let Some(client) = &self.known else { return Ok(()) };
         client.may_call(call, !self.payload.is_stream)?;
         let asked = self.clock.now();
         let cost = upstream.cost_elsewhere(call, cost);
-        let room = client.room(&cost, self.record.priority, self.deadline - asked);
+        let model = format!("{}/{scope}", upstream.name());
+        let room = client.room(&model, &cost, self.record.priority, self.deadline - asked);
         let waits = self.client.waits_for_its_key();
         let room = self.closing.bounds(upstream.name(), room).await;
         drop(waits);
@@ -372,7 +373,7 @@ async fn hold(
         let is_failing = || limiter.scope_snapshot(&request.scope).is_some_and(|scope| scope.failing_since.is_some());
         let by_class = |class| GiveUp::Deadline.stayed_down(class);
         let stayed_down = last.map_or_else(|| cause.stayed_down() || is_failing(), by_class);
-        NotSent { refusal: too_long(upstream, cause, wait, left), stayed_down }
+        NotSent { refusal: too_long(upstream, &request.cost, cause, wait, left), stayed_down }
     };
     // The upstream asked its last call to come back after the deadline, or so late is its next try due.
     if let Some(wait) = request.not_before.map(|due| due - limiter.now()).filter(|wait| *wait > left) {
@@ -402,16 +403,16 @@ async fn hold(
 }
 
 /// The wait is longer than what is `left` to the client's deadline.
-fn too_long(upstream: &Backend, cause: &WaitCause, wait: Option<Duration>, left: Duration) -> Refusal {
+fn too_long(upstream: &Backend, cost: &Cost, cause: &WaitCause, wait: Option<Duration>, left: Duration) -> Refusal {
     // Requests ahead go by: it is worth another try once it would not wait for longer than that.
     let again = match cause {
         WaitCause::Queue => wait.map_or(LEAST, |wait| wait.saturating_sub(left).max(LEAST)),
         _ => wait.unwrap_or(LEAST),
     };
-    let (name, waiting) = (upstream.name(), upstream.waiting.count());
+    let (name, waiting, estimate) = (upstream.name(), upstream.waiting.count(), of_estimate(cost, cause));
     let time = wait.map(|wait| format!(" {} more", format_duration(wait))).unwrap_or_default();
     let message = format!(
-        "upstream {name}: the request must wait{time} for {cause}, and its deadline is sooner (requests here: {waiting}); send it \
+        "upstream {name}: the request must wait{time} for {cause}{estimate}, and its deadline is sooner (requests here: {waiting}); send it \
          later, or allow more time with the header x-paceline-deadline"
     );
     Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message).after(again).for_limit(cause.to_string())

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
+use paceline::{Cost, WaitCause};
 use paceline_http::gateway::{ATTEMPTS, RETRIES};
 use serde_json::json;
 
@@ -98,6 +99,20 @@ impl Refusal {
             None => drop(headers.insert("x-should-retry", HeaderValue::from_static("false"))),
         }
         response
+    }
+}
+
+/// Says of a request that waits for a limit which its estimate exceeds that it is one; else nothing.
+pub(crate) fn of_estimate(cost: &Cost, cause: &WaitCause) -> String {
+    match cause {
+        WaitCause::Quota { dimension, limit, .. } if cost.get(dimension) > *limit => {
+            let units = cost.get(dimension);
+            format!(
+                " (it is estimated at {units} {dimension}, after what answers of this model reported, and so leaves once nothing else \
+                 counts there)"
+            )
+        }
+        _ => String::new(),
     }
 }
 

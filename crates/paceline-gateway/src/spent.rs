@@ -18,8 +18,16 @@ pub(crate) struct Spent {
 struct Calls {
     /// One has left, and its end is not known.
     is_out: bool,
-    /// What the last one that was answered used.
-    used: Option<Option<Cost>>,
+    /// The last one that was answered.
+    answered: Option<Answered>,
+}
+
+/// A call that was answered.
+struct Answered {
+    /// What it used, where that is known.
+    used: Option<Cost>,
+    /// What was asked for came: it shows how long answers are.
+    succeeded: bool,
 }
 
 impl Spent {
@@ -34,9 +42,9 @@ impl Spent {
         self.calls().is_out = true;
     }
 
-    /// It ended, and used so much.
-    pub(crate) fn used(&self, cost: Option<Cost>) {
-        *self.calls() = Calls { is_out: false, used: Some(cost) };
+    /// It ended, and used so much. `succeeded`: what was asked for came.
+    pub(crate) fn answered(&self, used: Option<Cost>, succeeded: bool) {
+        *self.calls() = Calls { is_out: false, answered: Some(Answered { used, succeeded }) };
     }
 
     /// It ended, and no server got it.
@@ -51,11 +59,14 @@ impl Spent {
 
 impl Drop for Spent {
     fn drop(&mut self) {
-        let Calls { is_out, used } = std::mem::take(&mut *self.calls());
+        let Calls { is_out, answered } = std::mem::take(&mut *self.calls());
         let Some(permit) = self.permit.take() else { return };
-        // However it ended: the limits of a client count what it asks for, and learn nothing of servers.
-        match used {
-            Some(usage) => drop(permit.complete(Outcome { usage, ..Outcome::new(Class::Success) })),
+        // Whatever the server said: the limits of a client count what it asks for, and slow down for no failure.
+        match answered {
+            Some(Answered { used: usage, succeeded }) => {
+                let class = if succeeded { Class::Success } else { Class::Invalid };
+                drop(permit.complete(Outcome { usage, ..Outcome::new(class) }));
+            }
             None if is_out => drop(permit.complete(Outcome::new(Class::Abandoned))),
             None => permit.withdraw(),
         }

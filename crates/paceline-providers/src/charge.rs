@@ -6,7 +6,7 @@ use super::collect::collect;
 use super::outline::{Asked, Outline, outline};
 use super::table::{Charge, Counts, Reserves};
 use super::units::Units;
-use super::usage::{TokenRatio, Usage};
+use super::usage::{ExpectedTokens, TokenRatio, Usage};
 use super::{Answer, Dialect};
 
 /// Endpoints whose calls are no text for a model: no token limit counts them.
@@ -34,17 +34,29 @@ impl Dialect {
         if !takes_tokens(path) {
             return cost;
         }
-        let (input_tokens, output_tokens) = (ratio.tokens_of(bytes), ratio.output_tokens());
-        let usage = Usage { input_tokens, output_tokens, ..Usage::default() };
-        with_tokens(cost, input_tokens.saturating_add(output_tokens), usage).open_ended()
+        let (input, output_tokens) = (ratio.expected_of(bytes, 0), ratio.output_tokens());
+        let usage = Usage { input_tokens: input.all, output_tokens, ..Usage::default() };
+        with_tokens(cost, input.all.saturating_add(output_tokens), usage).with_learnt(input.learnt).open_ended()
     }
 
     /// What a call that reserves that at its provider takes of a limit that is none of the provider's, such as the budget of a
-    /// client: answers for which the provider reserves nothing, and which it counts in the end, are guessed there.
+    /// client: prompt and answer both count there. Answers for which the provider reserves nothing, and which it counts in the
+    /// end, are guessed, and the bound of a request is believed once an answer kept to it.
     #[must_use]
     pub fn charge_elsewhere(&self, path: &str, body: &[u8], reserved: &Cost) -> Cost {
-        let cost = reserved.clone();
-        if counts_unreserved(&self.table().charge, path, body) { cost.open_ended() } else { cost }
+        let (model, cost) = (&self.table().charge, reserved.clone());
+        if model.counts == Counts::Input || !takes_tokens(path) || is_without_answer(path, body) {
+            return cost;
+        }
+        let part = |dimension| reserved.get(&dimension);
+        let cost = match model.reserves {
+            Reserves::Larger => {
+                let both = part(Dimension::InputTokens).saturating_add(part(Dimension::OutputTokens));
+                cost.with(Dimension::Tokens, both).with(Dimension::ProjectTokens, both)
+            }
+            Reserves::Input | Reserves::InputAndOutput => cost,
+        };
+        if model.reserves == Reserves::Input || reserved.is_open_ended() { cost.open_ended() } else { cost.unproven() }
     }
 
     /// Whether the tokens of an answer must have room before the call leaves.
@@ -68,7 +80,7 @@ fn charge(model: &Charge, path: &str, body: &[u8], asked: impl FnOnce() -> Optio
     if !takes_tokens(path) {
         return cost;
     }
-    let input = ratio.tokens(body);
+    let ExpectedTokens { all: input, learnt } = ratio.expected(body);
     let every = |bound: u64| bound.saturating_mul(prompts_of(path, body));
     let bound = match model.reserves {
         Reserves::Input => Some(0),
@@ -80,14 +92,9 @@ fn charge(model: &Charge, path: &str, body: &[u8], asked: impl FnOnce() -> Optio
         (Reserves::Larger, Some(output)) => input.max(output),
         _ => input.saturating_add(output),
     };
-    let cost = with_tokens(cost, tokens, Usage { input_tokens: input, output_tokens: output, ..Usage::default() });
+    let usage = Usage { input_tokens: input, output_tokens: output, ..Usage::default() };
+    let cost = with_tokens(cost, tokens, usage).with_learnt(learnt);
     if bound.is_none() { cost.open_ended() } else { cost }
-}
-
-/// Whether the answer counts in the end, and nothing is reserved for it.
-fn counts_unreserved(model: &Charge, path: &str, body: &[u8]) -> bool {
-    let counts = model.reserves == Reserves::Input && model.counts == Counts::All;
-    counts && takes_tokens(path) && !is_without_answer(path, body)
 }
 
 /// Whether the answer has no tokens of a model: by its endpoint, or because nothing is asked.
@@ -182,7 +189,7 @@ impl Settlement {
         };
         // What was a guess here is none of the provider's.
         let is_refunded = self.refunds || reserved.is_open_ended();
-        let tokens = if is_refunded { tokens } else { tokens.max(reserved.get(&Dimension::Tokens)) };
+        let tokens = if is_refunded { tokens } else { tokens.max(reserved.stated(&Dimension::Tokens)) };
         Some(with_tokens(cost, tokens, usage))
     }
 
@@ -197,7 +204,7 @@ impl Settlement {
 
 /// The tokens that an answer seems to have, by the length of its texts.
 fn tokens_of(answer: &Answer<'_>) -> u64 {
-    let tokens = |text: &[u8]| TokenRatio::default().tokens(text);
+    let tokens = |text: &[u8]| TokenRatio::default().answer_tokens(text);
     collect(answer).map_or_else(|| tokens(answer.body), |object| tokens(object.to_string().as_bytes()))
 }
 
@@ -288,10 +295,20 @@ mod tests {
         assert!(!is_open(Provider::Anthropic, prompt, body) && !is_open(Provider::Gemini, prompt, body));
         let elsewhere = |provider, path, body| {
             let reserved = charge(provider, path, body, &ratio);
-            Dialect::from(provider).charge_elsewhere(path, body, &reserved).is_open_ended()
+            Dialect::from(provider).charge_elsewhere(path, body, &reserved)
         };
-        assert!(elsewhere(Provider::Anthropic, prompt, body) && !elsewhere(Provider::Gemini, prompt, body));
-        assert!(!elsewhere(Provider::OpenAi, chat, bounded) && elsewhere(Provider::OpenAi, chat, body));
+        let is_open_elsewhere = |provider, path, body| elsewhere(provider, path, body).is_open_ended();
+        assert!(
+            is_open_elsewhere(Provider::Anthropic, prompt, body) && is_open_elsewhere(Provider::OpenAi, chat, body)
+        );
+        assert!(
+            !is_open_elsewhere(Provider::Gemini, prompt, body) && !is_open_elsewhere(Provider::OpenAi, chat, bounded)
+        );
+        let cost = elsewhere(Provider::OpenAi, chat, bounded);
+        let input = u64::try_from(bounded.len().div_ceil(4)).expect("small");
+        assert!(cost.is_unproven() && cost.get(&Dimension::Tokens) == input + 7, "prompt and answer count: {cost:?}");
+        assert!(!elsewhere(Provider::OpenAi, "/v1/embeddings", body).is_unproven(), "it has no answer");
+        assert!(!elsewhere(Provider::Gemini, prompt, bounded).is_unproven(), "answers do not count");
 
         let answer = |kind: &str, body: &[u8], reserved: &Cost| {
             let headers = http::HeaderMap::from_iter([(http::header::CONTENT_TYPE, kind.parse().expect("a type"))]);

@@ -61,6 +61,7 @@ mod outline;
 #[cfg(test)]
 mod pages;
 mod partial;
+mod prompt;
 mod reading;
 mod refusal;
 mod rule;

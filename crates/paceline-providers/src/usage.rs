@@ -1,9 +1,8 @@
 //! The usage that an answer reports, in tokens.
 
-use std::iter::once;
-
-use memchr::memmem;
 use serde_json::Value;
+
+use super::prompt::Prompt;
 
 /// More tokens than any call can have: a larger number is no count, and sums of smaller ones never overflow.
 const MOST: u64 = 1 << 32;
@@ -66,7 +65,7 @@ impl Usage {
         if !self.undivided || longest == Some(0) {
             return self;
         }
-        let (total, least) = (self.total(), ratio.tokens(answer).min(longest.unwrap_or(MOST)));
+        let (total, least) = (self.total(), ratio.answer_tokens(answer).min(longest.unwrap_or(MOST)));
         let output_tokens = total.saturating_sub(ratio.tokens(request)).max(least).min(total);
         Self { input_tokens: total - output_tokens, output_tokens, ..self }
     }
@@ -88,14 +87,28 @@ impl Usage {
     }
 }
 
-/// Tokens per character of a request body, a quarter at first, then what answers report; and the mean length of the
-/// answers. Keep one per model, because each has its own tokenizer.
+/// Tokens per character of a prompt, a quarter at first, then what answers to prompts of text alone report; the mean tokens of a
+/// part that is no text, such as a picture; and the mean length of the answers. Keep one per model, because each has its own
+/// tokenizer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenRatio {
     tokens_per_char: f64,
-    answers: u32,
-    output_tokens: f64,
+    /// Answers to prompts of text alone.
+    texts: u32,
+    /// Tokens of a part that is no text.
+    part: Mean,
+    output_tokens: Mean,
     units: Mean,
+}
+
+/// The tokens that a prompt is expected to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ExpectedTokens {
+    /// All of them.
+    pub(super) all: u64,
+    /// Those of them that answers to other prompts speak for, and not its own text, which has a quarter for each character, or
+    /// less where answers said so.
+    pub(super) learnt: u64,
 }
 
 /// A mean in which the last values weigh at least [`LEAST_WEIGHT`].
@@ -115,9 +128,21 @@ impl Mean {
 impl Default for TokenRatio {
     /// Four characters a token, and nothing known about answers.
     fn default() -> Self {
-        Self { tokens_per_char: 0.25, answers: 0, output_tokens: 0.0, units: Mean::default() }
+        Self {
+            tokens_per_char: AT_FIRST,
+            texts: 0,
+            part: Mean { count: 0, value: PART_AT_FIRST },
+            output_tokens: Mean::default(),
+            units: Mean::default(),
+        }
     }
 }
+
+/// Four characters a token.
+const AT_FIRST: f64 = 0.25;
+
+/// A picture has from 85 to 1,600 tokens, a page of a document up to 3,000.
+const PART_AT_FIRST: f64 = 1_000.0;
 
 /// The last answers weigh in with at least this share, so that a changed kind of text is learnt.
 const LEAST_WEIGHT: f64 = 0.1;
@@ -131,7 +156,7 @@ impl TokenRatio {
     /// The tokens to expect of an answer to a request that sets no bound, rounded up: the mean of those that came, 0 before
     /// the first.
     pub fn output_tokens(&self) -> u64 {
-        self.output_tokens.ceil() as u64
+        self.output_tokens.value.ceil() as u64
     }
 
     /// The units of the provider's own to expect of a call, rounded up: the mean of those that were charged, 0 before the first.
@@ -139,58 +164,66 @@ impl TokenRatio {
         self.units.value.ceil() as u64
     }
 
-    /// The tokens to expect of a body, rounded up.
+    /// The tokens to expect of the body of a request, rounded up: of its text, and of each part that is no text. What such parts
+    /// had in other prompts changes nothing for one of text alone.
     pub fn tokens(&self, body: &[u8]) -> u64 {
-        self.tokens_of(characters(body) as u64)
+        self.expected(body).all
+    }
+
+    /// The same, and how much of that only answers speak for.
+    pub(super) fn expected(&self, body: &[u8]) -> ExpectedTokens {
+        let prompt = Prompt::of(body);
+        self.expected_of(prompt.characters, prompt.parts)
+    }
+
+    /// The same of so many characters and parts that are no text.
+    pub(super) fn expected_of(&self, characters: u64, parts: u64) -> ExpectedTokens {
+        let of_parts = (parts as f64 * self.part.value).ceil() as u64;
+        let (of_text, at_first) = (self.tokens_of(characters), (characters as f64 * AT_FIRST).ceil() as u64);
+        let all = of_text.saturating_add(of_parts);
+        ExpectedTokens { all, learnt: all - of_text.min(at_first) }
+    }
+
+    /// The tokens that the body of an answer seems to have, rounded up: it is all text.
+    pub fn answer_tokens(&self, body: &[u8]) -> u64 {
+        self.tokens_of(Prompt::of(body).characters)
     }
 
     /// The tokens to expect of so many characters, rounded up.
-    pub(super) fn tokens_of(&self, characters: u64) -> u64 {
+    fn tokens_of(&self, characters: u64) -> u64 {
         (characters as f64 * self.tokens_per_char).ceil() as u64
     }
 
-    /// The most tokens that a body can have: before the first answer one for each byte, as no tokenizer makes more of a text;
-    /// then as many as are expected.
+    /// The most tokens that a body can have: before the first answer to a prompt of its kind one for each byte, as no tokenizer
+    /// makes more of a text; then as many as are expected.
     pub fn most_tokens(&self, body: &[u8]) -> u64 {
-        if self.answers == 0 { texts(body).map(|text| text.len() as u64).sum() } else { self.tokens(body) }
+        let Prompt { characters, bytes, parts } = Prompt::of(body);
+        let is_known = if parts == 0 { self.texts > 0 } else { self.part.count > 0 };
+        let expected = self.expected_of(characters, parts).all;
+        if is_known { expected } else { expected.max(bytes) }
     }
 
     /// Learns from an answer: the request's body and the usage that was reported for it. The first answer replaces the
-    /// guess, later ones are averaged.
+    /// guess, later ones are averaged. Of a prompt with parts that are no text all is theirs that its text is not expected to have.
     pub fn settle(&mut self, body: &[u8], usage: &Usage) {
         if usage.units > 0 {
             self.units.add(usage.units as f64);
         }
-        let characters = characters(body);
+        let Prompt { characters, parts, .. } = Prompt::of(body);
         if characters == 0 || usage.input_tokens == 0 {
             return;
         }
+        self.output_tokens.add(usage.output_tokens as f64);
+        if parts > 0 {
+            let rest = usage.input_tokens.saturating_sub(self.tokens_of(characters));
+            self.part.add(rest as f64 / parts as f64);
+            return;
+        }
         let seen = (usage.input_tokens as f64 / characters as f64).clamp(1.0 / 64.0, 4.0);
-        self.answers = self.answers.saturating_add(1);
-        let weight = (1.0 / f64::from(self.answers)).max(LEAST_WEIGHT);
+        self.texts = self.texts.saturating_add(1);
+        let weight = (1.0 / f64::from(self.texts)).max(LEAST_WEIGHT);
         self.tokens_per_char += (seen - self.tokens_per_char) * weight;
-        self.output_tokens += (usage.output_tokens as f64 - self.output_tokens) * weight;
     }
-}
-
-/// Characters of a UTF-8 text: every byte that does not continue one.
-fn characters(body: &[u8]) -> usize {
-    texts(body).map(|text| text.iter().filter(|byte| **byte & 0xC0 != 0x80).count()).sum()
-}
-
-/// A body without the data of `data:` URLs: a picture costs its tokens by size and not by its encoding.
-fn texts(body: &[u8]) -> impl Iterator<Item = &[u8]> {
-    // Few bodies have any, and need no look at each of their strings.
-    let (whole, parts) = if memmem::find(body, MARK).is_none() { (body, &[][..]) } else { (&[][..], body) };
-    let strings = parts.split_inclusive(|byte| *byte == b'"');
-    once(whole).chain(strings.map(|string| if is_data_url(string) { &b"\""[..] } else { string }))
-}
-
-/// What stands before the data of a `data:` URL.
-const MARK: &[u8] = b";base64,";
-
-fn is_data_url(string: &[u8]) -> bool {
-    string.starts_with(b"data:") && string[..string.len().min(100)].windows(MARK.len()).any(|part| part == MARK)
 }
 
 #[cfg(test)]
@@ -266,12 +299,46 @@ mod tests {
         assert!(ratio.tokens_per_char() <= 4.0);
     }
 
+    /// A prompt of a vision app, of which the server says that it has 1,100 tokens.
+    const PICTURE: &[u8] = br#"{"content":[{"type":"image_url","image_url":{"url":"https://x/a.png"}}]}"#;
+
     #[test]
-    fn pictures_are_not_counted_as_text() {
-        let body =
-            |data: &str| format!(r#"{{"url":"data:image/png;base64,{data}","text":"what is this?"}}"#).into_bytes();
-        let tokens = |data: &str| TokenRatio::default().tokens(&body(data));
-        assert_eq!(tokens(&"iVBORw0KGgo".repeat(100_000)), tokens(""));
-        assert!(tokens("") > 5);
+    fn what_prompts_with_pictures_have_changes_nothing_for_prompts_of_text() {
+        let text = "Summarise this text please. ".repeat(60).into_bytes();
+        let input = |input_tokens| Usage { input_tokens, output_tokens: 12, ..Usage::default() };
+        let mut ratio = TokenRatio::default();
+        let before = ratio.tokens(&text);
+        assert!((1_000..1_100).contains(&ratio.tokens(PICTURE)), "before the first answer");
+        for _ in 0..20 {
+            ratio.settle(PICTURE, &input(1_100));
+        }
+        assert_eq!(ratio.tokens(&text), before);
+        assert_eq!(ratio.expected(&text), ExpectedTokens { all: before, learnt: 0 });
+        assert!((1_095..=1_101).contains(&ratio.tokens(PICTURE)), "{}", ratio.tokens(PICTURE));
+        let stated = ratio.expected(PICTURE);
+        assert_eq!(stated.all - stated.learnt, PICTURE.len().div_ceil(4) as u64, "its own text");
+        // Nor do long texts make pictures dear, or the other way round.
+        for _ in 0..20 {
+            ratio.settle(&text, &input(text.len() as u64));
+        }
+        assert_eq!(ratio.expected(&text), ExpectedTokens { all: 1_680, learnt: 1_680 - before });
+        for _ in 0..50 {
+            ratio.settle(PICTURE, &input(1_100));
+        }
+        assert!((1_095..=1_101).contains(&ratio.tokens(PICTURE)), "{}", ratio.tokens(PICTURE));
+        assert_eq!(ratio.tokens(&text), 1_680);
+        assert_eq!(ratio.output_tokens(), 12, "of both kinds");
+    }
+
+    #[test]
+    fn a_prompt_of_another_kind_than_those_that_were_answered_may_have_a_token_for_each_byte() {
+        let (text, input) = (&[b'x'; 4_000][..], Usage { input_tokens: 900, ..Usage::default() });
+        let mut ratio = TokenRatio::default();
+        ratio.settle(text, &input);
+        assert_eq!((ratio.most_tokens(text), ratio.most_tokens(PICTURE)), (900, ratio.tokens(PICTURE)));
+        let long = [PICTURE, text].concat();
+        assert_eq!(ratio.most_tokens(&long), long.len() as u64);
+        ratio.settle(PICTURE, &input);
+        assert_eq!(ratio.most_tokens(&long), ratio.tokens(&long));
     }
 }

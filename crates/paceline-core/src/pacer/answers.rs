@@ -1,4 +1,5 @@
-//! Calls whose answers have no bound: how long they are is learnt, and reserved under limits that count them.
+//! Calls whose answers have no bound, or one that their server may ignore: how long they are is learnt, and reserved under limits
+//! that count them.
 
 use alloc::borrow::Cow;
 use alloc::collections::BTreeMap;
@@ -52,27 +53,67 @@ impl Lengths {
     }
 }
 
-/// How long the answers of calls without a bound are, by the places of their scopes.
+/// What is known of the answers of one scope.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// To calls without a bound.
+    open: Lengths,
+    /// To calls with a bound that the server may ignore.
+    bounded: Lengths,
+    /// One of those was longer than its bound: none is believed any more.
+    beyond: bool,
+}
+
+impl Known {
+    /// Those to calls of that cost; none where the cost says all.
+    const fn lengths(&self, cost: &Cost) -> Option<&Lengths> {
+        if cost.is_open_ended() {
+            Some(&self.open)
+        } else if cost.is_unproven() {
+            Some(&self.bounded)
+        } else {
+            None
+        }
+    }
+
+    const fn lengths_mut(&mut self, cost: &Cost) -> Option<&mut Lengths> {
+        if cost.is_open_ended() {
+            Some(&mut self.open)
+        } else if cost.is_unproven() {
+            Some(&mut self.bounded)
+        } else {
+            None
+        }
+    }
+
+    /// How many calls like this one may be under way together.
+    fn most_open(&self, cost: &Cost) -> u32 {
+        let known = self.lengths(cost).map_or(u32::MAX, |lengths| lengths.known);
+        // A short first answer does not speak for all, where there is no bound; one that kept to its bound does.
+        if cost.is_unproven() && known > 0 && !self.beyond { u32::MAX } else { known.max(1) }
+    }
+}
+
+/// How long answers are, by the places of their scopes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answers {
-    scopes: BTreeMap<u32, Lengths>,
-    /// Of all scopes: for one of which nothing is known.
+    scopes: BTreeMap<u32, Known>,
+    /// To calls without a bound of all scopes: for one of which nothing is known.
     all: Lengths,
 }
 
 impl Answers {
     /// A call left.
     pub(super) fn sent(&mut self, place: u32, cost: &Cost) {
-        if cost.is_open_ended() {
-            self.scopes.entry(place).or_default().open += 1;
+        if cost.is_open_ended() || cost.is_unproven() {
+            let known = self.scopes.entry(place).or_default();
+            known.lengths_mut(cost).into_iter().for_each(|lengths| lengths.open += 1);
         }
     }
 
     /// A call is no longer under way.
     pub(super) fn ended(&mut self, place: u32, cost: &Cost) {
-        if cost.is_open_ended()
-            && let Some(lengths) = self.scopes.get_mut(&place)
-        {
+        if let Some(lengths) = self.scopes.get_mut(&place).and_then(|known| known.lengths_mut(cost)) {
             lengths.open = lengths.open.saturating_sub(1);
         }
     }
@@ -80,17 +121,18 @@ impl Answers {
     /// A call was answered, or ended without an answer.
     pub(super) fn learn(&mut self, place: u32, cost: &Cost, outcome: &Outcome) {
         self.ended(place, cost);
-        if !cost.is_open_ended() {
-            return;
-        }
-        let Some(lengths) = self.scopes.get_mut(&place) else { return };
+        let Some(known) = self.scopes.get_mut(&place) else { return };
+        let Some(lengths) = known.lengths_mut(cost) else { return };
         let told = outcome.usage.as_ref().map(|usage| usage.get(&Dimension::OutputTokens)).filter(|tokens| *tokens > 0);
         if told.is_some() || outcome.class == Class::Success {
             lengths.known = lengths.known.saturating_add(1);
         }
-        if let Some(tokens) = told {
-            lengths.add(tokens);
+        let Some(tokens) = told else { return };
+        lengths.add(tokens);
+        if cost.is_open_ended() {
             self.all.add(tokens);
+        } else {
+            known.beyond |= tokens > cost.get(&Dimension::OutputTokens);
         }
     }
 
@@ -99,16 +141,20 @@ impl Answers {
         self.scopes.remove(&place);
     }
 
-    fn expected(&self, place: u32) -> Option<u64> {
-        let lengths = self.scopes.get(&place);
-        let beside = lengths.map_or(0, |lengths| lengths.open);
-        lengths.and_then(|lengths| lengths.expected(beside)).or_else(|| self.all.expected(beside))
+    /// What the answer to a call of that cost is expected to have, where its own bound does not say that.
+    fn expected(&self, place: u32, cost: &Cost) -> Option<u64> {
+        let known = self.scopes.get(&place);
+        if cost.is_unproven() {
+            let known = known.filter(|known| known.beyond)?;
+            return known.bounded.expected(known.bounded.open);
+        }
+        let beside = known.map_or(0, |known| known.open.open);
+        known.and_then(|known| known.open.expected(beside)).or_else(|| self.all.expected(beside))
     }
 
-    fn may_leave(&self, place: u32) -> bool {
-        let Lengths { known, open, .. } = self.scopes.get(&place).copied().unwrap_or_default();
-        // A short first answer does not speak for all.
-        open < known.max(1)
+    fn may_leave(&self, place: u32, cost: &Cost) -> bool {
+        let known = self.scopes.get(&place).copied().unwrap_or_default();
+        known.lengths(cost).is_none_or(|lengths| lengths.open < known.most_open(cost))
     }
 }
 
@@ -118,15 +164,19 @@ impl Pacer {
         [self.quotas.most_tokens(), self.scopes[place].quotas().most_tokens()].into_iter().flatten().min()
     }
 
-    /// Has a cost reserve what answers of its scope have shown. No more than a limit allows: then the call leaves alone.
+    /// Has a cost reserve what answers of its scope have shown. What only answers speak for is no more than a limit allows: then
+    /// the call leaves alone.
     pub(super) fn guess_answer(&self, place: u32, cost: &mut Cost) {
-        if !cost.is_open_ended() {
-            return;
+        let (all, own) = (&self.quotas, self.scopes[place].quotas());
+        cost.fit_learnt(|dimension| [all.most_of(dimension), own.most_of(dimension)].into_iter().flatten().min());
+        let (expected, output) = (self.answers.expected(place, cost), cost.get(&Dimension::OutputTokens));
+        let input = cost.get(&Dimension::Tokens).saturating_sub(output);
+        let most = || self.most_tokens(place).map_or(u64::MAX, |most| most.saturating_sub(input));
+        if cost.is_open_ended() {
+            cost.guess_answer(expected.unwrap_or(output).min(most()));
+        } else if let Some(expected) = expected {
+            cost.guess_answer(output.max(expected.min(most())));
         }
-        let Some(expected) = self.answers.expected(place) else { return };
-        let input = cost.get(&Dimension::Tokens).saturating_sub(cost.get(&Dimension::OutputTokens));
-        let most = self.most_tokens(place).map_or(u64::MAX, |most| most.saturating_sub(input));
-        cost.guess_answer(expected.min(most));
     }
 
     /// The same for a request that waits: answers have come since.
@@ -144,7 +194,7 @@ impl Pacer {
 
     /// What a call of that cost reserves in that scope.
     pub(super) fn cost_in<'a>(&self, place: u32, cost: &'a Cost) -> Cow<'a, Cost> {
-        if !cost.is_open_ended() {
+        if !cost.is_guess() {
             return Cow::Borrowed(cost);
         }
         let mut guessed = cost.clone();
@@ -152,10 +202,10 @@ impl Pacer {
         Cow::Owned(guessed)
     }
 
-    /// Before an answer has shown how long they are, calls without a bound leave one at a time under a limit that counts their
-    /// answers, and then no more of them are under way than answers can speak for.
+    /// Before an answer has shown how long they are, or that the server keeps to bounds, calls leave one at a time under a limit
+    /// that counts their answers; then, where there is no bound, no more of them are under way than answers can speak for.
     pub(super) fn admit_open_ended(&self, place: u32, cost: &Cost) -> Admit {
-        if !cost.is_open_ended() || self.answers.may_leave(place) || self.most_tokens(place).is_none() {
+        if self.answers.may_leave(place, cost) || self.most_tokens(place).is_none() {
             return Admit::Now;
         }
         Admit::OnRelease { cause: WaitCause::Answers }

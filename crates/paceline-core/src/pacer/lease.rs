@@ -40,10 +40,7 @@ impl Pacer {
     pub fn lease(&mut self, now: Instant, request: &Request) -> Option<Lease> {
         let now = self.advance(now);
         let place = self.scopes.find(&request.scope)?;
-        if request.cost.is_open_ended()
-            || !self.scopes[place].only_counts()
-            || !self.leaves_at_once(now, place, request)
-        {
+        if request.cost.is_guess() || !self.scopes[place].only_counts() || !self.leaves_at_once(now, place, request) {
             return None;
         }
         let (quotas, own, cost) = (&self.quotas, self.scopes[place].quotas(), &request.cost);

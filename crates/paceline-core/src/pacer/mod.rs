@@ -457,11 +457,10 @@ impl Pacer {
     fn refuse_too_large(&mut self) {
         let slots: alloc::vec::Vec<_> = self.scopes.iter().flat_map(|(_, scope)| scope.queue.slots()).collect();
         for slot in slots {
-            let request = &self.slots.at(slot).request;
-            let scope = &self.scopes[&request.scope];
-            let refused = self.quotas.too_large(&request.cost).or_else(|| scope.quotas().too_large(&request.cost));
-            let Some(too_large) = refused else { continue };
-            let (ticket, _) = self.take_out(slot, request.scope.place);
+            let (cost, place) = (self.cost_of(slot), self.slots.at(slot).request.scope.place);
+            let own = self.scopes[place].quotas();
+            let Some(too_large) = self.quotas.too_large(&cost).or_else(|| own.too_large(&cost)) else { continue };
+            let (ticket, _) = self.take_out(slot, place);
             self.events.push_back(Event::Refused { ticket, too_large });
         }
     }

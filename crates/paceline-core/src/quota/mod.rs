@@ -95,6 +95,11 @@ impl Quotas {
         counted.map(|(quota, _)| most(quota)).min()
     }
 
+    /// The smallest of the limits on a dimension, as a call may reach it at once.
+    pub(crate) fn most_of(&self, dimension: &Dimension) -> Option<u64> {
+        self.counters.iter().filter(|(quota, _)| quota.dimension == *dimension).map(|(quota, _)| most(quota)).min()
+    }
+
     pub(crate) fn admit(&self, now: Instant, ask: &Ask<'_>) -> Admit {
         let requests = ask.cost.get(&Dimension::Requests);
         let mut strictest = match &self.burst {

@@ -1,5 +1,5 @@
-//! Calls whose answers have no bound, under limits that count their tokens: nothing is known of the first answers, and the first
-//! may lie about all others.
+//! Calls whose answers have no bound, or one that their server ignores, under limits that count their tokens: nothing is known of
+//! the first answers, and the first may lie about all others. And calls whose prompts are an estimate.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -39,10 +39,20 @@ fn unbounded() -> Cost {
 }
 
 /// Sends so many calls, which all wait from the first moment on; an answer says how long it took and how many tokens it has.
-fn send(pacer: &mut Pacer, calls: u64, mut answer: impl FnMut(u64) -> (Duration, Option<u64>)) -> Vec<Seen> {
+fn send(pacer: &mut Pacer, calls: u64, answer: impl FnMut(u64) -> (Duration, Option<u64>)) -> Vec<Seen> {
+    send_all(pacer, &unbounded(), calls, answer)
+}
+
+/// The same of calls of that cost.
+fn send_all(
+    pacer: &mut Pacer,
+    cost: &Cost,
+    calls: u64,
+    mut answer: impl FnMut(u64) -> (Duration, Option<u64>),
+) -> Vec<Seen> {
     let scope = pacer.scope("model");
     for _ in 0..calls {
-        let _ = pacer.enqueue(Instant::ZERO, Request::new(&scope, unbounded())).expect("fits");
+        let _ = pacer.enqueue(Instant::ZERO, Request::new(&scope, cost.clone())).expect("fits");
     }
     let (mut under_way, mut left, mut seen, mut now) = (BinaryHeap::new(), BTreeMap::new(), Vec::new(), Instant::ZERO);
     loop {
@@ -186,4 +196,74 @@ fn what_does_not_fit_any_more_is_put_off_when_the_answer_comes() {
     assert_eq!(put_off.count(), 9);
     let waits = pacer.admit(now, &Request::new(&scope, unbounded()));
     assert!(matches!(waits, Admit::At { cause: WaitCause::Quota { .. }, .. }), "{waits:?}");
+}
+
+#[test]
+fn where_a_server_ignores_bounds_no_window_holds_more_than_its_limit() {
+    let cost = tokens(PROMPT, 1).unproven();
+    let seen = send_all(&mut pacer(Dimension::Tokens), &cost, 20, |_| (Duration::from_millis(1_500), Some(900)));
+    assert_eq!(seen.len(), 20, "none is forgotten");
+    let worst = most(&seen, |call| call.sent).max(most(&seen, |call| call.answered));
+    assert!((LIMIT / 2..=LIMIT).contains(&worst), "{worst}");
+    // One that is said to have a bound, and is believed from the first.
+    let seen = send_all(&mut pacer(Dimension::Tokens), &tokens(PROMPT, 1), 20, |_| (Duration::from_secs(1), Some(900)));
+    assert!(most(&seen, |call| call.sent) > LIMIT);
+}
+
+#[test]
+fn one_answer_shows_that_bounds_are_kept_to_and_a_refusal_does_not() {
+    let mut pacer = pacer(Dimension::Tokens);
+    let (scope, now) = (pacer.scope("model"), Instant::ZERO);
+    let enqueue =
+        |pacer: &mut Pacer| pacer.enqueue(now, Request::new(&scope, tokens(PROMPT, 100).unproven())).expect("fits");
+    let all: Vec<_> = (0..20).map(|_| enqueue(&mut pacer)).collect();
+    let granted = |pacer: &mut Pacer| std::iter::from_fn(|| pacer.poll_event()).count();
+    assert_eq!(granted(&mut pacer), 1);
+    let waits = pacer.admit(now, &Request::new("model", tokens(PROMPT, 100).unproven()));
+    assert!(matches!(waits, Admit::OnRelease { .. }), "{waits:?}");
+    let _ = pacer.complete(now, all[0], Outcome::new(Class::Invalid));
+    assert_eq!(granted(&mut pacer), 1, "a refusal");
+    pacer.cancel(now, all[1]);
+    assert_eq!(granted(&mut pacer), 1, "never sent");
+    let usage = Some(tokens(PROMPT, 100));
+    let _ = pacer.complete(now, all[2], Outcome { usage, ..Outcome::new(Class::Success) });
+    assert_eq!(granted(&mut pacer), 17, "all others");
+    let another = pacer.admit(now, &Request::new("another model", tokens(PROMPT, 100).unproven()));
+    assert!(another.is_now(), "each scope has a first call: {another:?}");
+    // Without a limit on tokens there is nothing to be proven.
+    let mut requests = self::pacer(Dimension::Requests);
+    let seen = send_all(&mut requests, &tokens(PROMPT, 1).unproven(), 40, |_| (Duration::from_secs(1), Some(1_000)));
+    assert!(seen.iter().all(|call| call.sent == Instant::ZERO));
+}
+
+#[test]
+fn an_estimate_makes_no_call_impossible_and_what_it_states_does() {
+    const OTHERS: u64 = 39_600;
+    for dimension in [Dimension::Tokens, Dimension::InputTokens] {
+        let mut pacer = pacer(dimension.clone());
+        let (scope, now) = (pacer.scope("model"), Instant::ZERO);
+        let request = |cost: Cost| Request::new(&scope, cost);
+        let estimated = || tokens(40_000, 50).with_learnt(OTHERS);
+        let first = pacer.enqueue(now, request(estimated())).expect("it is an estimate");
+        let second = pacer.enqueue(now, request(estimated().open_ended())).expect("likewise");
+        assert_eq!(pacer.poll_event(), Some(Event::Granted { ticket: first, probe: false }), "the window is empty");
+        assert_eq!(pacer.snapshot(now).account.quotas[0].remaining, 0, "it leaves alone");
+        let usage = Some(tokens(400, 50));
+        let _ = pacer.complete(now, first, Outcome { usage, ..Outcome::new(Class::Success) });
+        assert!(pacer.snapshot(now).account.quotas[0].remaining >= LIMIT - 450);
+        assert_eq!(pacer.poll_event(), None, "something counts there");
+        // A configuration with less is no reason either.
+        let limits = Limits { quotas: vec![Quota::sliding(dimension.clone(), LIMIT / 2, MINUTE)], burst: None };
+        pacer.reconfigure(now, PacerConfig { limits, pace: Pace::Fixed, ..PacerConfig::default() }).expect("sensible");
+        assert_eq!(pacer.poll_event(), None);
+        let empty = pacer.poll_timeout().expect("it waits for the window");
+        pacer.handle_timeout(empty);
+        assert_eq!(pacer.poll_event(), Some(Event::Granted { ticket: second, probe: false }));
+        assert!(empty - now >= MINUTE, "{empty:?}");
+        // Its own text, or the bound of its answer.
+        let text = pacer.enqueue(empty, request(tokens(20_000, 50).with_learnt(14_999)));
+        assert_eq!(text.map_err(|error| error.dimension), Err(dimension.clone()));
+        let bound = pacer.enqueue(empty, request(tokens(40_000, 5_001).with_learnt(OTHERS)));
+        assert_eq!(bound.is_err(), dimension == Dimension::Tokens);
+    }
 }

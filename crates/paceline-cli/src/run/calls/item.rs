@@ -293,7 +293,7 @@ impl Context {
                     && (exchange.reading.class == Class::Success
                         || exchange.reading.is_cut_short(answer.status().as_u16())) =>
             {
-                self.sender.ratio(scope).tokens(answer.body())
+                self.sender.ratio(scope).answer_tokens(answer.body())
             }
             _ => 0,
         }

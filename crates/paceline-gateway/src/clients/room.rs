@@ -1,0 +1,112 @@
+//! Room for a client's requests under the limits of its own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::StatusCode;
+use paceline::{Admit, Cost, Dimension, Error, MaxWait, Quota, QuotaSnapshot, WaitCause, Within};
+use paceline_core::format_duration;
+use tokio::time::timeout;
+
+use super::Client;
+use crate::backend::OTHER;
+use crate::refusal::{Refusal, of_estimate};
+use crate::spent::Spent;
+
+/// So many models of a client are told apart in the limiter of its own, which knows how long the answers of each are; further
+/// ones go together.
+const MOST_MODELS: usize = 64;
+
+/// Where it is not known how long a wait is, another try is worth it after that time.
+const LEAST: Duration = Duration::from_secs(1);
+
+impl Client {
+    /// Room under its own limits for a call of that model, once there is some; none where it has none.
+    pub(crate) async fn room(
+        &self,
+        model: &str,
+        cost: &Cost,
+        priority: i32,
+        left: Duration,
+    ) -> Result<Option<Arc<Spent>>, Refusal> {
+        let Some(limiter) = &self.limiter else { return Ok(None) };
+        let scope = limiter.scope_within(model, MOST_MODELS, OTHER);
+        let request = paceline::Request { priority, ..paceline::Request::new(scope, cost.clone()) };
+        let too_long = |cause: &WaitCause, wait: Duration| self.too_long(cost, cause, wait);
+        // The requests ahead are no known wait, but how long they will take can be told, before this one is among them. Of tokens
+        // those under way may give some back.
+        if let Admit::At { at, cause } = limiter.admit(&request)
+            && at - limiter.now() > left
+            && (!counts_tokens(&cause) || limiter.snapshot().account.concurrency.in_flight == 0)
+        {
+            let (wait, ends_by_itself) = (at - limiter.now(), matches!(cause, WaitCause::Quota { .. }));
+            let refusal = too_long(&cause, wait);
+            return Err(if ends_by_itself { refusal.known(wait) } else { refusal });
+        }
+        let refused = match timeout(left, limiter.acquire_within(request.clone(), MaxWait::Known(left))).await {
+            Ok(Ok(Within::Granted(permit))) => {
+                return Ok(Some(Arc::new(Spent::new(permit, Arc::clone(&self.changed)))));
+            }
+            Ok(Ok(Within::Deferred { until, reason })) => {
+                let wait = until - limiter.now();
+                too_long(&reason.cause, wait).known(wait)
+            }
+            Ok(Err(error @ Error::TooLarge(_))) => {
+                Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", format!("the key {}: {error}", self.name))
+            }
+            Ok(Err(error)) => Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "closed", error.to_string()),
+            Err(_) => match limiter.admit(&request) {
+                Admit::Now => too_long(&WaitCause::Queue, LEAST),
+                Admit::At { at, cause } => too_long(&cause, at - limiter.now()),
+                Admit::OnRelease { cause } => too_long(&cause, LEAST),
+            },
+        };
+        Err(refused)
+    }
+
+    /// The limit that its next request waits for, and for how long, where that is known.
+    pub(crate) fn waits_for(&self) -> Option<(String, Option<Duration>)> {
+        let limiter = self.limiter.as_ref()?;
+        let (cause, until) = limiter.snapshot().account.waits_for?;
+        Some((self.limit(&cause), until.map(|until| until - limiter.now())))
+    }
+
+    /// What a request of its own waits for: of its limits the one that is named, else that of which the least is left.
+    fn limit(&self, cause: &WaitCause) -> String {
+        let mut quotas = self.limiter.iter().flat_map(|limiter| limiter.snapshot().account.quotas).collect::<Vec<_>>();
+        let left = |quota: &QuotaSnapshot| quota.remaining as f64 / quota.limit.max(1) as f64;
+        quotas.sort_by(|a, b| left(a).total_cmp(&left(b)));
+        match (cause, &self.spaced, quotas.first()) {
+            (WaitCause::Burst, Some((quota, _)), _) => self.own_limit(&quota.dimension, quota.limit, quota.window),
+            (WaitCause::Queue, _, Some(QuotaSnapshot { dimension, limit, window: Some(window), .. }))
+            | (WaitCause::Quota { dimension, limit, window }, ..) => self.own_limit(dimension, *limit, *window),
+            _ => cause.to_string(),
+        }
+    }
+
+    /// One of its limits, and how its requests are spaced under that: else the next one would seem to come too late.
+    fn own_limit(&self, dimension: &Dimension, limit: u64, window: Duration) -> String {
+        let is_it = |quota: &Quota| quota.dimension == *dimension && (quota.limit, quota.window) == (limit, window);
+        let spaced = self.spaced.as_ref().filter(|(quota, burst)| is_it(quota) && *burst < limit);
+        let gap = spaced.map(|_| format!(", one each {}", format_duration(window.div_f64(limit as f64))));
+        format!("the limit of this key, {}{}", dimension.per(limit, window), gap.unwrap_or_default())
+    }
+
+    fn too_long(&self, cost: &Cost, cause: &WaitCause, wait: Duration) -> Refusal {
+        let (name, time, limit) = (&self.name, format_duration(wait), self.limit(cause));
+        let estimate = of_estimate(cost, cause);
+        let message = format!(
+            "the key {name}: the request must wait {time} more for {limit}{estimate}, and its deadline is sooner; send it later, or \
+             allow more time with the header x-paceline-deadline"
+        );
+        Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message).after(wait).for_limit(limit)
+    }
+}
+
+/// Whether a call waits for a limit on tokens, of which those under way may give some back.
+const fn counts_tokens(cause: &WaitCause) -> bool {
+    matches!(
+        cause,
+        WaitCause::Quota { dimension: Dimension::Tokens | Dimension::InputTokens | Dimension::OutputTokens, .. }
+    )
+}

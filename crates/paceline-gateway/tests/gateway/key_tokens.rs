@@ -1,0 +1,99 @@
+//! Limits of clients that count tokens: what one client sends changes nothing for another, and no server exceeds them by much.
+
+use std::time::Duration;
+
+use axum::body::to_bytes;
+use axum::extract::Request;
+use paceline_config::pacer_of;
+use paceline_gateway::{Bounds, ClientConfig, Clients, KeyHash};
+use serde_json::{Value, json};
+
+use crate::support::{Served, answer, upstream};
+
+fn client(name: &str, limit: Option<&str>) -> ClientConfig {
+    ClientConfig {
+        name: name.to_owned(),
+        key: KeyHash::of(&format!("pk-{name}")),
+        limits: limit.map(|limit| pacer_of(&[limit.parse().expect("a limit")]).expect("limits")),
+        models: Vec::new(),
+        is_batch: false,
+    }
+}
+
+fn serve_to(served: &Served, clients: Vec<ClientConfig>) {
+    served.gateway.replace_clients(Clients::with_keys(clients, &Clients::OfThisMachine).expect("limits"));
+}
+
+async fn post(served: &Served, name: &str, body: &Value, deadline: &str) -> (u16, Value) {
+    let request = served.post().header("x-paceline-key", format!("pk-{name}")).header("x-paceline-deadline", deadline);
+    let got = request.body(body.to_string()).send().await.expect("an answer");
+    (got.status().as_u16(), got.json().await.expect("JSON"))
+}
+
+/// The answer of a server that counts a token for four characters, and 1,100 for each picture.
+async fn counts(request: Request) -> axum::response::Response {
+    let body = to_bytes(request.into_body(), 1 << 20).await.expect("a body");
+    let has_picture = body.windows(9).any(|part| part == b"image_url");
+    let input = if has_picture { 1_100 } else { 10 + body.len() / 4 };
+    answer(200, &[], json!({"choices": [], "usage": {"prompt_tokens": input, "completion_tokens": 12}}).to_string())
+}
+
+#[tokio::test]
+async fn prompts_with_pictures_of_one_client_change_nothing_for_the_prompts_of_another() {
+    let served = Served::new(upstream(counts).await, "", Bounds::default());
+    serve_to(&served, vec![client("vision", None), client("text", Some("3k tokens per 1h"))]);
+    let picture = json!({"type": "image_url", "image_url": {"url": "http://i/a.png"}});
+    let picture = json!({"model": "m", "max_tokens": 20, "messages": [{"role": "user", "content": [picture]}]});
+    for _ in 0..12 {
+        assert_eq!(post(&served, "vision", &picture, "5s").await.0, 200);
+    }
+    let text = "Summarise this text please. ".repeat(60);
+    let text = json!({"model": "m", "max_tokens": 50, "messages": [{"role": "user", "content": text}]});
+    for number in 0..6 {
+        let (status, body) = post(&served, "text", &text, "5s").await;
+        assert_eq!(status, 200, "{number}: {body}");
+    }
+    let (status, body) = post(&served, "text", &text, "5s").await;
+    let message = body["error"]["message"].as_str().unwrap_or_default();
+    assert!(status == 429 && message.contains("3000 tokens per 1h 00m, and its deadline is sooner"), "{body}");
+    let waits = body["error"]["wait_ms"].as_u64().expect("nothing shortens it");
+    assert!((3_000_000..=3_601_000).contains(&waits), "{waits}");
+}
+
+#[tokio::test]
+async fn an_estimate_refuses_no_request_and_is_told_as_one() {
+    let served = Served::new(upstream(counts).await, "", Bounds::default());
+    serve_to(&served, vec![client("ci", Some("600 tokens per 1h"))]);
+    let picture = json!({"type": "image_url", "image_url": {"url": "http://i/a.png"}});
+    let picture = json!({"model": "m", "max_tokens": 20, "messages": [{"role": "user", "content": [picture]}]});
+    let (status, body) = post(&served, "ci", &picture, "5s").await;
+    assert_eq!(status, 200, "its limit is unused: {body}");
+    let (status, body) = post(&served, "ci", &picture, "5s").await;
+    let message = body["error"]["message"].as_str().unwrap_or_default();
+    assert!(status == 429 && message.contains("it is estimated at 1"), "{body}");
+    assert!(message.contains(" tokens, after what answers of this model reported"), "{body}");
+    let bound = json!({"model": "m", "max_tokens": 700, "messages": []});
+    let (status, body) = post(&served, "ci", &bound, "5s").await;
+    assert!(status == 413 && body.to_string().contains("it can never start"), "it says so itself: {body}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_keeps_to_the_tokens_of_its_key_where_the_server_ignores_max_tokens() {
+    let api = upstream(|request: Request| async move {
+        let body = to_bytes(request.into_body(), 1 << 20).await.expect("a body");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        if body.windows(4).any(|part| part == b"null") {
+            return answer(400, &[], r#"{"error":{"message":"no"}}"#);
+        }
+        answer(200, &[], r#"{"choices":[],"usage":{"prompt_tokens":10,"completion_tokens":890}}"#)
+    });
+    let served = Served::new(api.await, "", Bounds::default());
+    serve_to(&served, vec![client("ci", Some("2000 tokens per 1h"))]);
+    let wrong = json!({"model": "m", "max_tokens": 1, "messages": null});
+    assert_eq!(post(&served, "ci", &wrong, "5s").await.0, 400, "a refusal shows nothing");
+    let body = json!({"model": "m", "max_tokens": 1, "messages": []});
+    let all = (0..20).map(|_| post(&served, "ci", &body, "5s"));
+    let all = futures_util::future::join_all(all).await;
+    let passed = all.iter().filter(|(status, _)| *status == 200).count();
+    assert_eq!(passed, 2, "900 tokens each: {all:?}");
+}

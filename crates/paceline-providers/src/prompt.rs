@@ -1,0 +1,226 @@
+//! What the body of a request holds: texts, and parts that are no text, such as pictures.
+
+use memchr::{memchr, memchr2};
+
+/// What a body holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Prompt {
+    /// Characters of all that is there as text, the form around it included.
+    pub(super) characters: u64,
+    /// The same in bytes.
+    pub(super) bytes: u64,
+    /// Parts that are no text: pictures, sounds and files, and what the server adds by itself, such as an earlier conversation.
+    /// One part may count twice, and then each like it does.
+    pub(super) parts: u64,
+}
+
+/// The types of such parts: `{"type":"image_url","image_url":{"url":"https://..."}}`.
+const TYPES: [&[u8]; 14] = [
+    b"image",
+    b"image_url",
+    b"input_image",
+    b"document",
+    b"document_url",
+    b"file",
+    b"input_file",
+    b"audio",
+    b"audio_url",
+    b"input_audio",
+    b"video",
+    b"video_url",
+    b"input_video",
+    b"container_upload",
+];
+
+/// How the types of tools begin whose results the server adds to the prompt.
+const TOOLS: [&[u8]; 6] = [b"web_search", b"web_fetch", b"file_search", b"code_interpreter", b"code_execution", b"mcp"];
+
+/// Members whose text names what the server adds: `"previous_response_id":"resp_1"`.
+const NAMED: [&[u8]; 4] = [b"previous_response_id", b"conversation", b"cachedContent", b"cached_content"];
+
+/// Members whose object is such a part, as Gemini's, or names what is added: `"inlineData":{"mimeType":"image/png"}`.
+const HOLDERS: [&[u8]; 6] = [b"inlineData", b"inline_data", b"fileData", b"file_data", b"conversation", b"prompt"];
+
+/// Bedrock's: `"image":{"format":"png","source":{"bytes":"..."}}`.
+const OF_BEDROCK: [&[u8]; 3] = [b"image", b"document", b"video"];
+
+/// Members whose text may be encoded bytes.
+const ENCODED: [&[u8]; 3] = [b"data", b"bytes", b"file_data"];
+
+/// Ollama's list of encoded pictures.
+const PICTURES: &[u8] = b"images";
+
+impl Prompt {
+    /// What that body holds. It need not be JSON.
+    pub(super) fn of(body: &[u8]) -> Self {
+        let (mut parts, mut encoded) = (0, Encoded::default());
+        let (mut key, mut in_list) = (&b""[..], false);
+        for Text { before, text } in Texts(body) {
+            let (is_value, opens) = (before == b":", Opens::of(before));
+            let is_part = match opens {
+                Some(Opens::Object) => {
+                    HOLDERS.contains(&key) || OF_BEDROCK.contains(&key) && [&b"format"[..], b"source"].contains(&text)
+                }
+                Some(Opens::List) => key == PICTURES,
+                None if is_value && key == b"type" => {
+                    TYPES.contains(&text) || TOOLS.iter().any(|tool| text.starts_with(tool))
+                }
+                None => is_value && NAMED.contains(&key),
+            };
+            parts += u64::from(is_part);
+            let may_be_encoded =
+                is_value && ENCODED.contains(&key) || is_part && key == PICTURES || in_list && before == b",";
+            in_list = false;
+            if is_data_url(text) || may_be_encoded && is_encoded(text) {
+                encoded.add(text);
+                in_list = !is_value;
+            }
+            key = text;
+        }
+        let characters = body.iter().filter(|byte| **byte & 0xC0 != 0x80).count();
+        Self {
+            characters: (characters as u64).saturating_sub(encoded.bytes),
+            bytes: (body.len() as u64).saturating_sub(encoded.bytes),
+            parts: u64::max(parts, encoded.texts),
+        }
+    }
+}
+
+/// Encoded bytes: a picture costs its tokens by size and not by its encoding.
+#[derive(Default)]
+struct Encoded {
+    texts: u64,
+    bytes: u64,
+}
+
+impl Encoded {
+    const fn add(&mut self, text: &[u8]) {
+        self.texts += 1;
+        self.bytes += text.len() as u64;
+    }
+}
+
+/// What the form between a key and the next text begins.
+enum Opens {
+    Object,
+    List,
+}
+
+impl Opens {
+    fn of(form: &[u8]) -> Option<Self> {
+        match form.strip_prefix(b":")?.trim_ascii() {
+            b"{" => Some(Self::Object),
+            b"[" => Some(Self::List),
+            _ => None,
+        }
+    }
+}
+
+/// A text of JSON as it is written, without its quotes, and the form before it, trimmed.
+struct Text<'a> {
+    before: &'a [u8],
+    text: &'a [u8],
+}
+
+/// The texts of a body that is JSON; of any other what stands between quotes.
+struct Texts<'a>(&'a [u8]);
+
+impl<'a> Iterator for Texts<'a> {
+    type Item = Text<'a>;
+
+    fn next(&mut self) -> Option<Text<'a>> {
+        let start = memchr(b'"', self.0)?;
+        let (before, inside) = (self.0[..start].trim_ascii(), &self.0[start + 1..]);
+        let mut end = 0;
+        loop {
+            match memchr2(b'"', b'\\', &inside[end..]) {
+                None => {
+                    end = inside.len();
+                    break;
+                }
+                Some(at) if inside[end + at] == b'"' => {
+                    end += at;
+                    break;
+                }
+                // Whatever stands behind a backslash ends nothing.
+                Some(at) => end = inside.len().min(end + at + 2),
+            }
+        }
+        self.0 = inside.get(end + 1..).unwrap_or_default();
+        Some(Text { before, text: &inside[..end] })
+    }
+}
+
+/// What stands before the data of a `data:` URL.
+const MARK: &[u8] = b";base64,";
+
+fn is_data_url(text: &[u8]) -> bool {
+    text.starts_with(b"data:") && text[..text.len().min(100)].windows(MARK.len()).any(|part| part == MARK)
+}
+
+/// Shorter ones are counted as text: no picture has so few bytes, and a text without a blank seldom has more.
+const LEAST_ENCODED: usize = 100;
+
+fn is_encoded(text: &[u8]) -> bool {
+    let is_of_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/=-_".contains(byte);
+    text.len() >= LEAST_ENCODED && text[..LEAST_ENCODED].iter().all(is_of_base64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(body: &str) -> u64 {
+        Prompt::of(body.as_bytes()).parts
+    }
+
+    #[test]
+    fn parts_that_are_no_text_are_found_where_each_api_has_them() {
+        for (body, expected) in [
+            (r#"{"type":"image_url","image_url":{"url":"https://x/a.png"}}"#, 1),
+            (r#"{ "type" : "input_image" , "image_url" : "https://x/a.png" }"#, 1),
+            (r#"{"type":"input_audio","input_audio":{"data":"QUJD","format":"wav"}}"#, 1),
+            (r#"{"type":"input_file","file_id":"file-1"}"#, 1),
+            (r#"{"type":"document","source":{"type":"url","url":"https://x/a.pdf"}}"#, 1),
+            (r#"{"parts":[{"inlineData":{"mimeType":"image/png","data":"QUJD"}},{"text":"what?"}]}"#, 1),
+            (r#"{"file_data": {"file_uri":"gs://x"}}"#, 1),
+            (r#"{"content":[{"image":{"format":"png","source":{"bytes":"QUJD"}}}]}"#, 1),
+            (r#"{"model":"llava","images":["QUJD"],"prompt":"what?"}"#, 1),
+            (r#"{"previous_response_id":"resp_1","input":"and then?"}"#, 1),
+            (r#"{"conversation":{"id":"conv_1"},"input":"and then?"}"#, 1),
+            (r#"{"tools":[{"type":"web_search_20250305","name":"web_search"}]}"#, 1),
+            (r#"{"url":"data:image/png;base64,QUJD"}"#, 1),
+            (r#"{"previous_response_id":null,"images":[]}"#, 0),
+            (r#"{"messages":[{"role":"user","content":"\"type\":\"image_url\""}]}"#, 0),
+            (r#"{"properties":{"image":{"type":"string"},"type":{"type":"string"}}}"#, 0),
+            (r#"{"prompt":["a","b"],"model":"m"}"#, 0),
+            ("no JSON, but \"type\":\"text\" and one \" too many", 0),
+            ("\"\\", 0),
+            ("", 0),
+        ] {
+            assert_eq!(parts(body), expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn encoded_bytes_are_no_text_wherever_they_stand_and_text_without_blanks_is() {
+        let data = "iVBORw0KGgo".repeat(1_000);
+        for around in [
+            |data: &str| format!(r#"{{"url":"data:image/png;base64,{data}"}}"#),
+            |data: &str| format!(r#"{{"type":"image","source":{{"type":"base64","data":"{data}"}}}}"#),
+            |data: &str| format!(r#"{{"inlineData":{{"data":"{data}","mimeType":"image/png"}}}}"#),
+            |data: &str| format!(r#"{{"images":["{data}", "{data}"]}}"#),
+        ] {
+            let (whole, short) = (Prompt::of(around(&data).as_bytes()), Prompt::of(around(&data[..200]).as_bytes()));
+            assert_eq!((whole.characters, whole.bytes), (short.characters, short.bytes), "{}", around("..."));
+            assert!(whole.parts > 0 && whole.characters < 100, "{whole:?}");
+        }
+        for text in [
+            format!(r#"{{"role":"user","content":"{data}"}}"#),
+            format!(r#"{{"type":"text","data":"{}"}}"#, "a few words and ".repeat(1_000)),
+        ] {
+            let found = Prompt::of(text.as_bytes());
+            assert_eq!(found, Prompt { characters: text.len() as u64, bytes: text.len() as u64, parts: 0 });
+        }
+    }
+}
