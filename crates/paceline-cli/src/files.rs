@@ -1,6 +1,10 @@
 //! How many files and connections this process may have open at once.
 
 use std::fs::File;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+
+use paceline_http::Shortage;
 
 /// What a run opens at the least, beside what is open when it begins: the files of its job, those of the client, and one call.
 const LEAST: u64 = 20;
@@ -16,6 +20,12 @@ pub(crate) const OF_A_COMMAND: u64 = 8;
 
 /// Descriptors that are kept for the files of the end.
 const KEPT: usize = 6;
+
+/// Descriptors that are kept for a file that is replaced while others take the rest: its own, and that of its folder.
+const SPARE: usize = 2;
+
+/// Those descriptors; none before they are asked for.
+static SPARES: Mutex<Option<Kept>> = Mutex::new(None);
 
 /// Lets this process open as many files as it may. Where that is refused, the limit stays as it was.
 #[cfg(unix)]
@@ -83,7 +93,34 @@ pub(crate) struct Kept(#[expect(dead_code, reason = "they are only held")] Vec<F
 impl Kept {
     /// Kept until this is dropped; fewer where there are no more.
     pub(crate) fn for_the_end() -> Self {
+        Self::new(KEPT)
+    }
+
+    fn new(count: usize) -> Self {
         let nothing = if cfg!(windows) { "NUL" } else { "/dev/null" };
-        Self((0..KEPT).map_while(|_| File::open(nothing).ok()).collect())
+        Self((0..count).map_while(|_| File::open(nothing).ok()).collect())
+    }
+}
+
+/// From now on [`with_spare`] has descriptors of its own, whatever else the process opens.
+pub(crate) fn keep_spare() {
+    *SPARES.lock().unwrap_or_else(PoisonError::into_inner) = Some(Kept::new(SPARE));
+}
+
+/// Opens or writes a file; where no descriptor is left, once more with those that are kept for that.
+///
+/// # Errors
+/// What the operating system says.
+pub(crate) fn with_spare<T>(write: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    match write() {
+        Err(error) if Shortage::is_why(&error) => {
+            let mut spares = SPARES.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(kept) = spares.take() else { return Err(error) };
+            drop(kept);
+            let written = write();
+            *spares = Some(Kept::new(SPARE));
+            written
+        }
+        written => written,
     }
 }

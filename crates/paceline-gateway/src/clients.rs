@@ -113,8 +113,10 @@ impl Clients {
             let number = u64::from_be_bytes(client.key.0[..8].try_into().expect("eight bytes"));
             let ClientConfig { name, key, models, is_batch, .. } = client;
             let streams = before.map(|client| client.streams.clone()).unwrap_or_default();
+            let owed = before.map(|client| client.owed.clone()).unwrap_or_default();
             let (name, changed) = (name.into(), Arc::clone(&changed));
-            clients.insert(key, Arc::new(Client { name, number, limiter, spaced, models, is_batch, streams, changed }));
+            let client = Client { name, number, limiter, spaced, models, is_batch, streams, owed, changed };
+            clients.insert(key, Arc::new(client));
         }
         Ok(Self::WithKeys(clients))
     }
@@ -247,6 +249,8 @@ pub struct Client {
     is_batch: bool,
     /// Of events that it follows.
     pub(crate) streams: Held,
+    /// Requests whose bodies have not come yet.
+    pub(crate) owed: Held,
     /// That of all clients: what one of them has used has changed.
     changed: Arc<Notify>,
 }

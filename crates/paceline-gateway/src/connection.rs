@@ -22,8 +22,9 @@ use tokio::sync::{Notify, watch};
 use tokio::time::sleep;
 
 use crate::bounds::Bounds;
+use crate::files;
 use crate::forward::AnswerBody;
-use crate::request_body::RequestBody;
+use crate::request_body::{OwedBodies, RequestBody};
 use crate::watched::Answers;
 
 /// The longest list of header fields of a request, in bytes, as HTTP/2 counts them.
@@ -34,6 +35,10 @@ const ON_ITS_WAY: Duration = Duration::from_millis(250);
 
 /// Where files are short, a client has so long from its first byte to its first request: a handshake of TLS goes to and fro.
 const GREETS: Duration = Duration::from_secs(1);
+
+/// Where files are short, so much of the bodies that a client owes on a connection must come in each such time: as much as in any
+/// case must come in a longer one.
+const LEAST_OF_BODIES: u64 = 8 << 10;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -50,6 +55,7 @@ pub(crate) struct Connection {
     ends: watch::Receiver<()>,
     no_files: Arc<Notify>,
     requests: Arc<Requests>,
+    owed: Arc<OwedBodies>,
     clock: Arc<Clock>,
     /// Since when its client speaks, and has sent no request yet.
     speaks: Option<Instant>,
@@ -73,10 +79,12 @@ impl Connections {
     pub(crate) fn begin(&self, bounds: &Bounds) -> Connection {
         let (idle, unread) = (bounds.slowest_head, bounds.unread);
         let (ends, no_files, clock) = (self.ends.subscribe(), Arc::clone(&self.no_files), Arc::clone(&self.clock));
-        Connection { ends, no_files, requests: Arc::default(), clock, speaks: None, idle, unread }
+        let (requests, owed) = (Arc::default(), Arc::default());
+        Connection { ends, no_files, requests, owed, clock, speaks: None, idle, unread }
     }
 
-    /// The process has no file left: connections without a request are closed at once, for others wait.
+    /// The process has no file left, and others wait: connections without a request are closed at once, and those whose clients
+    /// owe the bodies of theirs soon.
     pub(crate) fn make_room(&self) {
         self.no_files.notify_waiters();
     }
@@ -95,14 +103,31 @@ impl Connection {
     }
 
     /// Returns once its file is wanted for another, and it has no request. A client that has just begun to speak is about to
-    /// send one.
+    /// send one. Likewise once its client owes the body of each request: at once if it holds many connections so, and else when
+    /// little has come for a while.
     pub(crate) async fn makes_room(&self) {
+        let mut stalls: Option<(Instant, u64)> = None;
         loop {
             self.no_files.notified().await;
-            let is_new = self.requests.begun.load(Ordering::Relaxed) == 0
-                && self.speaks.is_some_and(|since| self.clock.now() - since < GREETS);
-            if !is_new && !self.requests.are_under_way() {
-                return;
+            let (now, under_way) = (self.clock.now(), self.requests.under_way());
+            if under_way == 0 {
+                let is_new = self.requests.begun.load(Ordering::Relaxed) == 0
+                    && self.speaks.is_some_and(|since| now - since < GREETS);
+                if !is_new {
+                    return;
+                }
+            }
+            if under_way == 0 || self.owed.awaited() < under_way {
+                stalls = None;
+                continue;
+            }
+            let (since, before) = *stalls.get_or_insert((now, self.owed.came()));
+            let has_little = self.owed.came() < before + LEAST_OF_BODIES;
+            match now - since >= GREETS {
+                _ if self.owed.of_client() > files::of_one_client() => return,
+                true if has_little => return,
+                true => stalls = None,
+                false => {}
             }
         }
     }
@@ -120,11 +145,13 @@ impl Connection {
         builder.http2().timer(TokioTimer::new()).max_header_list_size(LONGEST_FIELDS);
         let (answers, mut told) = (Answers::default(), self.ends.clone());
         let (requests, ends, begun) = (Arc::clone(&self.requests), self.ends.clone(), answers.clone());
+        let owed = Arc::clone(&self.owed);
         let service = service_fn(move |request: Request<Incoming>| {
             let is_stream = request.version() == Version::HTTP_2;
             let (under_way, ends, answers) = (Requests::begin(&requests, is_stream), ends.clone(), begun.clone());
             // No block of code around it, which would be moved twice with all that it holds.
-            answer(request.map(|body| RequestBody::new(body, is_stream))).map(move |answer| {
+            let owed = Arc::clone(&owed);
+            answer(request.map(|body| RequestBody::new(body, is_stream, owed))).map(move |answer| {
                 let mut answer = answer.map(|body| answers.begin(body, under_way));
                 // HTTP/2 has another word for it.
                 if ends.has_changed().unwrap_or(true) && !is_stream {
@@ -180,8 +207,9 @@ impl Requests {
         UnderWay(Arc::clone(this))
     }
 
-    fn are_under_way(&self) -> bool {
-        self.ended.load(Ordering::Acquire) != self.begun.load(Ordering::Relaxed)
+    fn under_way(&self) -> u64 {
+        let ended = self.ended.load(Ordering::Acquire);
+        self.begun.load(Ordering::Relaxed) - ended
     }
 
     /// Returns once none was under way for once to twice so long, and from the beginning for once. What is asked often costs
@@ -191,7 +219,7 @@ impl Requests {
         loop {
             sleep(longest).await;
             let begun = self.begun.load(Ordering::Relaxed);
-            if begun == before && !self.are_under_way() {
+            if begun == before && self.under_way() == 0 {
                 return;
             }
             before = begun;

@@ -1,6 +1,9 @@
-//! The body of a request. What is left of one that came by HTTP/2, once it is answered, is read and dropped.
+//! The body of a request. What is left of one that came by HTTP/2, once it is answered, is read and dropped. What clients still
+//! owe of bodies is known of each connection.
 
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -10,6 +13,8 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
+
+use crate::bounds::{Held, Room};
 
 /// So much of a body is read for nothing, ...
 const MOST_DROPPED: usize = 64 << 20;
@@ -26,12 +31,61 @@ const LONGEST_DROPPED: Duration = Duration::from_secs(30);
 pub struct RequestBody {
     body: Option<Incoming>,
     is_stream: bool,
+    owed: Arc<OwedBodies>,
+    /// More of it is asked for than there is.
+    is_awaited: bool,
+    /// Among all that its client owes, until it is there.
+    room: Option<Room>,
+}
+
+/// What the client of one connection still owes of the bodies of its requests.
+#[derive(Debug, Default)]
+pub(crate) struct OwedBodies {
+    /// So many bodies of which more is asked for than there is.
+    awaited: AtomicU64,
+    /// So many bytes came so far.
+    came: AtomicU64,
+    /// Those that its client owes on all of its connections, where clients have keys.
+    of_client: OnceLock<Held>,
+}
+
+impl OwedBodies {
+    /// How many of them are waited for.
+    pub(crate) fn awaited(&self) -> u64 {
+        self.awaited.load(Ordering::Relaxed)
+    }
+
+    /// How many bytes came so far.
+    pub(crate) fn came(&self) -> u64 {
+        self.came.load(Ordering::Relaxed)
+    }
+
+    /// How many bodies its client owes on all of its connections, where that is known.
+    pub(crate) fn of_client(&self) -> u64 {
+        self.of_client.get().map_or(0, Held::count)
+    }
 }
 
 impl RequestBody {
     /// That body, which came in a stream of HTTP/2, or by HTTP/1.1: there the connection ends with the answer.
-    pub(crate) const fn new(body: Incoming, is_stream: bool) -> Self {
-        Self { body: Some(body), is_stream }
+    pub(crate) const fn new(body: Incoming, is_stream: bool, owed: Arc<OwedBodies>) -> Self {
+        Self { body: Some(body), is_stream, owed, is_awaited: false, room: None }
+    }
+
+    /// Until it is there, it counts among those that its client owes.
+    pub(crate) fn counts_among(&mut self, bodies: &Held) {
+        // The streams of one connection hold one file together.
+        if !self.is_stream && !self.is_end_stream() {
+            self.owed.of_client.get_or_init(|| bodies.clone());
+            self.room = bodies.take(1, u64::MAX);
+        }
+    }
+
+    fn is_awaited(&mut self, is_awaited: bool) {
+        if std::mem::replace(&mut self.is_awaited, is_awaited) != is_awaited {
+            let change = if is_awaited { 1 } else { u64::MAX };
+            self.owed.awaited.fetch_add(change, Ordering::Relaxed);
+        }
     }
 }
 
@@ -45,8 +99,16 @@ impl Body for RequestBody {
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let Some(body) = &mut self.body else { return Poll::Ready(None) };
         let frame = Pin::new(body).poll_frame(context);
+        self.is_awaited(frame.is_pending());
+        if let Poll::Ready(Some(Ok(frame))) = &frame {
+            let came = frame.data_ref().map_or(0, Bytes::len);
+            self.owed.came.fetch_add(came as u64, Ordering::Relaxed);
+        }
         if matches!(frame, Poll::Ready(None | Some(Err(_)))) {
             self.body = None;
+        }
+        if self.is_end_stream() {
+            self.room = None;
         }
         frame
     }
@@ -62,6 +124,7 @@ impl Body for RequestBody {
 
 impl Drop for RequestBody {
     fn drop(&mut self) {
+        self.is_awaited(false);
         let left = self.body.take().filter(|body| self.is_stream && !body.is_end_stream());
         let Some((mut body, runtime)) = left.zip(Handle::try_current().ok()) else { return };
         runtime.spawn(timeout(LONGEST_DROPPED, async move {

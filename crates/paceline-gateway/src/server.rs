@@ -23,6 +23,7 @@ use crate::closing::{Closing, Phase};
 use crate::connection::Connections;
 use crate::events::Latest;
 use crate::fallback;
+use crate::files::Left;
 use crate::forward::{AnswerBody, forward, whole_body};
 use crate::jobs::{self, Jobs};
 use crate::metrics::TurnedAway;
@@ -41,7 +42,7 @@ const BACKLOG: u32 = 4_096;
 /// How long accepting pauses where the process has no file left.
 const NO_FILES: Duration = Duration::from_millis(50);
 
-/// So often it does for a connection that would leave too few to others: a second, after which that is served all the same.
+/// So often it does for a connection that would leave too few to others: a second, after which fewer are enough for them.
 const LONGEST_WAIT_FOR_ROOM: u32 = 20;
 
 /// The answer to a request.
@@ -315,6 +316,7 @@ impl Gateway {
                 let client = Clients::admit(known, &mut request)?;
                 // Without the client's key, which may stand in the query.
                 uri.clone_from(request.uri());
+                request.body_mut().counts_among(&client.owed);
                 request.extensions_mut().insert(client);
                 false
             }
@@ -372,12 +374,19 @@ async fn accept(
         };
         match accepted {
             Ok((stream, _)) => {
+                let mut is_over = false;
                 if files::is_beyond(&stream) {
-                    shortage.waits_for_room(&listener).await;
+                    tokio::select! {
+                        () = shortage.waits_for_room(&listener) => {}
+                        () = &mut ends => is_over = true,
+                    }
                 } else {
                     shortage.is_over();
                 }
                 connected(stream);
+                if is_over {
+                    break;
+                }
             }
             Err(error) => {
                 shortage.goes_on(&error);
@@ -412,7 +421,7 @@ impl<'a> Shortage<'a> {
         }
     }
 
-    /// Connections without a request make room.
+    /// Connections without a request make room, and those whose clients owe the bodies of theirs.
     fn goes_on(&mut self, why: &dyn fmt::Display) {
         if let Some(times) = self.repeats.came(self.clock.now()) {
             tracing::warn!(
@@ -423,12 +432,14 @@ impl<'a> Shortage<'a> {
         self.connections.make_room();
     }
 
-    /// Waits until the next connection leaves enough files to others, but not for long: what holds them may be busy.
+    /// Waits until the next connection leaves enough files to others. After a while half as many are enough: what holds the files
+    /// may be busy.
     async fn waits_for_room(&mut self, listener: &TcpListener) {
-        for _ in 0..LONGEST_WAIT_FOR_ROOM {
+        for round in 0u32.. {
             self.goes_on(&"nearly all files that this process may have open are in use");
             sleep(NO_FILES).await;
-            if !files::would_be_beyond(listener) {
+            let left = if round < LONGEST_WAIT_FOR_ROOM { Left::USUAL } else { Left::LEAST };
+            if !files::would_be_beyond(listener, left) {
                 return;
             }
         }

@@ -12,7 +12,7 @@ use paceline_core::Timestamp;
 use paceline_store::private_file;
 use serde::{Deserialize, Serialize};
 
-use crate::output;
+use crate::{files, output};
 
 /// The version of the file that this program writes; it refuses later ones.
 const VERSION: u32 = 1;
@@ -78,7 +78,7 @@ impl Ledger {
     }
 
     fn contents(&self) -> io::Result<Contents> {
-        let text = match fs::read(&self.path) {
+        let text = match files::with_spare(|| fs::read(&self.path)) {
             Ok(text) => text,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Contents::none()),
             Err(error) => return Err(error),
@@ -148,7 +148,7 @@ impl Ledger {
     /// What the file system says; the old file stays then.
     pub(super) fn write(&self, runs: Vec<Entry>, turn_of: Option<&str>) -> io::Result<()> {
         let new = self.path.with_extension(NEW);
-        let mut file = private_file().create(true).truncate(true).open(&new)?;
+        let mut file = files::with_spare(|| private_file().create(true).truncate(true).open(&new))?;
         file.write_all(&serde_json::to_vec(&Contents {
             version: VERSION,
             turn_of: turn_of.map(str::to_owned),

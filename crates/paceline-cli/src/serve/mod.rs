@@ -32,6 +32,7 @@ use self::upstreams::Upstreams;
 use crate::account::gateways;
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
+use crate::files;
 use crate::run::calls::signals::{SignalCount, Signals};
 
 /// Serves until Ctrl-C, or does what its command says.
@@ -45,6 +46,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
 
 async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure> {
     let signals = SignalCount::of(Signals::without_hang_up().map_err(Failure::interrupted)?);
+    files::keep_spare();
     let (listener, address) = socket::for_clients(flags.listen)?;
     let tls = flags.tls()?;
     let admission = Admission::new(flags, address);

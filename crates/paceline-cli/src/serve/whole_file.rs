@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use paceline::{Clock, Repeats};
 use tempfile::NamedTempFile;
 
-use crate::output;
+use crate::{files, output};
 
 /// A longer file is no configuration, no key and no certificate, and would take the memory of the gateway that reads it.
 const LONGEST: u64 = 16 << 20;
@@ -56,7 +56,7 @@ pub(super) fn check(path: &Path) -> io::Result<()> {
 /// and a disk that is full is no reason: it may have room again.
 pub(super) fn can_be_in(folder: &Path) -> io::Result<()> {
     let there = folder.ancestors().find(|there| there.exists()).unwrap_or(Path::new("."));
-    match named(NamedTempFile::new_in(there)) {
+    match NamedTempFile::new_in(there).map_err(without_its_name) {
         Err(error) if error.kind() != io::ErrorKind::StorageFull => {
             Err(io::Error::new(error.kind(), format!("{} cannot be written: {error}", there.display())))
         }
@@ -67,21 +67,27 @@ pub(super) fn can_be_in(folder: &Path) -> io::Result<()> {
 /// Whether a file can be written in that folder now, or in the nearest one that is there. Nothing stays behind.
 pub(super) fn has_room(folder: &Path) -> io::Result<()> {
     let there = folder.ancestors().find(|there| there.exists()).unwrap_or(Path::new("."));
-    named(NamedTempFile::new_in(there))?.as_file_mut().write_all(&[0; 4 << 10])
+    NamedTempFile::new_in(there).map_err(without_its_name)?.as_file_mut().write_all(&[0; 4 << 10])
 }
 
 /// Puts a file there, for its user alone. A power cut may bring back what was there before.
 pub(super) fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
-    named(fresh(path, text)?.persist(path).map_err(|failed| failed.error))?;
-    Ok(())
+    files::with_spare(|| {
+        fresh(path, text)?.persist(path).map_err(|failed| failed.error)?;
+        Ok(())
+    })
+    .map_err(without_its_name)
 }
 
 /// Puts a file there, for its user alone, which is there after a power cut too.
 pub(super) fn replace_durably(path: &Path, text: &[u8]) -> io::Result<()> {
-    let file = fresh(path, text)?;
-    file.as_file().sync_all()?;
-    named(file.persist(path).map_err(|failed| failed.error))?;
-    sync_names(folder_of(path))
+    files::with_spare(|| {
+        let file = fresh(path, text)?;
+        file.as_file().sync_all()?;
+        file.persist(path).map_err(|failed| failed.error)?;
+        sync_names(folder_of(path))
+    })
+    .map_err(without_its_name)
 }
 
 /// Gives a file that cannot be used another name, under which a person finds it, and says which: another takes its place.
@@ -103,21 +109,19 @@ pub(super) fn sync_names(folder: &Path) -> io::Result<()> {
 }
 
 fn fresh(path: &Path, text: &[u8]) -> io::Result<NamedTempFile> {
-    let mut file = named(NamedTempFile::new_in(folder_of(path)))?;
+    let mut file = NamedTempFile::new_in(folder_of(path))?;
     hand_over(file.as_file(), folder_of(path))?;
     file.as_file_mut().write_all(text)?;
     Ok(file)
 }
 
 /// An error without the name of the file that was to take the place of another: a person knows that one alone.
-fn named<T>(done: io::Result<T>) -> io::Result<T> {
-    done.map_err(|error| {
-        let text = error.to_string();
-        match text.split_once(" at path ") {
-            Some((why, _)) => io::Error::new(error.kind(), why.to_owned()),
-            None => error,
-        }
-    })
+fn without_its_name(error: io::Error) -> io::Error {
+    let text = error.to_string();
+    match text.split_once(" at path ") {
+        Some((why, _)) => io::Error::new(error.kind(), why.to_owned()),
+        None => error,
+    }
 }
 
 /// What root puts into the folder of another user is for that user: the gateway of a service reads the keys that root makes.

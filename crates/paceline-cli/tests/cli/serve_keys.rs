@@ -9,14 +9,14 @@ use rustix::process::Signal;
 use crate::serve::{Gateway, get, send, serve};
 use crate::support::{Job, Reply, Server, finish};
 
-fn keys(job: &Job, args: &[&str]) -> Command {
+pub(crate) fn keys(job: &Job, args: &[&str]) -> Command {
     let mut command = job.paceline();
     command.args(["serve", "keys"]).args(args).args(["--state", "state"]);
     command
 }
 
 /// What a command prints that succeeds.
-fn told(command: &mut Command) -> String {
+pub(crate) fn told(command: &mut Command) -> String {
     let output = command.output().expect("the binary runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text").trim().to_owned()

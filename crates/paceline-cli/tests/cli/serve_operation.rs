@@ -1,7 +1,7 @@
 //! `paceline serve` as those who run it see it: its metrics, its log, and how it ends.
 
 use std::fs::File;
-use std::io::{BufRead as _, Read as _};
+use std::io::{BufRead as _, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::serve::{Gateway, get, post, send, serve};
-use crate::serve_keys::certify;
+use crate::serve_keys::{certify, keys, told};
 use crate::support::{Job, Reply, Server, finish};
 
 #[test]
@@ -342,18 +342,23 @@ fn a_socket_of_systemd_takes_the_place_of_the_address() {
     }
 }
 
+/// The same command as a process that may have few files.
+fn with_few_files(job: &Job, command: &Command) -> Command {
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]);
+    limited.arg(command.get_program()).args(command.get_args()).current_dir(job.path("."));
+    limited.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    limited
+}
+
 /// Each connection is a file, and the process may have few.
 #[test]
 fn connections_without_a_request_make_room_for_those_with_one() {
     for has_tls in [false, true] {
         let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
         certify(&job);
-        let mut limited = Command::new("sh");
-        limited.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]);
         let tls = ["--tls-cert", "tls.pem", "--tls-key", "tls.key"];
-        let serves = serve(&job, &server, if has_tls { &tls } else { &[] });
-        limited.arg(serves.get_program()).args(serves.get_args()).current_dir(job.path("."));
-        limited.envs(serves.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let mut limited = with_few_files(&job, &serve(&job, &server, if has_tls { &tls } else { &[] }));
         let gateway = Gateway::logging(&mut limited, File::create(job.path("log")).expect("writable"));
         let (_, address) = gateway.url.split_once("://").expect("an address");
         let idle: Vec<_> = (0..300).map(|_| TcpStream::connect(address).expect("the system takes it")).collect();
@@ -367,4 +372,42 @@ fn connections_without_a_request_make_room_for_those_with_one() {
         assert!(!log.contains("Too many open files"), "some files are left to all else: {log}");
         drop(idle);
     }
+}
+
+/// A client with a right key sends heads and no bodies, again and again, on as many connections as the system takes.
+#[test]
+fn requests_whose_bodies_do_not_come_leave_files_to_other_clients_and_to_the_state() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let small = told(&mut keys(&job, &["add", "small", "--limit", "1 per 1h,1 concurrent"]));
+    let other = told(&mut keys(&job, &["add", "other", "--limit", "1M per 1h"]));
+    let serves = serve(&job, &server, &["--state", "state"]);
+    let log = File::create(job.path("log")).expect("writable");
+    let mut gateway = Gateway::logging(&mut with_few_files(&job, &serves), log);
+    let (_, address) = gateway.url.split_once("://").expect("an address");
+    let head = format!(
+        "POST /generic/v1/things HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {small}\r\nContent-Length: 300000\r\n\r\n{{"
+    );
+    let owes = || {
+        let mut stream = TcpStream::connect(address).expect("the system takes it");
+        // A connection that was closed meanwhile is the gateway's good right.
+        let _ = stream.write_all(head.as_bytes());
+        stream
+    };
+    let mut owing: Vec<_> = (0..300).map(|_| owes()).collect();
+    let url = format!("{}/generic/v1/things", gateway.url);
+    for _ in 0..5 {
+        let (status, body) =
+            send(&url, |client, url| client.post(url).bearer_auth(&other).body("{}").timeout(Duration::from_secs(20)));
+        assert_eq!(status, 200, "{body}");
+        owing.extend((0..20).map(|_| owes()));
+    }
+    assert_eq!(server.count(), 5);
+    gateway.signal(Signal::TERM);
+    drop(owing);
+    assert_eq!(gateway.ended(), Some(0));
+    let log = std::fs::read_to_string(job.path("log")).expect("a log");
+    assert!(log.contains("connections wait to be accepted"), "{log}");
+    assert!(!log.contains("Too many open files") && !log.contains("cannot be written"), "{log}");
+    let kept = std::fs::read_to_string(job.path("state/client-limits.json")).expect("it is written");
+    assert!(kept.contains("\"units\":"), "{kept}");
 }
