@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderValue, Request, StatusCode};
-use paceline::{ConfigError, Limiter, PacerConfig, Quota, QuotaSnapshot};
+use paceline::{ConfigError, Cost, Limiter, PacerConfig, Quota, QuotaSnapshot};
 use paceline_http::Call;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use tokio::sync::Notify;
 
 use crate::bounds::Held;
 use crate::headers::{KEY, OF_CLIENTS};
 use crate::refusal::Refusal;
+use crate::uses::Uses;
 use crate::{models, query};
 
 /// What is kept of a client's key. A key is 256 random bits, so no one can find it by trying: a slow hash, as for passwords
@@ -93,11 +93,7 @@ impl Clients {
         // All that may fail comes before the first change.
         let fresh = configured.iter().map(|client| client.limits.clone().map(Limiter::new).transpose());
         let fresh = fresh.collect::<Result<Vec<_>, _>>()?;
-        let changed = match before {
-            Self::WithKeys(clients) => clients.values().next().map(|client| Arc::clone(&client.changed)),
-            Self::OfThisMachine | Self::Anyone => None,
-        };
-        let changed = changed.unwrap_or_default();
+        let uses = before.first().map(|client| Arc::clone(&client.uses)).unwrap_or_default();
         let mut clients = BTreeMap::new();
         for (mut client, fresh) in configured.into_iter().zip(fresh) {
             let before = known(&client.key);
@@ -114,8 +110,8 @@ impl Clients {
             let ClientConfig { name, key, models, is_batch, .. } = client;
             let streams = before.map(|client| client.streams.clone()).unwrap_or_default();
             let owed = before.map(|client| client.owed.clone()).unwrap_or_default();
-            let (name, changed) = (name.into(), Arc::clone(&changed));
-            let client = Client { name, number, limiter, spaced, models, is_batch, streams, owed, changed };
+            let (name, hash, uses) = (name.into(), key.to_string().into(), Arc::clone(&uses));
+            let client = Client { name, key: hash, number, limiter, spaced, models, is_batch, streams, owed, uses };
             clients.insert(key, Arc::new(client));
         }
         Ok(Self::WithKeys(clients))
@@ -141,9 +137,24 @@ impl Clients {
 
     /// Returns once a client may have used more of its limits, or less, since that was told last: one caller is told.
     pub async fn limits_change(&self) {
+        match self.first() {
+            Some(client) => client.uses.changed().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Has `note` told from now on what each call of a client takes of its limits, before that leaves, and what its answer used beyond
+    /// that: by the hash of the client's key, in hexadecimal digits. Clients that are made from these ones go on with it.
+    pub fn note_uses(&self, note: impl Fn(&str, &Cost) + Send + Sync + 'static) {
+        if let Some(client) = self.first() {
+            client.uses.tell(note);
+        }
+    }
+
+    fn first(&self) -> Option<&Arc<Client>> {
         match self {
-            Self::WithKeys(clients) if let Some(client) = clients.values().next() => client.changed.notified().await,
-            _ => std::future::pending().await,
+            Self::WithKeys(clients) => clients.values().next(),
+            Self::OfThisMachine | Self::Anyone => None,
         }
     }
 
@@ -241,6 +252,8 @@ fn key_in(value: &str) -> &str {
 /// A client with a key.
 pub struct Client {
     name: Arc<str>,
+    /// The hash of its key, in hexadecimal digits.
+    key: Arc<str>,
     number: u64,
     limiter: Option<Limiter>,
     /// The limit under which its requests are spaced, and how many of them may leave at once.
@@ -251,8 +264,8 @@ pub struct Client {
     pub(crate) streams: Held,
     /// Requests whose bodies have not come yet.
     pub(crate) owed: Held,
-    /// That of all clients: what one of them has used has changed.
-    changed: Arc<Notify>,
+    /// Those of all clients.
+    uses: Arc<Uses>,
 }
 
 impl fmt::Debug for Client {

@@ -41,6 +41,7 @@ mod state;
 mod tap;
 mod tls;
 mod trust;
+mod uses;
 mod watched;
 pub mod web;
 

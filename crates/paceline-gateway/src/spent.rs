@@ -2,15 +2,19 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use paceline::{Class, Cost, Outcome, Permit};
-use tokio::sync::Notify;
+use paceline::{Class, Cost, Dimension, Outcome, Permit};
+
+use crate::uses::Uses;
 
 /// What a request takes of its client's limits: what it reserved, and once that is known what its last call used. A request
 /// that was never sent takes nothing.
 pub(crate) struct Spent {
     permit: Option<Permit>,
     calls: Mutex<Calls>,
-    changed: Arc<Notify>,
+    /// The hash of the key of its client, in hexadecimal digits.
+    key: Arc<str>,
+    reserved: Cost,
+    uses: Arc<Uses>,
 }
 
 /// The calls of one request.
@@ -32,9 +36,10 @@ struct Answered {
 
 impl Spent {
     /// What that permit of its client's limiter reserved.
-    pub(crate) fn new(permit: Permit, changed: Arc<Notify>) -> Self {
-        changed.notify_one();
-        Self { permit: Some(permit), calls: Mutex::default(), changed }
+    pub(crate) fn new(permit: Permit, key: Arc<str>, uses: Arc<Uses>) -> Self {
+        let reserved = permit.request().cost;
+        uses.more(&key, &reserved);
+        Self { permit: Some(permit), calls: Mutex::default(), key, reserved, uses }
     }
 
     /// A call leaves.
@@ -64,12 +69,26 @@ impl Drop for Spent {
         // Whatever the server said: the limits of a client count what it asks for, and slow down for no failure.
         match answered {
             Some(Answered { used: usage, succeeded }) => {
+                let beyond = usage.as_ref().and_then(|used| beyond(&self.reserved, used));
+                beyond.into_iter().for_each(|beyond| self.uses.more(&self.key, &beyond));
                 let class = if succeeded { Class::Success } else { Class::Invalid };
                 drop(permit.complete(Outcome { usage, ..Outcome::new(class) }));
             }
             None if is_out => drop(permit.complete(Outcome::new(Class::Abandoned))),
             None => permit.withdraw(),
         }
-        self.changed.notify_one();
+        self.uses.change();
     }
+}
+
+/// What a call used beyond what it had reserved, if anything.
+fn beyond(reserved: &Cost, used: &Cost) -> Option<Cost> {
+    let mut beyond = None;
+    for dimension in [Dimension::Tokens, Dimension::InputTokens, Dimension::OutputTokens] {
+        let more = used.get(&dimension).saturating_sub(reserved.get(&dimension));
+        if more > 0 {
+            beyond.get_or_insert(Cost::zero()).set(dimension, more);
+        }
+    }
+    beyond
 }

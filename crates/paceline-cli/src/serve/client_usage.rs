@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use paceline::{Clock, LimiterState, PacerState};
 use paceline_gateway::{Clients, Gateway};
 use tokio::time::{sleep, timeout};
 
+use super::client_notes::{ClientNotes, with_notes};
 use super::state::SAVED;
 use super::whole_file::{self, WriteTrouble};
 use crate::account::TURN_LASTS;
@@ -20,34 +21,58 @@ const FILE: &str = "client-limits.json";
 pub(super) struct ClientUsage {
     /// None where there is no folder.
     path: Option<PathBuf>,
-    /// What the file says.
-    written: Mutex<BTreeMap<String, PacerState>>,
+    notes: Option<Arc<ClientNotes>>,
+    written: Mutex<Written>,
     trouble: WriteTrouble,
+}
+
+#[derive(Debug, Default)]
+struct Written {
+    /// What the file says.
+    states: BTreeMap<String, PacerState>,
+    /// It could not be written the last time: notes of calls before that are needed.
+    is_behind: bool,
 }
 
 impl ClientUsage {
     /// The file in that folder.
     pub(super) fn of(folder: Option<&Path>) -> Self {
         let trouble = WriteTrouble::default();
-        Self { path: folder.map(|folder| folder.join(FILE)), written: Mutex::default(), trouble }
+        let path = folder.map(|folder| folder.join(FILE));
+        let notes = path.as_deref().map(|path| Arc::new(ClientNotes::beside(path)));
+        Self { path, notes, written: Mutex::default(), trouble }
     }
 
-    /// Has these clients go on with what they had used when an earlier gateway ended.
+    /// Has these clients go on with what they had used when an earlier gateway ended, or was killed.
     pub(super) fn restore(&self, clients: &Clients) {
-        let Some(path) = self.path.as_deref() else { return };
+        let Some((path, notes)) = self.path.as_deref().zip(self.notes.as_deref()) else { return };
         let known = match std::fs::read(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
             Err(error) => Err(error.to_string()),
             Ok(text) => serde_json::from_slice(&text).map_err(|error| error.to_string()),
         };
-        let known: BTreeMap<String, LimiterState> = match known {
-            Ok(known) => known,
-            Err(error) => return start_from_zero(path, &error),
-        };
-        let known = clients.limiters().filter_map(|(key, limiter)| Some((limiter, known.get(&key)?)));
-        let failed = known.filter_map(|(limiter, state)| limiter.restore(state).err()).last();
+        let mut known: BTreeMap<String, LimiterState> = known.unwrap_or_else(|error| {
+            start_from_zero(path, &error);
+            BTreeMap::new()
+        });
+        let notes = notes.read();
+        let known = clients.limiters().filter_map(|(key, limiter)| {
+            let written = known.remove(&key);
+            Some((limiter, with_notes(&key, limiter, written, &notes)?))
+        });
+        let failed = known.filter_map(|(limiter, state)| limiter.restore(&state).err()).last();
         if let Some(error) = failed {
             start_from_zero(path, &error.to_string());
+        }
+        if !notes.is_empty() {
+            self.save(clients);
+        }
+    }
+
+    /// Notes from now on what the calls of these clients take, before they leave.
+    pub(super) fn follow(&self, clients: &Clients) {
+        if let Some(notes) = self.notes.clone() {
+            clients.note_uses(move |key, cost| notes.add(key, cost));
         }
     }
 
@@ -66,17 +91,21 @@ impl ClientUsage {
 
     /// Saves it now. A file that cannot be written is no reason to end.
     pub(super) fn save(&self, clients: &Clients) {
-        let Some(path) = &self.path else { return };
+        let Some((path, notes)) = self.path.as_deref().zip(self.notes.as_deref()) else { return };
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is noted in the former place is in the counts below.
+        let former = if written.is_behind { None } else { notes.turn() };
         let states: BTreeMap<_, _> = clients.limiters().map(|(key, limiter)| (key, limiter.export())).collect();
         let used = states.iter().map(|(key, state)| (key.clone(), state.pacer.clone())).collect();
-        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        if *written == used {
+        if written.states == used && former.is_none() {
             return;
         }
         let text = serde_json::to_vec(&states).expect("numbers and words");
         let replaced = whole_file::replace(path, &text);
+        written.is_behind = replaced.is_err();
         if replaced.is_ok() {
-            *written = used;
+            written.states = used;
+            former.into_iter().for_each(|place| notes.forget(place));
         }
         self.trouble.tell(path, replaced, "a restart now would forget what clients have used of their limits");
     }

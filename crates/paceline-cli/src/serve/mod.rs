@@ -6,6 +6,7 @@ mod args;
 mod batches;
 mod check;
 mod client_keys;
+mod client_notes;
 mod client_usage;
 mod keys;
 mod one_gateway;
@@ -60,6 +61,7 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     let gateway = gateway.map_err(Failure::refused)?;
     let usage = ClientUsage::of(upstreams.folder());
     usage.restore(&clients);
+    usage.follow(&clients);
     tell_who_may_call(&clients, address);
     gateway.replace_clients(clients);
     let tls_is_shown = tls.is_some();
@@ -92,6 +94,7 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
                 continue;
             }
             admit_anew(&gateway, flags, &admission, &mut only);
+            usage.follow(&gateway.clients());
             if upstreams.reload(&gateway, change.mends(upstreams.files())).await {
                 batches.renew(upstreams.for_batches()).await;
             }

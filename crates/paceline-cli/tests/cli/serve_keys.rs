@@ -5,6 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::process::Command;
 
 use rustix::process::Signal;
+use serde_json::json;
 
 use crate::serve::{Gateway, get, send, serve};
 use crate::support::{Job, Reply, Server, finish};
@@ -234,6 +235,25 @@ fn a_second_gateway_on_one_state_is_refused_and_a_damaged_count_is_kept_and_told
     first.child.wait().expect("it ends");
     drop(Gateway::start(&mut serve(&job, &server, &["--state", "state"])));
     drop(Gateway::start(&mut serve(&job, &server, &["--state", "other"])));
+}
+
+#[test]
+fn a_gateway_that_is_killed_again_and_again_forgets_no_token_that_a_client_used() {
+    let usage = json!({"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 290}});
+    let (job, server) = (Job::new(0), Server::new(move |_| Reply::new(200, &usage)));
+    let key = told(&mut keys(&job, &["add", "ci", "--limit", "2000 tokens per 1h"]));
+    for _ in 0..4 {
+        let mut gateway = Gateway::start(&mut serve(&job, &server, &["--state", "state"]));
+        for _ in 0..3 {
+            let _ = send(&format!("{}/generic/v1/chat/completions", gateway.url), |client, url| {
+                let body = json!({"model": "m", "max_tokens": 290, "messages": []}).to_string();
+                client.post(url).bearer_auth(&key).header("x-paceline-deadline", "100ms").body(body)
+            });
+        }
+        gateway.child.kill().expect("it runs");
+        gateway.child.wait().expect("it ends");
+    }
+    assert_eq!(server.count(), 6, "300 tokens each");
 }
 
 #[test]

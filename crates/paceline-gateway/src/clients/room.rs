@@ -45,7 +45,7 @@ impl Client {
         }
         let refused = match timeout(left, limiter.acquire_within(request.clone(), MaxWait::Known(left))).await {
             Ok(Ok(Within::Granted(permit))) => {
-                return Ok(Some(Arc::new(Spent::new(permit, Arc::clone(&self.changed)))));
+                return Ok(Some(Arc::new(Spent::new(permit, Arc::clone(&self.key), Arc::clone(&self.uses)))));
             }
             Ok(Ok(Within::Deferred { until, reason })) => {
                 let wait = until - limiter.now();
