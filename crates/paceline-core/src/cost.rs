@@ -195,8 +195,8 @@ impl Cost {
     }
 
     /// Of its input tokens, which are part of its tokens, so many are an estimate for which only earlier answers speak, and
-    /// nothing that the request itself shows. No such estimate makes a call impossible: where it exceeds a limit, the call reserves
-    /// all of that, and leaves alone.
+    /// nothing that the request itself shows. No such estimate makes a call impossible: where it exceeds a limit, the call
+    /// reserves all of that, and leaves alone.
     #[must_use]
     pub const fn with_learnt(mut self, tokens: u64) -> Self {
         self.learnt = if tokens > u32::MAX as u64 { u32::MAX } else { tokens as u32 };

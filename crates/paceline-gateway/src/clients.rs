@@ -143,8 +143,8 @@ impl Clients {
         }
     }
 
-    /// Has `note` told from now on what each call of a client takes of its limits, before that leaves, and what its answer used beyond
-    /// that: by the hash of the client's key, in hexadecimal digits. Clients that are made from these ones go on with it.
+    /// Has `note` told from now on what each call of a client takes of its limits, before that leaves, and what its answer used
+    /// beyond that: by the hash of the client's key, in hexadecimal digits. Clients that are made from these ones go on with it.
     pub fn note_uses(&self, note: impl Fn(&str, &Cost) + Send + Sync + 'static) {
         if let Some(client) = self.first() {
             client.uses.tell(note);

@@ -228,8 +228,7 @@ impl<'a> Course<'a> {
     async fn enter(&mut self, upstream: &Backend, call: &Call, scope: &str, cost: &Cost) -> Result<(), Refusal> {
         let Some(client) = &self.known else { return Ok(()) };
         client.may_call(call, !self.payload.is_stream)?;
-        let asked = self.clock.now();
-        let cost = upstream.cost_elsewhere(call, cost);
+        let (asked, cost) = (self.clock.now(), upstream.cost_elsewhere(call, cost));
         let model = format!("{}/{scope}", upstream.name());
         let room = client.room(&model, &cost, self.record.priority, self.deadline - asked);
         let waits = self.client.waits_for_its_key();

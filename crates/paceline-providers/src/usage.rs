@@ -204,7 +204,8 @@ impl TokenRatio {
     }
 
     /// Learns from an answer: the request's body and the usage that was reported for it. The first answer replaces the
-    /// guess, later ones are averaged. Of a prompt with parts that are no text all is theirs that its text is not expected to have.
+    /// guess, later ones are averaged. Of a prompt with parts that are no text all is theirs that its text is not expected to
+    /// have.
     pub fn settle(&mut self, body: &[u8], usage: &Usage) {
         if usage.units > 0 {
             self.units.add(usage.units as f64);

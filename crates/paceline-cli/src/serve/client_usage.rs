@@ -43,8 +43,13 @@ impl ClientUsage {
         Self { path, notes, written: Mutex::default(), trouble }
     }
 
-    /// Has these clients go on with what they had used when an earlier gateway ended, or was killed.
+    /// Has these clients go on with what they had used when an earlier gateway ended, or was killed, and follows them.
     pub(super) fn restore(&self, clients: &Clients) {
+        self.take_up(clients);
+        self.follow(clients);
+    }
+
+    fn take_up(&self, clients: &Clients) {
         let Some((path, notes)) = self.path.as_deref().zip(self.notes.as_deref()) else { return };
         let known = match std::fs::read(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),

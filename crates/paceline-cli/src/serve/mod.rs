@@ -39,7 +39,10 @@ use crate::run::calls::signals::{SignalCount, Signals};
 /// Serves until Ctrl-C, or does what its command says.
 pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Status, Failure> {
     match args.command {
-        None => serve(&args.flags, everywhere).await,
+        None => {
+            files::keep_spare();
+            serve(&args.flags, everywhere).await
+        }
         Some(Command::Check(flags)) => check::command(&flags, everywhere),
         Some(Command::Keys(args)) => keys::command(args),
     }
@@ -47,7 +50,6 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
 
 async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure> {
     let signals = SignalCount::of(Signals::without_hang_up().map_err(Failure::interrupted)?);
-    files::keep_spare();
     let (listener, address) = socket::for_clients(flags.listen)?;
     let tls = flags.tls()?;
     let admission = Admission::new(flags, address);
@@ -61,7 +63,6 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     let gateway = gateway.map_err(Failure::refused)?;
     let usage = ClientUsage::of(upstreams.folder());
     usage.restore(&clients);
-    usage.follow(&clients);
     tell_who_may_call(&clients, address);
     gateway.replace_clients(clients);
     let tls_is_shown = tls.is_some();
@@ -93,8 +94,7 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
                 tracing::warn!("nothing is read again, and all stays as it was: {error}");
                 continue;
             }
-            admit_anew(&gateway, flags, &admission, &mut only);
-            usage.follow(&gateway.clients());
+            admit_anew(&gateway, flags, &admission, &usage, &mut only);
             if upstreams.reload(&gateway, change.mends(upstreams.files())).await {
                 batches.renew(upstreams.for_batches()).await;
             }
@@ -155,13 +155,16 @@ fn watched(upstreams: &Upstreams, admission: &Admission, flags: &Flags) -> Vec<P
 }
 
 /// Reads the certificate and the keys of clients again. A wrong one changes nothing.
-fn admit_anew(gateway: &Gateway, flags: &Flags, admission: &Admission, only: &mut OnlyGateway) {
+fn admit_anew(gateway: &Gateway, flags: &Flags, admission: &Admission, usage: &ClientUsage, only: &mut OnlyGateway) {
     match flags.tls() {
         Ok(tls) => tls.into_iter().for_each(|tls| gateway.replace_tls(tls)),
         Err(error) => tracing::warn!("the former certificate stays: {error}"),
     }
     match admission.clients(&gateway.clients()) {
-        Ok(clients) => gateway.replace_clients(clients),
+        Ok(clients) => {
+            usage.follow(&clients);
+            gateway.replace_clients(clients);
+        }
         Err(error) => tracing::warn!("the keys of clients were read again, and the former ones stay: {error}"),
     }
     only.check(&gateway.clients());

@@ -55,7 +55,7 @@ async fn prompts_with_pictures_of_one_client_change_nothing_for_the_prompts_of_a
     }
     let (status, body) = post(&served, "text", &text, "5s").await;
     let message = body["error"]["message"].as_str().unwrap_or_default();
-    assert!(status == 429 && message.contains("3000 tokens per 1h 00m, and its deadline is sooner"), "{body}");
+    assert!(status == 429 && message.contains("3000 tokens per 1h, and its deadline is sooner"), "{body}");
     let waits = body["error"]["wait_ms"].as_u64().expect("nothing shortens it");
     assert!((3_000_000..=3_601_000).contains(&waits), "{waits}");
 }
