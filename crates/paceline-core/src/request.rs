@@ -250,8 +250,8 @@ impl GiveUp {
                 matches!(last, Class::Transient | Class::Overloaded | Class::Throttled | Class::QuotaExhausted)
             }
             // Refused for the account, which stops nothing yet.
-            Self::Refused(_) => matches!(last, Class::Account | Class::QuotaExhausted),
-            Self::Unknown | Self::Held => false,
+            Self::Refused(Class::Invalid) => matches!(last, Class::Account | Class::QuotaExhausted),
+            Self::Refused(_) | Self::Unknown | Self::Held => false,
         }
     }
 }
@@ -378,6 +378,8 @@ mod tests {
             for reason in [GiveUp::Refused(class), GiveUp::Unknown, GiveUp::Held] {
                 assert!(!reason.stayed_down(class), "{reason:?} {class}");
             }
+            let is_of_account = matches!(class, Class::Account | Class::QuotaExhausted);
+            assert_eq!(GiveUp::Refused(Class::Invalid).stayed_down(class), is_of_account, "not believed: {class}");
         }
     }
 }
