@@ -61,21 +61,28 @@ pub fn is_loopback_host(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
 }
 
-/// The host of a whole address, with its port where that is not the usual one, in lower case; none of a path.
+/// The host of a whole address, as the scope of its calls is called: in lower case, with its port where that is not the usual
+/// one; none of a path. The scheme stands before it where another is to be expected, which is https without a port and http with
+/// one: what speaks TLS at a port and what does not are two servers, and a mistyped scheme is no fault of the other.
 ///
 /// ```
 /// use paceline_providers::host;
 /// assert_eq!(host("https://API.example:443/v1?x=1").as_deref(), Some("api.example"));
 /// assert_eq!(host("http://127.0.0.1:8080/").as_deref(), Some("127.0.0.1:8080"));
+/// assert_eq!(host("https://127.0.0.1:8080/").as_deref(), Some("https://127.0.0.1:8080"));
+/// assert_eq!(host("http://api.example/v1").as_deref(), Some("http://api.example"));
 /// assert_eq!(host("/v1"), None);
 /// ```
 pub fn host(url: &str) -> Option<String> {
     let uri: Uri = url.parse().ok()?;
-    let usual = if uri.scheme_str()? == "https" { 443 } else { 80 };
+    let is_safe = uri.scheme_str()? == "https";
+    let usual = if is_safe { 443 } else { 80 };
     let host = uri.host()?.to_ascii_lowercase();
-    Some(match uri.port_u16().filter(|port| *port != usual) {
-        Some(port) => format!("{host}:{port}"),
-        None => host,
+    Some(match (uri.port_u16().filter(|port| *port != usual), is_safe) {
+        (Some(port), false) => format!("{host}:{port}"),
+        (Some(port), true) => format!("https://{host}:{port}"),
+        (None, false) => format!("http://{host}"),
+        (None, true) => host,
     })
 }
 
