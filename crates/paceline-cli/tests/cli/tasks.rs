@@ -357,6 +357,7 @@ fn the_samples_for_systemd_are_units() {
     let units = [
         ("paceline-tasks.service", "/usr/local/bin/paceline", program),
         ("paceline-tasks.timer", "", ""),
+        ("paceline-tasks-worker.service", "/usr/local/bin/paceline", program),
         ("paceline-run.service", "/usr/local/bin/paceline", program),
         ("paceline.service", "/usr/local/bin/paceline", program),
         ("paceline.socket", "", ""),
