@@ -143,12 +143,22 @@ impl Plan {
     }
 }
 
+/// How long `tasks run` tries an item by default.
+const A_DAY: Duration = Duration::from_secs(86_400);
+
 fn warnings(max_retries: u32, item: Duration, run: Duration, window: Option<Duration>) -> Vec<String> {
     let mut warnings = Vec::new();
-    if max_retries > MANY_RETRIES {
+    // Waits of hours are for servers that may be away for a day, such as the receivers of webhooks.
+    if max_retries > MANY_RETRIES && item < A_DAY {
         warnings.push(format!(
             "{max_retries} retries are more than {MANY_RETRIES}: an item that still fails by then seldom succeeds, and \
              you learn of it late"
+        ));
+    }
+    if item > A_DAY {
+        let days = item.as_secs().div_ceil(A_DAY.as_secs());
+        warnings.push(format!(
+            "`tasks run` gives an item up 24 h after its first try, unless --deadline {days}d says otherwise"
         ));
     }
     let Some(window) = window else { return warnings };

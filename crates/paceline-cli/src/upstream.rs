@@ -9,7 +9,7 @@ use paceline_core::Dimension;
 use paceline_http::{check_proxy, client, gateway, proxy_of_environment};
 use paceline_providers::secrets::{SECRET, hidden};
 use paceline_providers::table::Scope;
-use paceline_store::ScopeRow;
+use paceline_store::{ACCOUNT, ScopeRow};
 
 use crate::args::{Everywhere, UpstreamArgs};
 use crate::exit::Failure;
@@ -38,8 +38,35 @@ pub(crate) fn warn_of_unbounded(what: &str, is_unbounded: impl FnOnce() -> bool)
     }
 }
 
-/// Warns of tiers that no item of a job belongs to, once its input is read: `scopes` are those of its items.
-pub(crate) fn warn_of_idle_tiers(upstream: &Upstream, scopes: &[ScopeRow]) {
+/// Warns, once, of headers that go to the host of the upstream's address alone, because their names say that they are secret,
+/// where calls go to other hosts too. `to_others` looks at a call or at all of them, so it is asked until then only.
+pub(crate) fn warn_of_withheld(upstream: &Upstream, to_others: impl FnOnce() -> bool) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    let names: Vec<&str> = upstream.access.secret_headers().map(HeaderName::as_str).collect();
+    let home = upstream.base_url.as_deref().and_then(paceline_providers::host);
+    let Some(home) = home.filter(|_| !names.is_empty() && !WARNED.load(Ordering::Relaxed)) else { return };
+    if to_others() && !WARNED.swap(true, Ordering::Relaxed) {
+        let (headers, go) = if names.len() == 1 { ("header", "goes") } else { ("headers", "go") };
+        let names = names.join(", ");
+        tracing::warn!(
+            "the {headers} {names} {go} to {home} alone, the host of --base-url, and calls to other hosts carry none: a host that \
+             needs such a header needs a run of its own"
+        );
+    }
+}
+
+/// Warns of what does not act on a job, once its input is read: `scopes` are those of its items.
+pub(crate) fn warn_of_scopes(upstream: &Upstream, scopes: &[ScopeRow]) {
+    warn_of_idle_tiers(upstream, scopes);
+    let home = upstream.base_url.as_deref().and_then(paceline_providers::host);
+    let is_other = |name: &str| name != ACCOUNT && Some(name) != home.as_deref();
+    let is_tier = |name: &str| upstream.tiers.iter().any(|tier| *tier.scope == *name);
+    let by_host = upstream.dialect.scope() == Scope::Host;
+    warn_of_withheld(upstream, || by_host && scopes.iter().any(|row| is_other(&row.name) && !is_tier(&row.name)));
+}
+
+/// Warns of tiers that no item of a job belongs to.
+fn warn_of_idle_tiers(upstream: &Upstream, scopes: &[ScopeRow]) {
     let is_idle = |tier: &&Tier| scopes.iter().all(|scope| scope.name != tier.scope);
     let idle: Vec<_> = upstream.tiers.iter().filter(is_idle).map(|tier| text::printable(&tier.scope)).collect();
     if !idle.is_empty() {

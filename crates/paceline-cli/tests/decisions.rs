@@ -235,14 +235,8 @@ fn failure(Case { reading, unknown, .. }: &Case) -> Failure {
 fn made_up(claimed: &Claimed, counted: Counted) -> ClaimOutcome {
     let failure = Failure::new(Class::Transient, "made up");
     let decided = DecisionRecord { failure, action: "retry", reason: None, by: "test".to_owned(), stayed_down: false };
-    ClaimOutcome {
-        retried: 0,
-        id: claimed.item.id,
-        fence: claimed.fence,
-        counted,
-        next: Transition::Retry(Duration::ZERO),
-        decided: Some(decided),
-    }
+    let next = Transition::Retry(Duration::ZERO);
+    ClaimOutcome { counted, next, decided: Some(decided), ..ClaimOutcome::back(claimed) }
 }
 
 type Waits = Arc<Mutex<Vec<Result<Duration, String>>>>;

@@ -38,4 +38,4 @@ pub(crate) fn not_followed(
 const LONGEST_TARGET: usize = 1_000;
 
 /// What there is to say of a target that cannot be copied.
-const NOT_WHOLE: &str = "it is not shown whole, for it is too long or holds what looks like a secret";
+const NOT_WHOLE: &str = "its address is not shown whole, for it is too long or holds what looks like a secret";

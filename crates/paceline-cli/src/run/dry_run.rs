@@ -55,7 +55,7 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits
     plan.count(&reader, &input, &format, upstream).map_err(Failure::refused)?;
     plan.seconds = plan.seconds(upstream, limits);
     if !plan.unread {
-        upstream::warn_of_idle_tiers(upstream, &reader.scopes().map_err(Failure::refused)?);
+        upstream::warn_of_scopes(upstream, &reader.scopes().map_err(Failure::refused)?);
     }
     let printed = output::print(|out| {
         if args.json {

@@ -100,7 +100,7 @@ pub(crate) async fn command(mut args: RunArgs, everywhere: &Everywhere) -> Resul
             put_back(&job.journal, &args)?;
             done.take_over(&job.journal, &input, &format)?;
             if job.input_cursor.is_none() {
-                upstream::warn_of_idle_tiers(&upstream, &job.journal.scopes().map_err(load::refused)?);
+                upstream::warn_of_scopes(&upstream, &job.journal.scopes().map_err(load::refused)?);
             }
             Ok((input, mock, format, job))
         })

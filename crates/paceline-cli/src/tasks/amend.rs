@@ -8,6 +8,7 @@ use paceline_store::work::{Amend, Filter, State, WorkClock, WorkItem, WorkStore}
 use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 use serde_json::json;
 
+use super::closed_scopes::ClosedScopes;
 use super::groups;
 use super::list::state;
 use super::pages::Pages;
@@ -59,7 +60,7 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
     let group = filter.group.clone();
     let Retried { changed, may_be_done } = retry_items(&*store, filter, all).await?;
     let items = text::counted(may_be_done, "item");
-    let nothing = nothing(&*store, group.as_deref(), Amend::Retry).await?;
+    let nothing = nothing(&*store, group.as_deref(), "retry", retried(0)).await?;
     let held = if changed > 0 && !as_json { held(&*store, group.as_deref()).await? } else { Vec::new() };
     output::print(|out| match may_be_done {
         _ if as_json => {
@@ -67,17 +68,15 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
             writeln!(out, "{}", json!({ "changed": changed, "may_be_done": again, "left_out": left_out }))
         }
         0 if changed == 0 => writeln!(out, "{nothing}"),
-        0 => writeln!(out, "{}", describe(Amend::Retry, changed)),
-        _ if all => writeln!(
-            out,
-            "{}; the call of {items} may have been executed before, and is made again",
-            describe(Amend::Retry, changed)
-        ),
+        0 => writeln!(out, "{}", retried(changed)),
+        _ if all => {
+            writeln!(out, "{}; the call of {items} may have been executed before, and is made again", retried(changed))
+        }
         _ => writeln!(
             out,
             "{}; left out: {items} whose call may have been executed; check the server, then name each KEY, or add \
              --may-be-done",
-            if changed > 0 { describe(Amend::Retry, changed) } else { "nothing is retried".to_owned() },
+            if changed > 0 { retried(changed) } else { "nothing is retried".to_owned() },
         ),
     })?;
     output::print(|out| held.iter().try_for_each(|line| writeln!(out, "{line}")))?;
@@ -93,11 +92,11 @@ pub(crate) async fn cancel(args: Args) -> Result<Status, Failure> {
     let (store, filter) = named(args).await?;
     let group = filter.group.clone();
     let changed = store.amend(filter, Amend::Cancel).await.map_err(Failure::refused)?;
-    let nothing = nothing(&*store, group.as_deref(), Amend::Cancel).await?;
+    let nothing = nothing(&*store, group.as_deref(), "cancel", cancelled(0)).await?;
     output::print(|out| match as_json {
         true => writeln!(out, "{}", json!({ "changed": changed })),
         false if changed == 0 => writeln!(out, "{nothing}"),
-        false => writeln!(out, "{}", describe(Amend::Cancel, changed)),
+        false => writeln!(out, "{}", cancelled(changed)),
     })?;
     Ok(Status::Success)
 }
@@ -179,26 +178,30 @@ async fn held(store: &dyn WorkStore, group: Option<&str>) -> Result<Vec<String>,
         }
         _ => None,
     });
-    Ok(held.take(NAMED).collect())
+    let scopes = ClosedScopes::of(store, now).await.map_err(Failure::interrupted)?;
+    Ok(held.take(NAMED).chain(scopes.held().take(NAMED)).collect())
 }
 
-/// What is said where a change applied to no item.
-async fn nothing(store: &dyn WorkStore, group: Option<&str>, amend: Amend) -> Result<String, Failure> {
-    let what = if amend == Amend::Cancel { "cancel" } else { "retry" };
+/// What is said where a change applied to no item, which `otherwise` says too.
+async fn nothing(store: &dyn WorkStore, group: Option<&str>, what: &str, otherwise: String) -> Result<String, Failure> {
     let unknown = match group {
         Some(group) => groups::unknown(store, group).await.map_err(Failure::interrupted)?,
         None => None,
     };
-    Ok(unknown.map_or_else(|| describe(amend, 0), |unknown| format!("nothing to {what}: {unknown}")))
+    Ok(unknown.map_or(otherwise, |unknown| format!("nothing to {what}: {unknown}")))
 }
 
-fn describe(amend: Amend, changed: u64) -> String {
-    let items = text::counted(changed, "item");
-    match (amend, changed) {
-        (Amend::Retry, 0) => "nothing to retry: items that succeeded or are in flight stay as they are".to_owned(),
-        (Amend::Retry, 1) => "1 item is due again".to_owned(),
-        (Amend::Retry, _) => format!("{items} are due again"),
-        (Amend::Cancel, 0) => "nothing to cancel: items that have ended stay as they are".to_owned(),
-        (Amend::Cancel, _) => format!("{items} cancelled"),
+fn retried(changed: u64) -> String {
+    match changed {
+        0 => "nothing to retry: items that succeeded or are in flight stay as they are".to_owned(),
+        1 => "1 item is due again".to_owned(),
+        _ => format!("{} are due again", text::counted(changed, "item")),
+    }
+}
+
+fn cancelled(changed: u64) -> String {
+    match changed {
+        0 => "nothing to cancel: items that have ended stay as they are".to_owned(),
+        _ => format!("{} cancelled", text::counted(changed, "item")),
     }
 }

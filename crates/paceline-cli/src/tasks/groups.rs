@@ -7,6 +7,7 @@ use paceline_store::work::{Filter, State, WorkClock, WorkError, WorkItem, WorkSt
 use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 use serde_json::{Value, json};
 
+use super::closed_scopes::Why;
 use super::pages::Pages;
 use crate::text;
 
@@ -15,6 +16,8 @@ use crate::text;
 pub(crate) enum Waits {
     /// A worker has it.
     InFlight,
+    /// The worker that has it has ended without a word.
+    WorkerGone,
     /// Its group is stopped until a person acts.
     ScopeStopped,
     /// Its group is held until a time.
@@ -28,13 +31,21 @@ pub(crate) enum Waits {
 }
 
 impl Waits {
-    const ALL: [Self; 6] =
-        [Self::InFlight, Self::ScopeStopped, Self::ScopeHeld, Self::NotBefore, Self::NotStarted, Self::RunBound];
+    const ALL: [Self; 7] = [
+        Self::InFlight,
+        Self::WorkerGone,
+        Self::ScopeStopped,
+        Self::ScopeHeld,
+        Self::NotBefore,
+        Self::NotStarted,
+        Self::RunBound,
+    ];
 
     /// The name in tables and JSON.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::InFlight => "in_flight",
+            Self::WorkerGone => "worker_gone",
             Self::ScopeStopped => "scope_stopped",
             Self::ScopeHeld => "scope_held",
             Self::NotBefore => "not_before",
@@ -47,6 +58,7 @@ impl Waits {
     const fn describe(self) -> &'static str {
         match self {
             Self::InFlight => "in flight at a worker",
+            Self::WorkerGone => "left by a worker that has ended (the next run takes them)",
             Self::ScopeStopped => "waiting until the problem that stopped their group is fixed",
             Self::ScopeHeld => "waiting until their group opens",
             Self::NotBefore => "waiting for their due time",
@@ -59,6 +71,9 @@ impl Waits {
     pub(crate) fn words_for(reason: &str) -> String {
         match Self::ALL.into_iter().find(|waits| waits.as_str() == reason) {
             Some(waits) => waits.describe().to_owned(),
+            None if reason == Why::SameFailure.as_str() => {
+                "left for the next run (their first items all failed the same way)".to_owned()
+            }
             None => format!("left for the next run ({})", text::printable(reason)),
         }
     }
@@ -96,6 +111,8 @@ pub(crate) async fn unknown(store: &dyn WorkStore, group: &str) -> Result<Option
 pub(crate) struct Groups {
     closed: Vec<ScopeRow>,
     now: Timestamp,
+    /// What is in flight has no worker any more.
+    without_worker: bool,
 }
 
 impl Groups {
@@ -105,7 +122,12 @@ impl Groups {
     /// An error of the store.
     pub(crate) async fn of(store: &dyn WorkStore, clock: &WorkClock) -> Result<Self, WorkError> {
         let closed = store.scopes().await?.into_iter().filter(|row| row.state != ScopeStatus::Open).collect();
-        Ok(Self { closed, now: clock.wall() })
+        Ok(Self { closed, now: clock.wall(), without_worker: false })
+    }
+
+    /// With that: whether what is in flight has no worker any more.
+    pub(crate) fn without_worker(self, without_worker: bool) -> Self {
+        Self { without_worker, ..self }
     }
 
     /// When they were looked at.
@@ -117,6 +139,7 @@ impl Groups {
     pub(crate) fn waits(&self, item: &WorkItem) -> Option<Waits> {
         match item.state {
             State::Waiting => Some(self.of_waiting(item)),
+            State::InFlight if self.without_worker => Some(Waits::WorkerGone),
             State::InFlight => Some(Waits::InFlight),
             State::Succeeded
             | State::Failed
@@ -145,6 +168,11 @@ impl Groups {
     /// When a waiting item may start, if that lies ahead.
     pub(crate) fn due(&self, item: &WorkItem) -> Option<Timestamp> {
         item.not_before.filter(|at| item.state == State::Waiting && *at > self.now)
+    }
+
+    /// Whether a group is held or stopped.
+    pub(crate) fn is_closed(&self, group: &str) -> bool {
+        self.closed.iter().any(|row| *row.name == *group)
     }
 
     /// Those that are stopped.

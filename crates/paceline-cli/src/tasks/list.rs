@@ -2,7 +2,7 @@
 
 use paceline_store::work::{Filter, State, WorkClock};
 
-use super::groups::{self, Groups};
+use super::groups;
 use super::pages::Pages;
 use super::row::{HEAD, Row};
 use super::store::StoreArgs;
@@ -35,7 +35,7 @@ pub(crate) struct Args {
 pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     let clock = WorkClock::system();
     let store = args.store.open(&clock).await?;
-    let groups = Groups::of(&*store, &clock).await.map_err(Failure::interrupted)?;
+    let groups = args.store.groups(&*store, &clock).await.map_err(Failure::interrupted)?;
     let group = args.group.clone();
     let filter = Filter { states: args.state, group: args.group, keys: Vec::new() };
     let mut pages = Pages::of(&*store, filter, args.limit);

@@ -2,6 +2,7 @@
 
 mod add;
 mod amend;
+mod closed_scopes;
 mod compact;
 mod export;
 mod groups;

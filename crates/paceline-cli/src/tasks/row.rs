@@ -30,6 +30,8 @@ pub(crate) struct Row<'a> {
     retry_not_before: Option<String>,
     last_error: Option<&'a str>,
     pub(crate) reason: Option<&'a str>,
+    /// Why an item has its due time, where more is known of that: its host asked for a pause, say.
+    pub(crate) waits_for: Option<&'a str>,
     #[serde(skip)]
     due: Option<(Timestamp, Timestamp)>,
     #[serde(skip)]
@@ -61,6 +63,7 @@ impl<'a> Row<'a> {
             retry_not_before: due.map(|at| at.to_string()),
             last_error: last.map(|last| last.message.as_str()).filter(|value| !value.is_empty()),
             reason: groups.waits(item).map(Waits::as_str).or(item.reason.as_deref()),
+            waits_for: item.reason.as_deref().filter(|_| groups.waits(item) == Some(Waits::NotBefore)),
             due: due.map(|at| (at, groups.now())),
             sends: item.sends(),
         }
@@ -77,7 +80,7 @@ impl<'a> Row<'a> {
         let cell = |value: &str, width| text::cell(&text::printable(value), width);
         let why = self.wait().unwrap_or_else(|| self.reason.unwrap_or_default().to_owned());
         let status = self.status_code.map(|status| format!("{status} ")).unwrap_or_default();
-        let error = format!("{status}{}", self.last_error.or(self.class).unwrap_or_default());
+        let error = format!("{status}{}", self.last_error.or(self.class).or(self.waits_for).unwrap_or_default());
         let line = format!(
             "{} {:<9} {:>5}  {}  {}",
             cell(self.key, 24),

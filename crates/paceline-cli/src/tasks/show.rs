@@ -32,11 +32,13 @@ pub(crate) struct Args {
 pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     let clock = WorkClock::system();
     let store = args.store.open(&clock).await?;
-    let groups = Groups::of(&*store, &clock).await.map_err(Failure::interrupted)?;
+    let groups = args.store.groups(&*store, &clock).await.map_err(Failure::interrupted)?;
     let found = store.show(&args.key).await.map_err(Failure::interrupted)?;
     let Some((item, payload, events)) = found else {
         let key = args.key;
-        return Err(Failure::refused(format!("no item is called {key:?}; `paceline tasks list` names them")));
+        return Err(Failure::refused(format!(
+            "no item is called {key:?}; `paceline tasks list` names those that are there (of a pruned one its key alone is kept)"
+        )));
     };
     let text = match args.json {
         true => as_json(&item, &groups, payload, &events).map_err(Failure::interrupted)?,
@@ -120,27 +122,37 @@ fn state(item: &WorkItem, groups: &Groups) -> String {
     }
     let reason = groups.waits(item).map(Waits::as_str).or(item.reason.as_deref());
     // A cancelled item has no other reason.
-    let reason = reason.filter(|reason| *reason != item.state.as_str());
+    let reason = reason.filter(|reason| *reason != item.state.as_str()).map(str::to_owned);
+    let waits_for = item.reason.as_ref().filter(|_| groups.waits(item) == Some(Waits::NotBefore));
+    let reason = reason.map(|reason| waits_for.map_or(reason.clone(), |what| format!("{reason}: {what}")));
     reason.into_iter().for_each(|reason| description += &format!(" ({reason})"));
     description
 }
 
 fn sends(item: &WorkItem) -> String {
-    let parts = [(item.deferrals, "deferred"), (item.abandoned, "cut off"), (item.crashes, "ended by a crash")];
+    let parts = [(item.deferrals, "deferred"), (item.abandoned, "cut off")];
     let parts: Vec<String> =
         parts.into_iter().filter(|(times, _)| *times > 0).map(|(times, what)| format!("{times} {what}")).collect();
-    match (item.sends(), parts.as_slice()) {
+    // Which calls of a worker that died were noted, those are among the ones that were cut off.
+    let crashes = item.crashes.saturating_sub(item.abandoned);
+    let more = if crashes > 0 { format!(", and up to {crashes} more that a crash cut off") } else { String::new() };
+    let counted = match (item.sends(), parts.as_slice()) {
         // What only tested a failing server is no send of the item.
         (0, []) if item.state == State::Cancelled && (item.may_be_done || item.first.is_some()) => {
             "1, during which it was cancelled".to_owned()
         }
         (0, []) if item.state == State::InFlight => "the first is under way".to_owned(),
         (0, []) if item.may_be_done => "1, whose outcome is not known".to_owned(),
-        (0, []) if item.last.is_some() => "none that counts: nothing of it reached a server".to_owned(),
+        (0, []) if item.last.is_some() && item.first.is_none() => {
+            "none that counts: nothing of it reached a server".to_owned()
+        }
+        (0, []) if item.last.is_some() => "none that counts: they only tested a failing server".to_owned(),
+        (0, []) if crashes > 0 => "none that has ended".to_owned(),
         (0, []) => "none yet".to_owned(),
         (sends, []) => sends.to_string(),
         (sends, parts) => format!("{sends} ({})", parts.join(", ")),
-    }
+    };
+    counted + &more
 }
 
 fn what_followed(event: &HistoryEntry) -> String {

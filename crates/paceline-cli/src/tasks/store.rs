@@ -1,13 +1,15 @@
 //! Which store: a file, or a database that several workers share.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use paceline_store::work::{PostgresStore, SqliteStore, WorkClock, WorkError, WorkStore};
+use paceline_store::work::{PostgresStore, SqliteStore, State, WorkClock, WorkError, WorkStore};
+use paceline_store::{DiskSpace, RunLock, is_same_file};
 
-use paceline_store::{DiskSpace, is_same_file};
-
+use super::groups::Groups;
 use crate::exit::Failure;
+use crate::text;
 
 /// The store of a command.
 #[derive(Clone, Debug, clap::Args)]
@@ -28,10 +30,18 @@ impl StoreArgs {
 
     async fn open_on(&self, clock: &WorkClock, disk: Option<&DiskSpace>) -> Result<Arc<dyn WorkStore>, Failure> {
         if self.is_database() {
-            return Ok(Arc::new(PostgresStore::open(&self.store).await.map_err(Failure::refused)?));
+            return self.database().await;
         }
+        self.open_file(clock, disk).map(|store| Arc::new(store) as Arc<dyn WorkStore>)
+    }
+
+    async fn database(&self) -> Result<Arc<dyn WorkStore>, Failure> {
+        Ok(Arc::new(PostgresStore::open(&self.store).await.map_err(Failure::refused)?))
+    }
+
+    fn open_file(&self, clock: &WorkClock, disk: Option<&DiskSpace>) -> Result<SqliteStore, Failure> {
         match SqliteStore::open_on(&self.store, clock.clone(), disk.cloned()) {
-            Ok(store) => Ok(Arc::new(store)),
+            Ok(store) => Ok(store),
             Err(error @ WorkError::IsJournal { .. }) => {
                 Err(Failure::refused(format!("{error}; `paceline stats {}` shows that run", self.store)))
             }
@@ -44,20 +54,41 @@ impl StoreArgs {
     /// # Errors
     /// Likewise, and when there is no such file.
     pub(crate) async fn open(&self, clock: &WorkClock) -> Result<Arc<dyn WorkStore>, Failure> {
-        self.open_to_work(clock, None).await
+        self.refuse_missing()?;
+        self.open_on(clock, None).await
     }
 
-    /// The same; a file waits for space on the `disk`.
+    /// The store for a worker, and how many items of a file a worker before had that ended without a word. A file waits for space
+    /// on the `disk`.
     ///
     /// # Errors
-    /// As for [`open`](Self::open).
+    /// As for [`open`](Self::open), and when another process works on a file.
     pub(crate) async fn open_to_work(
         &self,
         clock: &WorkClock,
-        disk: Option<&DiskSpace>,
-    ) -> Result<Arc<dyn WorkStore>, Failure> {
+        disk: &DiskSpace,
+    ) -> Result<(Arc<dyn WorkStore>, u64), Failure> {
         self.refuse_missing()?;
-        self.open_on(clock, disk).await
+        if self.is_database() {
+            return Ok((self.database().await?, 0));
+        }
+        let store = self.open_file(clock, Some(disk))?;
+        let left = store.take_over().await.map_err(Failure::refused)?;
+        Ok((Arc::new(store), left))
+    }
+
+    /// The groups of a store that may not send, and whether what is in flight has a worker.
+    ///
+    /// # Errors
+    /// An error of the store.
+    pub(crate) async fn groups(&self, store: &dyn WorkStore, clock: &WorkClock) -> Result<Groups, WorkError> {
+        let groups = Groups::of(store, clock).await?;
+        let is_left = match self.file() {
+            // To look at the lock is in the way of a run that begins just then.
+            Some(file) => store.counts().await?.of(State::InFlight) > 0 && !may_have_worker(file),
+            None => false,
+        };
+        Ok(groups.without_worker(is_left))
     }
 
     /// Refuses a file that is not there.
@@ -97,7 +128,20 @@ impl StoreArgs {
         file.map_or_else(|| "tasks".to_owned(), |name| name.to_string_lossy().into_owned())
     }
 
+    /// What a command line calls it; of an address, which may hold a password, nothing.
+    pub(crate) fn shown(&self) -> String {
+        if self.is_database() { "STORE".to_owned() } else { text::printable(&self.store).into_owned() }
+    }
+
     fn is_database(&self) -> bool {
         ["postgres://", "postgresql://"].iter().any(|scheme| self.store.starts_with(scheme))
     }
+}
+
+/// Whether a process may be at work on a file: one that holds its lock, or whose lock cannot be looked at.
+fn may_have_worker(store: &Path) -> bool {
+    let mut lock = store.as_os_str().to_owned();
+    lock.push(".lock");
+    let lock = Path::new(&lock);
+    lock.exists() && (File::open(lock).is_err() || RunLock::is_held(lock))
 }

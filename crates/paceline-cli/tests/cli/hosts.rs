@@ -79,6 +79,11 @@ fn a_secret_header_goes_to_the_host_of_the_base_url_alone_and_is_not_shown() {
         assert!(!other.arrivals()[0].headers.contains_key(name), "{name}");
     }
     assert!(log.contains("X-Passenger: open sesame") && !log.contains("tell-nobody"), "{log}");
+    let told = |line: &&str| {
+        line.contains(", x-auth, x-hub-signature-256, ")
+            && line.contains(&format!(" go to {} alone", ours.url().replace("http://", "")))
+    };
+    assert_eq!(log.lines().filter(told).count(), 1, "{log}");
     for file in ["out.journal", "out.report.jsonl", "summary.json"] {
         let bytes = std::fs::read(job.path(file)).expect("written");
         assert!(!String::from_utf8_lossy(&bytes).contains("tell-nobody"), "{file}");

@@ -66,6 +66,8 @@ mod tasks_alike;
 mod tasks_fallback;
 mod tasks_judge;
 #[cfg(unix)]
+mod tasks_left;
+#[cfg(unix)]
 mod tasks_run;
 #[cfg(unix)]
 mod tasks_run_http;

@@ -11,7 +11,7 @@ use crate::support::{Reply, Server};
 use crate::tasks_run::{Ran, Store, ran};
 use crate::tls::Authority;
 
-fn posts(url: &str, name: &str, count: usize, priority: i16) -> Vec<NewItem> {
+pub(crate) fn posts(url: &str, name: &str, count: usize, priority: i16) -> Vec<NewItem> {
     let item = |n: usize| {
         let payload = json!({"url": format!("{url}/hook"), "body": {"item": format!("{name}-{n}")}});
         NewItem { priority, ..NewItem::new(format!("{name}-{n}"), payload.to_string()) }
@@ -73,6 +73,23 @@ fn a_host_that_is_not_there_is_left_to_the_next_run_and_the_others_go_on() {
     let Ran { code, summary, log } = run(&store, &good, &["--scope", "host", "--max-wait", "2s"]);
     assert_eq!((code, &summary["succeeded"], &summary["stopped"]), (3, &json!(20), &json!("unreachable")), "{log}");
     all_are(&store, "dead", 4, &WAITS);
+}
+
+/// A customer's typing error: what speaks TLS at a port, and what does not, are two servers.
+#[test]
+fn an_address_with_the_wrong_scheme_waits_alone() {
+    let good = Server::new(|_| Reply::ok());
+    let store = Store::new();
+    let wrong = good.url().replace("http://", "https://");
+    store.put(posts(&wrong, "wrong", 2, 1));
+    store.put(posts(&good.url(), "good", 5, 0));
+    let flags = ["--http", "--base-url", &good.url(), "--concurrency", "1", "--scope", "host"];
+    for _ in 0..2 {
+        let Ran { code, summary, log } = ran(store.command().args(flags));
+        assert_eq!((code, &summary["succeeded"], &summary["deferred"]), (3, &json!(5), &json!(2)), "{log}");
+        assert_eq!(summary["scopes"][0]["name"], wrong, "{log}");
+    }
+    all_are(&store, "wrong", 2, &[State::Deferred]);
 }
 
 /// Its items come first, and nothing is known of the other until one of its items is looked at.

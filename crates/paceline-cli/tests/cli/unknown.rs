@@ -185,7 +185,7 @@ fn the_same_holds_for_requests_of_a_store() {
     let report = store.job.paceline().args(["tasks", "report", "--store", "work.db"]).output().expect("it runs");
     let report = String::from_utf8_lossy(&report.stdout);
     assert!(
-        report.contains("held: 1 failed item") && report.contains("`paceline tasks retry --store STORE KEY`"),
+        report.contains("held: 1 failed item") && report.contains("`paceline tasks retry --store work.db KEY`"),
         "{report}"
     );
     assert!(report.contains("--state failed --may-be-done") && report.contains("--idempotency-header"), "{report}");

@@ -83,6 +83,7 @@ impl Amend {
                 &[State::Waiting, State::Failed, State::Skipped, State::Cancelled, State::Deferred, State::FellBack]
             }
             Self::Cancel => &[State::Waiting, State::InFlight, State::Deferred],
+            Self::LeaveToNextRun => &[State::Waiting, State::Failed],
         }
     }
 

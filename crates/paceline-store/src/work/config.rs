@@ -5,7 +5,7 @@ use std::time::Duration;
 use paceline_core::retry::{self, Counted, Then, Tried};
 use paceline_core::{Backoff, Class, ConfigError, GiveUp, Growth, Hint, Jitter, Pace, Retry, Rng};
 
-use super::item::{ClaimOutcome, Claimed, DecisionRecord, Failure, Transition};
+use super::item::{ClaimOutcome, Claimed, DecisionRecord, Failure, ItemTime, Transition};
 use super::judge::Judgement;
 use crate::scope::ScopeStatus;
 
@@ -138,12 +138,12 @@ impl SchedulerConfig {
         let retry::Decision { counted, retried, then } = self.decide(claimed, &failure, judged.as_ref(), age, rng);
         let stop = |wait| (Transition::Retry(wait), "abort", Some(GroupAction::Stop));
         let stayed_down = matches!(then, Then::GiveUp(reason) if reason.stayed_down(failure.class));
+        let left = (Transition::NextRun, "next_run", None);
         let ((next, action, group), why) = match (judged, then) {
             (Some(Judgement::Fail { reason }), _) => ((Transition::Failed, "fail", None), reason),
             (Some(Judgement::Skip { reason }), _) => ((Transition::Skipped, "skip", None), reason),
             (Some(Judgement::Abort { reason }), _) => (stop(Duration::ZERO), reason),
             (_, Then::Again(wait)) if failure.class == Class::Account => {
-                let left = (Transition::NextRun, "next_run", None);
                 (if failure.spares_group { left } else { stop(wait) }, Some(failure.message.clone()))
             }
             (judged, Then::Again(wait)) => {
@@ -151,6 +151,7 @@ impl SchedulerConfig {
                 let reason = judged.and_then(|judgement| judgement.reason().map(str::to_owned));
                 ((Transition::Retry(wait), action, failure.is_for_group.then_some(GroupAction::Hold(wait))), reason)
             }
+            (None, Then::GiveUp(GiveUp::Refused(_))) if failure.spares_group => (left, Some(failure.message.clone())),
             (_, Then::GiveUp(reason @ (GiveUp::Refused(_) | GiveUp::Unknown | GiveUp::Held))) => {
                 ((Transition::Failed, "fail", None), Some(reason.as_str().into()))
             }
@@ -162,8 +163,15 @@ impl SchedulerConfig {
         };
         let (id, fence) = (claimed.item.id, claimed.fence);
         let stayed_down = stayed_down && next == Transition::Failed;
+        let time = match next {
+            // Of what is left to the next run for its bounds or its account all begins anew.
+            Transition::NextRun if !failure.class.is_final() => ItemTime::Anew,
+            // It counts against no bound, and a server took it.
+            _ if failure.probe.is_some() && !failure.unsent => ItemTime::GoesOn,
+            _ => ItemTime::of(claimed),
+        };
         let decided = Some(DecisionRecord { failure, action, reason: why, by, stayed_down });
-        (ClaimOutcome { id, fence, counted, retried, next, decided }, group)
+        (ClaimOutcome { id, fence, counted, retried, next, time, waits_for: None, decided }, group)
     }
 
     /// The decision of the rules about a failure, with the wait that a judge chose for a retry: that is capped.
@@ -233,7 +241,9 @@ impl SchedulerConfig {
     /// is not judged by its age: that call may have been answered.
     pub(crate) fn past_deadline(&self, claimed: &Claimed, age: Duration) -> Option<ClaimOutcome> {
         let item = &claimed.item;
-        let was_tried = item.sends() > item.forgiven.attempts.saturating_add(item.forgiven.deferrals);
+        // Of an item that was left to the next run no try counts, and its time goes on.
+        let counts = item.sends() > item.forgiven.attempts.saturating_add(item.forgiven.deferrals);
+        let was_tried = counts || !claimed.age.is_zero();
         let is_cut_off = item.may_be_done || item.crashes > 0;
         if !was_tried || is_cut_off || age < item.deadline.unwrap_or(self.deadline) {
             return None;
@@ -251,8 +261,8 @@ impl SchedulerConfig {
         let (next, action) = self.over_bound_transition();
         let (reason, stayed_down) = (Some(reason.to_owned()), stayed_down && next == Transition::Failed);
         let decided = DecisionRecord { failure, action, reason, by: "rules".to_owned(), stayed_down };
-        let (id, fence) = (claimed.item.id, claimed.fence);
-        ClaimOutcome { id, fence, counted: Counted::Nothing, retried: 0, next, decided: Some(decided) }
+        let time = if next == Transition::NextRun { ItemTime::Anew } else { ItemTime::of(claimed) };
+        ClaimOutcome { next, time, decided: Some(decided), ..ClaimOutcome::back(claimed) }
     }
 }
 

@@ -132,7 +132,7 @@ pub(crate) fn in_full(error: &tokio_postgres::Error) -> String {
 }
 
 /// What to do about a full disk.
-const MAKE_ROOM: &str = "; make room on its disk, then run again: the items that were in flight are tried again";
+const MAKE_ROOM: &str = "; make room on its disk: the next run tries the items again that were in flight";
 
 /// What to do about an error of SQLite, where that is known.
 fn advice_on(error: &rusqlite::Error) -> &'static str {
@@ -141,8 +141,11 @@ fn advice_on(error: &rusqlite::Error) -> &'static str {
         Some(rusqlite::ErrorCode::DatabaseBusy) => {
             "; another program has kept it locked for a minute: end that one, then run again"
         }
-        Some(rusqlite::ErrorCode::ReadOnly | rusqlite::ErrorCode::CannotOpen) => {
+        Some(rusqlite::ErrorCode::ReadOnly) => {
             "; a process that changes a store must be able to write it and its folder"
+        }
+        Some(rusqlite::ErrorCode::CannotOpen) => {
+            "; check that the process may open more files (ulimit -n); one that changes a store must be able to write it and its folder"
         }
         Some(rusqlite::ErrorCode::SystemIoFailure) => {
             "; check whether its disk is full or broken, then run again: the items that were in flight are tried again"

@@ -1,12 +1,12 @@
-//! The types of the work store: an item, a claim, an outcome.
+//! The types of the work store: an item, a claim, what a person changes.
 
 use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_core::retry::Counted;
 use paceline_core::{Class, Timestamp, UnknownOutcome};
 
+pub use super::outcome::{ClaimOutcome, DecisionRecord, ItemTime, RecordStatus, Transition};
 use crate::state::{Forgiven, State};
 use serde_json::{Value, json};
 
@@ -109,7 +109,7 @@ pub struct WorkItem {
     pub deadline: Option<Duration>,
     /// What went wrong last.
     pub last: Option<Failure>,
-    /// Why it ended or is deferred, in a word or a sentence.
+    /// Why it ended, is deferred or waits, in a word or a sentence.
     pub reason: Option<String>,
 }
 
@@ -149,8 +149,8 @@ pub struct Failure {
     /// Whether the whole group has to wait if the item has, as it has for a used-up quota unless that is one of fewer items.
     /// It is not stored: the held group is.
     pub is_for_group: bool,
-    /// An error of the account concerns only some items of the group, such as those of one host: instead of a stop of the group,
-    /// the item is left to the next run. Default false. It is not stored.
+    /// The failure concerns only some items of the group, such as those of one host: the item is left to the next run, instead of
+    /// a stop of the group for an error of the account, and of its own end for a refusal. Default false. It is not stored.
     pub spares_group: bool,
     /// The server answered, and not as the user expects: the class alone does not tell that from a server that is failing. It is
     /// not stored.
@@ -290,116 +290,6 @@ pub struct Claim {
     pub lost: bool,
 }
 
-/// What follows for an item.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transition {
-    /// It ends.
-    Succeeded,
-    /// It ends.
-    Failed,
-    /// It ends.
-    Skipped,
-    /// It ends: the result of a fallback stands in.
-    FellBack,
-    /// It waits that long and is tried again.
-    Retry(Duration),
-    /// It is left to the next run.
-    NextRun,
-    /// It is put back as it was before its claim.
-    Release,
-}
-
-impl Transition {
-    pub(crate) const fn state(self) -> State {
-        match self {
-            Self::Succeeded => State::Succeeded,
-            Self::Failed => State::Failed,
-            Self::Skipped => State::Skipped,
-            Self::FellBack => State::FellBack,
-            Self::Retry(_) | Self::Release => State::Waiting,
-            Self::NextRun => State::Deferred,
-        }
-    }
-}
-
-/// The outcome of a claimed item.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClaimOutcome {
-    /// The item.
-    pub id: u64,
-    /// As the claim gave it.
-    pub fence: i64,
-    /// What the try counts as.
-    pub counted: Counted,
-    /// So many retries count beside it.
-    pub retried: u32,
-    /// What follows.
-    pub next: Transition,
-    /// What went wrong and what was decided; none after a success and for what did not begin.
-    pub decided: Option<DecisionRecord>,
-}
-
-impl ClaimOutcome {
-    /// What it adds to the attempts, the deferrals and the abandoned tries of its item.
-    pub(crate) fn sends(&self) -> (u32, u32, u32) {
-        let counts = |counted: Counted| u32::from(self.counted == counted);
-        let attempts = counts(Counted::Attempt).saturating_add(self.retried);
-        (attempts, counts(Counted::Deferral), counts(Counted::Abandoned))
-    }
-
-    /// The end of an item that succeeded.
-    pub const fn success(claimed: &Claimed) -> Self {
-        let (id, fence) = (claimed.item.id, claimed.fence);
-        Self { id, fence, counted: Counted::Attempt, retried: 0, next: Transition::Succeeded, decided: None }
-    }
-
-    /// An item whose try was given up because the run had to end; it goes back.
-    pub fn abandoned(claimed: &Claimed) -> Self {
-        Self { counted: Counted::Abandoned, ..Self::back(claimed) }
-    }
-
-    /// An item whose try was given up before anything was sent; it goes back, and no call of it is noted any longer.
-    pub fn never_sent(claimed: &Claimed) -> Self {
-        Self { counted: Counted::Unsent, next: Transition::Retry(Duration::ZERO), ..Self::back(claimed) }
-    }
-
-    /// An item that goes back untouched.
-    pub const fn back(claimed: &Claimed) -> Self {
-        Self {
-            id: claimed.item.id,
-            fence: claimed.fence,
-            counted: Counted::Nothing,
-            retried: 0,
-            next: Transition::Release,
-            decided: None,
-        }
-    }
-}
-
-/// A decision, as it is recorded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DecisionRecord {
-    /// What had gone wrong.
-    pub failure: Failure,
-    /// See [`HistoryEntry::action`].
-    pub action: &'static str,
-    /// Why.
-    pub reason: Option<String>,
-    /// Who decided.
-    pub by: String,
-    /// The item ends because what it calls stayed down, so that a fallback may stand in. It is not stored.
-    pub stayed_down: bool,
-}
-
-/// Whether an outcome was recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecordStatus {
-    /// It is recorded, and outlasts a power cut.
-    Recorded,
-    /// The item is not this worker's any more: its lease ran out, or a person ended the item. Nothing was changed.
-    Lost,
-}
-
 /// How many items are in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateCounts {
@@ -438,6 +328,9 @@ pub enum Amend {
     Retry,
     /// Items that have not ended are cancelled; later outcomes of a worker are not recorded.
     Cancel,
+    /// Items that failed or wait are left to the next run, for the fault is not theirs: then their bounds begin anew, but for
+    /// their deadline, which counts from their first try. It opens no group.
+    LeaveToNextRun,
 }
 
 /// What becomes of the keys of items that are removed.
@@ -471,6 +364,9 @@ impl PrunedKeys {
         matches!(self, Self::Forget) && filter.group.is_none() && filter.keys.is_empty()
     }
 }
+
+/// Why an item waits that was left to the next run by [`Amend::LeaveToNextRun`].
+pub(crate) const LEFT: &str = "same_failure";
 
 /// How many decisions about an item its claim contains.
 pub(crate) const HISTORY: usize = 5;

@@ -284,7 +284,7 @@ impl Tables {
         let deferred: Vec<u64> =
             self.rows.values().filter(|row| row.item.state == State::Deferred).map(|row| row.item.id).collect();
         for id in deferred {
-            self.change(id, |row| row.begin_anew(FIRST));
+            self.change(id, |row| row.begin_run(FIRST));
         }
     }
 
@@ -398,6 +398,7 @@ impl Tables {
         for id in &meant {
             self.change(*id, |row| match amend {
                 Amend::Retry => row.begin_anew(None),
+                Amend::LeaveToNextRun => row.leave_to_next_run(),
                 Amend::Cancel => {
                     row.item.state = State::Cancelled;
                     (row.item.not_before, row.item.delay) = (None, Duration::ZERO);
@@ -446,4 +447,4 @@ fn opens(scopes: &BTreeMap<Arc<str>, Closed>) -> impl Fn(&str) -> Option<Timesta
 }
 
 /// The due time of what was left to this run: before all others.
-const FIRST: Option<Timestamp> = Some(Timestamp::from_millis(1));
+const FIRST: Timestamp = Timestamp::from_millis(1);

@@ -10,6 +10,7 @@ mod item;
 mod judge;
 mod lanes;
 mod memory;
+mod outcome;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod scheduler;
@@ -22,7 +23,7 @@ pub use config::{Idle, OverBound, SchedulerConfig};
 pub use error::WorkError;
 pub use item::{
     Added, Amend, Claim, ClaimOutcome, ClaimRequest, Claimed, DEFAULT_GROUP, DecisionRecord, Failure, Filter,
-    HistoryEntry, NewItem, Pruned, PrunedKeys, RecordStatus, StateCounts, Transition, WorkItem, WorkerId,
+    HistoryEntry, ItemTime, NewItem, Pruned, PrunedKeys, RecordStatus, StateCounts, Transition, WorkItem, WorkerId,
 };
 pub use judge::{Case, InvalidDecision, Judge, JudgeFuture, Judgement, by_class, encode_request, parse_decision};
 pub use memory::MemoryStore;

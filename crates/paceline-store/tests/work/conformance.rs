@@ -5,7 +5,7 @@ use std::time::Duration;
 use paceline_core::retry::Counted;
 use paceline_core::{Class, Timestamp};
 use paceline_store::work::{
-    Added, Amend, ClaimOutcome, ClaimRequest, DecisionRecord, Failure, Filter, NewItem, RecordStatus, State,
+    Added, Amend, ClaimOutcome, ClaimRequest, DecisionRecord, Failure, Filter, ItemTime, NewItem, RecordStatus, State,
     Transition, WorkError,
 };
 use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
@@ -53,6 +53,7 @@ conformance!(
     a_person_retries_what_has_ended,
     what_ended_long_ago_is_removed,
     what_is_left_to_the_next_run_begins_it,
+    the_deadline_of_what_is_left_to_the_next_run_counts_from_its_first_try,
     after_the_year_9999_is_never,
     items_are_listed_in_pages,
     a_change_wakes_every_caller_that_waits_for_it,
@@ -112,8 +113,7 @@ async fn words_of_others_are_recorded_whatever_they_hold(on: Bench) {
         by: broken.clone(),
     };
     let (counted, next) = (Counted::Attempt, Transition::Failed);
-    let (id, fence) = (claim.items[0].item.id, claim.items[0].fence);
-    let outcome = ClaimOutcome { id, fence, counted, retried: 0, next, decided: Some(decided) };
+    let outcome = ClaimOutcome { counted, next, decided: Some(decided), ..ClaimOutcome::back(&claim.items[0]) };
     let reason = broken.clone();
     let scope = ScopeRow { name: "default".into(), state: ScopeStatus::Stopped { reason } };
     assert_eq!(on.store.record(vec![outcome], vec![scope]).await.unwrap(), [RecordStatus::Recorded]);
@@ -328,6 +328,37 @@ async fn what_is_left_to_the_next_run_begins_it(on: Bench) {
     let claim = on.claim(worker, 9).await;
     assert_eq!(keys(&claim.items), ["a", "b", "c"]);
     assert_eq!((claim.items[0].item.attempts, claim.items[0].item.forgiven.attempts), (1, 1));
+}
+
+async fn the_deadline_of_what_is_left_to_the_next_run_counts_from_its_first_try(on: Bench) {
+    on.add([item("a"), item("b"), item("c")]).await;
+    let worker = on.register().await;
+    let claim = on.claim(worker, 3).await;
+    on.record(outcome(&claim.items[0], Counted::Attempt, Transition::Failed, "fail")).await;
+    let over_its_bound = outcome(&claim.items[1], Counted::Attempt, Transition::NextRun, "next_run");
+    on.record(ClaimOutcome { time: ItemTime::Anew, ..over_its_bound }).await;
+    on.record(outcome(&claim.items[2], Counted::Attempt, Transition::Failed, "fail")).await;
+    on.store.amend(Filter::keys(["c"]), Amend::Retry).await.unwrap();
+    on.store.amend(Filter::keys(["c"]), Amend::Cancel).await.unwrap();
+    assert_eq!(on.store.amend(Filter::keys(["a", "c"]), Amend::LeaveToNextRun).await.unwrap(), 1, "c is cancelled");
+    let left = on.store.show("a").await.unwrap().unwrap().0;
+    assert_eq!((left.state, left.reason.as_deref(), left.ended), (State::Deferred, Some("same_failure"), None));
+    assert!(on.keys(worker, 9).await.is_empty(), "nothing before the next run");
+    on.store.deregister(worker).await.unwrap();
+    on.forward(S * 100).await;
+    let worker = on.register().await;
+    for _ in 0..2 {
+        let claim = on.claim(worker, 9).await;
+        assert_eq!(keys(&claim.items), ["a", "b"]);
+        let [a, b] = [0, 1].map(|n| claim.items[n].age.as_secs());
+        assert_eq!((a, b), (100, 0));
+        assert_eq!(claim.items[0].item.attempts, claim.items[0].item.forgiven.attempts);
+        for claimed in &claim.items {
+            on.record(ClaimOutcome::back(claimed)).await;
+        }
+    }
+    on.store.amend(Filter::keys(["a"]), Amend::Retry).await.unwrap();
+    assert_eq!(on.claim(worker, 1).await.items[0].age, Duration::ZERO, "a person lets it begin anew");
 }
 
 async fn after_the_year_9999_is_never(on: Bench) {

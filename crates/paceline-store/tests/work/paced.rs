@@ -316,7 +316,7 @@ async fn items_past_their_deadline_end_without_a_call_during_an_outage() {
     let summary = world.scheduler(config).run_paced(work, std::future::pending()).await.unwrap();
     assert!(summary.counts.of(State::Failed) > 10, "{summary:?}");
     for item in world.store.list(Filter::default(), 0, 99).await.unwrap() {
-        // The time of an item begins with its first try, and a test of the server is none.
+        // The time of an item begins with its first call, and a test of the server is no try.
         let Some(first) = item.first.filter(|_| item.sends() > 0) else { continue };
         assert_eq!(item.reason.as_deref(), Some("deadline"), "{}", item.key);
         let after = item.ended.map(|ended| ended.saturating_since(first));

@@ -213,6 +213,25 @@ async fn deferrals_and_time_are_bounded_too() {
     assert_eq!(world.state("a").await, (State::Failed, Some("deadline".to_owned())));
 }
 
+/// A host that is gone is asked by each run once more, and no item of it for longer than its deadline.
+#[tokio::test(start_paused = true)]
+async fn a_deadline_ends_what_each_run_left_to_the_next() {
+    let world = World::of([item("a"), item("b")]).await;
+    let config = SchedulerConfig { deadline: S * 250, concurrency: 1, ..SchedulerConfig::default() };
+    let left = |task: &Task| {
+        let gone = Failure::new(Class::Invalid, "gone").with_status(410);
+        Err(Failure { spares_group: task.key() == "a", ..gone })
+    };
+    for run in 0..4 {
+        let summary = world.run(&world.scheduler(config.clone()), Duration::ZERO, left).await;
+        assert_eq!(summary.counts.of(State::Deferred), u64::from(run < 3), "run {run}");
+        tokio::time::sleep(S * 100).await;
+    }
+    assert_eq!(world.times("a"), [0, 100_000, 200_000], "and no call after that");
+    assert_eq!(world.state("a").await, (State::Failed, Some("deadline".to_owned())));
+    assert_eq!(world.state("b").await, (State::Failed, Some("invalid".to_owned())));
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_error_of_the_account_stops_its_group_and_keeps_its_items() {
     let items = (0..20).map(|n| of_group(&format!("bad-{n}"), "bad")).chain([of_group("good", "good")]);

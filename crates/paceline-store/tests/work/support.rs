@@ -166,14 +166,7 @@ pub(crate) fn decided(action: &'static str) -> DecisionRecord {
 }
 
 pub(crate) fn outcome(claimed: &Claimed, counted: Counted, next: Transition, action: &'static str) -> ClaimOutcome {
-    ClaimOutcome {
-        id: claimed.item.id,
-        fence: claimed.fence,
-        counted,
-        retried: 0,
-        next,
-        decided: Some(decided(action)),
-    }
+    ClaimOutcome { counted, next, decided: Some(decided(action)), ..ClaimOutcome::back(claimed) }
 }
 
 pub(crate) fn again(claimed: &Claimed, delay: Duration) -> ClaimOutcome {

@@ -27,7 +27,8 @@ pub(crate) fn read(headers: &RawValue) -> Result<HeaderMap, String> {
         if KEYS.contains(&name.as_str()) {
             return Err(format!(
                 "`{key}` cannot be set for one line; set it in paceline.toml (headers, or key_header for the key), or with \
-                 --header or --key-header"
+                 --header or --key-header; it goes to the host of --base-url alone, so a host with a key of its own needs a run of \
+                 its own"
             ));
         }
         if is_of_connection(&name) {

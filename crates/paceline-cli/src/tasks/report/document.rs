@@ -24,6 +24,8 @@ const IN_MEMORY: usize = 4 << 20;
 /// A report that is complete and adds up.
 pub(super) struct Document {
     form: Form,
+    /// What a command line calls the store.
+    shown: String,
     standing: StoreSummary,
     calls: Calls,
     rows: Rows,
@@ -36,6 +38,8 @@ struct Calls {
     resends: u64,
     deferrals: u64,
     abandoned: u64,
+    /// Those of an item that its worker may have begun before that died, beside what the item remembers.
+    crashes: u64,
 }
 
 impl Document {
@@ -43,10 +47,14 @@ impl Document {
     ///
     /// # Errors
     /// The store cannot be read, or what was counted one by one is not what it counts.
-    pub(super) async fn read(store: &dyn WorkStore, clock: &WorkClock, form: Form) -> Result<Self, Failure> {
-        let groups = Groups::of(store, clock).await.map_err(Failure::interrupted)?;
-        let mut document =
-            Self { form, standing: StoreSummary::new(groups), calls: Calls::default(), rows: Rows::default() };
+    pub(super) async fn read(
+        groups: Groups,
+        (store, shown): (&dyn WorkStore, String),
+        clock: &WorkClock,
+        form: Form,
+    ) -> Result<Self, Failure> {
+        let standing = StoreSummary::before_the_first(groups, store, clock).await.map_err(Failure::interrupted)?;
+        let mut document = Self { form, shown, standing, calls: Calls::default(), rows: Rows::default() };
         let before = store.counts().await.map_err(Failure::interrupted)?.total();
         let mut pages = Pages::of(store, Filter::default(), None);
         while let Some(items) = pages.next().await.map_err(Failure::interrupted)? {
@@ -66,6 +74,7 @@ impl Document {
         self.calls.resends += sends.saturating_sub(1);
         self.calls.deferrals += u64::from(item.deferrals);
         self.calls.abandoned += u64::from(item.abandoned);
+        self.calls.crashes += u64::from(item.crashes.saturating_sub(item.abandoned));
         if item.state == State::Succeeded && sends <= 1 {
             return Ok(());
         }
@@ -94,7 +103,7 @@ impl Document {
 
     fn text(&self) -> String {
         let mut text = self.standing.headline() + "\n";
-        for line in [self.calls.describe()].into_iter().chain(self.standing.lines()) {
+        for line in [self.calls.describe()].into_iter().chain(self.standing.lines(&self.shown)) {
             text::wrapped(&mut text, "  ", &line);
         }
         if self.rows.count == 0 {
@@ -112,9 +121,9 @@ impl Document {
 
     fn write_json(&mut self, out: &mut dyn Write) -> io::Result<()> {
         let mut figures = self.standing.json();
-        let groups = figures.remove("groups");
+        let closed = ["groups", "scopes"].map(|key| (key.to_owned(), figures.remove(key).unwrap_or_default()));
         figures.extend(self.calls.json());
-        figures.extend(groups.map(|groups| ("groups".to_owned(), groups)));
+        figures.extend(closed);
         let figures = Value::Object(figures).to_string();
         write!(out, "{},\"items\":[", figures.trim_end_matches('}'))?;
         self.rows.copy_to(out)?;
@@ -125,7 +134,7 @@ impl Document {
         let standing = &self.standing;
         writeln!(out, "# Report\n\n{}\n", standing.headline())?;
         writeln!(out, "- {}", self.calls.describe())?;
-        for line in standing.lines() {
+        for line in standing.lines(&self.shown) {
             writeln!(out, "- {}", text::markdown(&line))?;
         }
         if self.rows.count > 0 {
@@ -144,12 +153,21 @@ impl Calls {
                 line += &format!(", {} {what}", text::count(calls));
             }
         }
+        if self.crashes > 0 {
+            line += &format!(", and up to {} more that a crash cut off", text::count(self.crashes));
+        }
         line
     }
 
     fn json(self) -> Map<String, Value> {
-        let Self { all, resends, deferrals, abandoned } = self;
-        let figures = json!({ "calls": all, "resends": resends, "deferrals": deferrals, "abandoned": abandoned });
+        let Self { all, resends, deferrals, abandoned, crashes } = self;
+        let figures = json!({
+            "calls": all,
+            "resends": resends,
+            "deferrals": deferrals,
+            "abandoned": abandoned,
+            "crashes": crashes,
+        });
         figures.as_object().cloned().unwrap_or_default()
     }
 }

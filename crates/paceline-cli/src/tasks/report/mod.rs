@@ -46,7 +46,8 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     args.store.refuse_as_output("-o", args.output.as_deref())?;
     let store = args.store.open(&clock).await?;
     let form = if args.json { Form::Json } else { args.format };
-    let mut document = Document::read(&*store, &clock, form).await?;
+    let groups = args.store.groups(&*store, &clock).await.map_err(Failure::interrupted)?;
+    let mut document = Document::read(groups, (&*store, args.store.shown()), &clock, form).await?;
     match &args.output {
         None => output::print(|out| document.write(out))?,
         Some(path) => output::write_report(path, &mut |out| document.write(out))?,

@@ -7,6 +7,7 @@ use paceline_store::work::{self, Filter, State, StateCounts, WorkClock, WorkErro
 use serde_json::{Map, Value, json};
 
 use crate::exit::Status;
+use crate::tasks::closed_scopes::ClosedScopes;
 use crate::tasks::groups::{Groups, Waits};
 use crate::tasks::pages::Pages;
 use crate::text;
@@ -21,13 +22,18 @@ const SHOWN: usize = 5;
 const OTHER: &str = "other";
 
 /// How held items are sent again, and how that is avoided.
-const RETRY_HELD: &str = "`paceline tasks retry --store STORE KEY`, or all that failed with `--state failed --may-be-done`; an API \
-                          that knows an idempotency key needs no hold: name its header with --idempotency-header";
+fn retry_held(store: &str) -> String {
+    format!(
+        "`paceline tasks retry --store {store} KEY`, or all that failed with `--state failed --may-be-done`; an API that knows an \
+         idempotency key needs no hold: name its header with --idempotency-header"
+    )
+}
 
 /// The items of a store by state and reason. Every figure is from one reading, so that they add up.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreSummary {
     groups: Groups,
+    scopes: ClosedScopes,
     counts: StateCounts,
     /// How often each reason is one for each end.
     reasons: BTreeMap<(&'static str, String), u64>,
@@ -39,7 +45,7 @@ impl StoreSummary {
     /// # Errors
     /// An error of the store.
     pub(crate) async fn of(store: &dyn WorkStore, clock: &WorkClock) -> Result<Self, WorkError> {
-        let mut standing = Self::new(Groups::of(store, clock).await?);
+        let mut standing = Self::before_the_first(Groups::of(store, clock).await?, store, clock).await?;
         let others: Vec<State> = State::ALL.into_iter().filter(|state| *state != State::Succeeded).collect();
         let mut pages = Pages::of(store, Filter::states(others), None);
         while let Some(items) = pages.next().await? {
@@ -52,8 +58,18 @@ impl StoreSummary {
     }
 
     /// Before the first item.
-    pub(super) fn new(groups: Groups) -> Self {
-        Self { groups, counts: StateCounts::default(), reasons: BTreeMap::new() }
+    ///
+    /// # Errors
+    /// An error of the store.
+    pub(super) async fn before_the_first(
+        groups: Groups,
+        store: &dyn WorkStore,
+        clock: &WorkClock,
+    ) -> Result<Self, WorkError> {
+        let mut scopes = ClosedScopes::of(store, clock.wall()).await?;
+        // Of a group that is a scope it is told once.
+        scopes.retain(|name| !groups.is_closed(name));
+        Ok(Self { groups, scopes, counts: StateCounts::default(), reasons: BTreeMap::new() })
     }
 
     /// Counts an item.
@@ -116,13 +132,15 @@ impl StoreSummary {
         )
     }
 
-    /// Why items did not succeed, a line for each end, then the groups that may not send.
-    pub(crate) fn lines(&self) -> Vec<String> {
+    /// Why items did not succeed, a line for each end, then the groups and scopes that may not send. `store`: what a command line
+    /// calls it.
+    pub(crate) fn lines(&self, store: &str) -> Vec<String> {
         let mut lines: Vec<String> = ENDS.into_iter().filter_map(|end| self.why(end)).collect();
         let held = (State::Failed.as_str(), GiveUp::Held.as_str().to_owned());
-        lines.extend(text::held(self.reasons.get(&held).copied().unwrap_or(0), RETRY_HELD, 0));
+        lines.extend(text::held(self.reasons.get(&held).copied().unwrap_or(0), &retry_held(store), 0));
         if self.deferred() > 0 {
             lines.extend(self.groups.lines());
+            lines.extend(self.scopes.lines());
         }
         lines
     }
@@ -171,6 +189,7 @@ impl StoreSummary {
             "deferred": self.deferred(),
             "reasons": reasons,
             "groups": self.groups.json(),
+            "scopes": if self.deferred() > 0 { self.scopes.json() } else { Vec::new() },
         });
         match figures {
             Value::Object(figures) => figures,
@@ -229,7 +248,7 @@ mod tests {
             "DEFERRED  7 items: 2 succeeded, 4 failed, 0 skipped, 0 cancelled, 1 not finished"
         );
         assert_eq!(
-            standing.lines(),
+            standing.lines("work.db"),
             [
                 "failed: 2 (max_retries), 1 (filtered), 1 (invalid)",
                 "not finished: 1 waiting until the problem that stopped their group is fixed",
@@ -246,7 +265,7 @@ mod tests {
     async fn what_is_left_to_the_next_run_says_over_which_bound_it_was() {
         let policy = SchedulerConfig { over_bound: OverBound::NextRun, max_retries: 1, ..quick() };
         let standing = worked(&["transient", "success"], policy).await;
-        assert_eq!(standing.lines(), ["not finished: 1 left for the next run (max_retries)"]);
+        assert_eq!(standing.lines("work.db"), ["not finished: 1 left for the next run (max_retries)"]);
         assert_eq!(standing.status().code(), 3);
     }
 
@@ -257,6 +276,6 @@ mod tests {
         assert_eq!((failed.status().as_str(), failed.status().code()), ("FAILED", 1));
         let bounded = SchedulerConfig { max_wait: Duration::from_secs(1), ..SchedulerConfig::default() };
         let waits = worked(&["transient"], bounded).await;
-        assert_eq!(waits.lines(), ["not finished: 1 waiting for their due time"]);
+        assert_eq!(waits.lines("work.db"), ["not finished: 1 waiting for their due time"]);
     }
 }

@@ -5,23 +5,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use paceline_core::Class;
+use paceline_core::{Class, GiveUp};
 use paceline_store::work::{
-    Amend, DEFAULT_GROUP, DecisionRecord, Failure, Filter, SchedulerEvent, WorkError, WorkItem, WorkStore,
+    Amend, DEFAULT_GROUP, DecisionRecord, Failure, Filter, SchedulerEvent, State, WorkError, WorkItem, WorkStore,
 };
 use paceline_store::{ScopeRow, ScopeStatus};
+use tokio::sync::Notify;
 
 use crate::run::calls::alike::{Alike, AlikeByScope, Alikeness, Kind, Shows};
-use crate::run::calls::fail_fast::{advice, may_be_done};
+use crate::run::calls::fail_fast::{BANNED, advice, may_be_done};
 
 /// Watches the first items of a run until one of them ends otherwise. Clones share their state.
 #[derive(Clone)]
-pub(super) struct FailFast(Arc<Mutex<Watch>>);
+pub(super) struct FailFast {
+    watch: Arc<Mutex<Watch>>,
+    /// Something has to be left to the next run.
+    leaves: Arc<Notify>,
+}
 
 struct Watch {
     limit: usize,
     /// A command works on the items, and not a request.
     command: bool,
+    /// The worker stays: a run begins with its next start.
+    stays: bool,
     alike: Alike,
     /// Those that failed alike so far, and their groups.
     keys: BTreeSet<String>,
@@ -78,7 +85,7 @@ impl fmt::Display for SameFailure {
         };
         write!(
             f,
-            "the {which} {items} items all failed the same way{wait}{stay}: {message}; {advice}, or continue anyway with \
+            "the {which} {items} items all failed the same way{wait}{stay}: {message}; {advice}, or let them fail with \
              --stop-after-same 0"
         )
     }
@@ -87,10 +94,11 @@ impl fmt::Display for SameFailure {
 impl FailFast {
     /// A watch over a run. It only makes sense where there are more items than the number looked at; a `limit` of 0
     /// switches it off.
-    pub(super) fn new(limit: usize, more: bool, command: bool) -> Self {
-        Self(Arc::new(Mutex::new(Watch {
+    pub(super) fn new(limit: usize, more: bool, command: bool, stays: bool) -> Self {
+        let watch = Watch {
             limit,
             command,
+            stays,
             alike: Alike::new(limit, more),
             keys: BTreeSet::new(),
             groups: BTreeSet::new(),
@@ -107,7 +115,8 @@ impl FailFast {
             held: BTreeSet::new(),
             ended: BTreeSet::new(),
             stopped: None,
-        })))
+        };
+        Self { watch: Arc::new(Mutex::new(watch)), leaves: Arc::default() }
     }
 
     /// A command only failed: that alone does not distinguish a bad moment from a bad command.
@@ -143,33 +152,47 @@ impl FailFast {
     /// Takes in an event; returns what has to stop, once something has to.
     pub(super) fn observe(&self, note: &SchedulerEvent<'_>) -> Option<Stops> {
         let mut watch = self.watch();
-        if let SchedulerEvent::Decided { item, decided, .. } = note
-            && decided.reason.as_deref().is_some_and(may_be_done)
-        {
-            watch.held.insert(item.key.clone());
+        let stops = watch.observe(note);
+        if !watch.failed_ones().is_empty() {
+            self.leaves.notify_one();
         }
-        match note {
-            SchedulerEvent::Succeeded(item) => watch.ended_otherwise(item),
-            SchedulerEvent::Decided { item, decided, .. } if watch.counts(item, decided) => {
-                if decided.action == "fail" {
-                    watch.ended.insert(item.key.clone());
-                }
-                return match watch.begun.remove(&item.id) {
-                    Some(scope) => watch.failed_in(scope, item, &decided.failure),
-                    None => watch.failed(item, &decided.failure).map(Stops::Run),
-                };
-            }
-            // A retry decides nothing yet.
-            SchedulerEvent::Decided { item, decided, .. } if matches!(decided.action, "fail" | "skip") => {
-                watch.ended_otherwise(item);
-            }
-            SchedulerEvent::Lost(item) | SchedulerEvent::Cancelled { item, .. } => drop(watch.begun.remove(&item.id)),
-            _ => {}
-        }
-        None
+        stops
     }
 
-    /// Requeues the items whose failures were the reason to stop, as if they had not been tried. Stopped groups stay so.
+    /// Leaves the items whose failures were the reason to stop something to the next run, as soon as they have failed, for as
+    /// long as the future is polled: a run that is killed must not leave them failed.
+    pub(super) async fn leave_as_they_stop(&self, store: &dyn WorkStore) {
+        loop {
+            self.leaves.notified().await;
+            let keys = self.watch().failed_ones();
+            let failed = Filter { states: vec![State::Failed], ..Filter::keys(keys.iter().cloned()) };
+            // At the end of the run it is done again, and an error of the store ends that by itself.
+            if !keys.is_empty() && store.amend(failed, Amend::LeaveToNextRun).await.is_ok() {
+                self.watch().put_back.retain(|key| !keys.contains(key));
+            }
+        }
+    }
+
+    /// Why an item of a stopped group does not begin. An item that has ended in this run comes again only where a person sends
+    /// for it, who has seen to the cause: its group is open again.
+    pub(super) fn keeps_back(&self, item: &WorkItem) -> Option<String> {
+        let mut watch = self.watch();
+        let reason = watch.stopped_groups.get(&item.group)?.to_string();
+        if watch.ended.remove(&item.key) {
+            watch.stopped_groups.remove(&item.group);
+            watch.rows.forget(&item.group);
+            return None;
+        }
+        Some(reason)
+    }
+
+    /// The groups that are stopped because all that was tried of them failed alike, and why.
+    pub(super) fn stopped_groups(&self) -> Vec<(Arc<str>, String)> {
+        self.watch().stopped_groups.iter().map(|(group, same)| (group.clone(), same.to_string())).collect()
+    }
+
+    /// Leaves the items whose failures were the reason to stop to the next run, as if they had not been tried, but that their
+    /// deadlines go on. Stopped groups stay so.
     ///
     /// # Errors
     /// An error of the store.
@@ -181,38 +204,70 @@ impl FailFast {
             (watch.stopped.clone(), keys, watch.stopped_groups.clone())
         };
         if !keys.is_empty() {
-            // To retry an item opens its group, which may be stopped for another reason.
-            let is_stopped = |row: &ScopeRow| matches!(row.state, ScopeStatus::Stopped { .. });
-            let mut rows: Vec<ScopeRow> = store.scopes().await?.into_iter().filter(is_stopped).collect();
-            store.amend(Filter::keys(keys), Amend::Retry).await?;
-            rows.retain(|row| !groups.contains_key(&row.name));
-            rows.extend(
-                groups
-                    .into_iter()
-                    .map(|(name, same)| ScopeRow { name, state: ScopeStatus::Stopped { reason: same.to_string() } }),
-            );
+            store.amend(Filter::keys(keys), Amend::LeaveToNextRun).await?;
+        }
+        let stop = |(name, same): (Arc<str>, SameFailure)| {
+            let state = ScopeStatus::Stopped { reason: same.to_string() };
+            ScopeRow { name, state }
+        };
+        let rows: Vec<ScopeRow> = groups.into_iter().map(stop).collect();
+        if !rows.is_empty() {
             store.record(Vec::new(), rows).await?;
         }
         Ok(stopped)
     }
 
-    /// Why nothing of a group begins any more: its first items all failed alike, and those of no other group did.
-    pub(super) fn stopped_group(&self, group: &str) -> Option<String> {
-        self.watch().stopped_groups.get(group).map(ToString::to_string)
-    }
-
     /// Whether groups are stopped, and each because its first items all failed alike.
     pub(super) fn stopped_all<'a>(&self, stopped: impl Iterator<Item = &'a str>) -> bool {
-        let mut stopped = stopped.map(|group| self.stopped_group(group).is_some()).peekable();
+        let watch = self.watch();
+        let mut stopped = stopped.map(|group| watch.stopped_groups.contains_key(group)).peekable();
         stopped.peek().is_some() && stopped.all(|alike| alike)
     }
 
     fn watch(&self) -> MutexGuard<'_, Watch> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Watch {
+    /// Items that have failed, and are left to the next run for that.
+    fn failed_ones(&self) -> Vec<String> {
+        let failed = self.put_back.intersection(&self.ended);
+        failed.filter(|key| !self.held.contains(*key)).cloned().collect()
+    }
+
+    fn observe(&mut self, note: &SchedulerEvent<'_>) -> Option<Stops> {
+        if let SchedulerEvent::Decided { item, decided, .. } = note
+            && decided.reason.as_deref().is_some_and(may_be_done)
+        {
+            self.held.insert(item.key.clone());
+        }
+        match note {
+            SchedulerEvent::Started(item) => {
+                self.ended.remove(&item.key);
+            }
+            SchedulerEvent::Succeeded(item) => self.ended_otherwise(item),
+            // Its time was over before it was tried again, which says nothing about a server.
+            SchedulerEvent::Decided { decided, .. } if is_out_of_time(decided) => {}
+            SchedulerEvent::Decided { item, decided, .. } if self.counts(item, decided) => {
+                if decided.action == "fail" {
+                    self.ended.insert(item.key.clone());
+                }
+                return match self.begun.remove(&item.id) {
+                    Some(scope) => self.failed_in(scope, item, &decided.failure),
+                    None => self.failed(item, &decided.failure).map(Stops::Run),
+                };
+            }
+            // A retry decides nothing yet.
+            SchedulerEvent::Decided { item, decided, .. } if matches!(decided.action, "fail" | "skip") => {
+                self.ended_otherwise(item);
+            }
+            SchedulerEvent::Lost(item) | SchedulerEvent::Cancelled { item, .. } => drop(self.begun.remove(&item.id)),
+            _ => {}
+        }
+        None
+    }
+
     /// A final refusal, a command that only failed, or an answer that is not what the user expects.
     fn counts(&mut self, item: &WorkItem, decided: &DecisionRecord) -> bool {
         let refused = matches!(decided.failure.class, Class::Invalid | Class::Filtered) && decided.action == "fail";
@@ -321,9 +376,11 @@ impl Watch {
     /// Why all of these stop something.
     fn same_failure(&self, keys: &BTreeSet<String>, failure: &Failure, are_first: bool) -> SameFailure {
         let Failure { status, code, unexpected, message, .. } = failure;
-        let advice = match self.command {
-            true => "correct the command",
-            false => advice(*status, code.as_deref(), *unexpected, are_first),
+        let advice = match advice(*status, code.as_deref(), *unexpected, are_first) {
+            _ if self.command => "correct the command",
+            _ if *status == Some(GONE) => "if it is gone for good, end its items by `paceline tasks cancel`",
+            BANNED if self.stays => BANNED_WHILE_STAYING,
+            advice => advice,
         };
         let which = if are_first { "first" } else { "last" };
         let held = keys.intersection(&self.held).count();
@@ -336,6 +393,18 @@ impl Watch {
             (self.keys, self.only_failed) = Default::default();
         }
     }
+}
+
+/// A host says that a thing is gone for good.
+const GONE: u16 = 410;
+
+/// What a worker that stays can be told to do.
+const BANNED_WHILE_STAYING: &str = "the host may keep this machine out for a while: send for its items later by `paceline tasks retry`, and \
+                                    start this worker anew to be slower (--limit 1rps)";
+
+/// Whether an item was refused in a former run, and was given up in this one because its deadline had passed meanwhile.
+fn is_out_of_time(decided: &DecisionRecord) -> bool {
+    decided.failure.class.is_final() && decided.reason.as_deref() == Some(GiveUp::Deadline.as_str())
 }
 
 fn alikeness(failure: &Failure) -> Alikeness {
@@ -370,7 +439,7 @@ mod tests {
     #[tokio::test]
     async fn items_that_wait_again_open_no_group_that_is_stopped_for_another_reason() {
         let (store, items) = items(&["acme", "zeta"]).await;
-        let watch = FailFast::new(2, true, false);
+        let watch = FailFast::new(2, true, false, false);
         for item in &items {
             let decided = decided(refused(404), "fail");
             watch.observe(&SchedulerEvent::Decided { item, decided: &decided, wait: None });
@@ -385,23 +454,23 @@ mod tests {
         let rows = store.scopes().await.expect("a memory");
         assert!(rows.iter().any(|row| *row.name == *"acme" && row.state == stopped), "{rows:?}");
         let item = &store.list(Filter::default(), 0, 1).await.expect("a memory")[0];
-        assert_eq!(item.state, paceline_store::work::State::Waiting);
+        assert_eq!(item.state, State::Cancelled, "a person has decided");
     }
 
     #[tokio::test]
     async fn what_is_in_flight_when_a_group_stops_waits_again_whatever_others_do() {
         let (_, items) = items(&["acme", "acme", "acme", "zeta"]).await;
-        let watch = FailFast::new(2, true, false);
+        let watch = FailFast::new(2, true, false, false);
         let fails = |item| {
             let decided = decided(refused(404), "fail");
             watch.observe(&SchedulerEvent::Decided { item, decided: &decided, wait: None })
         };
         assert_eq!([fails(&items[0]), fails(&items[1])], [None, None]);
-        assert!(watch.stopped_group("acme").is_some());
+        assert!(watch.keeps_back(&items[2]).is_some());
         watch.observe(&SchedulerEvent::Succeeded(&items[3]));
         fails(&items[2]);
         assert_eq!(watch.watch().put_back.len(), 3);
-        watch.reopen_group("acme");
-        assert_eq!(watch.stopped_group("acme"), None);
+        assert_eq!(watch.keeps_back(&items[0]), None, "a person sent for an item that had ended");
+        assert_eq!(watch.keeps_back(&items[2]), None, "and with it for its group");
     }
 }

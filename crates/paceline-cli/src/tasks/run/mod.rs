@@ -18,6 +18,7 @@ mod summary;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -31,7 +32,7 @@ use paceline_store::{ScopeStatus, is_same_file};
 use self::answers::Answers;
 use self::cancellable_judge::CancellableJudge;
 use self::disk::Disk;
-use self::fail_fast::{FailFast, Stops};
+use self::fail_fast::{FailFast, SameFailure, Stops};
 use self::limiter_state::PersistentLimiter;
 use self::permits::Permits;
 use self::program::{Failed, Program};
@@ -71,7 +72,8 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let disk = Disk::of(args.store.file().into_iter().chain(args.output.as_deref()), args.longest_outage());
     args.store.refuse_missing()?;
     disk.wait_to_begin().await?;
-    let store = args.store.open_to_work(&clock, Some(disk.space())).await?;
+    let (store, left) = args.store.open_to_work(&clock, disk.space()).await?;
+    tell_of_cut_off(left, args.http);
     let teller = match &upstream.via {
         Some(_) if args.http => JobTeller::of(&upstream, &upstream::headers_of_batch(&upstream)?, args.store.name())?,
         _ => JobTeller::of_own(&upstream.name, args.store.name()),
@@ -107,6 +109,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     }
     let runs = Runs {
         args: &args,
+        left: AtomicU64::new(left),
         quiet: everywhere.quiet,
         store,
         policy,
@@ -122,6 +125,20 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     match args.every {
         None => runs.once(&signals, &mut shared).await,
         Some(every) => runs.every(every, &signals, &mut shared).await,
+    }
+}
+
+/// The items of a worker that ended without a word begin again, and their calls may have been answered.
+fn tell_of_cut_off(items: u64, are_requests: bool) {
+    if items > 0 {
+        let items = text::counted(items, "item");
+        let cut_off = match are_requests {
+            true => {
+                "calls were cut off before an answer; what may be sent twice is sent again, and may be billed twice"
+            }
+            false => "commands were cut off, and begin again",
+        };
+        tracing::warn!("a worker ended without a word while it had {items}: as many or fewer {cut_off}");
     }
 }
 
@@ -141,6 +158,8 @@ fn refuse_outputs(args: &Args) -> Result<(), Failure> {
 /// What every run needs.
 struct Runs<'a> {
     args: &'a Args,
+    /// Items of a worker that ended without a word, until a summary tells of them.
+    left: AtomicU64,
     quiet: bool,
     store: Arc<dyn WorkStore>,
     policy: SchedulerConfig,
@@ -227,7 +246,7 @@ impl Runs<'_> {
         let (shutdown, _guard) = Shutdown::begin(signals.clone());
         let may_begin = before.of(State::Waiting) + before.of(State::InFlight) + before.of(State::Deferred);
         let more = self.args.stay || may_begin > self.args.stop_after_same as u64;
-        let fail_fast = FailFast::new(self.args.stop_after_same, more, !self.args.http);
+        let fail_fast = FailFast::new(self.args.stop_after_same, more, !self.args.http, self.args.stay);
         let stopped_scopes = match &self.work {
             Work::Requests(requests) => requests.stopped().clone(),
             Work::Command(_) => StoppedScopes::default(),
@@ -243,6 +262,9 @@ impl Runs<'_> {
         self.permits.begin_run();
         if let Work::Requests(requests) = &self.work {
             requests.begin_run(self.permits.limiter());
+            let (limiter, restops) = (self.permits.limiter(), self.args.stop_after_same > 0);
+            let restored = stopped_scopes.begin_run(&*self.store, &self.clock, limiter, restops).await;
+            restored.map_err(Failure::refused)?;
         }
         let began = self.clock.now();
         let drawing = progress.draw_regularly(Arc::clone(&self.store));
@@ -256,6 +278,10 @@ impl Runs<'_> {
             () = self.limiter_state.save_regularly() => unreachable!("it goes on for as long as it is asked"),
             () = shared.keep() => unreachable!("it goes on for as long as it is asked"),
             () = self.disk.watch(&shutdown, &self.clock) => unreachable!("it goes on for as long as it is asked"),
+            () = fail_fast.leave_as_they_stop(&*self.store) => unreachable!("it goes on for as long as it is asked"),
+            () = stopped_scopes.save_regularly(&*self.store, &self.clock, self.permits.limiter()), if self.args.http => {
+                unreachable!("it goes on for as long as it is asked")
+            }
         };
         shared.end().await;
         self.disk.waits_no_more();
@@ -263,19 +289,35 @@ impl Runs<'_> {
         telling.end().await;
         drop((drawing, kept));
         let summary = ended.map_err(|error| broken(error, progress.has_begun()))?;
-        if let Work::Requests(requests) = &self.work {
-            if let Some(message) = requests.broken() {
-                return Err(Failure::interrupted(message).resumable());
-            }
-            requests.settle().await.map_err(|error| broken(error, true))?;
+        if let Work::Requests(requests) = &self.work
+            && let Some(message) = requests.broken()
+        {
+            return Err(Failure::interrupted(message).resumable());
         }
-        let same = fail_fast.put_back(&*self.store).await.map_err(|error| broken(error, true))?;
+        let same = self.settle(&fail_fast).await.map_err(|error| broken(error, true))?;
         let elapsed = self.clock.now().saturating_since(began);
         let standing = StoreSummary::of(&*self.store, &self.clock).await.map_err(Failure::interrupted)?;
         let groups_failed_alike = matches!(summary.ended, EndReason::Done | EndReason::GroupsStopped)
             && fail_fast.stopped_all(standing.groups().stopped());
         let stop = shutdown.reason().cloned();
-        Ran { summary, same, groups_failed_alike, stopped_scopes, stop, standing, elapsed }.print(self.args, self.quiet)
+        let left = self.left.swap(0, Ordering::Relaxed);
+        Ran { summary, left, same, groups_failed_alike, stopped_scopes, stop, standing, elapsed }
+            .print(self.args, self.quiet)
+    }
+}
+
+impl Runs<'_> {
+    /// What a run leaves in the store to the next. Returns why it ended early, if everything failed alike.
+    async fn settle(&self, fail_fast: &FailFast) -> Result<Option<SameFailure>, WorkError> {
+        if let Work::Requests(requests) = &self.work {
+            requests.settle().await?;
+        }
+        let same = fail_fast.put_back(&*self.store).await?;
+        if let Work::Requests(requests) = &self.work {
+            requests.stopped().note_groups(fail_fast.stopped_groups());
+            requests.stopped().save(&*self.store, &self.clock, self.permits.limiter()).await?;
+        }
+        Ok(same)
     }
 }
 
@@ -288,7 +330,7 @@ impl Runs<'_> {
         let Some(room) = self.disk.space().room_for_answer() else {
             return StartDecision::Later(StartDelay { after: None, why: "the disk is full".into(), for_all: true });
         };
-        if let Some(reason) = fail_fast.stopped_group(task.group()) {
+        if let Some(reason) = fail_fast.keeps_back(task.item()) {
             return StartDecision::Stopped(reason);
         }
         match self.begin(task, shutdown, fail_fast) {

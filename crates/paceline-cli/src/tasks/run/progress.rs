@@ -8,7 +8,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use paceline_core::{Class, Instant};
 use paceline_store::ScopeStatus;
 use paceline_store::work::{
-    DecisionRecord, EndReason, SchedulerConfig, SchedulerEvent, State, StateCounts, WorkClock, WorkItem, WorkStore,
+    DecisionRecord, EndReason, Idle, SchedulerConfig, SchedulerEvent, State, StateCounts, WorkClock, WorkItem,
+    WorkStore,
 };
 use terminal_size::{Width, terminal_size_of};
 use tokio::task::JoinHandle;
@@ -32,6 +33,7 @@ pub(super) struct Progress(Arc<Inner>);
 
 struct Inner {
     quiet: bool,
+    stays: bool,
     max_retries: u32,
     max_deferrals: Option<u32>,
     concurrency: usize,
@@ -64,6 +66,7 @@ impl Figures {
     fn count(&mut self, counts: &StateCounts, now: Instant) {
         (self.items, self.counted) = (counts.total(), Some(now));
         self.ended = State::ALL.into_iter().filter(|state| state.is_final()).map(|state| counts.of(state)).sum();
+        (self.failed, self.fell_back) = (counts.of(State::Failed), counts.of(State::FellBack));
     }
 }
 
@@ -73,7 +76,8 @@ impl Progress {
         figures.count(before, clock.now());
         let (max_retries, max_deferrals) = (policy.max_retries, policy.max_deferrals);
         let (concurrency, shutdown) = (policy.concurrency, Mutex::new(figures));
-        Self(Arc::new(Inner { quiet, max_retries, max_deferrals, concurrency, clock, shutdown }))
+        let stays = policy.idle == Idle::Stay;
+        Self(Arc::new(Inner { quiet, stays, max_retries, max_deferrals, concurrency, clock, shutdown }))
     }
 
     /// Whether the log has this cause of a stop: a refused key stops every group for the same one.
@@ -102,7 +106,10 @@ impl Progress {
             SchedulerEvent::Decided { item, decided, wait } => self.decided(item, decided, *wait),
             SchedulerEvent::Lost(item) => {
                 self.figures().in_flight.remove(&item.id);
-                tracing::warn!(item = item.key, "another worker has taken this item: its result here is not recorded");
+                tracing::warn!(
+                    item = item.key,
+                    "the item was removed, or another worker has taken it: its result here is not recorded"
+                );
             }
             SchedulerEvent::Cancelled { item, succeeded } => {
                 self.figures().in_flight.remove(&item.id);
@@ -200,7 +207,7 @@ impl Progress {
             ("next_run", _) => {
                 // That a scope is stopped, or a flag is missing, is told once for each cause.
                 let is_told = decided.failure.spares_group && !figures.causes.insert(decided.failure.message.clone());
-                left_to_next_run(item, decided, is_told);
+                left_to_next_run(item, decided, is_told, self.0.stays);
             }
             // The reason of a stop is shown with its group.
             _ => {}
@@ -309,7 +316,7 @@ impl Progress {
     }
 }
 
-fn left_to_next_run(item: &WorkItem, decided: &DecisionRecord, is_told: bool) {
+fn left_to_next_run(item: &WorkItem, decided: &DecisionRecord, is_told: bool, stays: bool) {
     let DecisionRecord { failure, reason, .. } = decided;
     if is_told {
         tracing::debug!(item = item.key, "waits for the next run for the same cause as another");
@@ -320,7 +327,8 @@ fn left_to_next_run(item: &WorkItem, decided: &DecisionRecord, is_told: bool) {
     let cause = reason.as_ref().filter(|reason| **reason != failure.message).map(|_| text::printable(&failure.message));
     let cause = cause.as_deref().map(|cause| text::cut(cause, LONGEST_CAUSE));
     let reason = text::printable(reason.as_deref().unwrap_or(class));
-    tracing::warn!(item = item.key, class, code, cause, "waits for the next run: {reason}");
+    let what = if stays { "`paceline tasks retry`, or a new start of this worker" } else { "the next run" };
+    tracing::warn!(item = item.key, class, code, cause, "waits for {what}: {reason}");
 }
 
 /// Nothing for less than a second.

@@ -109,7 +109,7 @@ impl Requests {
             max_retries,
             max_wait,
             reachability: Mutex::default(),
-            stopped: StoppedScopes::default(),
+            stopped: StoppedScopes::new(max_wait.is_none()),
             clock: Clock::new(),
             answers,
             store,
@@ -125,7 +125,6 @@ impl Requests {
     /// What the run before found out about servers is forgotten. Which hosts the items of the store go to is not known.
     pub(super) fn begin_run(&self, limiter: &Limiter) {
         self.reachability().clear();
-        self.stopped.begin_run();
         if self.addresses.hosts {
             limiter.expect_scopes();
         }
@@ -156,6 +155,7 @@ impl Requests {
             tracing::info!("{} has its answer: a run that was cut off had kept it", text::printable(task.key()));
             return StartDecision::Now(Box::pin(std::future::ready(Ok(()))));
         }
+        upstream::warn_of_withheld(&self.upstream, || self.addresses.hosts && !ready.call.url.starts_with('/'));
         let unknown = self.sender.unknown_outcome(&ready.call);
         if task.item().may_be_done && unknown != UnknownOutcome::Resend {
             return StartDecision::Never(held_as_killed(unknown));
@@ -252,16 +252,23 @@ impl Requests {
         if self.sender.unknown_outcome(&call) != UnknownOutcome::Resend {
             self.note_sent(task).await?;
         }
-        let sent = self.sender.send_judged(permit, &call, shutdown.aborting(), |answer, reading| match answer {
-            Ok(answer) if reading.class == Class::Account => of_item(task, answer.status(), reading, &self.upstream),
-            Err(NoAnswer::Tls(message)) => {
-                let address = match self.addresses.hosts {
-                    true => scope.clone(),
-                    false => upstream::destination(&self.upstream).to_string(),
-                };
-                Reading { message: Some(format!("cannot call {address}: {message}")), ..reading }
+        let mut stops_again = false;
+        let sent = self.sender.send_judged(permit, &call, shutdown.aborting(), |answer, reading| {
+            // Before the permit is given back, and others of the scope begin.
+            stops_again = self.stopped.heard(&scope, reading.class, reading.unexpected);
+            match answer {
+                Ok(answer) if reading.class == Class::Account => {
+                    of_item(task, answer.status(), reading, &self.upstream)
+                }
+                Err(NoAnswer::Tls(message)) => {
+                    let address = match self.addresses.hosts {
+                        true => scope.clone(),
+                        false => upstream::destination(&self.upstream).to_string(),
+                    };
+                    Reading { message: Some(format!("cannot call {address}: {message}")), ..reading }
+                }
+                _ => reading,
             }
-            _ => reading,
         });
         let exchange = sent.await;
         self.watch(&scope, &exchange, shutdown);
@@ -275,9 +282,12 @@ impl Requests {
                 let sits_out = permits::sits_out(&exchange.action, exchange.probe);
                 let is_of_scope = exchange.reading.reach != LimitScope::Account;
                 let failure = failure(exchange).of_probe(sits_out);
-                let spares_group = spares_group && is_of_scope && failure.class == Class::Account;
-                if spares_group {
+                let is_of_account = spares_group && is_of_scope && failure.class == Class::Account;
+                if is_of_account {
                     self.stopped.stop(&scope, Why::Account, &failure.message);
+                }
+                let spares_group = is_of_account || stops_again;
+                if spares_group {
                     self.stopped.leaves(task.key(), &scope);
                 }
                 Err(Failure { is_for_group: failure.is_for_group && with_group, spares_group, ..failure })
@@ -289,7 +299,7 @@ impl Requests {
     async fn note_sent(&self, task: &Task) -> Result<(), Failure> {
         let why = match self.store.note_sent(task.item().id, task.fence()).await {
             Ok(true) => return Ok(()),
-            Ok(false) => "another worker has taken this item".to_owned(),
+            Ok(false) => "the item was removed, or another worker has taken it".to_owned(),
             Err(error) => error.to_string(),
         };
         Err(Failure::new(Class::Abandoned, why))
@@ -369,8 +379,8 @@ impl Requests {
 
 /// The decision about an item whose call may have been executed, and must not be made twice.
 fn held_as_killed(unknown: UnknownOutcome) -> Failure {
-    let message = "its call may have been executed: a run was killed during it, or it was so in the store that the item was \
-                   exported from";
+    let message = "its call may have been executed: its worker ended during it without a word, or it was so in the store that \
+                   the item was exported from";
     Failure { code: Some("killed".to_owned()), unknown, ..Failure::new(Class::Transient, message) }
 }
 

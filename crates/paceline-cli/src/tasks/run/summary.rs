@@ -19,6 +19,8 @@ use crate::text;
 /// A run that is over.
 pub(super) struct Ran {
     pub(super) summary: Summary,
+    /// Items that a worker before it had, which ended without a word.
+    pub(super) left: u64,
     /// It ended because everything failed alike.
     pub(super) same: Option<SameFailure>,
     /// It did not end early, but groups are stopped, and in each of them everything failed alike.
@@ -51,7 +53,7 @@ impl Ran {
         let bounded = matches!(self.summary.ended, EndReason::MaxDuration);
         let quiet = quiet && self.standing.status().is_hidden(bounded);
         let summary_output = SummaryOutput { as_json: args.json, quiet, file: args.summary.as_deref() };
-        match summary_output.print(|| self.json(), &self.text()) {
+        match summary_output.print(|| self.json(), &self.text(&args.store.shown())) {
             Err(failure) if args.every.is_some() => tracing::error!("{failure}"),
             printed => printed?,
         }
@@ -87,6 +89,7 @@ impl Ran {
         figures.insert("calls".to_owned(), summary.calls.into());
         figures.insert("resends".to_owned(), summary.resends.into());
         figures.insert("abandoned".to_owned(), summary.abandoned.into());
+        figures.insert("crashes".to_owned(), self.left.into());
         figures.insert("uncounted".to_owned(), summary.uncounted.into());
         figures.insert("cancelled_calls".to_owned(), summary.cancelled.into());
         figures.insert("lost".to_owned(), summary.lost.into());
@@ -97,9 +100,9 @@ impl Ran {
         Value::Object(figures)
     }
 
-    fn text(&self) -> String {
+    fn text(&self, store: &str) -> String {
         let mut lines = vec![self.standing.headline(), format!("  {}", self.tries())];
-        lines.extend(self.standing.lines().into_iter().map(|line| format!("  {line}")));
+        lines.extend(self.standing.lines(store).into_iter().map(|line| format!("  {line}")));
         if let Some(again) = self.again() {
             let same = self.same.as_ref().map(ToString::to_string);
             let stopped = same.or_else(|| self.stop.as_ref().map(ToString::to_string)).or_else(|| {
@@ -133,11 +136,15 @@ impl Ran {
                 "not counted for their items (no server took them, or they only tested whether a failing one is back)",
             ),
             (summary.cancelled, "not recorded, because the item was cancelled meanwhile"),
-            (summary.lost, "not recorded, because another worker had taken the item"),
+            (summary.lost, "not recorded, because the item was removed or another worker had taken it"),
         ] {
             if number > 0 {
                 line += &format!(", {} {what}", text::count(number));
             }
+        }
+        if self.left > 0 {
+            let left = text::count(self.left);
+            line += &format!(", and up to {left} more that a worker before was cut off in, which ended without a word");
         }
         line
     }

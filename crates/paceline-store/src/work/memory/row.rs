@@ -7,8 +7,8 @@ use paceline_core::retry::Counted;
 use paceline_core::{Timestamp, UnknownOutcome};
 
 use crate::work::item::{
-    ClaimOutcome, Claimed, DecisionRecord, EVENTS, Failure, HISTORY, HistoryEntry, Transition, WorkItem, WorkerId,
-    shortened,
+    ClaimOutcome, Claimed, DecisionRecord, EVENTS, Failure, HISTORY, HistoryEntry, LEFT, Transition, WorkItem,
+    WorkerId, shortened,
 };
 use crate::work::lanes::EARLIEST;
 
@@ -61,10 +61,8 @@ impl Row {
         item.deferrals += deferrals;
         item.abandoned += abandoned;
         let forgiven = item.forgiven.attempts + item.forgiven.deferrals;
-        if outcome.counted != Counted::Abandoned && item.attempts + item.deferrals <= forgiven {
-            // Nothing was sent since its bounds began, so neither has its time.
-            item.first = None;
-        }
+        let counts = outcome.counted == Counted::Abandoned || item.attempts + item.deferrals > forgiven;
+        item.first = item.first.filter(|_| outcome.time.goes_on(counts));
         item.state = outcome.next.state();
         match outcome.next {
             Transition::Release => {}
@@ -79,7 +77,7 @@ impl Row {
             }
         }
         if outcome.next != Transition::Release {
-            (item.reason, item.may_be_done) = (None, false);
+            (item.reason, item.may_be_done) = (outcome.reason().map(str::to_owned), false);
         }
         let Some(DecisionRecord { failure, action, reason, by, .. }) = outcome.decided else { return };
         let failure = Failure {
@@ -103,6 +101,20 @@ impl Row {
             self.events.remove(0);
         }
         self.events.push(HistoryEntry { decided: now, send, failure, action, reason, by, not_before, waited: None });
+    }
+
+    /// What was left to the next run begins with it. Its time goes on, unless that was ended when it was left.
+    pub(super) fn begin_run(&mut self, not_before: Timestamp) {
+        let first = self.item.first;
+        self.begin_anew(Some(not_before));
+        self.item.first = first;
+    }
+
+    pub(super) fn leave_to_next_run(&mut self) {
+        let item = &mut self.item;
+        (item.state, item.may_be_done, self.is_under_way) = (State::Deferred, false, false);
+        (item.not_before, item.delay, item.ended) = (None, Duration::ZERO, None);
+        item.reason = Some(LEFT.to_owned());
     }
 
     pub(super) fn begin_anew(&mut self, not_before: Option<Timestamp>) {

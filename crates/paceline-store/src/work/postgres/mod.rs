@@ -356,10 +356,10 @@ async fn join(
     Ok(WorkerId(rows.first().map_or(0, |row| row.get(0))))
 }
 
-/// The items that were left to this run, before all others.
+/// The items that were left to this run, before all others. Whose time goes on has it still.
 const BEGIN_DEFERRED: &str = "UPDATE item
      SET state = 0, sent = 0, fence = fence + 1, not_before_ms = 1, delay_ms = 0, forgiven_attempts = attempts,
-         forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL, reason = NULL
+         forgiven_deferrals = deferrals, crashes = 0, ended_ms = NULL, reason = NULL
      WHERE state = 6";
 
 /// The items of workers wait again, as they did before.

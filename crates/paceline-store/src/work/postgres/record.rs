@@ -11,12 +11,12 @@ use super::connection::Tx;
 use super::scopes;
 use crate::query::millis;
 use crate::work::item::{
-    Added, Amend, ClaimOutcome, EVENTS, Filter, NewItem, Pruned, PrunedKeys, RecordStatus, Transition, shortened,
+    Added, Amend, ClaimOutcome, EVENTS, Filter, LEFT, NewItem, Pruned, PrunedKeys, RecordStatus, Transition, shortened,
 };
 
 /// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. `kind` 1 is an item that goes
-/// back as it was found. Without a decision the last failure stays. Where nothing was sent since its bounds began, neither has
-/// its time.
+/// back as it was found. Without a decision the last failure stays. What becomes of its time is `time`, an
+/// [`ItemTime`](crate::work::ItemTime): 1 goes on, 0 does if something was sent since its bounds began.
 pub(super) const RECORD: &str = "
     UPDATE item SET state = of.state, worker = NULL, fence = item.fence + 1,
         sent = CASE WHEN of.kind <> 1 THEN 0 WHEN item.sent = 1 THEN 2 ELSE item.sent END,
@@ -29,12 +29,12 @@ pub(super) const RECORD: &str = "
         last_status = CASE WHEN of.class IS NULL THEN last_status ELSE of.status END,
         last_code = CASE WHEN of.class IS NULL THEN last_code ELSE of.code END,
         last_words = CASE WHEN of.class IS NULL THEN last_words ELSE of.words END,
-        first_ms = CASE WHEN attempts + deferrals + of.attempt + of.deferral + of.given_up
+        first_ms = CASE WHEN of.time = 1 OR of.time = 0 AND attempts + deferrals + of.attempt + of.deferral + of.given_up
             > forgiven_attempts + forgiven_deferrals THEN first_ms END
     FROM unnest($2::bigint[], $3::bigint[], $4::smallint[], $5::smallint[], $6::bigint[], $7::bigint[], $8::bigint[],
-        $9::bigint[], $10::bigint[], $11::text[], $12::bigint[], $13::text[], $14::text[], $15::text[])
+        $9::bigint[], $10::bigint[], $11::text[], $12::bigint[], $13::text[], $14::text[], $15::text[], $16::smallint[])
         AS of(id, fence, state, kind, not_before_ms, delay_ms, attempt, deferral, given_up, class, status, code, words,
-              reason)
+              reason, time)
     WHERE item.id = of.id AND item.fence = of.fence
     RETURNING item.id, of.fence";
 
@@ -145,6 +145,7 @@ struct Columns<'a> {
     code: Vec<Option<&'a str>>,
     words: Vec<Option<String>>,
     reason: Vec<Option<&'a str>>,
+    time: Vec<i16>,
 }
 
 impl<'a> Columns<'a> {
@@ -166,7 +167,8 @@ impl<'a> Columns<'a> {
         self.status.push(failure.and_then(|failure| failure.status).map(i64::from));
         self.code.push(failure.and_then(|failure| failure.code.as_deref()));
         self.words.push(failure.map(|failure| shortened(&failure.message)));
-        self.reason.push(decided.and_then(|decided| decided.reason.as_deref()));
+        self.reason.push(outcome.reason());
+        self.time.push(outcome.time.code());
     }
 }
 
@@ -193,14 +195,14 @@ pub(super) async fn record(
         }
     }
     let Columns { id, fence, state, kind, not_before, delay, attempt, deferral, given_up, .. } = &columns;
-    let Columns { class, status, code, words, reason, .. } = &columns;
+    let Columns { class, status, code, words, reason, time, .. } = &columns;
     let now_ms = now.as_millis();
     let rows = tx
         .query(
             RECORD,
             &[
                 &now_ms, id, fence, state, kind, not_before, delay, attempt, deferral, given_up, class, status, code,
-                words, reason,
+                words, reason, time,
             ],
         )
         .await?;
@@ -287,6 +289,12 @@ const CANCEL: &str = concat!(
     filtered!()
 );
 
+const LEAVE_TO_NEXT_RUN: &str = concat!(
+    "UPDATE item SET state = 6, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, \
+     ended_ms = NULL, reason = $5 WHERE state = ANY ($4) AND ",
+    filtered!()
+);
+
 /// The values of [`filtered`].
 pub(super) fn values(filter: &Filter) -> (Option<Vec<i16>>, Option<String>, Option<Vec<String>>) {
     let states = (!filter.states.is_empty()).then(|| filter.states.iter().map(|state| *state as i16).collect());
@@ -344,6 +352,7 @@ pub(super) async fn amend(tx: &Tx<'_>, filter: &Filter, amend: Amend, now: Times
             Ok(changed)
         }
         Amend::Cancel => tx.execute(CANCEL, &[&states, &group, &keys, &from, &now.as_millis()]).await,
+        Amend::LeaveToNextRun => tx.execute(LEAVE_TO_NEXT_RUN, &[&states, &group, &keys, &from, &LEFT]).await,
     }
 }
 

@@ -143,6 +143,20 @@ impl SqliteStore {
         })
     }
 
+    /// Makes this process the one that works on the file, as the first [`register`](WorkStore::register) does otherwise. Returns
+    /// how many items a worker had that ended without a word, by a crash say: up to so many tries were cut off.
+    ///
+    /// # Errors
+    /// [`WorkError::Files`] when another process works on it.
+    pub async fn take_over(&self) -> Result<u64, WorkError> {
+        let (lock, path, clock) = (self.lock.clone(), self.path.clone(), self.clock.clone());
+        let taken = self.thread.submit(move |conn| {
+            let mut lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
+            take_lock(conn, &mut lock, &path, clock.wall())
+        });
+        taken.await
+    }
+
     /// Gives what removed items took back to the file system. Not while a worker is at work, which would have to wait for as
     /// long as the whole file takes to be written.
     async fn shrink(&self) -> Result<(), WorkError> {
@@ -180,10 +194,7 @@ impl SqliteStore {
         self.thread.submit(move |conn| {
             let mut lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
             let now = clock.wall();
-            if lock.is_none() {
-                *lock = Some(LockFile::take(&beside(&path, ".lock"))?);
-                take_over(conn, now).map_err(WorkError::sqlite("write"))?;
-            }
+            take_lock(conn, &mut lock, &path, now)?;
             locked(&lanes).forget();
             begin(conn, now).and_then(|()| join(conn, &name, lease, now)).map_err(WorkError::sqlite("write"))
         })
@@ -378,6 +389,18 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     name.into()
+}
+
+/// Takes the lock, if this process has not got it, and what the worker before left in flight; returns how many items that are.
+fn take_lock(conn: &Connection, lock: &mut Option<LockFile>, path: &Path, now: Timestamp) -> Result<u64, WorkError> {
+    if lock.is_some() {
+        return Ok(0);
+    }
+    *lock = Some(LockFile::take(&beside(path, ".lock"))?);
+    let count = "SELECT count(*) FROM item WHERE state = 1";
+    let left = conn.query_row(count, [], |row| row.get::<_, i64>(0)).map_err(WorkError::sqlite("read"))?;
+    take_over(conn, now).map_err(WorkError::sqlite("write"))?;
+    Ok(left.unsigned_abs())
 }
 
 /// No other process works on this file: what is in flight was left by the dead. A wall clock that was set back meanwhile

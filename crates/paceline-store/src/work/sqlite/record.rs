@@ -8,26 +8,28 @@ use super::lanes::KnownLanes;
 use super::scopes;
 use crate::query::millis;
 use crate::work::item::{
-    Added, Amend, ClaimOutcome, DecisionRecord, EVENTS, Filter, NewItem, Pruned, PrunedKeys, RecordStatus, Transition,
-    shortened,
+    Added, Amend, ClaimOutcome, DecisionRecord, EVENTS, Filter, LEFT, NewItem, Pruned, PrunedKeys, RecordStatus,
+    Transition, shortened,
 };
 
 /// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. Who records hands the item
-/// on, so the fence goes up. Without a decision (`?10` is its class) the last failure stays. Where nothing was sent since its
-/// bounds began, neither has its time.
+/// on, so the fence goes up. Without a decision (`?10` is its class) the last failure stays. What becomes of its time is `?15`,
+/// an [`ItemTime`](crate::work::ItemTime): 1 goes on, 0 does if something was sent since its bounds began.
 pub(super) const RECORD: &str = "UPDATE item
      SET state = ?3, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = ?4, delay_ms = ?5, attempts = attempts + ?6,
          deferrals = deferrals + ?7, abandoned = abandoned + ?8, ended_ms = ?9, reason = ?14,
          last_class = coalesce(?10, last_class), last_status = iif(?10 IS NULL, last_status, ?11),
          last_code = iif(?10 IS NULL, last_code, ?12), last_words = iif(?10 IS NULL, last_words, ?13),
-         first_ms = iif(attempts + deferrals + ?6 + ?7 + ?8 > forgiven_attempts + forgiven_deferrals, first_ms, NULL)
+         first_ms = iif(?15 = 1 OR ?15 = 0 AND attempts + deferrals + ?6 + ?7 + ?8 > forgiven_attempts + forgiven_deferrals,
+             first_ms, NULL)
      WHERE id = ?1 AND fence = ?2";
 
 /// As it was found; only the sends are counted.
 pub(super) const BACK: &str = "UPDATE item
      SET state = 0, sent = iif(sent = 1, 2, sent), worker = NULL, fence = fence + 1, attempts = attempts + ?3, deferrals = deferrals + ?4,
          abandoned = abandoned + ?5,
-         first_ms = iif(attempts + deferrals + ?3 + ?4 + ?5 > forgiven_attempts + forgiven_deferrals, first_ms, NULL)
+         first_ms = iif(?6 = 1 OR ?6 = 0 AND attempts + deferrals + ?3 + ?4 + ?5 > forgiven_attempts + forgiven_deferrals,
+             first_ms, NULL)
      WHERE id = ?1 AND fence = ?2";
 
 const EVENT: &str = "INSERT INTO event (item, n, decided_ms, send, class, status, code, words, action, reason, judge,
@@ -80,13 +82,13 @@ pub(super) fn record(
     now: Timestamp,
 ) -> rusqlite::Result<RecordStatus> {
     let id = outcome.id as i64;
-    let sends = outcome.sends();
+    let (sends, time) = (outcome.sends(), outcome.time.code());
     let (not_before, delay) = match outcome.next {
         Transition::Retry(delay) => ((now + delay).as_millis(), millis(delay)),
         _ => (0, 0),
     };
     let changed = if outcome.next == Transition::Release {
-        conn.prepare_cached(BACK)?.execute(params![id, outcome.fence, sends.0, sends.1, sends.2])?
+        conn.prepare_cached(BACK)?.execute(params![id, outcome.fence, sends.0, sends.1, sends.2, time])?
     } else {
         let state = outcome.next.state();
         let decided = outcome.decided.as_ref();
@@ -105,7 +107,8 @@ pub(super) fn record(
             failure.and_then(|failure| failure.status),
             failure.and_then(|failure| failure.code.as_deref()),
             failure.map(|failure| shortened(&failure.message)),
-            decided.and_then(|decided| decided.reason.as_deref()),
+            outcome.reason(),
+            time,
         ])?
     };
     if changed == 0 {
@@ -160,10 +163,10 @@ const RETRY: &str = "state = 0, sent = 0, worker = NULL, fence = fence + 1, not_
      forgiven_attempts = attempts, forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL,
      reason = NULL";
 
-/// The items that were left to this run, before all others.
+/// The items that were left to this run, before all others. Whose time goes on has it still.
 pub(super) const BEGIN_DEFERRED: &str = "UPDATE item
      SET state = 0, sent = 0, fence = fence + 1, not_before_ms = 1, delay_ms = 0, forgiven_attempts = attempts,
-         forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL, reason = NULL
+         forgiven_deferrals = deferrals, crashes = 0, ended_ms = NULL, reason = NULL
      WHERE state = 6";
 
 /// Applies a person's change. A person who lets items wait again has resolved the stops of their groups.
@@ -173,6 +176,9 @@ pub(super) fn amend(conn: &Connection, filter: &Filter, amend: Amend, now: Times
         Amend::Cancel => format!(
             "state = 5, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, ended_ms = {}, reason = 'cancelled'",
             now.as_millis()
+        ),
+        Amend::LeaveToNextRun => format!(
+            "state = 6, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, ended_ms = NULL, reason = '{LEFT}'"
         ),
     };
     let (mut condition, values) = condition(filter);

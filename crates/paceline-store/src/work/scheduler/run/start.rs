@@ -64,7 +64,7 @@ where
         };
         let (until, far) = (now + after.max(TICK), after > AHEAD);
         if self.declined.as_ref().is_none_or(|(known, _)| until < *known) {
-            self.declined = Some((until, why));
+            self.declined = Some((until, why.clone()));
         }
         if for_all {
             self.blocked_until = Some(until);
@@ -74,7 +74,8 @@ where
             }
         } else if far {
             self.no_claim_before = self.no_claim_before.max(now) + TICK;
-            let outcome = ClaimOutcome { next: Transition::Retry(after), ..ClaimOutcome::back(&held.claimed) };
+            let (next, waits_for) = (Transition::Retry(after), Some(why));
+            let outcome = ClaimOutcome { next, waits_for, ..ClaimOutcome::back(&held.claimed) };
             self.outcomes.push((held, outcome));
         } else {
             self.window.delay(held, until);

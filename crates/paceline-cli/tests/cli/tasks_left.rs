@@ -1,0 +1,104 @@
+//! What a run leaves to the next: items of hosts that refuse everything, and items of a worker that was killed.
+
+use std::process::Command;
+
+use paceline_store::work::{NewItem, State};
+use serde_json::{Value, json};
+
+use crate::support::{Reply, Server};
+use crate::tasks_alike::tasks;
+use crate::tasks_run::{Ran, Store, begin, ran, signal, until};
+use crate::tasks_scopes::posts;
+
+/// One call at a time of each host: how many were sent before the first answer is not left to chance.
+fn command(store: &Store, base: &Server, flags: &[&str]) -> Command {
+    let mut command = store.command();
+    command.args(["--http", "--base-url", &base.url(), "--scope", "host"]).args(flags);
+    command
+}
+
+fn run(store: &Store, base: &Server, flags: &[&str]) -> Ran {
+    ran(&mut command(store, base, flags))
+}
+
+fn report(store: &Store) -> Value {
+    let output = store.job.paceline().args(["tasks", "report", "--store", "work.db", "--json"]).output();
+    serde_json::from_slice(&output.expect("it runs").stdout).expect("JSON")
+}
+
+fn states(store: &Store, name: &str, count: usize, state: State) -> usize {
+    (0..count).filter(|n| store.item(&format!("{name}-{n}")).state == state).count()
+}
+
+#[test]
+fn a_host_that_is_gone_gets_one_call_from_each_later_run_and_none_after_the_deadline_of_its_items() {
+    let (gone, good) = (Server::new(|_| Reply::error(410, "gone")), Server::new(|_| Reply::ok()));
+    let store = Store::new();
+    store.put(posts(&gone.url(), "gone", 25, 1));
+    let one = ["--concurrency", "1"];
+    let Ran { code, summary, log } = run(&store, &good, &one);
+    assert_eq!((code, gone.count(), &summary["failed"]), (3, 20, &json!(0)), "{log}");
+    assert!(log.contains("end its items by `paceline tasks cancel`"), "{log}");
+    let host = gone.url().replace("http://", "");
+    for figures in [&summary, &report(&store)] {
+        let scope = &figures["scopes"][0];
+        assert_eq!(
+            (&scope["name"], &scope["state"], &scope["why"]),
+            (&json!(host), &json!("stopped"), &json!("same_failure"))
+        );
+        let left = &figures["reasons"]["deferred"]["same_failure"];
+        assert_eq!(left, &json!(20), "{figures}");
+    }
+    for calls in [21, 22] {
+        let Ran { code, summary, log } = run(&store, &good, &one);
+        assert_eq!((code, gone.count(), &summary["stopped"]), (3, calls, &json!("same_failure")), "{log}");
+        assert!(log.contains("; one call tests it"), "{log}");
+    }
+    let Ran { code, summary, log } = run(&store, &good, &["--concurrency", "1", "--deadline", "1ms"]);
+    assert_eq!((code, &summary["reasons"]["failed"]["deadline"]), (3, &json!(20)), "{log}");
+    assert_eq!((gone.count(), states(&store, "gone", 25, State::Deferred)), (23, 5), "five had not been tried: {log}");
+    let Ran { code, summary, log } = run(&store, &good, &["--stop-after-same", "0"]);
+    assert_eq!((code, &summary["failed"], &summary["scopes"]), (1, &json!(25), &json!([])), "{log}");
+}
+
+#[test]
+fn a_worker_that_is_killed_leaves_none_failed_that_was_to_wait() {
+    let (gone, good) = (Server::new(|_| Reply::error(410, "gone")), Server::new(|_| Reply::ok()));
+    let store = Store::new();
+    store.put(posts(&gone.url(), "gone", 25, 1));
+    let mut run = begin(&mut command(&store, &good, &["--concurrency", "1", "--stay"]));
+    until(|| states(&store, "gone", 25, State::Deferred) == 25);
+    until(|| report(&store)["scopes"][0]["why"] == "same_failure");
+    signal("-KILL", run.id());
+    run.wait().expect("it ends");
+    assert_eq!((gone.count(), report(&store)["failed"].as_u64()), (20, Some(0)));
+}
+
+#[test]
+fn calls_that_a_killed_worker_had_under_way_are_told() {
+    let (hangs, good) = (Server::new(|_| Reply::ok().never()), Server::new(|_| Reply::ok()));
+    let store = Store::new();
+    let prompt = |n| {
+        let payload = json!({"url": format!("{}/v1/chat/completions", hangs.url()), "body": {"messages": []}});
+        NewItem::new(format!("slow-{n}"), payload.to_string())
+    };
+    store.put((0..2).map(prompt).collect());
+    let mut run = begin(&mut command(&store, &hangs, &["--unknown-outcome", "resend"]));
+    until(|| hangs.count() == 2);
+    signal("-KILL", run.id());
+    run.wait().expect("it ends");
+    let tasks = |words: &[&str]| tasks(&store, "work.db", words).1;
+    assert!(tasks(&["list"]).contains("worker_gone"), "{}", tasks(&["list"]));
+    assert!(tasks(&["report"]).contains("left by a worker that has ended"), "{}", tasks(&["report"]));
+    let base = ["--base-url", &good.url(), "--max-duration", "1ms"];
+    let Ran { summary, log, .. } = ran(store.command().arg("--http").args(base));
+    assert_eq!(summary["crashes"], 2, "{log}");
+    assert!(
+        log.contains("a worker ended without a word while it had 2 items") && log.contains("billed twice"),
+        "{log}"
+    );
+    assert_eq!(report(&store)["crashes"], 2);
+    assert!(tasks(&["report"]).contains("0 calls, and up to 2 more that a crash cut off"), "{}", tasks(&["report"]));
+    let shown = tasks(&["show", "slow-0"]);
+    assert!(shown.contains("and up to 1 more that a crash cut off"), "{shown}");
+}
