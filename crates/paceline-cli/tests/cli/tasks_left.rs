@@ -66,12 +66,42 @@ fn a_worker_that_is_killed_leaves_none_failed_that_was_to_wait() {
     let (gone, good) = (Server::new(|_| Reply::error(410, "gone")), Server::new(|_| Reply::ok()));
     let store = Store::new();
     store.put(posts(&gone.url(), "gone", 25, 1));
-    let mut run = begin(&mut command(&store, &good, &["--concurrency", "1", "--stay"]));
+    let run = begin(&mut command(&store, &good, &["--concurrency", "1", "--stay"]));
     until(|| states(&store, "gone", 25, State::Deferred) == 25);
     until(|| report(&store)["scopes"][0]["why"] == "same_failure");
     signal("-KILL", run.id());
-    run.wait().expect("it ends");
-    assert_eq!((gone.count(), report(&store)["failed"].as_u64()), (20, Some(0)));
+    let log = run.wait_with_output().expect("it ends").stderr;
+    let log = String::from_utf8_lossy(&log);
+    assert_eq!((gone.count(), report(&store)["failed"].as_u64()), (20, Some(0)), "{log}");
+    assert!(log.contains("its items wait for `paceline tasks retry`, or a new start of this worker: "), "{log}");
+}
+
+/// The second item of that host is never tried: what it waits for is known from the first.
+#[test]
+fn a_host_that_asked_for_a_pause_is_named_with_what_its_items_wait_for() {
+    let busy = Server::new(|_| Reply::error(429, "slow down").with_header("retry-after", 1_800));
+    let good = Server::new(|_| Reply::ok());
+    let store = Store::new();
+    store.put(posts(&busy.url(), "busy", 2, 1));
+    store.put(posts(&good.url(), "good", 2, 0));
+    let Ran { code, summary, log } = run(&store, &good, &["--concurrency", "1", "--max-wait", "1m"]);
+    assert_eq!((code, busy.count(), &summary["succeeded"]), (3, 1, &json!(2)), "{log}");
+    let host = busy.url().replace("http://", "");
+    for figures in [&summary, &report(&store)] {
+        let scope = &figures["scopes"][0];
+        assert_eq!(
+            (&scope["name"], &scope["state"], &scope["why"]),
+            (&json!(host), &json!("held"), &Value::Null),
+            "{log}"
+        );
+        assert!(scope["until"].is_string(), "{scope}");
+    }
+    let waits_for = "a pause that the server asked for";
+    let row = &report(&store)["items"][1];
+    assert!(row["waits_for"].as_str().is_some_and(|what| what.contains(waits_for)), "{row}");
+    assert!(tasks(&store, "work.db", &["show", "busy-1"]).1.contains(waits_for));
+    let (_, text) = tasks(&store, "work.db", &["retry", "--all"]);
+    assert!(text.starts_with(&format!("2 items are due again\nstill held: all items of {host} until ")), "{text}");
 }
 
 #[test]

@@ -360,9 +360,28 @@ impl Drop for Drawing {
 #[cfg(test)]
 mod tests {
     use paceline_core::Timestamp;
-    use paceline_store::work::{MemoryStore, NewItem};
+    use paceline_store::work::{Amend, ClaimOutcome, ClaimRequest, Filter, MemoryStore, NewItem, Transition};
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_failed_and_is_retried_counts_as_failed_no_more() {
+        let clock = WorkClock::starting_at(Timestamp::from_millis(1_700_000_000_000));
+        let store = Arc::new(MemoryStore::new(clock.clone()));
+        store.insert(vec![NewItem::new("a", "1")]).await.expect("room");
+        let worker = store.register("w", Duration::from_secs(600)).await.expect("a memory");
+        let claim = store.claim(worker, ClaimRequest { limit: 1, ahead: Duration::ZERO }).await.expect("a memory");
+        let failed = ClaimOutcome { next: Transition::Failed, ..ClaimOutcome::back(&claim.items[0]) };
+        store.record(vec![failed], Vec::new()).await.expect("a memory");
+        let before = store.counts().await.expect("a memory");
+        let progress = Progress::new(false, &before, &SchedulerConfig::default(), clock);
+        assert_eq!(progress.line(), "1/1 done, 1 failed");
+        store.amend(Filter::default(), Amend::Retry).await.expect("a memory");
+        let drawing = progress.draw_regularly(store.clone());
+        tokio::time::sleep(LINE_EVERY + DRAW_EVERY).await;
+        drop(drawing);
+        assert_eq!(progress.line(), "0/1 done");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn items_that_come_during_a_run_are_counted_too() {
