@@ -10,7 +10,7 @@ use crate::tasks_alike::tasks;
 use crate::tasks_run::{Ran, Store, begin, ran, signal, until};
 use crate::tasks_scopes::posts;
 
-/// One call at a time of each host: how many were sent before the first answer is not left to chance.
+/// A run over many hosts.
 fn command(store: &Store, base: &Server, flags: &[&str]) -> Command {
     let mut command = store.command();
     command.args(["--http", "--base-url", &base.url(), "--scope", "host"]).args(flags);
