@@ -247,7 +247,7 @@ fn a_gateway_that_is_killed_again_and_again_forgets_no_token_that_a_client_used(
         for _ in 0..3 {
             let _ = send(&format!("{}/generic/v1/chat/completions", gateway.url), |client, url| {
                 let body = json!({"model": "m", "max_tokens": 290, "messages": []}).to_string();
-                client.post(url).bearer_auth(&key).header("x-paceline-deadline", "100ms").body(body)
+                client.post(url).bearer_auth(&key).body(body)
             });
         }
         gateway.child.kill().expect("it runs");
