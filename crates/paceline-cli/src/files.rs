@@ -124,3 +124,24 @@ pub(crate) fn with_spare<T>(write: impl Fn() -> io::Result<T>) -> io::Result<T> 
         written => written,
     }
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn what_finds_no_descriptor_is_done_with_those_that_are_kept() {
+        const NO_FILES: i32 = 24;
+        let done = |with: fn() -> io::Error| {
+            let tries = Cell::new(0);
+            let second = || if tries.replace(tries.get() + 1) == 0 { Err(with()) } else { Ok(()) };
+            with_spare(second).is_ok()
+        };
+        assert!(!done(|| io::Error::from_raw_os_error(NO_FILES)), "none are kept yet");
+        keep_spare();
+        assert!(done(|| io::Error::from_raw_os_error(NO_FILES)));
+        assert!(!done(|| io::ErrorKind::PermissionDenied.into()), "another reason");
+    }
+}

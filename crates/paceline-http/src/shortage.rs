@@ -43,14 +43,10 @@ impl Shortage {
         }
     }
 
-    /// Whether a call was not sent because this machine had no file descriptor or port for it.
+    /// Whether a call was not sent, or a file not opened, because this machine had no file descriptor or port for it: that is the
+    /// error, or among its causes.
     pub fn is_why(error: &(dyn Error + 'static)) -> bool {
-        causes(error).filter_map(<dyn Error>::downcast_ref).any(is_used_up)
-    }
-
-    /// Whether the system had no file descriptor or no port left, by its own error.
-    pub fn is_it(error: &io::Error) -> bool {
-        is_used_up(error)
+        std::iter::once(error).chain(causes(error)).filter_map(<dyn Error>::downcast_ref).any(is_used_up)
     }
 
     fn warn(&self, error: &(dyn Error + 'static)) {

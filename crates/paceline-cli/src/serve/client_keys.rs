@@ -16,6 +16,7 @@ use super::args::Flags;
 use super::{state, whole_file};
 use crate::account;
 use crate::exit::Failure;
+use crate::files;
 
 /// The file in the state folder.
 const FILE: &str = "client-keys.json";
@@ -101,7 +102,7 @@ impl KeyFile {
                 "the file is damaged: {why}; put back a copy of it, or move it away and make new keys (`paceline serve keys add`)"
             ))
         };
-        match read() {
+        match files::with_spare(read) {
             Ok(text) => serde_json::from_str(&text).map(Some).map_err(|error| damaged(why_unread(&error))),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 Err(damaged("it is no text in UTF-8".to_owned()))

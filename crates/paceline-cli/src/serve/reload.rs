@@ -10,6 +10,7 @@ use paceline::{Clock, Repeats};
 use paceline_http::Shortage;
 
 use super::whole_file;
+use crate::files;
 
 /// How often files are looked at. A change is taken once two looks agree: an editor may write a file in parts.
 const LOOKED_AT: Duration = Duration::from_secs(1);
@@ -134,8 +135,8 @@ pub(super) fn unreadable(files: &[PathBuf]) -> Option<String> {
 /// # Errors
 /// This process has no file descriptor left to read it.
 fn print(file: &Path) -> io::Result<Option<u64>> {
-    match whole_file::check(file).and_then(|()| std::fs::read(file)) {
-        Err(error) if Shortage::is_it(&error) => Err(error),
+    match whole_file::check(file).and_then(|()| files::with_spare(|| std::fs::read(file))) {
+        Err(error) if Shortage::is_why(&error) => Err(error),
         content => Ok(content.ok().map(|content| {
             let mut print = DefaultHasher::new();
             content.hash(&mut print);
