@@ -88,11 +88,12 @@ fn execute(cli: Cli) -> Result<Status, Failure> {
 
 fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
     files::raise_limit();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::interrupted)?;
+    let failed = |error| files::too_few().map_or_else(|| Failure::interrupted(error), Failure::Refused);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(failed)?;
     #[cfg(unix)]
     {
         let _entered = runtime.enter();
-        signals::outlive_full_files().map_err(Failure::interrupted)?;
+        signals::outlive_full_files().map_err(failed)?;
     }
     Ok(runtime)
 }

@@ -1,18 +1,18 @@
 //! Printing to standard output, whose reader may stop early, reports in files, the summary of a job, and files set aside.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::exit::Failure;
+use crate::exit::{Failure, Status};
 use crate::logging;
 
 /// Lets `write` print. A reader that closed its end (`| head`) ends it quietly.
 ///
 /// # Errors
-/// Whatever else keeps the text from being written.
+/// Whatever else keeps the text from being written: the command has not done what it was asked.
 pub(crate) fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     print_while_read(write).map(|_| ())
 }
@@ -25,7 +25,7 @@ pub(crate) fn print_while_read(write: impl FnOnce(&mut dyn Write) -> io::Result<
     let mut out = BufWriter::new(io::stdout().lock());
     match write(&mut out).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::interrupted(format!("cannot write to standard output: {error}")))
+            Err(Failure::refused(format!("cannot write to standard output: {error}")))
         }
         wrote => Ok(wrote.is_ok()),
     }
@@ -78,6 +78,20 @@ pub(crate) fn set_aside(path: &Path, named: impl Fn(u32) -> PathBuf) -> io::Resu
     Ok(aside)
 }
 
+/// Refuses a summary that cannot be written, before anything begins. Under the lock of the job: what is made here for a
+/// moment could otherwise be the summary of another run.
+///
+/// # Errors
+/// An error of the file system.
+pub(crate) fn try_summary(summary: Option<&Path>) -> Result<(), Failure> {
+    let Some(summary) = summary else { return Ok(()) };
+    let new = !summary.exists();
+    let opened = OpenOptions::new().create(true).append(true).open(summary);
+    opened
+        .and_then(|_| if new { std::fs::remove_file(summary) } else { Ok(()) })
+        .map_err(|error| Failure::refused(format!("cannot write the summary {}: {error}", summary.display())))
+}
+
 /// Where and how the summary of a job is printed.
 pub(crate) struct SummaryOutput<'a> {
     /// As JSON on standard output, instead of on standard error in the form of the log.
@@ -92,8 +106,18 @@ impl SummaryOutput<'_> {
     /// Prints it in each requested way.
     ///
     /// # Errors
-    /// The first output that failed: its reader must not take a missing summary for a success.
-    pub(crate) fn print(&self, json: impl Fn() -> Value, text: &str) -> Result<(), Failure> {
+    /// The first output that failed: its reader must not take a missing summary for a success. That of a job that is done says
+    /// so.
+    pub(crate) fn print(&self, status: Status, json: impl Fn() -> Value, text: &str) -> Result<(), Failure> {
+        self.print_all(json, text).map_err(|failure| match status {
+            Status::Deferred => Failure::interrupted(failure),
+            done => Failure::Unsaid(format!(
+                "{failure}; the job itself is done ({done}), and the same command sends nothing and prints its summary again"
+            )),
+        })
+    }
+
+    fn print_all(&self, json: impl Fn() -> Value, text: &str) -> Result<(), Failure> {
         // Only for a reader: of ten thousand scopes it takes three hundred megabytes.
         let line = if self.as_json || self.file.is_some() { format!("{}\n", json()) } else { String::new() };
         let written = self.file.map_or(Ok(()), |file| write_report(file, &mut |out| out.write_all(line.as_bytes())));

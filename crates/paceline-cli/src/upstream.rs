@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use paceline_config::{Config, Environment, KeySource, Overrides, Proxy, SettingError, Source, Tier, Upstream};
+use paceline_config::{
+    Config, Environment, KeySource, Overrides, Proxy, SettingError, Source, Tier, Upstream, title_case,
+};
 use paceline_core::Dimension;
 use paceline_http::{check_proxy, client, gateway, proxy_of_environment};
 use paceline_providers::secrets::{SECRET, hidden};
@@ -233,13 +235,30 @@ pub(crate) fn key_sent(upstream: &Upstream) -> Result<String, String> {
     }
 }
 
+/// What to do where the secret that calls carry was refused: by 401 its value or its place is wrong, by 403 it may also be that
+/// of a ban.
+pub(crate) fn advice_on_key(upstream: &Upstream, status: u16) -> String {
+    let key = match key_sent(upstream) {
+        Ok(key) => key,
+        Err(unsent) => return unsent,
+    };
+    let is_placed = upstream.via.is_none() && upstream.key.place().is_some_and(|place| key.ends_with(&place));
+    let (sent, place) = match is_placed {
+        true => {
+            let sent = format!(", sent as `{}`,", upstream.access.key_as_sent());
+            (sent, ", and the header that carries it (--key-header, --key-scheme)")
+        }
+        false => (String::new(), ""),
+    };
+    match status {
+        401 => format!("{key}{sent} was refused: check its value{place}"),
+        _ => format!("check what {key}{sent} is permitted to use, and whether the server keeps this machine out"),
+    }
+}
+
 /// A header as people write its name, and where it was set.
 fn header_in(upstream: &Upstream, name: &HeaderName) -> String {
-    let words = name.as_str().split('-').map(|word| {
-        let (first, rest) = word.split_at(word.len().min(1));
-        first.to_ascii_uppercase() + rest
-    });
-    let name_shown = words.collect::<Vec<_>>().join("-");
+    let name_shown = title_case(name);
     let key = format!("headers.{name}");
     match upstream.effective.iter().rfind(|row| row.key == key).map(|row| &row.source) {
         Some(Source::Flag(flag)) => format!("the header {name_shown} of {flag}"),

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use paceline_core::UnknownOutcome;
 use paceline_providers::Provider;
-use paceline_providers::secrets::{SECRET, hidden, is_secret_name, looks_secret};
+use paceline_providers::secrets::{SECRET, hidden, is_secret_name, looks_random, looks_secret};
 
 use super::effective::Ledger;
 use super::error::{KEY_PLACE, SettingError};
@@ -114,6 +114,11 @@ impl Access {
         Ok(headers)
     }
 
+    /// How calls carry the key, without the key: `Authorization: Bearer ...`.
+    pub fn key_as_sent(&self) -> String {
+        format!("{}: {}...", title_case(&self.key_header), self.key_prefix)
+    }
+
     /// The configured headers that hold a secret.
     pub fn secret_headers(&self) -> impl Iterator<Item = &HeaderName> {
         self.headers.iter().filter(|(_, value)| value.is_sensitive()).map(|(name, _)| name)
@@ -133,6 +138,20 @@ pub enum InvalidKey {
     /// It begins with the scheme that each call puts before it.
     #[error("begins with the scheme (such as `Bearer`), which each call puts before it: leave that word out")]
     WithScheme,
+}
+
+/// What is expected where a key and a header of the configuration would set the same header.
+fn one_of_two(header: &HeaderName) -> String {
+    format!("this or the header {} (--header, headers), and not both: each would set it", title_case(header))
+}
+
+/// A header as people write its name.
+pub fn title_case(name: &HeaderName) -> String {
+    let words = name.as_str().split('-').map(|word| {
+        let (first, rest) = word.split_at(word.len().min(1));
+        first.to_ascii_uppercase() + rest
+    });
+    words.collect::<Vec<_>>().join("-")
 }
 
 /// Whether a header belongs to one connection, and so does not go on to another (RFC 9110, 7.6.1).
@@ -182,8 +201,8 @@ pub(super) fn access(
     let headers = headers(section, ledger)?;
     if headers.contains_key(&key_header) {
         if let Some(setting) = section.api_key_env.as_ref().or(section.api_key_file.as_ref()) {
-            let expected = format!("no key beside it, or no header {key_header}: both would be sent in it");
-            return Err(setting.refuse(&ledger.name("api_key_env"), expected));
+            let name = if section.api_key_env.is_some() { "api_key_env" } else { "api_key_file" };
+            return Err(setting.refuse(&ledger.name(name), one_of_two(&key_header)));
         }
         *key = KeySource::None;
     } else if *key == KeySource::None
@@ -257,7 +276,7 @@ fn headers(section: &UpstreamSection, ledger: &mut Ledger) -> Result<HeaderMap, 
         };
         let mut value = HeaderValue::from_str(setting.text.trim())
             .map_err(|_| refuse("a value without line breaks and other characters that no header may carry"))?;
-        let secret = is_secret_name(name) || looks_secret(&setting.text);
+        let secret = is_secret_name(name) || looks_secret(&setting.text) || looks_random(setting.text.trim());
         value.set_sensitive(secret);
         let shown = if secret { SECRET } else { setting.text.trim() };
         ledger.note(format!("headers.{header}"), shown, setting.source().clone());
@@ -390,7 +409,7 @@ mod tests {
         };
         assert_eq!(upstream("", flags("")).expect("all well").key, KeySource::None);
         let message = upstream("", flags("OTHER")).expect_err("twice").to_string();
-        assert!(message.contains("both would be sent"), "{message}");
+        assert!(message.contains("expected this or the header "), "{message}");
     }
 
     #[test]

@@ -53,7 +53,7 @@ use std::path::{Path, PathBuf};
 use paceline_providers::Provider;
 use paceline_providers::secrets::hidden;
 
-pub use access::{Access, InvalidKey, KeySource, Proxy, is_hop_by_hop, is_of_connection};
+pub use access::{Access, InvalidKey, KeySource, Proxy, is_hop_by_hop, is_of_connection, title_case};
 pub use account::{account_host, account_name};
 pub use effective::EffectiveValue;
 pub use environment::Environment;

@@ -66,6 +66,9 @@ const OF_SUCCESSES: Outline = Outline {
     arrays: false,
 };
 
+/// Of a page so many bytes are looked at for what it says.
+const LONGEST_PAGE: usize = 16 << 10;
+
 /// So much of a text that is no JSON is kept.
 const TEXT: usize = 2_000;
 /// The longest quote of a page, in bytes: most of it is no message.
@@ -123,6 +126,17 @@ impl Kind {
             Self::Stream => "body: event stream",
             Self::Text => "body: text",
             Self::Unread => "body: not needed for the decision, not read",
+        }
+    }
+}
+
+impl Body<'_> {
+    /// The same, where a rule or a schema may have asked for more of it.
+    pub(super) fn step(&self) -> &'static str {
+        match self.whole.get().filter(|_| matches!(self.kind, Kind::Unread)) {
+            Some(Some(_)) => "body: JSON, read to the end",
+            Some(None) => "body: no JSON",
+            None => self.kind.step(),
         }
     }
 }
@@ -288,7 +302,13 @@ impl<'a> Body<'a> {
 
     /// What a page of HTML says, as [`plain`] text and shorter: its title and what follows.
     pub(super) fn shown_page(&self) -> Option<String> {
-        let words = plain(&without_tags(&self.text));
+        // What is not needed for the decision has not been read.
+        let unread = self.bytes.strip_prefix(b"<").filter(|_| self.text.is_empty());
+        let text = match unread {
+            Some(_) => String::from_utf8_lossy(&self.bytes[..self.bytes.len().min(LONGEST_PAGE)]),
+            None => Cow::Borrowed(&*self.text),
+        };
+        let words = plain(&without_tags(&text));
         (!words.is_empty()).then(|| beginning(&words, LONGEST_QUOTE))
     }
 }

@@ -81,10 +81,11 @@ impl Fault {
         Self { code: "no_key_sent", message }
     }
 
-    /// Adds the message of the body.
+    /// Adds the message of the body, or what its page says.
     pub(super) fn quoting(self, body: &Body<'_>) -> Self {
         let message = body
             .shown_message()
+            .or_else(|| body.shown_page())
             .map_or_else(|| self.message.clone(), |message| format!("{}: {message}", self.message).into());
         Self { message, ..self }
     }

@@ -6,13 +6,17 @@
 
 use std::borrow::Cow;
 
-use paceline_core::{Class, LimitScope};
+use http::StatusCode;
+use paceline_core::{Class, LimitReport, LimitScope};
 
 use super::case::{Case, Decision, Fault};
 use super::inside::{self, Inside};
-use super::refusal::{by_table, says, throttled, waiting};
+use super::refusal::{by_table, paused, says, throttled, waiting};
 use super::table::{COMMON, Provider, Table, contains_any};
 use super::{aws, gateway, github, google, names, openrouter, shopify, wait};
+
+/// A limit of one call is used up after each, whatever the call met with.
+const ALWAYS_USED_UP: u64 = 1;
 
 /// The class of an answer. A success that carries a refusal inside is judged by the status that the refusal stands for.
 pub(super) fn decide(case: &Case<'_>) -> Decision {
@@ -35,7 +39,7 @@ pub(super) fn decide(case: &Case<'_>) -> Decision {
 
 type Step = fn(&Case<'_>) -> Option<Decision>;
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     refused_by_a_proxy,
     gateway::refused,
     aws::cancelled_transaction,
@@ -43,6 +47,7 @@ const STEPS: [Step; 12] = [
     rules_of_the_table,
     codes_that_decide_alone,
     unauthorized_or_unpaid,
+    nothing_left,
     forbidden,
     google::exhausted,
     too_large,
@@ -103,6 +108,28 @@ fn unauthorized_or_unpaid(case: &Case<'_>) -> Option<Decision> {
         402 => Some(openrouter::in_flight(case).unwrap_or_else(|| Decision::new(Class::Account, "402: unpaid"))),
         _ => None,
     }
+}
+
+/// A server that counts may refuse what is too much by a 403, or by a status that no standard knows, such as 420: where nothing
+/// is left until a reset, and no code says otherwise, that is the reason. If it is not, the answer after the reset shows that.
+fn nothing_left(case: &Case<'_>) -> Option<Decision> {
+    let is_unknown = || StatusCode::from_u16(case.status).is_ok_and(|status| status.canonical_reason().is_none());
+    let may_be_a_limit = case.status == 403 || ((400..500).contains(&case.status) && is_unknown());
+    let counts = |limit: &LimitReport| limit.limit.is_none_or(|limit| limit > ALWAYS_USED_UP);
+    let is_used_up = case.limits.iter().any(|limit| limit.remaining == Some(0) && counts(limit));
+    if !may_be_a_limit || !is_used_up || github::is_limit(case) || says(case, "false") || has_code_of_its_own(case) {
+        return None;
+    }
+    let hint = wait::reset(case).filter(|hint| !hint.wait.is_zero())?;
+    let hint = wait::in_headers(case).unwrap_or(hint);
+    Some(paused(case, Some(hint), format!("{}: nothing is left of a limit until its reset", case.status)))
+}
+
+/// Whether an answer names its error otherwise than by its status, or in words.
+fn has_code_of_its_own(case: &Case<'_>) -> bool {
+    let status = case.status.to_string();
+    let mut names = names::all(case.headers, case.body);
+    names.any(|name| *name != *status && !name.contains(char::is_whitespace))
 }
 
 fn forbidden(case: &Case<'_>) -> Option<Decision> {

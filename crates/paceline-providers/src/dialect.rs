@@ -185,9 +185,9 @@ impl Dialect {
             wait_headers: &self.wait_headers,
             longest_pause: self.longest_pause,
         };
-        let rule = self.rules.iter().find(|rule| rule.matches(answer.status, answer.headers, &body));
-        let decision = match rule {
-            Some(rule) => refusal::by_user(&case, rule),
+        let mut rules = (1..).zip(&self.rules);
+        let decision = match rules.find(|(_, rule)| rule.matches(answer.status, answer.headers, &body)) {
+            Some((number, rule)) => refusal::by_user(&case, rule, number),
             None => self.without_account(answer.status, decide::decide(&case), &body),
         };
         let usage = cost::of(&body, table.charge.cached_input);
@@ -293,7 +293,7 @@ fn server_time(headers: &HeaderMap) -> Option<Timestamp> {
 /// How the decision came about: the clock, the body, the rule that decided, and the wait with its source.
 fn steps(case: &Case<'_>, decision: &Decision, dated: bool, long_period: bool) -> Vec<Cow<'static, str>> {
     let clock = if dated { "clock: Date of the answer" } else { "clock: local" };
-    let mut steps = vec![clock.into(), case.body.kind.step().into(), decision.step.clone()];
+    let mut steps = vec![clock.into(), case.body.step().into(), decision.step.clone()];
     match &decision.hint {
         Some(hint) => {
             steps.push(format!("wait: {:?}, from {}", hint.wait, hint.from).into());
@@ -329,6 +329,8 @@ fn code(case: &Case<'_>, decision: &Decision) -> Option<String> {
 fn message(body: &Body<'_>, decision: &Decision) -> Option<String> {
     match &decision.fault {
         None if decision.class == Class::Success => None,
+        // What stops a key is quoted, a page too: that of a ban says what a status does not.
+        None if decision.class == Class::Account => body.shown_message().or_else(|| body.shown_page()),
         None => body.shown_message(),
         Some(fault) => Some(fault.message.to_string()),
     }

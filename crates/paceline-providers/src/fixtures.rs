@@ -148,7 +148,7 @@ fn an_answer_that_names_no_error_is_named_by_what_is_wrong_with_it() {
         (reading.code.unwrap_or_default(), reading.message.unwrap_or_default())
     };
     for (id, code, message) in [
-        ("unusable-page", "not_json", "the answer is not JSON"),
+        ("unusable-page", "not_json", "the answer is not JSON: Our service is being updated"),
         ("unusable-half-an-object", "not_json", "the answer is not JSON: {not json"),
         ("unusable-empty", "empty_answer", "the answer is empty"),
         ("sse-anthropic-cut", "truncated", "the stream ended early"),

@@ -39,11 +39,11 @@ fn step_of(case: &Case<'_>, TableRule { rule, note }: &TableRule) -> String {
     }
 }
 
-/// A user's rule decides the class and the reach; without a wait of its own, the answer's holds.
-pub(super) fn by_user(case: &Case<'_>, rule: &Rule) -> Decision {
+/// A user's rule, the `number`th of them, decides the class and the reach; without a wait of its own, the answer's holds.
+pub(super) fn by_user(case: &Case<'_>, rule: &Rule, number: u32) -> Decision {
     let own = rule.wait.map(|wait| Hint { wait, exact: true, from: "rule" });
     let hint = hint_for(case, rule.class, own);
-    Decision { reach: rule.reach, hint, ..Decision::new(rule.class, "rule of the configuration") }
+    Decision { reach: rule.reach, hint, ..Decision::new(rule.class, format!("rule {number} of the configuration")) }
 }
 
 fn hint_for(case: &Case<'_>, class: Class, own: Option<Hint>) -> Option<Hint> {

@@ -254,7 +254,10 @@ mod tests {
                 std::thread::yield_now();
             }
             let message = disk_space.disk_full().unwrap().to_string();
-            assert_eq!(message, "the disk of /a is full: 0 KiB are left, 1029 KiB are needed");
+            assert_eq!(
+                message,
+                "the disk of /a is full: 0 KiB are left, 1029 KiB are needed, of which 1 MiB stays free"
+            );
             LEFT_NOW.store(RESERVE + BYTES_PER_COMMAND + 20, Ordering::Relaxed);
             assert_eq!(waiting.join().unwrap(), 1);
         });

@@ -1,7 +1,7 @@
 //! What can go wrong with a journal, and what to do about it.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Why a journal cannot be opened, read or written.
@@ -25,15 +25,11 @@ pub enum JournalError {
         source: std::io::Error,
     },
     /// The input is not the one that the job began with.
-    #[error(
-        "the {what} of {} changed since this job began{how}; restore the input, or use another output \
-         for the new one",
-        path.display()
-    )]
+    #[error("{}{how}; restore the input, or use another output for the new one", changed(what, path))]
     InputChanged {
         /// The input.
         path: PathBuf,
-        /// What differs: `length` or `beginning`.
+        /// What differs: `length`, `beginning`, or where it has another name `input`.
         what: &'static str,
         /// ` (was 7 bytes, is 8 bytes)`; empty where no figures say how.
         how: String,
@@ -177,7 +173,7 @@ pub enum JournalError {
         source: rusqlite::Error,
     },
     /// The writer failed before and takes nothing more; what it acknowledged is safe.
-    #[error("the journal stopped: {cause}")]
+    #[error("the run stopped: {cause}")]
     Stopped {
         /// The first failure.
         #[source]
@@ -186,6 +182,13 @@ pub enum JournalError {
     /// The journal was closed.
     #[error("the journal is closed")]
     Closed,
+}
+
+fn changed(what: &str, path: &Path) -> String {
+    match what {
+        "input" => format!("{} is not the input that this job began with", path.display()),
+        what => format!("the {what} of {} changed since this job began", path.display()),
+    }
 }
 
 fn holder(pid: Option<u32>) -> String {
@@ -206,8 +209,14 @@ pub struct DiskFull {
 impl fmt::Display for DiskFull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kib = |bytes: u64| bytes.div_ceil(1 << 10);
-        let (folder, left, needed) = (self.folder.display(), kib(self.left), kib(self.needed));
-        write!(f, "the disk of {folder} is full: {left} KiB are left, {needed} KiB are needed")
+        let (left, needed) = (kib(self.left), kib(self.needed));
+        // In a log "." is no place.
+        let here = std::env::current_dir().ok().filter(|_| ["", "."].iter().any(|here| self.folder == Path::new(here)));
+        let folder = here.as_ref().unwrap_or(&self.folder).display();
+        write!(
+            f,
+            "the disk of {folder} is full: {left} KiB are left, {needed} KiB are needed, of which 1 MiB stays free"
+        )
     }
 }
 
@@ -217,6 +226,13 @@ pub fn is_disk_full(error: &std::io::Error) -> bool {
 }
 
 impl JournalError {
+    /// Whether the database cannot be opened or written by this user.
+    pub fn may_not_be_opened(&self) -> bool {
+        use rusqlite::ErrorCode::{CannotOpen, PermissionDenied, ReadOnly};
+        let Self::Sqlite { source, .. } = self else { return false };
+        matches!(source.sqlite_error_code(), Some(CannotOpen | PermissionDenied | ReadOnly))
+    }
+
     /// Whether the cause is a disk that is full.
     pub fn is_disk_full(&self) -> bool {
         match self {

@@ -146,6 +146,10 @@ impl InputFingerprint {
     /// [`JournalError::InputChanged`].
     pub fn same_as(&self, was: &Self) -> Result<(), JournalError> {
         let changed = |what, how| JournalError::InputChanged { path: self.path.clone(), what, how };
+        if self.len != was.len && self.path.file_name() != was.path.file_name() {
+            let how = format!(" ({} bytes and not {}: that was {})", self.len, was.len, was.path.display());
+            return Err(changed("input", how));
+        }
         if self.len != was.len {
             return Err(changed("length", format!(" (was {} bytes, is {} bytes)", was.len, self.len)));
         }

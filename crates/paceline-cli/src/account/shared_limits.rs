@@ -314,10 +314,15 @@ fn is_limited(config: &PacerConfig) -> bool {
     config.pace != Pace::None && limits.any(|limits| !limits.quotas.is_empty())
 }
 
+/// Why a file cannot be written whose folder can.
+const OF_ANOTHER: &str =
+    " (a file there may belong to another user, such as root after one run with sudo: ls -l shows whose it is)";
+
 fn warn_alone(error: &io::Error, what_follows: &str) {
+    let why = if error.kind() == io::ErrorKind::PermissionDenied { OF_ANOTHER } else { "" };
     tracing::warn!(
         "the configured limits hold for this job alone; other jobs on the same host and key cannot see its calls: \
-         {error}{what_follows}"
+         {error}{why}{what_follows}"
     );
 }
 

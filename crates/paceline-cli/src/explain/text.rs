@@ -79,7 +79,9 @@ const fn action(action: Action, class: Class) -> &'static str {
         (Action::Retry, _) => "send it again after the wait; one attempt is used up",
         (Action::RetryRemainder, _) => "send again what was not accepted, and only that",
         (Action::Pause, _) => "hold the scope until then; keep the items",
-        (Action::StopKey, _) => "stop; items stay pending until the problem is fixed",
+        (Action::StopKey, _) => {
+            "stop; items stay pending until the problem is fixed; where no key is sent, the item may fail alone"
+        }
         (Action::FailItem, _) => "fail this item alone; sending it again would not help",
         _ => "nothing",
     }
@@ -89,7 +91,9 @@ const fn scope(reading: &Reading) -> &'static str {
     match (reading.reach, reading.class) {
         (LimitScope::Item, Class::Success) => "",
         (LimitScope::Item, _) => "other items are not affected",
-        (LimitScope::Scope, _) => "calls that are limited together: a model, an endpoint, a table",
+        (LimitScope::Scope, _) => {
+            "calls that are limited together: a model, an endpoint, a table; of a generic API all calls with the key"
+        }
         (LimitScope::Account, _) => "every call under this host and key",
     }
 }

@@ -20,7 +20,7 @@ use crate::run::calls::fail_fast::FailFast;
 use crate::run::calls::fallback::Fallbacks;
 use crate::run::calls::held_up::HeldUp;
 use crate::run::calls::item::{Context, Phase};
-use crate::run::calls::record::{About, Recorder};
+use crate::run::calls::record::{About, KeyAdvice, Recorder};
 use crate::run::calls::signals::Interruptions;
 use crate::run::job::{background_load, refused};
 use crate::run::lines::format::Format;
@@ -115,7 +115,11 @@ impl Course<'_> {
                 .by_host(self.upstream.dialect.scope() == Scope::Host),
             retry: self.upstream.pacer.retry.clone(),
             address: upstream::destination(self.upstream),
-            key: upstream::key_sent(self.upstream),
+            key: KeyAdvice {
+                refused: upstream::advice_on_key(self.upstream, 401),
+                forbidden: upstream::advice_on_key(self.upstream, 403),
+            },
+            by_host: self.upstream.dialect.scope() == Scope::Host,
             figures,
             max_wait: self.bounds.max_wait,
             falls_back: self.fallback.is_some(),

@@ -46,7 +46,7 @@ use self::progress::counters::Counters;
 use self::progress::display::Progress;
 use self::progress::extract;
 use self::progress::report::{Ending, ReportError};
-use self::progress::summary::{CHANGED_INPUT, RETRY_FAILED, Summary};
+use self::progress::summary::{Correction, Summary};
 use self::progress::{report, resume_command};
 use crate::account::{Account, SharedLimits};
 use crate::args::Everywhere;
@@ -56,7 +56,7 @@ use crate::files::{self, Kept};
 use crate::job_line::JobTeller;
 use crate::limiter_state;
 use crate::mock;
-use crate::output::SummaryOutput;
+use crate::output::{self, SummaryOutput};
 use crate::run::args::RunArgs;
 use crate::text;
 use crate::upstream;
@@ -85,7 +85,7 @@ pub(crate) async fn command(mut args: RunArgs, everywhere: &Everywhere) -> Resul
     let done = tokio::task::block_in_place(|| done::check(&args, &upstream))?;
     let lock = RunLock::take(&paths).map_err(load::refused)?;
     let preparing = LoadGuard::watch(&paths)?;
-    check_paths::try_summary(args.summary.as_deref())?;
+    output::try_summary(args.summary.as_deref())?;
     let clock = Clock::new();
     let began = clock.now();
     let ready = async {
@@ -255,10 +255,11 @@ impl Run<'_> {
         let exceeded = ended.stop.as_ref().and_then(StopReason::exceeded_budget);
         let left = counts.waiting + counts.in_flight;
         let enough_budget = exceeded.filter(|_| left > 0).map(|exceeded| context.budget.enough(exceeded, left));
-        let again = self.again(ended.stop.as_ref(), counts.failed > 0 && counts.held == 0);
+        let correction = self.correction(ended.stop.as_ref(), counts.failed > 0 && counts.held == 0);
+        let again = self.again(correction.as_ref());
         let summary = Summary {
             held: &held,
-            held_up: ended.recorder.held_up(),
+            held_up: ended.recorder.held_up(context.now()),
             counts: &counts,
             unwritten,
             unread,
@@ -275,6 +276,7 @@ impl Run<'_> {
             last_failure: &|scope| ended.recorder.last_failure(scope),
             enough_budget: enough_budget.as_ref(),
             again,
+            correction,
         };
         let wall = |at: Instant| context.timestamp(at);
         // Compressed results are there once all have ended.
@@ -282,17 +284,27 @@ impl Run<'_> {
         let text = summary.text(results, &self.paths.errors, &self.paths.report);
         let quiet = self.quiet && summary.status().is_hidden(bounded && enough_budget.is_none());
         let summary_output = SummaryOutput { as_json: self.args.json, quiet, file: self.args.summary.as_deref() };
-        summary_output.print(|| summary.json(&wall), &text)?;
+        summary_output.print(summary.status(), || summary.json(&wall), &text)?;
         written.map(|()| summary.status())
     }
 
-    /// The command that goes on with the job. `may_retry`: items failed, and none of them may have been done.
-    fn again(&self, stop: Option<&StopReason>, may_retry: bool) -> Option<String> {
+    /// What has to be corrected before the job goes on. `may_retry`: items failed, and none of them may have been done.
+    fn correction(&self, stop: Option<&StopReason>, may_retry: bool) -> Option<Correction> {
+        stop.is_some_and(StopReason::asks_for_corrected_requests).then(|| Correction {
+            retries_failed: may_retry && !self.args.retry_failed,
+            by_model: self.args.model.is_some(),
+        })
+    }
+
+    /// The command that goes on with the job.
+    fn again(&self, correction: Option<&Correction>) -> Option<String> {
         self.paths.journal.as_ref()?;
         let again = resume_command::command_line(std::env::args_os());
-        let corrected = stop.is_some_and(StopReason::asks_for_corrected_requests);
-        let retry = if corrected && may_retry && !self.args.retry_failed { RETRY_FAILED } else { "" };
-        Some(if corrected { again + retry + CHANGED_INPUT } else { again })
+        Some(match correction {
+            Some(Correction { retries_failed: true, .. }) => again + " --retry-failed --accept-changed-input",
+            Some(_) => again + " --accept-changed-input",
+            None => again,
+        })
     }
 }
 
@@ -305,7 +317,7 @@ fn not_begun(
     elapsed: Duration,
     quiet: bool,
 ) -> Result<Status, Failure> {
-    stop.announce();
+    stop.announce(Some(0));
     let now = clock::wall();
     let journal = paths.journal.as_deref().filter(|_| !args.overwrite);
     let read = |reader: Reader| {
@@ -338,11 +350,12 @@ fn not_begun(
         last_failure: &|_| None,
         enough_budget: None,
         again,
+        correction: None,
     };
     let quiet = quiet && summary.status().is_hidden(false);
     let summary_output = SummaryOutput { as_json: args.json, quiet, file: args.summary.as_deref() };
     let text = summary.text(&args.output, &paths.errors, &paths.report);
-    summary_output.print(|| summary.json(&|_| now), &text)?;
+    summary_output.print(summary.status(), || summary.json(&|_| now), &text)?;
     Ok(summary.status())
 }
 
@@ -362,6 +375,27 @@ fn paths(args: &RunArgs) -> Result<Paths, Failure> {
     })
 }
 
+/// Tells what `--overwrite` deletes before it does: its answers were paid for.
+fn tell_overwritten(args: &RunArgs, paths: &Paths) {
+    let Some(journal) = paths.journal.as_deref().filter(|journal| args.overwrite && journal.exists()) else { return };
+    let read =
+        |reader: Reader| Ok::<_, JournalError>((reader.counts(clock::wall())?, reader.usage()?, reader.config_json()?));
+    // Of one that is damaged nothing is known.
+    let Ok((counts, usage, config)) = Reader::open(journal).and_then(read) else { return };
+    let results = counts.succeeded + counts.fallback;
+    if results > 0 {
+        let config = JobConfig::read(&config);
+        let used = Budget::new(config.budgets(), config.prices(), &usage, false).used();
+        let cost = used.words().map(|words| format!("; {words}")).unwrap_or_default();
+        tracing::warn!(
+            "--overwrite deletes {} in {}, of {}{cost}",
+            text::counted(results, "result"),
+            paths.output.display(),
+            text::calls(counts.totals.calls, counts.calls_lost)
+        );
+    }
+}
+
 /// Lets failed items wait again where that is asked for.
 fn put_back(journal: &Journal, args: &RunArgs) -> Result<(), Failure> {
     if args.retry_failed {
@@ -377,6 +411,7 @@ fn put_back(journal: &Journal, args: &RunArgs) -> Result<(), Failure> {
 
 fn prepare_input(args: &RunArgs, paths: &Paths, provider: Provider) -> Result<Input, Failure> {
     let converter = Converter::of(args, provider)?;
+    tell_overwritten(args, paths);
     tokio::task::block_in_place(|| {
         let earlier = earlier_input(args, paths);
         Input::prepare(&args.input, &paths.input, &earlier, converter.as_ref()).map_err(Failure::from)

@@ -141,7 +141,8 @@ pub(super) fn describe(
     let is_over = counts.waiting + counts.in_flight == 0;
     // Where nothing is left to send, nothing of it can be in flight, wait or be held; where no run works, it can be held.
     let is_history = |scope: &Value| is_over || (!running && !is_closed(scope));
-    let scope_words = |scope: &Value| if is_history(scope) { sent_words(scope) } else { scope_words(scope, now) };
+    let scope_words =
+        |scope: &Value| if is_history(scope) { sent_words(scope) } else { scope_words(scope, now, waiting) };
     let mut scopes: Vec<&Value> = snapshot["scopes"].as_array().into_iter().flatten().collect();
     // What the line of the only scope says is not said twice.
     let says_more = |account: &Value| {
@@ -207,7 +208,8 @@ fn sent_words(scope: &Value) -> String {
     format!("{}: {calls} in the last run", name(scope))
 }
 
-fn scope_words(scope: &Value, now: Timestamp) -> String {
+/// `waiting`: the items that wait now, of which the snapshot may know more: it is older.
+fn scope_words(scope: &Value, now: Timestamp, waiting: u64) -> String {
     let mut text = format!("{}: {}", name(scope), state(scope));
     if let Some(until) = time(&scope["until"]) {
         text += &format!(" until {}", text::end(until));
@@ -224,7 +226,8 @@ fn scope_words(scope: &Value, now: Timestamp) -> String {
         text += &format!(", {} of {limit} calls in flight", number(in_flight));
     }
     if !is_closed {
-        text += &format!(", {} waiting for a permit", number(&scope["waiting"]));
+        let for_a_permit = scope["waiting"].as_u64().unwrap_or(0).min(waiting);
+        text += &format!(", {} waiting for a permit", text::count(for_a_permit));
         text += &waits_for(scope, now).unwrap_or_default();
     }
     for quota in ["quotas", "announced"].iter().flat_map(|kind| scope[*kind].as_array().into_iter().flatten()) {

@@ -156,7 +156,7 @@ fn newest_journal(folder: &Path) -> Result<PathBuf, Failure> {
     }
     newest.map(|(_, path)| path).ok_or_else(|| {
         let here = if folder == Path::new(".") { "this folder".into() } else { folder.display().to_string() };
-        Failure::refused(format!("no *.journal in {here}; name a job's results file: paceline stats results.jsonl"))
+        Failure::refused(format!("no *.journal in {here}; name the results file of a job, such as results.jsonl"))
     })
 }
 

@@ -1,5 +1,6 @@
 //! An item as a row: of JSON, of a table in 80 columns, of Markdown.
 
+use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use paceline_core::{Class, Timestamp};
@@ -75,8 +76,9 @@ impl<'a> Row<'a> {
         Self { state: state.as_str(), ..Self::of(item, groups) }
     }
 
-    /// A line of at most 80 columns.
+    /// A line, of at most 80 columns where it is for a terminal: a file or a letter of cron has room for the whole error.
     pub(crate) fn line(&self) -> String {
+        let room = if io::stdout().is_terminal() { 23 } else { LONGEST_ERROR };
         let cell = |value: &str, width| text::cell(&text::printable(value), width);
         let why = self.wait().unwrap_or_else(|| self.reason.unwrap_or_default().to_owned());
         let status = self.status_code.map(|status| format!("{status} ")).unwrap_or_default();
@@ -87,7 +89,7 @@ impl<'a> Row<'a> {
             self.state,
             self.sends,
             cell(&why, 13),
-            cell(&error, 23),
+            text::cut(&text::printable(&error), room),
         );
         line.trim_end().to_owned()
     }
@@ -117,6 +119,9 @@ impl<'a> Row<'a> {
         })
     }
 }
+
+/// The columns of an error where there is no terminal.
+const LONGEST_ERROR: usize = 300;
 
 /// A later due time is shown with its date.
 const A_YEAR: Duration = Duration::from_secs(366 * 86_400);

@@ -59,13 +59,35 @@ fn a_refusal_names_what_was_refused_or_why_no_key_was_sent() {
             "sk-1234",
             "the header Authorization of --header was refused: check",
         ),
-        (&[], "sk-1234", "the key in OPENAI_API_KEY was refused: check its value"),
+        (
+            &[],
+            "sk-1234",
+            "the key in OPENAI_API_KEY, sent as `Authorization: Bearer ...`, was refused: check its value, and the header that carries it",
+        ),
+        (
+            &["--key-header", "x-api-key"],
+            "sk-1234",
+            "the key in OPENAI_API_KEY, sent as `X-Api-Key: ...`, was refused: check its value, and the header",
+        ),
         (&[], "", "OPENAI_API_KEY is not set, so no key was sent: set it"),
         (&["--header", "X-Session: me"], "", "the header X-Session of --header was refused: check"),
     ] {
         let log = told(flags, key);
         assert!(log.contains(expected) && !log.contains("name one with"), "{log}");
     }
+}
+
+#[test]
+fn a_page_that_keeps_the_caller_out_is_quoted_and_may_be_a_ban() {
+    let page = "<html><title>403</title><body>Your address has been banned for 24 hours.</body></html>";
+    let server = Server::new(move |_| Reply::text(403, "text/html", page));
+    let job = Job::new(1);
+    let mut command = job.run(&server);
+    let (code, log) = finish(command.args(["--api-key-env", "K", "--key-header", "x-ours"]).env("K", "the right one"));
+    assert_eq!(code, 3, "{log}");
+    assert!(log.contains("Your address has been banned for 24 hours."), "{log}");
+    let advice = "check what the key in K, sent as `X-Ours: ...`, is permitted to use, and whether the server keeps this machine out";
+    assert!(log.contains(advice), "{log}");
 }
 
 #[test]

@@ -265,7 +265,8 @@ fn pages_that_are_not_what_is_expected_hold_no_others_up() {
     let job = Job::with_input(&input);
     let (code, log) = finish(job.run(&server).args(flags));
     assert_eq!((code, &job.summary()["stopped"]), (3, &json!("same_failure")), "{log}");
-    assert!(log.contains("correct what --expect asks for or the requests"), "{log}");
+    assert!(log.contains("correct what --expect asks for, the requests, or the key and its header"), "{log}");
+    assert!(log.contains("the answer is not JSON: please log in"), "{log}");
 }
 
 #[test]

@@ -81,7 +81,7 @@ const INPUT: &[Case] = &[
         "not UTF-8",
         |job| input(job, b"{\"custom_id\":\"caf\xe9\",\"url\":\"/x\",\"body\":{}}"),
         "1 line of in.jsonl cannot be sent, so no request was sent; correct them, or send the others with --skip-bad-lines:\n  \
-         line 1: invalid_json_line: not UTF-8 at column 18",
+         line 1: invalid_json_line: not UTF-8 at column 18; save the file as UTF-8 (iconv -f latin1 -t utf-8)",
     ),
     case(
         "UTF-16",
@@ -113,7 +113,7 @@ const INPUT: &[Case] = &[
         |job| second(job, r#"{"custom_id":"a","url":"https://elsewhere.example/v1","body":{}}"#),
         "1 line of in.jsonl cannot be sent, so no request was sent; correct them, or send the others with --skip-bad-lines:\n  \
          line 2: invalid_url: url: this url is of another host than --base-url ({server}); add --scope host to call several hosts \
-         (they get no key)",
+         (the others get no key)",
     ),
     case(
         "ids that repeat, also as a number",
@@ -434,7 +434,7 @@ fn a_full_disk_ends_a_run_and_loses_nothing() {
     assert_eq!(
         log.lines().last(),
         Some(
-            "error: the journal stopped: cannot write out.jsonl: File too large (os error 27); the results so far are kept: \
+            "error: the run stopped: cannot write out.jsonl: File too large (os error 27); the results so far are kept: \
              fix the cause, then run the same command again"
         )
     );

@@ -103,7 +103,7 @@ fn of_a_begun_job_it_refuses_what_the_run_would_refuse() {
     };
     std::fs::write(job.path("other.jsonl"), crate::support::line("other")).expect("writable");
     let (code, log) = dry("other.jsonl", "out.jsonl", &[]);
-    assert!(code == 2 && log.contains("changed since this job began"), "{log}");
+    assert!(code == 2 && log.contains("other.jsonl is not the input that this job began with"), "{log}");
     let (code, log) = dry("other.jsonl", "out.jsonl", &["--accept-changed-input"]);
     assert!(code == 2 && log.contains("1 item that ended can no longer be found unchanged in other.jsonl"), "{log}");
     std::fs::hard_link(job.path("in.jsonl"), job.path("linked")).expect("links");

@@ -352,7 +352,7 @@ fn a_success_that_a_rule_makes_a_failure_names_the_rule() {
     let rule = rule.replace("transient", "account");
     std::fs::write(job.path("paceline.toml"), format!("[upstream.generic]\n{rule}")).expect("a file");
     let (code, log) = finish(job.run(&server).args(["--concurrency", "1"]));
-    let told = "the provider refuses this account: status 200 OK, which is a failure by the rule \"rule of the \
+    let told = "the provider refuses this account: status 200 OK, which is a failure by the rule \"rule 1 of the \
                 configuration\" (item item-0); fix the cause, ";
     assert!(code == 3 && log.contains(told), "{log}");
     let check = job.paceline().args(["check", "--base-url", &server.url()]).output().expect("it runs");

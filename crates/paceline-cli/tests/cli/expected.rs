@@ -77,7 +77,7 @@ fn a_schema_that_no_answer_matches_ends_the_run_before_it_has_cost_every_try() {
     let (code, log) = finish(job.run(&server).args(flags));
     assert_eq!((code, &job.summary()["stopped"], job.lines("out.errors.jsonl").len()), (3, &json!("same_failure"), 0));
     assert!(log.contains(&format!("the first 20 items all failed the same way with status 200: {WORDS}")), "{log}");
-    assert!(log.contains("correct what --expect asks for or the requests"), "{log}");
+    assert!(log.contains("correct what --expect asks for, the requests, or the key and its header"), "{log}");
     assert!(
         log.contains("the refused answers may be billed, and are in no file; --expect checks the whole body"),
         "{log}"

@@ -101,8 +101,7 @@ fn one_page_that_holds_up_all_others_is_told_with_the_flag_that_lets_them_go() {
         let job = Job::with_input(&pages([&server, &server], 10));
         let (code, log) = finish(job.run(&server).args(["--max-wait", "1m", "--concurrency", "1"]).args(flags));
         assert_eq!((code, &job.summary()["succeeded"]), (3, &json!(succeeded)), "{log}");
-        let log_line = "held up: 10 items, by pauses of 2h 00m in all, because all calls are one \
-            scope; --scope endpoint";
+        let log_line = "held up: 10 items, by a pause that goes on, because all calls are one scope; --scope endpoint";
         assert_eq!(log.contains(log_line), is_shown, "{log}");
     }
 }
@@ -220,7 +219,7 @@ fn a_host_that_answers_with_login_pages_alone_is_stopped_alone() {
     let summary = job.summary();
     assert_eq!((code, &summary["succeeded"], &summary["stopped"]), (3, &json!(60), &json!("same_failure")), "{log}");
     assert!((20..=41).contains(&asks.count()), "{} calls: {log}", asks.count());
-    assert!(log.contains("correct what --expect asks for or the requests"), "{log}");
+    assert!(log.contains("correct what --expect asks for, the requests, or the key and its header"), "{log}");
 }
 
 /// They begin after a while, and all lines are for one host.

@@ -50,6 +50,8 @@ fn what_is_wrong_with_a_certificate_is_said_in_plain_words() {
         command.args(["run", "in.jsonl", "-o", "out.jsonl", "--ca-file", "ca.pem", "--base-url", &url]);
         let (code, log) = finish(&mut command);
         assert!(code == 3 && log.contains(expected), "{url}: {log}");
+        assert!(log.contains("not finished: 1 waiting until the cause is fixed (last try: no connection)"), "{log}");
+        assert!(!log.contains("refuses this account"), "{log}");
     }
 }
 

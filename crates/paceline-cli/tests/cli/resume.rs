@@ -209,7 +209,7 @@ fn line_number(arrival: &Arrival) -> usize {
     arrival.item.strip_prefix("item-").and_then(|n| n.parse().ok()).expect("an item of the job")
 }
 
-fn interrupt(pid: u32) {
+pub(crate) fn interrupt(pid: u32) {
     // The process may have ended meanwhile.
     let _ = Command::new("kill").args(["-TERM", &pid.to_string()]).output();
 }

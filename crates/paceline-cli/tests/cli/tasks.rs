@@ -98,7 +98,7 @@ fn columns(table: &str, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn list_says_where_each_item_stands_in_80_columns() {
+fn list_says_where_each_item_stands_with_the_whole_error_where_there_is_no_terminal() {
     let job = worked(1);
     let table = stdout_of(&mut tasks(&job, "list", &[]));
     assert_eq!(
@@ -114,7 +114,7 @@ fn list_says_where_each_item_stands_in_80_columns() {
             "keyless waiting 1 scope_stopped 503 it",
         ]
     );
-    assert!(table.lines().all(|line| line.chars().count() <= 80) && !table.contains('\u{1b}'), "{table}");
+    assert!(table.lines().any(|line| line.ends_with("transient | <b>")) && !table.contains('\u{1b}'), "{table}");
     let chosen =
         stdout_of(&mut tasks(&job, "list", &["--state", "failed", "--state", "waiting", "--group", "default"]));
     assert_eq!(columns(&chosen, 1), ["KEY", "wrong", "broken", "later", "never"]);
@@ -233,7 +233,7 @@ fn report_is_words_or_markdown_for_people() {
         text.contains("\n  stopped: group locked: it is") && text.contains("fix the cause, and the next"),
         "{text}"
     );
-    assert!(text.lines().all(|line| line.chars().count() <= 80) && !text.contains('\u{1b}'), "{text}");
+    assert!(!text.contains('…') && !text.contains('\u{1b}'), "{text}");
     stdout_of(&mut tasks(&job, "report", &["--format", "markdown", "-o", "report.md"]));
     let markdown = std::fs::read_to_string(job.path("report.md")).expect("a report");
     assert!(markdown.contains("\n| broken | failed | transient | 503 | 4 |  | max\\_retries | it is"), "{markdown}");

@@ -1,9 +1,11 @@
 //! What people read at the end of a run and about a job, also where a server wrote parts of it.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
+#[cfg(unix)]
+use crate::resume::interrupt;
 use crate::support::{Job, Reply, Server, finish};
 use crate::tasks_run::Store;
 
@@ -74,7 +76,7 @@ fn a_call_that_is_sent_again_names_the_cause() {
     assert_eq!(code, 3, "{log}");
     assert!(log.contains("cause=\"no connection: "), "{log}");
     assert!(
-        log.contains("1 call failed and will be sent again: transient failure; last answer: no connection: "),
+        log.contains("1 call failed and will be sent again: transient failure; the last one: no connection: "),
         "{log}"
     );
 }
@@ -207,4 +209,101 @@ fn a_journal_of_another_job_is_not_to_be_deleted() {
     ]));
     let told = "expected an address without /v1/chat/completions, which each call puts behind it: http://127.0.0.1:9";
     assert!(code == 2 && log.contains(told), "{log}");
+}
+
+#[test]
+fn keys_of_lines_that_are_not_sent_are_told_once_before_the_first_call() {
+    let server = Server::new(|_| Reply::ok());
+    let line =
+        |page: u32| json!({"custom_id": page, "method": "GET", "url": "/x", "params": {"page": page}}).to_string();
+    let job = Job::with_input(&[1, 2, 3].map(line).join("\n"));
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!(code, 0, "{log}");
+    let told = "3 lines have a key that is not sent, such as \"params\" in line 1: a request is made of method, url, headers and body";
+    assert_eq!(log.matches(told).count(), 1, "{log}");
+    let job = Job::with_input("");
+    let table = "url,note\n/a,x\n/b,y\n/a,z\n";
+    std::fs::write(job.path("t.csv"), table).expect("writable");
+    let (code, log) = finish(job.paceline().args(["run", "t.csv", "-o", "out.jsonl", "--base-url", &server.url()]));
+    assert_eq!(code, 0, "{log}");
+    assert!(log.contains("1 line repeats an address of a line before, such as /a: each of them is a call"), "{log}");
+    assert!(!log.contains("not sent"), "a table has columns for other ends: {log}");
+}
+
+#[test]
+fn what_overwrite_deletes_is_told_before() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(2);
+    assert_eq!(finish(&mut job.run(&server)).0, 0);
+    let (code, log) = finish(job.run(&server).arg("--overwrite"));
+    assert_eq!(code, 0, "{log}");
+    assert!(log.contains("--overwrite deletes 2 results in ") && log.contains(", of 2 calls"), "{log}");
+    assert!(!finish(Job::new(1).run(&server).arg("--overwrite")).1.contains("deletes"), "there is nothing");
+}
+
+#[test]
+fn another_input_than_that_of_the_job_is_told_as_that() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(2);
+    assert_eq!(finish(&mut job.run(&server)).0, 0);
+    std::fs::write(job.path("other.jsonl"), crate::support::line("other")).expect("writable");
+    let mut command = job.paceline();
+    let (code, log) = finish(command.args(["run", "other.jsonl", "-o", "out.jsonl", "--base-url", &server.url()]));
+    assert_eq!(code, 2, "{log}");
+    assert!(
+        log.contains("other.jsonl is not the input that this job began with (") && log.contains("in.jsonl)"),
+        "{log}"
+    );
+}
+
+#[cfg(unix)]
+#[test]
+fn a_host_that_always_throttles_is_told_with_the_bound_that_would_end_it() {
+    let server = Server::new(|_| Reply::error(429, "rate_limit_exceeded").with_header("retry-after-ms", 1));
+    let job = Job::new(1);
+    let run = job.run(&server).stderr(Stdio::piped()).spawn().expect("it starts");
+    server.wait_for(12);
+    interrupt(run.id());
+    let output = run.wait_with_output().expect("it ends");
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{log}");
+    let told = "in this run with a rate limit: --max-deferrals 10 fails an item after so many";
+    assert!(log.contains("the server answered each of its ") && log.contains(told), "{log}");
+}
+
+/// A job that is done is not told as one to go on with, and what only reports is not told as put off.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_output_that_cannot_be_written_is_told_as_that() {
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").expect("it is there");
+    let told = |command: &mut Command| {
+        let output = command.stdout(full()).output().expect("it starts");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(2);
+    let (code, log) = told(job.run(&server).arg("--json"));
+    assert_eq!(code, Some(3), "{log}");
+    assert!(
+        log.contains("cannot write to standard output: ") && log.contains("the job itself is done (SUCCESS)"),
+        "{log}"
+    );
+    assert!(!log.contains("the results so far are kept"), "{log}");
+    for report in [["check", "--base-url", "http://127.0.0.1:9"], ["stats", "out.jsonl", "--json"]] {
+        let (code, log) = told(job.paceline().args(report));
+        assert!(code == Some(2) && log.contains("cannot write to standard output"), "{log}");
+    }
+}
+
+/// Not even the runtime has room there.
+#[cfg(unix)]
+#[test]
+fn a_process_that_may_open_almost_no_file_says_what_to_raise() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(1);
+    let mut command = Command::new("sh");
+    let run = r#"ulimit -n 8; exec "$0" run in.jsonl -o out.jsonl --base-url "$1""#;
+    command.current_dir(job.path("")).args(["-c", run, env!("CARGO_BIN_EXE_paceline"), &server.url()]);
+    let (code, log) = finish(&mut command);
+    assert!(code == 2 && log.contains("raise `ulimit -n`"), "{log}");
 }

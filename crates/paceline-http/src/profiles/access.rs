@@ -26,7 +26,7 @@ use crate::sender::{Sender, SenderConfig, client_to, install_tls};
 #[non_exhaustive]
 pub enum AccessError {
     /// A file cannot be read.
-    #[error("{key} {} cannot be read: {source}", .path.display())]
+    #[error("{key} {} cannot be read: {source}", hidden(&.path.display().to_string()))]
     Unreadable {
         /// The setting that names it.
         key: &'static str,

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use memchr::memmem::Finder;
 
-pub use shapes::{SECRET, hidden, hidden_header, is_secret_name, looks_secret};
+pub use shapes::{SECRET, hidden, hidden_header, is_secret_name, looks_random, looks_secret};
 use spelling::Escapes;
 
 /// A shorter key is no secret, and taking it out would spoil answers that have nothing to do with it.

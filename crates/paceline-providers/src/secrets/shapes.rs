@@ -90,15 +90,15 @@ static SHAPES: LazyLock<Vec<Shape>> = LazyLock::new(|| {
         Shape::new(&[&["://"], &["@"]], r"(://)[^\s/?#]+(@)"),
         Shape::new(&[&["://hooks.slack.com/"]], r"(://hooks\.slack\.com/)\S+"),
         Shape::new(&[&["://"], &["?"]], r#"(://[^\s?"']+\?)[^\s"']+"#),
-        // The keys of well-known services begin so.
+        // The keys of well-known services begin so. Those of others may go on in Base64.
         Shape::new(
             &[&["sk", "pk", "rk", "gh", "github_pat", "glpat", "xox", "hf", "dop_v1"], &["-", "_"]],
-            r"(?-u:\b)(?:sk|pk|rk|ghp|gho|ghs|github_pat|glpat|xox[a-z]|hf|gsk|dop_v1)[-_][A-Za-z0-9_-]{12,}",
+            r"(?-u:\b)(?:sk|pk|rk|ghp|gho|ghs|github_pat|glpat|xox[a-z]|hf|gsk|dop_v1)[-_][A-Za-z0-9_-]{12,}(?:[+/=][A-Za-z0-9+/=_-]*)?",
         ),
         // Those of clients of our own gateway.
         Shape::new(&[&["pl_"]], r"(?-u:\b)pl_[0-9a-f]{12,}"),
         Shape::new(&[&["akia", "asia", "aiza"]], r"(?-u:\b)(?:AKIA|ASIA|AIza)[A-Za-z0-9_-]{12,}"),
-        Shape::new(&[&["sk-", "pk-", "rk-"]], r"(?-u:\b)(?:sk|pk|rk)-[A-Za-z0-9_-]{4,}"),
+        Shape::new(&[&["sk-", "pk-", "rk-"]], r"(?-u:\b)(?:sk|pk|rk)-[A-Za-z0-9_-]{4,}(?:[+/=][A-Za-z0-9+/=_-]*)?"),
     ]
 });
 
@@ -126,6 +126,24 @@ pub fn hidden(text: &str) -> Cow<'_, str> {
 pub fn looks_secret(text: &str) -> bool {
     matches!(hidden(text), Cow::Owned(_))
 }
+
+/// Whether a text is one long word of letters and digits, such as a key of a service that nothing is known of, or an id.
+///
+/// ```
+/// use paceline_providers::secrets::looks_random;
+/// assert!(looks_random("Zm9vMARK0123456789abcdef+0123456789/AAAA=="));
+/// assert!(!looks_random("application/vnd.example.v3+json") && !looks_random("2024-10-15"));
+/// ```
+pub fn looks_random(text: &str) -> bool {
+    let is_of_key = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=_-".contains(&byte);
+    text.len() >= SHORTEST_RANDOM
+        && text.bytes().all(is_of_key)
+        && text.bytes().any(|byte| byte.is_ascii_digit())
+        && text.bytes().any(|byte| byte.is_ascii_alphabetic())
+}
+
+/// 128 bits in hexadecimal digits.
+const SHORTEST_RANDOM: usize = 32;
 
 /// Whether the name of a header, a variable or a setting says that its value is a secret: `X-API-Key`, `auth_token`.
 ///
@@ -257,6 +275,7 @@ mod tests {
             ("-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY----- no", "[key] no"),
             ("-----BEGIN PRIVATE KEY-----\nMIIE cut off", "[key]"),
             ("AKIAIOSFODNN7EXAMPLE is not authorized", "[key] is not authorized"),
+            ("no sk-MARK-abcdefghijkl/secret+more/AA== there", "no [key] there"),
             ("skip_the_next_item and hfabcdefghijklmnop", "skip_the_next_item and hfabcdefghijklmnop"),
         ] {
             assert_eq!(hidden(text), expected);

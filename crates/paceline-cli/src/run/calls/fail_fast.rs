@@ -16,8 +16,8 @@ use crate::run::calls::stop::{CORRECT_REQUESTS, StopReason};
 pub(crate) const TOO_LARGE: &str = "request_too_large";
 
 /// What to put right where all answers are not what the user expects.
-pub(crate) const EXPECTED: &str =
-    "correct what --expect asks for or the requests (their calls may be billed, and are made again)";
+pub(crate) const EXPECTED: &str = "correct what --expect asks for, the requests, or the key and its header (their calls may be \
+                                   billed, and are made again)";
 
 /// What to do where a host refuses all that it answered before.
 pub(crate) const BANNED: &str =
@@ -271,16 +271,26 @@ pub(crate) struct Reachability {
     /// The first failure after the last answer.
     since: Option<Instant>,
     max_wait: Duration,
+    /// So many connections must fail in a row where nothing ever answered.
+    enough: u32,
 }
 
 impl Reachability {
-    /// So many connections must fail in a row, for so long, where nothing ever answered.
-    const FAILURES: u32 = 20;
+    /// A job of one item makes no more calls than that in half a minute.
+    const FEW: u32 = 3;
+    /// Some of many hosts may be gone while others are there.
+    const MANY: u32 = 20;
+    /// They must fail for so long where nothing ever answered.
     const FOR: Duration = Duration::from_secs(30);
 
     /// A server that was there may be gone for so long.
     pub(crate) const fn new(max_wait: Duration) -> Self {
-        Self { answered: false, failures: 0, since: None, max_wait }
+        Self { answered: false, failures: 0, since: None, max_wait, enough: Self::FEW }
+    }
+
+    /// The same watch over many hosts at once.
+    pub(crate) const fn of_many_hosts(self) -> Self {
+        Self { enough: Self::MANY, ..self }
     }
 
     /// The same watch over another address, of which nothing is known.
@@ -312,15 +322,20 @@ impl Reachability {
 
     /// A server answered.
     const fn answered(&mut self) {
-        *self = Self { answered: true, ..Self::new(self.max_wait) };
+        *self = Self { answered: true, enough: self.enough, ..Self::new(self.max_wait) };
     }
 
     /// No connection; true when no server seems to be there.
     fn failed(&mut self, now: Instant) -> bool {
         let lasted = now - *self.since.get_or_insert(now);
         self.failures = self.failures.saturating_add(1);
-        let never = !self.answered && self.failures >= Self::FAILURES && lasted >= Self::FOR;
-        never || lasted >= self.max_wait
+        self.never_answered(now) || lasted >= self.max_wait
+    }
+
+    /// Whether no server has ever answered, for long enough and in enough calls.
+    pub(crate) fn never_answered(&self, now: Instant) -> bool {
+        let lasted = self.since.map_or(Duration::ZERO, |since| now - since);
+        !self.answered && self.failures >= self.enough && lasted >= Self::FOR
     }
 }
 
@@ -446,6 +461,11 @@ mod tests {
         flaky.answered();
         assert!(!flaky.failed(at(7_200)), "it is back");
         let mut few = Reachability::new(hour);
-        assert!(!few.failed(at(0)) && !few.failed(at(100)));
+        assert!(!few.failed(at(0)) && !few.failed(at(20)) && !few.failed(at(29)));
+        assert!(!few.never_answered(at(29)) && few.never_answered(at(30)), "no further call has to find that out");
+        let mut two = Reachability::new(hour);
+        assert!(!two.failed(at(0)) && !two.failed(at(100)));
+        let mut many = Reachability::new(hour).of_many_hosts();
+        assert!((0..19).all(|second| !many.failed(at(second * 10))) && many.failed(at(190)));
     }
 }

@@ -28,12 +28,20 @@ impl HeldUp {
         self.items = self.items.max(items);
     }
 
-    /// What could be set, once that would have mattered.
-    pub(crate) fn describe(&self) -> Option<String> {
-        let (items, total) = (text::counted(self.items, "item"), text::duration(self.total));
-        (self.items > 1 && self.total >= LONG).then(|| {
+    /// What could be set, once that has mattered, or will. What is left of a pause has not been waited for.
+    pub(crate) fn describe(&self, now: Timestamp) -> Option<String> {
+        let left = self.until.saturating_since(now);
+        let waited = self.total.saturating_sub(left);
+        let how = if waited >= LONG {
+            format!("by pauses of {} in all", text::duration(waited))
+        } else {
+            // Until when stands beside it.
+            Some("by a pause that goes on".to_owned()).filter(|_| left >= LONG)?
+        };
+        let items = text::counted(self.items, "item");
+        (self.items > 1).then(|| {
             format!(
-                "held up: {items}, by pauses of {total} in all, because all calls are one scope; \
+                "held up: {items}, {how}, because all calls are one scope; \
                  --scope endpoint paces each path by itself, --scope group each metadata.label"
             )
         })
@@ -51,12 +59,22 @@ mod tests {
         held_up.note(at(0), at(30), 7);
         held_up.note(at(10), at(20), 6);
         held_up.note(at(20), at(40), 6);
-        assert_eq!((held_up.total, held_up.describe()), (Duration::from_secs(40), None));
+        assert_eq!((held_up.total, held_up.describe(at(40))), (Duration::from_secs(40), None));
         held_up.note(at(100), at(240), 5);
         assert_eq!(held_up.total, Duration::from_secs(180));
-        assert!(held_up.describe().is_some_and(|summary| summary.starts_with("held up: 7 items, by pauses of 3m ")));
+        let told = |now| held_up.describe(now).unwrap_or_default();
+        assert!(told(at(300)).starts_with("held up: 7 items, by pauses of 3m 00s in all"), "{}", told(at(300)));
+        assert!(
+            told(at(200)).starts_with("held up: 7 items, by pauses of 2m 20s in all"),
+            "the run ended before its end"
+        );
+        assert!(
+            told(at(110)).starts_with("held up: 7 items, by a pause that goes on, because"),
+            "it waited for 50 s only"
+        );
+        assert_eq!(held_up.describe(at(240)).map(|told| told.contains("3m 00s in all")), Some(true));
         let mut last = HeldUp::default();
         last.note(at(0), at(600), 1);
-        assert_eq!(last.describe(), None, "it held up nothing but itself");
+        assert_eq!(last.describe(at(600)), None, "it held up nothing but itself");
     }
 }

@@ -16,6 +16,7 @@ use paceline_store::{
     Appended, CallTotals, ClaimedItem, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
 };
 
+pub(crate) use self::account::KeyAdvice;
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::entry;
 use crate::run::calls::fail_fast::{FailFast, Failed, Failure, Reachability, TOO_LARGE};
@@ -54,8 +55,7 @@ pub(crate) struct Recorder {
     last_unreached: Option<StopReason>,
     retry: Retry,
     address: Destination,
-    /// The key that calls carry, to be named when the provider refuses it, or why they carry none.
-    key: Result<String, String>,
+    key: KeyAdvice,
     /// The holds and stops in the journal.
     pub(crate) holds: Holds,
     held_up: Option<HeldUp>,
@@ -76,8 +76,10 @@ pub(crate) struct About {
     pub(crate) same: FailFast,
     pub(crate) retry: Retry,
     pub(crate) address: Destination,
-    pub(crate) key: Result<String, String>,
+    pub(crate) key: KeyAdvice,
     pub(crate) max_wait: Option<Duration>,
+    /// Whether each host is a scope of its own.
+    pub(crate) by_host: bool,
     /// Where all items are one scope that the user could divide.
     pub(crate) held_up: Option<HeldUp>,
     /// Whether the run has a fallback.
@@ -113,8 +115,10 @@ impl Recorded {
 impl Recorder {
     /// A recorder for one run.
     pub(crate) fn new(journal: Journal, acknowledge: Acknowledge, about: About) -> Self {
-        let About { figures, same, retry, address, key, max_wait, held_up, falls_back, extract } = about;
-        let (minutes, reachability) = (Minutes::default(), max_wait.map(Reachability::new));
+        let About { figures, same, retry, address, key, max_wait, by_host, held_up, falls_back, extract } = about;
+        let reachability = max_wait.map(Reachability::new);
+        let reachability = reachability.map(|known| if by_host { known.of_many_hosts() } else { known });
+        let minutes = Minutes::default();
         let holds = Holds::new(journal.clone(), acknowledge.clone());
         let resends = Resends::default();
         Self {
@@ -235,8 +239,8 @@ impl Recorder {
     }
 
     /// Describes what one scope held up that the user could divide.
-    pub(crate) fn held_up(&self) -> Option<String> {
-        self.held_up.as_ref().and_then(HeldUp::describe)
+    pub(crate) fn held_up(&self, now: Timestamp) -> Option<String> {
+        self.held_up.as_ref()?.describe(now)
     }
 
     fn impossible(&mut self, context: &Context, item: &ClaimedItem, why: &Impossible) -> Recorded {
@@ -277,6 +281,12 @@ impl Recorder {
     pub(crate) fn unreached(&self) -> Option<StopReason> {
         let is_failing = self.reachability.as_ref().is_some_and(Reachability::is_failing);
         self.last_unreached.clone().filter(|_| is_failing)
+    }
+
+    /// Why nothing more is sent, once no server seems to be there: no call has to find that out again.
+    pub(crate) fn is_gone(&self, now: Instant) -> Option<StopReason> {
+        let gone = self.reachability.as_ref().is_some_and(|known| known.never_answered(now));
+        self.unreached().filter(|_| gone).map(|stop| self.with_all_hosts(stop))
     }
 
     /// Whether no call to that host has found a server since its last answer.

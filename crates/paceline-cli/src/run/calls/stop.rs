@@ -242,6 +242,11 @@ impl StopReason {
         matches!(self, Self::Account { .. } | Self::Tls { .. } | Self::Proxy { .. })
     }
 
+    /// Whether calls end before a server could answer them.
+    pub(crate) const fn is_before_any_answer(&self) -> bool {
+        matches!(self, Self::Tls { .. } | Self::Proxy { .. })
+    }
+
     /// Whether the run cannot go on before a person has put something right.
     pub(crate) const fn needs_a_person(&self) -> bool {
         matches!(
@@ -258,8 +263,9 @@ impl StopReason {
     }
 
     /// Tells the log at the moment of stopping; as an error, which `-q` shows too, where a person has to put something right.
-    pub(crate) fn announce(&self) {
-        let announcement = self.announcement();
+    /// `in_flight`: calls that are waited for, if it is known.
+    pub(crate) fn announce(&self, in_flight: Option<u64>) {
+        let announcement = self.announcement(in_flight);
         if self.needs_a_person() {
             tracing::error!("{announcement}");
         } else {
@@ -267,13 +273,16 @@ impl StopReason {
         }
     }
 
-    fn announcement(&self) -> String {
+    fn announcement(&self, in_flight: Option<u64>) -> String {
         match self {
-            Self::Interrupted => {
-                "interrupted: no new call starts; waiting up to 30s for the calls in flight (Ctrl-C again abandons them)"
-                    .to_owned()
+            Self::Interrupted if in_flight == Some(0) => "interrupted: no call is in flight".to_owned(),
+            Self::Interrupted => format!(
+                "interrupted: no new call starts; waiting up to 30s for {} in flight (Ctrl-C again abandons them)",
+                calls(in_flight)
+            ),
+            Self::MaxDuration | Self::Asked if in_flight != Some(0) => {
+                format!("stopping: {self}; waiting up to 30s for {} in flight", calls(in_flight))
             }
-            Self::MaxDuration | Self::Asked => format!("stopping: {self}; waiting up to 30s for calls in flight"),
             other => text::printable(&format!("stopping: {other}")).into_owned(),
         }
     }
@@ -295,9 +304,9 @@ impl fmt::Display for StopReason {
                 let why = if *by_others { "other runs have used up the configured limits, and " } else { "" };
                 write!(
                     f,
-                    "{why}the next call can start only at {}, later than --max-wait allows; --max-wait {}h would wait",
+                    "{why}the next call can start only at {}, later than --max-wait allows; --max-wait {} would wait",
                     text::moment(*until),
-                    wait.as_secs() / 3_600 + 1
+                    enough(wait)
                 )
             }
             Self::OtherHasTurn => f.write_str(
@@ -354,6 +363,19 @@ impl fmt::Display for StopReason {
     }
 }
 
+fn calls(in_flight: Option<u64>) -> String {
+    in_flight.map_or_else(|| "the calls".to_owned(), |calls| text::counted(calls, "call"))
+}
+
+/// A round time that is longer, to be typed.
+fn enough(wait: Duration) -> String {
+    match wait.as_secs() {
+        seconds @ 0..50 => format!("{}s", (seconds / 10 + 1) * 10),
+        seconds @ 50..3_000 => format!("{}m", (seconds + 10) / 60 + 1),
+        seconds => format!("{}h", (seconds + 60) / 3_600 + 1),
+    }
+}
+
 fn first_few(scopes: &[Arc<str>]) -> String {
     let named = scopes[..scopes.len().min(NAMED)].join(", ");
     match scopes.len().saturating_sub(NAMED) {
@@ -365,6 +387,15 @@ fn first_few(scopes: &[Arc<str>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_wait_that_would_be_enough_is_a_round_time_above_it() {
+        for (seconds, expected) in
+            [(0, "10s"), (7, "10s"), (49, "50s"), (50, "2m"), (290, "6m"), (3_000, "1h"), (7_195, "3h")]
+        {
+            assert_eq!(enough(Duration::from_secs(seconds)), expected, "{seconds}");
+        }
+    }
 
     #[test]
     fn of_many_hosts_three_are_named() {

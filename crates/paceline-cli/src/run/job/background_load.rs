@@ -55,7 +55,7 @@ impl BackgroundLoad<'_> {
             while together.len() < TOGETHER {
                 let Some((number, span, bytes)) = lines.next_line().map_err(unreadable)? else { break };
                 let (line, _) = hand_on(self.format, self.upstream, bytes, number, span, |handed| match handed {
-                    Handed::Item(item) => AppendedLine::item(&item),
+                    Handed::Item(item, _) => AppendedLine::item(&item),
                     Handed::Refused(line) => AppendedLine::refused(&line),
                 });
                 together.push(line);

@@ -1,6 +1,5 @@
 //! Where a run reads and writes: checked before anything is opened, so that nothing that was paid for is overwritten.
 
-use std::fs::OpenOptions;
 use std::path::Path;
 
 use paceline_config::Upstream;
@@ -67,20 +66,6 @@ fn warn_of_name(output: &Path) {
             output.display()
         );
     }
-}
-
-/// Refuses a summary that cannot be written. Under the lock of the job: what is made here for a moment could otherwise
-/// be the summary of another run.
-///
-/// # Errors
-/// An error of the file system.
-pub(crate) fn try_summary(summary: Option<&Path>) -> Result<(), Failure> {
-    let Some(summary) = summary else { return Ok(()) };
-    let new = !summary.exists();
-    let opened = OpenOptions::new().create(true).append(true).open(summary);
-    opened
-        .and_then(|_| if new { std::fs::remove_file(summary) } else { Ok(()) })
-        .map_err(|error| Failure::refused(format!("cannot write the summary {}: {error}", summary.display())))
 }
 
 fn places<'a>(args: &'a RunArgs, paths: &'a Paths) -> Vec<(&'static str, &'a Path)> {

@@ -143,11 +143,13 @@ impl JobConfig {
         let keys: BTreeSet<&String> = self.settings.keys().chain(now.settings.keys()).collect();
         let change = |key: &&String| match (self.settings.get(*key), now.settings.get(*key)) {
             (Some(was), Some(is)) if was != is => Some(format!("{key} was {was}, and is {is}")),
-            (Some(was), None) => Some(format!("{key} was {was}, and is not set")),
+            (Some(was), None) if was != "none" => Some(format!("{key} was {was}, and is not set")),
             (None, Some(is)) if is_given(key) => Some(format!("{key} was not set, and is {is}")),
             _ => None,
         };
-        let keys = keys.iter().filter(|key| !key.starts_with(PRICE) && ***key != "base_url");
+        // Where the pace starts follows from the limit, unless it is given.
+        let follows = |key: &str| key == "start" && !is_given(key);
+        let keys = keys.iter().filter(|key| !key.starts_with(PRICE) && ***key != "base_url" && !follows(key));
         let changes: Vec<String> = keys.filter_map(change).take(CHANGES).collect();
         if !changes.is_empty() {
             tracing::info!("changed since the last run of this job: {}", text::printable(&changes.join("; ")));

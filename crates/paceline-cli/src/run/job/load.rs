@@ -1,10 +1,15 @@
 //! Opening a job: a new one is loaded from its input and checked line by line, an old one is resumed.
 
+use std::collections::HashSet;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
+use std::time::Duration;
 
-use paceline::clock;
+use http::Method;
+use paceline::{Clock, Instant, clock};
 use paceline_config::Upstream;
 use paceline_core::UnknownOutcome;
+use paceline_providers::secrets::hidden;
 use paceline_store::{
     InputCursor, Journal, JournalError, LoadedLine, Loader, Opened, Options, Paths, Recovery, RefusedLine, RunLock,
 };
@@ -30,6 +35,9 @@ pub(crate) struct Job {
 
 /// Lines that a job without a check begins with: enough to be busy until the next are there.
 const FIRST: usize = 1_000;
+
+/// So many lines are checked in some milliseconds.
+const LINES_A_LOOK: usize = 4_096;
 
 /// Why a job cannot be opened. Nothing was sent.
 #[derive(Debug, thiserror::Error)]
@@ -150,6 +158,9 @@ pub(crate) fn refused(error: JournalError) -> Failure {
             "; to keep its answers, start a job with another output and --done RESULTS; to discard them, use --overwrite; without \
              the journal, what the job has spent of a budget is forgotten"
         }
+        error if error.may_not_be_opened() => {
+            "; the journal or its folder may belong to another user, such as root after one run with sudo (ls -l shows whose it is)"
+        }
         JournalError::Sqlite { .. } => "; check that the disk has space and that the folder is writable",
         _ => "",
     };
@@ -258,18 +269,28 @@ fn fill(
     let unreadable = |error: io::Error| Failure::refused(format!("cannot read {}: {error}", input.name()));
     let mut lines = input.lines().map_err(unreadable)?;
     let first = (opening.bad_lines == BadLines::Later).then_some(FIRST);
-    let mut taken = 0;
+    let (mut taken, mut doubts) = (0, Doubts::default());
+    let (clock, length) = (Clock::new(), input.mark().map_err(Failure::refused)?.len);
+    let mut progress = CheckProgress::begun(clock.now());
     while let Some((number, span, bytes)) = lines.next_line().map_err(unreadable)? {
         if let Some(most) = opening.most_lines.filter(|most| taken == *most) {
             return Err(OpenError::TooMany { input: input.name(), most });
         }
         let (added, error) = hand_on(format, upstream, bytes, number, span, |handed| match handed {
-            Handed::Item(item) => loader.add(&item),
+            Handed::Item(item, line) => {
+                doubts.note(number, line, input.is_of_rows());
+                loader.add(&item)
+            }
             Handed::Refused(line) => loader.add_refused(&line),
         });
         added.map_err(refused)?;
         error.into_iter().for_each(|error| wrong.add(error));
         taken += 1;
+        if taken.is_multiple_of(LINES_A_LOOK)
+            && let Some(line) = progress.line(clock.now(), &input.name(), span.offset, length)
+        {
+            tracing::info!("{line}");
+        }
         if first == Some(taken) {
             loader.leave(lines.position());
             break;
@@ -278,13 +299,89 @@ fn fill(
     if taken == 0 {
         return Err(OpenError::Empty { input: input.name(), expected: input.expected() });
     }
+    doubts.tell();
     Ok(())
+}
+
+/// How far the check of an input is, where it takes so long that a person would ask.
+struct CheckProgress {
+    next: Instant,
+}
+
+impl CheckProgress {
+    /// Soon after the beginning, and not too often after that.
+    const FIRST: Duration = Duration::from_secs(2);
+    const EVERY: Duration = Duration::from_secs(10);
+
+    fn begun(now: Instant) -> Self {
+        Self { next: now + Self::FIRST }
+    }
+
+    /// The line, when it is time for one. `read` of `length` bytes are checked.
+    fn line(&mut self, now: Instant, input: &str, read: u64, length: u64) -> Option<String> {
+        (now >= self.next).then(|| {
+            self.next = now + Self::EVERY;
+            let share = read.saturating_mul(100) / length.max(1);
+            format!("checking {input} before anything is sent: {share}% of it (--no-check begins at once)")
+        })
+    }
+}
+
+/// What a person may not have meant in lines that can be sent all the same, with the first of each kind.
+#[derive(Default)]
+struct Doubts {
+    /// Lines with a key that is not sent. Tables have columns for other ends.
+    ignored: u64,
+    first_ignored: Option<(String, u64)>,
+    /// Lines of a table or list that call an address again.
+    repeated: u64,
+    first_repeated: Option<String>,
+    /// The hashes of those addresses.
+    addresses: HashSet<u64, RandomState>,
+}
+
+impl Doubts {
+    fn note(&mut self, number: u64, line: &Line<'_>, of_rows: bool) {
+        if of_rows && line.body.is_empty() && line.method == Method::GET && line.headers.is_empty() {
+            let hash = self.addresses.hasher().hash_one(&*line.url);
+            if !self.addresses.insert(hash) {
+                self.repeated += 1;
+                self.first_repeated.get_or_insert_with(|| line.url.to_string());
+            }
+        }
+        if let Some(key) = line.stray.clone().filter(|_| !of_rows) {
+            self.ignored += 1;
+            self.first_ignored.get_or_insert((key, number));
+        }
+    }
+
+    fn tell(&self) {
+        if let Some((key, line)) = &self.first_ignored {
+            tracing::warn!(
+                "{} {} a key that is not sent, such as {key:?} in line {line}: a request is made of method, url, headers and body, and its \
+                 parameters stand behind the ? of its url",
+                text::counted(self.ignored, "line"),
+                if self.ignored == 1 { "has" } else { "have" }
+            );
+        }
+        if let Some(url) = &self.first_repeated {
+            tracing::warn!(
+                "{} an address of a line before, such as {}: each of them is a call",
+                if self.repeated == 1 {
+                    "1 line repeats".into()
+                } else {
+                    format!("{} lines repeat", text::count(self.repeated))
+                },
+                text::printable(&hidden(url))
+            );
+        }
+    }
 }
 
 /// A line on its way into the journal.
 pub(crate) enum Handed<'a> {
-    /// It can be sent.
-    Item(LoadedLine<'a>),
+    /// It can be sent as that request.
+    Item(LoadedLine<'a>, &'a Line<'a>),
     /// It cannot.
     Refused(RefusedLine<'a>),
 }
@@ -304,7 +401,7 @@ pub(crate) fn hand_on<T>(
             let scope = upstream.scope_name(&line.names());
             let (custom_id, body) = (&line.custom_id, line.hashed);
             let item = LoadedLine { custom_id, line: number, src_off, src_len, body, scope: &scope };
-            (take(Handed::Item(item)), None)
+            (take(Handed::Item(item, &line)), None)
         }
         Err(error) => {
             let (custom_id, message) = (line::readable_id(bytes), error.reason());
@@ -321,4 +418,22 @@ fn check<'a>(format: &Format, bytes: &'a [u8], number: u64, span: Span) -> Resul
         return Err(LineError { line: number, code: "line_too_long", param: None, message });
     }
     format.read(bytes, number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_check_says_how_far_it_is() {
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+        let mut progress = CheckProgress::begun(at(0));
+        let mut told = |seconds, read| progress.line(at(seconds), "in.jsonl", read, 200);
+        assert_eq!(told(1, 50), None);
+        let line = told(2, 80).expect("two seconds are long");
+        assert!(line.starts_with("checking in.jsonl before anything is sent: 40% of it"), "{line}");
+        assert_eq!(told(11, 90), None);
+        assert!(told(12, 200).is_some_and(|line| line.contains(" 100% ")));
+        assert!(CheckProgress::begun(at(0)).line(at(9), "-", 0, 0).is_some(), "of a length that is not known");
+    }
 }

@@ -68,7 +68,7 @@ impl Addresses {
                 Some(of_line) if origin_of(&self.base).is_some_and(|base| base != of_line) => Err(match &self.api {
                     Some(api) => format!("this url is of another host than the API behind the gateway ({api})"),
                     None => format!(
-                        "this url is of another host than --base-url ({}); add --scope host to call several hosts (they get \
+                        "this url is of another host than --base-url ({}); add --scope host to call several hosts (the others get \
                          no key)",
                         self.base
                     ),
@@ -113,12 +113,33 @@ pub(crate) fn relative<'a>(url: Cow<'a, str>, base: &str) -> Result<Cow<'a, str>
         Some(url.clone()).filter(|url| url.starts_with('/') && !url.starts_with("//") && !url.contains('\\'))
     };
     let Some(path) = path else {
-        return Err(format!(
-            "`{url}` is not below the upstream's address {base}: expected a path such as /v1/chat/completions; the \
-             address itself is set with --base-url or in paceline.toml"
-        ));
+        return Err(match wrong_form(&url) {
+            Some(what) => format!("`{url}` {what}"),
+            None => format!(
+                "`{url}` is not below the upstream's address {base}: expected a path that begins with /; the address itself is set \
+                 with --base-url or in paceline.toml"
+            ),
+        });
     };
     check(&path).map(|()| path)
+}
+
+/// What is wrong with an address wherever it leads, and what to do.
+fn wrong_form(url: &str) -> Option<&'static str> {
+    let authority = url.split_once("://").map_or("", |(_, rest)| rest.split(['/', '?']).next().unwrap_or_default());
+    if is_whole(url) && authority.contains('@') {
+        Some(
+            "has a name and a password, which no line may have: remove them (--header 'Authorization: Basic ...' sends them)",
+        )
+    } else if url.starts_with("//") {
+        Some("begins with //: write http: or https: before it, or one / for a path")
+    } else if url.starts_with('?') {
+        Some("is a query without a path: write / before it")
+    } else if url.contains('\\') {
+        Some("has a \\: write / for a separator, and %5C for the character")
+    } else {
+        None
+    }
 }
 
 fn is_whole(url: &str) -> bool {
@@ -207,6 +228,21 @@ mod tests {
             assert_eq!(path(url, BASE), None, "{url}");
         }
         assert_eq!(path("/v1/a..b/@x?redirect=https://y", BASE).as_deref(), Some("/v1/a..b/@x?redirect=https://y"));
+    }
+
+    #[test]
+    fn an_address_in_a_wrong_form_is_told_as_that() {
+        for (url, expected) in [
+            ("https://user@api.example/v1/x", "has a name and a password"),
+            ("//api.example/v1", "begins with //"),
+            ("?page=1", "is a query without a path"),
+            ("/a\\b", "has a \\"),
+            ("https://other.example/v1/x", "is not below the upstream's address https://api.example/v1"),
+            ("x@y", "is not below the upstream's address"),
+        ] {
+            let told = relative(url.into(), BASE).expect_err("it is refused");
+            assert!(told.contains(expected), "{told}");
+        }
     }
 
     #[test]

@@ -456,6 +456,9 @@ fn missing(template: &minijinja::Template<'_, '_>, error: &minijinja::Error, row
     names.into_iter().map(|name| format!("{{{{ {name} }}}}")).collect()
 }
 
+/// What to do with a list in another encoding.
+const AS_UTF_8: &str = "save the list as UTF-8 (iconv -f latin1 -t utf-8)";
+
 /// Lines that are not blank, counted with those that are; of one that is no text, what is wrong with it.
 fn each_line(
     from: impl Read,
@@ -464,7 +467,7 @@ fn each_line(
     for (number, line) in (1..).zip(BufReader::new(from).split(b'\n')) {
         let line = line.map_err(Error::Read)?;
         match str::from_utf8(&line) {
-            Err(_) => see(number, Err("not UTF-8".to_owned()))?,
+            Err(_) => see(number, Err(format!("not UTF-8; {AS_UTF_8}")))?,
             Ok(line) => {
                 let line = line.strip_prefix('\u{feff}').filter(|_| number == 1).unwrap_or(line).trim_end();
                 if !line.is_empty() {

@@ -244,6 +244,7 @@ impl Format {
             hashed: text.as_bytes(),
             model: members.text("model").map(Cow::into_owned),
             label: metadata.and_then(line::label),
+            stray: None,
         })
     }
 
@@ -265,6 +266,7 @@ impl Format {
             hashed: params.as_bytes(),
             model: line::model(params, "params")?,
             label: metadata.and_then(line::label),
+            stray: None,
         })
     }
 }

@@ -103,6 +103,8 @@ pub(crate) struct Input {
     spool: Option<Spool>,
     /// What an input that holds no requests should hold.
     expected: &'static str,
+    /// Its lines were made of rows.
+    of_rows: bool,
 }
 
 impl Input {
@@ -123,6 +125,7 @@ impl Input {
             file: Mutex::new(file),
             spool: None,
             expected: "one JSON object a line",
+            of_rows: false,
         })
     }
 
@@ -142,7 +145,8 @@ impl Input {
         let Some(spool) = Spool::fill(source, spool, earlier, converter)? else { return Self::open(source) };
         let copy = Self::open(spool.path())?;
         let expected = converter.map_or(copy.expected, Converter::expected);
-        Ok(Self { source: source.to_owned(), spool: Some(spool), expected, ..copy })
+        let of_rows = converter.is_some();
+        Ok(Self { source: source.to_owned(), spool: Some(spool), expected, of_rows, ..copy })
     }
 
     /// Gives the copy its lasting name: the job begins.
@@ -174,6 +178,11 @@ impl Input {
     /// What it is called in messages.
     pub(crate) fn name(&self) -> String {
         name(&self.source)
+    }
+
+    /// Whether its lines were made of the rows of a table or a list.
+    pub(crate) const fn is_of_rows(&self) -> bool {
+        self.of_rows
     }
 
     /// What it should hold where it holds no requests.

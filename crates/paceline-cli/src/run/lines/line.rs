@@ -37,6 +37,8 @@ pub(crate) struct Line<'a> {
     pub(crate) model: Option<String>,
     /// `metadata.label`, which a tier may match.
     pub(crate) label: Option<String>,
+    /// A key of the line that no part of the call is made of.
+    pub(crate) stray: Option<String>,
 }
 
 /// The part of the request that its result line repeats.
@@ -134,7 +136,10 @@ pub(crate) fn numbered(number: u64) -> CustomId {
 /// The text of a line.
 pub(crate) fn text(bytes: &[u8]) -> Result<&str, Fault> {
     std::str::from_utf8(bytes).map_err(|error| {
-        let message = format!("not UTF-8 at column {}", error.valid_up_to() + 1);
+        let message = format!(
+            "not UTF-8 at column {}; save the file as UTF-8 (iconv -f latin1 -t utf-8)",
+            error.valid_up_to() + 1
+        );
         Fault::new("invalid_json_line", None, message)
     })
 }
@@ -166,6 +171,9 @@ pub(crate) fn given_id(members: &Members<'_>) -> Result<Option<CustomId>, Fault>
         .ok_or_else(|| Fault::new("invalid_custom_id", Some("custom_id"), message))
 }
 
+/// The keys of a line of OpenAI's Batch form.
+const KEYS: [&str; 6] = ["custom_id", "method", "url", "headers", "body", "metadata"];
+
 /// Lines of OpenAI's Batch form, besides the `custom_id`: `method`, `url`, `headers`, `body` and `metadata`.
 ///
 /// # Errors
@@ -191,7 +199,8 @@ pub(crate) fn batch<'a>(
     let metadata = members.get("metadata");
     let label = metadata.and_then(label);
     let hashed = if body.is_empty() { text } else { json }.as_bytes();
-    Ok(Line { custom_id, metadata, method, url, headers, body, hashed, model, label })
+    let stray = members.iter().map(|(key, _)| key).find(|key| !KEYS.contains(key)).map(str::to_owned);
+    Ok(Line { custom_id, metadata, method, url, headers, body, hashed, model, label, stray })
 }
 
 /// The id of a line in a form where each has its own.

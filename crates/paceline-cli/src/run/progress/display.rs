@@ -129,6 +129,9 @@ impl Drop for Progress {
     }
 }
 
+/// A bound below that is none.
+const A_MOMENT: Duration = Duration::from_secs(1);
+
 /// The text of one status update, each list with the most important first.
 #[derive(Debug, Default)]
 struct StatusText {
@@ -147,7 +150,9 @@ impl StatusText {
             format!("{}/{} done", text::count(figures.ended()), text::count(figures.input)),
             format!("{rate:.1}/s"),
         ];
-        if let Some(left) = time_left {
+        // Where nothing has ended, a bound of a second says nothing.
+        let says_something = |left: &TimeLeft| !left.at_least || figures.ended() > 0 || left.time > A_MOMENT;
+        if let Some(left) = time_left.filter(says_something) {
             let least = if left.at_least { "> " } else { "" };
             let end = match (left.in_later_run, left.at_budget) {
                 (true, _) => ", in a later run (--max-wait)",

@@ -39,7 +39,7 @@ impl Resends {
         };
         let calls = text::counted(by_class.values().sum(), "call");
         Some(format!(
-            "{calls} failed and will be sent again: {}; last answer: {} (-v shows each)",
+            "{calls} failed and will be sent again: {}; the last one: {} (-v shows each)",
             kinds.join(", "),
             self.last_answer
         ))
@@ -58,7 +58,7 @@ mod tests {
         resends.add("server overloaded", "try later");
         assert_eq!(
             resends.line(at(1)).as_deref(),
-            Some("1 call failed and will be sent again: server overloaded; last answer: try later (-v shows each)")
+            Some("1 call failed and will be sent again: server overloaded; the last one: try later (-v shows each)")
         );
         for _ in 0..1_200 {
             resends.add("server overloaded", "try later");

@@ -24,14 +24,19 @@ use crate::text;
 /// So many scopes that are refused may be under one limit.
 const SEVERAL: usize = 10;
 
-/// Behind a command that takes corrected lines.
-pub(crate) const CHANGED_INPUT: &str = " --accept-changed-input";
-
-/// What it needs beside that where items failed.
-pub(crate) const RETRY_FAILED: &str = " --retry-failed";
+/// So many refusals and nothing else are no accident.
+const MANY_REFUSALS: u64 = 10;
 
 /// Held and stopped scopes that are named.
 const SHOWN: usize = 5;
+
+/// That the requests have to be corrected before the job goes on, and what the command that goes on does with them.
+pub(crate) struct Correction {
+    /// It sends those that failed.
+    pub(crate) retries_failed: bool,
+    /// `--model` makes requests of lines.
+    pub(crate) by_model: bool,
+}
 
 /// How a run ended.
 pub(crate) struct Summary<'a> {
@@ -66,6 +71,8 @@ pub(crate) struct Summary<'a> {
     pub(crate) enough_budget: Option<&'a Enough>,
     /// The command that goes on with the job; none when the job has no journal to go on from.
     pub(crate) again: Option<String>,
+    /// What that command takes, where requests have to be corrected first.
+    pub(crate) correction: Option<Correction>,
 }
 
 impl Summary<'_> {
@@ -176,6 +183,7 @@ impl Summary<'_> {
         self.deferred().into_iter().for_each(&mut line);
         if deferred > 0 {
             self.closed_scopes().into_iter().for_each(&mut line);
+            self.always_throttled().into_iter().for_each(&mut line);
         }
         self.held_up.iter().cloned().for_each(&mut line);
         self.end().into_iter().for_each(&mut line);
@@ -198,7 +206,7 @@ impl Summary<'_> {
         let other = stop.filter(|stop| self.has_begun_all && **stop != StopReason::MaxItems);
         match other {
             Some(stop) if stop.found_no_server() => lines.push(
-                "--max-items is reached: it counts each item that was begun, also where no server took its call"
+                "--max-items is reached: it counts each item that was begun, also one whose call no server took"
                     .to_owned(),
             ),
             Some(stop) if !stop.needs_a_person() => lines.push("--max-items is reached".to_owned()),
@@ -218,12 +226,10 @@ impl Summary<'_> {
         match &self.again {
             _ if !self.is_left() => {}
             Some(again) => {
-                if again.ends_with(CHANGED_INPUT) {
-                    let place = if again.contains(" --model") { ", in the input or by --model and --prompt-template" } else { "" };
-                    let failed = match again.contains(RETRY_FAILED) {
-                        true => "--retry-failed sends those that failed, and ",
-                        false => "",
-                    };
+                if let Some(correction) = &self.correction {
+                    let place = if correction.by_model { ", in the input or by --model and --prompt-template" } else { "" };
+                    let failed =
+                        if correction.retries_failed { "--retry-failed sends those that failed, and " } else { "" };
                     lines.push(format!(
                         "correct the requests first{place}: {failed}--accept-changed-input takes them as they stand then"
                     ));
@@ -299,7 +305,13 @@ impl Summary<'_> {
     fn deferred(&self) -> Vec<String> {
         let mut groups: Vec<(String, u64)> = Vec::new();
         for group in &self.counts.deferred {
-            let class = group.class.map(|class| format!(" ({})", answered(class))).unwrap_or_default();
+            let class = match group.class {
+                // The same class as that of a refused key, and no server has seen one.
+                Some(Class::Account) if self.stop().is_some_and(StopReason::is_before_any_answer) => {
+                    " (last try: no connection)".to_owned()
+                }
+                class => class.map(|class| format!(" ({})", answered(class))).unwrap_or_default(),
+            };
             let reason = reason_text(report::shown_reason(group.reason, self.stop().is_some_and(StopReason::is_bound)));
             let label = format!("{reason}{class}");
             match groups.iter_mut().find(|(known, _)| *known == label) {
@@ -348,6 +360,30 @@ impl Summary<'_> {
         }
     }
 
+    /// Scopes that answered each call of this run with a rate limit. Such a refusal is no failure of its item, so that only a
+    /// bound ends it.
+    fn always_throttled(&self) -> Option<String> {
+        let always = |scope: &&ScopeSnapshot| {
+            let throttled = scope.totals.of(Class::Throttled);
+            let is_open = matches!(scope.state, ScopeState::Open | ScopeState::Paced);
+            is_open && throttled >= MANY_REFUSALS && throttled == scope.totals.sends
+        };
+        let scopes: Vec<_> = self.view.scopes.iter().filter(always).collect();
+        let most = scopes.iter().max_by_key(|scope| scope.totals.sends)?;
+        let name = match self.view.scopes.len() {
+            1 => "the server".to_owned(),
+            _ => holds::name(&most.name).into_owned(),
+        };
+        let more = match scopes.len() - 1 {
+            0 => String::new(),
+            more => format!(" (and so did {})", text::counted(more as u64, "more scope")),
+        };
+        Some(format!(
+            "{name} answered each of its {} in this run with a rate limit{more}: --max-deferrals 10 fails an item after so many",
+            text::counted(most.totals.sends, "call")
+        ))
+    }
+
     /// How long the items that ended in this run would have taken an oracle that knows the limits; none when no limit was
     /// known, a tier has limits of its own, or nothing succeeded.
     fn oracle(&self) -> Option<Duration> {
@@ -381,7 +417,7 @@ fn reason_text(reason: DeferReason) -> &'static str {
 /// and asks for a long wait.
 fn answered(class: Class) -> String {
     match class {
-        Class::QuotaExhausted => "last answer: refused for a long time".to_owned(),
+        Class::QuotaExhausted => "last answer: a quota is used up, or a long wait".to_owned(),
         Class::Transient => "last try: no usable answer".to_owned(),
         class => format!("last answer: {}", class.description()),
     }

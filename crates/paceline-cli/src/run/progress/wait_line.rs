@@ -64,7 +64,10 @@ impl Wait {
         };
         let of = match held.len() {
             1 => name(view.limits, scope),
-            scopes => format!("{} held, the first ", text::counted(scopes as u64, "scope")),
+            scopes => {
+                let first = holds::name(&scope.name);
+                format!("{} held, the first of them ({first}) ", text::counted(scopes as u64, "scope"))
+            }
         };
         Self { of, what: format!("waiting for {cause}"), when: countdown(*until - view.now) }
     }
@@ -207,7 +210,7 @@ mod tests {
         assert_eq!(line(&pacer, 5).as_deref(), Some("waiting for the next retry, 5s"), "an item of another scope");
         let other = pacer.scope("b");
         pacer.hold_for(Instant::ZERO, Some(&other), Instant::ZERO + seconds(50), PauseCause::QuotaUsedUp);
-        assert_eq!(line(&pacer, 42), Some(format!("2 scopes held, the first {asked}")));
+        assert_eq!(line(&pacer, 42), Some(format!("2 scopes held, the first of them (a model) {asked}")));
     }
 
     #[test]

@@ -48,6 +48,7 @@ use crate::exit::{Failure, Status};
 use crate::fallback::Fallback;
 use crate::files::{self, Kept};
 use crate::job_line::JobTeller;
+use crate::output;
 use crate::run::calls::signals::SignalCount;
 use crate::tasks::report::store_summary::StoreSummary;
 use crate::text;
@@ -101,7 +102,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let limiter_state =
         PersistentLimiter::restore(store.clone(), permits.limiter().clone(), &shared, account, clock.clone());
     let limiter_state = limiter_state.await.map_err(Failure::refused)?;
-    summary::try_file(args.summary.as_deref())?;
+    output::try_summary(args.summary.as_deref())?;
     let signals = SignalCount::listen().map_err(Failure::interrupted)?;
     let mut scheduler = Scheduler::new(store.clone(), policy.clone(), clock.clone()).map_err(Failure::refused)?;
     if let Some(judge) = judge {

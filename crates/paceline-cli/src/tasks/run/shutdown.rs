@@ -50,7 +50,7 @@ impl Shutdown {
     /// No item begins any more, for that reason, which the log is told once.
     pub(super) fn stop(&self, reason: StopReason) {
         self.reason.get_or_init(|| {
-            reason.announce();
+            reason.announce(None);
             reason
         });
         self.begin_drain();

@@ -1,6 +1,5 @@
 //! The summary of a run: what it did, and all items by state.
 
-use std::path::Path;
 use std::time::Duration;
 
 use paceline_store::work::{EndReason, Summary};
@@ -34,16 +33,6 @@ pub(super) struct Ran {
     pub(super) elapsed: Duration,
 }
 
-/// A summary file that cannot be written is reported before anything begins.
-///
-/// # Errors
-/// An error of the file system.
-pub(super) fn try_file(path: Option<&Path>) -> Result<(), Failure> {
-    let Some(path) = path else { return Ok(()) };
-    let tried = std::fs::OpenOptions::new().create(true).append(true).open(path);
-    tried.map(drop).map_err(|error| Failure::refused(format!("cannot write the summary {}: {error}", path.display())))
-}
-
 impl Ran {
     /// Prints it, and writes it where that is asked for.
     ///
@@ -53,7 +42,7 @@ impl Ran {
         let bounded = matches!(self.summary.ended, EndReason::MaxDuration);
         let quiet = quiet && self.standing.status().is_hidden(bounded);
         let summary_output = SummaryOutput { as_json: args.json, quiet, file: args.summary.as_deref() };
-        match summary_output.print(|| self.json(), &self.text(&args.store.shown())) {
+        match summary_output.print(self.standing.status(), || self.json(), &self.text(&args.store.shown())) {
             Err(failure) if args.every.is_some() => tracing::error!("{failure}"),
             printed => printed?,
         }

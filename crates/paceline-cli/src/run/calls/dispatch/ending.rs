@@ -29,6 +29,9 @@ impl Dispatcher {
         if self.give_up_on_failing_scopes(now) {
             self.look_after();
         }
+        if self.stop.is_none() && self.parts.context.in_flight.load(Ordering::Relaxed) == 0 {
+            self.end_with(self.parts.recorder.is_gone(now));
+        }
         if let Some(max_wait) = self.parts.max_wait.filter(|_| self.stop.is_none()) {
             let impatient = self.next_start().filter(|start| *start + slack(max_wait) >= now + max_wait);
             let given_up: Vec<_> = self.parts.recorder.holds.given_up().cloned().collect();
@@ -139,7 +142,7 @@ impl Dispatcher {
 
     pub(super) fn end_with(&mut self, stop: Option<StopReason>) {
         let Some(stop) = stop.filter(|_| self.stop.is_none()) else { return };
-        stop.announce();
+        stop.announce(Some(self.parts.context.in_flight.load(Ordering::Relaxed)));
         self.stop = Some(stop);
         self.parts
             .phase

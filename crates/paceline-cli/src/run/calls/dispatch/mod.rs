@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use paceline_core::{Instant, LimitScope, ScopeState, Timestamp};
-use paceline_store::{Appended, ClaimExcept, ClaimedItems, Journal, JournalError, SnapshotUpdate};
+use paceline_core::{Instant, LimitScope, ScopeSnapshot, ScopeState, Timestamp};
+use paceline_store::{Appended, CallTotals, ClaimExcept, ClaimedItems, Journal, JournalError, SnapshotUpdate};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
@@ -41,6 +41,9 @@ const LONGEST_BLIND: Duration = Duration::from_secs(5);
 
 /// How often the progress, the snapshot in the journal and the bounds of the run are looked after.
 const TICK: Duration = Duration::from_millis(500);
+
+/// What has not changed is written to the journal so seldom.
+const REPEATED: Duration = Duration::from_secs(10);
 
 /// Items that wait for a permit behind two rounds of calls: a turn of the journal takes a few milliseconds.
 const BEHIND: usize = 64;
@@ -74,6 +77,18 @@ pub(crate) struct Dispatcher {
     flushed: bool,
     /// The limits at the last look.
     limits: LiveSnapshot,
+    written: Option<Written>,
+}
+
+/// What the journal was told of the run last: while nothing happens, it is written seldom.
+#[derive(Clone, PartialEq)]
+struct Written {
+    at: Instant,
+    account: ScopeSnapshot,
+    totals: CallTotals,
+    ended: u64,
+    in_flight: u64,
+    stop: Option<StopReason>,
 }
 
 /// What a dispatcher is made of.
@@ -130,6 +145,7 @@ impl Dispatcher {
             disk_watch,
             flushed: false,
             limits: LiveSnapshot::default(),
+            written: None,
         }
     }
 
@@ -179,6 +195,7 @@ impl Dispatcher {
         }
         self.fall_back_for_the_rest().await?;
         self.parts.recorder.settle_held_back(self.stop.as_ref());
+        self.written = None;
         self.look_after();
         Ok(Ended { stop: self.stop, has_begun_all: self.begun.used_up(), recorder: self.parts.recorder })
     }
@@ -326,6 +343,7 @@ impl Dispatcher {
         let scopes = snapshot::changed(&changes, context.limiter.now(), &wall);
         let state = limiter_state::encode_parts(&context.limiter, &changes);
         let first = self.limits.scopes().is_empty();
+        let is_still = changes.scopes.is_empty();
         self.limits.update(changes);
         let next_start = self.next_start();
         let Some(limits) = self.limits.latest() else { return };
@@ -341,6 +359,13 @@ impl Dispatcher {
             // Nothing was claimed yet; the snapshot of the run before is more informative.
             return;
         }
+        let (account, totals, ended) = (limits.account.clone(), figures.totals, figures.ended());
+        let written = Written { at: now, account, totals, ended, in_flight, stop: stop.cloned() };
+        let before = self.written.as_ref().filter(|before| is_still && now < before.at + REPEATED);
+        if before.is_some_and(|before| Written { at: before.at, ..written.clone() } == *before) {
+            return;
+        }
+        self.written = Some(written);
         let job = snapshot::job(figures, &limits.account, in_flight, now, seconds, stop, &wall);
         journal.write_snapshot(SnapshotUpdate { job, scopes, state, first }, recorder.acknowledge.reply());
         let minutes = recorder.minutes().take(limits);

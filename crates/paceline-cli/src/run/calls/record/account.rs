@@ -8,6 +8,14 @@ use crate::run::calls::entry;
 use crate::run::calls::item::Sent;
 use crate::run::calls::stop::{AGAIN, StopReason};
 
+/// What to do about the key that calls carry, or that they carry none.
+pub(crate) struct KeyAdvice {
+    /// Where it is refused: 401.
+    pub(crate) refused: String,
+    /// Where it may not do what it is asked for: 403.
+    pub(crate) forbidden: String,
+}
+
 const BY_PROVIDER: &str = "the provider refuses this account";
 
 /// What follows where another user of the limiter met with what stops a scope, or the account.
@@ -30,7 +38,9 @@ impl Recorder {
         }
         let reading = &sent.exchange.reading;
         let (item, by_rule) = (&sent.echo.custom_id, format!("by the rule \"{}\"", reading.rule()));
-        let message = match status.filter(|_| reading.message.is_some()) {
+        // The title of a page is often its status.
+        let says = |status: &u16| message.starts_with(&status.to_string());
+        let message = match status.filter(|status| reading.message.is_some() && !says(status)) {
             Some(status) => format!("{status} {message}"),
             None => message,
         };
@@ -48,11 +58,10 @@ impl Recorder {
             let fix = format!("{fix}, {AGAIN}");
             return StopReason::Account { by: "the gateway refuses these calls", message, fix };
         }
-        let fix = match (status, &self.key) {
-            (Some(401 | 403), Err(unsent)) => unsent.clone(),
-            (Some(401), Ok(key)) => format!("{key} was refused: check its value"),
-            (Some(403), Ok(key)) => format!("check what {key} is permitted to use"),
-            (Some(200..300), _) => "fix the cause".to_owned(),
+        let fix = match status {
+            Some(401) => self.key.refused.clone(),
+            Some(403) => self.key.forbidden.clone(),
+            Some(200..300) => "fix the cause".to_owned(),
             _ => "check the account's credit and limits at the provider".to_owned(),
         };
         StopReason::Account { by: BY_PROVIDER, message, fix: format!("{fix}, {AGAIN}") }
