@@ -91,9 +91,7 @@ const fn scope(reading: &Reading) -> &'static str {
     match (reading.reach, reading.class) {
         (LimitScope::Item, Class::Success) => "",
         (LimitScope::Item, _) => "other items are not affected",
-        (LimitScope::Scope, _) => {
-            "calls that are limited together: a model, an endpoint, a table; of a generic API all calls with the key"
-        }
+        (LimitScope::Scope, _) => "calls that are limited together: a model, an endpoint, a table",
         (LimitScope::Account, _) => "every call under this host and key",
     }
 }
