@@ -143,13 +143,16 @@ impl Plan {
     }
 }
 
+/// Waits that are longer together are for a server that may be away for hours.
+const HOURS: Duration = Duration::from_secs(6 * 3_600);
+
 /// How long `tasks run` tries an item by default.
 const A_DAY: Duration = Duration::from_secs(86_400);
 
 fn warnings(max_retries: u32, item: Duration, run: Duration, window: Option<Duration>) -> Vec<String> {
     let mut warnings = Vec::new();
-    // Waits of hours are for servers that may be away for a day, such as the receivers of webhooks.
-    if max_retries > MANY_RETRIES && item < A_DAY {
+    // Receivers of webhooks, say, may be away for a day.
+    if max_retries > MANY_RETRIES && item < HOURS {
         warnings.push(format!(
             "{max_retries} retries are more than {MANY_RETRIES}: an item that still fails by then seldom succeeds, and \
              you learn of it late"
