@@ -164,7 +164,9 @@ mod tests {
         assert_eq!(read.lines().len(), 2);
         let read = ClosedScopes::of(&store, Timestamp::from_millis(later)).await.expect("a memory");
         assert_eq!(read.lines(), ["stopped: a: no; the next run tests it with one call"]);
-        save(&store, &encode(Vec::new()).replace(":1,", ":2,")).await.expect("a memory");
+        let of_a_later_version =
+            encode(vec![scope("a", Some(Why::Account), None)]).replace("\"version\":1", "\"version\":2");
+        save(&store, &of_a_later_version).await.expect("a memory");
         assert_eq!(ClosedScopes::of(&store, now).await.expect("a memory").lines(), [""; 0]);
     }
 }
