@@ -26,7 +26,7 @@ pub(super) fn print(reader: &Reader, as_json: bool, bounded: bool) -> Result<(),
     match printed.and_then(|()| table.end().map_err(ReportError::from)) {
         // The reader has seen enough.
         Err(ReportError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.map_err(Failure::interrupted),
+        other => other.map_err(Failure::refused),
     }
 }
 

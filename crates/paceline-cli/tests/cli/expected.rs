@@ -90,7 +90,7 @@ fn a_schema_that_no_answer_matches_ends_the_run_before_it_has_cost_every_try() {
         .put((0..30).map(|n| NewItem::new(format!("item-{n}"), r#"{"url": "/v1/completions", "body": {}}"#)).collect());
     let run = ran(store.command().args(["--http", "--base-url", &server.url()]).args(flags));
     assert_eq!((run.code, &run.summary["stopped"]), (3, &json!("same_failure")), "{}", run.log);
-    assert_eq!(store.item("item-0").state, State::Waiting, "{}", run.log);
+    assert_eq!(store.item("item-0").state, State::Deferred, "{}", run.log);
 }
 
 /// Each answer is paid for, in each run of the job.

@@ -417,7 +417,7 @@ fn reason_text(reason: DeferReason) -> &'static str {
 /// and asks for a long wait.
 fn answered(class: Class) -> String {
     match class {
-        Class::QuotaExhausted => "last answer: a quota is used up, or a long wait".to_owned(),
+        Class::QuotaExhausted => "last answer: no more calls for long".to_owned(),
         Class::Transient => "last try: no usable answer".to_owned(),
         class => format!("last answer: {}", class.description()),
     }
