@@ -178,7 +178,7 @@ impl<'a> Course<'a> {
         let again = (!upstream.fallbacks.is_empty()).then(|| parts.clone());
         let call = Arc::new(upstream.call(parts, path, self.payload.bytes.clone()));
         let (scope, cost) = upstream.scope_and_cost(&call, self.payload.unread());
-        self.enter(upstream, &call, &scope, &cost).await?;
+        self.enter(upstream, &call, &cost).await?;
         let budget = upstream.most_retries(self.wishes.retries);
         let ended = self.at(upstream, &call, &scope, cost, budget).await;
         let parts = again.filter(|_| ended.stayed_down && upstream.falls_back(&call));
@@ -225,12 +225,11 @@ impl<'a> Course<'a> {
     }
 
     /// Waits for room under the limits of the client, if it has some of its own.
-    async fn enter(&mut self, upstream: &Backend, call: &Call, scope: &str, cost: &Cost) -> Result<(), Refusal> {
+    async fn enter(&mut self, upstream: &Backend, call: &Call, cost: &Cost) -> Result<(), Refusal> {
         let Some(client) = &self.known else { return Ok(()) };
         client.may_call(call, !self.payload.is_stream)?;
         let (asked, cost) = (self.clock.now(), upstream.cost_elsewhere(call, cost));
-        let model = format!("{}/{scope}", upstream.name());
-        let room = client.room(&model, &cost, self.record.priority, self.deadline - asked);
+        let room = client.room(&cost, self.record.priority, self.deadline - asked);
         let waits = self.client.waits_for_its_key();
         let room = self.closing.bounds(upstream.name(), room).await;
         drop(waits);

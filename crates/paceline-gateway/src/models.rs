@@ -16,9 +16,11 @@ const BEFORE_MODEL: [&str; 4] = ["models", "deployments", "model", "engines"];
 
 /// The models that a path names by its form.
 fn models_in(path: &str) -> impl Iterator<Item = &str> {
-    let pairs = path.split('/').zip(path.split('/').skip(1));
+    // Many servers take several slashes for one.
+    let parts = || path.split('/').filter(|part| !part.is_empty());
+    let pairs = parts().zip(parts().skip(1));
     let named = pairs.filter(|(before, _)| BEFORE_MODEL.iter().any(|known| before.eq_ignore_ascii_case(known)));
-    named.map(|(_, part)| part).filter(|model| !model.is_empty())
+    named.map(|(_, part)| part)
 }
 
 /// Checks that every model that the body, the query and the path of a call name is among `own`, of which one that ends in `*`
@@ -43,10 +45,11 @@ pub(crate) fn check(own: &[String], call: &Call, is_read: bool) -> Result<(), St
     let is_one_document = in_body.is_some() || !is_read || !looks_like_an_object(&call.body);
     let (is_object, in_body) = (in_body.is_some(), in_body.unwrap_or_default());
     let in_query = query::parameters(&call.url).filter(|(name, _)| names_models(name));
-    let in_query: Vec<_> =
-        in_query.flat_map(|(_, value)| value.split(',').map(str::to_owned).collect::<Vec<_>>()).collect();
+    let in_query: Vec<_> = in_query
+        .flat_map(|(_, value)| value.split(',').map(|model| model.trim().to_owned()).collect::<Vec<_>>())
+        .collect();
     let in_path: Vec<_> = models_in(&path).filter(|_| !only_reads).collect();
-    let other = in_body.iter().chain(&in_query).map(String::as_str).find(|model| !may_name(model.trim()));
+    let other = in_body.iter().chain(&in_query).map(String::as_str).find(|model| !may_name(model));
     let other = other.or_else(|| in_path.iter().copied().find(|part| !is_of_own(part)));
     let names_none = in_body.is_empty() && in_path.is_empty();
     let is_named = !names_none || only_reads || path.split('/').any(is_of_own);
@@ -92,6 +95,9 @@ mod tests {
             (Method::POST, "/openai/deployments/gpt-5/chat/completions", r#"{"model":"gpt-4o-mini"}"#, false),
             (Method::POST, "/openai/deployment%73/gpt-5/chat/completions", r#"{"model":"gpt-4o-mini"}"#, false),
             (Method::POST, "/openai/deployments/gpt-4o-mini/chat/completions", "{}", true),
+            (Method::POST, "/openai/deployments//gpt-5/chat/completions", r#"{"model":"gpt-4o-mini"}"#, false),
+            (Method::POST, "/v1beta//models///gpt-5:generateContent", r#"{"model":"gpt-4o-mini"}"#, false),
+            (Method::POST, "/v1/chat/completions", r#"{"model":" gpt-4o-mini"}"#, false),
             (Method::POST, "/v1beta/models/other:generateContent", r#"{"model":"gemini-2.5-pro"}"#, false),
             (Method::POST, "/v1beta/models/other:generateContent/gemini-2.5-pro", "{}", false),
             (Method::POST, "/model/claude-v2:1/invoke", "{}", true),

@@ -9,29 +9,21 @@ use paceline_core::format_duration;
 use tokio::time::timeout;
 
 use super::Client;
-use crate::backend::OTHER;
 use crate::refusal::{Refusal, of_estimate};
 use crate::spent::Spent;
 
-/// So many models of a client are told apart in the limiter of its own, which knows how long the answers of each are; further
-/// ones go together.
-const MOST_MODELS: usize = 64;
+/// The scope of all that a client sends, in the limiter of its own: whatever model and path it names, what answers had counts for
+/// the next call.
+const SCOPE: &str = "client";
 
 /// Where it is not known how long a wait is, another try is worth it after that time.
 const LEAST: Duration = Duration::from_secs(1);
 
 impl Client {
-    /// Room under its own limits for a call of that model, once there is some; none where it has none.
-    pub(crate) async fn room(
-        &self,
-        model: &str,
-        cost: &Cost,
-        priority: i32,
-        left: Duration,
-    ) -> Result<Option<Arc<Spent>>, Refusal> {
+    /// Room under its own limits, once there is some; none where it has none.
+    pub(crate) async fn room(&self, cost: &Cost, priority: i32, left: Duration) -> Result<Option<Arc<Spent>>, Refusal> {
         let Some(limiter) = &self.limiter else { return Ok(None) };
-        let scope = limiter.scope_within(model, MOST_MODELS, OTHER);
-        let request = paceline::Request { priority, ..paceline::Request::new(scope, cost.clone()) };
+        let request = paceline::Request { priority, ..paceline::Request::new(limiter.scope(SCOPE), cost.clone()) };
         let too_long = |cause: &WaitCause, wait: Duration| self.too_long(cost, cause, wait);
         // The requests ahead are no known wait, but how long they will take can be told, before this one is among them. Of tokens
         // those under way may give some back.

@@ -92,7 +92,13 @@ async fn a_crowd_keeps_to_the_tokens_of_its_key_where_the_server_ignores_max_tok
     let wrong = json!({"model": "m", "max_tokens": 1, "messages": null});
     assert_eq!(post(&served, "ci", &wrong, "5s").await.0, 400, "a refusal shows nothing");
     let body = json!({"model": "m", "max_tokens": 1, "messages": []});
-    let all = (0..20).map(|_| post(&served, "ci", &body, "5s"));
+    let all = (0..20).map(|number| {
+        // Another name of a model is another scope of the upstream, and the same key.
+        let mut body = body.clone();
+        body["model"] = json!(format!("m{}", number % 7));
+        let served = &served;
+        async move { post(served, "ci", &body, "5s").await }
+    });
     let all = futures_util::future::join_all(all).await;
     let passed = all.iter().filter(|(status, _)| *status == 200).count();
     assert_eq!(passed, 2, "900 tokens each: {all:?}");
