@@ -152,7 +152,7 @@ impl ClaimOutcome {
 pub struct DecisionRecord {
     /// What had gone wrong.
     pub failure: Failure,
-    /// See [`HistoryEntry::action`].
+    /// See [`HistoryEntry::action`](super::HistoryEntry::action).
     pub action: &'static str,
     /// Why.
     pub reason: Option<String>,
