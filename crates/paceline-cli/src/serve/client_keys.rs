@@ -213,9 +213,7 @@ impl Record {
             is_batch: self.priority == Priority::Batch,
         })
     }
-}
 
-impl Record {
     /// As for the limits of an upstream, of which no window holds more than it may.
     fn set_burst(&self, pacer: Option<&mut PacerConfig>, burst: u64) -> Result<(), String> {
         let spaced = pacer.as_ref().and_then(|pacer| pacer.limits.spacing()).map(|(quota, _)| quota.clone());
