@@ -14,7 +14,7 @@ use crate::bounds::Room;
 use crate::headers;
 use crate::notes::{self, ClientSpending, Sign, Told};
 use crate::spent::Spent;
-use crate::trust::Sender;
+use crate::trust::Asker;
 
 /// A call that left, until its outcome is reported.
 pub(crate) struct Departed {
@@ -40,8 +40,8 @@ impl Departed {
         let Self { upstream, permit, scope, left, reserved, client, known, call, spent, room: _room } = self;
         let mut reading = upstream.read(&call, answer);
         let class = reading.class;
-        let sender = Sender { client: known, name: client.name(), scope: &scope, left };
-        upstream.trust.weigh(&upstream, &mut reading, sender);
+        let asker = Asker { client: known, name: client.name(), scope: &scope, left };
+        upstream.trust.weigh(&upstream, &mut reading, asker);
         let unknown = if paceline_http::is_unknown(answer, &reading) {
             upstream.sending.unknown_outcome_of(&call)
         } else {

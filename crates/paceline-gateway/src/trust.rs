@@ -21,7 +21,7 @@ pub(crate) struct Trust {
 
 /// Who sent a call, and where.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sender<'a> {
+pub(crate) struct Asker<'a> {
     /// The number of a client with a key.
     pub(crate) client: Option<u64>,
     pub(crate) name: &'a str,
@@ -32,14 +32,14 @@ pub(crate) struct Sender<'a> {
 
 impl Trust {
     /// A refusal of the key, the account or its quota that is not believed yet becomes one of this request alone.
-    pub(crate) fn weigh(&self, upstream: &Backend, reading: &mut Reading, sender: Sender<'_>) {
+    pub(crate) fn weigh(&self, upstream: &Backend, reading: &mut Reading, asker: Asker<'_>) {
         match reading.class {
-            Class::Success => return self.passed(sender),
+            Class::Success => return self.passed(asker),
             Class::Account => {}
             Class::QuotaExhausted if reading.wait.is_none() => {}
             _ => return,
         }
-        let Sender { client, scope, left: sent, .. } = sender;
+        let Asker { client, scope, left: sent, .. } = asker;
         let of_scope = upstream.limiter().scope_snapshot(&upstream.scope(scope));
         let refused = Refused {
             scope,
@@ -62,7 +62,7 @@ impl Trust {
             tracing::warn!(
                 upstream = upstream.name(),
                 scope = &**scope,
-                client = sender.name,
+                client = asker.name,
                 "a refusal goes to its client and stops nothing, unless {second} gets one, too: {}",
                 reading.reason()
             );
@@ -72,13 +72,13 @@ impl Trust {
         }
     }
 
-    fn passed(&self, sender: Sender<'_>) {
+    fn passed(&self, asker: Asker<'_>) {
         if !self.has_answered.load(Ordering::Relaxed) {
             self.has_answered.store(true, Ordering::Relaxed);
         }
         if self.some.load(Ordering::Relaxed) {
             let mut witnesses = self.witnesses.lock().unwrap_or_else(PoisonError::into_inner);
-            witnesses.passed(sender.scope, sender.left);
+            witnesses.passed(asker.scope, asker.left);
             self.some.store(witnesses.count() > 0, Ordering::Relaxed);
         }
     }

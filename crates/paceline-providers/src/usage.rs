@@ -92,9 +92,8 @@ impl Usage {
 /// tokenizer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenRatio {
-    tokens_per_char: f64,
-    /// Answers to prompts of text alone.
-    texts: u32,
+    /// Tokens for each character, by answers to prompts of text alone.
+    character: Mean,
     /// Tokens of a part that is no text.
     part: Mean,
     output_tokens: Mean,
@@ -129,8 +128,7 @@ impl Default for TokenRatio {
     /// Four characters a token, and nothing known about answers.
     fn default() -> Self {
         Self {
-            tokens_per_char: AT_FIRST,
-            texts: 0,
+            character: Mean { count: 0, value: AT_FIRST },
             part: Mean { count: 0, value: PART_AT_FIRST },
             output_tokens: Mean::default(),
             units: Mean::default(),
@@ -150,7 +148,7 @@ const LEAST_WEIGHT: f64 = 0.1;
 impl TokenRatio {
     /// Tokens per character, between 1/64 and 4.
     pub const fn tokens_per_char(&self) -> f64 {
-        self.tokens_per_char
+        self.character.value
     }
 
     /// The tokens to expect of an answer to a request that sets no bound, rounded up: the mean of those that came, 0 before
@@ -191,14 +189,14 @@ impl TokenRatio {
 
     /// The tokens to expect of so many characters, rounded up.
     fn tokens_of(&self, characters: u64) -> u64 {
-        (characters as f64 * self.tokens_per_char).ceil() as u64
+        (characters as f64 * self.character.value).ceil() as u64
     }
 
     /// The most tokens that a body can have: before the first answer to a prompt of its kind one for each byte, as no tokenizer
     /// makes more of a text; then as many as are expected.
     pub fn most_tokens(&self, body: &[u8]) -> u64 {
         let Prompt { characters, bytes, parts } = Prompt::of(body);
-        let is_known = if parts == 0 { self.texts > 0 } else { self.part.count > 0 };
+        let is_known = if parts == 0 { self.character.count > 0 } else { self.part.count > 0 };
         let expected = self.expected_of(characters, parts).all;
         if is_known { expected } else { expected.max(bytes) }
     }
@@ -220,10 +218,7 @@ impl TokenRatio {
             self.part.add(rest as f64 / parts as f64);
             return;
         }
-        let seen = (usage.input_tokens as f64 / characters as f64).clamp(1.0 / 64.0, 4.0);
-        self.texts = self.texts.saturating_add(1);
-        let weight = (1.0 / f64::from(self.texts)).max(LEAST_WEIGHT);
-        self.tokens_per_char += (seen - self.tokens_per_char) * weight;
+        self.character.add((usage.input_tokens as f64 / characters as f64).clamp(1.0 / 64.0, 4.0));
     }
 }
 

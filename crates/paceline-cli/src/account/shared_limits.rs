@@ -133,7 +133,7 @@ impl SharedLimits {
         let Some(account) = &mut self.account else { return std::future::pending().await };
         let mut is_alone = false;
         loop {
-            account.is_outdated(&self.limiter);
+            account.note_own(&self.limiter);
             if let Err(error) = account.take_turn().await {
                 account.turn = None;
                 if !std::mem::replace(&mut is_alone, true) {
@@ -164,11 +164,12 @@ impl SharedLimits {
             fleet.leave().await;
         }
         let Some(account) = &mut self.account else { return };
-        if account.turn.is_none() && account.is_outdated(&self.limiter) {
+        account.note_own(&self.limiter);
+        if account.turn.is_none() && account.outdated {
             let _ = tokio::time::timeout(LAST_WAIT, account.take_turn()).await;
         }
         if account.turn.is_some() {
-            account.is_outdated(&self.limiter);
+            account.note_own(&self.limiter);
             account.write(false);
             account.turn = None;
         }
@@ -252,7 +253,7 @@ impl SharedAccount {
             return false;
         }
         limiter.yield_turn();
-        self.is_outdated(limiter);
+        self.note_own(limiter);
         let passes = self.write(false);
         match passes {
             true => self.turn = None,
@@ -267,20 +268,20 @@ impl SharedAccount {
         limiter.take_turn(&others).expect("the ledger knows their version");
     }
 
-    /// Whether this run has counted something that the ledger does not have.
-    fn is_outdated(&mut self, limiter: &Limiter) -> bool {
+    /// Notes what this run has counted, for the ledger.
+    fn note_own(&mut self, limiter: &Limiter) {
         if let Some(counted) = limiter.own_windows()
             && (self.own.is_some() || !counted.pacer.account.is_empty() || !counted.pacer.scopes.is_empty())
         {
             self.own = Some(Entry { run: self.run.clone(), counted });
             self.outdated = true;
         }
-        self.outdated
     }
 
     /// Writes what this run has counted, if that has changed. Returns whether the ledger is up to date.
     fn save(&mut self, limiter: &Limiter) -> bool {
-        !self.is_outdated(limiter) || self.write(true)
+        self.note_own(limiter);
+        !self.outdated || self.write(true)
     }
 
     /// Writes what all runs have counted, and whether this one goes on. A failure is logged now and then, and the run goes on:

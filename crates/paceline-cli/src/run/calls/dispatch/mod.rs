@@ -77,13 +77,12 @@ pub(crate) struct Dispatcher {
     flushed: bool,
     /// The limits at the last look.
     limits: LiveSnapshot,
-    written: Option<Written>,
+    written: Option<(Instant, Written)>,
 }
 
 /// What the journal was told of the run last: while nothing happens, it is written seldom.
-#[derive(Clone, PartialEq)]
+#[derive(PartialEq)]
 struct Written {
-    at: Instant,
     account: ScopeSnapshot,
     totals: CallTotals,
     ended: u64,
@@ -360,12 +359,15 @@ impl Dispatcher {
             return;
         }
         let (account, totals, ended) = (limits.account.clone(), figures.totals, figures.ended());
-        let written = Written { at: now, account, totals, ended, in_flight, stop: stop.cloned() };
-        let before = self.written.as_ref().filter(|before| is_still && now < before.at + REPEATED);
-        if before.is_some_and(|before| Written { at: before.at, ..written.clone() } == *before) {
+        let written = Written { account, totals, ended, in_flight, stop: stop.cloned() };
+        if let Some((at, before)) = &self.written
+            && is_still
+            && now < *at + REPEATED
+            && *before == written
+        {
             return;
         }
-        self.written = Some(written);
+        self.written = Some((now, written));
         let job = snapshot::job(figures, &limits.account, in_flight, now, seconds, stop, &wall);
         journal.write_snapshot(SnapshotUpdate { job, scopes, state, first }, recorder.acknowledge.reply());
         let minutes = recorder.minutes().take(limits);
