@@ -272,15 +272,17 @@ impl AdaptiveRate {
     pub(crate) fn reopened(&mut self, now: Instant, reopening: &Reopening) {
         self.strikes = 0;
         let closed = reopening.closed.as_secs_f64();
-        if reopening.closed >= LONG && closed >= 5.0 / self.rate.per_second() {
-            self.reopened_after_long(now, reopening, closed);
+        let long = reopening.closed >= LONG && closed >= 5.0 / self.rate.per_second();
+        let was_window = long && self.reopened_after_long(now, reopening, closed);
+        // A server that asked for a wait after few calls need not let two pass at once.
+        if was_window || reopening.closure == Closure::Own {
+            self.rate.free(now);
         }
-        self.rate.free(now);
     }
 
     /// A quota window or an outage is over. The sustained rate of a window is that of the calls admitted between two canaries. A
-    /// hint that the server repeats without end is a penalty and no window.
-    fn reopened_after_long(&mut self, now: Instant, reopening: &Reopening, closed: f64) {
+    /// hint that the server repeats without end is a penalty and no window. Returns whether so many were admitted that it may be one.
+    fn reopened_after_long(&mut self, now: Instant, reopening: &Reopening, closed: f64) -> bool {
         self.ledger.settle(now);
         let admitted = self.ledger.admitted();
         let (before, since) = self.reopened.unwrap_or((0, now));
@@ -310,6 +312,7 @@ impl AdaptiveRate {
                 }
             }
         }
+        n >= FEW
     }
 
     /// A window admits the same number of calls between two closures whatever the rate is; a bucket does not.
