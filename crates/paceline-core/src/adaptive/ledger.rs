@@ -34,6 +34,8 @@ pub(super) struct Ledger {
     admitted: u64,
     /// Of those that left after the present epoch began.
     run: u64,
+    /// One of those has succeeded, perhaps before it counts as admitted.
+    passed_one: bool,
     /// The newest call that had left when the present epoch began.
     epoch: u64,
     /// Calls in flight then that have not been refused yet; 0: some call was admitted.
@@ -83,6 +85,7 @@ impl Ledger {
             pending: VecDeque::new(),
             admitted: 0,
             run: 0,
+            passed_one: false,
             epoch: 0,
             undecided: 0,
             watched: 0,
@@ -161,8 +164,9 @@ impl Ledger {
         (self.watched, self.epoch, self.passed) = (last, last, 0);
     }
 
-    /// Before the first refusal, the fastest answer bounds its time.
-    pub(super) fn answered(&mut self, took: Duration) {
+    /// A call succeeded. Before the first refusal, the fastest answer bounds its time.
+    pub(super) fn succeeded(&mut self, number: u64, took: Duration) {
+        self.passed_one |= number > self.epoch;
         if !self.refused {
             self.time = self.time.min(took.max(LEAST_TIME));
         }
@@ -178,7 +182,7 @@ impl Ledger {
             self.undecided = self.undecided.saturating_sub(1);
             return Event::Belongs { all_refused: last_one };
         }
-        let run = core::mem::take(&mut self.run);
+        let run = core::mem::take(&mut self.run).max(core::mem::take(&mut self.passed_one).into());
         self.epoch = last;
         self.undecided = if last - number + 1 >= ROW { last - number } else { 0 };
         Event::Opens { run }

@@ -264,7 +264,7 @@ impl AdaptiveRate {
 
     /// A call succeeded.
     pub(crate) fn succeeded(&mut self, now: Instant, flight: &Flight) {
-        self.ledger.answered(now - flight.sent);
+        self.ledger.succeeded(flight.number, now - flight.sent);
         self.rate.succeeded(self.ledger.time());
     }
 

@@ -474,24 +474,3 @@ fn headers_shorten_the_start_to_the_rate_that_they_let_pass_at_what_calls_have_c
     client.end();
     assert!(near(client.rate(), 10.0), "{}", client.rate());
 }
-
-/// The call behind the canary keeps the distance of the rate too: it would be refused, and each refusal would slow the rate down
-/// and take a whole wait.
-#[test]
-fn a_server_that_asks_for_more_than_its_spacing_gets_calls_at_its_spacing() {
-    for (spacing, wait) in [(500, 2), (500, 3), (500, 10), (500, 60), (1_000, 3), (2_000, 5), (100, 3), (10_000, 60)] {
-        let (spacing, wait) = (spacing * MS, wait * S);
-        let (mut client, mut passed, mut refused) = (Client::new(), None, 0);
-        let left = client.calls(400, |now, _| {
-            if passed.is_some_and(|last| now < last + spacing) {
-                refused += 1;
-                return (10 * MS, Outcome::new(Class::Throttled).with_hint(wait, false));
-            }
-            passed = Some(now);
-            passes(now, 0)
-        });
-        let took = *left.last().expect("calls left") - left[0];
-        let least = 400 * spacing + refused * wait;
-        assert!(refused <= 40 && took <= 2 * least, "{spacing:?}, {wait:?}: {refused} refused, {took:?}");
-    }
-}

@@ -12,6 +12,7 @@ mod extremes;
 mod hanging;
 mod job;
 mod learning;
+mod learnt_badly;
 mod leases;
 mod model;
 mod models;
