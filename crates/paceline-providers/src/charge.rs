@@ -4,6 +4,7 @@ use paceline_core::{Class, Cost, Dimension};
 
 use super::collect::collect;
 use super::outline::{Asked, Outline, outline};
+use super::prompt::Prompt;
 use super::table::{Charge, Counts, Reserves};
 use super::units::Units;
 use super::usage::{ExpectedTokens, TokenRatio, Usage};
@@ -34,7 +35,7 @@ impl Dialect {
         if !takes_tokens(path) {
             return cost;
         }
-        let (input, output_tokens) = (ratio.expected_of(bytes, 0), ratio.output_tokens());
+        let (input, output_tokens) = (ratio.expected_of(Prompt::of_unread(bytes)), ratio.output_tokens());
         let usage = Usage { input_tokens: input.all, output_tokens, ..Usage::default() };
         with_tokens(cost, input.all.saturating_add(output_tokens), usage).with_learnt(input.learnt).open_ended()
     }

@@ -1,12 +1,14 @@
 //! What the body of a request holds: texts, and parts that are no text, such as pictures.
 
-use memchr::{memchr, memchr2};
+use memchr::{memchr, memchr2, memmem};
 
 /// What a body holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Prompt {
     /// Characters of all that is there as text, the form around it included.
     pub(super) characters: u64,
+    /// The same in quarters of a token, as its scripts let guess: see [`quarters_of`].
+    pub(super) quarters: u64,
     /// The same in bytes.
     pub(super) bytes: u64,
     /// Parts that are no text: pictures, sounds and files, and what the server adds by itself, such as an earlier conversation.
@@ -51,6 +53,11 @@ const ENCODED: [&[u8]; 3] = [b"data", b"bytes", b"file_data"];
 const PICTURES: &[u8] = b"images";
 
 impl Prompt {
+    /// A body of so many bytes that is not read: as if it were text, and all of it ASCII.
+    pub(super) const fn of_unread(bytes: u64) -> Self {
+        Self { characters: bytes, quarters: bytes, bytes, parts: 0 }
+    }
+
     /// What that body holds. It need not be JSON.
     pub(super) fn of(body: &[u8]) -> Self {
         let (mut parts, mut encoded) = (0, Encoded::default());
@@ -80,11 +87,39 @@ impl Prompt {
         let characters = body.iter().filter(|byte| **byte & 0xC0 != 0x80).count();
         Self {
             characters: (characters as u64).saturating_sub(encoded.bytes),
+            quarters: quarters_of(body).saturating_sub(encoded.bytes),
             bytes: (body.len() as u64).saturating_sub(encoded.bytes),
             parts: u64::max(parts, encoded.texts),
         }
     }
 }
+
+/// The tokens of a text before any answer has told them, in quarters. A tokenizer joins about four letters of English, two of
+/// scripts such as Cyrillic, Greek or Arabic, hardly any of Chinese, Japanese, Korean, Hindi or Thai, and splits emoji: the length
+/// of a character in UTF-8 tells these apart. A character that JSON escapes, as `\u4e2d`, counts as itself.
+fn quarters_of(text: &[u8]) -> u64 {
+    let count = |is_counted: fn(&u8) -> bool| text.iter().filter(|byte| is_counted(byte)).count() as u64;
+    let [ascii, two] = [count(u8::is_ascii), count(|byte| matches!(byte, 0xC0..=0xDF))];
+    let [three, four] = [count(|byte| matches!(byte, 0xE0..=0xEF)), count(|byte| *byte >= 0xF0)];
+    let (mut quarters, mut end) = (ascii + 2 * two + 4 * three + 8 * four, 0);
+    for at in memmem::find_iter(text, ESCAPE) {
+        let digits =
+            text.get(at + ESCAPE.len()..at + ESCAPED).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit));
+        let unit = digits.and_then(|digits| u16::from_str_radix(str::from_utf8(digits).ok()?, 16).ok());
+        if let Some(unit) = unit.filter(|_| at >= end) {
+            end = at + ESCAPED;
+            // An emoji is written as two of the last kind.
+            quarters = quarters - ESCAPED as u64 + [1, 2, 4][usize::from(unit >= 0x80) + usize::from(unit >= 0x800)];
+        }
+    }
+    quarters
+}
+
+/// How the escape of a character in JSON begins.
+const ESCAPE: &[u8] = b"\\u";
+
+/// The length of such an escape, `\u4e2d`.
+const ESCAPED: usize = 6;
 
 /// Encoded bytes: a picture costs its tokens by size and not by its encoding.
 #[derive(Default)]
@@ -220,7 +255,24 @@ mod tests {
             format!(r#"{{"type":"text","data":"{}"}}"#, "a few words and ".repeat(1_000)),
         ] {
             let found = Prompt::of(text.as_bytes());
-            assert_eq!(found, Prompt { characters: text.len() as u64, bytes: text.len() as u64, parts: 0 });
+            assert_eq!(found, Prompt::of_unread(text.len() as u64));
+        }
+    }
+
+    #[test]
+    fn tokens_are_guessed_by_the_script_and_an_escape_is_its_character() {
+        let quarters = |text: &str| Prompt::of(text.as_bytes()).quarters;
+        for (text, escaped, expected) in [
+            ("good", r"\u0067ood", 4),
+            ("é я ع", r"\u00e9 \u044f \u0639", 8),
+            ("服务器", r"\u670d\u52a1\u5668", 12),
+            ("サーバ 서버 सर्वर ไทย", "", 55),
+            ("😀", r"\ud83d\ude00", 8),
+            (r"\u12", r"\u12", 4),
+            (r"\u+123 \u\u4e2d", r"\u+123 \u中", 13),
+        ] {
+            assert_eq!(quarters(text), expected, "{text}");
+            assert!(escaped.is_empty() || quarters(escaped) == expected, "{escaped}: {}", quarters(escaped));
         }
     }
 }

@@ -87,13 +87,15 @@ impl Usage {
     }
 }
 
-/// Tokens per character of a prompt, a quarter at first, then what answers to prompts of text alone report; the mean tokens of a
-/// part that is no text, such as a picture; and the mean length of the answers. Keep one per model, because each has its own
-/// tokenizer.
+/// Tokens of a prompt: at first a guess by its scripts, a quarter for an ASCII character, a half, one or two for others by their
+/// length in UTF-8; then that guess times what answers to prompts of text alone have shown. Beside it the mean tokens of a part
+/// that is no text, such as a picture, and the mean length of the answers. Keep one per model, because each has its own tokenizer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenRatio {
-    /// Tokens for each character, by answers to prompts of text alone.
-    character: Mean,
+    /// Tokens for each one of the guess, by answers to prompts of text alone.
+    guessed: Mean,
+    /// The most of these that an answer has shown.
+    densest: f64,
     /// Tokens of a part that is no text.
     part: Mean,
     output_tokens: Mean,
@@ -105,8 +107,8 @@ pub struct TokenRatio {
 pub(super) struct ExpectedTokens {
     /// All of them.
     pub(super) all: u64,
-    /// Those of them that answers to other prompts speak for, and not its own text, which has a quarter for each character, or
-    /// less where answers said so.
+    /// Those of them that its script or answers to other prompts speak for, and not the count of its characters: of these it has a
+    /// quarter for each, or less where answers said so.
     pub(super) learnt: u64,
 }
 
@@ -125,10 +127,11 @@ impl Mean {
 }
 
 impl Default for TokenRatio {
-    /// Four characters a token, and nothing known about answers.
+    /// The guess as it is, and nothing known about answers.
     fn default() -> Self {
         Self {
-            character: Mean { count: 0, value: AT_FIRST },
+            guessed: Mean { count: 0, value: 1.0 },
+            densest: 0.0,
             part: Mean { count: 0, value: PART_AT_FIRST },
             output_tokens: Mean::default(),
             units: Mean::default(),
@@ -146,9 +149,9 @@ const PART_AT_FIRST: f64 = 1_000.0;
 const LEAST_WEIGHT: f64 = 0.1;
 
 impl TokenRatio {
-    /// Tokens per character, between 1/64 and 4.
+    /// Tokens per ASCII character, between 1/64 and 4.
     pub const fn tokens_per_char(&self) -> f64 {
-        self.character.value
+        self.guessed.value * AT_FIRST
     }
 
     /// The tokens to expect of an answer to a request that sets no bound, rounded up: the mean of those that came, 0 before
@@ -170,35 +173,41 @@ impl TokenRatio {
 
     /// The same, and how much of that only answers speak for.
     pub(super) fn expected(&self, body: &[u8]) -> ExpectedTokens {
-        let prompt = Prompt::of(body);
-        self.expected_of(prompt.characters, prompt.parts)
+        self.expected_of(Prompt::of(body))
     }
 
-    /// The same of so many characters and parts that are no text.
-    pub(super) fn expected_of(&self, characters: u64, parts: u64) -> ExpectedTokens {
-        let of_parts = (parts as f64 * self.part.value).ceil() as u64;
-        let (of_text, at_first) = (self.tokens_of(characters), (characters as f64 * AT_FIRST).ceil() as u64);
+    /// The same of what a body holds.
+    pub(super) fn expected_of(&self, prompt: Prompt) -> ExpectedTokens {
+        let of_parts = (prompt.parts as f64 * self.part.value).ceil() as u64;
+        let (of_text, at_least) = (self.of_text(prompt), (prompt.characters as f64 * AT_FIRST).ceil() as u64);
         let all = of_text.saturating_add(of_parts);
-        ExpectedTokens { all, learnt: all - of_text.min(at_first) }
+        ExpectedTokens { all, learnt: all - of_text.min(at_least) }
     }
 
     /// The tokens that the body of an answer seems to have, rounded up: it is all text.
     pub fn answer_tokens(&self, body: &[u8]) -> u64 {
-        self.tokens_of(Prompt::of(body).characters)
+        self.of_text(Prompt::of(body))
     }
 
-    /// The tokens to expect of so many characters, rounded up.
-    fn tokens_of(&self, characters: u64) -> u64 {
-        (characters as f64 * self.character.value).ceil() as u64
+    /// The tokens to expect of the text of a body, rounded up.
+    fn of_text(&self, prompt: Prompt) -> u64 {
+        (prompt.quarters as f64 * AT_FIRST * self.guessed.value).ceil() as u64
     }
 
     /// The most tokens that a body can have: before the first answer to a prompt of its kind one for each byte, as no tokenizer
     /// makes more of a text; then as many as are expected.
     pub fn most_tokens(&self, body: &[u8]) -> u64 {
-        let Prompt { characters, bytes, parts } = Prompt::of(body);
-        let is_known = if parts == 0 { self.character.count > 0 } else { self.part.count > 0 };
-        let expected = self.expected_of(characters, parts).all;
-        if is_known { expected } else { expected.max(bytes) }
+        let prompt = Prompt::of(body);
+        let is_known = if prompt.parts == 0 { self.guessed.count > 0 } else { self.part.count > 0 };
+        let expected = self.expected_of(prompt).all;
+        if is_known { expected } else { expected.max(prompt.bytes) }
+    }
+
+    /// The same, but after answers as many as the densest of the prompts had that were answered: for what a budget may have to
+    /// pay, not for what a call reserves.
+    pub fn densest_tokens(&self, body: &[u8]) -> u64 {
+        let densest = Mean { value: self.guessed.value.max(self.densest), ..self.guessed };
+        Self { guessed: densest, ..*self }.most_tokens(body)
     }
 
     /// Learns from an answer: the request's body and the usage that was reported for it. The first answer replaces the
@@ -208,17 +217,20 @@ impl TokenRatio {
         if usage.units > 0 {
             self.units.add(usage.units as f64);
         }
-        let Prompt { characters, parts, .. } = Prompt::of(body);
-        if characters == 0 || usage.input_tokens == 0 {
+        let prompt = Prompt::of(body);
+        if prompt.quarters == 0 || usage.input_tokens == 0 {
             return;
         }
         self.output_tokens.add(usage.output_tokens as f64);
-        if parts > 0 {
-            let rest = usage.input_tokens.saturating_sub(self.tokens_of(characters));
-            self.part.add(rest as f64 / parts as f64);
+        if prompt.parts > 0 {
+            let rest = usage.input_tokens.saturating_sub(self.of_text(prompt));
+            self.part.add(rest as f64 / prompt.parts as f64);
             return;
         }
-        self.character.add((usage.input_tokens as f64 / characters as f64).clamp(1.0 / 64.0, 4.0));
+        let guess = prompt.quarters as f64 * AT_FIRST;
+        let of_guess = (usage.input_tokens as f64 / guess).clamp(1.0 / 16.0, 16.0);
+        self.guessed.add(of_guess);
+        self.densest = self.densest.max(of_guess);
     }
 }
 
@@ -277,11 +289,16 @@ mod tests {
     }
 
     #[test]
-    fn a_quarter_of_the_characters_until_answers_say_otherwise() {
+    fn a_guess_by_the_script_until_answers_say_otherwise() {
         let input = |input_tokens| Usage { input_tokens, output_tokens: 7, ..Usage::default() };
         let body = "é".repeat(400).into_bytes();
         let mut ratio = TokenRatio::default();
-        assert_eq!((ratio.tokens(&body), ratio.most_tokens(&body)), (100, 800), "one for each byte");
+        assert_eq!((ratio.tokens(&body), ratio.most_tokens(&body)), (200, 800), "one for each byte");
+        assert_eq!(
+            ratio.expected(&body),
+            ExpectedTokens { all: 200, learnt: 100 },
+            "a quarter is stated by the text itself"
+        );
         ratio.settle(&body, &input(200));
         assert_eq!((ratio.tokens(&body), ratio.most_tokens(&body)), (200, 200));
         ratio.settle(&body, &input(0));
@@ -291,8 +308,22 @@ mod tests {
             ratio.settle(&body, &input(80));
         }
         assert_eq!(ratio.tokens(&body), 81, "80 and what rounding up leaves");
+        assert_eq!((ratio.most_tokens(&body), ratio.densest_tokens(&body)), (81, 200), "the densest had 200");
+        assert_eq!(TokenRatio::default().densest_tokens(&body), 800, "nothing is known");
         ratio.settle(b"x", &input(u64::MAX));
         assert!(ratio.tokens_per_char() <= 4.0);
+    }
+
+    /// A tokenizer that makes a token of four letters or of one Chinese character: answers to the ones speak for the others.
+    #[test]
+    fn prompts_of_two_scripts_are_estimated_by_answers_to_either() {
+        let (english, chinese) = ("word ".repeat(80).into_bytes(), "服务".repeat(800).into_bytes());
+        let input = |input_tokens| Usage { input_tokens, output_tokens: 3, ..Usage::default() };
+        let mut ratio = TokenRatio::default();
+        for round in 0..40 {
+            assert_eq!((ratio.tokens(&english), ratio.tokens(&chinese)), (100, 1_600), "after {round}");
+            if round < 20 { ratio.settle(&english, &input(100)) } else { ratio.settle(&chinese, &input(1_600)) }
+        }
     }
 
     /// A prompt of a vision app, of which the server says that it has 1,100 tokens.

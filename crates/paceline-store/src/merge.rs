@@ -11,6 +11,7 @@ use std::path::Path;
 
 use rusqlite::{Connection, Row};
 
+use crate::line::CustomId;
 use crate::query::{count, int};
 use crate::schema::ITEM_TABLE;
 use crate::scope::REFUSED;
@@ -21,8 +22,10 @@ use crate::unanswered;
 pub struct Conflicts {
     /// The first of them, by their former place, then those that are new.
     pub first: Vec<Conflict>,
-    /// How many there are.
+    /// How many there are. An id that is gone and one that is new count as one: a line that moved has both.
     pub count: u64,
+    /// Those of `first` have no ids but the numbers of their lines, `line-7`, which change where a line before them comes or goes.
+    pub named_by_lines: bool,
 }
 
 /// An item that is missing or changed in the new input, or must not be in it.
@@ -66,22 +69,22 @@ impl AllowedChanges {
     const fn conflicts(self) -> &'static str {
         match self {
             Self::Nothing => {
-                "SELECT item.line, was.line AS was FROM item_before AS was LEFT JOIN item ON item.key = was.key
+                "SELECT item.line, was.line AS was, was.key FROM item_before AS was LEFT JOIN item ON item.key = was.key
                  WHERE item.id IS NULL OR item.body_hash <> was.body_hash"
             }
             Self::NotEnded => {
-                "SELECT item.line, was.line AS was FROM item_before AS was LEFT JOIN item ON item.key = was.key
+                "SELECT item.line, was.line AS was, was.key FROM item_before AS was LEFT JOIN item ON item.key = was.key
                  WHERE was.state > 1 AND (item.id IS NULL OR item.body_hash <> was.body_hash)"
             }
             Self::FailedAndNotEnded => {
-                "SELECT item.line, was.line AS was FROM item_before AS was LEFT JOIN item ON item.key = was.key
+                "SELECT item.line, was.line AS was, was.key FROM item_before AS was LEFT JOIN item ON item.key = was.key
                  WHERE was.state > 1 AND (item.id IS NULL OR (was.state <> 3 AND item.body_hash <> was.body_hash))"
             }
             Self::Failed => {
-                "SELECT item.line, was.line AS was FROM item_before AS was LEFT JOIN item ON item.key = was.key
+                "SELECT item.line, was.line AS was, was.key FROM item_before AS was LEFT JOIN item ON item.key = was.key
                  WHERE item.id IS NULL OR (was.state <> 3 AND item.body_hash <> was.body_hash)
                  UNION ALL
-                 SELECT item.line, NULL FROM item LEFT JOIN item_before AS was ON was.key = item.key WHERE was.id IS NULL"
+                 SELECT item.line, NULL, item.key FROM item LEFT JOIN item_before AS was ON was.key = item.key WHERE was.id IS NULL"
             }
         }
     }
@@ -119,11 +122,22 @@ pub(crate) fn conflicts(conn: &Connection, may: AllowedChanges, limit: usize) ->
     let conflicts = may.conflicts();
     let mut select = conn.prepare(&format!("SELECT * FROM ({conflicts}) ORDER BY was IS NULL, was, line LIMIT ?1"))?;
     let line = |row: &Row<'_>, column: usize| row.get::<_, Option<i64>>(column).map(|line| line.map(count));
-    let rows =
-        select.query_map([int(limit as u64)], |row| Ok(Conflict { line: line(row, 0)?, before: line(row, 1)? }))?;
-    let first = rows.collect::<rusqlite::Result<_>>()?;
-    let all = conn.query_row(&format!("SELECT count(*) FROM ({conflicts})"), [], |row| row.get(0))?;
-    Ok(Conflicts { first, count: count(all) })
+    let mut named_by_lines = true;
+    let mut rows = select.query([int(limit as u64)])?;
+    let mut first = Vec::new();
+    while let Some(row) = rows.next()? {
+        let conflict = Conflict { line: line(row, 0)?, before: line(row, 1)? };
+        let number = conflict.before.or(conflict.line).unwrap_or_default();
+        named_by_lines &= row.get::<_, [u8; 16]>(2)? == CustomId::of_line(number).key();
+        first.push(conflict);
+    }
+    let count_of = |condition: &str| {
+        let sql = format!("SELECT count(*) FROM ({conflicts}) WHERE {condition}");
+        conn.query_row(&sql, [], |row| row.get(0)).map(count)
+    };
+    let (all, gone, new) = (count_of("TRUE")?, count_of("line IS NULL")?, count_of("was IS NULL")?);
+    named_by_lines &= !first.is_empty();
+    Ok(Conflicts { first, count: all - gone.min(new), named_by_lines })
 }
 
 /// Whether every item stands where it stood, with the body that it had.

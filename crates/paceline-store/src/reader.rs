@@ -127,6 +127,36 @@ impl Reader {
         unanswered::not_counted(&self.conn).map_err(JournalError::sqlite("read"))
     }
 
+    /// What the calls of all runs used, by model, as the next run will count it: those without a recorded answer with what they
+    /// reserved. Where a run works on the job, its calls under way are among them.
+    ///
+    /// # Errors
+    /// [`JournalError::Sqlite`].
+    pub fn spent(&self) -> Result<Vec<ModelUsage>, JournalError> {
+        let mut spent = self.usage()?;
+        for ModelUsage { model, calls, tokens_in, tokens_out } in self.under_way()? {
+            match spent.iter_mut().find(|known| known.model == model) {
+                Some(known) => {
+                    known.calls += calls;
+                    known.tokens_in += tokens_in;
+                    known.tokens_out += tokens_out;
+                }
+                None => spent.push(ModelUsage { model, calls, tokens_in, tokens_out }),
+            }
+        }
+        Ok(spent)
+    }
+
+    /// The counts of a job that no run works on, with the calls that a kill cut off, as the next run will count them.
+    ///
+    /// # Errors
+    /// [`JournalError::Sqlite`].
+    pub fn counts_at_rest(&self, now: Timestamp) -> Result<JobCounts, JournalError> {
+        let mut counts = self.counts(now)?;
+        unanswered::add_cut_off(&self.conn, &mut counts.totals).map_err(JournalError::sqlite("read"))?;
+        Ok(counts)
+    }
+
     /// The scopes and their states, by name.
     ///
     /// # Errors

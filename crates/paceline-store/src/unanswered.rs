@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, params};
 
-use crate::item::{Departure, ModelUsage};
+use crate::item::{CallTotals, Departure, ModelUsage};
 use crate::query::{count, int};
 use crate::usage;
 
@@ -53,16 +53,40 @@ pub(crate) fn remove(conn: &Connection, item: u64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM call_under_way WHERE id = ?1")?.execute([int(item)]).map(drop)
 }
 
+/// Which calls a crash cut off that nothing counts yet: those whose item has no outcome.
+const CUT_OFF: &str =
+    "FROM call_under_way AS call JOIN item ON item.id = call.id WHERE NOT call.counted AND item.state < 2";
+
+/// How many they are, and how many of them sent their item again.
+fn cut_off(conn: &Connection) -> rusqlite::Result<(u64, u64)> {
+    let sql = format!(
+        "SELECT count(*), count(*) FILTER (WHERE attempts + deferrals + probes + item.abandoned > 0) {CUT_OFF}"
+    );
+    conn.query_row(&sql, [], |row| Ok((count(row.get(0)?), count(row.get(1)?))))
+}
+
+/// Adds the calls that a crash cut off to counters that lack them.
+pub(crate) fn add_cut_off(conn: &Connection, totals: &mut CallTotals) -> rusqlite::Result<()> {
+    if exists(conn, "call_under_way")? {
+        let (calls, resends) = cut_off(conn)?;
+        totals.calls += calls;
+        totals.abandoned += calls;
+        totals.resends += resends;
+    }
+    Ok(())
+}
+
 /// Counts the calls that a crash cut off, each once and as much as it had reserved: no process has their answers, and the
 /// provider may bill them. Within the caller's transaction, after what stands in the results was recorded.
 pub(crate) fn count_cut_off(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(
-        "DELETE FROM call_under_way WHERE (SELECT state > 1 FROM item WHERE item.id = call_under_way.id);
-         UPDATE run SET (calls, abandoned, resends) =
-             (SELECT run.calls + count(*), run.abandoned + count(*),
-                     run.resends + count(*) FILTER (WHERE attempts + deferrals + probes + item.abandoned > 0)
-              FROM call_under_way AS call JOIN item ON item.id = call.id WHERE NOT call.counted);
-         UPDATE item SET abandoned = abandoned + 1 WHERE id IN (SELECT id FROM call_under_way WHERE NOT counted);",
+        "DELETE FROM call_under_way WHERE (SELECT state > 1 FROM item WHERE item.id = call_under_way.id)",
+    )?;
+    let (calls, resends) = cut_off(conn)?;
+    let sql = "UPDATE run SET calls = calls + ?1, abandoned = abandoned + ?1, resends = resends + ?2";
+    conn.execute(sql, params![int(calls), int(resends)])?;
+    conn.execute_batch(
+        "UPDATE item SET abandoned = abandoned + 1 WHERE id IN (SELECT id FROM call_under_way WHERE NOT counted);",
     )?;
     for reserved in not_counted(conn)? {
         usage::add(conn, &reserved)?;
@@ -75,9 +99,9 @@ pub(crate) fn not_counted(conn: &Connection) -> rusqlite::Result<Vec<ModelUsage>
     if !exists(conn, "call_under_way")? {
         return Ok(Vec::new());
     }
-    let mut select = conn.prepare(
-        "SELECT model, count(*), sum(tokens_in), sum(tokens_out) FROM call_under_way WHERE NOT counted GROUP BY model",
-    )?;
+    let mut select = conn.prepare(&format!(
+        "SELECT call.model, count(*), sum(call.tokens_in), sum(call.tokens_out) {CUT_OFF} GROUP BY call.model"
+    ))?;
     let rows = select.query_map([], usage::of_row)?;
     rows.collect()
 }

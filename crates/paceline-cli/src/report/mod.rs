@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use paceline_config::{Price, Prices};
-use paceline_store::{Reader, Rows, State};
+use paceline_store::{ModelUsage, Reader, Rows, State};
 use serde_json::{Value, json};
 
 use crate::exit::{Failure, Status};
@@ -78,17 +78,17 @@ fn document(reader: &Reader, path: &Path, price: Option<Price>) -> Result<Value,
             "throttled": counts.totals.throttled,
         },
         "minutes": history::json(&minutes),
-        "models": models(reader, &prices)?,
+        "models": models(&view.used, &prices),
         "has_prices": !prices.is_empty(),
         "failures": failures(reader, &view)?,
     }))
 }
 
 /// What each model used, the most first.
-fn models(reader: &Reader, prices: &Prices) -> Result<Value, Failure> {
-    let mut usage = reader.usage().map_err(Failure::refused)?;
+fn models(used: &[ModelUsage], prices: &Prices) -> Value {
+    let mut usage = used.to_vec();
     usage.sort_by_key(|usage| std::cmp::Reverse(usage.tokens_in + usage.tokens_out));
-    let model = |usage: &paceline_store::ModelUsage| {
+    let model = |usage: &ModelUsage| {
         let cost = prices.of(&usage.model).of(usage.tokens_in, usage.tokens_out);
         json!({
             "model": &*usage.model,
@@ -98,7 +98,7 @@ fn models(reader: &Reader, prices: &Prices) -> Result<Value, Failure> {
             "cost": (!prices.is_empty()).then(|| cost.as_f64()),
         })
     };
-    Ok(usage.iter().take(MOST_MODELS).map(model).collect())
+    usage.iter().take(MOST_MODELS).map(model).collect()
 }
 
 /// Items that have no answer, by what became of them and by their last answer: how many, and the first as an example.

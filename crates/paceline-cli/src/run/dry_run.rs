@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use paceline::clock;
 use paceline_config::{Money, Upstream};
 use paceline_core::{Cost, Dimension, Instant, Limits, Pacer, Request, TooLarge};
-use paceline_providers::TokenRatio;
-use paceline_store::{JournalError, Paths, Reader, Rows, RunLock, State};
+use paceline_http::TokenRatios;
+use paceline_providers::Usage;
+use paceline_store::{JournalError, Paths, Reader, Rows, RunLock, State, Tally};
 use serde_json::{Value, json};
 
 use crate::exit::{Failure, Status};
@@ -36,6 +38,7 @@ mod words;
 /// As for a run, before its first call.
 pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits: &Limits) -> Result<Status, Failure> {
     upstream::check_access(upstream)?;
+    super::tell_overwritten(args, paths);
     let job = begun(args, paths)?;
     let Planned { reader, input, format, scratch } = match &job {
         Some(job) => as_begun(args, paths, upstream, job)?,
@@ -50,7 +53,7 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits
     let spent = job.as_ref().unwrap_or(&reader);
     let under_way = spent.under_way().map_err(Failure::refused)?;
     plan.under_way = under_way.iter().map(|reserved| reserved.calls).sum();
-    let usage = [spent.usage().map_err(Failure::refused)?, under_way].concat();
+    let usage = spent.spent().map_err(Failure::refused)?;
     plan.used = Budget::new(args.budgets(), upstream.prices.clone(), &usage, false).used();
     plan.count(&reader, &input, &format, upstream).map_err(Failure::refused)?;
     plan.seconds = plan.seconds(upstream, limits);
@@ -171,6 +174,14 @@ struct Plan {
     models: BTreeSet<String>,
     /// Items whose requests set no bound on their answers.
     unbounded: u64,
+    /// Tokens of those answers, if they are as long as answers were so far.
+    unbounded_tokens: u64,
+    /// Answers of the job that estimates rest on.
+    answers: u64,
+    /// Tokens, and the cost in the smallest units, if each prompt has as many as it can by what is known.
+    most: (u64, u64),
+    /// Tokens of the smallest call.
+    smallest: Option<u64>,
     /// Items that alone exceed a configured limit.
     too_large: TooLargeItems,
     /// What the runs before used, and calls without a recorded answer reserved.
@@ -213,7 +224,7 @@ impl Plan {
         format: &Format,
         upstream: &Upstream,
     ) -> Result<(), ReportError> {
-        let ratio = TokenRatio::default();
+        let ratios = self.learn(reader, input, format)?;
         let mut pacer = Pacer::new(upstream.pacer.clone(), 0, Instant::ZERO).map_err(std::io::Error::other)?;
         let mut cost = 0_u64;
         reader.report(clock::wall(), Rows::All, |row| -> Result<(), ReportError> {
@@ -232,6 +243,7 @@ impl Plan {
             let scope = upstream.scope_name(&line.names());
             let part = self.scopes.entry(scope.to_string()).or_default();
             part.items += 1;
+            let ratio = ratios.of(&scope);
             let charge = upstream.dialect.charge(&line.url, line.body.as_bytes(), &ratio);
             part.cost = sum(&part.cost, &charge);
             // Not every provider counts the answer's bound against its limits, but any model may write as much.
@@ -240,12 +252,20 @@ impl Plan {
             part.tokens_in += tokens_in;
             part.tokens_out += tokens_out;
             // Of a request that names no model it is not known whether its answer is of tokens at all.
-            self.unbounded += u64::from(bound.is_none() && line.model.is_some());
+            if bound.is_none() && line.model.is_some() {
+                self.unbounded += 1;
+                self.unbounded_tokens += ratio.output_tokens();
+            }
             if let Some(model) = line.model.as_deref().filter(|model| !self.models.contains(*model)) {
                 self.models.insert(model.to_owned());
             }
             let price = upstream.prices.of(line.model.as_deref().unwrap_or_default());
             cost = cost.saturating_add(price.of(tokens_in, tokens_out).units());
+            let most_in = if tokens_in > 0 { ratio.densest_tokens(line.body.as_bytes()).max(tokens_in) } else { 0 };
+            self.most.0 = self.most.0.saturating_add(most_in.saturating_add(tokens_out));
+            self.most.1 = self.most.1.saturating_add(price.of(most_in, tokens_out).units());
+            let call = tokens_in + tokens_out;
+            self.smallest = Some(self.smallest.map_or(call, |smallest| smallest.min(call)));
             let request = Request::new(pacer.scope(&scope), charge);
             match pacer.enqueue(Instant::ZERO, request) {
                 Ok(ticket) => drop(pacer.cancel(Instant::ZERO, ticket)),
@@ -256,6 +276,23 @@ impl Plan {
         })?;
         self.cost = (!upstream.prices.is_empty()).then_some(Money::from_units(cost));
         Ok(())
+    }
+
+    /// What the answers that the job has told of its prompts, by scope: of items that were answered at their first call.
+    fn learn(&mut self, reader: &Reader, input: &Input, format: &Format) -> Result<TokenRatios, ReportError> {
+        let ratios = TokenRatios::default();
+        reader.report(clock::wall(), Rows::All, |row| -> Result<(), ReportError> {
+            let Tally { tokens_in, tokens_out, .. } = row.tally;
+            if row.state == State::Succeeded && row.tally.sends() == 1 && tokens_in > 0 {
+                let bytes = input.read(Span { offset: row.src_off, len: row.src_len })?;
+                let line = format.read(&bytes, row.line).map_err(std::io::Error::other)?;
+                let usage = Usage { input_tokens: tokens_in, output_tokens: tokens_out, ..Usage::default() };
+                ratios.settle(Arc::clone(&row.scope), line.body.as_bytes(), &usage);
+                self.answers += 1;
+            }
+            Ok(())
+        })?;
+        Ok(ratios)
     }
 
     /// The time that the configured limits alone ask for; none when there are none.
@@ -282,12 +319,21 @@ impl Plan {
         self.used.tokens.is_some() || self.used.cost.is_some_and(|(_, of)| of.is_some())
     }
 
-    /// Whether the budgets cover all that is to do; `None`: an answer without a bound may use them up.
+    /// Whether the budgets cover all that is to do; `None`: an answer without a bound may use them up, or prompts that have more
+    /// tokens than estimated.
     fn budget_is_enough(&self) -> Option<bool> {
-        match self.missing().is_empty() {
-            true if self.has_budget() && self.unbounded > 0 => None,
+        let needed = self.needed();
+        let most = Needed { tokens: self.most.0, cost: needed.cost.map(|_| Money::from_units(self.most.1)) };
+        match self.missing(needed).is_empty() {
+            true if self.has_budget() && (self.unbounded > 0 || !self.missing(most).is_empty()) => None,
             enough => Some(enough),
         }
+    }
+
+    /// What is to do needs, as estimated.
+    fn needed(&self) -> Needed {
+        let (tokens_in, tokens_out) = self.tokens();
+        Needed { tokens: tokens_in + tokens_out, cost: self.cost }
     }
 
     fn json(&self, args: &RunArgs, upstream: &Upstream) -> Value {
@@ -310,6 +356,7 @@ impl Plan {
             "tokens_in": tokens_in,
             "tokens_out": tokens_out,
             "unbounded_outputs": self.unbounded,
+            "estimated_by_answers": self.answers,
             "cost": self.cost.map(Money::as_f64),
             "too_large": {
                 "items": self.too_large.items,
@@ -328,6 +375,13 @@ impl Plan {
             },
         })
     }
+}
+
+/// What has to be left of the budgets.
+#[derive(Clone, Copy)]
+struct Needed {
+    tokens: u64,
+    cost: Option<Money>,
 }
 
 /// What a request can cost.

@@ -103,7 +103,7 @@ fn tell_new_prices(journal: &Path, before: &Prices, now: &Prices) {
         return;
     }
     // Of a journal that cannot be read the run tells why, as it opens it.
-    let used = Reader::open(journal).and_then(|reader| Ok([reader.usage()?, reader.under_way()?].concat()));
+    let used = Reader::open(journal).and_then(|reader| reader.spent());
     let used = used.unwrap_or_default();
     let [was, is] = [before, now].map(|prices| spent(prices, &used));
     if was.units() > 0 {

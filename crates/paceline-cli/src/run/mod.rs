@@ -5,6 +5,7 @@ pub(crate) mod calls;
 pub(crate) mod course;
 mod dry_run;
 pub(crate) mod job;
+mod key_as_value;
 mod kept;
 pub(crate) mod lines;
 pub(crate) mod progress;
@@ -82,6 +83,7 @@ pub(crate) async fn command(mut args: RunArgs, everywhere: &Everywhere) -> Resul
     upstream::bound_by_files(&mut upstream, files::OF_A_CALL)?;
     let kept = Kept::for_the_end();
     let headers = upstream::headers_of_batch(&upstream)?;
+    key_as_value::refuse(std::env::args_os(), &headers)?;
     let done = tokio::task::block_in_place(|| done::check(&args, &upstream))?;
     let lock = RunLock::take(&paths).map_err(load::refused)?;
     let preparing = LoadGuard::watch(&paths)?;
@@ -322,8 +324,8 @@ fn not_begun(
     let journal = paths.journal.as_deref().filter(|_| !args.overwrite);
     let read = |reader: Reader| {
         Ok::<_, JournalError>((
-            reader.counts(now)?,
-            reader.usage()?,
+            reader.counts_at_rest(now)?,
+            reader.spent()?,
             reader.scopes()?,
             reader.input_cursor()?.is_some(),
         ))
@@ -378,8 +380,9 @@ fn paths(args: &RunArgs) -> Result<Paths, Failure> {
 /// Tells what `--overwrite` deletes before it does: its answers were paid for.
 fn tell_overwritten(args: &RunArgs, paths: &Paths) {
     let Some(journal) = paths.journal.as_deref().filter(|journal| args.overwrite && journal.exists()) else { return };
-    let read =
-        |reader: Reader| Ok::<_, JournalError>((reader.counts(clock::wall())?, reader.usage()?, reader.config_json()?));
+    let read = |reader: Reader| {
+        Ok::<_, JournalError>((reader.counts_at_rest(clock::wall())?, reader.spent()?, reader.config_json()?))
+    };
     // Of one that is damaged nothing is known.
     let Ok((counts, usage, config)) = Reader::open(journal).and_then(read) else { return };
     let results = counts.succeeded + counts.fallback;
@@ -387,8 +390,9 @@ fn tell_overwritten(args: &RunArgs, paths: &Paths) {
         let config = JobConfig::read(&config);
         let used = Budget::new(config.budgets(), config.prices(), &usage, false).used();
         let cost = used.words().map(|words| format!("; {words}")).unwrap_or_default();
+        let deletes = if args.dry_run { "would delete" } else { "deletes" };
         tracing::warn!(
-            "--overwrite deletes {} in {}, of {}{cost}",
+            "--overwrite {deletes} {} in {}, of {}{cost}",
             text::counted(results, "result"),
             paths.output.display(),
             text::calls(counts.totals.calls, counts.calls_lost)

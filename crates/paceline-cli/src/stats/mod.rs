@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use clap::Args;
 use paceline::clock;
 use paceline_core::Timestamp;
-use paceline_store::{JobCounts, JournalError, Paths, Reader, RunLock};
+use paceline_store::{JobCounts, JournalError, ModelUsage, Paths, Reader, RunLock};
 use serde_json::Value;
 
 use crate::exit::{Failure, Status};
@@ -193,6 +193,8 @@ fn print_job(reader: &Reader, path: &Path, snapshot: Value, running: bool, as_js
 pub(crate) struct JobView {
     pub(crate) counts: JobCounts,
     snapshot: Value,
+    /// What its calls used, by model.
+    pub(crate) used: Vec<ModelUsage>,
     budget: Used,
     pub(crate) now: Timestamp,
     running: bool,
@@ -216,7 +218,8 @@ impl JobView {
 
 fn view(reader: &Reader, mut snapshot: Value, running: bool) -> Result<JobView, Failure> {
     let now = clock::wall();
-    let counts = reader.counts(now).map_err(Failure::refused)?;
+    // Of a run that works, calls under way have used nothing yet; those that a kill cut off count as in the next run.
+    let counts = if running { reader.counts(now) } else { reader.counts_at_rest(now) }.map_err(Failure::refused)?;
     job::put_right(&mut snapshot, reader.scopes().map_err(Failure::refused)?, now);
     if !running {
         job::rest(&mut snapshot);
@@ -227,7 +230,7 @@ fn view(reader: &Reader, mut snapshot: Value, running: bool) -> Result<JobView, 
         *stopped = Value::Null;
     }
     let config = JobConfig::read(&reader.config_json().map_err(Failure::refused)?);
-    let used = reader.usage().map_err(Failure::refused)?;
+    let used = if running { reader.usage() } else { reader.spent() }.map_err(Failure::refused)?;
     let budget = Budget::new(config.budgets(), config.prices(), &used, false).used();
-    Ok(JobView { counts, snapshot, budget, now, running, is_left })
+    Ok(JobView { counts, snapshot, used, budget, now, running, is_left })
 }

@@ -41,13 +41,18 @@ fn a_budget_of_tokens_holds_over_all_runs() {
         enough = larger.and_then(|number| number.parse::<u64>().ok()).expect("a number");
         assert!(again.matches("--budget-tokens").count() == 1, "{again}");
         assert!(
-            log.contains(&format!("; --budget-tokens {} would finish the job", larger.expect("a number"))),
+            log.contains(&format!(
+                "; as it looks now, the job takes at least --budget-tokens {}",
+                larger.expect("a number")
+            )),
             "{log}"
         );
     }
     let (code, log) = finish(job.run(&server).arg("-q"));
     assert!(
-        code == 3 && log.starts_with("DEFERRED") && log.contains(" would finish the job, as it looks now"),
+        code == 3
+            && log.starts_with("DEFERRED")
+            && log.contains("; as it looks now, the job takes at least --budget-tokens"),
         "{log}"
     );
     let (code, log) = finish(job.run(&server).args(["--budget-tokens", &enough.to_string()]));
@@ -141,7 +146,19 @@ fn calls_that_a_kill_cut_off_count_with_what_they_reserved() {
     dry.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url(), "--dry-run"]).args(args);
     let text = String::from_utf8(dry.output().expect("it runs").stdout).expect("text");
     let expected = "2 calls left without a recorded answer; each counts with the tokens that it reserved";
-    assert!(text.contains(expected) && text.contains("budget of the job, over all its runs: up to 4"), "{text}");
+    assert!(text.contains(expected) && text.contains("budget of the job, over all its runs: about 4"), "{text}");
+    // What people are told of the job meanwhile is what the next run counts.
+    let told = |args: &[&str]| {
+        let output = job.paceline().args(args).output().expect("the binary runs");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let spent = text.split("over all its runs: about ").nth(1).and_then(|rest| rest.lines().next()).expect("a sum");
+    let stats = told(&["stats", "out.jsonl"]);
+    assert!(stats.contains(&format!("  budget: {spent}\n")) && stats.contains("  4 calls: 4 cut off\n"), "{stats}");
+    let stats: Value = serde_json::from_str(&told(&["stats", "out.jsonl", "--json"])).expect("JSON");
+    assert_eq!((&stats["calls"], &stats["abandoned"], &stats["resends"]), (&json!(4), &json!(4), &json!(2)), "{stats}");
+    let page = told(&["report", "out.jsonl", "--html", "-"]);
+    assert!(page.contains(&format!("budget: {spent}")), "{spent}");
     let (code, log) = finish(job.run(&server).args(args));
     let (summary, calls) = (job.summary(), 4);
     assert_eq!((code, server.count()), (3, calls), "{log}");

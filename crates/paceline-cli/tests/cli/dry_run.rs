@@ -204,8 +204,8 @@ fn a_budget_that_is_too_small_is_told() {
     };
     let job = Job::with_input(&(line(0) + "\n" + &line(1)));
     for (budget, price, expected) in [
-        (["--budget-tokens", "150"], &[][..], "--budget-tokens may be too small: up to about "),
-        (["--budget-cost", "0.001"], &["--price", "in=1,out=10"], "--budget-cost may be too small: up to about "),
+        (["--budget-tokens", "150"], &[][..], "--budget-tokens may be too small: about "),
+        (["--budget-cost", "0.001"], &["--price", "in=1,out=10"], "--budget-cost may be too small: about "),
         (["--budget-tokens", "10k"], &[], ""),
     ] {
         let mut command = job.paceline();

@@ -19,6 +19,7 @@ mod disk;
 mod done;
 mod dry_run;
 mod ends;
+mod estimates;
 #[cfg(unix)]
 mod expected;
 mod explain;

@@ -28,6 +28,11 @@ pub enum CustomId {
 }
 
 impl CustomId {
+    /// That of a line that names none, by its number from 1.
+    pub fn of_line(number: u64) -> Self {
+        Self::Text(format!("line-{number}"))
+    }
+
     /// The text that identifies the id. `7` and `"7"` are one id: many readers of results could not distinguish them either.
     pub(crate) fn key(&self) -> [u8; 16] {
         match self {

@@ -1,7 +1,7 @@
 //! What calls may use: tokens of one run, and tokens and money of the job over all its runs.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use paceline_config::{Money, Prices};
@@ -11,8 +11,10 @@ use tokio::sync::Notify;
 
 use crate::text;
 
+mod longer;
 mod words;
 
+use self::longer::Longer;
 pub(crate) use self::words::{Enough, Used, one_price, unpriced};
 
 /// A bound on what calls use.
@@ -63,6 +65,16 @@ impl Exceeded {
     /// The flag that sets it, with its value.
     pub(crate) fn flag(self) -> String {
         format!("{} {}", self.purse.flag(), self.purse.amount(self.limit))
+    }
+
+    /// Whether the call would not even fit into the purse of a run that has used nothing.
+    pub(crate) fn never_fits(&self) -> bool {
+        self.purse == BudgetKind::RunTokens && self.next > self.limit
+    }
+
+    /// What that call may use, and what is left of the purse.
+    pub(crate) fn next_and_left(&self) -> [String; 2] {
+        [self.next, self.limit.saturating_sub(self.used)].map(|units| self.purse.amount(units))
     }
 
     /// Nothing was left of it.
@@ -119,6 +131,8 @@ pub(crate) struct Budget {
     is_limited: bool,
     ledger: Mutex<Ledger>,
     settled: Notify,
+    /// Calls that wait until others have given back what they did not use.
+    waiting: AtomicU64,
     /// Answers that report no whole usage were told.
     told_unreported: AtomicBool,
     /// That more was used than there is was told.
@@ -137,6 +151,8 @@ struct Ledger {
     /// Calls that have ended, and told what calls use here if any does.
     known: u64,
     reserved: Sum,
+    /// Calls that used more than they had reserved, of those that ended after the last that found room.
+    longer: Longer,
     /// Calls that hold something.
     open: u64,
     models: BTreeMap<Arc<str>, Answers>,
@@ -257,6 +273,7 @@ impl Budget {
                     waits |= ledger.open > 0 && ledger.reserved.of(purse).saturating_add(held.of(purse)) > free;
                 }
                 if !waits {
+                    ledger.longer = Longer::default();
                     ledger.reserved.combine(&held, u64::saturating_add);
                     ledger.open += 1;
                     let is_new = !ledger.models.contains_key(&expected.model);
@@ -267,6 +284,7 @@ impl Budget {
                     return Ok(Reserved { budget: self, expected, sum, held });
                 }
             }
+            let _waiting = Waiting::among(&self.waiting);
             settled.await;
         }
     }
@@ -284,6 +302,7 @@ impl Budget {
             tokens: self.limits.job_tokens.map(|limit| (ledger.job.usage.total(), limit)),
             cost: (!self.prices.is_empty()).then_some((ledger.job.cost, self.limits.job_cost)),
             calls_left: mean.flatten().min(),
+            holds_back: self.waiting.load(Ordering::Relaxed) > 0,
             usage: (ledger.job.usage.input_tokens, ledger.job.usage.output_tokens),
             price: self.prices.only(),
         }
@@ -340,6 +359,22 @@ impl Budget {
     }
 }
 
+/// One of those that wait, until dropped.
+struct Waiting<'a>(&'a AtomicU64);
+
+impl<'a> Waiting<'a> {
+    fn among(all: &'a AtomicU64) -> Self {
+        all.fetch_add(1, Ordering::Relaxed);
+        Self(all)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 fn larger(a: Usage, b: Usage) -> Usage {
     let (input_tokens, output_tokens) = (a.input_tokens.max(b.input_tokens), a.output_tokens.max(b.output_tokens));
     Usage { input_tokens, output_tokens, ..Usage::default() }
@@ -368,6 +403,7 @@ impl Reserved<'_> {
         let Expected { usage: Usage { output_tokens: bound, .. }, bounded, .. } = self.expected;
         let has_answer = !bounded || bound > 0;
         let expected = self.expected();
+        let (reserved_in, reserved_out) = (expected.tokens_in, expected.tokens_out);
         let answer = |came: u64| if bounded { expected.tokens_out } else { expected.tokens_out.max(came) };
         let counted = match used {
             Some(used) if used.input_tokens > 0 && (used.output_tokens > 0 || !has_answer) => self.usage(used, 1),
@@ -396,7 +432,13 @@ impl Reserved<'_> {
         }
         let usage = Usage { input_tokens: counted.tokens_in, output_tokens: counted.tokens_out, ..Usage::default() };
         let sum = self.budget.sum(&counted.model, usage);
+        let more = |input_tokens, output_tokens| {
+            self.budget.sum(&counted.model, Usage { input_tokens, output_tokens, ..Usage::default() })
+        };
+        let more_in = more(counted.tokens_in.saturating_sub(reserved_in), 0);
+        let more_out = more(0, counted.tokens_out.saturating_sub(reserved_out));
         let mut ledger = self.budget.ledger();
+        ledger.longer.add([counted.tokens_in, reserved_in], &more_in, [counted.tokens_out, reserved_out], &more_out);
         ledger.run.combine(&sum, u64::saturating_add);
         ledger.job.combine(&sum, u64::saturating_add);
         ledger.calls += counted.calls;

@@ -174,10 +174,12 @@ impl StopReason {
         }
     }
 
-    /// The budget of the job that the next call would exceed.
+    /// The budget of the job that the next call would exceed, or the bound of a run that no call fits into.
     pub(crate) fn exceeded_budget(&self) -> Option<Exceeded> {
         match self {
-            Self::Budget(exceeded) if exceeded.purse != BudgetKind::RunTokens => Some(*exceeded),
+            Self::Budget(exceeded) if exceeded.purse != BudgetKind::RunTokens || exceeded.never_fits() => {
+                Some(*exceeded)
+            }
             _ => None,
         }
     }
@@ -328,8 +330,9 @@ impl fmt::Display for StopReason {
                 f.write_str("; the report has the last failure of each item")
             }
             Self::MaxItems => f.write_str("--max-items is reached"),
-            Self::Budget(Exceeded { purse: BudgetKind::RunTokens, .. }) => {
-                f.write_str("the next call might exceed --max-tokens")
+            Self::Budget(exceeded @ Exceeded { purse: BudgetKind::RunTokens, .. }) => {
+                let [next, left] = exceeded.next_and_left();
+                write!(f, "the next call might exceed {}: it may use {next}, and {left} are left to this run", exceeded.flag())
             }
             Self::Budget(exceeded) if exceeded.is_all_used() => {
                 write!(f, "{}, the budget of all runs of this job, is used up", exceeded.flag())

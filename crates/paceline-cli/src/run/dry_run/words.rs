@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use paceline_config::{Money, Upstream};
 
-use super::Plan;
+use super::{Needed, Plan};
 use crate::run::args::RunArgs;
 use crate::run::calls::budget;
 use crate::run::job::holds;
@@ -17,7 +17,8 @@ use crate::{text, upstream};
 const SHOWN: usize = 10;
 
 /// How tokens in are estimated before an answer has reported any.
-const INPUT_ESTIMATE: &str = "tokens in are estimated: one for 4 characters of a request, its JSON and parameters included; short prompts use fewer";
+const GUESS: &str = "tokens in are estimated: one for 4 characters of a request, its JSON included, or for one of Chinese and the like; the \
+                     first answers tell more";
 
 impl Plan {
     pub(super) fn text(&self, args: &RunArgs, upstream: &Upstream) -> String {
@@ -30,11 +31,14 @@ impl Plan {
         let mut line = |content: String| writeln!(text, "  {content}").expect("a string takes everything");
         self.largest_scopes().into_iter().for_each(&mut line);
         if pending > 0 && self.tokens().0 > 0 {
-            line(INPUT_ESTIMATE.to_owned());
+            line(match self.answers {
+                0 => GUESS.to_owned(),
+                answers => format!("tokens in are estimated, by {} of this job", text::counted(answers, "answer")),
+            });
         }
         if let Some(cost) = self.cost {
             line(match (self.unbounded, self.tokens().1) {
-                (0, _) => format!("up to about {cost} at the configured prices, with each answer as long as its bound"),
+                (0, _) => format!("about {cost} at the configured prices, with each answer as long as its bound"),
                 (_, 0) => format!("at least {cost} at the configured prices, for the prompts alone"),
                 _ => format!("about {cost} at the configured prices, as far as requests set a bound"),
             });
@@ -52,8 +56,13 @@ impl Plan {
             } else {
                 "set no bound on their answers, which come"
             };
+            let so_far = match self.unbounded_tokens {
+                0 => String::new(),
+                tokens => format!(" (about {} tokens, if as long as so far)", text::count(tokens)),
+            };
             let doubt = if self.budget_is_enough().is_none() { ": this budget may not be enough" } else { "" };
-            line(format!("{items} {set} on top{doubt}"));
+            line(format!("{items} {set} on top{so_far}{doubt}"));
+            self.bound_that_fits().into_iter().for_each(&mut line);
         }
         if let Some((first, why)) = &self.too_large.first {
             let items = text::counted(self.too_large.items, "item");
@@ -64,19 +73,26 @@ impl Plan {
             ));
         }
         line(self.time(upstream));
-        bounds(args).into_iter().for_each(&mut line);
+        self.bounds(args).into_iter().for_each(&mut line);
         if self.has_budget() {
             let used = self.used.describe().collect::<Vec<_>>().join(", ");
-            let most = if self.under_way > 0 { "up to " } else { "" };
-            line(format!("budget of the job, over all its runs: {most}{used}"));
+            let about = if self.under_way > 0 { "about " } else { "" };
+            line(format!("budget of the job, over all its runs: {about}{used}"));
         }
         if self.under_way > 0 {
             let calls = text::counted(self.under_way, "call");
             line(format!("{calls} left without a recorded answer; each counts with the tokens that it reserved"));
         }
-        self.missing().into_iter().for_each(&mut line);
-        if self.has_budget() && pending > 0 && self.budget_is_enough() == Some(true) {
-            line("this budget is enough for one call for each item; retries cost extra".to_owned());
+        let missing = self.missing(self.needed());
+        missing.iter().cloned().for_each(&mut line);
+        if self.has_budget() && pending > 0 && missing.is_empty() && self.unbounded == 0 {
+            let doubt = match self.budget_is_enough() {
+                Some(true) => "this budget is enough for one call for each item",
+                _ => {
+                    "this budget is enough for one call for each item as estimated, and may not be where prompts have more tokens"
+                }
+            };
+            line(format!("{doubt}; retries cost extra"));
         }
         if self.has_budget() && self.tokens().1 > 0 {
             line("the budget counts on the bounds that requests set on their answers (such as max_tokens)".to_owned());
@@ -91,27 +107,56 @@ impl Plan {
         text
     }
 
-    /// What the budgets of the job do not cover, as far as requests set a bound.
-    pub(super) fn missing(&self) -> Vec<String> {
-        let (tokens_in, tokens_out) = self.tokens();
+    /// What the budgets of the job do not cover of that, as far as requests set a bound.
+    pub(super) fn missing(&self, needed: Needed) -> Vec<String> {
         let tokens = self.used.tokens.and_then(|(used, of)| {
-            let (needed, left) = (tokens_in + tokens_out, of.saturating_sub(used));
-            let [needed_text, left_text] = [needed, left].map(text::count);
-            (needed > left).then(|| ("--budget-tokens", format!("{needed_text} tokens"), left_text))
+            let left = of.saturating_sub(used);
+            let [needed_text, left_text] = [needed.tokens, left].map(text::count);
+            (needed.tokens > left).then(|| ("--budget-tokens", format!("{needed_text} tokens"), left_text))
         });
-        let cost = self.used.cost.zip(self.cost).and_then(|((used, of), needed)| {
+        let cost = self.used.cost.zip(needed.cost).and_then(|((used, of), needed)| {
             let left = Money::from_units(of?.units().saturating_sub(used.units()));
             (needed > left).then(|| ("--budget-cost", needed.to_string(), left.to_string()))
         });
         let words = |(flag, needed, left)| match self.unbounded {
             0 => format!(
-                "{flag} may be too small: up to about {needed} can be needed, with each answer as long as its bound, and {left} are left"
+                "{flag} may be too small: about {needed} can be needed, with each answer as long as its bound, and {left} are left"
             ),
             _ => format!(
                 "{flag} is too small: about {needed} are needed as far as requests set a bound, and {left} are left"
             ),
         };
         [tokens, cost].into_iter().flatten().map(words).collect()
+    }
+
+    /// The bound on answers with which the budgets would be enough, where one can be said.
+    fn bound_that_fits(&self) -> Option<String> {
+        let needed = self.needed();
+        let tokens = self.used.tokens.map(|(used, of)| of.saturating_sub(used).saturating_sub(needed.tokens));
+        let cost = self.used.cost.zip(needed.cost).and_then(|((used, of), needed)| {
+            let left = of?.units().saturating_sub(used.units()).saturating_sub(needed.units());
+            let of_million = self.used.price?.of(0, 1_000_000).units();
+            u64::try_from(u128::from(left) * 1_000_000 / u128::from(of_million.max(1))).ok()
+        });
+        let each = tokens.into_iter().chain(cost).min()? / self.unbounded.max(1);
+        (each > 0).then(|| {
+            format!("with --max-output-tokens {each} or less this budget would be enough for one call for each item, as estimated")
+        })
+    }
+
+    fn bounds(&self, args: &RunArgs) -> Vec<String> {
+        let mut bounds = Vec::new();
+        bounds.extend(args.max_items.map(|items| format!("this run begins at most {}", text::counted(items, "item"))));
+        bounds.extend(args.max_tokens.map(|tokens| match self.smallest.filter(|smallest| *smallest > tokens) {
+            Some(smallest) => format!(
+                "--max-tokens {tokens} is for all calls of a run, and the smallest of them may use {}: nothing would be sent \
+                 (--max-output-tokens bounds each answer)",
+                text::counted(smallest, "token")
+            ),
+            None => format!("this run uses at most {}", text::counted(tokens, "token")),
+        }));
+        bounds.extend(args.max_duration.map(|time| format!("this run sends nothing after {}", text::duration(time))));
+        bounds
     }
 
     /// How long it takes, as far as limits are known.
@@ -159,14 +204,6 @@ fn no_limit(upstream: &Upstream) -> String {
     } else {
         format!("no configured limit acts, for no item belongs to {}", tiers.join(", "))
     }
-}
-
-fn bounds(args: &RunArgs) -> Vec<String> {
-    let mut bounds = Vec::new();
-    bounds.extend(args.max_items.map(|items| format!("this run begins at most {}", text::counted(items, "item"))));
-    bounds.extend(args.max_tokens.map(|tokens| format!("this run uses at most {}", text::counted(tokens, "token"))));
-    bounds.extend(args.max_duration.map(|time| format!("this run sends nothing after {}", text::duration(time))));
-    bounds
 }
 
 /// None where nothing has tokens, such as calls for pages.

@@ -12,9 +12,9 @@ use serde_json::{Map, Value, json};
 use crate::exit::Failure;
 use crate::run::args::FormatFlag;
 use crate::run::args::RunArgs;
+use crate::run::lines::doubts::{FirstLines, Gaps};
 use crate::run::lines::filters;
 use crate::run::lines::table::{self, Error, Place};
-use crate::text;
 
 /// The longest answer where the API insists on a bound, in tokens.
 const LONGEST_ANSWER: u64 = 1_024;
@@ -40,6 +40,8 @@ const ROW: &str = "row";
 /// Makes requests of rows.
 pub(crate) struct Converter {
     rows: Rows,
+    /// No flag says what a row is.
+    guessed: bool,
     requests: Requests,
 }
 
@@ -101,7 +103,7 @@ impl Converter {
         if model.is_none() && max_output_tokens.is_some() {
             return Err(Failure::refused(BOUND_WITHOUT_MODEL));
         }
-        let rows = match (args.format, kind(&args.input)) {
+        let rows = match (args.format, kind(&args.input).as_deref()) {
             // A table with tabs has a header that says what is wrong.
             (FormatFlag::Csv, _) | (FormatFlag::Auto, Some("csv" | "tsv")) => Rows::Csv,
             (FormatFlag::Text, _) | (FormatFlag::Auto, Some("txt")) => Rows::Text,
@@ -113,13 +115,20 @@ impl Converter {
             }
             _ => return Ok(None),
         };
+        let guessed = args.format == FormatFlag::Auto;
         let Some(model) = model.clone() else {
             return match (rows, prompt_template) {
-                (Rows::Csv, None) if args.endpoint.is_some() => Ok(Some(Self { rows, requests: Requests::Bodies })),
-                (Rows::Csv, None) => {
-                    Ok(Some(Self { rows, requests: Requests::Lines { takes_bodies: provider.endpoint().is_some() } }))
+                (Rows::Csv, None) if args.endpoint.is_some() => {
+                    Ok(Some(Self { rows, guessed, requests: Requests::Bodies }))
                 }
-                (Rows::Text, None) if args.endpoint.is_none() => Ok(Some(Self { rows, requests: Requests::Pages })),
+                (Rows::Csv, None) => Ok(Some(Self {
+                    rows,
+                    guessed,
+                    requests: Requests::Lines { takes_bodies: provider.endpoint().is_some() },
+                })),
+                (Rows::Text, None) if args.endpoint.is_none() => {
+                    Ok(Some(Self { rows, guessed, requests: Requests::Pages }))
+                }
                 _ => Err(Failure::refused("prompts need a model: name it with --model")),
             };
         };
@@ -142,7 +151,7 @@ impl Converter {
             Shape::Responses => ("max_output_tokens", args.max_output_tokens),
         };
         let prompts = Prompts { model, shape, answer_bound, template };
-        Ok(Some(Self { rows, requests: Requests::Prompts(Box::new(prompts)) }))
+        Ok(Some(Self { rows, guessed, requests: Requests::Prompts(Box::new(prompts)) }))
     }
 
     /// What a copy depends on beside its source.
@@ -165,12 +174,15 @@ impl Converter {
     /// What the file system says of either side, or a message about the whole table.
     pub(crate) fn copy(&self, from: impl Read, mut to: impl Write) -> Result<u64, Error> {
         let (mut copied, mut lines) = (0, 0);
-        let mut gaps = Gaps::default();
+        let (mut gaps, mut first_lines) = (Gaps::default(), FirstLines::default());
         let mut put = |place: Place, row: Result<Map<String, Value>, String>| {
-            if let (Ok(row), Requests::Prompts(prompts)) = (&row, &self.requests) {
-                gaps.see(place, prompts.gap(row));
-            }
+            let gap = match (&row, &self.requests) {
+                (Ok(row), Requests::Prompts(prompts)) => prompts.gap(row).map(str::to_owned),
+                _ => None,
+            };
             let request = self.request(place, row);
+            // One that cannot be asked is told by itself.
+            gaps.see(place, gap.filter(|_| !request.contains_key(INVALID_ROW)));
             // Blank lines are nothing. With them a request stands in the line of its row, by which errors and ids name it.
             let mut line = vec![b'\n'; usize::try_from(place.line - 1 - lines).unwrap_or_default()];
             serde_json::to_writer(&mut line, &request).expect("it was made of JSON");
@@ -184,6 +196,9 @@ impl Converter {
                 put(Place { row: None, line }, text.map(|text| Map::from_iter([(PROMPT.to_owned(), text.into())])))
             })?,
             Rows::Json => each_line(from, |line, text| {
+                if self.guessed {
+                    first_lines.see(&text)?;
+                }
                 let row = |text| {
                     serde_json::from_str(text).map_err(|error: serde_json::Error| {
                         // The line is told beside it, and this one would be its only one.
@@ -195,6 +210,7 @@ impl Converter {
                 put(Place { row: None, line }, text.and_then(row))
             })?,
         }
+        first_lines.check()?;
         gaps.tell();
         Ok(copied)
     }
@@ -303,10 +319,10 @@ impl Shape {
     }
 }
 
-/// What follows the last dot of a file's name, `.gz` left out.
-fn kind(input: &Path) -> Option<&str> {
+/// What follows the last dot of a file's name, `.gz` left out, in small letters.
+fn kind(input: &Path) -> Option<String> {
     let stem = input.file_stem().map(Path::new).filter(|_| input.extension().is_some_and(|end| end == "gz"));
-    stem.unwrap_or(input).extension()?.to_str()
+    Some(stem.unwrap_or(input).extension()?.to_str()?.to_ascii_lowercase())
 }
 
 impl Template {
@@ -360,37 +376,6 @@ fn refuse_unknown(environment: &Environment<'static>) -> Result<(), String> {
         }
         // What else is wrong may be so without a row alone.
         _ => Ok(()),
-    }
-}
-
-/// Rows that have nothing where their prompt needs something.
-#[derive(Default)]
-struct Gaps {
-    rows: u64,
-    /// The line of the first, and the column.
-    first: Option<(u64, String)>,
-}
-
-impl Gaps {
-    fn see(&mut self, place: Place, column: Option<&str>) {
-        if let Some(column) = column {
-            self.rows += 1;
-            self.first.get_or_insert_with(|| (place.line, column.to_owned()));
-        }
-    }
-
-    fn tell(&self) {
-        let Some((line, column)) = &self.first else { return };
-        let column = text::printable(column);
-        match self.rows {
-            1 => {
-                tracing::warn!("line {line} has nothing in {column}, which its prompt needs; it is asked all the same")
-            }
-            rows => tracing::warn!(
-                "{} have nothing in a column that their prompts need (the first, line {line}, in {column}); they are asked all the same",
-                text::counted(rows, "row")
-            ),
-        }
     }
 }
 

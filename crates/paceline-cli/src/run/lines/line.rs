@@ -130,7 +130,7 @@ pub(crate) fn readable_id(bytes: &[u8]) -> Option<CustomId> {
 
 /// The id of a line that has none of its own: the same at each run, because the input is the same.
 pub(crate) fn numbered(number: u64) -> CustomId {
-    CustomId::Text(format!("line-{number}"))
+    CustomId::of_line(number)
 }
 
 /// The text of a line.

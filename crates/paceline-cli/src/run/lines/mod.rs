@@ -2,6 +2,7 @@
 
 pub(crate) mod address;
 pub(crate) mod convert;
+mod doubts;
 pub(crate) mod error;
 mod filters;
 pub(crate) mod format;

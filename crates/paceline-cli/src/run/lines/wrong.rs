@@ -167,6 +167,10 @@ pub(crate) fn conflicts(conflicts: &Conflicts, input: &str, accepted: bool, repa
     if more > 0 {
         list += &format!("\n  and {more} more");
     }
+    if conflicts.named_by_lines {
+        list += "\nlines without an id are named by their numbers, so that all behind one that came or went count as others: keep their number, \
+                 or give each an id (custom_id, a column id of a table, or --id-column)";
+    }
     list += if conflicts.count == 1 { "\nrestore that line, " } else { "\nrestore those lines, " };
     if !repaired {
         list += &format!("add --retry-failed if {their} failed, ");

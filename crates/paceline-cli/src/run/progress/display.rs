@@ -228,7 +228,15 @@ fn time_left(view: &View<'_>, pace: f64) -> Option<TimeLeft> {
     // Before anything has ended, what was used says nothing of what calls use.
     let affordable = view.budget.calls_left.filter(|_| figures.ended() > 0);
     let next_start = view.next_start;
-    let rest = Rest { items: figures.pending(), tokens, rate: pace, affordable, next_start, max_wait: view.max_wait };
+    let rest = Rest {
+        items: figures.pending(),
+        tokens,
+        rate: pace,
+        affordable,
+        is_near_budget: view.budget.holds_back,
+        next_start,
+        max_wait: view.max_wait,
+    };
     rest.left(view.now, view.limits).filter(|_| view.stop.is_none())
 }
 

@@ -55,8 +55,20 @@ fn without_secret(before: &str, word: &str) -> Option<(String, String)> {
 fn changed(text: Cow<'_, str>) -> Option<String> {
     match text {
         Cow::Borrowed(_) => None,
-        Cow::Owned(text) => Some(text),
+        Cow::Owned(text) => Some(without_rest(&text)),
     }
+}
+
+/// A word in which a secret ends no sooner than it does: what looks for it stops at a quote, behind which a key may go on.
+fn without_rest(word: &str) -> String {
+    let mut parts = word.split(SECRET);
+    let mut without = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let goes_on = part.strip_prefix(['"', '\'']).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_alphanumeric()));
+        let rest = if goes_on { part.find(char::is_whitespace).map_or("", |end| &part[end..]) } else { part };
+        without = without + SECRET + rest;
+    }
+    without
 }
 
 /// That name, with a number behind it where another secret of the line has it.

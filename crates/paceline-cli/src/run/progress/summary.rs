@@ -166,7 +166,11 @@ impl Summary<'_> {
         }
         self.learnt().into_iter().for_each(&mut line);
         self.one_limit().into_iter().for_each(&mut line);
-        line(format!("results: {}", output.display()));
+        // A run that could not begin has none.
+        line(match output.exists() {
+            true => format!("results: {}", output.display()),
+            false => format!("no results yet: {} is not there", output.display()),
+        });
         if counts.failed + counts.skipped + counts.cancelled > 0 {
             line(format!("errors: {} (why: {})", errors.display(), report.display()));
         }

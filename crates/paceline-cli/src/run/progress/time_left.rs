@@ -18,6 +18,8 @@ pub(crate) struct Rest {
     pub(crate) rate: f64,
     /// Calls that the budget is still good for; none without one, or where it is not known.
     pub(crate) affordable: Option<u64>,
+    /// Calls wait for what others give back of the budget, so that they leave more slowly than they did.
+    pub(crate) is_near_budget: bool,
     /// When the next call can start, where it is known that none can before.
     pub(crate) next_start: Option<Instant>,
     /// The longest wait of the run.
@@ -45,7 +47,8 @@ impl Rest {
         let affordable = self.affordable.filter(|calls| *calls < self.items);
         let rest = Self { items: affordable.unwrap_or(self.items), ..*self };
         let left = rest.left_of_all(now, limits)?;
-        Some(TimeLeft { at_budget: affordable.is_some(), ..left })
+        let at_budget = affordable.is_some();
+        Some(TimeLeft { at_budget, at_least: left.at_least || at_budget && self.is_near_budget, ..left })
     }
 
     fn left_of_all(&self, now: Instant, limits: &Snapshot) -> Option<TimeLeft> {
@@ -197,6 +200,11 @@ mod tests {
         assert_eq!(left(Some(120)), Some((60, true)), "60 at once, and 60 in the minute that follows");
         assert_eq!(left(Some(660)), Some((600, false)), "enough for all");
         assert_eq!((left(None), left(Some(0))), (Some((600, false)), None));
+        let near = |affordable| {
+            let rest = Rest { items: 660, rate: 50.0, affordable, is_near_budget: true, ..Rest::default() };
+            rest.left(Instant::ZERO, &minute.snapshot(Instant::ZERO)).map(|left| left.at_least)
+        };
+        assert_eq!((near(Some(10)), near(None)), (Some(true), Some(false)), "its last calls wait for each other");
     }
 
     #[test]

@@ -63,8 +63,8 @@ fn what_earlier_runs_used_counts_for_the_job_alone() {
     assert_eq!((enough.flag, enough.amount.as_str()), ("--budget-cost", "1050.00"));
     assert_eq!(
         enough.words,
-        "of the budget 300.00 of 1000.00 are left, and the next call (line 7) may use 350.00; --budget-cost 1050.00 would finish the \
-         job, as it looks now"
+        "of the budget 300.00 of 1000.00 are left, and the next call (line 7) may use 350.00; as it looks now, the job \
+         takes at least --budget-cost 1050.00"
     );
 }
 
@@ -80,16 +80,16 @@ fn a_budget_that_was_exceeded_is_called_so() {
     };
     let (stop, words) = told(&of(700, &before));
     assert_eq!(stop, "--budget-tokens 700, the budget of all runs of this job, is used up");
-    let expected =
-        "the budget is exceeded, by the runs before: 800 of 700 tokens used, 100 too much; --budget-tokens 1601 would";
+    let expected = "the budget is exceeded, by the runs before: 800 of 700 tokens used, 100 too much; as it looks now, the job takes at \
+         least --budget-tokens 1601";
     assert!(words.starts_with(expected), "{words}");
     assert!(told(&of(800, &before)).1.starts_with("the budget is used up (800 of 800 tokens); "));
     let budget = of(1_000, &[]);
     let call = budget.reserve(bounded(10, 80)).now_or_never().expect("at once").expect("fits");
     call.settle(Some(tokens(10, 3_000)), || 0);
     let words = told(&budget).1;
-    let expected =
-        "the budget is exceeded, by answers that came longer than reserved for them: 3,010 of 1,000 tokens used, 2,010";
+    let expected = "the budget is exceeded, by answers that came longer than reserved for them (3,000 tokens where 80 were \
+                    reserved): 3,010 of 1,000 tokens used, 2,010";
     assert!(words.starts_with(expected), "{words}");
     let used = budget.used();
     assert_eq!(used.describe().collect::<Vec<_>>(), ["3,010 of 1,000 tokens, 2,010 too many"]);
@@ -104,6 +104,65 @@ fn a_budget_that_was_exceeded_is_called_so() {
         used.estimated((500, 200)).as_deref(),
         Some("100.00 of it is estimated, for calls whose use is not known")
     );
+}
+
+#[test]
+fn what_exceeds_a_budget_is_named_by_the_calls_that_did() {
+    let told = |last: (u64, u64)| {
+        let limits = Limits { job_tokens: Some(1_000), ..Limits::default() };
+        let budget = Budget::new(limits, Prices::default(), &[], false);
+        let call = |used: (u64, u64)| {
+            let call = budget.reserve(bounded(100, 50)).now_or_never().expect("at once").expect("fits");
+            call.settle(Some(tokens(used.0, used.1)), || 0);
+        };
+        // What a call has used more than expected, and what another found room beside, is no cause.
+        call((100, 300));
+        call(last);
+        let exceeded = budget.reserve(bounded(1, 1)).now_or_never().expect("at once").expect_err("nothing is left");
+        budget.enough(exceeded, 1).words
+    };
+    for (last, expected) in [
+        ((1_636, 5), "by prompts that had more tokens than estimated (1,636 tokens where 100 were reserved): 2,041 of"),
+        (
+            (1_636, 301),
+            "by prompts that had more tokens than estimated (1,636 tokens where 100 were reserved): 2,337 of",
+        ),
+        (
+            (900, 900),
+            "by prompts that had more tokens than estimated (900 tokens where 100 were reserved) and answers that came longer than \
+             reserved for them (900 tokens where 300 were reserved): 2,200 of",
+        ),
+        (
+            (100, 3_000),
+            "by answers that came longer than reserved for them (3,000 tokens where 300 were reserved): 3,500 of",
+        ),
+    ] {
+        let words = told(last);
+        assert!(words.starts_with("the budget is exceeded, ") && words.contains(expected), "{words}");
+    }
+}
+
+#[test]
+fn a_bound_of_a_run_below_one_call_says_what_the_call_may_use() {
+    let budget = Budget::new(Limits { run_tokens: Some(50), ..Limits::default() }, Prices::default(), &[], false);
+    let exceeded = budget.reserve(bounded(107, 5)).now_or_never().expect("at once").expect_err("more than all");
+    let stop = StopReason::Budget(exceeded.at_line(2));
+    assert_eq!(
+        stop.to_string(),
+        "the next call might exceed --max-tokens 50: it may use 112, and 50 are left to this run"
+    );
+    let enough = budget.enough(stop.exceeded_budget().expect("told as a budget"), 3);
+    assert_eq!((enough.flag, enough.amount.as_str()), ("--max-tokens", "336"));
+    assert_eq!(
+        enough.words,
+        "the next call (line 2) may use 112 tokens, and --max-tokens 50 is for all calls of a run (--max-output-tokens bounds each \
+         answer); as it looks now, the job takes at least --max-tokens 336"
+    );
+    let budget = Budget::new(Limits { run_tokens: Some(150), ..Limits::default() }, Prices::default(), &[], false);
+    let first = budget.reserve(bounded(107, 5)).now_or_never().expect("at once").expect("fits");
+    first.settle(Some(tokens(107, 5)), || 0);
+    let exceeded = budget.reserve(bounded(107, 5)).now_or_never().expect("at once").expect_err("38 are left");
+    assert_eq!(StopReason::Budget(exceeded).exceeded_budget(), None, "the next run has the bound anew");
 }
 
 #[test]

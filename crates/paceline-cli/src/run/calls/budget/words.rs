@@ -17,6 +17,8 @@ pub(crate) struct Used {
     pub(crate) cost: Option<(Money, Option<Money>)>,
     /// Calls that all the purses are still good for, if they use what calls have used so far.
     pub(crate) calls_left: Option<u64>,
+    /// A call waits until others have given back what they did not use.
+    pub(crate) holds_back: bool,
     /// Tokens of the job, in and out.
     pub(crate) usage: (u64, u64),
     /// The price of all of them, where there is only one.
@@ -80,7 +82,7 @@ pub(crate) struct Enough {
     pub(crate) words: String,
     /// The flag that sets the purse.
     pub(crate) flag: &'static str,
-    /// Its value that would finish the job, as it looks now.
+    /// The least of its values that may finish the job, as it looks now.
     pub(crate) amount: String,
 }
 
@@ -91,6 +93,7 @@ impl Budget {
         let Exceeded { purse, limit, next, line, .. } = exceeded;
         let ledger = self.ledger();
         let (used, before) = (ledger.used(purse), ledger.before.of(purse));
+        let cause = if before > limit { "the runs before".to_owned() } else { ledger.longer.words(purse) };
         drop(ledger);
         let unit = if purse == BudgetKind::JobCost { "" } else { " tokens" };
         let all = used.saturating_add(needed);
@@ -100,23 +103,23 @@ impl Budget {
         };
         let [used_text, of] = [used, limit].map(|units| purse.amount(units));
         let over = purse.amount(used.saturating_sub(limit));
-        let state = if used > limit {
-            let why = if before > limit {
-                "by the runs before"
-            } else {
-                "by answers that came longer than reserved for them"
-            };
-            format!("the budget is exceeded, {why}: {used_text} of {of}{unit} used, {over} too much")
+        let flag = purse.flag();
+        let line = line.map(|line| format!(" (line {line})")).unwrap_or_default();
+        let state = if exceeded.never_fits() {
+            format!(
+                "the next call{line} may use {} tokens, and {flag} {of} is for all calls of a run (--max-output-tokens bounds each answer)",
+                purse.amount(next)
+            )
+        } else if used > limit {
+            format!("the budget is exceeded, by {cause}: {used_text} of {of}{unit} used, {over} too much")
         } else if used == limit {
             format!("the budget is used up ({used_text} of {of}{unit})")
         } else {
             let [left, next] = [limit - used, next].map(|units| purse.amount(units));
-            let line = line.map(|line| format!(" (line {line})")).unwrap_or_default();
             format!("of the budget {left} of {of}{unit} are left, and the next call{line} may use {next}")
         };
-        let flag = purse.flag();
         Enough {
-            words: format!("{state}; {flag} {enough} would finish the job, as it looks now"),
+            words: format!("{state}; as it looks now, the job takes at least {flag} {enough}"),
             flag,
             amount: enough,
         }
@@ -139,11 +142,8 @@ impl Budget {
         let Some((purse, limit)) = self.limits.all().find(exceeded) else { return };
         if !self.told_exceeded.swap(true, Ordering::Relaxed) {
             let [used, limit] = [ledger.used(purse), limit].map(|units| purse.amount(units));
-            tracing::warn!(
-                "{} {limit} is exceeded: {used} used, and what is in flight comes on top; answers came longer than was reserved for \
-                 them",
-                purse.flag()
-            );
+            let (flag, cause) = (purse.flag(), ledger.longer.words(purse));
+            tracing::warn!("{flag} {limit} is exceeded, by {cause}: {used} used, and what is in flight comes on top");
         }
     }
 }

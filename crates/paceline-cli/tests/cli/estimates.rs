@@ -1,0 +1,158 @@
+//! What prompts are expected to use: by their script, then by the answers of the job; and what a budget says of that.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use crate::support::{Arrival, Job, Reply, Server, finish};
+
+/// Short prompts in English, then long ones in Chinese, each with a bound of 5 tokens on its answer.
+fn input(english: usize, chinese: usize) -> String {
+    let line = |n: usize| {
+        let prompt = if n < english { "A nice hotel. ".repeat(8) } else { "服务".repeat(400) };
+        let body = json!({"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": prompt}]});
+        json!({"custom_id": format!("item-{n}"), "url": "/v1/chat/completions", "body": body}).to_string() + "\n"
+    };
+    (0..english + chinese).map(line).collect()
+}
+
+/// The answer of a tokenizer that makes a token of four ASCII characters of the body or of one other, `times` as many.
+fn tokens_of(arrival: &Arrival, times: u64) -> u64 {
+    let text = String::from_utf8_lossy(&arrival.body);
+    let (ascii, other) = text.chars().fold((0, 0), |(a, o), c| if c.is_ascii() { (a + 1, o) } else { (a, o + 1) });
+    times * (ascii / 4 + other)
+}
+
+fn answering(times: u64) -> impl Fn(&Arrival) -> Reply + Send + Sync + 'static {
+    move |arrival| {
+        let tokens = tokens_of(arrival, times);
+        Reply::new(200, &json!({"choices": [], "usage": {"prompt_tokens": tokens, "completion_tokens": 2}}))
+    }
+}
+
+fn dry(job: &Job, args: &[&str]) -> String {
+    let mut command = job.paceline();
+    command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", "http://127.0.0.1:9", "--dry-run"]);
+    let output = command.args(args).output().expect("the binary runs");
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn plan(job: &Job, args: &[&str]) -> Value {
+    serde_json::from_str(&dry(job, &[args, &["--json"]].concat())).expect("JSON")
+}
+
+#[test]
+fn a_dry_run_expects_a_token_for_a_chinese_character_and_learns_from_the_answers_of_the_job() {
+    let job = Job::with_input(&input(20, 20));
+    let before = plan(&job, &[]);
+    let tokens_in = before["tokens_in"].as_u64().expect("a count");
+    assert!((16_000..19_000).contains(&tokens_in), "800 for each long prompt: {before}");
+    assert_eq!(before["estimated_by_answers"], 0);
+    let most = (4 * tokens_in).to_string();
+    let text = dry(&job, &["--budget-tokens", &tokens_in.to_string()]);
+    assert!(text.contains("or for one of Chinese and the like; the first answers tell more\n"), "{text}");
+    assert!(text.contains("--budget-tokens may be too small: about "), "its answers come on top: {text}");
+    let text = dry(&job, &["--budget-tokens", "21k"]);
+    let doubt = "this budget is enough for one call for each item as estimated, and may not be where prompts have more tokens; retries";
+    assert!(text.contains(doubt), "{text}");
+    assert_eq!(plan(&job, &["--budget-tokens", "21k"])["budget_is_enough"], Value::Null);
+    assert_eq!(plan(&job, &["--budget-tokens", &most])["budget_is_enough"], true, "a token for each byte");
+
+    // A tokenizer of twice as many: the first short prompts tell what the long ones will have.
+    let server = Server::new(answering(2));
+    let (code, log) = finish(job.run(&server).args(["--max-items", "10", "--concurrency", "1"]));
+    assert_eq!(code, 3, "{log}");
+    let after = plan(&job, &["--budget-tokens", "21k"]);
+    let learnt = after["tokens_in"].as_u64().expect("a count");
+    assert!((32_000..38_000).contains(&learnt), "twice as many: {after}");
+    assert_eq!((&after["estimated_by_answers"], &after["budget_is_enough"]), (&json!(10), &json!(false)));
+    assert_eq!(plan(&job, &["--budget-tokens", "60k"])["budget_is_enough"], true, "as the answers of the job say");
+    assert!(dry(&job, &[]).contains("tokens in are estimated, by 10 answers of this job\n"), "{after}");
+}
+
+#[test]
+fn long_prompts_in_another_script_keep_to_the_budget() {
+    let used = Arc::new(Mutex::new(0));
+    let all = Arc::clone(&used);
+    let answer = answering(1);
+    let server = Server::new(move |arrival| {
+        *all.lock().expect("no panic") += tokens_of(arrival, 1) + 2;
+        answer(arrival)
+    });
+    let job = Job::with_input(&input(20, 40));
+    let (code, log) = finish(job.run(&server).args(["--budget-tokens", "9k"]));
+    let used = *used.lock().expect("no panic");
+    assert!(code == 3 && (8_000..=9_000).contains(&used), "{used}: {log}");
+    assert!(!log.contains("exceeded"), "{log}");
+}
+
+#[test]
+fn prompts_that_had_more_tokens_than_estimated_are_named_and_answers_are_not() {
+    // A surprise of the last prompts alone.
+    let server = Server::new(|arrival| answering(if arrival.body.is_ascii() { 1 } else { 5 })(arrival));
+    let job = Job::with_input(&input(20, 40));
+    let (code, log) = finish(job.run(&server).args(["--budget-tokens", "3k", "--concurrency", "1"]));
+    assert_eq!(code, 3, "{log}");
+    let cause = "exceeded, by prompts that had more tokens than estimated (";
+    assert_eq!(log.matches(cause).count(), 2, "in the warning and in the summary: {log}");
+    assert!(!log.contains("answers that came longer"), "{log}");
+}
+
+#[test]
+fn a_bound_of_a_run_that_no_call_fits_into_says_what_a_call_may_use() {
+    let server = Server::new(answering(1));
+    let job = Job::with_input(&input(3, 0));
+    let text = dry(&job, &["--max-tokens", "20"]);
+    assert!(text.contains("--max-tokens 20 is for all calls of a run, and the smallest of them may use "), "{text}");
+    let (code, log) = finish(job.run(&server).args(["--max-tokens", "20"]));
+    assert_eq!((code, server.count()), (3, 0), "{log}");
+    assert!(log.contains("stopping: the next call might exceed --max-tokens 20: it may use "), "{log}");
+    assert!(
+        log.contains(" tokens, and --max-tokens 20 is for all calls of a run (--max-output-tokens bounds each answer)"),
+        "{log}"
+    );
+    let again = log.split("continue with a larger budget, such as: ").nth(1).expect("another command");
+    assert!(again.contains("--max-tokens ") && !again.contains("--max-tokens 20 "), "{again}");
+}
+
+#[test]
+fn a_dry_run_says_which_bound_on_answers_a_budget_is_enough_for_and_what_overwrite_would_delete() {
+    let open = |n: usize| {
+        let body = json!({"model": "m", "messages": [{"role": "user", "content": "x".repeat(400)}]});
+        json!({"custom_id": format!("item-{n}"), "url": "/v1/chat/completions", "body": body}).to_string() + "\n"
+    };
+    let job = Job::with_input(&(0..10).map(open).collect::<String>());
+    let args = ["--budget-cost", "0.02", "--price", "in=1,out=10"];
+    let text = dry(&job, &args);
+    let bound = text.split("with --max-output-tokens ").nth(1).and_then(|rest| rest.split(' ').next());
+    let bound: u64 = bound.and_then(|bound| bound.parse().ok()).expect("a bound");
+    assert!((180..190).contains(&bound), "0.0012 for the prompts, 0.0001 for ten tokens: {text}");
+    let server = Server::new(answering(1));
+    assert_eq!(finish(job.run(&server).args(args).args(["--max-items", "4"])).0, 3);
+    let text = dry(&job, &args);
+    assert!(
+        text.contains(
+            "6 items set no bound on their answers, which come on top (about 12 tokens, if as long as so far)"
+        ),
+        "{text}"
+    );
+    let mut command = job.paceline();
+    command.args([
+        "run",
+        "in.jsonl",
+        "-o",
+        "out.jsonl",
+        "--base-url",
+        "http://127.0.0.1:9",
+        "--dry-run",
+        "--overwrite",
+    ]);
+    let output = command.args(args).output().expect("the binary runs");
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        log.contains("--overwrite would delete 4 results in ") && log.contains(", of 4 calls; budget: 0.00"),
+        "{log}"
+    );
+    assert_eq!(job.lines("out.jsonl").len(), 4, "nothing was deleted");
+}
