@@ -42,6 +42,7 @@ fn main() -> ExitCode {
     let cli = Cli::try_parse().unwrap_or_else(|mut error| {
         // That a mistyped flag could be passed as a value helps here with none.
         error.remove(ContextKind::Suggested);
+        name_budget(&mut error);
         without_secrets(&mut error);
         error.exit()
     });
@@ -53,6 +54,13 @@ fn main() -> ExitCode {
             logging::tell(tracing::Level::ERROR, &text::printable_lines(&failure.to_string()));
             ExitCode::from(failure.code())
         }
+    }
+}
+
+/// Names the budget in money to users who look for it under the name of its neighbours.
+fn name_budget(error: &mut clap::Error) {
+    if matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(flag)) if flag == "--max-cost") {
+        error.insert(ContextKind::SuggestedArg, ContextValue::String("--budget-cost".to_owned()));
     }
 }
 

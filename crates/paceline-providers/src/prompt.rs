@@ -95,8 +95,8 @@ impl Prompt {
 }
 
 /// The tokens of a text before any answer has told them, in quarters. A tokenizer joins about four letters of English, two of
-/// scripts such as Cyrillic, Greek or Arabic, hardly any of Chinese, Japanese, Korean, Hindi or Thai, and splits emoji: the length
-/// of a character in UTF-8 tells these apart. A character that JSON escapes, as `\u4e2d`, counts as itself.
+/// scripts such as Cyrillic, Greek or Arabic, hardly any of Chinese, Japanese, Korean, Hindi or Thai, and splits emoji: the
+/// length of a character in UTF-8 tells these apart. A character that JSON escapes, as `\u4e2d`, counts as itself.
 fn quarters_of(text: &[u8]) -> u64 {
     let count = |is_counted: fn(&u8) -> bool| text.iter().filter(|byte| is_counted(byte)).count() as u64;
     let [ascii, two] = [count(u8::is_ascii), count(|byte| matches!(byte, 0xC0..=0xDF))];

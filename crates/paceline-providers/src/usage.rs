@@ -89,7 +89,8 @@ impl Usage {
 
 /// Tokens of a prompt: at first a guess by its scripts, a quarter for an ASCII character, a half, one or two for others by their
 /// length in UTF-8; then that guess times what answers to prompts of text alone have shown. Beside it the mean tokens of a part
-/// that is no text, such as a picture, and the mean length of the answers. Keep one per model, because each has its own tokenizer.
+/// that is no text, such as a picture, and the mean length of the answers. Keep one per model, because each has its own
+/// tokenizer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenRatio {
     /// Tokens for each one of the guess, by answers to prompts of text alone.
@@ -107,8 +108,8 @@ pub struct TokenRatio {
 pub(super) struct ExpectedTokens {
     /// All of them.
     pub(super) all: u64,
-    /// Those of them that its script or answers to other prompts speak for, and not the count of its characters: of these it has a
-    /// quarter for each, or less where answers said so.
+    /// Those of them that its script or answers to other prompts speak for, and not the count of its characters: of these it has
+    /// a quarter for each, or less where answers said so.
     pub(super) learnt: u64,
 }
 
@@ -195,11 +196,13 @@ impl TokenRatio {
     }
 
     /// The most tokens that a body can have: before the first answer to a prompt of its kind one for each byte, as no tokenizer
-    /// makes more of a text; then as many as are expected.
+    /// makes more of a text; then as many as are expected, but no fewer than guessed: of short prompts the form around them is a
+    /// large part, which has hardly any tokens.
     pub fn most_tokens(&self, body: &[u8]) -> u64 {
         let prompt = Prompt::of(body);
         let is_known = if prompt.parts == 0 { self.guessed.count > 0 } else { self.part.count > 0 };
-        let expected = self.expected_of(prompt).all;
+        let guessed = Mean { value: self.guessed.value.max(1.0), ..self.guessed };
+        let expected = Self { guessed, ..*self }.expected_of(prompt).all;
         if is_known { expected } else { expected.max(prompt.bytes) }
     }
 
@@ -308,7 +311,9 @@ mod tests {
             ratio.settle(&body, &input(80));
         }
         assert_eq!(ratio.tokens(&body), 81, "80 and what rounding up leaves");
-        assert_eq!((ratio.most_tokens(&body), ratio.densest_tokens(&body)), (81, 200), "the densest had 200");
+        assert_eq!((ratio.most_tokens(&body), ratio.densest_tokens(&body)), (200, 200), "no fewer than guessed");
+        ratio.settle(&body, &input(300));
+        assert_eq!((ratio.most_tokens(&body), ratio.densest_tokens(&body)), (200, 300), "the densest had 300");
         assert_eq!(TokenRatio::default().densest_tokens(&body), 800, "nothing is known");
         ratio.settle(b"x", &input(u64::MAX));
         assert!(ratio.tokens_per_char() <= 4.0);
@@ -362,10 +367,12 @@ mod tests {
         let (text, input) = (&[b'x'; 4_000][..], Usage { input_tokens: 900, ..Usage::default() });
         let mut ratio = TokenRatio::default();
         ratio.settle(text, &input);
-        assert_eq!((ratio.most_tokens(text), ratio.most_tokens(PICTURE)), (900, ratio.tokens(PICTURE)));
+        assert_eq!((ratio.most_tokens(text), ratio.tokens(text)), (1_000, 900), "no fewer than guessed");
+        assert_eq!(ratio.most_tokens(PICTURE), PICTURE.len().div_ceil(4) as u64 + 1_000);
         let long = [PICTURE, text].concat();
         assert_eq!(ratio.most_tokens(&long), long.len() as u64);
         ratio.settle(PICTURE, &input);
-        assert_eq!(ratio.most_tokens(&long), ratio.tokens(&long));
+        let (most, expected) = (ratio.most_tokens(&long), ratio.tokens(&long));
+        assert!((expected + 100..expected + 103).contains(&most), "a tenth more for its text: {most}, {expected}");
     }
 }

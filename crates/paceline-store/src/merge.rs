@@ -24,7 +24,8 @@ pub struct Conflicts {
     pub first: Vec<Conflict>,
     /// How many there are. An id that is gone and one that is new count as one: a line that moved has both.
     pub count: u64,
-    /// Those of `first` have no ids but the numbers of their lines, `line-7`, which change where a line before them comes or goes.
+    /// Those of `first` have no ids but the numbers of their lines, `line-7`, which change where a line before them comes or
+    /// goes.
     pub named_by_lines: bool,
 }
 

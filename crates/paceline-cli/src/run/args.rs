@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use paceline_config::{Money, MoneyError, Price};
+use serde_json::{Map, Value};
 
 use crate::args::{Expect, PACE, UpstreamArgs, count, duration, some_time};
 use crate::fallback::FallbackArgs;
@@ -44,6 +45,15 @@ pub(crate) struct RunArgs {
     /// Longest answer to each prompt, in tokens [default: none, for an endpoint that ends in messages 1024]
     #[arg(help_heading = INPUT, long, value_name = "N", value_parser = count::<u64>)]
     pub(crate) max_output_tokens: Option<u64>,
+    /// Members of each request that --model makes, as a JSON object, such as '{"temperature": 0}'
+    #[arg(help_heading = INPUT, long, value_name = "JSON", requires = "model", value_parser = members)]
+    pub(crate) body: Option<Map<String, Value>>,
+    /// System prompt of each request that --model makes
+    #[arg(help_heading = INPUT, long, value_name = "TEXT", requires = "model")]
+    pub(crate) system_prompt: Option<String>,
+    /// Column that names the rows of a table, for the custom_id of results [default: custom_id, else id, else the line's number]
+    #[arg(help_heading = INPUT, long, value_name = "NAME")]
+    pub(crate) id_column: Option<String>,
     /// How long one call may take
     #[arg(help_heading = PACE, long, value_name = "DURATION", default_value = "600s", value_parser = some_time)]
     #[arg(allow_hyphen_values = true)]
@@ -65,7 +75,8 @@ pub(crate) struct RunArgs {
     /// Use at most N tokens for the job, in and out; a call counts as its estimate until its answer arrives; none lifts a budget
     #[arg(help_heading = BUDGET, long, value_name = "N", value_parser = BudgetFlag::<u64>::tokens, allow_hyphen_values = true)]
     pub(crate) budget_tokens: Option<BudgetFlag<u64>>,
-    /// Spend at most AMOUNT on the job, in the currency of the prices; holds in later runs too; none lifts it
+    /// Spend at most AMOUNT on the job, in the currency of the prices; holds in later runs too; none lifts it. Answers without a
+    /// bound (--max-output-tokens, or max_tokens in requests) can exceed it
     #[arg(help_heading = BUDGET, long, value_name = "AMOUNT", value_parser = BudgetFlag::<Money>::cost, allow_hyphen_values = true)]
     pub(crate) budget_cost: Option<BudgetFlag<Money>>,
     /// What a million tokens cost, such as in=2.50,out=10 [default: price of the upstream in paceline.toml]
@@ -253,6 +264,11 @@ fn model_name(text: &str) -> Result<String, String> {
         true => Err("it is empty; expected the name of a model, such as gpt-4o-mini".to_owned()),
         false => Ok(text.to_owned()),
     }
+}
+
+fn members(text: &str) -> Result<Map<String, Value>, String> {
+    serde_json::from_str(text)
+        .map_err(|error| format!("expected a JSON object, such as {{\"temperature\": 0}}: {error}"))
 }
 
 /// In the place of a pointer: values are taken out of answers no more.

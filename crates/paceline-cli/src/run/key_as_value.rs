@@ -3,18 +3,30 @@
 use std::ffi::OsString;
 
 use http::{HeaderMap, HeaderValue};
+use paceline_config::Upstream;
 use paceline_providers::secrets::{SECRET, Secrets};
 
 use crate::exit::Failure;
+use crate::upstream;
 
 /// Flags whose values may carry a key.
 const FOR_KEYS: [&str; 5] = ["--base-url", "--fleet", "--header", "--proxy", "--via"];
+
+/// The headers of all calls, which no other flag has a key of.
+///
+/// # Errors
+/// A key that is missing or cannot be used, and one that is the value of another flag.
+pub(super) fn headers(upstream: &Upstream) -> Result<HeaderMap, Failure> {
+    let headers = upstream::headers_of_batch(upstream)?;
+    refuse(std::env::args_os(), &headers)?;
+    Ok(headers)
+}
 
 /// Refuses a command line of which the value of a plain flag is one of the keys that calls carry.
 ///
 /// # Errors
 /// Names the flag, and never the key.
-pub(super) fn refuse(words: impl IntoIterator<Item = OsString>, headers: &HeaderMap) -> Result<(), Failure> {
+fn refuse(words: impl IntoIterator<Item = OsString>, headers: &HeaderMap) -> Result<(), Failure> {
     let keys = Secrets::of(headers.values().filter(|value| HeaderValue::is_sensitive(value)));
     let is_key = |value: &str| value != SECRET && keys.removed_from_text(value.to_owned()) == SECRET;
     let mut before = String::new();

@@ -5,8 +5,8 @@ pub(crate) mod calls;
 pub(crate) mod course;
 mod dry_run;
 pub(crate) mod job;
-mod key_as_value;
 mod kept;
+mod key_as_value;
 pub(crate) mod lines;
 pub(crate) mod progress;
 pub(crate) mod settings;
@@ -82,8 +82,7 @@ pub(crate) async fn command(mut args: RunArgs, everywhere: &Everywhere) -> Resul
     }
     upstream::bound_by_files(&mut upstream, files::OF_A_CALL)?;
     let kept = Kept::for_the_end();
-    let headers = upstream::headers_of_batch(&upstream)?;
-    key_as_value::refuse(std::env::args_os(), &headers)?;
+    let headers = key_as_value::headers(&upstream)?;
     let done = tokio::task::block_in_place(|| done::check(&args, &upstream))?;
     let lock = RunLock::take(&paths).map_err(load::refused)?;
     let preparing = LoadGuard::watch(&paths)?;

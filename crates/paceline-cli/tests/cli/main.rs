@@ -61,6 +61,7 @@ mod sim;
 mod stats;
 mod support;
 mod surface;
+mod tables;
 mod tasks;
 #[cfg(unix)]
 mod tasks_alike;

@@ -49,21 +49,7 @@ impl Plan {
         let models = || self.models.iter().map(|model| &**model);
         budget::one_price(&upstream.prices, models()).into_iter().for_each(&mut line);
         budget::unpriced(&upstream.prices, models()).into_iter().for_each(&mut line);
-        if self.unbounded > 0 {
-            let items = text::counted(self.unbounded, "item");
-            let set = if self.unbounded == 1 {
-                "sets no bound on its answer, which comes"
-            } else {
-                "set no bound on their answers, which come"
-            };
-            let so_far = match self.unbounded_tokens {
-                0 => String::new(),
-                tokens => format!(" (about {} tokens, if as long as so far)", text::count(tokens)),
-            };
-            let doubt = if self.budget_is_enough().is_none() { ": this budget may not be enough" } else { "" };
-            line(format!("{items} {set} on top{so_far}{doubt}"));
-            self.bound_that_fits().into_iter().for_each(&mut line);
-        }
+        self.unbounded().into_iter().for_each(&mut line);
         if let Some((first, why)) = &self.too_large.first {
             let items = text::counted(self.too_large.items, "item");
             let [line_number, cost, limit] = [*first, why.cost, why.limit].map(text::count);
@@ -74,29 +60,7 @@ impl Plan {
         }
         line(self.time(upstream));
         self.bounds(args).into_iter().for_each(&mut line);
-        if self.has_budget() {
-            let used = self.used.describe().collect::<Vec<_>>().join(", ");
-            let about = if self.under_way > 0 { "about " } else { "" };
-            line(format!("budget of the job, over all its runs: {about}{used}"));
-        }
-        if self.under_way > 0 {
-            let calls = text::counted(self.under_way, "call");
-            line(format!("{calls} left without a recorded answer; each counts with the tokens that it reserved"));
-        }
-        let missing = self.missing(self.needed());
-        missing.iter().cloned().for_each(&mut line);
-        if self.has_budget() && pending > 0 && missing.is_empty() && self.unbounded == 0 {
-            let doubt = match self.budget_is_enough() {
-                Some(true) => "this budget is enough for one call for each item",
-                _ => {
-                    "this budget is enough for one call for each item as estimated, and may not be where prompts have more tokens"
-                }
-            };
-            line(format!("{doubt}; retries cost extra"));
-        }
-        if self.has_budget() && self.tokens().1 > 0 {
-            line("the budget counts on the bounds that requests set on their answers (such as max_tokens)".to_owned());
-        }
+        self.budget().into_iter().for_each(&mut line);
         if self.unread {
             line("the input was not read to its end: there may be more items".to_owned());
         }
@@ -105,6 +69,57 @@ impl Plan {
         }
         line("nothing was sent".to_owned());
         text
+    }
+
+    /// The items that set no bound on their answers, and what follows.
+    fn unbounded(&self) -> Vec<String> {
+        if self.unbounded == 0 {
+            return Vec::new();
+        }
+        let items = text::counted(self.unbounded, "item");
+        let set = if self.unbounded == 1 {
+            "sets no bound on its answer, which comes"
+        } else {
+            "set no bound on their answers, which come"
+        };
+        let so_far = match self.unbounded_tokens {
+            0 => String::new(),
+            tokens => format!(" (about {} tokens, if as long as so far)", text::count(tokens)),
+        };
+        let doubt = if self.budget_is_enough().is_none() { ": this budget may not be enough" } else { "" };
+        let told = format!("{items} {set} on top{so_far}{doubt}");
+        [told].into_iter().chain(self.bound_that_fits()).collect()
+    }
+
+    /// What is used of the budgets, and whether they are enough.
+    fn budget(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if self.has_budget() {
+            let used = self.used.describe().collect::<Vec<_>>().join(", ");
+            let about = if self.under_way > 0 { "about " } else { "" };
+            lines.push(format!("budget of the job, over all its runs: {about}{used}"));
+        }
+        if self.under_way > 0 {
+            let calls = text::counted(self.under_way, "call");
+            lines.push(format!("{calls} left without a recorded answer; each counts with the tokens that it reserved"));
+        }
+        let missing = self.missing(self.needed());
+        lines.extend(missing.iter().cloned());
+        if self.has_budget() && self.pending() > 0 && missing.is_empty() && self.unbounded == 0 {
+            let doubt = match self.budget_is_enough() {
+                Some(true) => "this budget is enough for one call for each item",
+                _ => {
+                    "this budget is enough for one call for each item as estimated, and may not be where prompts have more tokens"
+                }
+            };
+            lines.push(format!("{doubt}; retries cost extra"));
+        }
+        if self.has_budget() && self.tokens().1 > 0 {
+            lines.push(
+                "the budget counts on the bounds that requests set on their answers (such as max_tokens)".to_owned(),
+            );
+        }
+        lines
     }
 
     /// What the budgets of the job do not cover of that, as far as requests set a bound.

@@ -147,8 +147,8 @@ impl JobConfig {
             (None, Some(is)) if is_given(key) => Some(format!("{key} was not set, and is {is}")),
             _ => None,
         };
-        // Where the pace starts follows from the limit, unless it is given.
-        let follows = |key: &str| key == "start" && !is_given(key);
+        // Where the pace starts follows from the limit, unless it is given; and so does the burst.
+        let follows = |key: &str| matches!(key, "start" | "burst") && !is_given(key);
         let keys = keys.iter().filter(|key| !key.starts_with(PRICE) && ***key != "base_url" && !follows(key));
         let changes: Vec<String> = keys.filter_map(change).take(CHANGES).collect();
         if !changes.is_empty() {

@@ -147,8 +147,8 @@ pub(crate) fn refused(error: JournalError) -> Failure {
         }
         JournalError::OutputExists { .. } => "; --overwrite deletes it and starts again",
         JournalError::JournalWithoutOutput { .. } => {
-            "; --overwrite deletes what is left and starts again; without the journal, what the job has spent of a budget is \
-             forgotten"
+            ". Only the restored file keeps its answers: without the journal, or with --overwrite, every item is sent and paid for again, \
+             and what the job has spent of a budget is forgotten"
         }
         JournalError::InputChanged { .. } => {
             other_input = format!("; {OTHER_INPUT}");

@@ -7,11 +7,12 @@ use std::path::Path;
 use minijinja::value::merge_maps;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior};
 use paceline_providers::Provider;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::exit::Failure;
 use crate::run::args::FormatFlag;
 use crate::run::args::RunArgs;
+use crate::run::lines::asked::{Additions, Shape};
 use crate::run::lines::doubts::{FirstLines, Gaps};
 use crate::run::lines::filters;
 use crate::run::lines::table::{self, Error, Place};
@@ -22,6 +23,9 @@ const LONGEST_ANSWER: u64 = 1_024;
 /// Requests have the bound in themselves.
 const BOUND_WITHOUT_MODEL: &str = "--max-output-tokens is for prompts, which need a --model too; where lines are requests, put max_tokens, \
                                    or the key that the API has for it, into them";
+
+const ID_COLUMN_WITHOUT_ROWS: &str = "--id-column names a column of a table (--format csv), or with --prompt-template a key of JSON objects; \
+                                      requests have a custom_id of their own";
 
 /// What takes prompts.
 const ENDPOINTS_OF_PROMPTS: &str = "name the API with --upstream (such as openai or anthropic), which has its endpoint and key, or expected \
@@ -40,8 +44,10 @@ const ROW: &str = "row";
 /// Makes requests of rows.
 pub(crate) struct Converter {
     rows: Rows,
-    /// No flag says what a row is.
+    /// Neither a flag nor the name of the input says what a row is.
     guessed: bool,
+    /// The column that names a row.
+    id_column: Option<String>,
     requests: Requests,
 }
 
@@ -76,6 +82,7 @@ struct Prompts {
     answer_bound: (&'static str, Option<u64>),
     /// None: the column `prompt` is the prompt.
     template: Option<Template>,
+    additions: Additions,
 }
 
 struct Template {
@@ -85,20 +92,24 @@ struct Template {
     environment: Environment<'static>,
 }
 
-/// How a prompt is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
-    Chat,
-    Messages,
-    Responses,
-}
-
 impl Converter {
     /// The converter that the flags and the name of the input ask for; none for requests.
     ///
     /// # Errors
     /// Refuses flags that do not go together, an endpoint that takes no prompts, and a template that is none.
     pub(crate) fn of(args: &RunArgs, provider: Provider) -> Result<Option<Self>, Failure> {
+        let requests = Self::requests(args, provider)?;
+        let takes_id_column = requests.as_ref().is_some_and(|(rows, _)| *rows != Rows::Text);
+        if args.id_column.is_some() && !takes_id_column {
+            return Err(Failure::refused(ID_COLUMN_WITHOUT_ROWS));
+        }
+        let is_named_so = matches!(kind(&args.input).as_deref(), Some("jsonl" | "json" | "ndjson"));
+        let guessed = args.format == FormatFlag::Auto && !is_named_so;
+        Ok(requests.map(|(rows, requests)| Self { rows, guessed, id_column: args.id_column.clone(), requests }))
+    }
+
+    /// What rows are, and what is made of them.
+    fn requests(args: &RunArgs, provider: Provider) -> Result<Option<(Rows, Requests)>, Failure> {
         let RunArgs { model, prompt_template, max_output_tokens, .. } = args;
         if model.is_none() && max_output_tokens.is_some() {
             return Err(Failure::refused(BOUND_WITHOUT_MODEL));
@@ -115,20 +126,12 @@ impl Converter {
             }
             _ => return Ok(None),
         };
-        let guessed = args.format == FormatFlag::Auto;
         let Some(model) = model.clone() else {
+            let takes_bodies = provider.endpoint().is_some();
             return match (rows, prompt_template) {
-                (Rows::Csv, None) if args.endpoint.is_some() => {
-                    Ok(Some(Self { rows, guessed, requests: Requests::Bodies }))
-                }
-                (Rows::Csv, None) => Ok(Some(Self {
-                    rows,
-                    guessed,
-                    requests: Requests::Lines { takes_bodies: provider.endpoint().is_some() },
-                })),
-                (Rows::Text, None) if args.endpoint.is_none() => {
-                    Ok(Some(Self { rows, guessed, requests: Requests::Pages }))
-                }
+                (Rows::Csv, None) if args.endpoint.is_some() => Ok(Some((rows, Requests::Bodies))),
+                (Rows::Csv, None) => Ok(Some((rows, Requests::Lines { takes_bodies }))),
+                (Rows::Text, None) if args.endpoint.is_none() => Ok(Some((rows, Requests::Pages))),
                 _ => Err(Failure::refused("prompts need a model: name it with --model")),
             };
         };
@@ -150,22 +153,30 @@ impl Converter {
             Shape::Messages => ("max_tokens", args.max_output_tokens.or(Some(LONGEST_ANSWER))),
             Shape::Responses => ("max_output_tokens", args.max_output_tokens),
         };
-        let prompts = Prompts { model, shape, answer_bound, template };
-        Ok(Some(Self { rows, guessed, requests: Requests::Prompts(Box::new(prompts)) }))
+        let bound = max_output_tokens.map(|_| (answer_bound.0, "--max-output-tokens"));
+        let system =
+            args.system_prompt.as_ref().and_then(|_| shape.key_of_system()).map(|key| (key, "--system-prompt"));
+        let taken = [("model", "--model"), (shape.key_of_prompt(), "the prompt")];
+        let taken: Vec<_> = taken.into_iter().chain(bound).chain(system).collect();
+        let additions = Additions::of(args, &taken)?;
+        let prompts = Prompts { model, shape, answer_bound, template, additions };
+        Ok(Some((rows, Requests::Prompts(Box::new(prompts)))))
     }
 
     /// What a copy depends on beside its source.
     pub(crate) fn known_by(&self) -> String {
         let requests = match &self.requests {
             Requests::Prompts(prompts) => {
-                let Prompts { model, shape, answer_bound, template } = &**prompts;
-                format!("{model:?} {shape:?} {answer_bound:?} {:?}", template.as_ref().map(|template| &template.text))
+                let Prompts { model, shape, answer_bound, template, additions } = &**prompts;
+                let template = template.as_ref().map(|template| &template.text);
+                format!("{model:?} {shape:?} {answer_bound:?} {template:?}{}", additions.known_by())
             }
             Requests::Bodies => "bodies".to_owned(),
             Requests::Lines { .. } => "lines".to_owned(),
             Requests::Pages => "pages".to_owned(),
         };
-        blake3::hash(format!("{:?} {requests}", self.rows).as_bytes()).to_hex().to_string()
+        let ids = self.id_column.as_ref().map(|column| format!(" named by {column:?}")).unwrap_or_default();
+        blake3::hash(format!("{:?} {requests}{ids}", self.rows).as_bytes()).to_hex().to_string()
     }
 
     /// Writes the requests of all rows.
@@ -226,6 +237,12 @@ impl Converter {
 
     /// Refuses a header without the columns that requests need. Programs for tables write `URL` too.
     fn check_header(&self, names: &mut [String]) -> Result<(), Error> {
+        if let Some(column) = self.id_column.as_ref().filter(|column| !names.contains(column)) {
+            let columns = names.join(", ");
+            return Err(Error::Table(format!(
+                "it has no column {column:?}, which --id-column names; its columns are {columns}"
+            )));
+        }
         let Requests::Lines { takes_bodies } = self.requests else { return Ok(()) };
         if names.iter().any(|name| name == "url") {
             return Ok(());
@@ -242,11 +259,20 @@ impl Converter {
         Ok(())
     }
 
+    /// What names a row; none where its line does.
+    fn id_of(&self, row: &mut Map<String, Value>) -> Result<Option<Value>, String> {
+        let Some(column) = &self.id_column else {
+            return Ok(row.remove("custom_id").or_else(|| row.get("id").cloned()).filter(|id| id != ""));
+        };
+        let id = row.get(column).cloned().filter(|id| !id.is_null() && id != "");
+        id.map(Some).ok_or_else(|| format!("nothing in {column}, the column that names it (--id-column)"))
+    }
+
     /// The line of a row: its request, or what is wrong with it.
     fn request(&self, place: Place, row: Result<Map<String, Value>, String>) -> Map<String, Value> {
         let mut id = None;
         let request = row.and_then(|mut row| {
-            id = row.remove("custom_id").or_else(|| row.get("id").cloned()).filter(|id| id != "");
+            id = self.id_of(&mut row)?;
             let metadata = row.remove("metadata").filter(|metadata| metadata != "");
             let metadata =
                 metadata.map(|cell| if self.rows == Rows::Csv { as_json(cell, Value::is_object) } else { cell });
@@ -302,21 +328,6 @@ fn page(row: &Map<String, Value>) -> Result<Map<String, Value>, String> {
 fn as_json(cell: Value, takes: fn(&Value) -> bool) -> Value {
     let json = cell.as_str().and_then(|text| serde_json::from_str(text).ok());
     json.filter(takes).unwrap_or(cell)
-}
-
-impl Shape {
-    fn of(endpoint: &str) -> Option<Self> {
-        let path = endpoint.split(['?', '#']).next().unwrap_or_default();
-        let ends = [("chat/completions", Self::Chat), ("messages", Self::Messages), ("responses", Self::Responses)];
-        ends.into_iter().find_map(|(end, shape)| path.ends_with(end).then_some(shape))
-    }
-
-    fn prompt(self, prompt: &str) -> (String, Value) {
-        match self {
-            Self::Chat | Self::Messages => ("messages".to_owned(), json!([{"role": "user", "content": prompt}])),
-            Self::Responses => ("input".to_owned(), prompt.into()),
-        }
-    }
 }
 
 /// What follows the last dot of a file's name, `.gz` left out, in small letters.
@@ -397,7 +408,9 @@ impl Prompts {
             let model = ("model".to_owned(), self.model.as_str().into());
             let (key, bound) = self.answer_bound;
             let bound = bound.map(|bound| (key.to_owned(), bound.into()));
-            Ok([model].into_iter().chain(bound).chain([self.shape.prompt(&prompt)]).collect())
+            let asked = self.shape.prompt(&prompt, self.additions.system.as_deref());
+            // What --body says of the bound stands above the usual one.
+            Ok([model].into_iter().chain(bound).chain(self.additions.members()).chain(asked).collect())
         }
     }
 

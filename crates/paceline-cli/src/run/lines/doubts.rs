@@ -3,7 +3,7 @@
 use crate::run::lines::table::{Error, Place};
 use crate::text;
 
-/// Refuses an input whose first lines are no JSON objects at all, where only its name said what it is: each of its lines would be
+/// Refuses an input whose first lines are no JSON objects at all, where nothing said that it has any: each of its lines would be
 /// wrong.
 #[derive(Default)]
 pub(super) struct FirstLines {

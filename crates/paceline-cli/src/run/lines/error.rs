@@ -77,9 +77,9 @@ pub(crate) enum InputError {
     },
     /// The file that the job began with, under other flags.
     #[error(
-        "{} is the input of this job, but --prompt-template, --model, --max-output-tokens or --format changed, and with \
-         it the requests: use the former flags, or another output (--done with the results of this one takes its answers over, and \
-         no budget counts what they cost)",
+        "{} is the input of this job, but --prompt-template, --model, --max-output-tokens or --format changed (or --body, \
+         --system-prompt or --id-column), and with it the requests: use the former flags, or another output (--done with the results \
+         of this one takes its answers over, and no budget counts what they cost)",
         name(source_path)
     )]
     MadeOtherwise {

@@ -1,6 +1,7 @@
 //! The input: its file, its lines, and the request of each.
 
 pub(crate) mod address;
+mod asked;
 pub(crate) mod convert;
 mod doubts;
 pub(crate) mod error;

@@ -163,7 +163,9 @@ pub(crate) fn conflicts(conflicts: &Conflicts, input: &str, accepted: bool, repa
             (None, before) => format!("\n  the id of the former line {} is gone", before.unwrap_or_default()),
         };
     }
-    let more = conflicts.count - conflicts.first.len() as u64;
+    let listed = |is_listed: fn(&&Conflict) -> bool| conflicts.first.iter().filter(is_listed).count();
+    let moved = listed(|conflict| conflict.line.is_none()).min(listed(|conflict| conflict.before.is_none()));
+    let more = conflicts.count.saturating_sub((conflicts.first.len() - moved) as u64);
     if more > 0 {
         list += &format!("\n  and {more} more");
     }
@@ -186,6 +188,19 @@ mod tests {
     use paceline_store::Duplicate;
 
     use super::*;
+
+    #[test]
+    fn a_line_that_moved_is_listed_twice_and_counts_once() {
+        let [gone, new] = [(None, Some(5)), (Some(3), None)].map(|(line, before)| Conflict { line, before });
+        let told = |count| {
+            let found = Conflicts { first: vec![gone, new], count, named_by_lines: true };
+            conflicts(&found, "in.csv", false, true)
+        };
+        let once = told(1);
+        assert!(once.starts_with("1 line of in.csv changed") && !once.contains(" more"), "{once}");
+        assert!(once.contains("lines without an id are named by their numbers"), "{once}");
+        assert!(told(4).contains("\n  and 3 more\n"), "{}", told(4));
+    }
 
     #[test]
     fn the_first_twenty_errors_are_named_by_line_whatever_is_wrong() {

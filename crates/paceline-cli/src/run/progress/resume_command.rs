@@ -64,7 +64,8 @@ fn without_rest(word: &str) -> String {
     let mut parts = word.split(SECRET);
     let mut without = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let goes_on = part.strip_prefix(['"', '\'']).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_alphanumeric()));
+        let goes_on =
+            part.strip_prefix(['"', '\'']).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_alphanumeric()));
         let rest = if goes_on { part.find(char::is_whitespace).map_or("", |end| &part[end..]) } else { part };
         without = without + SECRET + rest;
     }
@@ -124,6 +125,17 @@ mod tests {
             (r#"p "${KEY:?}" --budget-cost 0.5 -o o"#, r#"p "${KEY:?}" --budget-cost 1.15 -o o"#),
         ] {
             assert_eq!(with_flag(line, "--budget-cost", "1.15"), expected);
+        }
+    }
+
+    #[test]
+    fn a_key_with_a_quote_in_it_is_hidden_to_its_end() {
+        for (word, expected) in [
+            ("sk-MARK-b8-7f3a/+=Zq9\"x", r#"p "${KEY:?}""#),
+            ("Bearer sk-MARK-b8-7f3a\"x and more", r#"p "Bearer ${KEY:?} and more""#),
+            (r#"{"api_key":"hunter2","n":1}"#, r#"p "{\"api_key\":\"${KEY:?}\",\"n\":1}""#),
+        ] {
+            assert_eq!(line(&["p", word]), expected);
         }
     }
 

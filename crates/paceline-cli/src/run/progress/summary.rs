@@ -422,7 +422,9 @@ fn reason_text(reason: DeferReason) -> &'static str {
 fn answered(class: Class) -> String {
     match class {
         Class::QuotaExhausted => "last answer: no more calls for long".to_owned(),
-        Class::Transient => "last try: no usable answer".to_owned(),
+        Class::Transient => {
+            "last try: a server error, no connection, no answer in time or one that cannot be used".to_owned()
+        }
         class => format!("last answer: {}", class.description()),
     }
 }

@@ -64,7 +64,7 @@ fn what_earlier_runs_used_counts_for_the_job_alone() {
     assert_eq!(
         enough.words,
         "of the budget 300.00 of 1000.00 are left, and the next call (line 7) may use 350.00; as it looks now, the job \
-         takes at least --budget-cost 1050.00"
+         takes at least --budget-cost 1050.00 (--dry-run looks at the items that are left)"
     );
 }
 

@@ -104,6 +104,8 @@ impl Budget {
         let [used_text, of] = [used, limit].map(|units| purse.amount(units));
         let over = purse.amount(used.saturating_sub(limit));
         let flag = purse.flag();
+        // What is left may be longer than what was answered.
+        let more = if purse == BudgetKind::RunTokens { "" } else { " (--dry-run looks at the items that are left)" };
         let line = line.map(|line| format!(" (line {line})")).unwrap_or_default();
         let state = if exceeded.never_fits() {
             format!(
@@ -119,7 +121,7 @@ impl Budget {
             format!("of the budget {left} of {of}{unit} are left, and the next call{line} may use {next}")
         };
         Enough {
-            words: format!("{state}; as it looks now, the job takes at least {flag} {enough}"),
+            words: format!("{state}; as it looks now, the job takes at least {flag} {enough}{more}"),
             flag,
             amount: enough,
         }
