@@ -21,8 +21,8 @@ const SHORTEST: usize = 8;
 
 /// The keys that calls carry in their headers, to be taken out of what a server says: the values, of `Bearer KEY` only KEY,
 /// of `Basic ...` also what it encodes and the password in it. They are found as they are, with the escapes of JSON, also of
-/// JSON within JSON, with those of HTML, percent-encoded and in base64; [`SECRET`] takes their place. Keys below 8 bytes are
-/// words, and stay.
+/// JSON within JSON, with those of HTML, percent-encoded and in base64, also where a key holds what looks like an escape, such as
+/// `%3D`: then with and without it. [`SECRET`] takes their place. Keys below 8 bytes are words, and stay.
 #[derive(Clone, Debug, Default)]
 pub struct Secrets {
     /// The longest first, so that a part does not spoil the whole.
@@ -33,7 +33,9 @@ pub struct Secrets {
 impl Secrets {
     /// The keys of these values.
     pub fn of<'a>(values: impl IntoIterator<Item = &'a HeaderValue>) -> Self {
-        let keys = values.into_iter().flat_map(|value| keys_in(value.as_bytes())).filter(|key| key.len() >= SHORTEST);
+        let keys = values.into_iter().flat_map(|value| keys_in(value.as_bytes()));
+        let keys = keys.flat_map(|key| spelling::decoded(&key).into_iter().chain([key]));
+        let keys = keys.filter(|key| key.len() >= SHORTEST);
         let mut all: Vec<Vec<u8>> = keys.flat_map(|key| spelling::in_base64(&key).chain([key])).collect();
         all.sort_unstable_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         all.dedup();
@@ -221,6 +223,70 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_holds_what_looks_like_an_escape_is_taken_out_in_whatever_spelling_it_is_repeated() {
+        let percent = |text: &str| -> String {
+            let encoded = text.bytes().map(|byte| match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' => char::from(byte).to_string(),
+                _ => format!("%{byte:02X}"),
+            });
+            encoded.collect()
+        };
+        let json = |text: &str| {
+            let quoted = serde_json::to_string(text).unwrap();
+            quoted[1..quoted.len() - 1].to_owned()
+        };
+        let html = |text: &str| text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;");
+        let numbered = |text: &str| text.replace('&', "&#38;").replace('%', "&#37;").replace('"', "&#x22;");
+        let ascii = |text: &str| json(text).replace('&', r"\u0026").replace('%', r"\u0025").replace('"', r"\u0022");
+        for key in [
+            r#"sk-MARK8h-"abcdef%20"#,
+            r#"sk-MARK8-"k/e+y%20"#,
+            "sk-MARK8g-ab/c+dEf%3D%3D",
+            "sk-MARK8c-abc%20def",
+            "sk-MARK8i-abcdef%3D",
+            r"sk-MARK8f-a\b\u0041c",
+            r"sk-MARK8f-a\\b\x41c%5C",
+            "sk-MARK8-a&quot;b&amp;c&#x22;",
+            "%20%2520-secret-%25",
+            r#"\"%22&quot;\u0022"#,
+        ] {
+            let spelled = [
+                key.into(),
+                json(key),
+                json(key).replace('/', r"\/"),
+                json(&json(key)),
+                html(key),
+                html(&html(key)),
+                numbered(key),
+                ascii(key),
+                percent(key),
+                percent(&percent(key)),
+                percent(&json(key)),
+                json(&percent(key)),
+                json(&html(key)),
+                html(&json(key)),
+                numbered(&percent(key)),
+                ascii(&percent(key)),
+            ];
+            for said in spelled {
+                let kept = removed(key, &format!("it is ({said})!"));
+                assert_eq!(kept, "it is ([key])!", "{key} as {said}");
+            }
+            // The last letters may stand for bytes behind it, too.
+            assert!(removed(key, &STANDARD.encode(key)).len() <= "[key]A==".len(), "{key}");
+        }
+        assert_eq!(
+            removed("sk-MARK8g-ab/c+dEf%3D%3D", "sk-MARK8g-ab\\/c+dEf=="),
+            "[key]",
+            "a server may decode what it is sent"
+        );
+        assert_eq!(
+            removed("sk-abcdef%3D", "sk-abcdef%253d; sk-abcdef%25253D; sk-abcdef%2"),
+            "[key]; [key]; sk-abcdef%2"
+        );
+    }
+
+    #[test]
     fn of_basic_credentials_the_password_is_a_key() {
         let value = format!("Basic {}", STANDARD.encode("someone:open-sesame"));
         assert_eq!(removed(&value, "someone:open-sesame and open-sesame"), "[key] and [key]");
@@ -297,9 +363,24 @@ mod tests {
 
     #[test]
     fn a_hostile_body_takes_no_time_that_grows_faster_than_it() {
-        for part in [r"\", "%25", r"abcd\\", r"\u0061bcd", r"\u005c", "a%2561", "amp;", "&amp;", "a&#x61;"] {
-            let body = part.repeat((1 << 20) / part.len());
-            assert_eq!(removed("abcd/efgh/SECRET+1234", &body).len(), body.len());
+        for part in [
+            r"\",
+            "%25",
+            r"abcd\\",
+            r"\u0061bcd",
+            r"\u005c",
+            "a%2561",
+            "amp;",
+            "&amp;",
+            "a&#x61;",
+            "25",
+            "%5C",
+            r"\x5c",
+        ] {
+            let body = part.repeat((1 << 15) / part.len());
+            for key in ["abcd/efgh/SECRET+1234", "%25%2525%25/&amp;&amp;", r"\u005c\%5C%5C/u005c"] {
+                assert_eq!(removed(key, &body).len(), body.len(), "{key} in {part}");
+            }
         }
     }
 }

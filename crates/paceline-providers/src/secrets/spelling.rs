@@ -1,5 +1,6 @@
 //! One key in the spellings that encoders give it.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use base64::Engine as _;
@@ -36,27 +37,41 @@ impl Escapes {
 
     /// Whether some of them are in a text as an escape: only then a key may be there that is not found as it is.
     pub(super) fn are_in(&self, text: &[u8]) -> bool {
-        let (mut rest, mut found) = (text, false);
-        while let Some(at) = memchr3(b'\\', b'%', b'&', rest).filter(|_| !found) {
-            let (unit, len) = unit(&rest[at..]);
-            found = match unit {
-                Unit::Read(char) => self.has(char),
+        let mut from = 0;
+        while let Some(at) = memchr3(b'\\', b'%', b'&', &text[from..]).map(|at| from + at) {
+            let itself = (char::from(text[at]), 1);
+            let mut readings = std::iter::once(itself).chain(escapes(&text[at..]));
+            if readings.any(|(char, len)| match char {
                 // A letter behind a backslash is a line break or the like, which no key holds.
-                Unit::Nothing => {
-                    let next = rest.get(at + len).filter(|next| !next.is_ascii_alphabetic());
+                '\\' => {
+                    let next = text.get(at + len).filter(|next| !next.is_ascii_alphabetic());
                     self.has('\\') || next.is_some_and(|next| self.0[usize::from(*next)])
                 }
-                Unit::Plain => false,
-            };
-            rest = &rest[at + len..];
+                char => len > 1 && self.has(char),
+            }) {
+                return true;
+            }
+            from = at + 1;
         }
-        found
+        false
     }
 
     fn has(&self, char: char) -> bool {
         let mut buffer = [0; 4];
         char.encode_utf8(&mut buffer).bytes().all(|byte| self.0[usize::from(byte)])
     }
+}
+
+/// A key that holds percent-encoding without it, as a server has it that decodes what it is sent.
+pub(super) fn decoded(key: &[u8]) -> Option<Vec<u8>> {
+    let (mut rest, mut all) = (key, Vec::with_capacity(key.len()));
+    while let [first, behind @ ..] = rest {
+        let code = if *first == b'%' { hexadecimal(behind, 2) } else { None };
+        let byte = code.and_then(|code| u8::try_from(code).ok());
+        all.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &behind[2..] } else { behind };
+    }
+    (all != key).then_some(all)
 }
 
 /// Where a text begins to spell the key, and where that ends. Backslashes count for nothing, in the text as in the key: they
@@ -71,87 +86,91 @@ pub(super) fn find(key: &[u8], text: &[u8]) -> Option<Range<usize>> {
         if let Some(len) = spelled(&key, &text[at..]) {
             return Some(at..at + len);
         }
-        // A match may begin in the middle of letters, but not in the middle of an escape.
-        from = at + unit(&text[at..]).1;
+        from = at + backslashes(&text[at..]).max(1);
     }
     None
 }
 
-/// How much of a text's beginning spells the key.
+/// How many bytes of a text's beginning are backslashes, in whatever spelling, and the code behind the last of them: what begins
+/// among them begins at the first, and nothing begins in the middle of `\u0073`.
+fn backslashes(text: &[u8]) -> usize {
+    let mut run = 0;
+    loop {
+        let rest = &text[run..];
+        let spelled = escapes(rest).filter(|(char, _)| *char == '\\').last().map(|(_, len)| len);
+        match spelled.or(rest.starts_with(b"\\").then_some(1)) {
+            Some(len) => run += len,
+            None if run == 0 => return 0,
+            None => return run + stands_for('\\', rest).map_or(0, |(_, len)| len),
+        }
+    }
+}
+
+/// How much of a text's beginning spells the key. A key may hold what looks like an escape: `%20` in a text is then its `%20`,
+/// and `%2520` too, where in another key both are a blank. All readings are tried; the next letter of the key ends most of them.
 fn spelled(key: &[u8], text: &[u8]) -> Option<usize> {
-    let (mut key, mut at) = (key, 0);
-    while !key.is_empty() {
-        let (unit, len) = unit(text.get(at..)?);
-        key = match unit {
-            Unit::Nothing => key,
-            Unit::Plain => key.strip_prefix(text.get(at..=at)?)?,
-            Unit::Read(char) => key.strip_prefix(char.encode_utf8(&mut [0; 4]).as_bytes())?,
+    let (mut next, mut others, mut seen) = (Some((0, 0)), Vec::new(), BTreeSet::new());
+    while let Some((read, at)) = next {
+        let (rest, text) = (&key[read..], &text[at..]);
+        if rest.is_empty() {
+            return Some(at);
+        }
+        next = match text.first() {
+            Some(b'\\') => Some((read, at + 1)),
+            Some(byte) if *byte == rest[0] => Some((read + 1, at + 1)),
+            _ => None,
         };
-        at += len;
-    }
-    Some(at)
-}
-
-/// What a text begins with.
-enum Unit {
-    /// A byte that stands for itself.
-    Plain,
-    /// Backslashes before what they escape, `%5C` too.
-    Nothing,
-    /// `\u0073`, `%73`, `&#x73;`.
-    Read(char),
-}
-
-/// What a text begins with, and its length.
-fn unit(text: &[u8]) -> (Unit, usize) {
-    match text.first() {
-        Some(b'\\') => {
-            let mut run = 0;
-            while let [b'\\', escaped @ ..] = &text[run..] {
-                run += if escaped.starts_with(b"u005c") || escaped.starts_with(b"u005C") { 6 } else { 1 };
-            }
-            let code = text[run..].strip_prefix(b"u").and_then(|code| hexadecimal(code, 4));
-            match code.and_then(char::from_u32) {
-                None => (Unit::Nothing, run),
-                // Some encoders of JSON escape what HTML has escaped.
-                Some('&') => reference(&text[run + 5..], run + 5).unwrap_or((Unit::Read('&'), run + 5)),
-                Some(char) => (Unit::Read(char), run + 5),
+        let known = others.len();
+        for (char, len) in escapes(text) {
+            let (mut buffer, is_nothing) = ([0; 4], char == '\\');
+            let bytes = if is_nothing { &[][..] } else { char.encode_utf8(&mut buffer).as_bytes() };
+            if rest.starts_with(bytes) {
+                others.extend(next.replace((read + bytes.len(), at + len)));
             }
         }
-        Some(b'&') => reference(&text[1..], 1).unwrap_or((Unit::Plain, 1)),
-        Some(b'%') => {
-            // Encoded again, % is %25.
-            let mut at = 1;
-            while text[at..].starts_with(b"25") && hexadecimal(&text[at + 2..], 2).is_some() {
-                at += 2;
-            }
-            let code = hexadecimal(&text[at..], 2).and_then(char::from_u32).filter(char::is_ascii);
-            match code {
-                Some('\\') => (Unit::Nothing, at + 2),
-                Some(char) => (Unit::Read(char), at + 2),
-                None => (Unit::Plain, 1),
-            }
+        // Where two readings meet, one of them goes on.
+        if others.len() > known && !seen.insert((read, at)) {
+            others.truncate(known);
+            next = None;
         }
-        _ => (Unit::Plain, 1),
+        next = next.or_else(|| others.pop());
     }
+    None
 }
 
-/// What a reference of HTML stands for, whose `&` has taken so many bytes, and the length of both. Escaped again, `&` is `&amp;`.
-fn reference(text: &[u8], taken: usize) -> Option<(Unit, usize)> {
-    let mut again = 0;
-    while text[again..].starts_with(b"amp;") {
-        again += 4;
+/// What an escape at the beginning of a text stands for, and its length: `\u0073`, `%73`, `&#x73;`. An encoder may have escaped
+/// what another has escaped, so `%2573` is `%` and `s`: every layer is one more reading.
+fn escapes(text: &[u8]) -> impl Iterator<Item = (char, usize)> {
+    /// More layers than programs put over each other; a bound, so that no text takes time that grows faster than it.
+    const LAYERS: usize = 8;
+    let mut last = text.first().map(|byte| (char::from(*byte), 1));
+    let layers = std::iter::from_fn(move || {
+        let (lead, taken) = last?;
+        last = stands_for(lead, &text[taken..]).map(|(char, len)| (char, taken + len));
+        last
+    });
+    layers.take(LAYERS)
+}
+
+/// What stands behind the first letter of an escape stands for, and the length of that.
+fn stands_for(lead: char, behind: &[u8]) -> Option<(char, usize)> {
+    let code = |text, digits| hexadecimal(text, digits).and_then(char::from_u32);
+    match lead {
+        '%' => Some((code(behind, 2).filter(char::is_ascii)?, 2)),
+        '&' => named(behind),
+        '\\' => match behind {
+            [b'u', digits @ ..] => Some((code(digits, 4)?, 5)),
+            [b'x', digits @ ..] => Some((code(digits, 2)?, 3)),
+            _ => None,
+        },
+        _ => None,
     }
-    let (char, len) = match named(&text[again..]) {
-        None if again > 0 => ('&', 0),
-        named => named?,
-    };
-    Some((if char == '\\' { Unit::Nothing } else { Unit::Read(char) }, taken + again + len))
 }
 
 /// The character of a reference behind its `&`, and the length of that.
 fn named(text: &[u8]) -> Option<(char, usize)> {
-    const NAMES: [(&[u8], char); 9] = [
+    const NAMES: [(&[u8], char); 17] = [
+        (b"amp", '&'),
         (b"quot", '"'),
         (b"apos", '\''),
         (b"lt", '<'),
@@ -161,6 +180,13 @@ fn named(text: &[u8]) -> Option<(char, usize)> {
         (b"equals", '='),
         (b"lowbar", '_'),
         (b"colon", ':'),
+        (b"percnt", '%'),
+        (b"bsol", '\\'),
+        (b"num", '#'),
+        (b"excl", '!'),
+        (b"dollar", '$'),
+        (b"commat", '@'),
+        (b"ast", '*'),
     ];
     // The largest number of a character has seven digits; zeros may stand before them.
     let end = text.iter().take(12).position(|byte| *byte == b';')?;
