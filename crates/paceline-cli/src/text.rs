@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 use paceline_core::Timestamp;
-use paceline_store::CallTotals;
+use paceline_store::{CallTotals, JobCounts};
 
 pub(crate) use columns::{WIDTH, cell, cut, in_lines, padded, width, wrapped};
 pub(crate) use paceline_core::format_duration as duration;
@@ -94,17 +94,27 @@ pub(crate) fn fell_back(items: u64) -> String {
     if items > 0 { format!("{} by the fallback, ", count(items)) } else { String::new() }
 }
 
-/// The calls of a job; `lost`: there may have been more.
-pub(crate) fn calls(calls: u64, lost: bool) -> String {
-    let at_least = if lost { "at least " } else { "" };
-    format!("{at_least}{}", counted(calls, "call"))
+/// The calls of a job that a run works on, or none. Calls that were noted as they left when a run was killed may not have left,
+/// and others may have left without their notes.
+pub(crate) fn calls(counts: &JobCounts, running: bool) -> String {
+    let noted = if running { 0 } else { counts.calls_noted };
+    let lost = counts.calls_lost || (!running && counts.in_flight > noted);
+    let unsure = counts.calls_unsure + noted;
+    let at_least = if lost || unsure > 0 { "at least " } else { "" };
+    let up_to = if lost { "about" } else { "up to" };
+    let more = match unsure {
+        0 => String::new(),
+        unsure => format!(" ({up_to} {} more may have been sent before a kill)", count(unsure)),
+    };
+    format!("{at_least}{}{more}", counted(counts.totals.calls.saturating_sub(counts.calls_unsure), "call"))
 }
 
-/// Calls that a run cut off as it ended, or was killed.
-pub(crate) fn cut_off(calls: u64) -> String {
+/// Calls that a run cut off as it ended, or was killed; of `unsure` of them it is not known whether they had left.
+pub(crate) fn cut_off(calls: u64, unsure: u64) -> String {
+    let up_to = if unsure > 0 { "up to " } else { "" };
     match calls {
-        1 => "1 call was cut off before its answer; the provider may bill it".to_owned(),
-        calls => format!("{} calls were cut off before their answers; the provider may bill them", count(calls)),
+        1 => format!("{up_to}1 call was cut off before its answer; the provider may bill it"),
+        calls => format!("{up_to}{} calls were cut off before their answers; the provider may bill them", count(calls)),
     }
 }
 

@@ -15,6 +15,9 @@ pub(crate) const TABLES: &str = "
         tokens_out INTEGER NOT NULL,
         counted INTEGER NOT NULL DEFAULT 0
     ) STRICT;
+    CREATE TABLE IF NOT EXISTS cut_off (
+        calls INTEGER NOT NULL -- noted when a run was killed: they are counted, and each may not have left
+    ) STRICT;
     CREATE TABLE IF NOT EXISTS note (
         awaited INTEGER NOT NULL, -- the last run sent no call before its note was written
         lost INTEGER NOT NULL -- an earlier run may have sent calls without one
@@ -83,6 +86,9 @@ pub(crate) fn count_cut_off(conn: &Connection) -> rusqlite::Result<()> {
         "DELETE FROM call_under_way WHERE (SELECT state > 1 FROM item WHERE item.id = call_under_way.id)",
     )?;
     let (calls, resends) = cut_off(conn)?;
+    if calls > 0 {
+        conn.execute("INSERT INTO cut_off VALUES (?1)", [int(calls)])?;
+    }
     let sql = "UPDATE run SET calls = calls + ?1, abandoned = abandoned + ?1, resends = resends + ?2";
     conn.execute(sql, params![int(calls), int(resends)])?;
     conn.execute_batch(
@@ -92,6 +98,15 @@ pub(crate) fn count_cut_off(conn: &Connection) -> rusqlite::Result<()> {
         usage::add(conn, &reserved)?;
     }
     conn.execute_batch("UPDATE call_under_way SET counted = 1")
+}
+
+/// How many calls the counters have of which nothing tells whether they had left when their run was killed, and how many more
+/// are noted, which a killed run leaves to the next.
+pub(crate) fn unsure(conn: &Connection) -> rusqlite::Result<(u64, u64)> {
+    let number =
+        |table, sql| if exists(conn, table)? { conn.query_row(sql, [], |row| row.get(0)).map(count) } else { Ok(0) };
+    let counted = number("cut_off", "SELECT coalesce(sum(calls), 0) FROM cut_off")?;
+    Ok((counted, number("call_under_way", "SELECT count(*) FROM call_under_way WHERE NOT counted")?))
 }
 
 /// What the calls reserved that are under way, or that a crash cut off and no run has counted yet, by model.

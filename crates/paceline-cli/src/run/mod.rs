@@ -394,7 +394,7 @@ fn tell_overwritten(args: &RunArgs, paths: &Paths) {
             "--overwrite {deletes} {} in {}, of {}{cost}",
             text::counted(results, "result"),
             paths.output.display(),
-            text::calls(counts.totals.calls, counts.calls_lost)
+            text::calls(&counts, true)
         );
     }
 }

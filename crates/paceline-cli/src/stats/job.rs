@@ -50,6 +50,7 @@ pub(super) fn json(counts: &JobCounts, snapshot: Value, running: bool, budget: &
         "in_flight": in_flight,
         "calls": counts.totals.calls,
         "calls_at_least": calls_at_least(counts, running),
+        "calls_unsure": counts.calls_unsure,
         "resends": counts.totals.resends,
         "retries": counts.totals.retries,
         "throttled": counts.totals.throttled,
@@ -131,7 +132,7 @@ pub(super) fn describe(
     let used_up = &snapshot["account"]["totals"]["by_class"][Class::QuotaExhausted.as_str()];
     let details = text::call_details(&counts.totals, used_up.as_u64().unwrap_or(0));
     let colon = if details.is_empty() { "" } else { ": " };
-    let calls = text::calls(counts.totals.calls, calls_at_least(counts, running));
+    let calls = text::calls(counts, running);
     line(format!("{calls}{colon}{details}"));
     if counts.tokens_in + counts.tokens_out > 0 {
         line(format!("{} tokens in, {} out", number(counts.tokens_in), number(counts.tokens_out)));

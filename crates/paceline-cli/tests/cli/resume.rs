@@ -36,7 +36,11 @@ fn killed_at_any_moment_it_goes_on() {
     assert!(repeated <= kills.len() * 4 * CONCURRENCY, "{repeated} calls repeated");
     let summary = job.summary();
     assert_eq!(summary["calls_at_least"], true, "{summary}");
+    let number = |key: &str| summary[key].as_u64().expect("a number");
+    let sure = (number("calls") - number("calls_unsure")) as usize;
+    assert!(sure <= server.count(), "at least {sure} calls, of {}", server.count());
     assert!(log.contains("  at least "), "{log}");
+    assert_eq!(log.contains(" more may have been sent before a kill)"), number("calls_unsure") > 0, "{log}");
 }
 
 /// Under a budget each call waits until it is noted.

@@ -448,7 +448,9 @@ fn a_call_that_was_cut_off_counts_once_and_as_much_as_it_reserved() {
     for (interrupted, in_flight) in [(3, 2), (0, 0)] {
         let (resumed, recovery) = dead.resume();
         assert_eq!(recovery.in_flight, in_flight, "the third was begun and not sent");
-        assert_eq!((recovery.interrupted, resumed.sums().unwrap().totals), (interrupted, counted));
+        let sums = resumed.sums().unwrap();
+        assert_eq!((recovery.interrupted, sums.totals), (interrupted, counted));
+        assert_eq!((sums.calls_unsure, sums.calls_noted), (2, 0), "they were noted, and may not have left");
         assert_eq!((&resumed.usage().unwrap()[..], resumed.unanswered().unwrap()), (&used[..], vec![0, 1]));
         dead = dead.copy();
     }
@@ -456,7 +458,7 @@ fn a_call_that_was_cut_off_counts_once_and_as_much_as_it_reserved() {
     let calls: Vec<u32> = resumed.claim_now(NOW, 2).unwrap().items.iter().map(|item| item.tally.sends()).collect();
     assert_eq!(calls, [1, 2], "of the item too");
     finish(&resumed, success(0, 2));
-    assert_eq!(resumed.unanswered().unwrap(), [1]);
+    assert_eq!((resumed.unanswered().unwrap(), resumed.sums().unwrap().calls_unsure), (vec![1], 2));
 }
 
 /// Of an item that was begun without a note nothing tells whether its call left, unless each call waits for its note.

@@ -201,7 +201,6 @@ fn say(recovery: &Recovery, upstream: &Upstream) {
             }
         }
         if recovery.in_flight > 0 {
-            let were = if recovery.in_flight == 1 { "was" } else { "were" };
             let again = if recovery.in_flight == 1 {
                 "it is sent again, and may be billed twice"
             } else {
@@ -212,10 +211,10 @@ fn say(recovery: &Recovery, upstream: &Upstream) {
                 Some(UnknownOutcome::Resend) => again,
                 None if upstream.dialect.is_prompt("") => again,
                 _ => {
-                    "what may be called twice is sent again and may be billed twice, the rest is held (the summary counts it)"
+                    "what may be called twice is sent again, and may be billed twice; calls that may not are held, and the summary says how many"
                 }
             };
-            line += &format!("; {} {were} cut off before an answer: {then}", text::counted(recovery.in_flight, "call"));
+            line += &format!("; {} may have been under way: {then}", text::counted(recovery.in_flight, "call"));
         }
         tracing::info!("{line}");
     }

@@ -116,6 +116,7 @@ impl Summary<'_> {
             "deferred": counts.waiting + counts.in_flight,
             "calls": totals.calls,
             "calls_at_least": counts.calls_lost,
+            "calls_unsure": counts.calls_unsure,
             "resends": totals.resends,
             "retries": totals.retries,
             "throttled": totals.throttled,
@@ -223,7 +224,9 @@ impl Summary<'_> {
             ));
         }
         let abandoned = self.counts.totals.abandoned;
-        lines.extend((abandoned > self.unwritten).then(|| text::cut_off(abandoned - self.unwritten)));
+        lines.extend(
+            (abandoned > self.unwritten).then(|| text::cut_off(abandoned - self.unwritten, self.counts.calls_unsure)),
+        );
         if self.unread {
             lines.push("the input was not read to its end: there may be more items".to_owned());
         }
@@ -264,7 +267,7 @@ impl Summary<'_> {
     /// The calls of the job, those of this run where others came before, and what went wrong with them.
     fn calls(&self) -> String {
         let (totals, before) = (self.counts.totals, self.figures.calls_before);
-        let calls = text::calls(totals.calls, self.counts.calls_lost);
+        let calls = text::calls(self.counts, true);
         let mut line = match totals.calls.saturating_sub(before) {
             _ if before == 0 => calls,
             0 if !self.is_left() => format!("nothing was left to send; {calls} in earlier runs"),
