@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use paceline_config::{
     Config, Environment, KeySource, Overrides, Proxy, SettingError, Source, Tier, Upstream, title_case,
 };
-use paceline_core::Dimension;
+use paceline_core::{Dimension, tier_and_part};
 use paceline_http::{check_proxy, client, gateway, proxy_of_environment};
 use paceline_providers::secrets::{SECRET, hidden};
 use paceline_providers::table::Scope;
@@ -62,14 +62,24 @@ pub(crate) fn warn_of_scopes(upstream: &Upstream, scopes: &[ScopeRow]) {
     warn_of_idle_tiers(upstream, scopes);
     let home = upstream.base_url.as_deref().and_then(paceline_providers::host);
     let is_other = |name: &str| name != ACCOUNT && Some(name) != home.as_deref();
-    let is_tier = |name: &str| upstream.tiers.iter().any(|tier| *tier.scope == *name);
+    let host_of = |name: &str| match upstream.tiers.iter().find(|tier| is_of(name, &tier.scope)) {
+        Some(_) => tier_and_part(name).map(|(_, host)| host.to_owned()),
+        None => Some(name.to_owned()),
+    };
     let by_host = upstream.dialect.scope() == Scope::Host;
-    warn_of_withheld(upstream, || by_host && scopes.iter().any(|row| is_other(&row.name) && !is_tier(&row.name)));
+    warn_of_withheld(upstream, || {
+        by_host && scopes.iter().filter_map(|row| host_of(&row.name)).any(|host| is_other(&host))
+    });
+}
+
+/// Whether a scope of that name is a tier, or the part of one host in it.
+pub(crate) fn is_of(scope: &str, tier: &str) -> bool {
+    scope == tier || tier_and_part(scope).is_some_and(|(whole, _)| whole == tier)
 }
 
 /// Warns of tiers that no item of a job belongs to.
 fn warn_of_idle_tiers(upstream: &Upstream, scopes: &[ScopeRow]) {
-    let is_idle = |tier: &&Tier| scopes.iter().all(|scope| scope.name != tier.scope);
+    let is_idle = |tier: &&Tier| !scopes.iter().any(|scope| is_of(&scope.name, &tier.scope));
     let idle: Vec<_> = upstream.tiers.iter().filter(is_idle).map(|tier| text::printable(&tier.scope)).collect();
     if !idle.is_empty() {
         tracing::warn!(

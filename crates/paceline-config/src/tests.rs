@@ -368,6 +368,14 @@ fn the_first_tier_that_matches_is_taken() {
     ] {
         assert_eq!(found.scope_name(&CallNames { path, model, label, ..CallNames::default() }), scope);
     }
+    let by_host = upstream(&file.replace("rpm = 500", "scope = 'host'"), &[], openai()).expect("all well");
+    for (path, scope) in [
+        ("/v1/embeddings", "tier /v1/embeddings at api.openai.com"),
+        ("http://a.example:81/v1/embeddings?n=1", "tier /v1/embeddings at a.example:81"),
+        ("http://a.example:81/", "a.example:81"),
+    ] {
+        assert_eq!(by_host.scope_name(&CallNames { path, ..CallNames::default() }), scope);
+    }
     let (scope, limits) = &found.pacer.tiers[0];
     assert_eq!((&**scope, &limits.quotas[..], limits.burst), ("tier /v1/embeddings", &[minutes(3_000)][..], Some(7)));
     for tier in [

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use paceline_core::{Background, Limits, Pace, PacerConfig};
+use paceline_core::{Background, Limits, Pace, PacerConfig, part_of_tier};
 use paceline_providers::secrets::{SECRET, looks_secret};
 use paceline_providers::table::Scope;
 use paceline_providers::{Dialect, Provider, below, join_url, path_of};
@@ -137,17 +137,26 @@ impl Upstream {
         [self.base_url.as_deref(), api].into_iter().flatten().find_map(|base| below(url, base))
     }
 
-    /// The scope that a call belongs to: its tier, else what is limited together. `group`: that of its item.
+    /// The scope that a call belongs to: its tier, where hosts are apart that of its host alone, else what is limited together.
+    /// `group`: that of its item. A fleet divides the limits of whole tiers.
     pub fn scope_name(&self, call: &CallNames<'_>) -> String {
         let CallNames { path, model, label, group, body } = *call;
         match (self.tier(path, model, label), group, self.dialect.scope()) {
+            (Some(tier), _, Scope::Host) if self.fleet.is_none() => {
+                part_of_tier(&tier.scope, &self.host_scope(path, model, body))
+            }
             (Some(tier), ..) => tier.scope.to_string(),
             (None, Some(group), Scope::Group) => group.to_owned(),
-            (None, _, Scope::Host) if path.starts_with('/') => {
-                let base = self.base_url.as_deref().unwrap_or_default();
-                self.dialect.scope_name(&join_url(base, path), model, body)
-            }
+            (None, _, Scope::Host) => self.host_scope(path, model, body),
             (None, ..) => self.dialect.scope_name(path, model, body),
+        }
+    }
+
+    fn host_scope(&self, path: &str, model: Option<&str>, body: &[u8]) -> String {
+        let base = self.base_url.as_deref().filter(|_| path.starts_with('/'));
+        match base {
+            Some(base) => self.dialect.scope_name(&join_url(base, path), model, body),
+            None => self.dialect.scope_name(path, model, body),
         }
     }
 

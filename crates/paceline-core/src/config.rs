@@ -1,5 +1,7 @@
 //! The configuration of a pacer: plain structs with defaults and `with_*` setters, checked once at construction.
 
+use alloc::format;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -316,7 +318,8 @@ pub struct PacerConfig {
     /// The first rate of each scope under [`Pace::Auto`], in calls a second: more than 0, at most 1,000,000. Default: none,
     /// which is 2, or what the configured limits allow.
     pub start: Option<f64>,
-    /// Scopes with limits of their own, by scope name.
+    /// Scopes with limits of their own, by scope name. A scope that is [a part](part_of_tier) of a tier has all limits of the
+    /// tier for itself.
     pub tiers: Vec<(Arc<str>, Limits)>,
     /// Makes each scope an account of its own, for one limit for each tenant, host or key: a scope without a tier has these
     /// limits, which are believed until a refusal contradicts them, and `concurrency` for itself; and what an answer says about
@@ -332,6 +335,20 @@ pub struct PacerConfig {
     pub responsive: ResponsiveConfig,
     /// How requests of a priority below 0 share the account with the others.
     pub background: Background,
+}
+
+/// What separates a tier from its part in the name of a scope.
+const AT: &str = " at ";
+
+/// The name of a scope that has the limits of a tier for itself, such as one host of many. Default: none, a tier is one scope.
+/// `part` must not contain blanks.
+pub fn part_of_tier(tier: &str, part: &str) -> String {
+    format!("{tier}{AT}{part}")
+}
+
+/// The tier of which a scope of that name is a part, and the part, if the name is [such a one](part_of_tier).
+pub fn tier_and_part(scope: &str) -> Option<(&str, &str)> {
+    scope.rsplit_once(AT)
 }
 
 impl PacerConfig {

@@ -47,6 +47,7 @@ pub use backoff::{Backoff, Growth, Jitter};
 pub use concurrency::{ConcurrencySnapshot, GrowthPhase};
 pub use config::{
     Background, BreakerConfig, Concurrency, DividedLimit, Limits, Pace, PacerConfig, Quota, QuotaShape, Retry,
+    part_of_tier, tier_and_part,
 };
 pub use cost::{Cost, Dimension};
 pub use error::{ConfigError, TooLarge};

@@ -28,6 +28,7 @@ use crate::run::lines::spool::Earlier;
 use crate::run::lines::wrong::{self, Wrong};
 use crate::run::progress::oracle;
 use crate::run::progress::report::ReportError;
+use crate::upstream::is_of;
 use crate::{output, upstream};
 
 mod words;
@@ -299,9 +300,9 @@ impl Plan {
     fn seconds(&self, upstream: &Upstream, limits: &Limits) -> Option<Duration> {
         let all = self.scopes.values().fold(Cost::zero(), |all, part| sum(&all, &part.cost));
         let account = oracle::least(limits, self.pending(), all);
-        let tiers = upstream.pacer.tiers.iter().filter_map(|(name, limits)| {
-            let part = self.scopes.get(&**name)?;
-            oracle::least(limits, part.items, part.cost.clone())
+        let tiers = upstream.pacer.tiers.iter().flat_map(|(name, limits)| {
+            let parts = self.scopes.iter().filter(|(scope, _)| is_of(scope, name));
+            parts.filter_map(|(_, part)| oracle::least(limits, part.items, part.cost.clone()))
         });
         account.into_iter().chain(tiers).max()
     }

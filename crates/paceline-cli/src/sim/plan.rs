@@ -13,6 +13,7 @@ use super::args::PlanArgs;
 use crate::args::Everywhere;
 use crate::exit::Failure;
 use crate::run::progress::oracle;
+use crate::upstream::is_of;
 use crate::{output, text, upstream};
 
 /// A run ends by itself when nothing can leave for so long.
@@ -53,7 +54,7 @@ pub(crate) fn command(args: &PlanArgs, everywhere: &Everywhere) -> Result<(), Fa
 
 /// The limits that the calls are under: the account's, and those of their tier.
 fn limits<'a>(upstream: &'a Upstream, scope: &str) -> impl Iterator<Item = &'a Limits> {
-    let tier = upstream.pacer.tiers.iter().find(|(name, _)| **name == *scope).map(|(_, limits)| limits);
+    let tier = upstream.pacer.tiers.iter().find(|(name, _)| is_of(scope, name)).map(|(_, limits)| limits);
     std::iter::once(&upstream.pacer.limits).chain(tier)
 }
 

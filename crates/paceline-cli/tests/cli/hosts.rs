@@ -30,6 +30,29 @@ fn a_host_that_asks_for_hours_holds_up_no_other() {
     assert!(log.contains("held: 127.0.0.1:"), "{log}");
 }
 
+/// A tier has its limits for each host, and what one host asks for holds up no other.
+#[test]
+fn a_tier_over_many_hosts_divides_them_too() {
+    let busy = Server::new(|_| Reply::error(429, "slow down").with_header("retry-after", 7_200));
+    let other = Server::new(|_| Reply::ok());
+    let pages = pages([&busy, &other], 20).replace("\"method\"", "\"metadata\":{\"label\":\"slow\"},\"method\"");
+    let job = Job::with_input(&pages);
+    let tier = "[[upstream.generic.tier]]\nlabel = 'slow'\nlimits = ['900 rps']\n";
+    std::fs::write(job.path("paceline.toml"), tier).expect("writable");
+    let flags = ["--scope", "host", "--max-wait", "1m", "--concurrency", "1"];
+    let mut dry = job.run(&other);
+    let dry = dry.args(flags).arg("--dry-run").output().expect("it runs");
+    let [busy_host, other_host] = [&busy, &other].map(|server| server.url().replace("http://", ""));
+    let told = String::from_utf8_lossy(&dry.stdout).into_owned();
+    assert!(told.contains(&format!("tier label=slow at {busy_host}: 10 items")), "{told}");
+    let (code, log) = finish(job.run(&other).args(flags));
+    let summary = job.summary();
+    assert_eq!((code, &summary["succeeded"], &summary["deferred"]), (3, &json!(10), &json!(10)), "{log}");
+    assert_eq!((busy.count(), other.count()), (1, 10), "{log}");
+    assert!(log.contains(&format!("held: tier label=slow at {busy_host}")), "{log}");
+    assert!(!log.contains("do not act") && !log.contains(&format!("held: tier label=slow at {other_host}")), "{log}");
+}
+
 /// The key goes to the host of `--base-url`: there a 401 is about the key, elsewhere about the page.
 #[test]
 fn a_page_that_wants_a_key_fails_alone_where_none_is_sent() {

@@ -110,6 +110,8 @@ impl Pacer {
         self.agenda.set(place, Wants::default());
         self.failing.remove(&place);
         self.answers.forget(place);
-        self.scopes.remove(place)
+        let scope = self.scopes.remove(place);
+        self.tier_parts.remove(&*scope.name);
+        scope
     }
 }

@@ -22,7 +22,7 @@ mod tests;
 mod turn;
 
 use alloc::borrow::Cow;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::sync::Arc;
 use core::cmp::Reverse;
 
@@ -36,7 +36,7 @@ use evict::Evictions;
 use gates::SharedGates;
 pub use lease::Lease;
 use scopes::Scopes;
-use settings::{check, limits, places, tier_of, tiers};
+use settings::{check, is_part, limits, places, tier_of, tiers};
 use turn::Turn;
 
 use crate::admit::{Admit, Level, PauseCause, WaitCause};
@@ -106,6 +106,8 @@ pub struct Pacer {
     config: PacerConfig,
     /// Where the limits of the tier of a name are in the configuration.
     tiers: BTreeMap<Arc<str>, usize>,
+    /// The scopes so far that are parts of tiers.
+    tier_parts: BTreeSet<Arc<str>>,
     rng: Rng,
     now: Instant,
     quotas: Quotas,
@@ -144,6 +146,7 @@ impl Pacer {
         check(&config)?;
         Ok(Self {
             tiers: tiers(&config),
+            tier_parts: BTreeSet::new(),
             rng: Rng::new(seed),
             now,
             quotas: Quotas::new(&limits(&config))?,
@@ -358,6 +361,12 @@ impl Pacer {
         self.quotas.reconfigure(now, &limits(&config))?;
         self.in_flight.reconfigure(places(&config))?;
         self.tiers = tiers(&config);
+        self.tier_parts = self
+            .scopes
+            .iter_mut()
+            .filter(|scope| is_part(&scope.name, &self.tiers))
+            .map(|scope| (&*scope.name).into())
+            .collect();
         for scope in self.scopes.iter_mut() {
             let tier = tier_of(&scope.name, &self.tiers, &config);
             scope.reconfigure(now, tier, &config)?;
@@ -409,6 +418,9 @@ impl Pacer {
     }
 
     fn make(&mut self, name: Arc<str>) -> ScopeId {
+        if is_part(&name, &self.tiers) {
+            self.tier_parts.insert((&*name).into());
+        }
         let mut scope = self.fresh(name);
         for (place, units) in self.divided.of(Some(&scope.name)) {
             scope.quotas.set_allowance(place, units);

@@ -4,7 +4,7 @@ use alloc::collections::BTreeMap;
 use alloc::string::ToString;
 use alloc::sync::Arc;
 
-use crate::config::{Concurrency, Limits, Pace, PacerConfig};
+use crate::config::{Concurrency, Limits, Pace, PacerConfig, tier_and_part};
 use crate::error::ConfigError;
 use crate::quota::Quotas;
 use crate::scope::{self, Scope};
@@ -25,7 +25,13 @@ pub(super) fn tier_of<'a>(
     tiers: &BTreeMap<Arc<str>, usize>,
     config: &'a PacerConfig,
 ) -> Option<&'a Limits> {
-    tiers.get(name).map(|place| &config.tiers[*place].1).or(config.per_scope.as_ref())
+    let whole = || tier_and_part(name).and_then(|(tier, _)| tiers.get(tier));
+    tiers.get(name).or_else(whole).map(|place| &config.tiers[*place].1).or(config.per_scope.as_ref())
+}
+
+/// Whether a scope of that name is a part of a tier, with the limits of that for itself.
+pub(super) fn is_part(name: &str, tiers: &BTreeMap<Arc<str>, usize>) -> bool {
+    !tiers.contains_key(name) && tier_and_part(name).is_some_and(|(tier, _)| tiers.contains_key(tier))
 }
 
 /// Of several tiers of one name the first counts.

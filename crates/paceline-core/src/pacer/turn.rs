@@ -1,10 +1,13 @@
 //! Pacers of one account in several processes: one at a time has the turn and grants calls, with the counts of all others.
 
+use alloc::collections::BTreeMap;
 use alloc::string::ToString;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::Pacer;
+use super::settings::is_part;
 use crate::admit::{Admit, WaitCause};
 use crate::quota::Quotas;
 use crate::snapshot::Totals;
@@ -22,6 +25,8 @@ pub(super) struct Turn {
     sends: u64,
     /// The totals as of the last export of the windows.
     exported: Option<Totals>,
+    /// The parts of tiers that others had counted in this turn.
+    shared_parts: Vec<Arc<str>>,
 }
 
 impl Turn {
@@ -63,9 +68,31 @@ impl Pacer {
                 self.scopes[&id].share(now, &tier);
             }
         }
+        self.share_parts(now, others);
         (self.turn.yielded, self.turn.sends) = (None, self.totals.sends);
         self.pump(now);
         Ok(())
+    }
+
+    /// The same for the parts of tiers, of which there may be many: those that others have counted, now or in the last turn.
+    fn share_parts(&mut self, now: Instant, others: &[(PacerState, Duration)]) {
+        let mut parts: BTreeMap<&str, Vec<_>> = BTreeMap::new();
+        let before = core::mem::take(&mut self.turn.shared_parts);
+        parts.extend(before.iter().map(|name| (&**name, Vec::new())));
+        for (state, since) in others {
+            for level in state.scopes.iter().filter(|level| is_part(&level.name, &self.tiers)) {
+                parts.entry(&*level.name).or_default().push((&*level.windows, *since));
+            }
+        }
+        for (name, windows) in parts {
+            if !windows.is_empty() {
+                self.turn.shared_parts.push(name.into());
+            } else if self.scopes.named(name).is_none() {
+                continue;
+            }
+            let id = self.scope(name);
+            self.scopes[&id].share(now, &windows);
+        }
     }
 
     /// When the next request fits, if it waits for room in a window and this pacer has sent none in its turn. A pacer that yields
@@ -94,7 +121,8 @@ impl Pacer {
             let windows = quotas.export_own(now);
             LevelState { name: name.to_string(), windows, ..LevelState::default() }
         };
-        let tiers = self.tiers.keys().filter_map(|name| Some(&self.scopes[self.scopes.named(name)?.place]));
+        let names = self.tiers.keys().chain(&self.tier_parts);
+        let tiers = names.filter_map(|name| Some(&self.scopes[self.scopes.named(name)?.place]));
         let scopes = tiers.map(|scope| level(&scope.name, scope.quotas())).filter(|level| !level.is_empty()).collect();
         Some(PacerState { account: level("", &self.quotas), scopes, ..PacerState::default() })
     }

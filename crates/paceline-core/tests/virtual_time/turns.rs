@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use paceline_core::{
     Admit, Class, Cost, Dimension, Event, Instant, Limits, Outcome, Pace, Pacer, PacerConfig, PacerState, Quota,
-    QuotaShape, Request, Ticket, WaitCause,
+    QuotaShape, Request, Ticket, WaitCause, part_of_tier, tier_and_part,
 };
 use proptest::prelude::*;
 
@@ -138,6 +138,31 @@ fn the_one_that_has_the_turn_gets_all_that_is_left() {
         // In 100 s nine or ten windows pass after the first five: what comes free is taken at the next turn.
         assert!((50..=55).contains(&account.left.len()), "{shape:?}: {}", account.left.len());
     }
+}
+
+#[test]
+fn each_part_of_a_tier_has_its_limits_for_itself_over_all_pacers() {
+    fn left(pacer: &mut Pacer, part: &str, now: Instant, calls: u32) -> usize {
+        let scope = pacer.scope(&part_of_tier("tier", part));
+        for _ in 0..calls {
+            pacer.enqueue(now, Request::new(&scope, Cost::request())).expect("it fits");
+        }
+        std::iter::from_fn(|| pacer.poll_event()).filter(|event| matches!(event, Event::Granted { .. })).count()
+    }
+    let limits = Limits { quotas: vec![Quota::sliding(Dimension::Requests, 5, 10 * S)], burst: Some(5) };
+    let config =
+        PacerConfig { pace: Pace::Fixed, ..PacerConfig::default() }.with_tier("tier", limits).with_in_flight(99);
+    let [mut first, mut second] = [(); 2].map(|()| Pacer::new(config.clone(), 1, Instant::ZERO).expect("sensible"));
+    assert_eq!([left(&mut first, "a", at(1.0), 3), left(&mut first, "b", at(1.0), 9)], [3, 5]);
+    let told = first.own_windows(at(1.0)).expect("calls have left");
+    second.take_turn(at(2.0), &[(told, S)]).expect("the present version");
+    let asked = [("a", 2), ("b", 1), ("c", 5)].map(|(part, calls)| left(&mut second, part, at(2.0), calls));
+    assert_eq!(asked, [2, 0, 5], "what the first has sent counts, by part");
+    let scope = second.scope(&part_of_tier("tier", "a"));
+    assert!(!second.admit(at(2.0), &Request::new(&scope, Cost::request())).is_now());
+    second.take_turn(at(12.5), &[]).expect("the present version");
+    assert_eq!(left(&mut second, "b", at(12.5), 0), 1, "what waited");
+    assert_eq!(tier_and_part(&part_of_tier("tier label=x at y", "a:80")), Some(("tier label=x at y", "a:80")));
 }
 
 #[test]
