@@ -50,7 +50,9 @@ pub(crate) fn claim(
         Ok(items)
     };
     let items = claim().map_err(JournalError::sqlite("read"))?;
-    Ok(ClaimedItems { items, next_due: heads.next_due(scopes) })
+    let next = heads.next_due(scopes);
+    let next_scope = next.and_then(|(_, scope)| by_id(scopes, scope)).map(|scope| Arc::clone(&scope.row.name));
+    Ok(ClaimedItems { items, next_due: next.map(|(due, _)| due), next_scope })
 }
 
 /// Takes the first of what is due in some scopes, each with whether what is new counts, and notes what they have left.
@@ -121,7 +123,8 @@ impl Source {
 /// Takes those of the items that wait, in the order given.
 pub(crate) fn claim_items(conn: &Connection, scopes: &[Scope], ordinals: &[u64]) -> Result<ClaimedItems, JournalError> {
     let items = take(conn, scopes, ordinals.iter().map(|ordinal| query::int(*ordinal)));
-    Ok(ClaimedItems { items: items.map_err(JournalError::sqlite("read"))?, next_due: None })
+    let items = items.map_err(JournalError::sqlite("read"))?;
+    Ok(ClaimedItems { items, next_due: None, next_scope: None })
 }
 
 /// Marks items in flight and reads them; leaves out those that do not wait.

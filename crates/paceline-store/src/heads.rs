@@ -128,18 +128,18 @@ impl Heads {
         }
     }
 
-    /// The earliest that a waiting item may start, its scope and the account permitting.
-    pub(crate) fn next_due(&self, scopes: &[Scope]) -> Option<Timestamp> {
+    /// The earliest that a waiting item may start, its scope and the account permitting, and that scope.
+    pub(crate) fn next_due(&self, scopes: &[Scope]) -> Option<(Timestamp, i64)> {
         let account = opens(account(scopes))?;
         let fresh = self.fresh.iter().map(|(_, scope)| (0, scope));
-        let mut earliest: Option<Timestamp> = None;
+        let mut earliest: Option<(Timestamp, i64)> = None;
         for (first, scope) in fresh.chain(self.retries.iter()) {
             let first = account.max(Timestamp::from_millis(first));
-            if earliest.is_some_and(|earliest| earliest <= first) {
+            if earliest.is_some_and(|(earliest, _)| earliest <= first) {
                 break;
             }
             let opens = by_id(scopes, scope).and_then(|scope| opens(&scope.row.state));
-            earliest = earliest.into_iter().chain(opens.map(|opens| opens.max(first))).min();
+            earliest = earliest.into_iter().chain(opens.map(|opens| (opens.max(first), scope))).min();
         }
         earliest
     }

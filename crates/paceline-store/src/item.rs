@@ -293,6 +293,8 @@ pub struct ClaimedItems {
     /// When the next item that is still waiting may start: its own time, and that of its held scope. None when nothing
     /// waits but items of stopped scopes. A time in the past means that more were due than asked for.
     pub next_due: Option<Timestamp>,
+    /// The scope of that item.
+    pub next_scope: Option<Arc<str>>,
 }
 
 /// Whether an outcome was recorded.

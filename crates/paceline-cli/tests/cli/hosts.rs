@@ -124,7 +124,7 @@ fn one_page_that_holds_up_all_others_is_told_with_the_flag_that_lets_them_go() {
         let job = Job::with_input(&pages([&server, &server], 10));
         let (code, log) = finish(job.run(&server).args(["--max-wait", "1m", "--concurrency", "1"]).args(flags));
         assert_eq!((code, &job.summary()["succeeded"]), (3, &json!(succeeded)), "{log}");
-        let log_line = "held up: 10 items, by a pause that goes on, because all calls are one scope; --scope endpoint";
+        let log_line = "because all calls are one scope; only if the API limits each path by itself, --scope endpoint";
         assert_eq!(log.contains(log_line), is_shown, "{log}");
     }
 }

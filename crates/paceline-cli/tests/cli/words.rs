@@ -221,6 +221,7 @@ fn keys_of_lines_that_are_not_sent_are_told_once_before_the_first_call() {
     assert_eq!(code, 0, "{log}");
     let told = "3 lines have a key that is not sent, such as \"params\" in line 1: a request is made of method, url, headers and body";
     assert_eq!(log.matches(told).count(), 1, "{log}");
+    assert!(log.contains("2 lines repeat an address of a line before, such as /x: each of them is a call"), "{log}");
     let job = Job::with_input("");
     let table = "url,note\n/a,x\n/b,y\n/a,z\n";
     std::fs::write(job.path("t.csv"), table).expect("writable");

@@ -42,7 +42,7 @@ impl HeldUp {
         (self.items > 1).then(|| {
             format!(
                 "held up: {items}, {how}, because all calls are one scope; \
-                 --scope endpoint paces each path by itself, --scope group each metadata.label"
+                 only if the API limits each path by itself, --scope endpoint paces each by itself (--scope group: each metadata.label)"
             )
         })
     }

@@ -275,6 +275,16 @@ impl StopReason {
         }
     }
 
+    /// Why a run ends. What stops single hosts ends a run only once there is nothing else.
+    pub(crate) fn at_end(&self) -> String {
+        match self {
+            Self::HostsUnreachable { .. } | Self::SameFailure { scope: Some(_), .. } => {
+                format!("{self}; nothing else is left to send")
+            }
+            other => other.to_string(),
+        }
+    }
+
     fn announcement(&self, in_flight: Option<u64>) -> String {
         match self {
             Self::Interrupted if in_flight == Some(0) => "interrupted: no call is in flight".to_owned(),
@@ -285,7 +295,7 @@ impl StopReason {
             Self::MaxDuration | Self::Asked if in_flight != Some(0) => {
                 format!("stopping: {self}; waiting up to 30s for {} in flight", calls(in_flight))
             }
-            other => text::printable(&format!("stopping: {other}")).into_owned(),
+            other => text::printable(&format!("stopping: {}", other.at_end())).into_owned(),
         }
     }
 }
@@ -355,7 +365,9 @@ impl fmt::Display for StopReason {
             }
             Self::HostsUnreachable { hosts, message } => {
                 let named = first_few(hosts);
-                write!(f, "no server answers at {named}: {message}; check these addresses in the input and the network")
+                // A server is there, and the call never left.
+                let what = if message.starts_with("tls handshake") { "no server speaks TLS at" } else { "no server answers at" };
+                write!(f, "{what} {named}: {message}; check these addresses in the input and the network")
             }
             Self::DiskFull { message } => write!(f, "{message}; free some space, {AGAIN}"),
             Self::Tls { address, message } | Self::Proxy { address, message } => {
@@ -407,6 +419,10 @@ mod tests {
             StopReason::HostsUnreachable { hosts, message: "refused".to_owned() }.to_string()
         };
         assert!(told(&["a"]).starts_with("no server answers at a: refused; check these"));
+        let stop =
+            StopReason::HostsUnreachable { hosts: vec!["https://a".into()], message: "tls handshake eof".into() };
+        assert!(stop.to_string().starts_with("no server speaks TLS at https://a: tls handshake eof; check these"));
+        assert!(stop.announcement(None).ends_with("; nothing else is left to send"), "{}", stop.announcement(None));
         assert!(told(&["a", "b", "c"]).starts_with("no server answers at a, b, c: refused"));
         assert!(told(&["a", "b", "c", "d", "e"]).starts_with("no server answers at a, b, c and 2 more: refused"));
     }

@@ -332,7 +332,7 @@ struct Doubts {
     /// Lines with a key that is not sent. Tables have columns for other ends.
     ignored: u64,
     first_ignored: Option<(String, u64)>,
-    /// Lines of a table or list that call an address again.
+    /// Lines that call an address again.
     repeated: u64,
     first_repeated: Option<String>,
     /// The hashes of those addresses.
@@ -341,7 +341,7 @@ struct Doubts {
 
 impl Doubts {
     fn note(&mut self, number: u64, line: &Line<'_>, of_rows: bool) {
-        if of_rows && line.body.is_empty() && line.method == Method::GET && line.headers.is_empty() {
+        if line.body.is_empty() && line.method == Method::GET && line.headers.is_empty() {
             let hash = self.addresses.hasher().hash_one(&*line.url);
             if !self.addresses.insert(hash) {
                 self.repeated += 1;

@@ -53,6 +53,8 @@ pub(crate) struct View<'a> {
     pub(crate) stop: Option<&'a StopReason>,
     /// When the next item in the journal becomes due, and the wall clock's time now.
     pub(crate) next_due: Option<(Timestamp, Timestamp)>,
+    /// The scope of that item, where it is known.
+    pub(crate) next_scope: Option<&'a str>,
     /// When the next call can start; none while calls are in flight, or where it is not known.
     pub(crate) next_start: Option<Instant>,
     pub(crate) budget: Used,
@@ -129,8 +131,8 @@ impl Drop for Progress {
     }
 }
 
-/// A bound below that is none.
-const A_MOMENT: Duration = Duration::from_secs(1);
+/// A shorter bound below the time left is none.
+const TELLING: Duration = Duration::from_mins(1);
 
 /// The text of one status update, each list with the most important first.
 #[derive(Debug, Default)]
@@ -150,8 +152,8 @@ impl StatusText {
             format!("{}/{} done", text::count(figures.ended()), text::count(figures.input)),
             format!("{rate:.1}/s"),
         ];
-        // Where nothing has ended, a bound of a second says nothing.
-        let says_something = |left: &TimeLeft| !left.at_least || figures.ended() > 0 || left.time > A_MOMENT;
+        // A short bound says nothing: it ends with the pauses that are known now.
+        let says_something = |left: &TimeLeft| !left.at_least || left.time >= TELLING;
         if let Some(left) = time_left.filter(says_something) {
             let least = if left.at_least { "> " } else { "" };
             let end = match (left.in_later_run, left.at_budget) {

@@ -199,7 +199,7 @@ impl Summary<'_> {
     fn end(&self) -> Vec<String> {
         let stop = self.stop();
         let mut lines: Vec<String> =
-            stop.map(|stop| format!("stopped early: {}", text::printable(&stop.to_string()))).into_iter().collect();
+            stop.map(|stop| format!("stopped early: {}", text::printable(&stop.at_end()))).into_iter().collect();
         if stop.is_some_and(StopReason::is_of_expect) {
             lines.push(
                 "the refused answers may be billed, and are in no file; --expect checks the whole body of an HTTP answer, and not the text \

@@ -103,6 +103,11 @@ pub(crate) fn until_any(now: Instant, limits: &Snapshot) -> Option<Instant> {
     account.max(first.filter(|_| !at_work))
 }
 
+/// Whether nothing leaves in the scope for now.
+pub(crate) fn is_closed(now: Instant, scope: &ScopeSnapshot) -> bool {
+    matches!(scope.state, ScopeState::Stopped { .. }) || closure(now, scope).is_some()
+}
+
 fn closure(now: Instant, scope: &ScopeSnapshot) -> Option<(Instant, PauseCause)> {
     match &scope.state {
         ScopeState::Held { until, cause } => Some((*until, *cause)),

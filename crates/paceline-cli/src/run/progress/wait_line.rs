@@ -42,7 +42,7 @@ impl Wait {
             (Some((scope, policy, at)), _) => {
                 let when = at.map(|at| countdown(at - view.now)).unwrap_or_default();
                 let learnt = scope.estimate.as_ref().is_some_and(|belief| is_learnt(policy, &when, belief));
-                learnt.then(|| Self::believed(view.limits)).flatten().or_else(|| {
+                learnt.then(|| Self::believed(view.now, view.limits)).flatten().or_else(|| {
                     let is_first = view.limits.account.totals.sends == 0;
                     let by_others = is_first && matches!(policy, WaitCause::Quota { .. });
                     let by_whom = if by_others { ", used up by other runs" } else { "" };
@@ -50,7 +50,7 @@ impl Wait {
                     Some(Self { of: name(view.limits, scope), what, when })
                 })
             }
-            (None, None) => Self::believed(view.limits),
+            (None, None) => Self::believed(view.now, view.limits),
         }
     }
 
@@ -60,7 +60,7 @@ impl Wait {
         // An item is put off until its scope opens, give or take a rounding.
         let first = held.iter().filter(|(_, until, _)| *until <= due + A_MOMENT).min_by_key(|(_, until, _)| *until);
         let Some((scope, until, cause)) = first else {
-            return Self { when: countdown(due - view.now), ..Self::bare("waiting for the next retry".to_owned()) };
+            return Self::retry(view, due);
         };
         let of = match held.len() {
             1 => name(view.limits, scope),
@@ -72,9 +72,22 @@ impl Wait {
         Self { of, what: format!("waiting for {cause}"), when: countdown(*until - view.now) }
     }
 
-    /// What the busiest scope believes of its limit, under a pace that learns.
-    fn believed(limits: &Snapshot) -> Option<Self> {
-        let sending = limits.scopes.iter().filter(|scope| scope.totals.sends > 0);
+    /// An item waits in the journal for its next try, and no scope is held for it.
+    fn retry(view: &View<'_>, due: Instant) -> Self {
+        let scope = view.limits.scopes.iter().find(|scope| Some(&*scope.name) == view.next_scope);
+        let of = scope.map(|scope| name(view.limits, scope)).unwrap_or_default();
+        let failing = scope.and_then(|scope| scope.no_success_since).map(|since| view.now - since);
+        let why = match failing.filter(|lasts| *lasts >= A_MOMENT) {
+            Some(lasts) => format!(" (no call succeeded for {})", text::duration(whole_seconds(lasts))),
+            None => String::new(),
+        };
+        Self { of, what: format!("waiting for the next retry{why}"), when: countdown(due - view.now) }
+    }
+
+    /// What the busiest scope that is open believes of its limit, under a pace that learns.
+    fn believed(now: Instant, limits: &Snapshot) -> Option<Self> {
+        let is_open = |scope: &&ScopeSnapshot| !time_left::is_closed(now, scope);
+        let sending = limits.scopes.iter().filter(|scope| scope.totals.sends > 0).filter(is_open);
         let busiest = sending.max_by_key(|scope| (scope.waiting > 0, scope.totals.sends))?;
         Some(Self { of: name(limits, busiest), ..Self::bare(busiest.estimate.as_ref()?.to_string()) })
     }
@@ -116,8 +129,8 @@ const A_MOMENT: Duration = Duration::from_secs(1);
 /// Whether that wait is for the learnt pace, and too short to be shown alone.
 fn is_learnt(policy: &WaitCause, when: &str, belief: &RateEstimate) -> bool {
     match policy {
-        WaitCause::Rate { .. } | WaitCause::Canary => true,
-        WaitCause::Gate { .. } => when.is_empty(),
+        WaitCause::Canary => true,
+        WaitCause::Rate { .. } | WaitCause::Gate { .. } => when.is_empty(),
         WaitCause::Concurrency => belief.cap.is_some(),
         _ => false,
     }
@@ -129,6 +142,10 @@ fn name(limits: &Snapshot, scope: &ScopeSnapshot) -> String {
         0 | 1 => String::new(),
         _ => format!("{}: ", holds::name(&scope.name)),
     }
+}
+
+fn whole_seconds(time: Duration) -> Duration {
+    Duration::from_secs(time.as_secs())
 }
 
 /// The time that is left, in whole seconds; from a minute on with its end. Nothing for less than a second.
@@ -163,6 +180,7 @@ mod tests {
             in_flight,
             stop: None,
             next_due,
+            next_scope: Some("a model"),
             next_start: None,
             budget,
             max_wait: None,
@@ -190,6 +208,14 @@ mod tests {
         pacer.scope("another");
         pacer.resume(Instant::ZERO, None);
         assert_eq!(line(&pacer).as_deref(), Some(&*format!("a model: {believed}")));
+        // The busiest of all makes no more calls in this run.
+        while pacer.poll_event().is_some() {}
+        let other = pacer.scope("another");
+        for _ in 0..2 {
+            pacer.enqueue(Instant::ZERO, Request::new(&other, Cost::request())).expect("small enough");
+        }
+        pacer.hold_for(Instant::ZERO, Some(&scope), until, PauseCause::ServerFails);
+        assert_eq!(line(&pacer).as_deref(), Some(&*format!("another: {believed}")));
     }
 
     #[test]
@@ -209,6 +235,7 @@ mod tests {
         assert_eq!(line(&pacer, 42).as_deref(), Some(asked));
         assert_eq!(line(&pacer, 5).as_deref(), Some("waiting for the next retry, 5s"), "an item of another scope");
         let other = pacer.scope("b");
+        assert_eq!(line(&pacer, 5).as_deref(), Some("a model: waiting for the next retry, 5s"), "of many, whose it is");
         pacer.hold_for(Instant::ZERO, Some(&other), Instant::ZERO + seconds(50), PauseCause::QuotaUsedUp);
         assert_eq!(line(&pacer, 42), Some(format!("2 scopes held, the first of them (a model) {asked}")));
     }

@@ -61,6 +61,8 @@ pub(crate) struct Dispatcher {
     claiming: Option<oneshot::Receiver<Result<ClaimedItems, JournalError>>>,
     /// When the next claim can find something; none when nothing waits.
     next_due: Option<Timestamp>,
+    /// The scope of the item that is due next, and when that is, as far as it is known.
+    next_of: Option<(Timestamp, Arc<str>)>,
     /// The earliest due time given to an item since the claim under way was made, which does not know it.
     due_meanwhile: Option<Timestamp>,
     /// The last claim found only items of scopes whose part of the window is full.
@@ -134,6 +136,7 @@ impl Dispatcher {
             by_scope: BTreeMap::new(),
             claiming: None,
             next_due: Some(Timestamp::from_millis(0)),
+            next_of: None,
             due_meanwhile: None,
             crowded: false,
             begun,
@@ -265,6 +268,9 @@ impl Dispatcher {
         let now = self.parts.context.now();
         self.crowded = claim.items.is_empty() && claim.next_due.is_some_and(|due| due <= now) && !self.tasks.is_empty();
         self.next_due = earlier(claim.next_due, self.due_meanwhile);
+        if claim.next_due == self.next_due {
+            self.next_of = claim.next_due.zip(claim.next_scope);
+        }
         for item in claim.items {
             self.begun.tried(item.ordinal);
             *self.by_scope.entry(Arc::clone(&item.scope)).or_default() += 1;
@@ -288,6 +294,9 @@ impl Dispatcher {
         let recorded = self.parts.recorder.record(&self.parts.context, tried);
         self.begin_fallbacks();
         self.next_due = earlier(self.next_due, recorded.due);
+        if recorded.due.is_some() && recorded.due == self.next_due {
+            self.next_of = recorded.due.map(|due| (due, Arc::clone(&scope)));
+        }
         self.due_meanwhile = earlier(self.due_meanwhile, recorded.due);
         let was_full = self.begun.full();
         // What has begun in a scope that makes no more calls is due in no run before a person has acted.
@@ -350,9 +359,12 @@ impl Dispatcher {
         let (figures, max_wait) = (recorder.figures(), *max_wait);
         let (now, in_flight) = (context.limiter.now(), context.in_flight.load(Ordering::Relaxed));
         let next_due = self.next_due.map(|due| (due, context.now()));
+        let next_scope =
+            self.next_of.as_ref().filter(|(due, _)| Some(*due) == self.next_due).map(|(_, scope)| &**scope);
         let stop = self.stop.as_ref();
         let budget = context.budget.used();
-        progress.show(&View { now, figures, limits, in_flight, stop, next_due, next_start, budget, max_wait });
+        let view = View { now, figures, limits, in_flight, stop, next_due, next_scope, next_start, budget, max_wait };
+        progress.show(&view);
         let seconds = (now - context.began).as_secs_f64();
         if limits.scopes.is_empty() && matches!(limits.account.state, ScopeState::Open | ScopeState::Paced) {
             // Nothing was claimed yet; the snapshot of the run before is more informative.
