@@ -153,7 +153,7 @@ impl Reader {
     /// [`JournalError::Sqlite`].
     pub fn counts_at_rest(&self, now: Timestamp) -> Result<JobCounts, JournalError> {
         let mut counts = self.counts(now)?;
-        unanswered::add_cut_off(&self.conn, &mut counts.totals).map_err(JournalError::sqlite("read"))?;
+        unanswered::add_cut_off(&self.conn, &mut counts).map_err(JournalError::sqlite("read"))?;
         Ok(counts)
     }
 

@@ -2,8 +2,9 @@
 
 use rusqlite::{Connection, params};
 
-use crate::item::{CallTotals, Departure, ModelUsage};
+use crate::item::{Departure, ModelUsage};
 use crate::query::{count, int};
+use crate::report::JobCounts;
 use crate::usage;
 
 /// The tables. What is `counted` stands in the counters of the job and of its item, and stays until the item has an outcome.
@@ -69,12 +70,13 @@ fn cut_off(conn: &Connection) -> rusqlite::Result<(u64, u64)> {
 }
 
 /// Adds the calls that a crash cut off to counters that lack them.
-pub(crate) fn add_cut_off(conn: &Connection, totals: &mut CallTotals) -> rusqlite::Result<()> {
+pub(crate) fn add_cut_off(conn: &Connection, counts: &mut JobCounts) -> rusqlite::Result<()> {
     if exists(conn, "call_under_way")? {
         let (calls, resends) = cut_off(conn)?;
-        totals.calls += calls;
-        totals.abandoned += calls;
-        totals.resends += resends;
+        counts.totals.calls += calls;
+        counts.totals.abandoned += calls;
+        counts.totals.resends += resends;
+        counts.calls_unsure += calls;
     }
     Ok(())
 }
