@@ -3,7 +3,7 @@
 use std::io;
 
 use clap::Args;
-use paceline_config::{EffectiveValue, KeySource, Preset, Source};
+use paceline_config::{Config, EffectiveValue, KeySource, Preset, Source, Upstream};
 use paceline_http::proxy_of_environment;
 use paceline_providers::secrets::hidden;
 use serde_json::{Map, Value, json};
@@ -27,7 +27,7 @@ pub(crate) struct CheckArgs {
     pub(crate) json: bool,
 }
 
-/// Prints every value in force.
+/// Prints every value in force, of each upstream of a file where none is chosen.
 ///
 /// # Errors
 /// As for a run: the first value that cannot be.
@@ -36,7 +36,47 @@ pub(crate) fn command(args: &CheckArgs, everywhere: &Everywhere) -> Result<Statu
         output::print(|out| presets(args.json, out))?;
         return Ok(Status::Success);
     }
-    let mut upstream = upstream::resolve(&args.upstream, everywhere)?;
+    let config = upstream::loaded(upstream::overrides_of(&args.upstream), everywhere)?;
+    let names = names(args, &config)?;
+    let upstreams = names.iter().map(|name| checked(&config, name)).collect::<Result<Vec<_>, _>>()?;
+    let tasks = tasks::run_defaults();
+    output::print(|out| match &upstreams[..] {
+        [only] if args.json => writeln!(out, "{}", as_json(only, &tasks)),
+        all if args.json => {
+            let all: Vec<Value> = all.iter().map(|upstream| as_json(upstream, &tasks)).collect();
+            writeln!(out, "{}", json!({ "upstreams": all }))
+        }
+        all => {
+            for (place, upstream) in all.iter().enumerate() {
+                if place > 0 {
+                    writeln!(out)?;
+                }
+                values(upstream, out)?;
+            }
+            writeln!(out, "under `tasks run` these act instead, as its flags set them:")?;
+            table(&tasks, out)
+        }
+    })?;
+    Ok(Status::Success)
+}
+
+/// The upstream that the flags choose; where they choose none of several, each that is configured, and what runs use by
+/// default.
+fn names<'a>(args: &CheckArgs, config: &'a Config) -> Result<Vec<&'a str>, Failure> {
+    let UpstreamArgs { upstream, access, through, .. } = &args.upstream;
+    let (chosen, mut names) = (config.chosen(), config.names());
+    if upstream.is_some() || access.base_url.is_some() || through.via.is_some() || names.len() < 2 {
+        return Ok(vec![chosen.map_err(Failure::refused)?]);
+    }
+    if let Some(other) = chosen.ok().filter(|chosen| !names.contains(chosen)) {
+        names.insert(0, other);
+    }
+    Ok(names)
+}
+
+/// An upstream as a run would find it.
+fn checked(config: &Config, name: &str) -> Result<Upstream, Failure> {
+    let mut upstream = upstream::checked(config.upstream_of(name))?;
     upstream::check_access(&upstream)?;
     // A variable may be set only where the run will be. A file that the configuration names has to be there.
     if matches!(upstream.key, KeySource::File(_)) {
@@ -51,32 +91,31 @@ pub(crate) fn command(args: &CheckArgs, everywhere: &Everywhere) -> Result<Statu
         let (key, source) = ("proxy".to_owned(), Source::Environment(name.to_owned()));
         upstream.effective.push(EffectiveValue { key, value: hidden(&proxy).into_owned(), source });
     }
-    let tasks = tasks::run_defaults();
-    output::print(|out| {
-        if args.json {
-            let all = json!({
-                "upstream": upstream.name, "acting": upstream.acting, "values": object(&upstream.effective),
-                "idle": object(&upstream.idle), "tasks_run": object(&tasks),
-            });
-            return writeln!(out, "{all}");
-        }
-        writeln!(out, "upstream {}\npace {}", upstream.name, upstream.acting)?;
-        table(&upstream.effective, out)?;
-        if upstream::limits_span_hosts(&upstream) {
-            writeln!(out, "in force: {}", upstream::limits(&upstream))?;
-        }
-        if !upstream.idle.is_empty() {
-            let why = match &upstream.via {
-                Some(_) => "does not act here, for it is the gateway's:",
-                None => "does not act under this pace:",
-            };
-            writeln!(out, "{why}")?;
-            table(&upstream.idle, out)?;
-        }
-        writeln!(out, "under `tasks run` these act instead, as its flags set them:")?;
-        table(&tasks, out)
-    })?;
-    Ok(Status::Success)
+    Ok(upstream)
+}
+
+fn as_json(upstream: &Upstream, tasks: &[EffectiveValue]) -> Value {
+    json!({
+        "upstream": upstream.name, "acting": upstream.acting, "values": object(&upstream.effective),
+        "idle": object(&upstream.idle), "tasks_run": object(tasks),
+    })
+}
+
+fn values(upstream: &Upstream, out: &mut dyn io::Write) -> io::Result<()> {
+    writeln!(out, "upstream {}\npace {}", upstream.name, upstream.acting)?;
+    table(&upstream.effective, out)?;
+    if upstream::limits_span_hosts(upstream) {
+        writeln!(out, "in force: {}", upstream::limits(upstream))?;
+    }
+    if upstream.idle.is_empty() {
+        return Ok(());
+    }
+    let why = match &upstream.via {
+        Some(_) => "does not act here, for it is the gateway's:",
+        None => "does not act under this pace:",
+    };
+    writeln!(out, "{why}")?;
+    table(&upstream.idle, out)
 }
 
 fn object(rows: &[EffectiveValue]) -> Map<String, Value> {

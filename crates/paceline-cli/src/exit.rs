@@ -64,6 +64,9 @@ pub(crate) enum Failure {
     /// Something broke under way (a full disk, a lost journal); what was acknowledged is safe: exit 3.
     #[error("{0}")]
     Interrupted(String),
+    /// The journal of a job is gone: exit 3. No run can go on with it.
+    #[error("{0}")]
+    Lost(String),
     /// A job is done, and what tells so could not be written: exit 3, for the same command does that alone.
     #[error("{0}")]
     Unsaid(String),
@@ -97,7 +100,7 @@ impl Failure {
     pub(crate) const fn code(&self) -> u8 {
         match self {
             Self::Refused(_) => 2,
-            Self::Interrupted(_) | Self::Unsaid(_) | Self::DiskFull(_) => 3,
+            Self::Interrupted(_) | Self::Lost(_) | Self::Unsaid(_) | Self::DiskFull(_) => 3,
         }
     }
 }

@@ -92,6 +92,24 @@ pub(crate) fn try_summary(summary: Option<&Path>) -> Result<(), Failure> {
         .map_err(|error| Failure::refused(format!("cannot write the summary {}: {error}", summary.display())))
 }
 
+/// Removes the summary of an earlier run once this one begins: whatever ends it, that is never taken for its own.
+///
+/// # Errors
+/// An error of the file system.
+pub(crate) fn remove_summary(summary: Option<&Path>) -> Result<(), Failure> {
+    // Names there are of open files, such as the log of a caller.
+    let is_of_system = |path: &&Path| ["/dev", "/proc"].iter().any(|folder| path.starts_with(folder));
+    let Some(summary) = summary.filter(|path| path.is_file() && !is_of_system(path)) else { return Ok(()) };
+    // A link goes on leading there.
+    let removed = match summary.is_symlink() {
+        true => OpenOptions::new().write(true).truncate(true).open(summary).map(drop),
+        false => std::fs::remove_file(summary),
+    };
+    removed.map_err(|error| {
+        Failure::refused(format!("cannot remove the summary {} of an earlier run: {error}", summary.display()))
+    })
+}
+
 /// Where and how the summary of a job is printed.
 pub(crate) struct SummaryOutput<'a> {
     /// As JSON on standard output, instead of on standard error in the form of the log.

@@ -97,15 +97,18 @@ pub(crate) fn fell_back(items: u64) -> String {
 /// The calls of a job that a run works on, or none. Calls that were noted as they left when a run was killed may not have left,
 /// and others may have left without their notes.
 pub(crate) fn calls(counts: &JobCounts, running: bool) -> String {
-    let lost = counts.calls_lost || (!running && counts.in_flight > counts.calls_noted);
-    let unsure = counts.calls_unsure;
-    let at_least = if lost || unsure > 0 { "at least " } else { "" };
+    let lost = counts.calls_lost || (!running && counts.in_flight > counts.under_way);
+    let (sure, unsure) = (counts.totals.calls.saturating_sub(counts.calls_unsure), counts.calls_unsure);
     let up_to = if lost { "about" } else { "up to" };
-    let more = match unsure {
-        0 => String::new(),
-        unsure => format!(" ({up_to} {} more may have been sent before a kill)", count(unsure)),
-    };
-    format!("{at_least}{}{more}", counted(counts.totals.calls.saturating_sub(unsure), "call"))
+    match (sure, unsure) {
+        (sure, 0) if lost => format!("at least {}", counted(sure, "call")),
+        (sure, 0) => counted(sure, "call"),
+        (0, unsure) => format!("{up_to} {} that a kill cut off", counted(unsure, "call")),
+        (sure, unsure) => {
+            let more = count(unsure);
+            format!("at least {} ({up_to} {more} more may have been sent before a kill)", counted(sure, "call"))
+        }
+    }
 }
 
 /// Calls that a run cut off as it ended, or was killed; of `unsure` of them it is not known whether they had left.

@@ -16,6 +16,7 @@ use paceline_store::{ACCOUNT, ScopeRow};
 use crate::args::{Everywhere, UpstreamArgs};
 use crate::exit::Failure;
 use crate::files;
+use crate::logging;
 use crate::mock::MockServer;
 use crate::text;
 
@@ -95,6 +96,11 @@ fn warn_of_idle_tiers(upstream: &Upstream, scopes: &[ScopeRow]) {
 /// # Errors
 /// Refuses the first value that cannot be, naming the knob, its value, its origin and what was expected.
 pub(crate) fn resolve(args: &UpstreamArgs, everywhere: &Everywhere) -> Result<Upstream, Failure> {
+    configured(overrides_of(args), everywhere)
+}
+
+/// What the flags of an upstream override.
+pub(crate) fn overrides_of(args: &UpstreamArgs) -> Overrides {
     let args = args.clone();
     let overrides = Overrides {
         upstream: args.upstream,
@@ -112,7 +118,7 @@ pub(crate) fn resolve(args: &UpstreamArgs, everywhere: &Everywhere) -> Result<Up
         deadline: args.deadline,
         ..Overrides::default()
     };
-    configured(args.access.over(overrides), everywhere)
+    args.access.over(overrides)
 }
 
 /// The same, with flags of one's own.
@@ -122,6 +128,23 @@ pub(crate) fn resolve(args: &UpstreamArgs, everywhere: &Everywhere) -> Result<Up
 pub(crate) fn configured(overrides: Overrides, everywhere: &Everywhere) -> Result<Upstream, Failure> {
     let config = loaded(overrides, everywhere)?;
     checked(config.upstream())
+}
+
+/// Says in the log which configuration file a run has read. Where lines are drawn, a person sees what is there.
+pub(crate) fn tell_file(upstream: &Upstream, quiet: bool) {
+    if logging::draws(quiet) {
+        return;
+    }
+    match &upstream.file {
+        Some(path) => {
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            tracing::info!("configuration: {}", text::printable(&path.display().to_string()));
+        }
+        None => tracing::info!(
+            "configuration: no file, for there is no paceline.toml in {} or in the user's configuration folder",
+            std::env::current_dir().unwrap_or_default().display()
+        ),
+    }
 }
 
 /// The configuration under those flags.

@@ -102,7 +102,9 @@ impl Config {
             None => Self::from_layers(None, BTreeMap::new(), environment, overrides),
             Some(path) => {
                 let unreadable = |error: std::io::Error| {
-                    let message = format!("the configuration file cannot be read: {error}");
+                    let target = std::fs::read_link(&path).ok();
+                    let link = target.map_or_else(String::new, |target| format!(", a link to {},", target.display()));
+                    let message = format!("the configuration file{link} cannot be read: {error}");
                     SettingError::File { path: path.clone(), message }
                 };
                 let text = std::fs::read_to_string(&path).map_err(unreadable)?;
@@ -212,7 +214,8 @@ impl Config {
             return Err(SettingError::UnknownUpstream { name: name.to_owned(), choices: self.choices() });
         }
         let merged = self.overrides.section().over(self.lower_layers(name)?);
-        Upstream::new(name, &merged, &self.environment)
+        let upstream = Upstream::new(name, &merged, &self.environment)?;
+        Ok(Upstream { file: self.path.clone(), ..upstream })
     }
 
     /// The environment that it was read with.
@@ -276,5 +279,6 @@ fn find_file(environment: &Environment, overrides: &Overrides) -> Option<PathBuf
     let folder = |name: &str| environment.filled(name).map(PathBuf::from);
     let users = folder("XDG_CONFIG_HOME").or_else(|| folder("HOME").map(|home| home.join(".config")));
     let users = users.or_else(|| folder("APPDATA")).map(|folder| folder.join("paceline").join(FILE_NAME));
-    [Some(here), users].into_iter().flatten().find(|path| path.exists())
+    // A link that leads nowhere was meant to be there, and what it would say is missing.
+    [Some(here), users].into_iter().flatten().find(|path| path.exists() || path.is_symlink())
 }

@@ -57,7 +57,7 @@ impl<'a> Named<'a> {
     ) -> Result<Self, SettingError> {
         let mut named = Self { rates: Vec::new(), concurrent: None, burst: None, shape: None };
         for (key, setting) in keyed {
-            let units = setting.number(&ledger.name(key), |n| n > 0.0, "a number above 0")?;
+            let units = setting.number(&ledger.name(key), |n| n > 0.0, units::EXPECTED_RATE)?;
             let limit = Limit::keyed(key, units).expect("every rate key is a rate word");
             named.add(limit, setting, key, ledger)?;
         }

@@ -63,6 +63,9 @@ pub enum Limit {
 #[error("{0:?} is no limit: expected {EXPECTED_LIMIT}")]
 pub struct LimitError(String);
 
+/// The number of a key whose name has the unit, such as `rpm`.
+pub(crate) const EXPECTED_RATE: &str = "a number above 0 and at most 1_000_000G, without a unit";
+
 pub(crate) const EXPECTED_LIMIT: &str = "a number above 0 and its unit, such as 500rpm, 10 rps, 200k tpm, 90 per 10s, 1M tokens per 1h or 50 concurrent, over \
      at most 366 days";
 

@@ -52,6 +52,8 @@ pub struct CallNames<'a> {
 pub struct Upstream {
     /// The entry's name.
     pub name: String,
+    /// The configuration file that was read. Default: none.
+    pub file: Option<PathBuf>,
     /// The dialect that it speaks.
     pub provider: Provider,
     /// Where calls go, without a slash at the end: the API, or its part of a gateway. `None` only for [`MOCK`], whose address is
@@ -225,6 +227,7 @@ impl Upstream {
         let ((effective, idle), name) = (ledger.into_rows(), name.to_owned());
         Ok(Self {
             name,
+            file: None,
             provider,
             base_url,
             via,

@@ -13,7 +13,11 @@ use crate::query::{self, AFTER_ITEM, item_columns};
 use crate::scope::{Scope, account, by_id, opens};
 
 /// What is handed out.
-const READ: &str = concat!("SELECT ", item_columns!(), ", body_hash FROM item WHERE id = ?1");
+const READ: &str = concat!(
+    "SELECT ",
+    item_columns!(),
+    ", body_hash, coalesce(key_no, (SELECT key_base FROM run) + id) FROM item WHERE id = ?1"
+);
 
 /// Takes at most `limit` due items and marks them in flight, within the caller's transaction.
 pub(crate) fn claim(
@@ -137,7 +141,8 @@ fn take(conn: &Connection, scopes: &[Scope], ids: impl Iterator<Item = i64>) -> 
             continue;
         }
         items.push(read.query_row([id], |row| {
-            Ok(ClaimedItem { item: query::item(row, scopes)?, body_hash: row.get(AFTER_ITEM)? })
+            let key_number = query::count(row.get(AFTER_ITEM + 1)?);
+            Ok(ClaimedItem { item: query::item(row, scopes)?, body_hash: row.get(AFTER_ITEM)?, key_number })
         })?);
     }
     Ok(items)

@@ -36,7 +36,7 @@ pub enum JournalError {
     },
     /// There are results, but no journal that says which items they belong to.
     #[error(
-        "{} exists, but its journal {} is missing, so that nothing tells which items are done; move the results away or \
+        "{} exists, but its journal {} is missing or empty, so that nothing tells which items are done; move the results away or \
          use another output",
         output.display(), journal.display()
     )]
@@ -74,8 +74,8 @@ pub enum JournalError {
     },
     /// The journal was removed or replaced while the job wrote it.
     #[error(
-        "the journal {} was removed or replaced while this run wrote it, so no run can continue this job; restore it, \
-         or start again",
+        "the journal {} was removed or replaced while this run wrote it, and without it no run can go on with this job: put that file back, \
+         or start a job with another -o and --done RESULTS, which takes the answers over",
         journal.display()
     )]
     JournalTaken {
@@ -206,6 +206,15 @@ pub struct DiskFull {
     pub needed: u64,
 }
 
+impl DiskFull {
+    /// What those wait for that cannot write.
+    pub fn room(&self) -> String {
+        // Read from other folders too.
+        let folder = std::path::absolute(Path::new(".").join(&self.folder));
+        format!("room on the disk of {}", folder.as_ref().unwrap_or(&self.folder).display())
+    }
+}
+
 impl fmt::Display for DiskFull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kib = |bytes: u64| bytes.div_ceil(1 << 10);
@@ -231,6 +240,15 @@ impl JournalError {
         use rusqlite::ErrorCode::{CannotOpen, PermissionDenied, ReadOnly};
         let Self::Sqlite { source, .. } = self else { return false };
         matches!(source.sqlite_error_code(), Some(CannotOpen | PermissionDenied | ReadOnly))
+    }
+
+    /// Whether the journal is gone, so that no run can go on with the job.
+    pub fn is_journal_taken(&self) -> bool {
+        match self {
+            Self::JournalTaken { .. } => true,
+            Self::Stopped { cause } => cause.is_journal_taken(),
+            _ => false,
+        }
     }
 
     /// Whether the cause is a disk that is full.

@@ -32,6 +32,16 @@ pub struct Departure {
     pub durable: bool,
 }
 
+/// A call that left in an earlier run, which ended before it recorded the outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CutOff {
+    /// The item.
+    pub ordinal: u64,
+    /// The input changed since, and the item that was called is known by its body alone: its id was that of its place. What is
+    /// sent now has another idempotency key.
+    pub moved: bool,
+}
+
 /// How an item ends. It decides the file of its line: [`End::Succeeded`] and [`End::FellBack`] go to the results, the rest to
 /// the errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -258,6 +268,9 @@ pub struct ClaimedItem {
     pub item: JournalItem,
     /// [`hash`](crate::hash) of the body at the time of loading.
     pub body_hash: [u8; 16],
+    /// The item's own number in its job, for its idempotency key: with another input too it stays the same while id and body do,
+    /// and no other request of the job ever has it.
+    pub key_number: u64,
 }
 
 impl std::ops::Deref for ClaimedItem {

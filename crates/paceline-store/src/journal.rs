@@ -12,7 +12,8 @@ use crate::disk_space::Room;
 use crate::error::{DiskFull, JournalError};
 use crate::history::Minute;
 use crate::item::{
-    ClaimExcept, ClaimedItems, Departure, FinishStatus, Finished, JournalItem, ModelUsage, Rescheduled, Unanswered,
+    ClaimExcept, ClaimedItems, CutOff, Departure, FinishStatus, Finished, JournalItem, ModelUsage, Rescheduled,
+    Unanswered,
 };
 use crate::journal_db::JournalDb;
 use crate::line::CustomId;
@@ -48,6 +49,8 @@ pub enum Opened {
         loader: Loader,
         /// What was repaired.
         recovery: Recovery,
+        /// Length and beginning are those of the input as it was: it was written again, or copied.
+        rewritten: bool,
     },
 }
 
@@ -104,9 +107,11 @@ impl Journal {
             }
             Found::Journal => {
                 let run = query::run(&conn)?;
-                let changed = match options.input.same_as(&run.input) {
+                let same = options.input.same_as(&run.input);
+                let rewritten = same.is_ok();
+                let changed = match same {
                     Err(error) if !(options.accept_changed || options.repair_failed) => return Err(error),
-                    same => same.is_err() || options.input.mtime_ms != run.input.mtime_ms,
+                    _ => !rewritten || options.input.mtime_ms != run.input.mtime_ms,
                 };
                 replace::complete(&conn, &options.paths)?;
                 Outputs::refuse_existing_packed(&options.paths, &run)?;
@@ -114,7 +119,7 @@ impl Journal {
                     recover::recover(&conn, &options.paths, &run, options.now, options.awaits_notes)?;
                 if changed {
                     let loader = Loader::begin_changed(conn, outputs, lock, options)?;
-                    return Ok(Opened::Changed { loader, recovery });
+                    return Ok(Opened::Changed { loader, recovery, rewritten });
                 }
                 replace::unpack_to_go_on(&conn, &options.paths, &mut outputs)?;
                 let journal = Self::start(JournalDb::new(conn, outputs, options.paths, lock)?, run.id)?;
@@ -201,7 +206,7 @@ impl Journal {
     ///
     /// # Errors
     /// An error of SQLite.
-    pub fn unanswered(&self) -> Result<Vec<u64>, JournalError> {
+    pub fn unanswered(&self) -> Result<Vec<CutOff>, JournalError> {
         self.writer.query(|conn| unanswered::all(conn).map_err(JournalError::sqlite("read")))
     }
 

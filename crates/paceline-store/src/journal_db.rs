@@ -189,7 +189,7 @@ impl JournalDb {
     fn under_way(&mut self) -> Result<&mut BTreeSet<u64>, JournalError> {
         if self.under_way.is_none() {
             let known = unanswered::all(&self.conn).map_err(JournalError::sqlite("read"))?;
-            self.under_way = Some(known.into_iter().collect());
+            self.under_way = Some(known.into_iter().map(|call| call.ordinal).collect());
         }
         Ok(self.under_way.as_mut().expect("it was read"))
     }

@@ -74,14 +74,14 @@ pub use disk_space::{DiskSpace, Room};
 pub use error::{DiskFull, JournalError, is_disk_full};
 pub use history::Minute;
 pub use item::{
-    CallTotals, ClaimExcept, ClaimedItem, ClaimedItems, Departure, End, FinishStatus, Finished, JournalItem,
+    CallTotals, ClaimExcept, ClaimedItem, ClaimedItems, CutOff, Departure, End, FinishStatus, Finished, JournalItem,
     LastAnswer, LoadedLine, ModelUsage, RefusedLine, Rescheduled, Tally, Unanswered,
 };
 pub use journal::{Journal, Opened};
 pub use line::{CustomId, LineForm, ResultBody, ResultLine, encode_line};
 pub use line_file::{KnownResults, LineFile, may_hold_results};
 pub use load::Loader;
-pub use lock::{RunLock, lock_file};
+pub use lock::{Holder, RunLock, lock_file};
 pub use merge::{Conflict, Conflicts};
 pub use options::Options;
 pub use paths::{InputFingerprint, Paths, beside_database};

@@ -238,11 +238,9 @@ impl Loader {
 }
 
 impl Open {
-    /// The job's id from now on: another one where an item has another place or body, for the idempotency keys of two requests
-    /// must not be the same.
+    /// The job's id, which stays with another input too.
     fn id(&self) -> Result<String, JournalError> {
-        let is_same = self.outputs.is_some() && merge::is_in_place(&self.conn).map_err(JournalError::sqlite("load"))?;
-        if is_same { Ok(query::run(&self.conn)?.id) } else { Ok(run_id(self.options.now)) }
+        if self.outputs.is_some() { Ok(query::run(&self.conn)?.id) } else { Ok(run_id(self.options.now)) }
     }
 
     /// Ends the transaction.
@@ -251,7 +249,7 @@ impl Open {
         let commit = || {
             if outputs.is_some() {
                 merge::take_over(conn, options.may_change())?;
-                write_input(conn, id, options)?;
+                write_input(conn, options)?;
             } else {
                 write_run(conn, id, options)?;
                 mark(conn)?;
@@ -348,11 +346,11 @@ fn write_run(conn: &Connection, id: &str, options: &Options) -> rusqlite::Result
     Ok(())
 }
 
-fn write_input(conn: &Connection, id: &str, options: &Options) -> rusqlite::Result<()> {
+fn write_input(conn: &Connection, options: &Options) -> rusqlite::Result<()> {
     let input = &options.input;
     conn.execute(
-        "UPDATE run SET id = ?1, input_path = ?2, input_len = ?3, input_mtime_ms = ?4, input_head_hash = ?5",
-        params![id, path_from_anywhere(input).to_string_lossy(), int(input.len), input.mtime_ms, input.head_hash],
+        "UPDATE run SET input_path = ?1, input_len = ?2, input_mtime_ms = ?3, input_head_hash = ?4",
+        params![path_from_anywhere(input).to_string_lossy(), int(input.len), input.mtime_ms, input.head_hash],
     )?;
     Ok(())
 }

@@ -1,8 +1,11 @@
 //! One run per job, and one job per file of results: lock files that name their holder, and the results themselves.
 
-use std::fs::{File, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use paceline_core::Timestamp;
 
 use crate::disk::{folder_of, is_still_at, private_file};
 use crate::error::JournalError;
@@ -44,12 +47,54 @@ impl RunLock {
         }
     }
 
+    /// Says in the lock file at `path`, which this process holds, what it waits for: where not even a journal can be written,
+    /// others read it there. The file takes no more room for it, and the time of its last change stays. What cannot be written
+    /// is not said.
+    pub fn tell_wait(path: &Path, wait: Option<&str>) {
+        if holder(path) != Some(std::process::id()) {
+            return;
+        }
+        let pid = std::process::id();
+        let text = wait.map_or_else(|| format!("{pid}\n"), |wait| format!("{pid}\n{wait}\n"));
+        let tell = || -> std::io::Result<()> {
+            let mut file = OpenOptions::new().write(true).open(path)?;
+            let since = file.metadata()?.modified()?;
+            file.write_all(text.as_bytes())?;
+            file.set_len(text.len() as u64)?;
+            file.set_modified(since)
+        };
+        let _ = tell();
+    }
+
+    /// The process that holds the lock at `path`, as far as it is known.
+    pub fn holder(path: &Path) -> Holder {
+        let said = said(path).unwrap_or_default();
+        let mut lines = said.lines();
+        let pid = lines.next().and_then(|pid| pid.trim().parse().ok());
+        let waits_for = lines.next().map(str::to_owned).filter(|wait| !wait.is_empty());
+        let changed = std::fs::metadata(path).and_then(|about| about.modified()).ok();
+        let since = changed.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        Holder { pid, since: since.map(|since| Timestamp::from_millis(since.as_millis() as i64)), waits_for }
+    }
+
     /// Whether a process holds the lock at `path`. Holds a free one itself for an instant, in which a run that begins
     /// would be refused: use it only when there is no other way to know.
     pub fn is_held(path: &Path) -> bool {
         let Ok(file) = File::open(path) else { return false };
         matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
     }
+}
+
+/// What a lock file says of the process that holds it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// The process; none where it has not yet written that, or locked files cannot be read.
+    pub pid: Option<u32>,
+    /// When it took the lock.
+    pub since: Option<Timestamp>,
+    /// What it [waits for](RunLock::tell_wait).
+    pub waits_for: Option<String>,
 }
 
 /// Makes the file where it is missing, for its user alone, and locks it until the returned handle is dropped; none while another
@@ -60,7 +105,10 @@ impl RunLock {
 pub fn lock_file(path: &Path) -> Result<Option<File>, JournalError> {
     loop {
         let opened = private_file().read(true).create(true).truncate(false).open(path);
-        let file = opened.map_err(|source| JournalError::Folder { path: folder_of(path).to_owned(), source })?;
+        let file = opened.map_err(|source| match path.is_dir() {
+            true => JournalError::io("open", path)(source),
+            false => JournalError::Folder { path: folder_of(path).to_owned(), source },
+        })?;
         match file.try_lock() {
             // The holder before may have removed the file after it was opened here: then another process can make and lock
             // a new one.
@@ -107,10 +155,18 @@ impl Drop for LockFile {
 
 /// The process that wrote its id into the file; none where it has not yet, or where locked files cannot be read.
 fn holder(path: &Path) -> Option<u32> {
-    let mut text = String::new();
-    File::open(path).ok()?.take(32).read_to_string(&mut text).ok()?;
-    text.trim().parse().ok()
+    RunLock::holder(path).pid
 }
+
+/// The beginning of the file, which is all that a holder writes.
+fn said(path: &Path) -> Option<String> {
+    let mut text = Vec::new();
+    File::open(path).ok()?.take(MOST_SAID).read_to_end(&mut text).ok()?;
+    Some(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// The longest path, and some words.
+const MOST_SAID: u64 = 8 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -128,6 +184,12 @@ mod tests {
         let Err(JournalError::Locked { pid, .. }) = LockFile::take(&path) else { panic!("the lock was given twice") };
         assert_eq!(pid, Some(std::process::id()));
         assert!(RunLock::is_held(&path));
+        let since = RunLock::holder(&path).since;
+        for wait in [Some("room on the disk of /a"), None] {
+            RunLock::tell_wait(&path, wait);
+            let told = RunLock::holder(&path);
+            assert_eq!((told.pid, told.waits_for.as_deref(), told.since), (pid, wait, since));
+        }
         drop(first);
         assert!(!RunLock::is_held(&path));
         std::fs::write(&path, "4294967295\n").unwrap();

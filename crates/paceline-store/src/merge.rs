@@ -13,7 +13,7 @@ use rusqlite::{Connection, Row};
 
 use crate::line::CustomId;
 use crate::query::{count, int};
-use crate::schema::ITEM_TABLE;
+use crate::schema::{ITEM_TABLE, add_column};
 use crate::scope::REFUSED;
 use crate::unanswered;
 
@@ -112,7 +112,8 @@ pub(crate) fn set_beside(conn: &Connection, job: &Path) -> rusqlite::Result<()> 
     conn.execute("ATTACH ?1 AS job", [format!("file:{path}?mode=ro")])?;
     conn.execute_batch(
         "CREATE TABLE item_before AS SELECT * FROM job.item; CREATE UNIQUE INDEX before_key ON item_before(key);",
-    )
+    )?;
+    add_column(conn, "item_before", "key_no", "INTEGER")
 }
 
 /// Finds the conflicts; returns at most `limit` of them. After the index over the new ids was built.
@@ -141,31 +142,28 @@ pub(crate) fn conflicts(conn: &Connection, may: AllowedChanges, limit: usize) ->
     Ok(Conflicts { first, count: all - gone.min(new), named_by_lines })
 }
 
-/// Whether every item stands where it stood, with the body that it had.
-pub(crate) fn is_in_place(conn: &Connection) -> rusqlite::Result<bool> {
-    let sql = "SELECT NOT EXISTS (SELECT 1 FROM item_before AS was LEFT JOIN item ON item.key = was.key
-               WHERE item.id IS NOT was.id OR item.body_hash <> was.body_hash)";
-    conn.query_row(sql, [], |row| row.get(0))
-}
-
 /// Gives every item its former state, and drops the former items: those that have not ended and are gone,
-/// or have another body now.
+/// or have another body now. One with the body that it had keeps the number of its idempotency key; no other item gets one that
+/// was an item's before.
 pub(crate) fn take_over(conn: &Connection, may: AllowedChanges) -> rusqlite::Result<()> {
     unanswered::renumber(conn)?;
     let columns = state_columns(conn)?;
     let known = if may.repair() { "before.state = 3 OR" } else { "" };
     conn.execute_batch(&format!(
-        "UPDATE item SET ({columns}) =
-             (SELECT {columns} FROM item_before AS before WHERE before.key = item.key)
+        "UPDATE item SET ({columns}, key_no) =
+             (SELECT {columns}, iif(before.body_hash = item.body_hash,
+                                    coalesce(before.key_no, (SELECT key_base FROM run) + before.id), NULL)
+              FROM item_before AS before WHERE before.key = item.key)
          WHERE EXISTS (SELECT 1 FROM item_before AS before
                        WHERE before.key = item.key AND ({known} before.body_hash = item.body_hash));
+         UPDATE run SET key_base = key_base + (SELECT coalesce(max(id) + 1, 0) FROM item_before);
          DROP TABLE item_before;"
     ))
 }
 
-/// All columns but those that a load fills.
+/// All columns but those that a load fills, and the number of the key.
 fn state_columns(conn: &Connection) -> rusqlite::Result<String> {
     let sql = "SELECT group_concat(name) FROM pragma_table_info('item')
-               WHERE name NOT IN ('id', 'key', 'body_hash', 'line', 'src_off', 'src_len', 'scope')";
+               WHERE name NOT IN ('id', 'key', 'body_hash', 'line', 'src_off', 'src_len', 'scope', 'key_no')";
     conn.query_row(sql, [], |row| row.get(0))
 }

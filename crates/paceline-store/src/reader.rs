@@ -1,5 +1,6 @@
 //! Reading a journal from another process, while a run writes it or after it ended.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use paceline_core::Timestamp;
@@ -108,6 +109,14 @@ impl Reader {
     /// [`JournalError::Sqlite`].
     pub fn counts(&self, now: Timestamp) -> Result<JobCounts, JournalError> {
         report::counts(&self.conn, now)
+    }
+
+    /// The items whose call was sent and has no recorded outcome yet, by the run that works on the job.
+    ///
+    /// # Errors
+    /// [`JournalError::Sqlite`].
+    pub fn in_flight(&self) -> Result<BTreeSet<u64>, JournalError> {
+        unanswered::under_way(&self.conn).map_err(JournalError::sqlite("read"))
     }
 
     /// The usage of the calls of all runs, by model.

@@ -42,7 +42,12 @@ pub(crate) fn recover(
     schema::begin_writing(conn)?;
     conn.execute_batch("BEGIN IMMEDIATE").map_err(JournalError::sqlite("write"))?;
     let mut recovery = Recovery::default();
-    usage::begin(conn).and_then(|()| conn.execute_batch(unanswered::TABLES)).map_err(JournalError::sqlite("write"))?;
+    usage::begin(conn)
+        .and_then(|()| conn.execute_batch(unanswered::TABLES))
+        .and_then(|()| schema::add_column(conn, "item", "key_no", "INTEGER"))
+        .and_then(|()| schema::add_column(conn, "run", "key_base", "INTEGER NOT NULL DEFAULT 0"))
+        .and_then(|()| schema::add_column(conn, "call_under_way", "moved", "INTEGER NOT NULL DEFAULT 0"))
+        .map_err(JournalError::sqlite("write"))?;
     recovery.recorded += record_tail(conn, &mut outputs.results, |_| State::Succeeded)?;
     recovery.recorded += record_tail(conn, &mut outputs.errors, |verified| verified.unsuccessful)?;
     unanswered::count_cut_off(conn).map_err(JournalError::sqlite("write"))?;

@@ -78,13 +78,14 @@ pub struct JobCounts {
     pub deferred: Vec<Deferred>,
     /// The job's counters over all its runs.
     pub totals: CallTotals,
+    /// Calls that were noted as they left and whose outcome is not recorded, so that the counters lack them. Where no run works on the
+    /// job, the next one counts them.
+    pub under_way: u64,
     /// The counters may lack calls: a run ended, by a kill or on a full disk, before it had noted the last that it sent.
     pub calls_lost: bool,
     /// Of `totals.calls` and `totals.abandoned` those that were noted as they left, and whose run was killed before they were
     /// answered: each may not have left.
     pub calls_unsure: u64,
-    /// Calls that are noted as they leave, and that no counter has yet. Where no run works on the job, the next one counts them.
-    pub calls_noted: u64,
 }
 
 impl JobCounts {
@@ -174,7 +175,8 @@ pub(crate) fn sums(conn: &Connection) -> Result<JobCounts, JournalError> {
                           count(*) FILTER (WHERE state = 2 AND reason IS NOT NULL)
                    FROM item";
         let (totals, calls_lost) = (totals(conn)?, unanswered::is_lost(conn)?);
-        let (calls_unsure, calls_noted) = unanswered::unsure(conn)?;
+        let under_way = unanswered::under_way(conn)?.len() as u64;
+        let calls_unsure = unanswered::unsure(conn)?;
         conn.query_row(sql, [GiveUp::Held.as_str()], |row| {
             let items = |column: usize| row.get(column).map(count);
             let tokens = |column: usize| row.get::<_, f64>(column).map(|sum| sum as u64);
@@ -191,9 +193,9 @@ pub(crate) fn sums(conn: &Connection) -> Result<JobCounts, JournalError> {
                 tokens_out: tokens(7)?,
                 deferred: Vec::new(),
                 totals,
+                under_way,
                 calls_lost,
                 calls_unsure,
-                calls_noted,
             })
         })
     };

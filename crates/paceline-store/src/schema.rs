@@ -50,7 +50,8 @@ pub(crate) const TABLES: &str = "
         packed INTEGER NOT NULL DEFAULT 0,
         unread_off INTEGER,
         unread_lines INTEGER,
-        snapshot_json TEXT
+        snapshot_json TEXT,
+        key_base INTEGER NOT NULL DEFAULT 0 -- keys of earlier inputs have numbers below
     ) STRICT;
     CREATE TABLE scope (
         id INTEGER PRIMARY KEY,
@@ -92,7 +93,8 @@ pub(crate) const ITEM_TABLE: &str = "
         tokens_in INTEGER NOT NULL DEFAULT 0,
         tokens_out INTEGER NOT NULL DEFAULT 0,
         out_off INTEGER,
-        out_len INTEGER
+        out_len INTEGER,
+        key_no INTEGER -- from an earlier input; none: the base of the run and the id
     ) STRICT;
 ";
 
@@ -103,6 +105,15 @@ pub(crate) const KEY_INDEX: &str = "CREATE UNIQUE INDEX item_key ON item(key)";
 /// scope costs a claim nothing however many items it has.
 pub(crate) const DUE_INDEX: &str =
     "CREATE INDEX item_due ON item(scope, not_before_ms, crash_attempts) WHERE state = 0";
+
+/// Adds a column that a journal of an older version lacks.
+pub(crate) fn add_column(conn: &Connection, table: &str, name: &str, definition: &str) -> rusqlite::Result<()> {
+    let sql = "SELECT count(*) FROM pragma_table_info(?1) WHERE name = ?2";
+    if conn.query_row(sql, [table, name], |row| row.get(0))? {
+        return Ok(());
+    }
+    conn.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {name} {definition}"))
+}
 
 /// Marks the database as a complete journal; part of the transaction that loads it.
 pub(crate) fn mark(conn: &Connection) -> rusqlite::Result<()> {

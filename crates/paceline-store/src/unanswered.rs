@@ -1,8 +1,10 @@
 //! Calls under way, each noted as it is sent: after a crash nothing else distinguishes them from items that wait for a permit.
 
+use std::collections::BTreeSet;
+
 use rusqlite::{Connection, params};
 
-use crate::item::{Departure, ModelUsage};
+use crate::item::{CutOff, Departure, ModelUsage};
 use crate::query::{count, int};
 use crate::report::JobCounts;
 use crate::usage;
@@ -14,7 +16,8 @@ pub(crate) const TABLES: &str = "
         model TEXT NOT NULL,
         tokens_in INTEGER NOT NULL,
         tokens_out INTEGER NOT NULL,
-        counted INTEGER NOT NULL DEFAULT 0
+        counted INTEGER NOT NULL DEFAULT 0,
+        moved INTEGER NOT NULL DEFAULT 0 -- its item has the body that was sent, and another id
     ) STRICT;
     CREATE TABLE IF NOT EXISTS cut_off (
         calls INTEGER NOT NULL -- noted when a run was killed: they are counted, and each may not have left
@@ -102,13 +105,12 @@ pub(crate) fn count_cut_off(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch("UPDATE call_under_way SET counted = 1")
 }
 
-/// How many calls the counters have of which nothing tells whether they had left when their run was killed, and how many more
-/// are noted, which a killed run leaves to the next.
-pub(crate) fn unsure(conn: &Connection) -> rusqlite::Result<(u64, u64)> {
-    let number =
-        |table, sql| if exists(conn, table)? { conn.query_row(sql, [], |row| row.get(0)).map(count) } else { Ok(0) };
-    let counted = number("cut_off", "SELECT coalesce(sum(calls), 0) FROM cut_off")?;
-    Ok((counted, number("call_under_way", "SELECT count(*) FROM call_under_way WHERE NOT counted")?))
+/// How many calls the counters have of which nothing tells whether they had left when their run was killed.
+pub(crate) fn unsure(conn: &Connection) -> rusqlite::Result<u64> {
+    if !exists(conn, "cut_off")? {
+        return Ok(0);
+    }
+    conn.query_row("SELECT coalesce(sum(calls), 0) FROM cut_off", [], |row| row.get(0)).map(count)
 }
 
 /// What the calls reserved that are under way, or that a crash cut off and no run has counted yet, by model.
@@ -124,8 +126,18 @@ pub(crate) fn not_counted(conn: &Connection) -> rusqlite::Result<Vec<ModelUsage>
 }
 
 /// The items whose call was sent and that have no recorded outcome.
-pub(crate) fn all(conn: &Connection) -> rusqlite::Result<Vec<u64>> {
-    let mut select = conn.prepare("SELECT id FROM call_under_way")?;
+pub(crate) fn all(conn: &Connection) -> rusqlite::Result<Vec<CutOff>> {
+    let mut select = conn.prepare("SELECT id, moved FROM call_under_way ORDER BY id")?;
+    let rows = select.query_map([], |row| Ok(CutOff { ordinal: count(row.get(0)?), moved: row.get(1)? }))?;
+    rows.collect()
+}
+
+/// The items whose call is in no counter yet: under way, or cut off by a crash that no run has found.
+pub(crate) fn under_way(conn: &Connection) -> rusqlite::Result<BTreeSet<u64>> {
+    if !exists(conn, "call_under_way")? {
+        return Ok(BTreeSet::new());
+    }
+    let mut select = conn.prepare("SELECT id FROM call_under_way WHERE NOT counted")?;
     let rows = select.query_map([], |row| Ok(count(row.get(0)?)))?;
     rows.collect()
 }
@@ -137,15 +149,32 @@ pub(crate) fn begun(conn: &Connection) -> rusqlite::Result<u64> {
 }
 
 /// Items have other places in an input that changed: each is matched by its id and body, as by
-/// [`take_over`](crate::merge::take_over), which is to follow.
+/// [`take_over`](crate::merge::take_over), which is to follow. Where that item is gone, its call is that of an item that is
+/// new and has its body, such as a line without an id of its own that stands elsewhere now.
 pub(crate) fn renumber(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(
         "CREATE TEMP TABLE renumbered AS
-             SELECT item.id, call.model, call.tokens_in, call.tokens_out, call.counted FROM call_under_way AS call
+             SELECT item.id, call.model, call.tokens_in, call.tokens_out, call.counted, call.moved
+             FROM call_under_way AS call
              JOIN item_before AS before ON before.id = call.id
              JOIN item ON item.key = before.key AND item.body_hash = before.body_hash;
+         INSERT INTO renumbered
+             WITH gone AS (
+                 SELECT call.*, before.body_hash, row_number() OVER (PARTITION BY before.body_hash ORDER BY before.id) AS nth
+                 FROM call_under_way AS call
+                 JOIN item_before AS before ON before.id = call.id
+                 LEFT JOIN item ON item.key = before.key AND item.body_hash = before.body_hash
+                 WHERE item.id IS NULL
+             ), new AS (
+                 SELECT item.id, item.body_hash, row_number() OVER (PARTITION BY item.body_hash ORDER BY item.id) AS nth
+                 FROM item
+                 LEFT JOIN item_before AS before ON before.key = item.key AND before.body_hash = item.body_hash
+                 WHERE before.id IS NULL AND item.body_hash IN (SELECT body_hash FROM gone)
+             )
+             SELECT new.id, gone.model, gone.tokens_in, gone.tokens_out, gone.counted, 1
+             FROM gone JOIN new ON new.body_hash = gone.body_hash AND new.nth = gone.nth;
          DELETE FROM call_under_way;
-         INSERT INTO call_under_way SELECT * FROM renumbered;
+         INSERT INTO call_under_way (id, model, tokens_in, tokens_out, counted, moved) SELECT * FROM renumbered;
          DROP TABLE renumbered;",
     )
 }

@@ -8,6 +8,7 @@ mod ledger;
 mod lock;
 mod prune;
 mod shared_limits;
+mod turn_wait;
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -17,6 +18,7 @@ use http::{HeaderMap, HeaderValue};
 use paceline_config::{Upstream, account_host, account_name};
 
 pub(crate) use self::shared_limits::{SharedLimits, TURN_LASTS};
+pub(crate) use self::turn_wait::{OthersTurn, TurnWait};
 
 /// The extensions of an account's locks: held by one of the processes that call it, ...
 const IN_USE: &str = "lock";

@@ -11,11 +11,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use paceline::{Clock, Limiter, LimiterState, Pace, PacerConfig, Repeats};
+use paceline::{Clock, Instant, Limiter, LimiterState, Pace, PacerConfig, Repeats, clock};
 use paceline_config::FleetSettings;
+use paceline_core::Timestamp;
 
 use super::fleet::FleetPlace;
 use super::ledger::{Entry, Ledger};
+use super::turn_wait::{OthersTurn, TurnWait};
 use super::{Account, NEXT, TURN, folder, lock, prune};
 use crate::exit::Failure;
 
@@ -35,6 +37,9 @@ const ALONE: Duration = Duration::from_secs(1);
 /// How long a run that has ended waits for its turn, to write what its last calls really used.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
+/// From then on a wait for the turn is told.
+const TOLD_AFTER: Duration = Duration::from_secs(1);
+
 /// The part of a run in the limits of its account.
 #[derive(Debug)]
 pub(crate) struct SharedLimits {
@@ -43,6 +48,7 @@ pub(crate) struct SharedLimits {
     account: Option<SharedAccount>,
     /// Processes on other hosts have the other shares; then no turns are taken.
     fleet: Option<FleetPlace>,
+    turn_wait: TurnWait,
 }
 
 #[derive(Debug)]
@@ -67,6 +73,7 @@ struct SharedAccount {
     /// ... and that the ledger cannot be written.
     trouble: Repeats,
     clock: Clock,
+    turn_wait: TurnWait,
 }
 
 impl SharedLimits {
@@ -83,7 +90,7 @@ impl SharedLimits {
         match (account, fleet) {
             (Some(account), Some(fleet)) => {
                 let fleet = FleetPlace::join(fleet, account, &limiter).await?;
-                Ok(Self { limiter, account: None, fleet: Some(fleet) })
+                Ok(Self { limiter, account: None, fleet: Some(fleet), turn_wait: TurnWait::default() })
             }
             (None, Some(_)) => {
                 tracing::warn!("the fleet is not joined: no other process calls the mock in this one");
@@ -95,12 +102,18 @@ impl SharedLimits {
 
     /// The limits are shared with the runs of this user alone.
     pub(crate) fn of_this_user(account: Option<&Account>, config: &PacerConfig, limiter: Limiter) -> Self {
+        let turn_wait = TurnWait::default();
         let account = account.filter(|_| is_limited(config)).and_then(|account| {
             let folder = folder().map_err(|error| warn_alone(&error, "")).ok()?;
             prune::unused(&folder);
-            Some(SharedAccount::new(&folder, account))
+            Some(SharedAccount::new(&folder, account, turn_wait.clone()))
         });
-        Self { limiter, account, fleet: None }
+        Self { limiter, account, fleet: None, turn_wait }
+    }
+
+    /// Where it says that it waits for the turn of another process.
+    pub(crate) fn turn_wait(&self) -> TurnWait {
+        self.turn_wait.clone()
     }
 
     /// Whether limits are shared at all, as yet.
@@ -177,7 +190,7 @@ impl SharedLimits {
 }
 
 impl SharedAccount {
-    fn new(folder: &Path, account: &Account) -> Self {
+    fn new(folder: &Path, account: &Account, turn_wait: TurnWait) -> Self {
         Self {
             ledger: Ledger::new(folder, account.name()),
             host: account.host.clone(),
@@ -191,14 +204,17 @@ impl SharedAccount {
             reported: false,
             trouble: Repeats::new(),
             clock: Clock::new(),
+            turn_wait,
         }
     }
 
     /// Waits for the turn, and reads what others have counted. One run waits for the turn, all others wait for that place: so a
     /// run that has just passed the turn on comes after those that wait.
     async fn take_turn(&mut self) -> io::Result<()> {
-        let next = self.wait_for(NEXT).await?;
-        self.turn = Some(self.wait_for(TURN).await?);
+        let since = (self.clock.now(), clock::wall());
+        let next = self.wait_for(NEXT, since).await?;
+        self.turn = Some(self.wait_for(TURN, since).await?);
+        self.turn_wait.set(None);
         drop(next);
         self.others = self.of_others(self.ledger.take_over(&self.run, 2 * TURN_LASTS)?);
         // From now on the others know that this run goes on after what it has written.
@@ -211,7 +227,9 @@ impl SharedAccount {
         runs
     }
 
-    async fn wait_for(&mut self, what: &str) -> io::Result<File> {
+    /// `since`: when the wait for the turn began, by both clocks.
+    async fn wait_for(&mut self, what: &str, since: (Instant, Timestamp)) -> io::Result<File> {
+        let mut told = since.0;
         loop {
             if let Some(file) = self.take(what)? {
                 // It is only a name for people: a disk that is full keeps no turn back.
@@ -219,8 +237,20 @@ impl SharedAccount {
                 return Ok(file);
             }
             self.report_once(what);
+            let now = self.clock.now();
+            if now - told >= TOLD_AFTER {
+                told = now;
+                let pid = self.holder_of(TURN).or_else(|| self.holder_of(what));
+                self.turn_wait.set(Some(OthersTurn { pid, since: since.1 }));
+            }
             tokio::time::sleep(CHECKED).await;
         }
+    }
+
+    /// The other process that has that file.
+    fn holder_of(&self, what: &str) -> Option<u32> {
+        let (holder, _) = lock::signed_by(&self.files.with_extension(what));
+        holder.filter(|pid| *pid != std::process::id())
     }
 
     fn take(&self, what: &str) -> io::Result<Option<File>> {
@@ -230,8 +260,7 @@ impl SharedAccount {
     /// Names the other process, which has that file.
     fn report_once(&mut self, what: &str) {
         if !std::mem::replace(&mut self.reported, true) {
-            let (holder, _) = lock::signed_by(&self.files.with_extension(what));
-            let who = lock::named(holder.filter(|pid| *pid != std::process::id()));
+            let who = lock::named(self.holder_of(what));
             tracing::info!(
                 "{who} is calling {}{}: both share the configured limits and take turns",
                 self.host,
@@ -344,7 +373,9 @@ mod tests {
         let limits = Limits { quotas: vec![Quota::sliding(Dimension::Tokens, 100, HOUR)], burst: None };
         let limiter = Limiter::new(PacerConfig { limits, ..PacerConfig::default() }).expect("sensible");
         let account = Account::new("https://it", &http::HeaderMap::new());
-        SharedLimits { limiter, account: Some(SharedAccount::new(folder, &account)), fleet: None }
+        let turn_wait = TurnWait::default();
+        let account = Some(SharedAccount::new(folder, &account, turn_wait.clone()));
+        SharedLimits { limiter, account, fleet: None, turn_wait }
     }
 
     fn call(limiter: &Limiter, tokens: u64) -> Request {
@@ -367,6 +398,29 @@ mod tests {
         second.begin();
         let wait = second.limiter.admit(&call(&second.limiter, 1));
         assert!(matches!(wait, Admit::At { cause: WaitCause::Quota { .. }, .. }), "{wait:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_for_the_turn_of_another_is_told_with_that_process_until_it_is_over() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (mut first, mut second) = (run(folder.path()), run(folder.path()));
+        let wait = second.turn_wait();
+        take_turn(&mut first).await;
+        second.begin();
+        let _scope = second.limiter.admit(&call(&second.limiter, 1));
+        let waits_for = second.limiter.snapshot().scopes[0].waits_for.clone();
+        assert_eq!(waits_for, Some((WaitCause::Turn, None)), "when it ends is not known");
+        let turn = first.account.as_mut().expect("shared").turn.take();
+        let waiting = take_turn(&mut second);
+        let later = async {
+            assert_eq!(wait.get(), None);
+            tokio::time::sleep(3 * TOLD_AFTER).await;
+            // Both are of this process, which is not named to itself.
+            assert_eq!(wait.get().expect("it waits").holder(), "another process");
+            drop(turn);
+        };
+        tokio::join!(waiting, later);
+        assert_eq!(wait.get(), None, "it has the turn");
     }
 
     #[tokio::test(start_paused = true)]

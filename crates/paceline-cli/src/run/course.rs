@@ -1,5 +1,6 @@
 //! The course of a job that is open, up to the end of its items: for `paceline run`, and for the batches of the gateway.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -12,6 +13,7 @@ use paceline_providers::table::Scope;
 use paceline_store::{InputCursor, JobCounts, Journal, JournalError};
 use tokio::sync::{mpsc, watch};
 
+use crate::account::TurnWait;
 use crate::fallback::Fallback;
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::budget::Budget;
@@ -49,6 +51,10 @@ pub(crate) struct Course<'a> {
     pub(crate) bounds: Bounds,
     pub(crate) progress: Progress,
     pub(crate) interruptions: Interruptions,
+    /// The lock file of the job, where it has one that others look at.
+    pub(crate) lock: Option<PathBuf>,
+    /// Where it is said that the run waits for the turn of another process.
+    pub(crate) turn_wait: TurnWait,
 }
 
 impl Course<'_> {
@@ -81,7 +87,7 @@ impl Course<'_> {
             budget: Budget::new(bounds.budgets, upstream.prices.clone(), &used, limits_answers),
             phase: phase_seen,
             journal: journal.clone(),
-            unanswered: journal.unanswered()?.into_iter().collect(),
+            unanswered: journal.unanswered()?.into_iter().map(|call| (call.ordinal, call.moved)).collect(),
             in_flight: AtomicU64::new(0),
             epoch,
             began,
@@ -103,6 +109,8 @@ impl Course<'_> {
             max_items: bounds.max_items,
             max_duration: bounds.max_duration,
             concurrency: upstream.pacer.concurrency.max() as usize,
+            lock: self.lock,
+            turn_wait: self.turn_wait,
         });
         Ok((context, dispatcher))
     }

@@ -13,7 +13,7 @@ pub(crate) mod settings;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use paceline::{Clock, Instant, Limiter, clock};
@@ -67,12 +67,8 @@ use crate::upstream;
 /// # Errors
 /// Refuses bad configuration and input before anything is sent; and reports a failure during the run.
 pub(crate) async fn command(mut args: RunArgs, everywhere: &Everywhere) -> Result<Status, Failure> {
-    let mut upstream = upstream::resolve(&args.upstream, everywhere)?;
     let paths = paths(&args)?;
-    kept::take_up(&mut args, &paths, &mut upstream)?;
-    if let Some(expect) = &args.expect {
-        upstream = expect.of(upstream)?;
-    }
+    let mut upstream = upstream_of(&mut args, &paths, everywhere)?;
     check_paths::check(&args, &paths, &upstream, everywhere)?;
     paceline_http::warn_of_idle(&upstream);
     let fallback = args.fallback.configured(&upstream)?;
@@ -90,7 +86,7 @@ pub(crate) async fn command(mut args: RunArgs, everywhere: &Everywhere) -> Resul
     let clock = Clock::new();
     let began = clock.now();
     let ready = async {
-        disk_watch::wait_to_begin(&paths.disk_space(), Some(args.max_wait)).await?;
+        disk_watch::wait_to_begin(&paths.disk_space(), Some(args.max_wait), Some(&paths.lock)).await?;
         let mut input = prepare_input(&args, &paths, upstream.provider)?;
         let mock = mock::start_for(&mut upstream, args.seed).await?;
         let addresses = Addresses::of(&upstream);
@@ -109,7 +105,7 @@ pub(crate) async fn command(mut args: RunArgs, everywhere: &Everywhere) -> Resul
     let (input, mock, format, job) = match ready.await {
         Err(Failure::DiskFull(message)) => {
             let stop = StopReason::DiskFull { message };
-            return not_begun(&args, &upstream, &paths, &stop, clock.now() - began, everywhere.quiet);
+            return summarize(&args, &upstream, &paths, &stop, clock.now() - began, everywhere.quiet);
         }
         ready => ready?,
     };
@@ -121,6 +117,9 @@ pub(crate) async fn command(mut args: RunArgs, everywhere: &Everywhere) -> Resul
     let teller = JobTeller::of(&upstream, &headers, name_of(&args.output))?;
     let sender = Sender::to(&upstream, headers, args.timeout).map_err(Failure::refused)?;
     let run = Run {
+        clock,
+        began,
+        summarized: AtomicBool::new(false),
         args: &args,
         upstream: &upstream,
         paths: &paths,
@@ -137,8 +136,22 @@ pub(crate) async fn command(mut args: RunArgs, everywhere: &Everywhere) -> Resul
     run.go(input, format, sender, signals, kept).await
 }
 
+/// The upstream in force, for a job that may have begun.
+fn upstream_of(args: &mut RunArgs, paths: &Paths, everywhere: &Everywhere) -> Result<Upstream, Failure> {
+    let mut upstream = upstream::resolve(&args.upstream, everywhere)?;
+    kept::take_up(args, paths, &mut upstream)?;
+    match &args.expect {
+        Some(expect) => expect.of(upstream),
+        None => Ok(upstream),
+    }
+}
+
 /// A run that is set up and has not begun.
 struct Run<'a> {
+    clock: Clock,
+    began: Instant,
+    /// Whether its summary was printed.
+    summarized: AtomicBool,
     args: &'a RunArgs,
     upstream: &'a Upstream,
     paths: &'a Paths,
@@ -151,8 +164,29 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// To its end; one that breaks has a summary too.
     async fn go(
         mut self,
+        input: Input,
+        format: Format,
+        sender: Sender,
+        signals: Signals,
+        kept: Kept,
+    ) -> Result<Status, Failure> {
+        output::remove_summary(self.args.summary.as_deref())?;
+        upstream::tell_file(self.upstream, self.quiet);
+        let ended = self.work(input, format, sender, signals, kept).await;
+        if let Err(failure @ (Failure::Interrupted(_) | Failure::Lost(_))) = &ended
+            && !self.summarized.load(Ordering::Relaxed)
+        {
+            let stop = StopReason::Error { message: failure.to_string() };
+            summarize(self.args, self.upstream, self.paths, &stop, self.clock.now() - self.began, true)?;
+        }
+        ended
+    }
+
+    async fn work(
+        &mut self,
         input: Input,
         format: Format,
         sender: Sender,
@@ -175,6 +209,8 @@ impl Run<'_> {
             bounds: self.args.bounds(),
             progress: Progress::new(self.quiet).told_to(told),
             interruptions: Interruptions::Signals(signals),
+            lock: Some(self.paths.lock.clone()),
+            turn_wait: self.shared.turn_wait(),
         };
         let restore = |now, acknowledge: &Acknowledge| self.restore(now, acknowledge);
         let (context, dispatcher) = tokio::task::block_in_place(|| course.set_up(restore))
@@ -285,6 +321,7 @@ impl Run<'_> {
         let text = summary.text(results, &self.paths.errors, &self.paths.report);
         let quiet = self.quiet && summary.status().is_hidden(bounded && enough_budget.is_none());
         let summary_output = SummaryOutput { as_json: self.args.json, quiet, file: self.args.summary.as_deref() };
+        self.summarized.store(true, Ordering::Relaxed);
         summary_output.print(summary.status(), || summary.json(&wall), &text)?;
         written.map(|()| summary.status())
     }
@@ -309,8 +346,8 @@ impl Run<'_> {
     }
 }
 
-/// Ends a run whose disk was full before its first call. What earlier runs did is in the journal, if it can be read.
-fn not_begun(
+/// The summary of a run that could not begin, or broke: what was done is in the journal, if that can be read.
+fn summarize(
     args: &RunArgs,
     upstream: &Upstream,
     paths: &Paths,
@@ -318,9 +355,12 @@ fn not_begun(
     elapsed: Duration,
     quiet: bool,
 ) -> Result<Status, Failure> {
-    stop.announce(Some(0));
     let now = clock::wall();
-    let journal = paths.journal.as_deref().filter(|_| !args.overwrite);
+    let is_begun = matches!(stop, StopReason::Error { .. });
+    if !is_begun {
+        stop.announce(Some(0));
+    }
+    let journal = paths.journal.as_deref().filter(|_| is_begun || !args.overwrite);
     let read = |reader: Reader| {
         Ok::<_, JournalError>((
             reader.counts_at_rest(now)?,
@@ -331,7 +371,7 @@ fn not_begun(
     };
     let read = journal.and_then(|journal| Reader::open(journal).and_then(read).ok());
     let (counts, usage, scopes, unread) = read.unwrap_or_else(|| (JobCounts::default(), Vec::new(), Vec::new(), true));
-    let again = journal.map(|_| resume_command::command_line(std::env::args_os()));
+    let again = journal.filter(|journal| journal.exists()).map(|_| resume_command::command_line(std::env::args_os()));
     let summary = Summary {
         held: &holds::held(scopes, now),
         held_up: None,
@@ -353,7 +393,8 @@ fn not_begun(
         again,
         correction: None,
     };
-    let quiet = quiet && summary.status().is_hidden(false);
+    // Why it broke is the error of the command.
+    let quiet = is_begun || quiet && summary.status().is_hidden(false);
     let summary_output = SummaryOutput { as_json: args.json, quiet, file: args.summary.as_deref() };
     let text = summary.text(&args.output, &paths.errors, &paths.report);
     summary_output.print(summary.status(), || summary.json(&|_| now), &text)?;
@@ -394,7 +435,7 @@ fn tell_overwritten(args: &RunArgs, paths: &Paths) {
             "--overwrite {deletes} {} in {}, of {}{cost}",
             text::counted(results, "result"),
             paths.output.display(),
-            text::calls(&counts, true)
+            text::calls(&counts, false)
         );
     }
 }

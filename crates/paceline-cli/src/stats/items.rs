@@ -1,10 +1,11 @@
 //! `paceline stats --items`: the items that did not simply succeed, for people and for scripts.
 
+use std::collections::BTreeSet;
 use std::io::{self, BufWriter, Write};
 
 use paceline::clock;
 use paceline_core::Timestamp;
-use paceline_store::{Reader, ReportRow, Rows};
+use paceline_store::{Reader, ReportRow, Rows, State};
 
 use crate::exit::Failure;
 use crate::run::lines::input::Input;
@@ -15,13 +16,18 @@ use crate::text;
 ///
 /// # Errors
 /// The journal or the input cannot be read.
-pub(super) fn print(reader: &Reader, as_json: bool, bounded: bool) -> Result<(), Failure> {
+pub(super) fn print(reader: &Reader, as_json: bool, bounded: bool, running: bool) -> Result<(), Failure> {
     let path = reader.input().map_err(Failure::refused)?.path;
     let input = Input::open(&path).map_err(Failure::refused)?;
     let now = clock::wall();
     let mut table = Table { out: BufWriter::new(io::stdout().lock()), as_json, rows: 0 };
+    let under_way = if running { reader.in_flight().map_err(Failure::refused)? } else { BTreeSet::new() };
     let printed = reader.report(now, Rows::NotSimplySucceeded, |found| -> Result<(), ReportError> {
-        Ok(table.add(&found, &report::row(&found, Some(&input), now, bounded), now)?)
+        let mut row = report::row(&found, Some(&input), now, bounded);
+        if found.state == State::InFlight && under_way.contains(&found.ordinal) {
+            (row.state, row.reason, row.calls) = (IN_FLIGHT, Some(IN_FLIGHT.to_owned()), row.calls + 1);
+        }
+        Ok(table.add(&found, &row, now)?)
     });
     match printed.and_then(|()| table.end().map_err(ReportError::from)) {
         // The reader has seen enough.
@@ -29,6 +35,9 @@ pub(super) fn print(reader: &Reader, as_json: bool, bounded: bool) -> Result<(),
         other => other.map_err(Failure::refused),
     }
 }
+
+/// The state of an item whose call was sent and has no answer yet.
+const IN_FLIGHT: &str = "in_flight";
 
 struct Table<W> {
     out: W,
@@ -72,7 +81,7 @@ fn line(found: &ReportRow, row: &Row, now: Timestamp) -> String {
         "{} {:<9} {:>6} {:>7}  {why:<22}  {}",
         text::padded(&short(&row.custom_id.to_string(), LONGEST_ID), 24),
         row.state,
-        found.tally.sends(),
+        row.calls,
         status.as_deref().unwrap_or("-"),
         details.join("; "),
     );

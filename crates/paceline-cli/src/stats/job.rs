@@ -59,6 +59,8 @@ pub(super) fn json(counts: &JobCounts, snapshot: Value, running: bool, budget: &
         "tokens_out": counts.tokens_out,
         "budget": budget.json(),
         "running": running,
+        "waits_for": snapshot["waits_for"],
+        "last_answer": snapshot["last_answer"],
     });
     let (Value::Object(snapshot), Value::Object(mut all)) = (snapshot, known.clone()) else { return known };
     // The figures first: the scopes may be thousands.
@@ -89,6 +91,18 @@ pub(super) fn put_right(snapshot: &mut Value, rows: Vec<ScopeRow>, now: Timestam
         let name = scope["name"].as_str().unwrap_or_default().to_owned();
         put_right(scope, &name);
     }
+}
+
+/// What the whole job waits for keeps each scope back that is open. There may be no snapshot yet.
+pub(super) fn wait_for(snapshot: &mut Value, what: &str) {
+    snapshot["waits_for"] = what.into();
+    let wait = |scope: &mut Value| {
+        if !is_closed(scope) {
+            (scope["waits_for"], scope["waits_until"]) = (what.into(), Value::Null);
+        }
+    };
+    snapshot.get_mut("account").into_iter().for_each(wait);
+    snapshot.get_mut("scopes").and_then(Value::as_array_mut).into_iter().flatten().for_each(wait);
 }
 
 /// Where no run works nothing is in flight, whatever the last snapshot says.
@@ -152,6 +166,9 @@ pub(super) fn describe(
     };
     let account = snapshot.get("account").filter(|account| scopes.len() != 1 || says_more(account));
     account.into_iter().for_each(|account| line(scope_words(account)));
+    let waits = snapshot["waits_for"].as_str().filter(|_| scopes.is_empty());
+    waits.into_iter().for_each(|what| line(format!("waits for {}", text::printable(what))));
+    turn_words(&snapshot["turn"], now).filter(|_| running).into_iter().for_each(&mut line);
     scopes.sort_by_cached_key(|scope| urgency(scope));
     for scope in scopes.iter().take(SHOWN) {
         line(scope_words(scope));
@@ -240,6 +257,13 @@ fn scope_words(scope: &Value, now: Timestamp, waiting: u64) -> String {
     text
 }
 
+/// Which process keeps the run waiting, and for how long it has.
+fn turn_words(turn: &Value, now: Timestamp) -> Option<String> {
+    let waited = text::duration(now.saturating_since(time(&turn["waiting_since"])?));
+    let holder = turn["process"].as_u64().map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
+    Some(format!("{holder} has the turn under the shared limits: this run has waited for it for {waited}"))
+}
+
 /// What the next call waits for, and until when where that can be felt.
 fn waits_for(scope: &Value, now: Timestamp) -> Option<String> {
     let policy = text::printable(scope["waits_for"].as_str()?);
@@ -321,6 +345,15 @@ mod tests {
         assert!(text.contains(" 0 in flight, 5 waiting\n") && !text.contains(" 4 ") && !text.contains(" 9 "), "{text}");
         let figures = json(&counts, snapshot, false, &Used::default());
         assert_eq!((&figures["in_flight"], &figures["waiting"]), (&json!(0), &json!(5)));
+    }
+
+    #[test]
+    fn a_wait_for_the_turn_names_the_process_and_says_for_how_long() {
+        let since = Timestamp::from_millis(1_000);
+        let turn = json!({"process": 27_749, "waiting_since": since.to_string()});
+        let words = turn_words(&turn, since + Duration::from_secs(21));
+        let expected = "process 27749 has the turn under the shared limits: this run has waited for it for 21s";
+        assert_eq!((words.as_deref(), turn_words(&Value::Null, since)), (Some(expected), None));
     }
 
     #[test]

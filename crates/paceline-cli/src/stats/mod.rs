@@ -62,11 +62,11 @@ pub(crate) fn command(args: &StatsArgs) -> Result<Status, Failure> {
     let snapshot = snapshot(&reader)?;
     if args.items {
         let bounded = snapshot["stopped"].as_str().is_some_and(StopReason::is_word_of_bound);
-        items::print(&reader, args.json, bounded)?;
+        items::print(&reader, args.json, bounded, is_running(&path))?;
     } else if args.history {
         print_history(&reader, args.json)?;
     } else {
-        let running = RunLock::is_held(&Paths::beside(&path).with_journal(path.clone()).lock);
+        let running = is_running(&path);
         if print_job(&reader, &path, snapshot, running, args.json)? && !args.json && !running {
             print(|out| writeln!(out, "{NO_RUN}"))?;
         }
@@ -76,7 +76,6 @@ pub(crate) fn command(args: &StatsArgs) -> Result<Status, Failure> {
 
 /// Prints the job again and again, until it has ended or no run works on it.
 fn watch(path: &Path, as_json: bool) -> Result<Status, Failure> {
-    let lock = Paths::beside(path).with_journal(path.to_owned()).lock;
     let mut last = None;
     loop {
         let reader = open(path)?;
@@ -85,7 +84,7 @@ fn watch(path: &Path, as_json: bool) -> Result<Status, Failure> {
         let at = Some(snapshot["at"].clone());
         let is_still = last == at;
         last = at;
-        let running = !is_still || RunLock::is_held(&lock);
+        let running = !is_still || is_running(path);
         if !running && !as_json {
             print(|out| writeln!(out, "{NO_RUN}"))?;
             return Ok(Status::Success);
@@ -100,6 +99,19 @@ fn watch(path: &Path, as_json: bool) -> Result<Status, Failure> {
 /// The journal of a job: by its results file, a folder, or itself; by default the newest of this folder.
 pub(crate) fn journal(results: Option<&Path>) -> Result<PathBuf, Failure> {
     results.map_or_else(|| newest_journal(Path::new(".")), journal_of)
+}
+
+fn lock_of(journal: &Path) -> PathBuf {
+    Paths::beside(journal).with_journal(journal.to_owned()).lock
+}
+
+/// Whether a run works on the job: it holds the lock beside the journal or, once that file was deleted, its results.
+fn is_running(journal: &Path) -> bool {
+    let lock = lock_of(journal);
+    if lock.exists() {
+        return RunLock::is_held(&lock);
+    }
+    results_of(journal).any(|results| RunLock::is_held(&results))
 }
 
 /// Opens a journal to read.
@@ -117,8 +129,25 @@ pub(crate) fn open(path: &Path) -> Result<Reader, Failure> {
         JournalError::IsStore { .. } => {
             Failure::refused(format!("{error}; `paceline tasks list --store {}` shows it", path.display()))
         }
+        JournalError::NotLoaded { .. } => match results_of(path).find(|results| results.metadata().is_ok_and(|it| it.len() > 0)) {
+            Some(results) => Failure::refused(format!(
+                "the journal {} is empty, so that nothing tells which items of {} are done; a run with another output and --done {} \
+                 takes the answers over",
+                path.display(),
+                results.display(),
+                results.display()
+            )),
+            None => Failure::refused(error),
+        },
         error => Failure::refused(error),
     })
+}
+
+/// The results beside a journal, by its name.
+fn results_of(journal: &Path) -> impl Iterator<Item = PathBuf> {
+    let is_named_so = journal.extension().is_some_and(|end| end == "journal");
+    let ends: &[&str] = if is_named_so { &["jsonl", ""] } else { &[] };
+    ends.iter().map(|end| journal.with_extension(end))
 }
 
 /// The journal of a results file; a journal may be named itself, and a folder stands for its newest.
@@ -179,7 +208,7 @@ fn print_history(reader: &Reader, as_json: bool) -> Result<(), Failure> {
 
 /// Prints the job; returns whether something is left to do.
 fn print_job(reader: &Reader, path: &Path, snapshot: Value, running: bool, as_json: bool) -> Result<bool, Failure> {
-    let JobView { counts, snapshot, now, is_left, budget, .. } = &view(reader, snapshot, running)?;
+    let JobView { counts, snapshot, now, is_left, budget, .. } = &view(reader, path, snapshot, running)?;
     let text = if as_json {
         job::json(counts, snapshot.clone(), running, budget).to_string() + "\n"
     } else {
@@ -205,8 +234,8 @@ pub(crate) struct JobView {
 impl JobView {
     /// The job of a journal, at present.
     pub(crate) fn of(reader: &Reader, path: &Path) -> Result<Self, Failure> {
-        let running = RunLock::is_held(&Paths::beside(path).with_journal(path.to_owned()).lock);
-        view(reader, snapshot(reader)?, running)
+        let running = is_running(path);
+        view(reader, path, snapshot(reader)?, running)
     }
 
     /// What `stats` prints.
@@ -216,13 +245,18 @@ impl JobView {
     }
 }
 
-fn view(reader: &Reader, mut snapshot: Value, running: bool) -> Result<JobView, Failure> {
+fn view(reader: &Reader, path: &Path, mut snapshot: Value, running: bool) -> Result<JobView, Failure> {
     let now = clock::wall();
     // Of a run that works, calls under way have used nothing yet; those that a kill cut off count as in the next run.
-    let counts = if running { reader.counts(now) } else { reader.counts_at_rest(now) }.map_err(Failure::refused)?;
+    let mut counts = if running { reader.counts(now) } else { reader.counts_at_rest(now) }.map_err(Failure::refused)?;
+    if running {
+        counts.totals.calls += counts.under_way;
+    }
     job::put_right(&mut snapshot, reader.scopes().map_err(Failure::refused)?, now);
     if !running {
         job::rest(&mut snapshot);
+    } else if let Some(wait) = RunLock::holder(&lock_of(path)).waits_for {
+        job::wait_for(&mut snapshot, &wait);
     }
     let is_left = counts.waiting + counts.in_flight > 0 || reader.input_cursor().map_err(Failure::refused)?.is_some();
     if let Some(stopped) = snapshot.get_mut("stopped").filter(|_| !is_left) {

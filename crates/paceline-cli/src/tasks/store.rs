@@ -1,11 +1,10 @@
 //! Which store: a file, or a database that several workers share.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use paceline_store::work::{PostgresStore, SqliteStore, State, WorkClock, WorkError, WorkStore};
-use paceline_store::{DiskSpace, RunLock, is_same_file};
+use paceline_store::work::{PostgresStore, SqliteStore, State, WorkClock, WorkError, WorkStore, worker_of};
+use paceline_store::{DiskSpace, is_same_file};
 
 use super::groups::Groups;
 use crate::exit::Failure;
@@ -40,6 +39,13 @@ impl StoreArgs {
     }
 
     fn open_file(&self, clock: &WorkClock, disk: Option<&DiskSpace>) -> Result<SqliteStore, Failure> {
+        let folder = Path::new(&self.store).parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some((folder, error)) = folder.and_then(|folder| Some((folder, folder.metadata().err()?))) {
+            let (store, folder) = (self.shown(), folder.display());
+            return Err(Failure::refused(format!(
+                "cannot open the store {store}: its folder {folder} cannot be found: {error}; create the folder, or name another place"
+            )));
+        }
         match SqliteStore::open_on(&self.store, clock.clone(), disk.cloned()) {
             Ok(store) => Ok(store),
             Err(error @ WorkError::IsJournal { .. }) => {
@@ -85,7 +91,7 @@ impl StoreArgs {
         let groups = Groups::of(store, clock).await?;
         let is_left = match self.file() {
             // To look at the lock is in the way of a run that begins just then.
-            Some(file) => store.counts().await?.of(State::InFlight) > 0 && !may_have_worker(file),
+            Some(file) => store.counts().await?.of(State::InFlight) > 0 && worker_of(file).is_none(),
             None => false,
         };
         Ok(groups.without_worker(is_left))
@@ -136,12 +142,4 @@ impl StoreArgs {
     fn is_database(&self) -> bool {
         ["postgres://", "postgresql://"].iter().any(|scheme| self.store.starts_with(scheme))
     }
-}
-
-/// Whether a process may be at work on a file: one that holds its lock, or whose lock cannot be looked at.
-fn may_have_worker(store: &Path) -> bool {
-    let mut lock = store.as_os_str().to_owned();
-    lock.push(".lock");
-    let lock = Path::new(&lock);
-    lock.exists() && (File::open(lock).is_err() || RunLock::is_held(lock))
 }

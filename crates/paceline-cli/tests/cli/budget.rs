@@ -156,7 +156,7 @@ fn calls_that_a_kill_cut_off_count_with_what_they_reserved() {
     let stats = told(&["stats", "out.jsonl"]);
     assert!(
         stats.contains(&format!("  budget: {spent}\n"))
-            && stats.contains(" 4 calls: 2 repeated an item; of all calls, 4 cut off\n"),
+            && stats.contains(" 4 calls that a kill cut off: 2 repeated an item; of all calls, 4 cut off\n"),
         "{stats}"
     );
     let stats: Value = serde_json::from_str(&told(&["stats", "out.jsonl", "--json"])).expect("JSON");

@@ -102,6 +102,7 @@ fn a_restored_input_goes_on_and_one_that_only_looks_restored_does_not() {
     assert_eq!((code, server.count()), (3, 40), "{log}");
     let again = key().expect("a key");
     assert!(again.to_str().expect("text").starts_with(&id), "the keys of the items stay theirs: {again:?}");
+    assert!(log.contains("in.jsonl has another time of change, and the same lines: the job goes on"), "{log}");
 
     let last = line("item-699");
     let other = text.replace(&last, &last.replace("\"m\"", "\"n\""));

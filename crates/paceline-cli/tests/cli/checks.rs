@@ -217,14 +217,14 @@ const PLACES: &[Case] = &[
     case(
         "results without a journal",
         |job| fs::write(job.path("out.jsonl"), "{}\n").expect("writable"),
-        "out.jsonl exists, but its journal out.journal is missing, so that nothing tells which items are done; move the \
+        "out.jsonl exists, but its journal out.journal is missing or empty, so that nothing tells which items are done; move the \
          results away or use another output; a job with another output and --done RESULTS takes its answers \
          over; --overwrite deletes it and starts again; without the journal, what the job has spent of a budget is forgotten",
     ),
     case(
         "a report without a journal",
         |job| fs::write(job.path("out.report.jsonl"), "{}\n").expect("writable"),
-        "out.report.jsonl exists, but its journal out.journal is missing, so that nothing tells which items are done; \
+        "out.report.jsonl exists, but its journal out.journal is missing or empty, so that nothing tells which items are done; \
          move the results away or use another output; a job with another output and --done RESULTS takes its answers over; \
          --overwrite deletes it and starts again; without the journal, \
          what the job has spent of a budget is forgotten",

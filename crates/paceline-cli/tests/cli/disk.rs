@@ -29,7 +29,10 @@ fn on_a_small_disk(job: &Job, flags: &str, script: &str, server: &Server) -> (Ou
              mkfifo told
              while read -r line; do
                  echo \"$line\" >> seen
-                 case \"$line\" in *\"is full\"*) rm \"$1\";; esac
+                 case \"$line\" in *\"is full\"*)
+                     for form in --json -q; do {paceline} stats disk/out.jsonl $form >> stats; done
+                     rm \"$1\";;
+                 esac
              done < told &
              job 2> told; code=$?; wait
          }}
@@ -71,7 +74,13 @@ fn answers_wait_in_memory_until_there_is_room() {
     let (output, results) = on_a_small_disk(&job, "--concurrency 4", "job_that_frees disk/filler", &server);
     let log = std::fs::read_to_string(job.path("seen")).unwrap_or_default();
     assert_eq!(output.status.code(), Some(0), "{log} {output:?}");
-    assert!(log.contains("no new call starts") && log.contains("has space again"), "{log}");
+    assert!(log.contains("nothing new starts") && log.contains("has space again"), "{log}");
+    let stats = job.text("stats");
+    let (figures, words) = stats.split_once('\n').expect("both forms");
+    let figures: Value = serde_json::from_str(figures).expect("JSON");
+    let disk = job.path("disk").canonicalize().expect("it is there");
+    assert_eq!(figures["waits_for"], format!("room on the disk of {}", disk.display()), "{figures}");
+    assert!(words.contains(" room on the disk of "), "{words}");
     assert_done(ITEMS, &results, &server);
 }
 
@@ -107,13 +116,16 @@ fn a_run_that_finds_a_full_disk_waits_for_room_and_ends_after_max_wait() {
         fill; job --max-wait 300ms --summary kept/new.json 2> kept/new; test $? = 3 || exit 98
         rm disk/more; job --max-items 1 2> kept/begun; test $? = 3 || exit 96
         fill; job --max-wait 300ms --summary kept/again.json 2> kept/again; test $? = 3 || exit 95
-        requests --max-wait 300ms 2> kept/tasks; test $? = 3 || exit 94
+        requests --max-wait 300ms --summary kept/tasks.json 2> kept/tasks; test $? = 3 || exit 94
         job_that_frees disk/more"#;
     let (output, results) = on_a_small_disk(&job, "--concurrency 1", script, &server);
     let log = |name: &str| std::fs::read_to_string(job.path(name)).unwrap_or_default();
     let all = ["kept/new", "kept/begun", "kept/again", "kept/tasks", "seen"].map(log);
     assert_eq!(output.status.code(), Some(0), "{all:?} {output:?}");
     let [new, _, again, tasks, seen] = all;
+    let summary: Value =
+        serde_json::from_slice(&std::fs::read(job.path("kept/tasks.json")).expect("told")).expect("JSON");
+    assert_eq!((&summary["status"], &summary["stopped"]), (&json!("DEFERRED"), &json!("disk_full")), "{summary}");
     for (log, ends) in [(new, "stopped early: "), (again, "stopped early: "), (tasks, "error: ")] {
         assert!(log.contains("free some space within 300ms"), "{log}");
         assert!(log.contains(&format!("{ends}the disk of disk is full")), "{log}");
@@ -236,7 +248,7 @@ fn durable_requests_wait_for_room_and_lose_no_answer() {
     let log = std::fs::read_to_string(job.path("kept/first")).unwrap_or_default();
     let second = std::fs::read_to_string(job.path("kept/second")).unwrap_or_default();
     assert_eq!(output.status.code(), Some(0), "{log} {second} {output:?}");
-    assert!(log.contains("is full") && log.contains("no new call starts") && log.contains("continue with:"), "{log}");
+    assert!(log.contains("is full") && log.contains("nothing new starts") && log.contains("continue with:"), "{log}");
     let summary: Value =
         serde_json::from_slice(&std::fs::read(job.path("kept/first.json")).expect("told")).expect("JSON");
     assert_eq!(summary["stopped"], "disk_full");
@@ -264,7 +276,7 @@ fn a_disk_that_another_program_fills_holds_no_request_of_a_store() {
     let log = |name: &str| std::fs::read_to_string(job.path(name)).unwrap_or_default();
     let (first, second) = (log("kept/first"), log("kept/second"));
     assert_eq!(output.status.code(), Some(0), "{first} {second} {output:?}");
-    assert!(first.contains("no new call starts") && !second.contains("held"), "{first} {second}");
+    assert!(first.contains("nothing new starts") && !second.contains("held"), "{first} {second}");
     assert_done(ITEMS, &results, &server);
 }
 

@@ -194,6 +194,9 @@ fn failed_items_and_answers_taken_over_are_counted_as_the_run_would() {
     assert_eq!(pending("cut.jsonl", &[]), Some(3));
     let (code, log) = finish(job.paceline().args(["stats", "cut.jsonl"]));
     assert!(code == 2 && log.contains("holds no job yet"), "{log}");
+    std::fs::write(job.path("cut.jsonl"), "{}\n").expect("writable");
+    let (code, log) = finish(job.paceline().args(["stats", "cut.jsonl"]));
+    assert!(code == 2 && log.contains("cut.journal is empty") && log.contains("--done cut.jsonl"), "{log}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod changed_input;
 #[cfg(feature = "charts")]
 mod charts;
 mod checks;
+mod configuration;
 mod convert;
 #[cfg(target_os = "linux")]
 mod disk;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{Arrival, Job, Reply, Server, finish, start};
+use crate::support::{Arrival, Job, Reply, Server, finish, line, start};
 
 const CONCURRENCY: usize = 8;
 
@@ -137,6 +137,9 @@ fn two_runs_of_one_job_are_not_possible() {
     let (code, log) = finish(&mut job.run(&server));
     assert_eq!((code, server.count()), (2, 2), "{log}");
     assert!(log.contains("out.jsonl is in use by another process"), "{log}");
+    let stats = job.paceline().args(["stats", "out.jsonl", "--json"]).output().expect("it runs");
+    let stats: serde_json::Value = serde_json::from_slice(&stats.stdout).expect("JSON");
+    assert_eq!(stats["running"], true, "the first one works on");
     first.kill().expect("it runs");
     first.wait().expect("it ends");
 }
@@ -155,6 +158,40 @@ fn a_journal_that_is_removed_under_way_ends_the_run_at_once() {
     let log = String::from_utf8_lossy(&ended.stderr);
     assert_eq!((ended.status.code(), server.count()), (Some(3), 2), "{log}");
     assert!(log.contains("out.journal was removed or replaced while this run wrote it"), "{log}");
+    assert!(log.contains("--done RESULTS") && !log.contains("run the same command again"), "no run can go on: {log}");
+    let summary = job.summary();
+    assert_eq!([&summary["status"], &summary["stopped"]], [&json!("DEFERRED"), &json!("error")], "{summary}");
+    assert_eq!((&summary["unread"], &summary["resume"]), (&json!(true), &Value::Null), "{summary}");
+}
+
+#[test]
+fn a_run_whose_results_are_replaced_ends_with_its_summary_and_shows_none_before() {
+    let server = Server::new(|arrival| if arrival.item == "b" { Reply::ok().never() } else { Reply::ok() });
+    let job = Job::with_input(&line("a"));
+    assert_eq!((finish(&mut job.run(&server)).0, &job.summary()["status"]), (0, &json!("SUCCESS")));
+    let other = || {
+        let mut command = job.run(&server);
+        command.args(["--overwrite", "--json", "--timeout", "10s"]);
+        command
+    };
+    std::fs::write(job.path("in.jsonl"), "{").expect("writable");
+    assert_eq!(finish(&mut other()).0, 2);
+    assert_eq!(job.summary()["status"], "SUCCESS", "a run that is refused leaves every file as it was");
+
+    std::fs::write(job.path("in.jsonl"), [line("a"), line("b"), line("c")].join("\n")).expect("writable");
+    let mut command = other();
+    let run =
+        command.args(["--concurrency", "2"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+    server.wait_until(|seen| seen.iter().any(|arrival| arrival.item == "b"));
+    assert!(!job.path("summary.json").exists(), "a run that has begun shows none of an earlier one");
+    std::fs::rename(job.path("out.jsonl"), job.path("elsewhere.jsonl")).expect("it is there");
+    std::fs::write(job.path("in.jsonl"), "").expect("writable");
+    let ended = run.wait_with_output().expect("it ends");
+    let log = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(3), "{log}");
+    let printed: Value = serde_json::from_slice(&ended.stdout).expect("JSON");
+    assert_eq!((&printed["status"], &printed["stopped"]), (&json!("DEFERRED"), &json!("error")), "{printed}");
+    assert_eq!((&printed["input"], &job.summary()["stopped"]), (&json!(3), &json!("error")), "{printed}");
 }
 
 #[test]

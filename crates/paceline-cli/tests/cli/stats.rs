@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::support::{Job, Reply, Server, finish, start};
+use crate::tasks_run::until;
 
 fn output(command: &mut Command) -> String {
     let output = command.output().expect("the binary runs");
@@ -135,6 +136,29 @@ fn watching_ends_with_the_job_or_with_its_run() {
 
 /// Where nothing can be written nothing was told.
 #[cfg(target_os = "linux")]
+#[test]
+fn calls_under_way_are_told_as_such() {
+    let server = Server::new(|_| Reply::ok().never());
+    let job = Job::new(3);
+    let mut run = start(job.run(&server).args(["--pace", "none", "--concurrency", "2"]));
+    server.wait_for(2);
+    let stats = |flags: &[&str]| output(job.paceline().args(["stats", "out.jsonl", "--json"]).args(flags));
+    let states = || {
+        let rows = stats(&["--items"]);
+        let rows: Vec<Value> = rows.lines().map(|row| serde_json::from_str(row).expect("JSON")).collect();
+        rows.iter().map(|row| (row["state"].clone(), row["reason"].clone(), row["calls"].clone())).collect::<Vec<_>>()
+    };
+    // The notes of the calls are written with the next snapshot.
+    let under_way = ("in_flight".into(), "in_flight".into(), 1.into());
+    until(|| states().iter().filter(|state| **state == under_way).count() == 2);
+    assert_eq!(states()[2], ("deferred".into(), "not_started".into(), 0.into()));
+    let all: Value = serde_json::from_str(&stats(&[])).expect("JSON");
+    assert_eq!((&all["calls"], &all["in_flight"], &all["last_answer"]), (&2.into(), &2.into(), &Value::Null));
+    run.kill().expect("it runs");
+    run.wait().expect("it was started");
+    assert!(states().iter().all(|state| state.0 == "deferred"), "no process waits for their answers");
+}
+
 #[test]
 fn a_full_disk_is_told_with_an_exit_code() {
     let server = Server::new(|_| Reply::ok());

@@ -125,10 +125,7 @@ fn calls_that_a_killed_worker_had_under_way_are_told() {
     let base = ["--base-url", &good.url(), "--max-duration", "1ms"];
     let Ran { summary, log, .. } = ran(store.command().arg("--http").args(base));
     assert_eq!(summary["crashes"], 2, "{log}");
-    assert!(
-        log.contains("a worker ended without a word while it had 2 items") && log.contains("billed twice"),
-        "{log}"
-    );
+    assert!(log.contains("an earlier worker was killed while it had 2 items") && log.contains("billed twice"), "{log}");
     assert_eq!(report(&store)["crashes"], 2);
     assert!(tasks(&["report"]).contains("0 calls, and up to 2 more that a crash cut off"), "{}", tasks(&["report"]));
     let shown = tasks(&["show", "slow-0"]);

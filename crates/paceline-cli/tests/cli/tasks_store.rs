@@ -1,6 +1,6 @@
 //! The store of `paceline tasks`: one file, however it is named, and no command's output.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::finish;
 use crate::tasks_run::{Ran, Store, begin, until};
@@ -15,8 +15,36 @@ fn another_name_of_a_store_lets_no_second_run_in() {
     let (code, log) = finish(store.job.paceline().args(["tasks", "run", "--store", "link.db", "--", "/bin/true"]));
     assert_eq!(code, 2, "{log}");
     assert!(log.contains("work.db.lock is in use by process"), "{log}");
+    let worker = || {
+        let report = store.job.paceline().args(["tasks", "report", "--store", "link.db", "--json"]).output();
+        let report: Value = serde_json::from_slice(&report.expect("it runs").stdout).expect("JSON");
+        report["worker"].clone()
+    };
+    let at_work = worker();
+    assert_eq!((&at_work["at_work"], &at_work["process"]), (&json!(true), &json!(first.id())), "{at_work}");
+    assert!(at_work["since"].is_string() && at_work["waits_for"].is_null(), "{at_work}");
     first.kill().expect("it runs");
     first.wait().expect("it is gone");
+    assert_eq!(worker(), json!({"at_work": false}));
+}
+
+#[test]
+fn a_second_worker_is_refused_after_the_lock_file_was_deleted_too() {
+    let store = Store::of(&["a"]);
+    let mut first = begin(store.command().args(["--", "sh", "-c", "echo >> log; read line; kill -STOP $$"]));
+    until(|| store.job.path("log").exists());
+    std::fs::remove_file(store.job.path("work.db.lock")).expect("it is there");
+    let (code, log) = finish(store.command().args(["--", "/bin/true"]));
+    assert!(code == 2 && log.contains("work.db is in use by another process"), "{log}");
+    let report = store.job.paceline().args(["tasks", "report", "--store", "work.db"]).output().expect("it runs");
+    let report = String::from_utf8_lossy(&report.stdout);
+    assert!(
+        report.contains("in flight at a worker") && report.contains("a worker is at work on the store\n"),
+        "{report}"
+    );
+    first.kill().expect("it runs");
+    first.wait().expect("it is gone");
+    assert_eq!(store.run(&[], "true").code, 0, "no lock outlives its process");
 }
 
 #[test]
@@ -41,6 +69,13 @@ fn a_store_that_would_not_last_is_refused() {
         assert_eq!(code, 0, "{log}");
         assert!(store.job.path(name).exists(), "a file like any other: {name}");
     }
+}
+
+#[test]
+fn a_store_in_a_folder_that_is_not_there_names_the_folder() {
+    let store = Store::new();
+    let (code, log) = finish(store.job.paceline().args(["tasks", "add", "--store", "none/work.db", "--key", "x", "1"]));
+    assert!(code == 2 && log.contains("its folder none cannot be found") && !log.contains("ulimit"), "{log}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Calls of which nothing tells whether they were done: a second one might do it twice.
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -11,7 +12,7 @@ use paceline_store::{CustomId, ResultBody, encode_line};
 use serde_json::{Value, json};
 
 use crate::support::{Job, Reply, Server, finish, start};
-use crate::tasks_run::{Ran, Store, ran};
+use crate::tasks_run::{Ran, Store, ran, until};
 
 /// Longer than the answer of a server that answers.
 const TIMEOUT: [&str; 2] = ["--timeout", "500ms"];
@@ -172,6 +173,81 @@ fn a_kill_leaves_none_to_a_person_that_had_only_waited() {
         }
         let (code, log) = finish(job.run(&server).arg("--retry-failed"));
         assert_eq!((code, server.count() - before), (0, items + CALLS), "{log}");
+    }
+}
+
+#[test]
+fn a_call_that_was_cut_off_keeps_its_key_wherever_its_line_stands() {
+    let header = ["--idempotency-header", "Idempotency-Key", "--accept-changed-input"];
+    let charge =
+        |n: &str| json!({"custom_id": n, "method": "POST", "url": "/charges", "body": {"item": n}}).to_string();
+    let input = |items: &[&str]| items.iter().map(|item| charge(item)).collect::<Vec<_>>().join("\n");
+    let silent = Arc::new(AtomicBool::new(true));
+    let speaks = Arc::clone(&silent);
+    let server = Server::new(move |_| if silent.load(Relaxed) { Reply::ok().never() } else { Reply::ok() });
+    let job = Job::with_input(&input(&["a", "b"]));
+    let (mut arrived, mut cut_off) = (0, 2);
+    // The second time a line is gone, and what was sent stands where another item stood.
+    for before in [&["x", "a", "b"][..], &["b", "y", "a"]] {
+        let mut killed = start(job.run(&server).args(header));
+        arrived += cut_off;
+        server.wait_for(arrived);
+        killed.kill().expect("it runs");
+        killed.wait().expect("it was started");
+        std::fs::write(job.path("in.jsonl"), input(before)).expect("writable");
+        cut_off = 3;
+    }
+    speaks.store(false, Relaxed);
+    let (code, log) = finish(job.run(&server).args(header));
+    assert_eq!((code, server.count()), (0, 8), "{log}");
+    let keys: BTreeSet<_> = server
+        .arrivals()
+        .iter()
+        .map(|call| (call.item.clone(), call.headers["idempotency-key"].to_str().expect("text").to_owned()))
+        .collect();
+    let distinct: BTreeSet<_> = keys.iter().map(|(_, key)| key).collect();
+    assert_eq!((keys.len(), distinct.len()), (4, 4), "one key for each item, and none for two: {keys:?}");
+}
+
+/// Its id is that of its line, so the item that was sent cannot be found by it.
+#[test]
+fn a_call_that_was_cut_off_is_held_where_its_line_has_no_id_and_stands_elsewhere() {
+    let header = ["--idempotency-header", "Idempotency-Key"];
+    for flags in [&header[..], &[]] {
+        let rows = |items: &[&str]| {
+            let row = |item: &&str| format!("POST,/charges,\"{{\"\"item\"\":\"\"{item}\"\"}}\"\n");
+            "method,url,body\n".to_owned() + &items.iter().map(row).collect::<String>()
+        };
+        let (server, job) = (silent_at_first(), Job::with_input(""));
+        let run = || {
+            let mut command = job.paceline();
+            command.args([
+                "run",
+                "in.csv",
+                "-o",
+                "out.jsonl",
+                "--summary",
+                "summary.json",
+                "--base-url",
+                &server.url(),
+            ]);
+            command.args(["--pace", "none"]).args(flags);
+            command
+        };
+        std::fs::write(job.path("in.csv"), rows(&["a", "b"])).expect("writable");
+        let mut killed = start(&mut run());
+        server.wait_for(2);
+        // Notes of calls that carry a key are written with the next snapshot.
+        until(|| {
+            let items = job.paceline().args(["stats", "out.jsonl", "--items"]).output().expect("it runs");
+            String::from_utf8_lossy(&items.stdout).matches("in_flight").count() == 4
+        });
+        killed.kill().expect("it runs");
+        killed.wait().expect("it was started");
+        std::fs::write(job.path("in.csv"), rows(&["x", "a", "b"])).expect("writable");
+        let (code, log) = finish(run().args(["--accept-changed-input", "--timeout", "500ms", "--max-retries", "0"]));
+        assert_eq!((code, job.summary()["held"].as_u64()), (1, Some(if flags.is_empty() { 3 } else { 2 })), "{log}");
+        assert_eq!(server.by_item(), [("a", 1), ("b", 1), ("x", 1)].map(|(item, n)| (item.to_owned(), n)).into());
     }
 }
 

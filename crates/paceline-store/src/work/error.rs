@@ -132,7 +132,7 @@ pub(crate) fn in_full(error: &tokio_postgres::Error) -> String {
 }
 
 /// What to do about a full disk.
-const MAKE_ROOM: &str = "; make room on its disk: the next run tries the items again that were in flight";
+const MAKE_ROOM: &str = "; make room on its disk, then run the same command again";
 
 /// What to do about an error of SQLite, where that is known.
 fn advice_on(error: &rusqlite::Error) -> &'static str {
@@ -145,7 +145,7 @@ fn advice_on(error: &rusqlite::Error) -> &'static str {
             "; a process that changes a store must be able to write it and its folder"
         }
         Some(rusqlite::ErrorCode::CannotOpen) => {
-            "; check that the process may open more files (ulimit -n); one that changes a store must be able to write it and its folder"
+            "; the process must be able to write the store and its folder, and to open more files (ulimit -n)"
         }
         Some(rusqlite::ErrorCode::SystemIoFailure) => {
             "; check whether its disk is full or broken, then run again: the items that were in flight are tried again"

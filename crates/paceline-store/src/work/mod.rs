@@ -32,5 +32,5 @@ pub use postgres::PostgresStore;
 pub use scheduler::{
     EndReason, Fallback, Observer, Scheduler, SchedulerEvent, StartDecision, StartDelay, Status, Summary, Task,
 };
-pub use sqlite::SqliteStore;
+pub use sqlite::{SqliteStore, lock_of, worker_of};
 pub use store::{StoreFuture, WorkStore};

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use crate::support::{Job, NOW, failure, finish, id, ordinals, read, reschedule, retry, success, usage, wait};
 use paceline_store::{
-    CallTotals, CustomId, Departure, Duplicate, FinishStatus, Journal, JournalError, LoadedLine, Loader, ModelUsage,
-    Opened, Options, Reader, Recovery, ResultBody, Rows, ScopeStatus, State, encode_line,
+    CallTotals, CustomId, CutOff, Departure, Duplicate, FinishStatus, Journal, JournalError, LoadedLine, Loader,
+    ModelUsage, Opened, Options, Reader, Recovery, ResultBody, Rows, ScopeStatus, State, encode_line,
 };
 
 const ITEMS: u64 = 12;
@@ -450,15 +450,22 @@ fn a_call_that_was_cut_off_counts_once_and_as_much_as_it_reserved() {
         assert_eq!(recovery.in_flight, in_flight, "the third was begun and not sent");
         let sums = resumed.sums().unwrap();
         assert_eq!((recovery.interrupted, sums.totals), (interrupted, counted));
-        assert_eq!((sums.calls_unsure, sums.calls_noted), (2, 0), "they were noted, and may not have left");
-        assert_eq!((&resumed.usage().unwrap()[..], resumed.unanswered().unwrap()), (&used[..], vec![0, 1]));
+        assert_eq!((sums.calls_unsure, sums.under_way), (2, 0), "they were noted, and may not have left");
+        assert_eq!(
+            (&resumed.usage().unwrap()[..], resumed.unanswered().unwrap()),
+            (&used[..], vec![cut_off(0), cut_off(1)])
+        );
         dead = dead.copy();
     }
     let (resumed, _) = dead.resume();
     let calls: Vec<u32> = resumed.claim_now(NOW, 2).unwrap().items.iter().map(|item| item.tally.sends()).collect();
     assert_eq!(calls, [1, 2], "of the item too");
     finish(&resumed, success(0, 2));
-    assert_eq!((resumed.unanswered().unwrap(), resumed.sums().unwrap().calls_unsure), (vec![1], 2));
+    assert_eq!((resumed.unanswered().unwrap(), resumed.sums().unwrap().calls_unsure), (vec![cut_off(1)], 2));
+}
+
+fn cut_off(ordinal: u64) -> CutOff {
+    CutOff { ordinal, moved: false }
 }
 
 /// Of an item that was begun without a note nothing tells whether its call left, unless each call waits for its note.

@@ -1,10 +1,11 @@
 //! How long a run waits for a full disk.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use paceline::Clock;
 use paceline_core::Instant;
-use paceline_store::{DiskFull, DiskSpace};
+use paceline_store::{DiskFull, DiskSpace, RunLock};
 
 use crate::exit::Failure;
 use crate::text;
@@ -16,8 +17,12 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// Ends a run whose disk stayed full for `max_wait`: nothing is wrong with what the user gave.
-pub(crate) async fn wait_to_begin(space: &DiskSpace, max_wait: Option<Duration>) -> Result<(), Failure> {
-    let (mut watch, clock) = (DiskWatch::new(max_wait), Clock::new());
+pub(crate) async fn wait_to_begin(
+    space: &DiskSpace,
+    max_wait: Option<Duration>,
+    lock: Option<&Path>,
+) -> Result<(), Failure> {
+    let (mut watch, clock) = (DiskWatch::new(max_wait, lock), Clock::new());
     loop {
         let disk_full = space.too_full_to_begin();
         let has_room = disk_full.is_none();
@@ -35,29 +40,40 @@ pub(crate) struct DiskWatch {
     /// None where the run waits for as long as it takes.
     max_wait: Option<Duration>,
     full_since: Option<Instant>,
+    /// The lock file of the run, where others read that it waits.
+    lock: Option<PathBuf>,
 }
 
 impl DiskWatch {
-    pub(crate) const fn new(max_wait: Option<Duration>) -> Self {
-        Self { max_wait, full_since: None }
+    pub(crate) fn new(max_wait: Option<Duration>, lock: Option<&Path>) -> Self {
+        Self { max_wait, full_since: None, lock: lock.map(Path::to_owned) }
     }
 
-    /// Tells the log when the disk fills up and when it has room again. The disk that ends the run, once it was full for too
-    /// long.
+    /// Tells the log, and who looks at the job, when the disk fills up and when it has room again. The disk that ends the run,
+    /// once it was full for too long.
     pub(crate) fn check(&mut self, disk_full: Option<DiskFull>, now: Instant) -> Option<DiskFull> {
         let Some(disk_full) = disk_full else {
             if self.full_since.take().is_some() {
+                self.tell(None);
                 tracing::info!("the disk has space again: the run continues");
             }
             return None;
         };
-        let since = *self.full_since.get_or_insert_with(|| {
-            let within = self.max_wait.map_or_else(String::new, |wait| format!(" within {}", text::duration(wait)));
-            tracing::warn!(
-                "{disk_full}; no new call starts, and arriving answers wait in memory: free some space{within}"
-            );
-            now
-        });
+        let since = match self.full_since {
+            Some(since) => since,
+            None => {
+                let within = self.max_wait.map_or_else(String::new, |wait| format!(" within {}", text::duration(wait)));
+                self.tell(Some(&disk_full.room()));
+                tracing::warn!(
+                    "{disk_full}; nothing new starts, and what arrives waits in memory: free some space{within}"
+                );
+                *self.full_since.insert(now)
+            }
+        };
         self.max_wait.is_some_and(|wait| now - since >= wait).then_some(disk_full)
+    }
+
+    fn tell(&self, wait: Option<&str>) {
+        self.lock.iter().for_each(|lock| RunLock::tell_wait(lock, wait));
     }
 }

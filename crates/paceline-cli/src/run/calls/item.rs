@@ -1,6 +1,6 @@
 //! One try of one item: read its line, wait for a permit, send, read the answer, report it to the pacer.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
@@ -65,8 +65,9 @@ pub(crate) struct Context {
     pub(crate) phase: watch::Receiver<Phase>,
     /// Where answers go: no call leaves while its disk has no room for one more.
     pub(crate) journal: Journal,
-    /// Items whose call had left and whose end no earlier run recorded.
-    pub(crate) unanswered: BTreeSet<u64>,
+    /// Items whose call had left and whose end no earlier run recorded, each with whether it
+    /// [moved](paceline_store::CutOff::moved).
+    pub(crate) unanswered: BTreeMap<u64, bool>,
     /// Calls that have left and are not answered.
     pub(crate) in_flight: AtomicU64,
     /// The wall clock when the run began: its steps within a run change no wait.
@@ -301,11 +302,14 @@ impl Context {
 
     /// Ends an item whose non-repeatable call had been sent, and whose end no earlier run recorded.
     fn was_cut_off(&self, item: &ClaimedItem, call: &Call) -> Option<GiveUp> {
-        self.unanswered.contains(&item.ordinal).then(|| self.sender.unknown_outcome(call).ends()).flatten()
+        let moved = *self.unanswered.get(&item.ordinal)?;
+        // The key of the item that was called is not this one's: no server would know that both are one request.
+        let keyless = moved.then(|| Call { idempotency_key: None, ..call.clone() });
+        self.sender.unknown_outcome(keyless.as_ref().unwrap_or(call)).ends()
     }
 
     fn same_at_each_try(&self, item: &ClaimedItem) -> HeaderValue {
-        let key = format!("{}-{}", self.journal.id(), item.ordinal);
+        let key = format!("{}-{}", self.journal.id(), item.key_number);
         HeaderValue::from_maybe_shared(Bytes::from(key)).expect("a job's name and a number are digits and letters")
     }
 

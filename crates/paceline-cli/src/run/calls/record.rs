@@ -298,6 +298,9 @@ impl Recorder {
         let adds = entry::added(item, &sent);
         let usage = sent.exchange.reading.usage.unwrap_or_default();
         self.figures.add(&adds, usage);
+        if sent.exchange.answer.is_ok() {
+            self.figures.last_answer = Some(context.limiter.now());
+        }
         self.minutes.called(context.now(), &adds, sent.exchange.reading.class, usage);
         let closes = matches!(sent.exchange.reading.class, Class::QuotaExhausted | Class::Account)
             || sent.exchange.reading.wait.is_some_and(|wait| wait > holds::SHORT);

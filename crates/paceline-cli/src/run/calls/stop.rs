@@ -98,6 +98,11 @@ pub(crate) enum StopReason {
         /// Which disk.
         message: String,
     },
+    /// Something broke under way.
+    Error {
+        /// What, and what to do.
+        message: String,
+    },
     /// The server and the configuration do not trust each other.
     Tls {
         /// The upstream's address.
@@ -168,6 +173,7 @@ impl StopReason {
             | Self::MaxDuration
             | Self::SameFailure { scope: None, .. }
             | Self::DiskFull { .. }
+            | Self::Error { .. }
             | Self::Tls { .. }
             | Self::Proxy { .. }
             | Self::Input { .. } => StayedDown::Nothing,
@@ -213,6 +219,7 @@ impl StopReason {
             Self::SameFailure { .. } => "same_failure",
             Self::Unreachable { .. } | Self::HostsUnreachable { .. } => "unreachable",
             Self::DiskFull { .. } => "disk_full",
+            Self::Error { .. } => "error",
             Self::Tls { .. } => "tls",
             Self::Proxy { .. } => "proxy",
             Self::Input { .. } => "input_changed",
@@ -258,6 +265,7 @@ impl StopReason {
                 | Self::Unreachable { .. }
                 | Self::HostsUnreachable { .. }
                 | Self::DiskFull { .. }
+                | Self::Error { .. }
                 | Self::Tls { .. }
                 | Self::Proxy { .. }
                 | Self::Input { .. }
@@ -369,6 +377,7 @@ impl fmt::Display for StopReason {
                 let what = if message.starts_with("tls handshake") { "no server speaks TLS at" } else { "no server answers at" };
                 write!(f, "{what} {named}: {message}; check these addresses in the input and the network")
             }
+            Self::Error { message } => f.write_str(message),
             Self::DiskFull { message } => write!(f, "{message}; free some space, {AGAIN}"),
             Self::Tls { address, message } | Self::Proxy { address, message } => {
                 write!(f, "cannot call {address}: {message}")

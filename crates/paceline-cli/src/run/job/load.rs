@@ -93,14 +93,11 @@ pub(crate) fn open(
             let journal = load(loader, input, format, upstream, opening)?;
             ready(journal, true, input, format, upstream, opening)
         }
-        Opened::Changed { loader, recovery } => {
+        Opened::Changed { loader, recovery, rewritten } => {
             say(&recovery, upstream);
-            tracing::info!(
-                "the requests are others than in the last run of this job (another input, --model or --prompt-template): items are sent as \
-                 they stand now"
-            );
             let opening = &Opening { bad_lines: opening.bad_lines.of_whole_input(), ..opening.clone() };
             let journal = load(loader, input, format, upstream, opening)?;
+            tracing::info!("{}", taken_up(input, rewritten, opening.accept_changed || opening.retry_failed));
             let same_account = job_config::adopt(&journal, input, format, upstream, opening)?;
             ready(journal, same_account, input, format, upstream, opening)
         }
@@ -129,6 +126,18 @@ fn ready(
         input_cursor = None;
     }
     Ok(Job { journal, same_account, input_cursor })
+}
+
+/// How a job goes on with an input that may be another. `rewritten`: its length and beginning are the same. Without flags that
+/// `accept` others, all of its lines are.
+fn taken_up(input: &Input, rewritten: bool, accept: bool) -> String {
+    match (rewritten, accept) {
+        (true, false) => format!("{} has another time of change, and the same lines: the job goes on", input.name()),
+        (true, true) => format!("{} was written again: each line is sent as it stands now", input.name()),
+        (false, _) => "the requests are others than in the last run of this job (another input, --model or --prompt-template): items \
+                       are sent as they stand now"
+            .to_owned(),
+    }
 }
 
 /// An error of the journal, and what can be done about it here. Of a full disk the input is not to blame.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use paceline::Instant;
 use paceline_providers::Usage;
 use paceline_store::{CallTotals, JobCounts};
 
@@ -27,6 +28,8 @@ pub(crate) struct Counters {
     pub(crate) ended_now: u64,
     /// Answers of this run that ended at the limit on their tokens.
     pub(crate) cut_now: u64,
+    /// When a server last answered a call of this run.
+    pub(crate) last_answer: Option<Instant>,
     /// How long the successful calls of this run took, in milliseconds. A sample: it stops growing when it is large.
     latencies_ms: Vec<u32>,
 }
@@ -50,6 +53,7 @@ impl Counters {
             tokens_out: counts.tokens_out,
             ended_now: 0,
             cut_now: 0,
+            last_answer: None,
             latencies_ms: Vec::new(),
         }
     }

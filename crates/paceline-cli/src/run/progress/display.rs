@@ -6,9 +6,11 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use paceline::{Instant, Snapshot};
 use paceline_core::{Class, Timestamp};
+use paceline_store::DiskFull;
 use terminal_size::{Width, terminal_size_of};
 use tokio::sync::watch;
 
+use crate::account::OthersTurn;
 use crate::job_line::JobLine;
 use crate::logging;
 use crate::run::calls::budget::Used;
@@ -60,6 +62,10 @@ pub(crate) struct View<'a> {
     pub(crate) budget: Used,
     /// The run ends where nothing can start for longer (`--max-wait`).
     pub(crate) max_wait: Option<Duration>,
+    /// The disk that answers wait for.
+    pub(crate) disk_full: Option<&'a DiskFull>,
+    /// The turn of another process, for which the run has waited so long.
+    pub(crate) waited: Option<(OthersTurn, Duration)>,
 }
 
 impl Progress {
@@ -222,7 +228,7 @@ impl StatusText {
     }
 }
 
-/// How long the rest takes; none where the run is ending.
+/// How long the rest takes; none where the run is ending, or waits for what may never come: space on a disk, a turn.
 fn time_left(view: &View<'_>, pace: f64) -> Option<TimeLeft> {
     let figures = view.figures;
     let ended = figures.ended().max(1) as f64;
@@ -239,7 +245,8 @@ fn time_left(view: &View<'_>, pace: f64) -> Option<TimeLeft> {
         next_start,
         max_wait: view.max_wait,
     };
-    rest.left(view.now, view.limits).filter(|_| view.stop.is_none())
+    let may_end = view.stop.is_none() && view.disk_full.is_none() && view.waited.is_none();
+    rest.left(view.now, view.limits).filter(|_| may_end)
 }
 
 fn job_line(view: &View<'_>, pace: f64) -> JobLine {

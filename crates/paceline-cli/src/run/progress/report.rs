@@ -27,7 +27,7 @@ pub(crate) struct Row {
     retryable: bool,
     rate_limited: bool,
     /// All calls for it, in all runs: beside those below also what no server took, and what was cut off.
-    calls: u32,
+    pub(crate) calls: u32,
     attempts: u32,
     deferrals: u32,
     retry_not_before: Option<String>,

@@ -6,20 +6,31 @@ use std::sync::Arc;
 use paceline::{Instant, ScopeSnapshot, Snapshot, ToWall, scope_json};
 use serde_json::{Value, json};
 
+use crate::account::OthersTurn;
 use crate::run::calls::stop::StopReason;
 use crate::run::progress::counters::Counters;
+
+/// How a run stands.
+pub(crate) struct Present<'a> {
+    pub(crate) in_flight: u64,
+    /// Since it began.
+    pub(crate) seconds: f64,
+    pub(crate) stop: Option<&'a StopReason>,
+    /// The turn of another process, for which it waits.
+    pub(crate) turn: Option<OthersTurn>,
+}
 
 /// The state of a job, as it is kept in the journal, but for its scopes.
 pub(crate) fn job(
     figures: &Counters,
     account: &ScopeSnapshot,
-    in_flight: u64,
     now: Instant,
-    seconds: f64,
-    stop: Option<&StopReason>,
+    present: &Present<'_>,
     wall: ToWall<'_>,
 ) -> String {
     let totals = figures.totals;
+    let Present { in_flight, seconds, stop, turn } = *present;
+    let turn = turn.map(|turn| json!({ "process": turn.pid, "waiting_since": turn.since.to_string() }));
     let job = json!({
         "at": paceline::clock::wall().to_string(),
         "run_clock": wall(now).to_string(),
@@ -39,7 +50,9 @@ pub(crate) fn job(
         "tokens_in": figures.tokens_in,
         "tokens_out": figures.tokens_out,
         "seconds": seconds,
+        "last_answer": figures.last_answer.map(|at| wall(at).to_string()),
         "stopped": stop.map(StopReason::as_str),
+        "turn": turn,
         "account": scope_json(account, wall),
     });
     job.to_string()
@@ -73,8 +86,9 @@ mod tests {
         let wall: ToWall<'_> = &|at| Timestamp::from_millis((at - Instant::ZERO).as_millis() as i64);
         ["a \"model\"", "another"].iter().for_each(|name| drop(pacer.scope(name)));
         let changes = pacer.changes(Instant::ZERO);
+        let present = Present { in_flight: 3, seconds: 1.5, stop: None, turn: None };
         let job: Value =
-            serde_json::from_str(&job(&Counters::default(), &changes.account, 3, Instant::ZERO, 1.5, None, wall))
+            serde_json::from_str(&job(&Counters::default(), &changes.account, Instant::ZERO, &present, wall))
                 .expect("JSON");
         assert_eq!((&job["in_flight"], &job["account"]["name"]), (&3.into(), &"".into()));
         let written = changed(&changes, Instant::ZERO, wall);

@@ -30,6 +30,13 @@ impl Wait {
                 calls => format!("ending; waiting for {}", text::counted(calls, "call")),
             }));
         }
+        if let Some(disk_full) = view.disk_full {
+            return Some(Self::bare(format!("waiting for {}", text::printable(&disk_full.room()))));
+        }
+        if let Some((turn, waited)) = view.waited {
+            let what = format!("waiting for its turn under the shared limits, which {} has", turn.holder());
+            return Some(Self { what, when: format!(", for {} so far", text::duration(waited)), ..Self::default() });
+        }
         let waiting = view.limits.scopes.iter().filter(|scope| scope.waiting > 0);
         let next = waiting
             .filter_map(|scope| scope.waits_for.as_ref().map(|(policy, at)| (scope, policy, *at)))
@@ -184,6 +191,8 @@ mod tests {
             next_start: None,
             budget,
             max_wait: None,
+            disk_full: None,
+            waited: None,
         })
     }
 

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use super::hold::Hold;
 use super::object::{Batch, Errors};
 use super::service::{Served, Service};
+use crate::account::TurnWait;
 use crate::exit::Failure;
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::budget::Limits;
@@ -117,6 +118,8 @@ pub(super) fn open(
         bounds,
         progress: Progress::new(true),
         interruptions: Interruptions::asked(asked),
+        lock: None,
+        turn_wait: TurnWait::default(),
     };
     // What is held or stopped, the limiter knows: it outlives the run.
     let restore = |_, acknowledge: &Acknowledge| holds::open_all(&journal, || acknowledge.reply());

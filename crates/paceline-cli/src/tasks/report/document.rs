@@ -9,6 +9,7 @@ use tempfile::SpooledTempFile;
 
 use super::Form;
 use super::store_summary::StoreSummary;
+use super::worker::Worker;
 use crate::exit::Failure;
 use crate::tasks::groups::Groups;
 use crate::tasks::pages::Pages;
@@ -27,6 +28,7 @@ pub(super) struct Document {
     /// What a command line calls the store.
     shown: String,
     standing: StoreSummary,
+    worker: Worker,
     calls: Calls,
     rows: Rows,
 }
@@ -50,11 +52,12 @@ impl Document {
     pub(super) async fn read(
         groups: Groups,
         (store, shown): (&dyn WorkStore, String),
+        worker: Worker,
         clock: &WorkClock,
         form: Form,
     ) -> Result<Self, Failure> {
         let standing = StoreSummary::before_the_first(groups, store, clock).await.map_err(Failure::interrupted)?;
-        let mut document = Self { form, shown, standing, calls: Calls::default(), rows: Rows::default() };
+        let mut document = Self { form, shown, standing, worker, calls: Calls::default(), rows: Rows::default() };
         let before = store.counts().await.map_err(Failure::interrupted)?.total();
         let mut pages = Pages::of(store, Filter::default(), None);
         while let Some(items) = pages.next().await.map_err(Failure::interrupted)? {
@@ -103,7 +106,8 @@ impl Document {
 
     fn text(&self) -> String {
         let mut text = self.standing.headline() + "\n";
-        for line in [self.calls.describe()].into_iter().chain(self.standing.lines(&self.shown)) {
+        let worker = self.worker.line(self.standing.deferred() > 0);
+        for line in [self.calls.describe()].into_iter().chain(worker).chain(self.standing.lines(&self.shown)) {
             text::wrapped(&mut text, "  ", &line);
         }
         if self.rows.count == 0 {
@@ -123,6 +127,7 @@ impl Document {
         let mut figures = self.standing.json();
         let closed = ["groups", "scopes"].map(|key| (key.to_owned(), figures.remove(key).unwrap_or_default()));
         figures.extend(self.calls.json());
+        figures.insert("worker".to_owned(), self.worker.json());
         figures.extend(closed);
         let figures = Value::Object(figures).to_string();
         write!(out, "{},\"items\":[", figures.trim_end_matches('}'))?;

@@ -2,6 +2,7 @@
 
 mod document;
 pub(crate) mod store_summary;
+mod worker;
 
 use std::path::PathBuf;
 
@@ -11,6 +12,7 @@ use super::store::StoreArgs;
 use crate::exit::{Failure, Status};
 use crate::output;
 use document::Document;
+use worker::Worker;
 
 /// `paceline tasks report`.
 #[derive(Debug, clap::Args)]
@@ -47,7 +49,8 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     let store = args.store.open(&clock).await?;
     let form = if args.json { Form::Json } else { args.format };
     let groups = args.store.groups(&*store, &clock).await.map_err(Failure::interrupted)?;
-    let mut document = Document::read(groups, (&*store, args.store.shown()), &clock, form).await?;
+    let worker = Worker::of(&args.store);
+    let mut document = Document::read(groups, (&*store, args.store.shown()), worker, &clock, form).await?;
     match &args.output {
         None => output::print(|out| document.write(out))?,
         Some(path) => output::write_report(path, &mut |out| document.write(out))?,

@@ -1,6 +1,6 @@
 //! The disk of the store and of the answers, while a run goes on.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use paceline_store::DiskSpace;
@@ -18,12 +18,15 @@ const TICK: Duration = Duration::from_millis(500);
 pub(super) struct Disk {
     space: DiskSpace,
     max_wait: Option<Duration>,
+    /// That of the store, where it is a file.
+    lock: Option<PathBuf>,
 }
 
 impl Disk {
     /// The disk of those files. Without `max_wait` the run waits for as long as it takes.
-    pub(super) fn of<'a>(files: impl IntoIterator<Item = &'a Path>, max_wait: Option<Duration>) -> Self {
-        Self { space: DiskSpace::of(files), max_wait }
+    pub(super) fn of(store: Option<&Path>, output: Option<&Path>, max_wait: Option<Duration>) -> Self {
+        let space = DiskSpace::of(store.into_iter().chain(output));
+        Self { space, max_wait, lock: store.map(paceline_store::work::lock_of) }
     }
 
     /// Waits until there is room to begin.
@@ -31,7 +34,7 @@ impl Disk {
     /// # Errors
     /// When there is none for too long.
     pub(super) async fn wait_to_begin(&self) -> Result<(), Failure> {
-        disk_watch::wait_to_begin(&self.space, self.max_wait).await
+        disk_watch::wait_to_begin(&self.space, self.max_wait, None).await
     }
 
     pub(super) const fn space(&self) -> &DiskSpace {
@@ -46,7 +49,7 @@ impl Disk {
     /// Ends a run whose disk stays full. Once the run ends, answers that wait in memory take the space that is left.
     pub(super) async fn watch(&self, shutdown: &Shutdown, clock: &WorkClock) {
         self.space.wait_when_full();
-        let mut watch = DiskWatch::new(self.max_wait);
+        let mut watch = DiskWatch::new(self.max_wait, self.lock.as_deref());
         loop {
             tokio::select! {
                 () = shutdown.draining() => break,

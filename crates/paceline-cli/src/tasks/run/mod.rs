@@ -70,10 +70,10 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let (permits, pacer, fleet) = (Permits::new(&upstream)?, upstream.pacer.clone(), upstream.fleet.clone());
     let account_of_commands = Account::of(&upstream, &HeaderMap::new());
     refuse_outputs(&args)?;
-    let disk = Disk::of(args.store.file().into_iter().chain(args.output.as_deref()), args.longest_outage());
-    args.store.refuse_missing()?;
-    disk.wait_to_begin().await?;
+    let disk = Disk::of(args.store.file(), args.output.as_deref(), args.longest_outage());
+    wait_to_begin(&disk, &args, &clock).await?;
     let (store, left) = args.store.open_to_work(&clock, disk.space()).await?;
+    upstream::tell_file(&upstream, everywhere.quiet);
     tell_of_cut_off(left, args.http);
     let teller = match &upstream.via {
         Some(_) if args.http => JobTeller::of(&upstream, &upstream::headers_of_batch(&upstream)?, args.store.name())?,
@@ -102,7 +102,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let limiter_state =
         PersistentLimiter::restore(store.clone(), permits.limiter().clone(), &shared, account, clock.clone());
     let limiter_state = limiter_state.await.map_err(Failure::refused)?;
-    output::try_summary(args.summary.as_deref())?;
+    output::try_summary(args.summary.as_deref()).and_then(|()| output::remove_summary(args.summary.as_deref()))?;
     let signals = SignalCount::listen().map_err(Failure::interrupted)?;
     let mut scheduler = Scheduler::new(store.clone(), policy.clone(), clock.clone()).map_err(Failure::refused)?;
     if let Some(judge) = judge {
@@ -129,7 +129,17 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     }
 }
 
-/// The items of a worker that ended without a word begin again, and their calls may have been answered.
+/// Waits for room on the disk of a store that is there. A run that gets none has a summary too.
+async fn wait_to_begin(disk: &Disk, args: &Args, clock: &WorkClock) -> Result<(), Failure> {
+    args.store.refuse_missing()?;
+    let waited = disk.wait_to_begin().await;
+    if waited.is_err() {
+        summary::print_not_begun(args, clock).await?;
+    }
+    waited
+}
+
+/// The items of a worker that was killed begin again, and their calls may have been answered.
 fn tell_of_cut_off(items: u64, are_requests: bool) {
     if items > 0 {
         let items = text::counted(items, "item");
@@ -139,7 +149,7 @@ fn tell_of_cut_off(items: u64, are_requests: bool) {
             }
             false => "commands were cut off, and begin again",
         };
-        tracing::warn!("a worker ended without a word while it had {items}: as many or fewer {cut_off}");
+        tracing::warn!("an earlier worker was killed while it had {items}: as many or fewer {cut_off}");
     }
 }
 
@@ -159,7 +169,7 @@ fn refuse_outputs(args: &Args) -> Result<(), Failure> {
 /// What every run needs.
 struct Runs<'a> {
     args: &'a Args,
-    /// Items of a worker that ended without a word, until a summary tells of them.
+    /// Items of a worker that was killed, until a summary tells of them.
     left: AtomicU64,
     quiet: bool,
     store: Arc<dyn WorkStore>,

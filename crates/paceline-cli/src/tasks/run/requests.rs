@@ -147,7 +147,7 @@ impl Requests {
             Ok(ready) => ready,
             // What is left to the next run is taken for not done there.
             Err(failure) if failure.spares_group && task.item().may_be_done => {
-                return StartDecision::Never(held_as_killed(UnknownOutcome::Hold));
+                return StartDecision::Never(held_as_killed(UnknownOutcome::Hold, &task));
             }
             Err(failure) => return StartDecision::Never(failure),
         };
@@ -158,7 +158,7 @@ impl Requests {
         upstream::warn_of_withheld(&self.upstream, || self.addresses.hosts && !ready.call.url.starts_with('/'));
         let unknown = self.sender.unknown_outcome(&ready.call);
         if task.item().may_be_done && unknown != UnknownOutcome::Resend {
-            return StartDecision::Never(held_as_killed(unknown));
+            return StartDecision::Never(held_as_killed(unknown, &task));
         }
         let scope = permits.scope(&ready.scope);
         let reopen = || {
@@ -378,9 +378,11 @@ impl Requests {
 }
 
 /// The decision about an item whose call may have been executed, and must not be made twice.
-fn held_as_killed(unknown: UnknownOutcome) -> Failure {
-    let message = "its call may have been executed: its worker ended during it without a word, or it was so in the store that \
-                   the item was exported from";
+fn held_as_killed(unknown: UnknownOutcome, task: &Task) -> Failure {
+    let message = match task.item().crashes {
+        0 => "its call may have been executed: it was so in the store that the item was exported from",
+        _ => "its call may have been executed: its worker was killed during it",
+    };
     Failure { code: Some("killed".to_owned()), unknown, ..Failure::new(Class::Transient, message) }
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use paceline_store::work::{EndReason, Summary};
-use serde_json::{Value, json};
+use paceline_store::work::{EndReason, Summary, WorkClock};
+use serde_json::{Map, Value, json};
 
 use super::fail_fast::SameFailure;
 use super::settings::Args;
@@ -15,10 +15,35 @@ use crate::run::progress::resume_command;
 use crate::tasks::report::store_summary::StoreSummary;
 use crate::text;
 
+/// Writes the summary of a run that found no room on the disk to begin, where one is asked for: how the items of the store
+/// stand, as far as that can be read.
+///
+/// # Errors
+/// Names a place that did not take it.
+pub(super) async fn print_not_begun(args: &Args, clock: &WorkClock) -> Result<(), Failure> {
+    let mut figures = match args.store.open(clock).await {
+        Ok(store) => StoreSummary::of(&*store, clock).await.map(|standing| standing.json()).unwrap_or_default(),
+        Err(_) => Map::new(),
+    };
+    let stopped = StopReason::DiskFull { message: String::new() };
+    for (key, value) in [
+        ("status", Status::Deferred.as_str().to_owned()),
+        ("stopped", stopped.as_str().to_owned()),
+        ("resume", resume_command::command_line(std::env::args_os())),
+        ("ended_at", paceline::clock::wall().to_string()),
+    ] {
+        figures.insert(key.to_owned(), value.into());
+    }
+    let figures = Value::Object(figures);
+    // Why it ended is the error of the command.
+    let summary_output = SummaryOutput { as_json: args.json, quiet: true, file: args.summary.as_deref() };
+    summary_output.print(Status::Deferred, || figures.clone(), "")
+}
+
 /// A run that is over.
 pub(super) struct Ran {
     pub(super) summary: Summary,
-    /// Items that a worker before it had, which ended without a word.
+    /// Items that an earlier worker had when it was killed.
     pub(super) left: u64,
     /// It ended because everything failed alike.
     pub(super) same: Option<SameFailure>,
@@ -133,7 +158,7 @@ impl Ran {
         }
         if self.left > 0 {
             let left = text::count(self.left);
-            line += &format!(", and up to {left} more that a worker before was cut off in, which ended without a word");
+            line += &format!("; an earlier worker was killed during up to {left} more");
         }
         line
     }

@@ -12,6 +12,7 @@ mod rows;
 mod schema;
 mod scopes;
 mod thread;
+mod worker_lock;
 
 use crate::state::State;
 use std::path::{Path, PathBuf};
@@ -33,17 +34,19 @@ use super::item::{
 use super::store::{StoreFuture, WorkStore};
 use crate::disk::has_other_names;
 use crate::disk_space::DiskSpace;
-use crate::lock::LockFile;
 use crate::query::millis;
 use crate::schema::checkpoint;
 use crate::scope::ScopeRow;
 use crate::work::columns::{after_item, item_columns};
 use lanes::KnownLanes;
 use thread::StoreThread;
+use worker_lock::WorkerLock;
+pub use worker_lock::{lock_of, worker_of};
 
 /// A [`WorkStore`] in one SQLite file.
 ///
-/// Any number of processes may add, look and amend. One process works: it locks a file beside the store, so what another
+/// Any number of processes may add, look and amend. One process works: it locks a file beside the store and the log of the
+/// database, so what another
 /// one left in flight when it died is waiting again at once. Within that process any number of workers share the store.
 ///
 /// A user without write permission on the file or its folder may read it.
@@ -59,7 +62,7 @@ pub struct SqliteStore {
     seen_version: AtomicI64,
     lanes: Shared,
     /// Held from the first worker on.
-    lock: Arc<Mutex<Option<LockFile>>>,
+    lock: Arc<Mutex<Option<WorkerLock>>>,
 }
 
 /// The canonical path of a file that may not exist yet: its lock file is beside it.
@@ -110,7 +113,13 @@ impl SqliteStore {
         if has_other_names(&path) {
             return Err(WorkError::ManyNames { path });
         }
-        let conn = schema::open(&path, clock.wall().as_millis())?;
+        let is_new = !path.exists();
+        let conn = schema::open(&path, clock.wall().as_millis()).inspect_err(|error| {
+            // An empty file would pass for a store without items. One that a second process has just begun is not empty.
+            if is_new && is_full(error) && path.metadata().is_ok_and(|made| made.len() == 0) {
+                let _ = std::fs::remove_file(&path);
+            }
+        })?;
         let seen_version = AtomicI64::new(version(&conn).map_err(WorkError::sqlite("read"))?);
         let lanes = Shared::default();
         let thread = StoreThread::start(conn, path.clone(), disk, {
@@ -160,7 +169,7 @@ impl SqliteStore {
     /// Gives what removed items took back to the file system. Not while a worker is at work, which would have to wait for as
     /// long as the whole file takes to be written.
     async fn shrink(&self) -> Result<(), WorkError> {
-        let Ok(alone) = LockFile::take(&beside(&self.path, ".lock")) else { return Ok(()) };
+        let Ok(alone) = WorkerLock::take(&self.path) else { return Ok(()) };
         let (path, clock) = (self.path.clone(), self.clock.clone());
         let (reply, answer) = oneshot::channel();
         let shrink = move || {
@@ -379,6 +388,11 @@ impl WorkStore for SqliteStore {
     }
 }
 
+fn is_full(error: &WorkError) -> bool {
+    let full = Some(rusqlite::ErrorCode::DiskFull);
+    matches!(error, WorkError::Sqlite { source, .. } if source.sqlite_error_code() == full)
+}
+
 /// A number that other processes' commits change, and ours do not.
 fn version(conn: &Connection) -> rusqlite::Result<i64> {
     conn.query_row("PRAGMA data_version", [], |row| row.get(0))
@@ -392,11 +406,11 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
 }
 
 /// Takes the lock, if this process has not got it, and what the worker before left in flight; returns how many items that are.
-fn take_lock(conn: &Connection, lock: &mut Option<LockFile>, path: &Path, now: Timestamp) -> Result<u64, WorkError> {
+fn take_lock(conn: &Connection, lock: &mut Option<WorkerLock>, path: &Path, now: Timestamp) -> Result<u64, WorkError> {
     if lock.is_some() {
         return Ok(0);
     }
-    *lock = Some(LockFile::take(&beside(path, ".lock"))?);
+    *lock = Some(WorkerLock::take(path)?);
     let count = "SELECT count(*) FROM item WHERE state = 1";
     let left = conn.query_row(count, [], |row| row.get::<_, i64>(0)).map_err(WorkError::sqlite("read"))?;
     take_over(conn, now).map_err(WorkError::sqlite("write"))?;

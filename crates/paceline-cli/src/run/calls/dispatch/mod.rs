@@ -7,6 +7,7 @@ mod ending;
 mod fallbacks;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,6 +18,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::account::{OthersTurn, TurnWait};
 use crate::exit::Failure;
 use crate::limiter_state;
 use crate::run::calls::bounds::StartedItems;
@@ -30,7 +32,7 @@ use crate::run::calls::stop::StopReason;
 use crate::run::job::background_load::LoadError;
 use crate::run::progress::display::{Progress, View};
 use crate::run::progress::live_snapshot::LiveSnapshot;
-use crate::run::progress::snapshot;
+use crate::run::progress::snapshot::{self, Present};
 
 /// Looking after the run takes one part in so many of its time at most. A look costs what has changed: while very many scopes
 /// change at once, there are fewer looks.
@@ -90,6 +92,7 @@ struct Written {
     ended: u64,
     in_flight: u64,
     stop: Option<StopReason>,
+    turn: Option<OthersTurn>,
 }
 
 /// What a dispatcher is made of.
@@ -114,6 +117,10 @@ pub(crate) struct Parts {
     pub(crate) max_duration: Option<Duration>,
     /// The most calls in flight.
     pub(crate) concurrency: usize,
+    /// The lock file of the job, where it has one of its own.
+    pub(crate) lock: Option<PathBuf>,
+    /// Where it is said that the run waits for the turn of another process.
+    pub(crate) turn_wait: TurnWait,
 }
 
 /// A run that is over.
@@ -128,7 +135,7 @@ impl Dispatcher {
     /// A dispatcher that has not claimed anything yet.
     pub(crate) fn new(parts: Parts) -> Self {
         let begun = StartedItems::new(parts.max_items);
-        let disk_watch = DiskWatch::new(parts.max_wait);
+        let disk_watch = DiskWatch::new(parts.max_wait, parts.lock.as_deref());
         Self {
             parts,
             tasks: JoinSet::new(),
@@ -184,7 +191,7 @@ impl Dispatcher {
                     Some(taken) => self.grow(taken.map_err(Failure::interrupted)?),
                     None => self.parts.reading = None,
                 },
-                Some(error) = self.parts.broken.recv() => return Err(Failure::interrupted(error)),
+                Some(error) = self.parts.broken.recv() => return Err(failure_of(&error)),
             }
         }
         self.watch_the_disk(self.parts.context.limiter.now());
@@ -355,7 +362,7 @@ impl Dispatcher {
         self.limits.update(changes);
         let next_start = self.next_start();
         let Some(limits) = self.limits.latest() else { return };
-        let Parts { journal, recorder, progress, max_wait, .. } = &mut self.parts;
+        let Parts { journal, recorder, progress, max_wait, turn_wait, .. } = &mut self.parts;
         let (figures, max_wait) = (recorder.figures(), *max_wait);
         let (now, in_flight) = (context.limiter.now(), context.in_flight.load(Ordering::Relaxed));
         let next_due = self.next_due.map(|due| (due, context.now()));
@@ -363,15 +370,31 @@ impl Dispatcher {
             self.next_of.as_ref().filter(|(due, _)| Some(*due) == self.next_due).map(|(_, scope)| &**scope);
         let stop = self.stop.as_ref();
         let budget = context.budget.used();
-        let view = View { now, figures, limits, in_flight, stop, next_due, next_scope, next_start, budget, max_wait };
-        progress.show(&view);
+        let disk_full = journal.disk_full();
+        let disk_full = disk_full.as_ref();
+        let turn = turn_wait.get();
+        let waited = turn.map(|turn| (turn, context.now().saturating_since(turn.since)));
+        progress.show(&View {
+            now,
+            figures,
+            limits,
+            in_flight,
+            stop,
+            next_due,
+            next_scope,
+            next_start,
+            budget,
+            max_wait,
+            disk_full,
+            waited,
+        });
         let seconds = (now - context.began).as_secs_f64();
         if limits.scopes.is_empty() && matches!(limits.account.state, ScopeState::Open | ScopeState::Paced) {
             // Nothing was claimed yet; the snapshot of the run before is more informative.
             return;
         }
         let (account, totals, ended) = (limits.account.clone(), figures.totals, figures.ended());
-        let written = Written { account, totals, ended, in_flight, stop: stop.cloned() };
+        let written = Written { account, totals, ended, in_flight, stop: stop.cloned(), turn };
         if let Some((at, before)) = &self.written
             && is_still
             && now < *at + REPEATED
@@ -380,7 +403,7 @@ impl Dispatcher {
             return;
         }
         self.written = Some((now, written));
-        let job = snapshot::job(figures, &limits.account, in_flight, now, seconds, stop, &wall);
+        let job = snapshot::job(figures, &limits.account, now, &Present { in_flight, seconds, stop, turn }, &wall);
         journal.write_snapshot(SnapshotUpdate { job, scopes, state, first }, recorder.acknowledge.reply());
         let minutes = recorder.minutes().take(limits);
         if !minutes.is_empty() {
@@ -398,6 +421,10 @@ impl Dispatcher {
     }
 }
 
+fn failure_of(error: &JournalError) -> Failure {
+    if error.is_journal_taken() { Failure::Lost(error.to_string()) } else { Failure::interrupted(error) }
+}
+
 fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
     [a, b].into_iter().flatten().min()
 }
@@ -411,7 +438,7 @@ async fn answered(
     match claim {
         // The run has ended for that, and looks for nothing more.
         Err(JournalError::DiskFull(_)) => Ok(ClaimedItems::default()),
-        claim => claim.map_err(Failure::interrupted),
+        claim => claim.map_err(|error| failure_of(&error)),
     }
 }
 

@@ -68,7 +68,10 @@ where
             let (store, config) = (&scheduler.store, &scheduler.config);
             let mut registered = None;
             if heartbeat && !store.heartbeat(worker).await? {
-                tracing::warn!("the lease of this worker expired: other workers take its items, and it continues");
+                tracing::warn!(
+                    "this worker did not reach its store for {} s, so that other workers took its items; it continues",
+                    config.lease.as_secs()
+                );
                 registered = Some(store.reregister(&scheduler.name, config.lease).await?);
             }
             let record = async {
