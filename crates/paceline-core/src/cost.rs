@@ -181,8 +181,9 @@ impl Cost {
     }
 
     /// Of a call whose answer has a bound that its server may ignore: its output tokens, which are part of its tokens. Under a
-    /// limit that counts them the first call of a scope leaves alone. Once an answer of the scope was longer than its bound, such
-    /// calls reserve what those answers have shown, and leave like [open-ended](Self::open_ended) ones.
+    /// limit that counts them no more such calls of a scope are under way than have kept to their bounds, at least one, or one
+    /// for each 16,384 tokens of the limit. Once an answer was longer than its bound that begins anew with one, and they reserve
+    /// what those answers have shown.
     #[must_use]
     pub const fn unproven(mut self) -> Self {
         self.answer = Bound::Unproven;

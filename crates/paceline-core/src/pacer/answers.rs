@@ -17,6 +17,10 @@ const LEAST_WEIGHT: f64 = 0.05;
 /// limit, half of the limit is used with 3 and 0.58 with 2, which exceeds it by 45 % in the worst minute of a job, and 3 by 29 %.
 const DEVIATIONS: f64 = 3.0;
 
+/// Where nothing is known of a server, its answers are taken for no longer than a quarter of this, in tokens: as many calls
+/// as a limit holds so many tokens take a quarter of it, whatever bounds the server ignores.
+const UNKNOWN: u64 = 4 * 4_096;
+
 /// How long the answers of one scope are.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lengths {
@@ -62,6 +66,8 @@ struct Known {
     bounded: Lengths,
     /// One of those was longer than its bound: none is believed any more.
     beyond: bool,
+    /// So many of those have kept to their bounds since the last one that did not.
+    kept: u32,
 }
 
 impl Known {
@@ -86,11 +92,16 @@ impl Known {
         }
     }
 
-    /// How many calls like this one may be under way together.
-    fn most_open(&self, cost: &Cost) -> u32 {
-        let known = self.lengths(cost).map_or(u32::MAX, |lengths| lengths.known);
-        // A short first answer does not speak for all, where there is no bound; one that kept to its bound does.
-        if cost.is_unproven() && known > 0 && !self.beyond { u32::MAX } else { known.max(1) }
+    /// How many calls like this one may be under way together, under a limit on so many tokens: a short first answer does not
+    /// speak for all, and a server may keep to bounds at first. So each answer speaks for one more, and they double from round
+    /// to round. Of a large limit a few that ignore their bounds take little.
+    fn most_open(&self, cost: &Cost, limit: u64) -> u32 {
+        let answered = match cost.is_unproven() {
+            true if self.beyond => self.kept,
+            true => self.kept.max(u32::try_from(limit / UNKNOWN).unwrap_or(u32::MAX)),
+            false => self.open.known,
+        };
+        answered.max(1)
     }
 }
 
@@ -121,18 +132,24 @@ impl Answers {
     /// A call was answered, or ended without an answer.
     pub(super) fn learn(&mut self, place: u32, cost: &Cost, outcome: &Outcome) {
         self.ended(place, cost);
+        // What is counted for an answer that was given up shows the length of none.
+        if outcome.class == Class::Abandoned {
+            return;
+        }
         let Some(known) = self.scopes.get_mut(&place) else { return };
         let Some(lengths) = known.lengths_mut(cost) else { return };
         let told = outcome.usage.as_ref().map(|usage| usage.get(&Dimension::OutputTokens)).filter(|tokens| *tokens > 0);
-        if told.is_some() || outcome.class == Class::Success {
+        let is_answered = told.is_some() || outcome.class == Class::Success;
+        if is_answered {
             lengths.known = lengths.known.saturating_add(1);
         }
-        let Some(tokens) = told else { return };
-        lengths.add(tokens);
+        told.into_iter().for_each(|tokens| lengths.add(tokens));
         if cost.is_open_ended() {
-            self.all.add(tokens);
-        } else {
-            known.beyond |= tokens > cost.get(&Dimension::OutputTokens);
+            told.into_iter().for_each(|tokens| self.all.add(tokens));
+        } else if told.is_some_and(|tokens| tokens > cost.get(&Dimension::OutputTokens)) {
+            (known.beyond, known.kept) = (true, 0);
+        } else if is_answered {
+            known.kept = known.kept.saturating_add(1);
         }
     }
 
@@ -148,13 +165,16 @@ impl Answers {
             let known = known.filter(|known| known.beyond)?;
             return known.bounded.expected(known.bounded.open);
         }
+        if !cost.is_open_ended() {
+            return None;
+        }
         let beside = known.map_or(0, |known| known.open.open);
         known.and_then(|known| known.open.expected(beside)).or_else(|| self.all.expected(beside))
     }
 
-    fn may_leave(&self, place: u32, cost: &Cost) -> bool {
+    fn may_leave(&self, place: u32, cost: &Cost, limit: u64) -> bool {
         let known = self.scopes.get(&place).copied().unwrap_or_default();
-        known.lengths(cost).is_none_or(|lengths| lengths.open < known.most_open(cost))
+        known.lengths(cost).is_none_or(|lengths| lengths.open < known.most_open(cost, limit))
     }
 }
 
@@ -203,11 +223,13 @@ impl Pacer {
     }
 
     /// Before an answer has shown how long they are, or that the server keeps to bounds, calls leave one at a time under a limit
-    /// that counts their answers; then, where there is no bound, no more of them are under way than answers can speak for.
+    /// that counts their answers; then no more of them are under way than answers can speak for.
     pub(super) fn admit_open_ended(&self, place: u32, cost: &Cost) -> Admit {
-        if self.answers.may_leave(place, cost) || self.most_tokens(place).is_none() {
-            return Admit::Now;
+        match self.most_tokens(place) {
+            Some(limit) if !self.answers.may_leave(place, cost, limit) => {
+                Admit::OnRelease { cause: WaitCause::Answers }
+            }
+            _ => Admit::Now,
         }
-        Admit::OnRelease { cause: WaitCause::Answers }
     }
 }

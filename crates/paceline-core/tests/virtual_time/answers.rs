@@ -211,7 +211,53 @@ fn where_a_server_ignores_bounds_no_window_holds_more_than_its_limit() {
 }
 
 #[test]
-fn one_answer_shows_that_bounds_are_kept_to_and_a_refusal_does_not() {
+fn where_a_server_keeps_to_bounds_at_first_no_more_answers_exceed_theirs_than_kept_to_them() {
+    let cost = tokens(PROMPT, 1).unproven();
+    let seen = send_all(&mut pacer(Dimension::Tokens), &cost, 40, |number| {
+        (Duration::from_millis(1_500), Some(if number < 5 { 1 } else { LONGEST }))
+    });
+    assert_eq!(seen.len(), 40, "none is forgotten");
+    let first = seen.iter().map(|call| call.sent).find(|sent| *sent > Instant::ZERO + Duration::from_secs(4));
+    let at_once = seen.iter().filter(|call| Some(call.sent) == first).count();
+    assert!(at_once <= 5, "a call for each that was answered: {at_once}");
+    let worst = most(&seen, |call| call.sent);
+    assert!(worst <= LIMIT + 5 * LONGEST, "thirty-five would be 140,000 tokens: {worst}");
+}
+
+#[test]
+fn what_answers_without_a_bound_have_is_reserved_by_no_call_that_has_one_or_no_answer_of_tokens() {
+    let mut pacer = pacer(Dimension::Tokens);
+    let (scope, now) = (pacer.scope("model"), Instant::ZERO);
+    let first = pacer.enqueue(now, Request::new(&scope, unbounded())).expect("fits");
+    let usage = Some(tokens(PROMPT, LIMIT - 500));
+    let _ = pacer.complete(now, first, Outcome { usage, ..Outcome::new(Class::Success) });
+    for cost in [Cost::request(), tokens(PROMPT, 100), tokens(PROMPT, 100).unproven()] {
+        let ticket = pacer.enqueue(now, Request::new(&scope, cost.clone())).expect("fits");
+        let granted = std::iter::from_fn(|| pacer.poll_event()).last();
+        assert_eq!(granted, Some(Event::Granted { ticket, probe: false }), "{cost:?}");
+    }
+}
+
+#[test]
+fn under_a_large_limit_bounds_are_believed_of_as_many_calls_as_take_little_of_it() {
+    let large = |limit| {
+        let limits = Limits { quotas: vec![Quota::sliding(Dimension::Tokens, limit, MINUTE)], burst: None };
+        let config = PacerConfig { limits, pace: Pace::Fixed, ..PacerConfig::default() };
+        Pacer::new(config, 1, Instant::ZERO).expect("sensible")
+    };
+    let cost = tokens(PROMPT, 1).unproven();
+    for (limit, expected) in [(10_000, 1), (32_768, 2), (1_000_000, 61)] {
+        let seen = send_all(&mut large(limit), &cost, 200, |_| (Duration::from_secs(60), Some(LONGEST)));
+        let at_once: Vec<_> = seen.iter().filter(|call| call.sent == Instant::ZERO).collect();
+        assert_eq!(at_once.len(), expected, "{limit}");
+        let tokens: u64 = at_once.iter().map(|call| call.tokens).sum();
+        assert!(tokens <= (limit / 4).max(LONGEST + PROMPT), "{limit}: {tokens}");
+        assert!(most(&seen, |call| call.sent) <= limit.max(LONGEST + PROMPT) + limit / 4, "{limit}");
+    }
+}
+
+#[test]
+fn each_answer_shows_once_that_bounds_are_kept_to_and_a_refusal_does_not() {
     let mut pacer = pacer(Dimension::Tokens);
     let (scope, now) = (pacer.scope("model"), Instant::ZERO);
     let enqueue =
@@ -226,8 +272,23 @@ fn one_answer_shows_that_bounds_are_kept_to_and_a_refusal_does_not() {
     pacer.cancel(now, all[1]);
     assert_eq!(granted(&mut pacer), 1, "never sent");
     let usage = Some(tokens(PROMPT, 100));
-    let _ = pacer.complete(now, all[2], Outcome { usage, ..Outcome::new(Class::Success) });
-    assert_eq!(granted(&mut pacer), 17, "all others");
+    let answered = |pacer: &mut Pacer, number: usize, class| {
+        let _ = pacer.complete(now, all[number], Outcome { usage: usage.clone(), ..Outcome::new(class) });
+    };
+    answered(&mut pacer, 2, Class::Abandoned);
+    assert_eq!(granted(&mut pacer), 1, "what is counted for an answer that was given up shows nothing");
+    for number in 3..10 {
+        answered(&mut pacer, number, Class::Success);
+    }
+    assert_eq!(granted(&mut pacer), 13, "seven are under way, and seven were answered");
+    let usage = Some(tokens(PROMPT, 101));
+    let _ = pacer.complete(now, all[10], Outcome { usage, ..Outcome::new(Class::Success) });
+    for number in 11..14 {
+        answered(&mut pacer, number, Class::Success);
+    }
+    assert_eq!(granted(&mut pacer), 0, "three have kept to theirs since, and three are under way");
+    answered(&mut pacer, 14, Class::Success);
+    assert_eq!(granted(&mut pacer), 2);
     let another = pacer.admit(now, &Request::new("another model", tokens(PROMPT, 100).unproven()));
     assert!(another.is_now(), "each scope has a first call: {another:?}");
     // Without a limit on tokens there is nothing to be proven.
