@@ -86,6 +86,9 @@ pub(crate) const fn room_for_calls(_: u64) -> Option<u32> {
     None
 }
 
+/// A file that is everywhere.
+const NOTHING: &str = if cfg!(windows) { "NUL" } else { "/dev/null" };
+
 /// Descriptors for the files that are written at the end. Calls that take all others leave these.
 #[derive(Debug)]
 pub(crate) struct Kept(#[expect(dead_code, reason = "they are only held")] Vec<File>);
@@ -97,9 +100,13 @@ impl Kept {
     }
 
     fn new(count: usize) -> Self {
-        let nothing = if cfg!(windows) { "NUL" } else { "/dev/null" };
-        Self((0..count).map_while(|_| File::open(nothing).ok()).collect())
+        Self((0..count).map_while(|_| File::open(NOTHING).ok()).collect())
     }
+}
+
+/// Whether this process can open no more files now.
+pub(crate) fn are_missing() -> bool {
+    File::open(NOTHING).is_err_and(|error| Shortage::is_why(&error))
 }
 
 /// From now on [`with_spare`] has descriptors of its own, whatever else the process opens.

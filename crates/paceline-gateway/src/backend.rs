@@ -229,9 +229,9 @@ impl Backend {
 
     /// Whether another may answer in its place: at an API of language models a prompt alone, for files and batches belong to
     /// their account.
-    pub(crate) fn falls_back(&self, call: &Call) -> bool {
+    pub(crate) fn falls_back(&self, call: &Call, asked: &Asked) -> bool {
         let provider = self.config.provider;
-        let names_model = || provider.endpoint().is_none() || Asked::of(&call.body).model().is_some();
+        let names_model = || provider.endpoint().is_none() || asked.model().is_some();
         !provider.is_language_model() || call.method == Method::POST && names_model()
     }
 
@@ -293,14 +293,13 @@ impl Backend {
         self.limiter.scope_within(name, MOST_SCOPES, OTHER)
     }
 
-    /// The scope of a call, and what it is expected to cost: by its length where it is not read.
-    pub(crate) fn scope_and_cost(&self, call: &Call, unread: Option<u64>) -> (String, Cost) {
-        let asked = Asked::of(&call.body);
+    /// The scope of a call, and what it is expected to cost, by what its body asks for: by its length where it is not read.
+    pub(crate) fn scope_and_cost(&self, call: &Call, asked: &Asked, unread: Option<u64>) -> (String, Cost) {
         let names = CallNames { path: &call.url, model: asked.model(), body: &call.body, ..CallNames::default() };
         let scope = self.config.scope_name(&names);
         let (dialect, ratio) = (&self.sending.dialect, self.ratios.of(&scope));
         let cost = match unread {
-            None => dialect.charge_as_asked(&call.url, &call.body, &asked, &ratio),
+            None => dialect.charge_as_asked(&call.url, &call.body, asked, &ratio),
             Some(bytes) => dialect.charge_unread(&call.url, bytes, &ratio),
         };
         (scope, cost)

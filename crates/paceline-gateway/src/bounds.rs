@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use paceline_http::gateway::LONGEST_HOLD;
 
+use crate::files::Files;
+
 /// The bounds of a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -56,6 +58,14 @@ impl Default for Bounds {
     }
 }
 
+/// What requests hold of the process.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    /// Bytes of bodies.
+    pub(crate) bytes: Held,
+    pub(crate) files: Files,
+}
+
 /// A number of things that are held, under a bound.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Held(Arc<AtomicU64>);
@@ -88,6 +98,16 @@ impl Room {
         self.amount += std::mem::take(&mut more.amount);
         true
     }
+
+    /// Gives it back where all hold more than so many; whether it did.
+    pub(crate) fn give_back_above(&mut self, most: u64) -> bool {
+        let left = |held: u64| (held > most).then(|| held - self.amount);
+        let gives = self.held.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok();
+        if gives {
+            self.amount = 0;
+        }
+        gives
+    }
 }
 
 impl Drop for Room {
@@ -112,5 +132,15 @@ mod tests {
         assert!(!second.grow(7, 10) && second.grow(6, 10) && held.count() == 10);
         drop(second);
         assert_eq!(held.count(), 0);
+    }
+
+    #[test]
+    fn room_above_a_share_is_given_back_until_the_share_is_left() {
+        let held = Held::default();
+        let mut rooms: Vec<_> = (0..10).filter_map(|_| held.take(1, 10)).collect();
+        let given = rooms.iter_mut().map(|room| room.give_back_above(3)).filter(|gives| *gives).count();
+        assert_eq!((given, held.count()), (7, 3));
+        drop(rooms);
+        assert_eq!(held.count(), 0, "none is given back twice");
     }
 }

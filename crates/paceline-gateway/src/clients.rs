@@ -10,6 +10,7 @@ use std::time::Duration;
 use http::{HeaderValue, Request, StatusCode};
 use paceline::{ConfigError, Cost, Limiter, PacerConfig, Quota, QuotaSnapshot};
 use paceline_http::Call;
+use paceline_providers::{Asked, Dialect};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -99,6 +100,8 @@ impl Clients {
             let before = known(&client.key);
             let spaced = client.limits.as_ref().and_then(|pacer| pacer.limits.spacing());
             let spaced = spaced.map(|(quota, burst)| (quota.clone(), burst));
+            let counted = client.limits.iter().flat_map(|pacer| &pacer.limits.quotas);
+            let counts_tokens = { counted }.any(|quota| room::is_of_tokens(&quota.dimension));
             let limiter = match (before.and_then(|client| client.limiter.clone()), client.limits.take()) {
                 (Some(known), Some(limits)) => {
                     known.reconfigure(limits)?;
@@ -109,9 +112,21 @@ impl Clients {
             let number = u64::from_be_bytes(client.key.0[..8].try_into().expect("eight bytes"));
             let ClientConfig { name, key, models, is_batch, .. } = client;
             let streams = before.map(|client| client.streams.clone()).unwrap_or_default();
-            let owed = before.map(|client| client.owed.clone()).unwrap_or_default();
+            let files = before.map(|client| client.files.clone()).unwrap_or_default();
             let (name, hash, uses) = (name.into(), key.to_string().into(), Arc::clone(&uses));
-            let client = Client { name, key: hash, number, limiter, spaced, models, is_batch, streams, owed, uses };
+            let client = Client {
+                name,
+                key: hash,
+                number,
+                limiter,
+                spaced,
+                counts_tokens,
+                models,
+                is_batch,
+                streams,
+                files,
+                uses,
+            };
             clients.insert(key, Arc::new(client));
         }
         Ok(Self::WithKeys(clients))
@@ -258,12 +273,14 @@ pub struct Client {
     limiter: Option<Limiter>,
     /// The limit under which its requests are spaced, and how many of them may leave at once.
     spaced: Option<(Quota, u64)>,
+    /// One of its limits counts tokens.
+    counts_tokens: bool,
     models: Vec<String>,
     is_batch: bool,
     /// Of events that it follows.
     pub(crate) streams: Held,
-    /// Requests whose bodies have not come yet.
-    pub(crate) owed: Held,
+    /// Of the process, which its requests hold: a connection each, where that carries no other, and one for each call.
+    pub(crate) files: Held,
     /// Those of all clients.
     uses: Arc<Uses>,
 }
@@ -276,7 +293,7 @@ impl fmt::Debug for Client {
 
 impl Client {
     /// Its name.
-    pub(crate) const fn name(&self) -> &Arc<str> {
+    pub const fn name(&self) -> &Arc<str> {
         &self.name
     }
 
@@ -290,9 +307,19 @@ impl Client {
         self.is_batch
     }
 
-    /// Whether it may make the call: all models that this names are its own, or it names none and only reads. `is_read`: the body
-    /// of the call is there, whole.
-    pub(crate) fn may_call(&self, call: &Call, is_read: bool) -> Result<(), Refusal> {
+    /// Whether it may make the call: it asks for nothing that none of its limits sees, and all models that it names are its own,
+    /// or it names none and only reads. `is_read`: the body of the call is there, whole.
+    pub(crate) fn may_call(&self, call: &Call, asked: &Asked, dialect: &Dialect, is_read: bool) -> Result<(), Refusal> {
+        let only_reads = models::only_reads(call);
+        if !only_reads && dialect.works_later(&models::decoded_path(call)) {
+            self.may_have_work_done_later()?;
+        }
+        if !only_reads && self.counts_tokens && dialect.answers_later(&call.url, asked) {
+            return Err(self.may_not(
+                "has a limit on tokens, which an answer that another call fetches later does not tell: send the request without \
+                 `background` and `deferred`, or use another key",
+            ));
+        }
         if self.models.is_empty() {
             return Ok(());
         }
@@ -304,14 +331,19 @@ impl Client {
         Err(Refusal::new(StatusCode::FORBIDDEN, "client_key", message))
     }
 
-    /// Whether it may use paths that the gateway's program answers: jobs there make calls that no limit of a client counts.
-    pub(crate) fn may_use_own_paths(&self) -> Result<(), Refusal> {
+    /// Whether it may have work done later, here or at the provider: that makes calls that no limit of a client counts.
+    pub(crate) fn may_have_work_done_later(&self) -> Result<(), Refusal> {
         if self.limiter.is_none() && self.models.is_empty() {
             return Ok(());
         }
-        let message =
-            format!("the key {} has limits or models of its own, which batches do not keep to: use another", self.name);
-        Err(Refusal::new(StatusCode::FORBIDDEN, "client_key", message))
+        Err(self.may_not(
+            "has limits or models of its own, which batches, other work that is done later, and its files do not keep to: use \
+             another",
+        ))
+    }
+
+    fn may_not(&self, why: &str) -> Refusal {
+        Refusal::new(StatusCode::FORBIDDEN, "client_key", format!("the key {} {why}", self.name))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::Response;
+use http::response::Parts;
 use paceline::{Class, Instant, NextAction, Permit, Timestamp, UnknownOutcome, clock};
 use paceline_config::Money;
 use paceline_core::{Cost, Outcome, format_duration};
@@ -11,6 +12,7 @@ use paceline_providers::{Answer, Asked, Reading, Usage};
 
 use crate::backend::Backend;
 use crate::bounds::Room;
+use crate::files::HeldFile;
 use crate::headers;
 use crate::notes::{self, ClientSpending, Sign, Told};
 use crate::spent::Spent;
@@ -28,16 +30,40 @@ pub(crate) struct Departed {
     /// The number of a client with a key.
     pub(crate) known: Option<u64>,
     pub(crate) call: Arc<Call>,
+    /// What its body asks for.
+    pub(crate) asked: Arc<Asked>,
     /// What its request takes of the limits of its client.
     pub(crate) spent: Option<Arc<Spent>>,
     /// Of its body, which is read once more when the answer ends.
     pub(crate) room: Room,
+    /// The connection of its client, once its answer comes, and its own.
+    pub(crate) files: [HeldFile; 2],
 }
 
 impl Departed {
+    /// The client gave up the answer after so many bytes: the call is abandoned, and counts with those at the least.
+    pub(crate) fn given_up(self, head: &Parts, kept: &[u8], came: u64) {
+        let Some(spent) = &self.spent else { return };
+        let answer = Answer { status: head.status.as_u16(), headers: &head.headers, body: kept, path: &self.call.url };
+        spent.was_given_up(self.upstream.sending.dialect.used_so_far(spent.reserved(), &answer, came));
+    }
+
     /// Reports how the call ended, and returns the class and what follows.
     pub(crate) fn ends(self, answer: &Result<Response<bytes::Bytes>, NoAnswer>) -> (Class, NextAction) {
-        let Self { upstream, permit, scope, left, reserved, client, known, call, spent, room: _room } = self;
+        let Self {
+            upstream,
+            permit,
+            scope,
+            left,
+            reserved,
+            client,
+            known,
+            call,
+            asked,
+            spent,
+            room: _room,
+            files: _files,
+        } = self;
         let mut reading = upstream.read(&call, answer);
         let class = reading.class;
         let asker = Asker { client: known, name: client.name(), scope: &scope, left };
@@ -71,8 +97,8 @@ impl Departed {
         }
         if let Some(usage) = &reading.usage {
             upstream.metrics().used(&scope, usage);
-            client.used(usage, upstream.cost_of(&call, usage));
-            upstream.ratios.settle(scope, &call.body, usage);
+            client.used(usage, upstream.cost_of(&asked, usage));
+            upstream.ratios.settle_as_asked(scope, &call.body, &asked, usage);
         }
         (class, action)
     }
@@ -124,12 +150,12 @@ impl Backend {
         });
     }
 
-    fn cost_of(&self, call: &Call, usage: &Usage) -> Money {
+    fn cost_of(&self, asked: &Asked, usage: &Usage) -> Money {
         let prices = &self.config().prices;
         if prices.is_empty() {
             return Money::default();
         }
-        prices.of(Asked::of(&call.body).model().unwrap_or_default()).of(usage.input_tokens, usage.output_tokens)
+        prices.of(asked.model().unwrap_or_default()).of(usage.input_tokens, usage.output_tokens)
     }
 
     fn read(&self, call: &Call, answer: &Result<Response<bytes::Bytes>, NoAnswer>) -> Reading {

@@ -1,7 +1,6 @@
 //! The course of one request: it is held until it may leave, sent, sent again where that is useful, and answered.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
@@ -10,25 +9,27 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Ve
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, Either, Full};
 use hyper::body::Incoming;
-use paceline::{Admit, Class, Cost, Error, GiveUp, Limiter, MaxWait, NextAction, Permit, WaitCause, Within};
-use paceline_core::{Instant, format_duration};
+use paceline::{Class, Cost, GiveUp, Limiter, NextAction, Permit};
+use paceline_core::Instant;
 use paceline_http::{Call, NoAnswer, gateway};
-use tokio::time::timeout;
+use paceline_providers::Asked;
 
 use crate::backend::Backend;
-use crate::bounds::{Bounds, Held, Room};
+use crate::bounds::{Bounds, Room, Taken};
 use crate::clients::Client;
 use crate::closing::Closing;
 use crate::departed::Departed;
 use crate::failure;
 use crate::fallback::{Step, Target, with_model};
+use crate::files::{Files, HeldFile};
 use crate::headers::{self, Wishes};
 use crate::metrics::Ending;
 use crate::notes::ClientSpending;
 use crate::own_routes::OwnBody;
 use crate::payload::Payload;
+use crate::queue::{NotSent, hold, place_in_queue, share_of_queue};
 use crate::record::{BATCH, Record};
-use crate::refusal::{Refusal, of_estimate};
+use crate::refusal::Refusal;
 use crate::request_body::RequestBody;
 use crate::spent::Spent;
 use crate::tap::Tap;
@@ -40,9 +41,6 @@ pub(crate) type AnswerBody = Either<OwnBody, Tap>;
 pub(crate) fn whole_body(bytes: impl Into<Bytes>) -> AnswerBody {
     Either::Left(Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync())
 }
-
-/// Where it is not known how long a wait is, another try is worth it after that time.
-const LEAST: Duration = Duration::from_secs(1);
 
 /// What the head of an answer tells beside what is recorded.
 #[derive(Clone, Debug, Default)]
@@ -59,6 +57,7 @@ struct Course<'a> {
     clock: &'a Limiter,
     bounds: &'a Bounds,
     closing: &'a Closing,
+    files: &'a Files,
     wishes: Wishes,
     /// With a key of the gateway's.
     known: Option<Arc<Client>>,
@@ -69,7 +68,27 @@ struct Course<'a> {
     /// It waits no longer than until then.
     deadline: Instant,
     payload: Payload,
+    /// Its connection, among the files that a client with a key holds.
+    connection: HeldFile,
     told: AnswerNotes,
+}
+
+/// A call to one upstream, and what is known of it before it leaves.
+struct Estimated {
+    call: Arc<Call>,
+    /// What its body asks for.
+    asked: Arc<Asked>,
+    scope: String,
+    cost: Cost,
+}
+
+impl Estimated {
+    /// That call; `unread` is the length of a body that is not read.
+    fn new(upstream: &Backend, call: Call, unread: Option<u64>) -> Self {
+        let asked = Asked::of(&call.body);
+        let (scope, cost) = upstream.scope_and_cost(&call, &asked, unread);
+        Self { call: Arc::new(call), asked: Arc::new(asked), scope, cost }
+    }
 }
 
 /// How a request ended at one upstream.
@@ -81,18 +100,6 @@ struct Ended {
     retries: u32,
 }
 
-/// Why a request was not sent.
-struct NotSent {
-    refusal: Refusal,
-    stayed_down: bool,
-}
-
-impl From<Refusal> for NotSent {
-    fn from(refusal: Refusal) -> Self {
-        Self { refusal, stayed_down: false }
-    }
-}
-
 /// Forwards a request to its upstream, as the client wishes and within the bounds; while that stays down, to its fallbacks
 /// among the upstreams.
 pub(crate) async fn forward(
@@ -101,12 +108,12 @@ pub(crate) async fn forward(
     path: String,
     request: Request<RequestBody>,
     bounds: &Bounds,
-    held: &Held,
+    taken: &Taken,
     closing: &Closing,
 ) -> Response<AnswerBody> {
     let mut told = AnswerNotes::default();
     let mut record = Record::new(upstream, request.method(), &path);
-    let answer = match Course::begin(upstream, request, bounds, held, closing, &mut record).await {
+    let answer = match Course::begin(upstream, request, bounds, taken, closing, &mut record).await {
         Ok((mut course, parts, _room)) => {
             let answer = course.run(upstreams, upstream, path, parts).await;
             told = course.told;
@@ -140,7 +147,7 @@ impl<'a> Course<'a> {
         upstream: &'a Backend,
         request: Request<RequestBody>,
         bounds: &'a Bounds,
-        held: &Held,
+        taken: &'a Taken,
         closing: &'a Closing,
         record: &'a mut Record,
     ) -> Result<(Self, http::request::Parts, (Room, Room)), Refusal> {
@@ -160,11 +167,24 @@ impl<'a> Course<'a> {
         record.priority = if is_batch { BATCH } else { 0 };
         let longest = wishes.deadline.unwrap_or(bounds.deadline);
         let room = (share_of_queue(upstream, &client, bounds)?, place_in_queue(upstream, bounds)?);
-        let payload = Payload::read(body, bounds, held, longest).await?;
+        let connection = taken.files.hold(known.as_deref(), body.files());
+        let payload = Payload::read(body, bounds, &taken.bytes, longest).await?;
         record.bytes_in = payload.bytes.len() as u64;
-        let (deadline, told) = (began + longest, AnswerNotes::default());
-        let course =
-            Self { clock, bounds, closing, wishes, known, spent: None, client, record, deadline, payload, told };
+        let course = Self {
+            clock,
+            bounds,
+            closing,
+            files: &taken.files,
+            wishes,
+            known,
+            spent: None,
+            client,
+            record,
+            deadline: began + longest,
+            payload,
+            connection,
+            told: AnswerNotes::default(),
+        };
         Ok((course, parts, room))
     }
 
@@ -176,12 +196,12 @@ impl<'a> Course<'a> {
         parts: http::request::Parts,
     ) -> Result<Response<AnswerBody>, Refusal> {
         let again = (!upstream.fallbacks.is_empty()).then(|| parts.clone());
-        let call = Arc::new(upstream.call(parts, path, self.payload.bytes.clone()));
-        let (scope, cost) = upstream.scope_and_cost(&call, self.payload.unread());
-        self.enter(upstream, &call, &cost).await?;
+        let call = upstream.call(parts, path, self.payload.bytes.clone());
+        let first = Estimated::new(upstream, call, self.payload.unread());
+        self.enter(upstream, &first).await?;
         let budget = upstream.most_retries(self.wishes.retries);
-        let ended = self.at(upstream, &call, &scope, cost, budget).await;
-        let parts = again.filter(|_| ended.stayed_down && upstream.falls_back(&call));
+        let ended = self.at(upstream, &first, budget).await;
+        let parts = again.filter(|_| ended.stayed_down && upstream.falls_back(&first.call, &first.asked));
         upstream.note_fallbacks(parts.is_some());
         let Some(parts) = parts else { return ended.answer };
         let (own, mut left) = (self.payload.bytes.clone(), budget.saturating_sub(ended.retries));
@@ -206,15 +226,14 @@ impl<'a> Course<'a> {
                 continue;
             };
             self.payload.bytes = body.clone();
-            let (mut parts, mut path) = (parts.clone(), call.url.clone());
+            let (mut parts, mut path) = (parts.clone(), first.call.url.clone());
             if !Arc::ptr_eq(other, upstream) {
                 headers::remove_keys(&mut parts.headers);
                 path = upstream.without_keys(path);
             }
             parts.headers.remove(CONTENT_LENGTH);
-            let call = Arc::new(other.call(parts, path, body));
-            let (scope, cost) = other.scope_and_cost(&call, None);
-            let tried = self.at(other, &call, &scope, cost, left).await;
+            let call = Estimated::new(other, other.call(parts, path, body), None);
+            let tried = self.at(other, &call, left).await;
             left = left.saturating_sub(tried.retries);
             if let (false, Ok(answer)) = (tried.stayed_down, tried.answer) {
                 self.told.fallback = Some(marker.clone());
@@ -225,13 +244,15 @@ impl<'a> Course<'a> {
     }
 
     /// Waits for room under the limits of the client, if it has some of its own.
-    async fn enter(&mut self, upstream: &Backend, call: &Call, cost: &Cost) -> Result<(), Refusal> {
+    async fn enter(&mut self, upstream: &Backend, first: &Estimated) -> Result<(), Refusal> {
+        let Estimated { call, asked, cost, .. } = first;
         let Some(client) = &self.known else { return Ok(()) };
-        client.may_call(call, !self.payload.is_stream)?;
+        client.may_call(call, asked, &upstream.sending.dialect, !self.payload.is_stream)?;
         let (asked, cost) = (self.clock.now(), upstream.cost_elsewhere(call, cost));
         let room = client.room(&cost, self.record.priority, self.deadline - asked);
         let waits = self.client.waits_for_its_key();
-        let room = self.closing.bounds(upstream.name(), room).await;
+        let room = self.closing.bounds(upstream.name(), room);
+        let room = self.files.bounds(Some(client), &mut self.connection, room).await;
         drop(waits);
         self.record.waited += self.clock.now() - asked;
         self.spent = room?;
@@ -245,7 +266,7 @@ impl<'a> Course<'a> {
         permit: Permit,
         scope: Arc<str>,
         reserved: Cost,
-        call: &Arc<Call>,
+        call: &Estimated,
     ) -> Departed {
         self.spent.iter().for_each(|spent| spent.leaves());
         Departed {
@@ -256,32 +277,47 @@ impl<'a> Course<'a> {
             reserved,
             client: Arc::clone(&self.client),
             known: self.known.as_ref().map(|client| client.number()),
-            call: Arc::clone(call),
+            call: Arc::clone(&call.call),
+            asked: Arc::clone(&call.asked),
             spent: self.spent.clone(),
             room: Room::default(),
+            files: [HeldFile::default(), self.files.hold(self.known.as_deref(), 1)],
+        }
+    }
+
+    /// What the limiter of an upstream is asked for first.
+    fn request(&mut self, upstream: &Backend, call: &Estimated, arrival: u64, retries: u32) -> paceline::Request {
+        let first = paceline::Request::new(upstream.scope(&call.scope), call.cost.clone());
+        let client = self.known.as_ref().map(|client| client.number());
+        self.record.scope = Some(Arc::clone(first.scope.name()));
+        paceline::Request {
+            priority: self.record.priority,
+            item: Some(upstream.next_item()),
+            arrival: Some(arrival),
+            max_retries: Some(retries),
+            not_before: upstream.trust.not_before(client, first.scope.name()),
+            ..first
         }
     }
 
     /// Sends the request to one upstream, and again where that is useful, with at most so many retries.
-    async fn at(&mut self, upstream: &Arc<Backend>, call: &Arc<Call>, scope: &str, cost: Cost, retries: u32) -> Ended {
+    async fn at(&mut self, upstream: &Arc<Backend>, call: &Estimated, retries: u32) -> Ended {
         let mut place = upstream.place(self.record.client);
-        let (priority, item, arrival) = (self.record.priority, Some(upstream.next_item()), Some(place.number()));
-        let first = paceline::Request::new(upstream.scope(scope), cost);
-        let mut next = paceline::Request { priority, item, arrival, max_retries: Some(retries), ..first };
-        self.record.scope = Some(Arc::clone(next.scope.name()));
+        let mut next = self.request(upstream, call, place.number(), retries);
         let before = self.told.retries;
         // How the last call ended, and what it means.
         let mut last = None;
         loop {
             self.record.ending = None;
-            let (asked, tries) = (upstream.stopwatch.now(), next.attempts);
+            let (since, tries) = (upstream.stopwatch.now(), next.attempts);
             let (scope, reserved) = (Arc::clone(next.scope.name()), next.cost.clone());
             let waits = self.client.waits();
             let last_class = last.as_ref().map(|(class, _)| *class);
             let held = hold(upstream, next, || self.deadline - self.clock.now(), last_class);
-            let held = self.closing.bounds(upstream.name(), held).await;
+            let held = self.closing.bounds(upstream.name(), held);
+            let held = self.files.bounds(self.known.as_deref(), &mut self.connection, held).await;
             drop(waits);
-            self.record.waited += upstream.stopwatch.now() - asked;
+            self.record.waited += upstream.stopwatch.now() - since;
             let retries = tries.saturating_sub(1);
             let permit = match (held, last.take()) {
                 (Ok(permit), _) => permit,
@@ -304,6 +340,7 @@ impl<'a> Course<'a> {
             let received = match upstream.send(&departed, body).await {
                 Ok(answer) if failure::is_none(answer.status()) => {
                     departed.room = self.payload.take_room();
+                    departed.files[0] = std::mem::take(&mut self.connection);
                     return Ended { answer: Ok(passed_on(departed, answer, self.bounds)), stayed_down: false, retries };
                 }
                 sent => failure::read(sent, self.bounds).await,
@@ -329,111 +366,6 @@ impl<'a> Course<'a> {
             return Ended { answer, stayed_down, retries: tries.saturating_sub(1) };
         }
     }
-}
-
-/// A client may have so many times as many places in the queue as are free: one alone leaves a tenth to the others, and two a
-/// twentieth (dynamic thresholds: Choudhury and Hahne, 1998).
-const QUEUED: u64 = 9;
-
-/// Room for one more request of that client.
-fn share_of_queue(upstream: &Backend, client: &ClientSpending, bounds: &Bounds) -> Result<Room, Refusal> {
-    let free = (bounds.queue as u64).saturating_sub(upstream.waiting.count());
-    client.queued.take(1, QUEUED * free).ok_or_else(|| {
-        let (name, own, all) = (upstream.name(), client.queued.count(), upstream.waiting.count());
-        let message = format!(
-            "{own} requests of this client wait for the upstream {name} already, as many as one may have of {all}; send it later"
-        );
-        Refusal::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message).after(LEAST)
-    })
-}
-
-/// A place in the queue of an upstream.
-fn place_in_queue(upstream: &Backend, bounds: &Bounds) -> Result<Room, Refusal> {
-    upstream.waiting.take(1, bounds.queue as u64).ok_or_else(|| queue_full(upstream, bounds))
-}
-
-/// A permit, once the request may leave, unless it would take longer than is left. `last` is the class of its last call.
-async fn hold(
-    upstream: &Backend,
-    request: paceline::Request,
-    left: impl FnOnce() -> Duration,
-    last: Option<Class>,
-) -> Result<Permit, NotSent> {
-    let limiter = upstream.limiter();
-    // Most leave at once, and nothing has to be known of their wait.
-    if last.is_none()
-        && let Ok(permit) = limiter.try_acquire(request.clone())
-    {
-        return Ok(permit);
-    }
-    let left = left();
-    let too_late = |cause: &WaitCause, wait: Option<Duration>| {
-        let is_failing = || limiter.scope_snapshot(&request.scope).is_some_and(|scope| scope.failing_since.is_some());
-        let by_class = |class| GiveUp::Deadline.stayed_down(class);
-        let stayed_down = last.map_or_else(|| cause.stayed_down() || is_failing(), by_class);
-        NotSent { refusal: too_long(upstream, &request.cost, cause, wait, left), stayed_down }
-    };
-    // The upstream asked its last call to come back after the deadline, or so late is its next try due.
-    if let Some(wait) = request.not_before.map(|due| due - limiter.now()).filter(|wait| *wait > left) {
-        return Err(too_late(&WaitCause::NotBefore, Some(wait)));
-    }
-    // The requests ahead are no known wait, but how long they will take can be told, before this one is among them.
-    if let Admit::At { at, cause: cause @ WaitCause::Queue } = limiter.admit(&request)
-        && at - limiter.now() > left
-    {
-        return Err(too_late(&cause, Some(at - limiter.now())));
-    }
-    let decided = timeout(left, limiter.acquire_within(request.clone(), MaxWait::Known(left))).await;
-    match decided {
-        Ok(Ok(Within::Granted(permit))) => Ok(permit),
-        Ok(Ok(Within::Deferred { until, reason })) => {
-            let wait = until - limiter.now();
-            let NotSent { refusal, stayed_down } = too_late(&reason.cause, Some(wait));
-            Err(NotSent { refusal: refusal.known(wait), stayed_down })
-        }
-        Ok(Err(error)) => Err(NotSent { stayed_down: error.stayed_down(last), refusal: refused(upstream, &error) }),
-        Err(_) => Err(match limiter.admit(&request) {
-            Admit::Now => too_late(&WaitCause::Queue, None),
-            Admit::At { at, cause } => too_late(&cause, Some(at - limiter.now())),
-            Admit::OnRelease { cause } => too_late(&cause, None),
-        }),
-    }
-}
-
-/// The wait is longer than what is `left` to the client's deadline.
-fn too_long(upstream: &Backend, cost: &Cost, cause: &WaitCause, wait: Option<Duration>, left: Duration) -> Refusal {
-    // Requests ahead go by: it is worth another try once it would not wait for longer than that.
-    let again = match cause {
-        WaitCause::Queue => wait.map_or(LEAST, |wait| wait.saturating_sub(left).max(LEAST)),
-        _ => wait.unwrap_or(LEAST),
-    };
-    let (name, waiting, estimate) = (upstream.name(), upstream.waiting.count(), of_estimate(cost, cause));
-    let time = wait.map(|wait| format!(" {} more", format_duration(wait))).unwrap_or_default();
-    let message = format!(
-        "upstream {name}: the request must wait{time} for {cause}{estimate}, and its deadline is sooner (requests here: {waiting}); send it \
-         later, or allow more time with the header x-paceline-deadline"
-    );
-    Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message).after(again).for_limit(cause.to_string())
-}
-
-fn queue_full(upstream: &Backend, bounds: &Bounds) -> Refusal {
-    let (name, most) = (upstream.name(), bounds.queue);
-    let message = format!("{most} requests wait for the upstream {name} already, the most that may; send it later");
-    Refusal::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message).after(LEAST)
-}
-
-/// No wait would help.
-fn refused(upstream: &Backend, error: &Error) -> Refusal {
-    let (status, code, message) = match error {
-        Error::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "too_large", error.to_string()),
-        Error::Stopped { scope, reason } => {
-            let message =
-                format!("{scope} is stopped: {reason}; mend the cause, then reload the gateway (SIGHUP) or restart it");
-            (StatusCode::SERVICE_UNAVAILABLE, "scope_stopped", message)
-        }
-        _ => (StatusCode::SERVICE_UNAVAILABLE, "closed", error.to_string()),
-    };
-    Refusal::new(status, code, format!("upstream {}: {message}", upstream.name()))
 }
 
 fn broken(message: &str) -> Refusal {

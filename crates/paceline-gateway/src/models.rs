@@ -1,5 +1,8 @@
 //! The models that a request names: those alone that its client may name, wherever a server could read them.
 
+use std::borrow::Cow;
+use std::iter::once;
+
 use http::Method;
 use paceline_http::Call;
 use paceline_providers::{models_of, names_models};
@@ -14,13 +17,32 @@ const OTHER_METHOD: [&str; 3] = ["x-http-method-override", "x-http-method", "x-m
 /// /openai/deployments/NAME/chat/completions, Bedrock's /model/NAME/invoke. Those servers heed no model in the body.
 const BEFORE_MODEL: [&str; 4] = ["models", "deployments", "model", "engines"];
 
-/// The models that a path names by its form.
+/// The models that a path names by its form, and what else is asked to do something there as a model is: Gemini's
+/// /v1beta/tunedModels/NAME:generateContent.
 fn models_in(path: &str) -> impl Iterator<Item = &str> {
     // Many servers take several slashes for one.
     let parts = || path.split('/').filter(|part| !part.is_empty());
-    let pairs = parts().zip(parts().skip(1));
-    let named = pairs.filter(|(before, _)| BEFORE_MODEL.iter().any(|known| before.eq_ignore_ascii_case(known)));
-    named.map(|(_, part)| part)
+    let pairs = once("").chain(parts()).zip(parts());
+    let is_named = |before: &str, part: &str| {
+        BEFORE_MODEL.iter().any(|known| before.eq_ignore_ascii_case(known)) || has_action(part)
+    };
+    pairs.filter(move |(before, part)| is_named(before, part)).map(|(_, part)| part)
+}
+
+/// Whether behind a colon stands what is to be done, and no version.
+fn has_action(part: &str) -> bool {
+    part.rsplit_once(':').is_some_and(|(_, action)| action.starts_with(|c: char| c.is_ascii_alphabetic()))
+}
+
+/// Whether a call changes nothing, whatever its server makes of it.
+pub(crate) fn only_reads(call: &Call) -> bool {
+    let is_other_method = OTHER_METHOD.iter().any(|name| call.headers.contains_key(*name));
+    matches!(call.method, Method::GET | Method::HEAD) && !is_other_method
+}
+
+/// The path of a call as a server reads it.
+pub(crate) fn decoded_path(call: &Call) -> Cow<'_, str> {
+    percent_decode_str(call.url.split('?').next().unwrap_or_default()).decode_utf8_lossy()
 }
 
 /// Checks that every model that the body, the query and the path of a call name is among `own`, of which one that ends in `*`
@@ -30,6 +52,8 @@ fn models_in(path: &str) -> impl Iterator<Item = &str> {
 /// What is wrong with the call.
 pub(crate) fn check(own: &[String], call: &Call, is_read: bool) -> Result<(), String> {
     let may_name = |model: &str| {
+        // Gemini's bodies name them as its paths do.
+        let model = model.strip_prefix("models/").unwrap_or(model);
         own.iter().any(|own| match own.strip_suffix('*') {
             Some(begin) => model.starts_with(begin),
             None => model == own,
@@ -37,9 +61,7 @@ pub(crate) fn check(own: &[String], call: &Call, is_read: bool) -> Result<(), St
     };
     // Behind a colon stands what is to be done, or a version that belongs to the name.
     let is_of_own = |part: &str| may_name(part) || part.split_once(':').is_some_and(|(model, _)| may_name(model));
-    let path = percent_decode_str(call.url.split('?').next().unwrap_or_default()).decode_utf8_lossy();
-    let is_other_method = OTHER_METHOD.iter().any(|name| call.headers.contains_key(*name));
-    let only_reads = matches!(call.method, Method::GET | Method::HEAD) && !is_other_method;
+    let (path, only_reads) = (decoded_path(call), only_reads(call));
     let in_body = models_of(&call.body);
     // Servers that take the model from the path take bodies of any kind, but none reads several documents as one.
     let is_one_document = in_body.is_some() || !is_read || !looks_like_an_object(&call.body);
@@ -57,7 +79,7 @@ pub(crate) fn check(own: &[String], call: &Call, is_read: bool) -> Result<(), St
         Some(model) => Err(format!("the request names the model {model:?}")),
         None if is_named && is_one_document => Ok(()),
         None if !is_read => Err("the body of the request is too large to be read for its model".to_owned()),
-        None if is_object || call.body.is_empty() => Err("the request names no model".to_owned()),
+        None if is_object || call.body.is_empty() => Err("the request names no model in its body or path".to_owned()),
         None => Err("the body of the request is not one JSON object that names its models as texts".to_owned()),
     }
 }
@@ -97,6 +119,9 @@ mod tests {
             (Method::POST, "/openai/deployments/gpt-4o-mini/chat/completions", "{}", true),
             (Method::POST, "/openai/deployments//gpt-5/chat/completions", r#"{"model":"gpt-4o-mini"}"#, false),
             (Method::POST, "/v1beta//models///gpt-5:generateContent", r#"{"model":"gpt-4o-mini"}"#, false),
+            (Method::POST, "/v1beta/tunedModels/mine:generateContent", r#"{"model":"gpt-4o-mini"}"#, false),
+            (Method::POST, "/v1beta/dynamic/mine%3AgenerateContent", r#"{"model":"gpt-4o-mini"}"#, false),
+            (Method::POST, "/v1beta/tunedModels/gemini-mine:generateContent", "{}", true),
             (Method::POST, "/v1/chat/completions", r#"{"model":" gpt-4o-mini"}"#, false),
             (Method::POST, "/v1beta/models/other:generateContent", r#"{"model":"gemini-2.5-pro"}"#, false),
             (Method::POST, "/v1beta/models/other:generateContent/gemini-2.5-pro", "{}", false),
@@ -132,6 +157,19 @@ mod tests {
             (prompt, r#"{"model":"gpt-4o-mini","extra_body":{"top_k":4}}"#, true),
             (prompt, r#"{"model":"gpt-4o-mini","tools":[{"type":"image_generation","model":"gpt-5"}]}"#, false),
             (prompt, r#"{"model":"gpt-4o-mini","metadata":{"model":"T"},"messages":[{"content":"model"}]}"#, true),
+            (prompt, r#"{"model":"gpt-4o-mini","session":{"model":"gpt-5"}}"#, false),
+            (prompt, r#"{"model":"gpt-4o-mini","plugins":[{"id":"p","model":"gpt-5"}]}"#, false),
+            (prompt, r#"{"model":"gpt-4o-mini","plugins":[{"id":"web","engine":"exa"}]}"#, true),
+            ("/models/gemini-2:embedAll", r#"{"requests":[{"model":"models/gemini-2"}]}"#, true),
+            ("/models/gemini-2:embedAll", r#"{"requests":[{"model":"models/gpt-5"}]}"#, false),
+            (prompt, r#"{"model":"gpt-4o-mini","preset":"dear"}"#, false),
+            (prompt, r#"{"model":"gpt-4o-mini","Engine":"gpt-5"}"#, false),
+            (
+                prompt,
+                r#"{"model":"gpt-4o-mini","tools":[{"function":{"parameters":{"properties":{"model":{}}}}}]}"#,
+                true,
+            ),
+            ("/v1/embed?deployment=gpt-5", own_model, false),
             (prompt, r#"{"model":"gpt-4o-mini"}{"model":"gpt-5"}"#, false),
             (prompt, "{\"model\":\"gpt-4o-mini\"}\n ", true),
             ("/v1/chat/completions?model=gpt-5", own_model, false),
@@ -151,8 +189,8 @@ mod tests {
     fn a_refusal_says_what_is_wrong() {
         let unread = "the body of the request is not one JSON object that names its models as texts";
         for (body, is_read, expected) in [
-            ("", true, "the request names no model"),
-            ("{}", true, "the request names no model"),
+            ("", true, "the request names no model in its body or path"),
+            ("{}", true, "the request names no model in its body or path"),
             ("model=gpt-5", true, unread),
             (r#"{"model":7}"#, true, unread),
             (r#"{"model":"gpt-4o-mini"} {}"#, true, unread),

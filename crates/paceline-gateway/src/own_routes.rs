@@ -8,10 +8,10 @@ use http::{Request, Response};
 use http_body_util::combinators::UnsyncBoxBody;
 use serde_json::{Value, json};
 
-use crate::request_body::RequestBody;
+pub use crate::payload::{BodyInTime, NoBody};
 
-/// A request for such a path.
-pub type OwnRequest = Request<RequestBody>;
+/// A request for such a path. Its body ends with an error once it trickles in.
+pub type OwnRequest = Request<BodyInTime>;
 
 /// The body of such an answer, whole or as it comes.
 pub type OwnBody = UnsyncBoxBody<Bytes, io::Error>;

@@ -152,6 +152,52 @@ impl MinimumRate {
     }
 }
 
+/// The body of a request for a path that the program answers: as it comes, and with an error where it trickles in or breaks off.
+#[derive(Debug)]
+pub struct BodyInTime {
+    body: RequestBody,
+    minimum: MinimumRate,
+}
+
+/// A body came to no end, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", .0.message())]
+pub struct NoBody(Refusal);
+
+impl NoBody {
+    /// The status of the answer: 408 where it trickles in, and 400 where it broke off.
+    pub const fn status(&self) -> StatusCode {
+        self.0.status()
+    }
+}
+
+impl BodyInTime {
+    pub(crate) const fn new(body: RequestBody, bounds: &Bounds) -> Self {
+        Self { body, minimum: MinimumRate::new(bounds.slowest_body) }
+    }
+}
+
+impl Body for BodyInTime {
+    type Data = Bytes;
+    type Error = NoBody;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let Self { body, minimum } = &mut *self;
+        minimum.poll_frame(body, context).map(|frame| frame.map(|frame| frame.map_err(NoBody)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 fn broke_off(error: &hyper::Error) -> Refusal {
     Refusal::bad_request(format!("the body of the request broke off: {error}"))
 }

@@ -12,6 +12,9 @@ use serde_json::json;
 /// A client is never asked to stay away for longer: what it waits for may end sooner.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
+/// Where it is not known how long a wait is, another try is worth it after that time.
+pub(crate) const LEAST: Duration = Duration::from_secs(1);
+
 /// Why a request has no answer of its upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
@@ -57,6 +60,11 @@ impl Refusal {
     /// The request itself is wrong.
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "bad_request", message)
+    }
+
+    /// Its status.
+    pub(crate) const fn status(&self) -> StatusCode {
+        self.status
     }
 
     /// Its code.

@@ -28,13 +28,13 @@ const LONGEST_DROPPED: Duration = Duration::from_secs(30);
 /// such as curl and httpx, which still send, take that for a failure and never read the answer. So the rest is read and
 /// dropped, within bounds; a longer one is reset.
 #[derive(Debug)]
-pub struct RequestBody {
+pub(crate) struct RequestBody {
     body: Option<Incoming>,
     is_stream: bool,
     owed: Arc<OwedBodies>,
     /// More of it is asked for than there is.
     is_awaited: bool,
-    /// Among all that its client owes, until it is there.
+    /// Among the files that its client holds, until it is there.
     room: Option<Room>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct OwedBodies {
     awaited: AtomicU64,
     /// So many bytes came so far.
     came: AtomicU64,
-    /// Those that its client owes on all of its connections, where clients have keys.
+    /// The files that its client holds by all of its requests, where clients have keys.
     of_client: OnceLock<Held>,
 }
 
@@ -60,7 +60,7 @@ impl OwedBodies {
         self.came.load(Ordering::Relaxed)
     }
 
-    /// How many bodies its client owes on all of its connections, where that is known.
+    /// How many files its client holds by all of its requests, where that is known.
     pub(crate) fn of_client(&self) -> u64 {
         self.of_client.get().map_or(0, Held::count)
     }
@@ -72,13 +72,15 @@ impl RequestBody {
         Self { body: Some(body), is_stream, owed, is_awaited: false, room: None }
     }
 
-    /// Until it is there, it counts among those that its client owes.
-    pub(crate) fn counts_among(&mut self, bodies: &Held) {
-        // The streams of one connection hold one file together.
-        if !self.is_stream && !self.is_end_stream() {
-            self.owed.of_client.get_or_init(|| bodies.clone());
-            self.room = bodies.take(1, u64::MAX);
-        }
+    /// Until it is there, its connection counts among the files that its client holds.
+    pub(crate) fn counts_among(&mut self, files: &Held) {
+        self.owed.of_client.get_or_init(|| files.clone());
+        self.room = (!self.is_end_stream()).then(|| files.take(self.files(), u64::MAX)).flatten();
+    }
+
+    /// The files that its request holds by itself: the streams of one connection hold that together.
+    pub(crate) const fn files(&self) -> u64 {
+        !self.is_stream as u64
     }
 
     fn is_awaited(&mut self, is_awaited: bool) {

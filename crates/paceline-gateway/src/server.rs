@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::backend::{Backend, BackendError};
-use crate::bounds::{Bounds, Held};
+use crate::bounds::{Bounds, Held, Taken};
 use crate::clients::{Client, Clients};
 use crate::closing::{Closing, Phase};
 use crate::connection::Connections;
@@ -27,7 +27,7 @@ use crate::files::Left;
 use crate::forward::{AnswerBody, forward, whole_body};
 use crate::jobs::{self, Jobs};
 use crate::metrics::TurnedAway;
-use crate::own_routes::OwnRoutes;
+use crate::own_routes::{BodyInTime, OwnRoutes};
 use crate::pages::{is_public, page};
 use crate::record::Visit;
 use crate::refusal::Refusal;
@@ -60,7 +60,7 @@ pub struct Gateway {
     clients: RwLock<Arc<Clients>>,
     tls: RwLock<Option<ClientTls>>,
     bounds: Bounds,
-    held: Held,
+    taken: Taken,
     pub(crate) closing: Closing,
     pub(crate) streams: Held,
     pub(crate) latest: Latest,
@@ -118,7 +118,7 @@ impl Gateway {
             clients: RwLock::default(),
             tls: RwLock::default(),
             bounds,
-            held: Held::default(),
+            taken: Taken::default(),
             closing: Closing::default(),
             streams: Held::default(),
             latest: Latest::default(),
@@ -316,7 +316,7 @@ impl Gateway {
                 let client = Clients::admit(known, &mut request)?;
                 // Without the client's key, which may stand in the query.
                 uri.clone_from(request.uri());
-                request.body_mut().counts_among(&client.owed);
+                request.body_mut().counts_among(&client.files);
                 request.extensions_mut().insert(client);
                 false
             }
@@ -343,12 +343,13 @@ impl Gateway {
         let own = self.own.as_ref().filter(|own| own.has(uri.path()));
         if let Some(upstream) = upstreams.iter().find(|upstream| upstream.name() == target.name) {
             let path = if target.path.starts_with('/') { target.path.to_owned() } else { format!("/{}", target.path) };
-            let answer = forward(&upstreams, upstream, path, request, &self.bounds, &self.held, &self.closing).await;
+            let answer = forward(&upstreams, upstream, path, request, &self.bounds, &self.taken, &self.closing).await;
             return Ok(Routed::Answered(answer));
         }
         let own = own.ok_or_else(|| self.unknown_route())?;
         let client = client.map(Arc::clone);
-        client.as_ref().map_or(Ok(()), |client| client.may_use_own_paths())?;
+        client.as_ref().map_or(Ok(()), |client| client.may_have_work_done_later())?;
+        let request = request.map(|body| BodyInTime::new(body, &self.bounds));
         Ok(Routed::Own(own.answer(request).await.map(Either::Left), client))
     }
 

@@ -22,6 +22,8 @@ pub(crate) struct Spent {
 struct Calls {
     /// One has left, and its end is not known.
     is_out: bool,
+    /// What that has used at the least, where its client gave it up.
+    given_up: Option<Cost>,
     /// The last one that was answered.
     answered: Option<Answered>,
 }
@@ -47,9 +49,19 @@ impl Spent {
         self.calls().is_out = true;
     }
 
+    /// What it reserved.
+    pub(crate) const fn reserved(&self) -> &Cost {
+        &self.reserved
+    }
+
+    /// The client gave up the answer before its end: it used so much at the least.
+    pub(crate) fn was_given_up(&self, used: Cost) {
+        self.calls().given_up = Some(used);
+    }
+
     /// It ended, and used so much. `succeeded`: what was asked for came.
     pub(crate) fn answered(&self, used: Option<Cost>, succeeded: bool) {
-        *self.calls() = Calls { is_out: false, answered: Some(Answered { used, succeeded }) };
+        *self.calls() = Calls { answered: Some(Answered { used, succeeded }), ..Calls::default() };
     }
 
     /// It ended, and no server got it.
@@ -64,19 +76,22 @@ impl Spent {
 
 impl Drop for Spent {
     fn drop(&mut self) {
-        let Calls { is_out, answered } = std::mem::take(&mut *self.calls());
+        let Calls { is_out, given_up, answered } = std::mem::take(&mut *self.calls());
         let Some(permit) = self.permit.take() else { return };
         // Whatever the server said: the limits of a client count what it asks for, and slow down for no failure.
-        match answered {
-            Some(Answered { used: usage, succeeded }) => {
-                let beyond = usage.as_ref().and_then(|used| beyond(&self.reserved, used));
-                beyond.into_iter().for_each(|beyond| self.uses.more(&self.key, &beyond));
-                let class = if succeeded { Class::Success } else { Class::Invalid };
-                drop(permit.complete(Outcome { usage, ..Outcome::new(class) }));
+        let (class, usage) = match answered {
+            // It may have been done, and nothing tells what it cost.
+            _ if is_out => (Class::Abandoned, given_up),
+            Some(Answered { used, succeeded: true }) => (Class::Success, used),
+            Some(Answered { used, succeeded: false }) => (Class::Invalid, used),
+            None => {
+                permit.withdraw();
+                return self.uses.change();
             }
-            None if is_out => drop(permit.complete(Outcome::new(Class::Abandoned))),
-            None => permit.withdraw(),
-        }
+        };
+        let beyond = usage.as_ref().and_then(|used| beyond(&self.reserved, used));
+        beyond.into_iter().for_each(|beyond| self.uses.more(&self.key, &beyond));
+        drop(permit.complete(Outcome { usage, ..Outcome::new(class) }));
         self.uses.change();
     }
 }

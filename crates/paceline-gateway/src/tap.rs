@@ -52,6 +52,8 @@ struct Reads {
     departed: Departed,
     head: Parts,
     kept: BytesMut,
+    /// So many bytes of it came.
+    came: u64,
     is_stream: bool,
     /// It is longer than what is kept.
     cut: bool,
@@ -62,7 +64,7 @@ impl Tap {
     pub(crate) fn new(departed: Departed, head: Parts, body: Incoming, longest_idle: Duration) -> Self {
         let is_stream = head.headers.get(CONTENT_TYPE).is_some_and(is_event_stream);
         let body = Unechoed::new(body, departed.upstream.secrets());
-        let reads = Reads { departed, head, kept: BytesMut::new(), is_stream, cut: false };
+        let reads = Reads { departed, head, kept: BytesMut::new(), came: 0, is_stream, cut: false };
         let idle = Box::pin(sleep(longest_idle));
         let mut tap = Self { body, reads: Some(reads), record: None, class: None, idle, longest_idle, came: false };
         tap.end_if_over();
@@ -88,7 +90,7 @@ impl Tap {
     }
 
     fn end(&mut self, broken: Option<NoAnswer>) {
-        let Some(Reads { departed, head, kept, is_stream, cut }) = self.reads.take() else { return };
+        let Some(Reads { departed, head, kept, is_stream, cut, .. }) = self.reads.take() else { return };
         let answer = match broken {
             Some(error) => Err(error),
             // Of an answer that is not whole the head alone is read, which says that it succeeded.
@@ -101,6 +103,9 @@ impl Tap {
 
 impl Drop for Tap {
     fn drop(&mut self) {
+        if let Some(Reads { departed, head, kept, came, .. }) = self.reads.take() {
+            departed.given_up(&head, &kept, came);
+        }
         if let Some(record) = &mut self.record {
             record.ending = self.class.map(Ending::Answered);
         }
@@ -113,6 +118,7 @@ fn is_event_stream(kind: &HeaderValue) -> bool {
 
 impl Reads {
     fn keep(&mut self, data: &[u8]) {
+        self.came += data.len() as u64;
         if self.cut && !self.is_stream {
             return;
         }

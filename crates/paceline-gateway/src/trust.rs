@@ -1,7 +1,9 @@
-//! Whether a refusal of the key or the account, which one client got, stops an upstream for all.
+//! Whether a refusal of the key, the account or a quota of it, which one client got, stops an upstream for all.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use paceline::{Class, Instant};
 use paceline_core::{LimitScope, Refused, Witnesses};
@@ -17,7 +19,14 @@ pub(crate) struct Trust {
     /// Some refusals may wait for a second one: a call that succeeds looks at nothing else.
     some: AtomicBool,
     witnesses: Mutex<Witnesses>,
+    /// Some of these are kept: no other call looks at them.
+    some_away: AtomicBool,
+    /// Until when a client with a key stays away from a scope: by the limiter's clock.
+    away: Mutex<BTreeMap<(u64, Arc<str>), Instant>>,
 }
+
+/// So many of those are kept: clients choose the names of scopes. What comes beyond holds no client back.
+const MOST_AWAY: usize = 1_000;
 
 /// Who sent a call, and where.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +46,9 @@ impl Trust {
             Class::Success => return self.passed(asker),
             Class::Account => {}
             Class::QuotaExhausted if reading.wait.is_none() => {}
+            // A pause of an hour is soon over.
+            Class::QuotaExhausted
+                if asker.client.is_some() && reading.wait > Some(upstream.sending.dialect.longest_pause()) => {}
             _ => return,
         }
         let Asker { client, scope, left: sent, .. } = asker;
@@ -69,7 +81,26 @@ impl Trust {
         }
         if reach == LimitScope::Item {
             reading.class = Class::Invalid;
+            if let Some((client, wait)) = client.zip(reading.wait) {
+                self.stays_away(client, scope, upstream.limiter().now(), wait);
+            }
         }
+    }
+
+    /// A client is refused for so long, and no other is.
+    fn stays_away(&self, client: u64, scope: &Arc<str>, now: Instant, wait: Duration) {
+        let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+        away.retain(|_, until| *until > now);
+        if away.len() < MOST_AWAY {
+            away.insert((client, Arc::clone(scope)), now + wait);
+            self.some_away.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Until when a client alone is to stay away from a scope, whose upstream has asked that of it.
+    pub(crate) fn not_before(&self, client: Option<u64>, scope: &Arc<str>) -> Option<Instant> {
+        let client = client.filter(|_| self.some_away.load(Ordering::Relaxed))?;
+        self.away.lock().unwrap_or_else(PoisonError::into_inner).get(&(client, Arc::clone(scope))).copied()
     }
 
     fn passed(&self, asker: Asker<'_>) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use paceline_providers::{TokenRatio, Usage};
+use paceline_providers::{Asked, TokenRatio, Usage};
 
 /// So many scopes are known at once. More are named by clients alone, which would fill the memory; all are learnt anew then.
 const MOST: usize = 10_000;
@@ -20,11 +20,16 @@ impl TokenRatios {
 
     /// Learns from the body of a request and the usage that its answer reports.
     pub fn settle(&self, scope: Arc<str>, body: &[u8], usage: &Usage) {
+        self.settle_as_asked(scope, body, &Asked::default(), usage);
+    }
+
+    /// The same where the body was read already.
+    pub fn settle_as_asked(&self, scope: Arc<str>, body: &[u8], asked: &Asked, usage: &Usage) {
         let mut known = self.lock();
         if known.len() >= MOST && !known.contains_key(&scope) {
             known.clear();
         }
-        known.entry(scope).or_default().settle(body, usage);
+        known.entry(scope).or_default().settle_as_asked(body, asked, usage);
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, TokenRatio>> {

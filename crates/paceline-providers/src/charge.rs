@@ -2,13 +2,13 @@
 
 use paceline_core::{Class, Cost, Dimension};
 
-use super::collect::collect;
+use super::collect::{collect, text_so_far};
 use super::outline::{Asked, Outline, outline};
 use super::prompt::Prompt;
 use super::table::{Charge, Counts, Reserves};
 use super::units::Units;
 use super::usage::{ExpectedTokens, TokenRatio, Usage};
-use super::{Answer, Dialect};
+use super::{Answer, Dialect, header, stream};
 
 /// Endpoints whose calls are no text for a model: no token limit counts them.
 const WITHOUT_TOKENS: [&str; 5] = ["/audio/", "/batches", "/files", "/images/", "/models"];
@@ -21,12 +21,12 @@ impl Dialect {
     /// own. Where the provider reserves the tokens of the answer, so many are reserved as the request itself allows, or, where
     /// it sets no bound, as answers had so far.
     pub fn charge(&self, path: &str, body: &[u8], ratio: &TokenRatio) -> Cost {
-        charge(&self.table().charge, path, body, || Asked::of(body).bound(), ratio)
+        self.charge_as_asked(path, body, &Asked::of(body), ratio)
     }
 
     /// The same where its body was read already.
     pub fn charge_as_asked(&self, path: &str, body: &[u8], asked: &Asked, ratio: &TokenRatio) -> Cost {
-        charge(&self.table().charge, path, body, || asked.bound(), ratio)
+        charge(&self.table().charge, path, body, asked, ratio)
     }
 
     /// The same of a body of so many bytes that is not read, as it is too large to be held: limits on tokens hold for it too.
@@ -60,6 +60,20 @@ impl Dialect {
         if model.reserves == Reserves::Input || reserved.is_open_ended() { cost.open_ended() } else { cost.unproven() }
     }
 
+    /// What a call that reserved that has used at the least where its answer was given up after so many bytes, of which its body
+    /// is a part: its server may charge all of them. For a limit that is none of the provider's.
+    pub fn used_so_far(&self, reserved: &Cost, answer: &Answer<'_>, came: u64) -> Cost {
+        let is_of_tokens =
+            self.is_prompt(answer.path) && takes_tokens(answer.path) && self.table().charge.counts == Counts::All;
+        let came = if is_of_tokens { tokens_so_far(answer, came) } else { 0 };
+        let more = came.saturating_sub(reserved.get(&Dimension::OutputTokens));
+        let counted = [Dimension::Tokens, Dimension::ProjectTokens, Dimension::OutputTokens];
+        counted.into_iter().fold(reserved.clone(), |cost, dimension| {
+            let units = cost.get(&dimension).saturating_add(more);
+            cost.with(dimension, units)
+        })
+    }
+
     /// Whether the tokens of an answer must have room before the call leaves.
     pub fn reserves_answers(&self) -> bool {
         self.table().charge.reserves != Reserves::Input
@@ -73,7 +87,7 @@ impl Dialect {
 }
 
 /// What a request is expected to cost before it is sent. What its body asks for is read where that counts.
-fn charge(model: &Charge, path: &str, body: &[u8], asked: impl FnOnce() -> Option<u64>, ratio: &TokenRatio) -> Cost {
+fn charge(model: &Charge, path: &str, body: &[u8], asked: &Asked, ratio: &TokenRatio) -> Cost {
     let mut cost = Cost::request().with(Dimension::Bytes, u64::try_from(body.len()).unwrap_or(u64::MAX));
     if let Some(units) = model.units {
         cost.set(units.dimension(), units.reserved(path, body, ratio));
@@ -81,11 +95,11 @@ fn charge(model: &Charge, path: &str, body: &[u8], asked: impl FnOnce() -> Optio
     if !takes_tokens(path) {
         return cost;
     }
-    let ExpectedTokens { all: input, learnt } = ratio.expected(body);
+    let ExpectedTokens { all: input, learnt } = ratio.expected_of(asked.prompt(body));
     let every = |bound: u64| bound.saturating_mul(prompts_of(path, body));
     let bound = match model.reserves {
         Reserves::Input => Some(0),
-        Reserves::InputAndOutput | Reserves::Larger => asked().map(every),
+        Reserves::InputAndOutput | Reserves::Larger => asked.bound(path).map(every),
     };
     let bound = bound.or_else(|| is_without_answer(path, body).then_some(0));
     let output = bound.unwrap_or_else(|| ratio.output_tokens());
@@ -116,7 +130,7 @@ fn relative(path: &str) -> &str {
 /// The most tokens that an answer can have; none where the request sets no bound.
 fn longest_answer(path: &str, body: &[u8]) -> Option<u64> {
     let silent = !takes_tokens(path) || WITHOUT_ANSWERS.iter().any(|prefix| relative(path).starts_with(prefix));
-    if silent { Some(0) } else { Asked::of(body).bound().map(|bound| bound.saturating_mul(prompts_of(path, body))) }
+    if silent { Some(0) } else { Asked::of(body).bound(path).map(|bound| bound.saturating_mul(prompts_of(path, body))) }
 }
 
 /// How the reserved cost of a call is settled with its answer.
@@ -203,6 +217,18 @@ impl Settlement {
     }
 }
 
+/// The tokens that seem to have come of an answer that was cut off after so many bytes, of which its body is a part.
+fn tokens_so_far(answer: &Answer<'_>, came: u64) -> u64 {
+    let kind = header::first(answer.headers, "content-type").unwrap_or_default();
+    let text = match answer.body.len() as u64 {
+        known if known > 0 && stream::is_stream(answer.body, kind) => {
+            text_so_far(answer.body).saturating_mul(came.max(known)) / known
+        }
+        known => came.max(known),
+    };
+    TokenRatio::default().expected_of(Prompt::of_unread(text)).all
+}
+
 /// The tokens that an answer seems to have, by the length of its texts.
 fn tokens_of(answer: &Answer<'_>) -> u64 {
     let tokens = |text: &[u8]| TokenRatio::default().answer_tokens(text);
@@ -280,7 +306,9 @@ mod tests {
         }
         assert_eq!(output(&ratio, body), 200);
         assert_eq!(output(&ratio, br#"{"max_tokens":7}"#), 7, "a bound is a bound");
-        assert_eq!(output(&ratio, br#"{"inferenceConfig":{"maxTokens":9}}"#), 9);
+        let bedrock = charge(Provider::Bedrock, "/model/m/converse", br#"{"inferenceConfig":{"maxTokens":9}}"#, &ratio);
+        assert_eq!(bedrock.get(&Dimension::OutputTokens), 9);
+        assert_eq!(output(&ratio, br#"{"inferenceConfig":{"maxTokens":9}}"#), 200, "none of that path");
         let free = charge(Provider::Anthropic, "/v1/messages", body, &ratio);
         assert_eq!(free.get(&Dimension::OutputTokens), 0, "nothing is reserved there");
     }
@@ -325,6 +353,27 @@ mod tests {
         assert!((500..600).contains(&seen), "2,000 characters and what is around them: {seen}");
         let reserved = charge(Provider::OpenAi, chat, bounded, &ratio);
         assert_eq!(answer("text/event-stream", stream.as_bytes(), &reserved), None, "as reserved");
+        let so_far = |kind: &str, body: &[u8], came: u64, reserved: &Cost| {
+            let headers = http::HeaderMap::from_iter([(http::header::CONTENT_TYPE, kind.parse().expect("a type"))]);
+            let used = Dialect::from(Provider::OpenAi).used_so_far(
+                reserved,
+                &Answer { status: 200, headers: &headers, body, path: chat },
+                came,
+            );
+            let prompt = reserved.get(&Dimension::Tokens) - reserved.get(&Dimension::OutputTokens);
+            assert_eq!(used.get(&Dimension::Tokens) - prompt, used.get(&Dimension::OutputTokens));
+            used.get(&Dimension::OutputTokens)
+        };
+        let cut = format!("data: {first}\n\ndata: {{\"choi");
+        assert_eq!(so_far("text/event-stream", cut.as_bytes(), 0, &open), 500, "the events around it are none of it");
+        let long = 3 * cut.len() as u64;
+        assert_eq!(so_far("text/event-stream", cut.as_bytes(), long, &open), 1_500, "a third of it was kept");
+        assert_eq!(so_far("application/json", b"", 400, &open), 100, "none was");
+        let block = br#"data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"four"}}"#;
+        assert_eq!(so_far("text/event-stream", &[&block[..], b"\n\n"].concat(), 0, &open), 1);
+        let bound = elsewhere(Provider::OpenAi, chat, bounded);
+        assert_eq!(so_far("text/event-stream", b"", 0, &bound), 7, "as reserved");
+        assert_eq!(so_far("application/json", &[b'x'; 400], 0, &bound), 100);
         let told = br#"{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":90,"total_tokens":93}}"#;
         assert_eq!(answer("application/json", told, &open), Some(90));
     }
@@ -344,7 +393,7 @@ mod tests {
         let body = &[br#"{"max_tokens":50,"p":""#, &[b'x'; 376][..], b"\"}"].concat()[..];
         assert_eq!(body.len(), 400, "100 tokens");
         let chat = "/v1/chat/completions";
-        let sonnet = "/model/us.anthropic.claude-sonnet-4-5-20250929-v1:0/converse";
+        let sonnet = "/model/us.anthropic.claude-sonnet-4-5-20250929-v1:0/invoke";
         for (provider, path, reserved, settled) in [
             // On admission, and never refunded.
             (Provider::OpenAi, chat, 100, 100),
@@ -355,7 +404,7 @@ mod tests {
             (Provider::Gemini, "/v1beta/models/m:generateContent", 100, 90),
             // Both, then settled, with the output multiplied for some models.
             (Provider::Bedrock, sonnet, 150, 140),
-            (Provider::Bedrock, "/model/amazon.nova-lite-v1:0/converse", 150, 100),
+            (Provider::Bedrock, "/model/amazon.nova-lite-v1:0/invoke", 150, 100),
             (Provider::Mistral, chat, 150, 100),
             (Provider::Groq, "/openai/v1/chat/completions", 150, 100),
             (Provider::Generic, chat, 150, 100),

@@ -53,6 +53,7 @@ mod ietf;
 mod inside;
 #[cfg(test)]
 mod known;
+mod later;
 mod limits;
 mod models;
 mod names;

@@ -10,27 +10,70 @@ use crate::outline::Text;
 const NAMES: [&str; 6] =
     ["model", "models", "fallbacks", "fallback_models", "context_window_fallbacks", "content_policy_fallbacks"];
 
-/// Members whose objects have such members of their own: what a proxy adds to the body, and tools that ask a model.
-const OBJECTS: [&str; 2] = ["extra_body", "tools"];
+/// Texts that some servers take for `model`.
+const SYNONYMS: [&str; 4] = ["model_name", "model_id", "modelName", "modelId"];
+
+/// Texts of the body itself that name what stands for a model: Azure's and LiteLLM's deployments, agents of Gemini and Mistral,
+/// presets of OpenRouter. Deeper they are anything, as the `engine` of a search.
+const STAND_INS: [&str; 7] =
+    ["engine", "deployment", "deployment_id", "deployment_name", "agent", "agent_id", "preset"];
+
+/// What a proxy adds to the body itself.
+const EXTRA: &str = "extra_body";
+
+/// Members that hold what is said, what is known of the call, or a schema: a `model` there is a word, and no server's.
+const CONTENT: [&str; 26] = [
+    "messages",
+    "message",
+    "input",
+    "inputs",
+    "instances",
+    "content",
+    "contents",
+    "prompt",
+    "system",
+    "system_instruction",
+    "systemInstruction",
+    "instructions",
+    "documents",
+    "chat_history",
+    "labels",
+    "parameters",
+    "parametersJsonSchema",
+    "properties",
+    "schema",
+    "json_schema",
+    "input_schema",
+    "inputSchema",
+    "response_format",
+    "responseSchema",
+    "response_schema",
+    "responseJsonSchema",
+];
+
+/// What is nested deeper names no model: servers have `requests[].request.model`.
+const DEEPEST: u8 = 16;
 
 /// Whether a member of a body, or a parameter of a query, of that name names a model or several.
 ///
 /// ```
 /// use paceline_providers::names_models;
-/// assert!(names_models("Model") && names_models("fallbacks") && !names_models("user"));
+/// assert!(names_models("Model") && names_models("fallbacks") && names_models("deployment") && !names_models("user"));
 /// ```
 pub fn names_models(name: &str) -> bool {
-    is_one_of(&NAMES, name)
+    [&NAMES[..], &SYNONYMS, &STAND_INS].iter().any(|known| is_one_of(known, name))
 }
 
 /// Every model that a server may find in the body of a request, where it is one object that names models by texts, and nothing
 /// after it. Servers differ: some take the first of two members of one name and some the last, some read names in any case of
 /// letters, OpenRouter goes on to those in `models`, and LiteLLM to `fallbacks`, which may be objects, and it reads `extra_body`.
+/// At any depth a text under such a name counts, but for what is said, such as `messages`, and schemas.
 ///
 /// ```
 /// use paceline_providers::models_of;
 /// assert_eq!(models_of(br#"{"model":"a","Model":"b","models":["c"]}"#), Some(vec!["a".into(), "b".into(), "c".into()]));
 /// assert_eq!(models_of(br#"{"fallbacks":[{"model":"a"}],"extra_body":{"model":"b"}}"#), Some(vec!["a".into(), "b".into()]));
+/// assert_eq!(models_of(br#"{"session":{"model":"a"},"metadata":{"model":"x"}}"#), Some(vec!["a".into()]));
 /// assert_eq!(models_of(br#"{"messages":[]}"#), Some(vec![]));
 /// assert_eq!(models_of(br#"{"model":7}"#), None);
 /// assert_eq!(models_of(br#"{"model":"a"}{"model":"b"}"#), None);
@@ -38,9 +81,14 @@ pub fn names_models(name: &str) -> bool {
 pub fn models_of(body: &[u8]) -> Option<Vec<String>> {
     let mut found = Vec::new();
     let mut json = serde_json::Deserializer::from_slice(body);
-    json.deserialize_map(Reader { found: &mut found, place: Place::Members }).ok()?;
+    json.deserialize_map(Reader { found: &mut found, place: Place::Body, depth: 0 }).ok()?;
     json.end().ok()?;
     Some(found)
+}
+
+/// Whether what stands under that name is no server's to read for a model.
+fn is_content(name: &str) -> bool {
+    is_one_of(&CONTENT, name) || name.to_ascii_lowercase().ends_with("metadata")
 }
 
 fn is_one_of(known: &[&str], name: &str) -> bool {
@@ -50,11 +98,15 @@ fn is_one_of(known: &[&str], name: &str) -> bool {
 /// Where a value stands.
 #[derive(Clone, Copy, PartialEq)]
 enum Place {
-    /// Objects with members of these names; anything else has none.
-    Members,
-    /// Under `model`: a text.
+    /// The body, or what a proxy adds to it.
+    Body,
+    /// Anywhere else in it: what is no object and no array of them names nothing.
+    Within,
+    /// Under a name of a model somewhere within: a text, or several. Anything else is no model's.
+    NameWithin,
+    /// Under `model` of the body: a text.
     Name,
-    /// Under one of the other names: texts, objects, and arrays of these.
+    /// Under one of the other names of the body: texts, objects, and arrays of these.
     Names,
     /// Another member of an object there: LiteLLM maps a model to an array of others. Anything else has no names.
     Others,
@@ -62,10 +114,28 @@ enum Place {
     Other,
 }
 
+impl Place {
+    /// Where the value of a member of an object in this place stands; `None` where it names nothing.
+    fn of(self, key: &str) -> Option<Self> {
+        let is_body = matches!(self, Self::Body | Self::Names);
+        match key {
+            _ if matches!(self, Self::Others | Self::Other) => None,
+            key if is_body && key.eq_ignore_ascii_case("model") => Some(Self::Name),
+            key if is_one_of(&NAMES, key) => Some(if is_body { Self::Names } else { Self::NameWithin }),
+            key if is_one_of(&SYNONYMS, key) => Some(Self::NameWithin),
+            key if self == Self::Body && is_one_of(&STAND_INS, key) => Some(Self::NameWithin),
+            key if self == Self::Body && key.eq_ignore_ascii_case(EXTRA) => Some(Self::Body),
+            _ if self == Self::Names => Some(Self::Others),
+            key => (!is_content(key)).then_some(Self::Within),
+        }
+    }
+}
+
 /// Reads the names in a value.
 struct Reader<'a> {
     found: &'a mut Vec<String>,
     place: Place,
+    depth: u8,
 }
 
 impl Reader<'_> {
@@ -82,7 +152,11 @@ impl<'de> DeserializeSeed<'de> for Reader<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
-        from.deserialize_any(self)
+        if self.depth > DEEPEST {
+            from.deserialize_ignored_any(IgnoredAny).map(|_| ())
+        } else {
+            from.deserialize_any(self)
+        }
     }
 }
 
@@ -97,17 +171,13 @@ impl<'de> Visitor<'de> for Reader<'_> {
         if self.place == Place::Name {
             return Err(A::Error::custom("a model is named by a text"));
         }
-        let is_read = matches!(self.place, Place::Members | Place::Names);
+        // Below a name that is an object, names are those of anything else.
+        let within = if self.place == Place::NameWithin { Place::Within } else { self.place };
         while let Some(Text(key)) = entries.next_key()? {
-            let place = match &*key {
-                _ if !is_read => None,
-                key if key.eq_ignore_ascii_case("model") => Some(Place::Name),
-                key if names_models(key) => Some(Place::Names),
-                key if is_one_of(&OBJECTS, key) => Some(Place::Members),
-                _ => (self.place == Place::Names).then_some(Place::Others),
-            };
-            match place {
-                Some(place) => entries.next_value_seed(Reader { found: self.found, place })?,
+            match within.of(&key) {
+                Some(place) => {
+                    entries.next_value_seed(Reader { found: self.found, place, depth: self.depth + 1 })?;
+                }
                 None => drop(entries.next_value::<IgnoredAny>()?),
             }
         }
@@ -118,14 +188,15 @@ impl<'de> Visitor<'de> for Reader<'_> {
         let place = match self.place {
             Place::Name => return Err(A::Error::custom("a model is named by a text")),
             Place::Others => Place::Other,
+            Place::Body => Place::Within,
             place => place,
         };
-        while elements.next_element_seed(Reader { found: self.found, place })?.is_some() {}
+        while elements.next_element_seed(Reader { found: self.found, place, depth: self.depth + 1 })?.is_some() {}
         Ok(())
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
-        if matches!(self.place, Place::Name | Place::Names | Place::Other) {
+        if matches!(self.place, Place::Name | Place::Names | Place::Other | Place::NameWithin) {
             self.found.push(text.to_owned());
         }
         Ok(())
@@ -165,6 +236,20 @@ mod tests {
             (r#"{"extra_body":{"model":"a","extra_body":{"models":["b"]}},"model":"c"}"#, Some("abc")),
             (r#"{"extra_body":null,"tools":[{"type":"t","model":"a"},{"function":{"model":{}}}]}"#, Some("a")),
             (r#"{"metadata":{"model":"x"},"messages":[{"model":"y"}],"input":{"models":["z"]}}"#, Some("")),
+            (
+                r#"{"model":"a","session":{"model":"b","audio":{"input":{"model":"x"},"output":{"Model":"c"}}}}"#,
+                Some("abc"),
+            ),
+            (
+                r#"{"requests":[{"model":"a","content":{}},{"request":{"model":"b"}}],"batch":{"model":"c"}}"#,
+                Some("abc"),
+            ),
+            (r#"{"generationConfig":{"routingConfig":{"manualMode":{"modelName":"a"}}}}"#, Some("a")),
+            (r#"{"plugins":[{"id":"web","engine":"exa","models":["a"]}],"modelId":"b","model_name":7}"#, Some("ab")),
+            (r#"{"engine":"a","deployment":"b","agent":{"model":"c","type":"t"},"preset":null}"#, Some("abc")),
+            (r#"{"tools":[{"function":{"parameters":{"properties":{"model":{"default":"x"}}}}}]}"#, Some("")),
+            (r#"{"text":{"format":{"schema":{"model":"x"}}},"request_metadata":{"model":"y"}}"#, Some("")),
+            (r#"{"grader":{"model":{"name":"x","fallbacks":["a"]},"models":[{"id":"x"}]}}"#, Some("a")),
             (r#"{"extra_body":{"model":7}}"#, None),
             (r#"{"models":[7]}"#, None),
             (r#"{"model":["a"]}"#, None),
@@ -177,5 +262,7 @@ mod tests {
         }
         let deep = format!(r#"{{"a":{}{},"model":"m"}}"#, "[".repeat(1_000), "]".repeat(1_000));
         assert_eq!(models_of(deep.as_bytes()), Some(vec!["m".to_owned()]), "nothing is built of what is skipped");
+        let deep = format!(r#"{{"a":{}1{},"model":"m"}}"#, r#"{"model":"m","b":"#.repeat(1_000), "}".repeat(1_000));
+        assert!(models_of(deep.as_bytes()).is_some_and(|all| all.len() < 20), "no stack ends");
     }
 }

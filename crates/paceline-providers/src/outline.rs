@@ -2,9 +2,12 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::OnceLock;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
+
+use super::prompt::Prompt;
 
 /// Of a pruned value these members are left.
 const LEFT: [&str; 3] = ["error", "finishReason", "finish_reason"];
@@ -34,7 +37,25 @@ pub(super) fn outline(json: &[u8], keys: &Outline) -> Option<Root> {
 /// assert_eq!(Asked::of(b"no object").model(), None);
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Asked(Root);
+pub struct Asked {
+    members: Root,
+    prompt: OnceLock<Prompt>,
+}
+
+/// Which members bound an answer, by the end of the path: a server ignores those of other APIs.
+const BOUNDS_OF_PATHS: [(&str, &[&str]); 8] = [
+    ("/chat/completions", &["max_completion_tokens", "max_tokens"]),
+    ("/completions", &["max_tokens"]),
+    ("/responses", &["max_output_tokens"]),
+    ("/messages", &["max_tokens"]),
+    ("/converse", &["inferenceConfig"]),
+    ("/converse-stream", &["inferenceConfig"]),
+    (":generateContent", &OF_GEMINI),
+    (":streamGenerateContent", &OF_GEMINI),
+];
+
+/// The objects in which Gemini's requests bound their answers.
+const OF_GEMINI: [&str; 2] = ["generationConfig", "generation_config"];
 
 impl Asked {
     /// What that body says.
@@ -50,50 +71,76 @@ impl Asked {
                 "inferenceConfig",
                 "generationConfig",
                 "generation_config",
+                "background",
+                "deferred",
             ],
             pruned: &[],
             arrays: false,
         };
         // A number that is too large, or what is nested too deep, hides no model.
         const MODEL: Outline = Outline { kept: &["model"], ..KEYS };
-        Self(outline(body, &KEYS).or_else(|| outline(body, &MODEL)).unwrap_or_default())
+        let members = outline(body, &KEYS).or_else(|| outline(body, &MODEL)).unwrap_or_default();
+        Self { members, prompt: OnceLock::new() }
+    }
+
+    /// What that body, from which it was made, holds as a prompt.
+    pub(super) fn prompt(&self, body: &[u8]) -> Prompt {
+        *self.prompt.get_or_init(|| Prompt::of(body))
     }
 
     /// The model that it names.
     pub fn model(&self) -> Option<&str> {
-        self.0.get("model")?.as_str()
+        self.members.get("model")?.as_str()
     }
 
-    /// The tokens that it allows one answer; none when it names no bound. The largest, where it names several: servers differ in
-    /// which they heed.
+    /// Whether it asks for an answer that another call fetches later, where its API knows that.
+    pub(super) fn answers_later(&self) -> bool {
+        ["background", "deferred"].iter().any(|key| self.members.get(key) == Some(&Value::Bool(true)))
+    }
+
+    /// The tokens that it allows one answer of a call of that path; none when it names no bound. The largest, where it names
+    /// several: servers differ in which they heed. Where an API of that path is known, a bound of another one is none.
     ///
     /// ```
     /// use paceline_providers::Asked;
-    /// assert_eq!(Asked::of(br#"{"max_tokens":500.0}"#).longest_answer(), Some(500));
-    /// assert_eq!(Asked::of(br#"{"generationConfig":{"maxOutputTokens":200}}"#).longest_answer(), Some(200));
-    /// assert_eq!(Asked::of(br#"{"max_tokens":"500"}"#).longest_answer(), None);
+    /// let longest = |path: &str, body: &[u8]| Asked::of(body).longest_answer(path);
+    /// assert_eq!(longest("/v1/chat/completions", br#"{"max_tokens":500.0}"#), Some(500));
+    /// assert_eq!(longest("/x", br#"{"generationConfig":{"maxOutputTokens":200}}"#), Some(200));
+    /// assert_eq!(longest("/v1/chat/completions", br#"{"max_output_tokens":1}"#), None);
+    /// assert_eq!(longest("/v1/chat/completions", br#"{"max_tokens":"500"}"#), None);
     /// ```
-    pub fn longest_answer(&self) -> Option<u64> {
-        let own = ["max_completion_tokens", "max_output_tokens", "max_tokens"].iter().map(|key| self.0.get(key));
-        let nested = [
+    pub fn longest_answer(&self, path: &str) -> Option<u64> {
+        const OWN: [&str; 3] = ["max_completion_tokens", "max_output_tokens", "max_tokens"];
+        const NESTED: [(&str, &str); 5] = [
             ("inferenceConfig", "maxTokens"),
             ("generationConfig", "maxOutputTokens"),
             ("generationConfig", "max_output_tokens"),
             ("generation_config", "maxOutputTokens"),
             ("generation_config", "max_output_tokens"),
         ];
-        let nested = nested.iter().map(|(key, inner)| self.0.get(key)?.get(inner));
+        let path = path.split(['?', '#', ';']).next().unwrap_or_default().trim_end_matches('/');
+        let heeded = BOUNDS_OF_PATHS.iter().find(|(end, _)| ends_with(path, end)).map(|(_, keys)| *keys);
+        let is_heeded = |key: &str| heeded.is_none_or(|keys| keys.contains(&key));
+        let get = |key: &str| self.members.get(key).filter(|_| is_heeded(key));
+        let own = OWN.iter().map(|key| get(key));
+        let nested = NESTED.iter().map(|(key, inner)| get(key)?.get(inner));
         own.chain(nested).filter_map(|bound| count(bound?)).max()
     }
 
     /// The same over all the answers that it asks for.
-    pub(super) fn bound(&self) -> Option<u64> {
-        let inner = self.0.get("generationConfig").or_else(|| self.0.get("generation_config"));
+    pub(super) fn bound(&self, path: &str) -> Option<u64> {
+        let inner = OF_GEMINI.iter().find_map(|key| self.members.get(key));
         let of_gemini = ["candidateCount", "candidate_count"].iter().map(|key| inner?.get(key));
-        let answers = ["n", "best_of"].iter().map(|key| self.0.get(key)).chain(of_gemini);
+        let answers = ["n", "best_of"].iter().map(|key| self.members.get(key)).chain(of_gemini);
         let answers = answers.filter_map(|answers| count(answers?)).max();
-        Some(self.longest_answer()?.saturating_mul(answers.unwrap_or(1).max(1)))
+        Some(self.longest_answer(path)?.saturating_mul(answers.unwrap_or(1).max(1)))
     }
+}
+
+/// In any case of letters, as some servers read paths.
+fn ends_with(path: &str, end: &str) -> bool {
+    let at = path.len().checked_sub(end.len());
+    at.and_then(|at| path.get(at..)).is_some_and(|last| last.eq_ignore_ascii_case(end))
 }
 
 /// A number of things as programs write it: `5000`, and `5000.0` too. A fraction is the next whole number.
@@ -340,7 +387,35 @@ mod tests {
             (r#"{"generationConfig":{"maxOutputTokens":7.5,"candidateCount":2}}"#, Some(16)),
             (r#"{"max_tokens":3,"generationConfig":{"maxOutputTokens":7}}"#, Some(7)),
         ] {
-            assert_eq!(Asked::of(body.as_bytes()).bound(), bound, "{body}");
+            assert_eq!(Asked::of(body.as_bytes()).bound("/x"), bound, "{body}");
+        }
+    }
+
+    #[test]
+    fn a_bound_of_another_api_is_none() {
+        let body =
+            br#"{"max_tokens":1,"max_completion_tokens":2,"max_output_tokens":3,"inferenceConfig":{"maxTokens":4},
+            "generationConfig":{"maxOutputTokens":5}}"#;
+        for (path, bound) in [
+            ("/v1/chat/completions", 2),
+            ("/openai/deployments/d/Chat/completions/?api-version=x", 2),
+            ("/v1/completions;a", 1),
+            ("/v1/responses", 3),
+            ("/v1/messages", 1),
+            ("/model/m/converse", 4),
+            ("/v1beta/models/m:generateContent", 5),
+            ("/v1beta/models/m:streamGenerateContent?alt=sse", 5),
+            ("/model/m/invoke", 5),
+        ] {
+            assert_eq!(Asked::of(body).longest_answer(path), Some(bound), "{path}");
+        }
+        for (path, body) in [
+            ("/v1/chat/completions", r#"{"max_output_tokens":1}"#),
+            ("/v1/chat/completions", r#"{"generationConfig":{"maxOutputTokens":1},"n":2}"#),
+            ("/v1/responses", r#"{"max_tokens":1}"#),
+            ("/v1/messages", r#"{"max_completion_tokens":1}"#),
+        ] {
+            assert_eq!(Asked::of(body.as_bytes()).bound(path), None, "{path}: {body}");
         }
     }
 

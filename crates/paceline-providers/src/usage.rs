@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::outline::Asked;
 use super::prompt::Prompt;
 
 /// More tokens than any call can have: a larger number is no count, and sums of smaller ones never overflow.
@@ -217,10 +218,15 @@ impl TokenRatio {
     /// guess, later ones are averaged. Of a prompt with parts that are no text all is theirs that its text is not expected to
     /// have.
     pub fn settle(&mut self, body: &[u8], usage: &Usage) {
+        self.settle_as_asked(body, &Asked::default(), usage);
+    }
+
+    /// The same where its body was read already.
+    pub fn settle_as_asked(&mut self, body: &[u8], asked: &Asked, usage: &Usage) {
         if usage.units > 0 {
             self.units.add(usage.units as f64);
         }
-        let prompt = Prompt::of(body);
+        let prompt = asked.prompt(body);
         if prompt.quarters == 0 || usage.input_tokens == 0 {
             return;
         }

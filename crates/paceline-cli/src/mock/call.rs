@@ -74,7 +74,7 @@ impl Call {
         let operation = target.and_then(|target| target.strip_prefix("DynamoDB_")?.split_once('.'));
         let operation = operation.map(|(_, operation)| operation.to_owned());
         let endpoint = if operation.is_some() { Endpoint::DynamoDb } else { Endpoint::of(path) };
-        let most_tokens = asked.longest_answer().filter(|_| endpoint.is_prompt());
+        let most_tokens = asked.longest_answer(path).filter(|_| endpoint.is_prompt());
         let (answer_tokens, cut) = answer_tokens(endpoint, &body, most_tokens);
         let flag = |value: Option<&Value>| value.and_then(Value::as_bool).unwrap_or(false);
         let streams = endpoint.is_prompt() && endpoint != Endpoint::Converse;

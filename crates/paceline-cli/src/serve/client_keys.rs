@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use paceline_config::{Limit, LimitError, pacer_of};
-use paceline_core::{Dimension, PacerConfig};
+use paceline_core::{Dimension, PacerConfig, format_window};
 use paceline_gateway::{ClientConfig, Clients, KeyHash};
 use paceline_http::warn_if_exposed;
 use serde::{Deserialize, Serialize};
@@ -217,10 +217,13 @@ impl Record {
     /// As for the limits of an upstream, of which no window holds more than it may.
     fn set_burst(&self, pacer: Option<&mut PacerConfig>, burst: u64) -> Result<(), String> {
         let spaced = pacer.as_ref().and_then(|pacer| pacer.limits.spacing()).map(|(quota, _)| quota.clone());
+        let quotas = pacer.iter().flat_map(|pacer| &pacer.limits.quotas);
+        let longer = { quotas }.find(|quota| quota.dimension == Dimension::Requests);
+        let found = longer.map(|quota| format!("{} is longer", format_window(quota.window)));
         let (Some(pacer), Some(quota)) = (pacer, spaced) else {
+            let found = found.unwrap_or_else(|| "there is none".to_owned());
             return Err(format!(
-                "{}: a burst of {burst}: expected a limit on requests beside it, over at most 60 s (--limit 60rpm): a burst refines \
-                 one",
+                "{}: a burst of {burst} needs a limit on requests over at most 60s, such as --limit 60rpm; {found}",
                 self.name
             ));
         };

@@ -27,9 +27,9 @@ use self::batches::Batches;
 use self::client_keys::Admission;
 use self::client_usage::ClientUsage;
 use self::one_gateway::OnlyGateway;
-use self::reload::Changes;
+use self::reload::{Change, Changes};
 use self::socket::METRICS_LISTEN;
-use self::upstreams::Upstreams;
+use self::upstreams::{Reloaded, Upstreams};
 use crate::account::gateways;
 use crate::args::Everywhere;
 use crate::exit::{Failure, Status};
@@ -94,9 +94,9 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
                 tracing::warn!("nothing is read again, and all stays as it was: {error}");
                 continue;
             }
-            admit_anew(&gateway, flags, &admission, &usage, &mut only);
-            if upstreams.reload(&gateway, change.mends(upstreams.files())).await {
-                batches.renew(upstreams.for_batches()).await;
+            let are_admitted = admit_anew(&gateway, flags, &admission, &usage, &mut only);
+            if !read_again(&mut upstreams, &gateway, &batches, &change).await || !are_admitted {
+                changes.was_refused(change);
             }
         }
     };
@@ -148,19 +148,36 @@ fn announce_to_jobs(address: SocketAddr, has_tls: bool, gateway: &Gateway) -> Op
     found.inspect_err(|error| tracing::debug!("jobs on this machine do not find the gateway: {error}")).ok()
 }
 
+/// Reads the configuration again. Returns whether it is right.
+async fn read_again(upstreams: &mut Upstreams<'_>, gateway: &Gateway, batches: &Batches, change: &Change) -> bool {
+    let reloaded = upstreams.reload(gateway, change.mends(upstreams.files())).await;
+    if reloaded == Reloaded::Changed {
+        batches.renew(upstreams.for_batches()).await;
+    }
+    reloaded != Reloaded::Refused
+}
+
 /// The files that are read again when they change.
 fn watched(upstreams: &Upstreams, admission: &Admission, flags: &Flags) -> Vec<PathBuf> {
     let certificate = flags.tls_cert.iter().chain(&flags.tls_key);
     upstreams.files().iter().chain(admission.file()).chain(certificate).cloned().collect()
 }
 
-/// Reads the certificate and the keys of clients again. A wrong one changes nothing.
-fn admit_anew(gateway: &Gateway, flags: &Flags, admission: &Admission, usage: &ClientUsage, only: &mut OnlyGateway) {
-    match flags.tls() {
+/// Reads the certificate and the keys of clients again. A wrong one changes nothing. Returns whether both are right.
+fn admit_anew(
+    gateway: &Gateway,
+    flags: &Flags,
+    admission: &Admission,
+    usage: &ClientUsage,
+    only: &mut OnlyGateway,
+) -> bool {
+    let (tls, clients) = (flags.tls(), admission.clients(&gateway.clients()));
+    let are_right = tls.is_ok() && clients.is_ok();
+    match tls {
         Ok(tls) => tls.into_iter().for_each(|tls| gateway.replace_tls(tls)),
         Err(error) => tracing::warn!("the former certificate stays: {error}"),
     }
-    match admission.clients(&gateway.clients()) {
+    match clients {
         Ok(clients) => {
             usage.follow(&clients);
             gateway.replace_clients(clients);
@@ -168,6 +185,7 @@ fn admit_anew(gateway: &Gateway, flags: &Flags, admission: &Admission, usage: &C
         Err(error) => tracing::warn!("the keys of clients were read again, and the former ones stay: {error}"),
     }
     only.check(&gateway.clients());
+    are_right
 }
 
 /// Scripts wait for the first line, so it must not stay in a buffer.

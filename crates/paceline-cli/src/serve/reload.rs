@@ -21,6 +21,8 @@ pub(super) struct Changes {
     hang_up: tokio::signal::unix::Signal,
     known: Contents,
     reader: Reader,
+    /// What was to be read again, and could not be for want of file descriptors.
+    again: Option<Change>,
 }
 
 /// Why the configuration is to be read again.
@@ -62,11 +64,26 @@ impl Changes {
             hang_up: tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?,
             known: Contents::new(),
             reader: Reader { print, clock: Clock::new(), repeats: Repeats::new() },
+            again: None,
         })
+    }
+
+    /// What has changed was not taken. Where file descriptors are missing, that is why, and it comes again.
+    pub(super) fn was_refused(&mut self, change: Change) {
+        if files::are_missing() {
+            tracing::warn!(
+                "that was for want of file descriptors, and is tried again; raise `ulimit -n` (LimitNOFILE of a unit)"
+            );
+            self.again = Some(change);
+        }
     }
 
     /// Returns once the configuration is to be read again, which is in these files now.
     pub(super) async fn next(&mut self, files: &[PathBuf]) -> Change {
+        if let Some(change) = self.again.take() {
+            tokio::time::sleep(LOOKED_AT).await;
+            return change;
+        }
         self.known.retain(|file, _| files.contains(file));
         let first = self.reader.contents(files, &self.known);
         for (file, print) in first {
@@ -163,6 +180,14 @@ mod tests {
         reader.print = print;
         std::fs::remove_file(&there).expect("it is there");
         assert_ne!(reader.contents(&files, &known), known, "a file that is gone has changed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_could_not_be_read_for_want_of_descriptors_comes_again_by_itself() {
+        let mut changes = Changes::listen().expect("signals can be caught");
+        changes.again = Some(Change { hang_up: true, files: vec!["paceline.toml".into()] });
+        let change = changes.next(&[]).await;
+        assert!(change.hang_up && change.files.len() == 1, "{change:?}");
     }
 
     #[test]

@@ -58,6 +58,16 @@ enum Plan {
     New(Box<Served>),
 }
 
+/// What came of reading the configuration again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reloaded {
+    /// An upstream has changed.
+    Changed,
+    AsBefore,
+    /// It cannot be read, or is wrong.
+    Refused,
+}
+
 /// An upstream as it would be served.
 pub(super) struct Fresh {
     configured: Upstream,
@@ -102,19 +112,18 @@ impl<'a> Upstreams<'a> {
         &self.files
     }
 
-    /// Reads the configuration again. One that is wrong is not used. With `mends` stops end, whose cause is mended then. Returns
-    /// whether an upstream has changed.
-    pub(super) async fn reload(&mut self, gateway: &Gateway, mends: bool) -> bool {
+    /// Reads the configuration again. One that is wrong is not used. With `mends` stops end, whose cause is mended then.
+    pub(super) async fn reload(&mut self, gateway: &Gateway, mends: bool) -> Reloaded {
         match self.try_reload(gateway, mends).await {
             Ok(changes) => {
                 let names: Vec<_> = self.served.iter().map(|served| served.backend.name()).collect();
                 let what = if changes.is_empty() { "nothing has changed".to_owned() } else { changes.join("; ") };
                 tracing::info!("the configuration was read again; upstreams: {}: {what}", names.join(", "));
-                !changes.is_empty()
+                if changes.is_empty() { Reloaded::AsBefore } else { Reloaded::Changed }
             }
             Err(error) => {
                 tracing::warn!("the configuration was read again and is wrong, the former one stays: {error}");
-                false
+                Reloaded::Refused
             }
         }
     }

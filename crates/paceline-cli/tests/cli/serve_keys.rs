@@ -293,7 +293,11 @@ fn what_a_client_may_do_changes_without_another_key_and_what_it_used_stays() {
     for (args, expected) in [
         (
             &["set", "ci", "--burst", "5"][..],
-            "ci: a burst of 5: expected a limit on requests beside it, over at most 60 s",
+            "ci: a burst of 5 needs a limit on requests over at most 60s, such as --limit 60rpm; 1h is longer",
+        ),
+        (
+            &["set", "ci", "--limit", "1M tokens per 24h", "--burst", "5"],
+            "ci: a burst of 5 needs a limit on requests over at most 60s, such as --limit 60rpm; there is none",
         ),
         (&["set", "ci", "--limit", "5rpm", "--burst", "6"], "a burst of 6: expected 1 to 5, for 5 requests per 60s"),
         (&["set", "ci"], "there is nothing to change: expected --limit, --burst, --models or --priority"),

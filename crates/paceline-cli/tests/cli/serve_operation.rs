@@ -372,40 +372,53 @@ fn connections_without_a_request_make_room_for_those_with_one() {
     }
 }
 
-/// A client with a right key sends heads and no bodies, again and again, on as many connections as the system takes.
+/// A client with a right key sends requests, again and again, on as many connections as the system takes: heads without bodies,
+/// whole ones that wait for a limit of its own, or ones that no server answers.
 #[test]
-fn requests_whose_bodies_do_not_come_leave_files_to_other_clients_and_to_the_state() {
-    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
-    let small = told(&mut keys(&job, &["add", "small", "--limit", "1 per 1h,1 concurrent"]));
-    let other = told(&mut keys(&job, &["add", "other", "--limit", "1M per 1h"]));
-    let serves = serve(&job, &server, &["--state", "state"]);
-    let log = File::create(job.path("log")).expect("writable");
-    let mut gateway = Gateway::logging(&mut with_few_files(&job, &serves), log);
-    let (_, address) = gateway.url.split_once("://").expect("an address");
-    let head = format!(
-        "POST /generic/v1/things HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {small}\r\nContent-Length: 300000\r\n\r\n{{"
-    );
-    let owes = || {
-        let mut stream = TcpStream::connect(address).expect("the system takes it");
-        // A connection that was closed meanwhile is the gateway's good right.
-        let _ = stream.write_all(head.as_bytes());
-        stream
-    };
-    let mut owing: Vec<_> = (0..300).map(|_| owes()).collect();
-    let url = format!("{}/generic/v1/things", gateway.url);
-    for _ in 0..5 {
-        let (status, body) =
-            send(&url, |client, url| client.post(url).bearer_auth(&other).body("{}").timeout(Duration::from_secs(20)));
-        assert_eq!(status, 200, "{body}");
-        owing.extend((0..20).map(|_| owes()));
+fn requests_of_one_client_leave_files_to_other_clients_and_to_the_state() {
+    for (limit, length, to) in [
+        ("1 per 1h,1 concurrent", 300_000, "generic"),
+        ("1M per 1h,1 concurrent", 2, "hangs"),
+        ("1M per 1h", 2, "hangs"),
+    ] {
+        let (job, server, hangs) = (Job::new(0), Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok().never()));
+        let upstream = |name, server: &Server| format!("[upstream.{name}]\nbase_url = \"{}\"\n", server.url());
+        let config = upstream("generic", &server) + &upstream("hangs", &hangs);
+        std::fs::write(job.path("paceline.toml"), config).expect("writable");
+        let small = told(&mut keys(&job, &["add", "small", "--limit", limit]));
+        let other = told(&mut keys(&job, &["add", "other", "--limit", "1M per 1h"]));
+        let mut serves = job.paceline();
+        serves.args(["serve", "--listen", "127.0.0.1:0", "--state", "state"]);
+        let log = File::create(job.path("log")).expect("writable");
+        let mut gateway = Gateway::logging(&mut with_few_files(&job, &serves), log);
+        let (_, address) = gateway.url.split_once("://").expect("an address");
+        let head = format!("POST /{to}/v1/things HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {small}\r\n");
+        let request = format!("{head}Content-Length: {length}\r\n\r\n{{}}");
+        let holds = || {
+            let mut stream = TcpStream::connect(address).expect("the system takes it");
+            // A connection that was closed meanwhile is the gateway's good right.
+            let _ = stream.write_all(request.as_bytes());
+            stream
+        };
+        let mut held: Vec<_> = (0..300).map(|_| holds()).collect();
+        let url = format!("{}/generic/v1/things", gateway.url);
+        for _ in 0..5 {
+            let (status, body) = send(&url, |client, url| {
+                client.post(url).bearer_auth(&other).body("{}").timeout(Duration::from_secs(20))
+            });
+            assert_eq!(status, 200, "{limit}: {body}");
+            held.extend((0..20).map(|_| holds()));
+        }
+        assert_eq!(server.count(), 5);
+        gateway.signal(Signal::TERM);
+        drop(held);
+        assert_eq!(gateway.ended(), Some(0));
+        let log = std::fs::read_to_string(job.path("log")).expect("a log");
+        let words =
+            if length > 2 { "connections wait to be accepted" } else { "requests are refused: those of all clients" };
+        assert!(log.contains(words), "{limit}: {log}");
+        assert!(!log.contains("Too many open files") && !log.contains("cannot be written"), "{limit}: {log}");
+        let kept = std::fs::read_to_string(job.path("state/client-limits.json")).expect("it is written");
+        assert!(kept.contains("\"units\":"), "{kept}");
     }
-    assert_eq!(server.count(), 5);
-    gateway.signal(Signal::TERM);
-    drop(owing);
-    assert_eq!(gateway.ended(), Some(0));
-    let log = std::fs::read_to_string(job.path("log")).expect("a log");
-    assert!(log.contains("connections wait to be accepted"), "{log}");
-    assert!(!log.contains("Too many open files") && !log.contains("cannot be written"), "{log}");
-    let kept = std::fs::read_to_string(job.path("state/client-limits.json")).expect("it is written");
-    assert!(kept.contains("\"units\":"), "{kept}");
 }

@@ -9,15 +9,12 @@ use paceline_core::format_duration;
 use tokio::time::timeout;
 
 use super::Client;
-use crate::refusal::{Refusal, of_estimate};
+use crate::refusal::{LEAST, Refusal, of_estimate};
 use crate::spent::Spent;
 
 /// The scope of all that a client sends, in the limiter of its own: whatever model and path it names, what answers had counts for
 /// the next call.
 const SCOPE: &str = "client";
-
-/// Where it is not known how long a wait is, another try is worth it after that time.
-const LEAST: Duration = Duration::from_secs(1);
 
 impl Client {
     /// Room under its own limits, once there is some; none where it has none.
@@ -97,8 +94,10 @@ impl Client {
 
 /// Whether a call waits for a limit on tokens, of which those under way may give some back.
 const fn counts_tokens(cause: &WaitCause) -> bool {
-    matches!(
-        cause,
-        WaitCause::Quota { dimension: Dimension::Tokens | Dimension::InputTokens | Dimension::OutputTokens, .. }
-    )
+    matches!(cause, WaitCause::Quota { dimension, .. } if is_of_tokens(dimension))
+}
+
+/// Whether that is tokens.
+pub(super) const fn is_of_tokens(dimension: &Dimension) -> bool {
+    matches!(dimension, Dimension::Tokens | Dimension::InputTokens | Dimension::OutputTokens | Dimension::ProjectTokens)
 }

@@ -311,3 +311,71 @@ async fn one_client_cannot_stop_the_others_and_two_that_are_refused_are_believed
     assert_eq!((status("ci", Some("key")).await, status("web", Some("key")).await), (401, 401));
     assert_eq!((status("app", None).await, status("ci", None).await), (503, 503), "two were refused");
 }
+
+#[tokio::test]
+async fn work_that_no_limit_of_its_own_sees_is_refused_to_a_client_with_limits_or_models() {
+    let models = ClientConfig { models: vec!["m".to_owned()], ..client("models", &[]) };
+    let clients =
+        vec![client("tokens", &["9k tokens per 1h"]), client("calls", &["60rpm"]), models, client("free", &[])];
+    let (served, seen) = served(clients).await;
+    let background = r#"{"model":"m","input":"hi","background":true}"#;
+    for (key, method, path, body, expected) in [
+        ("tokens", "POST", "/v1/batches", r#"{"model":"m"}"#, 403),
+        ("tokens", "POST", "/v1/%62atches", "{}", 403),
+        ("calls", "POST", "/v1/files", "{}", 403),
+        ("models", "POST", "/v1/batches", r#"{"model":"m","input_file_id":"f"}"#, 403),
+        ("models", "POST", "/v1/fine_tuning/jobs", r#"{"model":"m","training_file":"f"}"#, 403),
+        ("tokens", "POST", "/v1beta/models/m:batchGenerateContent", "{}", 403),
+        ("tokens", "GET", "/v1/batches", "", 200),
+        ("free", "POST", "/v1/batches", "{}", 200),
+        ("tokens", "POST", "/v1/responses", background, 403),
+        ("tokens", "POST", "/v1/chat/completions", r#"{"model":"m","deferred":true}"#, 403),
+        ("calls", "POST", "/v1/responses", background, 200),
+        ("models", "POST", "/v1/responses", background, 200),
+        ("tokens", "POST", "/v1/responses", r#"{"model":"m","input":"hi","background":false}"#, 200),
+    ] {
+        let request = served.client.request(method.parse().expect("a method"), served.url.clone() + path);
+        let request = request.header("x-paceline-key", format!("pk-{key}")).body(body);
+        let (status, code, message) = told(request.send().await.unwrap()).await;
+        assert_eq!(status, expected, "{key} {path}: {message}");
+        let words = format!("the key {key} has limits or models of its own, which batches");
+        let later = format!("the key {key} has a limit on tokens, which an answer that another call fetches later");
+        assert!(status == 200 || code == "client_key", "{code}");
+        assert!(status == 200 || message.starts_with(&words) || message.starts_with(&later), "{message}");
+    }
+    assert_eq!(seen.lock().await.len(), 5, "the others went nowhere");
+    let own = served.client.post(served.origin() + "/v1/batches").header("x-paceline-key", "pk-calls").body("{}");
+    assert_eq!(told(own.send().await.unwrap()).await.0, 404, "this gateway has none of its own");
+}
+
+#[tokio::test]
+async fn a_quota_that_one_client_used_up_for_longer_than_an_hour_holds_it_alone_until_another_is_told_so() {
+    let at = upstream(|request: Request| async move {
+        match request.headers().get("x-user").map(|user| user.as_bytes().to_owned()) {
+            Some(user) if user == b"day" => {
+                answer(429, &[("retry-after", "86400")], r#"{"error":{"message":"slow down","code":"x"}}"#)
+            }
+            _ => answer(200, &[], OK),
+        }
+    });
+    let served = Served::new(at.await, "", Bounds::default());
+    let clients = ["big", "other", "third", "last"].map(|name| client(name, &[])).into();
+    served.gateway.replace_clients(Clients::with_keys(clients, &Clients::OfThisMachine).expect("limits"));
+    let post = |key: &str, user: &'static str| {
+        served.post().header("x-paceline-key", format!("pk-{key}")).header("x-user", user).send()
+    };
+    let refused = post("big", "day").await.unwrap();
+    assert_eq!((refused.status().as_u16(), &refused.headers()["x-paceline-attempts"]), (429, &"1".parse().unwrap()));
+    assert_eq!(post("other", "well").await.unwrap().status().as_u16(), 200, "no other client waits for that");
+    let held = post("big", "well").await.unwrap();
+    assert_eq!(held.headers()["x-paceline-attempts"], "0", "it would only be refused again");
+    let (status, code, message) = told(held).await;
+    assert_eq!((status, code.as_str()), (429, "wait_too_long"), "{message}");
+    assert!(message.contains("the request must wait 1d 0h more") || message.contains("23h 59m"), "{message}");
+    // A success of another one in between speaks against the first.
+    for key in ["other", "third"] {
+        assert_eq!(post(key, "day").await.unwrap().headers()["x-paceline-attempts"], "1");
+    }
+    let (status, _, message) = told(post("last", "well").await.unwrap()).await;
+    assert_eq!(status, 429, "two clients are believed: {message}");
+}

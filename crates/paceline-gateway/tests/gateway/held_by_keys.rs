@@ -121,6 +121,6 @@ async fn a_body_that_is_too_large_to_read_counts_under_limits_on_tokens_by_its_l
         let send = |path: &str| keyed(served.client.post(served.url.clone() + path)).body(padded.clone()).send();
         assert_eq!(send("/v1/chat/completions").await.unwrap().status().as_u16(), 413);
         assert_eq!(calls.count(), 0);
-        assert_eq!(send("/v1/files").await.unwrap().status().as_u16(), 200, "no model reads it");
+        assert_eq!(send("/v1/images/edits").await.unwrap().status().as_u16(), 200, "no model reads it");
     }
 }

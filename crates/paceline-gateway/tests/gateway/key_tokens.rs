@@ -1,12 +1,15 @@
 //! Limits of clients that count tokens: what one client sends changes nothing for another, and no server exceeds them by much.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::to_bytes;
+use axum::body::{Body, to_bytes};
 use axum::extract::Request;
+use futures_util::StreamExt as _;
 use paceline_config::pacer_of;
 use paceline_gateway::{Bounds, ClientConfig, Clients, KeyHash};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use crate::support::{Served, answer, upstream};
 
@@ -102,4 +105,42 @@ async fn a_crowd_keeps_to_the_tokens_of_its_key_where_the_server_ignores_max_tok
     let all = futures_util::future::join_all(all).await;
     let passed = all.iter().filter(|(status, _)| *status == 200).count();
     assert_eq!(passed, 2, "900 tokens each: {all:?}");
+}
+
+#[tokio::test]
+async fn an_answer_that_its_client_gives_up_counts_with_what_came_of_it() {
+    let event = json!({"choices": [{"index": 0, "delta": {"content": "word ".repeat(160)}}]});
+    let (first, more) = (format!("data: {event}\n\n"), Arc::new(Semaphore::new(0)));
+    let api = upstream(move |_: Request| {
+        let (first, more) = (first.clone(), Arc::clone(&more));
+        async move {
+            let begins = futures_util::stream::once(async move { Ok::<_, std::io::Error>(first) });
+            let goes_on = futures_util::stream::once(async move {
+                let _never = more.acquire().await;
+                Ok(String::new())
+            });
+            answer(200, &[("content-type", "text/event-stream")], Body::from_stream(begins.chain(goes_on)))
+        }
+    });
+    let served = Served::new(api.await, "", Bounds::default());
+    serve_to(&served, vec![client("ci", Some("1000 tokens per 1h"))]);
+    let counted = || {
+        let clients = served.gateway.clients();
+        let used = clients.limiters().map(|(_, limiter)| limiter.snapshot().account);
+        used.map(|account| (account.concurrency.in_flight, 1_000 - account.quotas[0].remaining)).next().expect("one")
+    };
+    let body = json!({"model": "m", "max_tokens": 1, "stream": true, "messages": []}).to_string();
+    let mut before = 0;
+    for _ in 0..3 {
+        let mut got =
+            served.post().header("x-paceline-key", "pk-ci").body(body.clone()).send().await.expect("an answer");
+        assert!(got.chunk().await.expect("a piece").is_some_and(|piece| piece.len() > 800));
+        drop(got);
+        while counted().0 > 0 {
+            tokio::task::yield_now().await;
+        }
+        let used = counted().1;
+        assert!((200..300).contains(&(used - before)), "800 characters, and a prompt: {before}, then {used}");
+        before = used;
+    }
 }

@@ -16,13 +16,13 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap};
 use http::{Response, StatusCode};
 use http_body_util::BodyExt as _;
 use paceline_config::parse_duration;
-use paceline_gateway::{OwnBody, OwnRequest, OwnRoutes};
+use paceline_gateway::{Client, OwnBody, OwnRequest, OwnRoutes};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt as _;
 use tower::ServiceExt as _;
 
-use super::error::ApiError;
+use super::error::{ApiError, no_body};
 use super::files::{self, FileObject};
 use super::object::Batch;
 use super::pages::{Page, PageQuery};
@@ -167,7 +167,8 @@ async fn create(
         let message = format!("expected at most {LONGEST_KEY} bytes");
         return Err(ApiError::invalid("Idempotency-Key", message));
     }
-    let body = to_bytes(body, LONGEST_ORDER).await.map_err(|error| ApiError::invalid(None, error.to_string()))?;
+    let wrong = |error: axum::Error| no_body(&error).unwrap_or_else(|| ApiError::invalid(None, error.to_string()));
+    let body = to_bytes(body, LONGEST_ORDER).await.map_err(wrong)?;
     let posted: Posted = serde_json::from_slice(&body).map_err(|error| ApiError::invalid(None, error.to_string()))?;
     let Posted { input_file_id, endpoint, completion_window, metadata } = posted;
     // One that is gone since then may belong to a batch that is there.
@@ -185,7 +186,8 @@ async fn create(
     if let Some(message) = metadata.as_ref().and_then(wrong_metadata) {
         return Err(ApiError::invalid("metadata", message));
     }
-    let order = Order { input_file_id, endpoint, completion_window, window, metadata, served, idempotency_key };
+    let client = head.extensions.get::<Arc<Client>>().map(|client| client.name().to_string());
+    let order = Order { input_file_id, endpoint, completion_window, window, metadata, served, client, idempotency_key };
     tokio::task::block_in_place(|| service.create(order)).map(Json)
 }
 

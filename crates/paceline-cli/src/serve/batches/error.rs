@@ -1,10 +1,12 @@
 //! What the batch service refuses, in the form of OpenAI's errors.
 
+use std::error::Error;
 use std::io;
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderName, HeaderValue, StatusCode};
+use paceline_gateway::NoBody;
 use paceline_store::is_disk_full;
 use serde_json::json;
 
@@ -48,6 +50,13 @@ impl ApiError {
     pub(super) fn with_code(self, code: &'static str) -> Self {
         Self { code: Some(code), ..self }
     }
+}
+
+/// What is wrong with a request whose body came to no end, if that is why something failed.
+pub(super) fn no_body(error: &(dyn Error + 'static)) -> Option<ApiError> {
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
+    let error: &NoBody = causes.find_map(|cause| cause.downcast_ref())?;
+    Some(ApiError::invalid(None, error.to_string()).with_status(error.status()))
 }
 
 /// An error of the state folder.

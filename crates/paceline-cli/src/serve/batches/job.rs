@@ -18,7 +18,7 @@ use super::disk;
 use super::hold::Hold;
 use super::object::{Batch, RequestCounts, Status, Usage};
 use super::open::{Opened, Unopened, open, paths};
-use super::service::{AT_ONCE, Served, Service};
+use super::service::{SHARED, Served, Service};
 use super::waits::waits_for;
 use crate::exit::Failure;
 use crate::run::StopReason;
@@ -58,11 +58,12 @@ struct Tended {
 
 impl Tended {
     async fn go_on(self) {
-        let queued = format!("its turn: {AT_ONCE} batches of this upstream run at once");
+        let Some(batch) = self.service.get(&self.id) else { return };
+        let queued = format!("its turn: one batch of each client and {SHARED} more of this upstream run at once");
         self.service.note(&self.id, |batch| batch.paceline.waits_for = Some(queued));
         let turn = tokio::select! {
             biased;
-            turn = self.served.turns.acquire() => Some(turn),
+            turn = self.served.turn(&batch) => turn,
             () = self.is_asked(0) => None,
             () = self.expires() => None,
         };

@@ -44,6 +44,9 @@ pub(super) struct Batch {
 pub(super) struct Ours {
     /// Whom its requests are sent to.
     pub(super) upstream: String,
+    /// The name of the key with which it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) client: Option<String>,
     /// What keeps it from going on; none while it does.
     pub(super) waits_for: Option<String>,
     /// What its client called the request for it.

@@ -12,7 +12,7 @@ use paceline_config::Upstream;
 use paceline_gateway::Backend;
 use paceline_http::Sender;
 use paceline_store::lock_file;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
@@ -26,8 +26,8 @@ use crate::run::lines::address::Addresses;
 use crate::run::lines::format::Format;
 use crate::serve::whole_file;
 
-/// Batches of one upstream that run at once; others wait for their turn.
-pub(super) const AT_ONCE: usize = 4;
+/// So many batches of one upstream run at once beside one of each client; others wait for their turn.
+pub(super) const SHARED: usize = 3;
 
 /// An upstream that batches may be sent to.
 pub(crate) struct Served {
@@ -35,7 +35,34 @@ pub(crate) struct Served {
     pub(crate) upstream: Upstream,
     pub(crate) sender: Arc<Sender>,
     /// Places for batches that run.
-    pub(super) turns: Semaphore,
+    turns: Turns,
+}
+
+/// Places for batches of one upstream: some for all clients, and one for each, so that none waits for those of others alone,
+/// whose server may not answer.
+struct Turns {
+    shared: Arc<Semaphore>,
+    own: Mutex<BTreeMap<Option<String>, Arc<Semaphore>>>,
+}
+
+impl Turns {
+    fn new() -> Self {
+        Self { shared: Arc::new(Semaphore::new(SHARED)), own: Mutex::default() }
+    }
+
+    /// A place for a batch of that client.
+    async fn take(&self, client: Option<&str>) -> Option<OwnedSemaphorePermit> {
+        let own = {
+            let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(own.entry(client.map(str::to_owned)).or_insert_with(|| Arc::new(Semaphore::new(1))))
+        };
+        let place = tokio::select! {
+            biased;
+            place = own.acquire_owned() => place,
+            place = Arc::clone(&self.shared).acquire_owned() => place,
+        };
+        place.ok()
+    }
 }
 
 /// The files and batches of a gateway.
@@ -67,6 +94,8 @@ pub(super) struct Order {
     pub(super) window: Duration,
     pub(super) metadata: Option<BTreeMap<String, String>>,
     pub(super) served: Arc<Served>,
+    /// The name of its key, where it has one.
+    pub(super) client: Option<String>,
     /// What its client calls it, so that asking again makes no second batch.
     pub(super) idempotency_key: Option<String>,
 }
@@ -92,8 +121,13 @@ impl Known {
 
 impl Served {
     /// An upstream with no batch yet.
-    pub(crate) const fn new(backend: Arc<Backend>, upstream: Upstream, sender: Arc<Sender>) -> Self {
-        Self { backend, upstream, sender, turns: Semaphore::const_new(AT_ONCE) }
+    pub(crate) fn new(backend: Arc<Backend>, upstream: Upstream, sender: Arc<Sender>) -> Self {
+        Self { backend, upstream, sender, turns: Turns::new() }
+    }
+
+    /// The turn of that batch, once it has come.
+    pub(super) async fn turn(&self, batch: &Batch) -> Option<OwnedSemaphorePermit> {
+        self.turns.take(batch.paceline.client.as_deref()).await
     }
 
     /// How the lines of a batch for that endpoint are read.
@@ -207,7 +241,8 @@ impl Service {
         if self.files.get(&order.input_file_id).is_none() {
             return Err(ApiError::unknown("File", &order.input_file_id));
         }
-        let Order { input_file_id, endpoint, completion_window, window, metadata, served, idempotency_key } = order;
+        let Order { input_file_id, endpoint, completion_window, window, metadata, served, client, idempotency_key } =
+            order;
         let batch = Batch {
             id: format!("batch_{}", Uuid::now_v7().simple()),
             object: "batch".into(),
@@ -231,7 +266,7 @@ impl Service {
             request_counts: RequestCounts::default(),
             usage: None,
             metadata,
-            paceline: Ours { upstream: served.upstream.name.clone(), idempotency_key, ..Ours::default() },
+            paceline: Ours { upstream: served.upstream.name.clone(), client, idempotency_key, ..Ours::default() },
         };
         let folder = self.folder_of(&batch.id);
         make_private(&folder)?;
@@ -333,5 +368,26 @@ impl Service {
 
     fn batches(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
         self.batches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn no_client_waits_for_batches_of_others_alone() {
+        let turns = Turns::new();
+        let take = |client| turns.take(client).now_or_never().flatten();
+        let first: Vec<_> = (0..6).map_while(|_| take(Some("first"))).collect();
+        assert_eq!(first.len(), 1 + SHARED);
+        let second = take(Some("second")).expect("its own");
+        assert!(take(Some("second")).is_none() && take(None).is_some(), "one alone");
+        drop(first);
+        let more: Vec<_> = (0..6).map_while(|_| take(Some("second"))).collect();
+        assert_eq!(more.len(), SHARED);
+        drop((second, more));
     }
 }

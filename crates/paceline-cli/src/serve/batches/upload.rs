@@ -1,10 +1,6 @@
 //! A file on its way here: a form whose fields are read as they come, straight to the disk.
 
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::Poll;
-use std::time::Duration;
 
 use axum::Json;
 use axum::extract::multipart::{Field, MultipartError, MultipartRejection};
@@ -12,9 +8,8 @@ use axum::extract::{Multipart, State};
 use bytes::Bytes;
 use http::StatusCode;
 use tokio::io::AsyncWriteExt as _;
-use tokio::time::{Sleep, sleep};
 
-use super::error::ApiError;
+use super::error::{ApiError, no_body};
 use super::files::{BATCH, FileObject, Upload};
 use super::service::Service;
 
@@ -33,11 +28,6 @@ const LONGEST_VALUE: usize = 1_024;
 /// The longest name of a file, in characters.
 const LONGEST_NAME: usize = 255;
 
-/// So many bytes of a form must come in each span of that time, but for its end, as of the body of any request: a client that
-/// sends a byte now and then would hold a connection and a file for hours.
-const LEAST: usize = 256 << 10;
-const SLOWEST: Duration = Duration::from_secs(30);
-
 /// `POST /v1/files`.
 pub(super) async fn upload(
     State(service): State<Arc<Service>>,
@@ -47,17 +37,17 @@ pub(super) async fn upload(
         ApiError::invalid(None, format!("expected a form of the type multipart/form-data: {}", error.body_text()))
     })?;
     let (mut file, mut purpose) = (None, None);
-    let (mut fields, mut span) = (0, Span::default());
-    while let Some(field) = span.within(form.next_field()).await? {
+    let mut fields = 0;
+    while let Some(field) = form.next_field().await.map_err(broken)? {
         fields += 1;
         if fields > MOST_FIELDS {
             return Err(ApiError::invalid(None, format!("the form has more than {MOST_FIELDS} fields")));
         }
         match field.name() {
-            Some("file") if file.is_none() => file = Some(taken(&service, field, &mut span).await?),
-            Some("purpose") => purpose = Some(value(field, &mut span).await?),
+            Some("file") if file.is_none() => file = Some(taken(&service, field).await?),
+            Some("purpose") => purpose = Some(value(field).await?),
             // What else the hosted service knows, such as `expires_after`: a file stays until it is deleted.
-            _ => drop(value(field, &mut span).await?),
+            _ => drop(value(field).await?),
         }
     }
     let purpose = purpose.ok_or_else(|| ApiError::invalid("purpose", "missing: expected batch"))?;
@@ -69,12 +59,12 @@ pub(super) async fn upload(
 }
 
 /// The content of a file, on the disk, and its name.
-async fn taken(service: &Service, mut field: Field<'_>, span: &mut Span) -> Result<(Upload, String), ApiError> {
+async fn taken(service: &Service, mut field: Field<'_>) -> Result<(Upload, String), ApiError> {
     let name: String = field.file_name().unwrap_or("file").chars().take(LONGEST_NAME).collect();
     let upload = service.files.begin()?;
     let mut content = tokio::fs::File::from_std(upload.content.try_clone()?);
     let mut bytes = 0;
-    while let Some(piece) = span.next(&mut field).await? {
+    while let Some(piece) = field.chunk().await.map_err(broken)? {
         bytes += piece.len() as u64;
         if bytes <= LARGEST {
             content.write_all(&piece).await?;
@@ -89,9 +79,9 @@ async fn taken(service: &Service, mut field: Field<'_>, span: &mut Span) -> Resu
 }
 
 /// The value of a field, which is short.
-async fn value(mut field: Field<'_>, span: &mut Span) -> Result<Bytes, ApiError> {
+async fn value(mut field: Field<'_>) -> Result<Bytes, ApiError> {
     let mut value = Vec::new();
-    while let Some(piece) = span.next(&mut field).await? {
+    while let Some(piece) = field.chunk().await.map_err(broken)? {
         value.extend_from_slice(&piece);
         if value.len() > LONGEST_VALUE {
             return Err(ApiError::invalid(None, format!("a field of the form has more than {LONGEST_VALUE} bytes")));
@@ -100,69 +90,49 @@ async fn value(mut field: Field<'_>, span: &mut Span) -> Result<Bytes, ApiError>
     Ok(value.into())
 }
 
-/// What comes of a form, span by span. The time in which no more is asked for, such as that of a slow disk, counts not.
-#[derive(Default)]
-struct Span {
-    /// From the first time that bytes are awaited.
-    ends: Option<Pin<Box<Sleep>>>,
-    came: usize,
-}
-
-impl Span {
-    /// The next piece of a field.
-    async fn next(&mut self, field: &mut Field<'_>) -> Result<Option<Bytes>, ApiError> {
-        let piece = self.within(field.chunk()).await?;
-        self.came += piece.as_ref().map_or(0, Bytes::len);
-        Ok(piece)
-    }
-
-    /// What comes, for as long as enough does.
-    async fn within<T>(&mut self, coming: impl Future<Output = Result<T, MultipartError>>) -> Result<T, ApiError> {
-        if self.ends.as_ref().is_some_and(|ends| ends.is_elapsed()) {
-            *self = Self::default();
-        }
-        let mut coming = pin!(coming);
-        poll_fn(|context| {
-            if let Poll::Ready(came) = coming.as_mut().poll(context) {
-                return Poll::Ready(came.map_err(broken));
-            }
-            let ends = self.ends.get_or_insert_with(|| Box::pin(sleep(SLOWEST)));
-            while ends.as_mut().poll(context).is_ready() {
-                if std::mem::take(&mut self.came) < LEAST {
-                    let message = format!("the form trickles in: less than {} KiB came in {SLOWEST:?}", LEAST >> 10);
-                    return Poll::Ready(Err(ApiError::invalid(None, message).with_status(StatusCode::REQUEST_TIMEOUT)));
-                }
-                ends.set(sleep(SLOWEST));
-            }
-            Poll::Pending
-        })
-        .await
-    }
-}
-
 fn broken(error: MultipartError) -> ApiError {
-    ApiError::invalid(None, error.body_text()).with_status(error.status())
+    no_body(&error).unwrap_or_else(|| ApiError::invalid(None, error.body_text()).with_status(error.status()))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_form_that_trickles_in_is_given_up_and_a_slow_one_is_not() {
-        async fn piece() -> Result<(), MultipartError> {
-            sleep(Duration::from_secs(20)).await;
-            Ok(())
+    use paceline_gateway::{Backend, Bounds, Gateway, listen};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpStream;
+
+    use super::super::Batches;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_trickles_in_is_given_up_with_its_status() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (batches, mut bounds) = (Batches::open(Some(folder.path()), Vec::new()), Bounds::default());
+        bounds.slowest_body = Duration::from_millis(100);
+        let gateway = Gateway::with_own_routes(Vec::<Backend>::new(), batches.routes(), bounds).expect("it has none");
+        let listener = listen((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
+        let address = listener.local_addr().expect("it listens");
+        let serving = tokio::spawn(async move { gateway.serve(listener, std::future::pending()).await });
+        for (path, kind, begins) in [
+            (
+                "/v1/files",
+                "multipart/form-data; boundary=b",
+                "--b\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\n{",
+            ),
+            ("/v1/files", "multipart/form-data; boundary=b", "--b\r\nContent-Dispo"),
+            ("/v1/batches", "application/json", "{\"input_file_id\":"),
+        ] {
+            let mut stream = TcpStream::connect(address).await.expect("it is there");
+            let host = format!("Host: {address}\r\nContent-Type: {kind}\r\nContent-Length: 1000");
+            let request = format!("POST {path} HTTP/1.1\r\n{host}\r\n\r\n{begins}");
+            stream.write_all(request.as_bytes()).await.expect("it reads");
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer).await;
+            let answer = String::from_utf8(answer).expect("text");
+            let is_told = answer.contains("trickles in: less than 256 KiB came in 100ms");
+            assert!(answer.starts_with("HTTP/1.1 408") && is_told, "{path}: {answer}");
         }
-        let mut span = Span::default();
-        for _ in 0..10 {
-            assert!(span.within(piece()).await.is_ok());
-            span.came += LEAST;
-        }
-        let mut span = Span::default();
-        assert!(span.within(piece()).await.is_ok());
-        sleep(2 * SLOWEST).await;
-        assert!(span.within(piece()).await.is_ok(), "the disk took that time");
-        assert!(span.within(piece()).await.is_err(), "a piece without a byte each 20 s");
+        serving.abort();
     }
 }

@@ -1,0 +1,131 @@
+//! The queue of an upstream: places in it, and how long a request is held there until it may leave.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use paceline::{Admit, Class, Cost, Error, GiveUp, MaxWait, Permit, WaitCause, Within};
+use paceline_core::format_duration;
+use tokio::time::timeout;
+
+use crate::backend::Backend;
+use crate::bounds::{Bounds, Room};
+use crate::notes::ClientSpending;
+use crate::refusal::{LEAST, Refusal, of_estimate};
+
+/// Why a request was not sent.
+pub(crate) struct NotSent {
+    pub(crate) refusal: Refusal,
+    /// It has no answer because the API stayed down.
+    pub(crate) stayed_down: bool,
+}
+
+impl From<Refusal> for NotSent {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, stayed_down: false }
+    }
+}
+
+/// A client may have so many times as many places in the queue as are free: one alone leaves a tenth to the others, and two a
+/// twentieth (dynamic thresholds: Choudhury and Hahne, 1998).
+const QUEUED: u64 = 9;
+
+/// Room for one more request of that client.
+pub(crate) fn share_of_queue(upstream: &Backend, client: &ClientSpending, bounds: &Bounds) -> Result<Room, Refusal> {
+    let free = (bounds.queue as u64).saturating_sub(upstream.waiting.count());
+    client.queued.take(1, QUEUED * free).ok_or_else(|| {
+        let (name, own, all) = (upstream.name(), client.queued.count(), upstream.waiting.count());
+        let message = format!(
+            "{own} requests of this client wait for the upstream {name} already, as many as one may have of {all}; send it later"
+        );
+        Refusal::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message).after(LEAST)
+    })
+}
+
+/// A place in the queue of an upstream.
+pub(crate) fn place_in_queue(upstream: &Backend, bounds: &Bounds) -> Result<Room, Refusal> {
+    upstream.waiting.take(1, bounds.queue as u64).ok_or_else(|| queue_full(upstream, bounds))
+}
+
+/// A permit, once the request may leave, unless it would take longer than is left. `last` is the class of its last call.
+pub(crate) async fn hold(
+    upstream: &Backend,
+    request: paceline::Request,
+    left: impl FnOnce() -> Duration,
+    last: Option<Class>,
+) -> Result<Permit, NotSent> {
+    let limiter = upstream.limiter();
+    // Most leave at once, and nothing has to be known of their wait.
+    if last.is_none()
+        && let Ok(permit) = limiter.try_acquire(request.clone())
+    {
+        return Ok(permit);
+    }
+    let left = left();
+    let too_late = |cause: &WaitCause, wait: Option<Duration>| {
+        let is_failing = || limiter.scope_snapshot(&request.scope).is_some_and(|scope| scope.failing_since.is_some());
+        let by_class = |class| GiveUp::Deadline.stayed_down(class);
+        let stayed_down = last.map_or_else(|| cause.stayed_down() || is_failing(), by_class);
+        NotSent { refusal: too_long(upstream, &request.cost, cause, wait, left), stayed_down }
+    };
+    // The upstream asked its last call to come back after the deadline, or so late is its next try due.
+    if let Some(wait) = request.not_before.map(|due| due - limiter.now()).filter(|wait| *wait > left) {
+        return Err(too_late(&WaitCause::NotBefore, Some(wait)));
+    }
+    // The requests ahead are no known wait, but how long they will take can be told, before this one is among them.
+    if let Admit::At { at, cause: cause @ WaitCause::Queue } = limiter.admit(&request)
+        && at - limiter.now() > left
+    {
+        return Err(too_late(&cause, Some(at - limiter.now())));
+    }
+    let decided = timeout(left, limiter.acquire_within(request.clone(), MaxWait::Known(left))).await;
+    match decided {
+        Ok(Ok(Within::Granted(permit))) => Ok(permit),
+        Ok(Ok(Within::Deferred { until, reason })) => {
+            let wait = until - limiter.now();
+            let NotSent { refusal, stayed_down } = too_late(&reason.cause, Some(wait));
+            Err(NotSent { refusal: refusal.known(wait), stayed_down })
+        }
+        Ok(Err(error)) => Err(NotSent { stayed_down: error.stayed_down(last), refusal: refused(upstream, &error) }),
+        Err(_) => Err(match limiter.admit(&request) {
+            Admit::Now => too_late(&WaitCause::Queue, None),
+            Admit::At { at, cause } => too_late(&cause, Some(at - limiter.now())),
+            Admit::OnRelease { cause } => too_late(&cause, None),
+        }),
+    }
+}
+
+/// The wait is longer than what is `left` to the client's deadline.
+fn too_long(upstream: &Backend, cost: &Cost, cause: &WaitCause, wait: Option<Duration>, left: Duration) -> Refusal {
+    // Requests ahead go by: it is worth another try once it would not wait for longer than that.
+    let again = match cause {
+        WaitCause::Queue => wait.map_or(LEAST, |wait| wait.saturating_sub(left).max(LEAST)),
+        _ => wait.unwrap_or(LEAST),
+    };
+    let (name, waiting, estimate) = (upstream.name(), upstream.waiting.count(), of_estimate(cost, cause));
+    let time = wait.map(|wait| format!(" {} more", format_duration(wait))).unwrap_or_default();
+    let message = format!(
+        "upstream {name}: the request must wait{time} for {cause}{estimate}, and its deadline is sooner (requests here: {waiting}); send it \
+         later, or allow more time with the header x-paceline-deadline"
+    );
+    Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message).after(again).for_limit(cause.to_string())
+}
+
+fn queue_full(upstream: &Backend, bounds: &Bounds) -> Refusal {
+    let (name, most) = (upstream.name(), bounds.queue);
+    let message = format!("{most} requests wait for the upstream {name} already, the most that may; send it later");
+    Refusal::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message).after(LEAST)
+}
+
+/// No wait would help.
+fn refused(upstream: &Backend, error: &Error) -> Refusal {
+    let (status, code, message) = match error {
+        Error::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "too_large", error.to_string()),
+        Error::Stopped { scope, reason } => {
+            let message =
+                format!("{scope} is stopped: {reason}; mend the cause, then reload the gateway (SIGHUP) or restart it");
+            (StatusCode::SERVICE_UNAVAILABLE, "scope_stopped", message)
+        }
+        _ => (StatusCode::SERVICE_UNAVAILABLE, "closed", error.to_string()),
+    };
+    Refusal::new(status, code, format!("upstream {}: {message}", upstream.name()))
+}
