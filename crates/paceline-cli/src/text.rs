@@ -2,6 +2,7 @@
 
 mod columns;
 
+use std::path::Path;
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
@@ -87,6 +88,13 @@ pub(crate) fn held(items: u64, again: &str, others: u64) -> Option<String> {
             "held: {items}, because the call may have been executed; check the server, then send again with {again}{others}"
         )
     })
+}
+
+/// Where the answers of a job are that `--expect` refused, if there are any.
+pub(crate) fn refused_answers(answers: u64, path: &Path) -> Option<String> {
+    let are = if answers == 1 { "is" } else { "are" };
+    let answers = (answers > 0).then(|| counted(answers, "answer"))?;
+    Some(format!("{answers} that --expect refused {are} in {} (and may be billed)", path.display()))
 }
 
 /// The results of a fallback among the counts of a job, where there are any.

@@ -7,6 +7,17 @@ use super::schema::Schema;
 /// The code of an answer that does not match its schema.
 pub const SCHEMA_MISMATCH: &str = "schema_mismatch";
 
+/// The code of an answer that is no JSON, where JSON is due.
+pub(crate) const NOT_JSON: &str = "not_json";
+
+/// The code of an answer without a body, where one is due.
+pub(crate) const EMPTY_ANSWER: &str = "empty_answer";
+
+/// Whether a failure of that code may be one of what the user expects: then another expectation may take the answer.
+pub fn is_of_expectation(code: &str) -> bool {
+    [EMPTY_ANSWER, NOT_JSON, SCHEMA_MISMATCH].contains(&code)
+}
+
 /// What a success has to be; see [`Dialect::expecting`](super::Dialect::expecting).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::body::{self, Body, Kind};
 use super::case::{Case, Decision, Fault};
 use super::ending::{Ending, NO_CAPACITY};
-use super::expected::SCHEMA_MISMATCH;
+use super::expected::{self, SCHEMA_MISMATCH};
 use super::refusal::{by_table, waiting};
 use super::stream::Stream;
 use super::table::COMMON;
@@ -22,9 +22,9 @@ pub(super) enum Inside {
     Decided(Decision),
 }
 
-const EMPTY: Fault = Fault::new("empty_answer", "the answer is empty");
-const NOT_JSON: Fault = Fault::new("not_json", "the answer is not JSON");
-const GARBLED: Fault = Fault::new("not_json", "an event of the stream is not JSON");
+const EMPTY: Fault = Fault::new(expected::EMPTY_ANSWER, "the answer is empty");
+const NOT_JSON: Fault = Fault::new(expected::NOT_JSON, "the answer is not JSON");
+const GARBLED: Fault = Fault::new(expected::NOT_JSON, "an event of the stream is not JSON");
 const MISMATCH: Fault = Fault::new(SCHEMA_MISMATCH, "the answer does not match the schema");
 const FAILED: Fault = Fault::new("error", "the answer ended in an error");
 const STARVED: Fault = Fault::new(NO_CAPACITY, "the service ran out of capacity in the middle of the answer");

@@ -83,7 +83,7 @@ pub use address::{below, host, is_loopback, is_loopback_host, join_url, origin, 
 pub use charge::Settlement;
 pub use collect::{collect, comes_in_parts};
 pub use dialect::Dialect;
-pub use expected::{Expected, SCHEMA_MISMATCH};
+pub use expected::{Expected, SCHEMA_MISMATCH, is_of_expectation};
 pub use gateway::{GATEWAY, GATEWAY_RETRIES};
 pub use models::{models_of, names_models};
 pub use outline::{Asked, model_of};

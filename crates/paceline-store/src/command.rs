@@ -21,6 +21,8 @@ pub(crate) type Query = Box<dyn FnOnce(Result<&mut JournalDb, JournalError>) + S
 pub(crate) enum Command {
     /// Record the end of an item.
     Finish(Box<Finished>, Reply<FinishStatus>),
+    /// Keep an answer that was refused.
+    Refused { line: Vec<u8>, reply: Reply<()> },
     /// Record a later try.
     Reschedule(Box<Rescheduled>, Reply<FinishStatus>),
     /// Put an item back.
@@ -47,6 +49,7 @@ impl Command {
     pub(crate) fn bytes(&self) -> usize {
         let body = match self {
             Self::Finish(finished, _) => finished.line.len(),
+            Self::Refused { line, .. } => line.len(),
             Self::Snapshot { update, .. } => update.bytes(),
             _ => 0,
         };
@@ -73,9 +76,10 @@ impl Command {
             Self::Finish(_, reply) | Self::Reschedule(_, reply) | Self::Release { reply, .. } => reply(Err(error)),
             Self::Claim { reply, .. } | Self::ClaimItems { reply, .. } => reply(Err(error)),
             Self::Leaves { reply, .. } => _ = reply.map(|reply| reply(Err(error))),
-            Self::Scope { reply, .. } | Self::Snapshot { reply, .. } | Self::History { reply, .. } => {
-                reply(Err(error));
-            }
+            Self::Refused { reply, .. }
+            | Self::Scope { reply, .. }
+            | Self::Snapshot { reply, .. }
+            | Self::History { reply, .. } => reply(Err(error)),
             Self::HoldForThisRun { .. } => {}
             Self::Query(query) => query(Err(error)),
         }

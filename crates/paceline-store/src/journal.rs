@@ -114,7 +114,7 @@ impl Journal {
                     _ => !rewritten || options.input.mtime_ms != run.input.mtime_ms,
                 };
                 replace::complete(&conn, &options.paths)?;
-                Outputs::refuse_existing_packed(&options.paths, &run)?;
+                Outputs::refuse_strange(&options.paths, &run)?;
                 let (mut outputs, recovery) =
                     recover::recover(&conn, &options.paths, &run, options.now, options.awaits_notes)?;
                 if changed {
@@ -213,6 +213,14 @@ impl Journal {
     /// Records the end of an item: its line is on disk, and the item ended, when `reply` is called.
     pub fn finish(&self, finished: Finished, reply: impl FnOnce(Result<FinishStatus, JournalError>) + Send + 'static) {
         self.writer.send(Command::Finish(Box::new(finished), Box::new(reply)));
+    }
+
+    /// Keeps an answer that the user's expectation refused: its line, as
+    /// [`ResultLine::encode_refused`](crate::ResultLine::encode_refused) made it, is on disk once `reply` is called, in
+    /// [`Paths::refused_answers`](crate::Paths::refused_answers). To be told before what becomes of its item, so that a crash
+    /// loses no answer whose call it counts.
+    pub fn keep_refused(&self, line: Vec<u8>, reply: impl FnOnce(Result<(), JournalError>) + Send + 'static) {
+        self.writer.send(Command::Refused { line, reply: Box::new(reply) });
     }
 
     /// Records a later retry of an item.

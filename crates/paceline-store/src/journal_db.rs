@@ -20,6 +20,7 @@ use crate::lock::RunLock;
 use crate::output::Outputs;
 use crate::paths::Paths;
 use crate::query::{int, millis, shorten};
+use crate::refused_answers;
 use crate::replace;
 use crate::schema::{self, checkpoint};
 use crate::scope::{Scope, ScopeRow, ScopeStatus, scope_columns, scope_list};
@@ -132,6 +133,8 @@ impl JournalDb {
 
     pub(crate) fn commit(&mut self, adds: CallTotals, durable: bool) -> Result<(), JournalError> {
         self.outputs.write()?;
+        refused_answers::set_covered(&self.conn, self.outputs.refused_answers.covered())
+            .map_err(JournalError::sqlite("write"))?;
         let (results, errors) = (self.outputs.results.covered(), self.outputs.errors.covered());
         let mut update = self
             .conn
@@ -232,6 +235,12 @@ impl JournalDb {
         output.stage(line);
         self.answered(*ordinal)?;
         Ok(FinishStatus::Recorded)
+    }
+
+    /// Takes a refused answer into its file.
+    pub(crate) fn keep_refused(&mut self, line: &[u8]) -> Result<(), JournalError> {
+        self.outputs.refused_answers.stage(line);
+        refused_answers::add(&self.conn).map_err(JournalError::sqlite("write"))
     }
 
     pub(crate) fn reschedule(&mut self, next: &Rescheduled) -> Result<FinishStatus, JournalError> {

@@ -55,6 +55,7 @@ mod query;
 mod reader;
 mod recover;
 mod refused;
+mod refused_answers;
 mod replace;
 mod report;
 mod rescope;

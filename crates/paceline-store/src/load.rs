@@ -21,6 +21,7 @@ use crate::output::Outputs;
 use crate::paths::{InputFingerprint, Paths, beside_database, with_suffix};
 use crate::query::{self, int};
 use crate::refused::{self, Duplicates, Place};
+use crate::refused_answers;
 use crate::replace;
 use crate::schema::{
     DUE_INDEX, Found, ITEM_TABLE, KEY_INDEX, TABLES, begin_writing, checkpoint, connect, hash, mark, refuse_foreign,
@@ -74,6 +75,7 @@ impl Loader {
             .and_then(|()| conn.execute_batch(ITEM_TABLE))
             .and_then(|()| conn.execute_batch(crate::history::TABLE))
             .and_then(|()| conn.execute_batch(crate::usage::TABLE))
+            .and_then(|()| conn.execute_batch(refused_answers::TABLE))
             .and_then(|()| conn.execute_batch(unanswered::TABLES))
             .and_then(|()| unanswered::begin_run(conn, awaits_notes, 0))
             .map_err(JournalError::sqlite("load"))?;
@@ -268,11 +270,11 @@ impl Open {
     /// Puts the journal where it belongs. A job that is there is removed first, and of it the journal: whatever stops this in
     /// between, results without a journal are refused, and never taken for those of the new one.
     fn take_place(&mut self) -> Result<(), JournalError> {
-        let Paths { output, errors, report, journal, compress, .. } = &self.options.paths;
+        let Paths { output, errors, report, refused_answers, journal, compress, .. } = &self.options.paths;
         journal.iter().try_for_each(|journal| remove_database(journal))?;
         if self.options.overwrite {
             let packed = compress.then(|| self.options.paths.packed());
-            [output, errors, report].into_iter().chain(&packed).try_for_each(|path| remove(path))?;
+            [output, errors, report, refused_answers].into_iter().chain(&packed).try_for_each(|path| remove(path))?;
         }
         let (Some(place), Some(journal)) = (&mut self.place, journal) else { return Ok(()) };
         let memory = Connection::open_in_memory().map_err(JournalError::sqlite("open"))?;

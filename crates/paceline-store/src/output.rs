@@ -1,4 +1,4 @@
-//! The files of results and errors: appended in groups, synced before the journal counts them.
+//! The files of results, errors and refused answers: appended in groups, synced before the journal counts them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Seek, SeekFrom};
@@ -13,19 +13,22 @@ use crate::line_file::LineFile;
 use crate::paths::Paths;
 use crate::query::{RecordedPrefix, Run};
 
-/// Both files of a job.
+/// The files of a job.
 #[derive(Debug)]
 pub(crate) struct Outputs {
     pub(crate) results: OutputFile,
     pub(crate) errors: OutputFile,
+    /// Its lines end no item.
+    pub(crate) refused_answers: OutputFile,
 }
 
 impl Outputs {
     /// Refuses to begin a job over results that are there. Empty files are no results.
     pub(crate) fn refuse_existing(paths: &Paths) -> Result<(), JournalError> {
         let packed = paths.compress.then(|| paths.packed());
-        for output in [paths.output.clone(), paths.errors.clone(), paths.report.clone()].into_iter().chain(packed) {
-            if std::fs::metadata(&output).is_ok_and(|about| about.len() > 0) {
+        let Paths { output, errors, report, refused_answers, .. } = paths;
+        for output in [output, errors, report, refused_answers].into_iter().cloned().chain(packed) {
+            if holds_something(&output) {
                 return Err(match paths.journal.clone() {
                     Some(journal) => JournalError::OutputWithoutJournal { output, journal },
                     None => JournalError::OutputExists { output },
@@ -35,34 +38,38 @@ impl Outputs {
         Ok(())
     }
 
-    /// Refuses to compress the results of a job over a file that is not its own.
-    pub(crate) fn refuse_existing_packed(paths: &Paths, run: &Run) -> Result<(), JournalError> {
-        let output = paths.packed();
-        if paths.compress && !run.packed && std::fs::metadata(&output).is_ok_and(|about| about.len() > 0) {
-            return Err(JournalError::OutputExists { output });
+    /// Refuses files that are not the job's own where it would compress its results, or keep refused answers for the first time.
+    pub(crate) fn refuse_strange(paths: &Paths, run: &Run) -> Result<(), JournalError> {
+        let packed = Some(paths.packed()).filter(|_| paths.compress && !run.packed);
+        let refused_answers = Some(paths.refused_answers.clone()).filter(|_| run.refused_answers.is_none());
+        match packed.into_iter().chain(refused_answers).find(|output| holds_something(output)) {
+            Some(output) => Err(JournalError::OutputExists { output }),
+            None => Ok(()),
         }
-        Ok(())
     }
 
-    /// The files of a new job. Results exist from now on, errors once there is one.
+    /// The files of a new job. Results exist from now on, the others once there is a line for them.
     pub(crate) fn create(paths: &Paths) -> Result<Self, JournalError> {
         let mut results = OutputFile::absent(&paths.output);
         results.open()?;
-        Ok(Self { results, errors: OutputFile::absent(&paths.errors) })
+        let errors = OutputFile::absent(&paths.errors);
+        Ok(Self { results, errors, refused_answers: OutputFile::absent(&paths.refused_answers) })
     }
 
     /// Those that a journal covers so far.
     pub(crate) fn reopen(paths: &Paths, journal: &Path, run: &Run) -> Result<Self, JournalError> {
         let errors = OutputFile::reopen(&paths.errors, journal, run.errors)?;
+        let covered = run.refused_answers.unwrap_or_default();
+        let refused_answers = OutputFile::reopen(&paths.refused_answers, journal, covered)?;
         if run.packed {
             let results = OutputFile::packed(&paths.output, &paths.packed(), journal, run.results)?;
-            return Ok(Self { results, errors });
+            return Ok(Self { results, errors, refused_answers });
         }
         let mut results = OutputFile::reopen(&paths.output, journal, run.results)?;
         if results.file.is_none() {
             results.open()?;
         }
-        Ok(Self { results, errors })
+        Ok(Self { results, errors, refused_answers })
     }
 
     /// The file for the line of such an end.
@@ -75,15 +82,22 @@ impl Outputs {
 
     /// Appends what is staged, and returns once it would survive a power cut. A file for which nothing is staged is checked too.
     pub(crate) fn write(&mut self) -> Result<(), JournalError> {
+        // First: an item whose end stands in the errors is not asked for again, and what it was refused before would be missing.
+        self.refused_answers.write()?;
         self.results.write()?;
         self.errors.write()
     }
 
-    /// Makes sure that both are still where they belong, and not removed, replaced or cut short behind our back.
+    /// Makes sure that they are still where they belong, and not removed, replaced or cut short behind our back.
     pub(crate) fn check_places(&self) -> Result<(), JournalError> {
         self.results.check_place()?;
-        self.errors.check_place()
+        self.errors.check_place()?;
+        self.refused_answers.check_place()
     }
+}
+
+fn holds_something(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|about| about.len() > 0)
 }
 
 /// A file that grows by whole lines.

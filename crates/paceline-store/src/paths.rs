@@ -17,6 +17,8 @@ pub struct Paths {
     pub output: PathBuf,
     /// Lines of items that ended otherwise; made when first needed.
     pub errors: PathBuf,
+    /// Lines of answers that the user's expectation refused, which end no item; made when first needed.
+    pub refused_answers: PathBuf,
     /// The journal; none for a job that cannot be resumed.
     pub journal: Option<PathBuf>,
     /// Held while a run works on the job.
@@ -47,6 +49,7 @@ impl Paths {
         Self {
             output: output.to_owned(),
             errors: beside(".errors.jsonl"),
+            refused_answers: beside(".refused.jsonl"),
             lock: beside(".journal.lock"),
             output_lock: None,
             journal: Some(journal),

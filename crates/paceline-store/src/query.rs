@@ -10,6 +10,7 @@ use rusqlite::{Connection, OptionalExtension, Row};
 use crate::error::JournalError;
 use crate::item::{JournalItem, LastAnswer, Tally};
 use crate::paths::InputFingerprint;
+use crate::refused_answers;
 use crate::scope::{REFUSED, Scope, by_id};
 
 /// The beginning of an output file, up to which the journal has recorded it.
@@ -27,6 +28,8 @@ pub(crate) struct Run {
     pub(crate) input: InputFingerprint,
     pub(crate) results: RecordedPrefix,
     pub(crate) errors: RecordedPrefix,
+    /// None in a journal of an older version whose job has not gone on.
+    pub(crate) refused_answers: Option<RecordedPrefix>,
     /// The results stand compressed, the recorded part being what they unpack to.
     pub(crate) packed: bool,
 }
@@ -35,6 +38,7 @@ pub(crate) fn run(conn: &Connection) -> Result<Run, JournalError> {
     let sql = "SELECT id, input_path, input_len, input_mtime_ms, input_head_hash, out_len, out_crc, err_len, err_crc,
                       packed
                FROM run";
+    let refused_answers = refused_answers::recorded(conn).map_err(JournalError::sqlite("read"))?;
     conn.query_row(sql, [], |row| {
         let path: String = row.get(1)?;
         let input = InputFingerprint {
@@ -45,7 +49,8 @@ pub(crate) fn run(conn: &Connection) -> Result<Run, JournalError> {
         };
         let results = RecordedPrefix { len: count(row.get(5)?), crc: row.get(6)? };
         let errors = RecordedPrefix { len: count(row.get(7)?), crc: row.get(8)? };
-        Ok(Run { id: row.get(0)?, input, results, errors, packed: row.get(9)? })
+        let refused_answers = refused_answers.map(|known| known.file);
+        Ok(Run { id: row.get(0)?, input, results, errors, refused_answers, packed: row.get(9)? })
     })
     .map_err(JournalError::sqlite("read"))
 }

@@ -9,6 +9,7 @@ use rusqlite::{Connection, params};
 use crate::error::JournalError;
 use crate::item::{CallTotals, JournalItem};
 use crate::query::{AFTER_ITEM, ITEM_SCOPE, count, int, item, item_columns, state};
+use crate::refused_answers;
 use crate::scope::{ScopeStatus, account, scope_list, state_of};
 use crate::unanswered;
 
@@ -70,6 +71,8 @@ pub struct JobCounts {
     pub skipped: u64,
     /// Items ended by a person.
     pub cancelled: u64,
+    /// Answers that the user's expectation refused, and that are kept beside the results, of all runs.
+    pub refused_answers: u64,
     /// Tokens of the prompts of all calls, as their answers reported.
     pub tokens_in: u64,
     /// Tokens of those answers.
@@ -177,6 +180,7 @@ pub(crate) fn sums(conn: &Connection) -> Result<JobCounts, JournalError> {
         let (totals, calls_lost) = (totals(conn)?, unanswered::is_lost(conn)?);
         let under_way = unanswered::under_way(conn)?.len() as u64;
         let calls_unsure = unanswered::unsure(conn)?;
+        let refused_answers = refused_answers::recorded(conn)?.unwrap_or_default().answers;
         conn.query_row(sql, [GiveUp::Held.as_str()], |row| {
             let items = |column: usize| row.get(column).map(count);
             let tokens = |column: usize| row.get::<_, f64>(column).map(|sum| sum as u64);
@@ -189,6 +193,7 @@ pub(crate) fn sums(conn: &Connection) -> Result<JobCounts, JournalError> {
                 fallback: items(9)?,
                 skipped: items(4)?,
                 cancelled: items(5)?,
+                refused_answers,
                 tokens_in: tokens(6)?,
                 tokens_out: tokens(7)?,
                 deferred: Vec::new(),

@@ -58,6 +58,7 @@ impl WriteBatch<'_> {
             Command::Finish(finished, reply) => {
                 self.outcome(finished.adds, &finished.usage, reply, |db| db.finish(&finished));
             }
+            Command::Refused { line, reply } => self.step(reply, |db| db.keep_refused(&line)),
             Command::Reschedule(next, reply) => {
                 self.outcome(next.adds, &next.usage, reply, |db| db.reschedule(&next));
             }

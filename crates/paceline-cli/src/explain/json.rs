@@ -6,12 +6,16 @@ use paceline::{LimitReport, LimitScope};
 use paceline_providers::Reading;
 use serde_json::{Value, json};
 
+use super::together::Together;
+
 /// Everything that was found out, under the keys that scripts rely on.
-pub(crate) fn of(reading: &Reading) -> Value {
+pub(super) fn of(reading: &Reading, together: &Together) -> Value {
     json!({
         "class": reading.class.as_str(),
         "action": reading.action().as_str(),
         "scope": scope(reading.reach),
+        "limited_together": together.name(),
+        "configured_limits": together.limits(),
         "wait_ms": reading.wait.map(millis),
         "wait_from": reading.wait_from,
         "limits": reading.limits.iter().map(limit).collect::<Vec<_>>(),

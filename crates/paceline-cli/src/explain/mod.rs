@@ -3,17 +3,19 @@
 mod answer;
 mod json;
 mod text;
+mod together;
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use paceline::clock;
-use paceline_config::{Config, Environment, Overrides, upstream_names};
+use paceline_config::{Config, Environment, Overrides, Upstream, upstream_names};
 use paceline_core::Timestamp;
 use paceline_providers::{Dialect, Provider, Reading};
 
 use self::answer::Saved;
+use self::together::Together;
 use crate::args::{Everywhere, Offered};
 use crate::exit::{Failure, Status};
 use crate::output;
@@ -68,8 +70,11 @@ pub(crate) fn command(args: &Args, everywhere: &Everywhere) -> Result<Status, Fa
     let saved = Saved::parse(&bytes).map_err(|error| Failure::refused(format!("{}, {error}", shown(name))))?;
     let reading = reader.read(&saved, now);
     output::print(|out| match args.json {
-        true => writeln!(out, "{}", json::of(&reading)),
-        false => out.write_all(text::of(reader.dialect.provider(), &saved, &reading).as_bytes()),
+        true => writeln!(out, "{}", json::of(&reading, &reader.together())),
+        false => {
+            let text = text::of(reader.dialect.provider(), &saved, &reading, &reader.together());
+            out.write_all(text.as_bytes())
+        }
     })?;
     Ok(Status::Success)
 }
@@ -96,8 +101,8 @@ fn lines(reader: &Reader, name: Option<&Path>, input: Box<dyn Read>, now: Timest
             match answer::Line::parse(&line) {
                 Ok(line) => {
                     let own = line.provider.as_deref().map(|name| reader.called(name));
-                    let reading = own.as_ref().unwrap_or(reader).read(&line.saved, now);
-                    writeln!(out, "{}", json::of(&reading))?;
+                    let reader = own.as_ref().unwrap_or(reader);
+                    writeln!(out, "{}", json::of(&reader.read(&line.saved, now), &reader.together()))?;
                 }
                 Err(error) => {
                     failure = wrong(&error);
@@ -116,6 +121,8 @@ struct Reader {
     /// As the user calls it.
     name: String,
     dialect: Dialect,
+    /// None for a provider that the configuration does not name.
+    upstream: Option<Box<Upstream>>,
 }
 
 impl Reader {
@@ -126,7 +133,8 @@ impl Reader {
         let config = Config::load(Environment::from_iter(std::env::vars_os()), overrides).map_err(Failure::refused)?;
         if config.names().contains(&name) {
             let upstream = config.upstream().map_err(Failure::refused)?;
-            return Ok(Self { name: name.to_owned(), dialect: upstream.dialect });
+            let (dialect, upstream) = (upstream.dialect.clone(), Some(Box::new(upstream)));
+            return Ok(Self { name: name.to_owned(), dialect, upstream });
         }
         let known = || Provider::ALL.map(Provider::as_str).join(", ");
         let provider = Provider::from_name(name).ok_or_else(|| {
@@ -135,15 +143,20 @@ impl Reader {
                 known()
             ))
         })?;
-        Ok(Self { name: name.to_owned(), dialect: provider.into() })
+        Ok(Self { name: name.to_owned(), dialect: provider.into(), upstream: None })
     }
 
     /// The same for a line that names its provider; an unknown one is as good as any.
     fn called(&self, name: &str) -> Self {
         match Provider::from_name(name) {
             _ if name == self.name => self.clone(),
-            provider => Self { name: name.to_owned(), dialect: provider.unwrap_or_default().into() },
+            provider => Self { name: name.to_owned(), dialect: provider.unwrap_or_default().into(), upstream: None },
         }
+    }
+
+    /// Which calls wait together, and under which limits.
+    fn together(&self) -> Together {
+        Together::of(&self.dialect, self.upstream.as_deref())
     }
 
     fn read(&self, saved: &Saved, now: Timestamp) -> Reading {

@@ -8,6 +8,7 @@ use paceline_providers::{Action, Provider, Reading};
 
 use super::answer::Saved;
 use super::json;
+use super::together::Together;
 use crate::text::{cell, count, exact, padded, printable, width, wrapped};
 
 /// Where the second and the third column begin.
@@ -15,12 +16,12 @@ const VALUE: usize = 9;
 const MEANING: usize = 26;
 
 /// The verdict, how it came about, and the limits that the answer announced.
-pub(crate) fn of(provider: Provider, saved: &Saved, reading: &Reading) -> String {
+pub(super) fn of(provider: Provider, saved: &Saved, reading: &Reading, together: &Together) -> String {
     let mut text = String::new();
     line(&mut text, "answer", &format!("{} from {provider}", saved.status), "");
     line(&mut text, "class", reading.class.as_str(), class(reading));
     line(&mut text, "action", reading.action().as_str(), action(reading.action(), reading.class));
-    line(&mut text, "scope", json::scope(reading.reach), scope(reading));
+    line(&mut text, "scope", json::scope(reading.reach), scope(reading, together));
     let (wait, from) = wait(saved, reading);
     line(&mut text, "wait", &wait, &from);
     match (&reading.code, &reading.error_type) {
@@ -35,6 +36,10 @@ pub(crate) fn of(provider: Provider, saved: &Saved, reading: &Reading) -> String
     }
     if let Some(message) = &reading.message {
         line(&mut text, "message", message, "");
+    }
+    let limits_of_upstream = together.limits();
+    if !limits_of_upstream.is_empty() {
+        line(&mut text, "limits", &limits_of_upstream.join("; "), "");
     }
     text.push_str("\nHow it was decided\n");
     for (index, step) in reading.steps.iter().enumerate() {
@@ -87,11 +92,11 @@ const fn action(action: Action, class: Class) -> &'static str {
     }
 }
 
-const fn scope(reading: &Reading) -> &'static str {
+const fn scope(reading: &Reading, together: &Together) -> &'static str {
     match (reading.reach, reading.class) {
         (LimitScope::Item, Class::Success) => "",
         (LimitScope::Item, _) => "other items are not affected",
-        (LimitScope::Scope, _) => "calls that are limited together: a model, an endpoint, a table",
+        (LimitScope::Scope, _) => together.calls(),
         (LimitScope::Account, _) => "every call under this host and key",
     }
 }
@@ -152,7 +157,7 @@ mod tests {
     fn explained(provider: Provider, answer: &str) -> String {
         let saved = Saved::parse(answer.as_bytes()).expect("an answer");
         let reading = read(provider, &saved.answer(), Timestamp::from_millis(1_795_176_000_000));
-        of(provider, &saved, &reading)
+        of(provider, &saved, &reading, &Together::of(&provider.into(), None))
     }
 
     #[test]

@@ -142,6 +142,7 @@ const RUN_FILES: &str = "\
 Files, for -o results.jsonl:
   results.jsonl         one line for each item that succeeded, or got the result of --fallback
   results.errors.jsonl  one line for each item that failed; made when first needed
+  results.refused.jsonl  one line for each answer that --expect refused; made when first needed
   results.flat.jsonl    with --extract, one value of each answer
   results.report.jsonl  why items failed, were retried or were put off
   results.journal       the state of the job; the same command continues it after any interruption

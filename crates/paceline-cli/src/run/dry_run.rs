@@ -38,7 +38,6 @@ mod words;
 /// # Errors
 /// As for a run, before its first call.
 pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits: &Limits) -> Result<Status, Failure> {
-    upstream::check_access(upstream)?;
     super::tell_overwritten(args, paths);
     let job = begun(args, paths)?;
     let Planned { reader, input, format, scratch } = match &job {

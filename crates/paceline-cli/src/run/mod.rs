@@ -318,7 +318,7 @@ impl Run<'_> {
         let wall = |at: Instant| context.timestamp(at);
         // Compressed results are there once all have ended.
         let results = Some(&self.args.output).filter(|output| output.exists()).unwrap_or(&self.paths.output);
-        let text = summary.text(results, &self.paths.errors, &self.paths.report);
+        let text = summary.text(results, self.paths);
         let quiet = self.quiet && summary.status().is_hidden(bounded && enough_budget.is_none());
         let summary_output = SummaryOutput { as_json: self.args.json, quiet, file: self.args.summary.as_deref() };
         self.summarized.store(true, Ordering::Relaxed);
@@ -396,7 +396,7 @@ fn summarize(
     // Why it broke is the error of the command.
     let quiet = is_begun || quiet && summary.status().is_hidden(false);
     let summary_output = SummaryOutput { as_json: args.json, quiet, file: args.summary.as_deref() };
-    let text = summary.text(&args.output, &paths.errors, &paths.report);
+    let text = summary.text(&args.output, paths);
     summary_output.print(summary.status(), || summary.json(&|_| now), &text)?;
     Ok(summary.status())
 }

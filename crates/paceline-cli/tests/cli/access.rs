@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::{Job, Reply, Server, finish};
+use crate::support::{Job, Reply, Server, finish, line};
 use crate::tls::Authority;
 
 #[test]
@@ -155,6 +155,19 @@ fn a_private_authority_is_trusted_and_a_client_shows_its_certificate() {
         let (code, log) = finish(Job::new(1).run(&server).args(flags).current_dir(job.path("")));
         assert!(code == 2 && log.contains(expected), "{log}");
     }
+}
+
+#[test]
+fn a_run_that_is_refused_for_its_certificates_leaves_no_job_behind() {
+    let (job, server) = (Job::new(2), Server::new(|_| Reply::ok()));
+    let (code, log) = finish(job.run(&server).args(["--ca-file", "missing.pem"]));
+    assert!(code == 2 && log.contains("ca_file missing.pem cannot be read"), "{log}");
+    for file in ["out.jsonl", "out.journal", "out.journal.lock"] {
+        assert!(!job.path(file).exists(), "{file}: {log}");
+    }
+    std::fs::write(job.path("in.jsonl"), line("another")).expect("writable");
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!((code, server.count()), (0, 1), "another input is no change of a job: {log}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use paceline_store::work::{NewItem, State};
 use serde_json::json;
 
-use crate::support::{Job, Reply, Server, finish};
+use crate::support::{Job, Reply, Server, finish, start};
 use crate::tasks_run::{Store, ran};
 
 const WRONG: &str = r#"{"rates": [{"usd": 1}, {"usd": "a"}]}"#;
@@ -78,10 +78,10 @@ fn a_schema_that_no_answer_matches_ends_the_run_before_it_has_cost_every_try() {
     assert_eq!((code, &job.summary()["stopped"], job.lines("out.errors.jsonl").len()), (3, &json!("same_failure"), 0));
     assert!(log.contains(&format!("the first 20 items all failed the same way with status 200: {WORDS}")), "{log}");
     assert!(log.contains("correct what --expect asks for, the requests, or the key and its header"), "{log}");
-    assert!(
-        log.contains("the refused answers may be billed, and are in no file; --expect checks the whole body"),
-        "{log}"
-    );
+    assert!(log.contains("--expect checks the whole body of an HTTP answer"), "{log}");
+    let kept = job.lines("out.refused.jsonl");
+    assert_eq!(kept.len(), server.count(), "each answer that came is kept: {log}");
+    assert!(log.contains(&format!("{} answers that --expect refused are in out.refused.jsonl", kept.len())), "{log}");
     assert!(log.contains("left for the next run (last try: a server error, no connection, no answer in time or one that cannot be used)"), "{log}");
 
     let store = Store::of(&[]);
@@ -107,6 +107,7 @@ fn a_schema_that_no_answer_matches_costs_twenty_calls_a_run_however_often_items_
         for calls in [21, 41] {
             let (code, log) = run(&["--max-retries", retries]);
             assert_eq!((code, server.count(), job.ended_ids().len()), (3, calls, 1), "{retries} retries: {log}");
+            assert_eq!(job.lines("out.refused.jsonl").len(), calls, "{retries} retries: each answer is kept");
         }
     }
 }
@@ -135,4 +136,111 @@ fn a_schema_that_cannot_be_used_is_refused_before_the_first_request() {
         }
     }
     assert_eq!(server.count(), 0);
+}
+
+const LOGIN: &str = "<html><body>Log in</body></html>";
+
+/// The items and calls of the answers that were refused, in the order of their lines.
+fn kept(job: &Job) -> Vec<(String, u64)> {
+    let lines = job.lines("out.refused.jsonl");
+    let of = |line: &serde_json::Value| Some((line["custom_id"].as_str()?.to_owned(), line["attempt"].as_u64()?));
+    lines.iter().map(|line| of(line).expect("an id and a call")).collect()
+}
+
+/// A page to log in, under 200, from a server that bills it.
+#[test]
+fn each_refused_answer_is_kept_whatever_becomes_of_its_item() {
+    let server = Server::new(|arrival| match (&*arrival.item, arrival.before) {
+        ("item-0", _) | ("item-1", 1..) => Reply::ok(),
+        _ => Reply::text(200, "text/html", LOGIN),
+    });
+    let job = Job::new(3);
+    let flags = ["--expect", "json", "--max-retries", "1", "--concurrency", "1"];
+    let (code, log) = finish(job.run(&server).args(flags));
+    assert_eq!((code, server.count()), (1, 5), "{log}");
+    let mut answers = kept(&job);
+    answers.sort_unstable();
+    assert_eq!(answers, [("item-1".to_owned(), 1), ("item-2".to_owned(), 1), ("item-2".to_owned(), 2)]);
+    for line in job.lines("out.refused.jsonl") {
+        assert_eq!((&line["response"]["status_code"], &line["response"]["body"]), (&json!(200), &json!(LOGIN)));
+        assert_eq!(line["error"]["code"], "not_json", "{line}");
+    }
+    assert!(log.contains("3 answers that --expect refused are in out.refused.jsonl (and may be billed)"), "{log}");
+    assert_eq!(job.summary()["refused_answers"], 3);
+    let (failed, row) = (&job.lines("out.errors.jsonl")[0], &job.lines("out.report.jsonl")[1]);
+    assert_eq!(failed["response"]["body"], LOGIN);
+    assert_eq!((&failed["error"]["code"], &failed["error"]["message"]), (&row["code"], &row["last_error"]), "{failed}");
+    assert_eq!(row["code"], "not_json");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        let mode = std::fs::metadata(job.path("out.refused.jsonl")).expect("it is there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+    let (code, log) = finish(job.run(&server).args(flags).arg("--retry-failed"));
+    assert_eq!((code, kept(&job).len()), (1, 5), "they are kept over all runs: {log}");
+}
+
+/// The answers were right, and the schema was not.
+#[test]
+fn refused_answers_are_taken_over_once_the_schema_is_corrected() {
+    let usage = json!({"prompt_tokens": 3, "completion_tokens": 2});
+    let body = json!({"object": "chat.completion", "usage": usage, "rates": [{"usd": "1.5"}]});
+    let server = Server::new(move |_| Reply::new(200, &body));
+    let job = Job::new(3);
+    with_schema(&job);
+    let flags = ["--expect", "schema.json", "--max-retries", "1", "--max-items", "2", "--concurrency", "1"];
+    let (code, log) = finish(job.run(&server).args(flags));
+    assert_eq!((code, server.count(), kept(&job).len()), (3, 4, 4), "{log}");
+    let tokens = job.summary()["tokens_in"].clone();
+    std::fs::write(job.path("schema.json"), r#"{"type": "object", "required": ["rates"]}"#).expect("writable");
+    let again = ["--expect", "schema.json", "--retry-failed", "--done", "out.refused.jsonl"];
+    let (code, log) = finish(job.run(&server).args(again));
+    assert!(log.contains("2 answers taken over from out.refused.jsonl; 2 lines for an item that has ended"), "{log}");
+    assert_eq!((code, server.count(), &job.summary()["succeeded"]), (0, 5, &json!(3)), "{log}");
+    assert_eq!((&job.summary()["tokens_in"], tokens), (&json!(15), json!(12)), "each call counts once: {log}");
+    job.assert_adds_up(3);
+}
+
+#[test]
+fn a_file_of_another_in_the_place_of_refused_answers_is_left_as_it_is() {
+    let (job, server) = (Job::new(1), rates());
+    std::fs::write(job.path("out.refused.jsonl"), "mine\n").expect("writable");
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!((code, server.count(), &*job.text("out.refused.jsonl")), (2, 0, "mine\n"), "{log}");
+    assert!(log.contains("out.refused.jsonl exists"), "{log}");
+    let (code, log) =
+        finish(job.paceline().args(["run", "out.refused.jsonl", "-o", "out.jsonl", "--base-url", &server.url()]));
+    assert_eq!(code, 2, "{log}");
+    assert!(log.contains("the refused answers and the input are the same file"), "{log}");
+}
+
+/// Of the calls before the kill the answers that the journal knows are there, each once, and those after it are added.
+#[test]
+fn a_kill_loses_and_doubles_no_refused_answer_that_is_recorded() {
+    let server = Server::new(|arrival| match (&*arrival.item, arrival.before) {
+        ("item-3", 0) => Reply::ok().never(),
+        (_, 0) => Reply::text(200, "text/html", LOGIN),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(5);
+    let flags = ["--expect", "json", "--concurrency", "1", "--pace", "fixed"];
+    let mut child = start(job.run(&server).args(flags));
+    server.wait_until(|seen| seen.iter().any(|arrival| arrival.item == "item-3"));
+    // Whatever moment it is, whole lines go before the journal's record of them.
+    child.kill().expect("it runs");
+    child.wait().expect("it ended");
+    let before = job.text("out.refused.jsonl");
+    let whole = &before[..before.rfind('\n').map_or(0, |end| end + 1)];
+    let (code, log) = finish(job.run(&server).args(flags));
+    assert_eq!(code, 0, "{log}");
+    assert!(job.text("out.refused.jsonl").starts_with(whole), "{log}");
+    let mut answers = kept(&job);
+    let all = answers.len();
+    answers.sort_unstable();
+    answers.dedup();
+    assert_eq!((answers.len(), job.summary()["refused_answers"].as_u64()), (all, Some(all as u64)), "{log}");
+    let refused = server.arrivals().iter().filter(|arrival| arrival.before == 0 && arrival.item != "item-3").count();
+    assert!((whole.lines().count()..=refused).contains(&all), "{all} of {refused}: {log}");
+    job.assert_adds_up(5);
 }

@@ -151,3 +151,31 @@ fn of_several_waits_the_one_that_counted_is_named() {
     let (_, out, _) = explain(&Job::new(0), &[], answer);
     assert!(out.contains("from retry-after: 3\n"), "{out}");
 }
+
+#[test]
+fn the_calls_that_wait_together_and_their_limits_are_named() {
+    let job = Job::new(0);
+    let config = "[upstream.mine]\nprovider = \"openai\"\nbase_url = \"http://127.0.0.1:9/v1\"\nrpm = 500\nscope = \"endpoint\"\n\
+        [[upstream.mine.tier]]\nmodel = \"large\"\nrpm = 60\n";
+    std::fs::write(job.path("paceline.toml"), config).expect("writable");
+    let answer = "HTTP/1.1 429\nretry-after: 2\n\n{}";
+    let (code, out, log) = explain(&job, &["--upstream", "mine"], answer);
+    assert_eq!(code, 0, "{log}");
+    let words = out.split_whitespace().collect::<Vec<_>>().join(" ");
+    for expected in [
+        "the calls of one path",
+        "the limit of 500 requests per 60s over all scopes",
+        "60 requests per 60s in the tier",
+    ] {
+        assert!(words.contains(expected), "{expected}: {out}");
+    }
+    let (_, out, _) = explain(&job, &["--upstream", "mine", "--json"], answer);
+    assert_eq!((&as_json(&out)["scope"], &as_json(&out)["limited_together"]), (&json!("model"), &json!("endpoint")));
+    let (_, out, _) = explain(&job, &["--upstream", "openai"], answer);
+    assert!(out.contains("the calls of one path and one model") && !out.contains("limits "), "{out}");
+    let (_, out, _) = explain(&job, &["--upstream", "openai", "--json"], answer);
+    assert_eq!(
+        (&as_json(&out)["limited_together"], &as_json(&out)["configured_limits"]),
+        (&json!("model"), &json!([]))
+    );
+}

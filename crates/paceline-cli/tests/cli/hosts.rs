@@ -387,7 +387,12 @@ fn of_the_hosts_of_a_store_the_one_that_is_not_there_is_named() {
     let url = server.url();
     store.put((0..6).map(|n| to(n, if n == 3 { &dead } else { &url })).collect());
     let run = ran(store.command().args(["--http", "--base-url", &url, "--scope", "host", "--max-wait", "300ms"]));
-    assert_eq!((run.code, server.count(), &run.summary["stopped"]), (3, 5, &json!("unreachable")), "{}", run.log);
+    assert_eq!((run.code, &run.summary["stopped"]), (3, &json!("unreachable")), "{}", run.log);
+    // A busy machine may begin nothing for so long either; what was not sent then waits, and nothing has failed.
+    assert_eq!(
+        (run.summary["succeeded"].as_u64(), run.summary["failed"].as_u64()),
+        (Some(server.count() as u64), Some(0))
+    );
     let told = format!("no server answers at {}: ", dead.replace("http://", ""));
     assert!(run.log.contains(&told) && run.log.contains("check these addresses in the input"), "{}", run.log);
     assert!(!run.log.contains("the hosts of the input") && !run.log.contains("--base-url"), "{}", run.log);

@@ -191,6 +191,36 @@ fn commands_that_only_fail_alike_stop_the_run() {
     assert_eq!(states(&store, 60, State::Waiting) + states(&store, 60, State::Deferred), 60);
 }
 
+/// As a host is.
+#[test]
+fn a_group_whose_commands_failed_alike_is_tested_by_one_command_of_each_later_run() {
+    let store = Store::new();
+    let item = |group: &str, n: usize, priority| NewItem {
+        group: group.into(),
+        priority,
+        ..NewItem::new(format!("{group}-{n}"), "1")
+    };
+    store.put((0..30).map(|n| item("acme", n, 5)).chain((0..3).map(|n| item("zeta", n, 0))).collect());
+    let script = "test $PACELINE_GROUP = zeta || { echo $PACELINE_KEY >> log; test -e mended; }";
+    let flags = ["--stop-after-same", "5", "--max-retries", "0"];
+    let begun = || store.job.text("log").lines().count();
+    let Ran { code, summary, log } = commands(&store, script, &flags);
+    assert_eq!((code, &summary["stopped"], &summary["succeeded"]), (3, &json!("same_failure"), &json!(3)), "{log}");
+    assert!((5..30).contains(&begun()), "{}: {log}", begun());
+    for _ in 0..2 {
+        let before = begun();
+        let Ran { code, summary, log } = commands(&store, script, &flags);
+        assert_eq!((code, &summary["stopped"], &summary["failed"]), (3, &json!("same_failure"), &json!(0)), "{log}");
+        assert_eq!(begun() - before, 1, "{log}");
+        assert!(log.contains("acme is stopped: the first 5 items all failed the same way"), "{log}");
+        let (_, text) = tasks(&store, "work.db", &["report"]);
+        assert!(text.contains("stopped: acme: the first 5 items") && text.contains("tests it with one call"), "{text}");
+    }
+    std::fs::write(store.job.path("mended"), "").expect("writable");
+    let Ran { code, summary, log } = commands(&store, script, &flags);
+    assert_eq!((code, &summary["succeeded"]), (0, &json!(33)), "{log}");
+}
+
 #[test]
 fn what_fares_otherwise_or_may_do_better_later_stops_nothing() {
     let quick = ["--stop-after-same", "5", "--max-retries", "1"];

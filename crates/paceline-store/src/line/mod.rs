@@ -75,6 +75,21 @@ pub enum ResultBody<'a> {
         /// JSON string.
         body: &'a [u8],
     },
+    /// An HTTP response that is no success although its status does not say so, and why it is none.
+    Unusable {
+        /// The status.
+        status: u16,
+        /// As in [`Response`](Self::Response).
+        request_id: &'a str,
+        /// As in [`Response`](Self::Response).
+        headers: Option<&'a RawValue>,
+        /// As in [`Response`](Self::Response).
+        body: &'a [u8],
+        /// The error code.
+        code: &'a str,
+        /// The error message.
+        message: &'a str,
+    },
     /// A failure without a response. The codes `skipped` and `cancelled` mean those ends.
     Error {
         /// The error code.
@@ -134,9 +149,15 @@ impl ResultLine<'_> {
     /// The line, with its line end.
     ///
     /// Its `id` is `pl-<ordinal>-<call>-<crc32>`, the checksum being that of the bytes that the answer has in this line
-    /// (the body, message or error) and then those of the headers and the metadata.
+    /// (the body, message or error) and then those of the headers, of an error beside a body, and of the metadata.
     pub fn encode(&self, end: End, answer: &ResultBody<'_>) -> Vec<u8> {
         write::line(self, end, answer)
+    }
+
+    /// The line of an answer that ends nothing, because the user's expectation refused it, with its line end. It has
+    /// [`LineForm::OpenAi`] whatever the form, and the number of the call as `attempt`.
+    pub fn encode_refused(&self, answer: &ResultBody<'_>) -> Vec<u8> {
+        write::refused_answer(self, answer)
     }
 }
 

@@ -40,8 +40,8 @@ pub(crate) fn verify_line(line: &[u8]) -> Option<VerifiedLine> {
     let fell_back = read.source.as_deref() == Some(FALLBACK);
     let of_line = match fell_back {
         // A result that is null is none to serde.
-        true => checksum(read.output.unwrap_or(RawValue::NULL), Some(proven), read.metadata),
-        false => checksum(proven, read.headers(), read.metadata),
+        true => checksum(read.output.unwrap_or(RawValue::NULL), [Some(proven), None], read.metadata),
+        false => checksum(proven, [read.headers(), read.error_beside()], read.metadata),
     };
     if of_line != crc {
         return None;
@@ -50,7 +50,7 @@ pub(crate) fn verify_line(line: &[u8]) -> Option<VerifiedLine> {
         true => serde_json::from_str::<ReadBody>(proven.get()).unwrap_or_default(),
         false => ReadBody { error: read_error(proven), usage: None },
     };
-    let error = details.error.unwrap_or_default();
+    let error = read.error_beside().and_then(read_error).or(details.error).unwrap_or_default();
     let usage = details.usage.unwrap_or_default();
     let code = error.code.and_then(text);
     let unsuccessful = match (read.response.is_some(), code.as_deref()) {
@@ -121,6 +121,11 @@ impl<'a> ReadLine<'a> {
             (None, None) => Some((self.error?, false)),
             (Some(_), Some(_)) => None,
         }
+    }
+
+    /// Why the answer is no success, where its status does not say so.
+    fn error_beside(&self) -> Option<&'a RawValue> {
+        self.error.filter(|_| self.response.is_some())
     }
 
     /// What the checksum is of besides, where the line has it.

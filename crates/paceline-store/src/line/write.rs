@@ -14,32 +14,43 @@ use crate::item::End;
 /// The line of `head` for `answer`, with its line end.
 pub(super) fn line(head: &ResultLine<'_>, end: End, answer: &ResultBody<'_>) -> Vec<u8> {
     match head.form {
-        LineForm::OpenAi => openai(head, answer),
+        LineForm::OpenAi => openai(head, None, answer),
         LineForm::Anthropic => anthropic(head, end, answer),
     }
 }
 
-fn openai(head: &ResultLine<'_>, answer: &ResultBody<'_>) -> Vec<u8> {
+/// The line of an answer that the user's expectation refused.
+pub(super) fn refused_answer(head: &ResultLine<'_>, answer: &ResultBody<'_>) -> Vec<u8> {
+    openai(head, Some(head.call), answer)
+}
+
+fn openai(head: &ResultLine<'_>, attempt: Option<u32>, answer: &ResultBody<'_>) -> Vec<u8> {
     let ResultLine { custom_id, metadata, .. } = *head;
     let error = match *answer {
         ResultBody::Response { status, request_id, headers, body } => {
             let body = raw_body(body);
             let response = OpenAiResponse { status_code: status, request_id, headers, body: &body };
-            let id = id(head, &body, headers);
-            return finish(&OpenAi { id: &id, custom_id, response: Some(response), error: None, metadata });
+            let id = id(head, &body, [headers, None]);
+            return finish(&OpenAi { id: &id, custom_id, attempt, response: Some(response), error: None, metadata });
+        }
+        ResultBody::Unusable { status, request_id, headers, body, code, message } => {
+            let (error, body) = (raw(&OpenAiError { code, message, line: None }), raw_body(body));
+            let response = Some(OpenAiResponse { status_code: status, request_id, headers, body: &body });
+            let id = id(head, &body, [headers, Some(&error)]);
+            return finish(&OpenAi { id: &id, custom_id, attempt, response, error: Some(&error), metadata });
         }
         ResultBody::Fallback { code, message, output } => {
             let (error, output) = (raw(&OpenAiError { code, message, line: None }), raw_body(output));
-            let id = id(head, &output, Some(&error));
-            let line = OpenAi { id: &id, custom_id, response: None, error: Some(&error), metadata };
+            let id = id(head, &output, [Some(&error), None]);
+            let line = OpenAi { id: &id, custom_id, attempt, response: None, error: Some(&error), metadata };
             return finish(&FellBack { line, source: FALLBACK, output: &output });
         }
         ResultBody::Error { code, message } => OpenAiError { code, message, line: None },
         ResultBody::Refused { code, message, line } => OpenAiError { code, message, line: Some(line) },
     };
     let error = raw(&error);
-    let id = id(head, &error, None);
-    finish(&OpenAi { id: &id, custom_id, response: None, error: Some(&error), metadata })
+    let id = id(head, &error, [None, None]);
+    finish(&OpenAi { id: &id, custom_id, attempt, response: None, error: Some(&error), metadata })
 }
 
 /// The source of a fallback's result.
@@ -58,6 +69,9 @@ struct FellBack<'a, Line> {
 struct OpenAi<'a> {
     id: &'a str,
     custom_id: &'a CustomId,
+    /// The number of the call, where the answer ends nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<u32>,
     response: Option<OpenAiResponse<'a>>,
     error: Option<&'a RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -86,11 +100,14 @@ fn anthropic(head: &ResultLine<'_>, end: End, answer: &ResultBody<'_>) -> Vec<u8
     let (kind, text) = match answer {
         ResultBody::Response { body, .. } if end == End::Succeeded => ("succeeded", raw_body(body)),
         ResultBody::Response { status, request_id, body, .. } => {
-            ("errored", refusal(*status, request_id, raw_body(body)))
+            ("errored", refusal(*status, request_id, raw_body(body), None))
+        }
+        ResultBody::Unusable { status, request_id, body, code, message, .. } => {
+            ("errored", refusal(*status, request_id, raw_body(body), Some((code, message))))
         }
         ResultBody::Fallback { code, message, output } => {
             let (error, output) = (no_response(code, message), raw_body(output));
-            let id = id(head, &output, Some(&error));
+            let id = id(head, &output, [Some(&error), None]);
             let result = AnthropicResult { kind: "errored", message: None, error: Some(&error) };
             let line = Anthropic { id: &id, custom_id, result, metadata };
             return finish(&FellBack { line, source: FALLBACK, output: &output });
@@ -102,7 +119,7 @@ fn anthropic(head: &ResultLine<'_>, end: End, answer: &ResultBody<'_>) -> Vec<u8
             ("errored", raw(&AnthropicErrorResponse { kind: "error", error, request_id: None, body: None }))
         }
     };
-    let id = id(head, &text, None);
+    let id = id(head, &text, [None, None]);
     let (message, error) = if kind == "succeeded" { (Some(&*text), None) } else { (None, Some(&*text)) };
     let result = AnthropicResult { kind, message, error };
     finish(&Anthropic { id: &id, custom_id, result, metadata })
@@ -114,14 +131,16 @@ fn no_response(code: &str, message: &str) -> Box<RawValue> {
     raw(&AnthropicErrorResponse { kind: "error", error, request_id: None, body: None })
 }
 
-/// Anthropic's own error as it is; anything else, a proxy's page say, inside such an error.
-fn refusal(status: u16, request_id: &str, body: Box<RawValue>) -> Box<RawValue> {
+/// Anthropic's own error as it is; anything else, a proxy's page say, inside such an error. `why`: the code and the message of
+/// what is wrong with it, where the status does not say that.
+fn refusal(status: u16, request_id: &str, body: Box<RawValue>, why: Option<(&str, &str)>) -> Box<RawValue> {
     let own = serde_json::from_str::<OwnError>(body.get());
     if own.is_ok_and(|own| own.kind == "error" && own.error.contains_key("type")) {
         return body;
     }
-    let message = format!("status {status}");
-    let error = AnthropicError { kind: error_type(status), code: None, message: &message, line: None };
+    let by_status = format!("status {status}");
+    let (code, message) = why.map_or((None, &*by_status), |(code, message)| (Some(code), message));
+    let error = AnthropicError { kind: error_type(status), code, message, line: None };
     let request_id = Some(request_id).filter(|id| !id.is_empty());
     raw(&AnthropicErrorResponse { kind: "error", error, request_id, body: Some(&body) })
 }
@@ -183,7 +202,7 @@ struct AnthropicErrorResponse<'a> {
 struct AnthropicError<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
-    /// Our own code, where there was no response.
+    /// Our own code, where there was no response, or its status does not say what is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     code: Option<&'a str>,
     message: &'a str,
@@ -191,14 +210,16 @@ struct AnthropicError<'a> {
     line: Option<u64>,
 }
 
-fn id(head: &ResultLine<'_>, proven: &RawValue, headers: Option<&RawValue>) -> String {
-    format!("pl-{}-{}-{:08x}", head.ordinal, head.call, checksum(proven, headers, head.metadata))
+/// The `id` of a line, with its checksum.
+fn id(head: &ResultLine<'_>, proven: &RawValue, beside: [Option<&RawValue>; 2]) -> String {
+    format!("pl-{}-{}-{:08x}", head.ordinal, head.call, checksum(proven, beside, head.metadata))
 }
 
-/// The `id` of a line, with its checksum.
-pub(super) fn checksum(proven: &RawValue, headers: Option<&RawValue>, metadata: Option<&RawValue>) -> u32 {
+/// The checksum of what a line holds; `beside`: what stands beside the proven part, headers first.
+pub(super) fn checksum(proven: &RawValue, beside: [Option<&RawValue>; 2], metadata: Option<&RawValue>) -> u32 {
     let mut crc = crc32fast::Hasher::new();
-    for part in [Some(proven), headers, metadata].into_iter().flatten() {
+    let [first, second] = beside;
+    for part in [Some(proven), first, second, metadata].into_iter().flatten() {
         crc.update(part.get().as_bytes());
     }
     crc.finalize()

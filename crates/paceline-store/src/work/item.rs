@@ -113,10 +113,18 @@ pub struct WorkItem {
     pub reason: Option<String>,
 }
 
+/// The due time of what was left to a run: before all others. The statements of the databases have it as 1.
+pub(crate) const LEFT_FIRST: Timestamp = Timestamp::from_millis(1);
+
 impl WorkItem {
     /// All sends of the item that were answered or given up.
     pub const fn sends(&self) -> u32 {
         self.attempts.saturating_add(self.deferrals).saturating_add(self.abandoned)
+    }
+
+    /// Whether it was left to the next run, and waits because a worker has begun one: no person has sent for it.
+    pub fn was_left_to_a_run(&self) -> bool {
+        self.not_before == Some(LEFT_FIRST)
     }
 }
 

@@ -18,8 +18,8 @@ use super::checks::{check, keepable};
 use super::clock::WorkClock;
 use super::error::WorkError;
 use super::item::{
-    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, NewItem, Pruned, PrunedKeys, RecordStatus,
-    StateCounts, Transition, WorkItem, WorkerId,
+    Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, LEFT_FIRST, NewItem, Pruned, PrunedKeys,
+    RecordStatus, StateCounts, Transition, WorkItem, WorkerId,
 };
 use super::lanes::{Asked, EARLIEST, Taking};
 use super::store::{StoreFuture, WorkStore};
@@ -284,7 +284,7 @@ impl Tables {
         let deferred: Vec<u64> =
             self.rows.values().filter(|row| row.item.state == State::Deferred).map(|row| row.item.id).collect();
         for id in deferred {
-            self.change(id, |row| row.begin_run(FIRST));
+            self.change(id, |row| row.begin_run(LEFT_FIRST));
         }
     }
 
@@ -445,6 +445,3 @@ fn opens(scopes: &BTreeMap<Arc<str>, Closed>) -> impl Fn(&str) -> Option<Timesta
         Some(opens)
     }
 }
-
-/// The due time of what was left to this run: before all others.
-const FIRST: Timestamp = Timestamp::from_millis(1);

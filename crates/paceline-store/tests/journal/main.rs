@@ -5,6 +5,7 @@ mod crash;
 mod fallback;
 mod history;
 mod refused;
+mod refused_answers;
 mod replace;
 mod schedule;
 mod support;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderName, LAST_MODIFIED, LINK, LOCATION};
 use http::{Response, StatusCode};
-use paceline_core::{Class, GiveUp, Request};
+use paceline_core::{Class, GiveUp, NextAction, Request};
 use paceline_http::{NoAnswer, gateway};
 use paceline_providers::secrets::hidden;
 use paceline_providers::{GATEWAY, Reading};
@@ -96,6 +96,18 @@ pub(crate) fn failed(item: &ClaimedItem, sent: &Sent, reason: GiveUp, request: &
     }
 }
 
+/// The line of an answer that `--expect` refused, whatever becomes of its item.
+pub(crate) fn refused_answer(item: &ClaimedItem, sent: &Sent) -> Vec<u8> {
+    let counted = match &sent.exchange.action {
+        NextAction::Retry { next: counted, .. }
+        | NextAction::Resend { next: counted, .. }
+        | NextAction::GiveUp { request: counted, .. } => Some(&**counted),
+        _ => None,
+    };
+    let call = tally(item, sent, counted).sends();
+    sent.echo.refused_answer(item.ordinal, call, &line_answer(sent, &error_message(sent)))
+}
+
 /// What a call that is sent again met with, for people.
 pub(crate) fn kind(sent: &Sent) -> &'static str {
     match sent.exchange.reading.unexpected {
@@ -132,7 +144,17 @@ pub(crate) fn without_message(status: StatusCode, reading: &Reading) -> String {
 
 pub(crate) fn line_answer<'a>(sent: &'a Sent, message: &'a str) -> ResultBody<'a> {
     match &sent.exchange.answer {
-        Ok(answer) => recorded(answer, &sent.exchange.reading, sent.headers.as_deref()),
+        Ok(answer) => match recorded(answer, &sent.exchange.reading, sent.headers.as_deref()) {
+            // The status of any other failure says what it is, and so does the server's error.
+            ResultBody::Response { status, request_id, headers, body }
+                if sent.exchange.reading.class != Class::Success && status < 400 =>
+            {
+                let reading = &sent.exchange.reading;
+                let code = reading.code.as_deref().unwrap_or_else(|| reading.class.as_str());
+                ResultBody::Unusable { status, request_id, headers, body, code, message }
+            }
+            answer => answer,
+        },
         Err(_) => ResultBody::Error { code: sent.exchange.reading.code.as_deref().unwrap_or("no_response"), message },
     }
 }

@@ -312,6 +312,9 @@ impl Recorder {
         let mut recorded =
             Recorded { scopes_changed: closes.then_some(sent.exchange.reading.reach), ..Recorded::default() };
         recorded = self.reached(context, item, &sent).over(recorded);
+        if reading.unexpected {
+            self.journal.keep_refused(entry::refused_answer(item, &sent), self.acknowledge.reply());
+        }
         if sent.exchange.reading.class == Class::Account {
             recorded.account = Some(self.account_stop(&sent));
         }

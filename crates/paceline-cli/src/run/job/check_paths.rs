@@ -8,9 +8,10 @@ use paceline_store::{Paths, is_same_file};
 use crate::args::{Everywhere, Expect};
 use crate::exit::Failure;
 use crate::run::args::RunArgs;
+use crate::upstream;
 
-/// Refuses places that are the same file, outputs that are no files, and folders that are none. Warns of results that are
-/// called a table.
+/// Refuses certificates that cannot be used, places that are the same file, outputs that are no files, and folders that are
+/// none. Warns of results that are called a table.
 ///
 /// # Errors
 /// The paths, and what to do.
@@ -20,6 +21,7 @@ pub(crate) fn check(
     upstream: &Upstream,
     everywhere: &Everywhere,
 ) -> Result<(), Failure> {
+    upstream::check_access(upstream)?;
     if is_special(&paths.output) {
         let output = paths.output.display();
         return Err(Failure::refused(format!("-o {output} is not a file: name one; the journal is written beside it")));
@@ -32,9 +34,10 @@ pub(crate) fn check(
     }
     let places = places(args, paths);
     refuse_shared(&places)?;
+    let read_before: Vec<_> = places.iter().filter(|(_, path)| *path != paths.refused_answers).copied().collect();
     for done in &args.done {
-        // Two of them may be the same: the second changes nothing.
-        refuse_among(&places, "--done", done)?;
+        // Two of them may be the same: the second changes nothing. Refused answers are read before the first call adds to them.
+        refuse_among(&read_before, "--done", done)?;
     }
     for (name, read) in also_read(args, upstream, everywhere) {
         // One file may be read for two purposes.
@@ -72,6 +75,7 @@ fn places<'a>(args: &'a RunArgs, paths: &'a Paths) -> Vec<(&'static str, &'a Pat
     let mut places = vec![
         ("the results", paths.output.as_path()),
         ("the errors", &paths.errors),
+        ("the refused answers", &paths.refused_answers),
         ("the report", &paths.report),
         ("the lock", &paths.lock),
     ];

@@ -1,4 +1,4 @@
-//! Answers of a hosted batch: imported instead of sending their items again.
+//! Answers of a hosted batch, or those that `--expect` refused before: imported instead of sending their items again.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -10,7 +10,7 @@ use http::HeaderMap;
 use paceline::clock;
 use paceline_config::Upstream;
 use paceline_core::Class;
-use paceline_providers::{Answer, Dialect};
+use paceline_providers::{Answer, Dialect, is_of_expectation};
 use paceline_store::{CustomId, End, Finished, Journal, JournalItem, LastAnswer, ResultBody, State};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -56,7 +56,7 @@ impl Done {
             let mut tally = Tally::default();
             let (mut answers, mut failures) = (Vec::with_capacity(AT_A_TIME), Vec::new());
             let is_cut_off = each_line(file, |line| {
-                match line.answer() {
+                match line.answer(job.expected.is_some()) {
                     Ok(answer) => answers.push(answer),
                     Err(custom_id) => failures.push(custom_id),
                 }
@@ -82,6 +82,8 @@ struct Given {
     request_id: String,
     headers: Option<Box<RawValue>>,
     body: Box<RawValue>,
+    /// `--expect` refused it, as it was then: where a call of this job had it, that is counted.
+    was_refused: bool,
 }
 
 impl Given {
@@ -188,8 +190,11 @@ fn finished(item: &JournalItem, given: &Given, echo: &Echo) -> Finished {
     finished.tally = item.tally.clone();
     finished.tally.last = Some(LastAnswer { status: Some(*status), ..LastAnswer::new(Class::Success) });
     let usage = serde_json::from_str::<Usage>(body.get()).unwrap_or_default().usage.unwrap_or_default();
-    (finished.tally.tokens_in, finished.tally.tokens_out) =
-        (usage.tokens_in.unwrap_or(0), usage.tokens_out.unwrap_or(0));
+    if !given.was_refused || item.tally.sends() == 0 {
+        let tally = &mut finished.tally;
+        tally.tokens_in = tally.tokens_in.saturating_add(usage.tokens_in.unwrap_or(0));
+        tally.tokens_out = tally.tokens_out.saturating_add(usage.tokens_out.unwrap_or(0));
+    }
     finished
 }
 
@@ -268,24 +273,37 @@ struct Tokens {
 }
 
 impl Line<'_> {
-    /// The answer, if it is a usable one: what failed, was cancelled or expired there is still to be done. Else its item.
-    fn answer(self) -> Result<Given, CustomId> {
+    /// The answer, if it is a usable one: what failed, was cancelled or expired there is still to be done. Else its item. Where
+    /// each answer `is_checked`, one that `--expect` refused is none of these: it may have been corrected since.
+    fn answer(self, is_checked: bool) -> Result<Given, CustomId> {
         let custom_id = self.custom_id;
         if let Some(result) = self.result {
             return match result.message.filter(|_| result.kind == "succeeded") {
                 Some(body) => {
                     let body = body.to_owned();
-                    Ok(Given { custom_id, status: 200, request_id: String::new(), headers: None, body })
+                    let request_id = String::new();
+                    Ok(Given { custom_id, status: 200, request_id, headers: None, body, was_refused: false })
                 }
                 None => Err(custom_id),
             };
         }
-        let response = self.response.filter(|_| self.error.is_none());
+        let was_refused = is_checked && self.error.is_some_and(is_of_expect);
+        let response = self.response.filter(|_| self.error.is_none() || was_refused);
         let Some(Response { status_code: status @ 200..=299, request_id, headers, body }) = response else {
             return Err(custom_id);
         };
         let request_id = request_id.unwrap_or_default().into_owned();
         let headers = headers.map(ToOwned::to_owned);
-        Ok(Given { custom_id, status, request_id, headers, body: body.to_owned() })
+        Ok(Given { custom_id, status, request_id, headers, body: body.to_owned(), was_refused })
     }
+}
+
+/// Whether an answer is no success because of what the user expects, perhaps.
+fn is_of_expect(error: &RawValue) -> bool {
+    #[derive(Deserialize)]
+    struct Error<'a> {
+        #[serde(borrow)]
+        code: Cow<'a, str>,
+    }
+    serde_json::from_str::<Error<'_>>(error.get()).is_ok_and(|error| is_of_expectation(&error.code))
 }

@@ -55,6 +55,12 @@ impl Echo {
         let Self { custom_id, metadata, form } = self;
         ResultLine { ordinal, call, custom_id, metadata: metadata.as_deref(), form: *form }.encode(end, answer)
     }
+
+    /// The line of an answer to send number `call` that ends nothing.
+    pub(crate) fn refused_answer(&self, ordinal: u64, call: u32, answer: &ResultBody<'_>) -> Vec<u8> {
+        let Self { custom_id, metadata, form } = self;
+        ResultLine { ordinal, call, custom_id, metadata: metadata.as_deref(), form: *form }.encode_refused(answer)
+    }
 }
 
 /// A line that cannot be sent. The codes are those of the hosted Batch services.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use paceline::{PauseCause, ScopeSnapshot, ScopeState, Snapshot, ToWall};
 use paceline_core::{Class, Cost, Dimension, Limits};
 use paceline_model::Job;
-use paceline_store::{DeferReason, JobCounts};
+use paceline_store::{DeferReason, JobCounts, Paths};
 use serde_json::{Value, json};
 
 use crate::exit::Status;
@@ -113,6 +113,7 @@ impl Summary<'_> {
             "held": counts.held,
             "skipped": counts.skipped,
             "cancelled": counts.cancelled,
+            "refused_answers": counts.refused_answers,
             "deferred": counts.waiting + counts.in_flight,
             "calls": totals.calls,
             "calls_at_least": counts.calls_lost,
@@ -135,8 +136,8 @@ impl Summary<'_> {
     }
 
     /// The summary for people.
-    pub(crate) fn text(&self, output: &Path, errors: &Path, report: &Path) -> String {
-        let counts = self.counts;
+    pub(crate) fn text(&self, output: &Path, paths: &Paths) -> String {
+        let (counts, Paths { errors, report, .. }) = (self.counts, paths);
         let deferred = counts.waiting + counts.in_flight;
         let mut text = format!(
             "{}  {}: {} succeeded, {}{} failed, {} skipped, {} not finished\n",
@@ -175,6 +176,7 @@ impl Summary<'_> {
         if counts.failed + counts.skipped + counts.cancelled > 0 {
             line(format!("errors: {} (why: {})", errors.display(), report.display()));
         }
+        text::refused_answers(counts.refused_answers, &paths.refused_answers).into_iter().for_each(&mut line);
         if counts.failed > counts.held && self.again.is_some() && !self.is_left() {
             line(
                 "once the cause is fixed, the same command with --retry-failed sends the failed items again".to_owned(),
@@ -202,8 +204,7 @@ impl Summary<'_> {
             stop.map(|stop| format!("stopped early: {}", text::printable(&stop.at_end()))).into_iter().collect();
         if stop.is_some_and(StopReason::is_of_expect) {
             lines.push(
-                "the refused answers may be billed, and are in no file; --expect checks the whole body of an HTTP answer, and not the text \
-                 that a model wrote in it"
+                "--expect checks the whole body of an HTTP answer, and not the text that a model wrote in it"
                     .to_owned(),
             );
         }

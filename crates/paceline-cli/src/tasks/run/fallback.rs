@@ -41,7 +41,7 @@ async fn stand_in(
         fallback.answer(&question, is_result, environment, shutdown.aborting()).await
     };
     match work {
-        Work::Command(_) => {
+        Work::Command(..) => {
             let payload = Some(json_or_text(task.payload().as_bytes())?);
             let (key, group) = (task.key(), Some(task.group()));
             let question = Question { key, group, request: None, payload, metadata: None, error };

@@ -89,11 +89,11 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
             Requests::to(upstream, endpoint, args.timeout, retries, longest_outage, answers, store.clone()).await?,
         ))
     } else {
-        Work::Command(Arc::new(Program::new(&args.command, args.timeout)?))
+        Work::Command(Arc::new(Program::new(&args.command, args.timeout)?), StoppedScopes::of_groups(args.stay))
     };
     let account = match &work {
         Work::Requests(requests) => requests.account().cloned(),
-        Work::Command(_) => Some(account_of_commands),
+        Work::Command(..) => Some(account_of_commands),
     };
     // What a command calls, and with which key, is not known: its limits are those of the store.
     let caller = account.as_ref().filter(|_| args.http);
@@ -187,8 +187,18 @@ struct Runs<'a> {
 /// How items are worked on.
 #[derive(Clone)]
 enum Work {
-    Command(Arc<Program>),
+    Command(Arc<Program>, StoppedScopes),
     Requests(Arc<Requests>),
+}
+
+impl Work {
+    /// What is stopped without its group, and the groups that a former run stopped: of a command a scope is a group.
+    fn stopped(&self) -> &StoppedScopes {
+        match self {
+            Self::Requests(requests) => requests.stopped(),
+            Self::Command(_, stopped) => stopped,
+        }
+    }
 }
 
 impl Runs<'_> {
@@ -258,10 +268,7 @@ impl Runs<'_> {
         let may_begin = before.of(State::Waiting) + before.of(State::InFlight) + before.of(State::Deferred);
         let more = self.args.stay || may_begin > self.args.stop_after_same as u64;
         let fail_fast = FailFast::new(self.args.stop_after_same, more, !self.args.http, self.args.stay);
-        let stopped_scopes = match &self.work {
-            Work::Requests(requests) => requests.stopped().clone(),
-            Work::Command(_) => StoppedScopes::default(),
-        };
+        let stopped_scopes = self.work.stopped().clone();
         let progress = Progress::new(self.quiet, &before, &self.policy, self.clock.clone());
         let observer = self.observer(&progress, &shutdown, &fail_fast, &stopped_scopes);
         let scheduler = self.scheduler.clone().with_observer(observer);
@@ -273,10 +280,10 @@ impl Runs<'_> {
         self.permits.begin_run();
         if let Work::Requests(requests) = &self.work {
             requests.begin_run(self.permits.limiter());
-            let (limiter, restops) = (self.permits.limiter(), self.args.stop_after_same > 0);
-            let restored = stopped_scopes.begin_run(&*self.store, &self.clock, limiter, restops).await;
-            restored.map_err(Failure::refused)?;
         }
+        let (limiter, restops) = (self.permits.limiter(), self.args.stop_after_same > 0);
+        let restored = stopped_scopes.begin_run(&*self.store, &self.clock, limiter, restops).await;
+        restored.map_err(Failure::refused)?;
         let began = self.clock.now();
         let drawing = progress.draw_regularly(Arc::clone(&self.store));
         let telling = {
@@ -290,7 +297,7 @@ impl Runs<'_> {
             () = shared.keep() => unreachable!("it goes on for as long as it is asked"),
             () = self.disk.watch(&shutdown, &self.clock) => unreachable!("it goes on for as long as it is asked"),
             () = fail_fast.leave_as_they_stop(&*self.store) => unreachable!("it goes on for as long as it is asked"),
-            () = stopped_scopes.save_regularly(&*self.store, &self.clock, self.permits.limiter()), if self.args.http => {
+            () = stopped_scopes.save_regularly(&*self.store, &self.clock, self.permits.limiter()) => {
                 unreachable!("it goes on for as long as it is asked")
             }
         };
@@ -324,10 +331,8 @@ impl Runs<'_> {
             requests.settle().await?;
         }
         let same = fail_fast.put_back(&*self.store).await?;
-        if let Work::Requests(requests) = &self.work {
-            requests.stopped().note_groups(fail_fast.stopped_groups());
-            requests.stopped().save(&*self.store, &self.clock, self.permits.limiter()).await?;
-        }
+        self.work.stopped().note_groups(fail_fast.stopped_groups());
+        self.work.stopped().save(&*self.store, &self.clock, self.permits.limiter()).await?;
         Ok(same)
     }
 }
@@ -355,18 +360,29 @@ impl Runs<'_> {
 
     fn begin(&self, task: Task, shutdown: &Shutdown, fail_fast: &FailFast) -> StartDecision<Trying> {
         match &self.work {
-            Work::Command(program) => {
+            Work::Command(program, stopped_scopes) => {
                 let scope = self.permits.scope(task.group());
+                let reopen = || self.permits.limiter().resume(Some(&scope));
+                if let Some(left) = stopped_scopes.keeps_back(task.item(), task.group(), reopen) {
+                    return StartDecision::Never(left);
+                }
                 let permit = match self.permits.take(&task, scope, Cost::request(), false) {
                     Ok(permit) => permit,
                     Err(later) => return later,
                 };
                 let (program, shutdown, fail_fast) = (Arc::clone(program), shutdown.clone(), fail_fast.clone());
+                let stopped_scopes = stopped_scopes.clone();
                 StartDecision::Now(Box::pin(async move {
                     let end = program.work(&task, &shutdown).await;
-                    let is_probe = permit.is_probe();
-                    let sits_out = permits::sits_out(&permit.complete(outcome_of(&end)), is_probe);
+                    let (is_probe, outcome) = (permit.is_probe(), outcome_of(&end));
+                    // Before the permit is given back, and others of the group begin.
+                    let stops_again = stopped_scopes.heard(task.group(), outcome.class, false);
+                    let sits_out = permits::sits_out(&permit.complete(outcome), is_probe);
                     end.map_err(|Failed { failure, is_its_own }| {
+                        if stops_again {
+                            stopped_scopes.leaves(task.key(), task.group());
+                            return work::Failure { class: Class::Invalid, spares_group: true, ..failure };
+                        }
                         if is_its_own {
                             fail_fast.only_failed(task.item());
                         }

@@ -40,6 +40,8 @@ struct Stopped {
     lacks: Option<String>,
     /// The worker stays: its next run is a restart.
     stays: bool,
+    /// Scopes are groups, as those of commands are: the store itself knows which of them are held.
+    are_groups: bool,
     /// Until when servers hold scopes: what is read of the clocks anew differs by a little.
     held: BTreeMap<Arc<str>, Timestamp>,
     /// What the store knows.
@@ -60,6 +62,11 @@ impl StoppedScopes {
         Self(Arc::new(Mutex::new(Stopped { stays, ..Stopped::default() })))
     }
 
+    /// The groups of commands, likewise.
+    pub(super) fn of_groups(stays: bool) -> Self {
+        Self(Arc::new(Mutex::new(Stopped { stays, are_groups: true, ..Stopped::default() })))
+    }
+
     /// What the run before stopped is tried again, by one call of each scope: the cause may not be mended. `restops`: another
     /// refusal stops it again.
     ///
@@ -74,7 +81,8 @@ impl StoppedScopes {
     ) -> Result<(), WorkError> {
         let before = ClosedScopes::of(store, clock.wall()).await?;
         let mut stopped = self.lock();
-        *stopped = Stopped { restops, stays: stopped.stays, saved: before.encode(), ..Stopped::default() };
+        let Stopped { stays, are_groups, .. } = *stopped;
+        *stopped = Stopped { restops, stays, are_groups, saved: before.encode(), ..Stopped::default() };
         for (name, why, reason) in before.into_stopped() {
             let line = format!("{name} was stopped ({reason}); one call tests it");
             tracing::info!(scope = name.as_str(), "{}", text::printable(&line));
@@ -118,11 +126,12 @@ impl StoppedScopes {
     }
 
     /// Why an item of that scope does not begin. An item that was left to the next run and comes again in this one was sent for
-    /// by a person, who has seen to the cause: its scope is open again, and `reopen` is called.
+    /// by a person, who has seen to the cause: its scope is open again, and `reopen` is called. But not where another worker has
+    /// begun a run with it: that tests the scope by a call of its own.
     pub(super) fn keeps_back(&self, item: &WorkItem, scope: &str, reopen: impl FnOnce()) -> Option<Failure> {
         let mut stopped = self.lock();
         let stop = stopped.scopes.get_mut(scope)?;
-        if stop.left.insert(item.key.clone()) {
+        if stop.left.insert(item.key.clone()) || item.was_left_to_a_run() {
             // Time goes on for items of a host that refuses them, and stands still until a person has acted.
             let class = if stop.why == Why::SameFailure { Class::Invalid } else { Class::Account };
             return Some(Failure { class, ..left_to_next_run(stop.reason.clone()) });
@@ -216,7 +225,8 @@ impl Stopped {
         let is_stopped = |name: &str| self.scopes.contains_key(name) || self.suspects.contains_key(name);
         let mut held = BTreeMap::new();
         let mut closed = Vec::new();
-        for scope in limiter.snapshot().scopes {
+        let scopes = if self.are_groups { Vec::new() } else { limiter.snapshot().scopes };
+        for scope in scopes {
             let hold = match scope.state {
                 ScopeState::Held { until, cause } => Some((until, cause)),
                 _ => scope.closed_until.zip(scope.closed_for),
@@ -258,7 +268,7 @@ pub(super) fn left_to_next_run(reason: String) -> Failure {
 #[cfg(test)]
 mod tests {
     use paceline::PacerConfig;
-    use paceline_store::work::{MemoryStore, NewItem, WorkStore as _};
+    use paceline_store::work::{Amend, MemoryStore, NewItem, WorkStore as _};
 
     use super::*;
 
@@ -278,6 +288,27 @@ mod tests {
         stopped.stop("one", Why::SameFailure, "no");
         stopped.leaves("a", "one");
         assert!(!keeps_back(0, "one"), "its failure was one of those that stopped the scope");
+    }
+
+    /// Another worker begins a run, which wakes all that was left to one.
+    #[tokio::test]
+    async fn what_another_worker_woke_opens_no_scope_of_this_one() {
+        let store = MemoryStore::new(WorkClock::system());
+        store.insert(vec![NewItem::new("a", "1")]).await.expect("room");
+        let item = async || store.list(Default::default(), 0, 1).await.expect("a memory").remove(0);
+        let stopped = StoppedScopes::default();
+        stopped.stop("one", Why::SameFailure, "no");
+        let keeps_back = |item: &WorkItem| stopped.keeps_back(item, "one", || {}).is_some();
+        assert!(keeps_back(&item().await), "it is left to the next run");
+        let leave = || store.amend(Default::default(), Amend::LeaveToNextRun);
+        leave().await.expect("a memory");
+        for _ in 0..2 {
+            store.register("another", Duration::from_secs(30)).await.expect("a memory");
+            assert!(keeps_back(&item().await), "no person has sent for it");
+            leave().await.expect("a memory");
+        }
+        store.amend(Default::default(), Amend::Retry).await.expect("a memory");
+        assert!(!keeps_back(&item().await), "a person has");
     }
 
     /// A run, and the one that comes after it: of what the first stopped, one refusal is enough for the second.
