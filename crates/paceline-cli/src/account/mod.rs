@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use http::{HeaderMap, HeaderValue};
 use paceline_config::{Upstream, account_host, account_name};
+use paceline_providers::table::Scope;
 
 pub(crate) use self::shared_limits::{SharedLimits, TURN_LASTS};
 pub(crate) use self::turn_wait::{OthersTurn, TurnWait};
@@ -35,12 +36,17 @@ pub(crate) struct Account {
     host: String,
     name: String,
     has_key: bool,
+    /// Whether those who call it may be in each other's way: not where calls without a key go to the hosts of the payloads,
+    /// under no limit.
+    is_shared: bool,
 }
 
 impl Account {
     /// The account that an upstream is called under with those headers.
     pub(crate) fn of(upstream: &Upstream, headers: &HeaderMap) -> Self {
-        Self::new(upstream.base_url.as_deref().unwrap_or_default(), headers)
+        let account = Self::new(upstream.base_url.as_deref().unwrap_or_default(), headers);
+        let calls_others = upstream.dialect.scope() == Scope::Host && upstream.pacer.limits.quotas.is_empty();
+        Self { is_shared: account.has_key || !calls_others, ..account }
     }
 
     /// The account that calls with those headers belong to.
@@ -48,7 +54,7 @@ impl Account {
         let host = account_host(address);
         let has_key = headers.values().any(HeaderValue::is_sensitive);
         let name = account_name(&host, headers);
-        Self { host, name, has_key }
+        Self { host, name, has_key, is_shared: true }
     }
 
     /// Whether both are accounts of one host.
@@ -69,6 +75,9 @@ impl Account {
     /// Marks the account as in use for as long as the file is held. Warns when another process has marked it, unless both share
     /// their configured limits. Without a folder there is no warning; that is no reason not to run.
     pub(crate) fn mark(&self, shares: bool) -> Option<File> {
+        if !self.is_shared {
+            return None;
+        }
         let marked = folder().and_then(|folder| self.mark_in(&folder, shares));
         marked.unwrap_or_else(|error| {
             tracing::debug!("whether others use this key is not known: {error}");

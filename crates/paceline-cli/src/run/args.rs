@@ -140,13 +140,13 @@ pub(crate) struct RunArgs {
 
 const RUN_FILES: &str = "\
 Files, for -o results.jsonl:
-  results.jsonl         one line for each item that succeeded, or got the result of --fallback
-  results.errors.jsonl  one line for each item that failed; made when first needed
+  results.jsonl          one line for each item that succeeded, or got the result of --fallback
+  results.errors.jsonl   one line for each item that failed; made when first needed
   results.refused.jsonl  one line for each answer that --expect refused; made when first needed
-  results.flat.jsonl    with --extract, one value of each answer
-  results.report.jsonl  why items failed, were retried or were put off
-  results.journal       the state of the job; the same command continues it after any interruption
-  results.input         a copy of standard or compressed input
+  results.flat.jsonl     with --extract, one value of each answer
+  results.report.jsonl   why items failed, were retried or were put off
+  results.journal        the state of the job; the same command continues it after any interruption
+  results.input          a copy of standard or compressed input
 
 Exit codes: 0 all succeeded, 1 some failed, 2 nothing was sent, 3 not finished: run the same command again,
 unless a budget or a key stopped it.";

@@ -179,7 +179,17 @@ async fn held(store: &dyn WorkStore, group: Option<&str>) -> Result<Vec<String>,
         _ => None,
     });
     let scopes = ClosedScopes::of(store, now).await.map_err(Failure::interrupted)?;
-    Ok(held.take(NAMED).chain(scopes.held().take(NAMED)).collect())
+    let scopes: Vec<String> = match group {
+        None => scopes.held().take(NAMED).collect(),
+        // Which of them the items of a group go to is in their payloads alone.
+        Some(_) => Some(scopes.held().count()).filter(|scopes| *scopes > 0).map(of_any_group).into_iter().collect(),
+    };
+    Ok(held.take(NAMED).chain(scopes).collect())
+}
+
+fn of_any_group(scopes: usize) -> String {
+    let scopes = text::counted(scopes as u64, "scope");
+    format!("still held by their servers: {scopes}, of this group or of others; `paceline tasks report` names them")
 }
 
 /// What is said where a change applied to no item, which `otherwise` says too.

@@ -64,7 +64,7 @@ struct Kept {
 
 /// As the store keeps them.
 pub(crate) fn encode(scopes: Vec<ClosedScope>) -> String {
-    json!(Kept { version: VERSION, scopes }).to_string()
+    serde_json::to_string(&Kept { version: VERSION, scopes }).expect("texts and numbers are always JSON")
 }
 
 /// Keeps them, in place of those before.

@@ -1,21 +1,28 @@
-//! JSON as short as it can be, with every number and text as the user wrote it.
+//! JSON on one line, with every number and text as the user wrote it.
 
 use serde_json::value::RawValue;
 
-/// The text without blanks between its parts.
+/// The text without blanks between its parts: the same for two texts that differ in nothing else.
 ///
 /// # Errors
 /// When it is no JSON.
 pub(super) fn compact(text: &str) -> Result<String, serde_json::Error> {
-    let text: &RawValue = serde_json::from_str(text)?;
-    Ok(of_raw(text))
+    without(text, char::is_ascii_whitespace)
 }
 
-/// The same of what is known to be JSON.
-pub(super) fn of_raw(text: &RawValue) -> String {
+/// The text byte for byte, for its bytes may be signed, but without line breaks between its parts.
+///
+/// # Errors
+/// When it is no JSON.
+pub(super) fn on_one_line(text: &str) -> Result<String, serde_json::Error> {
+    without(text, |c| matches!(c, '\n' | '\r'))
+}
+
+fn without(text: &str, is_left_out: impl Fn(&char) -> bool) -> Result<String, serde_json::Error> {
+    let text: &RawValue = serde_json::from_str(text)?;
     let (mut is_text, mut is_escaped) = (false, false);
     let keep = |c: &char| {
-        let keeps = is_text || !c.is_ascii_whitespace();
+        let keeps = is_text || !is_left_out(c);
         match c {
             _ if is_escaped => is_escaped = false,
             '\\' => is_escaped = true,
@@ -24,7 +31,7 @@ pub(super) fn of_raw(text: &RawValue) -> String {
         }
         keeps
     };
-    text.get().chars().filter(keep).collect()
+    Ok(text.get().chars().filter(keep).collect())
 }
 
 #[cfg(test)]
@@ -42,7 +49,9 @@ mod tests {
             assert_eq!(compact(text).expect(text), expected);
         }
         for text in ["", "{", "text", "{} {}", "'a'"] {
-            assert!(compact(text).is_err(), "{text}");
+            assert!(compact(text).is_err() && on_one_line(text).is_err(), "{text}");
         }
+        let signed = " {\"a\" : 1.10 ,\r\n\t\"b c\\n\": [ 1e400, -0 ] } ";
+        assert_eq!(on_one_line(signed).expect("JSON"), "{\"a\" : 1.10 ,\t\"b c\\n\": [ 1e400, -0 ] }");
     }
 }

@@ -5,7 +5,7 @@ use paceline_store::work::{Filter, State, WorkClock, WorkItem};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::compact::compact;
+use super::compact::on_one_line;
 use super::list::state;
 use super::pages::Pages;
 use super::store::StoreArgs;
@@ -71,7 +71,7 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
 
 fn line(item: &WorkItem, payload: &str, now: Timestamp) -> serde_json::Result<String> {
     // A payload that a program added may be any text.
-    let payload = match compact(payload) {
+    let payload = match on_one_line(payload) {
         Ok(payload) => RawValue::from_string(payload)?,
         Err(_) => serde_json::value::to_raw_value(payload)?,
     };

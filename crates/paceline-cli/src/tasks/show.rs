@@ -143,10 +143,10 @@ fn sends(item: &WorkItem) -> String {
         }
         (0, []) if item.state == State::InFlight => "the first is under way".to_owned(),
         (0, []) if item.may_be_done => "1, whose outcome is not known".to_owned(),
-        (0, []) if item.last.is_some() && item.first.is_none() => {
-            "none that counts: nothing of it reached a server".to_owned()
+        (0, []) if item.last.is_some() && item.first.is_none() => "never sent".to_owned(),
+        (0, []) if item.last.is_some() => {
+            "none that counts: no server took it, or it only tested a failing one".to_owned()
         }
-        (0, []) if item.last.is_some() => "none that counts: they only tested a failing server".to_owned(),
         (0, []) if crashes > 0 => "none that has ended".to_owned(),
         (0, []) => "none yet".to_owned(),
         (sends, []) => sends.to_string(),

@@ -161,7 +161,7 @@ fn items_for_many_hosts_are_added_with_the_flag_that_takes_them() {
     std::fs::write(store.job.path("items.jsonl"), line(0, &ours) + &line(1, &other)).expect("writable");
     let (code, log) =
         finish(store.job.paceline().args(["tasks", "add", "--store", "work.db", "--from", "items.jsonl"]));
-    assert!(code == 0 && log.contains("with --scope host it calls all of them"), "{log}");
+    assert!(code == 0 && log.contains("calls all of them with --scope host"), "{log}");
     let run = ran(store.command().args(["--http", "--base-url", &ours.url()]));
     assert_eq!((run.code, other.count()), (3, 0), "{}", run.log);
     assert!(run.log.contains("add --scope host"), "a log line is cut behind it: {}", run.log);

@@ -212,13 +212,24 @@ fn a_group_whose_commands_failed_alike_is_tested_by_one_command_of_each_later_ru
         let Ran { code, summary, log } = commands(&store, script, &flags);
         assert_eq!((code, &summary["stopped"], &summary["failed"]), (3, &json!("same_failure"), &json!(0)), "{log}");
         assert_eq!(begun() - before, 1, "{log}");
-        assert!(log.contains("acme is stopped: the first 5 items all failed the same way"), "{log}");
+        assert!(log.contains("acme was stopped (the first 5 items all failed the same way"), "{log}");
         let (_, text) = tasks(&store, "work.db", &["report"]);
         assert!(text.contains("stopped: acme: the first 5 items") && text.contains("tests it with one call"), "{text}");
     }
     std::fs::write(store.job.path("mended"), "").expect("writable");
     let Ran { code, summary, log } = commands(&store, script, &flags);
     assert_eq!((code, &summary["succeeded"]), (0, &json!(33)), "{log}");
+}
+
+/// The last line of standard error is kept, and may repeat a key.
+#[test]
+fn a_key_that_a_command_writes_is_kept_nowhere() {
+    let store = numbered(1);
+    let script = "echo wrong key sk-abcdefghijklmnop >&2; exit 65";
+    let Ran { code, log, .. } = commands(&store, script, &[]);
+    assert!(code == 1 && log.contains("wrong key [key]") && !log.contains("sk-abcdef"), "{log}");
+    let last = store.item("item-0").last.expect("a failure").message;
+    assert_eq!(last, "exit code 65: wrong key [key]");
 }
 
 #[test]

@@ -455,3 +455,40 @@ fn answers_that_are_cut_short_under_way_end_no_run_as_a_success() {
         assert_eq!(server.count(), if last { 4 } else { 2 }, "it stops at once");
     }
 }
+
+/// As a program signs it: a signature over other bytes would not verify.
+#[test]
+fn a_body_goes_byte_for_byte_as_it_was_added() {
+    let body = r#"{"type": "invoice.paid",  "amount": 1.10, "lines": [ {"n": 1e3} ]}"#;
+    let server = Server::new(|_| Reply::ok());
+    let store = Store::of(&[]);
+    let line = |key: &str| format!(r#"{{"key": "{key}", "payload": {{"url": "/in", "body": {body}}}}}"#);
+    std::fs::write(store.job.path("events.jsonl"), line("a") + "\n" + &line("b") + "\n").expect("writable");
+    let add = |flags: &[&str]| finish(store.job.paceline().args(["tasks", "add", "--store", "work.db"]).args(flags));
+    assert_eq!(add(&["--from", "events.jsonl"]).0, 0);
+    assert_eq!(add(&["--key", "c", &format!("{{\n  \"url\": \"/in\",\n  \"body\": {body}\n}}")]).0, 0);
+    let Ran { code, log, .. } = run(&store, &server, &[]);
+    assert_eq!((code, server.count()), (0, 3), "{log}");
+    for arrival in server.arrivals() {
+        assert_eq!(arrival.body, body.as_bytes());
+    }
+}
+
+/// A store is no place for keys, and no run sends them.
+#[test]
+fn a_payload_with_a_key_is_refused_before_it_is_stored() {
+    let store = Store::of(&[]);
+    let keyed = json!({"url": "https://a.example/in", "headers": {"X-API-Key": "sk-stolen"}, "body": {}});
+    let named = json!({"url": "https://me:sk-stolen@a.example/in", "body": {}});
+    for payload in [keyed, named] {
+        let line = json!({"key": "a", "payload": payload}).to_string();
+        std::fs::write(store.job.path("events.jsonl"), line).expect("writable");
+        let payload = payload.to_string();
+        for flags in [&["--from", "events.jsonl"][..], &["--key", "a", &payload]] {
+            let (code, log) = finish(store.job.paceline().args(["tasks", "add", "--store", "work.db"]).args(flags));
+            assert!(code == 2 && log.contains("payload: ") && !log.contains("sk-stolen"), "{log}");
+        }
+    }
+    let stored = std::fs::read(store.job.path("work.db")).unwrap_or_default();
+    assert!(!stored.windows(9).any(|bytes| bytes == b"sk-stolen"));
+}

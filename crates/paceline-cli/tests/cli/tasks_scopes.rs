@@ -127,9 +127,32 @@ fn without_the_flag_for_many_hosts_items_of_other_hosts_wait_and_none_fails() {
     assert_eq!((code, other.count()), (0, 30), "{log}");
 }
 
-/// Each of them counts once: a customer of many says nothing about the requests, and twenty that agree do.
+/// Customers that are gone are called once each, and hold up no other, at the first start of a worker and at later ones.
 #[test]
-fn hosts_that_all_refuse_alike_stop_the_run() {
+fn hosts_that_are_gone_hold_up_no_other_however_many_they_are() {
+    let gone: Vec<Server> = (0..6).map(|_| Server::new(|_| Reply::error(410, "gone"))).collect();
+    let good = Server::new(|_| Reply::ok());
+    let store = Store::new();
+    for (n, server) in gone.iter().enumerate() {
+        store.put(posts(&server.url(), &format!("gone{n}"), 2, 5));
+    }
+    let calls = || gone.iter().map(Server::count).collect::<Vec<_>>();
+    let flags = ["--scope", "host", "--stop-after-same", "4"];
+    let Ran { code, summary, log } = run(&store, &good, &flags);
+    assert_eq!((code, &summary["failed"], &summary["stopped"]), (3, &json!(0), &json!("same_failure")), "{log}");
+    assert_eq!(calls(), [2; 6], "{log}");
+    for (calls_each, n) in [(3, 0), (4, 1)] {
+        store.put(posts(&good.url(), &format!("good{n}"), 5, 0));
+        let Ran { log, .. } = run(&store, &good, &flags);
+        assert_eq!(good.count(), 5 * (n + 1), "the others go on: {log}");
+        assert_eq!(calls(), [calls_each; 6], "one call tests each: {log}");
+        assert!(!log.contains("stopping: "), "{log}");
+    }
+}
+
+/// Nothing else can be tried, so that the requests may be wrong.
+#[test]
+fn hosts_that_all_refuse_alike_fail_no_item() {
     let servers: Vec<Server> = (0..6).map(|_| Server::new(|_| Reply::error(404, "no_such_path"))).collect();
     let store = Store::new();
     for (n, server) in servers.iter().enumerate() {
@@ -137,7 +160,10 @@ fn hosts_that_all_refuse_alike_stop_the_run() {
     }
     let Ran { code, summary, log } = run(&store, &servers[0], &["--scope", "host", "--stop-after-same", "4"]);
     assert_eq!((code, &summary["failed"], &summary["stopped"]), (3, &json!(0), &json!("same_failure")), "{log}");
-    assert!(log.contains("stopping: the first ") && log.contains("correct the requests"), "{log}");
+    assert!(
+        log.contains("the first 12 items all failed the same way") && log.contains("correct the requests"),
+        "{log}"
+    );
 }
 
 /// A 407 is the word of a proxy only where one stands on the way.

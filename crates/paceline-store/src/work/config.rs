@@ -166,8 +166,8 @@ impl SchedulerConfig {
         let time = match next {
             // Of what is left to the next run for its bounds or its account all begins anew.
             Transition::NextRun if !failure.class.is_final() => ItemTime::Anew,
-            // It counts against no bound, and a server took it.
-            _ if failure.probe.is_some() && !failure.unsent => ItemTime::GoesOn,
+            // It counts against no other bound: a server that is gone must not keep an item for ever.
+            _ if failure.probe.is_some() || failure.unsent => ItemTime::GoesOn,
             _ => ItemTime::of(claimed),
         };
         let decided = Some(DecisionRecord { failure, action, reason: why, by, stayed_down });

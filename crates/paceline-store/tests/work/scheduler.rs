@@ -461,3 +461,15 @@ async fn the_calls_of_a_run_are_those_that_items_count_and_those_that_it_tells_a
     let items = world.store.list(Filter::default(), 0, 9).await.unwrap();
     assert_eq!(items.iter().map(|item| item.sends()).sum::<u32>(), 2);
 }
+
+/// A host that is gone must not keep its items for ever.
+#[tokio::test(start_paused = true)]
+async fn a_try_that_no_server_took_begins_the_deadline() {
+    let world = World::of([item("a")]).await;
+    let config = SchedulerConfig { deadline: S * 100, max_retries: 1, ..SchedulerConfig::default() };
+    let answer = |_: &Task| Err(Failure { unsent: true, ..Failure::new(Class::Transient, "no connection") });
+    world.run(&world.scheduler(config), Duration::ZERO, answer).await;
+    let item = world.store.show("a").await.unwrap().unwrap().0;
+    assert_eq!((item.state, item.reason.as_deref(), item.sends()), (State::Failed, Some("deadline"), 0));
+    assert!(world.passed() <= S * 100 && world.times("a").len() > 2, "{:?}", world.times("a"));
+}

@@ -124,13 +124,25 @@ pub(crate) fn relative<'a>(url: Cow<'a, str>, base: &str) -> Result<Cow<'a, str>
     check(&path).map(|()| path)
 }
 
+/// Refuses an address with a name and a password, whatever else is wrong with it.
+///
+/// # Errors
+/// The address without them, and what to do.
+pub(crate) fn refuse_password(url: &str) -> Result<(), String> {
+    match wrong_form(url) {
+        Some(what) if what == NAMED => Err(hidden(&format!("`{url}` {what}")).into_owned()),
+        _ => Ok(()),
+    }
+}
+
+const NAMED: &str =
+    "has a name and a password, which no line may have: remove them (--header 'Authorization: Basic ...' sends them)";
+
 /// What is wrong with an address wherever it leads, and what to do.
 fn wrong_form(url: &str) -> Option<&'static str> {
     let authority = url.split_once("://").map_or("", |(_, rest)| rest.split(['/', '?']).next().unwrap_or_default());
     if is_whole(url) && authority.contains('@') {
-        Some(
-            "has a name and a password, which no line may have: remove them (--header 'Authorization: Basic ...' sends them)",
-        )
+        Some(NAMED)
     } else if url.starts_with("//") {
         Some("begins with //: write http: or https: before it, or one / for a path")
     } else if url.starts_with('?') {

@@ -13,6 +13,26 @@ const LARGEST: usize = 16 << 10;
 /// What carries keys, which the upstream's configuration has.
 const KEYS: [&str; 4] = ["api-key", "authorization", "x-api-key", "x-goog-api-key"];
 
+fn refuse_key(name: &str) -> Result<(), String> {
+    match KEYS.iter().any(|key| name.eq_ignore_ascii_case(key)) {
+        true => Err(format!(
+            "`{name}` cannot be set for one line; set it in paceline.toml (headers, or key_header for the key), or with \
+             --header or --key-header; it goes to the host of --base-url alone, so a host with a key of its own needs a run of \
+             its own"
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Refuses headers that carry keys, whatever else is wrong with them.
+///
+/// # Errors
+/// Names the header.
+pub(crate) fn refuse_keys(headers: &RawValue) -> Result<(), String> {
+    let Ok(members) = Members::read(headers.get()) else { return Ok(()) };
+    members.iter().try_for_each(|(name, _)| refuse_key(name))
+}
+
 /// Reads an object of texts. Values are not repeated in errors: they may be secret.
 ///
 /// # Errors
@@ -24,13 +44,7 @@ pub(crate) fn read(headers: &RawValue) -> Result<HeaderMap, String> {
     for (key, value) in members.iter() {
         let name = HeaderName::from_bytes(key.as_bytes())
             .map_err(|_| format!("`{}` is not a header name", key.escape_debug()))?;
-        if KEYS.contains(&name.as_str()) {
-            return Err(format!(
-                "`{key}` cannot be set for one line; set it in paceline.toml (headers, or key_header for the key), or with \
-                 --header or --key-header; it goes to the host of --base-url alone, so a host with a key of its own needs a run of \
-                 its own"
-            ));
-        }
+        refuse_key(key)?;
         if is_of_connection(&name) {
             return Err(format!("`{key}` cannot be set: the connection sets it"));
         }

@@ -35,8 +35,8 @@ impl Hosts {
         let more = if self.0.len() > NAMED { ", ..." } else { "" };
         (self.0.len() > 1).then(|| {
             format!(
-                "the payloads name several hosts ({}{more}); where they are requests: tasks run --http calls the host of --base-url \
-                 only; with --scope host it calls all of them",
+                "the payloads name several hosts ({}{more}): `tasks run --http` calls all of them with --scope host; without it \
+                 they wait, but for those of the host of --base-url",
                 named.join(", ")
             )
         })

@@ -1,5 +1,7 @@
 //! One line of a file of items.
 
+use std::borrow::Cow;
+
 use paceline_core::Timestamp;
 use paceline_store::work::{DEFAULT_GROUP, NewItem};
 use serde::Deserialize;
@@ -7,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::{When, group, name};
 use crate::args::duration;
-use crate::tasks::compact;
+use crate::run::lines::{address, headers};
 use crate::text::instant;
 
 /// As the user wrote it. An unknown key is a mistake that would cost an item its deadline.
@@ -64,6 +66,7 @@ pub(super) fn read(text: &str, now: Timestamp) -> Result<NewItem, String> {
         }
         false => message_of(&error),
     })?;
+    refuse_keys(line.payload.get()).map_err(|why| format!("payload: {why}"))?;
     let deadline = line.deadline.map(|span| duration(&span.into_text())).transpose();
     let not_before = line.not_before.map(|span| When::parse(&span.into_text())).transpose();
     let created = line
@@ -72,7 +75,7 @@ pub(super) fn read(text: &str, now: Timestamp) -> Result<NewItem, String> {
         .map(|at| instant(at).ok_or("created: expected an instant such as 2027-01-31T12:00:00Z"));
     let item = NewItem {
         key: name(&line.key).map_err(|error| format!("key: {error}"))?,
-        payload: compact::of_raw(line.payload),
+        payload: line.payload.get().to_owned(),
         priority: line.priority.unwrap_or(0),
         deadline: deadline.map_err(|error| format!("deadline: {error}"))?,
         group: group(line.group.as_deref().unwrap_or(DEFAULT_GROUP)).map_err(|error| format!("group: {error}"))?,
@@ -82,6 +85,24 @@ pub(super) fn read(text: &str, now: Timestamp) -> Result<NewItem, String> {
     };
     item.check().map_err(|error| error.to_string())?;
     Ok(item)
+}
+
+/// Refuses a request that carries a key or a password: a store is no place for either, and no run sends it.
+///
+/// # Errors
+/// What it carries, and where that belongs.
+pub(super) fn refuse_keys(payload: &str) -> Result<(), String> {
+    #[derive(Deserialize)]
+    struct Request<'a> {
+        #[serde(borrow)]
+        url: Cow<'a, str>,
+        #[serde(borrow, default)]
+        headers: Option<&'a RawValue>,
+    }
+    // Anything else is for a command, which may take what it likes.
+    let Ok(Request { url, headers }) = serde_json::from_str(payload) else { return Ok(()) };
+    address::refuse_password(&url).map_err(|why| format!("url: {why}"))?;
+    headers.map_or(Ok(()), |headers| headers::refuse_keys(headers).map_err(|why| format!("headers: {why}")))
 }
 
 /// Whether it is a line of `paceline run`, or of a hosted batch.
@@ -120,7 +141,7 @@ mod tests {
             deadline: Some(Duration::from_secs(7_200)),
             group: "g".to_owned(),
             not_before: Some(now + Duration::from_secs(90)),
-            ..NewItem::new("a", r#"{"n":1.0}"#)
+            ..NewItem::new("a", r#"{"n": 1.0}"#)
         };
         assert_eq!(item, expected);
         for same in [
@@ -162,9 +183,17 @@ mod tests {
             (r#"{"key":"a","key":"b","payload":1}"#, "duplicate field `key`"),
             (r#"{"custom_id":"a","url":"/x","body":{}}"#, "jq -c '{key: .custom_id, payload: .}'"),
             (r#"{"key":"a","payload":1} x"#, "trailing characters"),
+            (
+                r#"{"key":"a","payload":{"url":"https://a.example","headers":{"Authorization":"Bearer stolen"}}}"#,
+                "payload: headers: `Authorization` cannot be set for one line",
+            ),
+            (
+                r#"{"key":"a","payload":{"url":"https://me:stolen@a.example/x"}}"#,
+                "payload: url: `https://[key]@a.example/x` has a name and a password",
+            ),
         ] {
             let error = read(line, now).expect_err(line);
-            assert!(error.contains(message), "{line}: {error}");
+            assert!(error.contains(message) && !error.contains("stolen"), "{line}: {error}");
         }
         let long = format!(r#"{{"key":"{}","payload":1}}"#, "x".repeat(600));
         assert!(read(&long, now).is_err_and(|error| error.contains("too long: 600 bytes")));

@@ -15,7 +15,7 @@ use paceline_store::ACCOUNT;
 use paceline_store::work::{Added, DEFAULT_GROUP, NewItem, State, WorkClock, WorkStore};
 use serde_json::json;
 
-use super::compact::compact;
+use super::compact::on_one_line;
 use super::store::StoreArgs;
 use crate::args::{Everywhere, duration};
 use crate::exit::{Failure, Status};
@@ -103,7 +103,7 @@ fn one(args: &Args, now: Timestamp) -> Result<NewItem, Failure> {
         }
         payload => payload.to_owned(),
     };
-    let payload = compact(&payload).map_err(|error| {
+    let payload = on_one_line(&payload).map_err(|error| {
         Failure::refused(match payload.trim().is_empty() {
             true => "the payload is empty: expected JSON, such as {} or null".to_owned(),
             false => format!(
@@ -113,6 +113,7 @@ fn one(args: &Args, now: Timestamp) -> Result<NewItem, Failure> {
             ),
         })
     })?;
+    line::refuse_keys(&payload).map_err(|why| Failure::refused(format!("the payload: {why}")))?;
     let key = args.key.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
     let item = NewItem {
         priority: args.priority,

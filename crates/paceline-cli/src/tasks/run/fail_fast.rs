@@ -46,6 +46,10 @@ struct Watch {
     /// The scopes of items in flight, by their numbers.
     begun: BTreeMap<u64, Arc<str>>,
     more: bool,
+    /// As many scopes as are looked at all failed alike, and nothing has ended otherwise since.
+    all_alike: Option<Failure>,
+    /// The scopes that are to be tested first in the next run, for all failed alike.
+    alike_scopes: BTreeSet<Arc<str>>,
     /// What waits again at the end of the run, but for what may have been done and must not be done twice.
     put_back: BTreeSet<String>,
     held: BTreeSet<String>,
@@ -111,6 +115,8 @@ impl FailFast {
             stopped_scopes: BTreeSet::new(),
             begun: BTreeMap::new(),
             more,
+            all_alike: None,
+            alike_scopes: BTreeSet::new(),
             put_back: BTreeSet::new(),
             held: BTreeSet::new(),
             ended: BTreeSet::new(),
@@ -186,9 +192,14 @@ impl FailFast {
         Some(reason)
     }
 
-    /// The groups that are stopped because all that was tried of them failed alike, and why.
-    pub(super) fn stopped_groups(&self) -> Vec<(Arc<str>, String)> {
-        self.watch().stopped_groups.iter().map(|(group, same)| (group.clone(), same.to_string())).collect()
+    /// The groups of which all that was tried failed alike, and why; and the scopes of a run that is [over](Self::put_back), if
+    /// all did.
+    pub(super) fn stopped_alike(&self) -> Vec<(Arc<str>, String)> {
+        let watch = self.watch();
+        let groups = watch.stopped_groups.iter().map(|(group, same)| (group.clone(), same.to_string()));
+        let why = watch.stopped.as_ref().map(ToString::to_string).unwrap_or_default();
+        let scopes = watch.alike_scopes.iter().map(|scope| (Arc::clone(scope), why.clone()));
+        groups.chain(scopes).collect()
     }
 
     /// Leaves the items whose failures were the reason to stop to the next run, as if they had not been tried, but that their
@@ -199,6 +210,7 @@ impl FailFast {
     pub(super) async fn put_back(&self, store: &dyn WorkStore) -> Result<Option<SameFailure>, WorkError> {
         let (stopped, keys, groups) = {
             let mut watch = self.watch();
+            watch.settle_scopes();
             let (mut keys, held) = (std::mem::take(&mut watch.put_back), std::mem::take(&mut watch.held));
             keys.retain(|key| !held.contains(key));
             (watch.stopped.clone(), keys, watch.stopped_groups.clone())
@@ -271,7 +283,8 @@ impl Watch {
     /// A final refusal, a command that only failed, or an answer that is not what the user expects.
     fn counts(&mut self, item: &WorkItem, decided: &DecisionRecord) -> bool {
         let refused = matches!(decided.failure.class, Class::Invalid | Class::Filtered) && decided.action == "fail";
-        self.only_failed.remove(&item.id) || refused || decided.failure.unexpected
+        // Not again what a former run stopped, and one call has tested in vain.
+        self.only_failed.remove(&item.id) || refused || (decided.failure.unexpected && decided.action != "next_run")
     }
 
     /// An item succeeded, or failed in a way that shows nothing about the others.
@@ -285,8 +298,8 @@ impl Watch {
         }
     }
 
-    /// Takes in a failure of a scope within a group. Scopes that all fail alike before anything succeeded stop the run: each
-    /// counts once there, for one of them may be a customer of many.
+    /// Takes in a failure of a scope within a group. Scopes that all fail alike stop nothing while others can be tried, for each
+    /// may be a customer of many, and gone; where nothing else ever comes, their items wait again at the end of the run.
     fn failed_in(&mut self, scope: Arc<str>, item: &WorkItem, failure: &Failure) -> Option<Stops> {
         if self.stopped.is_some() || self.stopped_scopes.contains(&scope) {
             self.put_back.insert(item.key.clone());
@@ -306,16 +319,24 @@ impl Watch {
         if !self.alike.is_watching() || !self.failed_scopes.insert(scope) {
             return None;
         }
-        match self.alike.failed(kind) {
-            Shows::Nothing => self.disarm(),
-            Shows::Stop => {
-                self.put_back.extend(self.scopes.take_all());
-                self.stopped = Some(self.same_failure(&self.put_back, failure, true));
-                return self.stopped.clone().map(Stops::Run);
-            }
-            Shows::TooFew | Shows::Stopped => {}
+        match &self.all_alike {
+            Some(first) if alikeness(first).kind != kind => self.disarm(),
+            Some(_) => {}
+            None => match self.alike.failed(kind) {
+                Shows::Nothing => self.disarm(),
+                Shows::Stop => self.all_alike = Some(failure.clone()),
+                Shows::TooFew | Shows::Stopped => {}
+            },
         }
         None
+    }
+
+    /// At the end of a run in which every scope failed alike: their items wait again.
+    fn settle_scopes(&mut self) {
+        let Some(failure) = self.all_alike.take() else { return };
+        self.put_back.extend(self.scopes.take_all());
+        self.stopped = Some(self.same_failure(&self.put_back, &failure, true));
+        self.alike_scopes.append(&mut self.failed_scopes);
     }
 
     /// Takes in a failure; returns why the run has to end, once it has to. A group may be one customer of many: what all of its
@@ -389,6 +410,9 @@ impl Watch {
 
     fn disarm(&mut self) {
         self.alike.disarm();
+        if self.all_alike.take().is_some() {
+            self.alike = Alike::new(0, false);
+        }
         if !self.alike.is_watching() {
             (self.keys, self.only_failed) = Default::default();
         }

@@ -331,7 +331,11 @@ impl Runs<'_> {
             requests.settle().await?;
         }
         let same = fail_fast.put_back(&*self.store).await?;
-        self.work.stopped().note_groups(fail_fast.stopped_groups());
+        let alike = fail_fast.stopped_alike();
+        if let Some(same) = same.as_ref().filter(|_| !alike.is_empty()) {
+            tracing::error!("{}", text::printable(&same.to_string()));
+        }
+        self.work.stopped().note_alike(alike);
         self.work.stopped().save(&*self.store, &self.clock, self.permits.limiter()).await?;
         Ok(same)
     }

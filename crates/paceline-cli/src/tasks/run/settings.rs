@@ -183,6 +183,7 @@ impl Args {
             (self.output.is_some(), "--output"),
             (self.through.via.is_some(), "--via"),
             (self.through.fleet.is_some(), "--fleet"),
+            (self.scope.is_some(), "--scope"),
         ];
         let given = flags.into_iter().find_map(|(given, flag)| given.then_some(flag));
         match self.access.given().or(given).filter(|_| !self.http) {

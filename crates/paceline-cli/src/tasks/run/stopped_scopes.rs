@@ -104,10 +104,10 @@ impl StoppedScopes {
         }
     }
 
-    /// The groups that all failed alike are tested by one call too, in the next run.
-    pub(super) fn note_groups(&self, groups: impl IntoIterator<Item = (Arc<str>, String)>) {
-        let groups = groups.into_iter().map(|(name, reason)| (name, (Why::SameFailure, reason)));
-        self.lock().suspects.extend(groups);
+    /// Groups, and scopes, that all failed alike are tested by one call too, in the next run.
+    pub(super) fn note_alike(&self, names: impl IntoIterator<Item = (Arc<str>, String)>) {
+        let names = names.into_iter().map(|(name, reason)| (name, (Why::SameFailure, reason)));
+        self.lock().suspects.extend(names);
     }
 
     /// Takes in how a call of a scope ended. True where that is what a former run stopped it for: it is stopped again.
@@ -132,8 +132,8 @@ impl StoppedScopes {
         let mut stopped = self.lock();
         let stop = stopped.scopes.get_mut(scope)?;
         if stop.left.insert(item.key.clone()) || item.was_left_to_a_run() {
-            // Time goes on for items of a host that refuses them, and stands still until a person has acted.
-            let class = if stop.why == Why::SameFailure { Class::Invalid } else { Class::Account };
+            // Time goes on for items of a host that refuses them or is gone, and stands still until a person has acted.
+            let class = if stop.why == Why::Account { Class::Account } else { Class::Invalid };
             return Some(Failure { class, ..left_to_next_run(stop.reason.clone()) });
         }
         stopped.scopes.remove(scope);

@@ -132,7 +132,9 @@ impl Ran {
                 EndReason::MaxDuration => "--max-duration is over",
                 EndReason::Interrupted => "the run was interrupted",
             });
-            lines.extend([format!("  {why}; continue with:"), format!("  {again}")]);
+            // The same command alone ends in the same way.
+            let mended = if self.stopped() == Some("same_failure") { "once that is mended, " } else { "" };
+            lines.extend([format!("  {why}; {mended}continue with:"), format!("  {again}")]);
         }
         lines.join("\n") + "\n"
     }

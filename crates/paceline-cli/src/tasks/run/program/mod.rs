@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use paceline_core::Class;
+use paceline_providers::secrets::hidden;
 use paceline_store::work::{self, Task};
 use tokio::process::Command;
 
@@ -49,6 +50,8 @@ impl Program {
         let environment = |command: &mut Command| describe(command, task);
         let ended = self.0.run(task.payload().as_bytes(), environment, shutdown.aborting()).await;
         exit_report::outcome(&ended).map_err(|mut failure| {
+            // What a command writes last is kept in the store, and may repeat its key.
+            failure.message = hidden(&failure.message).into_owned();
             if failure.class == Class::Account || failure.is_for_group {
                 // This message is shown for the whole group, which has neither item nor command.
                 failure.message = format!("{}: {}", self.name(), failure.message);
