@@ -3,7 +3,20 @@
 use super::{Asked, Dialect};
 
 /// Parts of paths under which such work is begun, or what it reads is kept: in small letters, without `-` and `_`.
-const COLLECTIONS: [&str; 8] = ["files", "uploads", "runs", "finetuning", "finetunes", "evals", "async", "asyncinvoke"];
+const COLLECTIONS: [&str; 11] = [
+    "files",
+    "uploads",
+    "runs",
+    "finetuning",
+    "finetunes",
+    "evals",
+    "async",
+    "asyncinvoke",
+    "videos",
+    // Their answers hold keys with which a program calls the provider past its gateway.
+    "realtime",
+    "chatkit",
+];
 
 impl Dialect {
     /// Whether a call that does more than read hands work to the provider of a language model that is done after its answer, such
@@ -38,6 +51,7 @@ fn is_later(part: &str) -> bool {
     let acts_later = action.contains("batch") && action != "batchembedcontents";
     acts_later
         || name.starts_with("batch")
+        || name.ends_with("batches")
         || name.ends_with("jobs")
         || name.ends_with("job")
         || COLLECTIONS.contains(&name)
@@ -73,6 +87,10 @@ mod tests {
             "/model-invocation-job",
             "/async-invoke",
             "/async/chat/completions",
+            "/v1/vector_stores/v/file_batches",
+            "/v1/videos/v/remix",
+            "/v1/realtime/client_secrets",
+            "/v1/chatkit/sessions",
         ] {
             assert!(later(path), "{path}");
         }
@@ -90,6 +108,15 @@ mod tests {
             "",
         ] {
             assert!(!later(path), "{path}");
+        }
+        for (body, later) in
+            [(r#"{"background":"true"}"#, true), (r#"{"deferred":1}"#, true), (r#"{"background":false}"#, false)]
+        {
+            assert_eq!(
+                Dialect::from(Provider::OpenAi).answers_later("/x", &Asked::of(body.as_bytes())),
+                later,
+                "{body}"
+            );
         }
         let asked = Asked::of(br#"{"background":true}"#);
         for (provider, path, expected) in [

@@ -95,7 +95,8 @@ impl Asked {
 
     /// Whether it asks for an answer that another call fetches later, where its API knows that.
     pub(super) fn answers_later(&self) -> bool {
-        ["background", "deferred"].iter().any(|key| self.members.get(key) == Some(&Value::Bool(true)))
+        let is_no = |value: &Value| matches!(value, Value::Bool(false) | Value::Null);
+        ["background", "deferred"].iter().any(|key| self.members.get(key).is_some_and(|value| !is_no(value)))
     }
 
     /// The tokens that it allows one answer of a call of that path; none when it names no bound. The largest, where it names
