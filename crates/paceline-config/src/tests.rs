@@ -150,7 +150,7 @@ fn a_bad_variable_is_named_with_its_value_and_what_was_expected() {
         ("OPENAI_BACKOFF_MAX", "0.5", "at least the base, 1s"),
         ("OPENAI_BACKOFF_MIN", "90", "at most the cap, 60s"),
         ("OPENAI_BACKOFF_MULTIPLIER", "0.9", "a number from 1 to 1000"),
-        ("PACELINE_UPSTREAM__OPENAI__RPM", "nan", "a number above 0"),
+        ("PACELINE_UPSTREAM__OPENAI__RPM", "nan", "a number above 0 and at most 1_000_000G, without a unit"),
         ("PACELINE_UPSTREAM__OPENAI__RETRY__MAX_RETRIES", "-1", "a whole number from 0 to 1000000"),
     ] {
         let message = refused("", &[(variable, value)], openai());

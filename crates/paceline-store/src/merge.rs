@@ -130,7 +130,7 @@ pub(crate) fn conflicts(conn: &Connection, may: AllowedChanges, limit: usize) ->
     while let Some(row) = rows.next()? {
         let conflict = Conflict { line: line(row, 0)?, before: line(row, 1)? };
         let number = conflict.before.or(conflict.line).unwrap_or_default();
-        named_by_lines &= row.get::<_, [u8; 16]>(2)? == CustomId::of_line(number).key();
+        named_by_lines &= row.get::<_, Vec<u8>>(2)? == CustomId::of_line(number).key();
         first.push(conflict);
     }
     let count_of = |condition: &str| {

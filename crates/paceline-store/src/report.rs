@@ -81,8 +81,8 @@ pub struct JobCounts {
     pub deferred: Vec<Deferred>,
     /// The job's counters over all its runs.
     pub totals: CallTotals,
-    /// Calls that were noted as they left and whose outcome is not recorded, so that the counters lack them. Where no run works on the
-    /// job, the next one counts them.
+    /// Calls that were noted as they left and whose outcome is not recorded, so that the counters lack them. Where no run works
+    /// on the job, the next one counts them.
     pub under_way: u64,
     /// The counters may lack calls: a run ended, by a kill or on a full disk, before it had noted the last that it sent.
     pub calls_lost: bool,

@@ -409,7 +409,7 @@ mod tests {
         second.begin();
         let _scope = second.limiter.admit(&call(&second.limiter, 1));
         let waits_for = second.limiter.snapshot().scopes[0].waits_for.clone();
-        assert_eq!(waits_for, Some((WaitCause::Turn, None)), "when it ends is not known");
+        assert!(matches!(waits_for, Some((WaitCause::Turn, Some(_)))), "an estimate, for --max-wait: {waits_for:?}");
         let turn = first.account.as_mut().expect("shared").turn.take();
         let waiting = take_turn(&mut second);
         let later = async {

@@ -40,8 +40,9 @@ fn a_tier_over_many_hosts_divides_them_too() {
     let tier = "[[upstream.generic.tier]]\nlabel = 'slow'\nlimits = ['900 rps']\n";
     std::fs::write(job.path("paceline.toml"), tier).expect("writable");
     let flags = ["--scope", "host", "--max-wait", "1m", "--concurrency", "1"];
-    let mut dry = job.run(&other);
-    let dry = dry.args(flags).arg("--dry-run").output().expect("it runs");
+    let mut dry = job.paceline();
+    dry.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &other.url(), "--dry-run"]);
+    let dry = dry.args(flags).output().expect("it runs");
     let [busy_host, other_host] = [&busy, &other].map(|server| server.url().replace("http://", ""));
     let told = String::from_utf8_lossy(&dry.stdout).into_owned();
     assert!(told.contains(&format!("tier label=slow at {busy_host}: 10 items")), "{told}");

@@ -151,7 +151,7 @@ fn a_failed_item_is_sent_as_its_line_stands_now() {
         (vec![good(0), good(1), good(2), wrong(3), good(4), good(5)], one, "line 6: its id is new"),
         (
             vec![good(0), good(2), wrong(3), good(4)],
-            "3 lines of in.jsonl changed although their items have not failed",
+            "2 lines of in.jsonl changed although their items have not failed",
             "the id of the former line 2 is gone",
         ),
     ] {

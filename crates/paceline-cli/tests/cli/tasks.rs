@@ -225,7 +225,7 @@ fn report_is_words_or_markdown_for_people() {
     assert!(
         text.starts_with(
             "DEFERRED  6 items: 1 succeeded, 2 failed, 0 skipped, 0 cancelled, 3 not finished\n  8 calls, 4 of them repeated\n  \
-             failed: 1 (invalid), 1 (max_retries)\n"
+             no worker is at work on the store\n  failed: 1 (invalid), 1 (max_retries)\n"
         ),
         "{text}"
     );

@@ -281,7 +281,8 @@ impl AdaptiveRate {
     }
 
     /// A quota window or an outage is over. The sustained rate of a window is that of the calls admitted between two canaries. A
-    /// hint that the server repeats without end is a penalty and no window. Returns whether so many were admitted that it may be one.
+    /// hint that the server repeats without end is a penalty and no window. Returns whether so many were admitted that it may be
+    /// a window.
     fn reopened_after_long(&mut self, now: Instant, reopening: &Reopening, closed: f64) -> bool {
         self.ledger.settle(now);
         let admitted = self.ledger.admitted();

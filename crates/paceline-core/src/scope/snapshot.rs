@@ -88,8 +88,6 @@ pub(crate) fn state(hold: &Hold, next: &Admit) -> ScopeState {
 fn waits_for(next: Admit) -> Option<(WaitCause, Option<Instant>)> {
     match next {
         Admit::Now => None,
-        // When another process passes its turn on is not known: the estimate is for callers that bound their wait.
-        Admit::At { cause: WaitCause::Turn, .. } => Some((WaitCause::Turn, None)),
         Admit::At { at, cause } => Some((cause, Some(at))),
         Admit::OnRelease { cause } => Some((cause, None)),
     }

@@ -32,9 +32,9 @@ fn a_server_that_asks_for_more_than_its_spacing_gets_calls_at_its_spacing() {
     }
 }
 
-/// A program with one thread and 32 calls at once, at a server that answers within a millisecond and lets fifty a second pass, ten
-/// at once. A call that leaves beside others takes `work` of the thread, and answers are read when nothing is to be sent. Gives how long
-/// 400 items take, and how many calls were refused.
+/// A program with one thread and 32 calls at once, at a server that answers within a millisecond and lets fifty a second pass,
+/// ten at once. A call that leaves beside others takes `work` of the thread, and answers are read when nothing is to be sent.
+/// Gives how long 400 items take, and how many calls were refused.
 fn one_busy_thread(work: Duration) -> (Duration, usize) {
     let mut pacer = Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("sensible");
     let scope = pacer.scope("a");
@@ -82,8 +82,8 @@ fn granted(event: Event) -> Option<Ticket> {
     }
 }
 
-/// Where answers are read late, a refusal seems to take long, and calls that have succeeded do not count as admitted yet. They show all
-/// the same that the limit is not closed: the rate falls, where it would stay and the gate would close again and again.
+/// Where answers are read late, a refusal seems to take long, and calls that have succeeded do not count as admitted yet. They
+/// show all the same that the limit is not closed: the rate falls, where it would stay and the gate would close again and again.
 #[test]
 fn a_program_that_reads_answers_late_learns_the_rate_too() {
     for work in [500, 1_000, 1_500, 2_000, 3_000, 6_000, 10_000] {

@@ -121,7 +121,6 @@ mod tests {
                 "--b\r\nContent-Disposition: form-data; name=\"file\"\r\n\r\n{",
             ),
             ("/v1/files", "multipart/form-data; boundary=b", "--b\r\nContent-Dispo"),
-            ("/v1/batches", "application/json", "{\"input_file_id\":"),
         ] {
             let mut stream = TcpStream::connect(address).await.expect("it is there");
             let host = format!("Host: {address}\r\nContent-Type: {kind}\r\nContent-Length: 1000");
