@@ -16,7 +16,7 @@ use crate::scope::{Scope, account, by_id, opens};
 const READ: &str = concat!(
     "SELECT ",
     item_columns!(),
-    ", body_hash, coalesce(key_no, (SELECT key_base FROM run) + id) FROM item WHERE id = ?1"
+    ", body_hash, coalesce(key_no, coalesce((SELECT key_base FROM run), 0) + id) FROM item WHERE id = ?1"
 );
 
 /// Takes at most `limit` due items and marks them in flight, within the caller's transaction.
@@ -190,7 +190,11 @@ mod tests {
                 "SEARCH item USING COVERING INDEX item_due (scope=? AND not_before_ms=? AND crash_attempts=?)"
             );
             assert_eq!(plan(&conn, crate::scope::NEXT_DUE), "SEARCH item USING COVERING INDEX item_due (scope=?)");
-            assert_eq!(plan(&conn, READ), "SEARCH item USING INTEGER PRIMARY KEY (rowid=?)");
+            assert_eq!(
+                plan(&conn, READ),
+                "SEARCH item USING INTEGER PRIMARY KEY (rowid=?); SCALAR SUBQUERY 1; SCAN run",
+                "of which there is one row"
+            );
         }
     }
 

@@ -172,7 +172,7 @@ async fn a_server_without_room_ends_the_run_and_costs_no_item() {
     );
     watch.batch_execute(&full).await.unwrap();
     let words = scheduler(&url, &schema).await.run(|_| async { Ok(()) }).await.expect_err("no room").to_string();
-    assert!(words.contains("No space left on device; make room on its disk: "), "{words}");
+    assert!(words.contains("No space left on device; make room on its disk, then run the same command"), "{words}");
     let recorded = store.counts().await.unwrap().of(State::Succeeded);
     assert!((1..=200).contains(&recorded), "{recorded}");
     watch.batch_execute("DROP TRIGGER full_disk ON item; UPDATE worker SET lease_until_ms = 0").await.unwrap();

@@ -55,7 +55,7 @@ async fn a_full_disk_ends_the_run_and_costs_nothing() {
     let recorded = Arc::new(Keys::default());
     room(&store, 20).await;
     let message = run(&store, &recorded).await.expect_err("there is no room for what is to be written").to_string();
-    let expected = "cannot write the store: database or disk is full; make room on its disk: ";
+    let expected = "cannot write the store: database or disk is full; make room on its disk, then run the same command";
     assert!(message.starts_with(expected), "{message}");
     // The last records before the failure may not have been answered any more.
     let answered = recorded.0.lock().unwrap().len() as u64;
