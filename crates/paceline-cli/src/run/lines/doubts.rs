@@ -52,7 +52,7 @@ impl Gaps {
     pub(super) fn see(&mut self, place: Place, column: Option<String>) {
         if let Some(column) = column {
             self.rows += 1;
-            self.first.get_or_insert_with(|| (place.line, column));
+            self.first.get_or_insert((place.line, column));
         }
     }
 
