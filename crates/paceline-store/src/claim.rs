@@ -16,7 +16,7 @@ use crate::scope::{Scope, account, by_id, opens};
 const READ: &str = concat!(
     "SELECT ",
     item_columns!(),
-    ", body_hash, coalesce(key_no, coalesce((SELECT key_base FROM run), 0) + id) FROM item WHERE id = ?1"
+    ", body_hash, coalesce(key_no, (SELECT key_base FROM run) + id, id) FROM item WHERE id = ?1"
 );
 
 /// Takes at most `limit` due items and marks them in flight, within the caller's transaction.

@@ -3,6 +3,7 @@
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::query::{RecordedPrefix, count, int};
+use crate::schema::has_table;
 
 /// The table, of one row. A journal of an older version gets it when its job goes on.
 pub(crate) const TABLE: &str = "
@@ -25,8 +26,7 @@ pub(crate) struct Recorded {
 
 /// None in a journal of an older version whose job has not gone on.
 pub(crate) fn recorded(conn: &Connection) -> rusqlite::Result<Option<Recorded>> {
-    let exists = "SELECT count(*) FROM sqlite_schema WHERE name = 'refused_answer'";
-    if !conn.query_row(exists, [], |row| row.get::<_, bool>(0))? {
+    if !has_table(conn, "refused_answer")? {
         return Ok(None);
     }
     conn.query_row("SELECT answers, len, crc FROM refused_answer", [], |row| {

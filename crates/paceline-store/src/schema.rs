@@ -106,6 +106,11 @@ pub(crate) const KEY_INDEX: &str = "CREATE UNIQUE INDEX item_key ON item(key)";
 pub(crate) const DUE_INDEX: &str =
     "CREATE INDEX item_due ON item(scope, not_before_ms, crash_attempts) WHERE state = 0";
 
+/// Whether a table is there, which a database of an older version may lack.
+pub(crate) fn has_table(conn: &Connection, name: &str) -> rusqlite::Result<bool> {
+    conn.query_row("SELECT count(*) FROM sqlite_schema WHERE name = ?1", [name], |row| row.get(0))
+}
+
 /// Adds a column that a journal of an older version lacks.
 pub(crate) fn add_column(conn: &Connection, table: &str, name: &str, definition: &str) -> rusqlite::Result<()> {
     let sql = "SELECT count(*) FROM pragma_table_info(?1) WHERE name = ?2";

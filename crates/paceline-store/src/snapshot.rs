@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rusqlite::Connection;
 
 use crate::error::JournalError;
+use crate::schema::has_table;
 
 /// The scopes' texts. The first snapshot of a run makes the tables, also in a journal of an older version.
 const BEGIN: &str = "
@@ -83,8 +84,7 @@ pub(crate) fn read_state(conn: &Connection) -> Result<Vec<String>, JournalError>
 }
 
 fn texts(conn: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
-    let known = "SELECT count(*) FROM sqlite_schema WHERE name = ?1";
-    if conn.query_row(known, [table], |row| row.get::<_, i64>(0))? == 0 {
+    if !has_table(conn, table)? {
         return Ok(Vec::new());
     }
     let mut select = conn.prepare_cached(&format!("SELECT json FROM {table} ORDER BY rowid"))?;

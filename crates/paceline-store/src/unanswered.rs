@@ -7,6 +7,7 @@ use rusqlite::{Connection, params};
 use crate::item::{CutOff, Departure, ModelUsage};
 use crate::query::{count, int};
 use crate::report::JobCounts;
+use crate::schema::has_table;
 use crate::usage;
 
 /// The tables. What is `counted` stands in the counters of the job and of its item, and stays until the item has an outcome.
@@ -39,12 +40,7 @@ pub(crate) fn begin_run(conn: &Connection, awaited: bool, begun: u64) -> rusqlit
 
 /// Whether an earlier run may have sent calls that nothing counts.
 pub(crate) fn is_lost(conn: &Connection) -> rusqlite::Result<bool> {
-    Ok(exists(conn, "note")? && conn.query_row("SELECT count(*) FROM note WHERE lost", [], |row| row.get(0))?)
-}
-
-/// A journal of an older version lacks tables until its job goes on.
-fn exists(conn: &Connection, table: &str) -> rusqlite::Result<bool> {
-    conn.query_row("SELECT count(*) FROM sqlite_schema WHERE name = ?1", [table], |row| row.get(0))
+    Ok(has_table(conn, "note")? && conn.query_row("SELECT count(*) FROM note WHERE lost", [], |row| row.get(0))?)
 }
 
 /// Notes a call that is sent, within the caller's transaction.
@@ -74,7 +70,7 @@ fn cut_off(conn: &Connection) -> rusqlite::Result<(u64, u64)> {
 
 /// Adds the calls that a crash cut off to counters that lack them.
 pub(crate) fn add_cut_off(conn: &Connection, counts: &mut JobCounts) -> rusqlite::Result<()> {
-    if exists(conn, "call_under_way")? {
+    if has_table(conn, "call_under_way")? {
         let (calls, resends) = cut_off(conn)?;
         counts.totals.calls += calls;
         counts.totals.abandoned += calls;
@@ -107,7 +103,7 @@ pub(crate) fn count_cut_off(conn: &Connection) -> rusqlite::Result<()> {
 
 /// How many calls the counters have of which nothing tells whether they had left when their run was killed.
 pub(crate) fn unsure(conn: &Connection) -> rusqlite::Result<u64> {
-    if !exists(conn, "cut_off")? {
+    if !has_table(conn, "cut_off")? {
         return Ok(0);
     }
     conn.query_row("SELECT coalesce(sum(calls), 0) FROM cut_off", [], |row| row.get(0)).map(count)
@@ -115,7 +111,7 @@ pub(crate) fn unsure(conn: &Connection) -> rusqlite::Result<u64> {
 
 /// What the calls reserved that are under way, or that a crash cut off and no run has counted yet, by model.
 pub(crate) fn not_counted(conn: &Connection) -> rusqlite::Result<Vec<ModelUsage>> {
-    if !exists(conn, "call_under_way")? {
+    if !has_table(conn, "call_under_way")? {
         return Ok(Vec::new());
     }
     let mut select = conn.prepare(&format!(
@@ -134,7 +130,7 @@ pub(crate) fn all(conn: &Connection) -> rusqlite::Result<Vec<CutOff>> {
 
 /// The items whose call is in no counter yet: under way, or cut off by a crash that no run has found.
 pub(crate) fn under_way(conn: &Connection) -> rusqlite::Result<BTreeSet<u64>> {
-    if !exists(conn, "call_under_way")? {
+    if !has_table(conn, "call_under_way")? {
         return Ok(BTreeSet::new());
     }
     let mut select = conn.prepare("SELECT id FROM call_under_way WHERE NOT counted")?;

@@ -5,6 +5,7 @@ use rusqlite::{Connection, Row, params};
 use crate::error::JournalError;
 use crate::item::ModelUsage;
 use crate::query::{count, int};
+use crate::schema::has_table;
 
 /// The table. A journal of an older version gets it when its job goes on, filled from its items.
 pub(crate) const TABLE: &str = "
@@ -18,7 +19,7 @@ pub(crate) const TABLE: &str = "
 
 /// Makes the table in a journal that has none, within the caller's transaction.
 pub(crate) fn begin(conn: &Connection) -> rusqlite::Result<()> {
-    if exists(conn)? {
+    if has_table(conn, "spent")? {
         return Ok(());
     }
     conn.execute_batch(TABLE)?;
@@ -26,10 +27,6 @@ pub(crate) fn begin(conn: &Connection) -> rusqlite::Result<()> {
         "INSERT INTO spent SELECT '', count(*), sum(tokens_in), sum(tokens_out) FROM item
          WHERE tokens_in + tokens_out > 0 HAVING count(*) > 0",
     )
-}
-
-fn exists(conn: &Connection) -> rusqlite::Result<bool> {
-    conn.query_row("SELECT count(*) FROM sqlite_schema WHERE name = 'spent'", [], |row| row.get(0))
 }
 
 /// Adds usage, within the caller's transaction.
@@ -54,7 +51,7 @@ pub(crate) fn of_row(row: &Row<'_>) -> rusqlite::Result<ModelUsage> {
 /// The usage by model; empty in a journal of an older version whose job has not gone on.
 pub(crate) fn all(conn: &Connection) -> Result<Vec<ModelUsage>, JournalError> {
     let read = || {
-        if !exists(conn)? {
+        if !has_table(conn, "spent")? {
             return Ok(Vec::new());
         }
         let mut select = conn.prepare("SELECT model, calls, tokens_in, tokens_out FROM spent ORDER BY model")?;

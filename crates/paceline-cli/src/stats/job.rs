@@ -12,6 +12,7 @@ use paceline_store::{ACCOUNT, JobCounts, ScopeRow, ScopeStatus};
 use serde_json::{Value, json};
 
 use super::age_snapshot::{end_hold, time};
+use crate::account::OthersTurn;
 use crate::run::calls::budget::Used;
 use crate::run::job::holds;
 use crate::text;
@@ -259,8 +260,9 @@ fn scope_words(scope: &Value, now: Timestamp, waiting: u64) -> String {
 
 /// Which process keeps the run waiting, and for how long it has.
 fn turn_words(turn: &Value, now: Timestamp) -> Option<String> {
-    let waited = text::duration(now.saturating_since(time(&turn["waiting_since"])?));
-    let holder = turn["process"].as_u64().map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
+    let pid = turn["process"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+    let turn = OthersTurn { pid, since: time(&turn["waiting_since"])? };
+    let (holder, waited) = (turn.holder(), text::duration(now.saturating_since(turn.since)));
     Some(format!("{holder} has the turn under the shared limits: this run has waited for it for {waited}"))
 }
 

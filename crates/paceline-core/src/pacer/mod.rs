@@ -361,12 +361,8 @@ impl Pacer {
         self.quotas.reconfigure(now, &limits(&config))?;
         self.in_flight.reconfigure(places(&config))?;
         self.tiers = tiers(&config);
-        self.tier_parts = self
-            .scopes
-            .iter_mut()
-            .filter(|scope| is_part(&scope.name, &self.tiers))
-            .map(|scope| (&*scope.name).into())
-            .collect();
+        let parts = self.scopes.iter().filter(|(_, scope)| is_part(&scope.name, &self.tiers));
+        self.tier_parts = parts.map(|(_, scope)| Arc::clone(&scope.name)).collect();
         for scope in self.scopes.iter_mut() {
             let tier = tier_of(&scope.name, &self.tiers, &config);
             scope.reconfigure(now, tier, &config)?;
@@ -419,7 +415,7 @@ impl Pacer {
 
     fn make(&mut self, name: Arc<str>) -> ScopeId {
         if is_part(&name, &self.tiers) {
-            self.tier_parts.insert((&*name).into());
+            self.tier_parts.insert(Arc::clone(&name));
         }
         let mut scope = self.fresh(name);
         for (place, units) in self.divided.of(Some(&scope.name)) {

@@ -2,6 +2,8 @@
 
 use rusqlite::{Connection, OptionalExtension as _};
 
+use crate::schema::has_table;
+
 pub(super) fn save(conn: &Connection, account: &str, state: &str) -> rusqlite::Result<()> {
     conn.execute_batch("CREATE TABLE IF NOT EXISTS limiter (account TEXT PRIMARY KEY, state TEXT NOT NULL) STRICT")?;
     conn.prepare_cached(
@@ -12,8 +14,7 @@ pub(super) fn save(conn: &Connection, account: &str, state: &str) -> rusqlite::R
 }
 
 pub(super) fn load(conn: &Connection, account: &str) -> rusqlite::Result<Option<String>> {
-    let known = "SELECT count(*) FROM sqlite_schema WHERE name = 'limiter'";
-    if conn.query_row(known, [], |row| row.get::<_, i64>(0))? == 0 {
+    if !has_table(conn, "limiter")? {
         return Ok(None);
     }
     conn.query_row("SELECT state FROM limiter WHERE account = ?1", [account], |row| row.get(0)).optional()

@@ -49,7 +49,11 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Where the lock file of a store is: beside the file itself, whatever leads to it.
 pub fn lock_of(store: &Path) -> PathBuf {
-    beside(&store.canonicalize().unwrap_or_else(|_| store.to_owned()), ".lock")
+    beside_target(store, ".lock")
+}
+
+fn beside_target(store: &Path, ending: &str) -> PathBuf {
+    beside(&store.canonicalize().unwrap_or_else(|_| store.to_owned()), ending)
 }
 
 /// The process that may be at work on a store: one that holds a lock of it, or whose lock cannot be looked at. Holds a free
@@ -60,6 +64,5 @@ pub fn worker_of(store: &Path) -> Option<Holder> {
         let is_held = File::open(&lock).is_err() || RunLock::is_held(&lock);
         return is_held.then(|| RunLock::holder(&lock));
     }
-    let log = beside(&store.canonicalize().unwrap_or_else(|_| store.to_owned()), "-wal");
-    (cfg!(unix) && RunLock::is_held(&log)).then(Holder::default)
+    (cfg!(unix) && RunLock::is_held(&beside_target(store, "-wal"))).then(Holder::default)
 }
