@@ -130,7 +130,7 @@ impl Scope {
             return strictest;
         }
         strictest.tighten(self.learnt.admit(now, &self.gate, self.in_flight.now()));
-        strictest.tighten(self.learnt.cap().map_or(Admit::Now, |cap| self.in_flight.admit_under(cap, ask)));
+        strictest.tighten(self.learnt.limits().0.map_or(Admit::Now, |cap| self.in_flight.admit_under(cap, ask)));
         for limit in &self.announced {
             let (units, spent) = (ask.cost.get(&limit.dimension), self.spent.get(&limit.dimension));
             strictest.tighten(limit.admit(now, limit.needs(units, ask), spent));
@@ -359,11 +359,9 @@ impl Scope {
     /// Calls that may be in flight, and the learnt rate in calls a second, where it acts.
     pub(crate) fn limits(&self) -> (u32, Option<f64>) {
         let configured = self.in_flight.limit();
-        if self.pace != Pace::Auto {
-            return (configured, None);
-        }
-        let (cap, rate) = self.learnt.limits();
-        (cap.map_or(configured, |cap| cap.min(configured)), Some(rate))
+        let learnt = (self.pace == Pace::Auto).then(|| self.learnt.limits());
+        let cap = learnt.and_then(|(cap, _)| cap);
+        (cap.map_or(configured, |cap| cap.min(configured)), learnt.map(|(_, rate)| rate))
     }
 
     /// Whether everything is refused, so that one call will go first.
@@ -448,9 +446,10 @@ impl Scope {
 
     /// The answer decides nothing for a canary: unless silence opens the gate (`auto`), the next call may be the canary.
     fn proves_nothing(&mut self, flight: &Flight) {
-        if self.pace != Pace::Auto {
-            self.gate.lost(flight.number);
+        if self.pace == Pace::Auto {
+            return self.learnt.answered();
         }
+        self.gate.lost(flight.number);
     }
 }
 

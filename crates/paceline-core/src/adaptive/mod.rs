@@ -197,11 +197,6 @@ impl AdaptiveRate {
         self.idle.set_standing(now, !any);
     }
 
-    /// The learnt bound on calls in flight.
-    pub(crate) const fn cap(&self) -> Option<u32> {
-        self.cap.limit()
-    }
-
     /// When a call may leave beside so many in flight, by rate and cap. After a closure the canary leaves whatever the rate is.
     pub(crate) fn admit(&self, now: Instant, gate: &Gate, in_flight: u32) -> Admit {
         if self.cap.is_full(in_flight) {
@@ -230,8 +225,7 @@ impl AdaptiveRate {
         if canary {
             self.ledger.expect(number);
         }
-        let below_cap = self.cap.limit().is_none_or(|limit| in_flight < limit);
-        self.rate.sent(now, gate.until(), below_cap, self.ledger.run());
+        self.rate.sent(now, gate.until(), !self.cap.is_full(in_flight), self.ledger.run());
         self.rate.counts_for(self.unit.sent(tokens));
     }
 
@@ -260,6 +254,11 @@ impl AdaptiveRate {
     /// Headers announced a limit of so many calls a second. It only shortens the start: to be called while that lasts.
     pub(crate) fn announced(&mut self, rate: f64) {
         self.rate.announced(rate);
+    }
+
+    /// A call was answered, and the answer says nothing about the pace.
+    pub(crate) const fn answered(&mut self) {
+        self.rate.answered();
     }
 
     /// A call succeeded.
@@ -398,6 +397,7 @@ impl AdaptiveRate {
         rng: &mut Rng,
     ) -> Reaction {
         let overloaded = refusal == Refusal::Overloaded;
+        self.rate.answered();
         if !self.is_ours(now, gate, flight.number, last, overloaded) {
             if !overloaded {
                 self.unit.refused(flight.tokens);

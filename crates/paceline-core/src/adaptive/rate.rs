@@ -50,6 +50,13 @@ const DOUBLING_TIMES: f64 = 8.0;
 /// The least time of a doubling, in seconds.
 const LEAST_DOUBLING: f64 = 0.02;
 
+/// A start that doubles in less than this time, in seconds, because answers come within milliseconds, ...
+const HASTY: f64 = 0.1;
+
+/// ... lets so many calls in a row leave without an answer. The next waits for one, or for a doubling: a program that sends
+/// before it reads would be refused many times before it knows.
+const UNANSWERED: u32 = 8;
+
 /// The part of the rate that the refusal takes which ends the start: the rate doubled while that call was under way.
 const FIRST_CUT: f64 = 0.6;
 
@@ -112,6 +119,8 @@ pub(super) struct Rate {
     trusts_config: bool,
     /// Time of a doubling while starting, in seconds.
     ramp: Option<f64>,
+    /// Calls in a row that left without an answer to any.
+    unanswered: u32,
     /// Refusals in an epoch, smoothed.
     cost: f64,
     /// A rate to return to fast; 0: none.
@@ -154,6 +163,7 @@ impl Rate {
             x,
             trusts_config: matches!(start, Start::Configured(_)),
             ramp: Some(DOUBLING),
+            unanswered: 0,
             cost: 1.0,
             goal: 0.0,
             again: f64::INFINITY,
@@ -222,7 +232,9 @@ impl Rate {
 
     /// The time between the call that left last and the next.
     pub(super) fn pause(&self) -> Duration {
-        self.gap().mul_f64(self.weight).min(seconds(1.0 / self.slowest))
+        let waits = self.ramp.filter(|ramp| *ramp < HASTY && self.unanswered >= UNANSWERED);
+        let gap = waits.map_or_else(|| self.gap(), seconds);
+        gap.mul_f64(self.weight).min(seconds(1.0 / self.slowest))
     }
 
     /// Sets the weight of the last call.
@@ -260,6 +272,7 @@ impl Rate {
         let first = self.last_send.is_none();
         self.last_send = Some(if first { now } else { due.max(until).max(now.saturating_sub(LATE)) });
         self.free = None;
+        self.unanswered = self.unanswered.saturating_add(1);
         if may_grow && !self.trusts_config && !first && now.saturating_since(due) < gap {
             self.grow(run);
         }
@@ -297,8 +310,14 @@ impl Rate {
         self.set(self.x.max(rate));
     }
 
+    /// A call was answered, whatever the answer is.
+    pub(super) const fn answered(&mut self) {
+        self.unanswered = 0;
+    }
+
     /// A call succeeded; a refusal takes `time`.
     pub(super) fn succeeded(&mut self, time: Duration) {
+        self.answered();
         if let Some(ramp) = &mut self.ramp {
             *ramp = (DOUBLING_TIMES * time.as_secs_f64()).clamp(LEAST_DOUBLING, DOUBLING);
         }

@@ -84,10 +84,11 @@ fn granted(event: Event) -> Option<Ticket> {
 
 /// Where answers are read late, a refusal seems to take long, and calls that have succeeded do not count as admitted yet. They
 /// show all the same that the limit is not closed: the rate falls, where it would stay and the gate would close again and again.
+/// And the start does not send thirty calls before the first refusal is read.
 #[test]
 fn a_program_that_reads_answers_late_learns_the_rate_too() {
     for work in [500, 1_000, 1_500, 2_000, 3_000, 6_000, 10_000] {
         let (took, refused) = one_busy_thread(work * US);
-        assert!(took <= 9 * S && refused <= 50, "{work} us: {refused} refused, {took:?}");
+        assert!(took <= 9 * S && refused <= 25, "{work} us: {refused} refused, {took:?}");
     }
 }
