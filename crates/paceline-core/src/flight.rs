@@ -7,6 +7,8 @@ use crate::time::Instant;
 #[derive(Clone, Debug)]
 pub(crate) struct Flight {
     pub(crate) number: u64,
+    /// The era of the learnt pace in which it left.
+    pub(crate) era: u64,
     pub(crate) sent: Instant,
     pub(crate) probe: bool,
     /// Calls of the scope in flight when it left, itself included.

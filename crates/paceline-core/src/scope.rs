@@ -206,9 +206,10 @@ impl Scope {
         self.out.add(cost);
         let (tokens, spent) = (cost.get(&Dimension::Tokens), self.spent.clone());
         let server_limited = self.announced.iter().any(|limit| limit.holds_back(now));
-        let flight = Flight { number: self.last, sent: now, probe, in_flight, tokens, spent, server_limited };
+        let (number, era) = (self.last, self.learnt.era());
+        let mut flight = Flight { number, era, sent: now, probe, in_flight, tokens, spent, server_limited };
         if self.pace == Pace::Auto {
-            self.learnt.sent(now, &self.gate, &flight, canary);
+            flight.era = self.learnt.sent(now, &self.gate, &flight, canary);
         }
         self.spacing.sent(now);
         self.quotas.take(now, wanted, cost);

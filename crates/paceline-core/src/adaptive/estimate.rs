@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use super::AdaptiveRate;
 use super::cap::Cap;
+use super::decision::Decision;
 use super::rate::Trend;
 use super::unit::Unit;
 use crate::admit::PerSecond;
@@ -63,28 +64,31 @@ impl GateState {
 impl AdaptiveRate {
     /// The state that another process can restore, unused for `ago`. None during the start, which learns faster by itself.
     pub(crate) fn export(&self, ago: Duration) -> Option<LearntState> {
-        let rate = self.rate.per_second();
-        (!self.is_starting()).then(|| LearntState { rate, tokens: self.unit.tokens(rate), cap: self.cap.limit(), ago })
+        let Decision { rate, unit, cap, .. } = &self.decision;
+        let rate = rate.per_second();
+        (!self.is_starting()).then(|| LearntState { rate, tokens: unit.tokens(rate), cap: cap.limit(), ago })
     }
 
     /// Restores what another process had exported `since` ago, unless this one has sent a call.
     pub(crate) fn restore(&mut self, state: &LearntState, since: Duration) {
         let LearntState { rate, tokens, cap, ago } = *state;
-        if self.reopened.is_none() && rate.is_finite() && rate > 0.0 {
+        let decision = &mut self.decision;
+        if decision.is_new() && rate.is_finite() && rate > 0.0 {
             let age = ago.saturating_add(since);
-            self.rate.restore_estimate(rate, age);
-            self.cap = Cap::restored(cap.filter(|_| age < HOLDS));
-            self.unit = Unit::restored(tokens.filter(|_| age < HOLDS).map(|tokens| tokens / rate));
+            decision.rate.restore_estimate(rate, age);
+            decision.cap = Cap::restored(cap.filter(|_| age < HOLDS));
+            decision.unit = Unit::restored(tokens.filter(|_| age < HOLDS).map(|tokens| tokens / rate));
         }
     }
 
     pub(crate) fn estimate(&self, now: Instant, gate: &Gate) -> RateEstimate {
+        let Decision { rate, unit, cap, .. } = &self.decision;
         RateEstimate {
-            rate: self.rate.per_second(),
-            trend: self.rate.trend(),
-            refused: self.rate.refused().map(|(at, rate)| (now.saturating_since(at), rate)),
-            tokens: self.unit.tokens(self.rate.per_second()),
-            cap: self.cap.limit(),
+            rate: rate.per_second(),
+            trend: rate.trend(),
+            refused: rate.refused().map(|(at, rate)| (now.saturating_since(at), rate)),
+            tokens: unit.tokens(rate.per_second()),
+            cap: cap.limit(),
             gate: match gate.closed_until(now) {
                 Some(until) => GateState::Closed { wait: until - now },
                 None if gate.is_open() => GateState::Open,

@@ -9,7 +9,7 @@ mod trials;
 use core::time::Duration;
 
 use super::Start;
-use super::unit::Weight;
+use super::schedule::Gaps;
 use crate::time::{Instant, LATE};
 
 /// Where a learnt rate is going.
@@ -50,12 +50,8 @@ const DOUBLING_TIMES: f64 = 8.0;
 /// The least time of a doubling, in seconds.
 const LEAST_DOUBLING: f64 = 0.02;
 
-/// A start that doubles in less than this time, in seconds, because answers come within milliseconds, ...
+/// A start that doubles in less than this time, in seconds, because answers come within milliseconds, waits for answers.
 const HASTY: f64 = 0.1;
-
-/// ... lets so many calls in a row leave without an answer. The next waits for one, or for a doubling: a program that sends
-/// before it reads would be refused many times before it knows.
-const UNANSWERED: u32 = 8;
 
 /// The part of the rate that the refusal takes which ends the start: the rate doubled while that call was under way.
 const FIRST_CUT: f64 = 0.6;
@@ -119,8 +115,6 @@ pub(super) struct Rate {
     trusts_config: bool,
     /// Time of a doubling while starting, in seconds.
     ramp: Option<f64>,
-    /// Calls in a row that left without an answer to any.
-    unanswered: u32,
     /// Refusals in an epoch, smoothed.
     cost: f64,
     /// A rate to return to fast; 0: none.
@@ -140,12 +134,6 @@ pub(super) struct Rate {
     windowed: bool,
     /// Seconds to make up for before growing: those that the last long closure took, or a penalty.
     lost: f64,
-    /// When the last call left, or was due to; none: there was none.
-    last_send: Option<Instant>,
-    /// So many usual calls that one counts for.
-    weight: f64,
-    /// The next call may leave from then on, whatever the rate says.
-    free: Option<Instant>,
     /// When a call was refused last, and the rate that a refusal slowed down last.
     refused: Option<(Instant, f64)>,
     /// The lowest rate: it bounds the time between two calls.
@@ -163,7 +151,6 @@ impl Rate {
             x,
             trusts_config: matches!(start, Start::Configured(_)),
             ramp: Some(DOUBLING),
-            unanswered: 0,
             cost: 1.0,
             goal: 0.0,
             again: f64::INFINITY,
@@ -173,9 +160,6 @@ impl Rate {
             tried: 0.0,
             windowed: false,
             lost: 0.0,
-            last_send: None,
-            weight: 1.0,
-            free: None,
             refused: None,
             slowest: slowest(longest),
         }
@@ -222,31 +206,25 @@ impl Rate {
         self.trusts_config
     }
 
-    /// When the next call may leave.
-    pub(super) fn due(&self) -> Instant {
-        match self.last_send {
-            Some(last) if !self.trusts_config => self.free.unwrap_or_else(|| last + self.pause()),
-            _ => self.free.unwrap_or(Instant::ZERO),
-        }
-    }
-
-    /// The time between the call that left last and the next.
-    pub(super) fn pause(&self) -> Duration {
-        let waits = self.ramp.filter(|ramp| *ramp < HASTY && self.unanswered >= UNANSWERED);
-        let gap = waits.map_or_else(|| self.gap(), seconds);
-        gap.mul_f64(self.weight).min(seconds(1.0 / self.slowest))
-    }
-
-    /// Sets the weight of the last call.
-    pub(super) fn counts_for(&mut self, weight: Weight) {
-        self.weight = weight.of;
-        if weight.dearer == 1.0 {
+    /// The average call has become dearer by that factor: as many of its units pass as before.
+    pub(super) fn dearer(&mut self, factor: f64) {
+        if factor == 1.0 {
             return;
         }
         for rate in [&mut self.goal, &mut self.hit, &mut self.floor, &mut self.again, &mut self.tried] {
-            *rate /= weight.dearer;
+            *rate /= factor;
         }
-        self.set(self.x / weight.dearer);
+        self.set(self.x / factor);
+    }
+
+    /// How far apart calls leave at this rate.
+    pub(super) fn gaps(&self) -> Gaps {
+        Gaps {
+            usual: self.gap(),
+            longest: seconds(1.0 / self.slowest),
+            unanswered: self.ramp.filter(|ramp| *ramp < HASTY).map(seconds),
+            act: !self.trusts_config,
+        }
     }
 
     /// The time between two usual calls.
@@ -265,20 +243,8 @@ impl Rate {
         (refusals * PAY.min(PAY_FOR * self.x).max(FEW)).min(SLOWEST * self.x)
     }
 
-    /// A call is sent, `run` admitted calls after the last refusal. `until`: the end of the last closure. `may_grow`: only the
-    /// rate held it back.
-    pub(super) fn sent(&mut self, now: Instant, until: Instant, may_grow: bool, run: u64) {
-        let (due, gap) = (self.due(), self.gap());
-        let first = self.last_send.is_none();
-        self.last_send = Some(if first { now } else { due.max(until).max(now.saturating_sub(LATE)) });
-        self.free = None;
-        self.unanswered = self.unanswered.saturating_add(1);
-        if may_grow && !self.trusts_config && !first && now.saturating_since(due) < gap {
-            self.grow(run);
-        }
-    }
-
-    fn grow(&mut self, run: u64) {
+    /// A call leaves that only the rate held back, `run` admitted calls after the last refusal.
+    pub(super) fn grow(&mut self, run: u64) {
         if self.is_tried() {
             return;
         }
@@ -310,14 +276,8 @@ impl Rate {
         self.set(self.x.max(rate));
     }
 
-    /// A call was answered, whatever the answer is.
-    pub(super) const fn answered(&mut self) {
-        self.unanswered = 0;
-    }
-
     /// A call succeeded; a refusal takes `time`.
     pub(super) fn succeeded(&mut self, time: Duration) {
-        self.answered();
         if let Some(ramp) = &mut self.ramp {
             *ramp = (DOUBLING_TIMES * time.as_secs_f64()).clamp(LEAST_DOUBLING, DOUBLING);
         }
@@ -427,11 +387,6 @@ impl Rate {
         self.goal = 0.0;
     }
 
-    /// The next call may leave now.
-    pub(super) const fn free(&mut self, now: Instant) {
-        self.free = Some(now);
-    }
-
     fn set(&mut self, x: f64) {
         self.x = x.max(self.slowest);
     }
@@ -455,9 +410,8 @@ mod tests {
         rate.cut(Instant::ZERO, 1_000, 1_000);
         rate.set(10.0);
         (rate.goal, rate.again, rate.windowed) = (0.0, f64::INFINITY, windowed);
-        for run in 0..calls {
-            rate.sent(rate.due(), Instant::ZERO, true, run);
-        }
+        // The first call was held back by nothing.
+        (1..calls).for_each(|run| rate.grow(run));
         rate.x
     }
 

@@ -5,7 +5,8 @@ use alloc::vec::Vec;
 use super::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::rate::{AHEAD, PAY};
+use super::evidence::Event;
+use super::rate::{AHEAD, FEW, PAY, Rate};
 use crate::cost::Cost;
 use crate::time::LATE;
 
@@ -55,8 +56,8 @@ impl Machine {
         let in_flight = u32::try_from(self.out.len() + 1).expect("few calls");
         let canary = self.gate.sent(self.now, self.last);
         let (number, sent, spent) = (self.last, self.now, Cost::zero());
-        let flight = Flight { number, sent, probe: false, in_flight, tokens, spent, server_limited: false };
-        self.learnt.sent(self.now, &self.gate, &flight, canary);
+        let mut flight = Flight { number, era: 0, sent, probe: false, in_flight, tokens, spent, server_limited: false };
+        flight.era = self.learnt.sent(self.now, &self.gate, &flight, canary);
         self.out.push(flight);
     }
 
@@ -77,8 +78,17 @@ impl Machine {
         }
     }
 
+    /// When the rate lets the next call leave, and how long after the last that is.
+    fn due(&self) -> Instant {
+        self.learnt.schedule.due(self.learnt.decision.rate.gaps())
+    }
+
+    fn pause(&self) -> Duration {
+        self.learnt.schedule.pause(self.learnt.decision.rate.gaps())
+    }
+
     fn x(&self) -> f64 {
-        self.learnt.rate.per_second()
+        self.learnt.decision.rate.per_second()
     }
 
     /// The rate in what the limit is believed to count.
@@ -87,7 +97,7 @@ impl Machine {
     }
 
     fn flow_of(&self, rate: f64) -> f64 {
-        self.learnt.unit.tokens(rate).unwrap_or(rate)
+        self.learnt.decision.unit.tokens(rate).unwrap_or(rate)
     }
 }
 
@@ -146,10 +156,10 @@ fn send(machine: &mut Machine, dice: &mut Rng) {
     if !machine.admit().is_now() {
         return succeed(machine, 0);
     }
-    let before = (machine.x(), machine.learnt.rate.due(), machine.flow());
-    let start_ended = machine.learnt.refusals.as_ref().is_some_and(|refusals| refusals.out.is_some());
-    let (standing, was_tried) = (machine.learnt.rate.standing(), machine.learnt.rate.is_tried());
-    let most = (core::f64::consts::LN_2 / 0.02).max(10.0 * 0.2 * before.0 / machine.learnt.rate.payment());
+    let before = (machine.x(), machine.due(), machine.flow());
+    let start_ended = machine.learnt.decision.refusals.as_ref().is_some_and(|refusals| refusals.out.is_some());
+    let (standing, was_tried) = (machine.learnt.decision.rate.standing(), machine.learnt.decision.rate.is_tried());
+    let most = (core::f64::consts::LN_2 / 0.02).max(10.0 * 0.2 * before.0 / machine.learnt.decision.rate.payment());
     assert_eq!(machine.admit(), machine.admit(), "asking changes nothing");
     assert!(machine.now >= machine.hinted_until, "a call left in a pause that the server asked for");
     let open = machine.gate.is_open();
@@ -158,12 +168,13 @@ fn send(machine: &mut Machine, dice: &mut Rng) {
     let tokens = if machine.last / 512 % 4 == 3 { 7 } else { dice.next_u64() % 1_000 };
     machine.send(tokens);
     assert!(
-        machine.learnt.cap.limit().is_none_or(|cap| machine.out.len() <= cap.max(1) as usize) || !open,
+        machine.learnt.decision.cap.limit().is_none_or(|cap| machine.out.len() <= cap.max(1) as usize) || !open,
         "more in flight than the cap"
     );
     let clamped = machine.x() <= 1.0 / 60.0;
-    let is_tried = machine.learnt.rate.is_tried();
-    let trial_ended = was_tried && (!is_tried || machine.learnt.rate.standing() < standing || machine.x() < before.0);
+    let is_tried = machine.learnt.decision.rate.is_tried();
+    let trial_ended =
+        was_tried && (!is_tried || machine.learnt.decision.rate.standing() < standing || machine.x() < before.0);
     if start_ended && (machine.x() < before.0 || machine.flow() < before.2) {
         // What was admitted when the start ended bounds the rate to come back to.
     } else if trial_ended {
@@ -175,7 +186,7 @@ fn send(machine: &mut Machine, dice: &mut Rng) {
         let most = 1.0 + most / before.0;
         assert!(grown <= most + 1e-9 || clamped, "a call raised the rate by {grown} and not {most}");
     }
-    let (next, pause) = (machine.learnt.rate.due(), machine.learnt.rate.pause());
+    let (next, pause) = (machine.due(), machine.pause());
     assert!(pause <= Duration::from_secs(60), "longer than every wait of our own choice");
     assert!(!open || next + LATE >= machine.now + pause, "late calls come in a burst");
 }
@@ -187,11 +198,10 @@ fn succeed(machine: &mut Machine, index: usize) {
 }
 
 fn refuse(machine: &mut Machine, dice: &mut Rng, index: usize) {
-    let (x, cap, was_open) = (machine.x(), machine.learnt.cap.limit(), machine.gate.is_open());
-    let standing = machine.learnt.rate.standing();
-    let number = machine.out[index].number;
-    let sampled = machine.learnt.sampled;
-    let old = number <= machine.learnt.ledger.epoch();
+    let (x, cap, was_open) = (machine.x(), machine.learnt.decision.cap.limit(), machine.gate.is_open());
+    let standing = machine.learnt.decision.rate.standing();
+    let sampled = machine.learnt.decision.sampled;
+    let old = machine.out[index].era != machine.learnt.era();
     let hint = (dice.unit() < 0.02).then(|| Duration::from_millis(1_001 + dice.next_u64() % 5_000));
     let refusal = match dice.unit() {
         unit if unit < 0.2 => Refusal::Overloaded,
@@ -199,10 +209,10 @@ fn refuse(machine: &mut Machine, dice: &mut Rng, index: usize) {
         _ => Refusal::Throttled,
     };
     machine.refuse(index, refusal, hint);
-    let switched = cap.is_none() && machine.learnt.cap.limit().is_some();
+    let switched = cap.is_none() && machine.learnt.decision.cap.limit().is_some();
     assert!(!old || machine.x() == x, "a refusal of a past epoch changed the rate");
     // One that ends a trial without a verdict goes back to the rate from before it, and cuts that.
-    assert!(switched || machine.learnt.rate.standing() <= standing, "a refusal raised the rate");
+    assert!(switched || machine.learnt.decision.rate.standing() <= standing, "a refusal raised the rate");
     // A rate far ahead of what is really admitted is brought back in one go.
     let least = 0.2 * really(machine, sampled).map_or(x, |really| x.min(AHEAD * really)) - 1e-12;
     assert!(machine.x() >= least || machine.x() == 1.0 / 60.0, "cut too far: {x} to {}", machine.x());
@@ -211,7 +221,7 @@ fn refuse(machine: &mut Machine, dice: &mut Rng, index: usize) {
 
 /// What a refusal found to be really admitted a second, if it looked.
 fn really(machine: &Machine, before: Option<(u64, Instant)>) -> Option<f64> {
-    let (new, old) = (machine.learnt.sampled?, before?);
+    let (new, old) = (machine.learnt.decision.sampled?, before?);
     (new.1 > old.1).then(|| (new.0 - old.0) as f64 / (new.1 - old.1).as_secs_f64())
 }
 
@@ -224,7 +234,7 @@ fn idle(machine: &mut Machine) {
     let x = machine.x();
     if machine.gate.is_open() {
         // A trial that ends now goes on at the rate tried or goes back to the one from before it.
-        let flow = machine.flow_of(machine.learnt.rate.standing().max(x));
+        let flow = machine.flow_of(machine.learnt.decision.rate.standing().max(x));
         machine.send(1);
         assert!(machine.flow() <= flow * (1.0 + 1e-9) || machine.x() == x, "idle time raised the rate");
     }
@@ -233,10 +243,10 @@ fn idle(machine: &mut Machine) {
 fn sound(machine: &Machine) {
     let x = machine.x();
     assert!(x.is_finite() && x >= 1.0 / 60.0, "rate {x}");
-    let payment = machine.learnt.rate.payment();
+    let payment = machine.learnt.decision.rate.payment();
     assert!(payment > 0.0 && payment <= 4.0 * PAY, "payment {payment}");
-    assert!(machine.learnt.cap.limit().is_none_or(|cap| cap >= 1));
-    machine.learnt.ledger.check(machine.last);
+    assert!(machine.learnt.decision.cap.limit().is_none_or(|cap| cap >= 1));
+    machine.learnt.evidence.check(machine.last);
 }
 
 /// `PROPTEST_CASES` sets the number of seeds; one that fails is printed.
@@ -263,7 +273,7 @@ fn the_rules_are_met_while_tokens_count_too() {
         let mut dice = Rng::new(seed);
         let of_steps = (0..1_000).filter(|_| {
             step(&mut machine, &mut dice, 20_000_000, 0.2);
-            machine.learnt.unit.tokens(1.0).is_some()
+            machine.learnt.decision.unit.tokens(1.0).is_some()
         });
         of_steps.count()
     };
@@ -285,7 +295,7 @@ fn the_same_inputs_give_the_same_answers_at_any_hour() {
 /// A server that lets `window` calls pass and then asks for ten seconds, met at a thousand a second.
 fn rate_after_hint(window: u64, wait: Duration) -> f64 {
     let mut machine = Machine::new(1, Instant::ZERO);
-    machine.learnt.rate = Rate::new(Start::At(1_000.0), Duration::from_secs(60));
+    machine.learnt.decision.rate = Rate::new(Start::At(1_000.0), Duration::from_secs(60));
     let mut dice = Rng::new(1);
     while machine.last < window {
         machine.pass(Duration::from_millis(1));
@@ -312,16 +322,21 @@ fn a_short_first_hint_gives_the_rate_that_a_window_sustains_and_a_long_one_nothi
 
 #[test]
 fn a_call_that_left_before_an_epoch_says_nothing_about_it() {
-    let mut ledger = Ledger::new();
+    let mut evidence = Evidence::new();
     let at = |ms| Instant::ZERO + Duration::from_millis(ms);
     for number in 1..=5 {
-        ledger.sent(at(0), number);
+        evidence.sent(at(0), number);
     }
-    assert_eq!(ledger.refused(at(1), 1, at(0), 5), Event::Opens { run: 0 });
-    ledger.sent(at(2), 6);
-    ledger.sent(at(2), 7);
-    assert_eq!(ledger.refused(at(500), 7, at(2), 7), Event::Opens { run: 1 });
-    assert_eq!(ledger.admitted(), 5);
+    let before = evidence.era();
+    evidence.was_refused(at(1), 1, at(0));
+    assert_eq!(evidence.refused(before, 4), Event::Opens { run: 0 });
+    evidence.sent(at(2), 6);
+    evidence.sent(at(2), 7);
+    let during = evidence.era();
+    evidence.was_refused(at(500), 7, at(2));
+    assert_eq!(evidence.refused(before, 5), Event::Belongs { all_refused: false });
+    assert_eq!(evidence.refused(during, 0), Event::Opens { run: 1 });
+    assert_eq!(evidence.admitted(), 5);
 }
 
 #[test]
@@ -338,6 +353,6 @@ fn a_window_admits_the_same_number_at_another_rate() {
         (100.0, (100.0, 9.0), false),
         (few, (few, 20.0), false),
     ] {
-        assert_eq!(learnt.is_window(n, before), is_window, "{n} after {before:?}");
+        assert_eq!(learnt.decision.is_window(n, before), is_window, "{n} after {before:?}");
     }
 }

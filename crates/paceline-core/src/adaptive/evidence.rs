@@ -1,11 +1,15 @@
-//! Which calls were admitted, and which refusals are one event.
+//! The evidence: which calls were admitted, and which refusals are one event.
 //!
 //! Refusals are fast and answers are not. So a call that has not been refused after twice the time that a refusal
 //! takes was admitted, and counts long before its answer is there.
+//!
+//! Calls carry the *era* in which they left. The decision begins a new one whenever it reacts, so that what is heard of
+//! calls of an earlier era says nothing about the pace of now.
 
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
+use crate::hold::RunningClock;
 use crate::time::Instant;
 
 /// A call that was not refused after so many times the time of a refusal was admitted.
@@ -26,27 +30,37 @@ const ROW: u64 = 6;
 /// Fewer calls do not measure a rate.
 const ENOUGH: u64 = 12;
 
-/// The calls of one scope since it began, by number.
+/// The calls of one scope since it began.
 #[derive(Clone, Debug)]
-pub(super) struct Ledger {
+pub(super) struct Evidence {
     /// Calls that are neither settled nor refused, oldest first.
-    pending: VecDeque<(u64, Instant)>,
+    pending: VecDeque<Pending>,
     admitted: u64,
-    /// Of those that left after the present epoch began.
+    /// Of those that left in the present era.
     run: u64,
     /// One of those has succeeded, perhaps before it counts as admitted.
     passed_one: bool,
-    /// The newest call that had left when the present epoch began.
-    epoch: u64,
-    /// Calls in flight then that have not been refused yet; 0: some call was admitted.
+    /// The present era: it begins with a congestion epoch, a canary or a trial.
+    era: u64,
+    /// Calls in flight when it began that have not been refused yet; 0: some call was admitted.
     undecided: u64,
-    /// Calls up to this one are not counted as passed.
+    /// Calls of earlier eras are not counted as passed.
     watched: u64,
-    /// Later ones that were admitted, since the last call of [`Ledger::passed`].
+    /// Those that were admitted of the others, since the last call of [`Evidence::passed`].
     passed: u64,
     /// How long a refusal takes, smoothed.
     time: Duration,
     refused: bool,
+    /// Stands still while no caller wants to send a call.
+    busy: RunningClock,
+}
+
+/// A call that may still be refused.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    number: u64,
+    era: u64,
+    sent: Instant,
 }
 
 /// The calls that were in flight when the start ended, until they are decided.
@@ -79,19 +93,20 @@ pub(super) enum Event {
     Belongs { all_refused: bool },
 }
 
-impl Ledger {
-    pub(super) const fn new() -> Self {
+impl Evidence {
+    pub(super) fn new() -> Self {
         Self {
             pending: VecDeque::new(),
             admitted: 0,
             run: 0,
             passed_one: false,
-            epoch: 0,
+            era: 0,
             undecided: 0,
             watched: 0,
             passed: 0,
             time: FIRST_TIME,
             refused: false,
+            busy: RunningClock::default(),
         }
     }
 
@@ -110,19 +125,34 @@ impl Ledger {
         self.admitted
     }
 
-    /// Calls admitted since the present epoch began.
+    /// Calls admitted of those that left in the present era.
     pub(super) const fn run(&self) -> u64 {
         self.run
     }
 
-    /// Whether calls that left before the epoch are still undecided.
+    /// Whether calls that left before the era are still undecided.
     pub(super) const fn is_undecided(&self) -> bool {
         self.undecided > 0
     }
 
+    /// The era in which a call leaves now.
+    pub(super) const fn era(&self) -> u64 {
+        self.era
+    }
+
+    /// Notes whether any caller wants to send a call from now on.
+    pub(super) fn demand(&mut self, now: Instant, any: bool) {
+        self.busy.set_standing(now, !any);
+    }
+
+    /// The time without that in which no caller wanted to send a call.
+    pub(super) fn busy_time(&self, now: Instant) -> Instant {
+        self.busy.read(now, now)
+    }
+
     /// A call leaves.
     pub(super) fn sent(&mut self, now: Instant, number: u64) {
-        self.pending.push_back((number, now));
+        self.pending.push_back(Pending { number, era: self.era, sent: now });
         self.settle(now);
     }
 
@@ -136,67 +166,64 @@ impl Ledger {
     /// Counts the calls that were not refused in time.
     pub(super) fn settle(&mut self, now: Instant) {
         let silence = self.silence();
-        while self.pending.front().is_some_and(|(_, sent)| *sent + silence <= now) {
-            let (number, _) = self.pending.pop_front().expect("the front");
+        while let Some(Pending { era, .. }) = self.pending.pop_front_if(|call| call.sent + silence <= now) {
             self.admitted += 1;
-            self.run += u64::from(number > self.epoch);
-            self.passed += u64::from(number > self.watched);
+            self.run += u64::from(era == self.era);
+            self.passed += u64::from(era >= self.watched);
         }
     }
 
-    /// Calls admitted since the last call, of those that left after the last [`Ledger::watch_from`].
+    /// Calls admitted since the last call, of those that left after the last [`Evidence::watch`].
     pub(super) fn passed(&mut self) -> u64 {
         core::mem::take(&mut self.passed)
     }
 
-    /// Whether the call left after the last [`Ledger::watch_from`].
-    pub(super) const fn is_watched(&self, number: u64) -> bool {
-        number > self.watched
+    /// Ignores all calls that have left: they count no longer, and their refusals open no epoch.
+    pub(super) const fn watch(&mut self) {
+        self.era += 1;
+        (self.watched, self.passed) = (self.era, 0);
     }
 
-    /// Whether the call left after the present epoch began.
-    pub(super) const fn is_new(&self, number: u64) -> bool {
-        number > self.epoch
-    }
-
-    /// Ignores all calls up to `last`: they count no longer, and their refusals open no epoch.
-    pub(super) fn watch_from(&mut self, last: u64) {
-        (self.watched, self.epoch, self.passed) = (last, last, 0);
-    }
-
-    /// A call succeeded. Before the first refusal, the fastest answer bounds its time.
-    pub(super) fn succeeded(&mut self, number: u64, took: Duration) {
-        self.passed_one |= number > self.epoch;
+    /// A call of that era succeeded. Before the first refusal, the fastest answer bounds its time.
+    pub(super) fn succeeded(&mut self, era: u64, took: Duration) {
+        self.passed_one |= era == self.era;
         if !self.refused {
             self.time = self.time.min(took.max(LEAST_TIME));
         }
     }
 
-    /// A call that left as `number` was refused; `last` is the newest call that has left.
-    pub(super) fn refused(&mut self, now: Instant, number: u64, sent: Instant, last: u64) -> Event {
+    /// That call, which left then, was refused: it was not admitted.
+    pub(super) fn was_refused(&mut self, now: Instant, number: u64, sent: Instant) {
         self.forget(number);
         self.took((now - sent).max(LEAST_TIME));
         self.settle(now);
-        if number <= self.epoch {
+    }
+
+    /// What the refusal of a call of that era is part of; so many calls have left after that one.
+    pub(super) fn refused(&mut self, era: u64, later: u64) -> Event {
+        if era != self.era {
             let last_one = self.undecided == 1;
             self.undecided = self.undecided.saturating_sub(1);
             return Event::Belongs { all_refused: last_one };
         }
         let run = core::mem::take(&mut self.run).max(core::mem::take(&mut self.passed_one).into());
-        self.epoch = last;
-        self.undecided = if last - number + 1 >= ROW { last - number } else { 0 };
+        self.era += 1;
+        self.undecided = if later + 1 >= ROW { later } else { 0 };
         Event::Opens { run }
     }
 
-    /// The refusal of that call and of later ones opens an epoch in any case.
-    pub(super) fn expect(&mut self, canary: u64) {
-        self.epoch = canary - 1;
+    /// The call that left last is a canary: its refusal and those of later ones open an epoch in any case.
+    pub(super) fn expect(&mut self) {
+        self.era += 1;
+        if let Some(canary) = self.pending.back_mut() {
+            canary.era = self.era;
+        }
     }
 
     /// The calls in flight when the refusal of a call sent then ends the start; none if they are too few to measure a rate.
     pub(super) fn out(&self, sent: Instant) -> Option<Out> {
-        let (_, last) = self.pending.back()?;
-        let first = self.pending.front().map_or(sent, |(_, first)| sent.min(*first));
+        let last = self.pending.back()?.sent;
+        let first = self.pending.front().map_or(sent, |first| sent.min(first.sent));
         let (calls, time) = (1 + self.pending.len() as u64, last.saturating_since(first));
         (calls >= ENOUGH && time > Duration::ZERO).then_some(Out { calls, refused: 1, time })
     }
@@ -208,22 +235,17 @@ impl Ledger {
 
     /// A call counts as neither admitted nor refused: it was never sent, or its refusal was random.
     pub(super) fn forget(&mut self, number: u64) {
-        if let Ok(index) = self.pending.binary_search_by_key(&number, |(number, _)| *number) {
+        if let Ok(index) = self.pending.binary_search_by_key(&number, |call| call.number) {
             self.pending.remove(index);
         }
     }
 
-    #[cfg(test)]
-    pub(super) const fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    /// The invariants of a ledger of so many calls.
+    /// The invariants of the evidence of so many calls.
     #[cfg(test)]
     pub(super) fn check(&self, last: u64) {
-        assert!(self.run <= self.admitted && self.admitted <= last && self.epoch <= last);
+        assert!(self.run <= self.admitted && self.admitted <= last && self.watched <= self.era);
         assert!(self.time >= LEAST_TIME);
-        assert!(self.pending.iter().is_sorted());
+        assert!(self.pending.iter().is_sorted_by_key(|call| (call.number, call.era, call.sent)));
     }
 
     fn took(&mut self, took: Duration) {

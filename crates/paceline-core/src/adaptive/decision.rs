@@ -1,0 +1,380 @@
+//! The decision: how fast calls leave, how many at once, and what the limit counts, as the evidence shows.
+//!
+//! It knows no single call, only how many were admitted and what was refused.
+
+use alloc::boxed::Box;
+use core::time::Duration;
+
+use super::cap::{Cap, Explains};
+use super::chance::{Diagnosis, Kind, RefusalContext, Share, TrialResult};
+use super::evidence::{Event, Evidence, Out};
+use super::rate::{FEW, Rate, Trend};
+use super::unit::Unit;
+use super::{LONGEST_CLOSURE, Reaction, Refusal, Start, window};
+use crate::gate::{Closure, Gate, Reopening};
+use crate::rng::Rng;
+use crate::time::Instant;
+
+/// The factor on the rate when the server repeats a hint after less work than that wait took.
+const REPEATED: f64 = 0.6;
+
+/// A closure this long was a quota window or an outage.
+const LONG: Duration = Duration::from_secs(3);
+
+/// The first hint counts as the end of a window if it is no longer than this: a longer one costs too much if it is wrong.
+const BELIEVED: Duration = Duration::from_secs(15);
+
+/// The part of such a window's sustained rate to continue at: another hint costs a whole wait, ...
+const BELOW: f64 = 0.9;
+
+/// ... so growth earns so many waits first.
+const WAITS: f64 = 8.0;
+
+/// After the start, the rate returns to at most so many times the admitted rate of the calls that were in flight when it ended.
+const SUSTAINED: f64 = 1.5;
+
+/// A call that was refused, as far as the decision looks at it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refused {
+    /// The era in which it left.
+    pub(super) era: u64,
+    pub(super) sent: Instant,
+    /// How many calls have left after it.
+    pub(super) later: u64,
+    /// Calls in flight when it left, itself included.
+    pub(super) in_flight: u32,
+    pub(super) tokens: u64,
+    pub(super) why: Refusal,
+}
+
+/// Statistics of refusals.
+#[derive(Clone, Debug)]
+pub(super) struct Refusals {
+    /// Of throttled calls, and of overloaded ones.
+    shares: [Share; 2],
+    /// Earlier ones are not counted.
+    from: Instant,
+    pub(super) out: Option<Out>,
+}
+
+impl Default for Refusals {
+    fn default() -> Self {
+        Self { shares: [Kind::Throttled, Kind::Overloaded].map(Share::new), from: Instant::ZERO, out: None }
+    }
+}
+
+/// What is believed of the limit of one scope.
+#[derive(Clone, Debug)]
+pub(super) struct Decision {
+    pub(super) rate: Rate,
+    pub(super) cap: Cap,
+    pub(super) unit: Unit,
+    /// Made when the first call is refused.
+    pub(super) refusals: Option<Box<Refusals>>,
+    /// Epochs in a row in which nothing was admitted.
+    strikes: u32,
+    /// The admitted calls and the time when the last long closure ended; initially, the beginning.
+    reopened: Option<(u64, Instant)>,
+    /// Calls admitted between the last two long closures, and the rate at the end of the last.
+    cycle: Option<(f64, f64)>,
+    /// Closures in a row that looked like those of a window.
+    alike: u32,
+    /// Every call that was in flight when the present closure began was refused.
+    all_refused: bool,
+    /// The last hint did not look like the end of a window.
+    vain: bool,
+    /// The admitted calls and the busy time at the last epoch that measured a rate.
+    pub(super) sampled: Option<(u64, Instant)>,
+    /// The longest closure of our own choice.
+    longest: Duration,
+}
+
+impl Decision {
+    /// `longest`: of the waits of our own choice.
+    pub(super) fn new(start: Start, longest: Duration) -> Self {
+        Self {
+            rate: Rate::new(start, longest),
+            cap: Cap::new(),
+            unit: Unit::new(),
+            refusals: None,
+            strikes: 0,
+            reopened: None,
+            cycle: None,
+            alike: 0,
+            all_refused: false,
+            vain: false,
+            sampled: None,
+            longest: longest.min(LONGEST_CLOSURE),
+        }
+    }
+
+    pub(super) fn reconfigure(&mut self, longest: Duration) {
+        self.rate.reconfigure(longest);
+        self.longest = longest.min(LONGEST_CLOSURE);
+    }
+
+    /// Whether no refusal has ended the start yet.
+    pub(super) fn is_starting(&self) -> bool {
+        self.rate.trend() == Trend::Starting
+    }
+
+    /// Whether no call has left yet.
+    pub(super) const fn is_new(&self) -> bool {
+        self.reopened.is_none()
+    }
+
+    /// Calls leave: what is measured is measured from the first on.
+    pub(super) fn begins(&mut self, now: Instant, evidence: &Evidence) {
+        self.reopened.get_or_insert((0, now));
+        self.sampled.get_or_insert((0, evidence.busy_time(now)));
+    }
+
+    /// The first call after the end of the start leaves, through an open gate: how many of those that were out then were admitted
+    /// is known.
+    pub(super) fn bounds_the_start(&mut self, gate: &Gate) {
+        if let Some(out) = self.refusals.as_mut().and_then(|refusals| refusals.out.take())
+            && gate.is_open()
+        {
+            self.rate.sustains(SUSTAINED * out.admitted());
+        }
+    }
+
+    /// Takes what was admitted since the last time, and the results of trials that have ended.
+    pub(super) fn take_passed(&mut self, now: Instant, evidence: &mut Evidence) {
+        self.count_passed(evidence);
+        self.conclude_trials(now);
+    }
+
+    /// The gate is open again. Returns whether the next call may leave at once.
+    pub(super) fn reopened(&mut self, now: Instant, evidence: &mut Evidence, reopening: &Reopening) -> bool {
+        self.strikes = 0;
+        let closed = reopening.closed.as_secs_f64();
+        let long = reopening.closed >= LONG && closed >= 5.0 / self.rate.per_second();
+        let was_window = long && self.reopened_after_long(now, evidence, reopening, closed);
+        // A server that asked for a wait after few calls need not let two pass at once.
+        was_window || reopening.closure == Closure::Own
+    }
+
+    /// A quota window or an outage is over. The sustained rate of a window is that of the calls admitted between two canaries. A
+    /// hint that the server repeats without end is a penalty and no window. Returns whether so many were admitted that it may be
+    /// a window.
+    fn reopened_after_long(
+        &mut self,
+        now: Instant,
+        evidence: &mut Evidence,
+        reopening: &Reopening,
+        closed: f64,
+    ) -> bool {
+        evidence.settle(now);
+        let admitted = evidence.admitted();
+        let (before, since) = self.reopened.unwrap_or((0, now));
+        self.reopened = Some((admitted, reopening.canary));
+        self.sampled = Some((admitted, evidence.busy_time(now)));
+        let n = (admitted - before) as f64;
+        let t = reopening.canary.saturating_since(since).as_secs_f64();
+        let measured = (n >= FEW && t > 0.0).then(|| n / t);
+        let cycle = self.cycle.replace((n, self.rate.per_second()));
+        let alike = cycle.is_some_and(|before| self.is_window(n, before));
+        self.alike = if alike { self.alike + 1 } else { 0 };
+        let window = core::mem::take(&mut self.all_refused) || self.alike >= 2;
+        self.vain = !window && matches!(reopening.closure, Closure::Hint | Closure::SameHint { .. });
+        match reopening.closure {
+            Closure::Own if window::is_usual(t) => self.rate.reopened_after(closed.max(window::KNOWN), measured),
+            Closure::Own | Closure::NewHint => self.rate.reopened_after(closed, measured),
+            Closure::Hint | Closure::SameHint { .. } if window => self.rate.reopened_after(closed, measured),
+            Closure::Hint if n >= FEW && reopening.closed <= BELIEVED => {
+                self.rate.settle_at(BELOW * n / closed, WAITS * closed);
+            }
+            Closure::Hint => self.rate.reopened_after(0.0, None),
+            Closure::SameHint { wait, times } => {
+                let penalty = f64::from(4_u32.saturating_pow(times).min(16));
+                self.rate.reopened_after(wait.as_secs_f64() * penalty, None);
+                if t - closed < wait.as_secs_f64() {
+                    self.rate.scale(REPEATED);
+                }
+            }
+        }
+        n >= FEW
+    }
+
+    /// A window admits the same number of calls between two closures whatever the rate is; a bucket does not.
+    pub(super) fn is_window(&self, n: f64, (before, rate): (f64, f64)) -> bool {
+        let alike = |a: f64, b: f64, by: f64| a <= by * b && b <= by * a;
+        n >= FEW && alike(n, before, 1.1) && !alike(self.rate.per_second(), rate, 1.2)
+    }
+
+    /// Counts the calls admitted since the last time in the shares of refusals.
+    fn count_passed(&mut self, evidence: &mut Evidence) {
+        let Some(refusals) = &mut self.refusals else { return };
+        let passed = evidence.passed();
+        refusals.shares.iter_mut().for_each(|share| share.passed(passed));
+    }
+
+    /// Applies the results of trials that have ended.
+    fn conclude_trials(&mut self, now: Instant) {
+        for share in self.refusals.iter_mut().flat_map(|refusals| &mut refusals.shares) {
+            match share.trial_result(now, self.rate.per_second()) {
+                None => {}
+                Some(TrialResult::Ours { run }) => self.rate.was_ours(run),
+                Some(TrialResult::Chance) => self.rate.was_chance(),
+                Some(TrialResult::Again) => self.rate.tries_again(),
+                Some(TrialResult::Deeper) => self.rate.tries_deeper(),
+                Some(TrialResult::Believed) => self.rate.starts_again(),
+                Some(TrialResult::Refuted) => self.rate.void(),
+            }
+        }
+    }
+
+    /// Configured limits are contradicted: the rate continues from the measured admitted rate.
+    fn contradict(&mut self, now: Instant, evidence: &Evidence) {
+        let (calls, since) = self.reopened.unwrap_or((0, now));
+        let t = now.saturating_since(since).as_secs_f64().max(1.0);
+        self.rate.contradicted((evidence.admitted() - calls + 1) as f64 / t);
+    }
+
+    /// Whether a refusal was caused by our rate.
+    pub(super) fn is_ours(&mut self, now: Instant, evidence: &mut Evidence, gate: &Gate, call: &Refused) -> bool {
+        let overloaded = call.why == Refusal::Overloaded;
+        self.refusals.get_or_insert_with(Box::default);
+        self.count_passed(evidence);
+        let (starting, unpaid) = (self.is_starting(), self.rate.is_unpaid(evidence.run()));
+        let refusals = self.refusals.as_mut().expect("they were made above");
+        let seen = RefusalContext {
+            new: call.era == evidence.era() && now >= refusals.from,
+            open: gate.is_open(),
+            starting,
+            unpaid,
+            soon: unpaid || self.vain,
+            trying: self.rate.is_tried(),
+        };
+        let means = refusals.shares[usize::from(overloaded)].refused(now, &seen);
+        match means {
+            Diagnosis::Ours => return true,
+            Diagnosis::Chance => {}
+            Diagnosis::GiveBack => self.rate.gives_back(),
+            Diagnosis::TrySlower | Diagnosis::TryFaster => {
+                self.try_out(now, evidence, means == Diagnosis::TryFaster);
+            }
+        }
+        if !overloaded {
+            self.unit.refused(call.tokens);
+        }
+        false
+    }
+
+    /// Begins a trial: calls that have left do not count, and neither do refusals before its first call can be admitted.
+    fn try_out(&mut self, now: Instant, evidence: &mut Evidence, faster: bool) {
+        self.contradict(now, evidence);
+        evidence.watch();
+        if let Some(refusals) = &mut self.refusals {
+            refusals.from = now + evidence.silence();
+        }
+        if faster { self.rate.tries_faster() } else { self.rate.tries_slower() }
+    }
+
+    /// A call was refused because of our rate. Returns how the scope reacts.
+    pub(super) fn refused(
+        &mut self,
+        now: Instant,
+        evidence: &mut Evidence,
+        gate: &mut Gate,
+        call: &Refused,
+        rng: &mut Rng,
+    ) -> Reaction {
+        match evidence.refused(call.era, call.later) {
+            Event::Belongs { all_refused } => {
+                self.rate.refused_again();
+                if let Some(out) = self.refusals.as_mut().and_then(|refusals| refusals.out.as_mut()) {
+                    out.refused();
+                }
+                self.all_refused |= all_refused;
+                if all_refused && gate.is_open() {
+                    self.close(now, evidence, gate, rng);
+                }
+                Reaction::Known
+            }
+            // While others pass, an item that is refused repeatedly says nothing about the rate.
+            Event::Opens { run } if call.why == Refusal::Again && run as f64 >= FEW && gate.is_open() => {
+                Reaction::Known
+            }
+            Event::Opens { run } => {
+                self.contradict(now, evidence);
+                self.rate.epoch_opened();
+                self.strikes = if run < 1 { self.strikes + 1 } else { 0 };
+                let tried = self
+                    .refusals
+                    .iter_mut()
+                    .flat_map(|refusals| &mut refusals.shares)
+                    .fold(false, |tried, share| share.void() | tried);
+                if tried && call.why != Refusal::Overloaded && gate.is_open() {
+                    self.rate.void();
+                }
+                self.epoch_opened(now, evidence, gate, call, run, rng);
+                Reaction::Slower
+            }
+        }
+    }
+
+    fn epoch_opened(
+        &mut self,
+        now: Instant,
+        evidence: &mut Evidence,
+        gate: &mut Gate,
+        call: &Refused,
+        run: u64,
+        rng: &mut Rng,
+    ) {
+        let overloaded = call.why == Refusal::Overloaded;
+        if !gate.is_open() {
+            self.rate.still_refused(now);
+            self.rate.stop_trying();
+            return self.close(now, evidence, gate, rng);
+        }
+        if !overloaded {
+            if run >= 1 {
+                self.unit.refused(call.tokens);
+            }
+            if self.cap.refused(call.in_flight, run, &mut self.rate) == Explains::All {
+                return evidence.decide();
+            }
+        }
+        let undecided_calls = self.rate.per_second() * evidence.silence().as_secs_f64();
+        if self.strikes > u32::from(undecided_calls <= 1.0) {
+            return self.close(now, evidence, gate, rng);
+        }
+        if self.strikes == 0 {
+            gate.begins(call.sent);
+        }
+        let admitted = self.admitted_rate(now, evidence).filter(|_| self.cap.limit().is_none());
+        self.rate.bound(admitted);
+        let start_ended =
+            !(overloaded && self.rate.overloaded(now, run)) && self.rate.cut(now, evidence.admitted(), run);
+        if let Some(refusals) = self.refusals.as_mut().filter(|_| start_ended) {
+            refusals.out = evidence.out(call.sent);
+        }
+        // The calls in flight are decided first.
+        let action = if start_ended || evidence.is_undecided() { evidence.silence() } else { Duration::ZERO };
+        gate.hold(now + self.rate.gap().max(action));
+    }
+
+    /// Admitted calls a second of busy time since the last sample; none if they are too few.
+    fn admitted_rate(&mut self, now: Instant, evidence: &Evidence) -> Option<f64> {
+        let (admitted, time) = (evidence.admitted(), evidence.busy_time(now));
+        let (calls, since) = self.sampled.unwrap_or((0, time));
+        let n = (admitted - calls) as f64;
+        if n < FEW {
+            return None;
+        }
+        self.sampled = Some((admitted, time));
+        let t = time.saturating_since(since).as_secs_f64();
+        (t > 0.0).then(|| n / t)
+    }
+
+    /// Closes the gate for a while of our own choice, because everything is refused.
+    fn close(&self, now: Instant, evidence: &Evidence, gate: &mut Gate, rng: &mut Rng) {
+        let two_calls = Duration::from_secs_f64((2.0 / self.rate.per_second()).min(2.0));
+        let least = two_calls.max(evidence.silence()).min(self.longest);
+        let likely = self.reopened.and_then(|(_, began)| window::next_end(began, now + least));
+        gate.close(now, least, self.longest, 0.9 + 0.2 * rng.unit(), likely);
+    }
+}
