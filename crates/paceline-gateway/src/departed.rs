@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use http::Response;
 use http::response::Parts;
+use http::{Method, Response};
 use paceline::{Class, Instant, NextAction, Permit, Timestamp, UnknownOutcome, clock};
 use paceline_config::Money;
 use paceline_core::{Cost, Outcome, format_duration};
@@ -38,9 +38,16 @@ pub(crate) struct Departed {
     pub(crate) room: Room,
     /// The connection of its client, once its answer comes, and its own.
     pub(crate) files: [HeldFile; 2],
+    /// The bytes of an answer that was too long to be kept and read.
+    pub(crate) unread: u64,
 }
 
 impl Departed {
+    /// Its client hung up, and the rest of its answer is read here.
+    pub(crate) fn leaves_its_client(&mut self) {
+        self.files[0] = HeldFile::default();
+    }
+
     /// The client gave up the answer after so many bytes: the call is abandoned, and counts with those at the least.
     pub(crate) fn given_up(self, head: &Parts, kept: &[u8], came: u64) {
         let Some(spent) = &self.spent else { return };
@@ -63,8 +70,9 @@ impl Departed {
             spent,
             room: _room,
             files: _files,
+            unread,
         } = self;
-        let mut reading = upstream.read(&call, answer);
+        let mut reading = upstream.read(&call, answer, unread);
         let class = reading.class;
         let asker = Asker { client: known, name: client.name(), scope: &scope, left };
         upstream.trust.weigh(&upstream, &mut reading, asker);
@@ -158,9 +166,15 @@ impl Backend {
         prices.of(asked.model().unwrap_or_default()).of(usage.input_tokens, usage.output_tokens)
     }
 
-    fn read(&self, call: &Call, answer: &Result<Response<bytes::Bytes>, NoAnswer>) -> Reading {
+    /// `unread`: the bytes of a body that was too long to be kept; the answer has none then.
+    fn read(&self, call: &Call, answer: &Result<Response<bytes::Bytes>, NoAnswer>, unread: u64) -> Reading {
         let (dialect, now) = (&self.sending.dialect, clock::wall());
         let mut reading = match answer {
+            Ok(answer) if unread > 0 => {
+                let (status, headers) = (answer.status().as_u16(), answer.headers());
+                let answer = Answer { status, headers, body: b"", path: &call.url };
+                dialect.read_of(&Method::HEAD, &answer, now).of_length(&call.url, unread)
+            }
             Ok(answer) => {
                 let (status, headers) = (answer.status().as_u16(), answer.headers());
                 let answer = Answer { status, headers, body: answer.body(), path: &call.url };

@@ -198,6 +198,9 @@ impl<'a> Course<'a> {
         let again = (!upstream.fallbacks.is_empty()).then(|| parts.clone());
         let call = upstream.call(parts, path, self.payload.bytes.clone());
         let first = Estimated::new(upstream, call, self.payload.unread());
+        if let Some(client) = &self.known {
+            client.may_call(&first.call, &first.asked, &upstream.sending.dialect, !self.payload.is_stream)?;
+        }
         self.enter(upstream, &first).await?;
         let budget = upstream.most_retries(self.wishes.retries);
         let ended = self.at(upstream, &first, budget).await;
@@ -243,12 +246,12 @@ impl<'a> Course<'a> {
         ended.answer
     }
 
-    /// Waits for room under the limits of the client, if it has some of its own.
-    async fn enter(&mut self, upstream: &Backend, first: &Estimated) -> Result<(), Refusal> {
-        let Estimated { call, asked, cost, .. } = first;
+    /// Waits for room under the limits of the client, if it has some of its own: each call takes of them what it takes.
+    async fn enter(&mut self, upstream: &Backend, call: &Estimated) -> Result<(), Refusal> {
+        // The last call counts with what it used from now on.
+        self.spent = None;
         let Some(client) = &self.known else { return Ok(()) };
-        client.may_call(call, asked, &upstream.sending.dialect, !self.payload.is_stream)?;
-        let (asked, cost) = (self.clock.now(), upstream.cost_elsewhere(call, cost));
+        let (asked, cost) = (self.clock.now(), upstream.cost_elsewhere(&call.call, &call.cost));
         let room = client.room(&cost, self.record.priority, self.deadline - asked);
         let waits = self.client.waits_for_its_key();
         let room = self.closing.bounds(upstream.name(), room);
@@ -282,6 +285,7 @@ impl<'a> Course<'a> {
             spent: self.spent.clone(),
             room: Room::default(),
             files: [HeldFile::default(), self.files.hold(self.known.as_deref(), 1)],
+            unread: 0,
         }
     }
 
@@ -300,6 +304,26 @@ impl<'a> Course<'a> {
         }
     }
 
+    /// Waits for the turn of a call. `last` is the class of the one before it, at the same upstream.
+    async fn turn(
+        &mut self,
+        upstream: &Arc<Backend>,
+        call: &Estimated,
+        next: paceline::Request,
+        last: Option<Class>,
+    ) -> Result<Permit, NotSent> {
+        if self.record.calls > 0 {
+            self.enter(upstream, call).await?;
+        }
+        let (since, waits) = (upstream.stopwatch.now(), self.client.waits());
+        let held = hold(upstream, next, || self.deadline - self.clock.now(), last);
+        let held = self.closing.bounds(upstream.name(), held);
+        let held = self.files.bounds(self.known.as_deref(), &mut self.connection, held).await;
+        drop(waits);
+        self.record.waited += upstream.stopwatch.now() - since;
+        held
+    }
+
     /// Sends the request to one upstream, and again where that is useful, with at most so many retries.
     async fn at(&mut self, upstream: &Arc<Backend>, call: &Estimated, retries: u32) -> Ended {
         let mut place = upstream.place(self.record.client);
@@ -309,15 +333,9 @@ impl<'a> Course<'a> {
         let mut last = None;
         loop {
             self.record.ending = None;
-            let (since, tries) = (upstream.stopwatch.now(), next.attempts);
+            let tries = next.attempts;
             let (scope, reserved) = (Arc::clone(next.scope.name()), next.cost.clone());
-            let waits = self.client.waits();
-            let last_class = last.as_ref().map(|(class, _)| *class);
-            let held = hold(upstream, next, || self.deadline - self.clock.now(), last_class);
-            let held = self.closing.bounds(upstream.name(), held);
-            let held = self.files.bounds(self.known.as_deref(), &mut self.connection, held).await;
-            drop(waits);
-            self.record.waited += upstream.stopwatch.now() - since;
+            let held = self.turn(upstream, call, next, last.as_ref().map(|(class, _)| *class)).await;
             let retries = tries.saturating_sub(1);
             let permit = match (held, last.take()) {
                 (Ok(permit), _) => permit,

@@ -9,10 +9,13 @@ use http::header::CONTENT_TYPE;
 use http::response::Parts;
 use http::{HeaderValue, Response};
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use paceline::Class;
 use paceline_http::NoAnswer;
-use tokio::time::{Sleep, sleep};
+use paceline_providers::{Answer, comes_in_parts};
+use tokio::runtime::Handle;
+use tokio::time::{Sleep, sleep, timeout};
 
 use crate::departed::Departed;
 use crate::echo::Unechoed;
@@ -21,6 +24,12 @@ use crate::record::Record;
 
 /// So much of an answer is kept to be read. Of a longer stream the last events are: they tell its usage and its end.
 const MOST_KEPT: usize = 1 << 20;
+
+/// An answer that its client gave up is read up to so many bytes, ...
+const MOST_READ: u64 = 16 << 20;
+
+/// ... and for so long.
+const LONGEST_READ: Duration = Duration::from_secs(10);
 
 /// Why the body of an answer ends before its end.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +44,7 @@ pub(crate) enum TapError {
 
 /// A body that is read on its way. Once it has ended the outcome of the call is reported; dropped before, the call was abandoned.
 pub(crate) struct Tap {
-    body: Unechoed,
+    /// Until its end.
     reads: Option<Reads>,
     /// Whose answer this is, once that is known.
     record: Option<Record>,
@@ -49,6 +58,7 @@ pub(crate) struct Tap {
 
 /// What is read.
 struct Reads {
+    body: Unechoed,
     departed: Departed,
     head: Parts,
     kept: BytesMut,
@@ -64,9 +74,9 @@ impl Tap {
     pub(crate) fn new(departed: Departed, head: Parts, body: Incoming, longest_idle: Duration) -> Self {
         let is_stream = head.headers.get(CONTENT_TYPE).is_some_and(is_event_stream);
         let body = Unechoed::new(body, departed.upstream.secrets());
-        let reads = Reads { departed, head, kept: BytesMut::new(), came: 0, is_stream, cut: false };
+        let reads = Reads { body, departed, head, kept: BytesMut::new(), came: 0, is_stream, cut: false };
         let idle = Box::pin(sleep(longest_idle));
-        let mut tap = Self { body, reads: Some(reads), record: None, class: None, idle, longest_idle, came: false };
+        let mut tap = Self { reads: Some(reads), record: None, class: None, idle, longest_idle, came: false };
         tap.end_if_over();
         tap
     }
@@ -78,7 +88,7 @@ impl Tap {
 
     /// Reports the outcome once nothing more comes. Servers do not ask again then.
     fn end_if_over(&mut self) {
-        if self.body.is_end_stream() {
+        if self.reads.as_ref().is_some_and(|reads| reads.body.is_end_stream()) {
             self.end(None);
         }
     }
@@ -90,21 +100,14 @@ impl Tap {
     }
 
     fn end(&mut self, broken: Option<NoAnswer>) {
-        let Some(Reads { departed, head, kept, is_stream, cut, .. }) = self.reads.take() else { return };
-        let answer = match broken {
-            Some(error) => Err(error),
-            // Of an answer that is not whole the head alone is read, which says that it succeeded.
-            None if cut && !is_stream => Ok(Response::from_parts(head, Bytes::new())),
-            None => Ok(Response::from_parts(head, kept.freeze())),
-        };
-        self.class = Some(departed.ends(&answer).0);
+        self.class = self.reads.take().map(|reads| reads.end(broken)).or(self.class);
     }
 }
 
 impl Drop for Tap {
     fn drop(&mut self) {
-        if let Some(Reads { departed, head, kept, came, .. }) = self.reads.take() {
-            departed.given_up(&head, &kept, came);
+        if let Some(reads) = self.reads.take() {
+            reads.given_up();
         }
         if let Some(record) = &mut self.record {
             record.ending = self.class.map(Ending::Answered);
@@ -117,6 +120,64 @@ fn is_event_stream(kind: &HeaderValue) -> bool {
 }
 
 impl Reads {
+    /// Reports the outcome, and returns what it means.
+    fn end(self, broken: Option<NoAnswer>) -> Class {
+        let Self { mut departed, head, kept, came, is_stream, cut, .. } = self;
+        let answer = match broken {
+            Some(error) => Err(error),
+            // Of an answer that is not whole the head alone is read, which says that it succeeded.
+            None if cut && !is_stream => {
+                departed.unread = came;
+                Ok(Response::from_parts(head, Bytes::new()))
+            }
+            None => Ok(Response::from_parts(head, kept.freeze())),
+        };
+        departed.ends(&answer).0
+    }
+
+    /// The client reads no further. An answer that is no stream is made already, and counts under the limits of its client: the
+    /// rest of it is read, within bounds, for it tells what it used.
+    fn given_up(mut self) {
+        let counts = self.departed.spent.is_some() && !self.is_made_on_its_way();
+        match Handle::try_current() {
+            Ok(runtime) if counts => {
+                self.departed.leaves_its_client();
+                drop(runtime.spawn(self.read_to_its_end()));
+            }
+            _ => self.stop(),
+        }
+    }
+
+    /// Whether the server may still be making it.
+    fn is_made_on_its_way(&self) -> bool {
+        let answer = Answer { status: 200, headers: &self.head.headers, body: b"", path: &self.departed.call.url };
+        self.is_stream || comes_in_parts(&answer)
+    }
+
+    async fn read_to_its_end(mut self) {
+        let read = async {
+            while let Some(frame) = self.body.frame().await {
+                let frame = frame.map_err(|error| Some(NoAnswer::Truncated(error.to_string())))?;
+                frame.data_ref().into_iter().for_each(|data| self.keep(data));
+                if self.came > MOST_READ {
+                    return Err(None);
+                }
+            }
+            Ok(())
+        };
+        match timeout(LONGEST_READ, read).await {
+            Ok(Ok(())) => drop(self.end(None)),
+            Ok(Err(Some(error))) => drop(self.end(Some(error))),
+            Ok(Err(None)) | Err(_) => self.stop(),
+        }
+    }
+
+    /// It is read no further: the call is abandoned.
+    fn stop(self) {
+        let announced = if self.is_stream { 0 } else { self.body.size_hint().lower() };
+        self.departed.given_up(&self.head, &self.kept, self.came + announced);
+    }
+
     fn keep(&mut self, data: &[u8]) {
         self.came += data.len() as u64;
         if self.cut && !self.is_stream {
@@ -144,43 +205,44 @@ impl Body for Tap {
     type Error = TapError;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, TapError>>> {
-        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
-            let longest = self.longest_idle;
-            while self.idle.as_mut().poll(context).is_ready() {
-                if !std::mem::take(&mut self.came) {
-                    return self.silent(longest);
+        let this = &mut *self;
+        let Some(reads) = &mut this.reads else { return Poll::Ready(None) };
+        let Poll::Ready(frame) = Pin::new(&mut reads.body).poll_frame(context) else {
+            let longest = this.longest_idle;
+            while this.idle.as_mut().poll(context).is_ready() {
+                if !std::mem::take(&mut this.came) {
+                    return this.silent(longest);
                 }
-                self.idle.set(sleep(longest));
+                this.idle.set(sleep(longest));
             }
             return Poll::Pending;
         };
         match frame {
             Some(Ok(frame)) => {
-                self.came = true;
+                this.came = true;
                 if let Some(data) = frame.data_ref() {
-                    let this = &mut *self;
-                    this.reads.iter_mut().for_each(|reads| reads.keep(data));
+                    reads.keep(data);
                     this.record.iter_mut().for_each(|record| record.bytes_out += data.len() as u64);
                 }
-                self.end_if_over();
+                this.end_if_over();
                 Poll::Ready(Some(Ok(frame)))
             }
             Some(Err(error)) => {
-                self.end(Some(NoAnswer::Truncated(error.to_string())));
+                this.end(Some(NoAnswer::Truncated(error.to_string())));
                 Poll::Ready(Some(Err(error.into())))
             }
             None => {
-                self.end(None);
+                this.end(None);
                 Poll::Ready(None)
             }
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.reads.as_ref().is_none_or(|reads| reads.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.reads.as_ref().map_or_else(|| SizeHint::with_exact(0), |reads| reads.body.size_hint())
     }
 }

@@ -2,13 +2,14 @@
 
 use paceline_core::{Class, Cost, Dimension};
 
-use super::collect::{collect, text_so_far};
 use super::outline::{Asked, Outline, outline};
 use super::prompt::Prompt;
+use super::reading::is_of_a_gateway;
 use super::table::{Charge, Counts, Reserves};
 use super::units::Units;
+use super::unreported::{tokens_in, tokens_of, tokens_so_far};
 use super::usage::{ExpectedTokens, TokenRatio, Usage};
-use super::{Answer, Dialect, header, stream};
+use super::{Answer, Dialect};
 
 /// Endpoints whose calls are no text for a model: no token limit counts them.
 const WITHOUT_TOKENS: [&str; 5] = ["/audio/", "/batches", "/files", "/images/", "/models"];
@@ -46,7 +47,7 @@ impl Dialect {
     #[must_use]
     pub fn charge_elsewhere(&self, path: &str, body: &[u8], reserved: &Cost) -> Cost {
         let (model, cost) = (&self.table().charge, reserved.clone());
-        if model.counts == Counts::Input || !takes_tokens(path) || is_without_answer(path, body) {
+        if model.counts == Counts::Input || is_without_answer(path, body) {
             return cost;
         }
         let part = |dimension| reserved.get(&dimension);
@@ -114,7 +115,12 @@ fn charge(model: &Charge, path: &str, body: &[u8], asked: &Asked, ratio: &TokenR
 
 /// Whether the answer has no tokens of a model: by its endpoint, or because nothing is asked.
 fn is_without_answer(path: &str, body: &[u8]) -> bool {
-    body.is_empty() || WITHOUT_ANSWERS.iter().any(|prefix| relative(path).starts_with(prefix))
+    body.is_empty() || !has_tokens(path)
+}
+
+/// Whether an answer at that endpoint has tokens of a model.
+fn has_tokens(path: &str) -> bool {
+    takes_tokens(path) && !WITHOUT_ANSWERS.iter().any(|prefix| relative(path).starts_with(prefix))
 }
 
 fn takes_tokens(path: &str) -> bool {
@@ -129,8 +135,11 @@ fn relative(path: &str) -> &str {
 
 /// The most tokens that an answer can have; none where the request sets no bound.
 fn longest_answer(path: &str, body: &[u8]) -> Option<u64> {
-    let silent = !takes_tokens(path) || WITHOUT_ANSWERS.iter().any(|prefix| relative(path).starts_with(prefix));
-    if silent { Some(0) } else { Asked::of(body).bound(path).map(|bound| bound.saturating_mul(prompts_of(path, body))) }
+    if !has_tokens(path) {
+        Some(0)
+    } else {
+        Asked::of(body).bound(path).map(|bound| bound.saturating_mul(prompts_of(path, body)))
+    }
 }
 
 /// How the reserved cost of a call is settled with its answer.
@@ -146,12 +155,14 @@ pub struct Settlement {
     units: Option<Units>,
     /// The tokens of an answer that reports none, by its length.
     came: u64,
+    /// The server refused the call, and did none of it.
+    refused: bool,
 }
 
 impl Default for Settlement {
     /// The usage replaces what was reserved.
     fn default() -> Self {
-        Self { free: false, refunds: true, counts: Counts::All, output_weight: 1, units: None, came: 0 }
+        Self { free: false, refunds: true, counts: Counts::All, output_weight: 1, units: None, came: 0, refused: false }
     }
 }
 
@@ -165,17 +176,27 @@ impl Settlement {
             output_weight: charge.output_weight(path),
             units: charge.units,
             came: 0,
+            refused: is_refusal(status, class),
         }
     }
 
-    /// Of an answer that reports no usage: its length says how many tokens it has.
+    /// Of an answer that reports no usage: the length of its texts says how many tokens it has.
     pub(super) fn with_unreported(self, answer: &Answer<'_>) -> Self {
-        Self { came: tokens_of(answer), ..self }
+        Self { came: if has_tokens(answer.path) { tokens_of(answer) } else { 0 }, ..self }
     }
 
-    /// The same, where what was reserved and not used comes back.
-    pub(super) fn refunding(self) -> Self {
-        Self { refunds: true, ..self }
+    /// Of an answer of so many bytes that was too long to be kept and read.
+    pub(super) fn with_length(self, path: &str, bytes: u64) -> Self {
+        Self { came: if has_tokens(path) { tokens_in(bytes) } else { 0 }, ..self }
+    }
+
+    /// What the call used, whatever its provider counts: what was reserved and not used comes back, and so do all tokens of one
+    /// that was refused.
+    pub(super) fn used(self, reserved: &Cost, usage: Option<Usage>, class: Class) -> Option<Cost> {
+        if self.refused && usage.is_none() {
+            return Some(with_tokens(reserved.clone(), 0, Usage::default()));
+        }
+        Self { refunds: true, ..self }.cost(reserved, usage, class)
     }
 
     /// What the call cost; `None` where nothing is known but what was reserved.
@@ -209,30 +230,27 @@ impl Settlement {
     }
 
     /// The usage of a call whose answer reports none, such as a stream that was not asked for it. With a bound it counts as
-    /// reserved.
+    /// reserved, unless so much text came that the server did not heed the bound: what a text is worth is known to a half.
     fn estimated(&self, reserved: &Cost) -> Option<Usage> {
-        let input_tokens = reserved.get(&Dimension::InputTokens);
-        let is_guess = reserved.is_open_ended() && self.came > 0;
+        let (input_tokens, bound) = (reserved.get(&Dimension::InputTokens), reserved.get(&Dimension::OutputTokens));
+        let is_heeded = self.came <= bound.saturating_add(bound / 2);
+        let is_guess = if reserved.is_open_ended() { self.came > 0 } else { input_tokens > 0 && !is_heeded };
         is_guess.then(|| Usage { input_tokens, output_tokens: self.came, ..Usage::default() })
     }
 }
 
-/// The tokens that seem to have come of an answer that was cut off after so many bytes, of which its body is a part.
-fn tokens_so_far(answer: &Answer<'_>, came: u64) -> u64 {
-    let kind = header::first(answer.headers, "content-type").unwrap_or_default();
-    let text = match answer.body.len() as u64 {
-        known if known > 0 && stream::is_stream(answer.body, kind) => {
-            text_so_far(answer.body).saturating_mul(came.max(known)) / known
-        }
-        known => came.max(known),
-    };
-    TokenRatio::default().expected_of(Prompt::of_unread(text)).all
-}
-
-/// The tokens that an answer seems to have, by the length of its texts.
-fn tokens_of(answer: &Answer<'_>) -> u64 {
-    let tokens = |text: &[u8]| TokenRatio::default().answer_tokens(text);
-    collect(answer).map_or_else(|| tokens(answer.body), |object| tokens(object.to_string().as_bytes()))
+/// Whether the server did nothing of a call that it answered so. One that failed, or a gateway that gave up, may have.
+fn is_refusal(status: u16, class: Class) -> bool {
+    let is_one = matches!(
+        class,
+        Class::Invalid
+            | Class::Filtered
+            | Class::Throttled
+            | Class::Overloaded
+            | Class::QuotaExhausted
+            | Class::Account
+    );
+    is_one && status >= 400 && !is_of_a_gateway(status)
 }
 
 fn with_tokens(cost: Cost, tokens: u64, usage: Usage) -> Cost {
@@ -350,9 +368,18 @@ mod tests {
         let stream = format!("data: {first}\n\ndata: {last}\n\ndata: [DONE]\n\n");
         let open = charge(Provider::OpenAi, chat, body, &ratio);
         let seen = answer("text/event-stream", stream.as_bytes(), &open).expect("it is estimated");
-        assert!((500..600).contains(&seen), "2,000 characters and what is around them: {seen}");
+        assert_eq!(seen, 500, "2,000 characters");
         let reserved = charge(Provider::OpenAi, chat, bounded, &ratio);
+        assert_eq!(answer("text/event-stream", stream.as_bytes(), &reserved), Some(500), "it was not heeded");
+        let kept_to = br#"{"max_tokens":400,"messages":[]}"#;
+        let reserved = charge(Provider::OpenAi, chat, kept_to, &ratio);
         assert_eq!(answer("text/event-stream", stream.as_bytes(), &reserved), None, "as reserved");
+        let short = json!({"id": "chatcmpl-0123456789", "object": "chat.completion", "created": 1_700_000_000, "model": "gpt-4o",
+            "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hello there."}, "finish_reason": "stop"}]});
+        let few = charge(Provider::OpenAi, chat, br#"{"max_tokens":3,"messages":[]}"#, &ratio);
+        assert_eq!(answer("application/json", short.to_string().as_bytes(), &few), None, "its form is no text");
+        let long = short.to_string().replace("Hello", &"word ".repeat(400));
+        assert_eq!(answer("application/json", long.as_bytes(), &few), Some(502));
         let so_far = |kind: &str, body: &[u8], came: u64, reserved: &Cost| {
             let headers = http::HeaderMap::from_iter([(http::header::CONTENT_TYPE, kind.parse().expect("a type"))]);
             let used = Dialect::from(Provider::OpenAi).used_so_far(
@@ -417,6 +444,24 @@ mod tests {
         for provider in [Provider::OpenAi, Provider::Azure, Provider::Gemini, Provider::Anthropic] {
             let (_, settled) = charged(provider, chat, body, 429, Class::Throttled);
             assert_eq!(settled, None, "{provider}: a refused call counts as reserved");
+        }
+        for (status, class, used) in [
+            (400, Class::Invalid, Some(0)),
+            (429, Class::Throttled, Some(0)),
+            (503, Class::Overloaded, Some(0)),
+            (500, Class::Transient, None),
+            (504, Class::Overloaded, None),
+            (200, Class::Filtered, None),
+        ] {
+            let reserved = charge(Provider::OpenAi, chat, body, &TokenRatio::default());
+            let settlement = Settlement::of(&Provider::OpenAi.table().charge, chat, status, class);
+            let found = settlement.used(&reserved, None, class);
+            assert_eq!(
+                found.as_ref().map(|cost| cost.get(&Dimension::Tokens)),
+                used,
+                "of a client's limit: {status} {class:?}"
+            );
+            assert!(found.is_none_or(|cost| cost.get(&Dimension::Requests) == 1), "it was a call");
         }
     }
 

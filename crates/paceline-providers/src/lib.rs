@@ -73,6 +73,7 @@ mod shopify;
 mod stream;
 pub mod table;
 mod units;
+mod unreported;
 mod usage;
 mod wait;
 

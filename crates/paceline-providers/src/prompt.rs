@@ -97,7 +97,7 @@ impl Prompt {
 /// The tokens of a text before any answer has told them, in quarters. A tokenizer joins about four letters of English, two of
 /// scripts such as Cyrillic, Greek or Arabic, hardly any of Chinese, Japanese, Korean, Hindi or Thai, and splits emoji: the
 /// length of a character in UTF-8 tells these apart. A character that JSON escapes, as `\u4e2d`, counts as itself.
-fn quarters_of(text: &[u8]) -> u64 {
+pub(super) fn quarters_of(text: &[u8]) -> u64 {
     let count = |is_counted: fn(&u8) -> bool| text.iter().filter(|byte| is_counted(byte)).count() as u64;
     let [ascii, two] = [count(u8::is_ascii), count(|byte| matches!(byte, 0xC0..=0xDF))];
     let [three, four] = [count(|byte| matches!(byte, 0xE0..=0xEF)), count(|byte| *byte >= 0xF0)];
@@ -152,13 +152,13 @@ impl Opens {
 }
 
 /// A text of JSON as it is written, without its quotes, and the form before it, trimmed.
-struct Text<'a> {
-    before: &'a [u8],
-    text: &'a [u8],
+pub(super) struct Text<'a> {
+    pub(super) before: &'a [u8],
+    pub(super) text: &'a [u8],
 }
 
 /// The texts of a body that is JSON; of any other what stands between quotes.
-struct Texts<'a>(&'a [u8]);
+pub(super) struct Texts<'a>(pub(super) &'a [u8]);
 
 impl<'a> Iterator for Texts<'a> {
     type Item = Text<'a>;

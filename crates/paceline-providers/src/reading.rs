@@ -182,7 +182,14 @@ impl Reading {
     /// What a call that reserved that cost has used, whatever the provider counts: for a limit that is not the provider's. `None`
     /// where nothing is known but what was reserved.
     pub fn used_of(&self, reserved: &Cost) -> Option<Cost> {
-        self.settlement.refunding().cost(reserved, self.usage, self.class)
+        self.settlement.used(reserved, self.usage, self.class)
+    }
+
+    /// The reading of an answer to a call of that path whose body of so many bytes was too long to be kept.
+    #[must_use]
+    pub fn of_length(self, path: &str, bytes: u64) -> Self {
+        let settlement = if self.usage.is_none() { self.settlement.with_length(path, bytes) } else { self.settlement };
+        Self { settlement, ..self }
     }
 
     /// The outcome for the pacer, of a call that reserved nothing but a request and tokens.
@@ -210,7 +217,7 @@ impl Reading {
 
 /// Whether the server behind a gateway may have got the call (RFC 9110, 15.6.3 and 15.6.5; 520 and 524 are Cloudflare's), or
 /// had no time left to answer it: 408 speaks of an incomplete request (15.5.9), and servers use it for any timeout of theirs.
-const fn is_of_a_gateway(status: u16) -> bool {
+pub(super) const fn is_of_a_gateway(status: u16) -> bool {
     matches!(status, 408 | 502 | 504 | 520 | 524)
 }
 

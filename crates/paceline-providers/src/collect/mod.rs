@@ -29,35 +29,6 @@ pub fn collect(answer: &Answer<'_>) -> Option<Value> {
     if stream::is_stream(answer.body, content_type) { object_of(answer.body) } else { None }
 }
 
-/// Members of events whose texts are parts of the answer, in every dialect.
-const TEXTS: [&str; 9] =
-    ["content", "text", "delta", "reasoning", "reasoning_content", "thinking", "partial_json", "arguments", "refusal"];
-
-/// The bytes of text of a stream so far, whether or not it has ended.
-pub(super) fn text_so_far(stream: &[u8]) -> u64 {
-    fn texts(value: &Value) -> u64 {
-        match value {
-            Value::Array(values) => values.iter().map(texts).sum(),
-            Value::Object(members) => members
-                .iter()
-                .map(|(key, value)| match value {
-                    Value::String(text) if TEXTS.contains(&key.as_str()) => text.len() as u64,
-                    value => texts(value),
-                })
-                .sum(),
-            _ => 0,
-        }
-    }
-    let mut bytes = 0;
-    stream::each(stream, |event| {
-        // What has ended is told once more.
-        if ![".done", ".completed"].iter().any(|end| event.kind().ends_with(end)) {
-            bytes += texts(&event.value);
-        }
-    });
-    bytes
-}
-
 /// Whether the texts of an answer may go on from one event, or from one line of JSON, to the next.
 pub fn comes_in_parts(answer: &Answer<'_>) -> bool {
     let content_type = header::first(answer.headers, "content-type").unwrap_or_default();

@@ -1,0 +1,125 @@
+//! What a call counts with under the limits of its client, however its server answers and its client goes.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use futures_util::StreamExt as _;
+use http::Response;
+use paceline_config::pacer_of;
+use paceline_gateway::{Bounds, ClientConfig, Clients, KeyHash};
+use serde_json::json;
+use tokio::sync::Semaphore;
+
+use crate::support::{Served, answer, counted, upstream};
+
+fn with_key(served: &Served, limit: &str) {
+    let client = ClientConfig {
+        name: "ci".to_owned(),
+        key: KeyHash::of("pk-ci"),
+        limits: Some(pacer_of(&[limit.parse().expect("a limit")]).expect("limits")),
+        models: Vec::new(),
+        is_batch: false,
+    };
+    served.gateway.replace_clients(Clients::with_keys(vec![client], &Clients::OfThisMachine).expect("limits"));
+}
+
+async fn served(
+    limit: &str,
+    settings: &str,
+    answer: impl Fn() -> Response<Body> + Clone + Send + Sync + 'static,
+) -> Served {
+    let api = upstream(move |_: Request| std::future::ready(answer())).await;
+    let served = Served::new(api, settings, Bounds::default());
+    with_key(&served, limit);
+    served
+}
+
+/// What is counted for the client, once nothing of it is under way.
+async fn used(served: &Served) -> u64 {
+    loop {
+        let clients = served.gateway.clients();
+        let account = clients.limiters().map(|(_, limiter)| limiter.snapshot().account).next().expect("one client");
+        if account.concurrency.in_flight == 0 {
+            return account.quotas[0].limit - account.quotas[0].remaining;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+fn prompt(served: &Served, max_tokens: u64) -> reqwest::RequestBuilder {
+    let body = json!({"model": "m", "max_tokens": max_tokens, "messages": []}).to_string();
+    served.post().header("x-paceline-key", "pk-ci").header("x-paceline-deadline", "2s").body(body)
+}
+
+#[tokio::test]
+async fn an_answer_without_usage_counts_with_its_text_where_the_server_ignores_the_bound() {
+    for (words, most) in [(96_000, 125_000), (480_000, 610_000)] {
+        let text = json!({"choices": [{"index": 0, "message": {"content": "word ".repeat(words)}}]}).to_string();
+        let served =
+            served("2M tokens per 1h", "", move || answer(200, &[("content-type", "application/json")], text.clone()))
+                .await;
+        let got = prompt(&served, 5).send().await.expect("an answer").bytes().await.expect("whole");
+        let used = used(&served).await;
+        assert!((got.len() as u64 / 4 - 100..most).contains(&used), "{} bytes count with {used}", got.len());
+        assert_eq!(served.limiter.snapshot().account.totals.by_class[0], 1, "it is a success, however long");
+    }
+    let text = json!({"id": "chatcmpl-0123456789abcdef", "object": "chat.completion", "model": "gpt-4o-mini",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Fine, thanks."}, "finish_reason": "stop"}]});
+    let served = served("2M tokens per 1h", "", move || answer(200, &[], text.to_string())).await;
+    prompt(&served, 5).send().await.expect("an answer").bytes().await.expect("whole");
+    let used = used(&served).await;
+    assert!((5..20).contains(&used), "its bound and its prompt: {used}");
+}
+
+#[tokio::test]
+async fn an_answer_that_is_made_already_counts_whole_though_its_client_hangs_up() {
+    let more = Arc::new(Semaphore::new(0));
+    let goes_on = Arc::clone(&more);
+    let served = served("10k tokens per 1h", "", move || {
+        let goes_on = Arc::clone(&goes_on);
+        let first =
+            futures_util::stream::iter([Ok::<_, io::Error>(r#"{"choices":[{"message":{"content":"w"#.to_owned())]);
+        let rest = futures_util::stream::once(async move {
+            goes_on.acquire().await.expect("it is open").forget();
+            Ok(r#"ord"}}],"usage":{"prompt_tokens":10,"completion_tokens":890}}"#.to_owned())
+        });
+        answer(200, &[("content-type", "application/json")], Body::from_stream(first.chain(rest)))
+    })
+    .await;
+    for number in 1..=2 {
+        let mut got = prompt(&served, 5).send().await.expect("an answer");
+        assert!(got.chunk().await.expect("a piece").is_some());
+        drop(got);
+        more.add_permits(1);
+        assert_eq!(used(&served).await, 900 * number);
+    }
+}
+
+#[tokio::test]
+async fn each_call_that_leaves_counts_as_a_request_and_no_other_does() {
+    let (api, calls) = counted(|_| answer(500, &[], "{}")).await;
+    let settings = "retry = { max_retries = 9, base = \"1ms\", cap = \"2ms\" }";
+    let served = Served::new(api, settings, Bounds::default());
+    with_key(&served, "4 per 1h");
+    let got = prompt(&served, 5).send().await.expect("an answer");
+    assert_eq!((got.status().as_u16(), calls.count()), (500, 4), "what the server said last");
+    assert_eq!(used(&served).await, 4);
+    let got = prompt(&served, 5).send().await.expect("an answer");
+    assert_eq!((got.status().as_u16(), calls.count()), (429, 4));
+}
+
+#[tokio::test]
+async fn a_refusal_counts_as_a_request_and_gives_its_tokens_back() {
+    let settings = "retry = { max_retries = 0 }";
+    for (status, expected) in [(400, 0), (429, 0), (500, 1_000)] {
+        let served =
+            served("10k tokens per 1h", settings, move || answer(status, &[], r#"{"error":{"message":"no"}}"#)).await;
+        let got = prompt(&served, 1_000).header("x-paceline-deadline", "300ms").send().await.expect("an answer");
+        assert_eq!(got.status().as_u16(), status);
+        let used = used(&served).await;
+        assert!((expected..expected + 50).contains(&used), "{status}: {used}");
+    }
+}
