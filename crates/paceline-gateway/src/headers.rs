@@ -32,8 +32,22 @@ const OF_ACCOUNTS: [HeaderName; 2] =
 /// with a key of the gateway's says none of it: a server that heeds it would take the call for another than the one that was let
 /// through.
 fn is_of_a_proxy(name: &HeaderName) -> bool {
-    let name = name.as_str();
-    name == "forwarded" || ["x-forwarded-", "x-original-", "x-rewrite-"].iter().any(|begin| name.starts_with(begin))
+    const BEGIN: [&str; 6] = ["xforwarded", "xoriginal", "xrewrite", "xoverride", "xenvoy", "xproxy"];
+    const WHOLE: [&str; 5] = ["forwarded", "xhost", "xrequesturi", "xrequesturl", "xaccelredirect"];
+    let name = letters_of(name);
+    WHOLE.contains(&&*name) || BEGIN.iter().any(|begin| name.starts_with(begin))
+}
+
+/// Whether a field of that name asks a server to take a request for one of another method.
+pub(crate) fn names_another_method(name: &HeaderName) -> bool {
+    let name = letters_of(name);
+    name.contains("methodoverride")
+        || matches!(&*name, "httpmethod" | "xhttpmethod" | "xmethod" | "xoverridemethod" | "xrequestmethod")
+}
+
+/// A name without what stands between its words: servers take `_`, and some of them anything, for `-`.
+fn letters_of(name: &HeaderName) -> String {
+    name.as_str().chars().filter(char::is_ascii_alphanumeric).collect()
 }
 
 /// A client's key for the gateway, where the fields above carry one for the upstream. It goes no further.
@@ -150,7 +164,7 @@ pub(crate) fn to_upstream(mut headers: HeaderMap, own: &HeaderMap, is_known: boo
     remove_those_of_connection(&mut headers, |name| {
         FOR_NO_UPSTREAM.contains(name)
             || (has_key && (OF_CLIENTS.contains(name) || OF_ACCOUNTS.contains(name)))
-            || (has_key && is_known && is_of_a_proxy(name))
+            || (has_key && is_known && (is_of_a_proxy(name) || names_another_method(name)))
     });
     if takes_trailers {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));

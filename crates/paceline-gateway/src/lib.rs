@@ -42,6 +42,7 @@ mod state;
 mod tap;
 mod tls;
 mod trust;
+mod unread;
 mod uses;
 mod watched;
 pub mod web;

@@ -1,17 +1,13 @@
 //! The models that a request names: those alone that its client may name, wherever a server could read them.
 
-use std::borrow::Cow;
 use std::iter::once;
 
 use http::Method;
 use paceline_http::Call;
 use paceline_providers::{models_of, names_models};
-use percent_encoding::percent_decode_str;
 
+use crate::headers::names_another_method;
 use crate::query;
-
-/// Fields by which a request asks a server to take it for one of another method.
-const OTHER_METHOD: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
 
 /// Parts of paths before the name of a model: Gemini's /v1beta/models/NAME:generateContent, Azure's
 /// /openai/deployments/NAME/chat/completions, Bedrock's /model/NAME/invoke. Those servers heed no model in the body.
@@ -36,13 +32,12 @@ fn has_action(part: &str) -> bool {
 
 /// Whether a call changes nothing, whatever its server makes of it.
 pub(crate) fn only_reads(call: &Call) -> bool {
-    let is_other_method = OTHER_METHOD.iter().any(|name| call.headers.contains_key(*name));
-    matches!(call.method, Method::GET | Method::HEAD) && !is_other_method
+    matches!(call.method, Method::GET | Method::HEAD) && !call.headers.keys().any(names_another_method)
 }
 
-/// The path of a call as a server reads it.
-pub(crate) fn decoded_path(call: &Call) -> Cow<'_, str> {
-    percent_decode_str(call.url.split('?').next().unwrap_or_default()).decode_utf8_lossy()
+/// The path of a call as a server reads it, also behind one that has decoded it once.
+pub(crate) fn decoded_path(call: &Call) -> String {
+    query::decoded_often(call.url.split('?').next().unwrap_or_default())
 }
 
 /// Checks that every model that the body, the query and the path of a call name is among `own`, of which one that ends in `*`
@@ -80,7 +75,10 @@ pub(crate) fn check(own: &[String], call: &Call, is_read: bool) -> Result<(), St
         None if is_named && is_one_document => Ok(()),
         None if !is_read => Err("the body of the request is too large to be read for its model".to_owned()),
         None if is_object || call.body.is_empty() => Err("the request names no model in its body or path".to_owned()),
-        None => Err("the body of the request is not one JSON object that names its models as texts".to_owned()),
+        None => Err(
+            "the body of the request is not one JSON object, nested no deeper than 64, that names its models as texts"
+                .to_owned(),
+        ),
     }
 }
 
@@ -117,6 +115,7 @@ mod tests {
             (Method::POST, "/openai/deployments/gpt-5/chat/completions", r#"{"model":"gpt-4o-mini"}"#, false),
             (Method::POST, "/openai/deployment%73/gpt-5/chat/completions", r#"{"model":"gpt-4o-mini"}"#, false),
             (Method::POST, "/openai/deployments/gpt-4o-mini/chat/completions", "{}", true),
+            (Method::POST, "/openai/%2564eployments/gpt-5/chat/completions", r#"{"model":"gpt-4o-mini"}"#, false),
             (Method::POST, "/openai/deployments//gpt-5/chat/completions", r#"{"model":"gpt-4o-mini"}"#, false),
             (Method::POST, "/v1beta//models///gpt-5:generateContent", r#"{"model":"gpt-4o-mini"}"#, false),
             (Method::POST, "/v1beta/tunedModels/mine:generateContent", r#"{"model":"gpt-4o-mini"}"#, false),
@@ -137,7 +136,7 @@ mod tests {
         }
         let mut read = call(Method::GET, "/v1beta/models/other:generateContent", "{}");
         assert!(check(&own(), &read, true).is_ok());
-        read.headers.insert("x-http-method-override", "POST".parse().expect("a method"));
+        read.headers.insert("x_http-method_override", "POST".parse().expect("a method"));
         assert!(check(&own(), &read, true).is_err(), "Google's servers take that for a POST");
     }
 
@@ -187,7 +186,8 @@ mod tests {
 
     #[test]
     fn a_refusal_says_what_is_wrong() {
-        let unread = "the body of the request is not one JSON object that names its models as texts";
+        let unread =
+            "the body of the request is not one JSON object, nested no deeper than 64, that names its models as texts";
         for (body, is_read, expected) in [
             ("", true, "the request names no model in its body or path"),
             ("{}", true, "the request names no model in its body or path"),

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use http::Uri;
 use http::uri::PathAndQuery;
+use paceline_providers::names_later;
 use percent_encoding::percent_decode_str;
 
 /// A text that is encoded more often is none that a program sends.
@@ -18,6 +19,12 @@ const OF_CLIENTS: [&str; 5] = [KEY, "api_key", "api-key", "apikey", "access_toke
 /// The parameters of a path with a query, decoded.
 pub(crate) fn parameters(path: &str) -> impl Iterator<Item = (String, String)> {
     path.split_once('?').map_or("", |(_, query)| query).split(['&', ';']).map(pair)
+}
+
+/// Whether a parameter asks for an answer that another call fetches later.
+pub(crate) fn asks_later(path: &str) -> bool {
+    let is_no = |value: &str| matches!(value.trim().to_ascii_lowercase().as_str(), "" | "0" | "false" | "null");
+    parameters(path).any(|(name, value)| names_later(&name) && !is_no(&value))
 }
 
 /// The same path without the parameters that are to go; none where all stay.
@@ -55,7 +62,12 @@ fn pair(text: &str) -> (String, String) {
 
 /// Also where a server before the one that reads it has decoded once.
 fn decoded(text: &str) -> String {
-    let mut text = Cow::Owned(text.replace('+', " "));
+    decoded_often(&text.replace('+', " "))
+}
+
+/// A text that is percent-encoded, perhaps more than once.
+pub(crate) fn decoded_often(text: &str) -> String {
+    let mut text = Cow::Borrowed(text);
     for _ in 0..MOST_DECODED {
         let next = percent_decode_str(&text).decode_utf8_lossy().into_owned();
         if next == *text {

@@ -2,7 +2,7 @@
 
 use paceline_core::{Class, Cost, Dimension};
 
-use super::outline::{Asked, Outline, outline};
+use super::outline::{Asked, Outline, is_of_prompt, outline};
 use super::prompt::Prompt;
 use super::reading::is_of_a_gateway;
 use super::table::{Charge, Counts, Reserves};
@@ -123,10 +123,10 @@ fn has_tokens(path: &str) -> bool {
     takes_tokens(path) && !WITHOUT_ANSWERS.iter().any(|prefix| relative(path).starts_with(prefix))
 }
 
-fn takes_tokens(path: &str) -> bool {
-    // Gemini's prompts go to a model, and are not about models.
-    let generates = path.contains(":generateContent") || path.contains(":streamGenerateContent");
-    generates || !WITHOUT_TOKENS.iter().any(|prefix| relative(path).starts_with(prefix))
+/// Whether a call of that path has tokens of a model.
+pub(super) fn takes_tokens(path: &str) -> bool {
+    // Prompts of Gemini, and those under Azure's `/models/chat/completions`, go to a model and are not about models.
+    is_of_prompt(path) || !WITHOUT_TOKENS.iter().any(|prefix| relative(path).starts_with(prefix))
 }
 
 fn relative(path: &str) -> &str {
@@ -298,6 +298,8 @@ mod tests {
         assert_eq!((cost.get(&Dimension::InputTokens), cost.get(&Dimension::OutputTokens)), (input, 300));
         let image = charge(Provider::OpenAi, "/v1/images/generations", body, &TokenRatio::default());
         assert_eq!((image.get(&Dimension::Tokens), image.get(&Dimension::Bytes)), (0, body.len() as u64));
+        let of_models = charge(Provider::Azure, "/models/chat/completions?api-version=x", body, &TokenRatio::default());
+        assert_eq!(of_models.get(&Dimension::OutputTokens), 300, "a prompt, whatever its folder is called");
         let gemini = charge(Provider::Gemini, "/models/m:generateContent", body, &TokenRatio::default());
         assert_eq!(gemini.get(&Dimension::InputTokens), input);
     }

@@ -1,6 +1,13 @@
 //! Work that a call hands to its provider, to be done after its answer: no answer of the call says what that costs.
 
-use super::{Asked, Dialect};
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::Dialect;
+use super::charge::takes_tokens;
+use super::models::{EXTRA, is_one_of};
+use super::outline::Text;
 
 /// Parts of paths under which such work is begun, or what it reads is kept: in small letters, without `-` and `_`.
 const COLLECTIONS: [&str; 11] = [
@@ -29,24 +36,143 @@ impl Dialect {
     /// assert!(!dialect.works_later("/v1/chat/completions"));
     /// ```
     pub fn works_later(&self, path: &str) -> bool {
-        let path = path.split(['?', '#']).next().unwrap_or_default();
-        self.provider().is_language_model() && path.split(['/', '\\']).any(is_later)
+        self.provider().is_language_model() && parts(path).any(|part| is_later(&part))
     }
 
-    /// Whether a call asks for an answer that another one fetches later, so that its own tells no usage: `background` of OpenAI
-    /// and Gemini, `deferred` of xAI.
-    pub fn answers_later(&self, path: &str, asked: &Asked) -> bool {
-        const ANYWHERE: [&str; 2] = ["/responses", "/completions"];
-        let path = path.split(['?', '#']).next().unwrap_or_default().trim_end_matches('/');
-        asked.answers_later() && (self.provider().is_language_model() || ANYWHERE.iter().any(|end| path.ends_with(end)))
+    /// Whether a call that does more than read goes to a model, so that what its body asks for counts. The path is decoded.
+    pub fn takes_model(&self, path: &str) -> bool {
+        const ANYWHERE: [&str; 3] = ["completions", "embeddings", "responses"];
+        let is_of_models = self.provider().is_language_model() && takes_tokens(path);
+        is_of_models || parts(path).any(|part| ANYWHERE.contains(&part.as_str()))
+    }
+
+    /// Whether the body of such a call is JSON at every API that has that path, and no form with files.
+    pub fn takes_json_alone(&self, path: &str) -> bool {
+        const PROMPTS: [&str; 6] = ["completions", "converse", "conversestream", "embeddings", "messages", "responses"];
+        let generates = |part: &str| part.rsplit_once(':').is_some_and(|(_, action)| action.ends_with("content"));
+        parts(path).any(|part| PROMPTS.contains(&part.as_str()) || generates(&part))
     }
 }
 
-/// Whether work behind a part of a path of that name is done later.
+/// Members of a body, and parameters of a query, that ask for an answer which another call fetches later: `background` of OpenAI
+/// and Gemini, `deferred` of xAI.
+const LATER: [&str; 2] = ["background", "deferred"];
+
+/// Whether a member of a body, or a parameter of a query, of that name may ask for an answer that another call fetches later.
+pub fn names_later(name: &str) -> bool {
+    is_one_of(&LATER, name)
+}
+
+/// Whether the body of a call to a model asks for an answer that another one fetches later, so that its own tells no usage. Where
+/// it has such a member more than once, or in another case of letters, one that says so is enough: servers differ.
+///
+/// ```
+/// use paceline_providers::answers_later;
+/// assert!(answers_later(br#"{"background":true,"background":false}"#) && answers_later(br#"{"extra_body":{"Deferred":1}}"#));
+/// assert!(!answers_later(br#"{"background":false,"metadata":{"background":true}}"#));
+/// ```
+pub fn answers_later(body: &[u8]) -> bool {
+    let mut is_later = false;
+    let read = Later { found: &mut is_later, is_asked: false };
+    let is_read = read.deserialize(&mut serde_json::Deserializer::from_slice(body)).is_ok();
+    // What is nested too deep to be read here may be read by a server.
+    is_later || !is_read && is_json(body)
+}
+
+/// Whether a body is one JSON value, and nothing after it.
+pub fn is_json(body: &[u8]) -> bool {
+    serde_json::from_slice::<IgnoredAny>(body).is_ok()
+}
+
+/// Looks for such members in a value.
+struct Later<'a> {
+    found: &'a mut bool,
+    /// It is the value of one.
+    is_asked: bool,
+}
+
+impl Later<'_> {
+    const fn says(self, is_yes: bool) {
+        *self.found |= self.is_asked && is_yes;
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Later<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Later<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
+        *self.found |= self.is_asked;
+        while let Some(Text(key)) = entries.next_key()? {
+            if names_later(&key) || is_one_of(&[EXTRA], &key) {
+                entries.next_value_seed(Later { found: self.found, is_asked: names_later(&key) })?;
+            } else {
+                entries.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
+        *self.found |= self.is_asked;
+        while elements.next_element_seed(Later { found: self.found, is_asked: false })?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_str<E>(self, _: &str) -> Result<(), E> {
+        self.says(true);
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, is_yes: bool) -> Result<(), E> {
+        self.says(is_yes);
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        self.says(true);
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        self.says(true);
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        self.says(true);
+        Ok(())
+    }
+}
+
+/// The parts of a path, in small letters, as servers take them that are lax: without what stands behind `;`, and without `-` and
+/// `_`.
+fn parts(path: &str) -> impl Iterator<Item = String> {
+    let plain = |part: &str| {
+        let part = part.split(';').next().unwrap_or_default().trim();
+        part.chars().filter(|c| !matches!(c, '-' | '_')).map(|c| c.to_ascii_lowercase()).collect()
+    };
+    path.split(['?', '#']).next().unwrap_or_default().split(['/', '\\']).map(plain)
+}
+
+/// Whether work behind such a part of a path is done later.
 fn is_later(part: &str) -> bool {
-    let part = part.split(';').next().unwrap_or_default().trim();
-    let part: String = part.chars().filter(|c| !matches!(c, '-' | '_')).map(|c| c.to_ascii_lowercase()).collect();
-    let (name, action) = part.split_once(':').unwrap_or((&part, ""));
+    let (name, action) = part.split_once(':').unwrap_or((part, ""));
     // Gemini answers that one at once.
     let acts_later = action.contains("batch") && action != "batchembedcontents";
     acts_later
@@ -109,23 +235,54 @@ mod tests {
         ] {
             assert!(!later(path), "{path}");
         }
-        for (body, later) in
-            [(r#"{"background":"true"}"#, true), (r#"{"deferred":1}"#, true), (r#"{"background":false}"#, false)]
-        {
-            assert_eq!(
-                Dialect::from(Provider::OpenAi).answers_later("/x", &Asked::of(body.as_bytes())),
-                later,
-                "{body}"
-            );
-        }
-        let asked = Asked::of(br#"{"background":true}"#);
-        for (provider, path, expected) in [
-            (Provider::OpenAi, "/v1/x", true),
-            (Provider::Generic, "/v1/responses?x=1", true),
-            (Provider::Generic, "/v1/pictures", false),
-        ] {
-            assert_eq!(Dialect::from(provider).answers_later(path, &asked), expected, "{path}");
-        }
         assert!(!Dialect::from(Provider::GitHub).works_later("/repos/a/b/batches"), "no work for a model");
+    }
+
+    #[test]
+    fn a_body_that_asks_for_a_later_answer_is_known_however_it_says_so() {
+        for (body, later) in [
+            (r#"{"background":"true"}"#, true),
+            (r#"{"deferred":1}"#, true),
+            (r#"{"background":false}"#, false),
+            (r#"{"background":null}"#, false),
+            (r#"{"background":true,"background":false}"#, true),
+            (r#"{"background":false,"background":true}"#, true),
+            (r#"{"Background":true}"#, true),
+            (r#"{"bac\u006bground":true}"#, true),
+            (r#"{"bac\u212aground":true}"#, true),
+            (r#"{"extra_body":{"background":true}}"#, true),
+            (r#"[{"background":true}]"#, true),
+            (r#"{"background":{}}"#, true),
+            (r#"{"background":[]}"#, true),
+            (r#"{"background":true"#, true),
+            (r#"{"metadata":{"background":true},"messages":[{"deferred":1}]}"#, false),
+            (&format!(r#"{{"extra_body":{}1{},"background":true}}"#, "[".repeat(200), "]".repeat(200)), true),
+            (&format!(r#"{{"input":{}1{},"background":false}}"#, "[".repeat(200), "]".repeat(200)), false),
+            ("no object", false),
+            ("", false),
+        ] {
+            assert_eq!(answers_later(body.as_bytes()), later, "{body}");
+        }
+    }
+
+    #[test]
+    fn calls_to_models_are_known_by_their_api_or_by_their_path() {
+        for (provider, path, takes_model, takes_json_alone) in [
+            (Provider::OpenAi, "/v1/x", true, false),
+            (Provider::OpenAi, "/v1/audio/transcriptions", false, false),
+            (Provider::OpenAi, "/v1/images/edits", false, false),
+            (Provider::OpenAi, "/models/chat/completions", true, true),
+            (Provider::Azure, "/openai/deployments/d/audio/transcriptions", true, false),
+            (Provider::Gemini, "/v1beta/models/m:generateContent", true, true),
+            (Provider::Bedrock, "/model/m/converse-stream", true, true),
+            (Provider::Generic, "/v1//Responses/?x=1", true, true),
+            (Provider::Generic, "/v1/responses;x/", true, true),
+            (Provider::Generic, "/v1/pictures", false, false),
+            (Provider::Generic, "/channels/7/messages", false, true),
+        ] {
+            let dialect = Dialect::from(provider);
+            let found = (dialect.takes_model(path), dialect.takes_json_alone(path));
+            assert_eq!(found, (takes_model, takes_json_alone), "{provider} {path}");
+        }
     }
 }

@@ -19,7 +19,7 @@ const STAND_INS: [&str; 7] =
     ["engine", "deployment", "deployment_id", "deployment_name", "agent", "agent_id", "preset"];
 
 /// What a proxy adds to the body itself.
-const EXTRA: &str = "extra_body";
+pub(super) const EXTRA: &str = "extra_body";
 
 /// Members that hold what is said, what is known of the call, or a schema: a `model` there is a word, and no server's.
 const CONTENT: [&str; 26] = [
@@ -51,8 +51,8 @@ const CONTENT: [&str; 26] = [
     "responseJsonSchema",
 ];
 
-/// What is nested deeper names no model: servers have `requests[].request.model`.
-const DEEPEST: u8 = 16;
+/// What is nested deeper is read by no one here, and so no body that names models: servers have `requests[].request.model`.
+const DEEPEST: u8 = 64;
 
 /// Whether a member of a body, or a parameter of a query, of that name names a model or several.
 ///
@@ -67,7 +67,8 @@ pub fn names_models(name: &str) -> bool {
 /// Every model that a server may find in the body of a request, where it is one object that names models by texts, and nothing
 /// after it. Servers differ: some take the first of two members of one name and some the last, some read names in any case of
 /// letters, OpenRouter goes on to those in `models`, and LiteLLM to `fallbacks`, which may be objects, and it reads `extra_body`.
-/// At any depth a text under such a name counts, but for what is said, such as `messages`, and schemas.
+/// At any depth a text under such a name counts, but for what is said, such as `messages`, and schemas; `None` where that is
+/// nested deeper than 64.
 ///
 /// ```
 /// use paceline_providers::models_of;
@@ -91,8 +92,14 @@ fn is_content(name: &str) -> bool {
     is_one_of(&CONTENT, name) || name.to_ascii_lowercase().ends_with("metadata")
 }
 
-fn is_one_of(known: &[&str], name: &str) -> bool {
-    known.iter().any(|known| name.eq_ignore_ascii_case(known))
+/// In any case of letters: some servers take `K` (the sign of Kelvin) and `ſ` for letters, too.
+pub(super) fn is_one_of(known: &[&str], name: &str) -> bool {
+    let plain = |letter: char| match letter {
+        '\u{212A}' => 'k',
+        '\u{17F}' => 's',
+        letter => letter.to_ascii_lowercase(),
+    };
+    known.iter().any(|known| name.chars().map(plain).eq(known.chars().map(|letter| letter.to_ascii_lowercase())))
 }
 
 /// Where a value stands.
@@ -120,11 +127,11 @@ impl Place {
         let is_body = matches!(self, Self::Body | Self::Names);
         match key {
             _ if matches!(self, Self::Others | Self::Other) => None,
-            key if is_body && key.eq_ignore_ascii_case("model") => Some(Self::Name),
+            key if is_body && is_one_of(&["model"], key) => Some(Self::Name),
             key if is_one_of(&NAMES, key) => Some(if is_body { Self::Names } else { Self::NameWithin }),
             key if is_one_of(&SYNONYMS, key) => Some(Self::NameWithin),
             key if self == Self::Body && is_one_of(&STAND_INS, key) => Some(Self::NameWithin),
-            key if self == Self::Body && key.eq_ignore_ascii_case(EXTRA) => Some(Self::Body),
+            key if self == Self::Body && is_one_of(&[EXTRA], key) => Some(Self::Body),
             _ if self == Self::Names => Some(Self::Others),
             key => (!is_content(key)).then_some(Self::Within),
         }
@@ -153,10 +160,9 @@ impl<'de> DeserializeSeed<'de> for Reader<'_> {
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
         if self.depth > DEEPEST {
-            from.deserialize_ignored_any(IgnoredAny).map(|_| ())
-        } else {
-            from.deserialize_any(self)
+            return Err(D::Error::custom("it is nested too deep"));
         }
+        from.deserialize_any(self)
     }
 }
 
@@ -260,9 +266,22 @@ mod tests {
         ] {
             assert_eq!(models_of(body.as_bytes()).map(|all| all.concat()).as_deref(), expected, "{body}");
         }
-        let deep = format!(r#"{{"a":{}{},"model":"m"}}"#, "[".repeat(1_000), "]".repeat(1_000));
-        assert_eq!(models_of(deep.as_bytes()), Some(vec!["m".to_owned()]), "nothing is built of what is skipped");
-        let deep = format!(r#"{{"a":{}1{},"model":"m"}}"#, r#"{"model":"m","b":"#.repeat(1_000), "}".repeat(1_000));
-        assert!(models_of(deep.as_bytes()).is_some_and(|all| all.len() < 20), "no stack ends");
+        let nested = |open: &str, inner: &str, close: &str, times| {
+            let body = format!(r#"{{"model":"m","a":{}{inner}{}}}"#, open.repeat(times), close.repeat(times));
+            models_of(body.as_bytes()).map(|all| all.concat())
+        };
+        for (open, close) in [(r#"{"b":"#, "}"), ("[", "]"), (r#"[{"extra_body":"#, "}]")] {
+            assert_eq!(nested(open, r#"{"model":"x"}"#, close, 15).as_deref(), Some("mx"), "{open}");
+            for times in [100, 1_000, 100_000] {
+                assert_eq!(
+                    nested(open, r#"{"model":"x"}"#, close, times),
+                    None,
+                    "what is nested deeper could name any"
+                );
+            }
+        }
+        let said = format!(r#"{{"model":"m","messages":{}{}}}"#, "[".repeat(1_000), "]".repeat(1_000));
+        assert_eq!(models_of(said.as_bytes()), Some(vec!["m".to_owned()]), "nothing is built of what is skipped");
+        assert_eq!(models_of(r#"{"model":"a","modelſ":["b"]}"#.as_bytes()), Some(vec!["a".to_owned(), "b".to_owned()]));
     }
 }

@@ -71,8 +71,6 @@ impl Asked {
                 "inferenceConfig",
                 "generationConfig",
                 "generation_config",
-                "background",
-                "deferred",
             ],
             pruned: &[],
             arrays: false,
@@ -91,12 +89,6 @@ impl Asked {
     /// The model that it names.
     pub fn model(&self) -> Option<&str> {
         self.members.get("model")?.as_str()
-    }
-
-    /// Whether it asks for an answer that another call fetches later, where its API knows that.
-    pub(super) fn answers_later(&self) -> bool {
-        let is_no = |value: &Value| matches!(value, Value::Bool(false) | Value::Null);
-        ["background", "deferred"].iter().any(|key| self.members.get(key).is_some_and(|value| !is_no(value)))
     }
 
     /// The tokens that it allows one answer of a call of that path; none when it names no bound. The largest, where it names
@@ -136,6 +128,12 @@ impl Asked {
         let answers = answers.filter_map(|answers| count(answers?)).max();
         Some(self.longest_answer(path)?.saturating_mul(answers.unwrap_or(1).max(1)))
     }
+}
+
+/// Whether the path is one of a prompt, for whose answer a known API has a bound.
+pub(super) fn is_of_prompt(path: &str) -> bool {
+    let path = path.split(['?', '#', ';']).next().unwrap_or_default().trim_end_matches('/');
+    BOUNDS_OF_PATHS.iter().any(|(end, _)| ends_with(path, end))
 }
 
 /// In any case of letters, as some servers read paths.

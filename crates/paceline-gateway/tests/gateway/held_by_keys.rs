@@ -119,7 +119,9 @@ async fn a_body_that_is_too_large_to_read_counts_under_limits_on_tokens_by_its_l
         let served = Served::new(api, settings, bounds(|bounds| bounds.largest_body = 1_000));
         key.into_iter().for_each(|limit| with_key(&served, limit));
         let send = |path: &str| keyed(served.client.post(served.url.clone() + path)).body(padded.clone()).send();
-        assert_eq!(send("/v1/chat/completions").await.unwrap().status().as_u16(), 413);
+        // A key with a limit on tokens may send no model what is not read.
+        let refused = if key.is_some() { 403 } else { 413 };
+        assert_eq!(send("/v1/chat/completions").await.unwrap().status().as_u16(), refused);
         assert_eq!(calls.count(), 0);
         assert_eq!(send("/v1/images/edits").await.unwrap().status().as_u16(), 200, "no model reads it");
     }

@@ -4,6 +4,7 @@ mod attacks;
 mod clients;
 mod fallback;
 mod held_by_keys;
+mod key_bodies;
 mod key_counts;
 mod key_tokens;
 mod operation;

@@ -1,0 +1,199 @@
+//! What a client with limits or models may not send, for a server could find more in it than was read here.
+
+use std::io::Write as _;
+use std::sync::Arc;
+
+use axum::extract::Request;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use paceline_config::pacer_of;
+use paceline_gateway::{ClientConfig, Clients, KeyHash};
+use tokio::sync::Mutex;
+
+use crate::support::{NO_KEY, Served, answer, upstream};
+use crate::{OK, bounds};
+
+const LARGEST: usize = 20_000;
+
+/// What the upstream saw of a request: its header fields.
+type Seen = Arc<Mutex<Vec<http::HeaderMap>>>;
+
+async fn served(settings: &str) -> (Served, Seen) {
+    let seen = Seen::default();
+    let sees = Arc::clone(&seen);
+    let api = upstream(move |request: Request| {
+        let sees = Arc::clone(&sees);
+        async move {
+            sees.lock().await.push(request.headers().clone());
+            answer(200, &[], OK)
+        }
+    });
+    let served = Served::new(api.await, settings, bounds(|bounds| bounds.largest_body = LARGEST));
+    let client = |name: &str, limit: Option<&str>, models: &[&str]| ClientConfig {
+        name: name.to_owned(),
+        key: KeyHash::of(&format!("pk-{name}")),
+        limits: limit.map(|limit| pacer_of(&[limit.parse().expect("a limit")]).expect("limits")),
+        models: models.iter().copied().map(str::to_owned).collect(),
+        is_batch: false,
+    };
+    let clients = vec![
+        client("tokens", Some("900k tokens per 1h"), &[]),
+        client("models", None, &["m"]),
+        client("calls", Some("600rpm"), &[]),
+        client("free", None, &[]),
+    ];
+    served.gateway.replace_clients(Clients::with_keys(clients, &Clients::OfThisMachine).expect("limits"));
+    (served, seen)
+}
+
+async fn status(
+    served: &Served,
+    key: &str,
+    method: &str,
+    path: &str,
+    fields: &[(&str, &str)],
+    body: Vec<u8>,
+) -> (u16, String) {
+    let request = served.client.request(method.parse().expect("a method"), served.url.clone() + path);
+    let request = fields.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+    let got = request.header("x-paceline-key", format!("pk-{key}")).body(body).send().await.expect("an answer");
+    (got.status().as_u16(), got.text().await.expect("a text"))
+}
+
+const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
+const FORM: &[(&str, &str)] = &[("content-type", "multipart/form-data; boundary=x")];
+const ASKS: &str = r#"{"model":"m","input":"hi","background":true}"#;
+const ASKS_NOTHING: &str = r#"{"model":"m","input":"hi"}"#;
+
+#[tokio::test]
+async fn a_body_that_is_not_read_as_every_server_reads_it_reaches_no_model() {
+    let (served, seen) = served("").await;
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(ASKS.as_bytes()).expect("in memory");
+    let gzip = gzip.finish().expect("in memory");
+    let utf_16 = ASKS.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<_>>();
+    let marked = [b"\xEF\xBB\xBF", ASKS.as_bytes()].concat();
+    let long = ASKS.replace("hi", &"hi".repeat(LARGEST));
+    let deep = format!(r#"{{"model":"m","a":{}{{"model":"gpt-5"}}{}}}"#, "[".repeat(90), "]".repeat(90));
+    let gzipped: &[(&str, &str)] = &[("content-type", "application/json"), ("content-encoding", "gzip")];
+    let utf_7: &[(&str, &str)] = &[("content-type", "application/json; charset=utf-7")];
+    let cases: Vec<(&str, &str, &[(&str, &str)], Vec<u8>)> = vec![
+        ("tokens models", "/v1/responses", JSON, marked),
+        ("tokens models", "/v1/responses", JSON, utf_16),
+        ("tokens models", "/v1/responses", gzipped, gzip),
+        ("tokens models", "/v1/responses", utf_7, ASKS_NOTHING.into()),
+        ("tokens models", "/v1/responses", JSON, long.into()),
+        ("tokens models", "/v1/responses", JSON, ASKS.replace("true", "NaN").into()),
+        ("tokens models", "/v1/responses", JSON, format!("{ASKS_NOTHING}{ASKS}").into()),
+        ("models", "/v1/responses", JSON, deep.into()),
+        ("tokens", "/v1/responses", JSON, ASKS.into()),
+        ("tokens", "/v1/responses", JSON, ASKS.replace("true", "true,\"background\":false").into()),
+        ("tokens", "/v1/responses", JSON, ASKS.replace("true", "false,\"background\":true").into()),
+        ("tokens", "/v1/responses", JSON, ASKS.replace("background", "BackGround").into()),
+        ("tokens", "/v1/responses?background=true", JSON, ASKS_NOTHING.into()),
+        ("tokens", "/v1/responses?x=1;%2542ackground=1", JSON, ASKS_NOTHING.into()),
+        (
+            "tokens",
+            "/v1/responses",
+            FORM,
+            b"--x\r\ncontent-disposition: form-data; name=\"background\"\r\n\r\ntrue\r\n--x--".to_vec(),
+        ),
+        (
+            "tokens",
+            "/v1/responses",
+            &[("content-type", "application/x-www-form-urlencoded")],
+            b"background=true".to_vec(),
+        ),
+    ];
+    for (keys, path, fields, body) in cases {
+        for key in keys.split(' ') {
+            let (status, text) = status(&served, key, "POST", path, fields, body.clone()).await;
+            let shown = String::from_utf8_lossy(&body[..body.len().min(80)]);
+            assert_eq!(status, 403, "{key} {path} {fields:?} {shown}: {text}");
+            assert!(text.contains("client_key") && (text.contains("the key ")), "{text}");
+        }
+    }
+    assert!(seen.lock().await.is_empty(), "no server saw them");
+}
+
+#[tokio::test]
+async fn what_is_usual_still_passes() {
+    let (served, seen) = served("").await;
+    let (form, long) = (b"--x\r\n\r\na picture\r\n--x--".to_vec(), vec![b'x'; 2 * LARGEST]);
+    let long_form = [b"--x\r\n".to_vec(), long].concat();
+    let cases: [(&str, &str, &str, &[(&str, &str)], Vec<u8>); 12] = [
+        ("tokens models", "POST", "/v1/responses", JSON, ASKS_NOTHING.into()),
+        ("tokens models", "POST", "/v1/responses", &[], ASKS_NOTHING.into()),
+        ("tokens", "POST", "/v1/responses?background=false", JSON, ASKS_NOTHING.into()),
+        ("tokens", "POST", "/v1/audio/transcriptions", FORM, form.clone()),
+        ("tokens", "POST", "/v1/audio/transcriptions", FORM, long_form.clone()),
+        ("tokens", "POST", "/openai/deployments/d/audio/translations", FORM, form.clone()),
+        ("tokens", "POST", "/v1/images/edits", FORM, long_form),
+        ("tokens", "POST", "/v1/images/generations", JSON, br#"{"background":"transparent"}"#.to_vec()),
+        ("tokens", "POST", "/v1/responses/r/cancel", JSON, Vec::new()),
+        ("tokens models", "GET", "/v1/models", &[], Vec::new()),
+        ("calls free", "POST", "/v1/responses", JSON, ASKS.into()),
+        ("calls free", "POST", "/v1/things", FORM, form),
+    ];
+    let count = cases.iter().map(|case| case.0.split(' ').count()).sum::<usize>();
+    for (keys, method, path, fields, body) in cases {
+        for key in keys.split(' ') {
+            let (status, text) = status(&served, key, method, path, fields, body.clone()).await;
+            assert_eq!(status, 200, "{key} {method} {path}: {text}");
+        }
+    }
+    assert_eq!(seen.lock().await.len(), count);
+}
+
+#[tokio::test]
+async fn no_client_with_limits_deletes_what_the_provider_keeps_for_all() {
+    let (served, _) = served("").await;
+    for (key, method, path, expected) in [
+        ("tokens", "DELETE", "/v1/responses/resp_1", 403),
+        ("calls", "DELETE", "/v1/conversations/c", 403),
+        ("calls", "DELETE", "/v1/files/f", 403),
+        ("models", "DELETE", "/v1/responses/resp_1", 403),
+        ("calls", "PATCH", "/v1/conversations/c", 403),
+        ("calls", "GET", "/v1/responses/resp_1", 200),
+        ("free", "DELETE", "/v1/responses/resp_1", 200),
+    ] {
+        let (status, text) = status(&served, key, method, path, &[], Vec::new()).await;
+        assert_eq!(status, expected, "{key} {method} {path}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn no_field_makes_a_server_take_a_request_for_another_one() {
+    let names = [
+        "x-http-method",
+        "X-HTTP-Method-Override",
+        "x_http_method_override",
+        "x-method.override",
+        "http-method-override",
+        "x_original_url",
+        "X-Original-URL",
+        "x-original_uri",
+        "x_rewrite_url",
+        "x_forwarded_for",
+        "x-forwarded-path",
+        "forwarded",
+        "x-envoy-original-path",
+        "x-override-url",
+        "x-request-uri",
+    ];
+    let stays = ["x-request-id", "openai-beta", "x-stainless-lang", "idempotency-key", "anthropic-version"];
+    let (with_key, seen) = served("").await;
+    let fields: Vec<_> = names.iter().chain(&stays).map(|name| (*name, "DELETE")).collect();
+    assert_eq!(status(&with_key, "free", "GET", "/v1/models", &fields, Vec::new()).await.0, 200);
+    let seen = seen.lock().await.pop().expect("one");
+    assert_eq!(names.iter().filter(|name| seen.contains_key(**name)).collect::<Vec<_>>(), Vec::<&&str>::new());
+    assert!(stays.iter().all(|name| seen.contains_key(*name)), "{seen:?}");
+    // Where they go on, what they make of a request counts.
+    let (without, _) = served(NO_KEY).await;
+    for name in ["x-http-method", "x_http_method_override", "http-method-override"] {
+        let fields = [(name, "POST")];
+        let (status, text) =
+            status(&without, "models", "GET", "/v1beta/models/gpt-5:generateContent", &fields, Vec::new()).await;
+        assert_eq!(status, 403, "{name}: {text}");
+    }
+}
