@@ -109,10 +109,16 @@ impl fmt::Debug for SenderConfig {
 
 /// A client builder for an address, with the proxy that the environment names (`HTTPS_PROXY` and the like). This machine's own
 /// addresses get none: a proxy cannot reach them, and calls to them stay on the machine. TLS is that of `ring`, unless the
-/// process has installed another for `rustls`.
+/// process has installed another for `rustls`; a client for `http://` on this machine trusts nobody, and reads no certificates.
 pub fn client_to(address: &str) -> ClientBuilder {
     install_tls();
-    if is_loopback(address) { Client::builder().no_proxy() } else { Client::builder() }
+    let builder = if is_loopback(address) { Client::builder().no_proxy() } else { Client::builder() };
+    if speaks_no_tls(address) { builder.tls_certs_only([]) } else { builder }
+}
+
+/// Whether calls to an address never need a certificate: it is this machine's own, and plain.
+pub(crate) fn speaks_no_tls(address: &str) -> bool {
+    address.starts_with("http://") && is_loopback(address)
 }
 
 /// The implementation of TLS for this process; one that it has installed already stays.

@@ -312,3 +312,27 @@ fn a_providers_own_variable_names_its_address_where_no_layer_does() {
     let (code, log) = run("openai", "OPENAI_BASE_URL", &["--base-url", &other.url()]);
     assert_eq!((code, server.count(), other.count()), (0, 2, 1), "{log}");
 }
+
+/// A slim container has no certificates of authorities: what needs none runs there, and what needs them says what to install.
+#[test]
+fn without_certificates_of_authorities_a_plain_server_on_this_machine_is_called() {
+    let without_certificates = |job: &Job, server: &str| {
+        let mut command = job.paceline();
+        command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", server, "--api-key-env", "MY_KEY"]);
+        finish(command.envs([
+            ("MY_KEY", "0123456789"),
+            ("SSL_CERT_FILE", "/nonexistent"),
+            ("SSL_CERT_DIR", "/nonexistent"),
+        ]))
+    };
+    let server = Server::new(|_| Reply::ok());
+    let (code, log) = without_certificates(&Job::new(1), &server.url());
+    assert_eq!((code, server.count()), (0, 1), "{log}");
+
+    let (code, log) = without_certificates(&Job::new(1), "https://api.example.com/v1");
+    assert_eq!(code, 2, "{log}");
+    assert!(
+        log.contains("this machine has no certificates of authorities (") && log.contains("ca-certificates"),
+        "{log}"
+    );
+}

@@ -19,7 +19,7 @@ use rustls_platform_verifier::Verifier;
 use super::key::warn_if_exposed;
 use super::proxy::may_be_proxied;
 use crate::gateway::LONGEST_HOLD;
-use crate::sender::{Sender, SenderConfig, client_to, install_tls};
+use crate::sender::{Sender, SenderConfig, client_to, install_tls, speaks_no_tls};
 
 /// Why the configured address, certificates or proxy cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -131,7 +131,7 @@ impl Sender {
 /// A file that cannot be read or has other content, or an invalid address of a proxy.
 pub fn client(base_url: &str, access: &Access) -> Result<ClientBuilder, AccessError> {
     install_tls();
-    let mut builder = match &access.proxy {
+    let builder = match &access.proxy {
         Proxy::At(address) => {
             // The error would repeat the address, which may hold a password.
             let proxy = reqwest::Proxy::all(address).map_err(|_| AccessError::Proxy(hidden(address).into_owned()))?;
@@ -140,12 +140,16 @@ pub fn client(base_url: &str, access: &Access) -> Result<ClientBuilder, AccessEr
         Proxy::Environment => client_to(base_url),
         Proxy::None => Client::builder().no_proxy(),
     };
-    if access.ca_file.is_some() || access.client.is_some() {
-        let mut tls = tls(access)?;
-        tls.alpn_protocols = ALPN.map(<[u8]>::to_vec).to_vec();
-        builder = builder.tls_backend_preconfigured(tls);
+    let has_certificates = access.ca_file.is_some() || access.client.is_some();
+    if speaks_no_tls(base_url) && !has_certificates && !matches!(access.proxy, Proxy::At(_)) {
+        return Ok(builder.tls_certs_only([]));
     }
-    Ok(builder)
+    Ok(with_tls(builder, tls(access)?))
+}
+
+fn with_tls(builder: ClientBuilder, mut tls: ClientConfig) -> ClientBuilder {
+    tls.alpn_protocols = ALPN.map(<[u8]>::to_vec).to_vec();
+    builder.tls_backend_preconfigured(tls)
 }
 
 /// A client builder for an address, as [`client_to`], which trusts these authorities too, if a file of them is named.
@@ -155,9 +159,7 @@ pub fn client(base_url: &str, access: &Access) -> Result<ClientBuilder, AccessEr
 pub fn client_trusting(address: &str, ca_file: Option<&Path>) -> Result<ClientBuilder, AccessError> {
     let builder = client_to(address);
     let Some(ca_file) = ca_file else { return Ok(builder) };
-    let mut tls = tls_of(Some(ca_file), None)?;
-    tls.alpn_protocols = ALPN.map(<[u8]>::to_vec).to_vec();
-    Ok(builder.tls_backend_preconfigured(tls))
+    Ok(with_tls(builder, tls_of(Some(ca_file), None)?))
 }
 
 /// The configured trusted certificates beside those of the system, and the client's certificate, for a client of one's own.
