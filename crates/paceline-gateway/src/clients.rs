@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderValue, Method, Request, StatusCode};
-use paceline::{ConfigError, Cost, Limiter, PacerConfig, Quota, QuotaSnapshot};
+use paceline::{ConfigError, Cost, Limiter, LimiterState, PacerConfig, Quota, QuotaSnapshot};
 use paceline_http::Call;
 use paceline_providers::{Dialect, answers_later};
 use serde_json::{Value, json};
@@ -148,6 +148,16 @@ impl Clients {
             Self::OfThisMachine | Self::Anyone => None,
         };
         clients.into_iter().flatten().filter_map(|(key, client)| Some((key.to_string(), client.limiter.as_ref()?)))
+    }
+
+    /// The same as one value for each, to be kept: what calls under way have used beyond what they reserved counts too.
+    pub fn states(&self) -> impl Iterator<Item = (String, LimiterState)> {
+        let uses = self.first().map(|client| Arc::clone(&client.uses)).unwrap_or_default();
+        self.limiters().map(move |(key, limiter)| {
+            let mut state = limiter.export();
+            uses.add_under_way(&key, &mut state);
+            (key, state)
+        })
     }
 
     /// Returns once a client may have used more of its limits, or less, since that was told last: one caller is told.

@@ -51,8 +51,18 @@ impl Departed {
     /// The client gave up the answer after so many bytes: the call is abandoned, and counts with those at the least.
     pub(crate) fn given_up(self, head: &Parts, kept: &[u8], came: u64) {
         let Some(spent) = &self.spent else { return };
+        spent.was_given_up(self.used_so_far(spent, head, kept, came));
+    }
+
+    /// So many bytes of the answer came.
+    pub(crate) fn goes_on(&self, head: &Parts, kept: &[u8], came: u64) {
+        let Some(spent) = &self.spent else { return };
+        spent.goes_on(&self.used_so_far(spent, head, kept, came));
+    }
+
+    fn used_so_far(&self, spent: &Spent, head: &Parts, kept: &[u8], came: u64) -> Cost {
         let answer = Answer { status: head.status.as_u16(), headers: &head.headers, body: kept, path: &self.call.url };
-        spent.was_given_up(self.upstream.sending.dialect.used_so_far(spent.reserved(), &answer, came));
+        self.upstream.sending.dialect.used_so_far(spent.reserved(), &answer, came)
     }
 
     /// Reports how the call ended, and returns the class and what follows.

@@ -10,6 +10,7 @@ use crate::uses::Uses;
 /// that was never sent takes nothing.
 pub(crate) struct Spent {
     permit: Option<Permit>,
+    number: u64,
     calls: Mutex<Calls>,
     /// The hash of the key of its client, in hexadecimal digits.
     key: Arc<str>,
@@ -41,7 +42,7 @@ impl Spent {
     pub(crate) fn new(permit: Permit, key: Arc<str>, uses: Arc<Uses>) -> Self {
         let reserved = permit.request().cost;
         uses.more(&key, &reserved);
-        Self { permit: Some(permit), calls: Mutex::default(), key, reserved, uses }
+        Self { permit: Some(permit), number: uses.number(), calls: Mutex::default(), key, reserved, uses }
     }
 
     /// A call leaves.
@@ -52,6 +53,11 @@ impl Spent {
     /// What it reserved.
     pub(crate) const fn reserved(&self) -> &Cost {
         &self.reserved
+    }
+
+    /// Its answer goes on, and has used so much at the least.
+    pub(crate) fn goes_on(&self, used: &Cost) {
+        beyond(&self.reserved, used).into_iter().for_each(|beyond| self.uses.goes_on(self.number, &self.key, beyond));
     }
 
     /// The client gave up the answer before its end: it used so much at the least.
@@ -86,13 +92,13 @@ impl Drop for Spent {
             Some(Answered { used, succeeded: false }) => (Class::Invalid, used),
             None => {
                 permit.withdraw();
-                return self.uses.change();
+                return self.uses.ends(self.number);
             }
         };
         let beyond = usage.as_ref().and_then(|used| beyond(&self.reserved, used));
         beyond.into_iter().for_each(|beyond| self.uses.more(&self.key, &beyond));
         drop(permit.complete(Outcome { usage, ..Outcome::new(class) }));
-        self.uses.change();
+        self.uses.ends(self.number);
     }
 }
 

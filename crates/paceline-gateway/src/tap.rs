@@ -25,6 +25,9 @@ use crate::record::Record;
 /// So much of an answer is kept to be read. Of a longer stream the last events are: they tell its usage and its end.
 const MOST_KEPT: usize = 1 << 20;
 
+/// Of an answer that goes on, fewer bytes are not worth counting.
+const LEAST_COUNTED: u64 = 2 << 10;
+
 /// An answer that its client gave up is read up to so many bytes, ...
 const MOST_READ: u64 = 16 << 20;
 
@@ -64,6 +67,8 @@ struct Reads {
     kept: BytesMut,
     /// So many bytes of it came.
     came: u64,
+    /// So many of them were counted while it goes on.
+    counted: u64,
     is_stream: bool,
     /// It is longer than what is kept.
     cut: bool,
@@ -74,7 +79,7 @@ impl Tap {
     pub(crate) fn new(departed: Departed, head: Parts, body: Incoming, longest_idle: Duration) -> Self {
         let is_stream = head.headers.get(CONTENT_TYPE).is_some_and(is_event_stream);
         let body = Unechoed::new(body, departed.upstream.secrets());
-        let reads = Reads { body, departed, head, kept: BytesMut::new(), came: 0, is_stream, cut: false };
+        let reads = Reads { body, departed, head, kept: BytesMut::new(), came: 0, counted: 0, is_stream, cut: false };
         let idle = Box::pin(sleep(longest_idle));
         let mut tap = Self { reads: Some(reads), record: None, class: None, idle, longest_idle, came: false };
         tap.end_if_over();
@@ -158,7 +163,7 @@ impl Reads {
         let read = async {
             while let Some(frame) = self.body.frame().await {
                 let frame = frame.map_err(|error| Some(NoAnswer::Truncated(error.to_string())))?;
-                frame.data_ref().into_iter().for_each(|data| self.keep(data));
+                frame.data_ref().into_iter().for_each(|data| self.came(data));
                 if self.came > MOST_READ {
                     return Err(None);
                 }
@@ -176,6 +181,15 @@ impl Reads {
     fn stop(self) {
         let announced = if self.is_stream { 0 } else { self.body.size_hint().lower() };
         self.departed.given_up(&self.head, &self.kept, self.came + announced);
+    }
+
+    /// What came counts while the answer goes on, each time that it has grown by a quarter: a kill may end it at any time.
+    fn came(&mut self, data: &[u8]) {
+        self.keep(data);
+        if self.came >= self.counted + (self.counted / 4).clamp(LEAST_COUNTED, MOST_KEPT as u64 / 4) {
+            self.counted = self.came;
+            self.departed.goes_on(&self.head, &self.kept, self.came);
+        }
     }
 
     fn keep(&mut self, data: &[u8]) {
@@ -221,7 +235,7 @@ impl Body for Tap {
             Some(Ok(frame)) => {
                 this.came = true;
                 if let Some(data) = frame.data_ref() {
-                    reads.keep(data);
+                    reads.came(data);
                     this.record.iter_mut().for_each(|record| record.bytes_out += data.len() as u64);
                 }
                 this.end_if_over();

@@ -1,8 +1,11 @@
 //! What clients use of their limits, for a program that keeps it over restarts.
 
-use std::sync::OnceLock;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
-use paceline::Cost;
+use paceline::{Cost, LimiterState, TakenState};
 use tokio::sync::Notify;
 
 /// Where the program is told.
@@ -10,6 +13,9 @@ use tokio::sync::Notify;
 pub(crate) struct Uses {
     changed: Notify,
     note: OnceLock<Box<Note>>,
+    /// What calls under way have used beyond what they reserved, by their numbers, with the hashes of the keys of their clients.
+    under_way: Mutex<BTreeMap<u64, (Arc<str>, Cost)>>,
+    numbers: AtomicU64,
 }
 
 /// Told of the hash of a key, in hexadecimal digits, and of what a call of it takes.
@@ -25,6 +31,37 @@ impl Uses {
     pub(crate) fn more(&self, key: &str, cost: &Cost) {
         self.note.get().into_iter().for_each(|note| note(key, cost));
         self.change();
+    }
+
+    /// The number of a call.
+    pub(crate) fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A call under way has used so much beyond what it reserved.
+    pub(crate) fn goes_on(&self, number: u64, key: &Arc<str>, beyond: Cost) {
+        self.under_way().insert(number, (Arc::clone(key), beyond));
+        self.change();
+    }
+
+    /// A call is under way no longer, and counts.
+    pub(crate) fn ends(&self, number: u64) {
+        self.under_way().remove(&number);
+        self.change();
+    }
+
+    /// Adds to what counts for a client what its calls under way have used beyond that.
+    pub(crate) fn add_under_way(&self, key: &str, state: &mut LimiterState) {
+        for (_, beyond) in self.under_way().values().filter(|(of, _)| **of == *key) {
+            for window in &mut state.pacer.account.windows {
+                let units = beyond.get(&window.quota.dimension);
+                window.taken.extend((units > 0).then_some(TakenState { ago: Duration::ZERO, units }));
+            }
+        }
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, BTreeMap<u64, (Arc<str>, Cost)>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What counts for a client has changed.

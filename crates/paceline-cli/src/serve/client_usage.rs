@@ -100,7 +100,7 @@ impl ClientUsage {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         // What is noted in the former place is in the counts below.
         let former = if written.is_behind { None } else { notes.turn() };
-        let states: BTreeMap<_, _> = clients.limiters().map(|(key, limiter)| (key, limiter.export())).collect();
+        let states: BTreeMap<_, _> = clients.states().collect();
         let used = states.iter().map(|(key, state)| (key.clone(), state.pacer.clone())).collect();
         if written.states == used && former.is_none() {
             return;

@@ -123,3 +123,44 @@ async fn a_refusal_counts_as_a_request_and_gives_its_tokens_back() {
         assert!((expected..expected + 50).contains(&used), "{status}: {used}");
     }
 }
+
+/// What would count for the client if the gateway were killed now.
+fn kept(served: &Served) -> u64 {
+    let clients = served.gateway.clients();
+    let state = clients.states().map(|(_, state)| state.pacer.account).next().expect("one client");
+    state.windows.iter().flat_map(|window| &window.taken).map(|taken| taken.units).sum()
+}
+
+#[tokio::test]
+async fn what_came_of_an_answer_that_goes_on_is_kept_and_counts_once() {
+    let more = Arc::new(Semaphore::new(0));
+    let goes_on = Arc::clone(&more);
+    let event = json!({"choices": [{"index": 0, "delta": {"content": "word ".repeat(1_600)}}]});
+    let first = format!("data: {event}\n\n");
+    let served = served("1M tokens per 1h", "", move || {
+        let (goes_on, first) = (Arc::clone(&goes_on), first.clone());
+        let begins = futures_util::stream::iter([Ok::<_, io::Error>(first)]);
+        let rest = futures_util::stream::once(async move {
+            goes_on.acquire().await.expect("it is open").forget();
+            Ok("data: {\"choices\":[],\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":2400}}\n\ndata: [DONE]\n\n"
+                .to_owned())
+        });
+        answer(200, &[("content-type", "text/event-stream")], Body::from_stream(begins.chain(rest)))
+    })
+    .await;
+    for number in 0..3 {
+        let mut got = served.post().header("x-paceline-key", "pk-ci").send().await.expect("an answer");
+        assert!(got.chunk().await.expect("a piece").is_some());
+        let clients = served.gateway.clients();
+        let before = 2_410 * number;
+        while !(2_000..2_420).contains(&(kept(&served) - before)) {
+            clients.limits_change().await;
+        }
+        more.add_permits(1);
+        while got.chunk().await.expect("a piece").is_some() {}
+        assert_eq!(used(&served).await, before + 2_410);
+        while kept(&served) != before + 2_410 {
+            clients.limits_change().await;
+        }
+    }
+}
