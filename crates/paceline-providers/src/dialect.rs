@@ -11,12 +11,12 @@ use paceline_core::{Class, LimitReport, LimitScope, Timestamp, UnknownOutcome};
 
 use super::body::{Body, Wanted};
 use super::case::{Case, Decision, Fault};
-use super::charge::Settlement;
 use super::decide;
 use super::expected::Expected;
 use super::header::Lengths;
 use super::reading::Reading;
 use super::rule::Rule;
+use super::settlement::Settlement;
 use super::table::{COMMON, Charge, LimitHeaders, Provider, Scope, Table};
 use super::{Answer, cost, ending, header, limits, names, refusal, shape, wait};
 

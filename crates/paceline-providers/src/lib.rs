@@ -68,6 +68,7 @@ mod refusal;
 mod rule;
 mod schema;
 pub mod secrets;
+mod settlement;
 mod shape;
 mod shopify;
 mod stream;
@@ -81,7 +82,6 @@ use http::HeaderMap;
 use paceline_core::Timestamp;
 
 pub use address::{below, host, is_loopback, is_loopback_host, join_url, origin, path_of};
-pub use charge::Settlement;
 pub use collect::{collect, comes_in_parts};
 pub use dialect::Dialect;
 pub use expected::{Expected, SCHEMA_MISMATCH, is_of_expectation};
@@ -95,6 +95,7 @@ pub use rule::{Phrase, Place, Rule};
 pub use schema::Schema;
 #[cfg(feature = "schema")]
 pub use schema::SchemaError;
+pub use settlement::Settlement;
 pub use table::Provider;
 pub use units::Units;
 pub use usage::{TokenRatio, Usage};

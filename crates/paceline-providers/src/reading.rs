@@ -6,9 +6,9 @@ use std::time::Duration;
 use paceline_core::{Class, Cost, Hint, LimitReport, LimitScope, Outcome};
 
 use super::case::Decision;
-use super::charge::Settlement;
 use super::gateway::GATEWAY;
 use super::secrets::Secrets;
+use super::settlement::Settlement;
 use super::usage::Usage;
 
 /// What an answer means.
