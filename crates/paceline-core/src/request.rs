@@ -249,8 +249,11 @@ impl GiveUp {
             Self::Retries | Self::Deferrals | Self::Deadline => {
                 matches!(last, Class::Transient | Class::Overloaded | Class::Throttled | Class::QuotaExhausted)
             }
-            // Refused for the account, which stops nothing yet.
-            Self::Refused(Class::Invalid) => matches!(last, Class::Account | Class::QuotaExhausted),
+            // Refused for the account, or for long, which stops nothing yet.
+            Self::Refused(Class::Invalid) => matches!(
+                last,
+                Class::Account | Class::QuotaExhausted | Class::Throttled | Class::Overloaded | Class::Transient
+            ),
             Self::Refused(_) | Self::Unknown | Self::Held => false,
         }
     }
@@ -378,8 +381,8 @@ mod tests {
             for reason in [GiveUp::Refused(class), GiveUp::Unknown, GiveUp::Held] {
                 assert!(!reason.stayed_down(class), "{reason:?} {class}");
             }
-            let is_of_account = matches!(class, Class::Account | Class::QuotaExhausted);
-            assert_eq!(GiveUp::Refused(Class::Invalid).stayed_down(class), is_of_account, "not believed: {class}");
+            let is_doubted = class == Class::Account || down.contains(&class);
+            assert_eq!(GiveUp::Refused(Class::Invalid).stayed_down(class), is_doubted, "not believed: {class}");
         }
     }
 }

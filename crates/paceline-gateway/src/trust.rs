@@ -21,12 +21,22 @@ pub(crate) struct Trust {
     witnesses: Mutex<Witnesses>,
     /// Some of these are kept: no other call looks at them.
     some_away: AtomicBool,
-    /// Until when a client with a key stays away from a scope: by the limiter's clock.
-    away: Mutex<BTreeMap<(u64, Arc<str>), Instant>>,
+    /// Until when clients with keys stay away from scopes: by the limiter's clock.
+    away: Mutex<BTreeMap<u64, Away>>,
 }
 
-/// So many of those are kept: clients choose the names of scopes. What comes beyond holds no client back.
-const MOST_AWAY: usize = 1_000;
+/// Where one client stays away, and until when.
+#[derive(Debug, Default)]
+struct Away {
+    scopes: BTreeMap<Arc<str>, Instant>,
+    from_all: Option<Instant>,
+}
+
+/// So many scopes of one client are kept: clients choose their names. One that is refused in more stays away from all.
+const MOST_AWAY: usize = 100;
+
+/// A server that is overloaded for longer than a pause, by what two clients were told, is tested after so long.
+const TESTED: Duration = Duration::from_secs(300);
 
 /// Who sent a call, and where.
 #[derive(Clone, Copy, Debug)]
@@ -40,15 +50,18 @@ pub(crate) struct Asker<'a> {
 }
 
 impl Trust {
-    /// A refusal of the key, the account or its quota that is not believed yet becomes one of this request alone.
+    /// A refusal of the key, the account or its quota, or a wait longer than a pause, that is not believed yet becomes one of this
+    /// request alone. What two clients were told holds the others no longer than until a call tests it, and those two as long as
+    /// they were told: what one program gets by several keys of its own is tested by the call of another.
     pub(crate) fn weigh(&self, upstream: &Backend, reading: &mut Reading, asker: Asker<'_>) {
+        // A pause of an hour is soon over.
+        let longest = upstream.sending.dialect.longest_pause();
+        let asked = reading.wait.filter(|wait| asker.client.is_some() && *wait > longest);
         match reading.class {
             Class::Success => return self.passed(asker),
             Class::Account => {}
             Class::QuotaExhausted if reading.wait.is_none() => {}
-            // A pause of an hour is soon over.
-            Class::QuotaExhausted
-                if asker.client.is_some() && reading.wait > Some(upstream.sending.dialect.longest_pause()) => {}
+            Class::QuotaExhausted | Class::Throttled | Class::Overloaded | Class::Transient if asked.is_some() => {}
             _ => return,
         }
         let Asker { client, scope, left: sent, .. } = asker;
@@ -79,28 +92,35 @@ impl Trust {
                 reading.reason()
             );
         }
+        if let Some((client, wait)) = client.zip(asked) {
+            let scope = (refused.reach != LimitScope::Account).then_some(scope);
+            self.stays_away(client, scope, upstream.limiter().now(), wait);
+            // A quota without an end is tested by one call.
+            reading.wait = (reading.class != Class::QuotaExhausted).then_some(TESTED);
+        }
         if reach == LimitScope::Item {
             reading.class = Class::Invalid;
-            if let Some((client, wait)) = client.zip(reading.wait) {
-                self.stays_away(client, scope, upstream.limiter().now(), wait);
-            }
         }
     }
 
-    /// A client is refused for so long, and no other is.
-    fn stays_away(&self, client: u64, scope: &Arc<str>, now: Instant, wait: Duration) {
+    /// A client is refused for so long, in that scope or in all.
+    fn stays_away(&self, client: u64, scope: Option<&Arc<str>>, now: Instant, wait: Duration) {
         let mut away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
-        away.retain(|_, until| *until > now);
-        if away.len() < MOST_AWAY {
-            away.insert((client, Arc::clone(scope)), now + wait);
-            self.some_away.store(true, Ordering::Relaxed);
+        let Away { scopes, from_all } = away.entry(client).or_default();
+        scopes.retain(|_, until| *until > now);
+        match scope.filter(|scope| scopes.len() < MOST_AWAY || scopes.contains_key(*scope)) {
+            Some(scope) => drop(scopes.insert(Arc::clone(scope), now + wait)),
+            None => *from_all = (*from_all).max(Some(now + wait)),
         }
+        self.some_away.store(true, Ordering::Relaxed);
     }
 
     /// Until when a client alone is to stay away from a scope, whose upstream has asked that of it.
     pub(crate) fn not_before(&self, client: Option<u64>, scope: &Arc<str>) -> Option<Instant> {
         let client = client.filter(|_| self.some_away.load(Ordering::Relaxed))?;
-        self.away.lock().unwrap_or_else(PoisonError::into_inner).get(&(client, Arc::clone(scope))).copied()
+        let away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+        let Away { scopes, from_all } = away.get(&client)?;
+        scopes.get(scope).copied().max(*from_all)
     }
 
     fn passed(&self, asker: Asker<'_>) {

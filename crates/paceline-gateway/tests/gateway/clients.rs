@@ -347,35 +347,3 @@ async fn work_that_no_limit_of_its_own_sees_is_refused_to_a_client_with_limits_o
     let own = served.client.post(served.origin() + "/v1/batches").header("x-paceline-key", "pk-calls").body("{}");
     assert_eq!(told(own.send().await.unwrap()).await.0, 404, "this gateway has none of its own");
 }
-
-#[tokio::test]
-async fn a_quota_that_one_client_used_up_for_longer_than_an_hour_holds_it_alone_until_another_is_told_so() {
-    let at = upstream(|request: Request| async move {
-        match request.headers().get("x-user").map(|user| user.as_bytes().to_owned()) {
-            Some(user) if user == b"day" => {
-                answer(429, &[("retry-after", "86400")], r#"{"error":{"message":"slow down","code":"x"}}"#)
-            }
-            _ => answer(200, &[], OK),
-        }
-    });
-    let served = Served::new(at.await, "", Bounds::default());
-    let clients = ["big", "other", "third", "last"].map(|name| client(name, &[])).into();
-    served.gateway.replace_clients(Clients::with_keys(clients, &Clients::OfThisMachine).expect("limits"));
-    let post = |key: &str, user: &'static str| {
-        served.post().header("x-paceline-key", format!("pk-{key}")).header("x-user", user).send()
-    };
-    let refused = post("big", "day").await.unwrap();
-    assert_eq!((refused.status().as_u16(), &refused.headers()["x-paceline-attempts"]), (429, &"1".parse().unwrap()));
-    assert_eq!(post("other", "well").await.unwrap().status().as_u16(), 200, "no other client waits for that");
-    let held = post("big", "well").await.unwrap();
-    assert_eq!(held.headers()["x-paceline-attempts"], "0", "it would only be refused again");
-    let (status, code, message) = told(held).await;
-    assert_eq!((status, code.as_str()), (429, "wait_too_long"), "{message}");
-    assert!(message.contains("the request must wait 1d 0h more") || message.contains("23h 59m"), "{message}");
-    // A success of another one in between speaks against the first.
-    for key in ["other", "third"] {
-        assert_eq!(post(key, "day").await.unwrap().headers()["x-paceline-attempts"], "1");
-    }
-    let (status, _, message) = told(post("last", "well").await.unwrap()).await;
-    assert_eq!(status, 429, "two clients are believed: {message}");
-}
