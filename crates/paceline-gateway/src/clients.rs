@@ -1,5 +1,6 @@
 //! Who may call a gateway: the keys of clients, and what each client may do.
 
+mod allowed;
 mod room;
 
 use std::collections::BTreeMap;
@@ -7,18 +8,16 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderValue, Method, Request, StatusCode};
+use http::{HeaderValue, Request, StatusCode};
 use paceline::{ConfigError, Cost, Limiter, LimiterState, PacerConfig, Quota, QuotaSnapshot};
-use paceline_http::Call;
-use paceline_providers::{Dialect, answers_later};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::bounds::Held;
 use crate::headers::{KEY, OF_CLIENTS};
+use crate::query;
 use crate::refusal::Refusal;
 use crate::uses::Uses;
-use crate::{models, query, unread};
 
 /// What is kept of a client's key. A key is 256 random bits, so no one can find it by trying: a slow hash, as for passwords
 /// that people choose, would cost each request time and protect nothing more.
@@ -102,12 +101,14 @@ impl Clients {
             let spaced = spaced.map(|(quota, burst)| (quota.clone(), burst));
             let counted = client.limits.iter().flat_map(|pacer| &pacer.limits.quotas);
             let counts_tokens = { counted }.any(|quota| room::is_of_tokens(&quota.dimension));
-            let limiter = match (before.and_then(|client| client.limiter.clone()), client.limits.take()) {
-                (Some(known), Some(limits)) => {
-                    known.reconfigure(limits)?;
-                    Some(known)
+            let used = before.and_then(|client| client.limiter.clone().or_else(|| client.resting.clone()));
+            let (limiter, resting) = match (used, client.limits.take()) {
+                (Some(used), Some(limits)) => {
+                    used.reconfigure(limits)?;
+                    (Some(used), None)
                 }
-                _ => fresh,
+                (None, Some(_)) => (fresh, None),
+                (used, None) => (None, used),
             };
             let number = u64::from_be_bytes(client.key.0[..8].try_into().expect("eight bytes"));
             let ClientConfig { name, key, models, is_batch, .. } = client;
@@ -119,6 +120,7 @@ impl Clients {
                 key: hash,
                 number,
                 limiter,
+                resting,
                 spaced,
                 counts_tokens,
                 models,
@@ -141,13 +143,24 @@ impl Clients {
         }
     }
 
-    /// What counts for each client with limits of its own, by the hash of its key: for a program that keeps it over restarts.
+    /// What counts for each client that has limits of its own, or had some, by the hash of its key: for a program that keeps it over
+    /// restarts.
     pub fn limiters(&self) -> impl Iterator<Item = (String, &Limiter)> {
         let clients = match self {
             Self::WithKeys(clients) => Some(clients),
             Self::OfThisMachine | Self::Anyone => None,
         };
-        clients.into_iter().flatten().filter_map(|(key, client)| Some((key.to_string(), client.limiter.as_ref()?)))
+        let counts = clients
+            .into_iter()
+            .flatten()
+            .map(|(key, client)| (key, client.limiter.as_ref().or(client.resting.as_ref())));
+        counts.filter_map(|(key, limiter)| Some((key.to_string(), limiter?)))
+    }
+
+    /// Whether one of them has that key, by its hash in hexadecimal digits.
+    pub fn have(&self, key: &str) -> bool {
+        let Self::WithKeys(clients) = self else { return false };
+        KeyHash::from_hex(key).is_some_and(|key| clients.contains_key(&key))
     }
 
     /// The same as one value for each, to be kept: what calls under way have used beyond what they reserved counts too.
@@ -281,6 +294,8 @@ pub struct Client {
     key: Arc<str>,
     number: u64,
     limiter: Option<Limiter>,
+    /// What counted while it had limits, where it has none now: it may have some again.
+    resting: Option<Limiter>,
     /// The limit under which its requests are spaced, and how many of them may leave at once.
     spaced: Option<(Quota, u64)>,
     /// One of its limits counts tokens.
@@ -315,78 +330,6 @@ impl Client {
     /// Whether all that it sends waits behind interactive requests.
     pub(crate) const fn is_batch(&self) -> bool {
         self.is_batch
-    }
-
-    /// Whether it may make the call: it asks for nothing that none of its limits sees, and all models that it names are its own,
-    /// or it names none and only reads. `is_read`: the body of the call is there, whole.
-    pub(crate) fn may_call(&self, call: &Call, dialect: &Dialect, is_read: bool) -> Result<(), Refusal> {
-        if !models::only_reads(call) && self.is_bounded() {
-            self.may_ask(call, dialect, is_read)?;
-        }
-        if self.models.is_empty() {
-            return Ok(());
-        }
-        let Err(named) = models::check(&self.models, call, is_read) else { return Ok(()) };
-        let (name, models) = (&self.name, self.models.join(", "));
-        let message = format!(
-            "{named}: the key {name} is for {models}; name one of those, or ask who runs the gateway for another key"
-        );
-        Err(Refusal::new(StatusCode::FORBIDDEN, "client_key", message))
-    }
-
-    /// Whether a client with limits or models of its own may make a call that does more than read.
-    fn may_ask(&self, call: &Call, dialect: &Dialect, is_read: bool) -> Result<(), Refusal> {
-        let path = models::decoded_path(call);
-        if dialect.works_later(&path) {
-            self.may_have_work_done_later()?;
-        }
-        let is_of_models = dialect.provider().is_language_model();
-        if is_of_models && [Method::DELETE, Method::PUT, Method::PATCH].contains(&call.method) {
-            return Err(self.may_not(
-                "has limits or models of its own, and what the provider keeps is that of all clients: use another key to change or \
-                 to delete it",
-            ));
-        }
-        let takes_model = dialect.takes_model(&path);
-        let read = match () {
-            () if self.counts_tokens && takes_model => {
-                unread::check_coding(call).and_then(|()| unread::check_json(call, &path, dialect, is_read))
-            }
-            () if !self.models.is_empty() => unread::check_coding(call),
-            () => Ok(()),
-        };
-        read.map_err(|why| {
-            let message =
-                format!("{why}; the key {} has a limit on tokens or models, which count what is read here", self.name);
-            Refusal::new(StatusCode::FORBIDDEN, "client_key", message)
-        })?;
-        if self.counts_tokens && takes_model && (answers_later(&call.body) || query::asks_later(&call.url)) {
-            return Err(self.may_not(
-                "has a limit on tokens, which an answer that another call fetches later does not tell: send the request without \
-                 `background` and `deferred`, or use another key",
-            ));
-        }
-        Ok(())
-    }
-
-    /// Whether it has limits or models of its own.
-    fn is_bounded(&self) -> bool {
-        self.limiter.is_some() || !self.models.is_empty()
-    }
-
-    /// Whether it may have work done later, here or at the provider: that makes calls that no limit of a client counts.
-    pub(crate) fn may_have_work_done_later(&self) -> Result<(), Refusal> {
-        if !self.is_bounded() {
-            return Ok(());
-        }
-        Err(self.may_not(
-            "has limits or models of its own, which batches, other work that is done later, and its files do not keep to: use \
-             another",
-        ))
-    }
-
-    fn may_not(&self, why: &str) -> Refusal {
-        Refusal::new(StatusCode::FORBIDDEN, "client_key", format!("the key {} {why}", self.name))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use paceline::{Clock, LimiterState, PacerState};
 use paceline_gateway::{Clients, Gateway};
@@ -23,6 +23,8 @@ pub(super) struct ClientUsage {
     path: Option<PathBuf>,
     notes: Option<Arc<ClientNotes>>,
     written: Mutex<Written>,
+    /// What clients had used that have no limits since this gateway began: they may have some again.
+    resting: Mutex<BTreeMap<String, LimiterState>>,
     trouble: WriteTrouble,
 }
 
@@ -40,7 +42,7 @@ impl ClientUsage {
         let trouble = WriteTrouble::default();
         let path = folder.map(|folder| folder.join(FILE));
         let notes = path.as_deref().map(|path| Arc::new(ClientNotes::beside(path)));
-        Self { path, notes, written: Mutex::default(), trouble }
+        Self { path, notes, written: Mutex::default(), resting: Mutex::default(), trouble }
     }
 
     /// Has these clients go on with what they had used when an earlier gateway ended, or was killed, and follows them.
@@ -61,21 +63,29 @@ impl ClientUsage {
             BTreeMap::new()
         });
         let notes = notes.read();
-        let known = clients.limiters().filter_map(|(key, limiter)| {
+        let known_now = clients.limiters().filter_map(|(key, limiter)| {
             let written = known.remove(&key);
             Some((limiter, with_notes(&key, limiter, written, &notes)?))
         });
-        let failed = known.filter_map(|(limiter, state)| limiter.restore(&state).err()).last();
+        let failed = known_now.filter_map(|(limiter, state)| limiter.restore(&state).err()).last();
         if let Some(error) = failed {
             start_from_zero(path, &error.to_string());
         }
+        *self.resting() = known;
         if !notes.is_empty() {
             self.save(clients);
         }
     }
 
-    /// Notes from now on what the calls of these clients take, before they leave.
+    /// Notes from now on what the calls of these clients take, before they leave. One that has limits again goes on with what it had
+    /// used of the former ones.
     pub(super) fn follow(&self, clients: &Clients) {
+        let mut resting = self.resting();
+        for (key, limiter) in clients.limiters() {
+            // A later version wrote it, or it is none: it was told at the start.
+            resting.remove(&key).into_iter().for_each(|state| drop(limiter.restore(&state)));
+        }
+        drop(resting);
         if let Some(notes) = self.notes.clone() {
             clients.note_uses(move |key, cost| notes.add(key, cost));
         }
@@ -94,13 +104,22 @@ impl ClientUsage {
         }
     }
 
+    fn resting(&self) -> MutexGuard<'_, BTreeMap<String, LimiterState>> {
+        self.resting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Saves it now. A file that cannot be written is no reason to end.
     pub(super) fn save(&self, clients: &Clients) {
         let Some((path, notes)) = self.path.as_deref().zip(self.notes.as_deref()) else { return };
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         // What is noted in the former place is in the counts below.
         let former = if written.is_behind { None } else { notes.turn() };
-        let states: BTreeMap<_, _> = clients.states().collect();
+        let mut states: BTreeMap<_, _> = clients.states().collect();
+        let resting = self.resting();
+        states.extend(
+            resting.iter().filter(|(key, _)| clients.have(key)).map(|(key, state)| (key.clone(), state.clone())),
+        );
+        drop(resting);
         let used = states.iter().map(|(key, state)| (key.clone(), state.pacer.clone())).collect();
         if written.states == used && former.is_none() {
             return;

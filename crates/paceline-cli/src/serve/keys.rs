@@ -1,5 +1,6 @@
 //! `paceline serve keys`: makes, lists and revokes the keys of clients.
 
+use std::convert::Infallible;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -64,14 +65,14 @@ struct AddArgs {
     name: String,
     /// A limit of this client on requests, tokens or calls in flight, beside those of the upstreams: 60rpm, '1M tokens per 24h',
     /// '5 concurrent'; may be repeated, or several with commas between them
-    #[arg(long, value_name = "LIMIT", value_delimiter = ',')]
+    #[arg(long, value_name = "LIMIT", value_delimiter = ',', value_parser = trimmed)]
     limit: Vec<String>,
     /// How many requests of this client may leave at once after idling, under its shortest limit on requests of at most 60 s; the
     /// others are spaced: 60rpm without this lets one leave each second [default: the limit per second, rounded up]
     #[arg(long, value_name = "N", value_parser = parse_count)]
     burst: Option<u64>,
     /// Models that this client may ask for, with commas between them; gpt-5* means all that begin so [default: all]
-    #[arg(long, value_name = "MODELS", value_delimiter = ',')]
+    #[arg(long, value_name = "MODELS", value_delimiter = ',', value_parser = trimmed)]
     models: Vec<String>,
     /// Which requests of this client go first
     #[arg(long, value_enum, default_value_t, value_name = "PRIORITY")]
@@ -87,13 +88,13 @@ struct SetArgs {
     name: String,
     /// The limits of this client in place of its former ones, as `keys add` takes them; none has no limits; may be repeated, or
     /// several with commas between them
-    #[arg(long, value_name = "LIMIT", value_delimiter = ',')]
+    #[arg(long, value_name = "LIMIT", value_delimiter = ',', value_parser = trimmed)]
     limit: Vec<String>,
     /// How many requests of this client may leave at once after idling, as `keys add` takes it
     #[arg(long, value_name = "N", value_parser = parse_count)]
     burst: Option<u64>,
     /// Models that this client may ask for in place of its former ones, with commas between them; all means every model
-    #[arg(long, value_name = "MODELS", value_delimiter = ',')]
+    #[arg(long, value_name = "MODELS", value_delimiter = ',', value_parser = trimmed)]
     models: Vec<String>,
     /// Which requests of this client go first
     #[arg(long, value_enum, value_name = "PRIORITY")]
@@ -109,6 +110,11 @@ struct RevokeArgs {
     name: String,
     #[command(flatten)]
     place: Place,
+}
+
+/// One of several with commas between them, and perhaps a blank behind a comma.
+fn trimmed(text: &str) -> Result<String, Infallible> {
+    Ok(text.trim().to_owned())
 }
 
 /// Does what its command says.

@@ -311,6 +311,46 @@ fn what_a_client_may_do_changes_without_another_key_and_what_it_used_stays() {
 }
 
 #[test]
+fn what_a_client_used_stays_while_it_has_no_limits() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let key = told(&mut keys(&job, &["add", "ci", "--limit", "1 per 1h"]));
+    let start = || {
+        let log = File::create(job.path("log")).expect("writable");
+        Gateway::logging(&mut serve(&job, &server, &["--state", "state"]), log)
+    };
+    let mut gateway = start();
+    assert_eq!(post_with(&gateway.url, &key).0, 200);
+    for restarts in [false, true] {
+        let set = |gateway: &Gateway, limit: &str, words: &str| {
+            told(&mut keys(&job, &["set", "ci", "--limit", limit]));
+            gateway.signal(Signal::HUP);
+            while !std::fs::read_to_string(job.path("log")).expect("a log").contains(words) {
+                std::thread::yield_now();
+            }
+        };
+        set(&gateway, "none", "changed: ci, limits: none");
+        assert_eq!(post_with(&gateway.url, &key).0, 200, "nothing limits it");
+        if restarts {
+            gateway.signal(Signal::TERM);
+            assert_eq!(gateway.ended(), Some(0));
+            gateway = start();
+        }
+        set(&gateway, "1 per 1h", "changed: ci, limits: 1 per 1h");
+        assert_eq!(post_with(&gateway.url, &key).0, 429, "after a restart: {restarts}");
+        std::fs::write(job.path("log"), "").expect("writable");
+    }
+}
+
+#[test]
+fn blanks_behind_commas_are_no_part_of_limits_and_models() {
+    let job = Job::new(0);
+    told(&mut keys(&job, &["add", "ci", "--limit", "60rpm, 2M tokens per 24h", "--models", "gpt-4o-mini, gpt-5*"]));
+    let listed = told(&mut keys(&job, &["list"]));
+    let expected = "limits: 60rpm, 2M tokens per 24h  models: gpt-4o-mini, gpt-5*  priority: interactive";
+    assert!(listed.ends_with(expected), "{listed}");
+}
+
+#[test]
 fn an_address_that_others_reach_needs_keys_or_a_word() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let everywhere = || {

@@ -1,0 +1,83 @@
+//! Which calls a client may make.
+
+use http::{Method, StatusCode};
+use paceline_http::Call;
+use paceline_providers::{Dialect, answers_later};
+
+use super::Client;
+use crate::refusal::Refusal;
+use crate::{models, query, unread};
+
+impl Client {
+    /// Whether it may make the call: it asks for nothing that none of its limits sees, and all models that it names are its own,
+    /// or it names none and only reads. `is_read`: the body of the call is there, whole.
+    pub(crate) fn may_call(&self, call: &Call, dialect: &Dialect, is_read: bool) -> Result<(), Refusal> {
+        if !models::only_reads(call) && self.is_bounded() {
+            self.may_ask(call, dialect, is_read)?;
+        }
+        if self.models.is_empty() {
+            return Ok(());
+        }
+        let Err(named) = models::check(&self.models, call, is_read) else { return Ok(()) };
+        let (name, models) = (&self.name, self.models.join(", "));
+        let message = format!(
+            "{named}: the key {name} is for {models}; name one of those, or ask who runs the gateway for another key"
+        );
+        Err(Refusal::new(StatusCode::FORBIDDEN, "client_key", message))
+    }
+
+    /// Whether a client with limits or models of its own may make a call that does more than read.
+    fn may_ask(&self, call: &Call, dialect: &Dialect, is_read: bool) -> Result<(), Refusal> {
+        let path = models::decoded_path(call);
+        if dialect.works_later(&path) {
+            self.may_have_work_done_later()?;
+        }
+        let is_of_models = dialect.provider().is_language_model();
+        if is_of_models && [Method::DELETE, Method::PUT, Method::PATCH].contains(&call.method) {
+            return Err(self.may_not(
+                "has limits or models of its own, and what the provider keeps is that of all clients: use another key to change or \
+                 to delete it",
+            ));
+        }
+        let takes_model = dialect.takes_model(&path);
+        let read = match () {
+            () if self.counts_tokens && takes_model => {
+                unread::check_coding(call).and_then(|()| unread::check_json(call, &path, dialect, is_read))
+            }
+            () if !self.models.is_empty() => unread::check_coding(call),
+            () => Ok(()),
+        };
+        read.map_err(|why| {
+            let message =
+                format!("{why}; the key {} has a limit on tokens or models, which count what is read here", self.name);
+            Refusal::new(StatusCode::FORBIDDEN, "client_key", message)
+        })?;
+        if self.counts_tokens && takes_model && (answers_later(&call.body) || query::asks_later(&call.url)) {
+            return Err(self.may_not(
+                "has a limit on tokens, which an answer that another call fetches later does not tell: send the request without \
+                 `background` and `deferred`, or use another key",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether it has limits or models of its own.
+    fn is_bounded(&self) -> bool {
+        self.limiter.is_some() || !self.models.is_empty()
+    }
+
+    /// Whether it may have work done later, here or at the provider: that makes calls that no limit of a client counts.
+    pub(crate) fn may_have_work_done_later(&self) -> Result<(), Refusal> {
+        if !self.is_bounded() {
+            return Ok(());
+        }
+        Err(self.may_not(
+            "has limits or models of its own, which batches, other work that is done later, and its files do not keep to: use \
+             another",
+        ))
+    }
+
+    fn may_not(&self, why: &str) -> Refusal {
+        Refusal::new(StatusCode::FORBIDDEN, "client_key", format!("the key {} {why}", self.name))
+    }
+}
