@@ -46,6 +46,16 @@ impl Files {
         HeldFile { own, of_all }
     }
 
+    /// The file of a call of that client that is about to leave: none where half of the files are held with it, and its client
+    /// holds more than one may then. Calls of requests that came while they were not scarce would hold twice as many.
+    pub(crate) fn of_call(&self, client: Option<&Client>) -> Result<HeldFile, Refusal> {
+        let mut file = self.hold(client, 1);
+        match client {
+            Some(client) if self.are_scarce() && file.own.give_back_above(of_one_client()) => Err(self.refusal(client)),
+            _ => Ok(file),
+        }
+    }
+
     fn are_scarce(&self) -> bool {
         self.held.count() >= half()
     }

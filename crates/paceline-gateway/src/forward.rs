@@ -266,7 +266,7 @@ impl<'a> Course<'a> {
     fn departs(
         &self,
         upstream: &Arc<Backend>,
-        permit: Permit,
+        (permit, file): (Permit, HeldFile),
         scope: Arc<str>,
         reserved: Cost,
         call: &Estimated,
@@ -284,7 +284,7 @@ impl<'a> Course<'a> {
             asked: Arc::clone(&call.asked),
             spent: self.spent.clone(),
             room: Room::default(),
-            files: [HeldFile::default(), self.files.hold(self.known.as_deref(), 1)],
+            files: [HeldFile::default(), file],
             unread: 0,
         }
     }
@@ -311,7 +311,7 @@ impl<'a> Course<'a> {
         call: &Estimated,
         next: paceline::Request,
         last: Option<Class>,
-    ) -> Result<Permit, NotSent> {
+    ) -> Result<(Permit, HeldFile), NotSent> {
         if self.record.calls > 0 {
             self.enter(upstream, call).await?;
         }
@@ -321,7 +321,14 @@ impl<'a> Course<'a> {
         let held = self.files.bounds(self.known.as_deref(), &mut self.connection, held).await;
         drop(waits);
         self.record.waited += upstream.stopwatch.now() - since;
-        held
+        let permit = held?;
+        match self.files.of_call(self.known.as_deref()) {
+            Ok(file) => Ok((permit, file)),
+            Err(refusal) => {
+                permit.withdraw();
+                Err(refusal.into())
+            }
+        }
     }
 
     /// Sends the request to one upstream, and again where that is useful, with at most so many retries.
@@ -337,8 +344,8 @@ impl<'a> Course<'a> {
             let (scope, reserved) = (Arc::clone(next.scope.name()), next.cost.clone());
             let held = self.turn(upstream, call, next, last.as_ref().map(|(class, _)| *class)).await;
             let retries = tries.saturating_sub(1);
-            let permit = match (held, last.take()) {
-                (Ok(permit), _) => permit,
+            let (permit, file) = match (held, last.take()) {
+                (Ok(leaves), _) => leaves,
                 // What the upstream said is better than what is said of it.
                 (Err(NotSent { stayed_down, .. }), Some((class, answer))) => {
                     self.record.ending = Some(Ending::Answered(class));
@@ -353,7 +360,7 @@ impl<'a> Course<'a> {
                 let answer = Err(broken("its body cannot be sent a second time"));
                 return Ended { answer, stayed_down: false, retries };
             };
-            let mut departed = self.departs(upstream, permit, scope, reserved, call);
+            let mut departed = self.departs(upstream, (permit, file), scope, reserved, call);
             (self.record.calls, self.told.retries) = (self.record.calls + 1, before + tries);
             let received = match upstream.send(&departed, body).await {
                 Ok(answer) if failure::is_none(answer.status()) => {

@@ -376,7 +376,11 @@ fn connections_without_a_request_make_room_for_those_with_one() {
 /// whole ones that wait for a limit of its own, or ones that no server answers.
 #[test]
 fn requests_of_one_client_leave_files_to_other_clients_and_to_the_state() {
-    for (limit, length, to) in [("1 per 1h,1 concurrent", 300_000, "generic"), ("1M per 1h,1 concurrent", 2, "hangs")] {
+    for (limit, length, to) in [
+        ("1 per 1h,1 concurrent", 300_000, "generic"),
+        ("1M per 1h,1 concurrent", 2, "hangs"),
+        ("1M per 1h", 2, "hangs"),
+    ] {
         let (job, server, hangs) = (Job::new(0), Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok().never()));
         let upstream = |name, server: &Server| format!("[upstream.{name}]\nbase_url = \"{}\"\n", server.url());
         let config = upstream("generic", &server) + &upstream("hangs", &hangs);
