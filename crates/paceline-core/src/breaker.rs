@@ -1,9 +1,10 @@
 //! The circuit breaker of a scope: when its server fails, one probe at a time tests whether it is back.
 //!
 //! It is *open* when nothing passes. It evaluates a ring of recent outcomes, and failures must come from several items,
-//! so that one bad item never opens it.
+//! so that one bad item never opens it. An item that fails again while most others succeed is bad, and says nothing about the server.
 
-use alloc::collections::{BTreeSet, VecDeque};
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
@@ -19,6 +20,9 @@ const PROOFS: u32 = 2;
 /// So many outcomes count as recent.
 const JUST: u8 = 20;
 
+/// Of so many items that failed it is known what others did since.
+const REMEMBERED: usize = 256;
+
 /// The largest ring.
 const LARGEST: u32 = 10_000;
 
@@ -29,6 +33,49 @@ struct Sample {
     ages_from: Instant,
     item: u64,
     failed: bool,
+}
+
+/// Outcomes that say something about the server.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outcomes {
+    succeeded: u64,
+    failed: u64,
+}
+
+/// What is known once a call has failed.
+#[derive(Clone, Debug, Default)]
+struct Failures {
+    /// The first after the last success.
+    first: Option<Instant>,
+    outcomes: Outcomes,
+    /// The outcomes when an item failed last; none of one that is bad.
+    failed_items: BTreeMap<u64, Option<Outcomes>>,
+}
+
+impl Failures {
+    fn succeeded(&mut self, item: u64) {
+        self.first = None;
+        self.outcomes.succeeded += 1;
+        self.failed_items.remove(&item);
+    }
+
+    /// Returns whether the item is bad: it failed again, and most others had succeeded in between, once.
+    fn failed(&mut self, now: Instant, item: u64) -> bool {
+        let is_bad = self.failed_items.get(&item).is_some_and(|before| {
+            let Some(before) = before else { return true };
+            let succeeded = self.outcomes.succeeded - before.succeeded;
+            succeeded >= u64::from(PROOFS) && succeeded > self.outcomes.failed - before.failed
+        });
+        if !is_bad {
+            self.first.get_or_insert(now);
+            self.outcomes.failed += 1;
+        }
+        self.failed_items.insert(item, (!is_bad).then_some(self.outcomes));
+        if self.failed_items.len() > REMEMBERED {
+            self.failed_items.pop_first();
+        }
+        is_bad
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,11 +96,11 @@ pub(crate) enum Change {
 pub(crate) struct Breaker {
     config: BreakerConfig,
     samples: VecDeque<Sample>,
+    /// Made when the first call fails.
+    failures: Option<Box<Failures>>,
     state: State,
     /// Since when nothing has succeeded, once it had opened.
     failing_since: Option<Instant>,
-    /// The first failure after the last success.
-    first_failure: Option<Instant>,
     /// Successes until the last failure is no longer recent.
     suspect: u8,
     /// A call that was sent has failed since the last success.
@@ -66,9 +113,9 @@ impl Breaker {
         Ok(Self {
             config,
             samples: VecDeque::new(),
+            failures: None,
             state: State::Closed,
             failing_since: None,
-            first_failure: None,
             suspect: 0,
             took: false,
         })
@@ -116,11 +163,13 @@ impl Breaker {
         failed: bool,
         probe: bool,
     ) -> Option<Change> {
+        if self.shows_a_bad_item(now, item, failed) {
+            self.lost(probe);
+            return None;
+        }
         self.suspect = if failed { JUST } else { self.suspect.saturating_sub(1) };
-        if failed {
-            self.first_failure.get_or_insert(now);
-        } else {
-            (self.failing_since, self.first_failure, self.took) = (None, None, false);
+        if !failed {
+            (self.failing_since, self.took) = (None, false);
         }
         if probe {
             return self.probed(now, failed);
@@ -130,6 +179,15 @@ impl Breaker {
         }
         self.samples.push_back(Sample { ages_from: now + took, item, failed });
         (failed && self.state == State::Closed && self.is_down(now)).then(|| self.opens(now))
+    }
+
+    /// Compares an outcome with those of other items. Returns whether its item is bad.
+    fn shows_a_bad_item(&mut self, now: Instant, item: u64, failed: bool) -> bool {
+        if failed {
+            return self.failures.get_or_insert_default().failed(now, item);
+        }
+        self.failures.iter_mut().for_each(|failures| failures.succeeded(item));
+        false
     }
 
     /// A call failed that a closed gate had admitted alone. There outcomes are too few and too old for a ratio: the server is
@@ -185,7 +243,7 @@ impl Breaker {
 
     /// Since when nothing has succeeded, if several items failed in that time. Slow calls may be too few to open it.
     pub(crate) fn no_success_since(&self) -> Option<Instant> {
-        self.first_failure.filter(|_| self.failing_since.is_some() || self.several_fail_in_a_row())
+        self.failures.as_ref()?.first.filter(|_| self.failing_since.is_some() || self.several_fail_in_a_row())
     }
 
     fn several_fail_in_a_row(&self) -> bool {

@@ -4,6 +4,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
+use crate::rng::Rng;
 use crate::time::Instant;
 
 /// The place of a request in its queue: the most urgent first, then the oldest.
@@ -76,6 +77,16 @@ impl Queue {
         let first = self.head()?;
         let mut as_urgent = self.ready.iter().take(n).take_while(|place| place.0 == first.0);
         Some(as_urgent.find(|place| !such(place.2)).copied().unwrap_or(first))
+    }
+
+    /// One that is due, of those with the least `of` among the first `n` of the same priority: another for each `turn`, and
+    /// neighbours seldom after each other.
+    pub(crate) fn one_with_least<T: Ord>(&self, n: usize, turn: u64, of: impl Fn(Slot) -> T) -> Option<Place> {
+        let urgency = self.head()?.0;
+        let candidates = || self.ready.iter().take(n).take_while(|place| place.0 == urgency);
+        let least = candidates().map(|place| of(place.2)).min()?;
+        let best = || candidates().filter(|place| of(place.2) == least);
+        best().nth((Rng::new(turn).next_u64() % best().count() as u64) as usize).copied()
     }
 
     /// How many ready requests go before one that would be queued now. Counted from the nearer end: a new request goes behind all

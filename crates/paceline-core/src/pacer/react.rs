@@ -114,7 +114,7 @@ impl Pacer {
             free: request.unsent,
             left: request.deadline.map(|deadline| deadline - now),
             // It sits out the next round of tests, so that one item that always fails cannot keep the others out.
-            probe: probe.then(|| 2 * (scope.next_probe(now) - now)),
+            probe: probe.then(|| 2 * (scope.next_probe(now) - now)).filter(|wait| !wait.is_zero()),
             chosen: self.guessed(now, &request.scope, outcome),
             at_least: self.others_first(now, scope, probe, outcome.class),
         };

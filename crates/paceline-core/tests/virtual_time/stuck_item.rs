@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::job::{at, run};
-use paceline_core::{Class, Dimension, Limits, Outcome, Pace, PacerConfig, Quota, Retry};
+use crate::job::{at, run, seconds};
+use paceline_core::{Class, Dimension, Limits, Outcome, Pace, PacerConfig, Quota, Retry, Rng};
 
 #[test]
 fn an_item_that_is_always_refused_does_not_stop_the_others() {
@@ -34,6 +34,46 @@ fn no_item_gets_more_calls_than_its_retries_allow() {
             let calls: Vec<usize> = (0..6).map(|item| job.arrivals_of(item)).collect();
             assert_eq!(calls, [max_retries as usize + 1; 6], "{pace:?}");
         }
+    }
+}
+
+/// Pages that are broken for good, in a row or here and there: the server is tested with items that have not failed yet, whose
+/// success shows that it works, and a page that fails again while others pass says nothing about it.
+#[test]
+fn items_that_always_fail_keep_the_others_from_nothing() {
+    let limits = Limits { quotas: vec![Quota::per_second(10)], burst: None };
+    type Broken = fn(u64) -> bool;
+    let kinds: [(&str, Broken); 3] = [
+        ("sixty in a row", |item| (100..160).contains(&item)),
+        ("each fifth", |item| item % 5 == 3),
+        ("each fourth up to the last ten", |item| item % 4 == 0 && item < 990),
+    ];
+    for pace in [Pace::Auto, Pace::Fixed] {
+        for (kind, broken) in kinds {
+            let config = PacerConfig { pace, limits: limits.clone(), ..PacerConfig::default() }.with_in_flight(64);
+            let job = run(config, 1_000, at(3_600.0), |_, item| {
+                let class = if broken(item) { Class::Transient } else { Class::Success };
+                (Duration::from_millis(50), Outcome::new(class))
+            });
+            let bad = (0..1_000).filter(|item| broken(*item)).count();
+            assert_eq!((job.succeeded.len(), job.failed.len()), (1_000 - bad, bad), "{kind}, {pace:?}");
+            let least = job.arrivals.len() as f64 / 10.0;
+            let ended = job.failed.iter().map(|(_, at)| seconds(*at)).fold(job.makespan(), f64::max);
+            assert!(ended < 1.3 * least, "{kind}, {pace:?}: {ended} s for {least} s of calls");
+        }
+    }
+}
+
+/// A server of which nine calls in ten fail, whichever they are, is spared all the same.
+#[test]
+fn a_server_that_fails_nearly_always_is_tested_by_one_call_at_a_time() {
+    for pace in [Pace::Auto, Pace::Fixed] {
+        let mut chance = Rng::new(7);
+        let job = run(PacerConfig { pace, ..PacerConfig::default() }.with_in_flight(64), 1_000, at(120.0), |_, _| {
+            let class = if chance.unit() < 0.1 { Class::Success } else { Class::Transient };
+            (Duration::from_millis(50), Outcome::new(class))
+        });
+        assert!(job.failed.is_empty() && job.arrivals.len() < 150, "{pace:?}: {} calls", job.arrivals.len());
     }
 }
 
