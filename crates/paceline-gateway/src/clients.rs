@@ -64,6 +64,8 @@ pub struct ClientConfig {
     pub limits: Option<PacerConfig>,
     /// The models that it may name; one that ends in `*` means all that begin so. Empty: all.
     pub models: Vec<String>,
+    /// The paths that it may call, and all below them: each begins with `/` and the name of an upstream. Empty: all.
+    pub paths: Vec<String>,
     /// All of its requests wait behind interactive ones.
     pub is_batch: bool,
 }
@@ -111,7 +113,7 @@ impl Clients {
                 (used, None) => (None, used),
             };
             let number = u64::from_be_bytes(client.key.0[..8].try_into().expect("eight bytes"));
-            let ClientConfig { name, key, models, is_batch, .. } = client;
+            let ClientConfig { name, key, models, paths, is_batch, .. } = client;
             let streams = before.map(|client| client.streams.clone()).unwrap_or_default();
             let files = before.map(|client| client.files.clone()).unwrap_or_default();
             let (name, hash, uses) = (name.into(), key.to_string().into(), Arc::clone(&uses));
@@ -124,6 +126,7 @@ impl Clients {
                 spaced,
                 counts_tokens,
                 models,
+                paths,
                 is_batch,
                 streams,
                 files,
@@ -301,6 +304,7 @@ pub struct Client {
     /// One of its limits counts tokens.
     counts_tokens: bool,
     models: Vec<String>,
+    paths: Vec<String>,
     is_batch: bool,
     /// Of events that it follows.
     pub(crate) streams: Held,
@@ -361,8 +365,14 @@ mod tests {
 
     #[test]
     fn keys_are_found_where_sdks_put_them() {
-        let configured =
-            ClientConfig { name: "ci".into(), key: KeyHash::of("k"), limits: None, models: vec![], is_batch: false };
+        let configured = ClientConfig {
+            name: "ci".into(),
+            key: KeyHash::of("k"),
+            limits: None,
+            models: vec![],
+            paths: vec![],
+            is_batch: false,
+        };
         let Ok(Clients::WithKeys(clients)) = Clients::with_keys(vec![configured], &Clients::OfThisMachine) else {
             panic!("right")
         };
@@ -397,6 +407,7 @@ mod tests {
             key: KeyHash::of(key),
             limits: None,
             models: vec![],
+            paths: vec![],
             is_batch: false,
         };
         let configured = vec![config("ci", key), config("other", "k")];

@@ -199,7 +199,7 @@ impl<'a> Course<'a> {
         let call = upstream.call(parts, path, self.payload.bytes.clone());
         let first = Estimated::new(upstream, call, self.payload.unread());
         if let Some(client) = &self.known {
-            client.may_call(&first.call, &upstream.sending.dialect, !self.payload.is_stream)?;
+            client.may_call(upstream.name(), &first.call, &upstream.sending.dialect, !self.payload.is_stream)?;
         }
         self.enter(upstream, &first).await?;
         let budget = upstream.most_retries(self.wishes.retries);

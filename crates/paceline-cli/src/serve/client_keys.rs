@@ -47,6 +47,8 @@ pub(super) struct Record {
     pub(super) burst: Option<u64>,
     #[serde(default)]
     pub(super) models: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) paths: Vec<String>,
     #[serde(default)]
     pub(super) priority: Priority,
 }
@@ -182,7 +184,8 @@ impl Record {
             Priority::Batch => "batch",
         };
         let burst = self.burst.map(|burst| format!(", burst {burst}")).unwrap_or_default();
-        format!("limits: {limits}{burst}  models: {models}  priority: {priority}")
+        let paths = if self.paths.is_empty() { String::new() } else { format!("  paths: {}", self.paths.join(", ")) };
+        format!("limits: {limits}{burst}  models: {models}{paths}  priority: {priority}")
     }
 
     /// The client that it means.
@@ -210,6 +213,7 @@ impl Record {
             key: key.ok_or_else(|| format!("{}: sha256: expected 64 hexadecimal digits", self.name))?,
             limits,
             models: self.models.clone(),
+            paths: self.paths.iter().map(|path| path.trim_end_matches('/').to_owned()).collect(),
             is_batch: self.priority == Priority::Batch,
         })
     }

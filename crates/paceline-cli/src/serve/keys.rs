@@ -74,6 +74,9 @@ struct AddArgs {
     /// Models that this client may ask for, with commas between them; gpt-5* means all that begin so [default: all]
     #[arg(long, value_name = "MODELS", value_delimiter = ',', value_parser = trimmed)]
     models: Vec<String>,
+    /// Paths that this client may call, and all below them, with commas between them: /openai/v1/chat/completions [default: all]
+    #[arg(long, value_name = "PATHS", value_delimiter = ',', value_parser = trimmed)]
+    paths: Vec<String>,
     /// Which requests of this client go first
     #[arg(long, value_enum, default_value_t, value_name = "PRIORITY")]
     priority: Priority,
@@ -96,6 +99,9 @@ struct SetArgs {
     /// Models that this client may ask for in place of its former ones, with commas between them; all means every model
     #[arg(long, value_name = "MODELS", value_delimiter = ',', value_parser = trimmed)]
     models: Vec<String>,
+    /// Paths that this client may call in place of its former ones, with commas between them; all means every path
+    #[arg(long, value_name = "PATHS", value_delimiter = ',', value_parser = trimmed)]
+    paths: Vec<String>,
     /// Which requests of this client go first
     #[arg(long, value_enum, value_name = "PRIORITY")]
     priority: Option<Priority>,
@@ -132,7 +138,7 @@ pub(super) fn command(args: KeysArgs) -> Result<Status, Failure> {
 }
 
 fn add(args: AddArgs) -> Result<(), Failure> {
-    let AddArgs { name, limit, burst, models, priority, place } = args;
+    let AddArgs { name, limit, burst, models, paths, priority, place } = args;
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(is_of_name) {
         let expected = format!("expected 1 to {LONGEST_NAME} letters, digits, '.', '_' or '-'");
@@ -144,12 +150,14 @@ fn add(args: AddArgs) -> Result<(), Failure> {
         ));
     }
     check_models(&models)?;
+    check_paths(&paths)?;
     let mut random = [0; RANDOM];
     getrandom::fill(&mut random)
         .map_err(|error| Failure::refused(format!("the system has no random bytes: {error}")))?;
     let key = random.iter().fold("pl_".to_owned(), |key, byte| key + &format!("{byte:02x}"));
     let sha256 = KeyHash::of(&key).to_string();
-    let record = Record { name, sha256, made: clock::wall().to_string(), limits: limit, burst, models, priority };
+    let record =
+        Record { name, sha256, made: clock::wall().to_string(), limits: limit, burst, models, paths, priority };
     record.client().map_err(Failure::refused)?;
     change(&place, |path, file| {
         if file.keys.iter().any(|known| known.name == record.name) {
@@ -169,11 +177,25 @@ fn check_models(models: &[String]) -> Result<(), Failure> {
     Err(Failure::refused(format!("--models: {model:?} is no model; expected names with commas between them")))
 }
 
+/// As they stand behind the address of the gateway, without a query.
+fn check_paths(paths: &[String]) -> Result<(), Failure> {
+    let is_path = |path: &String| {
+        path.len() > 1 && path.starts_with('/') && !path.contains(['?', '#', '%', '*', ' ']) && !path.contains("//")
+    };
+    let Some(path) = paths.iter().find(|path| !is_path(path)) else { return Ok(()) };
+    let expected = "expected the beginning of a path with the name of an upstream, such as /openai/v1/chat/completions";
+    Err(Failure::refused(format!("--paths: {path:?} is none; {expected}")))
+}
+
 fn set(args: SetArgs) -> Result<(), Failure> {
-    let SetArgs { name, limit, burst, models, priority, place } = args;
+    let SetArgs { name, limit, burst, models, paths, priority, place } = args;
     check_models(&models)?;
-    if limit.is_empty() && burst.is_none() && models.is_empty() && priority.is_none() {
-        return Err(Failure::refused("there is nothing to change: expected --limit, --burst, --models or --priority"));
+    if paths != ["all"] {
+        check_paths(&paths)?;
+    }
+    if limit.is_empty() && burst.is_none() && models.is_empty() && paths.is_empty() && priority.is_none() {
+        let expected = "expected --limit, --burst, --models, --paths or --priority";
+        return Err(Failure::refused(format!("there is nothing to change: {expected}")));
     }
     // A list that is the word alone is empty.
     let list = |given: Vec<String>, word: &str| if given == [word] { Vec::new() } else { given };
@@ -187,6 +209,9 @@ fn set(args: SetArgs) -> Result<(), Failure> {
         key.burst = burst.or(key.burst);
         if !models.is_empty() {
             key.models = list(models, "all");
+        }
+        if !paths.is_empty() {
+            key.paths = list(paths, "all");
         }
         key.priority = priority.unwrap_or(key.priority);
         key.client().map(drop).map_err(Failure::refused)

@@ -98,7 +98,7 @@ fn keys_are_made_and_revoked_while_the_gateway_runs() {
     assert_eq!((status, text.contains("the key ci: the request must wait")), (429, true), "{text}");
     let (status, text) =
         send(&format!("{}/v1/files", gateway.url), |client, url| client.get(url).header("x-api-key", &key));
-    assert_eq!((status, text.contains("has limits or models of its own")), (403, true), "{text}");
+    assert_eq!((status, text.contains("has limits, models or paths of its own")), (403, true), "{text}");
     assert_eq!([get(&format!("{}/healthz", gateway.url)).0, get(&format!("{}/metrics", gateway.url)).0], [200, 401]);
     told(&mut keys(&job, &["revoke", "ci"]));
     wait_until(&|| post_with(&gateway.url, &key).0 == 401);
@@ -300,13 +300,39 @@ fn what_a_client_may_do_changes_without_another_key_and_what_it_used_stays() {
             "ci: a burst of 5 needs a limit on requests over at most 60s, such as --limit 60rpm; there is none",
         ),
         (&["set", "ci", "--limit", "5rpm", "--burst", "6"], "a burst of 6: expected 1 to 5, for 5 requests per 60s"),
-        (&["set", "ci"], "there is nothing to change: expected --limit, --burst, --models or --priority"),
+        (&["set", "ci"], "there is nothing to change: expected --limit, --burst, --models, --paths or --priority"),
         (&["set", "web", "--limit", "5rpm"], "has no key of the name \"web\""),
         (&["set", "ci", "--limit", "many"], "ci: \"many\" is no limit"),
         (&["set", "ci", "--models", "a,,b"], "\"\" is no model"),
     ] {
         let (code, log) = finish(&mut keys(&job, args));
         assert!(code == 2 && log.contains(expected), "{expected}: {log}");
+    }
+}
+
+#[test]
+fn a_key_may_be_for_some_paths() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    for wrong in ["v1", "/", "/generic/*", "/generic/v1?x", "all"] {
+        let (code, log) = finish(&mut keys(&job, &["add", "ci", "--paths", wrong]));
+        assert!(code == 2 && log.contains("expected the beginning of a path"), "{wrong}: {log}");
+    }
+    let key = told(&mut keys(&job, &["add", "ci", "--paths", "/generic/v1/things/, /other"]));
+    assert!(
+        told(&mut keys(&job, &["list"]))
+            .ends_with("models: all  paths: /generic/v1/things/, /other  priority: interactive")
+    );
+    let log = File::create(job.path("log")).expect("writable");
+    let gateway = Gateway::logging(&mut serve(&job, &server, &["--state", "state"]), log);
+    let post = |path: &str| {
+        let url = format!("{}/generic{path}", gateway.url);
+        send(&url, |client, url| client.post(url).bearer_auth(&key).body("{}")).0
+    };
+    assert_eq!([post("/v1/things"), post("/v1/things/1"), post("/v1/thingsies")], [200, 200, 403]);
+    told(&mut keys(&job, &["set", "ci", "--paths", "all"]));
+    gateway.signal(Signal::HUP);
+    while post("/v1/thingsies") != 200 {
+        std::thread::yield_now();
     }
 }
 

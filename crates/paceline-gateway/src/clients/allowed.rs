@@ -11,7 +11,19 @@ use crate::{models, query, unread};
 impl Client {
     /// Whether it may make the call: it asks for nothing that none of its limits sees, and all models that it names are its own,
     /// or it names none and only reads. `is_read`: the body of the call is there, whole.
-    pub(crate) fn may_call(&self, call: &Call, dialect: &Dialect, is_read: bool) -> Result<(), Refusal> {
+    /// `upstream` is the name of the one that gets it.
+    pub(crate) fn may_call(
+        &self,
+        upstream: &str,
+        call: &Call,
+        dialect: &Dialect,
+        is_read: bool,
+    ) -> Result<(), Refusal> {
+        if !self.paths.is_empty() && !self.is_of_own_paths(&format!("/{upstream}{}", models::decoded_path(call))) {
+            let (name, paths) = (&self.name, self.paths.join(", "));
+            let message = format!("the key {name} is for {paths} and what is below: use another for other paths");
+            return Err(Refusal::new(StatusCode::FORBIDDEN, "client_key", message));
+        }
         if !models::only_reads(call) && self.is_bounded() {
             self.may_ask(call, dialect, is_read)?;
         }
@@ -26,7 +38,7 @@ impl Client {
         Err(Refusal::new(StatusCode::FORBIDDEN, "client_key", message))
     }
 
-    /// Whether a client with limits or models of its own may make a call that does more than read.
+    /// Whether a client with limits, models or paths of its own may make a call that does more than read.
     fn may_ask(&self, call: &Call, dialect: &Dialect, is_read: bool) -> Result<(), Refusal> {
         let path = models::decoded_path(call);
         if dialect.works_later(&path) {
@@ -35,7 +47,7 @@ impl Client {
         let is_of_models = dialect.provider().is_language_model();
         if is_of_models && [Method::DELETE, Method::PUT, Method::PATCH].contains(&call.method) {
             return Err(self.may_not(
-                "has limits or models of its own, and what the provider keeps is that of all clients: use another key to change or \
+                "has limits, models or paths of its own, and what the provider keeps is that of all clients: use another key to change or \
                  to delete it",
             ));
         }
@@ -61,9 +73,15 @@ impl Client {
         Ok(())
     }
 
-    /// Whether it has limits or models of its own.
+    fn is_of_own_paths(&self, path: &str) -> bool {
+        let below =
+            |own: &String| path.strip_prefix(own.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        self.paths.iter().any(below)
+    }
+
+    /// Whether it has limits, models or paths of its own.
     fn is_bounded(&self) -> bool {
-        self.limiter.is_some() || !self.models.is_empty()
+        self.limiter.is_some() || !self.models.is_empty() || !self.paths.is_empty()
     }
 
     /// Whether it may have work done later, here or at the provider: that makes calls that no limit of a client counts.
@@ -72,7 +90,7 @@ impl Client {
             return Ok(());
         }
         Err(self.may_not(
-            "has limits or models of its own, which batches, other work that is done later, and its files do not keep to: use \
+            "has limits, models or paths of its own, which batches, other work that is done later, and its files do not keep to: use \
              another",
         ))
     }

@@ -21,6 +21,7 @@ fn client(name: &str, limits: &[&str]) -> ClientConfig {
         key: KeyHash::of(&format!("pk-{name}")),
         limits: (!limits.is_empty()).then(|| pacer_of(&limits).expect("limits")),
         models: Vec::new(),
+        paths: Vec::new(),
         is_batch: false,
     }
 }
@@ -338,7 +339,7 @@ async fn work_that_no_limit_of_its_own_sees_is_refused_to_a_client_with_limits_o
         let request = request.header("x-paceline-key", format!("pk-{key}")).body(body);
         let (status, code, message) = told(request.send().await.unwrap()).await;
         assert_eq!(status, expected, "{key} {path}: {message}");
-        let words = format!("the key {key} has limits or models of its own, which batches");
+        let words = format!("the key {key} has limits, models or paths of its own, which batches");
         let later = format!("the key {key} has a limit on tokens, which an answer that another call fetches later");
         assert!(status == 200 || code == "client_key", "{code}");
         assert!(status == 200 || message.starts_with(&words) || message.starts_with(&later), "{message}");

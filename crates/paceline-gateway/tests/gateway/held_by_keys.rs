@@ -17,6 +17,7 @@ fn with_key(served: &Served, limit: &str) {
         key: KeyHash::of("pk-ci"),
         limits: Some(pacer_of(&[limit.parse().expect("a limit")]).expect("limits")),
         models: Vec::new(),
+        paths: Vec::new(),
         is_batch: false,
     };
     served.gateway.replace_clients(Clients::with_keys(vec![client], &Clients::OfThisMachine).expect("limits"));

@@ -34,6 +34,7 @@ async fn served(settings: &str) -> (Served, Seen) {
         key: KeyHash::of(&format!("pk-{name}")),
         limits: limit.map(|limit| pacer_of(&[limit.parse().expect("a limit")]).expect("limits")),
         models: models.iter().copied().map(str::to_owned).collect(),
+        paths: Vec::new(),
         is_batch: false,
     };
     let clients = vec![
@@ -196,4 +197,36 @@ async fn no_field_makes_a_server_take_a_request_for_another_one() {
             status(&without, "models", "GET", "/v1beta/models/gpt-5:generateContent", &fields, Vec::new()).await;
         assert_eq!(status, 403, "{name}: {text}");
     }
+}
+
+#[tokio::test]
+async fn a_client_with_paths_calls_no_other() {
+    let (served, _) = served("").await;
+    let own = ["/api/v1/chat", "/api/v1/models"].map(str::to_owned).to_vec();
+    let (name, key) = ("paths".to_owned(), KeyHash::of("pk-paths"));
+    let client = ClientConfig { name, key, limits: None, models: Vec::new(), paths: own, is_batch: false };
+    served.gateway.replace_clients(Clients::with_keys(vec![client], &Clients::OfThisMachine).expect("none has limits"));
+    for (method, path, expected) in [
+        ("POST", "/v1/chat/completions", 200),
+        ("POST", "/v1/%63hat/completions?x=1", 200),
+        ("GET", "/v1/models", 200),
+        ("GET", "/v1/models/m", 200),
+        ("GET", "/v1/models2", 403),
+        ("POST", "/v1/chatter", 403),
+        ("POST", "/v1/Chat/completions", 403),
+        ("POST", "/v1//chat/completions", 403),
+        ("POST", "//v1/chat/completions", 403),
+        ("GET", "/v1/files", 403),
+        ("POST", "/v1/embeddings?x=/api/v1/chat", 403),
+        ("POST", "/v1/chat/%2e%2e/files", 403),
+    ] {
+        let (status, text) = status(&served, "paths", method, path, &[], Vec::new()).await;
+        assert_eq!(status, expected, "{method} {path}: {text}");
+        assert!(
+            status != 403 || text.contains("the key paths is for /api/v1/chat, /api/v1/models and what is below"),
+            "{text}"
+        );
+    }
+    let own_files = served.client.get(served.origin() + "/v1/files").header("x-paceline-key", "pk-paths");
+    assert_eq!(own_files.send().await.expect("an answer").status().as_u16(), 404);
 }

@@ -19,6 +19,7 @@ fn client(name: &str, limit: Option<&str>) -> ClientConfig {
         key: KeyHash::of(&format!("pk-{name}")),
         limits: limit.map(|limit| pacer_of(&[limit.parse().expect("a limit")]).expect("limits")),
         models: Vec::new(),
+        paths: Vec::new(),
         is_batch: false,
     }
 }

@@ -26,6 +26,7 @@ async fn served(settings: &str) -> Served {
         key: KeyHash::of(&format!("pk-{name}")),
         limits: None,
         models: Vec::new(),
+        paths: Vec::new(),
         is_batch: false,
     };
     let clients = ["big", "other", "third", "last"].map(client).into();

@@ -41,7 +41,8 @@ async fn with_keys_of_clients_the_page_is_shown_and_its_state_is_not() {
     let (api, _) = counted(|_| answer(200, &[], OK)).await;
     let served = Served::new(api, "", Bounds::default());
     let key = KeyHash::of("pk-ops");
-    let client = ClientConfig { name: "ops".into(), key, limits: None, models: Vec::new(), is_batch: false };
+    let client =
+        ClientConfig { name: "ops".into(), key, limits: None, models: Vec::new(), paths: Vec::new(), is_batch: false };
     served.gateway.replace_clients(Clients::with_keys(vec![client], &Clients::OfThisMachine).unwrap());
     for (path, status) in [("/", 200), ("/api/page/page.js", 200)] {
         assert_eq!(page(&served, path).await.0, status, "{path}");
