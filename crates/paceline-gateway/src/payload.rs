@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep, timeout};
@@ -18,6 +18,13 @@ use crate::request_body::RequestBody;
 /// So many bytes of a body must come in each span of time, but for its end: a client that sends a byte now and then would hold a
 /// place for hours.
 const LEAST_BODY: usize = 256 << 10;
+
+/// A body of more bytes is large: many of them are hundreds of MiB, ...
+const LEAST_LARGE: usize = 1 << 20;
+
+/// ... which go back to the machine with them. The allocator of glibc keeps what it gave out in smaller pieces for the next one,
+/// of which its threads find little: pieces of more than 32 MiB have pages of their own, always.
+const RETURNED: usize = (32 << 20) + (64 << 10);
 
 /// The body of one request.
 #[derive(Debug)]
@@ -53,7 +60,7 @@ impl Payload {
 
     async fn read_slowly(mut body: RequestBody, bounds: &Bounds, held: &Held) -> Result<Self, Refusal> {
         let announced = body.size_hint().lower();
-        let mut bytes = BytesMut::new();
+        let mut bytes = Vec::new();
         let mut room = held.take(0, bounds.held_bytes).ok_or_else(too_much_is_held)?;
         if announced <= bounds.largest_body as u64 {
             let mut minimum = MinimumRate::new(bounds.slowest_body);
@@ -64,13 +71,13 @@ impl Payload {
                 if !room.grow(data.len() as u64, bounds.held_bytes) {
                     return Err(too_much_is_held());
                 }
-                bytes.extend_from_slice(&data);
+                add(&mut bytes, &data);
             }
         }
         let length = announced.max(bytes.len() as u64);
         let is_stream = length > bounds.largest_body as u64;
         Ok(Self {
-            bytes: bytes.freeze(),
+            bytes: bytes.into(),
             rest: is_stream.then_some(body),
             is_stream,
             length,
@@ -112,6 +119,16 @@ impl Payload {
     pub(crate) fn failure(&self) -> Option<Refusal> {
         self.failed.get().cloned()
     }
+}
+
+/// Adds to a body. One that grows beyond [`LEAST_LARGE`] gets all the room that it may need at once, of which only what is used is
+/// taken from the machine.
+fn add(bytes: &mut Vec<u8>, data: &[u8]) {
+    if bytes.len() + data.len() > LEAST_LARGE && bytes.capacity() < RETURNED {
+        // Where there is no such room it grows as usual.
+        let _ = bytes.try_reserve_exact(RETURNED);
+    }
+    bytes.extend_from_slice(data);
 }
 
 /// How long a body may take: so much of it must come in each span of time. The time in which no more is asked for counts not.
@@ -288,5 +305,26 @@ impl Body for Outgoing {
         }
         hint.set_lower(hint.lower() + first);
         hint
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_that_becomes_large_moves_once_into_a_piece_that_goes_back_to_the_machine() {
+        let (mut body, piece) = (Vec::new(), [b'x'; 16 << 10]);
+        while body.len() < LEAST_LARGE {
+            add(&mut body, &piece);
+        }
+        assert!(body.capacity() <= 2 * LEAST_LARGE, "a small one takes little: {}", body.capacity());
+        add(&mut body, &piece);
+        let place = body.as_ptr();
+        while body.len() + piece.len() <= Bounds::default().largest_body + piece.len() {
+            add(&mut body, &piece);
+        }
+        assert!(body.capacity() > 32 << 20, "smaller ones stay with the allocator: {}", body.capacity());
+        assert_eq!((body.as_ptr(), Bytes::from(body).as_ptr()), (place, place), "none of it is copied again");
     }
 }
