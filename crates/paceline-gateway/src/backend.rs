@@ -25,6 +25,7 @@ use crate::connector::{self, Connector, for_proxy};
 use crate::departed::Departed;
 use crate::fallback::{self, Step};
 use crate::metrics::Metrics;
+use crate::models::decoded_path;
 use crate::notes::Notes;
 use crate::payload::Outgoing;
 use crate::trust::Trust;
@@ -298,16 +299,18 @@ impl Backend {
         let names = CallNames { path: &call.url, model: asked.model(), body: &call.body, ..CallNames::default() };
         let scope = self.config.scope_name(&names);
         let (dialect, ratio) = (&self.sending.dialect, self.ratios.of(&scope));
+        // As the server reads it: `%73` is an `s`, and makes no other call of a prompt.
+        let path = decoded_path(call);
         let cost = match unread {
-            None => dialect.charge_as_asked(&call.url, &call.body, asked, &ratio),
-            Some(bytes) => dialect.charge_unread(&call.url, bytes, &ratio),
+            None => dialect.charge_as_asked(&path, &call.body, asked, &ratio),
+            Some(bytes) => dialect.charge_unread(&path, bytes, &ratio),
         };
         (scope, cost)
     }
 
     /// What a call that costs that here takes of the limits of its client.
     pub(crate) fn cost_elsewhere(&self, call: &Call, cost: &Cost) -> Cost {
-        self.sending.dialect.charge_elsewhere(&call.url, &call.body, cost)
+        self.sending.dialect.charge_elsewhere(&decoded_path(call), &call.body, cost)
     }
 
     /// Sends a call, up to the head of its answer.

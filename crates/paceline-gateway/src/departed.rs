@@ -14,6 +14,7 @@ use crate::backend::Backend;
 use crate::bounds::Room;
 use crate::files::HeldFile;
 use crate::headers;
+use crate::models::decoded_path;
 use crate::notes::{self, ClientSpending, Sign, Told};
 use crate::spent::Spent;
 use crate::trust::Asker;
@@ -61,7 +62,8 @@ impl Departed {
     }
 
     fn used_so_far(&self, spent: &Spent, head: &Parts, kept: &[u8], came: u64) -> Cost {
-        let answer = Answer { status: head.status.as_u16(), headers: &head.headers, body: kept, path: &self.call.url };
+        let path = &decoded_path(&self.call);
+        let answer = Answer { status: head.status.as_u16(), headers: &head.headers, body: kept, path };
         self.upstream.sending.dialect.used_so_far(spent.reserved(), &answer, came)
     }
 
@@ -178,16 +180,16 @@ impl Backend {
 
     /// `unread`: the bytes of a body that was too long to be kept; the answer has none then.
     fn read(&self, call: &Call, answer: &Result<Response<bytes::Bytes>, NoAnswer>, unread: u64) -> Reading {
-        let (dialect, now) = (&self.sending.dialect, clock::wall());
+        let (dialect, now, path) = (&self.sending.dialect, clock::wall(), &*decoded_path(call));
         let mut reading = match answer {
             Ok(answer) if unread > 0 => {
                 let (status, headers) = (answer.status().as_u16(), answer.headers());
-                let answer = Answer { status, headers, body: b"", path: &call.url };
-                dialect.read_of(&Method::HEAD, &answer, now).of_length(&call.url, unread)
+                let answer = Answer { status, headers, body: b"", path };
+                dialect.read_of(&Method::HEAD, &answer, now).of_length(path, unread)
             }
             Ok(answer) => {
                 let (status, headers) = (answer.status().as_u16(), answer.headers());
-                let answer = Answer { status, headers, body: answer.body(), path: &call.url };
+                let answer = Answer { status, headers, body: answer.body(), path };
                 dialect.read_of(&call.method, &answer, now)
             }
             Err(error) => {

@@ -46,7 +46,7 @@ pub(crate) fn names_another_method(name: &HeaderName) -> bool {
 }
 
 /// A name without what stands between its words: servers take `_`, and some of them anything, for `-`.
-fn letters_of(name: &HeaderName) -> String {
+pub(crate) fn letters_of(name: &HeaderName) -> String {
     name.as_str().chars().filter(char::is_ascii_alphanumeric).collect()
 }
 

@@ -1,5 +1,6 @@
 //! The models that a request names: those alone that its client may name, wherever a server could read them.
 
+use std::borrow::Cow;
 use std::iter::once;
 
 use http::Method;
@@ -36,8 +37,9 @@ pub(crate) fn only_reads(call: &Call) -> bool {
 }
 
 /// The path of a call as a server reads it, also behind one that has decoded it once.
-pub(crate) fn decoded_path(call: &Call) -> String {
-    query::decoded_often(call.url.split('?').next().unwrap_or_default())
+pub(crate) fn decoded_path(call: &Call) -> Cow<'_, str> {
+    let path = call.url.split('?').next().unwrap_or_default();
+    if path.contains('%') { query::decoded_often(path).into() } else { path.into() }
 }
 
 /// Checks that every model that the body, the query and the path of a call name is among `own`, of which one that ends in `*`

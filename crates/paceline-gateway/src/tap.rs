@@ -20,6 +20,7 @@ use tokio::time::{Sleep, sleep, timeout};
 use crate::departed::Departed;
 use crate::echo::Unechoed;
 use crate::metrics::Ending;
+use crate::models::decoded_path;
 use crate::record::Record;
 
 /// So much of an answer is kept to be read. Of a longer stream the last events are: they tell its usage and its end.
@@ -156,7 +157,9 @@ impl Reads {
     /// Whether the server may still be making it.
     fn is_made_on_its_way(&self) -> bool {
         let answer = Answer { status: 200, headers: &self.head.headers, body: b"", path: &self.departed.call.url };
-        self.is_stream || comes_in_parts(&answer)
+        // Gemini's comes as one array of JSON, and Bedrock's in frames.
+        let is_of_stream = ["stream", "Stream"].iter().any(|word| decoded_path(&self.departed.call).contains(word));
+        self.is_stream || is_of_stream || comes_in_parts(&answer)
     }
 
     async fn read_to_its_end(mut self) {

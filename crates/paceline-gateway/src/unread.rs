@@ -1,9 +1,11 @@
 //! Bodies that cannot be read here: a server may find in them what no limit of their client sees.
 
-use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName};
 use paceline_http::Call;
 use paceline_providers::{Dialect, is_json};
+
+use crate::headers::letters_of;
 
 /// What else than UTF-8 a body of JSON may be said to be: all of these are the same for what ASCII has.
 const CHARSETS: [&str; 4] = ["utf-8", "utf8", "us-ascii", "iso-8859-1"];
@@ -14,12 +16,22 @@ const CHARSETS: [&str; 4] = ["utf-8", "utf8", "us-ascii", "iso-8859-1"];
 /// What is wrong with it.
 pub(crate) fn check_coding(call: &Call) -> Result<(), &'static str> {
     let identity = |coding: &str| coding.trim().is_empty() || coding.trim().eq_ignore_ascii_case("identity");
-    if texts(&call.headers, &CONTENT_ENCODING).any(|codings| !codings.split(',').all(identity)) {
+    let is_coding = |name: &&HeaderName| **name != CONTENT_ENCODING && letters_of(name) == "contentencoding";
+    if texts(&call.headers, &CONTENT_ENCODING).any(|codings| !codings.split(',').all(identity))
+        || call.headers.keys().any(|name| is_coding(&name))
+    {
         return Err("the body of the request is compressed (Content-Encoding): send it as it is");
     }
     if texts(&call.headers, &CONTENT_TYPE).flat_map(charsets).any(|charset| !is_one_of(&CHARSETS, charset)) {
         return Err(
             "the body of the request is in another coding than UTF-8 (charset in Content-Type): send it in UTF-8",
+        );
+    }
+    // A server that believes it finds other members in the texts of that JSON.
+    let is_form = texts(&call.headers, &CONTENT_TYPE).any(|kind| kind.to_ascii_lowercase().contains("form"));
+    if is_form && call.body.trim_ascii_start().first().is_some_and(|first| b"{[\"".contains(first)) {
+        return Err(
+            "the body of the request is JSON, and its Content-Type says that it is a form: name application/json",
         );
     }
     // Behind the mark of a byte order, and with the zeros of UTF-16 and UTF-32 left out.
@@ -57,7 +69,7 @@ pub(crate) fn check_json(call: &Call, path: &str, dialect: &Dialect, is_read: bo
     }
 }
 
-fn texts<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> impl Iterator<Item = &'a str> {
+fn texts<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     headers.get_all(name).iter().map(|value| value.to_str().unwrap_or("?"))
 }
 
@@ -102,6 +114,10 @@ mod tests {
             (&[("content-encoding", "gzip")], b"\x1F\x8B\x08", false),
             (&[("content-encoding", "identity, gzip")], b"{}", false),
             (&[("content-encoding", "zstd")], b"{}", false),
+            (&[("content_encoding", "gzip")], b"{}", false),
+            (&[("content-type", "application/x-www-form-urlencoded")], br#"{"model":"m","x":"&model=gpt-5&"}"#, false),
+            (&[("content-type", "Multipart/Form-Data; boundary=x")], b"\"--x\"", false),
+            (&[("content-type", "application/x-www-form-urlencoded")], b"model=m", true),
             (&[("content-type", "application/json; charset=utf-7")], b"{}", false),
             (&[("content-type", "application/json; charset=utf-8; charset=utf-16")], b"{}", false),
             (&[], b"\xEF\xBB\xBF{}", false),

@@ -5,7 +5,7 @@ use paceline_core::{Cost, Dimension};
 use super::outline::{Asked, Outline, is_of_prompt, outline};
 use super::prompt::Prompt;
 use super::table::{Charge, Counts, Reserves};
-use super::unreported::tokens_so_far;
+use super::unreported::{tokens_so_far, told_so_far};
 use super::usage::{ExpectedTokens, TokenRatio, Usage};
 use super::{Answer, Dialect};
 
@@ -60,14 +60,26 @@ impl Dialect {
     }
 
     /// What a call that reserved that has used at the least where its answer was given up after so many bytes, of which its body
-    /// is a part: its server may charge all of them. For a limit that is none of the provider's.
+    /// is a part: its server may charge all of them, and the prompt that it told at the beginning. For a limit that is none of
+    /// the provider's.
     pub fn used_so_far(&self, reserved: &Cost, answer: &Answer<'_>, came: u64) -> Cost {
         let is_of_tokens =
             self.is_prompt(answer.path) && takes_tokens(answer.path) && self.table().charge.counts == Counts::All;
-        let came = if is_of_tokens { tokens_so_far(answer, came) } else { 0 };
-        let more = came.saturating_sub(reserved.get(&Dimension::OutputTokens));
-        let counted = [Dimension::Tokens, Dimension::ProjectTokens, Dimension::OutputTokens];
-        counted.into_iter().fold(reserved.clone(), |cost, dimension| {
+        if !is_of_tokens {
+            return reserved.clone();
+        }
+        let told = told_so_far(answer).unwrap_or_default();
+        let part = |dimension, used: u64| used.saturating_sub(reserved.get(&dimension));
+        let output = part(Dimension::OutputTokens, tokens_so_far(answer, came).max(told.output_tokens));
+        let input = part(Dimension::InputTokens, told.input_tokens);
+        let both = output.saturating_add(input);
+        let more = [
+            (Dimension::Tokens, both),
+            (Dimension::ProjectTokens, both),
+            (Dimension::OutputTokens, output),
+            (Dimension::InputTokens, input),
+        ];
+        more.into_iter().fold(reserved.clone(), |cost, (dimension, more)| {
             let units = cost.get(&dimension).saturating_add(more);
             cost.with(dimension, units)
         })

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::prompt::{Prompt, Text, Texts, quarters_of};
+use super::usage::Usage;
 use super::{Answer, header, stream};
 
 /// Members whose texts are parts of the answer, in every dialect.
@@ -36,6 +37,12 @@ pub(super) fn tokens_so_far(answer: &Answer<'_>, came: u64) -> u64 {
         Some(texts) => of_quarters(texts.saturating_mul(came.max(kept)) / kept.max(1)),
         None => tokens_in(came.max(kept)),
     }
+}
+
+/// The usage that a stream has told so far.
+pub(super) fn told_so_far(answer: &Answer<'_>) -> Option<Usage> {
+    let kind = header::first(answer.headers, "content-type").unwrap_or_default();
+    if stream::is_stream(answer.body, kind) { stream::read(answer.body).usage } else { None }
 }
 
 /// The tokens that so many bytes seem to have, of which nothing is known.

@@ -45,7 +45,9 @@ impl Client {
             self.may_have_work_done_later()?;
         }
         let is_of_models = dialect.provider().is_language_model();
-        if is_of_models && [Method::DELETE, Method::PUT, Method::PATCH].contains(&call.method) {
+        // Some servers read the names of methods in any case of letters.
+        let changes = |method: &Method| call.method.as_str().eq_ignore_ascii_case(method.as_str());
+        if is_of_models && [Method::DELETE, Method::PUT, Method::PATCH].iter().any(changes) {
             return Err(self.may_not(
                 "has limits, models or paths of its own, and what the provider keeps is that of all clients: use another key to change or \
                  to delete it",

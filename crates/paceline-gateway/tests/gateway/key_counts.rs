@@ -165,3 +165,40 @@ async fn what_came_of_an_answer_that_goes_on_is_kept_and_counts_once() {
         }
     }
 }
+
+#[tokio::test]
+async fn no_spelling_of_a_path_makes_a_prompt_a_call_without_tokens() {
+    let usage = json!({"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 890}}).to_string();
+    for path in ["/models/chat/completions", "/models/chat/completion%73", "/models/chat/%2563ompletions/"] {
+        let usage = usage.clone();
+        let served = served("10k tokens per 1h", "", move || answer(200, &[], usage.clone())).await;
+        let request = served.client.post(served.url.clone() + path).header("x-paceline-key", "pk-ci");
+        let got = request.body(r#"{"model":"m","messages":[]}"#).send().await.expect("an answer");
+        assert_eq!(got.status().as_u16(), 200);
+        drop(got.bytes().await);
+        assert_eq!(used(&served).await, 900, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_is_given_up_counts_with_the_prompt_that_its_server_told() {
+    let start = json!({"type": "message_start", "message": {"usage": {"input_tokens": 5_000, "output_tokens": 1}}});
+    let first = format!("event: message_start\ndata: {start}\n\n");
+    let served = served("100k tokens per 1h", "provider = \"anthropic\"", move || {
+        let begins = futures_util::stream::iter([Ok::<_, io::Error>(first.clone())]);
+        answer(
+            200,
+            &[("content-type", "text/event-stream")],
+            Body::from_stream(begins.chain(futures_util::stream::pending())),
+        )
+    })
+    .await;
+    let body =
+        json!({"model": "m", "max_tokens": 5, "stream": true, "messages": [{"content": [{"type": "document"}]}]});
+    let request = served.client.post(format!("{}/v1/messages", served.url)).header("x-paceline-key", "pk-ci");
+    let mut got = request.body(body.to_string()).send().await.expect("an answer");
+    assert!(got.chunk().await.expect("a piece").is_some());
+    drop(got);
+    let used = used(&served).await;
+    assert!((5_000..5_100).contains(&used), "{used}");
+}
