@@ -12,8 +12,8 @@ use super::{Answer, Dialect};
 /// Endpoints whose calls are no text for a model: no token limit counts them.
 const WITHOUT_TOKENS: [&str; 5] = ["/audio/", "/batches", "/files", "/images/", "/models"];
 
-/// Endpoints that answer with no tokens.
-const WITHOUT_ANSWERS: [&str; 3] = ["/embeddings", "/moderations", "/rerank"];
+/// Endpoints that answer with no tokens, wherever they stand in a path.
+const WITHOUT_ANSWERS: [&str; 3] = ["embeddings", "moderations", "rerank"];
 
 impl Dialect {
     /// What a request is expected to cost before it is sent: one request, its bytes, its tokens, and units of the provider's
@@ -130,13 +130,20 @@ fn is_without_answer(path: &str, body: &[u8]) -> bool {
 
 /// Whether an answer at that endpoint has tokens of a model.
 pub(super) fn has_tokens(path: &str) -> bool {
-    takes_tokens(path) && !WITHOUT_ANSWERS.iter().any(|prefix| relative(path).starts_with(prefix))
+    takes_tokens(path) && !is_without_answers(path)
+}
+
+fn is_without_answers(path: &str) -> bool {
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    path.split('/').any(|part| WITHOUT_ANSWERS.contains(&part))
 }
 
 /// Whether a call of that path has tokens of a model.
 pub(super) fn takes_tokens(path: &str) -> bool {
     // Prompts of Gemini, and those under Azure's `/models/chat/completions`, go to a model and are not about models.
-    is_of_prompt(path) || !WITHOUT_TOKENS.iter().any(|prefix| relative(path).starts_with(prefix))
+    is_of_prompt(path)
+        || is_without_answers(path)
+        || !WITHOUT_TOKENS.iter().any(|prefix| relative(path).starts_with(prefix))
 }
 
 fn relative(path: &str) -> &str {
@@ -240,6 +247,13 @@ mod tests {
         let bounded = br#"{"max_tokens":7,"messages":[]}"#;
         assert!(is_open(Provider::OpenAi, chat, body) && !is_open(Provider::OpenAi, chat, bounded));
         assert!(!is_open(Provider::OpenAi, "/v1/embeddings", body) && !is_open(Provider::OpenAi, "/v1/models", b""));
+        for path in ["/openai/deployments/d/embeddings?api-version=x", "/models/embeddings", "/openai/v1/embeddings"] {
+            let cost = charge(Provider::Azure, path, body, &ratio);
+            assert!(
+                !cost.is_open_ended() && cost.get(&Dimension::InputTokens) > 0,
+                "a prompt without an answer: {path}"
+            );
+        }
         assert!(!is_open(Provider::Anthropic, prompt, body) && !is_open(Provider::Gemini, prompt, body));
         let elsewhere = |provider, path, body| {
             let reserved = charge(provider, path, body, &ratio);
