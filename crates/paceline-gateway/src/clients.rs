@@ -146,8 +146,8 @@ impl Clients {
         }
     }
 
-    /// What counts for each client that has limits of its own, or had some, by the hash of its key: for a program that keeps it over
-    /// restarts.
+    /// What counts for each client that has limits of its own, or had some, by the hash of its key: for a program that keeps it
+    /// over restarts.
     pub fn limiters(&self) -> impl Iterator<Item = (String, &Limiter)> {
         let clients = match self {
             Self::WithKeys(clients) => Some(clients),

@@ -121,8 +121,8 @@ impl Payload {
     }
 }
 
-/// Adds to a body. One that grows beyond [`LEAST_LARGE`] gets all the room that it may need at once, of which only what is used is
-/// taken from the machine.
+/// Adds to a body. One that grows beyond [`LEAST_LARGE`] gets all the room that it may need at once, of which only what is used
+/// is taken from the machine.
 fn add(bytes: &mut Vec<u8>, data: &[u8]) {
     if bytes.len() + data.len() > LEAST_LARGE && bytes.capacity() < RETURNED {
         // Where there is no such room it grows as usual.

@@ -50,9 +50,9 @@ pub(crate) struct Asker<'a> {
 }
 
 impl Trust {
-    /// A refusal of the key, the account or its quota, or a wait longer than a pause, that is not believed yet becomes one of this
-    /// request alone. What two clients were told holds the others no longer than until a call tests it, and those two as long as
-    /// they were told: what one program gets by several keys of its own is tested by the call of another.
+    /// A refusal of the key, the account or its quota, or a wait longer than a pause, that is not believed yet becomes one of
+    /// this request alone. What two clients were told holds the others no longer than until a call tests it, and those two as
+    /// long as they were told: what one program gets by several keys of its own is tested by the call of another.
     pub(crate) fn weigh(&self, upstream: &Backend, reading: &mut Reading, asker: Asker<'_>) {
         // A pause of an hour is soon over.
         let longest = upstream.sending.dialect.longest_pause();

@@ -77,8 +77,8 @@ impl ClientUsage {
         }
     }
 
-    /// Notes from now on what the calls of these clients take, before they leave. One that has limits again goes on with what it had
-    /// used of the former ones.
+    /// Notes from now on what the calls of these clients take, before they leave. One that has limits again goes on with what it
+    /// had used of the former ones.
     pub(super) fn follow(&self, clients: &Clients) {
         let mut resting = self.resting();
         for (key, limiter) in clients.limiters() {
