@@ -129,11 +129,17 @@ mod tests {
     }
 
     #[test]
+    fn where_the_pace_is_learnt_a_fleet_needs_no_limit() {
+        let found = upstream("fleet = 'redis://h'", None).expect("all well");
+        assert!(found.fleet.is_some());
+    }
+
+    #[test]
     fn a_fleet_that_cannot_be_is_refused_and_one_that_does_not_act_is_told() {
         for (keys, expected) in [
             ("rpm = 60\nfleet = 'h:6379'", "redis://"),
             ("rpm = 60\nfleet = 'redis://'", "redis://"),
-            ("fleet = 'redis://h'", "there is no limit"),
+            ("pace = 'none'\nfleet = 'redis://h'", "there is no limit"),
             ("rpm = 60\nshape = 'bucket'\nfleet = 'redis://h'", "sliding windows"),
             ("rpm = 60\nfleet = 'redis://h'\nweight = 17", "from 1 to 16"),
             ("rpm = 60\nfleet = 'redis://h'\nfleet_lease = '1s'", "from 3s to 5m"),

@@ -41,7 +41,7 @@ mod turns;
 mod units;
 mod witnesses;
 
-pub use adaptive::{GateState, RateEstimate, Trend};
+pub use adaptive::{GateState, RateEstimate, SharedRate, Trend};
 pub use admit::{Admit, Level, MaxWait, PauseCause, WaitCause, WaitReason};
 pub use backoff::{Backoff, Growth, Jitter};
 pub use concurrency::{ConcurrencySnapshot, GrowthPhase};

@@ -14,17 +14,20 @@ mod usage;
 
 use std::time::Duration;
 
-use paceline_core::Instant;
-use paceline_core::fleet::{MemberId, MemberInput, MemberRequest};
+use paceline_core::fleet::{LEASE, MemberConfig, MemberId, MemberInput, MemberRequest, OnLoss};
+use paceline_core::{Instant, Pacer, Rng, ScopeId};
 
 pub use gates::{GateFigures, fleet_gates};
 pub use store::Fencing;
 pub use story::fleet_story;
 pub use usage::{Demand, FleetJob, FleetUse, fleet_use};
 
-use network::{Message, Network};
-use process::Process;
+use network::{Message, Network, Weather};
+use process::Clock;
+pub(crate) use process::Process;
 use store::Store;
+
+use crate::setup::FleetSetup;
 
 /// The processes, the store that has their ledger, and the network between them.
 pub(crate) struct Fleet {
@@ -36,6 +39,23 @@ pub(crate) struct Fleet {
 impl Fleet {
     pub(crate) const fn new(store: Store, network: Network) -> Self {
         Self { processes: Vec::new(), store, network }
+    }
+
+    /// One that shares only what its processes learn.
+    pub(crate) fn of(setup: &FleetSetup, seed: u64) -> Self {
+        let weather = Weather { loss: setup.loss, delay: setup.delay, ..Weather::FAIR };
+        // Other numbers than all else that is drawn from the seed.
+        let seed = Rng::new(!seed).next_u64();
+        Self::new(Store::new(&[], LEASE, Fencing::ByLease), Network::new(weather, seed))
+    }
+
+    /// A process of such a fleet begins; its place.
+    pub(crate) fn joins(&mut self, pacer: Pacer, scope: ScopeId, seed: u64) -> usize {
+        let (id, limits, alone_share) = (MemberId(seed), Vec::new(), Vec::new());
+        let config = MemberConfig { id, weight: 1, limits, on_loss: OnLoss::Keep, alone_share };
+        let clock = Clock { offset: Duration::ZERO, rate: 1.0 };
+        self.join(Process::new(Instant::ZERO, pacer, scope, config, clock));
+        self.processes.len() - 1
     }
 
     /// When something happens next.

@@ -33,6 +33,6 @@ pub use plan::{Plan, plan};
 pub use policy::Wait;
 pub use responsive::{Course, Paced, Requirement};
 pub use scenario::{CostOf, Duty, Item, Scenario, ScenarioError, Workers};
-pub use setup::{Setup, SimError};
+pub use setup::{FleetSetup, FleetTrouble, Setup, SimError};
 pub use too_good::TooGood;
 pub use trace::{PaceNow, Span, Trace};

@@ -1,9 +1,45 @@
 //! What is to be simulated, and why it cannot be.
 
+use std::time::Duration;
+
 use paceline_core::{ConfigError, PacerConfig};
 use paceline_model::{Hints, ProviderError};
 
 use crate::policy;
+
+/// The processes are a fleet: they share what they learn by a ledger.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FleetSetup {
+    /// The longest time that a message to the ledger or from it takes. Default 4 ms.
+    pub delay: Duration,
+    /// The share of messages that are lost. Default 0.
+    pub loss: f64,
+    /// What happens, and when.
+    pub troubles: Vec<(Duration, FleetTrouble)>,
+}
+
+/// What may happen to a fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FleetTrouble {
+    /// That process begins only now.
+    Late(u32),
+    /// That process is killed.
+    Kill(u32),
+    /// The process is killed that decides for all.
+    KillReader,
+    /// That process and the ledger do not reach each other for so long.
+    Cut(u32, Duration),
+    /// No process reaches the ledger for so long.
+    CutAll(Duration),
+    /// The ledger loses all that it had.
+    Lost,
+}
+
+impl Default for FleetSetup {
+    fn default() -> Self {
+        Self { delay: Duration::from_millis(4), loss: 0.0, troubles: Vec::new() }
+    }
+}
 
 /// What is to be simulated.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +55,8 @@ pub struct Setup {
     pub clients: u32,
     /// Whether all of them ask one policy. Default: each has its own.
     pub share: bool,
+    /// Whether they are a fleet, each with its own pacer of the pace `auto`. Default: they know nothing of each other.
+    pub fleet: Option<FleetSetup>,
     /// What the provider says, by the name of the mode. Default `none`.
     pub hints: String,
     /// Of everything that is random. Default 1.
@@ -34,6 +72,7 @@ impl Setup {
             scope: "sim".to_owned(),
             clients: 1,
             share: false,
+            fleet: None,
             hints: "none".to_owned(),
             seed: 1,
         }

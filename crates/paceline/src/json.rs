@@ -83,7 +83,7 @@ fn fleet(fleet: &FleetSnapshot, time: &dyn Fn(Instant) -> String) -> Value {
 }
 
 fn belief(belief: &RateEstimate) -> Value {
-    json!({
+    let mut json = json!({
         "rate": belief.rate,
         "trend": belief.trend.as_str(),
         "refused_ago_s": belief.refused.map(|(ago, _)| ago.as_secs_f64()),
@@ -92,7 +92,11 @@ fn belief(belief: &RateEstimate) -> Value {
         "cap": belief.cap,
         "gate": belief.gate.as_str(),
         "text": belief.to_string(),
-    })
+    });
+    if let Some(shared) = belief.shared {
+        json["shared"] = json!({ "decides": shared.decides, "share": shared.share, "era": shared.era });
+    }
+    json
 }
 
 fn responsive(counters: &ResponsiveCounters) -> Value {

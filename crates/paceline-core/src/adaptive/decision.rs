@@ -13,6 +13,7 @@ use super::unit::Unit;
 use super::{LONGEST_CLOSURE, Reaction, Refusal, Start, window};
 use crate::gate::{Closure, Gate, Reopening};
 use crate::rng::Rng;
+use crate::state::LearntState;
 use crate::time::Instant;
 
 /// The factor on the rate when the server repeats a hint after less work than that wait took.
@@ -41,6 +42,8 @@ pub(super) struct Refused {
     pub(super) sent: Instant,
     /// How many calls have left after it.
     pub(super) later: u64,
+    /// How many may still be refused, whenever they left.
+    pub(super) pending: u64,
     /// Calls in flight when it left, itself included.
     pub(super) in_flight: u32,
     pub(super) tokens: u64,
@@ -111,6 +114,19 @@ impl Decision {
     pub(super) fn reconfigure(&mut self, longest: Duration) {
         self.rate.reconfigure(longest);
         self.longest = longest.min(LONGEST_CLOSURE);
+    }
+
+    /// Goes on from what another process believed; `starting`: no refusal had ended the start.
+    pub(super) fn goes_on(&mut self, now: Instant, state: &LearntState, starting: bool, evidence: &Evidence) {
+        let LearntState { rate, tokens, ago, .. } = *state;
+        let slow = self.rate.after(rate, ago, starting);
+        *self = Self {
+            rate: slow,
+            unit: Unit::restored(tokens.map(|tokens| tokens / rate)),
+            reopened: Some((evidence.admitted(), now)),
+            sampled: Some((evidence.admitted(), evidence.busy_time(now))),
+            ..Self::new(Start::Slow, self.longest)
+        };
     }
 
     /// Whether no refusal has ended the start yet.
@@ -267,7 +283,7 @@ impl Decision {
         self.contradict(now, evidence);
         evidence.watch();
         if let Some(refusals) = &mut self.refusals {
-            refusals.from = now + evidence.silence();
+            refusals.from = now + evidence.known_after();
         }
         if faster { self.rate.tries_faster() } else { self.rate.tries_slower() }
     }
@@ -347,13 +363,14 @@ impl Decision {
         }
         let admitted = self.admitted_rate(now, evidence).filter(|_| self.cap.limit().is_none());
         self.rate.bound(admitted);
+        let before = self.rate.per_second();
         let start_ended =
             !(overloaded && self.rate.overloaded(now, run)) && self.rate.cut(now, evidence.admitted(), run);
         if let Some(refusals) = self.refusals.as_mut().filter(|_| start_ended) {
-            refusals.out = evidence.out(call.sent);
+            refusals.out = evidence.out(call.sent, call.pending, before);
         }
         // The calls in flight are decided first.
-        let action = if start_ended || evidence.is_undecided() { evidence.silence() } else { Duration::ZERO };
+        let action = if start_ended || evidence.is_undecided() { evidence.known_after() } else { Duration::ZERO };
         gate.hold(now + self.rate.gap().max(action));
     }
 

@@ -33,6 +33,20 @@ pub struct RateEstimate {
     pub cap: Option<u32>,
     /// Whether calls may pass.
     pub gate: GateState,
+    /// Where one process of a fleet decides for all: then the rate is that of all of them.
+    pub shared: Option<SharedRate>,
+}
+
+/// A learnt rate that the processes of a fleet share.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct SharedRate {
+    /// Whether this process decides for all.
+    pub decides: bool,
+    /// Calls a second that this process may send; none while configured limits alone hold back.
+    pub share: Option<f64>,
+    /// The number of the last reaction: all processes know the same.
+    pub era: u64,
 }
 
 /// Whether calls may pass.
@@ -83,11 +97,15 @@ impl AdaptiveRate {
 
     pub(crate) fn estimate(&self, now: Instant, gate: &Gate) -> RateEstimate {
         let Decision { rate, unit, cap, .. } = &self.decision;
+        let told = self.told();
+        let shared = told.map(|(belief, share)| SharedRate { decides: self.reads(), share, era: belief.era });
+        let all = told.filter(|_| self.follows()).map_or(rate.per_second(), |(belief, _)| belief.rate);
         RateEstimate {
-            rate: rate.per_second(),
+            rate: all,
+            shared,
             trend: rate.trend(),
             refused: rate.refused().map(|(at, rate)| (now.saturating_since(at), rate)),
-            tokens: unit.tokens(rate.per_second()),
+            tokens: unit.tokens(all),
             cap: cap.limit(),
             gate: match gate.closed_until(now) {
                 Some(until) => GateState::Closed { wait: until - now },
@@ -114,6 +132,9 @@ impl fmt::Display for RateEstimate {
             Trend::Returning => f.write_str(", returning to a rate that worked")?,
         }
         self.cap.map_or(Ok(()), |cap| write!(f, "; at most {cap} in flight"))?;
+        if let Some(share) = self.shared.and_then(|shared| shared.share) {
+            write!(f, "; of it {} here", PerSecond(share))?;
+        }
         match self.gate {
             GateState::Open => Ok(()),
             GateState::Closed { wait } => write!(f, "; no calls for {}", Ago(wait)),
@@ -150,6 +171,7 @@ mod tests {
             refused: Some((Duration::from_secs(41), 22.14)),
             cap: None,
             gate: GateState::Open,
+            shared: None,
         };
         let line = "estimated limit about 19.8/s (last refusal 41 s ago at 22.1/s), rising";
         assert_eq!(estimate.to_string(), line);
@@ -158,6 +180,9 @@ mod tests {
             estimate.to_string(),
             "estimated limit about 19.8/s (last refusal 41 s ago at 22.1/s); one call tests the limit"
         );
+        estimate.gate = GateState::Open;
+        estimate.shared = Some(SharedRate { decides: true, share: Some(1.24), era: 7 });
+        assert_eq!(estimate.to_string(), alloc::format!("{line}; of it 1.24/s here"));
         estimate = RateEstimate {
             rate: 0.02,
             tokens: Some(98.6),
@@ -165,6 +190,7 @@ mod tests {
             refused: None,
             cap: Some(8),
             gate: GateState::Closed { wait: Duration::from_millis(1_500) },
+            shared: None,
         };
         assert_eq!(
             estimate.to_string(),

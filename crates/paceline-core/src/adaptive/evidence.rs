@@ -6,6 +6,7 @@
 //! Calls carry the *era* in which they left. The decision begins a new one whenever it reacts, so that what is heard of
 //! calls of an earlier era says nothing about the pace of now.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
@@ -27,6 +28,12 @@ const SMOOTHING: i64 = 10;
 /// So many undecided calls, all refused, mean "closed" rather than "too fast".
 const ROW: u64 = 6;
 
+/// What is heard of calls of other processes is so old at most.
+pub(super) const HEARD_AFTER: Duration = Duration::from_millis(100);
+
+/// How many calls are in flight at other processes is not known exactly: where so many of a hundred were refused, all were.
+const HEARD_OF: u64 = 80;
+
 /// Fewer calls do not measure a rate.
 const ENOUGH: u64 = 12;
 
@@ -43,7 +50,7 @@ pub(super) struct Evidence {
     /// The present era: it begins with a congestion epoch, a canary or a trial.
     era: u64,
     /// Calls in flight when it began that have not been refused yet; 0: some call was admitted.
-    undecided: u64,
+    undecided: u32,
     /// Calls of earlier eras are not counted as passed.
     watched: u64,
     /// Those that were admitted of the others, since the last call of [`Evidence::passed`].
@@ -51,8 +58,22 @@ pub(super) struct Evidence {
     /// How long a refusal takes, smoothed.
     time: Duration,
     refused: bool,
+    /// Of the calls of this process alone, where others report theirs.
+    own: Option<Box<Own>>,
     /// Stands still while no caller wants to send a call.
     busy: RunningClock,
+}
+
+/// What became of the calls of one process, where others share its limit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Own {
+    pub(super) admitted: u64,
+    /// Of those that left in the present era.
+    pub(super) run: u64,
+    pub(super) refused: u64,
+    /// Of those that left in the present era, because of too many calls, and because the server lacked capacity.
+    pub(super) throttled: u64,
+    pub(super) overloaded: u64,
 }
 
 /// A call that may still be refused.
@@ -106,6 +127,7 @@ impl Evidence {
             passed: 0,
             time: FIRST_TIME,
             refused: false,
+            own: None,
             busy: RunningClock::default(),
         }
     }
@@ -158,9 +180,67 @@ impl Evidence {
 
     /// So many calls left whose outcomes are not reported: they count as admitted.
     pub(super) fn counted(&mut self, calls: u64) {
-        self.admitted += calls;
-        self.run += calls;
-        self.passed += calls;
+        if let Some(own) = &mut self.own {
+            own.admitted += calls;
+            own.run += calls;
+        }
+        self.hears(calls, calls);
+    }
+
+    /// So many calls were admitted elsewhere, and so many of them had left in the present era.
+    pub(super) const fn hears(&mut self, admitted: u64, run: u64) {
+        self.admitted += admitted;
+        self.run += run;
+        self.passed += run;
+    }
+
+    /// What became of the calls of this process.
+    pub(super) fn own(&self) -> Own {
+        self.own.as_deref().copied().unwrap_or_default()
+    }
+
+    /// From now on other processes report their calls too.
+    pub(super) fn is_shared(&mut self) {
+        self.own.get_or_insert_default();
+    }
+
+    /// Its calls that may still be refused.
+    pub(super) fn pending(&self) -> u64 {
+        self.pending.len() as u64
+    }
+
+    /// A refusal that another process judges.
+    pub(super) fn note_refused(&mut self, era: u64, overloaded: bool) {
+        let Some(own) = &mut self.own else { return };
+        own.refused += 1;
+        if era == self.era {
+            *(if overloaded { &mut own.overloaded } else { &mut own.throttled }) += 1;
+        }
+    }
+
+    /// Another process decides, and this is the era now. Returns whether it is another one.
+    pub(super) fn follows(&mut self, era: u64) -> bool {
+        self.is_shared();
+        let is_new = era != self.era;
+        if is_new {
+            self.begins(era);
+            (self.run, self.passed, self.passed_one, self.undecided) = (0, 0, false, 0);
+        }
+        is_new
+    }
+
+    /// This process decides for all from now on: what has left so far, in the era of that number at most, is of the past.
+    pub(super) fn takes_over(&mut self, era: u64) {
+        let next = era.max(self.era) + 1;
+        self.follows(next);
+        self.watched = next;
+    }
+
+    fn begins(&mut self, era: u64) {
+        self.era = era;
+        if let Some(own) = &mut self.own {
+            (own.run, own.throttled, own.overloaded) = (0, 0, 0);
+        }
     }
 
     /// Counts the calls that were not refused in time.
@@ -169,6 +249,10 @@ impl Evidence {
         while let Some(Pending { era, .. }) = self.pending.pop_front_if(|call| call.sent + silence <= now) {
             self.admitted += 1;
             self.run += u64::from(era == self.era);
+            if let Some(own) = &mut self.own {
+                own.admitted += 1;
+                own.run += u64::from(era == self.era);
+            }
             self.passed += u64::from(era >= self.watched);
         }
     }
@@ -179,8 +263,8 @@ impl Evidence {
     }
 
     /// Ignores all calls that have left: they count no longer, and their refusals open no epoch.
-    pub(super) const fn watch(&mut self) {
-        self.era += 1;
+    pub(super) fn watch(&mut self) {
+        self.begins(self.era + 1);
         (self.watched, self.passed) = (self.era, 0);
     }
 
@@ -207,25 +291,40 @@ impl Evidence {
             return Event::Belongs { all_refused: last_one };
         }
         let run = core::mem::take(&mut self.run).max(core::mem::take(&mut self.passed_one).into());
-        self.era += 1;
-        self.undecided = if later + 1 >= ROW { later } else { 0 };
+        self.begins(self.era + 1);
+        let undecided = if self.own.is_some() { later * HEARD_OF / 100 } else { later };
+        self.undecided = if later + 1 >= ROW { u32::try_from(undecided).unwrap_or(u32::MAX).max(1) } else { 0 };
         Event::Opens { run }
     }
 
     /// The call that left last is a canary: its refusal and those of later ones open an epoch in any case.
     pub(super) fn expect(&mut self) {
-        self.era += 1;
+        self.begins(self.era + 1);
         if let Some(canary) = self.pending.back_mut() {
             canary.era = self.era;
         }
     }
 
     /// The calls in flight when the refusal of a call sent then ends the start; none if they are too few to measure a rate.
-    pub(super) fn out(&self, sent: Instant) -> Option<Out> {
+    /// `pending`: of all processes. Of those of others it is not known when they left: they did so at that rate.
+    pub(super) fn out(&self, sent: Instant, pending: u64, rate: f64) -> Option<Out> {
+        if self.own.is_some() {
+            let calls = 1 + pending;
+            return (calls >= ENOUGH).then(|| Out {
+                calls,
+                refused: 1,
+                time: Duration::from_secs_f64(calls as f64 / rate),
+            });
+        }
         let last = self.pending.back()?.sent;
         let first = self.pending.front().map_or(sent, |first| sent.min(first.sent));
         let (calls, time) = (1 + self.pending.len() as u64, last.saturating_since(first));
         (calls >= ENOUGH && time > Duration::ZERO).then_some(Out { calls, refused: 1, time })
+    }
+
+    /// For how long what happens to calls in flight is not known after a refusal: that of others is heard later.
+    pub(super) fn known_after(&self) -> Duration {
+        self.silence() + if self.own.is_some() { HEARD_AFTER } else { Duration::ZERO }
     }
 
     /// The calls in flight need no decision: the refusal is explained.

@@ -21,20 +21,26 @@ mod estimate;
 mod evidence;
 mod rate;
 mod schedule;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod trial;
 mod unit;
 mod window;
+mod words;
 
+use alloc::boxed::Box;
 use core::time::Duration;
 
-pub use estimate::{GateState, RateEstimate};
+pub use estimate::{GateState, RateEstimate, SharedRate};
 pub use rate::Trend;
+pub(crate) use shared::{OFFICE, Word};
+pub(crate) use words::{Belief, Report};
 
 use decision::{Decision, Refused};
 use evidence::Evidence;
 use schedule::Schedule;
+use shared::Shared;
 
 use crate::admit::{Admit, PauseCause, WaitCause};
 use crate::flight::Flight;
@@ -95,12 +101,15 @@ pub(crate) struct AdaptiveRate {
     evidence: Evidence,
     decision: Decision,
     schedule: Schedule,
+    /// Where the decision is made for several processes.
+    shared: Option<Box<Shared>>,
 }
 
 impl AdaptiveRate {
     /// `longest`: of the waits of our own choice.
     pub(crate) fn new(start: Start, longest: Duration) -> Self {
-        Self { evidence: Evidence::new(), decision: Decision::new(start, longest), schedule: Schedule::new() }
+        let (evidence, decision) = (Evidence::new(), Decision::new(start, longest));
+        Self { evidence, decision, schedule: Schedule::new(), shared: None }
     }
 
     /// Changes the bound on the waits of our own choice; what was learnt stays.
@@ -126,6 +135,7 @@ impl AdaptiveRate {
 
     /// Notes whether any caller wants to send a call from now on.
     pub(crate) fn demand(&mut self, now: Instant, any: bool) {
+        let any = self.note_queued(now, any);
         self.evidence.demand(now, any);
     }
 
@@ -137,30 +147,42 @@ impl AdaptiveRate {
         if !gate.is_open() {
             return Admit::Now;
         }
-        let gaps = self.decision.rate.gaps();
-        Admit::at(self.schedule.due(gaps), now, || WaitCause::Rate { gap: gaps.usual })
+        let gaps = self.gaps();
+        let due = self.waits_for_first_word().unwrap_or_else(|| self.schedule.due(gaps, gate.until()));
+        Admit::at(due, now, || WaitCause::Rate { gap: gaps.usual })
     }
 
     /// A call leaves. Returns the era in which it does.
     pub(crate) fn sent(&mut self, now: Instant, gate: &Gate, flight: &Flight, canary: bool) -> u64 {
         let Flight { number, in_flight, tokens, .. } = *flight;
-        let Self { evidence, decision, schedule } = self;
+        let decides = !self.follows();
+        // Places in flight are not learnt for several processes.
+        let in_flight = if self.is_shared() { 1 } else { in_flight };
+        let Self { evidence, decision, .. } = self;
         decision.begins(now, evidence);
-        decision.bounds_the_start(gate);
+        if decides {
+            decision.bounds_the_start(gate);
+        }
         evidence.sent(now, number);
-        decision.take_passed(now, evidence);
-        decision.cap.sent(in_flight, decision.rate.payment());
-        if canary {
+        if decides {
+            decision.take_passed(now, evidence);
+            decision.cap.sent(in_flight, decision.rate.payment());
+        }
+        if canary && decides {
             evidence.expect();
         }
-        let was_held_back = schedule.sent(now, gate.until(), decision.rate.gaps());
-        if was_held_back && !decision.cap.is_full(in_flight) {
+        // What was decided until now holds this call back.
+        let gaps = self.gaps();
+        let Self { evidence, decision, schedule, .. } = self;
+        let was_held_back = schedule.sent(now, gate.until(), gaps);
+        if was_held_back && decides && !decision.cap.is_full(in_flight) {
             decision.rate.grow(evidence.run());
         }
-        let weight = decision.unit.sent(tokens);
+        let weight = if decides { decision.unit.sent(tokens) } else { decision.unit.weight(tokens) };
         schedule.weighs(weight.of);
         decision.rate.dearer(weight.dearer);
-        evidence.era()
+        self.note_sent(now, tokens, was_held_back);
+        self.evidence.era()
     }
 
     /// The era in which a call leaves now.
@@ -203,12 +225,13 @@ impl AdaptiveRate {
     pub(crate) fn succeeded(&mut self, now: Instant, flight: &Flight) {
         self.schedule.answered();
         self.evidence.succeeded(flight.era, now - flight.sent);
-        self.decision.rate.succeeded(self.evidence.time());
+        let later = if self.is_shared() { evidence::HEARD_AFTER } else { Duration::ZERO };
+        self.decision.rate.succeeded(self.evidence.time() + later);
     }
 
     /// The gate is open again.
     pub(crate) fn reopened(&mut self, now: Instant, reopening: &Reopening) {
-        if self.decision.reopened(now, &mut self.evidence, reopening) {
+        if !self.follows() && self.decision.reopened(now, &mut self.evidence, reopening) {
             self.schedule.free(now);
         }
     }
@@ -224,10 +247,17 @@ impl AdaptiveRate {
         rng: &mut Rng,
     ) -> Reaction {
         self.schedule.answered();
-        let Self { evidence, decision, .. } = self;
         let &Flight { era, number, sent, in_flight, tokens, .. } = flight;
-        let call = Refused { era, sent, later: last - number, in_flight, tokens, why };
-        evidence.settle(now);
+        let in_flight = if self.is_shared() { 1 } else { in_flight };
+        self.evidence.settle(now);
+        let (elsewhere, later) = self.elsewhere(now, sent);
+        let (later, pending) = (last - number + later, self.evidence.pending() + elsewhere);
+        let call = Refused { era, sent, later, pending, in_flight, tokens, why };
+        if self.follows() {
+            self.evidence.was_refused(now, number, sent);
+            return self.note_refused(now, gate, &call);
+        }
+        let Self { evidence, decision, .. } = self;
         if !decision.is_ours(now, evidence, gate, &call) {
             evidence.forget(number);
             return Reaction::Chance;

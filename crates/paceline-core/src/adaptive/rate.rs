@@ -182,6 +182,17 @@ impl Rate {
         }
     }
 
+    /// One that goes on from what another process believed so long ago.
+    pub(super) fn after(&self, rate: f64, age: Duration, starting: bool) -> Self {
+        let longest = Duration::from_secs_f64(1.0 / self.slowest);
+        if starting && age < HALVED_AFTER {
+            return Self::new(Start::At(rate), longest);
+        }
+        let mut after = Self::new(Start::Slow, longest);
+        after.restore_estimate(rate, age);
+        after
+    }
+
     /// Where the rate is going.
     pub(super) fn trend(&self) -> Trend {
         match self.ramp {
@@ -219,11 +230,14 @@ impl Rate {
 
     /// How far apart calls leave at this rate.
     pub(super) fn gaps(&self) -> Gaps {
+        let usual = self.gap();
         Gaps {
-            usual: self.gap(),
+            usual,
+            late: usual,
             longest: seconds(1.0 / self.slowest),
             unanswered: self.ramp.filter(|ramp| *ramp < HASTY).map(seconds),
             act: !self.trusts_config,
+            beat: None,
         }
     }
 

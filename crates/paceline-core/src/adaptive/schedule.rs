@@ -13,12 +13,48 @@ const UNANSWERED: u32 = 8;
 pub(super) struct Gaps {
     /// Between two usual calls.
     pub(super) usual: Duration,
+    /// A call that leaves no later than this after it was due was held back by the rate alone.
+    pub(super) late: Duration,
     /// No two calls need to be further apart.
     pub(super) longest: Duration,
     /// Where the rate waits for answers: between two calls, after several without an answer to any.
     pub(super) unanswered: Option<Duration>,
     /// Whether the rate holds calls back.
     pub(super) act: bool,
+    /// Where several processes take turns.
+    pub(super) beat: Option<Beat>,
+}
+
+/// A beat that all processes of a fleet hear, one for each call of all: each takes beats of its own, so that together they leave
+/// as evenly as those of one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Beat {
+    /// When this process first heard it.
+    pub(super) heard: Instant,
+    /// From then on it goes on, ...
+    pub(super) from: Instant,
+    /// ... at this number, ...
+    pub(super) number: f64,
+    /// ... so many times a second.
+    pub(super) rate: f64,
+    /// From one beat of this process to its next, ...
+    pub(super) period: f64,
+    /// ... and which these are.
+    pub(super) place: f64,
+}
+
+impl Beat {
+    /// Its number then.
+    pub(super) fn at(&self, now: Instant) -> f64 {
+        self.number + now.saturating_since(self.from).as_secs_f64() * self.rate
+    }
+
+    /// The first of this process from then on.
+    fn next(&self, from: Instant) -> Instant {
+        let ahead = (self.place - self.at(from)) % self.period;
+        let ahead = if ahead < 0.0 { ahead + self.period } else { ahead };
+        from.max(self.from) + Duration::from_secs_f64(ahead / self.rate)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -38,10 +74,12 @@ impl Schedule {
         Self { last: None, weight: 1.0, free: None, unanswered: 0 }
     }
 
-    /// When the next call may leave.
-    pub(super) fn due(&self, gaps: Gaps) -> Instant {
+    /// When the next call may leave. `until`: the end of the last closure.
+    pub(super) fn due(&self, gaps: Gaps, until: Instant) -> Instant {
         let due = self.last.filter(|_| gaps.act).map(|last| last + self.pause(gaps));
-        self.free.or(due).unwrap_or(Instant::ZERO)
+        let from = due.map(|due| due.saturating_sub(gaps.usual / 2));
+        let beat = gaps.beat.map(|beat| beat.next(from.unwrap_or(beat.heard).max(until)));
+        self.free.or(beat).or(due).unwrap_or(Instant::ZERO)
     }
 
     /// The time between the call that left last and the next.
@@ -52,12 +90,12 @@ impl Schedule {
 
     /// A call leaves. `until`: the end of the last closure. Returns whether only the rate held it back.
     pub(super) fn sent(&mut self, now: Instant, until: Instant, gaps: Gaps) -> bool {
-        let due = self.due(gaps);
+        let due = self.due(gaps, until);
         let first = self.last.is_none();
         self.last = Some(if first { now } else { due.max(until).max(now.saturating_sub(LATE)) });
         self.free = None;
         self.unanswered = self.unanswered.saturating_add(1);
-        gaps.act && !first && now.saturating_since(due) < gaps.usual
+        gaps.act && (!first || gaps.beat.is_some()) && now.saturating_since(due) < gaps.late
     }
 
     /// A call was answered, whatever the answer is.

@@ -80,7 +80,7 @@ impl Machine {
 
     /// When the rate lets the next call leave, and how long after the last that is.
     fn due(&self) -> Instant {
-        self.learnt.schedule.due(self.learnt.decision.rate.gaps())
+        self.learnt.schedule.due(self.learnt.decision.rate.gaps(), Instant::ZERO)
     }
 
     fn pause(&self) -> Duration {

@@ -42,6 +42,11 @@ pub(super) struct Weight {
     pub(super) dearer: f64,
 }
 
+impl Weight {
+    /// That of an average call, or where calls are what counts.
+    const USUAL: Self = Self { of: 1.0, dearer: 1.0 };
+}
+
 impl Unit {
     pub(super) const fn new() -> Self {
         Self { mean: 0.0, calls: 0.0, odds: 1.0, is_tokens: false }
@@ -63,8 +68,29 @@ impl Unit {
         if self.is_tokens && self.mean > 0.0 && before > 0.0 {
             Weight { of: tokens / self.mean, dearer: self.mean / before }
         } else {
-            Weight { of: 1.0, dearer: 1.0 }
+            Weight::USUAL
         }
+    }
+
+    /// A call of so many tokens leaves where another process knows what an average call is.
+    pub(super) fn weight(&self, tokens: u64) -> Weight {
+        if self.is_tokens && self.mean > 0.0 {
+            Weight { of: tokens as f64 / self.mean, dearer: 1.0 }
+        } else {
+            Weight::USUAL
+        }
+    }
+
+    /// So many calls of so many tokens in all left elsewhere. Returns by what factor the average call has become dearer.
+    pub(super) fn sent_many(&mut self, calls: u64, tokens: u64) -> f64 {
+        let Some(mean) = (calls > 0).then(|| tokens / calls) else { return 1.0 };
+        (0..calls.min(1_000)).fold(1.0, |dearer, _| dearer * self.sent(mean).dearer)
+    }
+
+    /// Another process knows the tokens of an average call, where tokens are what counts.
+    pub(super) fn is_told(&mut self, tokens: Option<f64>) {
+        self.is_tokens = tokens.is_some();
+        self.mean = tokens.unwrap_or(self.mean);
     }
 
     /// A call of so many tokens was too much.

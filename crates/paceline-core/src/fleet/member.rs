@@ -6,7 +6,9 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::interface::{MemberChange, MemberConfig, MemberState, MemberView, OnLoss};
-use super::message::{BoardReply, BoardStep, ByeRequest, MemberRequest, Note, Quiet, Stake, SyncReply, SyncRequest};
+use super::message::{
+    BoardReply, BoardStep, ByeRequest, MemberId, MemberRequest, Note, Quiet, Stake, SyncReply, SyncRequest,
+};
 use super::talk::Talk;
 use super::{FleetLimit, LEASE, LimitKind};
 use crate::rng::Rng;
@@ -65,6 +67,8 @@ pub struct Member {
     hinted: bool,
     bye: Option<(Vec<Vec<TakenState>>, u32)>,
     talk: Talk,
+    /// When its pacer has something to say by itself.
+    speaks: Option<Instant>,
     wake: Option<Instant>,
     requests: VecDeque<MemberRequest>,
     changes: VecDeque<MemberChange>,
@@ -130,12 +134,23 @@ impl Member {
             hinted: false,
             bye: None,
             talk: Talk::default(),
+            speaks: None,
             wake: None,
             requests: VecDeque::new(),
             changes: VecDeque::new(),
         };
         member.pump(now);
         member
+    }
+
+    /// Who it is.
+    pub const fn id(&self) -> MemberId {
+        self.config.id
+    }
+
+    /// Its part among members that want more than there is.
+    pub const fn weight(&self) -> u64 {
+        self.config.weight
     }
 
     /// Where it stands.
@@ -202,6 +217,11 @@ impl Member {
     /// has answered. It acts with the next [`handle_timeout`](Self::handle_timeout).
     pub fn say(&mut self, now: Instant, topic: String, step: BoardStep) {
         self.talk.say(now, topic, step);
+    }
+
+    /// Its pacer has something to say then, if nothing happens before: it asks to be woken.
+    pub(crate) const fn speaks_again(&mut self, at: Option<Instant>) {
+        self.speaks = at;
     }
 
     /// The ledger has answered what it said.
@@ -318,7 +338,7 @@ impl Member {
         let given_up = self.under_way.map(|(_, sent)| sent + GIVEN_UP);
         let lease_ends = (self.state == MemberState::Live).then_some(self.lease_ends);
         let again = self.talk.due(now).filter(|_| talks);
-        self.wake = [self.due(now), given_up, lease_ends, again].into_iter().flatten().min();
+        self.wake = [self.due(now), given_up, lease_ends, again, self.speaks].into_iter().flatten().min();
     }
 
     /// When the next request is due, by what is known now.
@@ -355,7 +375,8 @@ impl Member {
             let usual = late((active / 4).clamp(Duration::from_millis(250), LEASE / 3).min(self.lease / 3));
             usual.min(urgent).min(fetch)
         });
-        due.min()
+        // Without a limit it only says that it is there.
+        due.min().or_else(|| Some((self.spoke + (LEASE / 3).min(self.lease / 3)).max(self.next)))
     }
 
     /// Sends a sync or a bye. What is given back is out of use before.

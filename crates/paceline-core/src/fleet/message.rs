@@ -139,7 +139,7 @@ pub struct BoardRequest {
 pub enum BoardStep {
     /// It tells this to all members, and for so long to those that come later.
     Post {
-        /// What they are told, at most 8 numbers below 2^53.
+        /// What they are told, at most 24 numbers below 2^53.
         values: Vec<u64>,
         /// For how long.
         lasts: Duration,

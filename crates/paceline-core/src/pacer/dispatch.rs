@@ -290,6 +290,7 @@ impl Pacer {
     /// The call of a request leaves that is in no queue any more. Returns whether it is a probe.
     fn depart(&mut self, now: Instant, from: Place, place: u32) -> bool {
         self.owes(from);
+        self.note_pace(place);
         let scope = &mut self.scopes[place];
         let Entry { request, stage } = self.slots.at_mut(from.2);
         let Stage::Waiting { deadline, since, .. } = *stage else { unreachable!("it has not left before") };

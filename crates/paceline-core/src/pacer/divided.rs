@@ -5,18 +5,23 @@
 //! even they leave no room; an allowance may grow at any moment.
 
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use super::Pacer;
 use super::gates::SharedGates;
+use super::paces::OFFICE_OF;
 use super::turn::SHORT;
 use crate::admit::{Admit, WaitCause};
-use crate::config::{DividedLimit, Limits, PacerConfig, QuotaShape};
+use crate::config::{DividedLimit, Limits, Pace, PacerConfig, QuotaShape};
 use crate::error::ConfigError;
 use crate::fleet::{Member, MemberChange, MemberInput, MemberState, MemberView};
 use crate::scope::Scope;
 use crate::snapshot::{FleetShare, FleetSnapshot};
 use crate::state::TakenState;
 use crate::time::Instant;
+
+/// How long calls wait for the first lease where no limit is divided.
+const FIRST_LEASE: Duration = Duration::from_secs(1);
 
 /// What the calls of a pacer use of a divided limit, and could use, in its units.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,6 +41,8 @@ pub(super) struct Divided {
     parts: Option<Vec<(DividedLimit, u64, Instant)>>,
     /// Since when there is no lease.
     alone_since: Option<Instant>,
+    /// Where no limit is divided: until then calls wait for the first lease, so that many processes do not begin each by itself.
+    begins: Option<Instant>,
     /// What the member said last of its fleet.
     fleet: Option<MemberView>,
     /// A request waits for more of a limit.
@@ -46,6 +53,9 @@ impl Divided {
     /// Without an allowance that lasts nothing leaves. When there will be one is not known: the estimate is that it takes as long
     /// again as it has taken, as for a turn, so that a caller which bounds its wait does not wait for ever for a lost ledger.
     pub(super) fn admit(&self, now: Instant) -> Admit {
+        if let Some(begins) = self.begins {
+            return Admit::at(begins, now, || WaitCause::Rate { gap: FIRST_LEASE });
+        }
         let is_over = |(_, units, until): &&(DividedLimit, u64, Instant)| {
             *until <= now || (*units == 0 && self.alone_since.is_some())
         };
@@ -96,6 +106,7 @@ impl Pacer {
         let limits = divided(&self.config)?;
         self.divided.parts = Some(limits.into_iter().map(|limit| (limit, 0, Instant::ZERO)).collect());
         self.divided.alone_since = Some(now);
+        self.divided.begins = self.divided.parts.as_ref().is_some_and(Vec::is_empty).then_some(now + FIRST_LEASE);
         self.apply_allowances();
         self.pump(now);
         Ok(())
@@ -108,8 +119,9 @@ impl Pacer {
             (*units, *until) = (limit.quota.limit, Instant::MAX);
         }
         self.apply_allowances();
-        (self.divided.parts, self.divided.fleet) = (None, None);
+        (self.divided.parts, self.divided.fleet, self.divided.begins) = (None, None, None);
         self.gates = SharedGates::default();
+        self.leave_paces(now);
         // Each of them is looked at again.
         self.scopes.iter_mut().for_each(drop);
         self.pump(now);
@@ -128,6 +140,7 @@ impl Pacer {
             member.demand(limit, used, waiting, next);
         }
         self.say_news(now, member);
+        self.say_paces(now, member);
         match input {
             MemberInput::Time => member.handle_timeout(now),
             MemberInput::Linked { run, quiet } => member.linked(now, run, quiet),
@@ -144,7 +157,13 @@ impl Pacer {
         while let Some(change) = member.poll_change() {
             match change {
                 MemberChange::Allow { limit, units, until } => self.allow(limit, units, until),
-                MemberChange::Told(note) => self.hear_gate(now, &note),
+                MemberChange::Told(note) => {
+                    self.hear_gate(now, &note);
+                    self.hear_pace(now, member, &note);
+                }
+                MemberChange::Taken { topic, waits } if topic.starts_with(OFFICE_OF) => {
+                    self.office_taken(now, &topic, waits);
+                }
                 MemberChange::Taken { topic, waits } => self.canary_taken(now, &topic, waits),
                 other => others.push(other),
             }
@@ -153,6 +172,11 @@ impl Pacer {
             MemberState::Live => None,
             _ => self.divided.alone_since.or(Some(now)),
         };
+        if self.divided.has_lease() {
+            self.divided.begins = None;
+        }
+        // There is something to say as soon as there is a lease, and no more once there is none.
+        self.paces.notice_lease(self.divided.has_lease());
         self.divided.fleet = Some(member.view());
         self.apply_allowances();
         self.pump(now);
@@ -268,8 +292,8 @@ pub(super) fn divided(config: &PacerConfig) -> Result<Vec<DividedLimit>, ConfigE
             divided.push(DividedLimit { tier: tier.clone(), quota: quota.clone(), place });
         }
     }
-    match divided.is_empty() {
-        true => refuse("no limit", "a configured limit (rpm, tpm, limits): a fleet divides those"),
+    match divided.is_empty() && config.pace != Pace::Auto {
+        true => refuse("no limit", "a configured limit (rpm, tpm, limits), or the pace auto: a fleet shares those"),
         false => Ok(divided),
     }
 }

@@ -84,7 +84,7 @@ impl SharedGates {
 impl Pacer {
     /// Whether something is to be said to the fleet, which does not wait.
     pub const fn has_news(&self) -> bool {
-        !self.gates.news.is_empty()
+        !self.gates.news.is_empty() || self.paces.is_news()
     }
 
     /// A server asked for a pause of the scope, or of the account when `None`, or a canary was refused.
@@ -209,7 +209,17 @@ impl Pacer {
             // It was over when this process heard of it, or a later version has told it.
             _ => return,
         }
+        self.give_back_canaries(now, scope.as_ref().map(|id| &*id.name));
         self.share_gates(scope.as_ref().map(|id| &*id.name));
+    }
+
+    /// A gate is closed for longer, or open: where this process was to send the call that tests it, another may be the next.
+    fn give_back_canaries(&mut self, now: Instant, name: Option<&str>) {
+        let ours = |(_, canary): &(&Arc<str>, &Canary)| matches!(canary, Canary::Ours(until) if *until > now);
+        let closed = self.gates.closed.iter().filter(ours).map(|(name, _)| name.clone());
+        for ours in closed.filter(|ours| name.is_none_or(|name| **ours == *name)).collect::<Vec<_>>() {
+            self.gates.release(&ours);
+        }
     }
 
     fn closed_elsewhere(&mut self, now: Instant, scope: Option<&ScopeId>, until: Instant, cause: PauseCause) {

@@ -12,6 +12,7 @@ mod export;
 mod forecast;
 mod gates;
 mod lease;
+mod paces;
 mod pauses;
 mod react;
 mod scopes;
@@ -35,6 +36,7 @@ use divided::Divided;
 use evict::Evictions;
 use gates::SharedGates;
 pub use lease::Lease;
+use paces::SharedPaces;
 use scopes::Scopes;
 use settings::{check, is_part, limits, places, tier_of, tiers};
 use turn::Turn;
@@ -114,6 +116,7 @@ pub struct Pacer {
     turn: Turn,
     divided: Divided,
     gates: SharedGates,
+    paces: SharedPaces,
     in_flight: InFlight,
     active: Active,
     hold: Hold,
@@ -153,6 +156,7 @@ impl Pacer {
             turn: Turn::default(),
             divided: Divided::default(),
             gates: SharedGates::default(),
+            paces: SharedPaces::default(),
             in_flight: InFlight::new(places(&config))?,
             active: Active::default(),
             hold: Hold::default(),
@@ -264,6 +268,7 @@ impl Pacer {
             let probe = self.grant_at_once(now, in_queue(ticket.slot), place);
             return Ok(Enqueued::Granted { ticket, probe });
         }
+        self.note_pace(place);
         self.scopes.touch(place);
         self.scopes[place].queue.push(now, in_queue(ticket.slot), not_before, deadline);
         if not_before.is_none_or(|due| due <= now) {

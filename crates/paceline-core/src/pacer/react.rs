@@ -209,11 +209,17 @@ impl Pacer {
             scope.slow_down(now, flight.number, outcome.hint.map(|hint| hint.wait), &mut self.rng);
         }
         let closed = !was_closed && scope.is_closed();
+        let (shared, reads) = (scope.shares_pace(), scope.reads());
+        self.note_refusal(id.place);
         let (cause, reach) = (refusal.cause(true), reach(id, outcome.reach));
         let held = outcome.hint.is_some_and(|hint| self.obey(now, reach, hint, cause));
         match (outcome.hint.filter(|_| held), self.scopes[id].closed_until(now)) {
             (Some(hint), _) => self.tell_closed(now, reach, now + hint.wait, cause),
-            (None, Some(until)) if self.is_shared(id) => self.tell_closed(now, Some(id), until, refusal.cause(false)),
+            // The process that decides says for how long the gate stays closed.
+            (None, Some(_)) if shared && !reads => {}
+            (None, Some(until)) if self.is_shared(id) || reads && closed => {
+                self.tell_closed(now, Some(id), until, refusal.cause(false));
+            }
             (None, _) => {}
         }
         if let Some(until) = self.scopes[id].closed_until(now)

@@ -1,7 +1,9 @@
 //! Discrete events in virtual time: clients, the network to the provider and back, and the results of the items.
 
+use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -9,9 +11,11 @@ use paceline_core::{Class, Dimension, Instant, LimitReport, QuotaShape, RefillMo
 use paceline_model::{Admission, Cause, Hints, ProviderModel, Refusal, Service, ToldWait};
 
 use super::{Setup, SimError};
+use crate::fleet::{Fleet, Process};
 use crate::policy::{self, CallResult, Fate, Next, Policy, Setting, Wait, Work};
 use crate::record::Record;
 use crate::scenario::{Item, Scenario};
+use crate::setup::FleetTrouble;
 use crate::trace::{PaceNow, Recorder, Span};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,6 +30,10 @@ enum Event {
     Answer(u32),
     /// The number of workers changes.
     Workers,
+    /// Something happens in the fleet.
+    Fleet,
+    /// A trouble of the fleet.
+    Trouble(u32),
 }
 
 /// A call under way.
@@ -60,6 +68,10 @@ pub(crate) struct World<'a> {
     pub(crate) provider: ProviderModel,
     clients_a_lane: u32,
     lanes: Vec<Lane<'a>>,
+    fleet: Option<Rc<RefCell<Fleet>>>,
+    /// The next event of the fleet that is planned.
+    fleet_wakes: Option<Instant>,
+    troubles: Vec<(Duration, FleetTrouble)>,
     calls: Vec<Call>,
     /// Places in `calls` that are free.
     free: Vec<u32>,
@@ -93,9 +105,11 @@ impl<'a> World<'a> {
         let lanes = if setup.share { 1 } else { setup.clients };
         let clients_a_lane = setup.clients / lanes;
         let most = scenario.most_workers().saturating_mul(clients_a_lane);
+        let fleet = setup.fleet.as_ref().map(|fleet| Rc::new(RefCell::new(Fleet::of(fleet, setup.seed))));
+        let troubles = setup.fleet.as_ref().map_or_else(Vec::new, |fleet| fleet.troubles.clone());
         let lane = |index: u32| {
             let (scope, seed) = (setup.scope.as_str(), seeds.next_u64());
-            let setting = Setting { scenario, processes: lanes, scope, in_flight: most, seed };
+            let setting = Setting { scenario, processes: lanes, scope, in_flight: most, seed, fleet: fleet.as_ref() };
             let policy = match &setup.pacer {
                 Some(config) => policy::configured(config, &setting).map_err(SimError::Pacer)?,
                 None => policy::named(&setup.policy, &setting).ok_or_else(|| SimError::Policy(setup.policy.clone()))?,
@@ -109,6 +123,9 @@ impl<'a> World<'a> {
             provider,
             clients_a_lane,
             lanes: (0..lanes).map(lane).collect::<Result<_, SimError>>()?,
+            fleet,
+            fleet_wakes: None,
+            troubles,
             calls: Vec::new(),
             free: Vec::new(),
             sharing: Vec::new(),
@@ -125,8 +142,17 @@ impl<'a> World<'a> {
         let mut starts = Rng::new(starts);
         for lane in 0..lanes {
             let start = if lane == 0 { 0.0 } else { starts.unit() };
-            world.wake(lane, Instant::ZERO + Duration::from_secs_f64(start));
+            let late = world.troubles.iter().find(|(_, trouble)| *trouble == FleetTrouble::Late(lane));
+            let start = late.map_or(Duration::from_secs_f64(start), |(at, _)| *at);
+            world.wake(lane, Instant::ZERO + start);
+            if let Some(fleet) = &world.fleet {
+                fleet.borrow_mut().processes[lane as usize].suspend(Instant::ZERO + start);
+            }
         }
+        for index in 0..world.troubles.len() {
+            world.plan(Instant::ZERO + world.troubles[index].0, Event::Trouble(index as u32));
+        }
+        world.plan_fleet();
         world.count_workers();
         for step in scenario.workers.iter().filter(|step| !step.at.is_zero()) {
             world.plan(Instant::ZERO + step.at, Event::Workers);
@@ -170,8 +196,11 @@ impl<'a> World<'a> {
                 Event::End(call, changes) if changes == self.changes || !self.provider.is_shared() => self.end(call),
                 Event::Answer(call) => self.answer(call),
                 Event::Workers => self.workers_change(),
-                Event::Wake(_) | Event::End(..) => {}
+                Event::Fleet if self.fleet_wakes == Some(at) => self.fleet_acts(),
+                Event::Trouble(index) => self.trouble(self.troubles[index as usize].1),
+                Event::Wake(_) | Event::End(..) | Event::Fleet => {}
             }
+            self.plan_fleet();
         }
         if let Some(recorder) = &self.recorder {
             self.trace(if self.record.is_over() { recorder.ends() } else { end });
@@ -254,6 +283,45 @@ impl<'a> World<'a> {
                 Next::At(at) => return self.wake(index, at),
                 Next::OnEvent => return,
             }
+        }
+    }
+
+    /// Plans when something happens in the fleet.
+    fn plan_fleet(&mut self) {
+        let Some(next) = self.fleet.as_ref().and_then(|fleet| fleet.borrow().next()) else { return };
+        let next = next.max(self.now);
+        if self.fleet_wakes.is_none_or(|planned| next < planned) {
+            self.fleet_wakes = Some(next);
+            self.plan(next, Event::Fleet);
+        }
+    }
+
+    /// What is due in the fleet happens; then calls may leave anywhere.
+    fn fleet_acts(&mut self) {
+        self.fleet_wakes = None;
+        let Some(fleet) = &self.fleet else { return };
+        fleet.borrow_mut().advance(self.now);
+        for lane in 0..self.lanes.len() {
+            let place = u32::try_from(lane).expect("lanes are counted in 32 bits");
+            if self.fleet.as_ref().is_some_and(|fleet| !fleet.borrow().processes[lane].is_away(self.now)) {
+                self.ask(place);
+            }
+        }
+    }
+
+    fn trouble(&mut self, trouble: FleetTrouble) {
+        let Some(fleet) = &self.fleet else { return };
+        let (mut fleet, now) = (fleet.borrow_mut(), self.now);
+        match trouble {
+            FleetTrouble::Late(_) => {}
+            FleetTrouble::Kill(place) => fleet.processes[place as usize].kill(),
+            FleetTrouble::KillReader => {
+                let reader = fleet.processes.iter_mut().find(|process| !process.is_dead() && process.decides(now));
+                reader.into_iter().for_each(Process::kill);
+            }
+            FleetTrouble::Cut(place, time) => fleet.processes[place as usize].cut_off(now + time),
+            FleetTrouble::CutAll(time) => fleet.processes.iter_mut().for_each(|process| process.cut_off(now + time)),
+            FleetTrouble::Lost => fleet.restart(now, None, now + Duration::from_millis(1)),
         }
     }
 

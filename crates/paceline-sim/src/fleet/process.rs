@@ -112,6 +112,14 @@ impl Process {
         self.is_dead
     }
 
+    /// Whether it decides for all how fast calls leave.
+    pub(crate) fn decides(&self, now: Instant) -> bool {
+        let scopes = self.pacer.snapshot(self.reads(now)).scopes;
+        scopes.iter().any(|scope| {
+            scope.estimate.as_ref().and_then(|estimate| estimate.shared).is_some_and(|shared| shared.decides)
+        })
+    }
+
     /// Its host is suspended.
     pub(crate) const fn suspend(&mut self, until: Instant) {
         self.away_until = until;

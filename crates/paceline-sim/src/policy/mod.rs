@@ -15,11 +15,14 @@ mod simple;
 mod waits;
 mod window;
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use paceline_core::{Class, ConfigError, Cost, Instant, LimitReport, Pace, PacerConfig};
 use paceline_model::ToldWait;
 
+use crate::fleet::Fleet;
 use crate::scenario::{Item, Scenario};
 
 use crew::Crew;
@@ -156,7 +159,8 @@ impl<'a> Work<'a> {
 }
 
 /// The information that a policy gets when it is made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
+#[expect(missing_debug_implementations, reason = "a fleet has none")]
 pub struct Setting<'a> {
     /// The provider's documentation.
     pub scenario: &'a Scenario,
@@ -168,6 +172,8 @@ pub struct Setting<'a> {
     pub in_flight: u32,
     /// The seed of this policy's randomness.
     pub seed: u64,
+    /// The fleet that it joins.
+    pub(crate) fleet: Option<&'a Rc<RefCell<Fleet>>>,
 }
 
 impl Setting<'_> {

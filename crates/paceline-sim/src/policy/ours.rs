@@ -1,5 +1,7 @@
 //! This project's pacer, driven through its public interface.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use paceline_core::{
@@ -9,12 +11,48 @@ use paceline_core::{
 
 use super::waits::{Wait, Waits};
 use super::{CallResult, Fate, Next, Policy, Setting, Work};
+use crate::fleet::Fleet;
+
+/// Where a pacer is.
+enum Place {
+    Own(Box<Pacer>),
+    /// In a fleet, as that process.
+    InFleet(Rc<RefCell<Fleet>>, usize),
+}
+
+impl Place {
+    fn with<T>(&mut self, now: Instant, act: impl FnOnce(&mut Pacer) -> T) -> T {
+        match self {
+            Self::Own(pacer) => act(pacer),
+            Self::InFleet(fleet, place) => {
+                let process = &mut fleet.borrow_mut().processes[*place];
+                let result = act(&mut process.pacer);
+                process.plan(now);
+                result
+            }
+        }
+    }
+
+    fn snapshot(&self, now: Instant) -> ScopeSnapshot {
+        let mut snapshot = match self {
+            Self::Own(pacer) => pacer.snapshot(now),
+            Self::InFleet(fleet, place) => fleet.borrow().processes[*place].pacer.snapshot(now),
+        };
+        snapshot.scopes.swap_remove(0)
+    }
+
+    fn is_dead(&self) -> bool {
+        match self {
+            Self::Own(_) => false,
+            Self::InFleet(fleet, place) => fleet.borrow().processes[*place].is_dead(),
+        }
+    }
+}
 
 /// One pacer with one scope.
-#[derive(Debug)]
 pub(super) struct Ours {
     config: PacerConfig,
-    pacer: Pacer,
+    pacer: Place,
     scope: ScopeId,
     /// Items that wait in the pacer and were never sent.
     fresh: u32,
@@ -56,29 +94,39 @@ impl Ours {
     }
 
     fn snapshot(&self, now: Instant) -> ScopeSnapshot {
-        self.pacer.snapshot(now).scopes.swap_remove(0)
+        self.pacer.snapshot(now)
     }
 
     /// As the user configured it: each process has these limits for itself.
     pub(super) fn configured(config: PacerConfig, setting: &Setting<'_>) -> Result<Self, ConfigError> {
         let mut pacer = Pacer::new(within(&config, setting.in_flight), setting.seed, Instant::ZERO)?;
         let scope = pacer.scope(setting.scope);
+        let pacer = match setting.fleet {
+            None => Place::Own(Box::new(pacer)),
+            Some(fleet) => {
+                pacer.divide(Instant::ZERO)?;
+                let place = fleet.borrow_mut().joins(pacer, scope.clone(), setting.seed);
+                Place::InFleet(Rc::clone(fleet), place)
+            }
+        };
         Ok(Self { config, pacer, scope, fresh: 0, tickets: Vec::new(), after_fault: None, waits: None })
     }
 
     /// Whether the item fits into the limits at all.
     fn enqueue(&mut self, now: Instant, item: u32, work: &Work<'_>) -> bool {
         let request = Request { item: Some(u64::from(item)), ..Request::new(&self.scope, work.estimate(item).clone()) };
-        let fits = self.pacer.enqueue(now, request).is_ok();
+        let fits = self.pacer.with(now, |pacer| pacer.enqueue(now, request)).is_ok();
         self.fresh += u32::from(fits);
         fits
     }
 
     /// Notes a call that leaves.
-    fn granted(&mut self, ticket: Ticket) -> u32 {
-        let request = self.pacer.request(ticket).expect("a granted request stays until it is completed");
-        let item = request.item.and_then(|item| u32::try_from(item).ok()).expect("items are numbered in 32 bits");
-        self.fresh -= u32::from(request.sends() == 0);
+    fn granted(&mut self, now: Instant, ticket: Ticket) -> u32 {
+        let request =
+            self.pacer.with(now, |pacer| pacer.request(ticket).map(|request| (request.item, request.sends())));
+        let (item, sends) = request.expect("a granted request stays until it is completed");
+        let item = item.and_then(|item| u32::try_from(item).ok()).expect("items are numbered in 32 bits");
+        self.fresh -= u32::from(sends == 0);
         let index = item as usize;
         if index >= self.tickets.len() {
             self.tickets.resize(index + 1, None);
@@ -106,11 +154,14 @@ fn share(setting: &Setting<'_>) -> Limits {
 
 impl Ours {
     fn decide(&mut self, now: Instant, work: &mut Work<'_>) -> Next {
-        self.pacer.handle_timeout(now);
+        if self.pacer.is_dead() {
+            return Next::OnEvent;
+        }
+        self.pacer.with(now, |pacer| pacer.handle_timeout(now));
         loop {
-            while let Some(event) = self.pacer.poll_event() {
+            while let Some(event) = self.pacer.with(now, Pacer::poll_event) {
                 if let Event::Granted { ticket, .. } = event {
-                    return Next::Send(self.granted(ticket));
+                    return Next::Send(self.granted(now, ticket));
                 }
             }
             // One waiting request is enough: it shows the pacer that there is more to do.
@@ -122,7 +173,8 @@ impl Ours {
                 return Next::Lose(item);
             }
         }
-        self.pacer.poll_timeout().map_or(Next::OnEvent, |at| Next::At(at.max(now + Duration::from_nanos(1))))
+        let due = self.pacer.with(now, |pacer| pacer.poll_timeout());
+        due.map_or(Next::OnEvent, |at| Next::At(at.max(now + Duration::from_nanos(1))))
     }
 }
 
@@ -133,7 +185,7 @@ impl Policy for Ours {
             match next {
                 Next::Send(_) => waits.sent(now),
                 Next::At(_) | Next::OnEvent => {
-                    let scope = self.pacer.snapshot(now).scopes.swap_remove(0);
+                    let scope = self.pacer.snapshot(now);
                     let rule = scope.waits_for.filter(|_| scope.waiting > 0).map(|(rule, _)| rule);
                     waits.wait(now, rule);
                 }
@@ -159,10 +211,15 @@ impl Policy for Ours {
     fn workers(&mut self, now: Instant, count: u32) {
         // Without any the engine does not ask at all.
         let config = within(&self.config, count.max(1));
-        self.pacer.reconfigure(now, config).expect("a sound configuration stays sound with fewer workers");
+        self.pacer
+            .with(now, |pacer| pacer.reconfigure(now, config))
+            .expect("a sound configuration stays sound with fewer workers");
     }
 
     fn answered(&mut self, now: Instant, answer: &CallResult<'_>) -> Fate {
+        if self.pacer.is_dead() {
+            return Fate::Again;
+        }
         let ticket = self.tickets[answer.item as usize].take().expect("only calls in flight are answered");
         let outcome = Outcome {
             hint: answer.wait.map(|hint| paceline_core::Hint::new(hint.wait, hint.exact)),
@@ -170,12 +227,12 @@ impl Policy for Ours {
             usage: (answer.class == Class::Success).then(|| answer.cost.clone()),
             ..Outcome::new(answer.class)
         };
-        match self.pacer.complete(now, ticket, outcome) {
+        match self.pacer.with(now, |pacer| pacer.complete(now, ticket, outcome)) {
             NextAction::Retry { mut next, .. } | NextAction::Resend { mut next, .. } => {
                 if let (Class::Transient, Some(wait)) = (answer.class, self.after_fault) {
                     next.not_before = Some(now + wait);
                 }
-                self.pacer.enqueue(now, *next).expect("it had room before");
+                self.pacer.with(now, |pacer| pacer.enqueue(now, *next)).expect("it had room before");
                 Fate::Again
             }
             NextAction::GiveUp { .. } => Fate::Lost,
