@@ -175,7 +175,7 @@ impl Backend {
         if prices.is_empty() {
             return Money::default();
         }
-        prices.of(asked.model().unwrap_or_default()).of(usage.input_tokens, usage.output_tokens)
+        prices.of(asked.model().unwrap_or_default()).of(usage.priced_input(), usage.output_tokens)
     }
 
     /// `unread`: the bytes of a body that was too long to be kept; the answer has none then.

@@ -128,7 +128,7 @@ impl Metrics {
     /// An answer reported its tokens.
     pub(crate) fn used(&self, scope: &Arc<str>, usage: &Usage) {
         let [input, output] = &self.of_scope(scope).tokens;
-        input.inc_by(usage.input_tokens);
+        input.inc_by(usage.prompt_tokens());
         output.inc_by(usage.output_tokens);
     }
 

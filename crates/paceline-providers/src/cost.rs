@@ -3,25 +3,23 @@
 use serde_json::Value;
 
 use super::body::Body;
-use super::table::CachedInput;
+use super::reported::Reported;
+use super::table::Charge;
 use super::usage::Usage;
 
 /// More than any call can cost: a larger number is a mistake.
 const MOST: f64 = 1e9;
 
 /// The reported cost, in the parts that count.
-pub(super) fn of(body: &Body<'_>, cached: CachedInput) -> Option<Usage> {
+pub(super) fn of(body: &Body<'_>, charge: &Charge) -> Option<Usage> {
     if let Some(stream) = &body.stream {
-        return stream.usage;
+        return stream.usage.map(|usage| usage.counted(charge));
     }
-    let places = ["usage", "usageMetadata", "meta"].into_iter().filter_map(|key| body.root.get(key));
-    let Some((usage, read)) = places.filter_map(|usage| Some((usage, Usage::read(usage)?))).next() else {
-        return Some(Usage { units: units(body)?, ..Usage::default() });
-    };
-    Some(match cached {
-        CachedInput::Counts => read,
-        CachedInput::Free => read.without_cached(usage),
-    })
+    let mut places = ["usage", "usageMetadata", "meta"].into_iter().filter_map(|key| body.root.get(key));
+    match places.find_map(Reported::read) {
+        Some(reported) => Some(reported.counted(charge)),
+        None => Some(Usage { units: units(body)?, ..Usage::default() }),
+    }
 }
 
 /// What an answer says that its call was charged, rounded up.
@@ -56,14 +54,5 @@ mod tests {
         ] {
             assert_eq!(units(&Body::of_success(body.as_bytes(), "", wanted)), expected, "{body}");
         }
-    }
-
-    #[test]
-    fn cached_input_is_free_where_the_provider_says_so() {
-        let body =
-            br#"{"usage":{"prompt_tokens":90,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":64}}}"#;
-        let body = Body::of_success(body, "", crate::body::Wanted { keys: None, arrays: false });
-        let input = |cached| of(&body, cached).expect("usage").input_tokens;
-        assert_eq!((input(CachedInput::Counts), input(CachedInput::Free)), (90, 26));
     }
 }

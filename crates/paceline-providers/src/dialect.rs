@@ -190,7 +190,7 @@ impl Dialect {
             Some((number, rule)) => refusal::by_user(&case, rule, number),
             None => self.without_account(answer.status, decide::decide(&case), &body),
         };
-        let usage = cost::of(&body, table.charge.cached_input);
+        let usage = cost::of(&body, &table.charge);
         let settlement = Settlement::of(&table.charge, answer.path, answer.status, decision.class);
         let is_unreported = usage.is_none() && decision.class == Class::Success && self.is_prompt(answer.path);
         let settlement = if is_unreported { settlement.with_unreported(answer) } else { settlement };

@@ -65,6 +65,7 @@ mod partial;
 mod prompt;
 mod reading;
 mod refusal;
+mod reported;
 mod rule;
 mod schema;
 pub mod secrets;

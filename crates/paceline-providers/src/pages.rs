@@ -8,7 +8,7 @@ use paceline_core::{LimitScope, RefillMode};
 
 use super::Provider;
 use super::rule::{Phrase, Place, Rule};
-use super::table::{CachedInput, Charge, Counts, LimitHeaders, Reserves, Scope, Table, TableRule};
+use super::table::{CachePercent, CachedInput, Charge, Counts, LimitHeaders, Reserves, Scope, Table, TableRule};
 
 /// Set to write the pages instead of comparing them.
 const UPDATE: &str = "UPDATE_PROVIDER_PAGES";
@@ -82,6 +82,11 @@ fn facts(table: &Table) -> Vec<(&'static str, String)> {
         facts.push(("a call reserves", reserves(&table.charge)));
     }
     let charge = &table.charge;
+    let CachePercent { read, write, write_for_an_hour } = charge.cache_percent;
+    if charge.cache_percent != CachePercent::default() {
+        let costs = format!("read {read} %, written {write} %, for an hour {write_for_an_hour} % of the price of input");
+        facts.push(("a token of the cache costs", costs));
+    }
     if !charge.output_weights.is_empty() {
         let weight = |(model, times): (&String, &u32)| format!("{} {times} times", code(model));
         facts.push((
@@ -110,7 +115,7 @@ fn reserves(charge: &Charge) -> String {
         (true, Counts::Input) => "then settled by the input that was used",
         (false, _) => "of which nothing comes back",
     };
-    let cached = if charge.cached_input == CachedInput::Free { "; cached input is free" } else { "" };
+    let cached = if charge.cached_input == CachedInput::Free { "; input that its cache had does not count" } else { "" };
     format!("{reserves}, {settled}{cached}")
 }
 

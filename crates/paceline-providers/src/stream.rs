@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::ending::{Ending, OF_MESSAGES, OF_RESPONSES};
 use super::frames::{self, Frame};
-use super::usage::Usage;
+use super::reported::Reported;
 
 /// Whether a body holds server-sent events: no line of them begins like JSON, whatever the content type says.
 pub(super) fn is_stream(body: &[u8], content_type: &str) -> bool {
@@ -38,7 +38,7 @@ pub(super) struct Stream {
     /// Why each choice has ended, by its index.
     endings: BTreeMap<u64, Ending>,
     /// The tokens that the events reported.
-    pub(super) usage: Option<Usage>,
+    pub(super) usage: Option<Reported>,
 }
 
 /// One event of a stream.
@@ -196,7 +196,7 @@ impl Stream {
         self.at_limit |= event.value["delta"]["stop_reason"] == OF_MESSAGES
             || event.value["response"]["incomplete_details"]["reason"] == OF_RESPONSES;
         for place in ["/usage", "/message/usage", "/response/usage", "/usageMetadata"] {
-            if let Some(usage) = event.value.pointer(place).and_then(Usage::read) {
+            if let Some(usage) = event.value.pointer(place).and_then(Reported::read) {
                 self.usage = Some(self.usage.map_or(usage, |before| before.updated(usage)));
             }
         }
@@ -205,8 +205,13 @@ impl Stream {
 
 #[cfg(test)]
 mod tests {
+    use super::super::table::Charge;
     use super::*;
     use proptest::proptest;
+
+    fn total(stream: &Stream) -> Option<u64> {
+        stream.usage.map(|usage| usage.counted(&Charge::default()).total())
+    }
 
     #[test]
     fn comments_and_pings_are_no_content_and_done_ends() {
@@ -230,7 +235,7 @@ mod tests {
               event: message_delta\ndata: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":15}}\n\n\
               event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
         );
-        let usage = stream.usage.expect("usage");
+        let usage = stream.usage.expect("usage").counted(&Charge::default());
         assert_eq!((usage.input_tokens, usage.output_tokens, stream.ended), (25, 15, true));
     }
 
@@ -241,11 +246,11 @@ mod tests {
               data: {\"object\":\"chat.completion.chunk\",\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":2}}\n\n\
               data: [DONE]\n\n",
         );
-        assert_eq!(stream.usage.map(|usage| usage.total()), Some(11));
+        assert_eq!(total(&stream), Some(11));
         let stream = read(
             b"event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"usage\":{\"input_tokens\":4,\"output_tokens\":3}}}\n\n",
         );
-        assert_eq!((stream.usage.map(|usage| usage.total()), stream.ended), (Some(7), true));
+        assert_eq!((total(&stream), stream.ended), (Some(7), true));
     }
 
     #[test]

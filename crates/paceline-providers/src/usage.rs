@@ -1,18 +1,20 @@
 //! The usage that an answer reports, in tokens.
 
-use serde_json::Value;
-
 use super::outline::Asked;
 use super::prompt::Prompt;
 
 /// More tokens than any call can have: a larger number is no count, and sums of smaller ones never overflow.
-const MOST: u64 = 1 << 32;
+pub(super) const MOST: u64 = 1 << 32;
 
 /// Tokens of one call, in whatever dialect they were reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Tokens of the prompt that count against a limit, cache writes included.
     pub input_tokens: u64,
+    /// Tokens of the prompt beside these: the provider read them from its cache, and counts them against no limit.
+    pub uncounted_tokens: u64,
+    /// How many tokens of input more, or fewer, the prompt costs than it has, because a provider's cache was read or written.
+    pub cache_price: i64,
     /// Tokens of the answer.
     pub output_tokens: u64,
     /// Units of the provider's own: capacity units, query points.
@@ -22,40 +24,14 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// The `usage` object of chat completions, responses, embeddings or messages. Only numbers count, and one of them
-    /// must be there; one above 2^32 is none.
-    pub fn read(usage: &Value) -> Option<Self> {
-        // Cohere has its counts one level deeper.
-        let usage = usage.get("tokens").filter(|tokens| tokens.is_object()).unwrap_or(usage);
-        // So few are found faster one by one than by their hashes.
-        let members = usage.as_object()?;
-        let member = |key: &str| members.iter().find(|(name, _)| *name == key).map(|(_, value)| value);
-        let number = |key: &str| member(key)?.as_f64().filter(|tokens| (0.0..=MOST as f64).contains(tokens));
-        let first = |keys: &[&str]| keys.iter().find_map(|key| number(key)).map(|tokens| tokens as u64);
-        let number = |key: &str| first(&[key]);
-        let input = first(&["prompt_tokens", "input_tokens", "inputTokens", "promptTokenCount"]);
-        let output = first(&["completion_tokens", "output_tokens", "outputTokens", "candidatesTokenCount"]);
-        let output = match (output, number("thoughtsTokenCount")) {
-            (output, Some(thought)) => Some(output.unwrap_or(0).saturating_add(thought)),
-            (output, None) => output,
-        };
-        let undivided = input.is_none() && output.is_none();
-        let (input, output) = match (input, output, first(&["total_tokens", "totalTokens", "totalTokenCount"])) {
-            (None, None, total) => (total?, 0),
-            (None, Some(output), Some(total)) => (total.saturating_sub(output), output),
-            (input, output, _) => (input.unwrap_or(0), output.unwrap_or(0)),
-        };
-        let written = first(&["cache_creation_input_tokens", "cacheWriteInputTokens"]).unwrap_or(0);
-        Some(Self { input_tokens: input.saturating_add(written), output_tokens: output, units: 0, undivided })
+    /// All tokens of the prompt, also those that no limit counts.
+    pub const fn prompt_tokens(&self) -> u64 {
+        self.input_tokens.saturating_add(self.uncounted_tokens)
     }
 
-    /// Without the input that the provider had in its cache, where that is free.
-    pub(super) fn without_cached(self, usage: &Value) -> Self {
-        let cached = ["/prompt_tokens_details/cached_tokens", "/input_tokens_details/cached_tokens"]
-            .into_iter()
-            .find_map(|place| usage.pointer(place)?.as_u64())
-            .unwrap_or(0);
-        Self { input_tokens: self.input_tokens.saturating_sub(cached), ..self }
+    /// So many tokens of input cost as much as the prompt.
+    pub const fn priced_input(&self) -> u64 {
+        self.prompt_tokens().saturating_add_signed(self.cache_price)
     }
 
     /// With a total divided, where nothing else was reported. The answer has the tokens that the prompt is not expected to have,
@@ -73,18 +49,7 @@ impl Usage {
 
     /// Both together.
     pub const fn total(self) -> u64 {
-        self.input_tokens.saturating_add(self.output_tokens)
-    }
-
-    /// After a later event of the same stream: its counts are totals, and what it does not name stays.
-    pub(super) fn updated(self, later: Self) -> Self {
-        let last = |before: u64, after: u64| if after > 0 { after } else { before };
-        Self {
-            input_tokens: last(self.input_tokens, later.input_tokens),
-            output_tokens: last(self.output_tokens, later.output_tokens),
-            units: last(self.units, later.units),
-            undivided: later.undivided,
-        }
+        self.prompt_tokens().saturating_add(self.output_tokens)
     }
 }
 
@@ -245,46 +210,17 @@ impl TokenRatio {
 
 #[cfg(test)]
 mod tests {
+    use super::super::reported::Reported;
+    use super::super::table::Charge;
     use super::*;
     use serde_json::json;
-
-    #[test]
-    fn usage_in_every_dialect() {
-        for (usage, expected) in [
-            (json!({"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}), Some((9, 2))),
-            (json!({"input_tokens": 4, "output_tokens": 3, "total_tokens": 7}), Some((4, 3))),
-            (json!({"prompt_tokens": 8, "total_tokens": 8}), Some((8, 0))),
-            (json!({"total_tokens": 8}), Some((8, 0))),
-            (
-                json!({"input_tokens": 10, "cache_creation_input_tokens": 90, "cache_read_input_tokens": 500, "output_tokens": 1}),
-                Some((100, 1)),
-            ),
-            (json!({"output_tokens": 15}), Some((0, 15))),
-            (
-                json!({"promptTokenCount": 7, "candidatesTokenCount": 3, "thoughtsTokenCount": 20, "totalTokenCount": 30}),
-                Some((7, 23)),
-            ),
-            (json!({"inputTokens": 5, "outputTokens": 6, "totalTokens": 11}), Some((5, 6))),
-            (
-                json!({"billed_units": {"input_tokens": 1}, "tokens": {"input_tokens": 71.0, "output_tokens": 2.0}}),
-                Some((71, 2)),
-            ),
-            (json!({"prompt_tokens": "9"}), None),
-            (json!({"prompt_tokens": i64::MAX, "completion_tokens": 1}), Some((0, 1))),
-            (json!({"prompt_tokens": u64::MAX}), None),
-            (json!({}), None),
-            (json!(null), None),
-        ] {
-            let found = Usage::read(&usage).map(|usage| (usage.input_tokens, usage.output_tokens));
-            assert_eq!(found, expected, "{usage}");
-        }
-    }
 
     #[test]
     fn a_total_alone_is_divided_and_nothing_else_is() {
         let divided_of = |longest, usage: serde_json::Value| {
             let ratio = TokenRatio::default();
-            let usage = Usage::read(&usage).expect("usage").divided(&ratio, longest, &[b'x'; 120], &[b'x'; 400]);
+            let reported = Reported::read(&usage).expect("usage").counted(&Charge::default());
+            let usage = reported.divided(&ratio, longest, &[b'x'; 120], &[b'x'; 400]);
             (usage.input_tokens, usage.output_tokens)
         };
         let divided = |usage| divided_of(Some(40), usage);

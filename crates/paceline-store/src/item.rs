@@ -19,6 +19,15 @@ pub struct ModelUsage {
     pub tokens_in: u64,
     /// Tokens of the answers.
     pub tokens_out: u64,
+    /// How many tokens of input more, or fewer, the prompts cost than they have, because a cache was read or written.
+    pub cache_price: i64,
+}
+
+impl ModelUsage {
+    /// So many tokens of input cost as much as the prompts.
+    pub const fn priced_in(&self) -> u64 {
+        self.tokens_in.saturating_add_signed(self.cache_price)
+    }
 }
 
 /// A call that is about to be sent.

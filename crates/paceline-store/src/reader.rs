@@ -143,14 +143,14 @@ impl Reader {
     /// [`JournalError::Sqlite`].
     pub fn spent(&self) -> Result<Vec<ModelUsage>, JournalError> {
         let mut spent = self.usage()?;
-        for ModelUsage { model, calls, tokens_in, tokens_out } in self.under_way()? {
-            match spent.iter_mut().find(|known| known.model == model) {
+        for reserved in self.under_way()? {
+            match spent.iter_mut().find(|known| known.model == reserved.model) {
                 Some(known) => {
-                    known.calls += calls;
-                    known.tokens_in += tokens_in;
-                    known.tokens_out += tokens_out;
+                    known.calls += reserved.calls;
+                    known.tokens_in += reserved.tokens_in;
+                    known.tokens_out += reserved.tokens_out;
                 }
-                None => spent.push(ModelUsage { model, calls, tokens_in, tokens_out }),
+                None => spent.push(reserved),
             }
         }
         Ok(spent)

@@ -115,7 +115,7 @@ pub(crate) fn not_counted(conn: &Connection) -> rusqlite::Result<Vec<ModelUsage>
         return Ok(Vec::new());
     }
     let mut select = conn.prepare(&format!(
-        "SELECT call.model, count(*), sum(call.tokens_in), sum(call.tokens_out) {CUT_OFF} GROUP BY call.model"
+        "SELECT call.model, count(*), sum(call.tokens_in), sum(call.tokens_out), 0 {CUT_OFF} GROUP BY call.model"
     ))?;
     let rows = select.query_map([], usage::of_row)?;
     rows.collect()

@@ -22,7 +22,7 @@ pub(super) fn of(reading: &Reading, together: &Together) -> Value {
         "words": reading.message,
         "code": reading.code,
         "error_type": reading.error_type,
-        "tokens_in": reading.usage.map(|usage| usage.input_tokens),
+        "tokens_in": reading.usage.map(|usage| usage.prompt_tokens()),
         "tokens_out": reading.usage.map(|usage| usage.output_tokens),
         "steps": reading.steps,
     })

@@ -31,7 +31,7 @@ pub(super) fn of(provider: Provider, saved: &Saved, reading: &Reading, together:
         (None, None) => {}
     }
     if let Some(usage) = reading.usage {
-        let tokens = format!("{} in, {} out", count(usage.input_tokens), count(usage.output_tokens));
+        let tokens = format!("{} in, {} out", count(usage.prompt_tokens()), count(usage.output_tokens));
         line(&mut text, "tokens", &tokens, "");
     }
     if let Some(message) = &reading.message {

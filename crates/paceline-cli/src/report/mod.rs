@@ -89,7 +89,7 @@ fn models(used: &[ModelUsage], prices: &Prices) -> Value {
     let mut usage = used.to_vec();
     usage.sort_by_key(|usage| std::cmp::Reverse(usage.tokens_in + usage.tokens_out));
     let model = |usage: &ModelUsage| {
-        let cost = prices.of(&usage.model).of(usage.tokens_in, usage.tokens_out);
+        let cost = prices.of(&usage.model).of(usage.priced_in(), usage.tokens_out);
         json!({
             "model": &*usage.model,
             "calls": usage.calls,

@@ -369,3 +369,28 @@ fn the_price_in_force_is_told_and_doubted() {
     let told = "no price for m: counted with the dearest, in=2.5,out=10 for a million tokens";
     assert!(log.contains(told) && !log.contains("below 0.001"), "{log}");
 }
+
+/// Anthropic reports what its cache was read for beside the other input: no limit counts that, and the bill does.
+#[test]
+fn what_a_cache_was_read_for_counts_in_a_budget() {
+    let usage = json!({"input_tokens": 20, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 2_000, "output_tokens": 10});
+    let server = Server::new(move |_| Reply::new(200, &json!({"type": "message", "content": [], "usage": usage})));
+    let body = json!({"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": "x".repeat(8_000)}]});
+    let line = |n: usize| json!({"custom_id": n, "params": body}).to_string();
+    let run = |args: &[&str]| {
+        let job = Job::with_input(&(0..20).map(line).collect::<Vec<_>>().join("\n"));
+        let args = [&["--upstream", "anthropic", "--concurrency", "1"], args].concat();
+        let (code, log) = finish(job.run(&server).args(args));
+        (job, code, log)
+    };
+    // A token that was read costs a tenth: 20 + 200 + 10 a call.
+    let (job, code, log) = run(&["--budget-cost", "1.00", "--price", "in=1,out=1"]);
+    let summary = job.summary();
+    assert_eq!((code, &summary["tokens_in"], &summary["tokens_out"]), (0, &json!(40_400), &json!(200)), "{log}");
+    let used = |job: &Job| job.summary()["budget"]["cost"]["used"].as_f64().expect("a sum");
+    assert!((used(&job) - 0.004_6).abs() < 1e-9, "{summary}");
+    let (code, log) = finish(job.run(&server).args(["--upstream", "anthropic"]));
+    assert!(code == 0 && (used(&job) - 0.004_6).abs() < 1e-9, "the journal has it: {log}");
+    let (job, code, log) = run(&["--budget-tokens", "20k"]);
+    assert_eq!((code, &job.summary()["budget"]["tokens"]["used"]), (3, &json!(18_270)), "{log}");
+}

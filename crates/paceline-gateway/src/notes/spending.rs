@@ -134,7 +134,7 @@ impl ClientSpending {
 
     /// A call was answered.
     pub(crate) fn used(&self, usage: &Usage, cost: Money) {
-        self.tokens_in.fetch_add(usage.input_tokens, Ordering::Relaxed);
+        self.tokens_in.fetch_add(usage.prompt_tokens(), Ordering::Relaxed);
         self.tokens_out.fetch_add(usage.output_tokens, Ordering::Relaxed);
         self.cost.fetch_add(cost.units(), Ordering::Relaxed);
     }

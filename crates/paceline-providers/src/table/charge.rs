@@ -8,6 +8,7 @@ use paceline_core::Class;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
+pub use super::super::reported::CachePercent;
 use super::super::units::Units;
 
 /// What a call is charged.
@@ -26,6 +27,9 @@ pub struct Charge {
     /// Whether input that the provider had in its cache counts.
     #[serde(default)]
     pub cached_input: CachedInput,
+    /// What input costs that was read from its cache, or written into it.
+    #[serde(default)]
+    pub cache_percent: CachePercent,
     /// How often an output token counts once it is there, by a part of the path that names the model; once for all others.
     #[serde(default)]
     pub output_weights: BTreeMap<String, u32>,
@@ -44,6 +48,7 @@ impl Default for Charge {
             counts: Counts::default(),
             refunds: true,
             cached_input: CachedInput::default(),
+            cache_percent: CachePercent::default(),
             output_weights: BTreeMap::new(),
             units: None,
             free: Vec::new(),

@@ -17,7 +17,7 @@ use http::HeaderName;
 use paceline_core::{Class, Dimension, RefillMode};
 use serde::Deserialize;
 
-pub use self::charge::{CachedInput, Charge, Counts, Free, NotFree, Reserves};
+pub use self::charge::{CachePercent, CachedInput, Charge, Counts, Free, NotFree, Reserves};
 pub use self::errors::{ErrorFields, ErrorShape, MockError, MockErrors, fill};
 pub use self::provider::Provider;
 use self::rules::rules;

@@ -68,7 +68,7 @@ pub(crate) fn verify_line(line: &[u8]) -> Option<VerifiedLine> {
         code,
         error_type: error.kind.and_then(text),
         message: error.message.and_then(text),
-        tokens_in: usage.tokens_in.unwrap_or(0),
+        tokens_in: usage.all_in(),
         tokens_out: usage.tokens_out.unwrap_or(0),
     })
 }
@@ -178,4 +178,14 @@ struct ReadUsage {
     tokens_in: Option<u64>,
     #[serde(alias = "completion_tokens", alias = "output_tokens")]
     tokens_out: Option<u64>,
+    /// What Anthropic reports beside the tokens of a prompt.
+    cache_read_input_tokens: Option<u64>,
+    cache_creation_input_tokens: Option<u64>,
+}
+
+impl ReadUsage {
+    fn all_in(&self) -> u64 {
+        let parts = [self.tokens_in, self.cache_read_input_tokens, self.cache_creation_input_tokens];
+        parts.into_iter().flatten().fold(0, u64::saturating_add)
+    }
 }

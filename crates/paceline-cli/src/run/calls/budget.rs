@@ -177,6 +177,11 @@ struct Sum {
 }
 
 impl Sum {
+    fn of_usage(used: &ModelUsage, prices: &Prices) -> Self {
+        let usage = Usage { input_tokens: used.tokens_in, output_tokens: used.tokens_out, ..Usage::default() };
+        Self { usage, cost: prices.of(&used.model).of(used.priced_in(), used.tokens_out) }
+    }
+
     /// In the units of a purse.
     const fn of(&self, purse: BudgetKind) -> u64 {
         match purse {
@@ -212,12 +217,10 @@ impl Budget {
     /// A budget of a job whose runs before used `before`. `is_limited`: a configured limit counts answers too.
     pub(crate) fn new(limits: Limits, prices: Prices, before: &[ModelUsage], is_limited: bool) -> Self {
         let mut ledger = Ledger::default();
-        for ModelUsage { model, calls, tokens_in, tokens_out } in before {
-            let usage = Usage { input_tokens: *tokens_in, output_tokens: *tokens_out, ..Usage::default() };
-            let cost = prices.of(model).of(*tokens_in, *tokens_out);
-            ledger.job.combine(&Sum { usage, cost }, u64::saturating_add);
-            ledger.calls += calls;
-            ledger.known += if *tokens_out > 0 { *calls } else { 0 };
+        for used in before {
+            ledger.job.combine(&Sum::of_usage(used, &prices), u64::saturating_add);
+            ledger.calls += used.calls;
+            ledger.known += if used.tokens_out > 0 { used.calls } else { 0 };
         }
         ledger.before = ledger.job;
         Self { limits, prices, is_limited, ledger: Mutex::new(ledger), ..Self::default() }
@@ -406,15 +409,15 @@ impl Reserved<'_> {
         let (reserved_in, reserved_out) = (expected.tokens_in, expected.tokens_out);
         let answer = |came: u64| if bounded { expected.tokens_out } else { expected.tokens_out.max(came) };
         let counted = match used {
-            Some(used) if used.input_tokens > 0 && (used.output_tokens > 0 || !has_answer) => self.usage(used, 1),
+            Some(used) if used.prompt_tokens() > 0 && (used.output_tokens > 0 || !has_answer) => self.usage(used, 1),
             Some(used) => match came() {
                 0 => self.usage(used, u64::from(used.total() > 0)),
                 came => {
                     self.budget.tell_unreported();
-                    let input_tokens = if used.input_tokens > 0 { used.input_tokens } else { expected.tokens_in };
                     let is_told = used.output_tokens > 0 || !has_answer;
                     let output_tokens = if is_told { used.output_tokens } else { answer(came) };
-                    self.usage(Usage { input_tokens, output_tokens, ..used }, 1)
+                    let tokens_in = if used.prompt_tokens() > 0 { used.prompt_tokens() } else { expected.tokens_in };
+                    ModelUsage { tokens_in, ..self.usage(Usage { output_tokens, ..used }, 1) }
                 }
             },
             None => {
@@ -430,13 +433,12 @@ impl Reserved<'_> {
         if bounded && bound > 0 && used.is_some_and(exceeds) {
             self.budget.exceeded_bound(&counted, bound);
         }
-        let usage = Usage { input_tokens: counted.tokens_in, output_tokens: counted.tokens_out, ..Usage::default() };
-        let sum = self.budget.sum(&counted.model, usage);
         let more = |input_tokens, output_tokens| {
             self.budget.sum(&counted.model, Usage { input_tokens, output_tokens, ..Usage::default() })
         };
         let more_in = more(counted.tokens_in.saturating_sub(reserved_in), 0);
         let more_out = more(0, counted.tokens_out.saturating_sub(reserved_out));
+        let sum = Sum::of_usage(&counted, &self.budget.prices);
         let mut ledger = self.budget.ledger();
         ledger.longer.add([counted.tokens_in, reserved_in], &more_in, [counted.tokens_out, reserved_out], &more_out);
         ledger.run.combine(&sum, u64::saturating_add);
@@ -452,12 +454,12 @@ impl Reserved<'_> {
     }
 
     fn usage(&self, usage: Usage, calls: u64) -> ModelUsage {
-        let Usage { input_tokens, output_tokens, .. } = usage;
         ModelUsage {
             model: Arc::clone(&self.expected.model),
             calls,
-            tokens_in: input_tokens,
-            tokens_out: output_tokens,
+            tokens_in: usage.prompt_tokens(),
+            tokens_out: usage.output_tokens,
+            cache_price: usage.cache_price,
         }
     }
 }

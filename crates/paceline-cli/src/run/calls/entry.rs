@@ -57,7 +57,7 @@ pub(crate) fn tally(item: &ClaimedItem, sent: &Sent, counted: Option<&Request>) 
     }
     tally.abandoned += u32::from(is_given_up(sent));
     let usage = sent.exchange.reading.usage.unwrap_or_default();
-    tally.tokens_in = tally.tokens_in.saturating_add(usage.input_tokens);
+    tally.tokens_in = tally.tokens_in.saturating_add(usage.prompt_tokens());
     tally.tokens_out = tally.tokens_out.saturating_add(usage.output_tokens);
     tally.first = tally.first.or(Some(sent.at));
     tally.deadline = Some(sent.deadline);

@@ -70,7 +70,7 @@ impl Counters {
 
     /// A call is over.
     pub(crate) const fn add(&mut self, adds: &CallTotals, usage: Usage) {
-        self.tokens_in += usage.input_tokens;
+        self.tokens_in += usage.prompt_tokens();
         self.tokens_out += usage.output_tokens;
         self.totals.calls += adds.calls;
         self.totals.resends += adds.resends;

@@ -21,7 +21,7 @@ impl Minutes {
         minute.throttled += adds.throttled;
         minute.resends += adds.resends;
         minute.resends_succeeded += adds.resends.min(success);
-        minute.tokens_in += usage.input_tokens;
+        minute.tokens_in += usage.prompt_tokens();
         minute.tokens_out += usage.output_tokens;
     }
 

@@ -19,7 +19,7 @@ fn without_a_bound_nothing_waits() {
     let second = budget.reserve(bounded(u64::MAX, 1)).now_or_never().expect("at once").expect("no end");
     assert_eq!(
         first.settle(Some(tokens(3, 2)), || 0),
-        ModelUsage { model: "".into(), calls: 1, tokens_in: 3, tokens_out: 2 }
+        ModelUsage { model: "".into(), calls: 1, tokens_in: 3, tokens_out: 2, cache_price: 0 }
     );
     assert_eq!(second.settle(None, || 0).tokens_in, u64::MAX, "as expected");
 }
@@ -46,7 +46,7 @@ fn tokens_are_reserved_until_they_are_known_and_never_exceed_the_budget() {
 
 #[test]
 fn what_earlier_runs_used_counts_for_the_job_alone() {
-    let before = [ModelUsage { model: "m".into(), calls: 2, tokens_in: 600, tokens_out: 200 }];
+    let before = [ModelUsage { model: "m".into(), calls: 2, tokens_in: 600, tokens_out: 200, cache_price: 0 }];
     let price: Prices = "in=1000000,out=500000".parse::<paceline_config::Price>().expect("a price").into();
     let used = |limits| Budget::new(limits, price.clone(), &before, false).used();
     let found = used(Limits { job_tokens: Some(1_000), job_cost: "1000".parse().ok(), run_tokens: Some(5_000) });
@@ -70,7 +70,7 @@ fn what_earlier_runs_used_counts_for_the_job_alone() {
 
 #[test]
 fn a_budget_that_was_exceeded_is_called_so() {
-    let before = [ModelUsage { model: "m".into(), calls: 2, tokens_in: 600, tokens_out: 200 }];
+    let before = [ModelUsage { model: "m".into(), calls: 2, tokens_in: 600, tokens_out: 200, cache_price: 0 }];
     let told = |budget: &Budget| {
         let exceeded = budget.reserve(bounded(1, 1)).now_or_never().expect("at once").expect_err("nothing is left");
         (StopReason::Budget(exceeded).to_string(), budget.enough(exceeded, 2).words)
@@ -254,4 +254,18 @@ fn answers_without_a_bound_come_one_by_one_until_one_is_known() {
     let exceeded = reserve().expect("at once").expect_err("over");
     assert_eq!((exceeded.purse, budget.needed(exceeded, 1)), (BudgetKind::JobTokens, 55));
     assert_eq!(budget.needed(exceeded, 3), 167, "a call used 55, rounded up");
+}
+
+#[test]
+fn the_price_of_a_cache_is_kept_apart_from_its_tokens() {
+    let price: Prices = "in=1000000,out=1000000".parse::<paceline_config::Price>().expect("a price").into();
+    let limits = Limits { job_cost: "10000".parse().ok(), ..Limits::default() };
+    let budget = Budget::new(limits, price.clone(), &[], false);
+    let call = budget.reserve(bounded(100, 50)).now_or_never().expect("at once").expect("fits");
+    let used = Usage { uncounted_tokens: 900, cache_price: -810, ..tokens(10, 5) };
+    let counted = call.settle(Some(used), || 0);
+    assert_eq!((counted.tokens_in, counted.priced_in()), (910, 100));
+    let words = |budget: &Budget| budget.used().describe().next();
+    assert_eq!(words(&budget).as_deref(), Some("105.00 of 10000.00 spent"));
+    assert_eq!(words(&Budget::new(limits, price, &[counted], false)), words(&budget), "in a later run too");
 }

@@ -1,0 +1,213 @@
+//! The usage that an answer reports, before the table says what of it counts, and what it costs.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::table::{CachedInput, Charge};
+use super::usage::{MOST, Usage};
+
+/// What a provider's cache makes of the price of a prompt, in percent of the price of its input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CachePercent {
+    /// For a token that was read from it.
+    pub read: u32,
+    /// For a token that was written into it.
+    pub write: u32,
+    /// For a token that was written into it to stay for an hour.
+    pub write_for_an_hour: u32,
+}
+
+impl Default for CachePercent {
+    /// Nothing is known: the full price.
+    fn default() -> Self {
+        Self { read: 100, write: 100, write_for_an_hour: 100 }
+    }
+}
+
+/// The members that hold the tokens of a prompt: all of them, or those beside what a cache was read for.
+const INPUT: [&str; 4] = ["prompt_tokens", "promptTokenCount", "input_tokens", "inputTokens"];
+
+/// The usage as an answer reports it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reported {
+    /// Tokens of the prompt.
+    input: u64,
+    /// Tokens that were read from a cache.
+    read: u64,
+    /// Tokens that were written into it.
+    written: u64,
+    /// Those of them that stay for an hour.
+    written_for_an_hour: u64,
+    /// What was read and written is none of the input.
+    apart: bool,
+    output: u64,
+    /// Only a total was reported, which is in the input.
+    undivided: bool,
+}
+
+impl Reported {
+    /// The `usage` object of chat completions, responses, embeddings or messages. Only numbers count, and one of them
+    /// must be there; one above 2^32 is none.
+    pub(super) fn read(usage: &Value) -> Option<Self> {
+        // Cohere has its counts one level deeper.
+        let usage = usage.get("tokens").filter(|tokens| tokens.is_object()).unwrap_or(usage);
+        // So few are found faster one by one than by their hashes.
+        let members = usage.as_object()?;
+        let member = |key: &str| members.iter().find(|(name, _)| *name == key).map(|(_, value)| value);
+        let first = |keys: &[&str]| keys.iter().find_map(|key| count(member(key)?));
+        let inside = |object: &str, key: &str| count(member(object)?.get(key)?);
+        let input = first(&INPUT);
+        let output = first(&["completion_tokens", "output_tokens", "outputTokens", "candidatesTokenCount"]);
+        let output = match (output, first(&["thoughtsTokenCount"])) {
+            (output, Some(thought)) => Some(output.unwrap_or(0).saturating_add(thought)),
+            (output, None) => output,
+        };
+        let undivided = input.is_none() && output.is_none();
+        // A total says nothing beside a number that no prompt can have.
+        let is_wrong = input.is_none() && INPUT.iter().any(|key| member(key).is_some_and(Value::is_number));
+        let total = first(&["total_tokens", "totalTokens", "totalTokenCount"]).filter(|_| !is_wrong);
+        let (input, output) = match (input, output, total) {
+            (None, None, total) => (total?, 0),
+            (None, Some(output), Some(total)) => (total.saturating_sub(output), output),
+            (input, output, _) => (input.unwrap_or(0), output.unwrap_or(0)),
+        };
+        let within = ["prompt_tokens_details", "input_tokens_details"];
+        let within = within.iter().find_map(|object| inside(object, "cached_tokens"));
+        let within = within.or_else(|| first(&["cachedContentTokenCount"]));
+        let read = within.or_else(|| first(&["cache_read_input_tokens", "cacheReadInputTokens"]));
+        let written = first(&["cache_creation_input_tokens", "cacheWriteInputTokens"]);
+        Some(Self {
+            input,
+            read: read.unwrap_or(0),
+            written: written.unwrap_or(0),
+            written_for_an_hour: inside("cache_creation", "ephemeral_1h_input_tokens").unwrap_or(0),
+            apart: within.is_none() && member("prompt_tokens").is_none(),
+            output,
+            undivided,
+        })
+    }
+
+    /// After a later event of the same stream: its counts are totals, and what it does not name stays.
+    pub(super) fn updated(self, later: Self) -> Self {
+        let last = |before: u64, after: u64| if after > 0 { after } else { before };
+        Self {
+            input: last(self.input, later.input),
+            read: last(self.read, later.read),
+            written: last(self.written, later.written),
+            written_for_an_hour: last(self.written_for_an_hour, later.written_for_an_hour),
+            apart: self.apart && later.apart,
+            output: last(self.output, later.output),
+            undivided: later.undivided,
+        }
+    }
+
+    /// What of it counts against limits, and what it costs, as the table of the provider says.
+    pub(super) fn counted(self, charge: &Charge) -> Usage {
+        let cached = if self.apart { self.read.saturating_add(self.written) } else { 0 };
+        let input = self.input.saturating_add(cached);
+        let read = self.read.min(input);
+        let written = self.written.min(input - read);
+        let for_an_hour = self.written_for_an_hour.min(written);
+        let uncounted_tokens = if charge.cached_input == CachedInput::Free { read } else { 0 };
+        let CachePercent { read: of_read, write, write_for_an_hour } = charge.cache_percent;
+        let more = |tokens: u64, percent: u32| tokens as i64 * (i64::from(percent) - 100);
+        let percent =
+            more(read, of_read) + more(written - for_an_hour, write) + more(for_an_hour, write_for_an_hour);
+        Usage {
+            input_tokens: input - uncounted_tokens,
+            uncounted_tokens,
+            // Rounded up.
+            cache_price: -(-percent).div_euclid(100),
+            output_tokens: self.output,
+            units: 0,
+            undivided: self.undivided,
+        }
+    }
+}
+
+fn count(value: &Value) -> Option<u64> {
+    value.as_f64().filter(|tokens| (0.0..=MOST as f64).contains(tokens)).map(|tokens| tokens as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::Provider;
+    use super::*;
+
+    #[test]
+    fn usage_in_every_dialect() {
+        for (usage, expected) in [
+            (json!({"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}), Some((9, 2))),
+            (json!({"input_tokens": 4, "output_tokens": 3, "total_tokens": 7}), Some((4, 3))),
+            (json!({"prompt_tokens": 8, "total_tokens": 8}), Some((8, 0))),
+            (json!({"total_tokens": 8}), Some((8, 0))),
+            (
+                json!({"input_tokens": 10, "cache_creation_input_tokens": 90, "cache_read_input_tokens": 500, "output_tokens": 1}),
+                Some((600, 1)),
+            ),
+            (json!({"input_tokens": 10, "input_tokens_details": {"cached_tokens": 8}, "output_tokens": 1}), Some((10, 1))),
+            (json!({"prompt_tokens": 99, "cache_read_input_tokens": 80, "cache_creation_input_tokens": 9}), Some((99, 0))),
+            (json!({"promptTokenCount": 70, "cachedContentTokenCount": 60, "candidatesTokenCount": 3}), Some((70, 3))),
+            (json!({"inputTokens": 5, "cacheReadInputTokens": 90, "cacheWriteInputTokens": 4, "outputTokens": 6}), Some((99, 6))),
+            (json!({"output_tokens": 15}), Some((0, 15))),
+            (
+                json!({"promptTokenCount": 7, "candidatesTokenCount": 3, "thoughtsTokenCount": 20, "totalTokenCount": 30}),
+                Some((7, 23)),
+            ),
+            (json!({"inputTokens": 5, "outputTokens": 6, "totalTokens": 11}), Some((5, 6))),
+            (
+                json!({"billed_units": {"input_tokens": 1}, "tokens": {"input_tokens": 71.0, "output_tokens": 2.0}}),
+                Some((71, 2)),
+            ),
+            (json!({"prompt_tokens": "9"}), None),
+            (json!({"prompt_tokens": i64::MAX, "completion_tokens": 1}), Some((0, 1))),
+            (json!({"prompt_tokens": u64::MAX}), None),
+            (json!({"prompt_tokens": u64::MAX, "completion_tokens": 5, "total_tokens": 7}), Some((0, 5))),
+            (json!({"prompt_tokens": u64::MAX, "total_tokens": 7}), None),
+            (json!({}), None),
+            (json!(null), None),
+        ] {
+            let found = Reported::read(&usage).map(|usage| usage.counted(&Charge::default()));
+            let found = found.map(|usage| (usage.input_tokens, usage.output_tokens));
+            assert_eq!(found, expected, "{usage}");
+        }
+    }
+
+    #[test]
+    fn what_a_cache_held_counts_in_budgets_and_costs_what_the_table_says() {
+        let messages = json!({"input_tokens": 20, "cache_read_input_tokens": 2_000, "cache_creation_input_tokens": 100,
+            "cache_creation": {"ephemeral_5m_input_tokens": 60, "ephemeral_1h_input_tokens": 40}, "output_tokens": 10});
+        let chat = json!({"prompt_tokens": 90, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 64}});
+        let converse = json!({"inputTokens": 20, "cacheReadInputTokens": 2_000, "cacheWriteInputTokens": 8, "outputTokens": 1});
+        let gemini = json!({"promptTokenCount": 70, "cachedContentTokenCount": 60, "candidatesTokenCount": 3});
+        // Against limits, all, as priced.
+        for (provider, usage, expected) in [
+            (Provider::Anthropic, &messages, [120, 2_120, 20 + 200 + 75 + 80]),
+            (Provider::Generic, &messages, [2_120, 2_120, 2_120]),
+            (Provider::Bedrock, &messages, [120, 2_120, 2_175]),
+            (Provider::Bedrock, &converse, [28, 2_028, 2_030]),
+            (Provider::OpenAi, &chat, [90, 90, 90]),
+            (Provider::Groq, &chat, [26, 90, 90]),
+            (Provider::Gemini, &gemini, [70, 70, 70]),
+        ] {
+            let usage = Reported::read(usage).expect("usage").counted(&provider.table().charge);
+            let found = [usage.input_tokens, usage.prompt_tokens(), usage.priced_input()];
+            assert_eq!(found, expected, "{provider} {usage:?}");
+        }
+        let one = json!({"input_tokens": 0, "cache_read_input_tokens": 1, "output_tokens": 1});
+        let usage = Reported::read(&one).expect("usage").counted(&Provider::Anthropic.table().charge);
+        assert_eq!(usage.priced_input(), 1, "rounded up");
+    }
+
+    #[test]
+    fn the_last_event_of_a_stream_may_tell_the_prompt_again_without_its_cache() {
+        let read = |usage| Reported::read(&usage).expect("usage");
+        let first = read(json!({"input_tokens": 20, "cache_read_input_tokens": 2_000, "output_tokens": 1}));
+        let last = read(json!({"input_tokens": 20, "output_tokens": 15}));
+        let usage = first.updated(last).counted(&Charge::default());
+        assert_eq!((usage.prompt_tokens(), usage.output_tokens), (2_020, 15));
+    }
+}
