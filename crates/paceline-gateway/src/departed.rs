@@ -67,8 +67,8 @@ impl Departed {
         self.upstream.sending.dialect.used_so_far(spent.reserved(), &answer, came)
     }
 
-    /// Reports how the call ended, and returns the class and what follows.
-    pub(crate) fn ends(self, answer: &Result<Response<bytes::Bytes>, NoAnswer>) -> (Class, NextAction) {
+    /// Reports how the call ended. Returns the class, what follows, and whether it is unknown if the call was executed.
+    pub(crate) fn ends(self, answer: &Result<Response<bytes::Bytes>, NoAnswer>) -> (Class, NextAction, bool) {
         let Self {
             upstream,
             permit,
@@ -88,7 +88,8 @@ impl Departed {
         let class = reading.class;
         let asker = Asker { client: known, name: client.name(), scope: &scope, left };
         upstream.trust.weigh(&upstream, &mut reading, asker);
-        let unknown = if paceline_http::is_unknown(answer, &reading) {
+        let is_unknown = paceline_http::is_unknown(answer, &reading);
+        let unknown = if is_unknown {
             upstream.sending.unknown_outcome_of(&call)
         } else {
             UnknownOutcome::Resend
@@ -120,7 +121,7 @@ impl Departed {
             client.used(usage, upstream.cost_of(&asked, usage));
             upstream.ratios.settle_as_asked(scope, &call.body, &asked, usage);
         }
-        (class, action)
+        (class, action, is_unknown)
     }
 }
 

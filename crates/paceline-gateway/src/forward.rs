@@ -130,6 +130,9 @@ pub(crate) async fn forward(
     let headers = answer.headers_mut();
     headers.insert(const { HeaderName::from_static(gateway::WAITED) }, (record.waited.as_millis() as u64).into());
     headers.insert(const { HeaderName::from_static(gateway::ATTEMPTS) }, record.calls.into());
+    if record.unknown > 0 {
+        headers.insert(gateway::UNKNOWN, record.unknown.into());
+    }
     if let Some(fallback) = told.fallback {
         headers.insert(gateway::FALLBACK, fallback);
     }
@@ -374,7 +377,8 @@ impl<'a> Course<'a> {
             if let (Err(_), Some(refusal)) = (&received, self.payload.failure()) {
                 return Ended { answer: Err(refusal), stayed_down: false, retries };
             }
-            let (class, action) = departed.ends(&received);
+            let (class, action, is_unknown) = departed.ends(&received);
+            self.record.unknown += u32::from(is_unknown);
             self.record.ending = Some(Ending::Answered(class));
             let answer = received.map(|answer| upstream.without_secrets(answer));
             let (stayed_down, tries) = match action {

@@ -84,6 +84,8 @@ pub(crate) struct Record {
     pub(crate) priority: i32,
     pub(crate) waited: Duration,
     pub(crate) calls: u32,
+    /// Those of them that have ended, and of which nothing tells whether they were executed.
+    pub(crate) unknown: u32,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
     pub(crate) status: Option<StatusCode>,
@@ -106,6 +108,7 @@ impl Record {
             priority: 0,
             waited: Duration::ZERO,
             calls: 0,
+            unknown: 0,
             bytes_in: 0,
             bytes_out: 0,
             status: None,

@@ -53,6 +53,8 @@ pub struct Exchange {
     pub calls: u32,
     /// The retries of the item that a gateway spent on it.
     pub retried: u32,
+    /// Of so many of the calls that a gateway made before it is unknown whether they were executed.
+    pub unknown_before: u32,
     /// Counts the answer's bytes for [`SenderConfig::most_of_answers`](crate::SenderConfig::most_of_answers) until it is dropped.
     /// A caller that keeps answers drops it, or no further answer is read once they are as many.
     pub memory: AnswerMemory,
@@ -96,11 +98,11 @@ impl Exchange {
     }
 
     /// The tokens that the call used: as its answer reports, and none where it was refused or never arrived. `None` if that is
-    /// not known.
+    /// not known, for one thing because it is [unknown](is_unknown) whether it was executed.
     pub fn used(&self) -> Option<Usage> {
         match (self.reading.usage, &self.answer) {
             (Some(usage), _) => Some(usage),
-            (None, Ok(answer)) if self.reading.is_cut_short(answer.status().as_u16()) => None,
+            (None, answer) if is_unknown(answer, &self.reading) => None,
             (None, Ok(_)) if self.reading.class != Class::Success => Some(Usage::default()),
             (None, Err(error)) if error.is_unsent() => Some(Usage::default()),
             (None, _) => None,

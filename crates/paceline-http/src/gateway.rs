@@ -23,6 +23,9 @@ pub const WAITED: &str = "x-paceline-waited-ms";
 /// A field of an answer: how many calls were made for it.
 pub const ATTEMPTS: &str = "x-paceline-attempts";
 
+/// A field of an answer: of how many of these calls nothing tells whether they were executed. There only if there are some.
+pub const UNKNOWN: &str = "x-paceline-unknown";
+
 /// A field of an answer: what stood in for the upstream, which stayed down.
 pub const FALLBACK: &str = "x-paceline-fallback";
 
@@ -34,12 +37,14 @@ pub const LONGEST_HOLD: Duration = Duration::from_secs(240);
 pub(crate) struct Passed {
     pub(crate) calls: u32,
     pub(crate) retried: u32,
+    /// Of so many of the calls nothing tells whether they were executed.
+    pub(crate) unknown: u32,
     pub(crate) waited: Duration,
 }
 
 impl Passed {
     /// One call that went straight to its API.
-    pub(crate) const STRAIGHT: Self = Self { calls: 1, retried: 0, waited: Duration::ZERO };
+    pub(crate) const STRAIGHT: Self = Self { calls: 1, retried: 0, unknown: 0, waited: Duration::ZERO };
 
     /// None: it did not reach the gateway, which makes the calls.
     pub(crate) const NONE: Self = Self { calls: 0, ..Self::STRAIGHT };
@@ -50,6 +55,7 @@ impl Passed {
         Self {
             calls: number(ATTEMPTS).unwrap_or(1),
             retried: number(RETRIES).unwrap_or(0),
+            unknown: number(UNKNOWN).unwrap_or(0),
             waited: Duration::from_millis(number(WAITED).unwrap_or(0).into()),
         }
     }
@@ -136,7 +142,7 @@ mod tests {
         };
         assert_eq!(of(&[]), Passed::STRAIGHT);
         assert_eq!(of(&[(ATTEMPTS, "many"), (WAITED, "-1")]), Passed::STRAIGHT);
-        let passed = Passed { calls: 3, retried: 2, waited: Duration::from_millis(1_500) };
-        assert_eq!(of(&[(ATTEMPTS, "3"), (RETRIES, "2"), (WAITED, "1500")]), passed);
+        let passed = Passed { calls: 3, retried: 2, unknown: 1, waited: Duration::from_millis(1_500) };
+        assert_eq!(of(&[(ATTEMPTS, "3"), (RETRIES, "2"), (UNKNOWN, "1"), (WAITED, "1500")]), passed);
     }
 }

@@ -264,12 +264,13 @@ impl Sender {
         let (probe, request) = (permit.is_probe(), permit.request());
         let (scope, item) = (Arc::clone(request.scope.name()), request.item);
         let unknown = self.unknown_after(call, &answer, &reading);
+        let unknown_before = passed.unknown.saturating_sub(is_unknown(&answer, &reading).into());
         log(&scope, item, &answer, &reading, latency);
         // From here on the place is free for another call.
         let Passed { calls, retried, .. } = passed;
         let action = permit.complete(Outcome { unknown, retried, ..reading.outcome_of(&request.cost) });
         let answer = self.take_in(&scope, item, call, answer, &reading);
-        Exchange { answer, reading, action, unknown, probe, latency, calls, retried, memory }
+        Exchange { answer, reading, action, unknown, probe, latency, calls, retried, unknown_before, memory }
     }
 
     /// One send of a call as the operation of [`Limiter::run`], which takes the permit and reports the outcome.

@@ -24,7 +24,7 @@ fn a_budget_of_tokens_holds_over_all_runs() {
         let (summary, used) = (job.summary(), charged(&server));
         assert!((45..=60).contains(&used), "{used} after {pasted} runs");
         assert_eq!(summary["stopped"], "budget");
-        assert_eq!(summary["budget"], json!({"tokens": {"used": used, "limit": 60}, "cost": null}));
+        assert_eq!(summary["budget"], json!({"tokens": {"used": used, "limit": 60, "estimated": 0}, "cost": null}));
         assert!(log.contains(&format!("budget: {used} of 60 tokens\n")), "{log}");
         let stop =
             ["the next call might exceed --budget-tokens 60", "--budget-tokens 60, the budget of all runs of this job"];
@@ -155,7 +155,8 @@ fn calls_that_a_kill_cut_off_count_with_what_they_reserved() {
     let spent = text.split("over all its runs: about ").nth(1).and_then(|rest| rest.lines().next()).expect("a sum");
     let stats = told(&["stats", "out.jsonl"]);
     assert!(
-        stats.contains(&format!("  budget: {spent}\n"))
+        stats.contains(&format!("  budget: {spent}; 4"))
+            && stats.contains(" of the tokens are estimated, for calls whose use is not known\n")
             && stats.contains(" 4 calls that a kill cut off: 2 repeated an item; of all calls, 4 cut off\n"),
         "{stats}"
     );
@@ -329,7 +330,7 @@ fn stats_tell_the_budget_that_the_job_has() {
     let text = stats(&[]);
     assert!(text.contains("  budget: 0.0200 of 1.00 spent\n"), "{text}");
     let json: Value = serde_json::from_str(&stats(&["--json"])).expect("JSON");
-    assert_eq!(json["budget"]["cost"], json!({"used": 0.02, "limit": 1.0}), "{json}");
+    assert_eq!(json["budget"]["cost"], json!({"used": 0.02, "limit": 1.0, "estimated": 0.0}), "{json}");
 }
 
 /// What streams say unless they are asked for their usage, and many servers of one's own.
@@ -393,4 +394,25 @@ fn what_a_cache_was_read_for_counts_in_a_budget() {
     assert!(code == 0 && (used(&job) - 0.004_6).abs() < 1e-9, "the journal has it: {log}");
     let (job, code, log) = run(&["--budget-tokens", "20k"]);
     assert_eq!((code, &job.summary()["budget"]["tokens"]["used"]), (3, &json!(18_270)), "{log}");
+}
+
+/// Whoever answers so does not know what became of the call.
+#[test]
+fn an_answer_that_leaves_a_call_unknown_counts_as_expected() {
+    for status in [408, 502, 504, 520, 524] {
+        let server = Server::new(move |arrival| match arrival.before {
+            0 => Reply::error(status, "no_answer"),
+            _ => Reply::ok(),
+        });
+        let job = Job::new(4);
+        let (code, log) = finish(job.run(&server).args(["--budget-tokens", "10k", "--pace", "none"]));
+        let used = job.summary()["budget"]["tokens"]["used"].as_u64().expect("a number");
+        assert!(code == 0 && used >= 20 + 4 * 5, "{status}: {used}, {log}");
+        let told = format!("; {} of the tokens are estimated, for calls whose use is not known", used - 20);
+        assert!(log.contains(&told), "{status}: {log}");
+    }
+    let server = Server::new(|arrival| if arrival.before == 0 { Reply::error(503, "busy") } else { Reply::ok() });
+    let job = Job::new(4);
+    let (code, log) = finish(job.run(&server).args(["--budget-tokens", "10k", "--pace", "none"]));
+    assert_eq!((code, &job.summary()["budget"]["tokens"]["used"]), (0, &json!(20)), "it was not done: {log}");
 }

@@ -328,3 +328,24 @@ fn a_job_that_goes_through_no_gateway_is_shown_by_those_of_its_user_on_this_mach
     assert_eq!(shown(&one, &|job| job["state"] == "ended")["done"], 2);
     assert!(server.arrivals().iter().all(|arrival| arrival.path != "/api/jobs"), "the API is told nothing");
 }
+
+#[test]
+fn calls_of_a_gateway_that_may_have_been_done_count_in_the_budget() {
+    let server = Server::new(|arrival| if arrival.before < 2 { Reply::error(504, "late") } else { Reply::ok() });
+    let job = Job::new(4);
+    let gateway = gateway(&job, &server, &[]);
+    // Under a budget the run sends each try by itself, for each needs its part of it.
+    let (code, log) = finish(&mut run(&job, &gateway, &["--budget-tokens", "10k"]));
+    let (used, calls) = (job.summary()["budget"]["tokens"]["used"].clone(), job.summary()["calls"].clone());
+    assert_eq!((code, calls, server.count()), (0, json!(12), 12), "{log}");
+    assert!(used.as_u64().is_some_and(|used| used >= 20 + 8 * 5), "{used}: {log}");
+    assert!(log.contains("failed and will be sent again"), "{log}");
+    // Without one the gateway does, and tells of how many calls nothing is known: they count in a budget of later.
+    let (job, before) = (Job::with_input(&format!("{}\n{}\n", line("a"), line("b"))), server.count());
+    let (code, log) = finish(&mut run(&job, &gateway, &[]));
+    assert_eq!((code, server.count() - before), (0, 6), "{log}");
+    assert!(log.contains("the gateway sent ") && log.contains(" before may have been done and may be billed"), "{log}");
+    let (code, log) = finish(&mut run(&job, &gateway, &["--budget-tokens", "10k"]));
+    let used = job.summary()["budget"]["tokens"]["used"].as_u64().expect("a number");
+    assert!(code == 0 && used >= 10 + 4 * 5, "{used}: {log}");
+}

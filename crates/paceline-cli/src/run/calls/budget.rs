@@ -251,7 +251,7 @@ impl Budget {
     /// The purse that it does not fit in any more: what has been used stays used.
     pub(crate) async fn reserve(&self, mut expected: Expected) -> Result<Reserved<'_>, Exceeded> {
         if !self.has_an_end() {
-            return Ok(Reserved { budget: self, expected, sum: Sum::default(), held: Sum::default() });
+            return Ok(Reserved { budget: self, expected, sum: Sum::default(), held: Sum::default(), unknown: 0 });
         }
         loop {
             let settled = self.settled.notified();
@@ -284,7 +284,7 @@ impl Budget {
                     if is_new {
                         self.tell_models(&mut ledger, &expected.model);
                     }
-                    return Ok(Reserved { budget: self, expected, sum, held });
+                    return Ok(Reserved { budget: self, expected, sum, held, unknown: 0 });
                 }
             }
             let _waiting = Waiting::among(&self.waiting);
@@ -307,6 +307,7 @@ impl Budget {
             calls_left: mean.flatten().min(),
             holds_back: self.waiting.load(Ordering::Relaxed) > 0,
             usage: (ledger.job.usage.input_tokens, ledger.job.usage.output_tokens),
+            reported: None,
             price: self.prices.only(),
         }
     }
@@ -392,12 +393,20 @@ pub(crate) struct Reserved<'a> {
     sum: Sum,
     /// What nothing else may use meanwhile.
     held: Sum,
+    /// Calls before it of which nothing is known.
+    unknown: u64,
 }
 
 impl Reserved<'_> {
     /// What the call counts with while its use is not known.
     pub(crate) fn expected(&self) -> ModelUsage {
         self.usage(larger(self.expected.usage, self.sum.usage), 1)
+    }
+
+    /// A gateway made so many calls before this one, and of none of them it is known what it used: they count as expected.
+    pub(crate) fn after(mut self, unknown: u32) -> Self {
+        self.unknown = unknown.into();
+        self
     }
 
     /// The call is over and used that. Of what it does not tell of an answer of tokens that `came`, or with `None`, as much as
@@ -438,9 +447,17 @@ impl Reserved<'_> {
         };
         let more_in = more(counted.tokens_in.saturating_sub(reserved_in), 0);
         let more_out = more(0, counted.tokens_out.saturating_sub(reserved_out));
+        let (tokens_in, tokens_out) = (counted.tokens_in, counted.tokens_out);
+        let also = |tokens: u64, expected: u64| tokens.saturating_add(expected.saturating_mul(self.unknown));
+        let counted = ModelUsage {
+            calls: counted.calls + self.unknown,
+            tokens_in: also(tokens_in, reserved_in),
+            tokens_out: also(tokens_out, reserved_out),
+            ..counted
+        };
         let sum = Sum::of_usage(&counted, &self.budget.prices);
         let mut ledger = self.budget.ledger();
-        ledger.longer.add([counted.tokens_in, reserved_in], &more_in, [counted.tokens_out, reserved_out], &more_out);
+        ledger.longer.add([tokens_in, reserved_in], &more_in, [tokens_out, reserved_out], &more_out);
         ledger.run.combine(&sum, u64::saturating_add);
         ledger.job.combine(&sum, u64::saturating_add);
         ledger.calls += counted.calls;

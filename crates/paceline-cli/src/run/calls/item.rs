@@ -250,7 +250,8 @@ impl Context {
             body: self.sender.rest_of(self.number(item)).unwrap_or_else(|| Bytes::from(line.body.into_owned())),
             idempotency_key: self.sender.config().idempotency_header.as_ref().map(|_| self.same_at_each_try(item)),
             within: None,
-            retries: None,
+            // Each try reserves its part of a budget: so a gateway leaves them to the run.
+            retries: self.budget.has_an_end().then_some(0),
         };
         let cost = self.sender.charge(&item.scope, &call);
         let expected = self.expected(line.model.as_deref(), &item.scope, &call, &cost);
@@ -365,6 +366,7 @@ impl Context {
         let _in_flight = InFlight::new(&self.in_flight);
         let at = self.now();
         let exchange = self.sender.send(permit, &call, self.reached(Phase::Abandoning)).await;
+        let budgeted = budgeted.after(exchange.unknown_before);
         let usage = budgeted.settle(exchange.used(), || self.tokens_that_came(&item.scope, &call, &exchange));
         let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
         let headers = exchange.answer.as_ref().ok().and_then(entry::kept_headers);

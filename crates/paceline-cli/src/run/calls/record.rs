@@ -298,6 +298,7 @@ impl Recorder {
         let adds = entry::added(item, &sent);
         let usage = sent.exchange.reading.usage.unwrap_or_default();
         self.figures.add(&adds, usage);
+        self.resends.add_by_gateway(sent.exchange.calls.saturating_sub(1), sent.exchange.unknown_before);
         if sent.exchange.answer.is_ok() {
             self.figures.last_answer = Some(context.limiter.now());
         }

@@ -16,6 +16,8 @@ pub(crate) struct Resends {
     by_class: BTreeMap<&'static str, u64>,
     /// The last of their error messages.
     last_answer: String,
+    /// Calls that a gateway made again, and of how many of those before them it is unknown whether they were executed.
+    by_gateway: (u64, u64),
     reported: Option<Instant>,
 }
 
@@ -26,24 +28,46 @@ impl Resends {
         self.last_answer = text::printable(last_answer).into_owned();
     }
 
+    /// A gateway made so many calls again for what it answered, and of so many it is unknown whether they were executed.
+    pub(crate) fn add_by_gateway(&mut self, again: u32, unknown: u32) {
+        self.by_gateway.0 += u64::from(again);
+        self.by_gateway.1 += u64::from(unknown);
+    }
+
     /// The line, when it is time for one.
     pub(crate) fn line(&mut self, now: Instant) -> Option<String> {
-        if self.by_class.is_empty() || self.reported.is_some_and(|reported| now < reported + EVERY) {
+        let is_empty = self.by_class.is_empty() && self.by_gateway.0 == 0;
+        if is_empty || self.reported.is_some_and(|reported| now < reported + EVERY) {
             return None;
         }
         self.reported = Some(now);
+        let gateway = std::mem::take(&mut self.by_gateway);
+        let by_gateway = (gateway.0 > 0).then(|| words_of_gateway(gateway));
         let by_class = std::mem::take(&mut self.by_class);
+        if by_class.is_empty() {
+            return by_gateway;
+        }
         let kinds: Vec<_> = match by_class.len() {
             1 => by_class.keys().map(|class| (*class).to_owned()).collect(),
             _ => by_class.iter().map(|(class, calls)| format!("{class} ({})", text::count(*calls))).collect(),
         };
         let calls = text::counted(by_class.values().sum(), "call");
-        Some(format!(
+        let words = format!(
             "{calls} failed and will be sent again: {}; the last one: {} (-v shows each)",
             kinds.join(", "),
             self.last_answer
-        ))
+        );
+        Some([Some(words), by_gateway].into_iter().flatten().collect::<Vec<_>>().join("; "))
     }
+}
+
+fn words_of_gateway((again, unknown): (u64, u64)) -> String {
+    let unknown = if unknown > 0 {
+        format!("; {} before may have been done and may be billed", text::counted(unknown, "call"))
+    } else {
+        String::new()
+    };
+    format!("the gateway sent {} again{unknown}", text::counted(again, "call"))
 }
 
 #[cfg(test)]
@@ -74,5 +98,16 @@ mod tests {
         );
         assert!(!line.contains('\x1b'), "{line:?}");
         assert_eq!(resends.line(at(40)), None, "nothing failed since");
+        resends.add_by_gateway(2, 0);
+        assert_eq!(resends.line(at(50)).as_deref(), Some("the gateway sent 2 calls again"));
+        resends.add_by_gateway(2, 1);
+        resends.add("server overloaded", "try later");
+        assert_eq!(
+            resends.line(at(60)).as_deref(),
+            Some(
+                "1 call failed and will be sent again: server overloaded; the last one: try later (-v shows each); \
+                 the gateway sent 2 calls again; 1 call before may have been done and may be billed"
+            )
+        );
     }
 }

@@ -125,7 +125,7 @@ impl Summary<'_> {
             "tokens_in": counts.tokens_in,
             "tokens_out": counts.tokens_out,
             "cut_at_token_limit": self.figures.cut_now,
-            "budget": self.budget.json(),
+            "budget": self.budget().json(),
             "stopped": self.stop().map(StopReason::as_str),
             "resume": self.again.as_ref().filter(|_| self.is_left()),
             "seconds": round(self.elapsed),
@@ -161,7 +161,7 @@ impl Summary<'_> {
                 "{answers} of this run ended at the limit on their tokens (such as max_tokens), not where the model was done"
             ));
         }
-        self.budget().into_iter().for_each(&mut line);
+        self.budget().words().into_iter().for_each(&mut line);
         // A single call waits for nothing.
         if let Some(oracle) = self.oracle().filter(|_| self.figures.ended_now > 1) {
             line(format!("within the known limits the fastest run would have taken {}", text::duration(oracle)));
@@ -259,10 +259,8 @@ impl Summary<'_> {
     }
 
     /// What the job has used of its budget, or what it cost where it has none.
-    fn budget(&self) -> Option<String> {
-        let estimated = self.budget.estimated((self.counts.tokens_in, self.counts.tokens_out));
-        let estimated = estimated.map(|words| format!("; {words}")).unwrap_or_default();
-        Some(self.budget.words()? + &estimated)
+    const fn budget(&self) -> Used {
+        self.budget.beside((self.counts.tokens_in, self.counts.tokens_out))
     }
 
     /// The calls of the job, those of this run where others came before, and what went wrong with them.

@@ -93,17 +93,18 @@ fn a_budget_that_was_exceeded_is_called_so() {
     assert!(words.starts_with(expected), "{words}");
     let used = budget.used();
     assert_eq!(used.describe().collect::<Vec<_>>(), ["3,010 of 1,000 tokens, 2,010 too many"]);
-    assert_eq!(used.estimated((10, 3_000)), None);
+    assert_eq!(used.beside((10, 3_000)).json()["tokens"]["estimated"], 0);
     assert_eq!(
-        used.estimated((0, 10)).as_deref(),
-        Some("3,000 of the tokens are estimated, for calls whose use is not known")
+        used.beside((0, 10)).words().as_deref(),
+        Some("budget: 3,010 of 1,000 tokens, 2,010 too many; 3,000 of the tokens are estimated, for calls whose use is not known")
     );
     let price: Prices = "in=1000000,out=500000".parse::<paceline_config::Price>().expect("a price").into();
     let used = Budget::new(Limits::default(), price, &before, false).used();
     assert_eq!(
-        used.estimated((500, 200)).as_deref(),
-        Some("100.00 of it is estimated, for calls whose use is not known")
+        used.beside((500, 200)).words().as_deref(),
+        Some("700.00 spent; 100.00 of it is estimated, for calls whose use is not known")
     );
+    assert_eq!(used.beside((500, 200)).json()["cost"]["estimated"], 100.0);
 }
 
 #[test]
@@ -254,6 +255,16 @@ fn answers_without_a_bound_come_one_by_one_until_one_is_known() {
     let exceeded = reserve().expect("at once").expect_err("over");
     assert_eq!((exceeded.purse, budget.needed(exceeded, 1)), (BudgetKind::JobTokens, 55));
     assert_eq!(budget.needed(exceeded, 3), 167, "a call used 55, rounded up");
+}
+
+#[test]
+fn calls_that_a_gateway_made_before_count_as_expected() {
+    let limits = Limits { job_tokens: Some(1_000), ..Limits::default() };
+    let budget = Budget::new(limits, Prices::default(), &[], false);
+    let call = budget.reserve(bounded(100, 50)).now_or_never().expect("at once").expect("fits");
+    let counted = call.after(2).settle(Some(tokens(90, 10)), || 0);
+    assert_eq!((counted.calls, counted.tokens_in, counted.tokens_out), (3, 290, 110));
+    assert_eq!(budget.used().tokens, Some((400, 1_000)));
 }
 
 #[test]

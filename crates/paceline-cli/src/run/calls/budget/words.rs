@@ -21,6 +21,8 @@ pub(crate) struct Used {
     pub(crate) holds_back: bool,
     /// Tokens of the job, in and out.
     pub(crate) usage: (u64, u64),
+    /// Those of them that answers reported, where that is known.
+    pub(crate) reported: Option<(u64, u64)>,
     /// The price of all of them, where there is only one.
     pub(crate) price: Option<Price>,
 }
@@ -31,15 +33,26 @@ impl Used {
         if self.tokens.is_none() && self.cost.is_none() {
             return Value::Null;
         }
+        let more = self.more();
+        let tokens = more.map(|more| more.0 + more.1);
+        let cost = more.zip(self.price).map(|(more, price)| price.of(more.0, more.1).as_f64());
         json!({
-            "tokens": self.tokens.map(|(used, of)| json!({ "used": used, "limit": of })),
-            "cost": self.cost.map(|(used, of)| json!({ "used": used.as_f64(), "limit": of.map(Money::as_f64) })),
+            "tokens": self.tokens.map(|(used, of)| json!({ "used": used, "limit": of, "estimated": tokens })),
+            "cost": self.cost.map(|(used, of)| {
+                json!({ "used": used.as_f64(), "limit": of.map(Money::as_f64), "estimated": cost })
+            }),
         })
+    }
+
+    /// The same beside what answers reported of it.
+    pub(crate) const fn beside(self, reported: (u64, u64)) -> Self {
+        Self { reported: Some(reported), ..self }
     }
 
     /// In one line; none where nothing is bounded and no price is known.
     pub(crate) fn words(&self) -> Option<String> {
-        let words = self.describe().collect::<Vec<_>>().join(", ");
+        let mut words = self.describe().collect::<Vec<_>>().join(", ");
+        self.estimated().into_iter().for_each(|estimated| words += &format!("; {estimated}"));
         match self {
             Self { tokens: None, cost: None, .. } => None,
             Self { tokens: None, cost: Some((_, None)), .. } => Some(words),
@@ -47,9 +60,15 @@ impl Used {
         }
     }
 
-    /// What of that is estimated, beyond the tokens that answers `reported`, in and out.
-    pub(crate) fn estimated(&self, reported: (u64, u64)) -> Option<String> {
-        let more = (self.usage.0.saturating_sub(reported.0), self.usage.1.saturating_sub(reported.1));
+    /// The tokens in and out that no answer reported.
+    fn more(&self) -> Option<(u64, u64)> {
+        let reported = self.reported?;
+        Some((self.usage.0.saturating_sub(reported.0), self.usage.1.saturating_sub(reported.1)))
+    }
+
+    /// What of that is estimated.
+    fn estimated(&self) -> Option<String> {
+        let more = self.more()?;
         let what = match (self.tokens, self.cost.and(self.price)) {
             _ if more == (0, 0) => return None,
             (Some(_), _) => format!("{} of the tokens are", text::count(more.0 + more.1)),
