@@ -2,7 +2,8 @@
 //!
 //! A host that accepts calls and never answers would else take each place that becomes free, and keep it until the timeout.
 //! Scopes whose last call waited in vain for its answer share what one silent scope may take: each alone would take a first
-//! place, and many of them together all places again and again.
+//! place, and many of them together all places again and again. Where scopes may come of which nothing is known yet, those
+//! that have answered have a part of the places to themselves.
 //!
 //! It is the dynamic threshold of buffers that several queues share (Choudhury and Hahne, 1998), for the scopes that are
 //! silent and for no other: what answers is bounded by nothing.
@@ -30,6 +31,20 @@ const FORGETS: u32 = 16;
 /// Whether a silent scope that holds so many places may take one of the free ones.
 pub(crate) const fn may_take(held: u32, free: u32) -> bool {
     held == 0 || held.saturating_mul(FREE_FOR_EACH) < free
+}
+
+/// How many of all places are shared by scopes that have not answered, or whose last call waited in vain: half, and one at least.
+pub(crate) const fn shared(limit: u32) -> u32 {
+    if limit < 2 { 1 } else { limit / 2 }
+}
+
+/// Places that a scope holds whose calls may not be answered.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Held {
+    /// Its last call waited for its answer in vain.
+    pub(crate) mute: u32,
+    /// That, or none of its calls has been answered yet.
+    pub(crate) unproven: u32,
 }
 
 /// The answers of a scope: whether they come.
@@ -65,6 +80,11 @@ impl Answers {
     /// Whether the last call waited for its answer in vain.
     pub(crate) const fn is_mute(&self) -> bool {
         self.mute
+    }
+
+    /// Whether an answer has come, and the last call did not wait for one in vain.
+    pub(crate) const fn are_proven(&self) -> bool {
+        self.slowest.is_some() && !self.mute
     }
 
     /// Whether no answer has come yet, or none for long. To be asked while calls are in flight.

@@ -24,7 +24,7 @@ use crate::flight::Flight;
 use crate::gate::Gate;
 use crate::hold::{Hold, RunningClock};
 use crate::outcome::{Class, Hint, LimitReport, LimitScope, Outcome};
-use crate::places::Answers;
+use crate::places::{Answers, Held};
 use crate::queue::Queue;
 use crate::quota::Quotas;
 use crate::request::Request;
@@ -223,12 +223,12 @@ impl Scope {
     }
 
     /// A granted call was never sent: all its units are refunded. Returns how many places fewer it holds mutely.
-    pub(crate) fn unsend(&mut self, now: Instant, flight: &Flight, request: &Request) -> u32 {
+    pub(crate) fn unsend(&mut self, now: Instant, flight: &Flight, request: &Request) -> Held {
         self.ended(request);
         self.quotas.settle(now, flight.sent, &request.cost, &Cost::zero());
         self.learnt.never_sent(flight.number);
         self.lost(flight);
-        u32::from(self.is_mute())
+        self.held_by(1)
     }
 
     /// Replaces the estimated cost by the actual one.

@@ -413,7 +413,7 @@ impl Limiter {
 
     /// For a caller that keeps its own queue, asks by [`try_acquire`](Self::try_acquire) and looks at a part of the queue at a
     /// time: other scopes than those asked for so far may wait there. In the first 2 s of calls from now, a scope whose calls are
-    /// not answered leaves them places, also where no other is known yet.
+    /// not answered leaves them places, also where no other is known yet. Half of the places are for scopes that have answered.
     pub fn expect_scopes(&self) {
         self.driver.act(|pacer, _| pacer.expect_scopes());
     }

@@ -5,7 +5,7 @@ use core::time::Duration;
 use super::Pacer;
 use crate::admit::{Admit, WaitCause};
 use crate::background::Ask;
-use crate::places;
+use crate::places::{self, Held};
 use crate::queue::Place;
 use crate::time::Instant;
 
@@ -19,8 +19,8 @@ pub(super) struct Active {
     all: Latest,
     /// Without mute scopes, whose last call waited for its answer in vain.
     answering: Latest,
-    /// Places that mute scopes hold.
-    mute: u32,
+    /// Places of scopes whose calls may not be answered.
+    held: Held,
     /// Others may come, of which nothing is known yet.
     expects: bool,
     /// When the first call left since that was said.
@@ -51,9 +51,13 @@ impl Active {
         of.other_than(scope).or(self.began)
     }
 
-    /// What a scope holds mutely has changed from so many places to so many.
-    pub(super) const fn hold(&mut self, before: u32, after: u32) {
-        self.mute = self.mute.saturating_sub(before).saturating_add(after);
+    /// What a scope holds whose calls may not be answered has changed.
+    pub(super) const fn hold(&mut self, before: Held, after: Held) {
+        let Held { mute, unproven } = self.held;
+        self.held = Held {
+            mute: mute.saturating_sub(before.mute).saturating_add(after.mute),
+            unproven: unproven.saturating_sub(before.unproven).saturating_add(after.unproven),
+        };
     }
 }
 
@@ -75,13 +79,14 @@ impl Latest {
 impl Pacer {
     /// For a caller that keeps its own queue and looks at a part of it at a time: other scopes than those asked for so far may
     /// wait there. So a scope whose calls are not answered takes few places in the first 2 s of calls from now, in which the
-    /// caller meets them. Without this a scope that was the only one so far takes all at once.
+    /// caller meets them. Without this a scope that was the only one so far takes all at once. And scopes that have not answered,
+    /// or whose last call waited in vain, share half of the places for as long as the pacer lives, each of the latter with one.
     pub const fn expect_scopes(&mut self) {
         (self.active.expects, self.active.began) = (true, None);
     }
 
     /// A scope whose calls are not answered takes few places, unless it is alone; those whose last call waited in vain take few
-    /// together; and requests behind all others leave some.
+    /// together; and requests behind all others leave some. Where other scopes may come, those that have answered are left half.
     pub(super) fn admit_place(&self, now: Instant, place: u32, ask: &Ask<'_>) -> Admit {
         let leaves = self.in_flight.admit_under(self.in_flight.limit(), ask);
         if !leaves.is_now() {
@@ -89,7 +94,10 @@ impl Pacer {
         }
         let scope = &self.scopes[place];
         let held = scope.in_flight.now();
-        if scope.is_mute() && !places::may_take(self.active.mute, self.in_flight.free()) {
+        if self.active.expects && !scope.is_proven() && !self.may_share(scope.is_mute(), held) {
+            return Admit::OnRelease { cause: WaitCause::Concurrency };
+        }
+        if scope.is_mute() && !places::may_take(self.active.held.mute, self.in_flight.free()) {
             // Where no other scope has work, they may have all places.
             let other = self.active.other(&self.active.answering, place);
             return other.map_or(Admit::Now, |at| Admit::at(at + ALONE, now, || WaitCause::Concurrency));
@@ -104,6 +112,14 @@ impl Pacer {
             Some(at) => Admit::at(at + ALONE, now, || WaitCause::Concurrency),
             None => Admit::Now,
         }
+    }
+
+    /// Whether a scope that may not answer, and holds so many places, may take another one of those that such scopes share: for
+    /// the others none has to become free first.
+    const fn may_share(&self, is_mute: bool, held: u32) -> bool {
+        let Held { mute, unproven } = self.active.held;
+        let may_test = !is_mute || (held == 0 && places::may_take(mute, self.in_flight.free()));
+        may_test && unproven < places::shared(self.in_flight.limit())
     }
 
     /// The first of the heads that their scopes let leave that may take a place.

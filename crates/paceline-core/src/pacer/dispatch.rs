@@ -295,9 +295,9 @@ impl Pacer {
         let Entry { request, stage } = self.slots.at_mut(from.2);
         let Stage::Waiting { deadline, since, .. } = *stage else { unreachable!("it has not left before") };
         let wanted = since.max(request.not_before.unwrap_or(since));
-        let held = scope.held_mutely();
+        let held = scope.held_places();
         let flight = scope.send(now, wanted, request);
-        self.active.hold(held, scope.held_mutely());
+        self.active.hold(held, scope.held_places());
         self.in_flight.take(request.is_background());
         self.active.note(now, place, scope.is_mute());
         self.answers.sent(place, &request.cost);

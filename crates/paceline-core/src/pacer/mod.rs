@@ -49,6 +49,7 @@ use crate::cost::Cost;
 use crate::error::{ConfigError, TooLarge};
 use crate::hold::Hold;
 use crate::outcome::{LimitReport, Outcome};
+use crate::places::Held;
 use crate::quota::Quotas;
 use crate::request::{Enqueued, Event, NextAction, Request, ScopeId, Ticket};
 use crate::rng::Rng;
@@ -295,7 +296,7 @@ impl Pacer {
                 self.is_behind_no_more(request.scope.place, place);
             }
             Stage::InFlight { flight, .. } => {
-                self.active.hold(scope.unsend(now, &flight, &request), 0);
+                self.active.hold(scope.unsend(now, &flight, &request), Held::default());
                 self.answers.ended(request.scope.place, &request.cost);
                 for totals in [&mut scope.totals, &mut self.totals] {
                     totals.sends -= 1;

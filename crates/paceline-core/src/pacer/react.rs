@@ -22,9 +22,9 @@ impl Pacer {
     /// Releases a call's places and replaces its estimated cost by the actual one.
     pub(super) fn settle(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
         let scope = &mut self.scopes[request.scope.place];
-        let held = scope.held_mutely();
+        let held = scope.held_places();
         scope.ended(request);
-        self.active.hold(held, scope.held_mutely());
+        self.active.hold(held, scope.held_places());
         self.in_flight.release(request.is_background());
         self.active.note(now, request.scope.place, scope.is_mute());
         self.out.subtract(&request.cost);
@@ -62,7 +62,7 @@ impl Pacer {
     /// Applies the outcome to the pace.
     pub(super) fn react(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
         let scope = &mut self.scopes[request.scope.place];
-        let (item, held) = (request.item.expect("it was numbered when it was enqueued"), scope.held_mutely());
+        let (item, held) = (request.item.expect("it was numbered when it was enqueued"), scope.held_places());
         let change = match outcome.class {
             Class::Success => {
                 self.hold.passed();
@@ -90,7 +90,7 @@ impl Pacer {
             | Class::Filtered
             | Class::Partial => scope.answered(now, flight, item),
         };
-        self.active.hold(held, scope.held_mutely());
+        self.active.hold(held, scope.held_places());
         self.report_breaker(now, &request.scope, change);
         match outcome.class {
             Class::Throttled | Class::Partial | Class::Overloaded => self.slow_down(now, request, flight, outcome),

@@ -1,6 +1,7 @@
 //! Whether the calls of a scope are answered, which decides how many places it may take.
 
 use super::Scope;
+use crate::places::Held;
 use crate::time::Instant;
 
 impl Scope {
@@ -14,8 +15,21 @@ impl Scope {
         self.answers.is_mute()
     }
 
-    /// How many of its calls keep places that mute scopes share.
-    pub(crate) const fn held_mutely(&self) -> u32 {
-        if self.is_mute() { self.in_flight.now() } else { 0 }
+    /// Whether it has answered, and its last call did not wait in vain.
+    pub(crate) const fn is_proven(&self) -> bool {
+        self.answers.are_proven()
+    }
+
+    /// The places that its calls keep, if they may not be answered.
+    pub(crate) const fn held_places(&self) -> Held {
+        self.held_by(self.in_flight.now())
+    }
+
+    /// The same for so many of its calls.
+    pub(crate) const fn held_by(&self, calls: u32) -> Held {
+        Held {
+            mute: if self.is_mute() { calls } else { 0 },
+            unproven: if self.is_proven() { 0 } else { calls },
+        }
     }
 }

@@ -220,5 +220,82 @@ fn a_scope_that_hangs_and_is_the_only_known_one_leaves_places_where_others_may_c
     assert_eq!(in_flight(false, 4.5), (0, 8), "it took all places at once");
     let (working, _) = in_flight(true, 4.5);
     assert!(working > 0, "the other has places when it comes");
-    assert_eq!(in_flight(true, 100.0), (0, 8), "and where none comes, it has all places");
+    assert_eq!(in_flight(true, 100.0), (0, 4), "and where none comes, half of the places wait for one that answers");
+}
+
+/// Calls of a caller that keeps its own queue, as the scheduler of durable work does: whenever a place is free it asks for one call
+/// of each host in turn. The host, when the call came, and when it left; of those that left within 300 s.
+fn kept_outside(hosts: &[Host], arrivals: &[(f64, usize)]) -> Vec<(usize, f64, f64)> {
+    let config =
+        PacerConfig { concurrency: Concurrency::Fixed { max: 10 }, pace: Pace::None, ..PacerConfig::default() };
+    let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
+    pacer.expect_scopes();
+    let mut waiting: Vec<std::collections::VecDeque<f64>> = vec![Default::default(); hosts.len()];
+    let (mut left, mut in_flight, mut next) = (Vec::new(), Vec::new(), 0);
+    for tenth in 0..3_000 {
+        let now = 0.1 * f64::from(tenth);
+        let came = arrivals.iter().filter(|(came, _)| (now - 0.05..now + 0.05).contains(came));
+        came.for_each(|(came, host)| waiting[*host].push_back(*came));
+        in_flight.retain(|(ticket, end, class): &(Ticket, f64, Class)| {
+            let lasts = *end > now;
+            if !lasts {
+                let _ = pacer.complete(at(now), *ticket, Outcome::new(*class));
+            }
+            lasts
+        });
+        while pacer.poll_event().is_some() {}
+        for _ in 0..2 * hosts.len() {
+            next = (next + 1) % hosts.len();
+            let Some(came) = waiting[next].front().copied() else { continue };
+            let scope = pacer.scope(&next.to_string());
+            let ticket = pacer.enqueue(at(now), Request::new(&scope, Cost::request())).expect("fits");
+            if pacer.poll_event().is_none() {
+                pacer.cancel(at(now), ticket);
+                continue;
+            }
+            waiting[next].pop_front();
+            left.push((next, came, now));
+            let host = hosts[next];
+            let (takes, class) =
+                if host.hangs_from == 0.0 { (host.timeout, Class::Transient) } else { (host.latency, Class::Success) };
+            in_flight.push((ticket, now + takes.as_secs_f64() - 0.01, class));
+        }
+    }
+    left
+}
+
+/// Thirty hosts hang, and have been met. Calls of twenty that answer come once when none of these is known, and once when all are.
+#[test]
+fn calls_of_hosts_that_answer_find_places_beside_hosts_that_hang() {
+    let hangs = Host { hangs_from: 0.0, timeout: 10 * S, ..Host::new(0, 0) };
+    let hosts: Vec<Host> = [hangs; 30].into_iter().chain([Host::new(300, 0); 20]).collect();
+    let batch = |at: f64| (0..300).map(move |n| (at, 30 + n % 20));
+    let hanging = (0..600).map(|n| (0.0, n % 30));
+    let arrivals: Vec<(f64, usize)> = hanging.chain(batch(120.0)).chain(batch(180.0)).collect();
+    let left = kept_outside(&hosts, &arrivals);
+    for (at, latest) in [(120.0, 20.0), (180.0, 15.0)] {
+        let of_batch = left.iter().filter(|(_, came, _)| *came == at);
+        let waits: Vec<f64> = of_batch.map(|(_, came, left)| left - came).collect();
+        let last = waits.iter().copied().fold(0.0, f64::max);
+        assert_eq!(waits.len(), 300, "at {at} s");
+        assert!(waits[0] < 0.05, "at {at} s: the first one waits {} s", waits[0]);
+        assert!(last < latest, "at {at} s: 300 calls of 0.3 s in half of ten places or more, and the last waits {last} s");
+    }
+    let tested = left.iter().filter(|(host, _, left)| *host < 30 && *left > 200.0).count();
+    assert!(tested >= 10, "those that hang are tested: {tested} calls in 100 s");
+}
+
+/// Ten hosts never answer, and their calls fail after ten minutes. Five hosts have answered before.
+#[test]
+fn hosts_that_hang_for_the_whole_job_leave_half_of_the_places() {
+    let hangs = Host { hangs_from: 0.0, ..Host::new(0, 0) };
+    let hosts: Vec<Host> = [Host::new(100, 0); 5].into_iter().chain([hangs; 10]).collect();
+    let known = (0..5).map(|host| (0.0, host));
+    let arrivals: Vec<(f64, usize)> =
+        known.chain((0..100).map(|n| (10.0, 5 + n % 10))).chain((0..500).map(|n| (20.0, n % 5))).collect();
+    let left = kept_outside(&hosts, &arrivals);
+    let answered = left.iter().filter(|(host, ..)| *host < 5);
+    let last = answered.clone().map(|(_, came, left)| left - came).fold(0.0, f64::max);
+    assert!(answered.count() == 505 && last < 12.0, "500 calls of 0.1 s in five places: {last} s");
+    assert_eq!(left.iter().filter(|(host, ..)| *host >= 5).count(), 5, "each with one call in flight");
 }
