@@ -12,7 +12,7 @@ use super::closed_scopes::ClosedScopes;
 use super::groups;
 use super::list::state;
 use super::pages::Pages;
-use super::store::StoreArgs;
+use super::store::{StoreArgs, not_begun};
 use crate::exit::{Failure, Status};
 use crate::{output, text};
 
@@ -91,7 +91,7 @@ pub(crate) async fn cancel(args: Args) -> Result<Status, Failure> {
     let as_json = args.json;
     let (store, filter) = named(args).await?;
     let group = filter.group.clone();
-    let changed = store.amend(filter, Amend::Cancel).await.map_err(Failure::refused)?;
+    let changed = store.amend(filter, Amend::Cancel).await.map_err(not_begun)?;
     let nothing = nothing(&*store, group.as_deref(), "cancel", cancelled(0)).await?;
     output::print(|out| match as_json {
         true => writeln!(out, "{}", json!({ "changed": changed })),
@@ -130,18 +130,18 @@ async fn retry_items(store: &dyn WorkStore, filter: Filter, all: bool) -> Result
     let of = |states| Filter { states, ..filter.clone() };
     let mut retried = Retried { changed: 0, may_be_done: 0 };
     if !others.is_empty() {
-        retried.changed += store.amend(of(others), Amend::Retry).await.map_err(Failure::refused)?;
+        retried.changed += store.amend(of(others), Amend::Retry).await.map_err(not_begun)?;
     }
     if ended.is_empty() {
         return Ok(retried);
     }
     let mut pages = Pages::of(store, of(ended), None);
-    while let Some(items) = pages.next().await.map_err(Failure::refused)? {
+    while let Some(items) = pages.next().await.map_err(not_begun)? {
         retried.may_be_done += items.iter().filter(|item| may_be_done(item)).count() as u64;
         let keys: Vec<String> =
             items.into_iter().filter(|item| all || !may_be_done(item)).map(|item| item.key).collect();
         if !keys.is_empty() {
-            retried.changed += store.amend(Filter::keys(keys), Amend::Retry).await.map_err(Failure::refused)?;
+            retried.changed += store.amend(Filter::keys(keys), Amend::Retry).await.map_err(not_begun)?;
         }
     }
     Ok(retried)

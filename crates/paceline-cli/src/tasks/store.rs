@@ -29,13 +29,17 @@ impl StoreArgs {
 
     async fn open_on(&self, clock: &WorkClock, disk: Option<&DiskSpace>) -> Result<Arc<dyn WorkStore>, Failure> {
         if self.is_database() {
-            return self.database().await;
+            return self.database(false).await;
         }
         self.open_file(clock, disk).map(|store| Arc::new(store) as Arc<dyn WorkStore>)
     }
 
-    async fn database(&self) -> Result<Arc<dyn WorkStore>, Failure> {
-        Ok(Arc::new(PostgresStore::open(&self.store).await.map_err(Failure::refused)?))
+    async fn database(&self, stays: bool) -> Result<Arc<dyn WorkStore>, Failure> {
+        let opened = match stays {
+            true => PostgresStore::open_to_stay(&self.store).await,
+            false => PostgresStore::open(&self.store).await,
+        };
+        Ok(Arc::new(opened.map_err(not_begun)?))
     }
 
     fn open_file(&self, clock: &WorkClock, disk: Option<&DiskSpace>) -> Result<SqliteStore, Failure> {
@@ -65,7 +69,7 @@ impl StoreArgs {
     }
 
     /// The store for a worker, and how many items of a file a worker before had that ended without a word. A file waits for space
-    /// on the `disk`.
+    /// on the `disk`; the server of a database is waited for, by a worker that `stays` for as long as it takes.
     ///
     /// # Errors
     /// As for [`open`](Self::open), and when another process works on a file.
@@ -73,10 +77,11 @@ impl StoreArgs {
         &self,
         clock: &WorkClock,
         disk: &DiskSpace,
+        stays: bool,
     ) -> Result<(Arc<dyn WorkStore>, u64), Failure> {
         self.refuse_missing()?;
         if self.is_database() {
-            return Ok((self.database().await?, 0));
+            return Ok((self.database(stays).await?, 0));
         }
         let store = self.open_file(clock, Some(disk))?;
         let left = store.take_over().await.map_err(Failure::refused)?;
@@ -142,4 +147,9 @@ impl StoreArgs {
     fn is_database(&self) -> bool {
         ["postgres://", "postgresql://"].iter().any(|scheme| self.store.starts_with(scheme))
     }
+}
+
+/// Why a command has not begun: bad usage, but where the server of the store is away, for that may come back.
+pub(crate) fn not_begun(error: WorkError) -> Failure {
+    if error.is_unreachable() { Failure::interrupted(error) } else { Failure::refused(error) }
 }

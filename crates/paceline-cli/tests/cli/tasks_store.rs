@@ -135,3 +135,19 @@ fn a_store_that_is_taken_away_in_the_middle_is_no_success() {
         );
     }
 }
+
+/// A unit that may not begin again after bad usage begins again.
+#[test]
+fn a_database_that_is_away_is_no_bad_usage() {
+    let store = Store::new();
+    for command in [&["run", "--stay"][..], &["run"], &["report"], &["retry", "--all"], &["add", "1"]] {
+        let address = "postgres://me@127.0.0.1:1/jobs?connect_timeout=1";
+        let mut tasks = store.job.paceline();
+        tasks.args(["tasks", command[0], "--store", address]).args(&command[1..]);
+        if command[0] == "run" {
+            tasks.args(["--", "/bin/true"]);
+        }
+        let (code, log) = finish(&mut tasks);
+        assert!(code == 3 && log.contains("cannot reach the store on 127.0.0.1:1/jobs"), "{command:?}: {log}");
+    }
+}

@@ -169,6 +169,17 @@ fn advice_on_server(error: &tokio_postgres::Error) -> &'static str {
 }
 
 impl WorkError {
+    /// Whether the server of the store is not there: it may come back, and nothing else is wrong.
+    pub fn is_unreachable(&self) -> bool {
+        match self {
+            #[cfg(feature = "postgres")]
+            Self::Unreachable { .. } => true,
+            #[cfg(feature = "postgres")]
+            Self::Postgres { source, .. } => super::postgres::is_away(source),
+            _ => false,
+        }
+    }
+
     /// For `map_err` at an operation on SQLite.
     pub(crate) fn sqlite(action: &'static str) -> impl FnOnce(rusqlite::Error) -> Self {
         move |source| Self::Sqlite { action, source: Arc::new(source) }

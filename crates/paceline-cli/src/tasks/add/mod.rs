@@ -16,7 +16,7 @@ use paceline_store::work::{Added, DEFAULT_GROUP, NewItem, State, WorkClock, Work
 use serde_json::json;
 
 use super::compact::on_one_line;
-use super::store::StoreArgs;
+use super::store::{StoreArgs, not_begun};
 use crate::args::{Everywhere, duration};
 use crate::exit::{Failure, Status};
 use crate::{logging, output, text};
@@ -80,7 +80,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let store = args.store.open_or_make(&clock).await?;
     let mut tally = Tally::default();
     let key = item.key.clone();
-    tally.count(&store.insert(vec![item]).await.map_err(Failure::refused)?);
+    tally.count(&store.insert(vec![item]).await.map_err(not_begun)?);
     if args.json {
         print(&tally, Some(&key), true)?;
     } else if made {

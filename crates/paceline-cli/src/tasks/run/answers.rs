@@ -10,6 +10,7 @@ use paceline_store::{CustomId, DiskSpace, KnownResults, LineFile, may_hold_resul
 use tokio::sync::{mpsc, oneshot};
 
 use crate::exit::Failure;
+use crate::tasks::store::not_begun;
 
 /// A file that lines are appended to. What is asked for while the disk is busy goes in one write.
 #[derive(Debug)]
@@ -61,11 +62,11 @@ impl Answers {
     /// An error of the store or of the file system.
     pub(super) async fn recall(mut self, store: &dyn WorkStore) -> Result<Self, Failure> {
         let end = lock(&self.file).end();
-        let begun = store.load_state(&self.name()).await.map_err(Failure::refused)?;
+        let begun = store.load_state(&self.name()).await.map_err(not_begun)?;
         let begun = begun.and_then(|begun| begun.parse().ok()).unwrap_or(end).min(end);
         let read = tokio::task::block_in_place(|| lock(&self.file).results_from(begun));
         self.recalled = read.map_err(Failure::refused)?;
-        store.save_state(&self.name(), &begun.to_string()).await.map_err(Failure::refused)?;
+        store.save_state(&self.name(), &begun.to_string()).await.map_err(not_begun)?;
         Ok(self)
     }
 

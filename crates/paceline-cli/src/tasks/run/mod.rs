@@ -53,6 +53,7 @@ use crate::run::calls::signals::SignalCount;
 use crate::tasks::report::store_summary::StoreSummary;
 use crate::text;
 use crate::upstream;
+use crate::tasks::store::not_begun;
 
 /// Works until everything has ended, or the run has to end; again and again where that is asked for.
 ///
@@ -72,7 +73,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     refuse_outputs(&args)?;
     let disk = Disk::of(args.store.file(), args.output.as_deref(), args.longest_outage());
     wait_to_begin(&disk, &args, &clock).await?;
-    let (store, left) = args.store.open_to_work(&clock, disk.space()).await?;
+    let (store, left) = args.store.open_to_work(&clock, disk.space(), args.stay).await?;
     upstream::tell_file(&upstream, everywhere.quiet);
     tell_of_cut_off(left, args.http);
     let teller = match &upstream.via {
@@ -101,7 +102,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     let _in_use = caller.and_then(|account| account.mark(shared.is_shared()));
     let limiter_state =
         PersistentLimiter::restore(store.clone(), permits.limiter().clone(), &shared, account, clock.clone());
-    let limiter_state = limiter_state.await.map_err(Failure::refused)?;
+    let limiter_state = limiter_state.await.map_err(not_begun)?;
     output::try_summary(args.summary.as_deref()).and_then(|()| output::remove_summary(args.summary.as_deref()))?;
     let signals = SignalCount::listen().map_err(Failure::interrupted)?;
     let mut scheduler = Scheduler::new(store.clone(), policy.clone(), clock.clone()).map_err(Failure::refused)?;
@@ -260,7 +261,7 @@ impl Runs<'_> {
     }
 
     async fn once(&self, signals: &SignalCount, shared: &mut SharedLimits) -> Result<Status, Failure> {
-        let before = self.store.counts().await.map_err(Failure::refused)?;
+        let before = self.store.counts().await.map_err(not_begun)?;
         if before.total() == 0 {
             tracing::info!("there are no items in the store");
         }
@@ -283,7 +284,7 @@ impl Runs<'_> {
         }
         let (limiter, restops) = (self.permits.limiter(), self.args.stop_after_same > 0);
         let restored = stopped_scopes.begin_run(&*self.store, &self.clock, limiter, restops).await;
-        restored.map_err(Failure::refused)?;
+        restored.map_err(not_begun)?;
         let began = self.clock.now();
         let drawing = progress.draw_regularly(Arc::clone(&self.store));
         let telling = {
@@ -414,5 +415,5 @@ fn outcome_of(end: &Result<(), Failed>) -> Outcome {
 
 /// Before anything began nothing is lost, and something else has to be put right.
 fn broken(error: WorkError, begun: bool) -> Failure {
-    if begun { Failure::interrupted(error).resumable() } else { Failure::refused(error) }
+    if begun { Failure::interrupted(error).resumable() } else { not_begun(error) }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use paceline_core::Instant;
@@ -28,6 +28,8 @@ pub(super) struct Connection {
     pub(super) server: String,
     session: Mutex<Option<Session>>,
     notified: Arc<Notify>,
+    /// A server that is away is waited for, for as long as it takes.
+    stays: AtomicBool,
     /// Counts changes by this process and others that may have made items wait.
     changes: Arc<AtomicU64>,
 }
@@ -51,11 +53,17 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 impl Connection {
     /// Connects, and brings the tables up to this version.
-    pub(super) async fn open(address: Address, schema: &str, notified: Arc<Notify>) -> Result<Self, WorkError> {
-        let server = address.describe();
+    pub(super) async fn open(
+        address: Address,
+        schema: &str,
+        notified: Arc<Notify>,
+        stays: bool,
+    ) -> Result<Self, WorkError> {
+        let (server, clock) = (address.describe(), WorkClock::system());
+        // Who says how long to wait for a connection means it.
+        let stays = AtomicBool::new(stays && address.timeout.is_none());
         let (schema, session) = (schema.to_owned(), Mutex::new(None));
-        let connection =
-            Self { address, schema, clock: WorkClock::system(), server, session, notified, changes: Arc::default() };
+        let connection = Self { address, schema, clock, server, session, notified, stays, changes: Arc::default() };
         let session = connection.connect_with_retries().await?;
         connection.migrate(&session.client).await?;
         *connection.session.lock().await = Some(session);
@@ -72,18 +80,31 @@ impl Connection {
                 Err(error) if kind_of(&error) == Kind::Broken => error,
                 Err(error) => return Err(self.error("reach", error)),
             };
-            let Some(pause) = wait.next(&self.clock) else {
+            let Some(pause) = wait.next(&self.clock, self.stays()) else {
                 let (server, source) = (self.server.clone(), Arc::new(error));
                 return Err(WorkError::Unreachable { server, waited: timeout, source });
             };
             if wait.is_first() {
-                let (server, reason, seconds) = (&self.server, in_full(&error), timeout.as_secs());
+                let (server, reason, how_long) = (&self.server, in_full(&error), self.how_long(timeout));
                 tracing::warn!(
-                    "the server of the store on {server} cannot be reached: {reason}; waiting up to {seconds} s for it"
+                    "the server of the store on {server} cannot be reached: {reason}; waiting {how_long} for it"
                 );
             }
             tokio::time::sleep(pause).await;
         }
+    }
+
+    fn stays(&self) -> bool {
+        self.stays.load(Ordering::Relaxed)
+    }
+
+    fn how_long(&self, timeout: Duration) -> String {
+        if self.stays() { "as long as it takes".to_owned() } else { format!("up to {} s", timeout.as_secs()) }
+    }
+
+    /// The worker is to end: a server that is away is waited for no longer than by any other.
+    pub(super) fn stays_no_longer(&self) {
+        self.stays.store(false, Ordering::Relaxed);
     }
 
     /// The channel on which workers wake each other.
@@ -106,19 +127,27 @@ impl Connection {
                 Err(error) => Err(error),
             };
             let error = match done {
-                Ok(done) => return Ok(done),
+                Ok(done) => {
+                    if wait.is_some() {
+                        tracing::info!(server = self.server, "the store is reached again");
+                    }
+                    return Ok(done);
+                }
                 Err(error) => error,
             };
             match kind_of(&error) {
                 Kind::Final => return Err(self.error(action, error)),
                 Kind::Collided => {}
                 Kind::Broken => {
-                    if held.take().is_some() {
-                        tracing::warn!(server = self.server, %error, "the connection to the store broke; trying again");
-                        retried = true;
-                    }
-                    let wait = wait.get_or_insert_with(|| Wait::begin(&self.clock, RETRY_TIMEOUT));
-                    let Some(pause) = wait.next(&self.clock) else { return Err(self.error(action, error)) };
+                    retried |= held.take().is_some();
+                    let wait = wait.get_or_insert_with(|| {
+                        let (server, reason, how_long) = (&self.server, in_full(&error), self.how_long(RETRY_TIMEOUT));
+                        tracing::warn!("the store on {server} cannot be reached: {reason}; waiting {how_long} for it");
+                        Wait::begin(&self.clock, RETRY_TIMEOUT)
+                    });
+                    let Some(pause) = wait.next(&self.clock, self.stays()) else {
+                        return Err(self.error(action, error));
+                    };
                     tokio::time::sleep(pause).await;
                 }
             }
@@ -277,13 +306,42 @@ impl Wait {
         Self { until: clock.now() + timeout, pause: FIRST_PAUSE / 2 }
     }
 
-    /// The pause before the next try; none when it was waited for long enough.
-    fn next(&mut self, clock: &WorkClock) -> Option<Duration> {
+    /// The pause before the next try; none when it was waited for long enough, by who does not stay.
+    fn next(&mut self, clock: &WorkClock, stays: bool) -> Option<Duration> {
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-        (clock.now() + self.pause <= self.until).then_some(self.pause)
+        (stays || clock.now() + self.pause <= self.until).then_some(self.pause)
     }
 
     fn is_first(&self) -> bool {
         self.pause == FIRST_PAUSE
+    }
+}
+
+/// Whether the server was not there, or went away: it may come back.
+pub(super) fn is_broken(error: &Error) -> bool {
+    kind_of(error) == Kind::Broken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_that_stays_waits_for_its_server_until_it_is_to_end() {
+        let clock = WorkClock::starting_at(paceline_core::Timestamp::from_millis(1_700_000_000_000));
+        let pauses = async |stays: bool, most: usize| {
+            let mut wait = Wait::begin(&clock, RETRY_TIMEOUT);
+            let mut pauses = 0;
+            while pauses < most
+                && let Some(pause) = wait.next(&clock, stays)
+            {
+                tokio::time::sleep(pause).await;
+                pauses += 1;
+            }
+            (pauses, wait.next(&clock, false))
+        };
+        let (bounded, _) = pauses(false, 10_000).await;
+        assert!((30..40).contains(&bounded), "a minute: {bounded}");
+        assert_eq!(pauses(true, 10_000).await, (10_000, None), "five hours, and then no longer");
     }
 }

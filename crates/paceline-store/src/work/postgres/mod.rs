@@ -66,18 +66,31 @@ impl PostgresStore {
         Self::open_in(url, SCHEMA).await
     }
 
+    /// The same for a worker that stays: a server that is away, now or later, is waited for as long as it takes, until the run
+    /// [is to end](WorkStore::ending). A `connect_timeout` in the address ends that sooner.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn open_to_stay(url: &str) -> Result<Self, WorkError> {
+        Self::connect(url, SCHEMA, true).await
+    }
+
     /// The same in a schema of that name: letters, digits and underscores.
     ///
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn open_in(url: &str, schema: &str) -> Result<Self, WorkError> {
+        Self::connect(url, schema, false).await
+    }
+
+    async fn connect(url: &str, schema: &str, stays: bool) -> Result<Self, WorkError> {
         let letters = |name: &str| name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
         if schema.is_empty() || schema.len() > 48 || !letters(schema) {
             return Err(WorkError::address(format!("{schema:?} is no name for a schema")));
         }
         let address = Address::read(url).map_err(|error| WorkError::address(error.to_string()))?;
         let changed = Arc::new(Notify::new());
-        let connection = Connection::open(address, &schema.to_ascii_lowercase(), changed.clone()).await?;
+        let connection = Connection::open(address, &schema.to_ascii_lowercase(), changed.clone(), stays).await?;
         Ok(Self {
             connection,
             changed,
@@ -88,6 +101,11 @@ impl PostgresStore {
     }
 }
 
+/// Whether the server was not there, or went away.
+pub(crate) fn is_away(error: &Error) -> bool {
+    connection::is_broken(error)
+}
+
 /// Wakes every worker, once per batch and when it is committed. Every change that makes items wait calls it: claims rely on that.
 async fn wake(tx: &Tx<'_>, channel: &str) -> Result<(), Error> {
     tx.note_change();
@@ -95,6 +113,10 @@ async fn wake(tx: &Tx<'_>, channel: &str) -> Result<(), Error> {
 }
 
 impl WorkStore for PostgresStore {
+    fn ending(&self) {
+        self.connection.stays_no_longer();
+    }
+
     fn insert(&self, items: Vec<NewItem>) -> StoreFuture<'_, Vec<Added>> {
         if let Err(error) = items.iter().try_for_each(check) {
             return Box::pin(std::future::ready(Err(error)));

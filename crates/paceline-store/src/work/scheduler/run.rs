@@ -359,6 +359,7 @@ where
         self.ending = Some((why, self.scheduler.clock.now() + self.scheduler.config.grace));
         self.release(None);
         self.scheduler.notify(&SchedulerEvent::Ending(why));
+        self.scheduler.store.ending();
     }
 
     /// When the next item may begin that is not claimed yet, as far as is known.
