@@ -1,5 +1,6 @@
 //! The scheduler's configuration, and what follows from a failure within its bounds.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::retry::{self, Counted, Then, Tried};
@@ -149,6 +150,8 @@ impl SchedulerConfig {
             (judged, Then::Again(wait)) => {
                 let action = if counted == Counted::Deferral { "defer" } else { "retry" };
                 let reason = judged.and_then(|judgement| judgement.reason().map(str::to_owned));
+                let ends_first = failure.retry_after.is_some_and(|asked| asked > wait);
+                let reason = if ends_first { Some(ENDS_FIRST.to_owned()) } else { reason };
                 ((Transition::Retry(wait), action, failure.is_for_group.then_some(GroupAction::Hold(wait))), reason)
             }
             (None, Then::GiveUp(GiveUp::Refused(_))) if failure.spares_group => (left, Some(failure.message.clone())),
@@ -214,7 +217,21 @@ impl SchedulerConfig {
         let Failure { unknown, retried, .. } = *failure;
         let ended = paceline_core::Outcome { hint, unsent, unknown, retried, ..paceline_core::Outcome::new(class) };
         let (max_retries, max_deferrals, backoff) = (self.max_retries, self.max_deferrals, self.backoff);
-        retry::decide(&Retry { max_retries, max_deferrals, backoff, deadline: None }, self.pace, &tried, &ended, rng)
+        let decision = retry::decide(
+            &Retry { max_retries, max_deferrals, backoff, deadline: None },
+            self.pace,
+            &tried,
+            &ended,
+            rng,
+        );
+        match decision.then {
+            Then::Again(_) | Then::GiveUp(GiveUp::Deadline) if !failure.is_for_group && !left.is_zero() => {
+                // Its server takes no call before its end, where it waits until then: a person may open that meanwhile.
+                let ends = failure.retry_after.filter(|asked| *asked >= left).map(|_| Then::Again(at_its_end(left)));
+                retry::Decision { then: ends.unwrap_or(decision.then), ..decision }
+            }
+            _ => decision,
+        }
     }
 
     /// The transition of an item that is over its bound.
@@ -237,15 +254,35 @@ impl SchedulerConfig {
         Some(self.over_bound_outcome(claimed, failure, "max_crashes", false))
     }
 
-    /// The end of an item whose deadline passed while it waited for more than its due time. An item whose last call was cut off
-    /// is not judged by its age: that call may have been answered.
-    pub(crate) fn past_deadline(&self, claimed: &Claimed, age: Duration) -> Option<ClaimOutcome> {
+    /// How long an item that does not begin has until its deadline; none while that does not count. An item whose last call was
+    /// cut off is not judged by its age: that call may have been answered.
+    fn left(&self, claimed: &Claimed, age: Duration) -> Option<Duration> {
         let item = &claimed.item;
         // Of an item that was left to the next run no try counts, and its time goes on.
         let counts = item.sends() > item.forgiven.attempts.saturating_add(item.forgiven.deferrals);
         let was_tried = counts || !claimed.age.is_zero();
         let is_cut_off = item.may_be_done || item.crashes > 0;
-        if !was_tried || is_cut_off || age < item.deadline.unwrap_or(self.deadline) {
+        (was_tried && !is_cut_off).then(|| item.deadline.unwrap_or(self.deadline).saturating_sub(age))
+    }
+
+    /// How long an item waits in the store that may not begin before `after`, and what for: no longer than until its deadline.
+    pub(crate) fn waits(
+        &self,
+        claimed: &Claimed,
+        age: Duration,
+        after: Duration,
+        why: Arc<str>,
+    ) -> (Duration, Arc<str>) {
+        match self.left(claimed, age).map(at_its_end).filter(|end| *end < after) {
+            Some(end) => (end, ENDS_FIRST.into()),
+            None => (after, why),
+        }
+    }
+
+    /// The end of an item whose deadline passed while it waited for more than its due time.
+    pub(crate) fn past_deadline(&self, claimed: &Claimed, age: Duration) -> Option<ClaimOutcome> {
+        let item = &claimed.item;
+        if self.left(claimed, age).is_none_or(|left| !left.is_zero()) {
             return None;
         }
         let waited = "its deadline passed while it waited";
@@ -265,6 +302,14 @@ impl SchedulerConfig {
         ClaimOutcome { next, time, decided: Some(decided), ..ClaimOutcome::back(claimed) }
     }
 }
+
+/// When an item ends that has so long until its deadline: a store counts whole milliseconds.
+const fn at_its_end(left: Duration) -> Duration {
+    left.saturating_add(Duration::from_millis(2))
+}
+
+/// What such an item waits for, for people.
+const ENDS_FIRST: &str = "its deadline: it ends then, before its server takes calls again";
 
 /// A shorter lease would be renewed all the time, and lost whenever a disk is busy.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);

@@ -339,6 +339,8 @@ pub enum Amend {
     /// Items that failed or wait are left to the next run, for the fault is not theirs: then their bounds begin anew, but for
     /// their deadline, which counts from their first try. It opens no group.
     LeaveToNextRun,
+    /// Items that were left to the next run wait again, as if it had begun: no person has sent for them.
+    TakeUp,
 }
 
 /// What becomes of the keys of items that are removed.

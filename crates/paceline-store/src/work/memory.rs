@@ -399,6 +399,7 @@ impl Tables {
             self.change(*id, |row| match amend {
                 Amend::Retry => row.begin_anew(None),
                 Amend::LeaveToNextRun => row.leave_to_next_run(),
+                Amend::TakeUp => row.begin_run(LEFT_FIRST),
                 Amend::Cancel => {
                     row.item.state = State::Cancelled;
                     (row.item.not_before, row.item.delay) = (None, Duration::ZERO);

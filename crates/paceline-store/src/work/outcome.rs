@@ -132,6 +132,12 @@ impl ClaimOutcome {
         Self { counted: Counted::Unsent, next: Transition::Retry(Duration::ZERO), ..Self::back(claimed) }
     }
 
+    /// An item that is left to the next run without a try, and for what. Its last failure stays what it was.
+    pub(crate) fn left(claimed: &Claimed, why: Arc<str>, time_stands_still: bool) -> Self {
+        let time = if time_stands_still { ItemTime::Anew } else { ItemTime::of(claimed) };
+        Self { next: Transition::NextRun, waits_for: Some(why), time, ..Self::back(claimed) }
+    }
+
     /// An item that goes back untouched.
     pub const fn back(claimed: &Claimed) -> Self {
         Self {

@@ -344,8 +344,13 @@ async fn the_deadline_of_what_is_left_to_the_next_run_counts_from_its_first_try(
     let left = on.store.show("a").await.unwrap().unwrap().0;
     assert_eq!((left.state, left.reason.as_deref(), left.ended), (State::Deferred, Some("same_failure"), None));
     assert!(on.keys(worker, 9).await.is_empty(), "nothing before the next run");
-    on.store.deregister(worker).await.unwrap();
     on.forward(S * 100).await;
+    assert_eq!(on.store.amend(Filter::keys(["a", "c"]), Amend::TakeUp).await.unwrap(), 1, "c is cancelled");
+    let taken_up = on.claim(worker, 9).await.items.remove(0);
+    assert_eq!((&*taken_up.item.key, taken_up.age.as_secs()), ("a", 100), "its time has gone on");
+    assert!(taken_up.item.was_left_to_a_run(), "no person has sent for it");
+    on.record(outcome(&taken_up, Counted::Nothing, Transition::NextRun, "next_run")).await;
+    on.store.deregister(worker).await.unwrap();
     let worker = on.register().await;
     for _ in 0..2 {
         let claim = on.claim(worker, 9).await;

@@ -325,3 +325,67 @@ async fn items_past_their_deadline_end_without_a_call_during_an_outage() {
         assert!(begun.iter().all(|at| at - begun[0] <= 120_100), "{}: {begun:?}", item.key);
     }
 }
+
+/// A server asks for more time than an item has. Whatever it answers, the item waits for its end and says so: a person who knows
+/// more may let it go sooner.
+#[tokio::test(start_paused = true)]
+async fn an_item_whose_server_opens_after_its_deadline_ends_at_its_deadline() {
+    for class in [Class::Throttled, Class::Overloaded, Class::Transient, Class::QuotaExhausted] {
+        let world = World::of(PacerConfig::default(), [of_group("a", "a")]).await;
+        let work = move |_: Task| {
+            let failure = Failure::new(class, "come back in a week").with_status(429).with_retry_after(S * 604_800);
+            StartDecision::Now(std::future::ready(Err(Failure { is_for_group: false, ..failure })))
+        };
+        let run = async || {
+            let config = SchedulerConfig { deadline: S * 7_200, ..SchedulerConfig::default() };
+            world.scheduler(config).run_paced(work, std::future::pending()).await.unwrap()
+        };
+        assert_eq!(run().await.ended, EndReason::MaxWait, "{class}");
+        let item = world.store.show("a").await.unwrap().unwrap().0;
+        let due = item.not_before.unwrap().saturating_since(START);
+        assert!(item.state == State::Waiting && due >= S * 7_200 && due < S * 7_201, "{class}: {due:?}");
+        assert!(item.reason.is_some_and(|reason| reason.starts_with("its deadline")), "{class}");
+        tokio::time::sleep(S * 7_000).await;
+        assert_eq!(run().await.calls, 0, "{class}");
+        let item = world.store.show("a").await.unwrap().unwrap().0;
+        assert_eq!((item.state, item.reason.as_deref()), (State::Failed, Some("deadline")), "{class}");
+        assert!(item.last.is_some_and(|last| last.status == Some(429)), "{class}");
+    }
+}
+
+/// The same where the item itself was not refused: its scope is held, and no permit comes before its end.
+#[tokio::test(start_paused = true)]
+async fn an_item_of_a_scope_that_opens_after_its_deadline_waits_no_longer() {
+    let world = World::of(PacerConfig::default(), [of_group("a", "a"), of_group("b", "b")]).await;
+    let work = |task: Task| match task.attempt() {
+        1 if task.key() == "a" => StartDecision::Now(std::future::ready(Err(Failure::new(Class::Transient, "down")))),
+        _ => StartDecision::Later(StartDelay { after: Some(S * 604_800), why: "a pause".into(), for_all: false }),
+    };
+    let config = SchedulerConfig { deadline: S * 7_200, ..SchedulerConfig::default() };
+    world.scheduler(config).run_paced(work, std::future::pending()).await.unwrap();
+    let due = async |key| {
+        let item = world.store.show(key).await.unwrap().unwrap().0;
+        (item.not_before.unwrap().saturating_since(START).as_secs(), item.reason.unwrap().starts_with("its deadline"))
+    };
+    assert_eq!(due("a").await, (7_200, true));
+    assert_eq!(due("b").await, (604_800, false), "it was never tried, and has no end yet");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_to_the_next_run_without_a_try_keeps_its_last_failure() {
+    let world = World::of(PacerConfig::default(), [of_group("tried", "a"), of_group("new", "b")]).await;
+    let work = |task: Task| match task.attempt() {
+        1 if task.key() == "tried" => {
+            StartDecision::Now(std::future::ready(Err(Failure::new(Class::Transient, "down").with_status(503))))
+        }
+        _ => StartDecision::Left { why: "same_failure".into(), time_stands_still: false },
+    };
+    let summary = world.scheduler(SchedulerConfig::default()).run_paced(work, std::future::pending()).await.unwrap();
+    assert_eq!((summary.counts.of(State::Deferred), summary.calls), (2, 1));
+    for (key, events, status) in [("tried", 1, Some(503)), ("new", 0, None)] {
+        let (item, _, history) = world.store.show(key).await.unwrap().unwrap();
+        assert_eq!((item.reason.as_deref(), history.len()), (Some("same_failure"), events), "{key}");
+        assert_eq!(item.last.and_then(|last| last.status), status, "{key}");
+        assert_eq!(item.first.is_some(), key == "tried", "the time of what was tried goes on");
+    }
+}

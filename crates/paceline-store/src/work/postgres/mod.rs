@@ -32,7 +32,7 @@ use claim::{Batch, KnownLanes};
 use clock::now;
 use connection::{Connection, Tx};
 use paceline_postgres::Address;
-use record::filtered;
+use record::{begins, filtered};
 
 /// A [`WorkStore`] in a schema of a Postgres database, which any number of processes share.
 ///
@@ -379,10 +379,7 @@ async fn join(
 }
 
 /// The items that were left to this run, before all others. Whose time goes on has it still.
-const BEGIN_DEFERRED: &str = "UPDATE item
-     SET state = 0, sent = 0, fence = fence + 1, not_before_ms = 1, delay_ms = 0, forgiven_attempts = attempts,
-         forgiven_deferrals = deferrals, crashes = 0, ended_ms = NULL, reason = NULL
-     WHERE state = 6";
+const BEGIN_DEFERRED: &str = concat!("UPDATE item SET ", begins!(), " WHERE state = 6");
 
 /// The items of workers wait again, as they did before.
 const PUT_BACK: &str = "UPDATE item SET state = 0, worker = NULL, fence = fence + 1, crashes = crashes + $2,

@@ -267,6 +267,17 @@ macro_rules! filtered {
 }
 pub(super) use filtered;
 
+/// What becomes of an item that was left to a run and waits in it, before all others. Whose time goes on has it still.
+macro_rules! begins {
+    () => {
+        "state = 0, sent = 0, fence = fence + 1, not_before_ms = 1, delay_ms = 0, forgiven_attempts = attempts, \
+         forgiven_deferrals = deferrals, crashes = 0, ended_ms = NULL, reason = NULL"
+    };
+}
+pub(super) use begins;
+
+const TAKE_UP: &str = concat!("UPDATE item SET ", begins!(), " WHERE state = ANY ($4) AND ", filtered!());
+
 const RETRY: &str = concat!(
     "UPDATE item SET state = 0, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, \
      forgiven_attempts = attempts, forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL, \
@@ -353,6 +364,7 @@ pub(super) async fn amend(tx: &Tx<'_>, filter: &Filter, amend: Amend, now: Times
         }
         Amend::Cancel => tx.execute(CANCEL, &[&states, &group, &keys, &from, &now.as_millis()]).await,
         Amend::LeaveToNextRun => tx.execute(LEAVE_TO_NEXT_RUN, &[&states, &group, &keys, &from, &LEFT]).await,
+        Amend::TakeUp => tx.execute(TAKE_UP, &[&states, &group, &keys, &from]).await,
     }
 }
 

@@ -83,6 +83,8 @@ pub enum SchedulerEvent<'a> {
         /// The wait that follows, if it is tried again.
         wait: Option<Duration>,
     },
+    /// The item was left to the next run without a try: [`StartDecision::Left`].
+    Left(&'a WorkItem),
     /// The item belongs to another worker: its outcome here is not recorded.
     Lost(&'a WorkItem),
     /// A person cancelled the item during its work: the outcome is not recorded.
@@ -116,6 +118,14 @@ pub enum StartDecision<F> {
     Later(StartDelay),
     /// It can never begin: what follows is decided as about a failed try, but no try is counted.
     Never(Failure),
+    /// It is left to the next run for this reason, a word or a sentence, without a decision about it: what holds it back concerns
+    /// more than this item, and is told there.
+    Left {
+        /// The reason.
+        why: Arc<str>,
+        /// Its deadline begins anew with its next try: a person has to act first, and the item is not to blame.
+        time_stands_still: bool,
+    },
     /// A person has to act first, for this reason: its group is stopped, and keeps it.
     Stopped(String),
 }

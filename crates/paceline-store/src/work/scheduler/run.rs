@@ -321,6 +321,7 @@ where
         }
         match &outcome.decided {
             Some(decided) => self.scheduler.notify(&SchedulerEvent::Decided { item, decided, wait }),
+            None if outcome.next == Transition::NextRun => self.scheduler.notify(&SchedulerEvent::Left(item)),
             None if outcome.next == Transition::Succeeded => self.scheduler.notify(&SchedulerEvent::Succeeded(item)),
             None => {}
         }
@@ -358,8 +359,8 @@ where
     fn end(&mut self, why: EndReason) {
         self.ending = Some((why, self.scheduler.clock.now() + self.scheduler.config.grace));
         self.release(None);
-        self.scheduler.notify(&SchedulerEvent::Ending(why));
         self.scheduler.store.ending();
+        self.scheduler.notify(&SchedulerEvent::Ending(why));
     }
 
     /// When the next item may begin that is not claimed yet, as far as is known.

@@ -440,7 +440,7 @@ fn take_over(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
 fn begin_run(conn: &Connection, now: Timestamp) -> rusqlite::Result<()> {
     conn.execute("UPDATE store SET last_ms = ?1", [now.as_millis()])?;
     scopes::open_stopped(conn, now)?;
-    conn.execute(record::BEGIN_DEFERRED, [])?;
+    record::begin_deferred(conn)?;
     Ok(())
 }
 

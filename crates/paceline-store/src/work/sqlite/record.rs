@@ -163,16 +163,21 @@ const RETRY: &str = "state = 0, sent = 0, worker = NULL, fence = fence + 1, not_
      forgiven_attempts = attempts, forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL,
      reason = NULL";
 
-/// The items that were left to this run, before all others. Whose time goes on has it still.
-pub(super) const BEGIN_DEFERRED: &str = "UPDATE item
-     SET state = 0, sent = 0, fence = fence + 1, not_before_ms = 1, delay_ms = 0, forgiven_attempts = attempts,
-         forgiven_deferrals = deferrals, crashes = 0, ended_ms = NULL, reason = NULL
-     WHERE state = 6";
+/// Items that were left to a run and wait in it, before all others. Whose time goes on has it still.
+const BEGIN: &str =
+    "state = 0, sent = 0, fence = fence + 1, not_before_ms = 1, delay_ms = 0, forgiven_attempts = attempts,
+     forgiven_deferrals = deferrals, crashes = 0, ended_ms = NULL, reason = NULL";
+
+/// A run begins: all that was left to it waits again.
+pub(super) fn begin_deferred(conn: &Connection) -> rusqlite::Result<usize> {
+    conn.execute(&format!("UPDATE item SET {BEGIN} WHERE state = 6"), [])
+}
 
 /// Applies a person's change. A person who lets items wait again has resolved the stops of their groups.
 pub(super) fn amend(conn: &Connection, filter: &Filter, amend: Amend, now: Timestamp) -> rusqlite::Result<u64> {
     let set = match amend {
         Amend::Retry => RETRY.to_owned(),
+        Amend::TakeUp => BEGIN.to_owned(),
         Amend::Cancel => format!(
             "state = 5, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, ended_ms = {}, reason = 'cancelled'",
             now.as_millis()

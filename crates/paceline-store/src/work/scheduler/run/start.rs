@@ -41,7 +41,11 @@ where
             }
             match (self.work)(Task(held.claimed.clone())) {
                 StartDecision::Now(work) => self.start(held, work),
-                StartDecision::Later(wait) => self.delay(held, wait, now),
+                StartDecision::Later(wait) => self.delay(held, wait, age, now),
+                StartDecision::Left { why, time_stands_still } => {
+                    let outcome = ClaimOutcome::left(&held.claimed, why, time_stands_still);
+                    self.outcomes.push((held, outcome));
+                }
                 StartDecision::Never(failure) => self.apply_rules(held, failure, None, Some(Counted::Nothing)),
                 StartDecision::Stopped(reason) => {
                     self.window.put_back(held.clone());
@@ -52,7 +56,7 @@ where
     }
 
     /// Delays a declined item: a short wait is spent in the window, a longer one in the store.
-    fn delay(&mut self, held: HeldClaim, wait: StartDelay, now: Instant) {
+    fn delay(&mut self, held: HeldClaim, wait: StartDelay, age: Duration, now: Instant) {
         let StartDelay { after, why, for_all } = wait;
         let after = match after {
             Some(after) => after,
@@ -74,6 +78,7 @@ where
             }
         } else if far {
             self.no_claim_before = self.no_claim_before.max(now) + TICK;
+            let (after, why) = self.scheduler.config.waits(&held.claimed, age, after, why);
             let (next, waits_for) = (Transition::Retry(after), Some(why));
             let outcome = ClaimOutcome { next, waits_for, ..ClaimOutcome::back(&held.claimed) };
             self.outcomes.push((held, outcome));
