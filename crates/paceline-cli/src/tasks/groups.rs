@@ -72,8 +72,12 @@ impl Waits {
         match Self::ALL.into_iter().find(|waits| waits.as_str() == reason) {
             Some(waits) => waits.describe().to_owned(),
             None if reason == Why::SameFailure.as_str() => {
-                "left for the next run (their first items all failed the same way)".to_owned()
+                "left for the next run (others of their host or group all failed the same way)".to_owned()
             }
+            None if reason == Why::Account.as_str() => {
+                "left for the next run (their host or account does not work)".to_owned()
+            }
+            None if reason == Why::Unreachable.as_str() => "left for the next run (no server is there)".to_owned(),
             None => format!("left for the next run ({})", text::printable(reason)),
         }
     }

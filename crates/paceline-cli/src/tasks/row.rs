@@ -82,7 +82,12 @@ impl<'a> Row<'a> {
         let cell = |value: &str, width| text::cell(&text::printable(value), width);
         let why = self.wait().unwrap_or_else(|| self.reason.unwrap_or_default().to_owned());
         let status = self.status_code.map(|status| format!("{status} ")).unwrap_or_default();
-        let error = format!("{status}{}", self.last_error.or(self.class).or(self.waits_for).unwrap_or_default());
+        let last = format!("{status}{}", self.last_error.or(self.class).unwrap_or_default());
+        let error = match self.waits_for {
+            Some(waits_for) if last.is_empty() => waits_for.to_owned(),
+            Some(waits_for) => format!("waits for {waits_for}; last: {last}"),
+            None => last,
+        };
         let line = format!(
             "{} {:<9} {:>5}  {}  {}",
             cell(self.key, 24),

@@ -1,14 +1,14 @@
 //! Items without a group, for several hosts: what one host does concerns its own items alone.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use paceline_store::work::{NewItem, State};
 use serde_json::json;
 
 use crate::outage::nowhere;
-use crate::support::{Reply, Server};
-use crate::tasks_run::{Ran, Store, ran};
+use crate::support::{Reply, Server, finish};
+use crate::tasks_run::{Ran, Store, begin, ran, signal, until};
 use crate::tls::Authority;
 
 pub(crate) fn posts(url: &str, name: &str, count: usize, priority: i16) -> Vec<NewItem> {
@@ -191,4 +191,55 @@ fn a_call_that_may_have_been_made_is_held_where_its_host_needs_the_flag_too() {
         assert_eq!((code, other.count(), store.item("other-0").state), (1, 0, State::Failed), "{log}");
     }
     assert_eq!(store.item("other-0").reason.as_deref(), Some("unknown_outcome_held"));
+}
+
+/// A customer has mended its host, and a person sends for one of the events: the others go on by themselves.
+#[test]
+fn all_items_of_a_host_that_is_open_again_go_on_in_a_worker_that_stays() {
+    let is_open = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&is_open);
+    let host = Server::new(move |_| if seen.load(Ordering::Relaxed) { Reply::ok() } else { Reply::error(410, "gone") });
+    let store = Store::new();
+    store.put(posts(&host.url(), "event", 9, 0));
+    let ours = ["--http", "--base-url", &host.url(), "--scope", "host", "--stay"];
+    let worker = begin(store.command().args(ours).args(["--concurrency", "1", "--stop-after-same", "4"]));
+    let number_of = |state| (0..9).filter(|n| store.item(&format!("event-{n}")).state == state).count();
+    until(|| number_of(State::Deferred) == 9);
+    assert_eq!(host.count(), 4);
+    let last = store.item("event-8");
+    assert_eq!((last.last, last.reason.as_deref()), (None, Some("same_failure")), "it was never sent");
+    is_open.store(true, Ordering::Relaxed);
+    let (code, log) = finish(store.job.paceline().args(["tasks", "retry", "--store", "work.db", "event-8"]));
+    assert_eq!(code, 0, "{log}");
+    until(|| number_of(State::Succeeded) == 9);
+    assert_eq!(host.count(), 4 + 9);
+    signal("-INT", worker.id());
+    assert!(worker.wait_with_output().expect("it ends").status.success());
+}
+
+#[test]
+fn a_host_that_is_stopped_is_told_of_once_with_its_own_reason() {
+    let servers: Vec<Server> = (0..6).map(|_| Server::new(|_| Reply::error(410, "gone"))).collect();
+    let store = Store::new();
+    for (n, server) in servers.iter().enumerate() {
+        store.put(posts(&server.url(), &format!("host{n}"), 7, 0));
+    }
+    for run_number in 0..2 {
+        let Ran { summary, log, .. } = run(&store, &servers[0], &["--scope", "host", "--stop-after-same", "4"]);
+        let scopes = summary["scopes"].as_array().expect("scopes");
+        assert_eq!(scopes.len(), 6, "run {run_number}: {log}");
+        let is_true = |scope: &serde_json::Value| {
+            scope["reason"].as_str().is_some_and(|reason| reason.starts_with("the first 4 items"))
+        };
+        assert!(scopes.iter().all(is_true), "run {run_number}: {scopes:?}");
+        assert!(!log.contains("the first 0 items"), "{log}");
+    }
+    let list = store.job.paceline().args(["tasks", "list", "--store", "work.db", "--json"]).output().expect("it runs");
+    let list = String::from_utf8_lossy(&list.stdout).into_owned();
+    let rows: Vec<serde_json::Value> = list.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    assert_eq!(rows.len(), 42, "{list}");
+    for row in &rows {
+        let (was_sent, status) = (row["attempts"] != 0, &row["status_code"]);
+        assert_eq!((status == 410, row["fatal"] == true), (was_sent, was_sent), "{row}");
+    }
 }

@@ -27,9 +27,6 @@ impl Scope {
 
     /// The same for so many of its calls.
     pub(crate) const fn held_by(&self, calls: u32) -> Held {
-        Held {
-            mute: if self.is_mute() { calls } else { 0 },
-            unproven: if self.is_proven() { 0 } else { calls },
-        }
+        Held { mute: if self.is_mute() { calls } else { 0 }, unproven: if self.is_proven() { 0 } else { calls } }
     }
 }

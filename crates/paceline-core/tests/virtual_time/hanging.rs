@@ -279,7 +279,10 @@ fn calls_of_hosts_that_answer_find_places_beside_hosts_that_hang() {
         let last = waits.iter().copied().fold(0.0, f64::max);
         assert_eq!(waits.len(), 300, "at {at} s");
         assert!(waits[0] < 0.05, "at {at} s: the first one waits {} s", waits[0]);
-        assert!(last < latest, "at {at} s: 300 calls of 0.3 s in half of ten places or more, and the last waits {last} s");
+        assert!(
+            last < latest,
+            "at {at} s: 300 calls of 0.3 s in half of ten places or more, and the last waits {last} s"
+        );
     }
     let tested = left.iter().filter(|(host, _, left)| *host < 30 && *left > 200.0).count();
     assert!(tested >= 10, "those that hang are tested: {tested} calls in 100 s");

@@ -2,7 +2,6 @@
 //! Stops a scope or a group whose items all fail alike later on: then its server may keep the caller out.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use paceline_core::{Class, GiveUp};
@@ -12,6 +11,7 @@ use paceline_store::work::{
 use paceline_store::{ScopeRow, ScopeStatus};
 use tokio::sync::Notify;
 
+use super::same_failure::SameFailure;
 use crate::run::calls::alike::{Alike, AlikeByScope, Alikeness, Kind, Shows};
 use crate::run::calls::fail_fast::{BANNED, advice, may_be_done};
 
@@ -52,6 +52,8 @@ struct Watch {
     alike_scopes: BTreeSet<Arc<str>>,
     /// What waits again at the end of the run, but for what may have been done and must not be done twice.
     put_back: BTreeSet<String>,
+    /// How many that were, of scopes that are stopped.
+    put_back_of_scopes: usize,
     held: BTreeSet<String>,
     /// Items that have ended: those of a stopped scope come again only where a person sends for them.
     ended: BTreeSet<String>,
@@ -66,33 +68,6 @@ pub(super) enum Stops {
     Scope(Arc<str>, SameFailure, BTreeSet<String>),
     /// An item of a scope that has stopped, which was in flight and has ended.
     ScopeAlready(Arc<str>, String),
-}
-
-/// Why a run ended, or nothing of a scope begins any more.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SameFailure {
-    which: &'static str,
-    items: usize,
-    /// How many of them may have been done, so that they do not wait again.
-    held: usize,
-    advice: &'static str,
-    message: String,
-}
-
-impl fmt::Display for SameFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { which, items, held, advice, message } = self;
-        let (wait, stay) = match *held {
-            0 => (", and wait (none is marked as failed)", ""),
-            held if held == *items => ("", " (they may have been done, so they stay failed)"),
-            _ => ("", " (those that may have been done stay failed, and the others wait)"),
-        };
-        write!(
-            f,
-            "the {which} {items} items all failed the same way{wait}{stay}: {message}; {advice}, or let them fail with \
-             --stop-after-same 0"
-        )
-    }
 }
 
 impl FailFast {
@@ -118,6 +93,7 @@ impl FailFast {
             all_alike: None,
             alike_scopes: BTreeSet::new(),
             put_back: BTreeSet::new(),
+            put_back_of_scopes: 0,
             held: BTreeSet::new(),
             ended: BTreeSet::new(),
             stopped: None,
@@ -302,7 +278,7 @@ impl Watch {
     /// may be a customer of many, and gone; where nothing else ever comes, their items wait again at the end of the run.
     fn failed_in(&mut self, scope: Arc<str>, item: &WorkItem, failure: &Failure) -> Option<Stops> {
         if self.stopped.is_some() || self.stopped_scopes.contains(&scope) {
-            self.put_back.insert(item.key.clone());
+            self.put_back_of_scopes += usize::from(self.put_back.insert(item.key.clone()));
             let key = Some(item.key.clone()).filter(|key| self.ended.contains(key));
             return key.map(|key| Stops::ScopeAlready(scope, key));
         }
@@ -311,6 +287,7 @@ impl Watch {
         if self.scopes.failed(&scope, item.key.clone(), alike).is_some() {
             let keys = self.scopes.take(&scope);
             let same = self.same_failure(&keys, failure, self.scopes.are_first(&scope));
+            self.put_back_of_scopes += keys.len();
             self.put_back.extend(keys.iter().cloned());
             self.stopped_scopes.insert(scope.clone());
             let ended = keys.intersection(&self.ended).cloned().collect();
@@ -334,8 +311,10 @@ impl Watch {
     /// At the end of a run in which every scope failed alike: their items wait again.
     fn settle_scopes(&mut self) {
         let Some(failure) = self.all_alike.take() else { return };
-        self.put_back.extend(self.scopes.take_all());
-        self.stopped = Some(self.same_failure(&self.put_back, &failure, true));
+        let keys: BTreeSet<String> = self.scopes.take_all().collect();
+        let items = self.put_back_of_scopes + keys.len();
+        self.put_back.extend(keys);
+        self.stopped = Some(SameFailure { items, ..self.same_failure(&self.put_back, &failure, true) });
         self.alike_scopes.append(&mut self.failed_scopes);
     }
 

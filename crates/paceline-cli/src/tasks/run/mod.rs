@@ -10,6 +10,7 @@ mod permits;
 mod program;
 mod progress;
 mod requests;
+mod same_failure;
 mod settings;
 mod shutdown;
 mod stopped_scopes;
@@ -32,12 +33,13 @@ use paceline_store::{ScopeStatus, is_same_file};
 use self::answers::Answers;
 use self::cancellable_judge::CancellableJudge;
 use self::disk::Disk;
-use self::fail_fast::{FailFast, SameFailure, Stops};
+use self::fail_fast::{FailFast, Stops};
 use self::limiter_state::PersistentLimiter;
 use self::permits::Permits;
 use self::program::{Failed, Program};
 use self::progress::Progress;
 use self::requests::Requests;
+use self::same_failure::SameFailure;
 pub(crate) use self::settings::{Args, defaults};
 use self::shutdown::Shutdown;
 use self::stopped_scopes::{StoppedScopes, Why};
@@ -51,9 +53,9 @@ use crate::job_line::JobTeller;
 use crate::output;
 use crate::run::calls::signals::SignalCount;
 use crate::tasks::report::store_summary::StoreSummary;
+use crate::tasks::store::not_begun;
 use crate::text;
 use crate::upstream;
-use crate::tasks::store::not_begun;
 
 /// Works until everything has ended, or the run has to end; again and again where that is asked for.
 ///
@@ -298,7 +300,7 @@ impl Runs<'_> {
             () = shared.keep() => unreachable!("it goes on for as long as it is asked"),
             () = self.disk.watch(&shutdown, &self.clock) => unreachable!("it goes on for as long as it is asked"),
             () = fail_fast.leave_as_they_stop(&*self.store) => unreachable!("it goes on for as long as it is asked"),
-            () = stopped_scopes.save_regularly(&*self.store, &self.clock, self.permits.limiter()) => {
+            () = stopped_scopes.save_regularly(&*self.store, &self.clock, self.permits.limiter(), self.policy.deadline) => {
                 unreachable!("it goes on for as long as it is asked")
             }
         };
@@ -367,9 +369,9 @@ impl Runs<'_> {
         match &self.work {
             Work::Command(program, stopped_scopes) => {
                 let scope = self.permits.scope(task.group());
-                let reopen = || self.permits.limiter().resume(Some(&scope));
-                if let Some(left) = stopped_scopes.keeps_back(task.item(), task.group(), reopen) {
-                    return StartDecision::Never(left);
+                let reopen = || self.permits.test_again(&scope);
+                if let Some(why) = stopped_scopes.keeps_back(task.item(), task.group(), reopen) {
+                    return why.left();
                 }
                 let permit = match self.permits.take(&task, scope, Cost::request(), false) {
                     Ok(permit) => permit,

@@ -9,7 +9,7 @@ use paceline_config::Upstream;
 use paceline_core::{Class, Cost, Level, NextAction, Request, ScopeId};
 use paceline_store::work::{Failure, StartDecision, StartDelay, Task};
 
-use super::stopped_scopes::left_to_next_run;
+use super::stopped_scopes::Why;
 use crate::exit;
 
 /// The limiter of a run.
@@ -49,6 +49,12 @@ impl Permits {
         self.limiter.resume(None);
     }
 
+    /// A scope that was stopped is tested by one call: a person sent for it.
+    pub(super) fn test_again(&self, scope: &ScopeId) {
+        self.limiter.resume(Some(scope));
+        self.limiter.test_first(Some(scope));
+    }
+
     /// A person has seen to what stopped a group.
     pub(super) fn reopen(&self, group: &str) {
         self.reopened().insert(group.to_owned());
@@ -84,9 +90,7 @@ impl Permits {
                 let code = Some("too_large".to_owned());
                 StartDecision::Never(Failure { code, ..Failure::new(Class::Invalid, too_large.to_string()) })
             }
-            NotNow::Never(Error::Stopped { scope, reason }) if spares_group && scope == name => {
-                StartDecision::Never(left_to_next_run(reason.to_string()))
-            }
+            NotNow::Never(Error::Stopped { scope, .. }) if spares_group && scope == name => Why::Account.left(),
             NotNow::Never(Error::Stopped { reason, .. }) => StartDecision::Stopped(reason.to_string()),
             // There is no deadline, and a run never closes its limiter.
             other => StartDecision::Stopped(other.to_string()),

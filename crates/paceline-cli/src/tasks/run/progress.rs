@@ -96,6 +96,7 @@ impl Progress {
             SchedulerEvent::Started(item) => {
                 let mut figures = self.figures();
                 figures.in_flight.insert(item.id);
+                figures.retries += u64::from(item.sends() > 0);
                 (figures.begun, figures.waits) = (true, None);
             }
             SchedulerEvent::Succeeded(item) => {
@@ -160,8 +161,6 @@ impl Progress {
         let status = decided.failure.status.filter(|status| !cause.contains(&status.to_string()));
         match (decided.action, wait) {
             ("retry" | "defer", Some(wait)) => {
-                let counts = decided.failure.probe.is_none() && !decided.failure.unsent;
-                figures.retries += u64::from(counts);
                 let line = match decided.failure.probe {
                     Some(_) => "(a test call to the failing server, which does not count as a try)".to_owned(),
                     None if decided.failure.unsent => {

@@ -162,11 +162,11 @@ impl Requests {
         }
         let scope = permits.scope(&ready.scope);
         let reopen = || {
-            permits.limiter().resume(Some(&scope));
+            permits.test_again(&scope);
             fail_fast.reopen_scope(&ready.scope);
         };
-        if let Some(left) = self.stopped.keeps_back(task.item(), &ready.scope, reopen) {
-            return StartDecision::Never(left);
+        if let Some(why) = self.stopped.keeps_back(task.item(), &ready.scope, reopen) {
+            return why.left();
         }
         let permit = match permits.take(&task, scope, ready.cost.clone(), ready.spares_group) {
             Ok(permit) => permit,

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use paceline::Limiter;
 use paceline_core::{Class, ScopeState, Timestamp};
-use paceline_store::work::{Failure, WorkClock, WorkError, WorkItem, WorkStore};
+use paceline_store::work::{Amend, Failure, Filter, StartDecision, State, WorkClock, WorkError, WorkItem, WorkStore};
 
 pub(super) use crate::tasks::closed_scopes::Why;
 use crate::tasks::closed_scopes::{self, ClosedScope, ClosedScopes};
+use crate::tasks::pages::Pages;
 use crate::text;
 
 /// Stopped scopes that are named.
@@ -21,6 +22,9 @@ const SAVE_EVERY: Duration = Duration::from_secs(1);
 
 /// But after a pause of at least so many times as long as that takes: there may be a hundred thousand scopes.
 const PAUSE_FACTOR: u32 = 20;
+
+/// How often what was left and is over its deadline is looked for.
+const END_LATE_EVERY: Duration = Duration::from_secs(60);
 
 /// A shorter hold is none to tell of.
 const SHORT: Duration = Duration::from_secs(1);
@@ -33,7 +37,9 @@ pub(super) struct StoppedScopes(Arc<Mutex<Stopped>>);
 struct Stopped {
     scopes: BTreeMap<Arc<str>, Stop>,
     /// What a former run stopped, until a call of the scope succeeds.
-    suspects: BTreeMap<Arc<str>, (Why, String)>,
+    suspects: BTreeMap<Arc<str>, Stop>,
+    /// Items of scopes that are open again, which wait for that alone.
+    take_up: BTreeSet<String>,
     /// A refusal of a suspect stops it again.
     restops: bool,
     /// Why items wait for a run with other flags.
@@ -48,7 +54,7 @@ struct Stopped {
     saved: String,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Stop {
     why: Why,
     reason: String,
@@ -87,7 +93,7 @@ impl StoppedScopes {
             let line = format!("{name} was stopped ({reason}); one call tests it");
             tracing::info!(scope = name.as_str(), "{}", text::printable(&line));
             limiter.test_first(Some(&limiter.scope(&name)));
-            stopped.suspects.insert(name.into(), (why, reason));
+            stopped.suspects.insert(name.into(), Stop { why, reason, left: BTreeSet::new() });
         }
         Ok(())
     }
@@ -99,46 +105,58 @@ impl StoppedScopes {
         if !stopped.scopes.contains_key(scope) {
             let (shown, until) = (text::printable(reason), waits(stopped.stays));
             tracing::error!(scope, "the scope is stopped, and its items {until}: {shown}");
-            stopped.suspects.remove(scope);
-            stopped.scopes.insert(scope.into(), Stop { why, reason: reason.to_owned(), left: BTreeSet::new() });
+            let left = stopped.suspects.remove(scope).map(|suspect| suspect.left).unwrap_or_default();
+            stopped.scopes.insert(scope.into(), Stop { why, reason: reason.to_owned(), left });
         }
     }
 
-    /// Groups, and scopes, that all failed alike are tested by one call too, in the next run.
+    /// Groups, and scopes, that all failed alike are tested by one call too, in the next run. Those that are stopped keep their
+    /// reasons.
     pub(super) fn note_alike(&self, names: impl IntoIterator<Item = (Arc<str>, String)>) {
-        let names = names.into_iter().map(|(name, reason)| (name, (Why::SameFailure, reason)));
-        self.lock().suspects.extend(names);
+        let mut stopped = self.lock();
+        for (name, reason) in names {
+            if !stopped.scopes.contains_key(&name) {
+                let suspect = || Stop { why: Why::SameFailure, reason, left: BTreeSet::new() };
+                stopped.suspects.entry(name).or_insert_with(suspect);
+            }
+        }
     }
 
-    /// Takes in how a call of a scope ended. True where that is what a former run stopped it for: it is stopped again.
+    /// Takes in how a call of a scope ended. True where that is what a former run stopped it for: it is stopped again. Where it is
+    /// open again all of its items are taken up that were left.
     pub(super) fn heard(&self, scope: &str, class: Class, unexpected: bool) -> bool {
         let mut stopped = self.lock();
         let is_refusal = class.is_final() || unexpected;
-        let Some((why, reason)) = stopped.suspects.get(scope) else { return false };
+        let Some(Stop { why, reason, .. }) = stopped.suspects.get(scope) else { return false };
         let (is_same, reason) = (*why == Why::SameFailure && is_refusal && stopped.restops, reason.clone());
         if is_same {
             drop(stopped);
             self.stop(scope, Why::SameFailure, &reason);
-        } else if class == Class::Success || is_refusal {
-            stopped.suspects.remove(scope);
+        } else if (class == Class::Success || is_refusal)
+            && let Some(mut suspect) = stopped.suspects.remove(scope)
+        {
+            if !suspect.left.is_empty() {
+                tracing::info!(scope, "the scope is open again, and all of its items go on");
+            }
+            stopped.take_up.append(&mut suspect.left);
         }
         is_same
     }
 
-    /// Why an item of that scope does not begin. An item that was left to the next run and comes again in this one was sent for
-    /// by a person, who has seen to the cause: its scope is open again, and `reopen` is called. But not where another worker has
-    /// begun a run with it: that tests the scope by a call of its own.
-    pub(super) fn keeps_back(&self, item: &WorkItem, scope: &str, reopen: impl FnOnce()) -> Option<Failure> {
+    /// What keeps an item of that scope from beginning. An item that was left to the next run and comes again in this one was sent
+    /// for by a person, who has seen to the cause: its call tests the scope, and `reopen` is called. But not where another worker
+    /// has begun a run with it: that tests the scope by a call of its own.
+    pub(super) fn keeps_back(&self, item: &WorkItem, scope: &str, reopen: impl FnOnce()) -> Option<Why> {
         let mut stopped = self.lock();
         let stop = stopped.scopes.get_mut(scope)?;
         if stop.left.insert(item.key.clone()) || item.was_left_to_a_run() {
-            // Time goes on for items of a host that refuses them or is gone, and stands still until a person has acted.
-            let class = if stop.why == Why::Account { Class::Account } else { Class::Invalid };
-            return Some(Failure { class, ..left_to_next_run(stop.reason.clone()) });
+            return Some(stop.why);
         }
-        stopped.scopes.remove(scope);
+        if let Some((name, stop)) = stopped.scopes.remove_entry(scope) {
+            stopped.suspects.insert(name, stop);
+        }
         reopen();
-        tracing::info!(scope, "the scope is open again");
+        tracing::info!(scope, "an item of the scope was sent for: its call tests whether the scope is open again");
         None
     }
 
@@ -178,16 +196,40 @@ impl StoppedScopes {
         })
     }
 
-    /// Tells the store of them regularly, for as long as the future is polled: a run that is killed leaves that to the next.
-    pub(super) async fn save_regularly(&self, store: &dyn WorkStore, clock: &WorkClock, limiter: &Limiter) {
+    /// Tells the store of them regularly, for as long as the future is polled: a run that is killed leaves that to the next. Takes
+    /// up what waits for nothing any more, and in a worker that stays what was left and is over its deadline, of `deadline` at most.
+    pub(super) async fn save_regularly(
+        &self,
+        store: &dyn WorkStore,
+        clock: &WorkClock,
+        limiter: &Limiter,
+        deadline: Duration,
+    ) {
         let mut pause = SAVE_EVERY;
+        let mut ends_late_at = clock.now() + END_LATE_EVERY;
         loop {
             tokio::time::sleep(pause).await;
             let began = clock.now();
+            let _ = self.take_up(store).await;
+            if self.lock().stays && ends_late_at <= began {
+                let _ = end_late(store, clock.wall(), deadline).await;
+                ends_late_at = began + END_LATE_EVERY;
+            }
             // At the end of the run it is told again, and an error of the store ends that by itself.
             let _ = self.save(store, clock, limiter).await;
             pause = SAVE_EVERY.max(clock.now().saturating_since(began) * PAUSE_FACTOR);
         }
+    }
+
+    /// Lets the items of scopes that are open again wait in this run.
+    async fn take_up(&self, store: &dyn WorkStore) -> Result<(), WorkError> {
+        let keys = self.lock().take_up.clone();
+        if keys.is_empty() {
+            return Ok(());
+        }
+        store.amend(Filter::keys(keys.iter().cloned()), Amend::TakeUp).await?;
+        self.lock().take_up.retain(|key| !keys.contains(key));
+        Ok(())
     }
 
     /// Tells the store of them, if something has changed, and of those that a server holds.
@@ -244,7 +286,7 @@ impl Stopped {
         }
         self.held = held;
         let stopped = self.scopes.iter().map(|(name, stop)| (name, stop.why, &stop.reason));
-        let suspects = self.suspects.iter().map(|(name, (why, reason))| (name, *why, reason));
+        let suspects = self.suspects.iter().map(|(name, stop)| (name, stop.why, &stop.reason));
         let stopped = stopped.chain(suspects).map(|(name, why, reason)| ClosedScope {
             name: name.to_string(),
             why: Some(why),
@@ -255,20 +297,45 @@ impl Stopped {
     }
 }
 
+/// Items that were left to a run, and whose deadlines have passed, come up, and end without a call.
+///
+/// # Errors
+/// An error of the store.
+async fn end_late(store: &dyn WorkStore, now: Timestamp, deadline: Duration) -> Result<(), WorkError> {
+    let is_late = |item: &WorkItem| item.first.is_some_and(|first| first + item.deadline.unwrap_or(deadline) <= now);
+    let mut pages = Pages::of(store, Filter::states([State::Deferred]), None);
+    while let Some(items) = pages.next().await? {
+        let late: Vec<String> = items.into_iter().filter(is_late).map(|item| item.key).collect();
+        if !late.is_empty() {
+            store.amend(Filter::keys(late), Amend::TakeUp).await?;
+        }
+    }
+    Ok(())
+}
+
+impl Why {
+    /// The decision about an item of a scope that is stopped for that. Time goes on for items of a host that refuses them or is
+    /// gone, and stands still until a person has acted.
+    pub(super) fn left<F>(self) -> StartDecision<F> {
+        StartDecision::Left { why: self.as_str().into(), time_stands_still: self == Self::Account }
+    }
+}
+
 /// What the items of a stopped scope do.
 pub(super) const fn waits(stays: bool) -> &'static str {
     if stays { "wait for `paceline tasks retry`, or a new start of this worker" } else { "wait for the next run" }
 }
 
 /// The decision about an item that waits for a person, and for which its group need not stop.
-pub(super) fn left_to_next_run(reason: String) -> Failure {
+fn left_to_next_run(reason: String) -> Failure {
     Failure { spares_group: true, ..Failure::new(Class::Account, reason) }
 }
 
 #[cfg(test)]
 mod tests {
     use paceline::PacerConfig;
-    use paceline_store::work::{Amend, MemoryStore, NewItem, WorkStore as _};
+    use paceline_core::retry::Counted;
+    use paceline_store::work::{ClaimOutcome, ClaimRequest, MemoryStore, NewItem, Transition};
 
     use super::*;
 
@@ -288,6 +355,70 @@ mod tests {
         stopped.stop("one", Why::SameFailure, "no");
         stopped.leaves("a", "one");
         assert!(!keeps_back(0, "one"), "its failure was one of those that stopped the scope");
+    }
+
+    /// A person sends for one of three items of a host that was stopped. While it goes on refusing it is stopped by that one call;
+    /// once it takes the call the others go on, too.
+    #[tokio::test]
+    async fn a_scope_that_is_open_again_takes_all_its_items_up() {
+        let store = MemoryStore::new(WorkClock::system());
+        store.insert(["a", "b", "c"].map(|key| NewItem::new(key, "1")).into()).await.expect("room");
+        let items = store.list(Default::default(), 0, 3).await.expect("a memory");
+        let stopped = StoppedScopes(Arc::new(Mutex::new(Stopped { restops: true, stays: true, ..Stopped::default() })));
+        stopped.stop("gone", Why::SameFailure, "it is gone");
+        let keeps_back = |item: usize| stopped.keeps_back(&items[item], "gone", || {});
+        assert!((0..3).all(|item| keeps_back(item) == Some(Why::SameFailure)));
+        store.amend(Default::default(), Amend::LeaveToNextRun).await.expect("a memory");
+        let states = async || {
+            stopped.take_up(&store).await.expect("a memory");
+            let items = store.list(Default::default(), 0, 3).await.expect("a memory");
+            items.into_iter().map(|item| (item.state, item.was_left_to_a_run())).collect::<Vec<_>>()
+        };
+        for (end, others) in [(Class::Invalid, (State::Deferred, false)), (Class::Success, (State::Waiting, true))] {
+            store.amend(Filter::keys(["a"]), Amend::Retry).await.expect("a memory");
+            assert_eq!(keeps_back(0), None, "it was sent for");
+            assert_eq!(stopped.heard("gone", end, false), end == Class::Invalid);
+            assert_eq!(states().await, [(State::Waiting, false), others, others], "{end}");
+            assert_eq!(stopped.why().is_some(), end == Class::Invalid);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_left_and_is_over_its_deadline_comes_up_in_a_worker_that_stays() {
+        let clock = WorkClock::starting_at(Timestamp::from_millis(1_700_000_000_000));
+        let store = MemoryStore::new(clock.clone());
+        let own = NewItem { deadline: Some(Duration::from_secs(900)), ..NewItem::new("own", "1") };
+        store.insert(vec![NewItem::new("late", "1"), own, NewItem::new("new", "1")]).await.expect("room");
+        let worker = store.register("w", Duration::from_secs(30)).await.expect("a memory");
+        let ask = ClaimRequest { limit: 2, ahead: Duration::ZERO };
+        for claimed in store.claim(worker, ask).await.expect("a memory").items {
+            let failed =
+                ClaimOutcome { counted: Counted::Attempt, next: Transition::Failed, ..ClaimOutcome::back(&claimed) };
+            store.record(vec![failed], Vec::new()).await.expect("a memory");
+        }
+        store.amend(Default::default(), Amend::LeaveToNextRun).await.expect("a memory");
+        let waiting = async |after: u64| {
+            let now = clock.wall() + Duration::from_secs(after);
+            end_late(&store, now, Duration::from_secs(600)).await.expect("a memory");
+            let items = store.list(Filter::states([State::Waiting]), 0, 9).await.expect("a memory");
+            items.into_iter().map(|item| item.key).collect::<Vec<_>>()
+        };
+        assert_eq!(waiting(590).await, [""; 0]);
+        assert_eq!(waiting(610).await, ["late"]);
+        assert_eq!(waiting(9_000).await, ["late", "own"], "what was never tried has no end");
+    }
+
+    #[tokio::test]
+    async fn a_scope_is_told_of_once_and_keeps_its_reason() {
+        let (store, clock) = (MemoryStore::new(WorkClock::system()), WorkClock::system());
+        let limiter = Limiter::new(PacerConfig::default()).expect("sensible");
+        let stopped = StoppedScopes::default();
+        stopped.stop("gone", Why::SameFailure, "it is gone");
+        stopped.note_alike(["gone", "other"].map(|name| (name.into(), "all of the run failed".to_owned())));
+        stopped.save(&store, &clock, &limiter).await.expect("a memory");
+        let kept = ClosedScopes::of(&store, clock.wall()).await.expect("a memory");
+        let reasons: Vec<_> = kept.into_stopped().map(|(name, _, reason)| format!("{name}: {reason}")).collect();
+        assert_eq!(reasons, ["gone: it is gone", "other: all of the run failed"]);
     }
 
     /// Another worker begins a run, which wakes all that was left to one.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use paceline_store::work::{EndReason, Summary, WorkClock};
 use serde_json::{Map, Value, json};
 
-use super::fail_fast::SameFailure;
+use super::same_failure::SameFailure;
 use super::settings::Args;
 use super::stopped_scopes::{StoppedScopes, Why};
 use crate::exit::{Failure, Status};
