@@ -2,12 +2,16 @@
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
+use core::time::Duration;
 
 use crate::outcome::LimitScope;
 use crate::time::Instant;
 
 /// So many scopes are kept: clients choose their names. What comes beyond stops nothing.
 const MOST: usize = 1_000;
+
+/// For so long two programs stop nothing that were believed, and then another one passed where they had stopped it.
+const DOUBTED: Duration = Duration::from_secs(86_400);
 
 /// What was refused, and to which of several programs that share an account.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +37,9 @@ pub struct Refused<'a> {
 /// - Where they are not, it is believed at once while nothing has succeeded, as with a wrong key at the start, and
 ///   otherwise once a later call is refused too. If that call was of the same scope, and nothing of this scope has ever
 ///   succeeded, the scope alone is refused.
-/// - A success of a call that left later takes the first refusal back.
+/// - A success of a call that left later takes the first refusal back. Where two known programs were believed, and the success is
+///   another one's, their refusals stop nothing for a day: they may be one program with two keys, which would hold the
+///   others again and again.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -58,12 +64,16 @@ pub struct Refused<'a> {
 pub struct Witnesses {
     /// By scope; `None` is the account.
     first: BTreeMap<Option<Arc<str>>, Witness>,
+    /// Known programs that stop nothing until then.
+    doubted: BTreeMap<u64, Instant>,
 }
 
 /// The first that was refused, alone so far.
 #[derive(Clone, Debug)]
 struct Witness {
     client: Option<u64>,
+    /// A second one was refused, too, and both are believed.
+    second: Option<u64>,
     scope: Arc<str>,
     since: Instant,
 }
@@ -77,14 +87,17 @@ impl Witnesses {
             LimitScope::Scope => Some(Arc::clone(refused.scope)),
             LimitScope::Account => None,
         };
+        if refused.client.and_then(|client| self.doubted.get(&client)).is_some_and(|until| now < *until) {
+            return LimitScope::Item;
+        }
         let has_answered = if place.is_none() { refused.account_has_answered } else { refused.scope_has_answered };
         if refused.client.is_none() && !has_answered {
             return refused.reach;
         }
-        let Some(first) = self.first.get(&place) else {
+        let Some(first) = self.first.get_mut(&place) else {
             if self.first.len() < MOST {
                 let (client, scope) = (refused.client, Arc::clone(refused.scope));
-                self.first.insert(place, Witness { client, scope, since: now });
+                self.first.insert(place, Witness { client, second: None, scope, since: now });
             }
             return LimitScope::Item;
         };
@@ -93,13 +106,25 @@ impl Witnesses {
             Some(_) if first.client == refused.client => LimitScope::Item,
             None if refused.sent < first.since => LimitScope::Item,
             None if is_the_scopes => LimitScope::Scope,
-            _ => refused.reach,
+            second => {
+                first.second = first.second.or(second);
+                refused.reach
+            }
         }
     }
 
-    /// A call of that scope has succeeded, which left then.
-    pub fn passed(&mut self, scope: &Arc<str>, sent: Instant) {
-        self.first.retain(|place, first| place.as_ref().is_some_and(|place| place != scope) || sent < first.since);
+    /// A call of that scope has succeeded, which left then, of that known program.
+    pub fn passed(&mut self, scope: &Arc<str>, sent: Instant, client: Option<u64>) {
+        let doubted = &mut self.doubted;
+        self.first.retain(|place, first| {
+            let stays = place.as_ref().is_some_and(|place| place != scope) || sent < first.since;
+            let both = [first.client, first.second];
+            if !stays && first.second.is_some() && client.is_some() && !both.contains(&client) {
+                doubted.retain(|_, until| sent < *until);
+                doubted.extend(both.into_iter().flatten().map(|client| (client, sent + DOUBTED)));
+            }
+            stays
+        });
     }
 
     /// So many scopes, the account among them, had one refusal that waits for a second one.
@@ -136,9 +161,9 @@ mod tests {
         assert_eq!(witnesses.reach(at(2), refused(&chat, 1)), LimitScope::Item);
         assert_eq!(witnesses.reach(at(3), refused(&chat, 1)), LimitScope::Item, "they were in flight together");
         assert_eq!(witnesses.reach(at(4), refused(&chat, 3)), LimitScope::Account);
-        witnesses.passed(&chat, at(1));
+        witnesses.passed(&chat, at(1), None);
         assert!(witnesses.count() > 0, "that call left before the refusal");
-        witnesses.passed(&users, at(2));
+        witnesses.passed(&users, at(2), None);
         assert!(witnesses.count() == 0, "a success of any scope speaks for the account");
 
         // What has never succeeded is refused alone, until something else is refused, too.
@@ -158,10 +183,39 @@ mod tests {
         assert_eq!(witnesses.reach(at(1), of_scope(true, 0)), LimitScope::Item);
         assert_eq!(witnesses.reach(at(3), of_scope(true, 2)), LimitScope::Scope);
         assert_eq!(witnesses.reach(at(3), Refused { client: Some(1), ..of_scope(false, 2) }), LimitScope::Scope);
-        witnesses.passed(&"other".into(), at(9));
+        witnesses.passed(&"other".into(), at(9), None);
         assert!(witnesses.count() > 0, "another scope says nothing of this one");
-        witnesses.passed(&chat, at(9));
+        witnesses.passed(&chat, at(9), None);
         assert!(witnesses.count() == 0);
+    }
+
+    #[test]
+    fn two_that_another_one_speaks_against_stop_nothing_for_a_day_and_others_still_do() {
+        let chat: Arc<str> = "chat".into();
+        let one = |client, sent| Refused { reach: LimitScope::Scope, client: Some(client), ..refused(&chat, sent) };
+        for (speaks, is_doubted) in [(Some(3), true), (Some(1), false), (Some(2), false), (None, false)] {
+            let mut witnesses = Witnesses::default();
+            let both = |witnesses: &mut Witnesses, at_second| {
+                [1, 2].map(|client| witnesses.reach(at(at_second), one(client, at_second)))
+            };
+            assert_eq!(both(&mut witnesses, 1), [LimitScope::Item, LimitScope::Scope]);
+            witnesses.passed(&chat, at(300), speaks);
+            let again = if is_doubted { LimitScope::Item } else { LimitScope::Scope };
+            assert_eq!(both(&mut witnesses, 301), [LimitScope::Item, again], "{speaks:?}");
+            if is_doubted {
+                assert_eq!(
+                    [4, 5].map(|client| witnesses.reach(at(302), one(client, 302))),
+                    [LimitScope::Item, LimitScope::Scope]
+                );
+                witnesses.passed(&chat, at(303), None);
+                assert_eq!(both(&mut witnesses, 90_000), [LimitScope::Item, LimitScope::Scope], "a day is over");
+            }
+        }
+        // A first one alone, whom nobody believed, is no liar.
+        let mut witnesses = Witnesses::default();
+        assert_eq!(witnesses.reach(at(1), one(1, 1)), LimitScope::Item);
+        witnesses.passed(&chat, at(2), Some(3));
+        assert_eq!([1, 2].map(|client| witnesses.reach(at(3), one(client, 3))), [LimitScope::Item, LimitScope::Scope]);
     }
 
     #[test]
@@ -191,7 +245,7 @@ mod tests {
                 // A second one is believed.
                 prop_assert_eq!(witnesses.clone().reach(at(now), Refused { client: Some(2), ..one }), reach);
                 if took == 0 {
-                    witnesses.passed(scope, sent);
+                    witnesses.passed(scope, sent, Some(3));
                 }
             }
         }

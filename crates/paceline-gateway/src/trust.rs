@@ -129,7 +129,7 @@ impl Trust {
         }
         if self.some.load(Ordering::Relaxed) {
             let mut witnesses = self.witnesses.lock().unwrap_or_else(PoisonError::into_inner);
-            witnesses.passed(asker.scope, asker.left);
+            witnesses.passed(asker.scope, asker.left, asker.client);
             self.some.store(witnesses.count() > 0, Ordering::Relaxed);
         }
     }

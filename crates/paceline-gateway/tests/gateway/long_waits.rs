@@ -17,6 +17,7 @@ async fn served(settings: &str) -> Served {
         match request.headers().get("x-told").map(|told| told.as_bytes()) {
             Some(b"429") => answer(429, &day, SLOW_DOWN),
             Some(b"503") => answer(503, &day, SLOW_DOWN),
+            Some(b"quota") => answer(429, &[], r#"{"error":{"message":"no credit","code":"insufficient_quota"}}"#),
             _ => answer(200, &[], OK),
         }
     });
@@ -89,6 +90,28 @@ async fn two_keys_of_one_program_hold_the_others_until_a_call_tests_it_and_canno
         }
         assert_eq!(post(&served, "last", "m", "well").await.0, 200, "{told}");
         assert_eq!(post(&served, "third", "m", "well").await.0, 200, "{told}");
+    }
+}
+
+/// A quota without an end is held by the limiter's own guess, and no one stays away.
+#[tokio::test]
+async fn two_keys_that_another_client_speaks_against_are_not_believed_again() {
+    let served = served("").await;
+    let resume = || {
+        served.limiter.resume(None);
+        served.limiter.resume(Some(&served.limiter.scope("/v1/chat/completions m")));
+    };
+    for key in ["big", "other"] {
+        post(&served, key, "m", "quota").await;
+    }
+    assert_eq!(post(&served, "last", "m", "well").await.1, "0", "two are believed at first");
+    resume();
+    assert_eq!(post(&served, "last", "m", "well").await.0, 200);
+    for _ in 0..3 {
+        for key in ["big", "other"] {
+            assert_eq!(post(&served, key, "m", "quota").await.1, "1");
+        }
+        assert_eq!(post(&served, "last", "m", "well").await.0, 200, "they hold no one any more");
     }
 }
 
