@@ -211,7 +211,7 @@ mod tests {
                 assert_eq!(both(&mut witnesses, 90_000), [LimitScope::Item, LimitScope::Scope], "a day is over");
             }
         }
-        // A first one alone, whom nobody believed, is no liar.
+        // A first one that was not believed counts as any other.
         let mut witnesses = Witnesses::default();
         assert_eq!(witnesses.reach(at(1), one(1, 1)), LimitScope::Item);
         witnesses.passed(&chat, at(2), Some(3));
