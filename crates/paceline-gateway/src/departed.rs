@@ -89,11 +89,7 @@ impl Departed {
         let asker = Asker { client: known, name: client.name(), scope: &scope, left };
         upstream.trust.weigh(&upstream, &mut reading, asker);
         let is_unknown = paceline_http::is_unknown(answer, &reading);
-        let unknown = if is_unknown {
-            upstream.sending.unknown_outcome_of(&call)
-        } else {
-            UnknownOutcome::Resend
-        };
+        let unknown = if is_unknown { upstream.sending.unknown_outcome_of(&call) } else { UnknownOutcome::Resend };
         tracing::debug!(
             upstream = upstream.name(),
             scope = &*scope,

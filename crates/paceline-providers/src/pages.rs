@@ -84,7 +84,8 @@ fn facts(table: &Table) -> Vec<(&'static str, String)> {
     let charge = &table.charge;
     let CachePercent { read, write, write_for_an_hour } = charge.cache_percent;
     if charge.cache_percent != CachePercent::default() {
-        let costs = format!("read {read} %, written {write} %, for an hour {write_for_an_hour} % of the price of input");
+        let costs =
+            format!("read {read} %, written {write} %, for an hour {write_for_an_hour} % of the price of input");
         facts.push(("a token of the cache costs", costs));
     }
     if !charge.output_weights.is_empty() {
@@ -115,7 +116,8 @@ fn reserves(charge: &Charge) -> String {
         (true, Counts::Input) => "then settled by the input that was used",
         (false, _) => "of which nothing comes back",
     };
-    let cached = if charge.cached_input == CachedInput::Free { "; input that its cache had does not count" } else { "" };
+    let cached =
+        if charge.cached_input == CachedInput::Free { "; input that its cache had does not count" } else { "" };
     format!("{reserves}, {settled}{cached}")
 }
 

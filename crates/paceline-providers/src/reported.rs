@@ -112,8 +112,7 @@ impl Reported {
         let uncounted_tokens = if charge.cached_input == CachedInput::Free { read } else { 0 };
         let CachePercent { read: of_read, write, write_for_an_hour } = charge.cache_percent;
         let more = |tokens: u64, percent: u32| tokens as i64 * (i64::from(percent) - 100);
-        let percent =
-            more(read, of_read) + more(written - for_an_hour, write) + more(for_an_hour, write_for_an_hour);
+        let percent = more(read, of_read) + more(written - for_an_hour, write) + more(for_an_hour, write_for_an_hour);
         Usage {
             input_tokens: input - uncounted_tokens,
             uncounted_tokens,
@@ -148,10 +147,19 @@ mod tests {
                 json!({"input_tokens": 10, "cache_creation_input_tokens": 90, "cache_read_input_tokens": 500, "output_tokens": 1}),
                 Some((600, 1)),
             ),
-            (json!({"input_tokens": 10, "input_tokens_details": {"cached_tokens": 8}, "output_tokens": 1}), Some((10, 1))),
-            (json!({"prompt_tokens": 99, "cache_read_input_tokens": 80, "cache_creation_input_tokens": 9}), Some((99, 0))),
+            (
+                json!({"input_tokens": 10, "input_tokens_details": {"cached_tokens": 8}, "output_tokens": 1}),
+                Some((10, 1)),
+            ),
+            (
+                json!({"prompt_tokens": 99, "cache_read_input_tokens": 80, "cache_creation_input_tokens": 9}),
+                Some((99, 0)),
+            ),
             (json!({"promptTokenCount": 70, "cachedContentTokenCount": 60, "candidatesTokenCount": 3}), Some((70, 3))),
-            (json!({"inputTokens": 5, "cacheReadInputTokens": 90, "cacheWriteInputTokens": 4, "outputTokens": 6}), Some((99, 6))),
+            (
+                json!({"inputTokens": 5, "cacheReadInputTokens": 90, "cacheWriteInputTokens": 4, "outputTokens": 6}),
+                Some((99, 6)),
+            ),
             (json!({"output_tokens": 15}), Some((0, 15))),
             (
                 json!({"promptTokenCount": 7, "candidatesTokenCount": 3, "thoughtsTokenCount": 20, "totalTokenCount": 30}),
@@ -181,7 +189,8 @@ mod tests {
         let messages = json!({"input_tokens": 20, "cache_read_input_tokens": 2_000, "cache_creation_input_tokens": 100,
             "cache_creation": {"ephemeral_5m_input_tokens": 60, "ephemeral_1h_input_tokens": 40}, "output_tokens": 10});
         let chat = json!({"prompt_tokens": 90, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 64}});
-        let converse = json!({"inputTokens": 20, "cacheReadInputTokens": 2_000, "cacheWriteInputTokens": 8, "outputTokens": 1});
+        let converse =
+            json!({"inputTokens": 20, "cacheReadInputTokens": 2_000, "cacheWriteInputTokens": 8, "outputTokens": 1});
         let gemini = json!({"promptTokenCount": 70, "cachedContentTokenCount": 60, "candidatesTokenCount": 3});
         // Against limits, all, as priced.
         for (provider, usage, expected) in [

@@ -265,6 +265,8 @@ fn view(reader: &Reader, path: &Path, mut snapshot: Value, running: bool) -> Res
     }
     let config = JobConfig::read(&reader.config_json().map_err(Failure::refused)?);
     let used = if running { reader.usage() } else { reader.spent() }.map_err(Failure::refused)?;
-    let budget = Budget::new(config.budgets(), config.prices(), &used, false).used().beside((counts.tokens_in, counts.tokens_out));
+    let budget = Budget::new(config.budgets(), config.prices(), &used, false)
+        .used()
+        .beside((counts.tokens_in, counts.tokens_out));
     Ok(JobView { counts, snapshot, used, budget, now, running, is_left })
 }

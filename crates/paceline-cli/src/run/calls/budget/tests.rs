@@ -96,7 +96,9 @@ fn a_budget_that_was_exceeded_is_called_so() {
     assert_eq!(used.beside((10, 3_000)).json()["tokens"]["estimated"], 0);
     assert_eq!(
         used.beside((0, 10)).words().as_deref(),
-        Some("budget: 3,010 of 1,000 tokens, 2,010 too many; 3,000 of the tokens are estimated, for calls whose use is not known")
+        Some(
+            "budget: 3,010 of 1,000 tokens, 2,010 too many; 3,000 of the tokens are estimated, for calls whose use is not known"
+        )
     );
     let price: Prices = "in=1000000,out=500000".parse::<paceline_config::Price>().expect("a price").into();
     let used = Budget::new(Limits::default(), price, &before, false).used();
