@@ -68,7 +68,7 @@ impl Dialect {
         if !is_of_tokens {
             return reserved.clone();
         }
-        let told = told_so_far(answer).unwrap_or_default();
+        let told = told_so_far(answer).unwrap_or_default().counted(&self.table().charge);
         let part = |dimension, used: u64| used.saturating_sub(reserved.get(&dimension));
         let output = part(Dimension::OutputTokens, tokens_so_far(answer, came).max(told.output_tokens));
         let input = part(Dimension::InputTokens, told.input_tokens);

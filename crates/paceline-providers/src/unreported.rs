@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::prompt::{Prompt, Text, Texts, quarters_of};
-use super::usage::Usage;
+use super::reported::Reported;
 use super::{Answer, header, stream};
 
 /// Members whose texts are parts of the answer, in every dialect.
@@ -40,7 +40,7 @@ pub(super) fn tokens_so_far(answer: &Answer<'_>, came: u64) -> u64 {
 }
 
 /// The usage that a stream has told so far.
-pub(super) fn told_so_far(answer: &Answer<'_>) -> Option<Usage> {
+pub(super) fn told_so_far(answer: &Answer<'_>) -> Option<Reported> {
     let kind = header::first(answer.headers, "content-type").unwrap_or_default();
     if stream::is_stream(answer.body, kind) { stream::read(answer.body).usage } else { None }
 }
