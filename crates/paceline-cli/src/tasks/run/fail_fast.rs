@@ -260,7 +260,11 @@ impl Watch {
     fn counts(&mut self, item: &WorkItem, decided: &DecisionRecord) -> bool {
         let refused = matches!(decided.failure.class, Class::Invalid | Class::Filtered) && decided.action == "fail";
         // Not again what a former run stopped, and one call has tested in vain.
-        self.only_failed.remove(&item.id) || refused || (decided.failure.unexpected && decided.action != "next_run")
+        let is_of_stopped = self.command && decided.action == "fail" && self.stopped_groups.contains_key(&item.group);
+        self.only_failed.remove(&item.id)
+            || refused
+            || is_of_stopped
+            || (decided.failure.unexpected && decided.action != "next_run")
     }
 
     /// An item succeeded, or failed in a way that shows nothing about the others.
@@ -475,5 +479,20 @@ mod tests {
         assert_eq!(watch.watch().put_back.len(), 3);
         assert_eq!(watch.keeps_back(&items[0]), None, "a person sent for an item that had ended");
         assert_eq!(watch.keeps_back(&items[2]), None, "and with it for its group");
+    }
+
+    #[tokio::test]
+    async fn a_command_in_flight_when_its_group_stops_waits_again_whatever_others_do() {
+        let (_, items) = items(&["acme", "acme", "acme", "zeta"]).await;
+        let watch = FailFast::new(2, true, true, false);
+        let fails = |item: &WorkItem| {
+            watch.only_failed(item);
+            let decided = decided(Failure::new(Class::Transient, "exit code 1"), "fail");
+            watch.observe(&SchedulerEvent::Decided { item, decided: &decided, wait: None })
+        };
+        assert_eq!([fails(&items[0]), fails(&items[1])], [None, None]);
+        watch.observe(&SchedulerEvent::Succeeded(&items[3]));
+        fails(&items[2]);
+        assert_eq!(watch.watch().put_back.len(), 3);
     }
 }
