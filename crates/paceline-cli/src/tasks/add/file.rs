@@ -29,19 +29,25 @@ pub(super) struct Items {
 }
 
 impl Items {
-    /// Checks every line. Standard input, and what else cannot be read twice, is copied first.
+    /// Checks every line, and where they `are_requests` whether they could be sent. Standard input, and what else cannot be read
+    /// twice, is copied first.
     ///
     /// # Errors
     /// Names the lines that are no items, and keys that stand there twice.
-    pub(super) fn check(path: &Path, now: Timestamp) -> Result<Self, Failure> {
+    pub(super) fn check(path: &Path, now: Timestamp, are_requests: bool) -> Result<Self, Failure> {
         let unreadable = |error| Failure::refused(format!("cannot read {}: {error}", path.display()));
         let mut lines = Lines::new(seekable(path).map_err(unreadable)?);
         let mut wrong = Vec::new();
         let mut keys: HashMap<[u8; 16], u64> = HashMap::new();
         let (mut items, mut wrongs) = (0_u64, 0_u64);
         while let Some((number, text)) = lines.next().map_err(unreadable)? {
-            let parsed =
-                text.and_then(|text| line::read(text, now)).and_then(|item| repeated(&mut keys, &item, number));
+            let parsed = text
+                .and_then(|text| line::read(text, now))
+                .and_then(|item| repeated(&mut keys, &item, number).map(|()| item));
+            let parsed = parsed.and_then(|item| match are_requests {
+                true => line::refuse_no_request(&item.payload).map_err(|why| format!("payload: {why}")),
+                false => Ok(()),
+            });
             match parsed {
                 Ok(()) => items += 1,
                 Err(message) => {

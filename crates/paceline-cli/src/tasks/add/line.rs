@@ -3,13 +3,16 @@
 use std::borrow::Cow;
 
 use paceline_core::Timestamp;
+use paceline_providers::Provider;
 use paceline_store::work::{DEFAULT_GROUP, NewItem};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{When, group, name};
 use crate::args::duration;
-use crate::run::lines::{address, headers};
+use crate::run::lines::address::{self, Addresses};
+use crate::run::lines::format::Format;
+use crate::run::lines::headers;
 use crate::text::instant;
 
 /// As the user wrote it. An unknown key is a mistake that would cost an item its deadline.
@@ -105,6 +108,17 @@ pub(super) fn refuse_keys(payload: &str) -> Result<(), String> {
     headers.map_or(Ok(()), |headers| headers::refuse_keys(headers).map_err(|why| format!("headers: {why}")))
 }
 
+/// Refuses what `tasks run --http` could not send: a payload that is no request, or goes to no web address. Where it may go is
+/// known to the run alone.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn refuse_no_request(payload: &str) -> Result<(), String> {
+    let anywhere = Addresses { base: "http://localhost".to_owned(), api: None, hosts: true };
+    let format = Format::of_one(payload.as_bytes(), "item", None, Provider::Generic, &anywhere)?;
+    format.read(payload.as_bytes(), 1).map(drop).map_err(|error| error.reason())
+}
+
 /// Whether it is a line of `paceline run`, or of a hosted batch.
 fn is_request(text: &str) -> bool {
     #[derive(Deserialize)]
@@ -157,6 +171,27 @@ mod tests {
         let seconds = seconds.expect("a line");
         assert_eq!(seconds.deadline, Some(Duration::from_millis(500)));
         assert_eq!(seconds.not_before, Some(now + Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn what_no_run_could_send_is_refused_where_that_is_asked_for() {
+        for payload in
+            [r#"{"url":"https://a.example/in","body":{}}"#, r#"{"url":"/in","body":"x","headers":{"X-A":"1"}}"#]
+        {
+            assert_eq!(refuse_no_request(payload), Ok(()), "{payload}");
+        }
+        for payload in [
+            r#""just text""#,
+            "7",
+            r#"{"URL":"https://a.example/in"}"#,
+            r#"{"url":"ftp://a.example/in","body":{}}"#,
+            r#"{"url":"https://a.example/in it","body":{}}"#,
+            r#"{"url":"a.example/in","body":{}}"#,
+            r#"{"url":"https://a.example:99999/in","body":{}}"#,
+            r#"{"url":"https://a.example/in","body":{},"headers":{"Host":"b.example"}}"#,
+        ] {
+            assert!(refuse_no_request(payload).is_err_and(|why| !why.is_empty()), "{payload}");
+        }
     }
 
     #[test]

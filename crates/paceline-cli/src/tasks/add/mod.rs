@@ -51,6 +51,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", value_parser = When::parse)]
     not_before: Option<When>,
     /// Print JSON
+    /// Refuse what `tasks run --http` could not send: a payload that is no request, an address that is none
+    #[arg(long)]
+    http: bool,
     #[arg(long)]
     json: bool,
 }
@@ -67,7 +70,7 @@ All lines are checked before the first item is added. The same file may be added
 pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Status, Failure> {
     let clock = WorkClock::system();
     if let Some(from) = &args.from {
-        let items = Items::check(from, clock.wall())?;
+        let items = Items::check(from, clock.wall(), args.http)?;
         let store = args.store.open_or_make(&clock).await?;
         let tally = add_all(&*store, items, everywhere.quiet).await?;
         if args.json || !everywhere.quiet {
@@ -113,7 +116,11 @@ fn one(args: &Args, now: Timestamp) -> Result<NewItem, Failure> {
             ),
         })
     })?;
-    line::refuse_keys(&payload).map_err(|why| Failure::refused(format!("the payload: {why}")))?;
+    let refused = |why| Failure::refused(format!("the payload: {why}"));
+    line::refuse_keys(&payload).map_err(refused)?;
+    if args.http {
+        line::refuse_no_request(&payload).map_err(refused)?;
+    }
     let key = args.key.clone().unwrap_or_else(|| uuid::Uuid::now_v7().to_string());
     let item = NewItem {
         priority: args.priority,
