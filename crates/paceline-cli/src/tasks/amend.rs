@@ -1,16 +1,19 @@
 //! `paceline tasks retry` and `cancel`: changes of items by a person.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use paceline::clock;
 use paceline_core::GiveUp;
-use paceline_store::work::{Amend, Filter, State, WorkClock, WorkItem, WorkStore};
+use paceline_store::work::{Amend, Filter, State, WorkClock, WorkError, WorkItem, WorkStore};
 use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 use serde_json::json;
 
+use super::add::host_of;
 use super::closed_scopes::ClosedScopes;
 use super::groups;
 use super::list::state;
+use super::opened;
 use super::pages::Pages;
 use super::store::{StoreArgs, not_begun};
 use crate::exit::{Failure, Status};
@@ -47,6 +50,9 @@ pub(crate) struct RetryArgs {
     /// with KEY
     #[arg(long)]
     may_be_done: bool,
+    /// Open a scope, such as a host, that its server holds (Retry-After), for these items; may be repeated
+    #[arg(long, value_name = "SCOPE")]
+    open: Vec<String>,
 }
 
 /// Lets the items wait again, and tells how many. What ended because it may have been done is named by its key or the flag.
@@ -54,14 +60,18 @@ pub(crate) struct RetryArgs {
 /// # Errors
 /// Refuses what is no store, keys that it does not have, and a command that names no items.
 pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
-    let RetryArgs { items, may_be_done } = args;
+    let RetryArgs { items, may_be_done, open } = args;
     let (as_json, all) = (items.json, may_be_done || !items.keys.is_empty());
     let (store, filter) = named(items).await?;
     let group = filter.group.clone();
-    let Retried { changed, may_be_done } = retry_items(&*store, filter, all).await?;
+    refuse_not_held(&*store, &open).await?;
+    let Retried { changed, may_be_done } = retry_items(&*store, filter.clone(), all).await?;
+    if !open.is_empty() {
+        opened::open(&*store, &open, &filter).await.map_err(Failure::interrupted)?;
+    }
     let items = text::counted(may_be_done, "item");
     let nothing = nothing(&*store, group.as_deref(), "retry", retried(0)).await?;
-    let held = if changed > 0 && !as_json { held(&*store, group.as_deref()).await? } else { Vec::new() };
+    let held = if changed > 0 && !as_json { held(&*store, group.as_deref(), &open).await? } else { Vec::new() };
     output::print(|out| match may_be_done {
         _ if as_json => {
             let (again, left_out) = if all { (may_be_done, 0) } else { (0, may_be_done) };
@@ -80,7 +90,24 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
         ),
     })?;
     output::print(|out| held.iter().try_for_each(|line| writeln!(out, "{line}")))?;
+    if !as_json {
+        let opened = open
+            .iter()
+            .map(|scope| format!("{} is open within seconds, if a worker is at work", text::printable(scope)));
+        output::print(|out| opened.clone().try_for_each(|line| writeln!(out, "{line}")))?;
+    }
     Ok(Status::Success)
+}
+
+/// Refuses to open what is not held.
+async fn refuse_not_held(store: &dyn WorkStore, open: &[String]) -> Result<(), Failure> {
+    let scopes = ClosedScopes::of(store, clock::wall()).await.map_err(Failure::interrupted)?;
+    match open.iter().find(|scope| !scopes.holds().any(|held| held.name == **scope)) {
+        None => Ok(()),
+        Some(scope) => Err(Failure::refused(format!(
+            "--open {scope}: no server holds a scope of that name, and nothing was changed; `paceline tasks report` names those that are held"
+        ))),
+    }
 }
 
 /// Cancels the items, and tells how many.
@@ -167,8 +194,9 @@ async fn refuse_unknown(store: &dyn WorkStore, keys: &[String]) -> Result<(), Fa
     Ok(())
 }
 
-/// Groups, and the account, whose items go on waiting: a retry ends no pause that a server asked for.
-async fn held(store: &dyn WorkStore, group: Option<&str>) -> Result<Vec<String>, Failure> {
+/// Groups, the account, and scopes but for those that are opened, whose items go on waiting: a retry ends no pause that a server
+/// asked for.
+async fn held(store: &dyn WorkStore, group: Option<&str>, open: &[String]) -> Result<Vec<String>, Failure> {
     let (now, rows) = (clock::wall(), store.scopes().await.map_err(Failure::interrupted)?);
     let is_meant = |row: &ScopeRow| *row.name == *ACCOUNT || group.is_none_or(|group| *row.name == *group);
     let held = rows.into_iter().filter(is_meant).filter_map(|row| match row.state {
@@ -178,18 +206,26 @@ async fn held(store: &dyn WorkStore, group: Option<&str>) -> Result<Vec<String>,
         }
         _ => None,
     });
-    let scopes = ClosedScopes::of(store, now).await.map_err(Failure::interrupted)?;
-    let scopes: Vec<String> = match group {
-        None => scopes.held().take(NAMED).collect(),
-        // Which of them the items of a group go to is in their payloads alone.
-        Some(_) => Some(scopes.held().count()).filter(|scopes| *scopes > 0).map(of_any_group).into_iter().collect(),
-    };
-    Ok(held.take(NAMED).chain(scopes).collect())
+    let mut scopes = ClosedScopes::of(store, now).await.map_err(Failure::interrupted)?;
+    if let Some(group) = group {
+        let hosts = hosts_of(store, group).await.map_err(Failure::interrupted)?;
+        scopes.retain(|name| hosts.contains(name) || name == group);
+    }
+    scopes.retain(|name| !open.iter().any(|opened| opened == name));
+    Ok(held.take(NAMED).chain(scopes.held().take(NAMED)).collect())
 }
 
-fn of_any_group(scopes: usize) -> String {
-    let scopes = text::counted(scopes as u64, "scope");
-    format!("still held by their servers: {scopes}, of this group or of others; `paceline tasks report` names them")
+/// So many items of a group are looked at for the hosts that they go to: a group is mostly one customer.
+const LOOKED_AT: usize = 20;
+
+/// The hosts that waiting items of a group go to, of the first few.
+async fn hosts_of(store: &dyn WorkStore, group: &str) -> Result<BTreeSet<String>, WorkError> {
+    let waiting = Filter { states: vec![State::Waiting], group: Some(group.to_owned()), keys: Vec::new() };
+    let mut hosts = BTreeSet::new();
+    for item in store.list(waiting, 0, LOOKED_AT).await? {
+        hosts.extend(store.show(&item.key).await?.and_then(|(_, payload, _)| host_of(&payload)));
+    }
+    Ok(hosts)
 }
 
 /// What is said where a change applied to no item, which `otherwise` says too.

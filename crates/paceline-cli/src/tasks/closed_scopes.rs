@@ -27,6 +27,8 @@ pub(crate) enum Why {
     SameFailure,
     /// No server is there.
     Unreachable,
+    /// Its calls fail or are not answered: it is not stopped, but tested by one call at a time.
+    Failing,
 }
 
 impl Why {
@@ -36,6 +38,7 @@ impl Why {
             Self::Account => "account",
             Self::SameFailure => "same_failure",
             Self::Unreachable => "unreachable",
+            Self::Failing => "failing",
         }
     }
 }
@@ -94,14 +97,23 @@ impl ClosedScopes {
 
     /// Those that are stopped.
     pub(crate) fn into_stopped(self) -> impl Iterator<Item = (String, Why, String)> {
-        self.0.into_iter().filter_map(|scope| Some((scope.name, scope.why?, scope.reason)))
+        let stopped = self.0.into_iter().filter(|scope| scope.why != Some(Why::Failing));
+        stopped.filter_map(|scope| Some((scope.name, scope.why?, scope.reason)))
+    }
+
+    /// Those that are held until a time.
+    pub(crate) fn holds(&self) -> impl Iterator<Item = &ClosedScope> {
+        self.0.iter().filter(|scope| scope.until_ms.is_some())
     }
 
     /// A line for each of those that a server holds, which no retry opens.
     pub(crate) fn held(&self) -> impl Iterator<Item = String> {
         self.0.iter().filter_map(|ClosedScope { name, until_ms, reason, .. }| {
             let until = text::end(Timestamp::from_millis((*until_ms)?));
-            Some(text::printable(&format!("still held: all items of {name} until {until} ({reason})")).into_owned())
+            let line = format!(
+                "still held: all items of {name} until {until} ({reason}); --open {name} tries them all the same"
+            );
+            Some(text::printable(&line).into_owned())
         })
     }
 
@@ -131,6 +143,7 @@ fn line(scope: &ClosedScope) -> String {
             let until = text::end(Timestamp::from_millis(until));
             format!("held: {name} until {until}: {reason}; it opens again by itself")
         }
+        None if scope.why == Some(Why::Failing) => format!("failing: {name}: {reason}"),
         None => format!(
             "stopped: {name}: {reason}; the next run tests it with one call, and in a worker that stays a new start or `paceline tasks \
              retry` of an item does"
@@ -140,7 +153,11 @@ fn line(scope: &ClosedScope) -> String {
 
 fn as_json(scope: &ClosedScope) -> Value {
     let ClosedScope { name, why, until_ms, reason } = scope;
-    let state = if why.is_some() { "stopped" } else { "held" };
+    let state = match why {
+        Some(Why::Failing) => "failing",
+        Some(_) => "stopped",
+        None => "held",
+    };
     let until = until_ms.map(|until| Timestamp::from_millis(until).to_string());
     json!({ "name": name, "state": state, "why": why.map(Why::as_str), "until": until, "reason": reason })
 }

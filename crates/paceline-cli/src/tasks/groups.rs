@@ -68,7 +68,7 @@ impl Waits {
     }
 
     /// The text for one of these, or for the bound that an item was over when it was left to the next run.
-    pub(crate) fn words_for(reason: &str) -> String {
+    fn words_for(reason: &str) -> String {
         match Self::ALL.into_iter().find(|waits| waits.as_str() == reason) {
             Some(waits) => waits.describe().to_owned(),
             None if reason == Why::SameFailure.as_str() => {
@@ -115,8 +115,8 @@ pub(crate) async fn unknown(store: &dyn WorkStore, group: &str) -> Result<Option
 pub(crate) struct Groups {
     closed: Vec<ScopeRow>,
     now: Timestamp,
-    /// What is in flight has no worker any more.
-    without_worker: bool,
+    /// Whether a worker is at work; none where that is not known.
+    is_worked_on: Option<bool>,
 }
 
 impl Groups {
@@ -126,12 +126,29 @@ impl Groups {
     /// An error of the store.
     pub(crate) async fn of(store: &dyn WorkStore, clock: &WorkClock) -> Result<Self, WorkError> {
         let closed = store.scopes().await?.into_iter().filter(|row| row.state != ScopeStatus::Open).collect();
-        Ok(Self { closed, now: clock.wall(), without_worker: false })
+        Ok(Self { closed, now: clock.wall(), is_worked_on: None })
     }
 
-    /// With that: whether what is in flight has no worker any more.
-    pub(crate) fn without_worker(self, without_worker: bool) -> Self {
-        Self { without_worker, ..self }
+    /// With that: whether a worker is at work.
+    pub(crate) fn worked_on(self, is_worked_on: Option<bool>) -> Self {
+        Self { is_worked_on, ..self }
+    }
+
+    /// What a due item waits for where a worker is at work.
+    pub(crate) fn waits_for_place(&self, item: &WorkItem) -> Option<&'static str> {
+        let is_due = matches!(self.waits(item), Some(Waits::NotStarted | Waits::RunBound));
+        (is_due && self.is_worked_on == Some(true)).then_some(FREE_PLACE)
+    }
+
+    /// The text for why items wait: [`Waits::words_for`], but that of due ones where a worker is at work.
+    pub(crate) fn words_for(&self, reason: &str) -> String {
+        match [Waits::NotStarted, Waits::RunBound].into_iter().find(|waits| waits.as_str() == reason) {
+            Some(waits) if self.is_worked_on == Some(true) => {
+                let what = if waits == Waits::NotStarted { "not started" } else { "due" };
+                format!("{what} (waiting for {FREE_PLACE})")
+            }
+            _ => Waits::words_for(reason),
+        }
     }
 
     /// When they were looked at.
@@ -143,7 +160,7 @@ impl Groups {
     pub(crate) fn waits(&self, item: &WorkItem) -> Option<Waits> {
         match item.state {
             State::Waiting => Some(self.of_waiting(item)),
-            State::InFlight if self.without_worker => Some(Waits::WorkerGone),
+            State::InFlight if self.is_worked_on == Some(false) => Some(Waits::WorkerGone),
             State::InFlight => Some(Waits::InFlight),
             State::Succeeded
             | State::Failed
@@ -205,6 +222,9 @@ impl Groups {
         self.closed.iter().map(as_json).collect()
     }
 }
+
+/// What a due item waits for while a worker works on others.
+const FREE_PLACE: &str = "a free place of the worker";
 
 /// Groups that are named.
 const SHOWN: usize = 5;

@@ -8,6 +8,7 @@ mod export;
 mod groups;
 mod judge;
 mod list;
+mod opened;
 mod pages;
 mod prune;
 mod report;

@@ -64,7 +64,10 @@ impl<'a> Row<'a> {
             retry_not_before: due.map(|at| at.to_string()),
             last_error: last.map(|last| last.message.as_str()).filter(|value| !value.is_empty()),
             reason: groups.waits(item).map(Waits::as_str).or(item.reason.as_deref()),
-            waits_for: item.reason.as_deref().filter(|_| groups.waits(item) == Some(Waits::NotBefore)),
+            waits_for: match groups.waits(item) {
+                Some(Waits::NotBefore) => item.reason.as_deref(),
+                _ => groups.waits_for_place(item),
+            },
             due: due.map(|at| (at, groups.now())),
             sends: item.sends(),
         }

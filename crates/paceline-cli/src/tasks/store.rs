@@ -88,18 +88,19 @@ impl StoreArgs {
         Ok((Arc::new(store), left))
     }
 
-    /// The groups of a store that may not send, and whether what is in flight has a worker.
+    /// The groups of a store that may not send, and whether a worker is at work, where that can be told.
     ///
     /// # Errors
     /// An error of the store.
     pub(crate) async fn groups(&self, store: &dyn WorkStore, clock: &WorkClock) -> Result<Groups, WorkError> {
         let groups = Groups::of(store, clock).await?;
-        let is_left = match self.file() {
+        let is_worked_on = match self.file() {
             // To look at the lock is in the way of a run that begins just then.
-            Some(file) => store.counts().await?.of(State::InFlight) > 0 && worker_of(file).is_none(),
-            None => false,
+            Some(file) => (store.counts().await?.of(State::InFlight) > 0).then(|| worker_of(file).is_some()),
+            // What is in flight at a worker that is gone comes back by itself.
+            None => store.workers().await?.filter(|workers| *workers > 0).map(|_| true),
         };
-        Ok(groups.without_worker(is_left))
+        Ok(groups.worked_on(is_worked_on))
     }
 
     /// Refuses a file that is not there.

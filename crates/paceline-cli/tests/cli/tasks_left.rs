@@ -106,6 +106,49 @@ fn a_host_that_asked_for_a_pause_is_named_with_what_its_items_wait_for() {
     assert!(text.starts_with(&format!("2 items are due again\nstill held: all items of {host} until ")), "{text}");
 }
 
+/// A customer says that its host, which asked for a pause of a day, is ready. The worker is not begun anew for that.
+#[test]
+fn a_host_that_its_server_holds_is_opened_by_a_person() {
+    let asked = std::sync::atomic::AtomicUsize::new(0);
+    let busy = Server::new(move |_| match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+        0 => Reply::error(429, "slow down").with_header("retry-after", 86_400),
+        _ => Reply::ok(),
+    });
+    let store = Store::new();
+    let of_acme = posts(&busy.url(), "busy", 3, 0).into_iter();
+    store.put(of_acme.map(|item| NewItem { group: "acme".to_owned(), ..item }).collect());
+    store.put(vec![NewItem {
+        group: "zeta".to_owned(),
+        ..NewItem::new("other", r#"{"url":"http://127.0.0.1:1/x","body":{}}"#)
+    }]);
+    let worker = begin(&mut command(&store, &busy, &["--concurrency", "1", "--stay"]));
+    let host = busy.url().replace("http://", "");
+    until(|| {
+        report(&store)["scopes"].as_array().is_some_and(|scopes| scopes.iter().any(|scope| scope["name"] == host))
+    });
+    until(|| states(&store, "busy", 3, State::Waiting) == 3);
+    let (code, text) = tasks(&store, "work.db", &["retry", "--group", "zeta"]);
+    assert!(code == 0 && !text.contains("still held"), "{text}");
+    let (code, text) = tasks(&store, "work.db", &["retry", "--group", "acme"]);
+    assert!(code == 0 && text.contains(&format!("still held: all items of {host} until ")), "{text}");
+    let (code, text) = tasks(&store, "work.db", &["retry", "--group", "acme", "--open", "nowhere.example"]);
+    assert!(code == 2 && text.contains("no server holds a scope of that name"), "{text}");
+    assert_eq!(busy.count(), 1);
+    let (code, text) = tasks(&store, "work.db", &["retry", "--group", "acme", "--open", &host]);
+    assert!(code == 0 && text.contains("3 items are due again") && !text.contains("still held"), "{text}");
+    until(|| states(&store, "busy", 3, State::Succeeded) == 3);
+    signal("-INT", worker.id());
+    worker.wait_with_output().expect("it ends");
+    let of = |words: &[&str]| tasks(&store, "work.db", words).1;
+    assert!(of(&["report", "--group", "acme"]).contains("3 items: 3 succeeded"), "{}", of(&["report"]));
+    let counted: Value = serde_json::from_str(&of(&["report", "--by-group", "--json"])).expect("JSON");
+    assert_eq!(
+        (&counted["by_group"]["acme"]["succeeded"], &counted["by_group"]["zeta"]["deferred"]),
+        (&json!(3), &json!(1))
+    );
+    assert!(of(&["report", "--group", "nobody"]).contains("there are acme, zeta"), "{}", of(&["report"]));
+}
+
 #[test]
 fn calls_that_a_killed_worker_had_under_way_are_told() {
     let (hangs, good) = (Server::new(|_| Reply::ok().never()), Server::new(|_| Reply::ok()));

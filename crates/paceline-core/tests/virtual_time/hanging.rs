@@ -223,8 +223,8 @@ fn a_scope_that_hangs_and_is_the_only_known_one_leaves_places_where_others_may_c
     assert_eq!(in_flight(true, 100.0), (0, 4), "and where none comes, half of the places wait for one that answers");
 }
 
-/// Calls of a caller that keeps its own queue, as the scheduler of durable work does: whenever a place is free it asks for one call
-/// of each host in turn. The host, when the call came, and when it left; of those that left within 300 s.
+/// Calls of a caller that keeps its own queue, as the scheduler of durable work does: whenever a place is free it asks for one
+/// call of each host in turn. The host, when the call came, and when it left; of those that left within 300 s.
 fn kept_outside(hosts: &[Host], arrivals: &[(f64, usize)]) -> Vec<(usize, f64, f64)> {
     let config =
         PacerConfig { concurrency: Concurrency::Fixed { max: 10 }, pace: Pace::None, ..PacerConfig::default() };
@@ -264,7 +264,8 @@ fn kept_outside(hosts: &[Host], arrivals: &[(f64, usize)]) -> Vec<(usize, f64, f
     left
 }
 
-/// Thirty hosts hang, and have been met. Calls of twenty that answer come once when none of these is known, and once when all are.
+/// Thirty hosts hang, and have been met. Calls of twenty that answer come once when none of these is known, and once when all
+/// are.
 #[test]
 fn calls_of_hosts_that_answer_find_places_beside_hosts_that_hang() {
     let hangs = Host { hangs_from: 0.0, timeout: 10 * S, ..Host::new(0, 0) };

@@ -83,8 +83,13 @@ pub trait WorkStore: Send + Sync {
     /// and no worker is at work. A kept key has no group: with one in the filter, none that was kept before is forgotten.
     fn prune(&self, filter: Filter, older_than: Duration, keys: PrunedKeys) -> StoreFuture<'_, Pruned>;
 
-    /// The run is to end: an operation that waits for its server for as long as it takes does so for a minute at most from now on.
+    /// The run is to end: an operation that waits for its server as long as it takes waits for a minute at most from now on.
     fn ending(&self) {}
+
+    /// How many workers are alive, where the store tells of those of other machines too; none where a file and its lock do.
+    fn workers(&self) -> StoreFuture<'_, Option<u64>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
 
     /// Waits until another caller or process may have added or changed something.
     fn changed(&self) -> StoreFuture<'_, ()>;

@@ -19,10 +19,15 @@ struct Request<'a> {
     url: Cow<'a, str>,
 }
 
+/// The host of a payload that is a request with a whole address.
+pub(crate) fn host_of(payload: &str) -> Option<String> {
+    let request = serde_json::from_str::<Request<'_>>(payload).ok()?;
+    paceline_providers::host(&request.url)
+}
+
 impl Hosts {
     pub(super) fn note(&mut self, payload: &str) {
-        let request = serde_json::from_str::<Request<'_>>(payload);
-        if let Some(host) = request.ok().and_then(|request| paceline_providers::host(&request.url))
+        if let Some(host) = host_of(payload)
             && self.0.len() < COUNTED
         {
             self.0.insert(host);

@@ -22,6 +22,7 @@ use crate::exit::{Failure, Status};
 use crate::{logging, output, text};
 use file::Items;
 use hosts::Hosts;
+pub(crate) use hosts::host_of;
 
 /// `paceline tasks add`.
 #[derive(Debug, clap::Args)]
@@ -50,10 +51,10 @@ pub(crate) struct Args {
     /// Earliest time of the first try: an instant (RFC 3339), or a duration from now
     #[arg(long, value_name = "TIME", value_parser = When::parse)]
     not_before: Option<When>,
-    /// Print JSON
     /// Refuse what `tasks run --http` could not send: a payload that is no request, an address that is none
     #[arg(long)]
     http: bool,
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }

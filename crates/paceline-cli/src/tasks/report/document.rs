@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use tempfile::SpooledTempFile;
 
 use super::Form;
+use super::by_group::ByGroup;
 use super::store_summary::StoreSummary;
 use super::worker::Worker;
 use crate::exit::Failure;
@@ -22,9 +23,19 @@ const SHOWN: usize = 20;
 /// Rows in memory before they go to a temporary file.
 const IN_MEMORY: usize = 4 << 20;
 
+/// What a report is of.
+pub(super) struct Of<'a> {
+    /// Items of this group alone.
+    pub(super) group: Option<&'a str>,
+    pub(super) form: Form,
+    /// Where the items of each group are counted.
+    pub(super) by_group: Option<ByGroup>,
+}
+
 /// A report that is complete and adds up.
 pub(super) struct Document {
     form: Form,
+    by_group: Option<ByGroup>,
     /// What a command line calls the store.
     shown: String,
     standing: StoreSummary,
@@ -54,24 +65,28 @@ impl Document {
         (store, shown): (&dyn WorkStore, String),
         worker: Worker,
         clock: &WorkClock,
-        form: Form,
+        Of { group, form, by_group }: Of<'_>,
     ) -> Result<Self, Failure> {
         let standing = StoreSummary::before_the_first(groups, store, clock).await.map_err(Failure::interrupted)?;
-        let mut document = Self { form, shown, standing, worker, calls: Calls::default(), rows: Rows::default() };
+        let (calls, rows) = (Calls::default(), Rows::default());
+        let mut document = Self { form, by_group, shown, standing, worker, calls, rows };
         let before = store.counts().await.map_err(Failure::interrupted)?.total();
-        let mut pages = Pages::of(store, Filter::default(), None);
+        let mut pages = Pages::of(store, Filter { group: group.map(str::to_owned), ..Filter::default() }, None);
         while let Some(items) = pages.next().await.map_err(Failure::interrupted)? {
             for item in &items {
                 document.take(item).map_err(|error| Failure::interrupted(format!("cannot keep the rows: {error}")))?;
             }
         }
         let after = store.counts().await.map_err(Failure::interrupted)?.total();
-        document.check(before, after)?;
+        if group.is_none() {
+            document.check(before, after)?;
+        }
         Ok(document)
     }
 
     fn take(&mut self, item: &WorkItem) -> io::Result<()> {
         self.standing.count(item);
+        self.by_group.iter_mut().for_each(|groups| groups.count(item));
         let sends = u64::from(item.sends());
         self.calls.all += sends;
         self.calls.resends += sends.saturating_sub(1);
@@ -110,6 +125,7 @@ impl Document {
         for line in [self.calls.describe()].into_iter().chain(worker).chain(self.standing.lines(&self.shown)) {
             text::wrapped(&mut text, "  ", &line);
         }
+        text += &self.by_group.as_ref().map(ByGroup::table).unwrap_or_default();
         if self.rows.count == 0 {
             return text;
         }
@@ -127,6 +143,7 @@ impl Document {
         let mut figures = self.standing.json();
         let closed = ["groups", "scopes"].map(|key| (key.to_owned(), figures.remove(key).unwrap_or_default()));
         figures.extend(self.calls.json());
+        figures.extend(self.by_group.iter().map(|groups| ("by_group".to_owned(), groups.json())));
         figures.insert("worker".to_owned(), self.worker.json());
         figures.extend(closed);
         let figures = Value::Object(figures).to_string();
@@ -141,6 +158,9 @@ impl Document {
         writeln!(out, "- {}", self.calls.describe())?;
         for line in standing.lines(&self.shown) {
             writeln!(out, "- {}", text::markdown(&line))?;
+        }
+        if let Some(groups) = &self.by_group {
+            writeln!(out, "\n{}", groups.markdown())?;
         }
         if self.rows.count > 0 {
             writeln!(out, "\n{MARKDOWN_HEAD}")?;

@@ -1,5 +1,6 @@
 //! `paceline tasks report`: the outcomes of a store's items, as text, JSON or Markdown.
 
+mod by_group;
 mod document;
 pub(crate) mod store_summary;
 mod worker;
@@ -8,10 +9,12 @@ use std::path::PathBuf;
 
 use paceline_store::work::WorkClock;
 
+use super::groups;
 use super::store::StoreArgs;
 use crate::exit::{Failure, Status};
 use crate::output;
-use document::Document;
+use by_group::ByGroup;
+use document::{Document, Of};
 use worker::Worker;
 
 /// `paceline tasks report`.
@@ -22,6 +25,12 @@ pub(crate) struct Args {
     /// Form of the report; text shows the first items only
     #[arg(long, value_enum, default_value_t, value_name = "FORM")]
     format: Form,
+    /// Only items of this group
+    #[arg(long, value_name = "GROUP")]
+    group: Option<String>,
+    /// Also count the items of each group
+    #[arg(long)]
+    by_group: bool,
     /// Print JSON, like --format json
     #[arg(long, conflicts_with = "format")]
     json: bool,
@@ -49,8 +58,15 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     let store = args.store.open(&clock).await?;
     let form = if args.json { Form::Json } else { args.format };
     let groups = args.store.groups(&*store, &clock).await.map_err(Failure::interrupted)?;
-    let worker = Worker::of(&args.store);
-    let mut document = Document::read(groups, (&*store, args.store.shown()), worker, &clock, form).await?;
+    let worker = Worker::of(&args.store, &*store).await.map_err(Failure::interrupted)?;
+    if let Some(group) = &args.group
+        && let Some(unknown) = groups::unknown(&*store, group).await.map_err(Failure::interrupted)?
+    {
+        return Err(Failure::refused(unknown));
+    }
+    let by_group = args.by_group.then(ByGroup::default);
+    let of = Of { group: args.group.as_deref(), form, by_group };
+    let mut document = Document::read(groups, (&*store, args.store.shown()), worker, &clock, of).await?;
     match &args.output {
         None => output::print(|out| document.write(out))?,
         Some(path) => output::write_report(path, &mut |out| document.write(out))?,

@@ -151,7 +151,7 @@ impl StoreSummary {
         reasons.sort_by_key(|(_, items)| std::cmp::Reverse(*items));
         let beyond: u64 = reasons.iter().skip(SHOWN).map(|(_, items)| items).sum();
         let label = |reason: &str| match end {
-            "deferred" => Waits::words_for(reason),
+            "deferred" => self.groups.words_for(reason),
             _ => format!("({})", text::cut(&text::printable(reason), text::WIDTH / 2)),
         };
         let mut parts: Vec<String> = reasons

@@ -1,7 +1,7 @@
 //! Whether a process works on a store, since when, and what keeps all of its work back.
 
 use paceline_store::Holder;
-use paceline_store::work::worker_of;
+use paceline_store::work::{WorkError, WorkStore, worker_of};
 use serde_json::{Value, json};
 
 use crate::tasks::store::StoreArgs;
@@ -10,8 +10,8 @@ use crate::text;
 /// The worker of a store.
 #[derive(Debug)]
 pub(super) enum Worker {
-    /// Of a database: only its server knows which processes work on it.
-    Unknown,
+    /// Of a database: so many are alive; none where the store does not tell.
+    Shared(Option<u64>),
     /// None is at work.
     Gone,
     /// One is.
@@ -20,18 +20,25 @@ pub(super) enum Worker {
 
 impl Worker {
     /// That of a command's store.
-    pub(super) fn of(store: &StoreArgs) -> Self {
-        match store.file() {
-            None => Self::Unknown,
+    ///
+    /// # Errors
+    /// An error of the store.
+    pub(super) async fn of(args: &StoreArgs, store: &dyn WorkStore) -> Result<Self, WorkError> {
+        Ok(match args.file() {
+            None => Self::Shared(store.workers().await?),
             Some(file) => worker_of(file).map_or(Self::Gone, Self::Present),
-        }
+        })
     }
 
     /// For people. `is_left`: some items have not ended.
     pub(super) fn line(&self, is_left: bool) -> Option<String> {
         match self {
-            Self::Unknown => None,
-            Self::Gone => is_left.then(|| "no worker is at work on the store".to_owned()),
+            Self::Shared(None) => None,
+            Self::Shared(Some(workers)) if *workers > 0 => {
+                let is_are = if *workers == 1 { "is" } else { "are" };
+                Some(format!("{} {is_are} at work on the store", text::counted(*workers, "worker")))
+            }
+            Self::Gone | Self::Shared(_) => is_left.then(|| "no worker is at work on the store".to_owned()),
             Self::Present(holder) => {
                 let who = holder.pid.map_or_else(|| "a worker".to_owned(), |pid| format!("process {pid}"));
                 let since = holder.since.map(|at| format!(" since {}", text::moment(at))).unwrap_or_default();
@@ -44,7 +51,8 @@ impl Worker {
     /// For scripts; null where it is not known.
     pub(super) fn json(&self) -> Value {
         match self {
-            Self::Unknown => Value::Null,
+            Self::Shared(None) => Value::Null,
+            Self::Shared(Some(workers)) => json!({ "at_work": *workers > 0, "workers": workers }),
             Self::Gone => json!({ "at_work": false }),
             Self::Present(Holder { pid, since, waits_for, .. }) => json!({
                 "at_work": true, "process": pid, "since": since.map(|at| at.to_string()), "waits_for": waits_for,

@@ -11,6 +11,7 @@ use paceline_store::work::{Amend, Failure, Filter, StartDecision, State, WorkClo
 
 pub(super) use crate::tasks::closed_scopes::Why;
 use crate::tasks::closed_scopes::{self, ClosedScope, ClosedScopes};
+use crate::tasks::opened;
 use crate::tasks::pages::Pages;
 use crate::text;
 
@@ -25,6 +26,9 @@ const PAUSE_FACTOR: u32 = 20;
 
 /// How often what was left and is over its deadline is looked for.
 const END_LATE_EVERY: Duration = Duration::from_secs(60);
+
+/// What is told of a scope whose server fails.
+const FAILING: &str = "its calls fail or are not answered; one call at a time tests it";
 
 /// A shorter hold is none to tell of.
 const SHORT: Duration = Duration::from_secs(1);
@@ -50,6 +54,10 @@ struct Stopped {
     are_groups: bool,
     /// Until when servers hold scopes: what is read of the clocks anew differs by a little.
     held: BTreeMap<Arc<str>, Timestamp>,
+    /// Those that a former run knew of, until a call of theirs succeeds.
+    held_before: BTreeMap<String, ClosedScope>,
+    /// Until where it is known what a person has opened.
+    opened_seen: u64,
     /// What the store knows.
     saved: String,
 }
@@ -86,9 +94,19 @@ impl StoppedScopes {
         restops: bool,
     ) -> Result<(), WorkError> {
         let before = ClosedScopes::of(store, clock.wall()).await?;
+        let (_, opened_seen) = opened::after(store, 0).await?;
         let mut stopped = self.lock();
         let Stopped { stays, are_groups, .. } = *stopped;
-        *stopped = Stopped { restops, stays, are_groups, saved: before.encode(), ..Stopped::default() };
+        let held_before = before.holds().map(|scope| (scope.name.clone(), scope.clone())).collect();
+        *stopped = Stopped {
+            restops,
+            stays,
+            are_groups,
+            held_before,
+            opened_seen,
+            saved: before.encode(),
+            ..Stopped::default()
+        };
         for (name, why, reason) in before.into_stopped() {
             let line = format!("{name} was stopped ({reason}); one call tests it");
             tracing::info!(scope = name.as_str(), "{}", text::printable(&line));
@@ -122,11 +140,14 @@ impl StoppedScopes {
         }
     }
 
-    /// Takes in how a call of a scope ended. True where that is what a former run stopped it for: it is stopped again. Where it is
-    /// open again all of its items are taken up that were left.
+    /// Takes in how a call of a scope ended. True where that is what a former run stopped it for: it is stopped again. Where it
+    /// is open again all of its items are taken up that were left.
     pub(super) fn heard(&self, scope: &str, class: Class, unexpected: bool) -> bool {
         let mut stopped = self.lock();
         let is_refusal = class.is_final() || unexpected;
+        if class == Class::Success {
+            stopped.held_before.remove(scope);
+        }
         let Some(Stop { why, reason, .. }) = stopped.suspects.get(scope) else { return false };
         let (is_same, reason) = (*why == Why::SameFailure && is_refusal && stopped.restops, reason.clone());
         if is_same {
@@ -143,9 +164,9 @@ impl StoppedScopes {
         is_same
     }
 
-    /// What keeps an item of that scope from beginning. An item that was left to the next run and comes again in this one was sent
-    /// for by a person, who has seen to the cause: its call tests the scope, and `reopen` is called. But not where another worker
-    /// has begun a run with it: that tests the scope by a call of its own.
+    /// What keeps an item of that scope from beginning. An item that was left to the next run and comes again in this one was
+    /// sent for by a person, who has seen to the cause: its call tests the scope, and `reopen` is called. But not where another
+    /// worker has begun a run with it: that tests the scope by a call of its own.
     pub(super) fn keeps_back(&self, item: &WorkItem, scope: &str, reopen: impl FnOnce()) -> Option<Why> {
         let mut stopped = self.lock();
         let stop = stopped.scopes.get_mut(scope)?;
@@ -196,8 +217,9 @@ impl StoppedScopes {
         })
     }
 
-    /// Tells the store of them regularly, for as long as the future is polled: a run that is killed leaves that to the next. Takes
-    /// up what waits for nothing any more, and in a worker that stays what was left and is over its deadline, of `deadline` at most.
+    /// Tells the store of them regularly, for as long as the future is polled: a run that is killed leaves that to the next.
+    /// Takes up what waits for nothing any more, and in a worker that stays what was left and is over its deadline, which is
+    /// `deadline` where it has none of its own.
     pub(super) async fn save_regularly(
         &self,
         store: &dyn WorkStore,
@@ -211,6 +233,7 @@ impl StoppedScopes {
             tokio::time::sleep(pause).await;
             let began = clock.now();
             let _ = self.take_up(store).await;
+            let _ = self.open_as_told(store, limiter).await;
             if self.lock().stays && ends_late_at <= began {
                 let _ = end_late(store, clock.wall(), deadline).await;
                 ends_late_at = began + END_LATE_EVERY;
@@ -219,6 +242,22 @@ impl StoppedScopes {
             let _ = self.save(store, clock, limiter).await;
             pause = SAVE_EVERY.max(clock.now().saturating_since(began) * PAUSE_FACTOR);
         }
+    }
+
+    /// Opens the scopes that a person has opened though their servers hold them, and lets the items go that were meant.
+    async fn open_as_told(&self, store: &dyn WorkStore, limiter: &Limiter) -> Result<(), WorkError> {
+        let seen = self.lock().opened_seen;
+        let (opened, seen) = opened::after(store, seen).await?;
+        for opened in opened {
+            let scope = opened.scope.as_str();
+            limiter.resume(Some(&limiter.scope(scope)));
+            self.lock().held_before.remove(scope);
+            tracing::info!(scope, "a person has opened the scope, which its server holds");
+            // Until now they were put back.
+            store.amend(opened.items(), Amend::Retry).await?;
+        }
+        self.lock().opened_seen = seen;
+        Ok(())
     }
 
     /// Lets the items of scopes that are open again wait in this run.
@@ -273,10 +312,16 @@ impl Stopped {
                 ScopeState::Held { until, cause } => Some((until, cause)),
                 _ => scope.closed_until.zip(scope.closed_for),
             };
-            let Some((until, cause)) = hold.filter(|(until, _)| *until > now + SHORT) else { continue };
             if is_stopped(&scope.name) {
                 continue;
             }
+            let Some((until, cause)) = hold.filter(|(until, _)| *until > now + SHORT) else {
+                if scope.failing_since.or(scope.no_success_since).is_some() {
+                    let (name, reason) = (scope.name.to_string(), FAILING.to_owned());
+                    closed.push(ClosedScope { name, why: Some(Why::Failing), until_ms: None, reason });
+                }
+                continue;
+            };
             let until = wall + (until - now);
             let known = self.held.get(&scope.name).filter(|known| known.saturating_since(until) < SHORT);
             let until = *known.filter(|known| until.saturating_since(**known) < SHORT).unwrap_or(&until);
@@ -284,6 +329,11 @@ impl Stopped {
             closed.push(ClosedScope { name, why: None, until_ms: Some(until.as_millis()), reason });
             held.insert(scope.name, until);
         }
+        self.held_before.retain(|name, scope| {
+            let is_over = scope.until_ms.is_none_or(|until| until <= wall.as_millis());
+            !is_over && !is_stopped(name) && !held.contains_key(name.as_str())
+        });
+        closed.extend(self.held_before.values().cloned());
         self.held = held;
         let stopped = self.scopes.iter().map(|(name, stop)| (name, stop.why, &stop.reason));
         let suspects = self.suspects.iter().map(|(name, stop)| (name, stop.why, &stop.reason));
@@ -332,143 +382,4 @@ fn left_to_next_run(reason: String) -> Failure {
 }
 
 #[cfg(test)]
-mod tests {
-    use paceline::PacerConfig;
-    use paceline_core::retry::Counted;
-    use paceline_store::work::{ClaimOutcome, ClaimRequest, MemoryStore, NewItem, Transition};
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_person_opens_the_scope_of_the_item_that_is_sent_for_and_no_other() {
-        let store = MemoryStore::new(WorkClock::system());
-        store.insert(["a", "b"].map(|key| NewItem::new(key, "1")).into()).await.expect("room");
-        let items = store.list(Default::default(), 0, 2).await.expect("a memory");
-        let stopped = StoppedScopes::default();
-        let keeps_back = |item: usize, scope: &str| stopped.keeps_back(&items[item], scope, || {}).is_some();
-        ["one", "two"].into_iter().for_each(|scope| stopped.stop(scope, Why::Account, "no"));
-        assert!(keeps_back(0, "one") && keeps_back(1, "two"));
-        assert!(!keeps_back(0, "one") && !keeps_back(1, "one"), "open for all of it");
-        assert!(stopped.words().is_some_and(|words| words == "two is stopped: no"));
-        assert!(!keeps_back(1, "two"), "sent for, too");
-        assert_eq!((stopped.words(), stopped.why()), (None, None));
-        stopped.stop("one", Why::SameFailure, "no");
-        stopped.leaves("a", "one");
-        assert!(!keeps_back(0, "one"), "its failure was one of those that stopped the scope");
-    }
-
-    /// A person sends for one of three items of a host that was stopped. While it goes on refusing it is stopped by that one call;
-    /// once it takes the call the others go on, too.
-    #[tokio::test]
-    async fn a_scope_that_is_open_again_takes_all_its_items_up() {
-        let store = MemoryStore::new(WorkClock::system());
-        store.insert(["a", "b", "c"].map(|key| NewItem::new(key, "1")).into()).await.expect("room");
-        let items = store.list(Default::default(), 0, 3).await.expect("a memory");
-        let stopped = StoppedScopes(Arc::new(Mutex::new(Stopped { restops: true, stays: true, ..Stopped::default() })));
-        stopped.stop("gone", Why::SameFailure, "it is gone");
-        let keeps_back = |item: usize| stopped.keeps_back(&items[item], "gone", || {});
-        assert!((0..3).all(|item| keeps_back(item) == Some(Why::SameFailure)));
-        store.amend(Default::default(), Amend::LeaveToNextRun).await.expect("a memory");
-        let states = async || {
-            stopped.take_up(&store).await.expect("a memory");
-            let items = store.list(Default::default(), 0, 3).await.expect("a memory");
-            items.into_iter().map(|item| (item.state, item.was_left_to_a_run())).collect::<Vec<_>>()
-        };
-        for (end, others) in [(Class::Invalid, (State::Deferred, false)), (Class::Success, (State::Waiting, true))] {
-            store.amend(Filter::keys(["a"]), Amend::Retry).await.expect("a memory");
-            assert_eq!(keeps_back(0), None, "it was sent for");
-            assert_eq!(stopped.heard("gone", end, false), end == Class::Invalid);
-            assert_eq!(states().await, [(State::Waiting, false), others, others], "{end}");
-            assert_eq!(stopped.why().is_some(), end == Class::Invalid);
-        }
-    }
-
-    #[tokio::test]
-    async fn what_was_left_and_is_over_its_deadline_comes_up_in_a_worker_that_stays() {
-        let clock = WorkClock::starting_at(Timestamp::from_millis(1_700_000_000_000));
-        let store = MemoryStore::new(clock.clone());
-        let own = NewItem { deadline: Some(Duration::from_secs(900)), ..NewItem::new("own", "1") };
-        store.insert(vec![NewItem::new("late", "1"), own, NewItem::new("new", "1")]).await.expect("room");
-        let worker = store.register("w", Duration::from_secs(30)).await.expect("a memory");
-        let ask = ClaimRequest { limit: 2, ahead: Duration::ZERO };
-        for claimed in store.claim(worker, ask).await.expect("a memory").items {
-            let failed =
-                ClaimOutcome { counted: Counted::Attempt, next: Transition::Failed, ..ClaimOutcome::back(&claimed) };
-            store.record(vec![failed], Vec::new()).await.expect("a memory");
-        }
-        store.amend(Default::default(), Amend::LeaveToNextRun).await.expect("a memory");
-        let waiting = async |after: u64| {
-            let now = clock.wall() + Duration::from_secs(after);
-            end_late(&store, now, Duration::from_secs(600)).await.expect("a memory");
-            let items = store.list(Filter::states([State::Waiting]), 0, 9).await.expect("a memory");
-            items.into_iter().map(|item| item.key).collect::<Vec<_>>()
-        };
-        assert_eq!(waiting(590).await, [""; 0]);
-        assert_eq!(waiting(610).await, ["late"]);
-        assert_eq!(waiting(9_000).await, ["late", "own"], "what was never tried has no end");
-    }
-
-    #[tokio::test]
-    async fn a_scope_is_told_of_once_and_keeps_its_reason() {
-        let (store, clock) = (MemoryStore::new(WorkClock::system()), WorkClock::system());
-        let limiter = Limiter::new(PacerConfig::default()).expect("sensible");
-        let stopped = StoppedScopes::default();
-        stopped.stop("gone", Why::SameFailure, "it is gone");
-        stopped.note_alike(["gone", "other"].map(|name| (name.into(), "all of the run failed".to_owned())));
-        stopped.save(&store, &clock, &limiter).await.expect("a memory");
-        let kept = ClosedScopes::of(&store, clock.wall()).await.expect("a memory");
-        let reasons: Vec<_> = kept.into_stopped().map(|(name, _, reason)| format!("{name}: {reason}")).collect();
-        assert_eq!(reasons, ["gone: it is gone", "other: all of the run failed"]);
-    }
-
-    /// Another worker begins a run, which wakes all that was left to one.
-    #[tokio::test]
-    async fn what_another_worker_woke_opens_no_scope_of_this_one() {
-        let store = MemoryStore::new(WorkClock::system());
-        store.insert(vec![NewItem::new("a", "1")]).await.expect("room");
-        let item = async || store.list(Default::default(), 0, 1).await.expect("a memory").remove(0);
-        let stopped = StoppedScopes::default();
-        stopped.stop("one", Why::SameFailure, "no");
-        let keeps_back = |item: &WorkItem| stopped.keeps_back(item, "one", || {}).is_some();
-        assert!(keeps_back(&item().await), "it is left to the next run");
-        let leave = || store.amend(Default::default(), Amend::LeaveToNextRun);
-        leave().await.expect("a memory");
-        for _ in 0..2 {
-            store.register("another", Duration::from_secs(30)).await.expect("a memory");
-            assert!(keeps_back(&item().await), "no person has sent for it");
-            leave().await.expect("a memory");
-        }
-        store.amend(Default::default(), Amend::Retry).await.expect("a memory");
-        assert!(!keeps_back(&item().await), "a person has");
-    }
-
-    /// A run, and the one that comes after it: of what the first stopped, one refusal is enough for the second.
-    #[tokio::test]
-    async fn what_a_run_stopped_is_tested_by_the_next_and_stopped_again_by_one_refusal() {
-        let clock = WorkClock::system();
-        let store = MemoryStore::new(clock.clone());
-        let limiter = Limiter::new(PacerConfig::default()).expect("sensible");
-        let stopped = StoppedScopes::default();
-        let next_run = async |restops| stopped.begin_run(&store, &clock, &limiter, restops).await.expect("a memory");
-        next_run(true).await;
-        assert!(!stopped.heard("gone", Class::Invalid, false), "of that scope nothing is known");
-        stopped.stop("gone", Why::SameFailure, "it is gone");
-        stopped.stop("unpaid", Why::Account, "no credit");
-        for end in [Class::Invalid, Class::Transient] {
-            stopped.save(&store, &clock, &limiter).await.expect("a memory");
-            next_run(true).await;
-            let request = || paceline::Request::new(limiter.scope("gone"), paceline::Cost::request());
-            let test = limiter.try_acquire(request()).expect("one call tests it");
-            assert!(limiter.try_acquire(request()).is_err(), "and one alone");
-            drop(test);
-            assert_eq!(stopped.heard("gone", end, false), end == Class::Invalid);
-            assert_eq!(stopped.why(), (end == Class::Invalid).then_some(Why::SameFailure));
-        }
-        assert!(!stopped.heard("unpaid", Class::Invalid, false), "it has credit again");
-        stopped.save(&store, &clock, &limiter).await.expect("a memory");
-        next_run(false).await;
-        assert!(!stopped.heard("gone", Class::Invalid, false), "as the user said");
-        stopped.save(&store, &clock, &limiter).await.expect("a memory");
-        assert_eq!(ClosedScopes::of(&store, clock.wall()).await.expect("a memory"), ClosedScopes::default());
-    }
-}
+mod tests;

@@ -171,6 +171,16 @@ impl WorkStore for PostgresStore {
         }))
     }
 
+    fn workers(&self) -> StoreFuture<'_, Option<u64>> {
+        Box::pin(self.connection.transact("read", move |tx, _| {
+            Box::pin(async move {
+                let sql = "SELECT count(*) FROM worker WHERE lease_until_ms > $1";
+                let rows = tx.query(sql, &[&now(tx).await?.as_millis()]).await?;
+                Ok(rows.first().map(|row| row.get::<_, i64>(0).unsigned_abs()))
+            })
+        }))
+    }
+
     fn claim(&self, worker: WorkerId, ask: ClaimRequest) -> StoreFuture<'_, Claim> {
         let number = self.batches.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {

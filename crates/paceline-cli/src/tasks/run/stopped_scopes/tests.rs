@@ -1,0 +1,207 @@
+use paceline::PacerConfig;
+use paceline_core::retry::Counted;
+use paceline_store::work::{ClaimOutcome, ClaimRequest, MemoryStore, NewItem, Transition};
+
+use super::*;
+
+#[tokio::test]
+async fn a_person_opens_the_scope_of_the_item_that_is_sent_for_and_no_other() {
+    let store = MemoryStore::new(WorkClock::system());
+    store.insert(["a", "b"].map(|key| NewItem::new(key, "1")).into()).await.expect("room");
+    let items = store.list(Default::default(), 0, 2).await.expect("a memory");
+    let stopped = StoppedScopes::default();
+    let keeps_back = |item: usize, scope: &str| stopped.keeps_back(&items[item], scope, || {}).is_some();
+    ["one", "two"].into_iter().for_each(|scope| stopped.stop(scope, Why::Account, "no"));
+    assert!(keeps_back(0, "one") && keeps_back(1, "two"));
+    assert!(!keeps_back(0, "one") && !keeps_back(1, "one"), "open for all of it");
+    assert!(stopped.words().is_some_and(|words| words == "two is stopped: no"));
+    assert!(!keeps_back(1, "two"), "sent for, too");
+    assert_eq!((stopped.words(), stopped.why()), (None, None));
+    stopped.stop("one", Why::SameFailure, "no");
+    stopped.leaves("a", "one");
+    assert!(!keeps_back(0, "one"), "its failure was one of those that stopped the scope");
+}
+
+/// A person sends for one of three items of a host that was stopped. While it goes on refusing it is stopped by that one call;
+/// once it takes the call the others go on, too.
+#[tokio::test]
+async fn a_scope_that_is_open_again_takes_all_its_items_up() {
+    let store = MemoryStore::new(WorkClock::system());
+    store.insert(["a", "b", "c"].map(|key| NewItem::new(key, "1")).into()).await.expect("room");
+    let items = store.list(Default::default(), 0, 3).await.expect("a memory");
+    let stopped = StoppedScopes(Arc::new(Mutex::new(Stopped { restops: true, stays: true, ..Stopped::default() })));
+    stopped.stop("gone", Why::SameFailure, "it is gone");
+    let keeps_back = |item: usize| stopped.keeps_back(&items[item], "gone", || {});
+    assert!((0..3).all(|item| keeps_back(item) == Some(Why::SameFailure)));
+    store.amend(Default::default(), Amend::LeaveToNextRun).await.expect("a memory");
+    let states = async || {
+        stopped.take_up(&store).await.expect("a memory");
+        let items = store.list(Default::default(), 0, 3).await.expect("a memory");
+        items.into_iter().map(|item| (item.state, item.was_left_to_a_run())).collect::<Vec<_>>()
+    };
+    for (end, others) in [(Class::Invalid, (State::Deferred, false)), (Class::Success, (State::Waiting, true))] {
+        store.amend(Filter::keys(["a"]), Amend::Retry).await.expect("a memory");
+        assert_eq!(keeps_back(0), None, "it was sent for");
+        assert_eq!(stopped.heard("gone", end, false), end == Class::Invalid);
+        assert_eq!(states().await, [(State::Waiting, false), others, others], "{end}");
+        assert_eq!(stopped.why().is_some(), end == Class::Invalid);
+    }
+}
+
+#[tokio::test]
+async fn what_was_left_and_is_over_its_deadline_comes_up_in_a_worker_that_stays() {
+    let clock = WorkClock::starting_at(Timestamp::from_millis(1_700_000_000_000));
+    let store = MemoryStore::new(clock.clone());
+    let own = NewItem { deadline: Some(Duration::from_secs(900)), ..NewItem::new("own", "1") };
+    store.insert(vec![NewItem::new("late", "1"), own, NewItem::new("new", "1")]).await.expect("room");
+    let worker = store.register("w", Duration::from_secs(30)).await.expect("a memory");
+    let ask = ClaimRequest { limit: 2, ahead: Duration::ZERO };
+    for claimed in store.claim(worker, ask).await.expect("a memory").items {
+        let failed =
+            ClaimOutcome { counted: Counted::Attempt, next: Transition::Failed, ..ClaimOutcome::back(&claimed) };
+        store.record(vec![failed], Vec::new()).await.expect("a memory");
+    }
+    store.amend(Default::default(), Amend::LeaveToNextRun).await.expect("a memory");
+    let waiting = async |after: u64| {
+        let now = clock.wall() + Duration::from_secs(after);
+        end_late(&store, now, Duration::from_secs(600)).await.expect("a memory");
+        let items = store.list(Filter::states([State::Waiting]), 0, 9).await.expect("a memory");
+        items.into_iter().map(|item| item.key).collect::<Vec<_>>()
+    };
+    assert_eq!(waiting(590).await, [""; 0]);
+    assert_eq!(waiting(610).await, ["late"]);
+    assert_eq!(waiting(9_000).await, ["late", "own"], "what was never tried has no end");
+}
+
+/// A pause of a day, and a worker that is begun anew in it.
+#[tokio::test]
+async fn a_hold_of_a_former_run_is_told_of_until_a_call_succeeds() {
+    let (store, clock) = (MemoryStore::new(WorkClock::system()), WorkClock::system());
+    let limiter = Limiter::new(PacerConfig::default()).expect("sensible");
+    let until_ms = Some((clock.wall() + Duration::from_secs(86_400)).as_millis());
+    let hold = ClosedScope { name: "a".to_owned(), why: None, until_ms, reason: "a pause".to_owned() };
+    closed_scopes::save(&store, &closed_scopes::encode(vec![hold])).await.expect("a memory");
+    let stopped = StoppedScopes::new(true);
+    stopped.begin_run(&store, &clock, &limiter, true).await.expect("a memory");
+    let kept = async || {
+        stopped.save(&store, &clock, &limiter).await.expect("a memory");
+        ClosedScopes::of(&store, clock.wall()).await.expect("a memory").lines().len()
+    };
+    assert_eq!(kept().await, 1);
+    assert!(!stopped.heard("a", Class::Throttled, false));
+    assert_eq!(kept().await, 1);
+    assert!(!stopped.heard("a", Class::Success, false));
+    assert_eq!(kept().await, 0);
+}
+
+#[tokio::test]
+async fn a_scope_whose_calls_fail_is_told_of_and_not_stopped_by_the_next_run() {
+    let (store, clock) = (MemoryStore::new(WorkClock::system()), WorkClock::system());
+    let limiter = Limiter::new(PacerConfig { pace: paceline::Pace::None, ..PacerConfig::default() }).expect("sensible");
+    for item in 0..30 {
+        let request = paceline::Request::new(limiter.scope("down"), paceline::Cost::request());
+        if let Ok(permit) = limiter.try_acquire(paceline::Request { item: Some(item), ..request }) {
+            let _ = permit.complete(paceline::Outcome::new(Class::Transient));
+        }
+    }
+    let stopped = StoppedScopes::new(true);
+    stopped.save(&store, &clock, &limiter).await.expect("a memory");
+    let kept = ClosedScopes::of(&store, clock.wall()).await.expect("a memory");
+    assert_eq!(kept.json()[0]["state"], "failing");
+    assert_eq!(kept.into_stopped().count(), 0);
+}
+
+#[tokio::test]
+async fn a_scope_is_told_of_once_and_keeps_its_reason() {
+    let (store, clock) = (MemoryStore::new(WorkClock::system()), WorkClock::system());
+    let limiter = Limiter::new(PacerConfig::default()).expect("sensible");
+    let stopped = StoppedScopes::default();
+    stopped.stop("gone", Why::SameFailure, "it is gone");
+    stopped.note_alike(["gone", "other"].map(|name| (name.into(), "all of the run failed".to_owned())));
+    stopped.save(&store, &clock, &limiter).await.expect("a memory");
+    let kept = ClosedScopes::of(&store, clock.wall()).await.expect("a memory");
+    let reasons: Vec<_> = kept.into_stopped().map(|(name, _, reason)| format!("{name}: {reason}")).collect();
+    assert_eq!(reasons, ["gone: it is gone", "other: all of the run failed"]);
+}
+
+/// Another worker begins a run, which wakes all that was left to one.
+#[tokio::test]
+async fn what_another_worker_woke_opens_no_scope_of_this_one() {
+    let store = MemoryStore::new(WorkClock::system());
+    store.insert(vec![NewItem::new("a", "1")]).await.expect("room");
+    let item = async || store.list(Default::default(), 0, 1).await.expect("a memory").remove(0);
+    let stopped = StoppedScopes::default();
+    stopped.stop("one", Why::SameFailure, "no");
+    let keeps_back = |item: &WorkItem| stopped.keeps_back(item, "one", || {}).is_some();
+    assert!(keeps_back(&item().await), "it is left to the next run");
+    let leave = || store.amend(Default::default(), Amend::LeaveToNextRun);
+    leave().await.expect("a memory");
+    for _ in 0..2 {
+        store.register("another", Duration::from_secs(30)).await.expect("a memory");
+        assert!(keeps_back(&item().await), "no person has sent for it");
+        leave().await.expect("a memory");
+    }
+    store.amend(Default::default(), Amend::Retry).await.expect("a memory");
+    assert!(!keeps_back(&item().await), "a person has");
+}
+
+/// A run, and the one that comes after it: of what the first stopped, one refusal is enough for the second.
+#[tokio::test]
+async fn what_a_run_stopped_is_tested_by_the_next_and_stopped_again_by_one_refusal() {
+    let clock = WorkClock::system();
+    let store = MemoryStore::new(clock.clone());
+    let limiter = Limiter::new(PacerConfig::default()).expect("sensible");
+    let stopped = StoppedScopes::default();
+    let next_run = async |restops| stopped.begin_run(&store, &clock, &limiter, restops).await.expect("a memory");
+    next_run(true).await;
+    assert!(!stopped.heard("gone", Class::Invalid, false), "of that scope nothing is known");
+    stopped.stop("gone", Why::SameFailure, "it is gone");
+    stopped.stop("unpaid", Why::Account, "no credit");
+    for end in [Class::Invalid, Class::Transient] {
+        stopped.save(&store, &clock, &limiter).await.expect("a memory");
+        next_run(true).await;
+        let request = || paceline::Request::new(limiter.scope("gone"), paceline::Cost::request());
+        let test = limiter.try_acquire(request()).expect("one call tests it");
+        assert!(limiter.try_acquire(request()).is_err(), "and one alone");
+        drop(test);
+        assert_eq!(stopped.heard("gone", end, false), end == Class::Invalid);
+        assert_eq!(stopped.why(), (end == Class::Invalid).then_some(Why::SameFailure));
+    }
+    assert!(!stopped.heard("unpaid", Class::Invalid, false), "it has credit again");
+    stopped.save(&store, &clock, &limiter).await.expect("a memory");
+    next_run(false).await;
+    assert!(!stopped.heard("gone", Class::Invalid, false), "as the user said");
+    stopped.save(&store, &clock, &limiter).await.expect("a memory");
+    assert_eq!(ClosedScopes::of(&store, clock.wall()).await.expect("a memory"), ClosedScopes::default());
+}
+
+/// A `Retry-After` of a day, in a worker that stays.
+#[tokio::test]
+async fn a_person_opens_a_scope_that_its_server_holds() {
+    let (store, clock) = (MemoryStore::new(WorkClock::system()), WorkClock::system());
+    let later = Some(clock.wall() + Duration::from_secs(86_400));
+    let due = |key: &str, group: &str| NewItem { group: group.to_owned(), not_before: later, ..NewItem::new(key, "1") };
+    store.insert(vec![due("a", "acme"), due("b", "zeta")]).await.expect("room");
+    let limiter = Limiter::new(PacerConfig { pace: paceline::Pace::None, ..PacerConfig::default() }).expect("sensible");
+    let stopped = StoppedScopes::new(true);
+    stopped.begin_run(&store, &clock, &limiter, true).await.expect("a memory");
+    let request = || paceline::Request::new(limiter.scope("held"), paceline::Cost::request());
+    let day = Duration::from_secs(86_400);
+    let permit = limiter.try_acquire(request()).expect("nothing holds it");
+    let _ = permit.complete(
+        paceline::Outcome::new(Class::Throttled).with_hint(day, true).with_reach(paceline_core::LimitScope::Scope),
+    );
+    let waits = || match limiter.admit(&request()) {
+        paceline::Admit::At { at, .. } => at.saturating_since(limiter.now()),
+        _ => Duration::ZERO,
+    };
+    assert!(waits() > day / 2);
+    let acme = Filter { group: Some("acme".to_owned()), ..Filter::default() };
+    opened::open(&store, &["held".to_owned()], &acme).await.expect("a memory");
+    for _ in 0..2 {
+        stopped.open_as_told(&store, &limiter).await.expect("a memory");
+    }
+    assert!(waits() < Duration::from_secs(60), "{:?}", waits());
+    let items = store.list(Filter::default(), 0, 9).await.expect("a memory");
+    assert_eq!(items.iter().map(|item| item.not_before).collect::<Vec<_>>(), [None, later], "those that were meant");
+}
