@@ -2,6 +2,7 @@
 
 use paceline_core::{Cost, Dimension};
 
+use super::cost;
 use super::outline::{Asked, Outline, is_of_prompt, outline};
 use super::prompt::Prompt;
 use super::table::{Charge, Counts, Reserves};
@@ -68,7 +69,7 @@ impl Dialect {
         if !is_of_tokens {
             return reserved.clone();
         }
-        let told = told_so_far(answer).unwrap_or_default().counted(&self.table().charge);
+        let told = told_so_far(answer).map(|told| cost::counted(told, &self.table().charge)).unwrap_or_default();
         let part = |dimension, used: u64| used.saturating_sub(reserved.get(&dimension));
         let output = part(Dimension::OutputTokens, tokens_so_far(answer, came).max(told.output_tokens));
         let input = part(Dimension::InputTokens, told.input_tokens);

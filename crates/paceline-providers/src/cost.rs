@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::body::Body;
 use super::reported::Reported;
-use super::table::Charge;
+use super::table::{CachedInput, Charge};
 use super::usage::Usage;
 
 /// More than any call can cost: a larger number is a mistake.
@@ -13,13 +13,18 @@ const MOST: f64 = 1e9;
 /// The reported cost, in the parts that count.
 pub(super) fn of(body: &Body<'_>, charge: &Charge) -> Option<Usage> {
     if let Some(stream) = &body.stream {
-        return stream.usage.map(|usage| usage.counted(charge));
+        return stream.usage.map(|reported| counted(reported, charge));
     }
     let mut places = ["usage", "usageMetadata", "meta"].into_iter().filter_map(|key| body.root.get(key));
     match places.find_map(Reported::read) {
-        Some(reported) => Some(reported.counted(charge)),
+        Some(reported) => Some(counted(reported, charge)),
         None => Some(Usage { units: units(body)?, ..Usage::default() }),
     }
+}
+
+/// As the table of the provider says.
+pub(super) fn counted(reported: Reported, charge: &Charge) -> Usage {
+    reported.counted(charge.cached_input == CachedInput::Free, charge.cache_percent)
 }
 
 /// What an answer says that its call was charged, rounded up.
@@ -36,6 +41,9 @@ fn units(body: &Body<'_>) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
+    use super::super::Provider;
     use super::*;
     use crate::body::Wanted;
 
@@ -54,5 +62,32 @@ mod tests {
         ] {
             assert_eq!(units(&Body::of_success(body.as_bytes(), "", wanted)), expected, "{body}");
         }
+    }
+
+    #[test]
+    fn what_a_cache_held_counts_in_budgets_and_costs_what_the_table_says() {
+        let messages = json!({"input_tokens": 20, "cache_read_input_tokens": 2_000, "cache_creation_input_tokens": 100,
+            "cache_creation": {"ephemeral_5m_input_tokens": 60, "ephemeral_1h_input_tokens": 40}, "output_tokens": 10});
+        let chat = json!({"prompt_tokens": 90, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 64}});
+        let converse =
+            json!({"inputTokens": 20, "cacheReadInputTokens": 2_000, "cacheWriteInputTokens": 8, "outputTokens": 1});
+        let gemini = json!({"promptTokenCount": 70, "cachedContentTokenCount": 60, "candidatesTokenCount": 3});
+        // Against limits, all, as priced.
+        for (provider, usage, expected) in [
+            (Provider::Anthropic, &messages, [120, 2_120, 20 + 200 + 75 + 80]),
+            (Provider::Generic, &messages, [2_120, 2_120, 2_120]),
+            (Provider::Bedrock, &messages, [120, 2_120, 2_175]),
+            (Provider::Bedrock, &converse, [28, 2_028, 2_030]),
+            (Provider::OpenAi, &chat, [90, 90, 90]),
+            (Provider::Groq, &chat, [26, 90, 90]),
+            (Provider::Gemini, &gemini, [70, 70, 70]),
+        ] {
+            let usage = counted(Reported::read(usage).expect("usage"), &provider.table().charge);
+            let found = [usage.input_tokens, usage.prompt_tokens(), usage.priced_input()];
+            assert_eq!(found, expected, "{provider} {usage:?}");
+        }
+        let one = json!({"input_tokens": 0, "cache_read_input_tokens": 1, "output_tokens": 1});
+        let usage = counted(Reported::read(&one).expect("usage"), &Provider::Anthropic.table().charge);
+        assert_eq!(usage.priced_input(), 1, "rounded up");
     }
 }

@@ -205,12 +205,12 @@ impl Stream {
 
 #[cfg(test)]
 mod tests {
-    use super::super::table::Charge;
+    use super::super::reported::CachePercent;
     use super::*;
     use proptest::proptest;
 
     fn total(stream: &Stream) -> Option<u64> {
-        stream.usage.map(|usage| usage.counted(&Charge::default()).total())
+        stream.usage.map(|usage| usage.counted(false, CachePercent::default()).total())
     }
 
     #[test]
@@ -235,7 +235,7 @@ mod tests {
               event: message_delta\ndata: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":15}}\n\n\
               event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
         );
-        let usage = stream.usage.expect("usage").counted(&Charge::default());
+        let usage = stream.usage.expect("usage").counted(false, CachePercent::default());
         assert_eq!((usage.input_tokens, usage.output_tokens, stream.ended), (25, 15, true));
     }
 

@@ -210,8 +210,7 @@ impl TokenRatio {
 
 #[cfg(test)]
 mod tests {
-    use super::super::reported::Reported;
-    use super::super::table::Charge;
+    use super::super::reported::{CachePercent, Reported};
     use super::*;
     use serde_json::json;
 
@@ -219,7 +218,7 @@ mod tests {
     fn a_total_alone_is_divided_and_nothing_else_is() {
         let divided_of = |longest, usage: serde_json::Value| {
             let ratio = TokenRatio::default();
-            let reported = Reported::read(&usage).expect("usage").counted(&Charge::default());
+            let reported = Reported::read(&usage).expect("usage").counted(false, CachePercent::default());
             let usage = reported.divided(&ratio, longest, &[b'x'; 120], &[b'x'; 400]);
             (usage.input_tokens, usage.output_tokens)
         };
