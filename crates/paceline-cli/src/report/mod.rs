@@ -1,6 +1,7 @@
 //! `paceline report`: a durable job as one page for a browser, which needs nothing beside it.
 
 mod page;
+mod place;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ pub(crate) struct ReportArgs {
     /// The job's results file, or a folder, whose newest journal is shown [default: this folder]
     #[arg(value_name = "RESULTS")]
     results: Option<PathBuf>,
-    /// File to write the page to; one that is there is replaced
+    /// File to write the page to; of those that are there, only a page is replaced
     #[arg(long, value_name = "FILE")]
     html: PathBuf,
     /// Price of a million tokens, in=2.50,out=10, for the cost [default: the prices in paceline.toml when the job ran last]
@@ -44,6 +45,8 @@ const MOST_MODELS: usize = 200;
 pub(crate) fn command(args: &ReportArgs) -> Result<Status, Failure> {
     let path = stats::journal(args.results.as_deref())?;
     let reader = stats::open(&path)?;
+    let input = reader.input().map_err(Failure::refused)?.path;
+    place::check(&args.html, args.results.as_deref(), &path, &input)?;
     let page = page::html(&document(&reader, &path, args.price)?);
     output::write_report(&args.html, &mut |out| out.write_all(page.as_bytes()))?;
     Ok(Status::Success)

@@ -9,6 +9,9 @@ use sha2::{Digest as _, Sha256};
 const BODY: &str = include_str!("page.html");
 const SCRIPT: &str = include_str!("page.js");
 
+/// By which a page is known.
+pub(super) const TITLE: &str = "<title>Report of a job</title>";
+
 /// The page of a job. Nothing in it is loaded from elsewhere, and no script runs but its own, whatever the job's texts are.
 pub(super) fn html(document: &Value) -> String {
     let scripts = [UPLOT, CHARTS, SCRIPT];
@@ -24,7 +27,7 @@ pub(super) fn html(document: &Value) -> String {
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>Report of a job</title>\n{styles}</head>\n{body}\
+         <meta name=\"color-scheme\" content=\"light dark\">\n{TITLE}\n{styles}</head>\n{body}\
          <script type=\"application/json\" id=\"data\">{}</script>\n{scripts}</body>\n</html>\n",
         data(document)
     )

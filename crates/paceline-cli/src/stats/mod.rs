@@ -144,7 +144,7 @@ pub(crate) fn open(path: &Path) -> Result<Reader, Failure> {
 }
 
 /// The results beside a journal, by its name.
-fn results_of(journal: &Path) -> impl Iterator<Item = PathBuf> {
+pub(crate) fn results_of(journal: &Path) -> impl Iterator<Item = PathBuf> {
     let is_named_so = journal.extension().is_some_and(|end| end == "journal");
     let ends: &[&str] = if is_named_so { &["jsonl", ""] } else { &[] };
     ends.iter().map(|end| journal.with_extension(end))

@@ -71,3 +71,40 @@ fn what_cannot_be_reported_is_refused() {
     }
     assert!(!job.path("r.html").exists());
 }
+
+/// `--html` is no switch: a user who takes it for one names the results behind it.
+#[test]
+fn no_file_but_a_page_is_replaced() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(2);
+    let (code, log) = finish(&mut job.run(&server));
+    assert_eq!(code, 0, "{log}");
+    std::fs::write(job.path("notes.html"), "<!doctype html><title>Notes</title>").expect("writable");
+    std::fs::write(job.path("empty.html"), "").expect("writable");
+    std::os::unix::fs::symlink(job.path("out.jsonl"), job.path("link.html")).expect("links");
+    let names = ["out.jsonl", "out.journal", "in.jsonl", "notes.html", "out.report.jsonl"];
+    let content = || names.map(|name| std::fs::read(job.path(name)).expect(name));
+    let before = content();
+    let meant = "is the results of the job: for the page of this job: paceline report out.jsonl --html out.html";
+    for (args, expected) in [
+        (&["--html", "out.jsonl"][..], meant),
+        (
+            &["out.jsonl", "--html", "out.jsonl"],
+            "is the results of the job: choose a file for the page, such as --html ",
+        ),
+        (&["out.jsonl", "--html", "link.html"], "is the results of the job"),
+        (&["out.jsonl", "--html", "out.journal"], "is the journal of the job"),
+        (&["out.jsonl", "--html", "in.jsonl"], "is the input of the job"),
+        (&["out.jsonl", "--html", "out.errors.jsonl"], "is the errors of the job"),
+        (&["out.jsonl", "--html", "out.report.jsonl"], "is the report of the job"),
+        (&["out.jsonl", "--html", "notes.html"], "is no page of `paceline report`"),
+    ] {
+        let (code, log) = finish(job.paceline().arg("report").args(args));
+        assert!(code == 2 && log.contains(expected), "{args:?}: {log}");
+    }
+    assert!(content() == before && !job.path("out.errors.jsonl").exists());
+    for name in ["out.html", "out.html", "empty.html"] {
+        assert_eq!(finish(job.paceline().args(["report", "--html", name])), (0, String::new()), "{name}");
+    }
+    assert_eq!(finish(&mut job.run(&server)).0, 0, "the job is as it was");
+}
