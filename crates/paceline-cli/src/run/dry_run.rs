@@ -178,6 +178,8 @@ struct Plan {
     unbounded_tokens: u64,
     /// Answers of the job that estimates rest on.
     answers: u64,
+    /// Those of them that were longer than their request allows.
+    beyond: Beyond,
     /// Tokens, and the cost in the smallest units, if each prompt has as many as it can by what is known.
     most: (u64, u64),
     /// Tokens of the smallest call.
@@ -188,6 +190,22 @@ struct Plan {
     used: Used,
     /// How many calls those are.
     under_way: u64,
+}
+
+/// Answers that were longer than their requests allow: then bounds tell little of how long others will be.
+#[derive(Default)]
+struct Beyond {
+    answers: u64,
+    longest: u64,
+    /// What all answers of a scope had that has such ones: how many, and their tokens.
+    scopes: BTreeMap<Arc<str>, (u64, u64)>,
+}
+
+impl Beyond {
+    /// The tokens that an answer of that scope has on average, rounded up; 0 where all kept to their bounds.
+    fn mean(&self, scope: &str) -> u64 {
+        self.scopes.get(scope).map_or(0, |(answers, tokens)| tokens.div_ceil(*answers))
+    }
 }
 
 /// Items that could never start.
@@ -224,7 +242,7 @@ impl Plan {
         format: &Format,
         upstream: &Upstream,
     ) -> Result<(), ReportError> {
-        let ratios = self.learn(reader, input, format)?;
+        let ratios = self.learn(reader, input, format, upstream)?;
         let mut pacer = Pacer::new(upstream.pacer.clone(), 0, Instant::ZERO).map_err(std::io::Error::other)?;
         let mut cost = 0_u64;
         reader.report(clock::wall(), Rows::All, |row| -> Result<(), ReportError> {
@@ -248,6 +266,7 @@ impl Plan {
             part.cost = sum(&part.cost, &charge);
             // Not every provider counts the answer's bound against its limits, but any model may write as much.
             let bound = upstream.dialect.longest_answer(&line.url, line.body.as_bytes());
+            let bound = bound.map(|bound| if bound > 0 { bound.max(self.beyond.mean(&scope)) } else { 0 });
             let (tokens_in, tokens_out) = (charge.get(&Dimension::InputTokens), bound.unwrap_or_default());
             part.tokens_in += tokens_in;
             part.tokens_out += tokens_out;
@@ -279,8 +298,14 @@ impl Plan {
     }
 
     /// What the answers that the job has told of its prompts, by scope: of items that were answered at their first call.
-    fn learn(&mut self, reader: &Reader, input: &Input, format: &Format) -> Result<TokenRatios, ReportError> {
-        let ratios = TokenRatios::default();
+    fn learn(
+        &mut self,
+        reader: &Reader,
+        input: &Input,
+        format: &Format,
+        upstream: &Upstream,
+    ) -> Result<TokenRatios, ReportError> {
+        let (ratios, mut answered) = (TokenRatios::default(), BTreeMap::<_, (u64, u64, u64)>::new());
         reader.report(clock::wall(), Rows::All, |row| -> Result<(), ReportError> {
             let Tally { tokens_in, tokens_out, .. } = row.tally;
             if row.state == State::Succeeded && row.tally.sends() == 1 && tokens_in > 0 {
@@ -289,9 +314,19 @@ impl Plan {
                 let usage = Usage { input_tokens: tokens_in, output_tokens: tokens_out, ..Usage::default() };
                 ratios.settle(Arc::clone(&row.scope), line.body.as_bytes(), &usage);
                 self.answers += 1;
+                let bound = upstream.dialect.longest_answer(&line.url, line.body.as_bytes());
+                let is_beyond = bound.is_some_and(|bound| bound > 0 && tokens_out > bound);
+                let (answers, tokens, beyond) = answered.entry(Arc::clone(&row.scope)).or_default();
+                (*answers, *tokens, *beyond) = (*answers + 1, *tokens + tokens_out, *beyond + u64::from(is_beyond));
+                if is_beyond {
+                    self.beyond.longest = self.beyond.longest.max(tokens_out);
+                }
             }
             Ok(())
         })?;
+        self.beyond.answers = answered.values().map(|(.., beyond)| beyond).sum();
+        let broken = answered.into_iter().filter(|(_, (.., beyond))| *beyond > 0);
+        self.beyond.scopes = broken.map(|(scope, (answers, tokens, _))| (scope, (answers, tokens))).collect();
         Ok(ratios)
     }
 
@@ -319,15 +354,20 @@ impl Plan {
         self.used.tokens.is_some() || self.used.cost.is_some_and(|(_, of)| of.is_some())
     }
 
-    /// Whether the budgets cover all that is to do; `None`: an answer without a bound may use them up, or prompts that have more
-    /// tokens than estimated.
+    /// Whether the budgets cover all that is to do; `None`: an answer without a bound may use them up, or prompts or
+    /// answers that have more tokens than estimated.
     fn budget_is_enough(&self) -> Option<bool> {
         let needed = self.needed();
         let most = Needed { tokens: self.most.0, cost: needed.cost.map(|_| Money::from_units(self.most.1)) };
         match self.missing(needed).is_empty() {
-            true if self.has_budget() && (self.unbounded > 0 || !self.missing(most).is_empty()) => None,
+            true if self.has_budget() && self.is_doubtful(most) => None,
             enough => Some(enough),
         }
+    }
+
+    /// Whether calls may need more than is estimated.
+    fn is_doubtful(&self, most: Needed) -> bool {
+        self.unbounded > 0 || self.beyond.answers > 0 || !self.missing(most).is_empty()
     }
 
     /// What is to do needs, as estimated.
@@ -357,6 +397,7 @@ impl Plan {
             "tokens_out": tokens_out,
             "unbounded_outputs": self.unbounded,
             "estimated_by_answers": self.answers,
+            "answers_beyond_bounds": self.beyond.answers,
             "cost": self.cost.map(Money::as_f64),
             "too_large": {
                 "items": self.too_large.items,

@@ -252,3 +252,32 @@ fn a_tier_that_no_line_belongs_to_is_named() {
     assert_eq!(log.matches("no line of the input matches tier label=fast,").count(), 1, "{log}");
     assert_eq!(job.lines("out.jsonl")[0]["metadata"], json!({"label": "slow"}), "it comes back as it acts");
 }
+
+/// A server that does not keep to bounds needs what its answers had, not what requests allow.
+#[test]
+fn answers_that_broke_their_bounds_say_how_long_others_will_be() {
+    let server = Server::new(|arrival| {
+        let out = if arrival.item == "item-3" { 5_000 } else { 10 };
+        Reply::new(200, &json!({"usage": {"prompt_tokens": 3, "completion_tokens": out}}))
+    });
+    let line = |n: usize| {
+        let body = json!({"item": format!("item-{n}"), "model": "m", "max_tokens": 20, "messages": []});
+        json!({"custom_id": format!("item-{n}"), "url": "/v1/chat/completions", "body": body}).to_string()
+    };
+    let job = Job::with_input(&(0..100).map(line).collect::<Vec<_>>().join("\n"));
+    let (code, log) =
+        finish(job.run(&server).args(["--upstream", "openai", "--max-items", "10", "--concurrency", "1"]));
+    assert_eq!(code, 3, "{log}");
+    // 509 tokens an answer on average, and 20 are allowed.
+    let (code, text, log) = dry_run(&job, &server, &["--budget-tokens", "20k"]);
+    assert_eq!(code, Some(0), "{log}");
+    let too_small = "--budget-tokens may be too small: about 46,";
+    assert!(text.contains(too_small) && text.contains("with answers as long as so far, and 14,"), "{text}");
+    let broken = "1 of 10 answers were longer than their requests allow (the longest 5,000 tokens): bounds protect no budget here";
+    assert!(text.contains(broken) && !text.contains("as long as its bound"), "{text}");
+    let (_, text, _) = dry_run(&job, &server, &["--budget-tokens", "60k"]);
+    assert!(text.contains("as estimated, and may not be where answers are longer than so far"), "{text}");
+    let (_, json, _) = dry_run(&job, &server, &["--budget-tokens", "60k", "--json"]);
+    let plan: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!((&plan["answers_beyond_bounds"], &plan["budget_is_enough"]), (&json!(1), &Value::Null), "{plan}");
+}

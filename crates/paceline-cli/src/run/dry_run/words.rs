@@ -38,7 +38,7 @@ impl Plan {
         }
         if let Some(cost) = self.cost {
             line(match (self.unbounded, self.tokens().1) {
-                (0, _) => format!("about {cost} at the configured prices, with each answer as long as its bound"),
+                (0, _) => format!("about {cost} at the configured prices, with {}", self.as_long()),
                 (_, 0) => format!("at least {cost} at the configured prices, for the prompts alone"),
                 _ => format!("about {cost} at the configured prices, as far as requests set a bound"),
             });
@@ -70,6 +70,14 @@ impl Plan {
         line("nothing was sent".to_owned());
         text
     }
+    /// How long answers are taken to be.
+    const fn as_long(&self) -> &'static str {
+        match self.beyond.answers {
+            0 => "each answer as long as its bound",
+            _ => "answers as long as so far",
+        }
+    }
+
 
     /// The items that set no bound on their answers, and what follows.
     fn unbounded(&self) -> Vec<String> {
@@ -107,6 +115,9 @@ impl Plan {
         lines.extend(missing.iter().cloned());
         if self.has_budget() && self.pending() > 0 && missing.is_empty() && self.unbounded == 0 {
             let doubt = match self.budget_is_enough() {
+                None if self.beyond.answers > 0 => {
+                    "this budget is enough for one call for each item as estimated, and may not be where answers are longer than so far"
+                }
                 Some(true) => "this budget is enough for one call for each item",
                 _ => {
                     "this budget is enough for one call for each item as estimated, and may not be where prompts have more tokens"
@@ -114,7 +125,12 @@ impl Plan {
             };
             lines.push(format!("{doubt}; retries cost extra"));
         }
-        if self.has_budget() && self.tokens().1 > 0 {
+        if self.beyond.answers > 0 {
+            let [beyond, all, longest] = [self.beyond.answers, self.answers, self.beyond.longest].map(text::count);
+            lines.push(format!(
+                "{beyond} of {all} answers were longer than their requests allow (the longest {longest} tokens): bounds protect no budget here"
+            ));
+        } else if self.has_budget() && self.tokens().1 > 0 {
             lines.push(
                 "the budget counts on the bounds that requests set on their answers (such as max_tokens)".to_owned(),
             );
@@ -135,7 +151,8 @@ impl Plan {
         });
         let words = |(flag, needed, left)| match self.unbounded {
             0 => format!(
-                "{flag} may be too small: about {needed} can be needed, with each answer as long as its bound, and {left} are left"
+                "{flag} may be too small: about {needed} can be needed, with {}, and {left} are left",
+                self.as_long()
             ),
             _ => format!(
                 "{flag} is too small: about {needed} are needed as far as requests set a bound, and {left} are left"
