@@ -193,7 +193,9 @@ fn a_column_whose_name_is_no_word_is_one_of_the_row() {
     let template = |template: &'static str| [&CHAT[..], &["--prompt-template", template]].concat();
     let (code, log) = run(&job, &server, "in.csv", &template("{{ full name }}"));
     assert!(
-        code == 2 && log.contains("write a column whose name is not a plain word as {{ row[\"its name\"] }}"),
+        code == 2 && log.contains(
+                "write a column whose name is not a plain word (letters a to z, digits and _) as {{ row[\"its name\"] }}"
+            ),
         "{log}"
     );
     let (code, log) = run(&job, &server, "in.csv", &template("x {{ id"));
@@ -341,6 +343,24 @@ fn what_makes_no_request_is_refused_by_row_and_name() {
 }
 
 #[test]
+fn a_column_of_the_row_that_is_not_there_and_a_second_bound_are_named() {
+    let server = Server::new(|_| Reply::ok());
+    let body = ["--body", "{\"max_tokens\": 5}", "--max-output-tokens", "9"];
+    for (flags, expected) in [
+        (
+            &["--prompt-template", "{{ row.prompt }} {{ row[\"nocol\"] }}"][..],
+            "no value for {{ row[\"nocol\"] }}; the row's columns are prompt, b",
+        ),
+        (&body, "--body has \"max_tokens\", which --max-output-tokens makes: leave it out of one of them"),
+    ] {
+        let job = job_of("in.csv", "prompt,b\n1,2\n");
+        let (code, log) = run(&job, &server, "in.csv", &[&CHAT[..], flags].concat());
+        assert!(code == 2 && log.contains(expected), "{expected}: {code} {log}");
+    }
+    assert_eq!(server.count(), 0);
+}
+
+#[test]
 fn a_list_of_addresses_and_a_table_with_a_column_in_capitals_are_requests() {
     let server = Server::new(|_| Reply::ok());
     let at = |path: &str| format!("{}{path}", server.url());
@@ -393,6 +413,15 @@ fn a_template_without_a_name_is_refused_and_a_gap_is_told() {
     dry.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url(), "--dry-run"]).args(CHAT);
     let (code, log) = finish(dry.args(["--prompt-template", "{% if text %}{{ text }}{% endif %}?"]));
     assert!(code == 0 && !log.contains("prompts need"), "the template decides: {log}");
+    for template in ["{{ row[\"text\"] }}?", "{{ row['text'] | trim }}?", "{{ row.text }}?"] {
+        let mut dry = job.paceline();
+        dry.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url(), "--dry-run"]).args(CHAT);
+        let (code, log) = finish(dry.args(["--prompt-template", template]));
+        assert!(
+            code == 0 && log.contains("2 rows have nothing in a column that their prompts need"),
+            "{template}: {log}"
+        );
+    }
     let (code, log) = with("Classify: {{ text | truncate(20) }}");
     let told = "2 rows have nothing in a column that their prompts need (the first, line 2, in text); they are asked all the same";
     assert!(code == 0 && server.count() == 3 && log.contains(told), "{log}");

@@ -65,6 +65,15 @@ impl Shape {
         }
     }
 
+    /// The members that can bound its answer: an API takes one of them.
+    pub(super) const fn keys_of_bound(self) -> &'static [&'static str] {
+        match self {
+            Self::Chat => &["max_tokens", "max_completion_tokens"],
+            Self::Messages => &["max_tokens"],
+            Self::Responses => &["max_output_tokens"],
+        }
+    }
+
     /// That of the system prompt; none where it is one of the messages.
     pub(super) const fn key_of_system(self) -> Option<&'static str> {
         match self {

@@ -13,6 +13,7 @@ use crate::exit::Failure;
 use crate::run::args::FormatFlag;
 use crate::run::args::RunArgs;
 use crate::run::lines::asked::{Additions, Shape};
+use crate::run::lines::columns;
 use crate::run::lines::doubts::{FirstLines, Gaps};
 use crate::run::lines::filters;
 use crate::run::lines::table::{self, Error, Place};
@@ -37,10 +38,6 @@ const PROMPT: &str = "prompt";
 /// The key of a line that stands for a row of which no request can be made; its value says why. So such rows are listed, skipped
 /// and counted like all other lines that cannot be sent.
 pub(super) const INVALID_ROW: &str = "paceline:invalid_row";
-
-/// The whole row in a template, for columns whose names are no words; a column of that name comes first.
-const ROW: &str = "row";
-
 /// Makes requests of rows.
 pub(crate) struct Converter {
     rows: Rows,
@@ -153,11 +150,12 @@ impl Converter {
             Shape::Messages => ("max_tokens", args.max_output_tokens.or(Some(LONGEST_ANSWER))),
             Shape::Responses => ("max_output_tokens", args.max_output_tokens),
         };
-        let bound = max_output_tokens.map(|_| (answer_bound.0, "--max-output-tokens"));
+        let bounds = max_output_tokens.map_or(&[][..], |_| shape.keys_of_bound());
+        let bounds = bounds.iter().map(|key| (*key, "--max-output-tokens"));
         let system =
             args.system_prompt.as_ref().and_then(|_| shape.key_of_system()).map(|key| (key, "--system-prompt"));
         let taken = [("model", "--model"), (shape.key_of_prompt(), "the prompt")];
-        let taken: Vec<_> = taken.into_iter().chain(bound).chain(system).collect();
+        let taken: Vec<_> = taken.into_iter().chain(bounds).chain(system).collect();
         let additions = Additions::of(args, &taken)?;
         let prompts = Prompts { model, shape, answer_bound, template, additions };
         Ok(Some((rows, Requests::Prompts(Box::new(prompts)))))
@@ -361,13 +359,15 @@ impl Template {
         added.map_err(|error| {
             let advice = match text.matches("{{").count() > text.matches("}}").count() {
                 true => "}} is missing",
-                false => "write a column whose name is not a plain word as {{ row[\"its name\"] }}",
+                false => {
+                    "write a column whose name is not a plain word (letters a to z, digits and _) as {{ row[\"its name\"] }}"
+                }
             };
             format!("--prompt-template: {error}; {advice}")
         })?;
         refuse_unknown(&environment)?;
-        let names = environment.get_template(PROMPT).expect("it was added").undeclared_variables(false);
-        Ok(Self { text, names: names.into_iter().collect(), environment })
+        let names = columns::named(&environment.get_template(PROMPT).expect("it was added"));
+        Ok(Self { text, names, environment })
     }
 }
 
@@ -425,33 +425,15 @@ impl Prompts {
         };
         let template = template.environment.get_template(PROMPT).expect("it was added");
         let names = minijinja::Value::from(minijinja::value::Serde(row));
-        let whole = minijinja::Value::from_pairs([(ROW, names.clone())]);
+        let whole = minijinja::Value::from_pairs([(columns::ROW, names.clone())]);
         template.render(merge_maps([names, whole])).map_err(|error| {
-            let missing = missing(&template, &error, row);
+            let missing = columns::missing(&template, &error, row);
             let why =
                 if missing.is_empty() { error.to_string() } else { format!("no value for {}", missing.join(", ")) };
             let line = error.line().map_or_else(String::new, |line| format!(" line {line}"));
             format!("--prompt-template{line}: {why}; the row's {are} {}", columns())
         })
     }
-}
-
-/// The names in the line that could not be rendered for which the row has no value, as `{{ name }}`: the engine does not report
-/// them.
-fn missing(template: &minijinja::Template<'_, '_>, error: &minijinja::Error, row: &Map<String, Value>) -> Vec<String> {
-    if error.kind() != ErrorKind::UndefinedError {
-        return Vec::new();
-    }
-    let line = error.line().and_then(|line| template.source().lines().nth(line.checked_sub(1)?)).unwrap_or_default();
-    let is_missing = |name: &String| {
-        let mut parts = name.split('.');
-        let first = parts.next().and_then(|first| row.get(first));
-        *name != ROW
-            && line.contains(name.as_str())
-            && parts.try_fold(first, |value, part| Some(value?.get(part))).flatten().is_none()
-    };
-    let names: BTreeSet<String> = template.undeclared_variables(true).into_iter().filter(is_missing).collect();
-    names.into_iter().map(|name| format!("{{{{ {name} }}}}")).collect()
 }
 
 /// What to do with a list in another encoding.

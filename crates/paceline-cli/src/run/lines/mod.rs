@@ -2,6 +2,7 @@
 
 pub(crate) mod address;
 mod asked;
+mod columns;
 pub(crate) mod convert;
 mod doubts;
 pub(crate) mod error;
