@@ -42,12 +42,14 @@ impl DeferReason {
 }
 
 /// How many items wait for the same reason, after the same class of answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deferred {
     /// The reason.
     pub reason: DeferReason,
     /// The class of their last answer; none if there was no answer.
     pub class: Option<Class>,
+    /// Its code, where it had one.
+    pub code: Option<String>,
     /// How many.
     pub items: u64,
 }
@@ -207,13 +209,13 @@ pub(crate) fn sums(conn: &Connection) -> Result<JobCounts, JournalError> {
     read().map_err(JournalError::sqlite("read"))
 }
 
-/// The items that wait, by reason and class.
+/// The items that wait, by reason, class and code.
 fn deferred(conn: &Connection, now: Timestamp) -> Result<Vec<Deferred>, JournalError> {
     let scopes = scope_list(conn)?;
     let account = account(&scopes);
-    let read = || -> rusqlite::Result<BTreeMap<(DeferReason, Option<Class>), u64>> {
+    let read = || -> rusqlite::Result<BTreeMap<(DeferReason, Option<Class>, Option<String>), u64>> {
         let mut select = conn.prepare_cached(
-            "SELECT scope, not_before_ms > ?1, attempts + deferrals + probes + abandoned > 0, last_class
+            "SELECT scope, not_before_ms > ?1, attempts + deferrals + probes + abandoned > 0, last_class, last_code
              FROM item WHERE state IN (0, 1)",
         )?;
         let mut rows = select.query([now.as_millis()])?;
@@ -221,12 +223,12 @@ fn deferred(conn: &Connection, now: Timestamp) -> Result<Vec<Deferred>, JournalE
         while let Some(row) = rows.next()? {
             let reason = defer_reason(state_of(&scopes, row.get(0)?), account, now, row.get(1)?, row.get(2)?);
             let last = row.get_ref(3)?.as_str_or_null()?.and_then(Class::from_name);
-            *items.entry((reason, last)).or_default() += 1;
+            *items.entry((reason, last, row.get(4)?)).or_default() += 1;
         }
         Ok(items)
     };
     let items = read().map_err(JournalError::sqlite("read"))?;
-    Ok(items.into_iter().map(|((reason, class), items)| Deferred { reason, class, items }).collect())
+    Ok(items.into_iter().map(|((reason, class, code), items)| Deferred { reason, class, code, items }).collect())
 }
 
 fn totals(conn: &Connection) -> rusqlite::Result<CallTotals> {

@@ -105,7 +105,7 @@ impl Account {
             }
             let who = lock::named(pid);
             tracing::warn!(
-                "{who} is calling {}{with}; each run counts its own calls alone, so together they may exceed the \
+                "{who} may call {}{with}, too; each run counts its own calls alone, so together they may exceed the \
                  server's limits: give each its share with --limit, send both through one gateway (`paceline serve`, then --via), \
                  or wait until the other has ended",
                 self.host,

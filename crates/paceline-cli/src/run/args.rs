@@ -246,6 +246,7 @@ impl BudgetFlag<Money> {
 pub(crate) enum FormatFlag {
     /// By the keys of the first line
     #[default]
+    #[value(alias = "jsonl")]
     Auto,
     /// OpenAI's Batch form: {"custom_id","method","url","body"}
     Batch,

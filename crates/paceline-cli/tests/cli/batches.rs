@@ -188,6 +188,7 @@ fn an_input_that_cannot_be_sent_fails_the_batch_before_its_first_call() {
         ("", json!([["empty_file", null, null]])),
         ("\n\n", json!([["empty_file", null, null]])),
         ("{\"custom_id\":", json!([["invalid_json_line", 1, null]])),
+        ("id,prompt\na,hello\n", json!([["invalid_json_line", 1, null], ["invalid_json_line", 2, null]])),
         (&format!("\u{feff}{good}\r\n{other}\r\n"), json!([["url_mismatch", 2, "url"]])),
         (&format!("{good}\n{get}\n"), json!([["invalid_method", 2, "method"]])),
         (
@@ -200,6 +201,7 @@ fn an_input_that_cannot_be_sent_fails_the_batch_before_its_first_call() {
         let faults = batch["errors"]["data"].as_array().expect("faults").iter();
         let faults: Value = faults.map(|fault| json!([fault["code"], fault["line"], fault["param"]])).collect();
         assert_eq!((&batch["errors"]["object"], &faults), (&json!("list"), &expected), "{batch}");
+        assert!(!batch["errors"].to_string().contains("--"), "a client has no flags: {batch}");
         assert!(batch["failed_at"].is_i64() && batch["output_file_id"].is_null(), "{batch}");
     }
     assert_eq!(server.count(), 0);

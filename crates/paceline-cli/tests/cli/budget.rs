@@ -41,20 +41,12 @@ fn a_budget_of_tokens_holds_over_all_runs() {
         enough = larger.and_then(|number| number.parse::<u64>().ok()).expect("a number");
         assert!(again.matches("--budget-tokens").count() == 1, "{again}");
         assert!(
-            log.contains(&format!(
-                "; as it looks now, the job takes at least --budget-tokens {}",
-                larger.expect("a number")
-            )),
+            log.contains(&format!(". The whole job: --budget-tokens {} or more", larger.expect("a number"))),
             "{log}"
         );
     }
     let (code, log) = finish(job.run(&server).arg("-q"));
-    assert!(
-        code == 3
-            && log.starts_with("DEFERRED")
-            && log.contains("; as it looks now, the job takes at least --budget-tokens"),
-        "{log}"
-    );
+    assert!(code == 3 && log.starts_with("DEFERRED") && log.contains(". The whole job: --budget-tokens"), "{log}");
     let (code, log) = finish(job.run(&server).args(["--budget-tokens", &enough.to_string()]));
     assert_eq!((code, charged(&server)), (0, 200), "{enough} as the summary said: {log}");
     assert!((200..300).contains(&enough), "{enough}");
@@ -396,7 +388,7 @@ fn what_a_cache_was_read_for_counts_in_a_budget() {
     assert_eq!((code, &job.summary()["budget"]["tokens"]["used"]), (3, &json!(18_270)), "{log}");
 }
 
-/// Whoever answers so does not know what became of the call.
+/// A server that answers so does not know what became of the call.
 #[test]
 fn an_answer_that_leaves_a_call_unknown_counts_as_expected() {
     for status in [408, 502, 504, 520, 524] {

@@ -82,7 +82,7 @@ fn a_schema_that_no_answer_matches_ends_the_run_before_it_has_cost_every_try() {
     let kept = job.lines("out.refused.jsonl");
     assert_eq!(kept.len(), server.count(), "each answer that came is kept: {log}");
     assert!(log.contains(&format!("{} answers that --expect refused are in out.refused.jsonl", kept.len())), "{log}");
-    assert!(log.contains("left for the next run (last try: a server error, no connection, no answer in time or one that cannot be used)"), "{log}");
+    assert!(log.contains("left for the next run (last answer: refused by --expect)"), "{log}");
 
     let store = Store::of(&[]);
     with_schema(&store.job);

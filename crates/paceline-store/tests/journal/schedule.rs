@@ -232,9 +232,9 @@ fn every_item_is_counted_and_reported_with_its_reason() {
     let counts = journal.counts(NOW).unwrap();
     assert_eq!((counts.succeeded, counts.failed, counts.waiting, counts.input()), (1, 1, 5, 7));
     assert_eq!((counts.tokens_in, counts.totals), (5, CallTotals { calls: 3, abandoned: 1, ..CallTotals::default() }));
-    let deferred = |reason, class| Deferred { reason, class, items: 1 };
+    let deferred = |reason, class| (reason, class, 1);
     assert_eq!(
-        counts.deferred,
+        counts.deferred.iter().map(|group| (group.reason, group.class, group.items)).collect::<Vec<_>>(),
         [
             deferred(DeferReason::ScopeStopped, None),
             deferred(DeferReason::ScopeHeld, None),

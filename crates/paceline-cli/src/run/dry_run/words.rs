@@ -17,8 +17,7 @@ use crate::{text, upstream};
 const SHOWN: usize = 10;
 
 /// How tokens in are estimated before an answer has reported any.
-const GUESS: &str = "tokens in are estimated: one for 4 characters of a request, its JSON included, or for one of Chinese and the like; the \
-                     first answers tell more";
+const GUESS: &str = "tokens in are estimated: 1 for 4 letters, 1 for a Chinese character; the first answers tell more";
 
 impl Plan {
     pub(super) fn text(&self, args: &RunArgs, upstream: &Upstream) -> String {
@@ -70,6 +69,7 @@ impl Plan {
         line("nothing was sent".to_owned());
         text
     }
+
     /// How long answers are taken to be.
     const fn as_long(&self) -> &'static str {
         match self.beyond.answers {
@@ -77,7 +77,6 @@ impl Plan {
             _ => "answers as long as so far",
         }
     }
-
 
     /// The items that set no bound on their answers, and what follows.
     fn unbounded(&self) -> Vec<String> {
@@ -115,10 +114,10 @@ impl Plan {
         lines.extend(missing.iter().cloned());
         if self.has_budget() && self.pending() > 0 && missing.is_empty() && self.unbounded == 0 {
             let doubt = match self.budget_is_enough() {
+                Some(true) => "this budget is enough for one call for each item",
                 None if self.beyond.answers > 0 => {
                     "this budget is enough for one call for each item as estimated, and may not be where answers are longer than so far"
                 }
-                Some(true) => "this budget is enough for one call for each item",
                 _ => {
                     "this budget is enough for one call for each item as estimated, and may not be where prompts have more tokens"
                 }
@@ -171,7 +170,8 @@ impl Plan {
             u64::try_from(u128::from(left) * 1_000_000 / u128::from(of_million.max(1))).ok()
         });
         let each = tokens.into_iter().chain(cost).min()? / self.unbounded.max(1);
-        (each > 0).then(|| {
+        // No answer has a million tokens: such a price is none.
+        (1..1_000_000).contains(&each).then(|| {
             format!("with --max-output-tokens {each} or less this budget would be enough for one call for each item, as estimated")
         })
     }

@@ -150,16 +150,19 @@ pub(crate) fn text(bytes: &[u8]) -> Result<&str, Fault> {
     })
 }
 
+const NO_OBJECT: &str = "not a request object: expected one JSON object a line";
+
+/// What a shell user does about it.
+pub(crate) const FLAGS_FOR_OTHERS: &str = "; for a table use --format csv; for a list of web addresses --format text, of prompts \
+                                           --format text with --model";
+
 /// The members of the object that a line has to be.
 pub(crate) fn members(text: &str) -> Result<Members<'_>, Fault> {
     let invalid = |message: String| Fault::new("invalid_json_line", None, message);
     let message = match text.trim_ascii_start().as_bytes().first() {
         Some(b'{') => return Members::read(text).map_err(|error| invalid(error.to_string())),
         Some(b'[') => "an array: expected one request object a line (jq -c '.[]' makes them of an array)",
-        _ => {
-            "not a request object: expected one JSON object a line; for a table use --format csv; for a list of \
-             web addresses --format text, of prompts --format text with --model"
-        }
+        _ => return Err(invalid(format!("{NO_OBJECT}{FLAGS_FOR_OTHERS}"))),
     };
     Err(invalid(message.to_owned()))
 }

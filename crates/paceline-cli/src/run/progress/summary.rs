@@ -7,6 +7,7 @@ use std::time::Duration;
 use paceline::{PauseCause, ScopeSnapshot, ScopeState, Snapshot, ToWall};
 use paceline_core::{Class, Cost, Dimension, Limits};
 use paceline_model::Job;
+use paceline_providers::is_of_expectation;
 use paceline_store::{DeferReason, JobCounts, Paths};
 use serde_json::{Value, json};
 
@@ -310,11 +311,15 @@ impl Summary<'_> {
     /// How many items wait for what, each wait named once.
     fn deferred(&self) -> Vec<String> {
         let mut groups: Vec<(String, u64)> = Vec::new();
+        let is_refused = |code: &str| self.counts.refused_answers > 0 && is_of_expectation(code);
         for group in &self.counts.deferred {
             let class = match group.class {
                 // The same class as that of a refused key, and no server has seen one.
                 Some(Class::Account) if self.stop().is_some_and(StopReason::is_before_any_answer) => {
                     " (last try: no connection)".to_owned()
+                }
+                Some(Class::Transient) if group.code.as_deref().is_some_and(is_refused) => {
+                    " (last answer: refused by --expect)".to_owned()
                 }
                 class => class.map(|class| format!(" ({})", answered(class))).unwrap_or_default(),
             };

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::run::job::load::OpenError;
-use crate::run::lines::line::LineError;
+use crate::run::lines::line::{FLAGS_FOR_OTHERS, LineError};
 
 /// A batch: OpenAI's object, and what it has of ours under `paceline`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -187,6 +187,8 @@ impl Errors {
 impl From<LineError> for InputFault {
     fn from(error: LineError) -> Self {
         let LineError { line, code, param, message } = error;
+        // A client of the gateway has no flags.
+        let message = message.replace(FLAGS_FOR_OTHERS, "");
         Self { code: code.into(), line: Some(line), message, param: param.map(Into::into) }
     }
 }

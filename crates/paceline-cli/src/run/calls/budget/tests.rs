@@ -63,8 +63,7 @@ fn what_earlier_runs_used_counts_for_the_job_alone() {
     assert_eq!((enough.flag, enough.amount.as_str()), ("--budget-cost", "1050.00"));
     assert_eq!(
         enough.words,
-        "of the budget 300.00 of 1000.00 are left, and the next call (line 7) may use 350.00; as it looks now, the job \
-         takes at least --budget-cost 1050.00 (--dry-run looks at the items that are left)"
+        "300.00 of 1000.00 left, and the next call (line 7) may use 350.00. The whole job: --budget-cost 1050.00 or more"
     );
 }
 
@@ -80,10 +79,10 @@ fn a_budget_that_was_exceeded_is_called_so() {
     };
     let (stop, words) = told(&of(700, &before));
     assert_eq!(stop, "--budget-tokens 700, the budget of all runs of this job, is used up");
-    let expected = "the budget is exceeded, by the runs before: 800 of 700 tokens used, 100 too much; as it looks now, the job takes at \
-         least --budget-tokens 1601";
+    let expected = "the budget is exceeded, by the runs before: 800 of 700 tokens used, 100 too much. The whole \
+                    job: --budget-tokens 1601 or more";
     assert!(words.starts_with(expected), "{words}");
-    assert!(told(&of(800, &before)).1.starts_with("the budget is used up (800 of 800 tokens); "));
+    assert!(told(&of(800, &before)).1.starts_with("the budget is used up (800 of 800 tokens). "));
     let budget = of(1_000, &[]);
     let call = budget.reserve(bounded(10, 80)).now_or_never().expect("at once").expect("fits");
     call.settle(Some(tokens(10, 3_000)), || 0);
@@ -159,7 +158,7 @@ fn a_bound_of_a_run_below_one_call_says_what_the_call_may_use() {
     assert_eq!(
         enough.words,
         "the next call (line 2) may use 112 tokens, and --max-tokens 50 is for all calls of a run (--max-output-tokens bounds each \
-         answer); as it looks now, the job takes at least --max-tokens 336"
+         answer). The whole job: --max-tokens 336 or more"
     );
     let budget = Budget::new(Limits { run_tokens: Some(150), ..Limits::default() }, Prices::default(), &[], false);
     let first = budget.reserve(bounded(107, 5)).now_or_never().expect("at once").expect("fits");

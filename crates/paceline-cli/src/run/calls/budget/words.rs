@@ -124,7 +124,6 @@ impl Budget {
         let over = purse.amount(used.saturating_sub(limit));
         let flag = purse.flag();
         // What is left may be longer than what was answered.
-        let more = if purse == BudgetKind::RunTokens { "" } else { " (--dry-run looks at the items that are left)" };
         let line = line.map(|line| format!(" (line {line})")).unwrap_or_default();
         let state = if exceeded.never_fits() {
             format!(
@@ -137,13 +136,9 @@ impl Budget {
             format!("the budget is used up ({used_text} of {of}{unit})")
         } else {
             let [left, next] = [limit - used, next].map(|units| purse.amount(units));
-            format!("of the budget {left} of {of}{unit} are left, and the next call{line} may use {next}")
+            format!("{left} of {of}{unit} left, and the next call{line} may use {next}")
         };
-        Enough {
-            words: format!("{state}; as it looks now, the job takes at least {flag} {enough}{more}"),
-            flag,
-            amount: enough,
-        }
+        Enough { words: format!("{state}. The whole job: {flag} {enough} or more"), flag, amount: enough }
     }
 
     /// What the rest of the job seems to need beside what has been used: what the call would use that did not fit, and for each
