@@ -64,6 +64,7 @@ mod partial;
 #[cfg(feature = "config")]
 mod profiles;
 mod ratios;
+mod reached;
 mod receive;
 mod redirect;
 mod sender;
@@ -81,8 +82,9 @@ pub use profiles::{
     client_trusting, headers, proxy_of_environment, proxy_to, tls, warn_if_exposed, warn_of_idle,
 };
 pub use ratios::TokenRatios;
+pub use reached::client_to;
 pub use receive::{LARGEST_ANSWER, receive};
-pub use sender::{Sender, SenderConfig, client_to};
+pub use sender::{Sender, SenderConfig};
 pub use shortage::Shortage;
 
 /// The samples of docs/profiles.md compile.

@@ -12,10 +12,8 @@ use paceline::Limiter;
 use paceline::{Class, Clock, Cost, LimitReport, Outcome, Permit, UnknownOutcome, clock};
 use paceline_providers::secrets::{Secrets, is_secret_name};
 use paceline_providers::table::Scope;
-use paceline_providers::{
-    Answer, Dialect, Reading, TokenRatio, collect, comes_in_parts, is_loopback, join_url, path_of,
-};
-use reqwest::{Client, ClientBuilder, Url};
+use paceline_providers::{Answer, Dialect, Reading, TokenRatio, collect, comes_in_parts, join_url, path_of};
+use reqwest::{ClientBuilder, Url};
 
 use crate::call_log::log;
 use crate::connections::{Connections, built};
@@ -28,6 +26,7 @@ use crate::memory::{AnswerMemory, Memory};
 use crate::no_answer::NoAnswer;
 use crate::partial::Partials;
 use crate::ratios::TokenRatios;
+use crate::reached::install_tls;
 use crate::receive::{LARGEST_ANSWER, receive_within, until};
 use crate::redirect::not_followed;
 use crate::shortage::Shortage;
@@ -107,25 +106,6 @@ impl fmt::Debug for SenderConfig {
     }
 }
 
-/// A client builder for an address, with the proxy that the environment names (`HTTPS_PROXY` and the like). This machine's own
-/// addresses get none: a proxy cannot reach them, and calls to them stay on the machine. TLS is that of `ring`, unless the
-/// process has installed another for `rustls`; a client for `http://` on this machine trusts nobody, and reads no certificates.
-pub fn client_to(address: &str) -> ClientBuilder {
-    install_tls();
-    let builder = if is_loopback(address) { Client::builder().no_proxy() } else { Client::builder() };
-    if speaks_no_tls(address) { builder.tls_certs_only([]) } else { builder }
-}
-
-/// Whether calls to an address never need a certificate: it is this machine's own, and plain.
-pub(crate) fn speaks_no_tls(address: &str) -> bool {
-    address.starts_with("http://") && is_loopback(address)
-}
-
-/// The implementation of TLS for this process; one that it has installed already stays.
-pub(crate) fn install_tls() {
-    let _ = rustls::crypto::ring::default_provider().install_default();
-}
-
 /// Sends calls to one API, each under a permit. Connections are kept and shared.
 ///
 /// Nothing happens without a permit: no redirect is followed and nothing is retried. Secrets are removed from answers before
@@ -159,7 +139,7 @@ struct Received {
 }
 
 impl Sender {
-    /// A sender with its own pool of connections, from the builder of [`client_to`] or, with the feature `config`, of `client`.
+    /// A sender with its own pool of connections, from the builder of [`client_to`](crate::client_to) or, with the feature `config`, of `client`.
     ///
     /// # Errors
     /// An address that is no http(s) URL, or an error of the TLS library. The address is not named: it may hold a password.

@@ -19,7 +19,8 @@ use rustls_platform_verifier::Verifier;
 use super::key::warn_if_exposed;
 use super::proxy::may_be_proxied;
 use crate::gateway::LONGEST_HOLD;
-use crate::sender::{Sender, SenderConfig, client_to, install_tls, speaks_no_tls};
+use crate::reached::{client_to, install_tls, speaks_no_tls};
+use crate::sender::{Sender, SenderConfig};
 
 /// Why the configured address, certificates or proxy cannot be used.
 #[derive(Debug, thiserror::Error)]
