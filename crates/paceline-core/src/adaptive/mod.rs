@@ -123,9 +123,10 @@ impl AdaptiveRate {
     }
 
     /// Calls a second, if the rate acts: not while configured limits are trusted.
-    pub(crate) const fn acting_rate(&self) -> Option<f64> {
+    pub(crate) fn acting_rate(&self) -> Option<f64> {
         let rate = &self.decision.rate;
-        if rate.trusts_config() { None } else { Some(rate.per_second()) }
+        let own = || if rate.trusts_config() { None } else { Some(rate.per_second()) };
+        self.told().map_or_else(own, |(_, share)| share)
     }
 
     /// How long a canary must go unrefused to open the gate.

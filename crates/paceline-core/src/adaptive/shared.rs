@@ -50,10 +50,10 @@ const HEARD_WITHIN: Duration = Duration::from_millis(10);
 const OUT_OF_STEP: f64 = 2.0;
 const WORDS: f64 = 8.0;
 
-/// Refusals that no reader has answered in this time slow a process down by itself.
+/// Where the reader has not been heard for so long beyond its second, refusals slow a process down by itself, ...
 const UNANSWERED: Duration = Duration::from_millis(500);
 
-/// By this factor.
+/// ... by this factor, once a second.
 const BRAKE: f64 = 0.8;
 
 /// What a process has to say.
@@ -103,11 +103,12 @@ impl AdaptiveRate {
         if !self.is_shared() {
             return;
         }
-        let level = self.told().and_then(|(_, level)| level);
+        let told = self.told();
         let Some(shared) = &mut self.shared else { return };
         shared.role = Role::Alone;
-        if let Some(rate) = level {
-            let state = LearntState { rate, tokens: None, cap: None, ago: Duration::ZERO };
+        if let Some((belief, Some(rate))) = told {
+            let tokens = belief.tokens.map(|tokens| tokens * rate);
+            let state = LearntState { rate, tokens, cap: None, ago: Duration::ZERO };
             self.decision.goes_on(now, &state, false, &self.evidence);
         }
     }
@@ -155,9 +156,10 @@ impl AdaptiveRate {
         self.evidence.note_refused(call.era, overloaded);
         if let Some(shared) = self.shared.as_mut().filter(|_| call.era == self.evidence.era()) {
             shared.mine.refused.get_or_insert((call.sent, call.tokens));
-            let unanswered = shared.told.is_none_or(|(at, _)| at + UNANSWERED < now);
-            let slow = shared.reported.is_some_and(|(at, before)| before.throttled > 0 && at + UNANSWERED < now);
-            if unanswered && slow {
+            // The reader says something each second, refused calls or not.
+            let is_silent = shared.told.is_none_or(|(at, _)| at + AGAIN + UNANSWERED < now);
+            if is_silent && !overloaded && shared.braked.is_none_or(|at| at + AGAIN < now) {
+                shared.braked = Some(now);
                 shared.brake *= BRAKE;
             }
         }
@@ -285,7 +287,11 @@ impl AdaptiveRate {
             let refused = report.refused != before.refused;
             let first = report.wants && !before.wants;
             let news = report.sent != before.sent || report.admitted != before.admitted || report.era != before.era;
-            at + if refused || first {
+            let of_era = |report: &Report| report.throttled + report.overloaded;
+            at + if of_era(&report) > 0 && (of_era(&before) == 0 || before.era != report.era) {
+                // The others go on at this rate until they hear of it.
+                Duration::ZERO
+            } else if refused || first {
                 SOON
             } else if news {
                 every
@@ -351,6 +357,10 @@ impl AdaptiveRate {
         shared.brake = 1.0;
         let Some((at, belief)) = shared.told else { return self.evidence.takes_over(0) };
         self.evidence.takes_over(belief.era);
+        if belief.level.is_none() {
+            // Configured limits are trusted, here too.
+            return;
+        }
         let Belief { rate, tokens, starting, .. } = belief;
         let state = LearntState { rate, tokens: tokens.map(|tokens| tokens * rate), cap: None, ago: now - at };
         self.decision.goes_on(now, &state, starting, &self.evidence);
@@ -373,6 +383,9 @@ impl AdaptiveRate {
             }
             // Two decided for a moment: the later one goes on.
             shared.role = Role::Follows;
+        } else if shared.told.is_some_and(|(at, told)| at + OFFICE > now && belief.era < told.era) {
+            // The word of one that decided before.
+            return;
         }
         let mut belief = belief;
         if let Some(own) =

@@ -60,6 +60,8 @@ pub(crate) struct Shared {
     pub(super) asks: Instant,
     /// For its own refusals, where no reader answers.
     pub(super) brake: f64,
+    /// When it acted last.
+    pub(super) braked: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -92,6 +94,7 @@ impl Shared {
             queued: false,
             asks: now,
             brake: 1.0,
+            braked: None,
         }
     }
 

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use super::super::Start;
+use super::super::decision::Decision;
 use super::*;
 use crate::cost::Cost;
 use crate::flight::Flight;
@@ -145,6 +146,55 @@ fn where_the_one_that_decides_falls_silent_another_goes_on_from_what_it_said() {
     let Some(Word::Belief(belief)) = other.says(at(13_006)).pop() else { panic!("it tells at once") };
     assert!((0.85 * before..=before).contains(&belief.rate), "{before} to {}", belief.rate);
     assert!(belief.era > reader.learnt.era(), "what left before is of the past");
+}
+
+#[test]
+fn refusals_that_no_process_hears_slow_one_down_by_itself_until_one_decides_again() {
+    let (mut reader, mut other) = two();
+    let share = other.share();
+    let mut refuse = |now| {
+        let flight = other.send(now);
+        other.refused(now + Duration::from_millis(50), &flight);
+        other.share()
+    };
+    assert_eq!(refuse(at(10_050)), share, "the one that decides was heard just now");
+    assert!(refuse(at(12_000)) < 0.81 * share);
+    assert!(refuse(at(12_500)) > 0.79 * share, "once a second");
+    assert!(refuse(at(13_500)) < 0.65 * share);
+    reader.learnt.office(at(14_000), Duration::ZERO);
+    let words = reader.says(at(14_000));
+    other.hears(at(14_000), 1, &words);
+    assert!(other.share() > 0.9 * share);
+}
+
+#[test]
+fn the_word_of_one_that_decided_before_changes_nothing() {
+    let (mut reader, mut other) = two();
+    let Some(Word::Belief(old)) = reader.says(at(11_100)).pop() else { panic!("it says again what it believes") };
+    let new = Belief { era: old.era + 1, rate: 7.0, level: Some(3.5), ..old };
+    other.hears(at(11_200), 3, &[Word::Belief(new)]);
+    other.hears(at(11_210), 1, &[Word::Belief(old)]);
+    assert_eq!((other.rate(), other.learnt.era()), (7.0, new.era));
+    reader.hears(at(11_220), 3, &[Word::Belief(new)]);
+    assert!(reader.learnt.follows(), "another decides");
+}
+
+#[test]
+fn while_configured_limits_are_trusted_no_process_is_held_back() {
+    let mut sides = [1, 2].map(|id| Side::new(at(0), id));
+    sides
+        .iter_mut()
+        .for_each(|side| side.learnt.decision = Decision::new(Start::Configured(None), Duration::from_secs(60)));
+    let [reader, other] = &mut sides;
+    reader.says(at(0));
+    reader.learnt.office(at(1), Duration::ZERO);
+    let words = reader.says(at(2));
+    other.hears(at(2), 1, &words);
+    assert!(other.learnt.admit(at(3), &other.gate, 0).is_now());
+    assert_eq!((reader.learnt.acting_rate(), other.learnt.acting_rate()), (None, None));
+    other.says(at(5_000));
+    other.learnt.office(at(5_001), Duration::ZERO);
+    assert_eq!(other.learnt.acting_rate(), None, "also where another goes on");
 }
 
 #[test]
