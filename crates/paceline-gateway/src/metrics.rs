@@ -303,6 +303,9 @@ impl Gauges {
         learnt("requests", "1", estimate.rate);
         estimate.tokens.into_iter().for_each(|rate| learnt("tokens", "1", rate));
         estimate.cap.into_iter().for_each(|cap| learnt("concurrency", "", f64::from(cap)));
+        if let Some(share) = estimate.shared.and_then(|shared| shared.share) {
+            self.limit.with_label_values(&[upstream, label, "requests", "share", "1"]).set(share);
+        }
     }
 
     fn states(&self, upstream: &str, label: &str, scope: &ScopeSnapshot) {

@@ -34,11 +34,11 @@
 //!
 //! # What one member tells all
 //!
-//! The ledger has a board: notes that a member posts for all others (the next reply to each has those that it has not heard), and
-//! topics that one member alone has for a while. A pause that a server asked one process for is such a note, and the call that
-//! tests whether it is over is such a topic. So are what the members have seen of a limit that is learnt, what the one of them that
-//! decides believes of it, and to be that one. Notes say how long something lasts, so no clocks are compared; a board that is lost
-//! leaves every member with what it has heard.
+//! The ledger has a board: notes that a member posts for all others (the next reply to each has those that it has not heard),
+//! and topics that one member alone has for a while. A pause that a server asked one process for is such a note, and the call
+//! that tests whether it is over is such a topic. What each has seen of a limit that is learnt is a note too, and so is what the
+//! one believes of it that decides for all, which it is by a topic. Notes say how long something lasts, so no clocks are
+//! compared; a board that is lost leaves every member with what it has heard.
 //!
 //! # What is not exact
 //!

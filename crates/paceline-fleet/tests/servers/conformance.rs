@@ -44,7 +44,7 @@ impl Story {
             _ => LimitKind::Window(Duration::from_secs(6)),
         };
         let units = |rng: &mut Rng| [3, 20, 100, 90_000, 1 << 40, 1 << 48][(rng.next_u64() % 6) as usize];
-        let limits = (0..1 + rng.next_u64() % 3).map(|_| FleetLimit { units: units(&mut rng), kind: kind(&mut rng) });
+        let limits = (0..rng.next_u64() % 4).map(|_| FleetLimit { units: units(&mut rng), kind: kind(&mut rng) });
         let limits = limits.collect::<Vec<_>>();
         let now = 1_800_000_000_000_000;
         Self { rng, now, limits, members: Vec::new(), run: 1 + seed, began: now - 100_000_000 }
@@ -110,14 +110,16 @@ impl Story {
     }
 
     fn board(&mut self, member: MemberId, seq: u64) -> MemberRequest {
-        let topic = ["gate", "gate a model", "canary a model", "another"][self.below(4) as usize].to_owned();
+        let topic =
+            ["gate", "calls 00000000000000a5 a model", "reader a model", "another"][self.below(4) as usize].to_owned();
         let lasts = Duration::from_micros(self.below(3_000_000));
         let step = match self.below(4) {
             0 => BoardStep::Take { lasts },
             1 => BoardStep::Release,
-            _ => {
-                BoardStep::Post { values: (0..self.below(4)).map(|n| self.rng.next_u64() >> (11 + n)).collect(), lasts }
-            }
+            _ => BoardStep::Post {
+                values: (0..self.below(17)).map(|n| self.rng.next_u64() >> (11 + n)).collect(),
+                lasts,
+            },
         };
         MemberRequest::Board(BoardRequest { member, seq, topic, step })
     }

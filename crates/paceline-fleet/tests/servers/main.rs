@@ -2,6 +2,7 @@
 
 mod conformance;
 mod figures;
+mod learnt;
 mod live;
 mod postgres_server;
 mod proxy;
