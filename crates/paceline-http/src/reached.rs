@@ -5,7 +5,7 @@ use reqwest::{Client, ClientBuilder};
 
 /// A client builder for an address, with the proxy that the environment names (`HTTPS_PROXY` and the like). This machine's own
 /// addresses get none: a proxy cannot reach them, and calls to them stay on the machine. TLS is that of `ring`, unless the
-/// process has installed another for `rustls`; a client for `http://` on this machine has no certificates to trust, and reads no certificates.
+/// process has installed another for `rustls`; a client for `http://` on this machine trusts none, and reads no certificates.
 pub fn client_to(address: &str) -> ClientBuilder {
     install_tls();
     let builder = if is_loopback(address) { Client::builder().no_proxy() } else { Client::builder() };

@@ -139,7 +139,8 @@ struct Received {
 }
 
 impl Sender {
-    /// A sender with its own pool of connections, from the builder of [`client_to`](crate::client_to) or, with the feature `config`, of `client`.
+    /// A sender with its own pool of connections, from the builder of [`client_to`](crate::client_to) or, with the feature
+    /// `config`, of `client`.
     ///
     /// # Errors
     /// An address that is no http(s) URL, or an error of the TLS library. The address is not named: it may hold a password.

@@ -8,8 +8,8 @@ use crate::support::{
 };
 use paceline_core::{Class, Timestamp};
 use paceline_store::{
-    ACCOUNT, CallTotals, ClaimExcept, DeferReason, Deferred, FinishStatus, Journal, JournalError, ModelUsage, Opened,
-    Options, Reader, ReportRow, Rows, ScopeStatus, SnapshotUpdate, State, StoredSnapshot, Unanswered,
+    ACCOUNT, CallTotals, ClaimExcept, DeferReason, FinishStatus, Journal, JournalError, ModelUsage, Opened, Options,
+    Reader, ReportRow, Rows, ScopeStatus, SnapshotUpdate, State, StoredSnapshot, Unanswered,
 };
 
 fn set(journal: &Journal, scope: &str, state: ScopeStatus) {
