@@ -1,5 +1,6 @@
 //! Many `paceline run` share one key's limits through a real Redis, while they are killed and suspended and while Redis loses
-//! what it knows: no window of calls at the server holds more than the limit, and no item is lost.
+//! what it knows: no window of calls at the server holds more than the limit, and no item is lost. Told nothing, they learn the
+//! rate of nginx together.
 
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use super::counting::Counting;
 use super::job::Job;
 use super::measure;
+use super::nginx::{BURST, Limit, Nginx, RATE, SERVICE};
 use super::redis_server::RedisServer;
 
 const WINDOW: Duration = Duration::from_secs(2);
@@ -72,6 +74,33 @@ fn processes_on_one_key_keep_its_limit_whatever_becomes_of_them_and_of_redis() {
         counting.arrivals()
     ));
     assert!(worst <= LIMIT, "{worst} calls in a window");
+}
+
+/// Each ends its job in about the same time, for each has the same share.
+#[test]
+fn processes_that_are_told_nothing_learn_the_rate_of_nginx_together() {
+    let (processes, items) = if measure::soak() { (16, 200) } else { (6, 60) };
+    let counting = Counting::start(SERVICE);
+    let nginx = Nginx::start(&counting, Limit::Bucket);
+    let redis = RedisServer::start(&[]);
+    let (base_url, url) = (nginx.base_url(), redis.url());
+    let flags = ["--upstream", "openai", "--concurrency", "64", "--fleet", &url];
+    let jobs: Vec<Job> = (0..processes).map(|_| Job::new(items, &base_url, &flags)).collect();
+    let children: Vec<Child> = jobs.iter().map(Job::spawn).collect();
+    let began = counting.now();
+    let mut seconds = Vec::new();
+    for (job, mut child) in jobs.iter().zip(children) {
+        assert!(child.wait().expect("it is ours").success(), "{}", job.log());
+        seconds.push(counting.now().saturating_since(began).as_secs_f64());
+    }
+    let (sends, refused) = nginx.counts();
+    let total = processes * items;
+    let oracle = (total as f64 - BURST) / RATE + SERVICE.as_secs_f64();
+    let (first, last) = (seconds[0], *seconds.last().expect("there are some"));
+    measure::pace(&format!("fleet untold, {processes} at nginx"), total, sends, refused, last, oracle, None);
+    jobs.iter().for_each(|job| job.assert_complete(&job.run()));
+    assert!(first >= 0.8 * last, "the first was served before the others: {seconds:?}");
+    measure::assert_learnt(total, refused, 5);
 }
 
 fn signal(process: &Child, name: &str) {

@@ -27,6 +27,7 @@ const LONGEST_NAME: usize = 170;
 /// The scopes of a pacer whose pace one process decides for all.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SharedPaces {
+    /// Those of which there is something to say, now or later.
     names: BTreeSet<Arc<str>>,
     /// When there is something to say by itself.
     due: Option<Instant>,
@@ -51,14 +52,14 @@ impl Pacer {
     /// A call of a scope left or waits.
     pub(super) fn note_pace(&mut self, place: u32) {
         if self.divided.has_lease() && self.scopes[place].learns() {
-            let known = self.scopes[place].shares_pace() && self.paces.due.is_some();
+            let known = self.paces.due.is_some() && self.paces.names.contains(&self.scopes[place].name);
             self.paces.is_news |= !known && self.joins(place);
         }
     }
 
     /// A call of a scope was refused, which those that share its pace hear at once.
     pub(super) fn note_refusal(&mut self, place: u32) {
-        self.paces.is_news |= self.scopes[place].shares_pace();
+        self.paces.is_news |= self.scopes[place].shares_pace() && self.joins(place);
     }
 
     fn joins(&mut self, place: u32) -> bool {
@@ -101,6 +102,10 @@ impl Pacer {
                 let (topic, step) = said(&name, id, &word);
                 member.say(now, topic, step);
             }
+            if again.is_none() {
+                // Until its next call, or until it hears of one.
+                self.paces.names.remove(&name);
+            }
             due = [due, again].into_iter().flatten().min();
         }
         self.paces.due = due;
@@ -118,7 +123,7 @@ impl Pacer {
         let Some(id) = topic.strip_prefix(OFFICE_OF).and_then(|name| self.scopes.named(name)) else { return };
         self.scopes.touch(id.place);
         self.scopes[&id].office(now, waits);
-        self.paces.is_news = true;
+        self.paces.is_news |= self.joins(id.place);
     }
 
     /// Another process tells what it believes, or what it has seen.
@@ -140,7 +145,7 @@ impl Pacer {
             let was_closed = self.scopes[&id].closed_until(now);
             let Some(reaction) = self.scopes[&id].hears_report(now, from, report, &mut self.rng) else { return };
             self.scopes.touch(id.place);
-            self.paces.is_news = true;
+            self.paces.is_news |= self.joins(id.place);
             self.note_reaction(now, &id, reaction, was_closed);
         }
     }
