@@ -1,7 +1,8 @@
 //! The circuit breaker of a scope: when its server fails, one probe at a time tests whether it is back.
 //!
 //! It is *open* when nothing passes. It evaluates a ring of recent outcomes, and failures must come from several items,
-//! so that one bad item never opens it. An item that fails again while most others succeed is bad, and says nothing about the server.
+//! so that one bad item never opens it. An item that fails again while most others succeed is bad, and says nothing about the
+//! server.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};

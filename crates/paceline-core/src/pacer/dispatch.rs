@@ -24,9 +24,9 @@ const PROBE_CANDIDATES: usize = 256;
 
 impl Pacer {
     /// The request of a scope that leaves next. A server that may be down is not tested with an item that has no retry left, if
-    /// another has: a test is a call like any other, and an outage costs no item. One that is down is tested with one
-    /// of the items that failed least, here and there: those that failed may fail for ever, and so may their neighbours, and would
-    /// keep out the others, whose success shows that the server works.
+    /// another has: a test is a call like any other, and an outage costs no item. One that is down is tested with one of the
+    /// items that failed least, here and there: those that failed may fail for ever, and so may their neighbours, and would keep
+    /// out the others, whose success shows that the server works.
     pub(super) fn head(&self, scope: &Scope) -> Option<Place> {
         let tried = |slot| {
             let Request { attempts, max_retries, .. } = &self.slots.at(slot).request;
