@@ -150,8 +150,6 @@ impl SchedulerConfig {
             (judged, Then::Again(wait)) => {
                 let action = if counted == Counted::Deferral { "defer" } else { "retry" };
                 let reason = judged.and_then(|judgement| judgement.reason().map(str::to_owned));
-                let ends_first = failure.retry_after.is_some_and(|asked| asked > wait);
-                let reason = if ends_first { Some(ENDS_FIRST.to_owned()) } else { reason };
                 ((Transition::Retry(wait), action, failure.is_for_group.then_some(GroupAction::Hold(wait))), reason)
             }
             (None, Then::GiveUp(GiveUp::Refused(_))) if failure.spares_group => (left, Some(failure.message.clone())),
@@ -217,21 +215,7 @@ impl SchedulerConfig {
         let Failure { unknown, retried, .. } = *failure;
         let ended = paceline_core::Outcome { hint, unsent, unknown, retried, ..paceline_core::Outcome::new(class) };
         let (max_retries, max_deferrals, backoff) = (self.max_retries, self.max_deferrals, self.backoff);
-        let decision = retry::decide(
-            &Retry { max_retries, max_deferrals, backoff, deadline: None },
-            self.pace,
-            &tried,
-            &ended,
-            rng,
-        );
-        match decision.then {
-            Then::Again(_) | Then::GiveUp(GiveUp::Deadline) if !failure.is_for_group && !left.is_zero() => {
-                // Its server takes no call before its end, where it waits until then: a person may open that meanwhile.
-                let ends = failure.retry_after.filter(|asked| *asked >= left).map(|_| Then::Again(at_its_end(left)));
-                retry::Decision { then: ends.unwrap_or(decision.then), ..decision }
-            }
-            _ => decision,
-        }
+        retry::decide(&Retry { max_retries, max_deferrals, backoff, deadline: None }, self.pace, &tried, &ended, rng)
     }
 
     /// The transition of an item that is over its bound.

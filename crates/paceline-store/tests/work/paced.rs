@@ -326,34 +326,7 @@ async fn items_past_their_deadline_end_without_a_call_during_an_outage() {
     }
 }
 
-/// A server asks for more time than an item has. Whatever it answers, the item waits for its end and says so: a person who knows
-/// more may let it go sooner.
-#[tokio::test(start_paused = true)]
-async fn an_item_whose_server_opens_after_its_deadline_ends_at_its_deadline() {
-    for class in [Class::Throttled, Class::Overloaded, Class::Transient, Class::QuotaExhausted] {
-        let world = World::of(PacerConfig::default(), [of_group("a", "a")]).await;
-        let work = move |_: Task| {
-            let failure = Failure::new(class, "come back in a week").with_status(429).with_retry_after(S * 604_800);
-            StartDecision::Now(std::future::ready(Err(Failure { is_for_group: false, ..failure })))
-        };
-        let run = async || {
-            let config = SchedulerConfig { deadline: S * 7_200, ..SchedulerConfig::default() };
-            world.scheduler(config).run_paced(work, std::future::pending()).await.unwrap()
-        };
-        assert_eq!(run().await.ended, EndReason::MaxWait, "{class}");
-        let item = world.store.show("a").await.unwrap().unwrap().0;
-        let due = item.not_before.unwrap().saturating_since(START);
-        assert!(item.state == State::Waiting && due >= S * 7_200 && due < S * 7_201, "{class}: {due:?}");
-        assert!(item.reason.is_some_and(|reason| reason.starts_with("its deadline")), "{class}");
-        tokio::time::sleep(S * 7_000).await;
-        assert_eq!(run().await.calls, 0, "{class}");
-        let item = world.store.show("a").await.unwrap().unwrap().0;
-        assert_eq!((item.state, item.reason.as_deref()), (State::Failed, Some("deadline")), "{class}");
-        assert!(item.last.is_some_and(|last| last.status == Some(429)), "{class}");
-    }
-}
-
-/// The same where the item itself was not refused: its scope is held, and no permit comes before its end.
+/// Its scope is held, and no permit comes before its end: it ends then, and says so before.
 #[tokio::test(start_paused = true)]
 async fn an_item_of_a_scope_that_opens_after_its_deadline_waits_no_longer() {
     let world = World::of(PacerConfig::default(), [of_group("a", "a"), of_group("b", "b")]).await;
