@@ -71,13 +71,13 @@ fn who_comes_late_or_was_cut_off_has_its_share_soon() -> Tested {
     Ok(())
 }
 
-/// While there is none for longer than a lease each learns by itself, which costs refusals.
+/// For half of a minute each slows down by itself, and for half of one, without a lease, each learns by itself.
 #[test]
 fn without_a_ledger_each_goes_on_with_its_share() -> Tested {
     use FleetTrouble::{CutAll, Lost};
     let troubles = [(60, CutAll(Duration::from_secs(60))), (160, Lost), (230, CutAll(Duration::from_secs(5)))];
     let fleet = figures(&busy()?, &sixteen(after(&troubles)))?;
-    assert!(fleet.goodput >= 0.92 && fleet.waste <= 0.05, "{fleet:?}");
+    assert!(fleet.goodput >= 0.92 && fleet.waste <= 0.02, "{fleet:?}");
     Ok(())
 }
 
