@@ -51,7 +51,8 @@ pub(crate) struct RunArgs {
     /// System prompt of each request that --model makes
     #[arg(help_heading = INPUT, long, value_name = "TEXT", requires = "model")]
     pub(crate) system_prompt: Option<String>,
-    /// Column that names the rows of a table, for the custom_id of results [default: custom_id, else id, else the line's number]
+    /// Column that names the rows of a table, for the custom_id of results; url for a list of web addresses [default: custom_id,
+    /// else id, else the line's number]
     #[arg(help_heading = INPUT, long, value_name = "NAME")]
     pub(crate) id_column: Option<String>,
     /// How long one call may take

@@ -379,6 +379,31 @@ fn a_list_of_addresses_and_a_table_with_a_column_in_capitals_are_requests() {
 }
 
 #[test]
+fn the_result_of_a_list_says_its_address_which_may_name_it() {
+    let server = Server::new(|call| if call.path == "/b" { Reply::error(404, "gone") } else { Reply::ok() });
+    let address = |path: &str| format!("{}{path}", server.url());
+    let list = format!(" {}\n\n{}\n", address("/a?x=1"), address("/b"));
+    for (flags, ids) in [
+        (&[][..], ["line-1".to_owned(), "line-3".to_owned()]),
+        (&["--id-column", "url"], [address("/a?x=1"), address("/b")]),
+    ] {
+        let job = job_of("in.txt", &list);
+        let (code, log) = run(&job, &server, "in.txt", flags);
+        assert_eq!(code, 1, "{log}");
+        for (file, id, path) in [("out.jsonl", &ids[0], "/a?x=1"), ("out.errors.jsonl", &ids[1], "/b")] {
+            let lines = job.lines(file);
+            let told: Vec<_> = lines.iter().map(|line| (&line["custom_id"], &line["metadata"]["url"])).collect();
+            assert_eq!(told, [(&json!(id), &json!(address(path)))], "{log}");
+        }
+    }
+    let twice = job_of("in.txt", &format!("{0}\n{0}\n", address("/a")));
+    let (code, log) = run(&twice, &server, "in.txt", &["--id-column", "url"]);
+    assert!(code == 2 && log.contains("the same as in line 1"), "{log}");
+    let (code, log) = run(&job_of("in.txt", &list), &server, "in.txt", &["--id-column", "URL"]);
+    assert!(code == 2 && log.contains("or is url for a list of web addresses"), "{log}");
+}
+
+#[test]
 fn an_answer_is_bounded_by_the_key_that_its_api_has() {
     for (flags, key) in [
         (&["--endpoint", "/v1/chat/completions"][..], "max_tokens"),

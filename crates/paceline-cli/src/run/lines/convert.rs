@@ -25,8 +25,8 @@ const LONGEST_ANSWER: u64 = 1_024;
 const BOUND_WITHOUT_MODEL: &str = "--max-output-tokens is for prompts, which need a --model too; where lines are requests, put max_tokens, \
                                    or the key that the API has for it, into them";
 
-const ID_COLUMN_WITHOUT_ROWS: &str = "--id-column names a column of a table (--format csv), or with --prompt-template a key of JSON objects; \
-                                      requests have a custom_id of their own";
+const ID_COLUMN_WITHOUT_ROWS: &str = "--id-column names a column of a table (--format csv), with --prompt-template a key of JSON objects, or is \
+                                      url for a list of web addresses; requests have a custom_id of their own";
 
 /// What takes prompts.
 const ENDPOINTS_OF_PROMPTS: &str = "name the API with --upstream (such as openai or anthropic), which has its endpoint and key, or expected \
@@ -96,8 +96,13 @@ impl Converter {
     /// Refuses flags that do not go together, an endpoint that takes no prompts, and a template that is none.
     pub(crate) fn of(args: &RunArgs, provider: Provider) -> Result<Option<Self>, Failure> {
         let requests = Self::requests(args, provider)?;
-        let takes_id_column = requests.as_ref().is_some_and(|(rows, _)| *rows != Rows::Text);
-        if args.id_column.is_some() && !takes_id_column {
+        let takes = |column: &String| match &requests {
+            // Its lines have an address and nothing else.
+            Some((_, Requests::Pages)) => column == "url",
+            Some((rows, _)) => *rows != Rows::Text,
+            None => false,
+        };
+        if !args.id_column.as_ref().is_none_or(takes) {
             return Err(Failure::refused(ID_COLUMN_WITHOUT_ROWS));
         }
         let is_named_so = matches!(kind(&args.input).as_deref(), Some("jsonl" | "json" | "ndjson"));
@@ -257,9 +262,10 @@ impl Converter {
         Ok(())
     }
 
-    /// What names a row; none where its line does.
+    /// What names a row; none where its line does, or its address.
     fn id_of(&self, row: &mut Map<String, Value>) -> Result<Option<Value>, String> {
-        let Some(column) = &self.id_column else {
+        let is_page = matches!(self.requests, Requests::Pages);
+        let Some(column) = self.id_column.as_ref().filter(|_| !is_page) else {
             return Ok(row.remove("custom_id").or_else(|| row.get("id").cloned()).filter(|id| id != ""));
         };
         let id = row.get(column).cloned().filter(|id| !id.is_null() && id != "");
@@ -278,7 +284,11 @@ impl Converter {
                 Requests::Prompts(prompts) => prompts.request(&row)?,
                 Requests::Lines { .. } if row.contains_key("url") => batch_line(row),
                 Requests::Bodies | Requests::Lines { .. } => row,
-                Requests::Pages => page(&row)?,
+                Requests::Pages => {
+                    let page = page(&row)?;
+                    id = self.id_column.as_ref().and_then(|column| page.get(column)).cloned();
+                    page
+                }
             };
             request.extend(metadata.map(|metadata| ("metadata".to_owned(), metadata)));
             Ok(request)
@@ -303,7 +313,7 @@ fn batch_line(row: Map<String, Value>) -> Map<String, Value> {
     cells.chain(is_get.then(|| ("method".to_owned(), "GET".into()))).collect()
 }
 
-/// A line of a list as a request for the page at that address.
+/// A line of a list as a request for the page at that address, which comes back with its result.
 fn page(row: &Map<String, Value>) -> Result<Map<String, Value>, String> {
     let url = row.get(PROMPT).and_then(Value::as_str).unwrap_or_default().trim();
     // Without the line, so that all such lines count as one mistake.
@@ -319,7 +329,9 @@ fn page(row: &Map<String, Value>) -> Result<Map<String, Value>, String> {
     if let Some(wrong) = wrong {
         return Err(wrong.to_owned());
     }
-    Ok(Map::from_iter([("url".to_owned(), url.into()), ("method".to_owned(), "GET".into())]))
+    let metadata = Map::from_iter([("url".to_owned(), url.into())]);
+    let members = [("url", url.into()), ("method", "GET".into()), ("metadata", metadata.into())];
+    Ok(members.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
 }
 
 /// A cell as the JSON that it holds, where that is what the column takes; else its text.
