@@ -52,9 +52,9 @@ fn rule<'a>(section: &'a RuleSection, ledger: &Ledger) -> Result<(Rule, &'a Sett
         None => LimitScope::Scope,
         Some(scope) => match scope.text.as_str() {
             "item" => LimitScope::Item,
-            "model" => LimitScope::Scope,
+            "model" | "host" => LimitScope::Scope,
             "key" => LimitScope::Account,
-            _ => return Err(scope.refuse(&ledger.name("scope"), "item, model or key")),
+            _ => return Err(scope.refuse(&ledger.name("scope"), "item, model, host or key")),
         },
     };
     let wait = section.wait.as_ref().map(|wait| wait.duration(&ledger.name("wait"))).transpose()?;

@@ -433,7 +433,7 @@ section! {
         /// or `success`.
         #[schemars(with = "Option<ClassName>")]
         class: Setting,
-        /// What the answer is about: `item`, `model` (the scope) or `key` (the account). Default: `model`.
+        /// What the answer is about: `item`, `model` or `host` (the scope), or `key` (the account). Default: `model`.
         #[schemars(with = "Option<String>")]
         scope: Setting,
         /// How long to wait. `0s` is at once. Default: what the answer says, else the backoff.

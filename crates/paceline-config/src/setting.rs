@@ -116,6 +116,9 @@ impl Setting {
             return with_secret(&format!("{address}?"), "an address without query");
         }
         let text = self.text.trim_end_matches('/');
+        if !text.contains("://") && !text.is_empty() {
+            return Err(self.refuse(key, format!("http:// or https:// before it: an address such as {example}")));
+        }
         let uri: Uri = text.parse().map_err(|_| self.refuse(key, expected))?;
         let web = matches!(uri.scheme_str(), Some("http" | "https"));
         let host = uri.host().unwrap_or_default();

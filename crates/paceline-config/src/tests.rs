@@ -445,7 +445,7 @@ fn rules_that_say_too_little_are_refused() {
         "match = { body = 'not_json', code = 'a' }\nclass = 'transient'",
         "match = { body = 'not_json', equals = 'a' }\nclass = 'transient'",
         "match = { status = 400 }\nclass = 'abandoned'",
-        "match = { status = 400 }\nclass = 'transient'\nscope = 'host'",
+        "match = { status = 400 }\nclass = 'transient'\nscope = 'planet'",
     ] {
         let message = refused(&format!("[upstream.openai]\n[[upstream.openai.rule]]\n{rule}"), &[], openai());
         assert!(message.contains("upstream.openai.rule.0."), "{message}");

@@ -34,6 +34,9 @@ pub(super) struct Case<'a> {
     pub(super) longest_pause: Duration,
 }
 
+/// How the name of a user's rule ends.
+pub(super) const OF_CONFIGURATION: &str = " of the configuration";
+
 /// What an answer is.
 #[derive(Clone, Debug)]
 pub(super) struct Decision {

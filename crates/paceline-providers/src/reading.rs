@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use paceline_core::{Class, Cost, Hint, LimitReport, LimitScope, Outcome};
 
-use super::case::Decision;
+use super::case::{Decision, OF_CONFIGURATION};
 use super::gateway::GATEWAY;
 use super::secrets::Secrets;
 use super::settlement::Settlement;
@@ -149,6 +149,11 @@ impl Reading {
     pub fn rule(&self) -> &str {
         let decided = |step: &&Cow<'_, str>| !step.starts_with("clock: ") && !step.starts_with("body: ");
         self.steps.iter().find(decided).map_or("", |step| step)
+    }
+
+    /// Whether a rule of the user decided.
+    pub fn is_by_user(&self) -> bool {
+        self.rule().ends_with(OF_CONFIGURATION)
     }
 
     /// What the answer says, for people: its message, else its code or the class.

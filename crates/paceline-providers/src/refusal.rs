@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use paceline_core::{Class, LimitScope};
 
-use super::case::{Case, Decision, Hint};
+use super::case::{Case, Decision, Hint, OF_CONFIGURATION};
 use super::google_details;
 use super::rule::{Place, Rule};
 use super::table::{COMMON, Provider, TableRule, contains_any};
@@ -43,7 +43,7 @@ fn step_of(case: &Case<'_>, TableRule { rule, note }: &TableRule) -> String {
 pub(super) fn by_user(case: &Case<'_>, rule: &Rule, number: u32) -> Decision {
     let own = rule.wait.map(|wait| Hint { wait, exact: true, from: "rule" });
     let hint = hint_for(case, rule.class, own);
-    Decision { reach: rule.reach, hint, ..Decision::new(rule.class, format!("rule {number} of the configuration")) }
+    Decision { reach: rule.reach, hint, ..Decision::new(rule.class, format!("rule {number}{OF_CONFIGURATION}")) }
 }
 
 fn hint_for(case: &Case<'_>, class: Class, own: Option<Hint>) -> Option<Hint> {

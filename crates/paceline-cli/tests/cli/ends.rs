@@ -349,12 +349,15 @@ fn a_success_that_a_rule_makes_a_failure_names_the_rule() {
     assert!(log.contains("item failed: status 200 OK, which is a failure by the rule "), "{log}");
 
     let job = Job::new(2);
-    let rule = rule.replace("transient", "account");
+    let rule = rule.replace("transient", "account") + "scope = \"host\"\n";
     std::fs::write(job.path("paceline.toml"), format!("[upstream.generic]\n{rule}")).expect("a file");
     let (code, log) = finish(job.run(&server).args(["--concurrency", "1"]));
-    let told = "the provider refuses this account: status 200 OK, which is a failure by the rule \"rule 1 of the \
-                configuration\" (item item-0); fix the cause, ";
-    assert!(code == 3 && log.contains(told), "{log}");
+    let told = "rule 1 of the configuration stops these calls: 200 (item item-0 of ";
+    assert!(code == 3 && log.contains(told) && log.contains("); fix the cause, "), "{log}");
+    assert!(!log.contains("the provider refuses"), "{log}");
+    let (code, log) =
+        finish(job.paceline().args(["run", "in.jsonl", "-o", "other.jsonl", "--base-url", "127.0.0.1:9"]));
+    assert!(code == 2 && log.contains("expected http:// or https:// before it"), "{log}");
     let check = job.paceline().args(["check", "--base-url", &server.url()]).output().expect("it runs");
     let check = String::from_utf8_lossy(&check.stdout).into_owned();
     assert!(check.contains("status 200, header x-busy -> account") && check.contains("provider generic"), "{check}");

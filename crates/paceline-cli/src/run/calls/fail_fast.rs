@@ -20,8 +20,8 @@ pub(crate) const EXPECTED: &str = "correct what --expect asks for, the requests,
                                    billed, and are made again)";
 
 /// What to do where a host refuses all that it answered before.
-pub(crate) const BANNED: &str = "the host may keep this machine out for a while: run the same command again later, and slower \
-                                 (--limit 1rps for all hosts together, or a tier with a label for this one)";
+pub(crate) const BANNED: &str = "the host may keep this machine out for a while: run the same command again later, with \
+                                 --retry-failed for items that have failed, and slower (--limit 1rps for all hosts together, or a tier with a label for this one)";
 
 /// Watches whether the first items to fail all fail alike. Until that is known their failures are not recorded, so that they
 /// are pending with the rest when the run stops, or their scope.

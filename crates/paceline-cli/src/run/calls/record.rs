@@ -317,7 +317,7 @@ impl Recorder {
             self.journal.keep_refused(entry::refused_answer(item, &sent), self.acknowledge.reply());
         }
         if sent.exchange.reading.class == Class::Account {
-            recorded.account = Some(self.account_stop(&sent));
+            recorded.account = Some(self.account_stop(&sent, &item.scope));
         }
         match &sent.exchange.action {
             NextAction::Retry { next, delay } | NextAction::Resend { next, delay } => {

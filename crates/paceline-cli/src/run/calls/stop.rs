@@ -1,5 +1,6 @@
 //! Why a run ends before its items do. All of it can be continued by the same command.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,8 +58,8 @@ pub(crate) enum StopReason {
     MaxDuration,
     /// The key, the account or its credit: a person must act.
     Account {
-        /// What refuses: the provider, or the gateway in between.
-        by: &'static str,
+        /// What refuses: the provider, the gateway in between, or a rule of the user.
+        by: Cow<'static, str>,
         /// Its message.
         message: String,
         /// What to look at.

@@ -83,9 +83,11 @@ impl Addresses {
                 reqwest::Url::parse(&url).map_err(|error| format!("`{url}` is not a web address: {error}"))?;
                 check(path_of(&url)).map(|()| url)
             }
-            None => Err(format!(
-                "`{url}` is not a web address: expected one such as https://api.example/v1/items, without a user name"
-            )),
+            None => Err(wrong_character(&url).unwrap_or_else(|| {
+                let what = wrong_form(&url)
+                    .unwrap_or("is not a web address: expected one such as https://api.example/v1/items");
+                format!("`{url}` {what}")
+            })),
         }
     }
 }
@@ -179,8 +181,15 @@ fn check(url: &str) -> Result<(), String> {
     }
     match url.parse::<http::uri::PathAndQuery>() {
         Ok(_) => Ok(()),
-        Err(error) => Err(format!("`{url}` is not a path: {error}")),
+        Err(error) => Err(wrong_character(url).unwrap_or_else(|| format!("`{url}` is not a path: {error}"))),
     }
+}
+
+/// Of an address that cannot be sent, the character for it, which is nowhere in one as it is.
+fn wrong_character(url: &str) -> Option<String> {
+    let (character, written) =
+        [('"', "%22"), ('<', "%3C"), ('>', "%3E")].into_iter().find(|(it, _)| url.contains(*it))?;
+    Some(format!("the address has a {character}, which is to be written as {written}: `{url}`"))
 }
 
 /// `.` or `..`, also written with `%2e`.
@@ -288,6 +297,10 @@ mod tests {
         for (url, expected) in [
             ("https://other.example/a b/\u{e9}?q=\u{fc}", "has a blank: write it as %20"),
             ("/a b", "has a blank: write it as %20"),
+            ("https://other.example/s?q=a\"b", "the address has a \", which is to be written as %22"),
+            ("https://api.example/v1/s?q=<b>", "the address has a <, which is to be written as %3C"),
+            ("/s?q=a>b", "the address has a >, which is to be written as %3E"),
+            ("https://user@other.example/", "has a name and a password"),
             ("www.example.com/x", "write https:// or / before it"),
         ] {
             assert!(of_line(url, true).is_err_and(|error| error.contains(expected)), "{url}");

@@ -21,12 +21,12 @@ const BY_PROVIDER: &str = "the provider refuses this account";
 /// What follows where another user of the limiter met with what stops a scope, or the account.
 pub(super) fn stopped_elsewhere(reach: LimitScope, reason: &str) -> Recorded {
     let fix = format!("the gateway's log says which call met with that; mend it, {AGAIN}");
-    let stop = StopReason::Account { by: BY_PROVIDER, message: reason.to_owned(), fix };
+    let stop = StopReason::Account { by: BY_PROVIDER.into(), message: reason.to_owned(), fix };
     Recorded { scopes_changed: Some(reach), account: Some(stop), ..Recorded::default() }
 }
 
 impl Recorder {
-    pub(super) fn account_stop(&self, sent: &Sent) -> StopReason {
+    pub(super) fn account_stop(&self, sent: &Sent, scope: &str) -> StopReason {
         let status = sent.exchange.status();
         let message = entry::error_message(sent);
         if let Err(NoAnswer::Tls(message)) = &sent.exchange.answer {
@@ -44,6 +44,10 @@ impl Recorder {
             Some(status) => format!("{status} {message}"),
             None => message,
         };
+        let answer = match (&reading.message, status) {
+            (None, Some(status)) => status.to_string(),
+            _ => message.clone(),
+        };
         let message = match message.ends_with(&by_rule) {
             true => format!("{message} (item {item})"),
             false => format!("{message} (item {item}, {by_rule})"),
@@ -56,7 +60,7 @@ impl Recorder {
                 _ => "look at what the gateway says",
             };
             let fix = format!("{fix}, {AGAIN}");
-            return StopReason::Account { by: "the gateway refuses these calls", message, fix };
+            return StopReason::Account { by: "the gateway refuses these calls".into(), message, fix };
         }
         let fix = match status {
             Some(401) => self.key.refused.clone(),
@@ -64,6 +68,11 @@ impl Recorder {
             Some(200..300) => "fix the cause".to_owned(),
             _ => "check the account's credit and limits at the provider".to_owned(),
         };
-        StopReason::Account { by: BY_PROVIDER, message, fix: format!("{fix}, {AGAIN}") }
+        let fix = format!("{fix}, {AGAIN}");
+        if reading.is_by_user() {
+            let by = format!("{} stops these calls", reading.rule()).into();
+            return StopReason::Account { by, message: format!("{answer} (item {item} of {scope})"), fix };
+        }
+        StopReason::Account { by: BY_PROVIDER.into(), message, fix }
     }
 }
