@@ -224,6 +224,8 @@ impl Gateway {
                 self.bounds.drain,
                 self.bounds.drain_held
             );
+        } else {
+            tracing::info!("the gateway ends: no call is in flight, and none waits");
         }
     }
 

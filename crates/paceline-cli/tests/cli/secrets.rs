@@ -179,6 +179,24 @@ fn a_key_file_that_others_can_read_is_warned_about() {
         assert_eq!(code, 0, "{log}");
         assert_eq!(log.contains("chmod 600 key"), warned, "{mode:o}: {log}");
     }
+    for (mode, warned) in [(0o440, false), (0o460, true), (0o444, true)] {
+        let job = Job::new(1);
+        let key = job.path("key");
+        std::fs::write(&key, KEY).expect("writable");
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(mode)).expect("ours");
+        let mut run = job.run(&server);
+        run.env("CREDENTIALS_DIRECTORY", key.parent().expect("a folder")).arg("--api-key-file").arg(&key);
+        let (code, log) = finish(&mut run);
+        assert_eq!((code, log.contains("chmod 600")), (0, warned), "a credential of systemd, {mode:o}: {log}");
+    }
+}
+
+#[test]
+fn an_empty_key_file_is_told_with_its_folder() {
+    let (server, job) = (Server::new(|_| Reply::ok()), Job::new(1));
+    std::fs::write(job.path("key"), "\n").expect("writable");
+    let (code, log) = finish(job.run(&server).args(["--api-key-file", "key"]));
+    assert!(code == 2 && log.contains("no key for generic: /") && log.contains("/key is an empty file"), "{log}");
 }
 
 #[test]

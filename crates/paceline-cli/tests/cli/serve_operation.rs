@@ -59,6 +59,7 @@ fn requests_are_logged_on_demand_without_their_query_and_keys() {
     gateway.post("/generic/v1/things", "1s");
     gateway.signal(Signal::TERM);
     assert_eq!((gateway.ended(), log().contains("request")), (Some(0), false), "nothing without the flag: {}", log());
+    assert!(log().contains("the gateway ends: no call is in flight"), "{}", log());
 }
 
 #[test]

@@ -14,7 +14,11 @@ use paceline_providers::{Provider, is_loopback};
 #[non_exhaustive]
 pub enum KeyError {
     /// The variable is not set or empty, or the file is empty.
-    #[error("no key for {provider}: {} {}, or name another with api_key_env or api_key_file", place(key), missing(key))]
+    #[error(
+        "no key for {provider}: {} {}, or name another with api_key_env or api_key_file",
+        looked_at(key),
+        missing(key)
+    )]
     Missing {
         /// The dialect of the upstream.
         provider: Provider,
@@ -52,6 +56,14 @@ pub enum KeyError {
 
 fn place(key: &KeySource) -> String {
     key.place().unwrap_or_default()
+}
+
+/// Where a key was looked for; a file with its folder.
+fn looked_at(key: &KeySource) -> String {
+    match key {
+        KeySource::File(path) => absolute(path, &hidden(&path.display().to_string())),
+        KeySource::None | KeySource::Variable { .. } => place(key),
+    }
 }
 
 /// Why a file gave no text.
@@ -145,21 +157,25 @@ fn absolute(path: &Path, shown: &str) -> String {
 /// Warns in the log of a file with keys that other users than its own can read or change: `what` it is, and its name as it is
 /// shown. Where files have no modes it says nothing.
 pub fn warn_if_exposed(what: &str, file: &File, shown: &str) {
-    if let Some(mode) = others_may_use(file) {
+    let is_credential =
+        std::env::var_os("CREDENTIALS_DIRECTORY").is_some_and(|folder| Path::new(shown).starts_with(folder));
+    // systemd lets the user of a service read them by an access list, whose mask shows as what a group may do.
+    let others = if is_credential { 0o037 } else { 0o077 };
+    if let Some(mode) = mode(file).filter(|mode| mode & others != 0) {
         let may = if mode & 0o022 == 0 { "read" } else { "changed" };
         tracing::warn!("{what} {shown} can be {may} by others (mode {mode:o}): chmod 600 {shown}");
     }
 }
 
-/// The mode of a file that not only its user may read or change. A pipe or a device has none that matters.
+/// The mode of a file. A pipe or a device has none that matters.
 #[cfg(unix)]
-fn others_may_use(file: &File) -> Option<u32> {
+fn mode(file: &File) -> Option<u32> {
     use std::os::unix::fs::PermissionsExt as _;
     let about = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
-    Some(about.permissions().mode() & 0o777).filter(|mode| mode & 0o077 != 0)
+    Some(about.permissions().mode() & 0o777)
 }
 
 #[cfg(not(unix))]
-const fn others_may_use(_: &File) -> Option<u32> {
+const fn mode(_: &File) -> Option<u32> {
     None
 }
