@@ -18,7 +18,8 @@ fn without_its_store_a_run_sends_nothing_and_ends_after_the_longest_wait() {
 fn a_fleet_that_cannot_be_is_refused_before_the_first_call() {
     let (server, job) = (Server::new(|_| Reply::ok()), Job::new(2));
     for (flags, words) in [
-        (&["--limit", "100rpm", "--fleet", "me:sesame@h"][..], "redis://, rediss:// or postgres://"),
+        (&["--pace", "fixed", "--fleet", "redis://h"][..], "there is no limit"),
+        (&["--limit", "100rpm", "--fleet", "me:sesame@h"], "redis://, rediss:// or postgres://"),
         (&["--limit", "100rpm", "--fleet", "postgres://me:sesame@h:port/x"], "expected redis://"),
     ] {
         let (code, log) = finish(job.run(&server).args(flags));

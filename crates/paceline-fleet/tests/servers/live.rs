@@ -249,7 +249,7 @@ async fn a_store_that_refuses_says_so_at_the_start_and_one_that_is_away_is_waite
     let away = Fleet::join(&waits, config("redis://127.0.0.1:1", "a")).await.expect("it waits");
     let known = waits.snapshot().account.fleet.expect("it wants to be in one");
     assert!(away.problem().is_some() && known.state == MemberState::Out && known.shares[0].units == 0, "{known:?}");
-    let unlimited = Limiter::new(PacerConfig::default()).expect("no limit");
+    let unlimited = Limiter::new(PacerConfig { pace: Pace::Fixed, ..PacerConfig::default() }).expect("no limit");
     let refused = Fleet::join(&unlimited, config(&url, "a")).await.expect_err("there is nothing to divide");
     assert!(refused.to_string().contains("configured limit"), "{refused}");
 }
