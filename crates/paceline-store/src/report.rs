@@ -213,17 +213,18 @@ pub(crate) fn sums(conn: &Connection) -> Result<JobCounts, JournalError> {
 fn deferred(conn: &Connection, now: Timestamp) -> Result<Vec<Deferred>, JournalError> {
     let scopes = scope_list(conn)?;
     let account = account(&scopes);
-    let read = || -> rusqlite::Result<BTreeMap<(DeferReason, Option<Class>, Option<String>), u64>> {
+    let read = || -> rusqlite::Result<_> {
         let mut select = conn.prepare_cached(
             "SELECT scope, not_before_ms > ?1, attempts + deferrals + probes + abandoned > 0, last_class, last_code
              FROM item WHERE state IN (0, 1)",
         )?;
         let mut rows = select.query([now.as_millis()])?;
-        let mut items = BTreeMap::new();
+        let mut items = BTreeMap::<_, u64>::new();
         while let Some(row) = rows.next()? {
             let reason = defer_reason(state_of(&scopes, row.get(0)?), account, now, row.get(1)?, row.get(2)?);
             let last = row.get_ref(3)?.as_str_or_null()?.and_then(Class::from_name);
-            *items.entry((reason, last, row.get(4)?)).or_default() += 1;
+            let code: Option<String> = row.get(4)?;
+            *items.entry((reason, last, code)).or_default() += 1;
         }
         Ok(items)
     };

@@ -86,7 +86,7 @@ mod tests {
         assert!(!has_cache_price(&conn).expect("it reads"));
         conn.execute_batch("INSERT INTO spent VALUES ('m', 2, 30, 4)").expect("a row");
         let before = ModelUsage { model: "m".into(), calls: 2, tokens_in: 30, tokens_out: 4, cache_price: 0 };
-        assert_eq!(all(&conn).expect("it reads"), [before.clone()], "as it stands");
+        assert_eq!(all(&conn).expect("it reads"), std::slice::from_ref(&before), "as it stands");
         begin(&conn).expect("a column more");
         begin(&conn).expect("it has it");
         let call = ModelUsage { calls: 1, tokens_in: 20, tokens_out: 1, cache_price: -18, ..before.clone() };
