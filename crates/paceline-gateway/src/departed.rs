@@ -109,7 +109,7 @@ impl Departed {
         }
         upstream.note_ignored_wait(&reading);
         if reading.class != Class::Success {
-            let text = notes::decision(&reading, &upstream.config().pacer.retry, &action);
+            let text = notes::decision(&reading, &upstream.config().pacer.retry, &action, known.is_some());
             upstream.notes().decisions.note(Some(&scope), reading.class.as_str(), text);
         }
         if let Some(usage) = &reading.usage {

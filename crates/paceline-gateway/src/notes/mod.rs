@@ -22,9 +22,16 @@ pub(crate) struct Notes {
     pub(crate) outages: Outages,
 }
 
-/// What follows a call that did not succeed, and why, in a line.
-pub(crate) fn decision(reading: &Reading, retry: &Retry, action: &NextAction) -> String {
-    let (class, reason) = (reading.class, reading.reason());
+/// What follows a call that did not succeed, and why, in a line. All clients with keys read it: `has_key`: what a server says of
+/// the request of one of them, which may repeat its prompt, is none of theirs.
+pub(crate) fn decision(reading: &Reading, retry: &Retry, action: &NextAction, has_key: bool) -> String {
+    let class = reading.class;
+    let reason = match class {
+        Class::Invalid | Class::Filtered | Class::Transient if has_key => {
+            reading.code.as_deref().unwrap_or("what the server says goes to its client alone").into()
+        }
+        _ => reading.reason(),
+    };
     match action {
         // Sent again after a person acted: nothing is to be said of tries.
         _ if class == Class::Account => format!("{}: {reason}", class.description()),

@@ -202,3 +202,18 @@ async fn a_stream_that_is_given_up_counts_with_the_prompt_that_its_server_told()
     let used = used(&served).await;
     assert!((5_000..5_100).contains(&used), "{used}");
 }
+
+/// All keys read the decisions: one with a prompt in it is for its client alone.
+#[tokio::test]
+async fn what_a_server_says_of_a_request_is_told_to_its_client_alone() {
+    let served = served("50 per 1h", "", || {
+        answer(400, &[], r#"{"error":{"message":"Invalid value: 'Jane Doe, 42'","code":"invalid_value"}}"#)
+    })
+    .await;
+    let refused = prompt(&served, 5).send().await.expect("an answer").text().await.expect("whole");
+    assert!(refused.contains("Jane Doe"), "{refused}");
+    let url = served.origin() + "/api/state";
+    let state = served.client.get(url).header("x-paceline-key", "pk-ci").send().await.expect("an answer");
+    let state = state.text().await.expect("whole");
+    assert!(state.contains("invalid_value") && !state.contains("Jane Doe"), "{state}");
+}
