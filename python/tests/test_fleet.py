@@ -107,7 +107,7 @@ def test_what_is_missing_is_named(server):
     with pytest.raises(TypeError, match="no account"):
         paceline.fleet.join(limiter(), server.url, host="https://api.example.org")
     with pytest.raises(ValueError, match="a configured limit"):
-        with paceline.fleet.join(Limiter(), server.url, account="a"):
+        with paceline.fleet.join(Limiter(pace="fixed"), server.url, account="a"):
             pass
     program = "import sys; sys.modules['redis'] = None\nimport paceline.fleet\n"
     program += "with paceline.fleet.join(paceline.Limiter('1 rps'), 'redis://x', account='a'): pass"
