@@ -1,11 +1,13 @@
-//! A failure is read whole before anything of it goes to the client: the request may be sent again.
+//! A failure is read whole before anything of it goes to the client: the request may be sent again. So is an answer that is
+//! compressed, although that was not asked for: it may repeat the key of the upstream.
 
 use std::io::Read as _;
 
 use bytes::Bytes;
 use flate2::read::GzDecoder;
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{Response, StatusCode};
+use http_body::Body;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use paceline_http::{LARGEST_ANSWER, NoAnswer};
@@ -18,7 +20,21 @@ pub(crate) fn is_none(status: StatusCode) -> bool {
     status.as_u16() < 400 && status != StatusCode::SWITCHING_PROTOCOLS
 }
 
-/// What is no success, with all of its body.
+/// Whether a success must be read whole to be searched for the key. A stream, a part and an answer without a body are not.
+pub(crate) fn is_packed<B: Body>(answer: &Response<B>) -> bool {
+    let has = |name, values: &[&str]| {
+        let value = answer.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        values.iter().any(|wanted| {
+            value.trim_start().get(..wanted.len()).is_some_and(|value| value.eq_ignore_ascii_case(wanted))
+        })
+    };
+    has(CONTENT_ENCODING, &["gzip", "x-gzip"])
+        && !has(CONTENT_TYPE, &["text/event-stream"])
+        && answer.status() != StatusCode::PARTIAL_CONTENT
+        && !answer.body().is_end_stream()
+}
+
+/// What is no success, or packed, with all of its body.
 ///
 /// # Errors
 /// There is no answer, or it cannot be read.

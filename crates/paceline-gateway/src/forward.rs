@@ -366,7 +366,7 @@ impl<'a> Course<'a> {
             let mut departed = self.departs(upstream, (permit, file), scope, reserved, call);
             (self.record.calls, self.told.retries) = (self.record.calls + 1, before + tries);
             let received = match upstream.send(&departed, body).await {
-                Ok(answer) if failure::is_none(answer.status()) => {
+                Ok(answer) if failure::is_none(answer.status()) && !failure::is_packed(&answer) => {
                     departed.room = self.payload.take_room();
                     departed.files[0] = std::mem::take(&mut self.connection);
                     return Ended { answer: Ok(passed_on(departed, answer, self.bounds)), stayed_down: false, retries };

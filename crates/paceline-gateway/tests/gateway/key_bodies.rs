@@ -245,3 +245,23 @@ async fn a_client_with_paths_calls_no_other() {
     let own_files = served.client.get(served.origin() + "/v1/files").header("x-paceline-key", "pk-paths");
     assert_eq!(own_files.send().await.expect("an answer").status().as_u16(), 404);
 }
+
+/// A server that compresses although that was not asked for, and repeats the fields of the request.
+#[tokio::test]
+async fn a_compressed_success_is_read_and_repeats_no_key() {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(br#"{"choices":[],"you":"Bearer a3f8c9d2e1b04711"}"#).expect("in memory");
+    let gzip = gzip.finish().expect("in memory");
+    let api = upstream(move |_: Request| {
+        let gzip = gzip.clone();
+        async move { answer(200, &[("content-encoding", "gzip"), ("content-type", "application/json")], gzip) }
+    })
+    .await;
+    let served = Served::new(api, "", bounds(|_| {}));
+    let got = served.post().send().await.expect("an answer");
+    assert_eq!((got.status().as_u16(), got.headers().get("content-encoding")), (200, None));
+    assert_eq!(got.text().await.expect("whole"), r#"{"choices":[],"you":"Bearer [key]"}"#);
+    assert_eq!(served.limiter.snapshot().account.totals.by_class[0], 1, "it is a success");
+    let head = served.client.head(format!("{}/v1/models", served.url)).send().await.expect("an answer");
+    assert_eq!(head.status().as_u16(), 200, "a head has no body to be read");
+}
