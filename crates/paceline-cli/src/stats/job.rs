@@ -24,9 +24,9 @@ const SHOWN: usize = 10;
 const OLD: Duration = Duration::from_secs(2);
 
 /// Calls in flight and items that wait. The journal counts claimed items, most of which wait for a permit; the snapshot
-/// knows the calls, but a crash leaves it behind.
+/// knows the calls, but a crash leaves it behind. Before the first one all calls that were noted are in flight.
 fn under_way(counts: &JobCounts, snapshot: &Value, running: bool) -> (u64, u64) {
-    let known = snapshot["in_flight"].as_u64().unwrap_or(counts.in_flight);
+    let known = snapshot["in_flight"].as_u64().unwrap_or(counts.totals.calls);
     let calls = if running { known.min(counts.in_flight) } else { 0 };
     (calls, counts.waiting + counts.in_flight - calls)
 }
