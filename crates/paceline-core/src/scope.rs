@@ -222,7 +222,7 @@ impl Scope {
         self.out.subtract(&request.cost);
     }
 
-    /// A granted call was never sent: all its units are refunded. Returns how many places fewer it holds mutely.
+    /// A granted call was never sent: all its units are refunded. Returns the place that it held, if it may not be answered.
     pub(crate) fn unsend(&mut self, now: Instant, flight: &Flight, request: &Request) -> Held {
         self.ended(request);
         self.quotas.settle(now, flight.sent, &request.cost, &Cost::zero());

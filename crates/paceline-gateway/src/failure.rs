@@ -6,7 +6,7 @@ use std::io::Read as _;
 use bytes::Bytes;
 use flate2::read::GzDecoder;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
-use http::{Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode};
 use http_body::Body;
 use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
@@ -14,6 +14,7 @@ use paceline_http::{LARGEST_ANSWER, NoAnswer};
 use tokio::time::timeout;
 
 use crate::bounds::Bounds;
+use crate::tap::is_event_stream;
 
 /// Whether an answer goes to the client as it comes.
 pub(crate) fn is_none(status: StatusCode) -> bool {
@@ -22,14 +23,8 @@ pub(crate) fn is_none(status: StatusCode) -> bool {
 
 /// Whether a success must be read whole to be searched for the key. A stream, a part and an answer without a body are not.
 pub(crate) fn is_packed<B: Body>(answer: &Response<B>) -> bool {
-    let has = |name, values: &[&str]| {
-        let value = answer.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
-        values.iter().any(|wanted| {
-            value.trim_start().get(..wanted.len()).is_some_and(|value| value.eq_ignore_ascii_case(wanted))
-        })
-    };
-    has(CONTENT_ENCODING, &["gzip", "x-gzip"])
-        && !has(CONTENT_TYPE, &["text/event-stream"])
+    answer.headers().get(CONTENT_ENCODING).is_some_and(is_gzip)
+        && !answer.headers().get(CONTENT_TYPE).is_some_and(is_event_stream)
         && answer.status() != StatusCode::PARTIAL_CONTENT
         && !answer.body().is_end_stream()
 }
@@ -55,6 +50,11 @@ pub(crate) async fn read(
     }
 }
 
+/// Whether a coding is the one that is unpacked here.
+fn is_gzip(coding: &HeaderValue) -> bool {
+    [b"gzip".as_slice(), b"x-gzip"].iter().any(|name| coding.as_bytes().eq_ignore_ascii_case(name))
+}
+
 /// A failure that is compressed, although that was not asked for: what it means and repeats must be read.
 fn decoded(mut answer: Response<Bytes>) -> Result<Response<Bytes>, NoAnswer> {
     let Some(encoding) = answer.headers_mut().remove(CONTENT_ENCODING).filter(|encoding| encoding != "identity") else {
@@ -62,7 +62,7 @@ fn decoded(mut answer: Response<Bytes>) -> Result<Response<Bytes>, NoAnswer> {
     };
     answer.headers_mut().remove(CONTENT_LENGTH);
     let unreadable = |why: String| NoAnswer::Undecodable(why);
-    if encoding != "gzip" && encoding != "x-gzip" {
+    if !is_gzip(&encoding) {
         return Err(unreadable(format!("it is compressed as {encoding:?}, which was not asked for")));
     }
     let mut body = Vec::new();

@@ -121,7 +121,8 @@ impl Drop for Tap {
     }
 }
 
-fn is_event_stream(kind: &HeaderValue) -> bool {
+/// Whether an answer of that content type is a stream of events.
+pub(crate) fn is_event_stream(kind: &HeaderValue) -> bool {
     kind.to_str().is_ok_and(|kind| kind.trim_start().starts_with("text/event-stream"))
 }
 

@@ -6,25 +6,12 @@ use std::time::Duration;
 use axum::extract::Request;
 use futures_util::FutureExt as _;
 use paceline::PauseCause;
-use paceline_config::pacer_of;
-use paceline_gateway::{Bounds, ClientConfig, Clients, KeyHash};
+use paceline_gateway::{Bounds, ClientConfig, Clients};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
 use crate::OK;
-use crate::support::{KEY, NO_KEY, Served, answer, upstream};
-
-fn client(name: &str, limits: &[&str]) -> ClientConfig {
-    let limits: Vec<_> = limits.iter().map(|limit| limit.parse().expect("a limit")).collect();
-    ClientConfig {
-        name: name.to_owned(),
-        key: KeyHash::of(&format!("pk-{name}")),
-        limits: (!limits.is_empty()).then(|| pacer_of(&limits).expect("limits")),
-        models: Vec::new(),
-        paths: Vec::new(),
-        is_batch: false,
-    }
-}
+use crate::support::{KEY, NO_KEY, Served, answer, client, upstream};
 
 /// A gateway for these clients, and the keys that its upstream saw.
 async fn served(clients: Vec<ClientConfig>) -> (Served, Arc<Mutex<Vec<String>>>) {

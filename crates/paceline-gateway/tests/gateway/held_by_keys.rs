@@ -3,25 +3,12 @@
 use std::time::Duration;
 
 use axum::extract::Request;
-use paceline_config::pacer_of;
-use paceline_gateway::{Bounds, ClientConfig, Clients, KeyHash};
+use paceline_gateway::Bounds;
 use reqwest::RequestBuilder;
 use serde_json::Value;
 
-use crate::support::{Served, answer, counted, upstream};
+use crate::support::{Served, answer, client, counted, serve_to, upstream};
 use crate::{OK, bounds};
-
-fn with_key(served: &Served, limit: &str) {
-    let client = ClientConfig {
-        name: "ci".to_owned(),
-        key: KeyHash::of("pk-ci"),
-        limits: Some(pacer_of(&[limit.parse().expect("a limit")]).expect("limits")),
-        models: Vec::new(),
-        paths: Vec::new(),
-        is_batch: false,
-    };
-    served.gateway.replace_clients(Clients::with_keys(vec![client], &Clients::OfThisMachine).expect("limits"));
-}
 
 fn keyed(request: RequestBuilder) -> RequestBuilder {
     request.header("x-paceline-key", "pk-ci")
@@ -39,7 +26,7 @@ async fn state(served: &Served) -> Value {
 async fn they_are_counted_with_the_limit_and_until_when_and_go_with_their_clients() {
     let (api, calls) = counted(|_| answer(200, &[], OK)).await;
     let served = Served::new(api, "", Bounds::default());
-    with_key(&served, "1 per 20s");
+    serve_to(&served, vec![client("ci", &["1 per 20s"])]);
     assert_eq!(keyed(served.post()).send().await.unwrap().status().as_u16(), 200);
     let waiting: Vec<_> = (0..2).map(|_| tokio::spawn(keyed(served.post()).send())).collect();
     let held = async |count: u64| loop {
@@ -89,7 +76,7 @@ async fn tokens_of_a_crowd(settings: &str, key: Option<&str>) -> u64 {
         answer(200, &[], ANSWER)
     });
     let served = Served::new(api.await, settings, Bounds::default());
-    key.into_iter().for_each(|limit| with_key(&served, limit));
+    key.into_iter().for_each(|limit| serve_to(&served, vec![client("ci", &[limit])]));
     let all: Vec<_> = (0..40).map(|_| tokio::spawn(keyed(served.post()).send())).collect();
     let mut passed = 0;
     for one in all {
@@ -118,7 +105,7 @@ async fn a_body_that_is_too_large_to_read_counts_under_limits_on_tokens_by_its_l
     for (settings, key) in [("", Some("1000 tokens per 1h")), ("limits = ['1000 tokens per 1h']", None)] {
         let (api, calls) = counted(|_| answer(200, &[], OK)).await;
         let served = Served::new(api, settings, bounds(|bounds| bounds.largest_body = 1_000));
-        key.into_iter().for_each(|limit| with_key(&served, limit));
+        key.into_iter().for_each(|limit| serve_to(&served, vec![client("ci", &[limit])]));
         let send = |path: &str| keyed(served.client.post(served.url.clone() + path)).body(padded.clone()).send();
         // A key with a limit on tokens may send no model what is not read.
         let refused = if key.is_some() { 403 } else { 413 };

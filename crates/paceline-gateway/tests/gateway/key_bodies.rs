@@ -6,11 +6,10 @@ use std::sync::Arc;
 use axum::extract::Request;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use paceline_config::pacer_of;
-use paceline_gateway::{ClientConfig, Clients, KeyHash};
+use paceline_gateway::{ClientConfig, Clients};
 use tokio::sync::Mutex;
 
-use crate::support::{NO_KEY, Served, answer, upstream};
+use crate::support::{NO_KEY, Served, answer, client, serve_to, upstream};
 use crate::{OK, bounds};
 
 const LARGEST: usize = 20_000;
@@ -29,19 +28,11 @@ async fn served(settings: &str) -> (Served, Seen) {
         }
     });
     let served = Served::new(api.await, settings, bounds(|bounds| bounds.largest_body = LARGEST));
-    let client = |name: &str, limit: Option<&str>, models: &[&str]| ClientConfig {
-        name: name.to_owned(),
-        key: KeyHash::of(&format!("pk-{name}")),
-        limits: limit.map(|limit| pacer_of(&[limit.parse().expect("a limit")]).expect("limits")),
-        models: models.iter().copied().map(str::to_owned).collect(),
-        paths: Vec::new(),
-        is_batch: false,
-    };
     let clients = vec![
-        client("tokens", Some("900k tokens per 1h"), &[]),
-        client("models", None, &["m"]),
-        client("calls", Some("600rpm"), &[]),
-        client("free", None, &[]),
+        client("tokens", &["900k tokens per 1h"]),
+        ClientConfig { models: vec!["m".to_owned()], ..client("models", &[]) },
+        client("calls", &["600rpm"]),
+        client("free", &[]),
     ];
     served.gateway.replace_clients(Clients::with_keys(clients, &Clients::OfThisMachine).expect("limits"));
     (served, seen)
@@ -218,9 +209,7 @@ async fn no_field_makes_a_server_take_a_request_for_another_one() {
 async fn a_client_with_paths_calls_no_other() {
     let (served, _) = served("").await;
     let own = ["/api/v1/chat", "/api/v1/models"].map(str::to_owned).to_vec();
-    let (name, key) = ("paths".to_owned(), KeyHash::of("pk-paths"));
-    let client = ClientConfig { name, key, limits: None, models: Vec::new(), paths: own, is_batch: false };
-    served.gateway.replace_clients(Clients::with_keys(vec![client], &Clients::OfThisMachine).expect("none has limits"));
+    serve_to(&served, vec![ClientConfig { paths: own, ..client("paths", &[]) }]);
     for (method, path, expected) in [
         ("POST", "/v1/chat/completions", 200),
         ("POST", "/v1/%63hat/completions?x=1", 200),

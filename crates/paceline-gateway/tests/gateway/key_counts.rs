@@ -8,24 +8,11 @@ use axum::body::Body;
 use axum::extract::Request;
 use futures_util::StreamExt as _;
 use http::Response;
-use paceline_config::pacer_of;
-use paceline_gateway::{Bounds, ClientConfig, Clients, KeyHash};
+use paceline_gateway::Bounds;
 use serde_json::json;
 use tokio::sync::Semaphore;
 
-use crate::support::{Served, answer, counted, upstream};
-
-fn with_key(served: &Served, limit: &str) {
-    let client = ClientConfig {
-        name: "ci".to_owned(),
-        key: KeyHash::of("pk-ci"),
-        limits: Some(pacer_of(&[limit.parse().expect("a limit")]).expect("limits")),
-        models: Vec::new(),
-        paths: Vec::new(),
-        is_batch: false,
-    };
-    served.gateway.replace_clients(Clients::with_keys(vec![client], &Clients::OfThisMachine).expect("limits"));
-}
+use crate::support::{Served, answer, client, counted, serve_to, upstream};
 
 async fn served(
     limit: &str,
@@ -34,7 +21,7 @@ async fn served(
 ) -> Served {
     let api = upstream(move |_: Request| std::future::ready(answer())).await;
     let served = Served::new(api, settings, Bounds::default());
-    with_key(&served, limit);
+    serve_to(&served, vec![client("ci", &[limit])]);
     served
 }
 
@@ -104,7 +91,7 @@ async fn each_call_that_leaves_counts_as_a_request_and_no_other_does() {
     let (api, calls) = counted(|_| answer(500, &[], "{}")).await;
     let settings = "retry = { max_retries = 9, base = \"1ms\", cap = \"2ms\" }";
     let served = Served::new(api, settings, Bounds::default());
-    with_key(&served, "4 per 1h");
+    serve_to(&served, vec![client("ci", &["4 per 1h"])]);
     let got = prompt(&served, 5).send().await.expect("an answer");
     assert_eq!((got.status().as_u16(), calls.count()), (500, 4), "what the server said last");
     assert_eq!(used(&served).await, 4);

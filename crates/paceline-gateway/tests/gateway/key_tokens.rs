@@ -6,27 +6,11 @@ use std::time::Duration;
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use futures_util::StreamExt as _;
-use paceline_config::pacer_of;
-use paceline_gateway::{Bounds, ClientConfig, Clients, KeyHash};
+use paceline_gateway::Bounds;
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use crate::support::{Served, answer, upstream};
-
-fn client(name: &str, limit: Option<&str>) -> ClientConfig {
-    ClientConfig {
-        name: name.to_owned(),
-        key: KeyHash::of(&format!("pk-{name}")),
-        limits: limit.map(|limit| pacer_of(&[limit.parse().expect("a limit")]).expect("limits")),
-        models: Vec::new(),
-        paths: Vec::new(),
-        is_batch: false,
-    }
-}
-
-fn serve_to(served: &Served, clients: Vec<ClientConfig>) {
-    served.gateway.replace_clients(Clients::with_keys(clients, &Clients::OfThisMachine).expect("limits"));
-}
+use crate::support::{Served, answer, client, serve_to, upstream};
 
 async fn post(served: &Served, name: &str, body: &Value, deadline: &str) -> (u16, Value) {
     let request = served.post().header("x-paceline-key", format!("pk-{name}")).header("x-paceline-deadline", deadline);
@@ -45,7 +29,7 @@ async fn counts(request: Request) -> axum::response::Response {
 #[tokio::test]
 async fn prompts_with_pictures_of_one_client_change_nothing_for_the_prompts_of_another() {
     let served = Served::new(upstream(counts).await, "", Bounds::default());
-    serve_to(&served, vec![client("vision", None), client("text", Some("3k tokens per 1h"))]);
+    serve_to(&served, vec![client("vision", &[]), client("text", &["3k tokens per 1h"])]);
     let picture = json!({"type": "image_url", "image_url": {"url": "http://i/a.png"}});
     let picture = json!({"model": "m", "max_tokens": 20, "messages": [{"role": "user", "content": [picture]}]});
     for _ in 0..12 {
@@ -67,7 +51,7 @@ async fn prompts_with_pictures_of_one_client_change_nothing_for_the_prompts_of_a
 #[tokio::test]
 async fn an_estimate_refuses_no_request_and_is_told_as_one() {
     let served = Served::new(upstream(counts).await, "", Bounds::default());
-    serve_to(&served, vec![client("ci", Some("600 tokens per 1h"))]);
+    serve_to(&served, vec![client("ci", &["600 tokens per 1h"])]);
     let picture = json!({"type": "image_url", "image_url": {"url": "http://i/a.png"}});
     let picture = json!({"model": "m", "max_tokens": 20, "messages": [{"role": "user", "content": [picture]}]});
     let (status, body) = post(&served, "ci", &picture, "5s").await;
@@ -92,7 +76,7 @@ async fn a_crowd_keeps_to_the_tokens_of_its_key_where_the_server_ignores_max_tok
         answer(200, &[], r#"{"choices":[],"usage":{"prompt_tokens":10,"completion_tokens":890}}"#)
     });
     let served = Served::new(api.await, "", Bounds::default());
-    serve_to(&served, vec![client("ci", Some("2000 tokens per 1h"))]);
+    serve_to(&served, vec![client("ci", &["2000 tokens per 1h"])]);
     let wrong = json!({"model": "m", "max_tokens": 1, "messages": null});
     assert_eq!(post(&served, "ci", &wrong, "5s").await.0, 400, "a refusal shows nothing");
     let body = json!({"model": "m", "max_tokens": 1, "messages": []});
@@ -124,7 +108,7 @@ async fn an_answer_that_its_client_gives_up_counts_with_what_came_of_it() {
         }
     });
     let served = Served::new(api.await, "", Bounds::default());
-    serve_to(&served, vec![client("ci", Some("1000 tokens per 1h"))]);
+    serve_to(&served, vec![client("ci", &["1000 tokens per 1h"])]);
     let counted = || {
         let clients = served.gateway.clients();
         let used = clients.limiters().map(|(_, limiter)| limiter.snapshot().account);

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use axum::extract::Request;
-use paceline_gateway::{Bounds, ClientConfig, Clients, KeyHash};
+use paceline_gateway::Bounds;
 use serde_json::Value;
 
 use crate::OK;
-use crate::support::{Served, answer, upstream};
+use crate::support::{Served, answer, client, serve_to, upstream};
 
 const SLOW_DOWN: &str = r#"{"error":{"message":"slow down","code":"x"}}"#;
 
@@ -22,16 +22,7 @@ async fn served(settings: &str) -> Served {
         }
     });
     let served = Served::new(at.await, settings, Bounds::default());
-    let client = |name: &str| ClientConfig {
-        name: name.to_owned(),
-        key: KeyHash::of(&format!("pk-{name}")),
-        limits: None,
-        models: Vec::new(),
-        paths: Vec::new(),
-        is_batch: false,
-    };
-    let clients = ["big", "other", "third", "last"].map(client).into();
-    served.gateway.replace_clients(Clients::with_keys(clients, &Clients::OfThisMachine).expect("limits"));
+    serve_to(&served, ["big", "other", "third", "last"].map(|name| client(name, &[])).into());
     served
 }
 

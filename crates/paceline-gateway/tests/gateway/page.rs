@@ -1,12 +1,12 @@
 //! The page for people: its files, and what it asks the gateway for.
 
 use futures_util::StreamExt as _;
-use paceline_gateway::{Bounds, ClientConfig, Clients, KeyHash};
+use paceline_gateway::Bounds;
 use serde_json::Value;
 
 use crate::OK;
 use crate::operation::{page, state};
-use crate::support::{Served, answer, counted};
+use crate::support::{Served, answer, client, counted, serve_to};
 
 const SCOPE: &str = "/v1/chat/completions m";
 
@@ -40,10 +40,7 @@ async fn the_page_is_whole_and_loads_nothing_from_elsewhere() {
 async fn with_keys_of_clients_the_page_is_shown_and_its_state_is_not() {
     let (api, _) = counted(|_| answer(200, &[], OK)).await;
     let served = Served::new(api, "", Bounds::default());
-    let key = KeyHash::of("pk-ops");
-    let client =
-        ClientConfig { name: "ops".into(), key, limits: None, models: Vec::new(), paths: Vec::new(), is_batch: false };
-    served.gateway.replace_clients(Clients::with_keys(vec![client], &Clients::OfThisMachine).unwrap());
+    serve_to(&served, vec![client("ops", &[])]);
     for (path, status) in [("/", 200), ("/api/page/page.js", 200)] {
         assert_eq!(page(&served, path).await.0, status, "{path}");
     }

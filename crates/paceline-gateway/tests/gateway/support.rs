@@ -10,8 +10,8 @@ use axum::extract::Request;
 use axum::response::Response;
 use http::HeaderValue;
 use paceline::Limiter;
-use paceline_config::{Config, Environment, Overrides};
-use paceline_gateway::{Backend, BackendError, Bounds, Gateway, listen};
+use paceline_config::{Config, Environment, Overrides, pacer_of};
+use paceline_gateway::{Backend, BackendError, Bounds, ClientConfig, Clients, Gateway, KeyHash, listen};
 use tokio::sync::{Semaphore, oneshot};
 
 /// The key that the upstream wants.
@@ -25,6 +25,24 @@ pub(crate) struct Served {
     pub(crate) gateway: Arc<Gateway>,
     ends: Option<oneshot::Sender<()>>,
     pub(crate) ended: tokio::task::JoinHandle<()>,
+}
+
+/// A client whose key is `pk-NAME`, with these limits.
+pub(crate) fn client(name: &str, limits: &[&str]) -> ClientConfig {
+    let limits: Vec<_> = limits.iter().map(|limit| limit.parse().expect("a limit")).collect();
+    ClientConfig {
+        name: name.to_owned(),
+        key: KeyHash::of(&format!("pk-{name}")),
+        limits: (!limits.is_empty()).then(|| pacer_of(&limits).expect("limits")),
+        models: Vec::new(),
+        paths: Vec::new(),
+        is_batch: false,
+    }
+}
+
+/// From now on these clients alone may call, each with its key.
+pub(crate) fn serve_to(served: &Served, clients: Vec<ClientConfig>) {
+    served.gateway.replace_clients(Clients::with_keys(clients, &Clients::OfThisMachine).expect("limits"));
 }
 
 /// A server whose answers the test makes.
