@@ -67,11 +67,16 @@ impl Default for MockConfig {
 /// # Errors
 /// As [`spawn`].
 pub(crate) async fn start_for(upstream: &mut Upstream, seed: Option<u64>) -> Result<Option<MockServer>, Failure> {
-    let Some(limit) = limit_of(upstream).filter(|_| upstream.base_url.is_none()) else { return Ok(None) };
+    let Some(limit) = limit_of(upstream).filter(|_| is_own(upstream)) else { return Ok(None) };
     let provider = ProviderConfig { limits: vec![limit.into()], ..ProviderConfig::default() };
     let server = spawn(MockConfig { provider, seed: seed.unwrap_or_default(), ..MockConfig::default() }).await?;
     upstream.base_url = Some(server.url());
     Ok(Some(server))
+}
+
+/// Whether the upstream is the mock that a run starts itself.
+pub(crate) fn is_own(upstream: &Upstream) -> bool {
+    upstream.name == MOCK && upstream.base_url.is_none()
 }
 
 /// The limit of the mock that the upstream means; a run learns it from headers only.

@@ -316,9 +316,9 @@ fn a_providers_own_variable_names_its_address_where_no_layer_does() {
 /// A slim container has no certificates of authorities: what needs none runs there, and what needs them says what to install.
 #[test]
 fn without_certificates_of_authorities_a_plain_server_on_this_machine_is_called() {
-    let without_certificates = |job: &Job, server: &str| {
+    let without_certificates = |job: &Job, server: &[&str]| {
         let mut command = job.paceline();
-        command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", server, "--api-key-env", "MY_KEY"]);
+        command.args(["run", "in.jsonl", "-o", "out.jsonl", "--api-key-env", "MY_KEY"]).args(server);
         finish(command.envs([
             ("MY_KEY", "0123456789"),
             ("SSL_CERT_FILE", "/nonexistent"),
@@ -326,10 +326,12 @@ fn without_certificates_of_authorities_a_plain_server_on_this_machine_is_called(
         ]))
     };
     let server = Server::new(|_| Reply::ok());
-    let (code, log) = without_certificates(&Job::new(1), &server.url());
+    let (code, log) = without_certificates(&Job::new(1), &["--base-url", &server.url()]);
     assert_eq!((code, server.count()), (0, 1), "{log}");
+    let (code, log) = without_certificates(&Job::new(1), &["--upstream", "mock"]);
+    assert_eq!(code, 0, "{log}");
 
-    let (code, log) = without_certificates(&Job::new(1), "https://api.example.com/v1");
+    let (code, log) = without_certificates(&Job::new(1), &["--base-url", "https://api.example.com/v1"]);
     assert_eq!(code, 2, "{log}");
     assert!(
         log.contains("this machine has no certificates of authorities (") && log.contains("ca-certificates"),
