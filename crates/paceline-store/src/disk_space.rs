@@ -140,7 +140,8 @@ impl DiskSpace {
     }
 
     /// Blocks until the disk has space for so many changes of a database that holds no answers, or the caller waits no more.
-    pub(crate) fn wait_for_changes(&self, changes: u64) {
+    /// Returns whether it had none at first, and has some now.
+    pub(crate) fn wait_for_changes(&self, changes: u64) -> bool {
         let (mut state, mut waited) = (self.state(), false);
         while !state.fail_when_full {
             let lacking = self.lacks(RESERVE + on_disk(0, changes));
@@ -149,11 +150,12 @@ impl DiskSpace {
                 state.disk_full.clone_from(&lacking);
             }
             if lacking.is_none() {
-                return;
+                return waited;
             }
             waited = true;
             state = self.0.changed.wait_timeout(state, POLL_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
         }
+        false
     }
 
     /// How many of the records have space. What follows one without space may build on it, so it has none either.

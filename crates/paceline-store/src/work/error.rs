@@ -169,6 +169,12 @@ fn advice_on_server(error: &tokio_postgres::Error) -> &'static str {
 }
 
 impl WorkError {
+    /// Whether SQLite found the disk full.
+    pub(super) fn is_full(&self) -> bool {
+        let full = Some(rusqlite::ErrorCode::DiskFull);
+        matches!(self, Self::Sqlite { source, .. } if source.sqlite_error_code() == full)
+    }
+
     /// Whether the server of the store is not there: it may come back, and nothing else is wrong.
     pub fn is_unreachable(&self) -> bool {
         match self {

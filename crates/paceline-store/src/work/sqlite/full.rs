@@ -68,3 +68,30 @@ async fn a_full_disk_ends_the_run_and_costs_nothing() {
     let again = recorded.0.lock().unwrap().len() as u64 - answered;
     assert_eq!(again, items - found, "what was recorded is not done again, and nothing else is missing");
 }
+
+#[tokio::test]
+async fn what_finds_the_disk_full_is_done_again_once_there_is_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("work.db");
+    let disk = crate::DiskSpace::of([&*path]);
+    let store = SqliteStore::open_on(&path, WorkClock::system(), Some(disk)).unwrap();
+    let full = |tried: u32| {
+        let source = rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_FULL), None);
+        WorkError::sqlite(if tried > 2 { "try a third time" } else { "write" })(source)
+    };
+    let mut tried = 0;
+    let filled_for_a_moment = store.thread.submit(move |_| {
+        tried += 1;
+        if tried == 1 { Err(full(tried)) } else { Ok(tried) }
+    });
+    assert_eq!(filled_for_a_moment.await.unwrap(), 2);
+
+    // The disk has space, as far as it says itself.
+    let mut tried = 0;
+    let always = store.thread.submit(move |_| -> Result<(), _> {
+        tried += 1;
+        Err(full(tried))
+    });
+    let message = always.await.unwrap_err().to_string();
+    assert!(message.starts_with("cannot write the store") && message.contains("disk is full"), "{message}");
+}

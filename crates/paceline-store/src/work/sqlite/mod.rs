@@ -116,7 +116,7 @@ impl SqliteStore {
         let is_new = !path.exists();
         let conn = schema::open(&path, clock.wall().as_millis()).inspect_err(|error| {
             // An empty file would pass for a store without items. One that a second process has just begun is not empty.
-            if is_new && is_full(error) && path.metadata().is_ok_and(|made| made.len() == 0) {
+            if is_new && error.is_full() && path.metadata().is_ok_and(|made| made.len() == 0) {
                 let _ = std::fs::remove_file(&path);
             }
         })?;
@@ -133,7 +133,7 @@ impl SqliteStore {
     fn transact<T: Send + 'static>(
         &self,
         action: &'static str,
-        work: impl FnOnce(&Connection, Timestamp) -> rusqlite::Result<T> + Send + 'static,
+        mut work: impl FnMut(&Connection, Timestamp) -> rusqlite::Result<T> + Send + 'static,
     ) -> StoreFuture<'_, T> {
         let clock = self.clock.clone();
         self.thread.submit(move |conn| work(conn, clock.wall()).map_err(WorkError::sqlite(action)))
@@ -142,7 +142,7 @@ impl SqliteStore {
     /// The same, and wakes every caller that waits for a change.
     fn transact_and_notify<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Connection, Timestamp) -> rusqlite::Result<T> + Send + 'static,
+        work: impl FnMut(&Connection, Timestamp) -> rusqlite::Result<T> + Send + 'static,
     ) -> StoreFuture<'_, T> {
         let done = self.transact("write", work);
         Box::pin(async move {
@@ -196,7 +196,7 @@ impl SqliteStore {
         &self,
         name: &str,
         lease: Duration,
-        begin: impl FnOnce(&Connection, Timestamp) -> rusqlite::Result<()> + Send + 'static,
+        mut begin: impl FnMut(&Connection, Timestamp) -> rusqlite::Result<()> + Send + 'static,
     ) -> StoreFuture<'_, WorkerId> {
         let (name, lock, path, clock) = (name.to_owned(), self.lock.clone(), self.path.clone(), self.clock.clone());
         let lanes = self.lanes.clone();
@@ -322,7 +322,7 @@ impl WorkStore for SqliteStore {
                  WHERE item.key = ?1"
             );
             let found = conn
-                .query_row(sql, [key], |row| Ok((rows::item(row)?, row.get::<_, String>(after_item(0))?)))
+                .query_row(sql, [&key], |row| Ok((rows::item(row)?, row.get::<_, String>(after_item(0))?)))
                 .optional()?;
             let Some((item, payload)) = found else { return Ok(None) };
             let events = rows::events(conn, item.id as i64, super::item::EVENTS)?;
@@ -386,11 +386,6 @@ impl WorkStore for SqliteStore {
             }
         })
     }
-}
-
-fn is_full(error: &WorkError) -> bool {
-    let full = Some(rusqlite::ErrorCode::DiskFull);
-    matches!(error, WorkError::Sqlite { source, .. } if source.sqlite_error_code() == full)
 }
 
 /// A number that other processes' commits change, and ours do not.

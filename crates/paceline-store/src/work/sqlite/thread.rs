@@ -42,13 +42,13 @@ impl StoreThread {
     }
 
     /// Does `work` within a transaction; the result is ready once that is on the disk. The call itself queues the work, so it is
-    /// done even if the caller never polls the future or drops it.
+    /// done even if the caller never polls the future or drops it. It is done again after a transaction that found the disk full.
     pub(super) fn submit<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Connection) -> Result<T, WorkError> + Send + 'static,
+        work: impl FnMut(&Connection) -> Result<T, WorkError> + Send + 'static,
     ) -> StoreFuture<'static, T> {
         let (reply, answer) = oneshot::channel();
-        let step = Box::new(QueuedStep { work: Some(work), done: None, reply });
+        let step = Box::new(QueuedStep { work, done: None, reply });
         let queued = self.steps.as_ref().is_some_and(|steps| steps.send(step).is_ok());
         Box::pin(
             async move { if queued { answer.await.unwrap_or(Err(WorkError::Closed)) } else { Err(WorkError::Closed) } },
@@ -73,16 +73,14 @@ trait Step: Send {
 }
 
 struct QueuedStep<T, F> {
-    work: Option<F>,
+    work: F,
     done: Option<T>,
     reply: oneshot::Sender<Result<T, WorkError>>,
 }
 
-impl<T: Send, F: FnOnce(&Connection) -> Result<T, WorkError> + Send> Step for QueuedStep<T, F> {
+impl<T: Send, F: FnMut(&Connection) -> Result<T, WorkError> + Send> Step for QueuedStep<T, F> {
     fn execute(&mut self, conn: &Connection) -> Result<(), WorkError> {
-        if let Some(work) = self.work.take() {
-            self.done = Some(work(conn)?);
-        }
+        self.done = Some((self.work)(conn)?);
         Ok(())
     }
 
@@ -129,16 +127,33 @@ fn serve(
     while let Ok(first) = steps.recv() {
         let mut group = vec![first];
         group.extend(steps.try_iter().take(QUEUE - 1));
-        if let Some(disk) = disk {
-            disk.wait_for_changes(group.len() as u64);
-        }
-        let failure = turn(conn, place, &mut group).err();
-        if failure.is_some() {
-            on_rollback();
-        }
+        let failure = transact(conn, place, disk, &mut group, &on_rollback).err();
         for step in group {
             step.reply(failure.as_ref());
         }
+    }
+}
+
+/// The same once there is space for it: another program may take what was there a moment ago. A disk that is full although it
+/// says that it has space is believed the second time.
+fn transact(
+    conn: &Connection,
+    place: &OpenedFile,
+    disk: Option<&DiskSpace>,
+    group: &mut [Box<dyn Step>],
+    on_rollback: impl Fn(),
+) -> Result<(), WorkError> {
+    let mut was_full = false;
+    loop {
+        let waited = disk.is_some_and(|disk| disk.wait_for_changes(group.len() as u64));
+        let done = turn(conn, place, group);
+        let Err(error) = &done else { return done };
+        on_rollback();
+        let is_full = disk.is_some() && error.is_full();
+        if !is_full || (was_full && !waited) {
+            return done;
+        }
+        was_full = true;
     }
 }
 
