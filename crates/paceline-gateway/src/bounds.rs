@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use paceline_http::gateway::LONGEST_HOLD;
 
+use crate::bodies::Bodies;
 use crate::files::Files;
 
 /// The bounds of a gateway.
@@ -61,8 +62,7 @@ impl Default for Bounds {
 /// What requests hold of the process.
 #[derive(Debug, Default)]
 pub(crate) struct Taken {
-    /// Bytes of bodies.
-    pub(crate) bytes: Held,
+    pub(crate) bodies: Bodies,
     pub(crate) files: Files,
 }
 
@@ -82,6 +82,12 @@ impl Held {
     pub(crate) fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
+}
+
+/// How much one client may hold of what all may hold `most` of: so many `times` as much as is free. So one alone leaves some to
+/// the others, and two leave less (dynamic thresholds: Choudhury and Hahne, 1998).
+pub(crate) fn share(all: &Held, most: u64, times: u64) -> u64 {
+    times.saturating_mul(most.saturating_sub(all.count()))
 }
 
 /// Room that is taken until it is dropped.

@@ -13,6 +13,7 @@ use paceline::{ConfigError, Cost, Limiter, LimiterState, PacerConfig, Quota, Quo
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
+use crate::bodies::BodiesOfClient;
 use crate::bounds::Held;
 use crate::headers::{KEY, OF_CLIENTS};
 use crate::query;
@@ -116,6 +117,7 @@ impl Clients {
             let ClientConfig { name, key, models, paths, is_batch, .. } = client;
             let streams = before.map(|client| client.streams.clone()).unwrap_or_default();
             let files = before.map(|client| client.files.clone()).unwrap_or_default();
+            let bodies = before.map(|client| client.bodies.clone()).unwrap_or_default();
             let (name, hash, uses) = (name.into(), key.to_string().into(), Arc::clone(&uses));
             let client = Client {
                 name,
@@ -130,6 +132,7 @@ impl Clients {
                 is_batch,
                 streams,
                 files,
+                bodies,
                 uses,
             };
             clients.insert(key, Arc::new(client));
@@ -310,6 +313,7 @@ pub struct Client {
     pub(crate) streams: Held,
     /// Of the process, which its requests hold: a connection each, where that carries no other, and one for each call.
     pub(crate) files: Held,
+    pub(crate) bodies: BodiesOfClient,
     /// Those of all clients.
     uses: Arc<Uses>,
 }

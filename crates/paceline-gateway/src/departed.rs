@@ -11,7 +11,7 @@ use paceline_http::{Call, NoAnswer};
 use paceline_providers::{Answer, Asked, Reading, Usage};
 
 use crate::backend::Backend;
-use crate::bounds::Room;
+use crate::bodies::HeldBody;
 use crate::files::HeldFile;
 use crate::headers;
 use crate::models::decoded_path;
@@ -36,7 +36,7 @@ pub(crate) struct Departed {
     /// What its request takes of the limits of its client.
     pub(crate) spent: Option<Arc<Spent>>,
     /// Of its body, which is read once more when the answer ends.
-    pub(crate) room: Room,
+    pub(crate) room: HeldBody,
     /// The connection of its client, once its answer comes, and its own.
     pub(crate) files: [HeldFile; 2],
     /// The bytes of an answer that was too long to be kept and read.

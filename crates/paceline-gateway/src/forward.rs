@@ -11,16 +11,17 @@ use http_body_util::{BodyExt as _, Either, Full};
 use hyper::body::Incoming;
 use paceline::{Class, Cost, GiveUp, Limiter, NextAction, Permit};
 use paceline_core::Instant;
-use paceline_http::{Call, NoAnswer, gateway};
-use paceline_providers::Asked;
+use paceline_http::{NoAnswer, gateway};
 
 use crate::backend::Backend;
+use crate::bodies::{Bodies, BodiesOfClient, HeldBody, LEAST_LARGE};
 use crate::bounds::{Bounds, Room, Taken};
 use crate::clients::Client;
 use crate::closing::Closing;
 use crate::departed::Departed;
+use crate::estimated::Estimated;
 use crate::failure;
-use crate::fallback::{Step, Target, with_model};
+use crate::fallback::{Step, Target};
 use crate::files::{Files, HeldFile};
 use crate::headers::{self, Wishes};
 use crate::metrics::Ending;
@@ -58,6 +59,7 @@ struct Course<'a> {
     bounds: &'a Bounds,
     closing: &'a Closing,
     files: &'a Files,
+    bodies: &'a Bodies,
     wishes: Wishes,
     /// With a key of the gateway's.
     known: Option<Arc<Client>>,
@@ -71,24 +73,6 @@ struct Course<'a> {
     /// Its connection, among the files that a client with a key holds.
     connection: HeldFile,
     told: AnswerNotes,
-}
-
-/// A call to one upstream, and what is known of it before it leaves.
-struct Estimated {
-    call: Arc<Call>,
-    /// What its body asks for.
-    asked: Arc<Asked>,
-    scope: String,
-    cost: Cost,
-}
-
-impl Estimated {
-    /// That call; `unread` is the length of a body that is not read.
-    fn new(upstream: &Backend, call: Call, unread: Option<u64>) -> Self {
-        let asked = Asked::of(&call.body);
-        let (scope, cost) = upstream.scope_and_cost(&call, &asked, unread);
-        Self { call: Arc::new(call), asked: Arc::new(asked), scope, cost }
-    }
 }
 
 /// How a request ended at one upstream.
@@ -169,15 +153,20 @@ impl<'a> Course<'a> {
         let is_batch = wishes.is_batch || known.as_ref().is_some_and(|client| client.is_batch());
         record.priority = if is_batch { BATCH } else { 0 };
         let longest = wishes.deadline.unwrap_or(bounds.deadline);
-        let room = (share_of_queue(upstream, &client, bounds)?, place_in_queue(upstream, bounds)?);
+        let places = (share_of_queue(upstream, &client, bounds)?, place_in_queue(upstream, bounds)?);
         let connection = taken.files.hold(known.as_deref(), body.files());
-        let payload = Payload::read(body, bounds, &taken.bytes, longest).await?;
+        if let Some(known) = known.as_ref().filter(|_| may_be_large(&body)) {
+            known.may_wait(record.priority, longest)?;
+        }
+        let room = taken.bodies.begin(bodies_of(known.as_ref(), &client));
+        let payload = Payload::read(body, bounds, room, longest).await?;
         record.bytes_in = payload.bytes.len() as u64;
         let course = Self {
             clock,
             bounds,
             closing,
             files: &taken.files,
+            bodies: &taken.bodies,
             wishes,
             known,
             spent: None,
@@ -188,7 +177,7 @@ impl<'a> Course<'a> {
             connection,
             told: AnswerNotes::default(),
         };
-        Ok((course, parts, room))
+        Ok((course, parts, places))
     }
 
     async fn run(
@@ -199,18 +188,17 @@ impl<'a> Course<'a> {
         parts: http::request::Parts,
     ) -> Result<Response<AnswerBody>, Refusal> {
         let again = (!upstream.fallbacks.is_empty()).then(|| parts.clone());
-        let call = upstream.call(parts, path, self.payload.bytes.clone());
-        let first = Estimated::new(upstream, call, self.payload.unread());
-        if let Some(client) = &self.known {
-            client.may_call(upstream.name(), &first.call, &upstream.sending.dialect, !self.payload.is_stream)?;
-        }
+        let (known, own, unread) = (self.known.clone(), self.payload.bytes.clone(), self.payload.unread());
+        let (backend, body) = (Arc::clone(upstream), own.clone());
+        let first = move || Estimated::of_request(&backend, known.as_deref(), parts, path, body, unread);
+        let first = self.read(own.len(), first).await?;
         self.enter(upstream, &first).await?;
         let budget = upstream.most_retries(self.wishes.retries);
         let ended = self.at(upstream, &first, budget).await;
         let parts = again.filter(|_| ended.stayed_down && upstream.falls_back(&first.call, &first.asked));
         upstream.note_fallbacks(parts.is_some());
         let Some(parts) = parts else { return ended.answer };
-        let (own, mut left) = (self.payload.bytes.clone(), budget.saturating_sub(ended.retries));
+        let mut left = budget.saturating_sub(ended.retries);
         for Step { marker, target } in &upstream.fallbacks {
             let (name, model) = match target {
                 Target::Static(answer) => {
@@ -222,23 +210,20 @@ impl<'a> Course<'a> {
             };
             // A reload may have removed it since.
             let Some(other) = upstreams.iter().find(|other| other.name() == name) else { continue };
-            let body = match model {
-                None => Some(own.clone()),
-                Some(model) => with_model(&own, model).filter(|body| self.payload.has_room(body.len(), self.bounds)),
-            };
-            let (Some(body), Ok(_room)) =
-                (body.filter(|_| !self.payload.is_stream), place_in_queue(other, self.bounds))
-            else {
-                continue;
-            };
-            self.payload.bytes = body.clone();
+            let (false, Ok(_room)) = (self.payload.is_stream, place_in_queue(other, self.bounds)) else { continue };
             let (mut parts, mut path) = (parts.clone(), first.call.url.clone());
             if !Arc::ptr_eq(other, upstream) {
                 headers::remove_keys(&mut parts.headers);
                 path = upstream.without_keys(path);
             }
             parts.headers.remove(CONTENT_LENGTH);
-            let call = Estimated::new(other, other.call(parts, path, body), None);
+            let (backend, body, named) = (Arc::clone(other), own.clone(), model.clone());
+            let call = move || Estimated::of_fallback(&backend, parts, path, body, named.as_deref());
+            let Some(call) = self.read(own.len(), call).await else { continue };
+            if model.is_some() && !self.payload.has_room(call.call.body.len(), self.bounds) {
+                continue;
+            }
+            self.payload.bytes = call.call.body.clone();
             let tried = self.at(other, &call, left).await;
             left = left.saturating_sub(tried.retries);
             if let (false, Ok(answer)) = (tried.stayed_down, tried.answer) {
@@ -249,13 +234,18 @@ impl<'a> Course<'a> {
         ended.answer
     }
 
+    /// What `read` makes of a body of so many bytes.
+    async fn read<T: Send + 'static>(&self, bytes: usize, read: impl FnOnce() -> T + Send + 'static) -> T {
+        self.bodies.read(bodies_of(self.known.as_ref(), &self.client), bytes, read).await
+    }
+
     /// Waits for room under the limits of the client, if it has some of its own: each call takes of them what it takes.
     async fn enter(&mut self, upstream: &Backend, call: &Estimated) -> Result<(), Refusal> {
         // The last call counts with what it used from now on.
         self.spent = None;
         let Some(client) = &self.known else { return Ok(()) };
-        let (asked, cost) = (self.clock.now(), upstream.cost_elsewhere(&call.call, &call.cost));
-        let room = client.room(&cost, self.record.priority, self.deadline - asked);
+        let asked = self.clock.now();
+        let room = client.room(&call.of_client, self.record.priority, self.deadline - asked);
         let waits = self.client.waits_for_its_key();
         let room = self.closing.bounds(upstream.name(), room);
         let room = self.files.bounds(Some(client), &mut self.connection, room).await;
@@ -286,7 +276,7 @@ impl<'a> Course<'a> {
             call: Arc::clone(&call.call),
             asked: Arc::clone(&call.asked),
             spent: self.spent.clone(),
-            room: Room::default(),
+            room: HeldBody::default(),
             files: [HeldFile::default(), file],
             unread: 0,
         }
@@ -395,6 +385,15 @@ impl<'a> Course<'a> {
             return Ended { answer, stayed_down, retries: tries.saturating_sub(1) };
         }
     }
+}
+
+/// The bodies of a client: with a key it has them in common for all upstreams.
+fn bodies_of<'a>(known: Option<&'a Arc<Client>>, client: &'a ClientSpending) -> &'a BodiesOfClient {
+    known.map_or(&client.bodies, |known| &known.bodies)
+}
+
+fn may_be_large(body: &RequestBody) -> bool {
+    !body.is_end_stream() && body.size_hint().upper().is_none_or(|bytes| bytes > LEAST_LARGE as u64)
 }
 
 fn broken(message: &str) -> Refusal {

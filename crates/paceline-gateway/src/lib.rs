@@ -8,6 +8,7 @@
 //! `openai`, with the path `/v1/chat/completions`.
 
 mod backend;
+mod bodies;
 mod bounds;
 mod clients;
 mod closing;
@@ -15,6 +16,7 @@ mod connection;
 mod connector;
 mod departed;
 mod echo;
+mod estimated;
 mod events;
 mod failure;
 mod fallback;

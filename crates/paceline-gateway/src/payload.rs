@@ -11,7 +11,8 @@ use http::StatusCode;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep, timeout};
 
-use crate::bounds::{Bounds, Held, Room};
+use crate::bodies::{HeldBody, NoRoom};
+use crate::bounds::Bounds;
 use crate::refusal::Refusal;
 use crate::request_body::RequestBody;
 
@@ -37,7 +38,7 @@ pub(crate) struct Payload {
     pub(crate) is_stream: bool,
     /// So many bytes it has at the least.
     length: u64,
-    room: Room,
+    room: HeldBody,
     slowest: Duration,
     /// Why the client's part of a body that is not held came to no end.
     failed: Arc<OnceLock<Refusal>>,
@@ -51,26 +52,23 @@ impl Payload {
     pub(crate) async fn read(
         body: RequestBody,
         bounds: &Bounds,
-        held: &Held,
+        room: HeldBody,
         longest: Duration,
     ) -> Result<Self, Refusal> {
-        let read = timeout(longest, Self::read_slowly(body, bounds, held)).await;
+        let read = timeout(longest, Self::read_slowly(body, bounds, room)).await;
         read.unwrap_or_else(|_| Err(slow(&format!("the body of the request took longer than {longest:?}"))))
     }
 
-    async fn read_slowly(mut body: RequestBody, bounds: &Bounds, held: &Held) -> Result<Self, Refusal> {
+    async fn read_slowly(mut body: RequestBody, bounds: &Bounds, mut room: HeldBody) -> Result<Self, Refusal> {
         let announced = body.size_hint().lower();
         let mut bytes = Vec::new();
-        let mut room = held.take(0, bounds.held_bytes).ok_or_else(too_much_is_held)?;
         if announced <= bounds.largest_body as u64 {
             let mut minimum = MinimumRate::new(bounds.slowest_body);
             while !body.is_end_stream() && bytes.len() <= bounds.largest_body {
                 let next = poll_fn(|context| minimum.poll_frame(&mut body, context)).await;
                 let Some(frame) = next.transpose()? else { break };
                 let Ok(data) = frame.into_data() else { continue };
-                if !room.grow(data.len() as u64, bounds.held_bytes) {
-                    return Err(too_much_is_held());
-                }
+                room.grow(data.len() as u64, bounds.held_bytes).map_err(too_much_is_held)?;
                 add(&mut bytes, &data);
             }
         }
@@ -94,11 +92,11 @@ impl Payload {
 
     /// Whether so many more bytes may be held beside it; then they count.
     pub(crate) fn has_room(&mut self, bytes: usize, bounds: &Bounds) -> bool {
-        self.room.grow(bytes as u64, bounds.held_bytes)
+        self.room.grow(bytes as u64, bounds.held_bytes).is_ok()
     }
 
     /// What it takes of what may be held, for the call that reads its body once more at the end.
-    pub(crate) fn take_room(&mut self) -> Room {
+    pub(crate) fn take_room(&mut self) -> HeldBody {
         std::mem::take(&mut self.room)
     }
 
@@ -227,8 +225,11 @@ fn slow(message: &str) -> Refusal {
     Refusal::new(StatusCode::REQUEST_TIMEOUT, "slow_body", message)
 }
 
-fn too_much_is_held() -> Refusal {
-    let message = "the gateway holds as many bytes of waiting requests as it may; send it later";
+fn too_much_is_held(why: NoRoom) -> Refusal {
+    let message = match why {
+        NoRoom::OfClient => "the gateway holds as many bytes of this client's requests as it may of one; send it later",
+        NoRoom::OfAll => "the gateway holds as many bytes of waiting requests as it may; send it later",
+    };
     Refusal::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message).after(Duration::from_secs(1))
 }
 

@@ -8,7 +8,7 @@ use paceline_core::format_duration;
 use tokio::time::timeout;
 
 use crate::backend::Backend;
-use crate::bounds::{Bounds, Room};
+use crate::bounds::{Bounds, Room, share};
 use crate::notes::ClientSpending;
 use crate::refusal::{LEAST, Refusal, of_estimate};
 
@@ -26,13 +26,12 @@ impl From<Refusal> for NotSent {
 }
 
 /// A client may have so many times as many places in the queue as are free: one alone leaves a tenth to the others, and two a
-/// twentieth (dynamic thresholds: Choudhury and Hahne, 1998).
+/// twentieth.
 const QUEUED: u64 = 9;
 
 /// Room for one more request of that client.
 pub(crate) fn share_of_queue(upstream: &Backend, client: &ClientSpending, bounds: &Bounds) -> Result<Room, Refusal> {
-    let free = (bounds.queue as u64).saturating_sub(upstream.waiting.count());
-    client.queued.take(1, QUEUED * free).ok_or_else(|| {
+    client.queued.take(1, share(&upstream.waiting, bounds.queue as u64, QUEUED)).ok_or_else(|| {
         let (name, own, all) = (upstream.name(), client.queued.count(), upstream.waiting.count());
         let message = format!(
             "{own} requests of this client wait for the upstream {name} already, as many as one may have of {all}; send it later"

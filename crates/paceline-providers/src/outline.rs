@@ -81,6 +81,11 @@ impl Asked {
         Self { members, prompt: OnceLock::new() }
     }
 
+    /// Reads at once what that body, from which it was made, holds as a prompt: else that is read when it is asked for first.
+    pub fn read_prompt(&self, body: &[u8]) {
+        self.prompt(body);
+    }
+
     /// What that body, from which it was made, holds as a prompt.
     pub(super) fn prompt(&self, body: &[u8]) -> Prompt {
         *self.prompt.get_or_init(|| Prompt::of(body))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
-use paceline::{Admit, Cost, Dimension, Error, MaxWait, Quota, QuotaSnapshot, WaitCause, Within};
+use paceline::{Admit, Cost, Dimension, Error, Limiter, MaxWait, Quota, QuotaSnapshot, WaitCause, Within};
 use paceline_core::format_duration;
 use tokio::time::timeout;
 
@@ -20,18 +20,9 @@ impl Client {
     /// Room under its own limits, once there is some; none where it has none.
     pub(crate) async fn room(&self, cost: &Cost, priority: i32, left: Duration) -> Result<Option<Arc<Spent>>, Refusal> {
         let Some(limiter) = &self.limiter else { return Ok(None) };
-        let request = paceline::Request { priority, ..paceline::Request::new(limiter.scope(SCOPE), cost.clone()) };
+        let request = request(limiter, cost, priority);
         let too_long = |cause: &WaitCause, wait: Duration| self.too_long(cost, cause, wait);
-        // The requests ahead are no known wait, but how long they will take can be told, before this one is among them. Of tokens
-        // those under way may give some back.
-        if let Admit::At { at, cause } = limiter.admit(&request)
-            && at - limiter.now() > left
-            && (!counts_tokens(&cause) || limiter.snapshot().account.concurrency.in_flight == 0)
-        {
-            let (wait, ends_by_itself) = (at - limiter.now(), matches!(cause, WaitCause::Quota { .. }));
-            let refusal = too_long(&cause, wait);
-            return Err(if ends_by_itself { refusal.known(wait) } else { refusal });
-        }
+        self.refuse_long_wait(limiter, &request, left)?;
         let refused = match timeout(left, limiter.acquire_within(request.clone(), MaxWait::Known(left))).await {
             Ok(Ok(Within::Granted(permit))) => {
                 return Ok(Some(Arc::new(Spent::new(permit, Arc::clone(&self.key), Arc::clone(&self.uses)))));
@@ -51,6 +42,24 @@ impl Client {
             },
         };
         Err(refused)
+    }
+
+    /// Whether a request of which nothing is known but that it is one would wait for its own limits no longer than is left.
+    pub(crate) fn may_wait(&self, priority: i32, left: Duration) -> Result<(), Refusal> {
+        let Some(limiter) = &self.limiter else { return Ok(()) };
+        self.refuse_long_wait(limiter, &request(limiter, &Cost::request(), priority), left)
+    }
+
+    /// The requests ahead are no known wait, but how long they will take can be told, before this one is among them. Of tokens
+    /// those under way may give some back.
+    fn refuse_long_wait(&self, limiter: &Limiter, request: &paceline::Request, left: Duration) -> Result<(), Refusal> {
+        let Admit::At { at, cause } = limiter.admit(request) else { return Ok(()) };
+        let (wait, ends_by_itself) = (at - limiter.now(), matches!(cause, WaitCause::Quota { .. }));
+        if wait <= left || counts_tokens(&cause) && limiter.snapshot().account.concurrency.in_flight > 0 {
+            return Ok(());
+        }
+        let refusal = self.too_long(&request.cost, &cause, wait);
+        Err(if ends_by_itself { refusal.known(wait) } else { refusal })
     }
 
     /// The limit that its next request waits for, and for how long, where that is known.
@@ -90,6 +99,10 @@ impl Client {
         );
         Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message).after(wait).for_limit(limit)
     }
+}
+
+fn request(limiter: &Limiter, cost: &Cost, priority: i32) -> paceline::Request {
+    paceline::Request { priority, ..paceline::Request::new(limiter.scope(SCOPE), cost.clone()) }
 }
 
 /// Whether a call waits for a limit on tokens, of which those under way may give some back.

@@ -8,6 +8,7 @@ use paceline_config::Money;
 use paceline_providers::Usage;
 use serde_json::{Value, json};
 
+use crate::bodies::BodiesOfClient;
 use crate::bounds::Held;
 
 /// So many clients are told apart; those that were there first go together as `others` once there are more.
@@ -37,6 +38,8 @@ pub(crate) struct ClientSpending {
     held: AtomicU64,
     /// Its requests that have a place in the queue, also those under way that are not answered yet.
     pub(crate) queued: Held,
+    /// Of one without a key: a client with a key has them in common for all upstreams.
+    pub(crate) bodies: BodiesOfClient,
     requests: AtomicU64,
     tokens_in: AtomicU64,
     tokens_out: AtomicU64,

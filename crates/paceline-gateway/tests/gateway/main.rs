@@ -1,6 +1,7 @@
 //! The gateway before servers that the tests make: what clients get, what upstreams see, and what becomes of those who wait.
 
 mod attacks;
+mod bodies;
 mod clients;
 mod fallback;
 mod held_by_keys;
@@ -317,25 +318,6 @@ async fn one_interactive_request_leaves_at_once_beside_long_batches() {
             assert_eq!(one.await.unwrap().unwrap().status().as_u16(), 200);
         }
     }
-}
-
-#[tokio::test]
-async fn what_would_not_fit_is_refused_before_it_waits() {
-    let api = upstream(|_: Request| async move { answer(200, &[], OK) }).await;
-    let served = Served::new(api, "", bounds(|bounds| (bounds.queue, bounds.held_bytes) = (1, 2_000)));
-    served.limiter.hold_for(None, served.limiter.now() + Duration::from_secs(100), PauseCause::Program);
-    let code =
-        |body: &[u8]| serde_json::from_slice::<Value>(body).unwrap()["error"]["code"].as_str().unwrap().to_owned();
-    let large = served.client.post(format!("{}/v1/x", served.url)).body(vec![b'x'; 3_000]).send().await.unwrap();
-    assert_eq!((large.status().as_u16(), code(&large.bytes().await.unwrap())), (429, "queue_full".to_owned()));
-    let waiting = tokio::spawn(served.post().send());
-    while served.limiter.snapshot().account.waiting == 0 {
-        tokio::task::yield_now().await;
-    }
-    let second = served.post().send().await.unwrap();
-    assert_eq!((second.status().as_u16(), code(&second.bytes().await.unwrap())), (429, "queue_full".to_owned()));
-    served.limiter.resume(None);
-    assert_eq!(waiting.await.unwrap().unwrap().status().as_u16(), 200);
 }
 
 #[tokio::test]
