@@ -25,6 +25,9 @@ const COLLECTIONS: [&str; 11] = [
     "chatkit",
 ];
 
+/// The same where the path is none that is known to answer a prompt, as that of a model that was tuned is.
+const BEGUN: [&str; 3] = ["sessions", "agents", "tunedmodels"];
+
 impl Dialect {
     /// Whether a call that does more than read hands work to the provider of a language model that is done after its answer, such
     /// as a batch, or what such work reads. The path is decoded.
@@ -36,7 +39,9 @@ impl Dialect {
     /// assert!(!dialect.works_later("/v1/chat/completions"));
     /// ```
     pub fn works_later(&self, path: &str) -> bool {
-        self.provider().is_language_model() && parts(path).any(|part| is_later(&part))
+        let begins = |part: String| BEGUN.contains(&part.as_str());
+        self.provider().is_language_model()
+            && (parts(path).any(|part| is_later(&part)) || !self.answers_prompt(path) && parts(path).any(begins))
     }
 
     /// Whether a call that does more than read goes to a model, so that what its body asks for counts. The path is decoded.
@@ -162,7 +167,7 @@ impl<'de> Visitor<'de> for Later<'_> {
 
 /// The parts of a path, in small letters, as servers take them that are lax: without what stands behind `;`, and without `-` and
 /// `_`.
-fn parts(path: &str) -> impl Iterator<Item = String> {
+pub(super) fn parts(path: &str) -> impl Iterator<Item = String> {
     let plain = |part: &str| {
         let part = part.split(';').next().unwrap_or_default().trim();
         part.chars().filter(|c| !matches!(c, '-' | '_')).map(|c| c.to_ascii_lowercase()).collect()
@@ -176,6 +181,7 @@ fn is_later(part: &str) -> bool {
     // Gemini answers that one at once.
     let acts_later = action.contains("batch") && action != "batchembedcontents";
     acts_later
+        || action.contains("longrunning")
         || name.starts_with("batch")
         || name.ends_with("batches")
         || name.ends_with("jobs")
@@ -217,6 +223,11 @@ mod tests {
             "/v1/videos/v/remix",
             "/v1/realtime/client_secrets",
             "/v1/chatkit/sessions",
+            "/v1beta/models/veo-3:predictLongRunning",
+            "/v1beta/tunedModels",
+            "/v1/sessions",
+            "/v1/agents",
+            "/v1/agents/x/run",
         ] {
             assert!(later(path), "{path}");
         }
@@ -226,6 +237,8 @@ mod tests {
             "/v1/embeddings",
             "/v1/messages",
             "/v1/messages/count_tokens",
+            "/v1/agents/completions",
+            "/v1beta/tunedModels/mine:generateContent",
             "/v1/audio/transcriptions",
             "/v1beta/models/gemini-2.5-pro:generateContent",
             "/v1beta/models/gemini-embedding-001:batchEmbedContents",

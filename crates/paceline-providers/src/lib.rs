@@ -63,6 +63,7 @@ mod outline;
 mod pages;
 mod partial;
 mod prompt;
+mod prompts;
 mod reading;
 mod refusal;
 mod reported;

@@ -10,8 +10,12 @@ use crate::outline::Text;
 const NAMES: [&str; 6] =
     ["model", "models", "fallbacks", "fallback_models", "context_window_fallbacks", "content_policy_fallbacks"];
 
-/// Texts that some servers take for `model`.
-const SYNONYMS: [&str; 4] = ["model_name", "model_id", "modelName", "modelId"];
+/// Any other name with one of these in it may be one that some server takes for `model`: `modelId`, `fallback_model`,
+/// `analysis_models`, `default-model`.
+const WITHIN_NAMES: [&str; 2] = ["model", "fallback"];
+
+/// But for those that are known to name none: Bedrock's list of what it returns beside its answer.
+const NO_NAMES: [&str; 1] = ["additionalmodelresponsefieldpaths"];
 
 /// Texts of the body itself that name what stands for a model: Azure's and LiteLLM's deployments, agents of Gemini and Mistral,
 /// presets of OpenRouter. Deeper they are anything, as the `engine` of a search.
@@ -22,7 +26,7 @@ const STAND_INS: [&str; 7] =
 pub(super) const EXTRA: &str = "extra_body";
 
 /// Members that hold what is said, what is known of the call, or a schema: a `model` there is a word, and no server's.
-const CONTENT: [&str; 26] = [
+const CONTENT: [&str; 24] = [
     "messages",
     "message",
     "input",
@@ -38,9 +42,7 @@ const CONTENT: [&str; 26] = [
     "documents",
     "chat_history",
     "labels",
-    "parameters",
     "parametersJsonSchema",
-    "properties",
     "schema",
     "json_schema",
     "input_schema",
@@ -51,6 +53,9 @@ const CONTENT: [&str; 26] = [
     "responseJsonSchema",
 ];
 
+/// Describes the members of something else, by their names: an object there is no model, but a text is none of a schema.
+const PROPERTIES: &str = "properties";
+
 /// What is nested deeper is read by no one here, and so no body that names models: servers have `requests[].request.model`.
 const DEEPEST: u8 = 64;
 
@@ -58,17 +63,32 @@ const DEEPEST: u8 = 64;
 ///
 /// ```
 /// use paceline_providers::names_models;
-/// assert!(names_models("Model") && names_models("fallbacks") && names_models("deployment") && !names_models("user"));
+/// assert!(names_models("Model") && names_models("fallback-model") && names_models("deployment") && !names_models("user"));
 /// ```
 pub fn names_models(name: &str) -> bool {
-    [&NAMES[..], &SYNONYMS, &STAND_INS].iter().any(|known| is_one_of(known, name))
+    has_model(name) || is_stand_in(name)
+}
+
+/// In small letters, and letters and digits alone: `base_model`, `base-model` and `baseModel` are one.
+fn plain(name: &str) -> String {
+    name.chars().map(letter).filter(|letter| letter.is_alphanumeric()).collect()
+}
+
+fn has_model(name: &str) -> bool {
+    let name = plain(name);
+    WITHIN_NAMES.iter().any(|part| name.contains(part)) && !NO_NAMES.contains(&&*name)
+}
+
+fn is_stand_in(name: &str) -> bool {
+    let name = plain(name);
+    STAND_INS.iter().any(|known| plain(known) == name)
 }
 
 /// Every model that a server may find in the body of a request, where it is one object that names models by texts, and nothing
 /// after it. Servers differ: some take the first of two members of one name and some the last, some read names in any case of
 /// letters, OpenRouter goes on to those in `models`, and LiteLLM to `fallbacks`, which may be objects, and it reads `extra_body`.
-/// At any depth a text under such a name counts, but for what is said, such as `messages`, and schemas; `None` where that is
-/// nested deeper than 64.
+/// At any depth a text under a name with `model` or `fallback` in it counts, but for what is said, such as `messages`, and
+/// schemas; `None` where that is nested deeper than 64.
 ///
 /// ```
 /// use paceline_providers::models_of;
@@ -94,12 +114,15 @@ fn is_content(name: &str) -> bool {
 
 /// In any case of letters: some servers take `K` (the sign of Kelvin) and `ſ` for letters, too.
 pub(super) fn is_one_of(known: &[&str], name: &str) -> bool {
-    let plain = |letter: char| match letter {
+    known.iter().any(|known| name.chars().map(letter).eq(known.chars().map(|letter| letter.to_ascii_lowercase())))
+}
+
+const fn letter(letter: char) -> char {
+    match letter {
         '\u{212A}' => 'k',
         '\u{17F}' => 's',
         letter => letter.to_ascii_lowercase(),
-    };
-    known.iter().any(|known| name.chars().map(plain).eq(known.chars().map(|letter| letter.to_ascii_lowercase())))
+    }
 }
 
 /// Where a value stands.
@@ -119,6 +142,10 @@ enum Place {
     Others,
     /// In such an array.
     Other,
+    /// Under `properties`.
+    Properties,
+    /// Under a name of a model there: a text, or several. An object describes a member of that name.
+    Property,
 }
 
 impl Place {
@@ -126,13 +153,16 @@ impl Place {
     fn of(self, key: &str) -> Option<Self> {
         let is_body = matches!(self, Self::Body | Self::Names);
         match key {
-            _ if matches!(self, Self::Others | Self::Other) => None,
+            _ if matches!(self, Self::Others | Self::Other | Self::Property) => None,
             key if is_body && is_one_of(&["model"], key) => Some(Self::Name),
-            key if is_one_of(&NAMES, key) => Some(if is_body { Self::Names } else { Self::NameWithin }),
-            key if is_one_of(&SYNONYMS, key) => Some(Self::NameWithin),
-            key if self == Self::Body && is_one_of(&STAND_INS, key) => Some(Self::NameWithin),
+            key if self != Self::Properties && is_one_of(&NAMES, key) => {
+                Some(if is_body { Self::Names } else { Self::NameWithin })
+            }
+            key if self == Self::Properties => has_model(key).then_some(Self::Property),
+            key if has_model(key) || self == Self::Body && is_stand_in(key) => Some(Self::NameWithin),
             key if self == Self::Body && is_one_of(&[EXTRA], key) => Some(Self::Body),
             _ if self == Self::Names => Some(Self::Others),
+            key if is_one_of(&[PROPERTIES], key) => Some(Self::Properties),
             key => (!is_content(key)).then_some(Self::Within),
         }
     }
@@ -202,7 +232,7 @@ impl<'de> Visitor<'de> for Reader<'_> {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
-        if matches!(self.place, Place::Name | Place::Names | Place::Other | Place::NameWithin) {
+        if matches!(self.place, Place::Name | Place::Names | Place::Other | Place::NameWithin | Place::Property) {
             self.found.push(text.to_owned());
         }
         Ok(())
@@ -255,6 +285,23 @@ mod tests {
             (r#"{"engine":"a","deployment":"b","agent":{"model":"c","type":"t"},"preset":null}"#, Some("abc")),
             (r#"{"tools":[{"function":{"parameters":{"properties":{"model":{"default":"x"}}}}}]}"#, Some("")),
             (r#"{"text":{"format":{"schema":{"model":"x"}}},"request_metadata":{"model":"y"}}"#, Some("")),
+            (
+                r#"{"tools":[{"type":"t","parameters":{"model":"a","max_model_calls":3}}],"provider":{"allow_fallbacks":true}}"#,
+                Some("a"),
+            ),
+            (r#"{"tools":[{"parameters":{"properties":{"model":"a","models":["b"],"x":{"model":"y"}}}}]}"#, Some("ab")),
+            (
+                r#"{"base-model":"a","speechModel":"b","default_models":["c"],"fallback":"d","FALLBACK_MODEL":"e"}"#,
+                Some("abcde"),
+            ),
+            (
+                r#"{"plugins":[{"analysis_models":["a"]}]," model ":"b","model\u0000":"c","Deployment-Id":"d"}"#,
+                Some("abcd"),
+            ),
+            (
+                r#"{"model_kwargs":{"top_k":"5","model":"a"},"model_list":[{"litellm_params":{"model":"b"}}]}"#,
+                Some("ab"),
+            ),
             (r#"{"grader":{"model":{"name":"x","fallbacks":["a"]},"models":[{"id":"x"}]}}"#, Some("a")),
             (r#"{"extra_body":{"model":7}}"#, None),
             (r#"{"models":[7]}"#, None),
@@ -283,5 +330,35 @@ mod tests {
         let said = format!(r#"{{"model":"m","messages":{}{}}}"#, "[".repeat(1_000), "]".repeat(1_000));
         assert_eq!(models_of(said.as_bytes()), Some(vec!["m".to_owned()]), "nothing is built of what is skipped");
         assert_eq!(models_of(r#"{"model":"a","modelſ":["b"]}"#.as_bytes()), Some(vec!["a".to_owned(), "b".to_owned()]));
+    }
+
+    #[test]
+    fn ordinary_requests_of_sdks_name_their_model_and_no_other() {
+        for body in [
+            r#"{"model":"m","messages":[{"role":"user","content":"which model?"}],"tools":[{"type":"function","function":{"name":"find_car",
+                "strict":true,"parameters":{"type":"object","properties":{"model":{"type":"string","enum":["T","S"],"default":"T"},
+                "fallback_model":{"$ref":"/$defs/Model"}},"$defs":{"Model":{"title":"Model","type":"string"}},"required":["model"],
+                "additionalProperties":false}}}],"tool_choice":"auto","metadata":{"model":"T"},"stream":true,"stream_options":
+                {"include_usage":true},"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{"model":"x"}}}}"#,
+            r#"{"model":"m","input":[{"role":"user","content":"hi"}],"tools":[{"type":"function","name":"f","parameters":
+                {"properties":{"models":{"type":"array","items":{"type":"string"}}}}},{"type":"web_search"}],"reasoning":{"effort":"low"},
+                "prompt_cache_key":"k","text":{"format":{"type":"json_schema","name":"n","schema":{}}}}"#,
+            r#"{"model":"m","max_tokens":5,"system":"s","messages":[],"tools":[{"name":"f","input_schema":{"properties":{"model":
+                {"type":"string"}}}}],"thinking":{"type":"enabled","budget_tokens":1024},"metadata":{"user_id":"u"}}"#,
+            r#"{"model":"m","messages":[{"model":"x"}],"provider":{"order":["a"],"allow_fallbacks":false},"route":"fallback","transforms":[]}"#,
+            r#"{"model":"m","input":["a"],"encoding_format":"float","dimensions":5}"#,
+        ] {
+            assert_eq!(models_of(body.as_bytes()), Some(vec!["m".to_owned()]), "{body}");
+        }
+        for body in [
+            r#"{"contents":[{"parts":[{"text":"model"}]}],"tools":[{"functionDeclarations":[{"name":"f","parameters":{"type":"OBJECT",
+                "properties":{"model":{"type":"STRING"}},"required":["model"]}}]}],"generationConfig":{"modelConfig":
+                {"featureSelectionPreference":"BALANCED"},"maxOutputTokens":5},"safetySettings":[]}"#,
+            r#"{"messages":[],"inferenceConfig":{"maxTokens":5},"additionalModelRequestFields":{"top_k":5},
+                "additionalModelResponseFieldPaths":["/stop_sequence"],"toolConfig":{"tools":[{"toolSpec":{"name":"f","inputSchema":
+                {"json":{"properties":{"model":{"type":"string"}}}}}}]}}"#,
+        ] {
+            assert_eq!(models_of(body.as_bytes()), Some(Vec::new()), "their paths name the model: {body}");
+        }
     }
 }

@@ -25,7 +25,7 @@ impl Client {
             return Err(Refusal::new(StatusCode::FORBIDDEN, "client_key", message));
         }
         if !models::only_reads(call) && self.is_bounded() {
-            self.may_ask(call, dialect, is_read)?;
+            self.may_ask(upstream, call, dialect, is_read)?;
         }
         if self.models.is_empty() {
             return Ok(());
@@ -39,19 +39,19 @@ impl Client {
     }
 
     /// Whether a client with limits, models or paths of its own may make a call that does more than read.
-    fn may_ask(&self, call: &Call, dialect: &Dialect, is_read: bool) -> Result<(), Refusal> {
+    fn may_ask(&self, upstream: &str, call: &Call, dialect: &Dialect, is_read: bool) -> Result<(), Refusal> {
         let path = models::decoded_path(call);
         if dialect.works_later(&path) {
             self.may_have_work_done_later()?;
         }
-        let is_of_models = dialect.provider().is_language_model();
-        // Some servers read the names of methods in any case of letters.
-        let changes = |method: &Method| call.method.as_str().eq_ignore_ascii_case(method.as_str());
-        if is_of_models && [Method::DELETE, Method::PUT, Method::PATCH].iter().any(changes) {
-            return Err(self.may_not(
-                "has limits, models or paths of its own, and what the provider keeps is that of all clients: use another key to change or \
-                 to delete it",
-            ));
+        let is_prompt =
+            call.method == Method::POST && (dialect.answers_prompt(&path) || self.names_path(upstream, &path));
+        if dialect.provider().is_language_model() && !is_prompt {
+            return Err(self.may_not(&format!(
+                "has limits, models or paths of its own: beside reading (GET, HEAD) it may POST to paths that are known to answer a prompt, \
+                 and to those that its --paths name, for what the provider keeps is that of all clients; {} {path} is none of them",
+                call.method
+            )));
         }
         let takes_model = dialect.takes_model(&path);
         let read = match () {
@@ -76,9 +76,14 @@ impl Client {
     }
 
     fn is_of_own_paths(&self, path: &str) -> bool {
-        let below =
-            |own: &String| path.strip_prefix(own.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-        self.paths.iter().any(below)
+        self.paths.iter().any(|own| is_below(own, path))
+    }
+
+    /// Whether one of its paths names that one, or what it is below, and not just an upstream and a version of its API.
+    fn names_path(&self, upstream: &str, path: &str) -> bool {
+        let path = format!("/{upstream}{path}");
+        let says_more = |own: &str| own.split('/').skip(2).any(|part| !part.is_empty() && !is_of_base(part));
+        self.paths.iter().any(|own| says_more(own) && is_below(own, &path))
     }
 
     /// Whether it has limits, models or paths of its own.
@@ -100,4 +105,14 @@ impl Client {
     fn may_not(&self, why: &str) -> Refusal {
         Refusal::new(StatusCode::FORBIDDEN, "client_key", format!("the key {} {why}", self.name))
     }
+}
+
+fn is_below(own: &str, path: &str) -> bool {
+    path.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Whether a part of a path is one that stands before all paths of an API.
+fn is_of_base(part: &str) -> bool {
+    let is_version = part.strip_prefix('v').is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    is_version || ["api", "beta", "inference", "openai", "paas"].contains(&part)
 }
