@@ -160,6 +160,12 @@ pub enum WaitCause {
     Breaker,
     /// The limit on calls in flight is reached.
     Concurrency,
+    /// The places that scopes share whose calls may not be answered:
+    /// [`Pacer::expect_scopes`](crate::Pacer::expect_scopes).
+    Place {
+        /// Its last call waited for its answer in vain; else none has been answered yet.
+        in_vain: bool,
+    },
     /// Answers of the scope, which show how many tokens a call without a bound takes of a configured limit.
     Answers,
     /// A configured limit.
@@ -229,7 +235,8 @@ impl WaitCause {
             Self::Held { cause } | Self::Gate { cause } => !matches!(cause, PauseCause::Program),
             Self::Stopped { .. } | Self::Canary | Self::Breaker => true,
             Self::NotBefore | Self::Queue | Self::Concurrency | Self::Answers | Self::Burst | Self::Turn => false,
-            Self::Quota { .. }
+            Self::Place { .. }
+            | Self::Quota { .. }
             | Self::Share { .. }
             | Self::Rate { .. }
             | Self::Spacing { .. }
@@ -319,6 +326,8 @@ impl fmt::Display for WaitCause {
             Self::Canary => f.write_str("one call that tests whether the pause is over"),
             Self::Breaker => PauseCause::ServerFails.fmt(f),
             Self::Concurrency => f.write_str("a free slot among the calls in flight"),
+            Self::Place { in_vain: true } => f.write_str("a place, and its last call was not answered"),
+            Self::Place { in_vain: false } => f.write_str("a place, and no call of it has been answered yet"),
             Self::Answers => f.write_str("an answer that shows how many tokens such calls take"),
             Self::Quota { dimension, limit, window } => write!(f, "the limit of {}", dimension.per(*limit, *window)),
             Self::Share { dimension, limit, window } => {

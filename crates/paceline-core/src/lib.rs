@@ -58,7 +58,8 @@ pub use request::{Enqueued, Event, GiveUp, NextAction, Request, ScopeId, Ticket}
 pub use responsive::{Responsive, ResponsiveConfig, ResponsiveCounters, exponential_delay, linear_delay};
 pub use rng::Rng;
 pub use snapshot::{
-    Explanation, FleetShare, FleetSnapshot, QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot, Totals, Trouble,
+    Explanation, FleetShare, FleetSnapshot, QuotaSnapshot, ScopeAnswers, ScopeSnapshot, ScopeState, Snapshot, Totals,
+    Trouble,
 };
 pub use state::{Announcement, LearntState, LevelState, NewerState, PacerState, PauseState, TakenState, WindowState};
 pub use time::{Instant, Timestamp};

@@ -10,6 +10,7 @@
 
 use core::time::Duration;
 
+use crate::snapshot::ScopeAnswers;
 use crate::time::Instant;
 
 /// A silent scope takes its first place, and one more only where so many times its calls are fewer than the free places. Of
@@ -75,6 +76,26 @@ impl Answers {
     /// A call failed, as it does where its answer never came.
     pub(crate) fn failed(&mut self, now: Instant, took: Duration) {
         self.mute |= took >= IN_VAIN && self.are_missing(now);
+    }
+
+    /// What is known, for one who keeps it.
+    pub(crate) fn known(&self) -> ScopeAnswers {
+        match self.slowest {
+            _ if self.mute => ScopeAnswers::Missing,
+            Some(slowest) => ScopeAnswers::Came { slowest },
+            None => ScopeAnswers::Unknown,
+        }
+    }
+
+    /// Takes what was known before, where nothing is yet.
+    pub(crate) fn recall(&mut self, known: ScopeAnswers) {
+        if self.known() == ScopeAnswers::Unknown {
+            match known {
+                ScopeAnswers::Came { slowest } => self.slowest = Some(slowest),
+                ScopeAnswers::Missing => self.mute = true,
+                ScopeAnswers::Unknown => {}
+            }
+        }
     }
 
     /// Whether the last call waited for its answer in vain.

@@ -213,6 +213,24 @@ pub struct ScopeSnapshot {
     /// ([`BreakerConfig::min_distinct_items`](crate::BreakerConfig::min_distinct_items)). Slow calls may be too few for the
     /// breaker to open. None for the account.
     pub no_success_since: Option<Instant>,
+    /// Whether its calls are answered. Unknown for the account.
+    pub answers: ScopeAnswers,
+}
+
+/// Whether the calls of a scope are answered, as far as is known: see
+/// [`Pacer::recall_answers`](crate::Pacer::recall_answers).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScopeAnswers {
+    /// No call has ended that shows it.
+    #[default]
+    Unknown,
+    /// The last one was answered.
+    Came {
+        /// The slowest answer of late.
+        slowest: Duration,
+    },
+    /// The last call waited for its answer in vain, and none has been answered since.
+    Missing,
 }
 
 /// The state of a scope.

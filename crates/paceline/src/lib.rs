@@ -77,9 +77,9 @@ pub use paceline_core::{
     FleetShare, FleetSnapshot, GateState, GiveUp, Growth, GrowthPhase, Hint, Instant, Jitter, LearntState, Level,
     LevelState, LimitReport, LimitScope, Limits, MaxWait, NewerState, NextAction, Outcome, Pace, PacerConfig,
     PacerState, PauseCause, PauseState, Quota, QuotaShape, QuotaSnapshot, RateEstimate, RefillMode, Request,
-    Responsive, ResponsiveConfig, ResponsiveCounters, Retry, Rng, ScopeId, ScopeSnapshot, ScopeState, SharedRate,
-    Snapshot, TakenState, Ticket, Timestamp, TooLarge, Totals, Trend, UnknownOutcome, WaitCause, WaitReason,
-    WindowState, exponential_delay, linear_delay,
+    Responsive, ResponsiveConfig, ResponsiveCounters, Retry, Rng, ScopeAnswers, ScopeId, ScopeSnapshot, ScopeState,
+    SharedRate, Snapshot, TakenState, Ticket, Timestamp, TooLarge, Totals, Trend, UnknownOutcome, WaitCause,
+    WaitReason, WindowState, exponential_delay, linear_delay,
 };
 #[cfg(feature = "http")]
 pub use paceline_providers::{Dialect, Provider};

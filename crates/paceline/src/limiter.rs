@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, ConfigError, Instant, LimitReport, MaxWait, NewerState, Pacer, PacerConfig, PauseCause, Request, ScopeId,
-    ScopeSnapshot, ScopeState, Snapshot,
+    Admit, ConfigError, Instant, LimitReport, MaxWait, NewerState, Pacer, PacerConfig, PauseCause, Request,
+    ScopeAnswers, ScopeId, ScopeSnapshot, ScopeState, Snapshot,
 };
 #[cfg(feature = "http")]
 use paceline_providers::{Dialect, Provider};
@@ -416,6 +416,11 @@ impl Limiter {
     /// not answered leaves them places, also where no other is known yet. Half of the places are for scopes that have answered.
     pub fn expect_scopes(&self) {
         self.driver.act(|pacer, _| pacer.expect_scopes());
+    }
+
+    /// What an earlier process, or another one, knows of the answers of a scope: it counts where this one knows nothing yet.
+    pub fn recall_answers(&self, scope: &ScopeId, known: ScopeAnswers) {
+        self.driver.act(|pacer, now| pacer.recall_answers(now, scope, known));
     }
 
     /// Opens a held or stopped scope, or the account for `None`.

@@ -7,6 +7,8 @@ use crate::admit::{Admit, WaitCause};
 use crate::background::Ask;
 use crate::places::{self, Held};
 use crate::queue::Place;
+use crate::request::ScopeId;
+use crate::snapshot::ScopeAnswers;
 use crate::time::Instant;
 
 /// A scope is alone when no other has had a call in flight for so long: a caller that keeps its own queue asks for one call at a
@@ -80,9 +82,24 @@ impl Pacer {
     /// For a caller that keeps its own queue and looks at a part of it at a time: other scopes than those asked for so far may
     /// wait there. So a scope whose calls are not answered takes few places in the first 2 s of calls from now, in which the
     /// caller meets them. Without this a scope that was the only one so far takes all at once. And scopes that have not answered,
-    /// or whose last call waited in vain, share half of the places for as long as the pacer lives, each of the latter with one.
+    /// or whose last call waited in vain, share half of the places for as long as the pacer lives, each of the latter with one;
+    /// all of the latter together with one, while calls of scopes are in flight that have neither answered nor been waited for in
+    /// vain.
     pub const fn expect_scopes(&mut self) {
         (self.active.expects, self.active.began) = (true, None);
+    }
+
+    /// What an earlier process, or another one, knows of the answers of a scope. It counts where this one knows nothing yet: a
+    /// scope that has answered need not wait for its place behind those of which nothing is known.
+    pub fn recall_answers(&mut self, now: Instant, scope: &ScopeId, known: ScopeAnswers) {
+        let now = self.advance(now);
+        let id = self.own(scope);
+        let scope = &mut self.scopes[&id];
+        let held = scope.held_places();
+        scope.recall_answers(known);
+        let holds = scope.held_places();
+        self.active.hold(held, holds);
+        self.pump(now);
     }
 
     /// A scope whose calls are not answered takes few places, unless it is alone; those whose last call waited in vain take few
@@ -95,7 +112,7 @@ impl Pacer {
         let scope = &self.scopes[place];
         let held = scope.in_flight.now();
         if self.active.expects && !scope.is_proven() && !self.may_share(scope.is_mute(), held) {
-            return Admit::OnRelease { cause: WaitCause::Concurrency };
+            return Admit::OnRelease { cause: WaitCause::Place { in_vain: scope.is_mute() } };
         }
         if scope.is_mute() && !places::may_take(self.active.held.mute, self.in_flight.free()) {
             // Where no other scope has work, they may have all places.
@@ -118,7 +135,9 @@ impl Pacer {
     /// the others none has to become free first.
     const fn may_share(&self, is_mute: bool, held: u32) -> bool {
         let Held { mute, unproven } = self.active.held;
-        let may_test = !is_mute || (held == 0 && places::may_take(mute, self.in_flight.free()));
+        // Where others are to show whether they answer, one of those that did not is enough.
+        let is_room = mute == 0 || (unproven == mute && places::may_take(mute, self.in_flight.free()));
+        let may_test = !is_mute || (held == 0 && is_room);
         may_test && unproven < places::shared(self.in_flight.limit())
     }
 

@@ -12,7 +12,7 @@ use crate::background::Ask;
 use crate::cost::Cost;
 use crate::request::ScopeId;
 use crate::scope;
-use crate::snapshot::{ScopeSnapshot, ScopeState, Snapshot};
+use crate::snapshot::{ScopeAnswers, ScopeSnapshot, ScopeState, Snapshot};
 use crate::time::Instant;
 
 impl Pacer {
@@ -86,6 +86,7 @@ impl Pacer {
             closed_for: None,
             failing_since: self.failing.values().min().copied(),
             no_success_since: None,
+            answers: ScopeAnswers::Unknown,
         };
         Snapshot { account, scopes }
     }

@@ -2,6 +2,7 @@
 
 use super::Scope;
 use crate::places::Held;
+use crate::snapshot::ScopeAnswers;
 use crate::time::Instant;
 
 impl Scope {
@@ -18,6 +19,11 @@ impl Scope {
     /// Whether it has answered, and its last call did not wait in vain.
     pub(crate) const fn is_proven(&self) -> bool {
         self.answers.are_proven()
+    }
+
+    /// Takes what was known before of its answers, where nothing is yet.
+    pub(crate) fn recall_answers(&mut self, known: ScopeAnswers) {
+        self.answers.recall(known);
     }
 
     /// The places that its calls keep, if they may not be answered.

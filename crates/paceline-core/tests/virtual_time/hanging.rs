@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::job::{at, seconds};
 use paceline_core::{
-    Admit, Class, Concurrency, Cost, Event, Instant, Outcome, Pace, Pacer, PacerConfig, Request, Ticket,
+    Admit, Class, Concurrency, Cost, Event, Instant, Outcome, Pace, Pacer, PacerConfig, Request, ScopeAnswers, Ticket,
 };
 
 const S: Duration = Duration::from_secs(1);
@@ -226,10 +226,23 @@ fn a_scope_that_hangs_and_is_the_only_known_one_leaves_places_where_others_may_c
 /// Calls of a caller that keeps its own queue, as the scheduler of durable work does: whenever a place is free it asks for one
 /// call of each host in turn. The host, when the call came, and when it left; of those that left within 300 s.
 fn kept_outside(hosts: &[Host], arrivals: &[(f64, usize)]) -> Vec<(usize, f64, f64)> {
+    kept_after(hosts, arrivals, |_| ScopeAnswers::Unknown)
+}
+
+/// The same after a start, where so much is known of each host.
+fn kept_after(
+    hosts: &[Host],
+    arrivals: &[(f64, usize)],
+    known: impl Fn(usize) -> ScopeAnswers,
+) -> Vec<(usize, f64, f64)> {
     let config =
         PacerConfig { concurrency: Concurrency::Fixed { max: 10 }, pace: Pace::None, ..PacerConfig::default() };
     let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
     pacer.expect_scopes();
+    for host in 0..hosts.len() {
+        let scope = pacer.scope(&host.to_string());
+        pacer.recall_answers(Instant::ZERO, &scope, known(host));
+    }
     let mut waiting: Vec<std::collections::VecDeque<f64>> = vec![Default::default(); hosts.len()];
     let (mut left, mut in_flight, mut next) = (Vec::new(), Vec::new(), 0);
     for tenth in 0..3_000 {
@@ -302,4 +315,43 @@ fn hosts_that_hang_for_the_whole_job_leave_half_of_the_places() {
     let last = answered.clone().map(|(_, came, left)| left - came).fold(0.0, f64::max);
     assert!(answered.count() == 505 && last < 12.0, "500 calls of 0.1 s in five places: {last} s");
     assert_eq!(left.iter().filter(|(host, ..)| *host >= 5).count(), 5, "each with one call in flight");
+}
+
+/// The longest wait of the calls of these hosts.
+fn longest(left: &[(usize, f64, f64)], hosts: std::ops::Range<usize>) -> (usize, f64) {
+    let waits = left.iter().filter(|(host, ..)| hosts.contains(host)).map(|(_, came, left)| left - came);
+    waits.fold((0, 0.0), |(calls, longest), wait| (calls + 1, wait.max(longest)))
+}
+
+/// Sixty hosts hang, each with ten calls, and a new start knows nothing but what it is told.
+#[test]
+fn after_a_start_hosts_that_are_known_to_answer_wait_for_none_that_hangs() {
+    let hangs = Host { hangs_from: 0.0, timeout: 10 * S, ..Host::new(0, 0) };
+    let hosts: Vec<Host> = [hangs; 60].into_iter().chain([Host::new(300, 0); 21]).collect();
+    let arrivals: Vec<(f64, usize)> =
+        (0..600).map(|n| (0.0, n % 60)).chain((0..105).map(|n| (2.0, 60 + n % 21))).collect();
+    let told = |host: usize| match host {
+        0..60 => ScopeAnswers::Missing,
+        _ => ScopeAnswers::Came { slowest: Duration::from_millis(300) },
+    };
+    let (calls, last) = longest(&kept_after(&hosts, &arrivals, told), 60..81);
+    assert!(calls == 105 && last < 10.0, "105 calls of 0.3 s in five places or more: {calls}, the last after {last} s");
+    let of_those = |host: usize| if host < 60 { ScopeAnswers::Unknown } else { told(host) };
+    let (calls, last) = longest(&kept_after(&hosts, &arrivals, of_those), 60..81);
+    assert!(calls == 105 && last < 10.0, "none waits for a host of which nothing is known: {calls}, {last} s");
+    let (calls, last) = longest(&kept_outside(&hosts, &arrivals), 60..81);
+    let bound = 81.0 / 4.0 * 10.0;
+    assert!(calls == 105 && last < bound, "81 unknown hosts in four of ten places, 10 s each: {calls}, {last} s");
+}
+
+/// What one worker learns counts for another that knows nothing; what it knows itself is not overruled.
+#[test]
+fn what_is_told_counts_where_nothing_is_known() {
+    let mut pacer = Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("sensible");
+    let scope = pacer.scope("a");
+    let came = |seconds| ScopeAnswers::Came { slowest: Duration::from_secs(seconds) };
+    for (told, known) in [(came(3), came(3)), (ScopeAnswers::Missing, came(3)), (ScopeAnswers::Unknown, came(3))] {
+        pacer.recall_answers(at(1.0), &scope, told);
+        assert_eq!(pacer.snapshot(at(1.0)).scopes[0].answers, known);
+    }
 }
