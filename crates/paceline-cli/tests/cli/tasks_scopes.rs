@@ -111,6 +111,30 @@ fn a_host_that_hangs_from_the_beginning_leaves_places_to_the_others() {
     assert!(most.load(Ordering::Relaxed) < 4, "of the four places it had all before the other had one: {log}");
 }
 
+/// A new start is told by the store which hosts have answered: those wait for none that hangs.
+#[test]
+fn after_a_new_start_a_host_that_had_answered_waits_for_none_that_hangs() {
+    let hangs: Arc<Vec<Server>> = Arc::new((0..8).map(|_| Server::new(|_| Reply::ok().never())).collect());
+    let calls = |hangs: &[Server]| hangs.iter().map(Server::count).sum::<usize>();
+    let (seen, most) = (Arc::clone(&hangs), Arc::new(AtomicUsize::new(0)));
+    let at_most = Arc::clone(&most);
+    let good = Server::new(move |_| {
+        at_most.fetch_max(calls(&seen), Ordering::Relaxed);
+        Reply::ok()
+    });
+    let store = Store::new();
+    let flags = ["--scope", "host", "--timeout", "2s", "--max-retries", "0", "--unknown-outcome", "fail"];
+    store.put(posts(&good.url(), "before", 2, 0));
+    assert_eq!(run(&store, &good, &flags).code, 0);
+    for (n, server) in hangs.iter().enumerate() {
+        store.put(posts(&server.url(), &format!("hangs{n}"), 2, 1));
+    }
+    store.put(posts(&good.url(), "good", 20, 0));
+    let Ran { summary, log, .. } = run(&store, &good, &flags);
+    assert_eq!(&summary["succeeded"], &json!(22), "{log}");
+    assert!(most.load(Ordering::Relaxed) <= 2, "half of the four places were for it from the first moment: {log}");
+}
+
 #[test]
 fn without_the_flag_for_many_hosts_items_of_other_hosts_wait_and_none_fails() {
     let (good, other) = (Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));

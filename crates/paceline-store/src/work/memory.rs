@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 
 use self::queue::{Queue, due, first};
 use self::row::Row;
+use super::answers::{MOST, NotedAnswers};
 use super::checks::{check, keepable};
 use super::clock::WorkClock;
 use super::error::WorkError;
@@ -48,6 +49,7 @@ struct Tables {
     in_flight: BTreeMap<i64, BTreeSet<u64>>,
     last_worker: i64,
     limiters: BTreeMap<String, String>,
+    answers: BTreeMap<Arc<str>, NotedAnswers>,
     /// The keys of removed items, with the state in which each ended, and when.
     pruned: HashMap<String, (State, Timestamp)>,
     last_item: u64,
@@ -196,6 +198,27 @@ impl WorkStore for MemoryStore {
 
     fn load_state(&self, account: &str) -> StoreFuture<'_, Option<String>> {
         self.at_once(|tables, _| Ok(tables.limiters.get(account).cloned()))
+    }
+
+    fn note_answers(&self, noted: Vec<NotedAnswers>) -> StoreFuture<'_, ()> {
+        self.at_once(|tables, now| {
+            let noted = noted.into_iter().map(|noted| (noted.scope.clone(), NotedAnswers { noted: now, ..noted }));
+            tables.answers.extend(noted);
+            while tables.answers.len() > MOST
+                && let Some(oldest) = tables.answers.values().min_by_key(|known| known.noted).cloned()
+            {
+                tables.answers.remove(&oldest.scope);
+            }
+            Ok(())
+        })
+    }
+
+    fn answers(&self, since: Timestamp) -> StoreFuture<'_, Vec<NotedAnswers>> {
+        self.at_once(|tables, _| {
+            let mut noted: Vec<_> = tables.answers.values().filter(|known| known.noted >= since).cloned().collect();
+            noted.sort_by_key(|known| known.noted);
+            Ok(noted)
+        })
     }
 
     fn prune(&self, filter: Filter, older_than: Duration, keys: PrunedKeys) -> StoreFuture<'_, Pruned> {

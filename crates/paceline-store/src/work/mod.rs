@@ -1,5 +1,6 @@
 //! Durable work: items, the decisions about their failures, and the times at which they are tried again.
 
+mod answers;
 mod checks;
 mod clock;
 mod columns;
@@ -18,6 +19,7 @@ mod sqlite;
 mod store;
 
 pub use crate::state::{Forgiven, State};
+pub use answers::NotedAnswers;
 pub use clock::WorkClock;
 pub use config::{Idle, OverBound, SchedulerConfig};
 pub use error::WorkError;

@@ -4,6 +4,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use paceline_core::Timestamp;
+
+use super::answers::NotedAnswers;
 use super::error::WorkError;
 use super::item::{
     Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, NewItem, Pruned, PrunedKeys, RecordStatus,
@@ -77,6 +80,17 @@ pub trait WorkStore: Send + Sync {
 
     /// The text that was saved last under that name; none before the first time.
     fn load_state(&self, name: &str) -> StoreFuture<'_, Option<String>>;
+
+    /// Notes which scopes have answered and which did not, for the workers that start later and the others: the last word on each
+    /// scope counts, and some thousands are kept.
+    fn note_answers(&self, _noted: Vec<NotedAnswers>) -> StoreFuture<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    /// What was noted since then, the latest last.
+    fn answers(&self, _since: Timestamp) -> StoreFuture<'_, Vec<NotedAnswers>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
 
     /// Removes items that ended at least so long ago, with their payloads and decisions; of the filter's
     /// states those that end an item count. The room that they took on the disk is given back where the engine can do that

@@ -11,7 +11,9 @@ use paceline_store::work::{
 use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 
 use crate::ended::{a_person_retries_what_has_ended, what_ended_long_ago_is_removed};
-use crate::limiter_state::the_last_saved_limiter_state_counts;
+use crate::limiter_state::{
+    the_last_saved_limiter_state_counts, what_is_known_of_answers_outlives_a_worker_and_reaches_the_others,
+};
 use crate::lost_workers::{a_call_that_was_cut_off_may_be_done, who_leaves_puts_back_and_who_dies_too};
 use crate::support::{Bench, LEASE, S, START, again, held, item, keys, of_group, outcome, stopped};
 
@@ -62,6 +64,7 @@ conformance!(
     an_hour_forward_makes_due,
     time_begins_with_the_first_send,
     the_last_saved_limiter_state_counts,
+    what_is_known_of_answers_outlives_a_worker_and_reaches_the_others,
 );
 
 async fn a_key_is_added_once(on: Bench) {

@@ -81,7 +81,9 @@ impl World {
                         if is_out { Err(Failure::new(class, "down").of_probe(sits_out)) } else { Ok(()) }
                     }))
                 }
-                Err((after, why)) => StartDecision::Later(StartDelay { after, why: why.into(), for_all }),
+                Err((after, why)) => {
+                    StartDecision::Later(StartDelay { after, why: why.into(), for_all, at_hand: true })
+                }
             }
         }
     }
@@ -249,6 +251,37 @@ async fn a_group_that_hangs_leaves_places_to_the_others() {
     }
 }
 
+/// Hosts that hang have one place, and six hundred items of theirs wait for it: to look at them again and again is no work.
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_a_place_in_the_store_comes_again_one_after_the_other() {
+    let items =
+        numbered("hangs", 600).chain([NewItem { not_before: Some(START + S * 30), ..of_group("late", "works") }]);
+    let world = World::of(PacerConfig::default(), items).await;
+    let (asked, begun) = (world.asked.clone(), world.begun.clone());
+    let (clock, hangs) = (world.clock.clone(), Arc::new(Mutex::new(false)));
+    let work = |task: Task| {
+        *asked.lock().unwrap() += 1;
+        let is_first = task.group() == "hangs" && !std::mem::replace(&mut *hangs.lock().unwrap(), true);
+        let passed = clock.now() - paceline_core::Instant::ZERO;
+        if is_first || task.group() == "works" || passed > S * 100 {
+            begun.lock().unwrap().push((task.key().to_owned(), passed));
+            let takes = if is_first { S * 100 } else { S };
+            return StartDecision::Now(async move {
+                tokio::time::sleep(takes).await;
+                Ok::<_, Failure>(())
+            });
+        }
+        StartDecision::Later(StartDelay { after: None, why: "a place".into(), for_all: false, at_hand: false })
+    };
+    let stop = tokio::time::sleep(S * 90);
+    world.scheduler(SchedulerConfig::default()).run_paced(work, stop).await.unwrap();
+    let asked = *world.asked.lock().unwrap();
+    assert!(asked < 90 * 60 + 600, "{asked} times in 90 s");
+    assert!(asked > 6 * 600, "each comes again within seconds: {asked} times in 90 s");
+    let late = world.begun("late")[0] - 30_000;
+    assert!(late < 100, "one that may begin waits for none of them: {late} ms");
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_can_never_begin_fails_without_a_try_and_a_stop_keeps_its_group() {
     let items = numbered("good", 5).chain(numbered("bad", 5)).chain(numbered("stopped", 5));
@@ -332,7 +365,12 @@ async fn an_item_of_a_scope_that_opens_after_its_deadline_waits_no_longer() {
     let world = World::of(PacerConfig::default(), [of_group("a", "a"), of_group("b", "b")]).await;
     let work = |task: Task| match task.attempt() {
         1 if task.key() == "a" => StartDecision::Now(std::future::ready(Err(Failure::new(Class::Transient, "down")))),
-        _ => StartDecision::Later(StartDelay { after: Some(S * 604_800), why: "a pause".into(), for_all: false }),
+        _ => StartDecision::Later(StartDelay {
+            after: Some(S * 604_800),
+            why: "a pause".into(),
+            for_all: false,
+            at_hand: true,
+        }),
     };
     let config = SchedulerConfig { deadline: S * 7_200, ..SchedulerConfig::default() };
     world.scheduler(config).run_paced(work, std::future::pending()).await.unwrap();

@@ -5,6 +5,7 @@ mod cancellable_judge;
 mod disk;
 mod fail_fast;
 mod fallback;
+mod known_answers;
 mod limiter_state;
 mod permits;
 mod program;
@@ -23,6 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::HeaderMap;
+use paceline::Limiter;
 use paceline_core::{Class, Cost, Outcome};
 use paceline_store::work::{
     self, EndReason, Observer, Scheduler, SchedulerConfig, SchedulerEvent, StartDecision, StartDelay, State, Task,
@@ -202,6 +204,14 @@ impl Work {
             Self::Command(_, stopped) => stopped,
         }
     }
+
+    /// Keeps in the store which hosts answer, for as long as the future is polled.
+    async fn keep_answers(&self, clock: &WorkClock, limiter: &Limiter) {
+        match self {
+            Self::Requests(requests) => requests.keep_answers(clock, limiter).await,
+            Self::Command(..) => std::future::pending().await,
+        }
+    }
 }
 
 impl Runs<'_> {
@@ -282,7 +292,7 @@ impl Runs<'_> {
         let kept = Kept::for_the_end();
         self.permits.begin_run();
         if let Work::Requests(requests) = &self.work {
-            requests.begin_run(self.permits.limiter());
+            requests.begin_run(self.permits.limiter()).await.map_err(not_begun)?;
         }
         let (limiter, restops) = (self.permits.limiter(), self.args.stop_after_same > 0);
         let restored = stopped_scopes.begin_run(&*self.store, &self.clock, limiter, restops).await;
@@ -299,6 +309,7 @@ impl Runs<'_> {
             () = self.limiter_state.save_regularly() => unreachable!("it goes on for as long as it is asked"),
             () = shared.keep() => unreachable!("it goes on for as long as it is asked"),
             () = self.disk.watch(&shutdown, &self.clock) => unreachable!("it goes on for as long as it is asked"),
+            () = self.work.keep_answers(&self.clock, self.permits.limiter()) => unreachable!("it goes on for as long as it is asked"),
             () = fail_fast.leave_as_they_stop(&*self.store) => unreachable!("it goes on for as long as it is asked"),
             () = stopped_scopes.save_regularly(&*self.store, &self.clock, self.permits.limiter(), self.policy.deadline) => {
                 unreachable!("it goes on for as long as it is asked")
@@ -331,7 +342,7 @@ impl Runs<'_> {
     /// What a run leaves in the store to the next. Returns why it ended early, if everything failed alike.
     async fn settle(&self, fail_fast: &FailFast) -> Result<Option<SameFailure>, WorkError> {
         if let Work::Requests(requests) = &self.work {
-            requests.settle().await?;
+            requests.settle(&self.clock, self.permits.limiter()).await?;
         }
         let same = fail_fast.put_back(&*self.store).await?;
         let alike = fail_fast.stopped_alike();
@@ -351,7 +362,8 @@ impl Runs<'_> {
     /// Every start takes a permit, and every outcome is reported to the limiter, so that one throttle slows its whole scope.
     fn start(&self, task: Task, shutdown: &Shutdown, fail_fast: &FailFast) -> StartDecision<Trying> {
         let Some(room) = self.disk.space().room_for_answer() else {
-            return StartDecision::Later(StartDelay { after: None, why: "the disk is full".into(), for_all: true });
+            let why = "the disk is full".into();
+            return StartDecision::Later(StartDelay { after: None, why, for_all: true, at_hand: true });
         };
         if let Some(reason) = fail_fast.keeps_back(task.item()) {
             return StartDecision::Stopped(reason);

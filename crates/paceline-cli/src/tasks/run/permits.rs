@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use paceline::{Error, Limiter, NotNow, Permit};
 use paceline_config::Upstream;
-use paceline_core::{Class, Cost, Level, NextAction, Request, ScopeId};
+use paceline_core::{Class, Cost, Level, NextAction, Request, ScopeId, WaitCause};
 use paceline_store::work::{Failure, StartDecision, StartDelay, Task};
 
 use super::stopped_scopes::Why;
@@ -84,7 +84,9 @@ impl Permits {
         taken.map_err(|not_now| match not_now {
             NotNow::Wait { after, reason } => {
                 let for_all = reason.level == Level::Account;
-                StartDecision::Later(StartDelay { after, why: reason.cause.to_string().into(), for_all })
+                // Hosts that do not answer have few places, and those that may have come before them.
+                let at_hand = reason.cause != WaitCause::Place { in_vain: true };
+                StartDecision::Later(StartDelay { after, why: reason.cause.to_string().into(), for_all, at_hand })
             }
             NotNow::Never(Error::TooLarge(too_large)) => {
                 let code = Some("too_large".to_owned());

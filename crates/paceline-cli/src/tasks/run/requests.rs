@@ -11,13 +11,14 @@ use paceline_config::{CallNames, Upstream};
 use paceline_core::{Class, Cost, LimitScope, UnknownOutcome};
 use paceline_http::{Call, Exchange, NoAnswer, Sender};
 use paceline_providers::Reading;
-use paceline_store::work::{DEFAULT_GROUP, Failure, StartDecision, Task, WorkError, WorkStore};
+use paceline_store::work::{DEFAULT_GROUP, Failure, StartDecision, Task, WorkClock, WorkError, WorkStore};
 use paceline_store::{End, ResultBody};
 use serde::Deserialize;
 
 use super::Trying;
 use super::answers::Answers;
 use super::fail_fast::FailFast;
+use super::known_answers::KnownAnswers;
 use super::permits::{self, Permits};
 use super::shutdown::Shutdown;
 use super::stopped_scopes::{StoppedScopes, Why};
@@ -55,6 +56,8 @@ pub(super) struct Requests {
     reachability: Mutex<BTreeMap<Arc<str>, Reachability>>,
     /// Scopes of which nothing begins any more in this run.
     stopped: StoppedScopes,
+    /// Which hosts have answered.
+    known: KnownAnswers,
     clock: Clock,
     /// Where answers go; they are dropped without a place.
     answers: Option<Answers>,
@@ -110,6 +113,7 @@ impl Requests {
             max_wait,
             reachability: Mutex::default(),
             stopped: StoppedScopes::new(max_wait.is_none()),
+            known: KnownAnswers::default(),
             clock: Clock::new(),
             answers,
             store,
@@ -123,10 +127,23 @@ impl Requests {
     }
 
     /// What the run before found out about servers is forgotten. Which hosts the items of the store go to is not known.
-    pub(super) fn begin_run(&self, limiter: &Limiter) {
+    ///
+    /// # Errors
+    /// An error of the store.
+    pub(super) async fn begin_run(&self, limiter: &Limiter) -> Result<(), WorkError> {
         self.reachability().clear();
         if self.addresses.hosts {
             limiter.expect_scopes();
+            self.known.begin_run(&*self.store).await?;
+        }
+        Ok(())
+    }
+
+    /// Keeps in the store which hosts answer, for as long as the future is polled.
+    pub(super) async fn keep_answers(&self, clock: &WorkClock, limiter: &Limiter) {
+        match self.addresses.hosts {
+            true => self.known.keep(&*self.store, clock, limiter).await,
+            false => std::future::pending().await,
         }
     }
 
@@ -168,6 +185,9 @@ impl Requests {
         if let Some(why) = self.stopped.keeps_back(task.item(), &ready.scope, reopen) {
             return why.left();
         }
+        if self.addresses.hosts {
+            self.known.tell(permits.limiter(), &scope);
+        }
         let permit = match permits.take(&task, scope, ready.cost.clone(), ready.spares_group) {
             Ok(permit) => permit,
             Err(later) => return later,
@@ -188,7 +208,10 @@ impl Requests {
     }
 
     /// A run has ended, and the store knows all of its answers.
-    pub(super) async fn settle(&self) -> Result<(), WorkError> {
+    pub(super) async fn settle(&self, clock: &WorkClock, limiter: &Limiter) -> Result<(), WorkError> {
+        if self.addresses.hosts {
+            self.known.save(&*self.store, clock, limiter).await?;
+        }
         match &self.answers {
             Some(answers) => answers.settle(&*self.store).await,
             None => Ok(()),

@@ -1,5 +1,6 @@
 //! The store in Postgres, for workers on several machines.
 
+mod answers;
 mod claim;
 mod clock;
 mod connection;
@@ -18,6 +19,7 @@ use paceline_core::Timestamp;
 use tokio::sync::{Mutex, Notify};
 use tokio_postgres::Error;
 
+use super::answers::NotedAnswers;
 use super::checks::{check, keepable};
 use super::error::WorkError;
 use super::item::{
@@ -332,6 +334,20 @@ impl WorkStore for PostgresStore {
                 Ok(rows.first().map(|row| row.get(0)))
             })
         }))
+    }
+
+    fn note_answers(&self, noted: Vec<NotedAnswers>) -> StoreFuture<'_, ()> {
+        let noted: Arc<[NotedAnswers]> = noted.into();
+        Box::pin(self.connection.transact("write", move |tx, _| {
+            let noted = noted.clone();
+            Box::pin(async move { answers::note(tx, &noted, now(tx).await?).await })
+        }))
+    }
+
+    fn answers(&self, since: Timestamp) -> StoreFuture<'_, Vec<NotedAnswers>> {
+        Box::pin(
+            self.connection.transact("read", move |tx, _| Box::pin(async move { answers::since(tx, since).await })),
+        )
     }
 
     fn prune(&self, filter: Filter, older_than: Duration, keys: PrunedKeys) -> StoreFuture<'_, Pruned> {

@@ -2,7 +2,7 @@
 
 /// What leads from each version to the next. Only ever added to. `now_ms` is the one clock of all workers; it is declared
 /// stable, so that an index may be searched by it.
-pub(super) const MIGRATIONS: [&str; 6] = [V1, V2, V3, V4, V5, V6];
+pub(super) const MIGRATIONS: [&str; 7] = [V1, V2, V3, V4, V5, V6, V7];
 
 /// As in SQLite, but for the clock. Pages keep room (`fillfactor`), so that an update that touches no index stays on its
 /// page; no index is on what every try changes, but for the due index.
@@ -101,6 +101,12 @@ const V5: &str = "
 /// As in SQLite: the keys of removed items.
 const V6: &str = "
     CREATE TABLE pruned (key text PRIMARY KEY, state smallint NOT NULL, ended_ms bigint NOT NULL);
+";
+
+/// Which scopes have answered.
+const V7: &str = "
+    CREATE TABLE answers (scope text PRIMARY KEY, slowest_ms bigint NOT NULL, noted_ms bigint NOT NULL);
+    CREATE INDEX answers_noted ON answers(noted_ms);
 ";
 
 /// Settings of every connection. A transaction takes each item by its key or by the due index, whatever statistics say. A worker

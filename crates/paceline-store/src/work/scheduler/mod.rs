@@ -139,6 +139,9 @@ pub struct StartDelay {
     pub why: Arc<str>,
     /// No other item may begin before that either, so none is asked about.
     pub for_all: bool,
+    /// Where it waits for what is in flight: it is at hand when something ends. Otherwise it waits in the store, from where such
+    /// items come again one after the other.
+    pub at_hand: bool,
 }
 
 /// An item to be worked on.

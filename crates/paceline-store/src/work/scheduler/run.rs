@@ -65,6 +65,8 @@ pub(super) struct Run<'a, W> {
     /// No claim before that. The store hands items out before it is known whether they may start, and does not know which scopes
     /// of the limiter are closed: to claim the items behind theirs must not keep the disk busy.
     no_claim_before: Instant,
+    /// When the last item comes again that waits for a place in the store.
+    next_turn: Instant,
     /// The wait that the observer was notified of last.
     last_wait: Option<(Instant, Option<Arc<str>>)>,
     /// Since when all tries were failed probes of a failing server.
@@ -116,6 +118,7 @@ where
             blocked_until: None,
             declined: None,
             no_claim_before: now,
+            next_turn: now,
             last_wait: None,
             probing_since: None,
             read_ahead: ReadAhead::default(),

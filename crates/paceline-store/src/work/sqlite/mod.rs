@@ -1,5 +1,6 @@
 //! The store in one SQLite file: the default.
 
+mod answers;
 mod claim;
 #[cfg(test)]
 mod full;
@@ -24,6 +25,7 @@ use paceline_core::Timestamp;
 use rusqlite::{Connection, OptionalExtension as _, params, params_from_iter, types::Value};
 use tokio::sync::{Notify, oneshot};
 
+use super::answers::NotedAnswers;
 use super::checks::{check, keepable};
 use super::clock::WorkClock;
 use super::error::WorkError;
@@ -346,6 +348,14 @@ impl WorkStore for SqliteStore {
     fn load_state(&self, account: &str) -> StoreFuture<'_, Option<String>> {
         let account = account.to_owned();
         self.transact("read", move |conn, _| limiter_state::load(conn, &account))
+    }
+
+    fn note_answers(&self, noted: Vec<NotedAnswers>) -> StoreFuture<'_, ()> {
+        self.transact("write", move |conn, now| answers::note(conn, &noted, now))
+    }
+
+    fn answers(&self, since: Timestamp) -> StoreFuture<'_, Vec<NotedAnswers>> {
+        self.transact("read", move |conn, _| answers::since(conn, since))
     }
 
     fn prune(&self, filter: Filter, older_than: Duration, keys: PrunedKeys) -> StoreFuture<'_, Pruned> {

@@ -57,12 +57,14 @@ where
 
     /// Delays a declined item: a short wait is spent in the window, a longer one in the store.
     fn delay(&mut self, held: HeldClaim, wait: StartDelay, age: Duration, now: Instant) {
-        let StartDelay { after, why, for_all } = wait;
+        let StartDelay { after, why, for_all, at_hand } = wait;
         let after = match after {
             Some(after) => after,
             None if self.in_flight.is_empty() => AHEAD,
             // Of a group whose calls are not answered it could be for long: further ones wait in the store.
-            None if !for_all && self.window.parked() >= self.scheduler.config.concurrency => AHEAD + TICK,
+            None if !for_all && !(at_hand && self.window.parked() < self.scheduler.config.concurrency) => {
+                self.turn(now)
+            }
             // One that ends may let it begin.
             None => return self.window.park(held),
         };
@@ -85,6 +87,12 @@ where
         } else {
             self.window.delay(held, until);
         }
+    }
+
+    /// How long an item waits in the store that waits for a place there.
+    fn turn(&mut self, now: Instant) -> Duration {
+        self.next_turn = (self.next_turn + BETWEEN_TURNS).clamp(now + AHEAD + TICK, now + LONGEST_TURN);
+        self.next_turn - now
     }
 
     fn start(&mut self, held: HeldClaim, work: F) {
@@ -144,6 +152,13 @@ async fn judged(scheduler: &Scheduler, claimed: &Arc<crate::work::Claimed>, fail
         None
     })
 }
+
+/// Items that wait for a place in the store come again one after the other, so that thousands are not claimed and put back each
+/// second, ...
+const BETWEEN_TURNS: Duration = Duration::from_millis(20);
+
+/// ... but none later than that.
+const LONGEST_TURN: Duration = Duration::from_secs(30);
 
 /// The shortest wait of a declined item, and the pause before the next claim after one goes back into the store.
 const TICK: Duration = Duration::from_millis(1);
