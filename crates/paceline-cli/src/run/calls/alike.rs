@@ -79,11 +79,20 @@ impl Alikeness {
     const fn is_like_a_ban(&self) -> bool {
         self.unexpected || matches!(self.kind.0, Some(401 | 403))
     }
+
+    /// Whether it says that nobody, or not this caller, has anything to seek at an address, whatever the item is.
+    const fn is_of_the_address(&self, has_answered: bool) -> bool {
+        matches!((self.kind.0, has_answered), (Some(401 | 403), _) | (Some(410), true))
+    }
 }
 
 /// Other failures than those of a ban have to be so many times as many in a row before they stop a host that has answered: they
 /// may be of items.
 const LESS_LIKE_A_BAN: usize = 5;
+
+/// So many items in a row that one address of a host refuses like that are no bad items: a ban of a host with few items must not
+/// fail all that are left.
+const AT_ONE_ADDRESS: usize = 3;
 
 /// Watches each scope by itself, such as a host: another that answers says nothing about it.
 #[derive(Clone, Debug)]
@@ -100,12 +109,14 @@ struct Row<Item> {
     /// Items ended otherwise before.
     is_mixed: bool,
     alike: Option<Alikeness>,
+    /// Where all of them went; none where that is not known, or not one address.
+    address: Option<Arc<str>>,
     items: BTreeSet<Item>,
 }
 
 impl<Item> Row<Item> {
     const fn new(is_mixed: bool) -> Self {
-        Self { is_mixed, alike: None, items: BTreeSet::new() }
+        Self { is_mixed, alike: None, address: None, items: BTreeSet::new() }
     }
 }
 
@@ -117,7 +128,14 @@ impl<Item: Ord> AlikeByScope<Item> {
 
     /// An item of the scope failed for good, or had an answer that is not what the user expects: each is counted once. The number
     /// of items once the scope has to be stopped: its first ones failed alike, or as many in a row as tell of a later ban.
-    pub(crate) fn failed(&mut self, scope: &Arc<str>, item: Item, alike: Alikeness) -> Option<usize> {
+    /// `address`: where the item's call went.
+    pub(crate) fn failed(
+        &mut self,
+        scope: &Arc<str>,
+        item: Item,
+        alike: Alikeness,
+        address: Option<&str>,
+    ) -> Option<usize> {
         if self.limit == 0 {
             return None;
         }
@@ -125,7 +143,14 @@ impl<Item: Ord> AlikeByScope<Item> {
         if row.alike.as_ref().is_some_and(|known| *known != alike) {
             *row = Row::new(true);
         }
+        if row.items.is_empty() {
+            row.address = address.map(Arc::from);
+        } else if row.address.as_deref() != address {
+            row.address = None;
+        }
+        let is_of_the_address = row.address.is_some() && alike.is_of_the_address(row.is_mixed);
         let enough = match (alike.is_like_a_ban(), self.are_hosts) {
+            _ if self.are_hosts && is_of_the_address => Some(self.limit.min(AT_ONE_ADDRESS)),
             (true, _) => Some(self.limit),
             (false, true) if row.is_mixed => Some(self.limit * LESS_LIKE_A_BAN),
             (false, true) => Some(self.limit),
@@ -176,7 +201,7 @@ mod tests {
     fn all(watch: &mut AlikeByScope<usize>, host: &str, first: usize, statuses: &[u16]) -> Vec<usize> {
         let host: Arc<str> = host.into();
         let failed = statuses.iter().enumerate();
-        failed.filter_map(|(n, status)| watch.failed(&host, first + n, of(*status)).map(|_| n)).collect()
+        failed.filter_map(|(n, status)| watch.failed(&host, first + n, of(*status), None).map(|_| n)).collect()
     }
 
     #[test]
@@ -193,8 +218,35 @@ mod tests {
         assert!(!watch.are_first("a"));
         assert_eq!(all(&mut watch, "a", 30, &[404; 16]), [14], "that many pages are not gone by themselves");
         assert_eq!(all(&mut AlikeByScope::new(0, true), "a", 0, &[403; 40]), [0; 0]);
-        let again = (0..9).any(|_| watch.failed(&"b".into(), 7, of(404)).is_some());
+        let again = (0..9).any(|_| watch.failed(&"b".into(), 7, of(404), None).is_some());
         assert!(!again, "one item that is tried again");
+    }
+
+    /// A ban of a host with five items left keeps them; pages that are forbidden one by one fail alone.
+    #[test]
+    fn a_host_stops_at_three_refusals_of_one_address_that_are_none_of_items() {
+        let count = |watch: &mut AlikeByScope<usize>, address: fn(usize) -> String, status| {
+            let failed = |n: &usize| watch.failed(&"a".into(), 100 + n, of(status), Some(&address(*n))).is_some();
+            (0..19).find(failed).map(|n| n + 1)
+        };
+        let (hook, page): (fn(usize) -> String, fn(usize) -> String) =
+            (|_| "https://a/hook".to_owned(), |n| format!("https://a/{n}"));
+        let new = || AlikeByScope::new(20, true);
+        let mixed = || {
+            let mut watch = new();
+            watch.ended_otherwise(&"a".into());
+            watch
+        };
+        for status in [401, 403] {
+            assert_eq!(count(&mut new(), hook, status), Some(3));
+            assert_eq!(count(&mut mixed(), hook, status), Some(3));
+            assert_eq!(count(&mut mixed(), page, status), None);
+        }
+        assert_eq!(count(&mut mixed(), hook, 410), Some(3));
+        assert_eq!(count(&mut new(), hook, 410), None, "a customer that was never there");
+        assert_eq!(count(&mut mixed(), hook, 404), None, "it may be a bad item");
+        assert_eq!(count(&mut AlikeByScope::new(2, true), hook, 403), Some(2), "never more than is asked for");
+        assert_eq!(count(&mut AlikeByScope::new(20, false), hook, 403), None, "no host");
     }
 
     #[test]

@@ -92,6 +92,7 @@ pub(crate) fn failed(item: &ClaimedItem, sent: &Sent, reason: GiveUp, request: &
         code: sent.exchange.reading.code.clone(),
         message,
         unexpected,
+        address: Some(Arc::clone(&sent.address)),
         down: stayed_down.then(|| item.clone()),
     }
 }

@@ -51,6 +51,8 @@ pub(crate) struct Failed {
     pub(crate) message: String,
     /// The server answered, and not as the user expects.
     pub(crate) unexpected: bool,
+    /// Where its call went.
+    pub(crate) address: Option<Arc<str>>,
     /// The item, where it has no answer because the API stayed down.
     pub(crate) down: Option<ClaimedItem>,
 }
@@ -63,6 +65,7 @@ pub(crate) struct Failure<'a> {
     pub(crate) code: Option<&'a str>,
     pub(crate) message: &'a str,
     pub(crate) unexpected: bool,
+    pub(crate) address: Option<&'a str>,
 }
 
 impl Failed {
@@ -72,9 +75,9 @@ impl Failed {
     }
 
     fn failure(&self) -> Failure<'_> {
-        let Self { finished, scope, status, code, message, unexpected, .. } = self;
-        let (status, code) = (*status, code.as_deref());
-        Failure { ordinal: finished.ordinal, scope, status, code, message, unexpected: *unexpected }
+        let Self { finished, scope, status, code, message, unexpected, address, .. } = self;
+        let (status, code, address) = (*status, code.as_deref(), address.as_deref());
+        Failure { ordinal: finished.ordinal, scope, status, code, message, unexpected: *unexpected, address }
     }
 }
 
@@ -204,7 +207,8 @@ impl FailFast {
     /// So many items of the scope failed alike in a row that it has to stop.
     fn row(&mut self, failure: &Failure<'_>) -> Option<usize> {
         let kind = (failure.status, failure.code.map(ToOwned::to_owned));
-        self.rows.failed(failure.scope, failure.ordinal, Alikeness { kind, unexpected: failure.unexpected })
+        let alike = Alikeness { kind, unexpected: failure.unexpected };
+        self.rows.failed(failure.scope, failure.ordinal, alike, failure.address)
     }
 
     /// Others of the scope wait, and what is under way there waits again.
@@ -356,6 +360,7 @@ mod tests {
             code: code.map(ToOwned::to_owned),
             message: "no".to_owned(),
             unexpected: code == Some(NOT_JSON),
+            address: None,
             down: None,
         }
     }

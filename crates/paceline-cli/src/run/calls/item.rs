@@ -154,6 +154,8 @@ pub(crate) enum Impossible {
 pub(crate) struct Sent {
     pub(crate) echo: Echo,
     pub(crate) exchange: Exchange,
+    /// Where it went.
+    pub(crate) address: Arc<str>,
     /// The header fields of the answer that its line keeps.
     pub(crate) headers: Option<Box<RawValue>>,
     /// What it used.
@@ -370,7 +372,8 @@ impl Context {
         let usage = budgeted.settle(exchange.used(), || self.tokens_that_came(&item.scope, &call, &exchange));
         let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
         let headers = exchange.answer.as_ref().ok().and_then(entry::kept_headers);
-        TryEnd::Sent(Box::new(Sent { echo, exchange, headers, usage, at, deadline, room }))
+        let address = call.url.as_str().into();
+        TryEnd::Sent(Box::new(Sent { echo, exchange, address, headers, usage, at, deadline, room }))
     }
 
     /// Records in the journal that a call is sent, and waits for that where a kill right after it must not lose it: the call

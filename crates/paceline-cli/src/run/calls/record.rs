@@ -269,6 +269,7 @@ impl Recorder {
             code: Some(code.to_owned()),
             message,
             unexpected: false,
+            address: None,
             // One that was never sent has waited for a limit.
             down: Some(item)
                 .filter(|_| expired && item.tally.last.is_some() && GiveUp::Deadline.stayed_down(class))
@@ -328,6 +329,7 @@ impl Recorder {
                         status: sent.exchange.status(),
                         code: reading.code.as_deref(),
                         unexpected: true,
+                        address: None,
                         message: &entry::error_message(&sent),
                     };
                     let decision = self.same.mismatched(

@@ -43,8 +43,8 @@ struct Watch {
     scopes: AlikeByScope<String>,
     failed_scopes: BTreeSet<Arc<str>>,
     stopped_scopes: BTreeSet<Arc<str>>,
-    /// The scopes of items in flight, by their numbers.
-    begun: BTreeMap<u64, Arc<str>>,
+    /// The scopes of items in flight, and where they were sent, by their numbers.
+    begun: BTreeMap<u64, (Arc<str>, Arc<str>)>,
     more: bool,
     /// As many scopes as are looked at all failed alike, and nothing has ended otherwise since.
     all_alike: Option<Failure>,
@@ -110,10 +110,10 @@ impl FailFast {
     }
 
     /// An item of a scope that is smaller than its group begins: what all of that scope meet stops that scope alone.
-    pub(super) fn begins(&self, item: &WorkItem, scope: &str) {
+    pub(super) fn begins(&self, item: &WorkItem, scope: &str, address: &str) {
         let mut watch = self.watch();
         if watch.limit > 0 && watch.more {
-            watch.begun.insert(item.id, scope.into());
+            watch.begun.insert(item.id, (scope.into(), address.into()));
         }
     }
 
@@ -242,7 +242,7 @@ impl Watch {
                     self.ended.insert(item.key.clone());
                 }
                 return match self.begun.remove(&item.id) {
-                    Some(scope) => self.failed_in(scope, item, &decided.failure),
+                    Some((scope, address)) => self.failed_in(scope, &address, item, &decided.failure),
                     None => self.failed(item, &decided.failure).map(Stops::Run),
                 };
             }
@@ -270,7 +270,7 @@ impl Watch {
     /// An item succeeded, or failed in a way that shows nothing about the others.
     fn ended_otherwise(&mut self, item: &WorkItem) {
         match self.begun.remove(&item.id) {
-            Some(scope) => self.scopes.ended_otherwise(&scope),
+            Some((scope, _)) => self.scopes.ended_otherwise(&scope),
             None => self.rows.ended_otherwise(&item.group),
         }
         if self.alike.is_watching() {
@@ -280,7 +280,7 @@ impl Watch {
 
     /// Takes in a failure of a scope within a group. Scopes that all fail alike stop nothing while others can be tried, for each
     /// may be a customer of many, and gone; where nothing else ever comes, their items wait again at the end of the run.
-    fn failed_in(&mut self, scope: Arc<str>, item: &WorkItem, failure: &Failure) -> Option<Stops> {
+    fn failed_in(&mut self, scope: Arc<str>, address: &str, item: &WorkItem, failure: &Failure) -> Option<Stops> {
         if self.stopped.is_some() || self.stopped_scopes.contains(&scope) {
             self.put_back_of_scopes += usize::from(self.put_back.insert(item.key.clone()));
             let key = Some(item.key.clone()).filter(|key| self.ended.contains(key));
@@ -288,7 +288,7 @@ impl Watch {
         }
         let alike = alikeness(failure);
         let kind = alike.kind.clone();
-        if self.scopes.failed(&scope, item.key.clone(), alike).is_some() {
+        if self.scopes.failed(&scope, item.key.clone(), alike, Some(address)).is_some() {
             let keys = self.scopes.take(&scope);
             let same = self.same_failure(&keys, failure, self.scopes.are_first(&scope));
             self.put_back_of_scopes += keys.len();
@@ -331,7 +331,7 @@ impl Watch {
         }
         let alike = alikeness(failure);
         let kind = alike.kind.clone();
-        let of_row = self.rows.failed(&item.group, item.key.clone(), alike);
+        let of_row = self.rows.failed(&item.group, item.key.clone(), alike, None);
         if self.alike.is_watching() {
             return self.failed_first(item, kind, failure);
         }

@@ -193,7 +193,7 @@ impl Requests {
             Err(later) => return later,
         };
         if ready.spares_group {
-            fail_fast.begins(task.item(), &ready.scope);
+            fail_fast.begins(task.item(), &ready.scope, &ready.call.url);
         }
         let (requests, shutdown) = (Arc::clone(self), shutdown.clone());
         StartDecision::Now(Box::pin(async move { requests.send(&task, ready, permit, &shutdown).await }))
