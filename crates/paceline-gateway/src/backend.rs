@@ -16,7 +16,7 @@ use paceline_core::{Cost, Turns};
 use paceline_http::{AccessError, Call, HasAnswered, NoAnswer, SenderConfig, Shortage, TokenRatios, proxy_to, tls};
 use paceline_providers::secrets::Secrets;
 use paceline_providers::table::Scope;
-use paceline_providers::{Asked, join_url};
+use paceline_providers::{Asked, Untold, join_url};
 use tokio::time::timeout;
 
 use crate::bounds::{Bounds, Held};
@@ -308,9 +308,12 @@ impl Backend {
         (scope, cost)
     }
 
-    /// What a call that costs that here takes of the limits of its client.
-    pub(crate) fn cost_elsewhere(&self, call: &Call, cost: &Cost) -> Cost {
-        self.sending.dialect.charge_elsewhere(&decoded_path(call), &call.body, cost)
+    /// What a call that costs that here takes of the limits of its client, and what counts where nothing tells its tokens.
+    pub(crate) fn cost_elsewhere(&self, call: &Call, asked: &Asked, cost: &Cost) -> (Cost, Untold) {
+        let (dialect, path) = (&self.sending.dialect, decoded_path(call));
+        let cost = dialect.charge_elsewhere(&path, &call.body, cost);
+        let untold = dialect.untold(&path, &call.body, asked, &cost);
+        (cost, untold)
     }
 
     /// Sends a call, up to the head of its answer.

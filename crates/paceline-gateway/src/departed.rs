@@ -8,7 +8,7 @@ use paceline::{Class, Instant, NextAction, Permit, Timestamp, UnknownOutcome, cl
 use paceline_config::Money;
 use paceline_core::{Cost, Outcome, format_duration};
 use paceline_http::{Call, NoAnswer};
-use paceline_providers::{Answer, Asked, Reading, Usage};
+use paceline_providers::{Answer, Asked, Reading, SoFar, Usage};
 
 use crate::backend::Backend;
 use crate::bodies::HeldBody;
@@ -49,22 +49,23 @@ impl Departed {
         self.files[0] = HeldFile::default();
     }
 
-    /// The client gave up the answer after so many bytes: the call is abandoned, and counts with those at the least.
-    pub(crate) fn given_up(self, head: &Parts, kept: &[u8], came: u64) {
+    /// The answer was given up by its client, or broke off, after so many bytes: it counts with those, and as one that tells no
+    /// usage at the least.
+    pub(crate) fn cut_off(&self, head: &Parts, kept: &[u8], came: u64) {
         let Some(spent) = &self.spent else { return };
-        spent.was_given_up(self.used_so_far(spent, head, kept, came));
+        spent.was_cut_off(self.used_so_far(&spent.untold(), head, kept, came));
     }
 
     /// So many bytes of the answer came.
     pub(crate) fn goes_on(&self, head: &Parts, kept: &[u8], came: u64) {
         let Some(spent) = &self.spent else { return };
-        spent.goes_on(&self.used_so_far(spent, head, kept, came));
+        spent.goes_on(&self.used_so_far(spent.reserved(), head, kept, came).used);
     }
 
-    fn used_so_far(&self, spent: &Spent, head: &Parts, kept: &[u8], came: u64) -> Cost {
+    fn used_so_far(&self, reserved: &Cost, head: &Parts, kept: &[u8], came: u64) -> SoFar {
         let path = &decoded_path(&self.call);
         let answer = Answer { status: head.status.as_u16(), headers: &head.headers, body: kept, path };
-        self.upstream.sending.dialect.used_so_far(spent.reserved(), &answer, came)
+        self.upstream.sending.dialect.used_so_far(reserved, &answer, came)
     }
 
     /// Reports how the call ended. Returns the class, what follows, and whether it is unknown if the call was executed.
@@ -101,7 +102,8 @@ impl Departed {
         let outcome = Outcome { unknown, ..reading.outcome_of(&reserved) };
         spent.iter().for_each(|spent| match outcome.unsent {
             true => spent.was_not_sent(),
-            false => spent.answered(reading.used_of(&reserved), reading.class == Class::Success),
+            false if is_unknown => spent.was_lost(),
+            false => spent.answered(reading.used_of(&reserved, &spent.untold()), reading.class == Class::Success),
         });
         let action = permit.complete(outcome);
         if reading.class == class {

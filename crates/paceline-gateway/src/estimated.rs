@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use paceline::Cost;
 use paceline_http::Call;
-use paceline_providers::Asked;
+use paceline_providers::{Asked, Untold};
 
 use crate::backend::Backend;
 use crate::bodies::LEAST_LARGE;
@@ -23,6 +23,8 @@ pub(crate) struct Estimated {
     pub(crate) cost: Cost,
     /// What it takes of the limits of its client.
     pub(crate) of_client: Cost,
+    /// What counts of it there where nothing tells its tokens.
+    pub(crate) untold: Untold,
 }
 
 impl Estimated {
@@ -65,7 +67,7 @@ impl Estimated {
             asked.read_prompt(&call.body);
         }
         let (scope, cost) = upstream.scope_and_cost(&call, &asked, unread);
-        let of_client = upstream.cost_elsewhere(&call, &cost);
-        Self { call: Arc::new(call), asked: Arc::new(asked), scope, cost, of_client }
+        let (of_client, untold) = upstream.cost_elsewhere(&call, &asked, &cost);
+        Self { call: Arc::new(call), asked: Arc::new(asked), scope, cost, of_client, untold }
     }
 }

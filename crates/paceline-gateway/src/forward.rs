@@ -245,7 +245,7 @@ impl<'a> Course<'a> {
         self.spent = None;
         let Some(client) = &self.known else { return Ok(()) };
         let asked = self.clock.now();
-        let room = client.room(&call.of_client, self.record.priority, self.deadline - asked);
+        let room = client.room(&call.of_client, call.untold, self.record.priority, self.deadline - asked);
         let waits = self.client.waits_for_its_key();
         let room = self.closing.bounds(upstream.name(), room);
         let room = self.files.bounds(Some(client), &mut self.connection, room).await;
@@ -264,7 +264,7 @@ impl<'a> Course<'a> {
         reserved: Cost,
         call: &Estimated,
     ) -> Departed {
-        self.spent.iter().for_each(|spent| spent.leaves());
+        self.spent.iter().for_each(|spent| spent.leaves(upstream));
         Departed {
             upstream: Arc::clone(upstream),
             permit,

@@ -2,8 +2,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use paceline::{Class, Cost, Dimension, Outcome, Permit};
+use paceline::{Class, Cost, Dimension, Instant, Outcome, Permit};
+use paceline_providers::{SoFar, Untold};
 
+use crate::backend::Backend;
 use crate::uses::Uses;
 
 /// What a request takes of its client's limits: what it reserved, and once that is known what its last call used. A request
@@ -15,16 +17,18 @@ pub(crate) struct Spent {
     /// The hash of the key of its client, in hexadecimal digits.
     key: Arc<str>,
     reserved: Cost,
+    /// The tokens that count where nothing tells them.
+    untold: Untold,
     uses: Arc<Uses>,
 }
 
 /// The calls of one request.
 #[derive(Default)]
 struct Calls {
-    /// One has left, and its end is not known.
-    is_out: bool,
-    /// What that has used at the least, where its client gave it up.
-    given_up: Option<Cost>,
+    /// One has left then, by the stopwatch of its upstream, and its end is not known.
+    out: Option<(Arc<Backend>, Instant)>,
+    /// What had come of its answer where that was given up or broke off.
+    cut_off: Option<SoFar>,
     /// The last one that was answered.
     answered: Option<Answered>,
 }
@@ -39,15 +43,15 @@ struct Answered {
 
 impl Spent {
     /// What that permit of its client's limiter reserved.
-    pub(crate) fn new(permit: Permit, key: Arc<str>, uses: Arc<Uses>) -> Self {
+    pub(crate) fn new(permit: Permit, untold: Untold, key: Arc<str>, uses: Arc<Uses>) -> Self {
         let reserved = permit.request().cost;
         uses.more(&key, &reserved);
-        Self { permit: Some(permit), number: uses.number(), calls: Mutex::default(), key, reserved, uses }
+        Self { permit: Some(permit), number: uses.number(), calls: Mutex::default(), key, reserved, untold, uses }
     }
 
-    /// A call leaves.
-    pub(crate) fn leaves(&self) {
-        self.calls().is_out = true;
+    /// A call leaves to that upstream.
+    pub(crate) fn leaves(&self, upstream: &Arc<Backend>) {
+        self.calls().out = Some((Arc::clone(upstream), upstream.stopwatch.now()));
     }
 
     /// What it reserved.
@@ -60,9 +64,33 @@ impl Spent {
         beyond(&self.reserved, used).into_iter().for_each(|beyond| self.uses.goes_on(self.number, &self.key, beyond));
     }
 
-    /// The client gave up the answer before its end: it used so much at the least.
-    pub(crate) fn was_given_up(&self, used: Cost) {
-        self.calls().given_up = Some(used);
+    /// What it counts with where its answer comes and tells no usage.
+    pub(crate) fn untold(&self) -> Cost {
+        self.untold.made(&self.reserved)
+    }
+
+    /// The answer was given up by its client before its end, or broke off, when so much had come.
+    pub(crate) fn was_cut_off(&self, so_far: SoFar) {
+        self.calls().cut_off = Some(so_far);
+    }
+
+    /// It ended by no doing of its client, and nothing tells whether it was done.
+    pub(crate) fn was_lost(&self) {
+        let used = self.lost(false);
+        self.calls().cut_off = used.map(|used| SoFar { used, is_silent: false });
+    }
+
+    /// What a call counts with that is out, and whose end nothing tells. What its client gave up it may ask for again and again.
+    fn lost(&self, by_its_client: bool) -> Option<Cost> {
+        let calls = self.calls();
+        let (upstream, left) = calls.out.as_ref()?;
+        let took = upstream.stopwatch.now().saturating_since(*left);
+        match &calls.cut_off {
+            Some(SoFar { used, is_silent: false }) => Some(used.clone()),
+            Some(SoFar { used, is_silent: true }) => Some(self.untold.in_flight_for(took, used)),
+            None if by_its_client => Some(self.untold.in_flight_for(took, &self.untold())),
+            None => Some(self.untold.in_flight_for(took, &self.reserved)),
+        }
     }
 
     /// It ended, and used so much. `succeeded`: what was asked for came.
@@ -72,7 +100,7 @@ impl Spent {
 
     /// It ended, and no server got it.
     pub(crate) fn was_not_sent(&self) {
-        self.calls().is_out = false;
+        self.calls().out = None;
     }
 
     fn calls(&self) -> MutexGuard<'_, Calls> {
@@ -82,12 +110,13 @@ impl Spent {
 
 impl Drop for Spent {
     fn drop(&mut self) {
-        let Calls { is_out, given_up, answered } = std::mem::take(&mut *self.calls());
+        let given_up = self.lost(true);
+        let Calls { answered, .. } = std::mem::take(&mut *self.calls());
         let Some(permit) = self.permit.take() else { return };
         // Whatever the server said: the limits of a client count what it asks for, and slow down for no failure.
         let (class, usage) = match answered {
             // It may have been done, and nothing tells what it cost.
-            _ if is_out => (Class::Abandoned, given_up),
+            _ if given_up.is_some() => (Class::Abandoned, given_up),
             Some(Answered { used, succeeded: true }) => (Class::Success, used),
             Some(Answered { used, succeeded: false }) => (Class::Invalid, used),
             None => {

@@ -130,6 +130,9 @@ impl Reads {
     /// Reports the outcome, and returns what it means.
     fn end(self, broken: Option<NoAnswer>) -> Class {
         let Self { mut departed, head, kept, came, is_stream, cut, .. } = self;
+        if broken.is_some() {
+            departed.cut_off(&head, &kept, came);
+        }
         let answer = match broken {
             Some(error) => Err(error),
             // Of an answer that is not whole the head alone is read, which says that it succeeded.
@@ -184,7 +187,7 @@ impl Reads {
     /// It is read no further: the call is abandoned.
     fn stop(self) {
         let announced = if self.is_stream { 0 } else { self.body.size_hint().lower() };
-        self.departed.given_up(&self.head, &self.kept, self.came + announced);
+        self.departed.cut_off(&self.head, &self.kept, self.came + announced);
     }
 
     /// What came counts while the answer goes on, each time that it has grown by a quarter: a kill may end it at any time.

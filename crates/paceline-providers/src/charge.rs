@@ -1,12 +1,13 @@
 //! The charge of a call: what it reserves before it is sent, and how that is settled with its answer.
 
-use paceline_core::{Cost, Dimension};
+use paceline_core::{Class, Cost, Dimension};
 
 use super::cost;
 use super::outline::{Asked, Outline, is_of_prompt, outline};
 use super::prompt::Prompt;
+use super::settlement::Settlement;
 use super::table::{Charge, Counts, Reserves};
-use super::unreported::{tokens_so_far, told_so_far};
+use super::unreported::{is_silent_stream, tokens_so_far, told_so_far};
 use super::usage::{ExpectedTokens, TokenRatio, Usage};
 use super::{Answer, Dialect};
 
@@ -14,7 +15,17 @@ use super::{Answer, Dialect};
 const WITHOUT_TOKENS: [&str; 5] = ["/audio/", "/batches", "/files", "/images/", "/models"];
 
 /// Endpoints that answer with no tokens, wherever they stand in a path.
-const WITHOUT_ANSWERS: [&str; 3] = ["embeddings", "moderations", "rerank"];
+const WITHOUT_ANSWERS: [&str; 7] =
+    ["embeddings", "moderations", "rerank", "count_tokens", "input_tokens", "tokenize", "detokenize"];
+
+/// What a call has used whose answer was given up.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SoFar {
+    /// At the least.
+    pub used: Cost,
+    /// It is a stream of which no text has come: its server may have worked on it all the time.
+    pub is_silent: bool,
+}
 
 impl Dialect {
     /// What a request is expected to cost before it is sent: one request, its bytes, its tokens, and units of the provider's
@@ -60,30 +71,25 @@ impl Dialect {
         if model.reserves == Reserves::Input || reserved.is_open_ended() { cost.open_ended() } else { cost.unproven() }
     }
 
-    /// What a call that reserved that has used at the least where its answer was given up after so many bytes, of which its body
-    /// is a part: its server may charge all of them, and the prompt that it told at the beginning. For a limit that is none of
-    /// the provider's.
-    pub fn used_so_far(&self, reserved: &Cost, answer: &Answer<'_>, came: u64) -> Cost {
-        let is_of_tokens =
-            self.is_prompt(answer.path) && takes_tokens(answer.path) && self.table().charge.counts == Counts::All;
+    /// What a call that reserved that has used where its answer was given up after so many bytes, of which its body is a part:
+    /// for a limit that is none of the provider's. What its server told once all had come counts; before, the server may charge
+    /// all that came, and the prompt that it told at the beginning, and as much as was reserved at the least.
+    pub fn used_so_far(&self, reserved: &Cost, answer: &Answer<'_>, came: u64) -> SoFar {
+        let charge = &self.table().charge;
+        let is_of_tokens = self.is_prompt(answer.path) && takes_tokens(answer.path) && charge.counts == Counts::All;
         if !is_of_tokens {
-            return reserved.clone();
+            return SoFar { used: reserved.clone(), is_silent: false };
         }
-        let told = told_so_far(answer).map(|told| cost::counted(told, &self.table().charge)).unwrap_or_default();
-        let part = |dimension, used: u64| used.saturating_sub(reserved.get(&dimension));
-        let output = part(Dimension::OutputTokens, tokens_so_far(answer, came).max(told.output_tokens));
-        let input = part(Dimension::InputTokens, told.input_tokens);
-        let both = output.saturating_add(input);
-        let more = [
-            (Dimension::Tokens, both),
-            (Dimension::ProjectTokens, both),
-            (Dimension::OutputTokens, output),
-            (Dimension::InputTokens, input),
-        ];
-        more.into_iter().fold(reserved.clone(), |cost, (dimension, more)| {
-            let units = cost.get(&dimension).saturating_add(more);
-            cost.with(dimension, units)
-        })
+        let (told, is_all) = told_so_far(answer).unwrap_or_default();
+        let told = cost::counted(told, charge);
+        if is_all {
+            let settlement = Settlement::of(charge, answer.path, answer.status, Class::Success);
+            let used = settlement.used(reserved, reserved, Some(told), Class::Success);
+            return SoFar { used: used.unwrap_or_else(|| reserved.clone()), is_silent: false };
+        }
+        let output = tokens_so_far(answer, came).max(told.output_tokens);
+        let used = with_more(reserved, output, told.input_tokens);
+        SoFar { used, is_silent: is_silent_stream(answer) }
     }
 
     /// Whether the tokens of an answer must have room before the call leaves.
@@ -122,6 +128,23 @@ fn charge(model: &Charge, path: &str, body: &[u8], asked: &Asked, ratio: &TokenR
     let usage = Usage { input_tokens: input, output_tokens: output, ..Usage::default() };
     let cost = with_tokens(cost, tokens, usage).with_learnt(learnt);
     if bound.is_none() { cost.open_ended() } else { cost }
+}
+
+/// That cost with so many tokens of the answer and of the prompt at the least.
+pub(super) fn with_more(cost: &Cost, output: u64, input: u64) -> Cost {
+    let part = |dimension, used: u64| used.saturating_sub(cost.get(&dimension));
+    let (output, input) = (part(Dimension::OutputTokens, output), part(Dimension::InputTokens, input));
+    let both = output.saturating_add(input);
+    let more = [
+        (Dimension::Tokens, both),
+        (Dimension::ProjectTokens, both),
+        (Dimension::OutputTokens, output),
+        (Dimension::InputTokens, input),
+    ];
+    more.into_iter().filter(|(_, more)| *more > 0).fold(cost.clone(), |cost, (dimension, more)| {
+        let units = cost.get(&dimension).saturating_add(more);
+        cost.with(dimension, units)
+    })
 }
 
 /// Whether the answer has no tokens of a model: by its endpoint, or because nothing is asked.
@@ -168,7 +191,7 @@ pub(super) fn with_tokens(cost: Cost, tokens: u64, usage: Usage) -> Cost {
 }
 
 /// The prompts of a request, each of which is answered: the older completions take a list of texts or of lists of tokens.
-fn prompts_of(path: &str, body: &[u8]) -> u64 {
+pub(super) fn prompts_of(path: &str, body: &[u8]) -> u64 {
     const KEYS: Outline = Outline { kept: &["prompt"], pruned: &[], arrays: false };
     let path = path.split('?').next().unwrap_or_default();
     if !path.ends_with("/completions") || path.ends_with("/chat/completions") {
@@ -312,6 +335,7 @@ mod tests {
                 &Answer { status: 200, headers: &headers, body, path: chat },
                 came,
             );
+            let used = used.used;
             let prompt = reserved.get(&Dimension::Tokens) - reserved.get(&Dimension::OutputTokens);
             assert_eq!(used.get(&Dimension::Tokens) - prompt, used.get(&Dimension::OutputTokens));
             used.get(&Dimension::OutputTokens)

@@ -77,6 +77,7 @@ mod stream;
 pub mod table;
 mod units;
 mod unreported;
+mod untold;
 mod usage;
 mod wait;
 
@@ -84,6 +85,7 @@ use http::HeaderMap;
 use paceline_core::Timestamp;
 
 pub use address::{below, host, is_loopback, is_loopback_host, join_url, origin, path_of};
+pub use charge::SoFar;
 pub use collect::{collect, comes_in_parts};
 pub use dialect::Dialect;
 pub use expected::{Expected, SCHEMA_MISMATCH, is_of_expectation};
@@ -100,6 +102,7 @@ pub use schema::SchemaError;
 pub use settlement::Settlement;
 pub use table::Provider;
 pub use units::Units;
+pub use untold::Untold;
 pub use usage::{TokenRatio, Usage};
 
 /// An HTTP response, whole. The body of a stream is its events, up to the end or to where it was cut.

@@ -127,11 +127,15 @@ impl Asked {
 
     /// The same over all the answers that it asks for.
     pub(super) fn bound(&self, path: &str) -> Option<u64> {
+        Some(self.longest_answer(path)?.saturating_mul(self.choices()))
+    }
+
+    /// How many answers it asks for.
+    pub(super) fn choices(&self) -> u64 {
         let inner = OF_GEMINI.iter().find_map(|key| self.members.get(key));
         let of_gemini = ["candidateCount", "candidate_count"].iter().map(|key| inner?.get(key));
         let answers = ["n", "best_of"].iter().map(|key| self.members.get(key)).chain(of_gemini);
-        let answers = answers.filter_map(|answers| count(answers?)).max();
-        Some(self.longest_answer(path)?.saturating_mul(answers.unwrap_or(1).max(1)))
+        answers.filter_map(|answers| count(answers?)).max().unwrap_or(1).max(1)
     }
 }
 

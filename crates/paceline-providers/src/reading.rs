@@ -185,9 +185,9 @@ impl Reading {
     }
 
     /// What a call that reserved that cost has used, whatever the provider counts: for a limit that is not the provider's. `None`
-    /// where nothing is known but what was reserved.
-    pub fn used_of(&self, reserved: &Cost) -> Option<Cost> {
-        self.settlement.used(reserved, self.usage, self.class)
+    /// where nothing is known but what was reserved. An answer of a model that tells no usage has used `untold` at the least.
+    pub fn used_of(&self, reserved: &Cost, untold: &Cost) -> Option<Cost> {
+        self.settlement.used(reserved, untold, self.usage, self.class)
     }
 
     /// The reading of an answer to a call of that path whose body of so many bytes was too long to be kept.

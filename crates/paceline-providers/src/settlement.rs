@@ -8,6 +8,7 @@ use super::reading::is_of_a_gateway;
 use super::table::{Charge, Counts};
 use super::units::Units;
 use super::unreported::{tokens_in, tokens_of};
+use super::untold::larger;
 use super::usage::Usage;
 
 /// How the reserved cost of a call is settled with its answer.
@@ -59,12 +60,17 @@ impl Settlement {
     }
 
     /// What the call used, whatever its provider counts: what was reserved and not used comes back, and so do all tokens of one
-    /// that was refused.
-    pub(super) fn used(self, reserved: &Cost, usage: Option<Usage>, class: Class) -> Option<Cost> {
+    /// that was refused. An answer of a model that tells no usage has used `untold` at the least.
+    pub(super) fn used(self, reserved: &Cost, untold: &Cost, usage: Option<Usage>, class: Class) -> Option<Cost> {
         if self.refused && usage.is_none() {
             return Some(with_tokens(reserved.clone(), 0, Usage::default()));
         }
-        Self { refunds: true, ..self }.cost(reserved, usage, class)
+        let used = Self { refunds: true, ..self }.cost(reserved, usage, class);
+        let may_be_made = matches!(class, Class::Success | Class::Filtered | Class::Partial);
+        if self.free || usage.is_some() || !may_be_made {
+            return used;
+        }
+        Some(used.map_or_else(|| untold.clone(), |used| larger(used, untold)))
     }
 
     /// What the call cost; `None` where nothing is known but what was reserved.
@@ -177,11 +183,11 @@ mod tests {
             (503, Class::Overloaded, Some(0)),
             (500, Class::Transient, None),
             (504, Class::Overloaded, None),
-            (200, Class::Filtered, None),
+            (200, Class::Filtered, Some(100)),
         ] {
             let reserved = charge(Provider::OpenAi, chat, body, &TokenRatio::default());
             let settlement = Settlement::of(&Provider::OpenAi.table().charge, chat, status, class);
-            let found = settlement.used(&reserved, None, class);
+            let found = settlement.used(&reserved, &reserved, None, class);
             assert_eq!(
                 found.as_ref().map(|cost| cost.get(&Dimension::Tokens)),
                 used,

@@ -173,6 +173,11 @@ impl Stream {
         self.at_limit || self.endings.values().any(|ending| *ending == Ending::AtLimit)
     }
 
+    /// Whether the answer is whole, though the stream may not have ended: each choice that came has.
+    pub(super) fn has_all(&self) -> bool {
+        self.ended || !self.endings.is_empty()
+    }
+
     fn take(&mut self, event: &Event) {
         self.is_empty &= event.done || event.empty || event.kind() == "ping";
         self.ended |= event.ends();

@@ -39,10 +39,17 @@ pub(super) fn tokens_so_far(answer: &Answer<'_>, came: u64) -> u64 {
     }
 }
 
-/// The usage that a stream has told so far.
-pub(super) fn told_so_far(answer: &Answer<'_>) -> Option<Reported> {
+/// The usage that a stream has told so far, and whether nothing more comes of its answer: it is the whole.
+pub(super) fn told_so_far(answer: &Answer<'_>) -> Option<(Reported, bool)> {
     let kind = header::first(answer.headers, "content-type").unwrap_or_default();
-    if stream::is_stream(answer.body, kind) { stream::read(answer.body).usage } else { None }
+    let stream = stream::is_stream(answer.body, kind).then(|| stream::read(answer.body))?;
+    Some((stream.usage?, stream.has_all()))
+}
+
+/// Whether it is a stream of which no text has come.
+pub(super) fn is_silent_stream(answer: &Answer<'_>) -> bool {
+    let kind = header::first(answer.headers, "content-type").unwrap_or_default();
+    stream::is_stream(answer.body, kind) && texts_of_events(answer.body).is_none_or(|texts| texts == 0)
 }
 
 /// The tokens that so many bytes seem to have, of which nothing is known.

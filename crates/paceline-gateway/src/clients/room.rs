@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::StatusCode;
 use paceline::{Admit, Cost, Dimension, Error, Limiter, MaxWait, Quota, QuotaSnapshot, WaitCause, Within};
 use paceline_core::format_duration;
+use paceline_providers::Untold;
 use tokio::time::timeout;
 
 use super::Client;
@@ -18,14 +19,20 @@ const SCOPE: &str = "client";
 
 impl Client {
     /// Room under its own limits, once there is some; none where it has none.
-    pub(crate) async fn room(&self, cost: &Cost, priority: i32, left: Duration) -> Result<Option<Arc<Spent>>, Refusal> {
+    pub(crate) async fn room(
+        &self,
+        cost: &Cost,
+        untold: Untold,
+        priority: i32,
+        left: Duration,
+    ) -> Result<Option<Arc<Spent>>, Refusal> {
         let Some(limiter) = &self.limiter else { return Ok(None) };
         let request = request(limiter, cost, priority);
         let too_long = |cause: &WaitCause, wait: Duration| self.too_long(cost, cause, wait);
         self.refuse_long_wait(limiter, &request, left)?;
         let refused = match timeout(left, limiter.acquire_within(request.clone(), MaxWait::Known(left))).await {
             Ok(Ok(Within::Granted(permit))) => {
-                return Ok(Some(Arc::new(Spent::new(permit, Arc::clone(&self.key), Arc::clone(&self.uses)))));
+                return Ok(Some(Arc::new(Spent::new(permit, untold, Arc::clone(&self.key), Arc::clone(&self.uses)))));
             }
             Ok(Ok(Within::Deferred { until, reason })) => {
                 let wait = until - limiter.now();

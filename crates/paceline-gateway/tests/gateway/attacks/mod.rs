@@ -10,6 +10,7 @@ mod keys;
 mod paths;
 mod raw;
 mod smuggling;
+mod spending;
 
 use std::time::Duration;
 
