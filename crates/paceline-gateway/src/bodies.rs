@@ -98,7 +98,7 @@ impl HeldBody {
     /// # Errors
     /// There is none.
     pub(crate) fn grow(&mut self, amount: u64, most: u64) -> Result<(), NoRoom> {
-        let left = share(&self.all, most.saturating_sub(amount), SHARE);
+        let left = share(self.all.count(), most.saturating_sub(amount), SHARE);
         if left > 0 && !self.own.grow(amount, left) {
             return Err(NoRoom::OfClient);
         }

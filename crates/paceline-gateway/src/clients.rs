@@ -116,6 +116,7 @@ impl Clients {
             let number = u64::from_be_bytes(client.key.0[..8].try_into().expect("eight bytes"));
             let ClientConfig { name, key, models, paths, is_batch, .. } = client;
             let streams = before.map(|client| client.streams.clone()).unwrap_or_default();
+            let documents = before.map(|client| client.documents.clone()).unwrap_or_default();
             let files = before.map(|client| client.files.clone()).unwrap_or_default();
             let bodies = before.map(|client| client.bodies.clone()).unwrap_or_default();
             let (name, hash, uses) = (name.into(), key.to_string().into(), Arc::clone(&uses));
@@ -131,6 +132,7 @@ impl Clients {
                 paths,
                 is_batch,
                 streams,
+                documents,
                 files,
                 bodies,
                 uses,
@@ -311,6 +313,8 @@ pub struct Client {
     is_batch: bool,
     /// Of events that it follows.
     pub(crate) streams: Held,
+    /// Of documents that are on their way to it.
+    pub(crate) documents: Held,
     /// Of the process, which its requests hold: a connection each, where that carries no other, and one for each call.
     pub(crate) files: Held,
     pub(crate) bodies: BodiesOfClient,

@@ -11,7 +11,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use crate::bounds::share;
+use crate::clients::Client;
 use crate::forward::{AnswerBody, whole_body};
+use crate::headers;
 use crate::refusal::Refusal;
 use crate::request_body::RequestBody;
 use crate::server::Gateway;
@@ -21,6 +24,9 @@ const SILENT: Duration = Duration::from_secs(60);
 
 /// Jobs that are known at once.
 const MOST: usize = 100;
+
+/// One client may have so many times as many as there are places left: a quarter stays for the others.
+const SHARE: u64 = 3;
 
 /// The longest line of a job, in bytes, and how long it may take to come.
 const LONGEST_LINE: usize = 8 << 10;
@@ -33,8 +39,8 @@ const LONGEST_TEXT: usize = 300;
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
     clock: Clock,
-    /// By the word that each has for itself.
-    told: Mutex<BTreeMap<String, (Instant, Line)>>,
+    /// By their clients, and the word that each has for itself: no client speaks for a job of another.
+    told: Mutex<BTreeMap<(u64, String), (Instant, Line)>>,
 }
 
 /// How far a job is.
@@ -58,8 +64,8 @@ struct JobMessage {
 }
 
 impl Jobs {
-    /// Takes the line of a job.
-    fn take(&self, body: &[u8]) -> Result<(), Refusal> {
+    /// Takes the line of a job of the client of that number.
+    fn take(&self, client: u64, body: &[u8]) -> Result<(), Refusal> {
         let JobMessage { id, mut line } = serde_json::from_slice(body)
             .map_err(|error| Refusal::bad_request(format!("/api/jobs: this is no line of a job: {error}")))?;
         let texts = [&mut line.name, &mut line.upstream, &mut line.state].into_iter().chain(&mut line.waits);
@@ -68,11 +74,16 @@ impl Jobs {
         let now = self.clock.now();
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.retain(|_, (at, _)| now - *at < SILENT);
-        if told.len() == MOST && !told.contains_key(&id) {
-            let message = format!("{MOST} jobs tell of themselves already, the most that may");
+        let job = (client, id);
+        let own = told.keys().filter(|(of, _)| *of == client).count() as u64;
+        if !told.contains_key(&job) && own >= share(told.len() as u64, MOST as u64, SHARE) {
+            let message = format!(
+                "{} jobs tell of themselves already, {own} of them of this client, the most that may",
+                told.len()
+            );
             return Err(Refusal::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message).after(SILENT));
         }
-        told.insert(id, (now, line));
+        told.insert(job, (now, line));
         Ok(())
     }
 
@@ -92,11 +103,13 @@ pub(crate) async fn post(
     gateway: &Arc<Gateway>,
     request: Request<RequestBody>,
 ) -> Result<Response<AnswerBody>, Refusal> {
+    let known = request.extensions().get::<Arc<Client>>().map(|client| client.number());
+    let client = known.unwrap_or_else(|| headers::client(request.headers()));
     let body = Limited::new(request.into_body(), LONGEST_LINE).collect();
     let Ok(Ok(body)) = timeout(SLOWEST_LINE, body).await else {
         return Err(Refusal::bad_request(format!("/api/jobs: no whole line of at most {LONGEST_LINE} bytes came")));
     };
-    gateway.jobs.take(&body.to_bytes())?;
+    gateway.jobs.take(client, &body.to_bytes())?;
     let mut response = Response::new(whole_body(""));
     *response.status_mut() = StatusCode::NO_CONTENT;
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -118,10 +131,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_job_is_known_for_a_minute_after_its_last_word() {
         let jobs = Jobs::default();
-        jobs.take(&line("a", 1, "out.jsonl")).expect("right");
+        jobs.take(1, &line("a", 1, "out.jsonl")).expect("right");
         tokio::time::advance(Duration::from_secs(40)).await;
-        jobs.take(&line("a", 2, &"x".repeat(9_000))).expect("right");
-        jobs.take(&line("b", 1, "other")).expect("right");
+        jobs.take(1, &line("a", 2, &"x".repeat(9_000))).expect("right");
+        jobs.take(1, &line("b", 1, "other")).expect("right");
         let json = jobs.json();
         assert_eq!(
             (json.as_array().map(Vec::len), &json[0]["done"], &json[0]["left_ms"]),
@@ -135,11 +148,17 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn jobs_are_bounded_and_lines_are_read_strictly() {
         let jobs = Jobs::default();
-        (0..MOST).for_each(|n| jobs.take(&line(&n.to_string(), 1, "job")).expect("room"));
-        assert_eq!(jobs.take(&line("more", 1, "job")).map_err(|refusal| refusal.code()), Err("queue_full"));
-        jobs.take(&line("7", 2, "job")).expect("a known one goes on");
+        let taken = (0..MOST).map_while(|n| jobs.take(1, &line(&n.to_string(), 1, "job")).ok()).count();
+        assert_eq!(taken, 75);
+        assert_eq!(jobs.take(1, &line("more", 1, "job")).map_err(|refusal| refusal.code()), Err("queue_full"));
+        jobs.take(1, &line("7", 2, "job")).expect("a known one goes on");
+        jobs.take(2, &line("7", 5, "job")).expect("another client has places, and names of its own");
+        let done = |jobs: &Jobs| {
+            jobs.json().as_array().expect("jobs").iter().map(|job| job["done"].as_u64()).sum::<Option<u64>>()
+        };
+        assert_eq!(done(&jobs), Some(74 + 2 + 5));
         tokio::time::advance(SILENT).await;
-        jobs.take(&line("more", 1, "job")).expect("the others are forgotten");
-        assert!(jobs.take(b"{}").is_err() && jobs.take(b"no").is_err());
+        jobs.take(1, &line("more", 1, "job")).expect("the others are forgotten");
+        assert!(jobs.take(1, b"{}").is_err() && jobs.take(1, b"no").is_err());
     }
 }

@@ -15,6 +15,7 @@ mod closing;
 mod connection;
 mod connector;
 mod departed;
+mod documents;
 mod echo;
 mod estimated;
 mod events;

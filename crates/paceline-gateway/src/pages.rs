@@ -34,8 +34,11 @@ pub(crate) fn page(
     let page: Page = match path {
         "/healthz" => |_, _, _| Ok(text(StatusCode::OK, "text/plain", "ok\n")),
         "/readyz" => |gateway, _, _| Ok(ready(gateway)),
-        "/metrics" => |gateway, _, _| metrics_page(gateway),
-        "/api/state" => |gateway, _, _| Ok(text(StatusCode::OK, "application/json", gateway.state().to_string())),
+        "/metrics" => |gateway, _, client| metrics_page(gateway, client),
+        "/api/state" => |gateway, _, client| {
+            gateway
+                .document_for(client, || Ok(document(StatusCode::OK, "application/json", gateway.state().to_string())))
+        },
         "/api/events" => |gateway, uri, client| gateway.events(asked(uri, "changes").is_some(), client.map(Arc::clone)),
         "/api/history" => |gateway, uri, _| history(gateway, uri),
         path if web::file(path).is_some() => |_, uri, _| Ok(file(uri.path())),
@@ -83,18 +86,22 @@ fn ready(gateway: &Arc<Gateway>) -> Response<AnswerBody> {
     }
 }
 
-fn metrics_page(gateway: &Arc<Gateway>) -> Result<Response<AnswerBody>, Refusal> {
-    match metrics::page(&gateway.upstreams(), &gateway.turned_away) {
-        Ok(page) => Ok(text(StatusCode::OK, metrics::CONTENT_TYPE, page)),
+fn metrics_page(gateway: &Arc<Gateway>, client: Option<&Arc<Client>>) -> Result<Response<AnswerBody>, Refusal> {
+    gateway.document_for(client, || match metrics::page(&gateway.upstreams(), &gateway.turned_away) {
+        Ok(page) => Ok(document(StatusCode::OK, metrics::CONTENT_TYPE, page)),
         Err(error) => {
             let message = format!("the metrics cannot be written: {error}");
             Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, "no_metrics", message))
         }
-    }
+    })
 }
 
 fn text(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Response<AnswerBody> {
-    let mut response = Response::new(whole_body(text));
+    document(status, kind, text).map(whole_body)
+}
+
+fn document(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Response<Bytes> {
+    let mut response = Response::new(text.into());
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     // Nothing on the way may answer with the past.

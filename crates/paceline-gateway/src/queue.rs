@@ -31,7 +31,7 @@ const QUEUED: u64 = 9;
 
 /// Room for one more request of that client.
 pub(crate) fn share_of_queue(upstream: &Backend, client: &ClientSpending, bounds: &Bounds) -> Result<Room, Refusal> {
-    client.queued.take(1, share(&upstream.waiting, bounds.queue as u64, QUEUED)).ok_or_else(|| {
+    client.queued.take(1, share(upstream.waiting.count(), bounds.queue as u64, QUEUED)).ok_or_else(|| {
         let (name, own, all) = (upstream.name(), client.queued.count(), upstream.waiting.count());
         let message = format!(
             "{own} requests of this client wait for the upstream {name} already, as many as one may have of {all}; send it later"

@@ -63,6 +63,7 @@ pub struct Gateway {
     taken: Taken,
     pub(crate) closing: Closing,
     pub(crate) streams: Held,
+    pub(crate) documents: Held,
     pub(crate) latest: Latest,
     pub(crate) jobs: Jobs,
     pub(crate) turned_away: TurnedAway,
@@ -121,6 +122,7 @@ impl Gateway {
             taken: Taken::default(),
             closing: Closing::default(),
             streams: Held::default(),
+            documents: Held::default(),
             latest: Latest::default(),
             jobs: Jobs::default(),
             turned_away: TurnedAway::default(),
@@ -148,9 +150,13 @@ impl Gateway {
         *self.clients.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(clients);
     }
 
-    /// Shows this certificate to clients that connect from now on. Default: none, they connect without TLS.
-    pub fn replace_tls(&self, tls: ClientTls) {
-        *self.tls.write().unwrap_or_else(PoisonError::into_inner) = Some(tls);
+    /// Shows this certificate to clients that connect from now on. Default: none, they connect without TLS. Returns whether it is
+    /// another one than before.
+    pub fn replace_tls(&self, tls: ClientTls) -> bool {
+        let mut shown = self.tls.write().unwrap_or_else(PoisonError::into_inner);
+        let is_another = shown.as_ref().is_none_or(|before| !before.is_same(&tls));
+        *shown = Some(tls);
+        is_another
     }
 
     fn tls(&self) -> Option<ClientTls> {
@@ -260,7 +266,7 @@ impl Gateway {
                 return connection.serve(stream, refused).await;
             }
             let opened = tokio::select! {
-                opened = timeout(slowest, TlsAcceptor::from(tls.0).accept(stream)) => opened,
+                opened = timeout(slowest, TlsAcceptor::from(tls.config).accept(stream)) => opened,
                 () = connection.makes_room() => return,
             };
             match opened {

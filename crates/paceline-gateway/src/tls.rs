@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use paceline::Timestamp;
 use rustls::ServerConfig;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use x509_parser::parse_x509_certificate;
 
 /// Why a certificate cannot be used. The key itself is never named.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +29,12 @@ pub enum TlsError {
 
 /// What a gateway shows to clients that connect with TLS.
 #[derive(Clone, Debug)]
-pub struct ClientTls(pub(crate) Arc<ServerConfig>);
+pub struct ClientTls {
+    pub(crate) config: Arc<ServerConfig>,
+    certificate: CertificateDer<'static>,
+    valid_until: Timestamp,
+    is_of_authority: bool,
+}
 
 impl ClientTls {
     /// A certificate, with those between it and its authority behind it, and its private key, both in PEM.
@@ -39,9 +46,9 @@ impl ClientTls {
         let read = |path: &Path| std::fs::read(path).map_err(|error| wrong(path, error.to_string()));
         let chain = CertificateDer::pem_slice_iter(&read(certificate)?).collect::<Result<Vec<_>, _>>();
         let chain = chain.map_err(|error| wrong(certificate, damage(&error)))?;
-        if chain.is_empty() {
+        let Some(shown) = chain.first().cloned() else {
             return Err(wrong(certificate, "expected a certificate in PEM, and there is none".to_owned()));
-        }
+        };
         let private = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|error| match error {
             pem::Error::NoItemsFound => wrong(key, "expected a private key in PEM, and there is none".to_owned()),
             error => wrong(key, damage(&error)),
@@ -54,7 +61,26 @@ impl ClientTls {
             error => error.into(),
         })?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Self(Arc::new(config)))
+        let (_, parsed) = parse_x509_certificate(&shown)
+            .map_err(|error| wrong(certificate, format!("it is no certificate: {error}")))?;
+        let valid_until = Timestamp::from_millis(parsed.validity().not_after.timestamp().saturating_mul(1_000));
+        let is_of_authority = parsed.is_ca();
+        Ok(Self { config: Arc::new(config), certificate: shown, valid_until, is_of_authority })
+    }
+
+    /// Until when it is valid.
+    pub const fn valid_until(&self) -> Timestamp {
+        self.valid_until
+    }
+
+    /// Whether it says of itself that it is the certificate of an authority, as those that `openssl req -x509` makes without more
+    /// words do: clients that check that refuse it as a server's, and others, such as curl, take it.
+    pub const fn is_of_authority(&self) -> bool {
+        self.is_of_authority
+    }
+
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.certificate == other.certificate
     }
 }
 

@@ -74,7 +74,7 @@ pub use exchange::{Call, Exchange, is_unknown};
 pub use memory::AnswerMemory;
 #[cfg(feature = "middleware")]
 pub use middleware::PaceMiddleware;
-pub use no_answer::{HasAnswered, NoAnswer};
+pub use no_answer::{HasAnswered, NoAnswer, SERVERS_OWN};
 pub use operation::{Sending, operation};
 #[cfg(feature = "config")]
 pub use profiles::{

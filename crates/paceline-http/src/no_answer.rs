@@ -320,6 +320,10 @@ fn tls_failure(cause: &(dyn Error + 'static), connecting: bool) -> Option<String
     })
 }
 
+/// How to make a certificate that is a server's own.
+pub const SERVERS_OWN: &str = "`openssl req -x509` makes such a one unless it is told -addext basicConstraints=critical,CA:FALSE; make \
+                               the server's certificate anew with that";
+
 fn invalid_certificate(error: &CertificateError) -> String {
     let authority = "if it is right, name the certificate of its authority with ca_file (--ca-file)";
     match error {
@@ -336,6 +340,9 @@ fn invalid_certificate(error: &CertificateError) -> String {
         CertificateError::UnknownIssuer => {
             format!("the server's certificate is signed by an authority that is not trusted here; {authority}")
         }
+        CertificateError::Other(other) if other.0.to_string().contains("CaUsedAsEndEntity") => format!(
+            "the server shows the certificate of an authority (CA:TRUE) as its own, which is not trusted: {SERVERS_OWN}"
+        ),
         CertificateError::Other(other) => format!("the server's certificate is not trusted ({}); {authority}", other.0),
         other => format!("the server's certificate is not trusted ({other}); {authority}"),
     }

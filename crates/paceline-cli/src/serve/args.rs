@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use http::Uri;
 use paceline_config::{Config, EffectiveValue, Overrides, Source, TierMatch, Upstream, upstream_names};
 use paceline_gateway::{ClientTls, OWN_ROUTES};
+use paceline_http::SERVERS_OWN;
 use paceline_http::warn_if_exposed;
 use paceline_providers::is_loopback;
 
@@ -197,7 +198,15 @@ impl Flags {
         if let Some(Ok(key)) = self.tls_key.as_deref().map(|key| File::open(key).map(|file| (key, file))) {
             warn_if_exposed("the private key", &key.1, &key.0.display().to_string());
         }
-        pair.map(|(certificate, key)| ClientTls::read(certificate, key).map_err(refused)).transpose()
+        let tls = pair.map(|(certificate, key)| ClientTls::read(certificate, key).map_err(refused)).transpose()?;
+        if let Some((_, certificate)) = tls.as_ref().filter(|tls| tls.is_of_authority()).zip(self.tls_cert.as_deref()) {
+            tracing::warn!(
+                "{}: this is the certificate of an authority (CA:TRUE), which many clients, such as paceline itself, refuse as a \
+                 server's: {SERVERS_OWN}",
+                certificate.display()
+            );
+        }
+        Ok(tls)
     }
 
     /// The variable that points programs to the gateway must not point the gateway to itself.

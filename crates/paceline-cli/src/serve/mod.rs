@@ -66,7 +66,9 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     tell_who_may_call(&clients, address);
     gateway.replace_clients(clients);
     let tls_is_shown = tls.is_some();
-    tls.into_iter().for_each(|tls| gateway.replace_tls(tls));
+    if let Some(tls) = tls {
+        gateway.replace_tls(tls);
+    }
     announce(address, tls_is_shown, metrics.as_ref().map(|(_, address)| *address), &gateway)
         .map_err(Failure::interrupted)?;
     let _found = announce_to_jobs(address, tls_is_shown, &gateway);
@@ -174,7 +176,13 @@ fn admit_anew(
     let (tls, clients) = (flags.tls(), admission.clients(&gateway.clients()));
     let are_right = tls.is_ok() && clients.is_ok();
     match tls {
-        Ok(tls) => tls.into_iter().for_each(|tls| gateway.replace_tls(tls)),
+        Ok(Some(tls)) => {
+            let valid_until = tls.valid_until();
+            if gateway.replace_tls(tls) {
+                tracing::info!("the certificate was read again, valid until {valid_until}");
+            }
+        }
+        Ok(None) => {}
         Err(error) => tracing::warn!("the former certificate stays: {error}"),
     }
     match clients {

@@ -425,7 +425,10 @@ fn clients_connect_with_tls_to_a_certificate_that_may_change() {
     assert_eq!(code, 0, "{log}");
     certify(&job);
     gateway.signal(Signal::HUP);
-    while !std::fs::read_to_string(job.path("log")).expect("a log").contains("was read again") {
+    while !std::fs::read_to_string(job.path("log"))
+        .expect("a log")
+        .contains("the certificate was read again, valid until 4096-01-01")
+    {
         std::thread::yield_now();
     }
     let (code, log) = run();
@@ -444,6 +447,27 @@ fn clients_connect_with_tls_to_a_certificate_that_may_change() {
     std::fs::write(job.path("tls.key"), "none").expect("writable");
     let (code, log) = finish(&mut serve(&job, &server, &tls));
     assert!(code == 2 && log.contains("tls.key: expected a private key in PEM, and there is none"), "{log}");
+}
+
+/// `openssl req -x509` makes such a certificate unless it is told otherwise.
+#[test]
+fn a_certificate_of_an_authority_as_a_servers_own_is_told_with_what_to_do() {
+    let (job, server) = (Job::new(1), Server::new(|_| Reply::ok()));
+    let mut params = rcgen::CertificateParams::new(["127.0.0.1".to_owned()]).expect("a name");
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let key = rcgen::KeyPair::generate().expect("a key");
+    std::fs::write(job.path("tls.pem"), params.self_signed(&key).expect("a certificate").pem()).expect("writable");
+    std::fs::write(job.path("tls.key"), key.serialize_pem()).expect("writable");
+    let tls = ["--tls-cert", "tls.pem", "--tls-key", "tls.key"];
+    let what_to_do =
+        "unless it is told -addext basicConstraints=critical,CA:FALSE; make the server's certificate anew with that";
+    let gateway = Gateway::logging(&mut serve(&job, &server, &tls), File::create(job.path("log")).expect("writable"));
+    let log = std::fs::read_to_string(job.path("log")).expect("a log");
+    let warned = "tls.pem: this is the certificate of an authority (CA:TRUE), which many clients, such as paceline itself, refuse";
+    assert!(log.contains(warned) && log.contains(what_to_do), "{log}");
+    let (code, log) = finish(job.paceline().args(["top", &gateway.url, "--ca-file", "tls.pem"]));
+    let expected = "the server shows the certificate of an authority (CA:TRUE) as its own, which is not trusted";
+    assert!(code == 2 && log.contains(expected) && log.contains(what_to_do), "{log}");
 }
 
 #[test]

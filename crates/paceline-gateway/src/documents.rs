@@ -1,0 +1,117 @@
+//! Documents of the gateway's own on their way to clients: one that is not read holds its memory until then, so few may.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt as _, Either};
+
+use crate::bounds::Room;
+use crate::clients::Client;
+use crate::forward::AnswerBody;
+use crate::refusal::{LEAST, Refusal};
+use crate::server::Gateway;
+
+/// Documents that are under way at once, ...
+const MOST: u64 = 32;
+
+/// ... and of them those of one client with a key.
+const MOST_OF_ONE: u64 = 8;
+
+/// Of a document so much is handed on at a time: what is left of it is known not to be taken yet.
+const PIECE: usize = 64 << 10;
+
+/// A document, in pieces. The room is free once the last is taken.
+struct Pieces {
+    left: Bytes,
+    _room: (Option<Room>, Room),
+}
+
+impl Gateway {
+    /// A document that `make` makes for that client, unless too many are under way.
+    ///
+    /// # Errors
+    /// They are, or it cannot be made.
+    pub(crate) fn document_for(
+        &self,
+        client: Option<&Arc<Client>>,
+        make: impl FnOnce() -> Result<Response<Bytes>, Refusal>,
+    ) -> Result<Response<AnswerBody>, Refusal> {
+        let full = |message: String| Refusal::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message).after(LEAST);
+        let own = client.map(|client| {
+            let message =
+                || format!("{MOST_OF_ONE} answers of this kind to this key are not taken yet; read them first");
+            client.documents.take(1, MOST_OF_ONE).ok_or_else(|| full(message()))
+        });
+        let own = own.transpose()?;
+        let of_all = self.documents.take(1, MOST).ok_or_else(|| {
+            full(format!("{MOST} answers of this kind are not taken by their clients yet; ask again later"))
+        })?;
+        Ok(make()?.map(|left| {
+            Either::Left(Pieces { left, _room: (own, of_all) }.map_err(|never| match never {}).boxed_unsync())
+        }))
+    }
+}
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.left.is_empty() {
+            return Poll::Ready(None);
+        }
+        let piece = self.left.len().min(PIECE);
+        Poll::Ready(Some(Ok(Frame::data(self.left.split_to(piece)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Backend;
+    use crate::bounds::Bounds;
+    use crate::clients::{ClientConfig, Clients, KeyHash};
+
+    #[tokio::test]
+    async fn a_client_that_reads_nothing_holds_few_documents_and_others_get_theirs() {
+        let gateway = Gateway::new(Vec::<Arc<Backend>>::new(), Bounds::default()).expect("no fallbacks");
+        let config = |name: &str| ClientConfig {
+            name: name.to_owned(),
+            key: KeyHash::of(name),
+            limits: None,
+            models: Vec::new(),
+            paths: Vec::new(),
+            is_batch: false,
+        };
+        let clients = Clients::with_keys(vec![config("greedy"), config("other")], &Clients::OfThisMachine);
+        let Ok(Clients::WithKeys(clients)) = clients else { panic!("right") };
+        let [greedy, other] = ["greedy", "other"].map(|name| &clients[&KeyHash::of(name)]);
+        let text = Bytes::from(vec![b'x'; 3 * PIECE + 1]);
+        let ask = |client| gateway.document_for(client, || Ok(Response::new(text.clone())));
+        let mut held: Vec<_> = (0..MOST_OF_ONE).map(|_| ask(Some(greedy)).expect("few")).collect();
+        assert_eq!(ask(Some(greedy)).map(drop).map_err(|refusal| refusal.code()), Err("queue_full"));
+        for _ in 0..2 {
+            let whole = ask(Some(other)).expect("it reads").into_body().collect().await.expect("whole").to_bytes();
+            assert_eq!(whole, text);
+        }
+        held[0].body_mut().frame().await.expect("a piece").expect("no error");
+        assert!(ask(Some(greedy)).is_err(), "the rest of it is not taken");
+        held.remove(0);
+        held.push(ask(Some(greedy)).expect("one has ended"));
+        held.extend((MOST_OF_ONE..MOST).map(|_| ask(None).expect("few")));
+        assert!(ask(None).is_err() && ask(Some(other)).is_err());
+    }
+}
