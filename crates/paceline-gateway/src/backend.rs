@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
-use http::header::{CONTENT_LENGTH, HeaderMap, HeaderValue};
+use http::header::{self, CONTENT_LENGTH, HeaderMap, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client as HttpClient;
@@ -277,7 +277,11 @@ impl Backend {
         let has_key = self.sending.headers.values().any(HeaderValue::is_sensitive);
         let path = if has_key { self.without_keys(path) } else { path };
         let is_known = parts.extensions.get::<Arc<Client>>().is_some();
-        let headers = headers::to_upstream(parts.headers, &self.sending.headers, is_known);
+        let mut headers = headers::to_upstream(parts.headers, &self.sending.headers, is_known);
+        if has_key && is_known && self.config.provider.is_language_model() {
+            // Its answers are JSON: in two parts a key that is repeated there would be found in neither.
+            [header::RANGE, header::IF_RANGE].iter().for_each(|name| drop(headers.remove(name)));
+        }
         Call { method: parts.method, url: path, headers, body, ..Call::default() }
     }
 

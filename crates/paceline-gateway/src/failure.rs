@@ -21,12 +21,18 @@ pub(crate) fn is_none(status: StatusCode) -> bool {
     status.as_u16() < 400 && status != StatusCode::SWITCHING_PROTOCOLS
 }
 
-/// Whether a success must be read whole to be searched for the key. A stream, a part and an answer without a body are not.
-pub(crate) fn is_packed<B: Body>(answer: &Response<B>) -> bool {
-    answer.headers().get(CONTENT_ENCODING).is_some_and(is_gzip)
+/// The head of a success that must be read whole to be searched for the key. A stream, a part and an answer without a body need not.
+pub(crate) fn packed<B: Body>(answer: &Response<B>) -> Option<Response<Bytes>> {
+    let is_packed = is_none(answer.status())
+        && answer.headers().get(CONTENT_ENCODING).is_some_and(is_gzip)
         && !answer.headers().get(CONTENT_TYPE).is_some_and(is_event_stream)
         && answer.status() != StatusCode::PARTIAL_CONTENT
-        && !answer.body().is_end_stream()
+        && !answer.body().is_end_stream();
+    is_packed.then(|| {
+        let mut head = Response::new(Bytes::new());
+        (*head.status_mut(), *head.headers_mut()) = (answer.status(), answer.headers().clone());
+        head
+    })
 }
 
 /// What is no success, or packed, with all of its body.

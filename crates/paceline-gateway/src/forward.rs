@@ -355,8 +355,10 @@ impl<'a> Course<'a> {
             };
             let mut departed = self.departs(upstream, (permit, file), scope, reserved, call);
             (self.record.calls, self.told.retries) = (self.record.calls + 1, before + tries);
-            let received = match upstream.send(&departed, body).await {
-                Ok(answer) if failure::is_none(answer.status()) && !failure::is_packed(&answer) => {
+            let sent = upstream.send(&departed, body).await;
+            let packed = sent.as_ref().ok().and_then(failure::packed);
+            let received = match sent {
+                Ok(answer) if failure::is_none(answer.status()) && packed.is_none() => {
                     departed.room = self.payload.take_room();
                     departed.files[0] = std::mem::take(&mut self.connection);
                     return Ended { answer: Ok(passed_on(departed, answer, self.bounds)), stayed_down: false, retries };
@@ -365,6 +367,11 @@ impl<'a> Course<'a> {
             };
             // The permit is dropped: nothing was learnt about the server.
             if let (Err(_), Some(refusal)) = (&received, self.payload.failure()) {
+                return Ended { answer: Err(refusal), stayed_down: false, retries };
+            }
+            if let (Some(head), Err(error @ (NoAnswer::Undecodable(_) | NoAnswer::TooLarge(_)))) = (packed, &received) {
+                let (class, refusal) = unreadable(departed, head, error);
+                self.record.ending = Some(Ending::Answered(class));
                 return Ended { answer: Err(refusal), stayed_down: false, retries };
             }
             let (class, action, is_unknown) = departed.ends(&received);
@@ -394,6 +401,20 @@ fn bodies_of<'a>(known: Option<&'a Arc<Client>>, client: &'a ClientSpending) -> 
 
 fn may_be_large(body: &RequestBody) -> bool {
     !body.is_end_stream() && body.size_hint().upper().is_none_or(|bytes| bytes > LEAST_LARGE as u64)
+}
+
+/// A success that is compressed, which was not asked for, and cannot be unpacked: the server did its work and is not asked again,
+/// and what might repeat its key goes to no client.
+fn unreadable(mut departed: Departed, head: Response<Bytes>, error: &NoAnswer) -> (Class, Refusal) {
+    let upstream = Arc::clone(&departed.upstream);
+    let length: Option<u64> = head.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    departed.unread = length.unwrap_or_default().max(1);
+    let class = departed.ends(&Ok(head)).0;
+    let why = format!(
+        "a success came compressed, which was not asked for, and cannot be searched for the upstream's key: {error}"
+    );
+    tracing::warn!(upstream = upstream.name(), "{why}");
+    (class, Refusal::new(StatusCode::BAD_GATEWAY, "unreadable", format!("upstream {}: {why}", upstream.name())))
 }
 
 fn broken(message: &str) -> Refusal {

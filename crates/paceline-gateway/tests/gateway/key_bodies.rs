@@ -9,7 +9,7 @@ use flate2::write::GzEncoder;
 use paceline_gateway::{ClientConfig, Clients};
 use tokio::sync::Mutex;
 
-use crate::support::{NO_KEY, Served, answer, client, serve_to, upstream};
+use crate::support::{NO_KEY, Served, answer, client, counted, serve_to, upstream};
 use crate::{OK, bounds};
 
 const LARGEST: usize = 20_000;
@@ -279,4 +279,39 @@ async fn a_compressed_success_is_read_and_repeats_no_key() {
     assert_eq!(served.limiter.snapshot().account.totals.by_class[0], 1, "it is a success");
     let head = served.client.head(format!("{}/v1/models", served.url)).send().await.expect("an answer");
     assert_eq!(head.status().as_u16(), 200, "a head has no body to be read");
+}
+
+/// The server did its work: it is not asked again, and nothing speaks against it.
+#[tokio::test]
+async fn a_compressed_success_that_is_damaged_is_not_asked_for_again() {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(br#"{"choices":[],"you":"Bearer a3f8c9d2e1b04711"}"#).expect("in memory");
+    let gzip = gzip.finish().expect("in memory");
+    let (api, calls) = counted(move |_| {
+        let cut = gzip[..gzip.len() - 9].to_vec();
+        answer(200, &[("content-encoding", "gzip"), ("content-type", "application/json")], cut)
+    })
+    .await;
+    let served = Served::new(api, "", bounds(|_| {}));
+    let got = served.post().send().await.expect("an answer");
+    let (status, text) = (got.status().as_u16(), got.text().await.expect("a text"));
+    assert_eq!((status, calls.count()), (502, 1), "{text}");
+    assert!(text.contains("\"unreadable\"") && !text.contains("a3f8c9d2e1b04711"), "{text}");
+    assert_eq!(served.limiter.snapshot().account.totals.by_class[0], 1, "it is a success");
+}
+
+#[tokio::test]
+async fn a_key_in_two_pieces_of_a_stream_is_found_and_no_range_cuts_it_in_two() {
+    let api = upstream(|request: Request| async move {
+        let range = request.headers().contains_key("range") || request.headers().contains_key("if-range");
+        let pieces = [format!("data: {range} a3f8c9d2"), "e1b0".to_owned(), "4711 a3f8\n\n".to_owned()];
+        let pieces = futures_util::stream::iter(pieces.map(Ok::<_, std::io::Error>));
+        answer(200, &[("content-type", "text/event-stream")], axum::body::Body::from_stream(pieces))
+    })
+    .await;
+    let served = Served::new(api, "", bounds(|_| {}));
+    serve_to(&served, vec![client("free", &[])]);
+    let fields = [("range", "bytes=0-7"), ("if-range", "\"x\"")];
+    let (code, text) = status(&served, "free", "GET", "/v1/models", &fields, Vec::new()).await;
+    assert_eq!((code, &*text), (200, "data: false [key]*********** a3f8\n\n"));
 }
