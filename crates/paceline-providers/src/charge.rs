@@ -92,6 +92,19 @@ impl Dialect {
         SoFar { used, is_silent: is_silent_stream(answer) }
     }
 
+    /// What a token of the prompt costs at most, in percent of the price of input: more than 100 where the request asks for it to
+    /// be kept in the provider's cache, and the table has a price for that.
+    ///
+    /// ```
+    /// use paceline_providers::{Dialect, Provider};
+    /// let body = br#"{"system":[{"type":"text","text":"...","cache_control":{"type":"ephemeral","ttl":"1h"}}]}"#;
+    /// assert_eq!(Dialect::from(Provider::Anthropic).dearest_input(body), 200);
+    /// assert_eq!(Dialect::from(Provider::OpenAi).dearest_input(body), 100);
+    /// ```
+    pub fn dearest_input(&self, body: &[u8]) -> u32 {
+        self.table().charge.cache_percent.dearest(body)
+    }
+
     /// Whether the tokens of an answer must have room before the call leaves.
     pub fn reserves_answers(&self) -> bool {
         self.table().charge.reserves != Reserves::Input

@@ -1,5 +1,6 @@
 //! The usage that an answer reports, before the table says what of it counts, and what it costs.
 
+use memchr::memmem;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -16,6 +17,24 @@ pub struct CachePercent {
     /// For a token that was written into it to stay for an hour.
     pub write_for_an_hour: u32,
 }
+
+impl CachePercent {
+    /// What a token of the prompt costs at most, in percent of the price of input, where the request asks for it to be kept.
+    pub(super) fn dearest(self, request: &[u8]) -> u32 {
+        let marks =
+            MARKS.iter().flat_map(|mark| memmem::find_iter(request, *mark).map(|at| &request[at + mark.len()..]));
+        let written = marks.filter_map(|rest| {
+            let mark = rest.trim_ascii_start().strip_prefix(b":")?;
+            let mark = serde_json::Deserializer::from_slice(mark).into_iter::<Value>().next()?.ok()?;
+            Some(if *mark.get("ttl").unwrap_or(&Value::Null) == "1h" { self.write_for_an_hour } else { self.write })
+                .filter(|_| mark.is_object())
+        });
+        written.fold(100, u32::max)
+    }
+}
+
+/// The members that ask for the prompt before them to be kept: a quote within a text is none, for it stands behind a backslash.
+const MARKS: [&[u8]; 2] = [br#""cache_control""#, br#""cachePoint""#];
 
 impl Default for CachePercent {
     /// Nothing is known: the full price.
@@ -180,6 +199,26 @@ mod tests {
             let found = found.map(|usage| (usage.input_tokens, usage.output_tokens));
             assert_eq!(found, expected, "{usage}");
         }
+    }
+
+    #[test]
+    fn a_prompt_that_is_to_be_kept_costs_what_its_write_costs() {
+        let percent = CachePercent { read: 10, write: 125, write_for_an_hour: 200 };
+        for (request, expected) in [
+            (json!({"messages": [{"content": "x"}]}), 100),
+            (json!({"system": [{"text": "x", "cache_control": {"type": "ephemeral"}}]}), 125),
+            (json!({"cache_control": {"type": "ephemeral", "ttl": "5m"}}), 125),
+            (json!({"tools": [{"cache_control": {"type": "ephemeral", "ttl": "1h"}}], "cache_control": {}}), 200),
+            (json!({"system": [{"text": "x"}, {"cachePoint": {"type": "default"}}]}), 125),
+            (json!({"system": [{"text": "x", "cache_control": null}]}), 100),
+            (json!({"messages": [{"content": "{\"cache_control\": {\"ttl\": \"1h\"}}"}]}), 100),
+        ] {
+            for text in [request.to_string(), serde_json::to_string_pretty(&request).expect("JSON")] {
+                assert_eq!(percent.dearest(text.as_bytes()), expected, "{text}");
+            }
+            assert_eq!(CachePercent::default().dearest(request.to_string().as_bytes()), 100, "as a table says nothing");
+        }
+        assert_eq!(percent.dearest(br#"{"cache_control": {"type""#), 100, "half an object");
     }
 
     #[test]

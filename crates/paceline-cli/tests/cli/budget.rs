@@ -41,12 +41,15 @@ fn a_budget_of_tokens_holds_over_all_runs() {
         enough = larger.and_then(|number| number.parse::<u64>().ok()).expect("a number");
         assert!(again.matches("--budget-tokens").count() == 1, "{again}");
         assert!(
-            log.contains(&format!(". The whole job: --budget-tokens {} or more", larger.expect("a number"))),
+            log.contains(&format!(". The whole job: about --budget-tokens {}, as calls ", larger.expect("a number"))),
             "{log}"
         );
     }
     let (code, log) = finish(job.run(&server).arg("-q"));
-    assert!(code == 3 && log.starts_with("DEFERRED") && log.contains(". The whole job: --budget-tokens"), "{log}");
+    assert!(
+        code == 3 && log.starts_with("DEFERRED") && log.contains(". The whole job: about --budget-tokens"),
+        "{log}"
+    );
     let (code, log) = finish(job.run(&server).args(["--budget-tokens", &enough.to_string()]));
     assert_eq!((code, charged(&server)), (0, 200), "{enough} as the summary said: {log}");
     assert!((200..300).contains(&enough), "{enough}");
@@ -386,6 +389,29 @@ fn what_a_cache_was_read_for_counts_in_a_budget() {
     assert!(code == 0 && (used(&job) - 0.004_6).abs() < 1e-9, "the journal has it: {log}");
     let (job, code, log) = run(&["--budget-tokens", "20k"]);
     assert_eq!((code, &job.summary()["budget"]["tokens"]["used"]), (3, &json!(18_270)), "{log}");
+}
+
+/// Each prompt is written for an hour, at twice the price: a budget that reserves the price of input would be exceeded by as much.
+#[test]
+fn a_prompt_that_is_to_be_kept_reserves_what_its_write_costs() {
+    let usage = json!({"input_tokens": 0, "cache_creation_input_tokens": 2_000, "cache_read_input_tokens": 0, "output_tokens": 10,
+        "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 2_000}});
+    let server = Server::new(move |_| Reply::new(200, &json!({"type": "message", "content": [], "usage": usage})));
+    let run = |mark: Value| {
+        let text = json!([{"type": "text", "text": "x".repeat(8_000), "cache_control": mark}]);
+        let body = json!({"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": text}]});
+        let line = |n: usize| json!({"custom_id": n, "params": body}).to_string();
+        let job = Job::with_input(&(0..60).map(line).collect::<Vec<_>>().join("\n"));
+        let args = ["--upstream", "anthropic", "--budget-cost", "0.10", "--price", "in=1,out=1", "--pace", "none"];
+        let (code, log) = finish(job.run(&server).args(args));
+        let used = job.summary()["budget"]["cost"]["used"].as_f64().expect("a sum");
+        (code, used, log)
+    };
+    let (code, used, log) = run(json!({"type": "ephemeral", "ttl": "1h"}));
+    assert!(code == 3 && (0.09..=0.10).contains(&used) && !log.contains("exceeded"), "{used}: {log}");
+    let (_, used, log) = run(Value::Null);
+    let told = "--budget-cost 0.1000 is exceeded, by writes into the provider's cache, which cost more than input";
+    assert!(used > 0.10 && log.contains(told), "what no request asks for cannot be reserved, {used}: {log}");
 }
 
 /// A server that answers so does not know what became of the call.

@@ -12,102 +12,14 @@ use tokio::sync::Notify;
 use crate::text;
 
 mod longer;
+mod purse;
+mod recent;
 mod words;
 
 use self::longer::Longer;
+pub(crate) use self::purse::{BudgetKind, Exceeded, Limits};
+use self::recent::Recent;
 pub(crate) use self::words::{Enough, Used, one_price, unpriced};
-
-/// A bound on what calls use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BudgetKind {
-    /// `--max-tokens`: of this run.
-    RunTokens,
-    /// `--budget-tokens`: of the job, over all its runs.
-    JobTokens,
-    /// `--budget-cost`: likewise, in money.
-    JobCost,
-}
-
-impl BudgetKind {
-    /// The flag that sets it.
-    pub(crate) const fn flag(self) -> &'static str {
-        match self {
-            Self::RunTokens => "--max-tokens",
-            Self::JobTokens => "--budget-tokens",
-            Self::JobCost => "--budget-cost",
-        }
-    }
-
-    /// So many of its units, for people.
-    fn amount(self, units: u64) -> String {
-        match self {
-            Self::RunTokens | Self::JobTokens => text::count(units),
-            Self::JobCost => Money::from_units(units).to_string(),
-        }
-    }
-}
-
-/// A purse that the next call does not fit into.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Exceeded {
-    pub(crate) purse: BudgetKind,
-    /// How large it is.
-    limit: u64,
-    /// What had been used of it.
-    used: u64,
-    /// What that call would reserve, in the units of the purse.
-    next: u64,
-    /// The line of its item in the input, once that is known.
-    line: Option<u64>,
-}
-
-impl Exceeded {
-    /// The flag that sets it, with its value.
-    pub(crate) fn flag(self) -> String {
-        format!("{} {}", self.purse.flag(), self.purse.amount(self.limit))
-    }
-
-    /// Whether the call would not even fit into the purse of a run that has used nothing.
-    pub(crate) fn never_fits(&self) -> bool {
-        self.purse == BudgetKind::RunTokens && self.next > self.limit
-    }
-
-    /// What that call may use, and what is left of the purse.
-    pub(crate) fn next_and_left(&self) -> [String; 2] {
-        [self.next, self.limit.saturating_sub(self.used)].map(|units| self.purse.amount(units))
-    }
-
-    /// Nothing was left of it.
-    pub(crate) const fn is_all_used(&self) -> bool {
-        self.used >= self.limit
-    }
-
-    /// The same, with the line of the call's item.
-    pub(crate) const fn at_line(self, line: u64) -> Self {
-        Self { line: Some(line), ..self }
-    }
-}
-
-/// How large the purses are; none has no end.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Limits {
-    pub(crate) run_tokens: Option<u64>,
-    pub(crate) job_tokens: Option<u64>,
-    pub(crate) job_cost: Option<Money>,
-}
-
-impl Limits {
-    /// Whether they hold over all runs of the job, so that a kill must not lose what a call reserved.
-    pub(crate) const fn are_of_job(self) -> bool {
-        self.job_tokens.is_some() || self.job_cost.is_some()
-    }
-
-    fn all(self) -> impl Iterator<Item = (BudgetKind, u64)> {
-        let tokens = [(BudgetKind::RunTokens, self.run_tokens), (BudgetKind::JobTokens, self.job_tokens)];
-        let cost = (BudgetKind::JobCost, self.job_cost.map(Money::units));
-        tokens.into_iter().chain([cost]).filter_map(|(purse, limit)| Some((purse, limit?)))
-    }
-}
 
 /// What a call is expected to use.
 #[derive(Clone, Debug, Default)]
@@ -119,6 +31,20 @@ pub(crate) struct Expected {
     pub(crate) longest_input: u64,
     /// The request sets a bound on its answer.
     pub(crate) bounded: bool,
+    /// What a token of its prompt may cost more than the price of input, in percent: it may be written into a provider's cache.
+    pub(crate) dearer: u32,
+}
+
+impl Expected {
+    /// So many tokens of input cost as much as a prompt of that many.
+    fn priced(&self, tokens: u64) -> u64 {
+        tokens.saturating_add(self.dearer_by(tokens))
+    }
+
+    /// How many more that are than it has. Rounded up.
+    fn dearer_by(&self, tokens: u64) -> u64 {
+        tokens.saturating_mul(self.dearer.into()).div_ceil(100)
+    }
 }
 
 /// Keeps what calls use within the purses. A call reserves what it is expected to use before it waits for its permit, and
@@ -151,6 +77,8 @@ struct Ledger {
     /// Calls that have ended, and told what calls use here if any does.
     known: u64,
     reserved: Sum,
+    /// What the last of these used.
+    recent: Recent,
     /// Calls that used more than they had reserved, of those that ended after the last that found room.
     longer: Longer,
     /// Calls that hold something.
@@ -170,6 +98,7 @@ struct Answers {
     beyond: u64,
 }
 
+/// Tokens, and what they cost.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     usage: Usage,
@@ -261,9 +190,9 @@ impl Budget {
                 let mut ledger = self.ledger();
                 let answers = ledger.models.get(&expected.model).copied().unwrap_or_default();
                 expected.usage.output_tokens = expected.usage.output_tokens.max(answers.beyond);
-                let sum = self.sum(&expected.model, larger(expected.usage, ledger.mean()));
+                let sum = self.expected(&expected, larger(expected.usage, ledger.mean()));
                 let longest = Usage { input_tokens: expected.longest_input, ..Usage::default() };
-                let held = self.sum(&expected.model, larger(sum.usage, longest));
+                let held = self.expected(&expected, larger(sum.usage, longest));
                 let is_new = ledger.known < ledger.open;
                 let is_first = answers.known == 0 && answers.open > 0;
                 let mut waits = is_first || (!expected.bounded || answers.beyond > 0) && is_new;
@@ -354,6 +283,12 @@ impl Budget {
         }
     }
 
+    /// What a call costs that is expected to use that.
+    fn expected(&self, call: &Expected, usage: Usage) -> Sum {
+        let cost = self.prices.of(&call.model).of(call.priced(usage.input_tokens), usage.output_tokens);
+        Sum { usage, cost }
+    }
+
     fn sum(&self, model: &str, usage: Usage) -> Sum {
         Sum { usage, cost: self.prices.of(model).of(usage.input_tokens, usage.output_tokens) }
     }
@@ -400,7 +335,13 @@ pub(crate) struct Reserved<'a> {
 impl Reserved<'_> {
     /// What the call counts with while its use is not known.
     pub(crate) fn expected(&self) -> ModelUsage {
-        self.usage(larger(self.expected.usage, self.sum.usage), 1)
+        self.as_expected(larger(self.expected.usage, self.sum.usage))
+    }
+
+    /// A call whose use is not known counts as if its prompt were written into the cache, where it may be.
+    fn as_expected(&self, usage: Usage) -> ModelUsage {
+        let dearer = self.expected.dearer_by(usage.prompt_tokens()).min(u64::MAX >> 1);
+        self.usage(Usage { cache_price: dearer.cast_signed(), ..usage }, 1)
     }
 
     /// A gateway made so many calls before this one, and of none of them it is known what it used: they count as expected.
@@ -425,8 +366,11 @@ impl Reserved<'_> {
                     self.budget.tell_unreported();
                     let is_told = used.output_tokens > 0 || !has_answer;
                     let output_tokens = if is_told { used.output_tokens } else { answer(came) };
-                    let tokens_in = if used.prompt_tokens() > 0 { used.prompt_tokens() } else { expected.tokens_in };
-                    ModelUsage { tokens_in, ..self.usage(Usage { output_tokens, ..used }, 1) }
+                    let told = self.usage(Usage { output_tokens, ..used }, 1);
+                    match used.prompt_tokens() {
+                        0 => ModelUsage { tokens_out: output_tokens, ..expected.clone() },
+                        _ => told,
+                    }
                 }
             },
             None => {
@@ -434,7 +378,7 @@ impl Reserved<'_> {
                 if came > 0 {
                     self.budget.tell_unreported();
                 }
-                ModelUsage { tokens_out: answer(came), ..expected }
+                ModelUsage { tokens_out: answer(came), ..expected.clone() }
             }
         };
         // Where only a total was reported, a little more is no more than the error of an estimate.
@@ -447,17 +391,26 @@ impl Reserved<'_> {
         };
         let more_in = more(counted.tokens_in.saturating_sub(reserved_in), 0);
         let more_out = more(0, counted.tokens_out.saturating_sub(reserved_out));
+        // A price of the cache is money alone.
+        let dearer = counted.cache_price.saturating_sub(expected.cache_price);
+        let written = Sum { cost: more(u64::try_from(dearer).unwrap_or(0), 0).cost, ..Sum::default() };
         let (tokens_in, tokens_out) = (counted.tokens_in, counted.tokens_out);
+        let one = Sum::of_usage(&counted, &self.budget.prices);
         let also = |tokens: u64, expected: u64| tokens.saturating_add(expected.saturating_mul(self.unknown));
+        let dearer = expected.cache_price.saturating_mul(self.unknown.try_into().unwrap_or(i64::MAX));
         let counted = ModelUsage {
             calls: counted.calls + self.unknown,
             tokens_in: also(tokens_in, reserved_in),
             tokens_out: also(tokens_out, reserved_out),
+            cache_price: counted.cache_price.saturating_add(dearer),
             ..counted
         };
         let sum = Sum::of_usage(&counted, &self.budget.prices);
         let mut ledger = self.budget.ledger();
-        ledger.longer.add([tokens_in, reserved_in], &more_in, [tokens_out, reserved_out], &more_out);
+        ledger.longer.add([tokens_in, reserved_in], &more_in, [tokens_out, reserved_out], &more_out, &written);
+        if counted.calls > 0 {
+            ledger.recent.add(one);
+        }
         ledger.run.combine(&sum, u64::saturating_add);
         ledger.job.combine(&sum, u64::saturating_add);
         ledger.calls += counted.calls;

@@ -285,7 +285,14 @@ impl Context {
         // It reads the body, and only a budget asks.
         let is_asked = self.budget.has_an_end() && usage.input_tokens > 0;
         let longest_input = if is_asked { self.sender.ratio(scope).most_tokens(&call.body) } else { 0 };
-        Expected { model: model.unwrap_or_default().into(), usage, longest_input, bounded: bound.is_some() }
+        let dearest = if is_asked { self.sender.config().dialect.dearest_input(&call.body) } else { 100 };
+        Expected {
+            model: model.unwrap_or_default().into(),
+            usage,
+            longest_input,
+            bounded: bound.is_some(),
+            dearer: dearest.saturating_sub(100),
+        }
     }
 
     /// The tokens that an answer of a model seems to have, by its length: for one that reports no usage or only a part of it, as

@@ -3,11 +3,13 @@
 use super::{BudgetKind, Sum};
 use crate::text;
 
-/// Prompts and answers that had more tokens than reserved for them.
+/// Prompts and answers that had more tokens than reserved for them, and what a cache made of the price of prompts.
 #[derive(Debug, Default)]
 pub(super) struct Longer {
     prompts: Beyond,
     answers: Beyond,
+    /// Money that writes into a provider's cache cost more than was reserved for their prompts.
+    written: Sum,
 }
 
 /// Tokens that were used, and that had been reserved for the same, and what came on top.
@@ -32,26 +34,36 @@ impl Beyond {
 const SMALL: u64 = 30;
 
 impl Longer {
-    /// Takes a call: the tokens that its prompt and its answer used and had reserved, and what came on top of each.
-    pub(super) fn add(&mut self, prompt: [u64; 2], more_in: &Sum, answer: [u64; 2], more_out: &Sum) {
+    /// Takes a call: the tokens that its prompt and its answer used and had reserved, what came on top of each, and what the cache
+    /// cost on top.
+    pub(super) fn add(&mut self, prompt: [u64; 2], more_in: &Sum, answer: [u64; 2], more_out: &Sum, written: &Sum) {
         self.prompts.add(prompt, more_in);
         self.answers.add(answer, more_out);
+        self.written.combine(written, u64::saturating_add);
     }
 
-    /// What used more than was reserved for it.
+    /// What used more than was reserved for it, the largest part first; where it is several, each with its share.
     pub(super) fn words(&self, purse: BudgetKind) -> String {
-        let [prompts, answers] = [self.prompts, self.answers].map(|beyond| beyond.excess.of(purse));
-        let is_cause = |excess: u64| excess > (prompts + answers) / SMALL;
-        let figures = |Beyond { used, reserved, .. }: Beyond| {
-            format!("({} tokens where {} were reserved)", text::count(used), text::count(reserved))
+        let figures = |what: &str, Beyond { used, reserved, .. }: Beyond| {
+            format!("{what} ({} tokens where {} were reserved)", text::count(used), text::count(reserved))
         };
-        let prompt = format!("prompts that had more tokens than estimated {}", figures(self.prompts));
-        let answer = format!("answers that came longer than reserved for them {}", figures(self.answers));
-        match (is_cause(prompts), is_cause(answers)) {
-            (true, true) => format!("{prompt} and {answer}"),
-            (true, false) => prompt,
-            (false, true) => answer,
-            (false, false) => "calls that used more than they had reserved".to_owned(),
+        let mut causes = [
+            (self.prompts.excess.of(purse), figures("prompts that had more tokens than estimated", self.prompts)),
+            (self.answers.excess.of(purse), figures("answers that came longer than reserved for them", self.answers)),
+            (self.written.of(purse), "writes into the provider's cache, which cost more than input".to_owned()),
+        ];
+        let all: u64 = causes.iter().map(|(excess, _)| excess).sum();
+        causes.sort_by_key(|(excess, _)| std::cmp::Reverse(*excess));
+        let named = || causes.iter().filter(|(excess, _)| *excess > all / SMALL);
+        let share = |excess: u64| excess.saturating_mul(100) / all.max(1);
+        let words: Vec<_> = match named().count() {
+            1 => named().map(|(_, words)| words.clone()).collect(),
+            _ => named().map(|(excess, words)| format!("{words}, {} % of it", share(*excess))).collect(),
+        };
+        match words.split_last() {
+            None => "calls that used more than they had reserved".to_owned(),
+            Some((last, [])) => last.clone(),
+            Some((last, first)) => format!("{} and {last}", first.join("; ")),
         }
     }
 }

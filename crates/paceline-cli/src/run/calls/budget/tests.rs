@@ -9,7 +9,7 @@ fn tokens(input_tokens: u64, output_tokens: u64) -> Usage {
 }
 
 fn bounded(input_tokens: u64, output_tokens: u64) -> Expected {
-    Expected { model: "m".into(), usage: tokens(input_tokens, output_tokens), longest_input: 0, bounded: true }
+    Expected { model: "m".into(), usage: tokens(input_tokens, output_tokens), bounded: true, ..Expected::default() }
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn tokens_are_reserved_until_they_are_known_and_never_exceed_the_budget() {
     let first = reserve(60).expect("at once").expect("fits");
     assert!(reserve(60).is_none(), "the first may still turn out to be cheap");
     let exceeded = reserve(101).expect("at once").expect_err("never fits");
-    assert_eq!((exceeded.purse, budget.needed(exceeded, 1)), (BudgetKind::RunTokens, 101));
+    assert_eq!((exceeded.purse, budget.needed(exceeded, 1)), (BudgetKind::RunTokens, [101; 2]));
     let mut waits = Box::pin(budget.reserve(bounded(60, 0)));
     assert!(waits.as_mut().now_or_never().is_none());
     first.settle(Some(tokens(40, 0)), || 0);
@@ -63,7 +63,8 @@ fn what_earlier_runs_used_counts_for_the_job_alone() {
     assert_eq!((enough.flag, enough.amount.as_str()), ("--budget-cost", "1050.00"));
     assert_eq!(
         enough.words,
-        "300.00 of 1000.00 left, and the next call (line 7) may use 350.00. The whole job: --budget-cost 1050.00 or more"
+        "300.00 of 1000.00 left, and the next call (line 7) may use 350.00. The whole job: about --budget-cost 1050.00, as the \
+         answers so far cost"
     );
 }
 
@@ -80,7 +81,7 @@ fn a_budget_that_was_exceeded_is_called_so() {
     let (stop, words) = told(&of(700, &before));
     assert_eq!(stop, "--budget-tokens 700, the budget of all runs of this job, is used up");
     let expected = "the budget is exceeded, by the runs before: 800 of 700 tokens used, 100 too much. The whole \
-                    job: --budget-tokens 1601 or more";
+                    job: about --budget-tokens 1601, as calls so far used";
     assert!(words.starts_with(expected), "{words}");
     assert!(told(&of(800, &before)).1.starts_with("the budget is used up (800 of 800 tokens). "));
     let budget = of(1_000, &[]);
@@ -131,8 +132,8 @@ fn what_exceeds_a_budget_is_named_by_the_calls_that_did() {
         ),
         (
             (900, 900),
-            "by prompts that had more tokens than estimated (900 tokens where 100 were reserved) and answers that came longer than \
-             reserved for them (900 tokens where 300 were reserved): 2,200 of",
+            "by prompts that had more tokens than estimated (900 tokens where 100 were reserved), 57 % of it and answers that came \
+             longer than reserved for them (900 tokens where 300 were reserved), 42 % of it: 2,200 of",
         ),
         (
             (100, 3_000),
@@ -158,7 +159,7 @@ fn a_bound_of_a_run_below_one_call_says_what_the_call_may_use() {
     assert_eq!(
         enough.words,
         "the next call (line 2) may use 112 tokens, and --max-tokens 50 is for all calls of a run (--max-output-tokens bounds each \
-         answer). The whole job: --max-tokens 336 or more"
+         answer). The whole job: about --max-tokens 336, if each call uses what this one may"
     );
     let budget = Budget::new(Limits { run_tokens: Some(150), ..Limits::default() }, Prices::default(), &[], false);
     let first = budget.reserve(bounded(107, 5)).now_or_never().expect("at once").expect("fits");
@@ -254,8 +255,8 @@ fn answers_without_a_bound_come_one_by_one_until_one_is_known() {
     assert!(reserve().is_none(), "40 are left when the second uses what the first did");
     second.settle(Some(tokens(1, 69)), || 0);
     let exceeded = reserve().expect("at once").expect_err("over");
-    assert_eq!((exceeded.purse, budget.needed(exceeded, 1)), (BudgetKind::JobTokens, 55));
-    assert_eq!(budget.needed(exceeded, 3), 167, "a call used 55, rounded up");
+    assert_eq!((exceeded.purse, budget.needed(exceeded, 1)), (BudgetKind::JobTokens, [55; 2]));
+    assert_eq!(budget.needed(exceeded, 3), [167; 2], "a call used 55, rounded up");
 }
 
 #[test]
@@ -280,4 +281,68 @@ fn the_price_of_a_cache_is_kept_apart_from_its_tokens() {
     let words = |budget: &Budget| budget.used().describe().next();
     assert_eq!(words(&budget).as_deref(), Some("105.00 of 10000.00 spent"));
     assert_eq!(words(&Budget::new(limits, price, &[counted], false)), words(&budget), "in a later run too");
+}
+
+#[test]
+fn a_prompt_that_may_be_written_into_a_cache_reserves_what_that_costs() {
+    let price: Prices = "in=1000000,out=1000000".parse::<paceline_config::Price>().expect("a price").into();
+    let limits = Limits { job_cost: "450".parse().ok(), ..Limits::default() };
+    let budget = Budget::new(limits, price, &[], false);
+    let reserve = || budget.reserve(Expected { dearer: 100, ..bounded(100, 0) }).now_or_never();
+    let first = reserve().expect("at once").expect("200 of 450");
+    assert_eq!((first.expected().tokens_in, first.expected().priced_in()), (100, 200));
+    let read = Usage { cache_price: -90, ..tokens(100, 0) };
+    first.settle(Some(read), || 0);
+    let second = reserve().expect("known").expect("200 of 440");
+    let third = reserve().expect("known").expect("200 of 240 left");
+    assert!(reserve().is_none(), "40 are left if both are written");
+    assert_eq!(second.settle(None, || 0).priced_in(), 200, "an unknown end counts as a write");
+    let written = Usage { cache_price: 100, ..tokens(100, 0) };
+    third.settle(Some(written), || 0);
+    let exceeded = reserve().expect("at once").expect_err("40 are left");
+    assert_eq!((exceeded.purse, exceeded.used), (BudgetKind::JobCost, 410_000_000_000_000));
+}
+
+#[test]
+fn writes_into_a_cache_are_named_as_a_cause_with_their_share() {
+    let price: Prices = "in=1000000,out=1000000".parse::<paceline_config::Price>().expect("a price").into();
+    let limits = Limits { job_cost: "150".parse().ok(), ..Limits::default() };
+    let told = |used: Usage| {
+        let budget = Budget::new(limits, price.clone(), &[], false);
+        let call = budget.reserve(bounded(100, 50)).now_or_never().expect("at once").expect("fits");
+        call.settle(Some(used), || 0);
+        let exceeded = budget.reserve(bounded(1, 1)).now_or_never().expect("at once").expect_err("nothing is left");
+        budget.enough(exceeded, 1).words
+    };
+    let words = told(Usage { cache_price: 100, ..tokens(101, 50) });
+    let expected =
+        "the budget is exceeded, by writes into the provider's cache, which cost more than input: 251.00 of 150.00";
+    assert!(words.starts_with(expected), "{words}");
+    let words = told(Usage { cache_price: 30, ..tokens(110, 50) });
+    let expected = "by writes into the provider's cache, which cost more than input, 75 % of it and prompts that had more tokens \
+                    than estimated (110 tokens where 100 were reserved), 25 % of it: ";
+    assert!(words.contains(expected), "{words}");
+}
+
+#[test]
+fn what_the_whole_job_takes_is_told_by_the_last_calls_too() {
+    let limits = Limits { job_tokens: Some(7_000), ..Limits::default() };
+    let told = |uses: &[u64]| {
+        let budget = Budget::new(limits, Prices::default(), &[], false);
+        for used in uses {
+            let call = budget.reserve(bounded(1, 0)).now_or_never().expect("at once").expect("fits");
+            call.settle(Some(tokens(*used, 0)), || 0);
+        }
+        let exceeded = budget.reserve(bounded(9_000, 0)).now_or_never().expect("at once").expect_err("too much");
+        let words = budget.enough(exceeded, 101).words;
+        words.split_once(". ").expect("two sentences").1.to_owned()
+    };
+    let (dear, cheap) = ([1_000; 5], [50; 10]);
+    assert_eq!(
+        told(&[&dear[..], &cheap].concat()),
+        "The whole job: from 19600 to --budget-tokens 51200, as calls so far used: the last differ from the others"
+    );
+    let few = told(&[&dear[..], &[50; 2]].concat());
+    assert!(few.starts_with("The whole job: about --budget-tokens "), "seven calls have no later half: {few}");
+    assert_eq!(told(&[100; 12]), "The whole job: about --budget-tokens 20300, as calls so far used");
 }

@@ -105,21 +105,27 @@ pub(crate) struct Enough {
     pub(crate) amount: String,
 }
 
+/// Means that differ by less than this part are one figure: a fifth.
+const ALIKE: u64 = 5;
+
 impl Budget {
     /// Why the next call does not fit into the purse, and what seems to be enough for the `left` items.
     pub(crate) fn enough(&self, exceeded: Exceeded, left: u64) -> Enough {
-        let needed = self.needed(exceeded, left);
+        let [least, most] = self.needed(exceeded, left);
         let Exceeded { purse, limit, next, line, .. } = exceeded;
         let ledger = self.ledger();
         let (used, before) = (ledger.used(purse), ledger.before.of(purse));
+        let knows_calls = ledger.calls > 0;
         let cause = if before > limit { "the runs before".to_owned() } else { ledger.longer.words(purse) };
         drop(ledger);
         let unit = if purse == BudgetKind::JobCost { "" } else { " tokens" };
-        let all = used.saturating_add(needed);
-        let enough = match purse {
-            BudgetKind::JobCost => Money::from_units(all).rounded_up().to_string(),
-            BudgetKind::RunTokens | BudgetKind::JobTokens => all.to_string(),
-        };
+        let [least, enough] = [least, most].map(|needed| {
+            let all = used.saturating_add(needed);
+            match purse {
+                BudgetKind::JobCost => Money::from_units(all).rounded_up().to_string(),
+                BudgetKind::RunTokens | BudgetKind::JobTokens => all.to_string(),
+            }
+        });
         let [used_text, of] = [used, limit].map(|units| purse.amount(units));
         let over = purse.amount(used.saturating_sub(limit));
         let flag = purse.flag();
@@ -138,15 +144,30 @@ impl Budget {
             let [left, next] = [limit - used, next].map(|units| purse.amount(units));
             format!("{left} of {of}{unit} left, and the next call{line} may use {next}")
         };
-        Enough { words: format!("{state}. The whole job: {flag} {enough} or more"), flag, amount: enough }
+        let basis = match purse {
+            BudgetKind::JobCost => "as the answers so far cost",
+            BudgetKind::RunTokens | BudgetKind::JobTokens => "as calls so far used",
+        };
+        let about = match (knows_calls, least == enough) {
+            (false, _) => format!("about {flag} {enough}, if each call uses what this one may"),
+            (true, true) => format!("about {flag} {enough}, {basis}"),
+            (true, false) => format!("from {least} to {flag} {enough}, {basis}: the last differ from the others"),
+        };
+        Enough { words: format!("{state}. The whole job: {about}"), flag, amount: enough }
     }
 
-    /// What the rest of the job seems to need beside what has been used: what the call would use that did not fit, and for each
-    /// other item of those `left` what calls use here.
-    pub(super) fn needed(&self, exceeded: Exceeded, left: u64) -> u64 {
+    /// What the rest of the job seems to need beside what has been used, at least and at most: what the call would use that did
+    /// not fit, and for each other item of those `left` what calls use here, all of them or the last ones.
+    pub(super) fn needed(&self, exceeded: Exceeded, left: u64) -> [u64; 2] {
         let (ledger, Exceeded { purse, next, .. }) = (self.ledger(), exceeded);
-        let each = ledger.job.of(purse).checked_div(ledger.calls).map_or(next, |mean| mean.saturating_add(1));
-        next.saturating_add(each.saturating_mul(left.saturating_sub(1)))
+        let mean = ledger.job.of(purse).checked_div(ledger.calls);
+        let recent = ledger.recent.mean(purse).or(mean);
+        let (each, recent) = (mean.unwrap_or(next), recent.unwrap_or(next));
+        let (least, most) = (each.min(recent), each.max(recent));
+        // What differs less is the same, as far as a mean can tell.
+        let least = if most - least > most / ALIKE { least } else { most };
+        let more = u64::from(mean.is_some());
+        [least, most].map(|each| next.saturating_add(each.saturating_add(more).saturating_mul(left.saturating_sub(1))))
     }
 
     /// Says once that a call which used that has used more than there is.

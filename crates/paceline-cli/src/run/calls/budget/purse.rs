@@ -1,0 +1,97 @@
+//! The purses: bounds on what calls use, and that the next call does not fit into one.
+
+use paceline_config::Money;
+
+use crate::text;
+
+/// A bound on what calls use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BudgetKind {
+    /// `--max-tokens`: of this run.
+    RunTokens,
+    /// `--budget-tokens`: of the job, over all its runs.
+    JobTokens,
+    /// `--budget-cost`: likewise, in money.
+    JobCost,
+}
+
+impl BudgetKind {
+    /// The flag that sets it.
+    pub(crate) const fn flag(self) -> &'static str {
+        match self {
+            Self::RunTokens => "--max-tokens",
+            Self::JobTokens => "--budget-tokens",
+            Self::JobCost => "--budget-cost",
+        }
+    }
+
+    /// So many of its units, for people.
+    pub(super) fn amount(self, units: u64) -> String {
+        match self {
+            Self::RunTokens | Self::JobTokens => text::count(units),
+            Self::JobCost => Money::from_units(units).to_string(),
+        }
+    }
+}
+
+/// A purse that the next call does not fit into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exceeded {
+    pub(crate) purse: BudgetKind,
+    /// How large it is.
+    pub(super) limit: u64,
+    /// What had been used of it.
+    pub(super) used: u64,
+    /// What that call would reserve, in the units of the purse.
+    pub(super) next: u64,
+    /// The line of its item in the input, once that is known.
+    pub(super) line: Option<u64>,
+}
+
+impl Exceeded {
+    /// The flag that sets it, with its value.
+    pub(crate) fn flag(self) -> String {
+        format!("{} {}", self.purse.flag(), self.purse.amount(self.limit))
+    }
+
+    /// Whether the call would not even fit into the purse of a run that has used nothing.
+    pub(crate) fn never_fits(&self) -> bool {
+        self.purse == BudgetKind::RunTokens && self.next > self.limit
+    }
+
+    /// What that call may use, and what is left of the purse.
+    pub(crate) fn next_and_left(&self) -> [String; 2] {
+        [self.next, self.limit.saturating_sub(self.used)].map(|units| self.purse.amount(units))
+    }
+
+    /// Nothing was left of it.
+    pub(crate) const fn is_all_used(&self) -> bool {
+        self.used >= self.limit
+    }
+
+    /// The same, with the line of the call's item.
+    pub(crate) const fn at_line(self, line: u64) -> Self {
+        Self { line: Some(line), ..self }
+    }
+}
+
+/// How large the purses are; none has no end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Limits {
+    pub(crate) run_tokens: Option<u64>,
+    pub(crate) job_tokens: Option<u64>,
+    pub(crate) job_cost: Option<Money>,
+}
+
+impl Limits {
+    /// Whether they hold over all runs of the job, so that a kill must not lose what a call reserved.
+    pub(crate) const fn are_of_job(self) -> bool {
+        self.job_tokens.is_some() || self.job_cost.is_some()
+    }
+
+    pub(super) fn all(self) -> impl Iterator<Item = (BudgetKind, u64)> {
+        let tokens = [(BudgetKind::RunTokens, self.run_tokens), (BudgetKind::JobTokens, self.job_tokens)];
+        let cost = (BudgetKind::JobCost, self.job_cost.map(Money::units));
+        tokens.into_iter().chain([cost]).filter_map(|(purse, limit)| Some((purse, limit?)))
+    }
+}
