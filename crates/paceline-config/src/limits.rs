@@ -41,12 +41,14 @@ impl<'a> Named<'a> {
     pub(crate) fn of_tier(section: &'a TierSection, ledger: &Ledger) -> Result<Self, SettingError> {
         let listed = section.limits.as_ref().map_or(&[][..], |limits| &limits.0);
         let named = Self::collect(section.rates(), listed, ledger)?;
-        let named = Self { burst: section.burst.as_ref(), shape: section.shape.as_ref(), ..named };
-        match named.concurrent {
-            Some(setting) => {
-                Err(setting.refuse(&ledger.name("limits"), "rates only: concurrency is bounded for the whole upstream"))
-            }
-            None => Ok(named),
+        Ok(Self { burst: section.burst.as_ref(), shape: section.shape.as_ref(), ..named })
+    }
+
+    /// The most calls in flight that a list names.
+    pub(crate) fn places(&self) -> Option<u32> {
+        match self.concurrent?.text.parse() {
+            Ok(Limit::Concurrent(most)) => Some(most),
+            _ => None,
         }
     }
 
@@ -99,9 +101,9 @@ impl<'a> Named<'a> {
         Ok(())
     }
 
-    /// Whether a rate was named at all.
+    /// Whether anything was named at all.
     pub(crate) fn is_empty(&self) -> bool {
-        self.rates.is_empty()
+        self.rates.is_empty() && self.concurrent.is_none()
     }
 
     /// The quotas and the burst, each noted in the ledger. Under the pace `none`, given as `off`, none of them holds:

@@ -383,7 +383,8 @@ fn the_first_tier_that_matches_is_taken() {
         "match = '/a'",
         "match = 'a'\nrpm = 5",
         "match = '/a'\nmodel = 'b'\nrpm = 5",
-        "match = '/a'\nlimits = ['5 concurrent']",
+        "match = '/a'\nlimits = ['0 concurrent']",
+        "match = '/a'\nlimits = ['5 concurrent', '6 concurrent']",
         "match = '/a'\nrpm = 5\n[[upstream.openai.tier]]\nmatch = '/a'\nrpm = 6",
     ] {
         let message = refused(&format!("[upstream.openai]\n[[upstream.openai.tier]]\n{tier}"), &[], openai());
@@ -392,6 +393,18 @@ fn the_first_tier_that_matches_is_taken() {
 }
 
 #[test]
+#[test]
+fn each_part_of_a_tier_has_its_own_calls_in_flight() {
+    let tier = "[upstream.x]\nbase_url = 'http://a'\nscope = 'host'\nlimits = ['50 concurrent']\n[[upstream.x.tier]]\nmatch = '/'\n";
+    let x = || Overrides { upstream: Some("x".to_owned()), ..Overrides::default() };
+    let found = upstream(&format!("{tier}limits = ['2 concurrent']"), &[], x()).expect("no rate is needed");
+    assert_eq!((&found.pacer.tier_places[..], found.pacer.concurrency.max()), (&[("tier /".into(), 2)][..], 50));
+    let both = upstream(&format!("{tier}limits = ['2 rps', '3 concurrent']"), &[], x()).expect("both");
+    assert_eq!((both.pacer.tiers[0].1.quotas.len(), both.pacer.tier_places[0].1), (1, 3));
+    let row = both.effective.iter().find(|row| row.key == "tier /: concurrency.max").expect("it is shown");
+    assert_eq!(row.value, "3");
+}
+
 fn the_steps_of_a_fallback_are_read_in_order_and_refused_with_words() {
     let file = |steps: &str| format!("[upstream.openai]\nfallback_to = {steps}");
     let steps = "['openrouter', 'openai:gpt-4o-mini', 'x:a/b:free', 'static:503:down.json']";

@@ -202,8 +202,8 @@ impl Upstream {
         let responsive = responsive::responsive(section, pace, &mut ledger)?;
         let breaker = pacing::breaker(section, &mut ledger)?;
         let given = section.tier.as_deref().unwrap_or_default();
-        let (tiers, tier_limits) = match &via {
-            Some(_) => (tiers_at_gateway(given, &mut ledger)?, Vec::new()),
+        let (tiers, limits_of_tiers) = match &via {
+            Some(_) => (tiers_at_gateway(given, &mut ledger)?, TierLimits::default()),
             None => tiers(given, off, &mut ledger)?,
         };
         let has_key = via.is_some() || key != KeySource::None || access.secret_headers().next().is_some();
@@ -214,7 +214,8 @@ impl Upstream {
             limits,
             concurrency,
             start,
-            tiers: tier_limits,
+            tiers: limits_of_tiers.rates,
+            tier_places: limits_of_tiers.places,
             per_scope: None,
             retry,
             breaker,
@@ -406,15 +407,20 @@ fn tiers_at_gateway(sections: &[TierSection], ledger: &mut Ledger) -> Result<Vec
     Ok(tiers)
 }
 
-/// The limits of a tier, by the scope that its calls share.
-type TierLimits = Vec<(Arc<str>, Limits)>;
+/// The limits of tiers, by the scope that the calls of each share.
+#[derive(Default)]
+struct TierLimits {
+    rates: Vec<(Arc<str>, Limits)>,
+    /// Calls in flight.
+    places: Vec<(Arc<str>, u32)>,
+}
 
 fn tiers(
     sections: &[TierSection],
     off: Option<&Setting>,
     ledger: &mut Ledger,
 ) -> Result<(Vec<Tier>, TierLimits), SettingError> {
-    let (mut tiers, mut limits): (Vec<Tier>, TierLimits) = (Vec::new(), Vec::new());
+    let (mut tiers, mut limits): (Vec<Tier>, _) = (Vec::new(), TierLimits::default());
     for (index, section) in sections.iter().enumerate() {
         let mut own = Ledger::new(ledger.name(&format!("tier.{index}")));
         let (matches, setting) = tier_match(section, &own)?;
@@ -431,10 +437,14 @@ fn tiers(
             return Err(setting.refuse(&own.name("match"), "a limit beside it, such as rpm: this tier limits nothing"));
         }
         let held = named.settle(off, &mut own)?;
+        if let (Some(most), Some(setting)) = (named.places(), named.concurrent) {
+            own.note("concurrency.max", most.to_string(), setting.source().clone());
+            limits.places.push((scope.clone(), most));
+        }
         for row in own.into_rows().0 {
             ledger.note(format!("{scope}: {}", row.key), row.value, row.source);
         }
-        limits.push((scope.clone(), held));
+        limits.rates.push((scope.clone(), held));
         tiers.push(Tier { scope, matches });
     }
     Ok((tiers, limits))

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 use crate::admit::{Admit, WaitCause};
 use crate::background::Ask;
-use crate::config::Concurrency;
+use crate::config::{Concurrency, Pace, PacerConfig, tier_and_part};
 use crate::error::ConfigError;
 
 /// So many limits after decreases are kept for snapshots.
@@ -242,6 +242,20 @@ fn checked(concurrency: Concurrency) -> Result<(u32, u32, u32), ConfigError> {
         return wrong("start", start, "floor <= start <= max");
     }
     Ok((floor, start, max))
+}
+
+/// The calls in flight of the scope of that name. Only one pace lets their number adapt. A tier may have fewer than the account, and
+/// each of its parts as many.
+pub(crate) fn of_scope(name: &str, config: &PacerConfig) -> Concurrency {
+    let of = |tier: &str| config.tier_places.iter().find(|(known, _)| **known == *tier).map(|(_, most)| *most);
+    let most = of(name).or_else(|| of(tier_and_part(name)?.0));
+    let concurrency = match config.pace {
+        Pace::Aimd => config.concurrency,
+        Pace::Auto | Pace::Fixed | Pace::Responsive | Pace::Linear | Pace::Exponential | Pace::None => {
+            Concurrency::Fixed { max: config.concurrency.max() }
+        }
+    };
+    most.map_or(concurrency, |most| concurrency.at_most(most))
 }
 
 #[cfg(test)]

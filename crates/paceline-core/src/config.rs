@@ -321,6 +321,9 @@ pub struct PacerConfig {
     /// Scopes with limits of their own, by scope name. A scope that is [a part](part_of_tier) of a tier has all limits of the
     /// tier for itself.
     pub tiers: Vec<(Arc<str>, Limits)>,
+    /// The most calls in flight of a scope with limits of its own, by the name of its tier; a part of a tier has them for itself.
+    /// Default: none, as many as the account has.
+    pub tier_places: Vec<(Arc<str>, u32)>,
     /// Makes each scope an account of its own, for one limit for each tenant, host or key: a scope without a tier has these
     /// limits, which are believed until a refusal contradicts them, and `concurrency` for itself; and what an answer says about
     /// the account reaches its scope alone. Default: none, all scopes are of one account.
@@ -369,6 +372,13 @@ impl PacerConfig {
     #[must_use]
     pub fn with_tier(mut self, scope: impl Into<Arc<str>>, limits: impl Into<Limits>) -> Self {
         self.tiers.push((scope.into(), limits.into()));
+        self
+    }
+
+    /// At most so many calls in flight, at least 1, of the scope of that name, or of each part of it: of one host among many.
+    #[must_use]
+    pub fn with_tier_places(mut self, scope: impl Into<Arc<str>>, most: u32) -> Self {
+        self.tier_places.push((scope.into(), most));
         self
     }
 

@@ -16,8 +16,8 @@ use crate::adaptive::{AdaptiveRate, Reaction, Refusal, Start};
 use crate::admit::{Admit, PauseCause};
 use crate::background::Ask;
 use crate::breaker::{Breaker, Change};
-use crate::concurrency::InFlight;
-use crate::config::{Concurrency, Limits, Pace, PacerConfig};
+use crate::concurrency::{InFlight, of_scope};
+use crate::config::{Limits, Pace, PacerConfig};
 use crate::cost::{Cost, Dimension};
 use crate::error::ConfigError;
 use crate::flight::Flight;
@@ -83,7 +83,7 @@ impl Scope {
             hold: Hold::default(),
             clock: RunningClock::default(),
             totals: Totals::default(),
-            in_flight: InFlight::new(concurrency(config))?,
+            in_flight: InFlight::new(of_scope(&name, config))?,
             quotas: Quotas::new(tier)?,
             announced: Vec::new(),
             gate: Gate::new(),
@@ -107,7 +107,7 @@ impl Scope {
         config: &PacerConfig,
     ) -> Result<(), ConfigError> {
         self.pace = config.pace;
-        self.in_flight.reconfigure(concurrency(config))?;
+        self.in_flight.reconfigure(of_scope(&self.name, config))?;
         self.breaker.reconfigure(config.breaker)?;
         self.spacing.reconfigure(config)?;
         self.learnt.reconfigure(config.retry.backoff.cap());
@@ -471,16 +471,6 @@ fn start(tier: &Limits, config: &PacerConfig) -> Start {
             Start::Configured(rate.map(|rate| rate.min(FASTEST_START)))
         }
         None => Start::Slow,
-    }
-}
-
-/// Only one pace lets this number of calls in flight adapt.
-const fn concurrency(config: &PacerConfig) -> Concurrency {
-    match config.pace {
-        Pace::Aimd => config.concurrency,
-        Pace::Auto | Pace::Fixed | Pace::Responsive | Pace::Linear | Pace::Exponential | Pace::None => {
-            Concurrency::Fixed { max: config.concurrency.max() }
-        }
     }
 }
 

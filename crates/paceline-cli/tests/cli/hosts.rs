@@ -54,6 +54,23 @@ fn a_tier_over_many_hosts_divides_them_too() {
     assert!(!log.contains("do not act") && !log.contains(&format!("held: tier label=slow at {other_host}")), "{log}");
 }
 
+/// "At most two connections for each site": the slow host has two calls of ours at once, and the other is not held up by it.
+#[test]
+fn a_tier_bounds_the_calls_in_flight_of_each_host() {
+    let slow = Server::new(|_| Reply::ok().after(Duration::from_millis(100)));
+    let other = Server::new(|_| Reply::ok());
+    let job = Job::with_input(&pages([&slow, &other], 60));
+    let tier = "[[upstream.generic.tier]]\nmatch = '/'\nlimits = ['2 concurrent']\n";
+    std::fs::write(job.path("paceline.toml"), tier).expect("writable");
+    let (code, log) = finish(job.run(&other).args(["--scope", "host"]));
+    assert_eq!((code, slow.count(), other.count()), (0, 30, 30), "{log}");
+    let summary = job.summary();
+    let host = slow.url().replace("http://", "");
+    let scopes = summary["scopes"].as_array().expect("both");
+    let scope = scopes.iter().find(|scope| scope["name"] == format!("tier / at {host}")).expect("the slow host");
+    assert_eq!(scope["concurrency"]["peak_active"], 2, "{summary}");
+}
+
 /// The key goes to the host of `--base-url`: there a 401 is about the key, elsewhere about the page.
 #[test]
 fn a_page_that_wants_a_key_fails_alone_where_none_is_sent() {

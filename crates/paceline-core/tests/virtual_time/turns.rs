@@ -166,6 +166,24 @@ fn each_part_of_a_tier_has_its_limits_for_itself_over_all_pacers() {
 }
 
 #[test]
+fn each_part_of_a_tier_has_its_calls_in_flight_for_itself() {
+    for pace in [Pace::Fixed, Pace::None, Pace::Aimd] {
+        let config = PacerConfig { pace, ..PacerConfig::default() };
+        let config = config.with_tier("tier", Limits::default()).with_tier_places("tier", 2).with_in_flight(40);
+        let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
+        let mut left = |scope: &str| {
+            let scope = pacer.scope(scope);
+            for _ in 0..6 {
+                pacer.enqueue(at(1.0), Request::new(&scope, Cost::request())).expect("it fits");
+            }
+            std::iter::from_fn(|| pacer.poll_event()).filter(|event| matches!(event, Event::Granted { .. })).count()
+        };
+        let left = [left("c"), left(&part_of_tier("tier", "a")), left(&part_of_tier("tier", "b"))];
+        assert_eq!(left, [6, 2, 2], "under the pace {pace:?}");
+    }
+}
+
+#[test]
 fn a_large_request_finds_its_room_among_small_ones() {
     let mut account =
         Account::new(2, Limits { quotas: vec![Quota::sliding(Dimension::Tokens, 100, 10 * S)], burst: None });
