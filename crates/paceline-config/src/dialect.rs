@@ -30,7 +30,7 @@ pub(crate) fn dialect(
 ) -> Result<Dialect, SettingError> {
     let known = Dialect::from(provider);
     let usual = Usual { provider, known: &known };
-    let rules = rules::rules(section.rule.as_deref().unwrap_or_default(), ledger)?;
+    let (rules, rule_places) = rules::rules(section.rule.as_deref().unwrap_or_default(), ledger)?;
     let limits = limits(section.header.as_deref().unwrap_or_default(), ledger)?;
     let wait_headers = wait_headers(section.wait_headers.as_ref(), ledger)?;
     let read = |setting: &Setting, key: &str| setting.period(key);
@@ -42,7 +42,8 @@ pub(crate) fn dialect(
     if section.scope.is_some() {
         dialect = dialect.with_scope(scope);
     }
-    let dialect = dialect.with_rules(rules).with_wait_headers(wait_headers).with_longest_pause(longest);
+    let dialect = dialect.with_rules(rules).with_rule_places(rule_places);
+    let dialect = dialect.with_wait_headers(wait_headers).with_longest_pause(longest);
     Ok(if has_key { dialect } else { dialect.without_key() })
 }
 

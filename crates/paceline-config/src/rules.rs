@@ -13,28 +13,34 @@ use super::schema::{MatchSection, RuleSection};
 use super::setting::Setting;
 use super::units::show_duration;
 
-pub(crate) fn rules(sections: &[RuleSection], ledger: &mut Ledger) -> Result<Vec<Rule>, SettingError> {
-    let mut rules = Vec::with_capacity(sections.len());
-    for (index, section) in sections.iter().enumerate() {
-        let place = format!("rule.{index}");
+/// The longest text that a rule looks for.
+const LONGEST_TEXT: usize = 1_000;
+
+/// The rules, and where each of them is written.
+pub(crate) fn rules(sections: &[RuleSection], ledger: &mut Ledger) -> Result<(Vec<Rule>, Vec<String>), SettingError> {
+    let (mut rules, mut places) = (Vec::with_capacity(sections.len()), Vec::with_capacity(sections.len()));
+    for (number, section) in (1..).zip(sections) {
+        let place = format!("rule {number}");
         let (rule, class) = rule(section, &Ledger::new(ledger.name(&place)))?;
         let wait = rule.wait.map_or_else(String::new, |wait| format!(" after {}", show_duration(wait)));
         let matches = section.matches.as_ref().map(shown).unwrap_or_default();
         ledger.note(place, format!("{matches} -> {}{wait}", rule.class), class.source().clone());
         rules.push(rule);
+        places.push(class.source().to_string());
     }
-    Ok(rules)
+    Ok((rules, places))
 }
 
 /// What an answer has to be, as in `status 200, body not_json`.
 fn shown(matches: &MatchSection) -> String {
-    let MatchSection { status, code, pointer, header, body, equals, .. } = matches;
+    let MatchSection { status, code, pointer, header, body, contains, equals, .. } = matches;
     let given = [
         ("status", status),
         ("code", code),
         ("pointer", pointer),
         ("header", header),
         ("body", body),
+        ("contains", contains),
         ("equals", equals),
     ];
     let given = given.into_iter().filter_map(|(key, value)| Some(format!("{key} {}", value.as_ref()?.text)));
@@ -59,13 +65,15 @@ fn rule<'a>(section: &'a RuleSection, ledger: &Ledger) -> Result<(Rule, &'a Sett
     };
     let wait = section.wait.as_ref().map(|wait| wait.duration(&ledger.name("wait"))).transpose()?;
     let matches = section.matches.as_ref();
-    let places =
-        |m: &&MatchSection| [&m.status, &m.code, &m.pointer, &m.header, &m.body].into_iter().any(Option::is_some);
+    let places = |m: &&MatchSection| {
+        [&m.status, &m.code, &m.pointer, &m.header, &m.body, &m.contains].into_iter().any(Option::is_some)
+    };
     let given = matches.filter(places);
-    let matches = given.ok_or_else(|| missing("match", "at least one of status, code, pointer, header and body"))?;
+    let matches =
+        given.ok_or_else(|| missing("match", "at least one of status, code, pointer, header, body and contains"))?;
     let status = matches.status.as_ref().map(|status| read_status(status, &ledger.name("match.status"))).transpose()?;
     let place = read_place(matches, ledger)?;
-    if let (None | Some(Place::Code | Place::NotJson), Some(equals)) = (&place, &matches.equals) {
+    if let (None | Some(Place::Code | Place::NotJson | Place::Text(_)), Some(equals)) = (&place, &matches.equals) {
         return Err(equals.refuse(&ledger.name("match.equals"), "a pointer or a header beside it"));
     }
     let values = matches.equals.as_ref().or(matches.code.as_ref());
@@ -89,14 +97,26 @@ fn read_status(setting: &Setting, key: &str) -> Result<RangeInclusive<u16>, Sett
 }
 
 fn read_place(matches: &MatchSection, ledger: &Ledger) -> Result<Option<Place>, SettingError> {
-    let one = "one of code, pointer, header and body";
-    if let Some(body) = &matches.body {
-        let others = [&matches.code, &matches.pointer, &matches.header];
-        return match (body.text.as_str(), others.into_iter().flatten().next()) {
-            ("not_json", None) => Ok(Some(Place::NotJson)),
-            ("not_json", Some(_)) => Err(body.refuse(&ledger.name("match.body"), one)),
-            _ => Err(body.refuse(&ledger.name("match.body"), "not_json")),
-        };
+    let one = "one of code, pointer, header, body and contains";
+    let others = [&matches.code, &matches.pointer, &matches.header];
+    let has_others = others.into_iter().any(Option::is_some);
+    match (&matches.body, &matches.contains) {
+        (None, None) => {}
+        (Some(body), _) if body.text != "not_json" => {
+            return Err(
+                body.refuse(&ledger.name("match.body"), "not_json; for a text that stands in the body, contains")
+            );
+        }
+        (Some(body), None) if has_others => return Err(body.refuse(&ledger.name("match.body"), one)),
+        (Some(_), None) => return Ok(Some(Place::NotJson)),
+        (None, Some(text)) if !has_others => {
+            let fits = !text.text.trim().is_empty() && text.text.len() <= LONGEST_TEXT;
+            let expected = "a text of at most 1,000 bytes that is more than blanks";
+            return fits
+                .then(|| Some(Place::Text(text.text.clone())))
+                .ok_or_else(|| text.refuse(&ledger.name("match.contains"), expected));
+        }
+        (_, Some(text)) => return Err(text.refuse(&ledger.name("match.contains"), one)),
     }
     match (&matches.code, &matches.pointer, &matches.header) {
         (None, None, None) => Ok(None),

@@ -460,6 +460,9 @@ section! {
         /// `not_json`: a body that is no JSON, such as a page or half an object.
         #[schemars(with = "Option<BodyName>")]
         body: Setting,
+        /// A text that stands in the first 64 KiB of the body, whatever that is; upper and lower case count.
+        #[schemars(with = "Option<String>")]
+        contains: Setting,
         /// What is found at the pointer or in the header. Default: anything.
         #[schemars(with = "Option<String>")]
         equals: Setting,

@@ -69,6 +69,9 @@ const OF_SUCCESSES: Outline = Outline {
 /// Of a page so many bytes are looked at for what it says.
 const LONGEST_PAGE: usize = 16 << 10;
 
+/// In so many bytes a rule looks for a text.
+const SEARCHED: usize = 64 << 10;
+
 /// So much of a text that is no JSON is kept.
 const TEXT: usize = 2_000;
 /// The longest quote of a page, in bytes: most of it is no message.
@@ -212,6 +215,12 @@ impl<'a> Body<'a> {
     /// Whether all of it is one JSON value, or the events of a stream.
     pub(super) fn is_json(&self) -> bool {
         self.stream.is_some() || serde_json::from_slice::<IgnoredAny>(self.bytes).is_ok()
+    }
+
+    /// Whether a text stands in its beginning.
+    pub(super) fn contains(&self, text: &str) -> bool {
+        let searched = &self.bytes[..self.bytes.len().min(SEARCHED)];
+        memchr::memmem::find(searched, text.as_bytes()).is_some()
     }
 
     /// All of it as JSON: a stream is the object that its events add up to.

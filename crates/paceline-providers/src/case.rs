@@ -34,8 +34,8 @@ pub(super) struct Case<'a> {
     pub(super) longest_pause: Duration,
 }
 
-/// How the name of a user's rule ends.
-pub(super) const OF_CONFIGURATION: &str = " of the configuration";
+/// How the name of a user's rule begins; its number follows.
+pub(super) const RULE: &str = "rule ";
 
 /// What an answer is.
 #[derive(Clone, Debug)]

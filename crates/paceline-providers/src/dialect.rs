@@ -46,6 +46,7 @@ pub struct Dialect {
     provider: Provider,
     table: Cow<'static, Table>,
     rules: Vec<Rule>,
+    rule_places: Vec<String>,
     wait_headers: Vec<HeaderName>,
     longest_pause: Duration,
     expected: Option<Expected>,
@@ -56,8 +57,16 @@ impl From<Provider> for Dialect {
     /// The provider's table without changes.
     fn from(provider: Provider) -> Self {
         let table = Cow::Borrowed(provider.table());
-        let (rules, wait_headers) = (Vec::new(), Vec::new());
-        Self { provider, table, rules, wait_headers, longest_pause: LONGEST_PAUSE, expected: None, keyless: false }
+        Self {
+            provider,
+            table,
+            rules: Vec::new(),
+            rule_places: Vec::new(),
+            wait_headers: Vec::new(),
+            longest_pause: LONGEST_PAUSE,
+            expected: None,
+            keyless: false,
+        }
     }
 }
 
@@ -86,6 +95,13 @@ impl Dialect {
     #[must_use]
     pub fn with_rules(mut self, rules: Vec<Rule>) -> Self {
         self.rules = rules;
+        self
+    }
+
+    /// With the places where these rules are written, such as `paceline.toml, line 6`, for people.
+    #[must_use]
+    pub fn with_rule_places(mut self, places: Vec<String>) -> Self {
+        self.rule_places = places;
         self
     }
 
@@ -185,9 +201,8 @@ impl Dialect {
             wait_headers: &self.wait_headers,
             longest_pause: self.longest_pause,
         };
-        let mut rules = (1..).zip(&self.rules);
-        let decision = match rules.find(|(_, rule)| rule.matches(answer.status, answer.headers, &body)) {
-            Some((number, rule)) => refusal::by_user(&case, rule, number),
+        let decision = match self.rules.iter().position(|rule| rule.matches(answer.status, answer.headers, &body)) {
+            Some(at) => refusal::by_user(&case, &self.rules[at], at + 1, self.rule_places.get(at).map(String::as_str)),
             None => self.without_account(answer.status, decide::decide(&case), &body),
         };
         let usage = cost::of(&body, &table.charge);

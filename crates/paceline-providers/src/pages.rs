@@ -142,6 +142,7 @@ fn rule(TableRule { rule, note }: &TableRule) -> String {
     let place = place.as_ref().map(|place| match place {
         Place::Code => values.clone(),
         Place::NotJson => "a body that is no JSON".to_owned(),
+        Place::Text(text) => format!("a body with {}", code(text)),
         Place::Header(name) if values.is_empty() => code(name.as_str()),
         Place::Header(name) => format!("{}: {values}", code(name.as_str())),
         Place::Pointer(pointer) => format!("{} = {values}", code(pointer)),

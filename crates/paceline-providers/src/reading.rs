@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use paceline_core::{Class, Cost, Hint, LimitReport, LimitScope, Outcome};
 
-use super::case::{Decision, OF_CONFIGURATION};
+use super::case::{Decision, RULE};
 use super::gateway::GATEWAY;
 use super::secrets::Secrets;
 use super::settlement::Settlement;
@@ -153,7 +153,7 @@ impl Reading {
 
     /// Whether a rule of the user decided.
     pub fn is_by_user(&self) -> bool {
-        self.rule().ends_with(OF_CONFIGURATION)
+        self.rule().strip_prefix(RULE).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
     }
 
     /// What the answer says, for people: its message, else its code or the class.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use paceline_core::{Class, LimitScope};
 
-use super::case::{Case, Decision, Hint, OF_CONFIGURATION};
+use super::case::{Case, Decision, Hint, RULE};
 use super::google_details;
 use super::rule::{Place, Rule};
 use super::table::{COMMON, Provider, TableRule, contains_any};
@@ -30,6 +30,7 @@ fn step_of(case: &Case<'_>, TableRule { rule, note }: &TableRule) -> String {
         Some(Place::Header(name)) => Some(name.as_str().into()),
         Some(Place::Pointer(pointer)) => Some(pointer.into()),
         Some(Place::NotJson) => Some("no JSON".into()),
+        Some(Place::Text(text)) => Some(text.into()),
         None => None,
     };
     let found = found.map_or_else(|| format!("status {}", case.status), Cow::into_owned);
@@ -39,11 +40,13 @@ fn step_of(case: &Case<'_>, TableRule { rule, note }: &TableRule) -> String {
     }
 }
 
-/// A user's rule, the `number`th of them, decides the class and the reach; without a wait of its own, the answer's holds.
-pub(super) fn by_user(case: &Case<'_>, rule: &Rule, number: u32) -> Decision {
+/// A user's rule, the `number`th of them and written at that place, decides the class and the reach; without a wait of its own,
+/// the answer's holds.
+pub(super) fn by_user(case: &Case<'_>, rule: &Rule, number: usize, place: Option<&str>) -> Decision {
     let own = rule.wait.map(|wait| Hint { wait, exact: true, from: "rule" });
     let hint = hint_for(case, rule.class, own);
-    Decision { reach: rule.reach, hint, ..Decision::new(rule.class, format!("rule {number}{OF_CONFIGURATION}")) }
+    let place = place.map_or_else(|| " of the configuration".to_owned(), |place| format!(" ({place})"));
+    Decision { reach: rule.reach, hint, ..Decision::new(rule.class, format!("{RULE}{number}{place}")) }
 }
 
 fn hint_for(case: &Case<'_>, class: Class, own: Option<Hint>) -> Option<Hint> {

@@ -41,6 +41,8 @@ pub enum Place {
     Code,
     /// A body that is no JSON: a page, half an object, nothing at all. There is no value to compare.
     NotJson,
+    /// A text that stands as it is in the first 64 KiB of the body, whatever that is.
+    Text(String),
 }
 
 /// A phrase of a message, in lower case.
@@ -61,6 +63,7 @@ impl Rule {
                 Place::Pointer(pointer) => body.at(pointer).is_some_and(|found| self.accepts(found)),
                 Place::Header(name) => self.matches_header(name, headers),
                 Place::NotJson => !body.is_json(),
+                Place::Text(text) => body.contains(text),
                 Place::Code => names::all(headers, body).any(|name| self.equals.iter().any(|known| *known == name)),
             })
             && self.phrase.as_ref().is_none_or(|phrase| {
@@ -89,6 +92,7 @@ impl Rule {
 
 #[cfg(test)]
 mod tests {
+    use super::super::body::Wanted;
     use super::*;
 
     fn rule(place: Option<Place>, equals: Option<&str>) -> Rule {
@@ -145,6 +149,30 @@ mod tests {
             (Phrase::Starts("paused".to_owned()), false),
         ] {
             assert_eq!(matches(&with(phrase.clone()), 400, &HeaderMap::new(), body), expected, "{phrase:?}");
+        }
+    }
+
+    #[test]
+    fn a_text_is_searched_as_it_is_in_the_beginning_of_any_body() {
+        let rule = Rule { status: None, ..rule(Some(Place::Text("Please log in".to_owned())), None) };
+        let page = |before: usize| [vec![b' '; before], b"<h1>Please log in</h1>".to_vec()].concat();
+        let begin = |body: &[u8]| [&b"<p>"[..], body].concat();
+        for (body, expected) in [
+            (page(0), true),
+            (begin(&page(60_000)), true),
+            (begin(&page(70_000)), false),
+            (b"<h1>please log in</h1>".to_vec(), false),
+            (br#"{"title":"Please log in"}"#.to_vec(), true),
+            (b"data: Please log in\n\n".to_vec(), true),
+            (b"caf\xe9 Please log in".to_vec(), true),
+            (b"Please log".to_vec(), false),
+            (Vec::new(), false),
+        ] {
+            let wanted = Wanted { keys: Some(&[]), arrays: false };
+            let headers = HeaderMap::new();
+            let shown = String::from_utf8_lossy(&body[..body.len().min(40)]).into_owned();
+            assert_eq!(rule.matches(200, &headers, &Body::of_success(&body, "text/html", wanted)), expected, "{shown}");
+            assert_eq!(matches(&rule, 403, &headers, &body), expected, "{shown}");
         }
     }
 

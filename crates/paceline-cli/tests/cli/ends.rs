@@ -352,15 +352,20 @@ fn a_success_that_a_rule_makes_a_failure_names_the_rule() {
     let rule = rule.replace("transient", "account") + "scope = \"host\"\n";
     std::fs::write(job.path("paceline.toml"), format!("[upstream.generic]\n{rule}")).expect("a file");
     let (code, log) = finish(job.run(&server).args(["--concurrency", "1"]));
-    let told = "rule 1 of the configuration stops these calls: 200 (item item-0 of ";
-    assert!(code == 3 && log.contains(told) && log.contains("); fix the cause, "), "{log}");
+    let told = "paceline.toml, line 4) stops these calls: 200 (item item-0 of ";
+    assert!(code == 3 && log.contains("rule 1 (") && log.contains(told) && log.contains("); fix the cause, "), "{log}");
     assert!(!log.contains("the provider refuses"), "{log}");
     let (code, log) =
         finish(job.paceline().args(["run", "in.jsonl", "-o", "other.jsonl", "--base-url", "127.0.0.1:9"]));
     assert!(code == 2 && log.contains("expected http:// or https:// before it"), "{log}");
     let check = job.paceline().args(["check", "--base-url", &server.url()]).output().expect("it runs");
     let check = String::from_utf8_lossy(&check.stdout).into_owned();
-    assert!(check.contains("status 200, header x-busy -> account") && check.contains("provider generic"), "{check}");
+    assert!(
+        check.contains("rule 1 ")
+            && check.contains("status 200, header x-busy -> account")
+            && check.contains("provider generic"),
+        "{check}"
+    );
 }
 
 #[test]

@@ -54,6 +54,26 @@ fn a_tier_over_many_hosts_divides_them_too() {
     assert!(!log.contains("do not act") && !log.contains(&format!("held: tier label=slow at {other_host}")), "{log}");
 }
 
+/// A page to log in comes as a success: a rule by its text stops its host, and no other page.
+#[test]
+fn a_rule_by_text_stops_the_host_that_shows_it() {
+    let page = |text: &'static str| Reply::text(200, "text/html", text);
+    let out = Server::new(move |arrival| match arrival.before {
+        0..3 => page("<title>A page</title>"),
+        _ => page("<title>Shop</title><h1>Please log in</h1>"),
+    });
+    let other = Server::new(move |_| page("<title>please log in, says this page in other letters</title>"));
+    let job = Job::with_input(&pages([&out, &other], 40));
+    let rule =
+        "[[upstream.generic.rule]]\nmatch = { status = 200, contains = \"Please log in\" }\nclass = \"account\"\n";
+    std::fs::write(job.path("paceline.toml"), rule.to_owned() + "scope = \"host\"\n").expect("writable");
+    let (code, log) = finish(job.run(&other).args(["--scope", "host", "--concurrency", "1"]));
+    let summary = job.summary();
+    assert_eq!((code, &summary["succeeded"], &summary["deferred"]), (3, &json!(23), &json!(17)), "{log}");
+    assert_eq!((out.count(), other.count()), (4, 20), "{log}");
+    assert!(log.contains("paceline.toml, line 3)"), "{log}");
+}
+
 /// "At most two connections for each site": the slow host has two calls of ours at once, and the other is not held up by it.
 #[test]
 fn a_tier_bounds_the_calls_in_flight_of_each_host() {
