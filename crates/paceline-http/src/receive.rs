@@ -39,19 +39,24 @@ pub(crate) async fn until<T>(clock: &Clock, deadline: Instant, coming: impl Futu
 /// # Errors
 /// How far the call got, when there is no whole answer.
 pub async fn receive(response: reqwest::Response, largest: usize) -> Result<Response<Bytes>, NoAnswer> {
-    Ok(receive_within(response, largest, &Memory::of(usize::MAX)).await?.0)
+    Ok(receive_within(response, largest, true, &Memory::of(usize::MAX)).await?.0)
 }
 
-/// [`receive`] as far as there is memory for the answer.
+/// [`receive`] as far as there is memory for the answer. A success whose body is not `needed` is empty where that is too large.
 pub(crate) async fn receive_within(
     mut response: reqwest::Response,
     largest: usize,
+    needed: bool,
     memory: &Memory,
 ) -> Result<(Response<Bytes>, AnswerMemory), NoAnswer> {
     let (mut body, mut held) = (BytesMut::new(), AnswerMemory::default());
     while let Some(chunk) = response.chunk().await.map_err(|error| NoAnswer::of(&error))? {
         if body.len() + chunk.len() > largest {
-            return Err(NoAnswer::TooLarge(largest));
+            if needed || !response.status().is_success() {
+                return Err(NoAnswer::TooLarge(largest));
+            }
+            (body, held) = (BytesMut::new(), AnswerMemory::default());
+            break;
         }
         memory.take(&mut held, chunk.len()).await;
         body.extend_from_slice(&chunk);

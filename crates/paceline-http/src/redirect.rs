@@ -24,9 +24,11 @@ pub(crate) fn not_followed(
     let why = if moved && carries_key() { ", for the key would go there" } else { "" };
     let (place, advice) = match (whole, moved) {
         (false, true) => (origin, "if this is the right place, name it with --base-url"),
-        (false, false) if shown == path => (shown, "if this is the right path, put it into the url of the lines"),
+        (false, false) if shown == path => {
+            (shown, "if this is the right path, put it into the url of the lines or items")
+        }
         (true, _) if shown == path => {
-            (origin + &shown, "if this is the right address, put it into the url of the lines")
+            (origin + &shown, "if this is the right address, put it into the url of the lines or items")
         }
         (false, false) => (shown, NOT_WHOLE),
         (true, _) => (origin + &shown, NOT_WHOLE),

@@ -48,6 +48,8 @@ pub struct SenderConfig {
     pub connect_timeout: Duration,
     /// The most bytes that the body of an answer may have, decompressed. Default: 32 MiB.
     pub largest_answer: usize,
+    /// Whether the body of a success is needed. Otherwise one that is larger is no failure: it counts as empty. Default: true.
+    pub needs_answers: bool,
     /// The most bytes that all answers of the sender may have together, decompressed, from their first byte until their
     /// [`Exchange::memory`] is dropped. Beyond them one call at a time is read to its end, and the others wait before they read
     /// on; that counts for their timeout. Default: 256 MiB.
@@ -75,6 +77,7 @@ impl SenderConfig {
             timeout: Duration::from_secs(600),
             connect_timeout: Duration::from_secs(20),
             largest_answer: LARGEST_ANSWER,
+            needs_answers: true,
             most_of_answers: MOST_OF_ANSWERS,
             idempotency_header: dialect.provider().idempotency_header(),
             unknown_outcome: None,
@@ -399,7 +402,8 @@ impl Sender {
             observe(&self.config.dialect.announced(response.headers(), clock::wall()));
         }
         let redirect = not_followed(&response, || self.carries_key(call), self.may_name_hosts(call));
-        let body = receive_within(response, self.config.largest_answer, &self.memory);
+        let (largest, needed) = (self.config.largest_answer, self.config.needs_answers);
+        let body = receive_within(response, largest, needed, &self.memory);
         let (response, memory) = until(&self.clock, deadline, body).await.ok_or_else(late)??;
         Ok(Received { response: response.map(|body| self.secrets.removed_from(body)), memory, redirect })
     }

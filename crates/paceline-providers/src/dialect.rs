@@ -265,6 +265,11 @@ impl Dialect {
         limits::announced(self.table(), headers, &Body::of_refusal(b"", ""), server_time(headers).unwrap_or(now))
     }
 
+    /// Whether what was configured, an expectation or a rule, reads the bodies of successes.
+    pub fn reads_successes(&self) -> bool {
+        self.expected.is_some() || self.rules.iter().any(|rule| rule.reads_bodies() && rule.may_match_success())
+    }
+
     /// Whether a success has to match a schema, see [`expecting`](Self::expecting).
     pub fn expects_schema(&self) -> bool {
         self.expected.as_ref().is_some_and(Expected::is_schema)

@@ -56,6 +56,16 @@ pub enum Phrase {
 }
 
 impl Rule {
+    /// Whether it looks at more than status and headers.
+    pub(crate) const fn reads_bodies(&self) -> bool {
+        self.phrase.is_some() || !matches!(self.place, None | Some(Place::Header(_)))
+    }
+
+    /// Whether it may decide about a success.
+    pub(crate) fn may_match_success(&self) -> bool {
+        self.status.as_ref().is_none_or(|status| *status.start() < 300 && *status.end() >= 200)
+    }
+
     /// Whether an answer of that status looks as this rule says.
     pub(super) fn matches(&self, status: u16, headers: &HeaderMap, body: &Body<'_>) -> bool {
         self.status.as_ref().is_none_or(|statuses| statuses.contains(&status))

@@ -110,13 +110,20 @@ impl Sender {
     /// # Errors
     /// A certificate that cannot be read, a proxy or an address that is none.
     pub fn to(upstream: &Upstream, headers: HeaderMap, timeout: Duration) -> Result<Self, AccessError> {
+        Self::by(upstream, SenderConfig::of(upstream, headers, timeout))
+    }
+
+    /// The same, where its [configuration](SenderConfig::of) was changed.
+    ///
+    /// # Errors
+    /// As for [`to`](Self::to).
+    pub fn by(upstream: &Upstream, config: SenderConfig) -> Result<Self, AccessError> {
         let client = || client(upstream.base_url.as_deref().unwrap_or_default(), &upstream.access);
         if let Some((_, key)) = &upstream.access.client
             && let Ok(file) = File::open(key)
         {
             warn_if_exposed("the client's key", &file, &key.display().to_string());
         }
-        let config = SenderConfig::of(upstream, headers, timeout);
         let (keeping, spare) = match upstream.dialect.scope() {
             Scope::Host => (client()?.pool_idle_timeout(IDLE_OF_MANY_HOSTS), Some(client()?)),
             _ => (client()?, None),

@@ -9,7 +9,7 @@ use http::{HeaderValue, StatusCode};
 use paceline::{Clock, Limiter, Permit};
 use paceline_config::{CallNames, Upstream};
 use paceline_core::{Class, Cost, LimitScope, UnknownOutcome};
-use paceline_http::{Call, Exchange, NoAnswer, Sender};
+use paceline_http::{Call, Exchange, NoAnswer, Sender, SenderConfig};
 use paceline_providers::Reading;
 use paceline_store::work::{DEFAULT_GROUP, Failure, StartDecision, Task, WorkClock, WorkError, WorkStore};
 use paceline_store::{End, ResultBody};
@@ -101,7 +101,10 @@ impl Requests {
             Format::of_one(b"{}", "", endpoint.as_deref(), upstream.provider, &addresses)
                 .map_err(exit::Failure::refused)?;
         }
-        let sender = Sender::to(&upstream, headers, timeout).map_err(exit::Failure::refused)?;
+        // What was delivered is done, whatever is said about it.
+        let needs_answers = answers.is_some() || upstream.dialect.reads_successes();
+        let sending = SenderConfig { needs_answers, ..SenderConfig::of(&upstream, headers, timeout) };
+        let sender = Sender::by(&upstream, sending).map_err(exit::Failure::refused)?;
         Ok(Self {
             limits_answers: upstream::limits_answers(&upstream),
             upstream,
