@@ -1,15 +1,13 @@
 //! `paceline tasks retry` and `cancel`: changes of items by a person.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use paceline::clock;
 use paceline_core::GiveUp;
-use paceline_store::work::{Amend, Filter, State, WorkClock, WorkError, WorkItem, WorkStore};
+use paceline_store::work::{Amend, Filter, State, WorkClock, WorkItem, WorkStore};
 use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 use serde_json::json;
 
-use super::add::host_of;
 use super::closed_scopes::ClosedScopes;
 use super::groups;
 use super::list::state;
@@ -62,16 +60,21 @@ pub(crate) struct RetryArgs {
 pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
     let RetryArgs { items, may_be_done, open } = args;
     let (as_json, all) = (items.json, may_be_done || !items.keys.is_empty());
+    let args = items.store.clone();
     let (store, filter) = named(items).await?;
     let group = filter.group.clone();
-    refuse_not_held(&*store, &open).await?;
+    let open = held_ones(&*store, &open).await?;
+    // What a retry makes wait has other states.
+    let mut scopes = ClosedScopes::of(&*store, clock::wall()).await.map_err(Failure::interrupted)?;
+    scopes.retain_of(&*store, filter.clone()).await.map_err(Failure::interrupted)?;
+    scopes.retain(|name| !open.iter().any(|opened| opened == name));
     let Retried { changed, may_be_done } = retry_items(&*store, filter.clone(), all).await?;
     if !open.is_empty() {
         opened::open(&*store, &open, &filter).await.map_err(Failure::interrupted)?;
     }
     let items = text::counted(may_be_done, "item");
     let nothing = nothing(&*store, group.as_deref(), "retry", retried(0)).await?;
-    let held = if changed > 0 && !as_json { held(&*store, group.as_deref(), &open).await? } else { Vec::new() };
+    let held = if changed > 0 && !as_json { held(&*store, group.as_deref(), &scopes).await? } else { Vec::new() };
     output::print(|out| match may_be_done {
         _ if as_json => {
             let (again, left_out) = if all { (may_be_done, 0) } else { (0, may_be_done) };
@@ -91,23 +94,41 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
     })?;
     output::print(|out| held.iter().try_for_each(|line| writeln!(out, "{line}")))?;
     if !as_json {
-        let opened = open
-            .iter()
-            .map(|scope| format!("{} is open within seconds, if a worker is at work", text::printable(scope)));
+        let opens = match args.has_worker(&*store).await.map_err(Failure::interrupted)? {
+            Some(true) => "is open within seconds",
+            Some(false) => "is held until a worker begins: none is at work, and the next one tests it by one call",
+            None => "is open within seconds, if a worker is at work",
+        };
+        let opened = open.iter().map(|scope| format!("{} {opens}", text::printable(scope)));
         output::print(|out| opened.clone().try_for_each(|line| writeln!(out, "{line}")))?;
     }
     Ok(Status::Success)
 }
 
-/// Refuses to open what is not held.
-async fn refuse_not_held(store: &dyn WorkStore, open: &[String]) -> Result<(), Failure> {
+/// The scopes that are to be opened, by their whole names: a host may be named without its port where that is plain. Refuses what
+/// is not held.
+async fn held_ones(store: &dyn WorkStore, open: &[String]) -> Result<Vec<String>, Failure> {
     let scopes = ClosedScopes::of(store, clock::wall()).await.map_err(Failure::interrupted)?;
-    match open.iter().find(|scope| !scopes.holds().any(|held| held.name == **scope)) {
-        None => Ok(()),
-        Some(scope) => Err(Failure::refused(format!(
-            "--open {scope}: no server holds a scope of that name, and nothing was changed; `paceline tasks report` names those that are held"
-        ))),
-    }
+    let held: Vec<&str> = scopes.holds().map(|held| held.name.as_str()).collect();
+    let whole = |scope: &String| {
+        if held.contains(&scope.as_str()) {
+            return Ok(scope.clone());
+        }
+        let is_of = |name: &&&str| {
+            let host = ["https://", "http://"].iter().find_map(|scheme| name.strip_prefix(scheme)).unwrap_or(name);
+            host.strip_prefix(scope.as_str()).is_some_and(|port| port.is_empty() || port.starts_with(':'))
+        };
+        match *held.iter().filter(is_of).collect::<Vec<_>>() {
+            [only] => Ok((*only).to_owned()),
+            [] => Err(Failure::refused(format!(
+                "--open {scope}: no server holds a scope of that name, and nothing was changed; `paceline tasks report` names those that are held"
+            ))),
+            [first, second, ..] => Err(Failure::refused(format!(
+                "--open {scope}: {first} and {second} are held; name one, or each with an --open of its own"
+            ))),
+        }
+    };
+    open.iter().map(whole).collect()
 }
 
 /// Cancels the items, and tells how many.
@@ -194,9 +215,8 @@ async fn refuse_unknown(store: &dyn WorkStore, keys: &[String]) -> Result<(), Fa
     Ok(())
 }
 
-/// Groups, the account, and scopes but for those that are opened, whose items go on waiting: a retry ends no pause that a server
-/// asked for.
-async fn held(store: &dyn WorkStore, group: Option<&str>, open: &[String]) -> Result<Vec<String>, Failure> {
+/// Groups, the account, and scopes of the items, which go on waiting: a retry ends no pause that a server asked for.
+async fn held(store: &dyn WorkStore, group: Option<&str>, scopes: &ClosedScopes) -> Result<Vec<String>, Failure> {
     let (now, rows) = (clock::wall(), store.scopes().await.map_err(Failure::interrupted)?);
     let is_meant = |row: &ScopeRow| *row.name == *ACCOUNT || group.is_none_or(|group| *row.name == *group);
     let held = rows.into_iter().filter(is_meant).filter_map(|row| match row.state {
@@ -206,26 +226,7 @@ async fn held(store: &dyn WorkStore, group: Option<&str>, open: &[String]) -> Re
         }
         _ => None,
     });
-    let mut scopes = ClosedScopes::of(store, now).await.map_err(Failure::interrupted)?;
-    if let Some(group) = group {
-        let hosts = hosts_of(store, group).await.map_err(Failure::interrupted)?;
-        scopes.retain(|name| hosts.contains(name) || name == group);
-    }
-    scopes.retain(|name| !open.iter().any(|opened| opened == name));
     Ok(held.take(NAMED).chain(scopes.held().take(NAMED)).collect())
-}
-
-/// So many items of a group are looked at for the hosts that they go to: a group is mostly one customer.
-const LOOKED_AT: usize = 20;
-
-/// The hosts that waiting items of a group go to, of the first few.
-async fn hosts_of(store: &dyn WorkStore, group: &str) -> Result<BTreeSet<String>, WorkError> {
-    let waiting = Filter { states: vec![State::Waiting], group: Some(group.to_owned()), keys: Vec::new() };
-    let mut hosts = BTreeSet::new();
-    for item in store.list(waiting, 0, LOOKED_AT).await? {
-        hosts.extend(store.show(&item.key).await?.and_then(|(_, payload, _)| host_of(&payload)));
-    }
-    Ok(hosts)
 }
 
 /// What is said where a change applied to no item, which `otherwise` says too.

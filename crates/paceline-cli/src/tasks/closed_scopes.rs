@@ -44,7 +44,7 @@ impl Why {
 }
 
 /// A scope that may not send.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClosedScope {
     pub(crate) name: String,
     /// What stopped it; none where it is held until a time.
@@ -53,6 +53,12 @@ pub(crate) struct ClosedScope {
     pub(crate) until_ms: Option<i64>,
     /// The same for people.
     pub(crate) reason: String,
+    /// What they can do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) advice: Option<String>,
+    /// Of one that does not answer: the places that its calls have at present.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) places: Option<u32>,
 }
 
 /// Those of a store, at a time.
@@ -96,9 +102,14 @@ impl ClosedScopes {
     }
 
     /// Those that are stopped.
-    pub(crate) fn into_stopped(self) -> impl Iterator<Item = (String, Why, String)> {
+    pub(crate) fn into_stopped(self) -> impl Iterator<Item = (Why, ClosedScope)> {
         let stopped = self.0.into_iter().filter(|scope| scope.why != Some(Why::Failing));
-        stopped.filter_map(|scope| Some((scope.name, scope.why?, scope.reason)))
+        stopped.filter_map(|scope| Some((scope.why?, scope)))
+    }
+
+    /// Their names.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|scope| scope.name.as_str())
     }
 
     /// Those that are held until a time.
@@ -122,11 +133,24 @@ impl ClosedScopes {
         self.0.retain(|scope| is_such(&scope.name));
     }
 
-    /// A line for each of the first few, then how many more.
+    /// A line for each of the first few causes, then how many more there are, and what to do, each advice once.
     pub(crate) fn lines(&self) -> Vec<String> {
-        let mut lines: Vec<String> = self.0.iter().take(SHOWN).map(line).collect();
-        let more = self.0.len().saturating_sub(SHOWN);
+        let mut causes: Vec<Vec<&ClosedScope>> = Vec::new();
+        for scope in &self.0 {
+            match causes.iter_mut().find(|alike| alike[0].is_like(scope)) {
+                Some(alike) => alike.push(scope),
+                None => causes.push(vec![scope]),
+            }
+        }
+        let mut lines: Vec<String> = causes.iter().take(SHOWN).map(|alike| line(alike)).collect();
+        let more: usize = causes.iter().skip(SHOWN).map(Vec::len).sum();
         lines.extend((more > 0).then(|| format!("and {}", text::counted(more as u64, "more scope"))));
+        let mut advice: Vec<&str> = self.0.iter().filter_map(|scope| scope.advice.as_deref()).collect();
+        advice.sort_unstable();
+        advice.dedup();
+        lines.extend(advice.into_iter().map(|advice| text::printable(advice).into_owned()));
+        let is_stopped = |scope: &ClosedScope| scope.why.is_some_and(|why| why != Why::Failing);
+        lines.extend(self.0.iter().any(is_stopped).then(|| TESTED.to_owned()));
         lines
     }
 
@@ -136,30 +160,51 @@ impl ClosedScopes {
     }
 }
 
-fn line(scope: &ClosedScope) -> String {
-    let (name, reason) = (text::printable(&scope.name), text::printable(&scope.reason));
-    match scope.until_ms {
+impl ClosedScope {
+    /// Whether another differs by its name and its places alone.
+    fn is_like(&self, other: &Self) -> bool {
+        let of = |scope: &Self| (scope.why, scope.until_ms);
+        of(self) == of(other) && self.reason == other.reason
+    }
+}
+
+/// How a stopped scope opens again.
+const TESTED: &str = "a stopped scope: the next run tests it with one call, and in a worker that stays a new start or `paceline tasks \
+                      retry` of an item does";
+
+/// The line for scopes that are alike.
+fn line(scopes: &[&ClosedScope]) -> String {
+    let ClosedScope { why, until_ms, reason, .. } = scopes[0];
+    let named: Vec<_> = scopes.iter().take(SHOWN).map(|scope| text::printable(&scope.name)).collect();
+    let (mut names, reason) = (named.join(", "), text::printable(reason));
+    if scopes.len() > SHOWN {
+        names += &format!(" and {} more", text::count((scopes.len() - SHOWN) as u64));
+    }
+    let places: u32 = scopes.iter().filter_map(|scope| scope.places).sum();
+    match until_ms {
         Some(until) => {
-            let until = text::end(Timestamp::from_millis(until));
-            format!("held: {name} until {until}: {reason}; it opens again by itself")
+            let (until, opens) =
+                (text::end(Timestamp::from_millis(*until)), if scopes.len() == 1 { "it opens" } else { "they open" });
+            format!("held: {names} until {until}: {reason}; {opens} again by itself")
         }
-        None if scope.why == Some(Why::Failing) => format!("failing: {name}: {reason}"),
-        None => format!(
-            "stopped: {name}: {reason}; the next run tests it with one call, and in a worker that stays a new start or `paceline tasks \
-             retry` of an item does"
-        ),
+        None if *why == Some(Why::Failing) && places > 0 => {
+            format!("failing: {names}: {reason}; calls in flight there: {places}")
+        }
+        None if *why == Some(Why::Failing) => format!("failing: {names}: {reason}"),
+        None => format!("stopped: {names}: {reason}"),
     }
 }
 
 fn as_json(scope: &ClosedScope) -> Value {
-    let ClosedScope { name, why, until_ms, reason } = scope;
+    let ClosedScope { name, why, until_ms, reason, advice, places } = scope;
     let state = match why {
         Some(Why::Failing) => "failing",
         Some(_) => "stopped",
         None => "held",
     };
     let until = until_ms.map(|until| Timestamp::from_millis(until).to_string());
-    json!({ "name": name, "state": state, "why": why.map(Why::as_str), "until": until, "reason": reason })
+    let why = why.map(Why::as_str);
+    json!({ "name": name, "state": state, "why": why, "until": until, "reason": reason, "advice": advice, "places": places })
 }
 
 #[cfg(test)]
@@ -168,10 +213,39 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn scopes_with_one_cause_are_one_line_and_advice_is_given_once() {
+        let scope = |name: String, why, advice: Option<&str>, places| ClosedScope {
+            name,
+            why: Some(why),
+            reason: "no".into(),
+            advice: advice.map(Into::into),
+            places,
+            ..ClosedScope::default()
+        };
+        let gone = (0..25).map(|n| scope(format!("gone{n:02}"), Why::SameFailure, Some("let it go"), None));
+        let hangs = (0..12).map(|n| scope(format!("hangs{n:02}"), Why::Failing, None, Some(u32::from(n < 2))));
+        assert_eq!(
+            ClosedScopes(gone.chain(hangs).collect()).lines(),
+            [
+                "stopped: gone00, gone01, gone02, gone03, gone04 and 20 more: no",
+                "failing: hangs00, hangs01, hangs02, hangs03, hangs04 and 7 more: no; calls in flight there: 2",
+                "let it go",
+                TESTED,
+            ]
+        );
+    }
+
     #[tokio::test]
     async fn what_a_run_left_is_read_again_and_a_hold_that_is_over_is_none() {
         let store = MemoryStore::new(WorkClock::system());
-        let scope = |name: &str, why, until_ms| ClosedScope { name: name.into(), why, until_ms, reason: "no".into() };
+        let scope = |name: &str, why, until_ms| ClosedScope {
+            name: name.into(),
+            why,
+            until_ms,
+            reason: "no".into(),
+            ..ClosedScope::default()
+        };
         let now = Timestamp::from_millis(1_700_000_000_000);
         assert_eq!(ClosedScopes::of(&store, now).await.expect("a memory"), ClosedScopes::default());
         let later = now.as_millis() + 1;
@@ -181,13 +255,11 @@ mod tests {
         let json = Value::from(read.json());
         assert_eq!((&json[0]["state"], &json[0]["why"]), (&json!("stopped"), &json!("same_failure")));
         assert_eq!((&json[1]["state"], &json[1]["until"]), (&json!("held"), &json!("2023-11-14T22:13:20.001Z")));
-        assert_eq!(read.lines().len(), 2);
+        assert_eq!(read.lines().len(), 3);
         let read = ClosedScopes::of(&store, Timestamp::from_millis(later)).await.expect("a memory");
         let lines = read.lines();
-        assert!(
-            lines.len() == 1 && lines[0].starts_with("stopped: a: no; the next run tests it with one call"),
-            "{lines:?}"
-        );
+        assert_eq!((lines.len(), &*lines[0]), (2, "stopped: a: no"));
+        assert!(lines[1].contains("the next run tests it with one call"), "{lines:?}");
         let of_a_later_version =
             encode(vec![scope("a", Some(Why::Account), None)]).replace("\"version\":1", "\"version\":2");
         save(&store, &of_a_later_version).await.expect("a memory");

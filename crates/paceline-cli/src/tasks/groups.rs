@@ -151,6 +151,11 @@ impl Groups {
         }
     }
 
+    /// Keeps what concerns that group.
+    pub(crate) fn retain(&mut self, group: &str) {
+        self.closed.retain(|row| *row.name == *group || *row.name == *ACCOUNT);
+    }
+
     /// When they were looked at.
     pub(crate) const fn now(&self) -> Timestamp {
         self.now

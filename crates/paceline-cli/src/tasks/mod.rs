@@ -6,6 +6,7 @@ mod closed_scopes;
 mod compact;
 mod export;
 mod groups;
+mod hosts;
 mod judge;
 mod list;
 mod opened;

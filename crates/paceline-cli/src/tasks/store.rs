@@ -103,6 +103,17 @@ impl StoreArgs {
         Ok(groups.worked_on(is_worked_on))
     }
 
+    /// Whether a worker is at work; none where that cannot be told.
+    ///
+    /// # Errors
+    /// An error of the store.
+    pub(crate) async fn has_worker(&self, store: &dyn WorkStore) -> Result<Option<bool>, WorkError> {
+        Ok(match self.file() {
+            Some(file) => Some(worker_of(file).is_some()),
+            None => store.workers().await?.map(|workers| workers > 0),
+        })
+    }
+
     /// Refuses a file that is not there.
     ///
     /// # Errors

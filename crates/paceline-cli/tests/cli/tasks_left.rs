@@ -104,6 +104,11 @@ fn a_host_that_asked_for_a_pause_is_named_with_what_its_items_wait_for() {
     assert!(shown.contains(waits_for), "{shown}");
     let (_, text) = tasks(&store, "work.db", &["retry", "--all"]);
     assert!(text.starts_with(&format!("2 items are due again\nstill held: all items of {host} until ")), "{text}");
+    let (_, text) = tasks(&store, "work.db", &["retry", "--all", "--open", &host]);
+    assert!(text.contains(&format!("{host} is held until a worker begins: none is at work")), "{text}");
+    tasks(&store, "work.db", &["cancel", "--all"]);
+    store.put(posts(&good.url(), "more", 1, 0));
+    assert_eq!(report(&store)["scopes"], json!([]), "no item of it is left");
 }
 
 /// A customer says that its host, which asked for a pause of a day, is ready. The worker is not begun anew for that.
@@ -134,7 +139,13 @@ fn a_host_that_its_server_holds_is_opened_by_a_person() {
     let (code, text) = tasks(&store, "work.db", &["retry", "--group", "acme", "--open", "nowhere.example"]);
     assert!(code == 2 && text.contains("no server holds a scope of that name"), "{text}");
     assert_eq!(busy.count(), 1);
-    let (code, text) = tasks(&store, "work.db", &["retry", "--group", "acme", "--open", &host]);
+    let (_, text) = tasks(&store, "work.db", &["retry", "other"]);
+    assert!(!text.contains("still held"), "its host is another: {text}");
+    let of_zeta = tasks(&store, "work.db", &["report", "--group", "zeta"]).1;
+    assert!(!of_zeta.contains(&host), "{of_zeta}");
+    let without_port = host.split(':').next().expect("a host");
+    let (code, text) = tasks(&store, "work.db", &["retry", "--group", "acme", "--open", without_port]);
+    assert!(text.contains(&format!("{host} is open within seconds\n")), "{text}");
     assert!(code == 0 && text.contains("3 items are due again") && !text.contains("still held"), "{text}");
     until(|| states(&store, "busy", 3, State::Succeeded) == 3);
     signal("-INT", worker.id());

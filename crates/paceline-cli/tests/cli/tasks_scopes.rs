@@ -111,6 +111,24 @@ fn a_host_that_hangs_from_the_beginning_leaves_places_to_the_others() {
     assert!(most.load(Ordering::Relaxed) < 4, "of the four places it had all before the other had one: {log}");
 }
 
+/// A host that shuts the worker out with five events left has taken others before.
+#[test]
+fn a_ban_of_a_host_with_few_items_left_fails_none_of_them() {
+    let asked = AtomicUsize::new(0);
+    let bans = Server::new(move |_| match asked.fetch_add(1, Ordering::Relaxed) {
+        0..5 => Reply::ok(),
+        _ => Reply::error(403, "go away"),
+    });
+    let good = Server::new(|_| Reply::ok());
+    let store = Store::new();
+    store.put(posts(&bans.url(), "event", 10, 1));
+    store.put(posts(&good.url(), "good", 20, 0));
+    let Ran { code, summary, log } = run(&store, &good, &["--scope", "host"]);
+    assert_eq!((code, &summary["succeeded"], &summary["failed"]), (3, &json!(25), &json!(0)), "{log}");
+    assert!(bans.count() < 5 + 3 + 4, "three, and what was in flight then: {}", bans.count());
+    assert!(log.contains("the last 3 items all failed the same way, and wait (none is marked as failed): the server refused this call: 403"), "{log}");
+}
+
 /// A new start is told by the store which hosts have answered: those wait for none that hangs.
 #[test]
 fn after_a_new_start_a_host_that_had_answered_waits_for_none_that_hangs() {

@@ -13,6 +13,7 @@ use crate::args::duration;
 use crate::run::lines::address::{self, Addresses};
 use crate::run::lines::format::Format;
 use crate::run::lines::headers;
+use crate::run::lines::line::FLAGS_FOR_OTHERS;
 use crate::text::instant;
 
 /// As the user wrote it. An unknown key is a mistake that would cost an item its deadline.
@@ -115,8 +116,10 @@ pub(super) fn refuse_keys(payload: &str) -> Result<(), String> {
 /// What is wrong with it.
 pub(super) fn refuse_no_request(payload: &str) -> Result<(), String> {
     let anywhere = Addresses { base: "http://localhost".to_owned(), api: None, hosts: true };
-    let format = Format::of_one(payload.as_bytes(), "item", None, Provider::Generic, &anywhere)?;
-    format.read(payload.as_bytes(), 1).map(drop).map_err(|error| error.reason())
+    let read = Format::of_one(payload.as_bytes(), "item", None, Provider::Generic, &anywhere)
+        .and_then(|format| format.read(payload.as_bytes(), 1).map(drop).map_err(|error| error.reason()));
+    // It knows no such flags.
+    read.map_err(|why| why.replace(FLAGS_FOR_OTHERS, ""))
 }
 
 /// Whether it is a line of `paceline run`, or of a hosted batch.

@@ -67,11 +67,13 @@ impl Document {
         clock: &WorkClock,
         Of { group, form, by_group }: Of<'_>,
     ) -> Result<Self, Failure> {
-        let standing = StoreSummary::before_the_first(groups, store, clock).await.map_err(Failure::interrupted)?;
+        let of_group = Filter { group: group.map(str::to_owned), ..Filter::default() };
+        let mut standing = StoreSummary::before_the_first(groups, store, clock).await.map_err(Failure::interrupted)?;
+        standing.retain_of(store, &of_group).await.map_err(Failure::interrupted)?;
         let (calls, rows) = (Calls::default(), Rows::default());
         let mut document = Self { form, by_group, shown, standing, worker, calls, rows };
         let before = store.counts().await.map_err(Failure::interrupted)?.total();
-        let mut pages = Pages::of(store, Filter { group: group.map(str::to_owned), ..Filter::default() }, None);
+        let mut pages = Pages::of(store, of_group, None);
         while let Some(items) = pages.next().await.map_err(Failure::interrupted)? {
             for item in &items {
                 document.take(item).map_err(|error| Failure::interrupted(format!("cannot keep the rows: {error}")))?;

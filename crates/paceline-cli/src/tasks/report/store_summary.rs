@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use crate::exit::Status;
 use crate::tasks::closed_scopes::ClosedScopes;
 use crate::tasks::groups::{Groups, Waits};
+use crate::tasks::hosts::UNFINISHED;
 use crate::tasks::pages::Pages;
 use crate::text;
 
@@ -70,6 +71,17 @@ impl StoreSummary {
         // Of a group that is a scope it is told once.
         scopes.retain(|name| !groups.is_closed(name));
         Ok(Self { groups, scopes, counts: StateCounts::default(), reasons: BTreeMap::new() })
+    }
+
+    /// Keeps the groups and scopes that items which have not ended are of, of one group where the filter has one.
+    ///
+    /// # Errors
+    /// An error of the store.
+    pub(super) async fn retain_of(&mut self, store: &dyn WorkStore, filter: &Filter) -> Result<(), WorkError> {
+        if let Some(group) = &filter.group {
+            self.groups.retain(group);
+        }
+        self.scopes.retain_of(store, Filter { states: UNFINISHED.into(), ..filter.clone() }).await
     }
 
     /// Counts an item.

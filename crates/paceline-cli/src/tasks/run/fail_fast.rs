@@ -11,7 +11,7 @@ use paceline_store::work::{
 use paceline_store::{ScopeRow, ScopeStatus};
 use tokio::sync::Notify;
 
-use super::same_failure::SameFailure;
+use super::same_failure::{self, SameFailure, is_redirect};
 use crate::run::calls::alike::{Alike, AlikeByScope, Alikeness, Kind, Shows};
 use crate::run::calls::fail_fast::{BANNED, advice, may_be_done};
 
@@ -170,11 +170,11 @@ impl FailFast {
 
     /// The groups of which all that was tried failed alike, and why; and the scopes of a run that is [over](Self::put_back), if
     /// all did.
-    pub(super) fn stopped_alike(&self) -> Vec<(Arc<str>, String)> {
+    pub(super) fn stopped_alike(&self) -> Vec<(Arc<str>, SameFailure)> {
         let watch = self.watch();
-        let groups = watch.stopped_groups.iter().map(|(group, same)| (group.clone(), same.to_string()));
-        let why = watch.stopped.as_ref().map(ToString::to_string).unwrap_or_default();
-        let scopes = watch.alike_scopes.iter().map(|scope| (Arc::clone(scope), why.clone()));
+        let groups = watch.stopped_groups.iter().map(|(group, same)| (group.clone(), same.clone()));
+        let scopes = watch.alike_scopes.iter().zip(std::iter::repeat(&watch.stopped));
+        let scopes = scopes.filter_map(|(scope, same)| Some((Arc::clone(scope), same.clone()?)));
         groups.chain(scopes).collect()
     }
 
@@ -383,12 +383,13 @@ impl Watch {
         let advice = match advice(*status, code.as_deref(), *unexpected, are_first) {
             _ if self.command => "correct the command",
             _ if *status == Some(GONE) => "if it is gone for good, end its items by `paceline tasks cancel`",
+            _ if is_redirect(*status) => "change the address of the items, or put it right",
             BANNED if self.stays => BANNED_WHILE_STAYING,
             advice => advice,
         };
         let which = if are_first { "first" } else { "last" };
         let held = keys.intersection(&self.held).count();
-        SameFailure { which, items: keys.len(), held, advice, message: message.clone() }
+        SameFailure { which, items: keys.len(), held, advice, message: same_failure::told(*status, message) }
     }
 
     fn disarm(&mut self) {

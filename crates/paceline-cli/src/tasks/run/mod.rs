@@ -254,7 +254,8 @@ impl Runs<'_> {
                     shutdown.begin_drain();
                 }
                 Some(Stops::Scope(scope, same, keys)) => {
-                    stopped_scopes.stop(&scope, Why::SameFailure, &same.to_string());
+                    let advice = same.advice();
+                    stopped_scopes.stop_advised(&scope, Why::SameFailure, &same.cause(), Some(&advice));
                     keys.iter().for_each(|key| stopped_scopes.leaves(key, &scope));
                 }
                 Some(Stops::ScopeAlready(scope, key)) => stopped_scopes.leaves(&key, &scope),

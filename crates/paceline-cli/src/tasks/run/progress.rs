@@ -27,6 +27,9 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 /// Characters of what went wrong in a log line.
 const LONGEST_CAUSE: usize = 200;
 
+/// A shorter wait is none to tell of.
+const A_MOMENT: Duration = Duration::from_secs(1);
+
 /// Takes in the events of a run. Clones share their state.
 #[derive(Clone)]
 pub(super) struct Progress(Arc<Inner>);
@@ -169,7 +172,12 @@ impl Progress {
                     None => self.attempt(item, class),
                 };
                 let not_before = (self.0.clock.wall() + wait).to_string();
-                let (line, wait) = (format!("{} {line}", class.description()), text::duration(wait));
+                let line = format!("{} {line}", class.description());
+                // What keeps it back is a pause of its host or group, whose end the limiter knows.
+                let wait = match class {
+                    Class::Throttled | Class::QuotaExhausted if wait < A_MOMENT => "when the pause is over".to_owned(),
+                    _ => format!("in {}", text::duration(wait)),
+                };
                 tracing::warn!(
                     item = item.key,
                     class = class.as_str(),
@@ -177,7 +185,7 @@ impl Progress {
                     code,
                     cause,
                     not_before,
-                    "{line}, next try in {wait}"
+                    "{line}, next try {wait}"
                 );
             }
             ("fail", _) => {

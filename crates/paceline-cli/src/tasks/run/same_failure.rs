@@ -15,16 +15,55 @@ pub(super) struct SameFailure {
 
 impl fmt::Display for SameFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { which, items, held, advice, message } = self;
-        let (wait, stay) = match *held {
-            0 => (", and wait (none is marked as failed)", ""),
-            held if held == *items => ("", " (they may have been done, so they stay failed)"),
-            _ => ("", " (those that may have been done stay failed, and the others wait)"),
+        write!(f, "{}; {}", self.cause(), self.advice())
+    }
+}
+
+impl SameFailure {
+    /// What happened.
+    pub(super) fn cause(&self) -> String {
+        let Self { which, items, held, message, .. } = self;
+        let stay = match *held {
+            0 => ", and wait (none is marked as failed)",
+            held if held == *items => " (they may have been done, so they stay failed)",
+            _ => " (those that may have been done stay failed, and the others wait)",
         };
-        write!(
-            f,
-            "the {which} {items} items all failed the same way{wait}{stay}: {message}; {advice}, or let them fail with \
-             --stop-after-same 0"
-        )
+        format!("the {which} {items} items all failed the same way{stay}: {message}")
+    }
+
+    /// What a person can do.
+    pub(super) fn advice(&self) -> String {
+        format!("{}, or let them fail with --stop-after-same 0", self.advice)
+    }
+}
+
+/// What follows where a redirect leads.
+const REDIRECTS: &str = "; redirects are not followed";
+
+pub(super) fn is_redirect(status: Option<u16>) -> bool {
+    status.is_some_and(|status| (300..400).contains(&status))
+}
+
+/// The failure as it is told of many items: its status, and of a redirect where it leads. What else that is told with is for those
+/// who call one address.
+pub(super) fn told(status: Option<u16>, message: &str) -> String {
+    let to = message.split_once(REDIRECTS).filter(|_| is_redirect(status)).map_or(message, |(to, _)| to);
+    match status.filter(|status| !to.contains(&status.to_string())) {
+        Some(status) => format!("{status}: {to}"),
+        None => to.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_items_the_status_is_told_and_where_a_redirect_leads() {
+        let moved = "answered with a redirect to https://new.example/in; redirects are not followed, for the key would go there; ...";
+        assert_eq!(told(Some(301), moved), "301: answered with a redirect to https://new.example/in");
+        assert_eq!(told(Some(410), "gone"), "410: gone");
+        assert_eq!(told(Some(410), "status 410, no message"), "status 410, no message");
+        assert_eq!(told(None, "exit code 1"), "exit code 1");
     }
 }

@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use paceline::Limiter;
-use paceline_core::{Class, ScopeState, Timestamp};
+use paceline_core::{Class, ScopeAnswers, ScopeState, Timestamp};
 use paceline_store::work::{Amend, Failure, Filter, StartDecision, State, WorkClock, WorkError, WorkItem, WorkStore};
 
+use super::same_failure::SameFailure;
 pub(super) use crate::tasks::closed_scopes::Why;
 use crate::tasks::closed_scopes::{self, ClosedScope, ClosedScopes};
 use crate::tasks::opened;
@@ -28,7 +29,11 @@ const PAUSE_FACTOR: u32 = 20;
 const END_LATE_EVERY: Duration = Duration::from_secs(60);
 
 /// What is told of a scope whose server fails.
-const FAILING: &str = "its calls fail or are not answered; one call at a time tests it";
+const FAILING: &str = "its calls fail; one call at a time tests it";
+
+/// What is told of a scope that does not answer.
+const UNANSWERED: &str =
+    "the last call was not answered; one call at a time, in one of the few places for such, tests it";
 
 /// A shorter hold is none to tell of.
 const SHORT: Duration = Duration::from_secs(1);
@@ -66,6 +71,7 @@ struct Stopped {
 struct Stop {
     why: Why,
     reason: String,
+    advice: Option<String>,
     /// The keys of its items that were left to the next run, and of those whose failures stopped it.
     left: BTreeSet<String>,
 }
@@ -107,11 +113,11 @@ impl StoppedScopes {
             saved: before.encode(),
             ..Stopped::default()
         };
-        for (name, why, reason) in before.into_stopped() {
+        for (why, ClosedScope { name, reason, advice, .. }) in before.into_stopped() {
             let line = format!("{name} was stopped ({reason}); one call tests it");
             tracing::info!(scope = name.as_str(), "{}", text::printable(&line));
             limiter.test_first(Some(&limiter.scope(&name)));
-            stopped.suspects.insert(name.into(), Stop { why, reason, left: BTreeSet::new() });
+            stopped.suspects.insert(name.into(), Stop { why, reason, advice, left: BTreeSet::new() });
         }
         Ok(())
     }
@@ -119,22 +125,36 @@ impl StoppedScopes {
     /// Nothing of that scope begins any more, which the log is told once. An item of it that has ended in this run comes again
     /// only where a person sends for it.
     pub(super) fn stop(&self, scope: &str, why: Why, reason: &str) {
+        self.stop_advised(scope, why, reason, None);
+    }
+
+    /// The same, with what a person can do.
+    pub(super) fn stop_advised(&self, scope: &str, why: Why, reason: &str, advice: Option<&str>) {
         let mut stopped = self.lock();
         if !stopped.scopes.contains_key(scope) {
             let (shown, until) = (text::printable(reason), waits(stopped.stays));
             tracing::error!(scope, "the scope is stopped, and its items {until}: {shown}");
+            // Once for all scopes.
+            let is_known = |stop: &Stop| stop.advice.as_deref() == advice;
+            if let Some(advice) =
+                advice.filter(|_| !stopped.scopes.values().chain(stopped.suspects.values()).any(is_known))
+            {
+                tracing::error!("{}", text::printable(advice));
+            }
             let left = stopped.suspects.remove(scope).map(|suspect| suspect.left).unwrap_or_default();
-            stopped.scopes.insert(scope.into(), Stop { why, reason: reason.to_owned(), left });
+            let advice = advice.map(ToOwned::to_owned);
+            stopped.scopes.insert(scope.into(), Stop { why, reason: reason.to_owned(), advice, left });
         }
     }
 
     /// Groups, and scopes, that all failed alike are tested by one call too, in the next run. Those that are stopped keep their
     /// reasons.
-    pub(super) fn note_alike(&self, names: impl IntoIterator<Item = (Arc<str>, String)>) {
+    pub(super) fn note_alike(&self, names: impl IntoIterator<Item = (Arc<str>, SameFailure)>) {
         let mut stopped = self.lock();
-        for (name, reason) in names {
+        for (name, same) in names {
             if !stopped.scopes.contains_key(&name) {
-                let suspect = || Stop { why: Why::SameFailure, reason, left: BTreeSet::new() };
+                let (reason, advice) = (same.cause(), Some(same.advice()));
+                let suspect = || Stop { why: Why::SameFailure, reason, advice, left: BTreeSet::new() };
                 stopped.suspects.entry(name).or_insert_with(suspect);
             }
         }
@@ -148,11 +168,12 @@ impl StoppedScopes {
         if class == Class::Success {
             stopped.held_before.remove(scope);
         }
-        let Some(Stop { why, reason, .. }) = stopped.suspects.get(scope) else { return false };
-        let (is_same, reason) = (*why == Why::SameFailure && is_refusal && stopped.restops, reason.clone());
+        let Some(Stop { why, reason, advice, .. }) = stopped.suspects.get(scope) else { return false };
+        let is_same = *why == Why::SameFailure && is_refusal && stopped.restops;
+        let (reason, advice) = (reason.clone(), advice.clone());
         if is_same {
             drop(stopped);
-            self.stop(scope, Why::SameFailure, &reason);
+            self.stop_advised(scope, Why::SameFailure, &reason, advice.as_deref());
         } else if (class == Class::Success || is_refusal)
             && let Some(mut suspect) = stopped.suspects.remove(scope)
         {
@@ -316,9 +337,12 @@ impl Stopped {
                 continue;
             }
             let Some((until, cause)) = hold.filter(|(until, _)| *until > now + SHORT) else {
-                if scope.failing_since.or(scope.no_success_since).is_some() {
-                    let (name, reason) = (scope.name.to_string(), FAILING.to_owned());
-                    closed.push(ClosedScope { name, why: Some(Why::Failing), until_ms: None, reason });
+                let hangs = scope.answers == ScopeAnswers::Missing;
+                if hangs || scope.failing_since.or(scope.no_success_since).is_some() {
+                    let reason = if hangs { UNANSWERED } else { FAILING }.to_owned();
+                    let places = hangs.then_some(scope.concurrency.in_flight);
+                    let (name, why) = (scope.name.to_string(), Some(Why::Failing));
+                    closed.push(ClosedScope { name, why, reason, places, ..ClosedScope::default() });
                 }
                 continue;
             };
@@ -326,7 +350,7 @@ impl Stopped {
             let known = self.held.get(&scope.name).filter(|known| known.saturating_since(until) < SHORT);
             let until = *known.filter(|known| until.saturating_since(**known) < SHORT).unwrap_or(&until);
             let (name, reason) = (scope.name.to_string(), cause.explanation().to_string());
-            closed.push(ClosedScope { name, why: None, until_ms: Some(until.as_millis()), reason });
+            closed.push(ClosedScope { name, until_ms: Some(until.as_millis()), reason, ..ClosedScope::default() });
             held.insert(scope.name, until);
         }
         self.held_before.retain(|name, scope| {
@@ -335,13 +359,12 @@ impl Stopped {
         });
         closed.extend(self.held_before.values().cloned());
         self.held = held;
-        let stopped = self.scopes.iter().map(|(name, stop)| (name, stop.why, &stop.reason));
-        let suspects = self.suspects.iter().map(|(name, stop)| (name, stop.why, &stop.reason));
-        let stopped = stopped.chain(suspects).map(|(name, why, reason)| ClosedScope {
+        let stopped = self.scopes.iter().chain(&self.suspects).map(|(name, stop)| ClosedScope {
             name: name.to_string(),
-            why: Some(why),
-            until_ms: None,
-            reason: reason.clone(),
+            why: Some(stop.why),
+            reason: stop.reason.clone(),
+            advice: stop.advice.clone(),
+            ..ClosedScope::default()
         });
         stopped.chain(closed).collect()
     }

@@ -79,7 +79,7 @@ async fn a_hold_of_a_former_run_is_told_of_until_a_call_succeeds() {
     let (store, clock) = (MemoryStore::new(WorkClock::system()), WorkClock::system());
     let limiter = Limiter::new(PacerConfig::default()).expect("sensible");
     let until_ms = Some((clock.wall() + Duration::from_secs(86_400)).as_millis());
-    let hold = ClosedScope { name: "a".to_owned(), why: None, until_ms, reason: "a pause".to_owned() };
+    let hold = ClosedScope { name: "a".to_owned(), until_ms, reason: "a pause".to_owned(), ..ClosedScope::default() };
     closed_scopes::save(&store, &closed_scopes::encode(vec![hold])).await.expect("a memory");
     let stopped = StoppedScopes::new(true);
     stopped.begin_run(&store, &clock, &limiter, true).await.expect("a memory");
@@ -117,11 +117,24 @@ async fn a_scope_is_told_of_once_and_keeps_its_reason() {
     let limiter = Limiter::new(PacerConfig::default()).expect("sensible");
     let stopped = StoppedScopes::default();
     stopped.stop("gone", Why::SameFailure, "it is gone");
-    stopped.note_alike(["gone", "other"].map(|name| (name.into(), "all of the run failed".to_owned())));
+    let all = SameFailure {
+        which: "first",
+        items: 20,
+        held: 0,
+        advice: "see to it",
+        message: "all of the run failed".to_owned(),
+    };
+    stopped.note_alike(["gone", "other"].map(|name| (name.into(), all.clone())));
     stopped.save(&store, &clock, &limiter).await.expect("a memory");
     let kept = ClosedScopes::of(&store, clock.wall()).await.expect("a memory");
-    let reasons: Vec<_> = kept.into_stopped().map(|(name, _, reason)| format!("{name}: {reason}")).collect();
-    assert_eq!(reasons, ["gone: it is gone", "other: all of the run failed"]);
+    let reasons: Vec<_> = kept.into_stopped().map(|(_, scope)| format!("{}: {}", scope.name, scope.reason)).collect();
+    assert_eq!(
+        reasons,
+        [
+            "gone: it is gone",
+            "other: the first 20 items all failed the same way, and wait (none is marked as failed): all of the run failed"
+        ]
+    );
 }
 
 /// Another worker begins a run, which wakes all that was left to one.
