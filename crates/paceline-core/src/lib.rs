@@ -65,4 +65,4 @@ pub use state::{Announcement, LearntState, LevelState, NewerState, PacerState, P
 pub use time::{Instant, Timestamp};
 pub use turns::Turns;
 pub use units::{format_duration, format_window, leading_number, parse_duration};
-pub use witnesses::{Refused, Witnesses};
+pub use witnesses::{Belief, Refused, Witnesses};

@@ -87,7 +87,8 @@ impl Departed {
         } = self;
         let mut reading = upstream.read(&call, answer, unread);
         let class = reading.class;
-        let asker = Asker { client: known, name: client.name(), scope: &scope, left };
+        let path = &decoded_path(&call);
+        let asker = Asker { client: known, name: client.name(), scope: &scope, path, left };
         upstream.trust.weigh(&upstream, &mut reading, asker);
         let is_unknown = paceline_http::is_unknown(answer, &reading);
         let unknown = if is_unknown { upstream.sending.unknown_outcome_of(&call) } else { UnknownOutcome::Resend };

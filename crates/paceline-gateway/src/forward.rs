@@ -285,16 +285,22 @@ impl<'a> Course<'a> {
     /// What the limiter of an upstream is asked for first.
     fn request(&mut self, upstream: &Backend, call: &Estimated, arrival: u64, retries: u32) -> paceline::Request {
         let first = paceline::Request::new(upstream.scope(&call.scope), call.cost.clone());
-        let client = self.known.as_ref().map(|client| client.number());
         self.record.scope = Some(Arc::clone(first.scope.name()));
-        paceline::Request {
+        let first = paceline::Request {
             priority: self.record.priority,
             item: Some(upstream.next_item()),
             arrival: Some(arrival),
             max_retries: Some(retries),
-            not_before: upstream.trust.not_before(client, first.scope.name()),
             ..first
-        }
+        };
+        self.not_sooner(upstream, first)
+    }
+
+    /// That request, while its client is to stay away no sooner than that is over.
+    fn not_sooner(&self, upstream: &Backend, request: paceline::Request) -> paceline::Request {
+        let client = self.known.as_ref().map(|client| client.number());
+        let not_before = upstream.trust.not_before(client, request.scope.name());
+        paceline::Request { not_before: request.not_before.max(not_before), ..request }
     }
 
     /// Waits for the turn of a call. `last` is the class of the one before it, at the same upstream.
@@ -380,7 +386,7 @@ impl<'a> Course<'a> {
             let answer = received.map(|answer| upstream.without_secrets(answer));
             let (stayed_down, tries) = match action {
                 NextAction::Retry { next: again, .. } if !self.payload.is_stream => {
-                    next = *again;
+                    next = self.not_sooner(upstream, *again);
                     last = Some((class, answer));
                     continue;
                 }

@@ -1,12 +1,14 @@
-//! Whether a refusal of the key, the account or a quota of it, which one client got, stops an upstream for all.
+//! Whether a refusal of the key, the account or a quota of it, or a long wait, which one client got, holds an upstream for all.
 
-use std::collections::BTreeMap;
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use paceline::{Class, Instant};
-use paceline_core::{LimitScope, Refused, Witnesses};
+use paceline::{Class, Instant, PauseCause};
+use paceline_core::{Belief, LimitScope, Refused, Witnesses, format_duration};
 use paceline_providers::Reading;
 
 use crate::backend::Backend;
@@ -16,6 +18,8 @@ use crate::backend::Backend;
 pub(crate) struct Trust {
     /// It has been good for a call.
     has_answered: AtomicBool,
+    /// Hashes of the paths for which it has been good.
+    answered: RwLock<BTreeSet<u64>>,
     /// Some refusals may wait for a second one: a call that succeeds looks at nothing else.
     some: AtomicBool,
     witnesses: Mutex<Witnesses>,
@@ -35,7 +39,17 @@ struct Away {
 /// So many scopes of one client are kept: clients choose their names. One that is refused in more stays away from all.
 const MOST_AWAY: usize = 100;
 
-/// A server that is overloaded for longer than a pause, by what two clients were told, is tested after so long.
+/// So many paths are kept: clients choose them. Of others it is not known that they have never answered.
+const MOST_PATHS: usize = 1_000;
+
+/// Up to so long a wait is one of all clients, though one alone was told so: it is soon over.
+const SHORT: Duration = Duration::from_secs(60);
+
+/// What one client was told to wait, or two were refused, holds the others for so long, and is tested then: an attack costs no
+/// more, and a server that does refuse all gets one call more.
+const TESTED_SOON: Duration = Duration::from_secs(10);
+
+/// What two clients were told to wait is tested after so long. Two that were refused come back after it.
 const TESTED: Duration = Duration::from_secs(300);
 
 /// Who sent a call, and where.
@@ -45,62 +59,102 @@ pub(crate) struct Asker<'a> {
     pub(crate) client: Option<u64>,
     pub(crate) name: &'a str,
     pub(crate) scope: &'a Arc<str>,
+    pub(crate) path: &'a str,
     /// When the call left, by the stopwatch.
     pub(crate) left: Instant,
 }
 
 impl Trust {
-    /// A refusal of the key, the account or its quota, or a wait longer than a pause, that is not believed yet becomes one of
-    /// this request alone. What two clients were told holds the others no longer than until a call tests it, and those two as
-    /// long as they were told: what one program gets by several keys of its own is tested by the call of another.
+    /// A refusal of the key, the account or its quota that is not believed becomes one of this request alone, and a long wait
+    /// holds the others no longer than until a call tests it. Clients stay away for as long as they were told: what one
+    /// program gets by keys of its own is tested by the call of another.
     pub(crate) fn weigh(&self, upstream: &Backend, reading: &mut Reading, asker: Asker<'_>) {
-        // A pause of an hour is soon over.
-        let longest = upstream.sending.dialect.longest_pause();
-        let asked = reading.wait.filter(|wait| asker.client.is_some() && *wait > longest);
+        let told = reading.wait.filter(|wait| asker.client.is_some() && *wait > SHORT);
         match reading.class {
-            Class::Success => return self.passed(asker),
+            Class::Success => return self.passed(upstream, asker),
             Class::Account => {}
             Class::QuotaExhausted if reading.wait.is_none() => {}
-            Class::QuotaExhausted | Class::Throttled | Class::Overloaded | Class::Transient if asked.is_some() => {}
+            Class::QuotaExhausted | Class::Throttled | Class::Overloaded | Class::Transient if told.is_some() => {}
             _ => return,
         }
-        let Asker { client, scope, left: sent, .. } = asker;
+        // Where scopes are accounts of their own, no refusal reaches further.
+        let is_of_account = reading.reach == LimitScope::Account && upstream.config().pacer.per_scope.is_none();
+        if reading.reach == LimitScope::Account && !is_of_account {
+            reading.reach = LimitScope::Scope;
+        }
+        let (belief, is_news) = self.believed(upstream, reading.reach, told.is_some(), asker);
+        if is_news {
+            note_first(upstream, reading, told, asker);
+        }
+        if let Some((client, wait)) = asker.client.zip(told) {
+            let scope = (!is_of_account).then_some(asker.scope);
+            self.stays_away(client, scope, upstream.limiter().now(), wait);
+            let most = match belief {
+                Belief::First(_) => TESTED_SOON,
+                Belief::Second(..) => TESTED,
+                Belief::Alone | Belief::Doubted | Belief::Believed(_) => wait,
+            };
+            // A shorter wait than that of a limit of a day says nothing of such a limit.
+            (reading.wait, reading.long_period) = (Some(wait.min(most)), reading.long_period && wait <= most);
+        }
+        reading.reach = match belief {
+            Belief::First(reach) | Belief::Second(reach, _) if told.is_some() => reach,
+            Belief::Believed(reach) => reach,
+            Belief::Alone | Belief::Doubted | Belief::First(_) | Belief::Second(..) => LimitScope::Item,
+        };
+        match belief {
+            Belief::Second(reach, both) if told.is_none() => self.test(upstream, reading, reach, both, asker),
+            Belief::Doubted if told.is_none() => {
+                let client = asker.client.into_iter();
+                client.for_each(|client| self.stays_away(client, Some(asker.scope), upstream.limiter().now(), TESTED));
+            }
+            _ => {}
+        }
+        if reading.reach == LimitScope::Item {
+            reading.class = Class::Invalid;
+        }
+    }
+
+    /// How far it is believed, and whether it is the first one of its place.
+    fn believed(&self, upstream: &Backend, reach: LimitScope, is_wait: bool, asker: Asker<'_>) -> (Belief, bool) {
+        let Asker { client, scope, left: sent, path, .. } = asker;
         let of_scope = upstream.limiter().scope_snapshot(&upstream.scope(scope));
         let refused = Refused {
             scope,
-            reach: reading.reach,
+            reach,
             client,
             sent,
+            is_wait,
+            path_has_answered: self.path_has_answered(path),
             scope_has_answered: of_scope.is_some_and(|of| of.totals.by_class[Class::Success as usize] > 0),
             account_has_answered: self.has_answered.load(Ordering::Relaxed),
         };
-        let (reach, is_news) = {
-            let mut witnesses = self.witnesses.lock().unwrap_or_else(PoisonError::into_inner);
-            let before = witnesses.count();
-            let reach = witnesses.reach(upstream.stopwatch.now(), refused);
-            self.some.store(witnesses.count() > 0, Ordering::Relaxed);
-            (reach, witnesses.count() > before)
+        let mut witnesses = self.witnesses.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = witnesses.count();
+        let belief = witnesses.weigh(upstream.stopwatch.now(), refused);
+        self.some.store(witnesses.count() > 0, Ordering::Relaxed);
+        (belief, witnesses.count() > before)
+    }
+
+    /// Two clients were refused: the call of a third one goes first.
+    fn test(&self, upstream: &Backend, reading: &Reading, reach: LimitScope, both: [Option<u64>; 2], asker: Asker<'_>) {
+        let limiter = upstream.limiter();
+        let now = limiter.now();
+        both.into_iter().flatten().for_each(|client| self.stays_away(client, Some(asker.scope), now, TESTED));
+        let scope = (reach != LimitScope::Account).then(|| upstream.scope(asker.scope));
+        let cause = match reading.class {
+            Class::QuotaExhausted => PauseCause::QuotaUsedUp,
+            _ => PauseCause::Program,
         };
-        reading.reach = reach;
-        if is_news {
-            let second = if client.is_some() { "another client" } else { "a later call" };
-            tracing::warn!(
-                upstream = upstream.name(),
-                scope = &**scope,
-                client = asker.name,
-                "a refusal goes to its client and stops nothing, unless {second} gets one, too: {}",
-                reading.reason()
-            );
-        }
-        if let Some((client, wait)) = client.zip(asked) {
-            let scope = (refused.reach != LimitScope::Account).then_some(scope);
-            self.stays_away(client, scope, upstream.limiter().now(), wait);
-            // A quota without an end is tested by one call.
-            reading.wait = (reading.class != Class::QuotaExhausted).then_some(TESTED);
-        }
-        if reach == LimitScope::Item {
-            reading.class = Class::Invalid;
-        }
+        limiter.hold_for(scope.as_ref(), now + TESTED_SOON, cause);
+        tracing::warn!(
+            upstream = upstream.name(),
+            scope = scope.is_some().then_some(&**asker.scope),
+            client = asker.name,
+            "two clients were refused: all wait for {}, and then a call of a third one tests it: {}",
+            format_duration(TESTED_SOON),
+            reading.reason()
+        );
     }
 
     /// A client is refused for so long, in that scope or in all.
@@ -123,14 +177,60 @@ impl Trust {
         scopes.get(scope).copied().max(*from_all)
     }
 
-    fn passed(&self, asker: Asker<'_>) {
+    fn passed(&self, upstream: &Backend, asker: Asker<'_>) {
         if !self.has_answered.load(Ordering::Relaxed) {
             self.has_answered.store(true, Ordering::Relaxed);
         }
+        if !self.path_has_answered(asker.path) {
+            self.answered.write().unwrap_or_else(PoisonError::into_inner).insert(hash_of(asker.path));
+        }
         if self.some.load(Ordering::Relaxed) {
             let mut witnesses = self.witnesses.lock().unwrap_or_else(PoisonError::into_inner);
-            witnesses.passed(asker.scope, asker.left, asker.client);
+            if witnesses.passed(asker.scope, asker.left, asker.client) {
+                tracing::warn!(
+                    upstream = upstream.name(),
+                    scope = &**asker.scope,
+                    client = asker.name,
+                    "what other clients were refused is theirs alone, for a call of this one passed: they hold no one up with it for a day"
+                );
+            }
             self.some.store(witnesses.count() > 0, Ordering::Relaxed);
+        }
+    }
+
+    fn path_has_answered(&self, path: &str) -> bool {
+        let answered = self.answered.read().unwrap_or_else(PoisonError::into_inner);
+        answered.len() >= MOST_PATHS || answered.contains(&hash_of(path))
+    }
+}
+
+/// Of a path without its query.
+fn hash_of(path: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    path.split(['?', '#']).next().hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Logs the first refusal of a place.
+fn note_first(upstream: &Backend, reading: &Reading, told: Option<Duration>, asker: Asker<'_>) {
+    let (upstream, scope, client, reason) = (upstream.name(), &**asker.scope, asker.name, reading.reason());
+    match (told, asker.client) {
+        (Some(wait), _) => tracing::warn!(
+            upstream,
+            scope,
+            client,
+            "a client is told to wait for {}: so it does, and all others for {}, until a call of another one tests it: {reason}",
+            format_duration(wait),
+            format_duration(TESTED_SOON)
+        ),
+        (None, of) => {
+            let second = if of.is_some() { "another client" } else { "a later call" };
+            tracing::warn!(
+                upstream,
+                scope,
+                client,
+                "a refusal goes to its client and stops nothing, unless {second} gets one, too: {reason}"
+            );
         }
     }
 }

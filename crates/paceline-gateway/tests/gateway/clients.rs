@@ -274,7 +274,7 @@ async fn a_host_names_an_upstream_and_has_all_of_its_paths() {
 }
 
 #[tokio::test]
-async fn one_client_cannot_stop_the_others_and_two_that_are_refused_are_believed() {
+async fn one_client_cannot_stop_the_others_and_what_two_were_refused_is_believed_once_a_third_is_refused_too() {
     let no_credit = r#"{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}"#;
     let api = upstream(move |request: Request| async move {
         match request.headers().get("x-odd").map(|odd| odd.as_bytes()) {
@@ -287,7 +287,7 @@ async fn one_client_cannot_stop_the_others_and_two_that_are_refused_are_believed
     let clients = ["ci", "web", "app"].map(|name| client(name, &[])).into();
     served.gateway.replace_clients(Clients::with_keys(clients, &Clients::OfThisMachine).expect("limits"));
     let status = |key: &str, odd: Option<&str>| {
-        let request = served.post().header("x-api-key", format!("pk-{key}"));
+        let request = served.post().header("x-api-key", format!("pk-{key}")).header("x-paceline-deadline", "1s");
         let request = odd.into_iter().fold(request, |request, odd| request.header("x-odd", odd));
         async { request.send().await.unwrap().status().as_u16() }
     };
@@ -297,7 +297,11 @@ async fn one_client_cannot_stop_the_others_and_two_that_are_refused_are_believed
         assert_eq!(status("web", None).await, 200, "{odd}");
     }
     assert_eq!((status("ci", Some("key")).await, status("web", Some("key")).await), (401, 401));
-    assert_eq!((status("app", None).await, status("ci", None).await), (503, 503), "two were refused");
+    assert_eq!((status("app", None).await, status("ci", None).await), (429, 429), "two were refused: a moment's pause");
+    served.limiter.resume(None);
+    assert_eq!(status("ci", None).await, 429, "it tests nothing itself");
+    assert_eq!(status("app", Some("key")).await, 401, "the third one");
+    assert_eq!((status("app", None).await, status("ci", None).await), (503, 429), "it is stopped");
 }
 
 #[tokio::test]

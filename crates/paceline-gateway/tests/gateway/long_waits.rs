@@ -1,6 +1,4 @@
-//! Waits of a day that one client is told, or two: whom they hold, and for how long.
-
-use std::time::Duration;
+//! Waits of minutes or a day that one client is told, or two: whom they hold, and for how long.
 
 use axum::extract::Request;
 use paceline_gateway::Bounds;
@@ -11,13 +9,14 @@ use crate::support::{Served, answer, client, serve_to, upstream};
 
 const SLOW_DOWN: &str = r#"{"error":{"message":"slow down","code":"x"}}"#;
 
+/// A server that answers with the status and the wait that the client's request names.
 async fn served(settings: &str) -> Served {
     let at = upstream(|request: Request| async move {
-        let day = [("retry-after", "86400")];
-        match request.headers().get("x-told").map(|told| told.as_bytes()) {
-            Some(b"429") => answer(429, &day, SLOW_DOWN),
-            Some(b"503") => answer(503, &day, SLOW_DOWN),
-            Some(b"quota") => answer(429, &[], r#"{"error":{"message":"no credit","code":"insufficient_quota"}}"#),
+        let told = request.headers().get("x-told").and_then(|told| told.to_str().ok()).unwrap_or_default();
+        let (status, wait) = told.split_once(' ').unwrap_or((told, "86400"));
+        match status {
+            "429" | "503" => answer(status.parse().expect("a status"), &[("retry-after", wait)], SLOW_DOWN),
+            "quota" => answer(429, &[], r#"{"error":{"message":"no credit","code":"insufficient_quota"}}"#),
             _ => answer(200, &[], OK),
         }
     });
@@ -26,81 +25,104 @@ async fn served(settings: &str) -> Served {
     served
 }
 
-/// The status, the calls that were made, and the message.
+/// The status, the calls that were made, and the message, of a request that waits for no more than a second.
 async fn post(served: &Served, key: &str, model: &str, told: &str) -> (u16, String, String) {
     let body = format!(r#"{{"model":"{model}","messages":[]}}"#);
     let request = served.post().body(body).header("x-paceline-key", format!("pk-{key}")).header("x-told", told);
-    let got = request.send().await.expect("an answer");
+    let got = request.header("x-paceline-deadline", "1s").send().await.expect("an answer");
     let (status, calls) =
         (got.status().as_u16(), got.headers()["x-paceline-attempts"].to_str().expect("a number").to_owned());
     let body: Value = got.json().await.expect("JSON");
     (status, calls, body["error"]["message"].as_str().unwrap_or_default().to_owned())
 }
 
+/// Whether nothing left, and the message says that the request must wait so long, or a second less: each as it begins.
+fn waits((status, calls, message): &(u16, String, String), long: &str, less: &str) -> bool {
+    let says = |wait: &str| message.contains(&format!("the request must wait {wait}"));
+    (*status, calls.as_str()) == (429, "0") && (says(long) || says(less))
+}
+
 fn is_a_day(message: &str) -> bool {
     message.contains("the request must wait 1d 0h more") || message.contains("the request must wait 23h 59m")
 }
 
+/// What holds the scope of that model is over.
+fn is_over(served: &Served, model: &str) {
+    served.limiter.resume(None);
+    served.limiter.resume(Some(&served.limiter.scope(&format!("/v1/chat/completions {model}"))));
+}
+
 #[tokio::test]
-async fn a_wait_of_a_day_holds_the_client_that_was_told_it_alone_until_another_is_told_so() {
-    for (told, status) in [("429", 429), ("503", 503)] {
+async fn a_long_wait_holds_the_others_for_a_moment_and_the_client_that_was_told_it_for_as_long() {
+    for (told, status, whole, tested) in [
+        ("429 86400", 429, ["1d 0h", "23h 59m"], ["5m 00s", "4m 59s"]),
+        ("503 86400", 503, ["1d 0h", "23h 59m"], ["5m 00s", "4m 59s"]),
+        ("429 3500", 429, ["58m 20s", "58m 19s"], ["5m 00s", "4m 59s"]),
+        ("429 120", 429, ["2m 00s", "1m 59s"], ["2m 00s", "1m 59s"]),
+    ] {
         let served = served("").await;
         let refused = post(&served, "big", "m", told).await;
         assert_eq!((refused.0, refused.1.as_str()), (status, "1"), "{told}");
-        assert_eq!(post(&served, "other", "m", "well").await.0, 200, "no other client waits for that");
-        let (status, calls, message) = post(&served, "big", "m", "well").await;
-        assert_eq!((status, calls.as_str()), (429, "0"), "it would only be refused again: {message}");
-        assert!(is_a_day(&message), "{message}");
-        assert_eq!(post(&served, "big", "another", "well").await.0, 200, "another scope");
-        // A success of another one in between speaks against the first.
-        for key in ["other", "third"] {
-            assert_eq!(post(&served, key, "m", told).await.1, "1", "{told}");
-        }
-        let (status, calls, message) = post(&served, "last", "m", "well").await;
-        assert_eq!((status, calls.as_str()), (429, "0"), "two clients are believed: {message}");
-        assert!(message.contains("must wait 5m 00s more") || message.contains("must wait 4m 59s more"), "{message}");
+        let held = post(&served, "other", "m", "well").await;
+        assert!(waits(&held, "10s", "9."), "{told}: {}", held.2);
+        assert_eq!(post(&served, "other", "another", "well").await.0, 200, "another scope");
+        is_over(&served, "m");
+        let away = post(&served, "big", "m", "well").await;
+        assert!(waits(&away, whole[0], whole[1]), "it is not the one that tests it: {}", away.2);
+        assert_eq!(post(&served, "other", "m", "well").await.0, 200, "{told}");
+        assert_eq!(post(&served, "third", "m", told).await.1, "1", "{told}");
+        is_over(&served, "m");
+        assert_eq!(post(&served, "other", "m", told).await.1, "1", "{told}");
+        let held = post(&served, "last", "m", "well").await;
+        assert!(waits(&held, tested[0], tested[1]), "two clients are believed for so long: {}", held.2);
+        is_over(&served, "m");
+        assert_eq!(post(&served, "last", "m", told).await.1, "1", "{told}");
+        let held = post(&served, "last", "m", "well").await;
+        assert!(waits(&held, whole[0], whole[1]), "three are believed: {}", held.2);
     }
 }
 
 #[tokio::test]
-async fn two_keys_of_one_program_hold_the_others_until_a_call_tests_it_and_cannot_do_so_again() {
-    for told in ["429", "503"] {
+async fn a_wait_of_a_minute_holds_all_whoever_is_told_so() {
+    let served = served("").await;
+    assert_eq!(post(&served, "big", "m", "429 60").await.1, "1");
+    let held = post(&served, "other", "m", "well").await;
+    assert!(waits(&held, "1m 00s", "59."), "{}", held.2);
+}
+
+#[tokio::test]
+async fn a_client_that_another_one_speaks_against_holds_no_one_again_by_its_waits() {
+    for told in ["429 86400", "503 86400", "429 61"] {
         let served = served("").await;
         for key in ["big", "other"] {
-            post(&served, key, "m", told).await;
+            assert_eq!(post(&served, key, "m", told).await.1, "1");
+            is_over(&served, "m");
         }
-        assert_eq!(post(&served, "last", "m", "well").await.0, 429);
-        // The five minutes are over.
-        let until = served.limiter.now() + Duration::from_secs(1);
-        served.limiter.resume(None);
-        served.limiter.resume(Some(&served.limiter.scope("/v1/chat/completions m")));
-        assert!(served.limiter.now() < until);
         for key in ["big", "other"] {
-            let (status, calls, message) = post(&served, key, "m", told).await;
-            assert_eq!((status, calls.as_str(), is_a_day(&message)), (429, "0", true), "{told}: {message}");
+            assert_eq!(post(&served, key, "m", told).await.1, "0", "it stays away");
         }
-        assert_eq!(post(&served, "last", "m", "well").await.0, 200, "{told}");
-        assert_eq!(post(&served, "third", "m", "well").await.0, 200, "{told}");
+        for key in ["last", "third"] {
+            assert_eq!(post(&served, key, "m", "well").await.0, 200, "{told}");
+        }
     }
 }
 
-/// A quota without an end is held by the limiter's own guess, and no one stays away.
+/// Two that were refused for want of credit.
 #[tokio::test]
 async fn two_keys_that_another_client_speaks_against_are_not_believed_again() {
     let served = served("").await;
-    let resume = || {
-        served.limiter.resume(None);
-        served.limiter.resume(Some(&served.limiter.scope("/v1/chat/completions m")));
-    };
+    assert_eq!(post(&served, "last", "m", "well").await.0, 200);
     for key in ["big", "other"] {
-        post(&served, key, "m", "quota").await;
+        assert_eq!(post(&served, key, "m", "quota").await.1, "1");
     }
-    assert_eq!(post(&served, "last", "m", "well").await.1, "0", "two are believed at first");
-    resume();
+    let held = post(&served, "last", "m", "well").await;
+    assert!(waits(&held, "10s", "9."), "two are believed for a moment: {}", held.2);
+    is_over(&served, "m");
     assert_eq!(post(&served, "last", "m", "well").await.0, 200);
     for _ in 0..3 {
         for key in ["big", "other"] {
-            assert_eq!(post(&served, key, "m", "quota").await.1, "1");
+            let away = post(&served, key, "m", "quota").await;
+            assert!(waits(&away, "5m 00s", "4m 59s"), "{}", away.2);
         }
         assert_eq!(post(&served, "last", "m", "well").await.0, 200, "they hold no one any more");
     }

@@ -9,6 +9,7 @@ mod http2;
 mod keys;
 mod paths;
 mod raw;
+mod refusals;
 mod smuggling;
 mod spending;
 
