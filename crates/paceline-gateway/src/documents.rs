@@ -10,20 +10,31 @@ use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt as _, Either};
 
-use crate::bounds::Room;
+use crate::bounds::{Held, Room, share};
 use crate::clients::Client;
 use crate::forward::AnswerBody;
 use crate::refusal::{LEAST, Refusal};
 use crate::server::Gateway;
 
-/// Documents that are under way at once, ...
+/// Documents that are under way at once to clients with keys, and to programs without: who reads the metrics at an address of
+/// their own takes none from those.
 const MOST: u64 = 32;
 
-/// ... and of them those of one client with a key.
+/// Of one client with a key at the most so many, ...
 const MOST_OF_ONE: u64 = 8;
+
+/// ... and so many times as many as are left: several together leave some to the others.
+const SHARE: u64 = 1;
 
 /// Of a document so much is handed on at a time: what is left of it is known not to be taken yet.
 const PIECE: usize = 64 << 10;
+
+/// Those that are under way.
+#[derive(Debug, Default)]
+pub(crate) struct Documents {
+    to_clients: Held,
+    to_others: Held,
+}
 
 /// A document, in pieces. The room is free once the last is taken.
 struct Pieces {
@@ -42,13 +53,15 @@ impl Gateway {
         make: impl FnOnce() -> Result<Response<Bytes>, Refusal>,
     ) -> Result<Response<AnswerBody>, Refusal> {
         let full = |message: String| Refusal::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", message).after(LEAST);
+        let all = if client.is_some() { &self.documents.to_clients } else { &self.documents.to_others };
         let own = client.map(|client| {
-            let message =
-                || format!("{MOST_OF_ONE} answers of this kind to this key are not taken yet; read them first");
-            client.documents.take(1, MOST_OF_ONE).ok_or_else(|| full(message()))
+            let most = share(all.count(), MOST, SHARE).min(MOST_OF_ONE);
+            client.documents.take(1, most).ok_or_else(|| {
+                full("as many answers of this kind as one key may have are not taken yet; read them first".to_owned())
+            })
         });
         let own = own.transpose()?;
-        let of_all = self.documents.take(1, MOST).ok_or_else(|| {
+        let of_all = all.take(1, MOST).ok_or_else(|| {
             full(format!("{MOST} answers of this kind are not taken by their clients yet; ask again later"))
         })?;
         Ok(make()?.map(|left| {
@@ -96,7 +109,10 @@ mod tests {
             paths: Vec::new(),
             is_batch: false,
         };
-        let clients = Clients::with_keys(vec![config("greedy"), config("other")], &Clients::OfThisMachine);
+        let clients = Clients::with_keys(
+            ["greedy", "other", "a", "b", "c", "d", "e"].map(config).to_vec(),
+            &Clients::OfThisMachine,
+        );
         let Ok(Clients::WithKeys(clients)) = clients else { panic!("right") };
         let [greedy, other] = ["greedy", "other"].map(|name| &clients[&KeyHash::of(name)]);
         let text = Bytes::from(vec![b'x'; 3 * PIECE + 1]);
@@ -111,7 +127,10 @@ mod tests {
         assert!(ask(Some(greedy)).is_err(), "the rest of it is not taken");
         held.remove(0);
         held.push(ask(Some(greedy)).expect("one has ended"));
-        held.extend((MOST_OF_ONE..MOST).map(|_| ask(None).expect("few")));
-        assert!(ask(None).is_err() && ask(Some(other)).is_err());
+        held.extend((0..MOST).map(|_| ask(None).expect("few")));
+        assert!(ask(None).is_err() && ask(Some(other)).is_ok(), "who has no key takes none from those who have");
+        let others = clients.values().filter(|client| **client.name() != *"other");
+        held.extend(others.flat_map(|client| (0..MOST).map_while(|_| ask(Some(client)).ok()).collect::<Vec<_>>()));
+        assert!(ask(Some(other)).is_ok(), "all others together leave some");
     }
 }

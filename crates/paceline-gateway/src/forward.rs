@@ -380,10 +380,11 @@ impl<'a> Course<'a> {
                 self.record.ending = Some(Ending::Answered(class));
                 return Ended { answer: Err(refusal), stayed_down: false, retries };
             }
-            let (class, action, is_unknown) = departed.ends(&received);
+            let (backend, bytes) = (Arc::clone(upstream), received.as_ref().map_or(0, |answer| answer.body().len()));
+            let ends = move || (departed.ends(&received), received.map(|answer| backend.without_secrets(answer)));
+            let ((class, action, is_unknown), answer) = self.read(bytes, ends).await;
             self.record.unknown += u32::from(is_unknown);
             self.record.ending = Some(Ending::Answered(class));
-            let answer = received.map(|answer| upstream.without_secrets(answer));
             let (stayed_down, tries) = match action {
                 NextAction::Retry { next: again, .. } if !self.payload.is_stream => {
                     next = self.not_sooner(upstream, *again);

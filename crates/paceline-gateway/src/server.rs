@@ -21,6 +21,7 @@ use crate::bounds::{Bounds, Held, Taken};
 use crate::clients::{Client, Clients};
 use crate::closing::{Closing, Phase};
 use crate::connection::Connections;
+use crate::documents::Documents;
 use crate::events::Latest;
 use crate::fallback;
 use crate::files::Left;
@@ -63,7 +64,7 @@ pub struct Gateway {
     taken: Taken,
     pub(crate) closing: Closing,
     pub(crate) streams: Held,
-    pub(crate) documents: Held,
+    pub(crate) documents: Documents,
     pub(crate) latest: Latest,
     pub(crate) jobs: Jobs,
     pub(crate) turned_away: TurnedAway,
@@ -122,7 +123,7 @@ impl Gateway {
             taken: Taken::default(),
             closing: Closing::default(),
             streams: Held::default(),
-            documents: Held::default(),
+            documents: Documents::default(),
             latest: Latest::default(),
             jobs: Jobs::default(),
             turned_away: TurnedAway::default(),

@@ -32,7 +32,7 @@ pub enum TlsError {
 pub struct ClientTls {
     pub(crate) config: Arc<ServerConfig>,
     certificate: CertificateDer<'static>,
-    valid_until: Timestamp,
+    valid_until: Option<Timestamp>,
     is_of_authority: bool,
 }
 
@@ -61,15 +61,17 @@ impl ClientTls {
             error => error.into(),
         })?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        let (_, parsed) = parse_x509_certificate(&shown)
-            .map_err(|error| wrong(certificate, format!("it is no certificate: {error}")))?;
-        let valid_until = Timestamp::from_millis(parsed.validity().not_after.timestamp().saturating_mul(1_000));
-        let is_of_authority = parsed.is_ca();
+        // What is odd here may still be right for clients.
+        let parsed = parse_x509_certificate(&shown).ok().map(|(_, parsed)| {
+            let ends = parsed.validity().not_after.timestamp();
+            (Timestamp::from_millis(ends.saturating_mul(1_000)), parsed.is_ca())
+        });
+        let (valid_until, is_of_authority) = (parsed.map(|(ends, _)| ends), parsed.is_some_and(|(_, is_ca)| is_ca));
         Ok(Self { config: Arc::new(config), certificate: shown, valid_until, is_of_authority })
     }
 
-    /// Until when it is valid.
-    pub const fn valid_until(&self) -> Timestamp {
+    /// Until when it is valid, as far as it says so in the usual form.
+    pub const fn valid_until(&self) -> Option<Timestamp> {
         self.valid_until
     }
 

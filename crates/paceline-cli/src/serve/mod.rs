@@ -177,9 +177,9 @@ fn admit_anew(
     let are_right = tls.is_ok() && clients.is_ok();
     match tls {
         Ok(Some(tls)) => {
-            let valid_until = tls.valid_until();
+            let until = tls.valid_until().map_or_else(String::new, |until| format!(", valid until {until}"));
             if gateway.replace_tls(tls) {
-                tracing::info!("the certificate was read again, valid until {valid_until}");
+                tracing::info!("the certificate was read again{until}");
             }
         }
         Ok(None) => {}

@@ -120,3 +120,22 @@ fn a_large_body_of_a_client_that_has_gone_is_not_sent() {
         assert_eq!((last.status().as_u16(), calls.count()), (200, 1));
     });
 }
+
+#[test]
+fn others_are_served_while_a_large_failure_is_read() {
+    with_a_busy_reader(|goes_on| async move {
+        let (api, calls) = counted(|_| answer(400, &[], format!("{} a3f8c9d2e1b04711", "x".repeat(100_000)))).await;
+        let served = Served::new(api, "", Bounds::default());
+        serve_to(&served, vec![client("a", &[])]);
+        let large = tokio::spawn(post(&served, "a", r#"{"model":"m","messages":[]}"#).send());
+        for _ in 0..20 {
+            let health = served.client.get(format!("{}/healthz", served.origin())).send().await.unwrap();
+            assert_eq!(health.status().as_u16(), 200);
+        }
+        assert_eq!((calls.count(), large.is_finished()), (1, false), "it is not read yet");
+        goes_on.send(()).unwrap();
+        let failed = large.await.unwrap().unwrap();
+        assert_eq!(failed.status().as_u16(), 400);
+        assert!(failed.text().await.unwrap().ends_with("x [key]"), "it repeats no key");
+    });
+}
