@@ -50,6 +50,8 @@ pub struct Deferred {
     pub class: Option<Class>,
     /// Its code, where it had one.
     pub code: Option<String>,
+    /// Its status; none if there was no answer.
+    pub status: Option<u16>,
     /// How many.
     pub items: u64,
 }
@@ -209,14 +211,14 @@ pub(crate) fn sums(conn: &Connection) -> Result<JobCounts, JournalError> {
     read().map_err(JournalError::sqlite("read"))
 }
 
-/// The items that wait, by reason, class and code.
+/// The items that wait, by reason, class, code and status.
 fn deferred(conn: &Connection, now: Timestamp) -> Result<Vec<Deferred>, JournalError> {
     let scopes = scope_list(conn)?;
     let account = account(&scopes);
     let read = || -> rusqlite::Result<_> {
         let mut select = conn.prepare_cached(
-            "SELECT scope, not_before_ms > ?1, attempts + deferrals + probes + abandoned > 0, last_class, last_code
-             FROM item WHERE state IN (0, 1)",
+            "SELECT scope, not_before_ms > ?1, attempts + deferrals + probes + abandoned > 0, last_class, last_code,
+                 last_status FROM item WHERE state IN (0, 1)",
         )?;
         let mut rows = select.query([now.as_millis()])?;
         let mut items = BTreeMap::<_, u64>::new();
@@ -224,12 +226,13 @@ fn deferred(conn: &Connection, now: Timestamp) -> Result<Vec<Deferred>, JournalE
             let reason = defer_reason(state_of(&scopes, row.get(0)?), account, now, row.get(1)?, row.get(2)?);
             let last = row.get_ref(3)?.as_str_or_null()?.and_then(Class::from_name);
             let code: Option<String> = row.get(4)?;
-            *items.entry((reason, last, code)).or_default() += 1;
+            *items.entry((reason, last, code, row.get(5)?)).or_default() += 1;
         }
         Ok(items)
     };
     let items = read().map_err(JournalError::sqlite("read"))?;
-    Ok(items.into_iter().map(|((reason, class, code), items)| Deferred { reason, class, code, items }).collect())
+    let deferred = |((reason, class, code, status), items)| Deferred { reason, class, code, status, items };
+    Ok(items.into_iter().map(deferred).collect())
 }
 
 fn totals(conn: &Connection) -> rusqlite::Result<CallTotals> {

@@ -321,7 +321,7 @@ impl Summary<'_> {
                 Some(Class::Transient) if group.code.as_deref().is_some_and(is_refused) => {
                     " (last answer: refused by --expect)".to_owned()
                 }
-                class => class.map(|class| format!(" ({})", answered(class))).unwrap_or_default(),
+                class => class.map(|class| format!(" ({})", answered(class, group.status))).unwrap_or_default(),
             };
             let reason = reason_text(report::shown_reason(group.reason, self.stop().is_some_and(StopReason::is_bound)));
             let label = format!("{reason}{class}");
@@ -426,12 +426,14 @@ fn reason_text(reason: DeferReason) -> &'static str {
 
 /// How the last try of an item ended, for people. The class of a used-up quota is also that of an answer which names none
 /// and asks for a long wait.
-fn answered(class: Class) -> String {
+fn answered(class: Class, status: Option<u16>) -> String {
     match class {
         Class::QuotaExhausted => "last answer: no more calls for long".to_owned(),
-        Class::Transient => {
-            "last try: a server error, no connection, no answer in time or one that cannot be used".to_owned()
-        }
+        Class::Transient => match status {
+            Some(status @ 400..) => format!("last try: {status}"),
+            Some(_) => "last try: an answer that cannot be used".to_owned(),
+            None => "last try: no connection, or no answer in time".to_owned(),
+        },
         class => format!("last answer: {}", class.description()),
     }
 }
