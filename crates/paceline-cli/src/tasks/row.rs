@@ -87,7 +87,7 @@ impl<'a> Row<'a> {
         let status = self.status_code.map(|status| format!("{status} ")).unwrap_or_default();
         let last = format!("{status}{}", self.last_error.or(self.class).unwrap_or_default());
         let error = match self.waits_for {
-            Some(waits_for) if last.is_empty() => waits_for.to_owned(),
+            Some(waits_for) if last.is_empty() => format!("waits for {waits_for}"),
             Some(waits_for) => format!("waits for {waits_for}; last: {last}"),
             None => last,
         };

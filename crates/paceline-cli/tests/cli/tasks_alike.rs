@@ -35,7 +35,8 @@ fn requests_that_are_all_refused_alike_stop_the_run_and_wait_again() {
     let Ran { code, summary, log } = requests(&store, &server, &[]);
     assert_eq!((code, &summary["stopped"], &summary["failed"]), (3, &json!("same_failure"), &json!(0)), "{log}");
     assert!((20..40).contains(&server.count()), "{}", server.count());
-    let told = "the first 20 items all failed the same way, and wait (none is marked as failed): 404: it is no_such_path";
+    let told =
+        "the first 20 items all failed the same way, and wait (none is marked as failed): 404: it is no_such_path";
     assert!(log.contains(told) && log.contains("correct the requests, or let them fail"), "{log}");
     assert_eq!(states(&store, 60, State::Waiting) + states(&store, 60, State::Deferred), 60);
     let Ran { code, summary, .. } = requests(&store, &server, &["--stop-after-same", "0"]);

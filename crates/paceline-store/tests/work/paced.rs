@@ -276,8 +276,8 @@ async fn what_waits_for_a_place_in_the_store_comes_again_one_after_the_other() {
     let stop = tokio::time::sleep(S * 90);
     world.scheduler(SchedulerConfig::default()).run_paced(work, stop).await.unwrap();
     let asked = *world.asked.lock().unwrap();
-    assert!(asked < 90 * 60 + 600, "{asked} times in 90 s");
-    assert!(asked > 6 * 600, "each comes again within seconds: {asked} times in 90 s");
+    assert!(asked < 90 * 25 + 600, "{asked} times in 90 s");
+    assert!(asked > 2 * 600, "each comes again within half a minute: {asked} times in 90 s");
     let late = world.begun("late")[0] - 30_000;
     assert!(late < 100, "one that may begin waits for none of them: {late} ms");
 }

@@ -80,9 +80,10 @@ impl Alikeness {
         self.unexpected || matches!(self.kind.0, Some(401 | 403))
     }
 
-    /// Whether it says that nobody, or not this caller, has anything to seek at an address, whatever the item is.
+    /// Whether it says that nobody, or not this caller, has anything to seek at an address, whatever the item is: it has moved, is
+    /// gone, or is shut.
     const fn is_of_the_address(&self, has_answered: bool) -> bool {
-        matches!((self.kind.0, has_answered), (Some(401 | 403), _) | (Some(410), true))
+        matches!((self.kind.0, has_answered), (Some(300..=399 | 401 | 403), _) | (Some(410), true))
     }
 }
 
@@ -237,7 +238,7 @@ mod tests {
             watch.ended_otherwise(&"a".into());
             watch
         };
-        for status in [401, 403] {
+        for status in [301, 308, 401, 403] {
             assert_eq!(count(&mut new(), hook, status), Some(3));
             assert_eq!(count(&mut mixed(), hook, status), Some(3));
             assert_eq!(count(&mut mixed(), page, status), None);

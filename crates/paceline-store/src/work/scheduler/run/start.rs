@@ -155,7 +155,7 @@ async fn judged(scheduler: &Scheduler, claimed: &Arc<crate::work::Claimed>, fail
 
 /// Items that wait for a place in the store come again one after the other, so that thousands are not claimed and put back each
 /// second, ...
-const BETWEEN_TURNS: Duration = Duration::from_millis(20);
+const BETWEEN_TURNS: Duration = Duration::from_millis(100);
 
 /// ... but none later than that.
 const LONGEST_TURN: Duration = Duration::from_secs(30);
