@@ -188,7 +188,8 @@ fn line(scopes: &[&ClosedScope]) -> String {
             format!("held: {names} until {until}: {reason}; {opens} again by itself")
         }
         None if *why == Some(Why::Failing) && places > 0 => {
-            format!("failing: {names}: {reason}; calls in flight there: {places}")
+            let hold = if scopes.len() == 1 { "it holds" } else { "they hold" };
+            format!("failing: {names}: {reason}; {hold} {}", text::counted(places.into(), "place"))
         }
         None if *why == Some(Why::Failing) => format!("failing: {names}: {reason}"),
         None => format!("stopped: {names}: {reason}"),
@@ -229,7 +230,7 @@ mod tests {
             ClosedScopes(gone.chain(hangs).collect()).lines(),
             [
                 "stopped: gone00, gone01, gone02, gone03, gone04 and 20 more: no",
-                "failing: hangs00, hangs01, hangs02, hangs03, hangs04 and 7 more: no; calls in flight there: 2",
+                "failing: hangs00, hangs01, hangs02, hangs03, hangs04 and 7 more: no; they hold 2 places",
                 "let it go",
                 TESTED,
             ]

@@ -80,8 +80,7 @@ impl Alikeness {
         self.unexpected || matches!(self.kind.0, Some(401 | 403))
     }
 
-    /// Whether it says that nobody, or not this caller, has anything to seek at an address, whatever the item is: it has moved, is
-    /// gone, or is shut.
+    /// Whether it is of the address, whatever the item is: that has moved, is gone, or is shut to this caller.
     const fn is_of_the_address(&self, has_answered: bool) -> bool {
         matches!((self.kind.0, has_answered), (Some(300..=399 | 401 | 403), _) | (Some(410), true))
     }

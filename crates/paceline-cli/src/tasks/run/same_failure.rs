@@ -44,8 +44,8 @@ pub(super) fn is_redirect(status: Option<u16>) -> bool {
     status.is_some_and(|status| (300..400).contains(&status))
 }
 
-/// The failure as it is told of many items: its status, and of a redirect where it leads. What else that is told with is for those
-/// who call one address.
+/// The failure as it is told of many items: its status, and of a redirect where it leads, without the advice for callers of one
+/// address.
 pub(super) fn told(status: Option<u16>, message: &str) -> String {
     let to = message.split_once(REDIRECTS).filter(|_| is_redirect(status)).map_or(message, |(to, _)| to);
     match status.filter(|status| !to.contains(&status.to_string())) {
