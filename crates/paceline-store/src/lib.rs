@@ -89,7 +89,7 @@ pub use paths::{InputFingerprint, Paths, beside_database};
 pub use reader::Reader;
 pub use recover::Recovery;
 pub use refused::{Duplicate, Duplicates};
-pub use report::{DeferReason, Deferred, JobCounts, ReportRow, Rows};
+pub use report::{DeferReason, Deferred, JobCounts, ReportRow, Rows, ScopeItems};
 pub use schema::{ACCOUNT, hash};
 pub use scope::{ScopeRow, ScopeStatus};
 pub use snapshot::{SnapshotUpdate, StoredSnapshot};

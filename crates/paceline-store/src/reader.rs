@@ -13,7 +13,7 @@ use crate::item::ModelUsage;
 use crate::merge::{self, AllowedChanges, Conflicts};
 use crate::paths::InputFingerprint;
 use crate::query;
-use crate::report::{self, JobCounts, ReportRow, Rows};
+use crate::report::{self, JobCounts, ReportRow, Rows, ScopeItems};
 use crate::schema::connect_read_only;
 use crate::scope::{self, ScopeRow};
 use crate::snapshot::{self, StoredSnapshot};
@@ -172,6 +172,14 @@ impl Reader {
     /// [`JournalError::Sqlite`].
     pub fn scopes(&self) -> Result<Vec<ScopeRow>, JournalError> {
         scope::scopes(&self.conn)
+    }
+
+    /// The items of each scope, by name.
+    ///
+    /// # Errors
+    /// [`JournalError::Sqlite`].
+    pub fn by_scope(&self) -> Result<Vec<ScopeItems>, JournalError> {
+        report::by_scope(&self.conn)
     }
 
     /// Goes through the items by place in the input, page by page.

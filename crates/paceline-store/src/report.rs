@@ -10,7 +10,7 @@ use crate::error::JournalError;
 use crate::item::{CallTotals, JournalItem};
 use crate::query::{AFTER_ITEM, ITEM_SCOPE, count, int, item, item_columns, state};
 use crate::refused_answers;
-use crate::scope::{ScopeStatus, account, scope_list, state_of};
+use crate::scope::{ScopeRow, ScopeStatus, account, scope_list, state_of};
 use crate::unanswered;
 
 /// Why an item is still waiting.
@@ -209,6 +209,63 @@ pub(crate) fn sums(conn: &Connection) -> Result<JobCounts, JournalError> {
         })
     };
     read().map_err(JournalError::sqlite("read"))
+}
+
+/// The items of a scope, by where they stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScopeItems {
+    /// The scope, and whether its work may be sent.
+    pub scope: ScopeRow,
+    /// Waiting and claimed items.
+    pub left: u64,
+    /// Items with a usable answer, or a fallback's.
+    pub done: u64,
+    /// Items given up.
+    pub failed: u64,
+    /// Items never sent by decision, or ended by a person.
+    pub never_sent: u64,
+    /// Calls, in all runs.
+    pub calls: u64,
+    /// Of an item that waits or was given up: the status of its last answer, and what that said.
+    pub last_failure: Option<(Option<u16>, String)>,
+}
+
+/// The items of each scope, by name. One pass over the items.
+pub(crate) fn by_scope(conn: &Connection) -> Result<Vec<ScopeItems>, JournalError> {
+    let scopes: BTreeMap<i64, ScopeRow> = scope_list(conn)?.into_iter().map(|scope| (scope.id, scope.row)).collect();
+    let read = || -> rusqlite::Result<Vec<ScopeItems>> {
+        // The last columns are of the item for which there is a maximum, the latest in the input that failed.
+        let mut select = conn.prepare(
+            "SELECT scope, count(*) FILTER (WHERE state IN (0, 1)), count(*) FILTER (WHERE state = 2),
+                    count(*) FILTER (WHERE state = 3), count(*) FILTER (WHERE state IN (4, 5)),
+                    total(attempts + deferrals + probes + abandoned),
+                    max(CASE WHEN state IN (0, 1, 3) AND last_error IS NOT NULL THEN id END), last_status, last_error
+             FROM item GROUP BY scope",
+        )?;
+        let mut rows = select.query([])?;
+        let mut items = Vec::new();
+        while let Some(row) = rows.next()? {
+            let Some(scope) = scopes.get(&row.get::<_, i64>(0)?) else { continue };
+            let has_failed = row.get::<_, Option<i64>>(6)?.is_some();
+            let last_failure = match has_failed {
+                true => Some((row.get(7)?, row.get(8)?)),
+                false => None,
+            };
+            items.push(ScopeItems {
+                scope: scope.clone(),
+                left: count(row.get(1)?),
+                done: count(row.get(2)?),
+                failed: count(row.get(3)?),
+                never_sent: count(row.get(4)?),
+                calls: row.get::<_, f64>(5)? as u64,
+                last_failure,
+            });
+        }
+        Ok(items)
+    };
+    let mut items = read().map_err(JournalError::sqlite("read"))?;
+    items.sort_by(|a, b| a.scope.name.cmp(&b.scope.name));
+    Ok(items)
 }
 
 /// The items that wait, by reason, class, code and status.

@@ -1,6 +1,7 @@
 //! `paceline stats`: the progress of a job, read from its journal without disturbing it.
 
 mod age_snapshot;
+mod by_host;
 pub(crate) mod history;
 mod items;
 mod job;
@@ -31,6 +32,9 @@ pub(crate) struct StatsArgs {
     /// One row for each item that was retried, put off or failed, or still waits
     #[arg(long, conflicts_with_all = ["history", "watch"])]
     pub(crate) items: bool,
+    /// One row for each host, or whatever else is paced by itself: items done, failed and left, and why it waits; trouble first
+    #[arg(long, conflicts_with_all = ["items", "history", "watch"])]
+    pub(crate) by_host: bool,
     /// What happened in each minute, as CSV: calls, answers, delays, tokens and the limit in force
     #[arg(long, conflicts_with = "watch")]
     pub(crate) history: bool,
@@ -63,6 +67,8 @@ pub(crate) fn command(args: &StatsArgs) -> Result<Status, Failure> {
     if args.items {
         let bounded = snapshot["stopped"].as_str().is_some_and(StopReason::is_word_of_bound);
         items::print(&reader, args.json, bounded, is_running(&path))?;
+    } else if args.by_host {
+        by_host::print(&reader, &snapshot, is_running(&path), args.json)?;
     } else if args.history {
         print_history(&reader, args.json)?;
     } else {

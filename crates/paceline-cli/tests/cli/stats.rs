@@ -24,6 +24,39 @@ fn fails_in_parts(arrival: &crate::support::Arrival) -> Reply {
     }
 }
 
+/// Forty paths that are paced by themselves are forty rows: those in trouble first, and none of them behind "and 10 more".
+#[test]
+fn each_host_has_a_row_and_those_in_trouble_come_first() {
+    let server = Server::new(|arrival| match arrival.path.as_str() {
+        "/17" => Reply::error(403, "banned"),
+        "/23" => Reply::error(429, "slow down").with_header("retry-after", 7_200),
+        "/31" => Reply::error(400, "never"),
+        _ => Reply::ok(),
+    });
+    let line = |n: usize| {
+        let id = format!("item-{n}");
+        serde_json::json!({"custom_id": id, "method": "GET", "url": format!("/{}", n / 2 + 1)}).to_string() + "\n"
+    };
+    let job = Job::with_input(&(0..80).map(line).collect::<String>());
+    let rule = "[[upstream.generic.rule]]\nmatch = { status = 403 }\nclass = 'account'\n";
+    std::fs::write(job.path("paceline.toml"), rule).expect("writable");
+    let (code, log) = finish(job.run(&server).args(["--scope", "endpoint", "--max-wait", "10s"]));
+    assert_eq!(code, 3, "{log}");
+    let text = output(job.paceline().args(["stats", "--by-host"]));
+    let rows: Vec<&str> = text.lines().collect();
+    assert_eq!(rows.len(), 41, "{text}");
+    assert!(rows[1].starts_with("/17 ") && rows[1].contains("  stopped: "), "{text}");
+    assert!(rows[2].starts_with("/23 ") && rows[2].contains("  held until "), "{text}");
+    assert!(rows[3].starts_with("/31 ") && rows[3].contains("  last failure: 400 it is never"), "{text}");
+    let figures = |row: &str| row.split_whitespace().skip(1).take(4).map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(figures(rows[3]), ["0", "2", "0", "2"], "done, failed, left, calls");
+    assert_eq!(figures(rows[4]), ["2", "0", "0", "2"], "{text}");
+    let json = output(job.paceline().args(["stats", "--by-host", "--json"]));
+    let first: Value = serde_json::from_str(json.lines().next().expect("a row")).expect("an object");
+    let found = (first["trouble"].as_str(), first["left"].as_u64(), first["last_status"].as_u64());
+    assert_eq!(found, (Some("stopped"), Some(2), Some(403)), "{first}");
+}
+
 #[test]
 fn after_three_runs_each_item_has_one_row() {
     let server = Server::new(fails_in_parts);

@@ -1,0 +1,118 @@
+//! `paceline stats --by-host`: how far each host of a job is, or whatever else is paced by itself, those in trouble first.
+
+use paceline::clock;
+use paceline_core::Timestamp;
+use paceline_store::{Reader, ScopeItems, ScopeStatus};
+use serde_json::{Value, json};
+
+use super::age_snapshot::time;
+use crate::exit::Failure;
+use crate::output::print as written;
+use crate::run::job::holds;
+use crate::text;
+
+/// Prints all of them: as a table, or one object a line.
+///
+/// # Errors
+/// The journal cannot be read.
+pub(super) fn print(reader: &Reader, snapshot: &Value, running: bool, as_json: bool) -> Result<(), Failure> {
+    let now = clock::wall();
+    let mut hosts: Vec<Host> = reader
+        .by_scope()
+        .map_err(Failure::refused)?
+        .into_iter()
+        .map(|items| Host::of(items, snapshot, running, now))
+        .collect();
+    hosts.sort_by_key(|host| (host.trouble, std::cmp::Reverse(host.items.left)));
+    written(|out| {
+        if as_json {
+            return hosts.iter().try_for_each(|host| writeln!(out, "{}", host.json()));
+        }
+        writeln!(out, "{:<32} {:>8} {:>8} {:>8} {:>8}  WHY", "HOST", "DONE", "FAILED", "LEFT", "CALLS")?;
+        hosts.iter().try_for_each(|host| writeln!(out, "{}", host.line()))
+    })
+}
+
+/// What keeps it from its end. In the order in which people look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Trouble {
+    Stopped,
+    Held,
+    Failing,
+    Failed,
+    None,
+}
+
+impl Trouble {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stopped => "stopped",
+            Self::Held => "held",
+            Self::Failing => "failing",
+            Self::Failed => "failed",
+            Self::None => "none",
+        }
+    }
+}
+
+struct Host {
+    items: ScopeItems,
+    trouble: Trouble,
+    /// Why it waits, or what failed there.
+    why: String,
+}
+
+impl Host {
+    fn of(items: ScopeItems, snapshot: &Value, running: bool, now: Timestamp) -> Self {
+        let scopes = snapshot["scopes"].as_array().into_iter().flatten();
+        let known = scopes.into_iter().find(|scope| scope["name"] == *items.scope.name);
+        let failure = items.last_failure.as_ref().map(|(status, message)| {
+            let status = status.map(|status| format!("{status} ")).unwrap_or_default();
+            text::cut(&format!("last failure: {status}{}", text::printable(message)), LONGEST_FAILURE)
+        });
+        let (trouble, why) = match &items.scope.state {
+            ScopeStatus::Stopped { reason } if items.left > 0 => {
+                (Trouble::Stopped, format!("stopped: {}", holds::why(reason)))
+            }
+            ScopeStatus::Held { until, reason } if items.left > 0 && *until > now => {
+                (Trouble::Held, format!("held until {}: {}", text::end(*until), holds::why(reason)))
+            }
+            _ if items.left > 0 && failure.is_some() => (Trouble::Failing, failure.unwrap_or_default()),
+            _ if items.failed > 0 => (Trouble::Failed, failure.unwrap_or_default()),
+            _ => (Trouble::None, String::new()),
+        };
+        let waits = known.and_then(|scope| scope["waits_for"].as_str()).filter(|_| running && items.left > 0);
+        let until = known.and_then(|scope| time(&scope["waits_until"])).filter(|until| *until > now + holds::SHORT);
+        let until = until.map(|until| format!(" until {}", text::end(until))).unwrap_or_default();
+        let waits = waits.filter(|_| matches!(trouble, Trouble::None | Trouble::Failing));
+        let waits = waits.map(|what| format!("waits{until} for {}", text::printable(what)));
+        let why = [waits.unwrap_or_default(), why].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
+        Self { items, trouble, why: why.join("; ") }
+    }
+
+    fn line(&self) -> String {
+        let ScopeItems { scope, left, done, failed, calls, .. } = &self.items;
+        let [done, failed, left, calls] = [done, failed, left, calls].map(|number| text::count(*number));
+        let name = text::padded(&holds::name(&scope.name), 32);
+        format!("{name} {done:>8} {failed:>8} {left:>8} {calls:>8}  {}", self.why).trim_end().to_owned()
+    }
+
+    fn json(&self) -> Value {
+        let ScopeItems { scope, left, done, failed, never_sent, calls, last_failure } = &self.items;
+        json!({
+            "name": *scope.name,
+            "trouble": self.trouble.as_str(),
+            "done": done,
+            "failed": failed,
+            "left": left,
+            "never_sent": never_sent,
+            "calls": calls,
+            "why": self.why,
+            "last_status": last_failure.as_ref().and_then(|(status, _)| *status),
+            "last_error": last_failure.as_ref().map(|(_, message)| message),
+        })
+    }
+}
+
+/// The longest failure that is shown, in columns.
+const LONGEST_FAILURE: usize = 100;
