@@ -119,12 +119,20 @@ pub(crate) fn calls(counts: &JobCounts, running: bool) -> String {
     }
 }
 
-/// Calls that a run cut off as it ended, or was killed; of `unsure` of them it is not known whether they had left.
-pub(crate) fn cut_off(calls: u64, unsure: u64) -> String {
+/// Calls that a run cut off as it ended, or was killed; of `unsure` of them it is not known whether they had left. `by_gateway`:
+/// how many times a gateway may have sent each of them again, which only its answer would have told.
+pub(crate) fn cut_off(calls: u64, unsure: u64, by_gateway: u32) -> String {
     let up_to = if unsure > 0 { "up to " } else { "" };
-    match calls {
-        1 => format!("{up_to}1 call was cut off before its answer; the provider may bill it"),
-        calls => format!("{up_to}{} calls were cut off before their answers; the provider may bill them", count(calls)),
+    let (words, them) = match calls {
+        1 => (format!("{up_to}1 call was cut off before its answer; the provider may bill it"), "it"),
+        calls => {
+            let calls = count(calls);
+            (format!("{up_to}{calls} calls were cut off before their answers; the provider may bill them"), "them")
+        }
+    };
+    match calls.saturating_mul(by_gateway.into()) {
+        0 => words,
+        more => format!("{words}, and up to {} more that the gateway may have made for {them}", count(more)),
     }
 }
 

@@ -21,7 +21,6 @@ use paceline_config::Upstream;
 use paceline_core::{Limits, Timestamp};
 use paceline_http::Sender;
 use paceline_providers::Provider;
-use paceline_providers::table::Scope;
 use paceline_store::{JobCounts, Journal, JournalError, Paths, Reader, RunLock};
 use tokio::sync::watch;
 
@@ -305,10 +304,8 @@ impl Run<'_> {
             has_begun_all: ended.has_begun_all,
             elapsed: context.limiter.now() - context.began,
             limits: &limits,
-            has_tiers: !self.upstream.pacer.tiers.is_empty(),
-            by_host: self.upstream.dialect.scope() == Scope::Host,
+            upstream: self.upstream,
             budget: context.budget.used(),
-            concurrency: self.upstream.pacer.concurrency.max(),
             view: &view,
             last_failure: &|scope| ended.recorder.last_failure(scope),
             enough_budget: enough_budget.as_ref(),
@@ -382,11 +379,9 @@ fn summarize(
         stop: Some(stop),
         elapsed,
         limits: &known_limits(upstream),
-        has_tiers: !upstream.pacer.tiers.is_empty(),
-        by_host: false,
+        upstream,
         has_begun_all: false,
         budget: Budget::new(args.budgets(), upstream.prices.clone(), &usage, false).used(),
-        concurrency: upstream.pacer.concurrency.max(),
         view: &limiter(upstream, args.seed)?.snapshot(),
         last_failure: &|_| None,
         enough_budget: None,

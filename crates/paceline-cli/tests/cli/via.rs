@@ -1,11 +1,12 @@
 //! `--via`: calls that go through the gateway, which is the real one.
 
 use std::io::{BufRead as _, BufReader};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::resume::interrupt;
 use crate::serve::{Gateway, serve};
 use crate::support::{Job, Reply, Server, finish, line, start};
 use crate::tasks_run::{Store, ran};
@@ -351,4 +352,29 @@ fn calls_of_a_gateway_that_may_have_been_done_count_in_the_budget() {
     let (code, log) = finish(&mut run(&job, &gateway, &["--budget-tokens", "10k"]));
     let used = job.summary()["budget"]["tokens"]["used"].as_u64().expect("a number");
     assert!(code == 0 && used >= 10 + 4 * 5, "{used}: {log}");
+}
+
+/// Only its answer tells how often the gateway sent a call. One that is cut off has none.
+#[test]
+fn a_call_that_is_cut_off_at_a_gateway_may_have_been_made_again() {
+    for (flags, told) in [(&[][..], true), (&["--budget-tokens", "10k"], false)] {
+        let server = Server::new(|arrival| match (arrival.item.as_str(), arrival.before) {
+            ("item-0", 0 | 1) => Reply::error(500, "broken"),
+            ("item-0", _) => Reply::ok().never(),
+            _ => Reply::ok(),
+        });
+        let job = Job::new(2);
+        let gateway = gateway(&job, &server, &[]);
+        let mut run = run(&job, &gateway, flags);
+        let mut child = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+        server.wait_for(4);
+        while child.try_wait().expect("a child").is_none() {
+            interrupt(child.id());
+            std::thread::yield_now();
+        }
+        let output = child.wait_with_output().expect("it ended");
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(3), "{log}");
+        assert_eq!(log.contains(" more that the gateway may have made for it"), told, "{log}");
+    }
 }

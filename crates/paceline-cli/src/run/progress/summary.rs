@@ -5,9 +5,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use paceline::{PauseCause, ScopeSnapshot, ScopeState, Snapshot, ToWall};
+use paceline_config::Upstream;
 use paceline_core::{Class, Cost, Dimension, Limits};
 use paceline_model::Job;
 use paceline_providers::is_of_expectation;
+use paceline_providers::table::Scope;
 use paceline_store::{DeferReason, JobCounts, Paths};
 use serde_json::{Value, json};
 
@@ -58,11 +60,8 @@ pub(crate) struct Summary<'a> {
     pub(crate) elapsed: Duration,
     /// The limits that are known, if any.
     pub(crate) limits: &'a Limits,
-    /// Limits by tier hold beside them.
-    pub(crate) has_tiers: bool,
-    /// Each host is a scope of its own.
-    pub(crate) by_host: bool,
-    pub(crate) concurrency: u32,
+    /// Whom the calls were sent to.
+    pub(crate) upstream: &'a Upstream,
     /// What has been used of the job's budget.
     pub(crate) budget: Used,
     pub(crate) view: &'a Snapshot,
@@ -227,7 +226,8 @@ impl Summary<'_> {
         }
         let abandoned = self.counts.totals.abandoned;
         lines.extend(
-            (abandoned > self.unwritten).then(|| text::cut_off(abandoned - self.unwritten, self.counts.calls_unsure)),
+            (abandoned > self.unwritten)
+                .then(|| text::cut_off(abandoned - self.unwritten, self.counts.calls_unsure, self.by_gateway())),
         );
         if self.unread {
             lines.push("the input was not read to its end: there may be more items".to_owned());
@@ -264,6 +264,15 @@ impl Summary<'_> {
         self.budget.beside((self.counts.tokens_in, self.counts.tokens_out))
     }
 
+    /// How many times a gateway may have sent a call again before it answered. Under a budget each try is one call of the run.
+    const fn by_gateway(&self) -> u32 {
+        let has_budget = self.budget.tokens.is_some() || matches!(self.budget.cost, Some((_, Some(_))));
+        match self.upstream.via {
+            Some(_) if !has_budget => self.upstream.pacer.retry.max_retries,
+            _ => 0,
+        }
+    }
+
     /// The calls of the job, those of this run where others came before, and what went wrong with them.
     fn calls(&self) -> String {
         let (totals, before) = (self.counts.totals, self.figures.calls_before);
@@ -298,7 +307,7 @@ impl Summary<'_> {
         let totals = &self.view.account.totals;
         let (refused, sends) = (totals.of(Class::Throttled), totals.sends);
         let scopes = self.view.scopes.iter().filter(|scope| scope.totals.of(Class::Throttled) > 0).count();
-        let advice = match self.by_host {
+        let advice = match self.upstream.dialect.scope() == Scope::Host {
             true => "give that limit with --limit, which is a ceiling over all hosts",
             false => "--scope all paces them as one",
         };
@@ -400,7 +409,7 @@ impl Summary<'_> {
     fn oracle(&self) -> Option<Duration> {
         let (mean_latency, median_latency) = self.figures.latency()?;
         let calls = self.figures.ended_now;
-        if self.limits.quotas.is_empty() || self.has_tiers {
+        if self.limits.quotas.is_empty() || !self.upstream.pacer.tiers.is_empty() {
             return None;
         }
         let tokens = |total: u64| total * calls / self.figures.ended().max(1);
@@ -410,7 +419,10 @@ impl Summary<'_> {
             .with(Dimension::InputTokens, tokens(self.counts.tokens_in))
             .with(Dimension::OutputTokens, tokens(self.counts.tokens_out));
         let quotas = oracle::quotas(self.limits);
-        Some(Job { calls, cost, mean_latency, median_latency }.finish_time(&quotas, Some(self.concurrency)))
+        Some(
+            Job { calls, cost, mean_latency, median_latency }
+                .finish_time(&quotas, Some(self.upstream.pacer.concurrency.max())),
+        )
     }
 }
 
