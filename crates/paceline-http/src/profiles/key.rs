@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use http::{HeaderMap, HeaderValue};
 use paceline_config::{Environment, InvalidKey, KeySource, Upstream};
+use paceline_providers::is_loopback;
 use paceline_providers::secrets::hidden;
-use paceline_providers::{Provider, is_loopback};
 
 /// Why the key of an upstream cannot be used. The key itself is never named.
 #[derive(Debug, thiserror::Error)]
@@ -15,13 +15,13 @@ use paceline_providers::{Provider, is_loopback};
 pub enum KeyError {
     /// The variable is not set or empty, or the file is empty.
     #[error(
-        "no key for {provider}: {} {}, or name another with api_key_env or api_key_file",
+        "no key for {upstream}: {} {}, or name another with api_key_env or api_key_file",
         looked_at(key),
         missing(key)
     )]
     Missing {
-        /// The dialect of the upstream.
-        provider: Provider,
+        /// The upstream, by its name.
+        upstream: String,
         /// Where the key should be.
         key: KeySource,
     },
@@ -89,7 +89,7 @@ const fn missing(key: &KeySource) -> &'static str {
 /// # Errors
 /// A key that is needed and missing, unreadable, or no header value.
 pub fn headers(upstream: &Upstream, environment: &Environment) -> Result<HeaderMap, KeyError> {
-    let key = read_key(&upstream.key, upstream.provider, environment)?;
+    let key = read_key(&upstream.key, &upstream.name, environment)?;
     let invalid = |error| KeyError::Invalid { key: upstream.key.clone(), error };
     let headers = upstream.access.headers(key.as_deref()).map_err(invalid)?;
     let sent = match &upstream.via {
@@ -105,7 +105,7 @@ pub fn headers(upstream: &Upstream, environment: &Environment) -> Result<HeaderM
     Ok(headers)
 }
 
-fn read_key(source: &KeySource, provider: Provider, environment: &Environment) -> Result<Option<String>, KeyError> {
+fn read_key(source: &KeySource, upstream: &str, environment: &Environment) -> Result<Option<String>, KeyError> {
     let key = match source {
         KeySource::None => return Ok(None),
         KeySource::Variable { name, required } => {
@@ -120,7 +120,7 @@ fn read_key(source: &KeySource, provider: Provider, environment: &Environment) -
     // Editors of some systems begin a file with a byte order mark.
     let key = key.trim_start_matches('\u{feff}').trim();
     if key.is_empty() {
-        return Err(KeyError::Missing { provider, key: source.clone() });
+        return Err(KeyError::Missing { upstream: upstream.to_owned(), key: source.clone() });
     }
     if let (KeySource::File(path), Some(variable)) = (source, assigned(key)) {
         return Err(KeyError::Assignment { path: path.clone(), variable: variable.to_owned() });
@@ -139,6 +139,9 @@ fn read_file(path: &Path) -> Result<String, KeyError> {
     let shown = path.display().to_string();
     let shown = hidden(&shown).into_owned();
     let unreadable = |error| KeyError::Unreadable { path: absolute(path, &shown), error };
+    if is_pipe(path) {
+        tracing::info!("the key is read from the pipe {shown}: this waits until another process writes to it");
+    }
     let mut file = File::open(path).map_err(unreadable)?;
     let mut key = String::new();
     file.read_to_string(&mut key).map_err(unreadable)?;
@@ -165,6 +168,21 @@ pub fn warn_if_exposed(what: &str, file: &File, shown: &str) {
         let may = if mode & 0o022 == 0 { "read" } else { "changed" };
         tracing::warn!("{what} {shown} can be {may} by others (mode {mode:o}): chmod 600 {shown}");
     }
+}
+
+/// Whether that is a pipe with a name in a folder, to which no process may ever write. One that the shell made for this process
+/// is not.
+#[cfg(unix)]
+fn is_pipe(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt as _;
+    !path.starts_with("/dev/fd")
+        && !path.starts_with("/proc")
+        && path.metadata().is_ok_and(|about| about.file_type().is_fifo())
+}
+
+#[cfg(not(unix))]
+const fn is_pipe(_path: &Path) -> bool {
+    false
 }
 
 /// The mode of a file. A pipe or a device has none that matters.

@@ -167,8 +167,9 @@ impl StatusText {
                 (false, true) => " to the end of the budget",
                 (false, false) => "",
             };
-            let of = if left.of_held { " for what is held" } else { "" };
-            course.push(format!("ETA {least}{}{of}{end}", text::duration(left.time)));
+            let sooner = left.sooner.map(|time| format!("{}, and ", text::duration(time))).unwrap_or_default();
+            let of = if left.sooner.is_some() { " for what is held" } else { "" };
+            course.push(format!("ETA {sooner}{least}{}{of}{end}", text::duration(left.time)));
         }
         let mut details = vec![
             format!("{} in flight", text::count(view.in_flight)),

@@ -36,8 +36,8 @@ pub(crate) struct TimeLeft {
     pub(crate) at_budget: bool,
     /// Some of it waits for longer than a run does, and so for a later one.
     pub(crate) in_later_run: bool,
-    /// What is not held ends sooner.
-    pub(crate) of_held: bool,
+    /// What is not held ends sooner, within that.
+    pub(crate) sooner: Option<Duration>,
 }
 
 impl Rest {
@@ -65,8 +65,8 @@ impl Rest {
         let at_least = works.is_none();
         let least = if at_least { Duration::from_secs(1) } else { Duration::from_nanos(1) };
         let in_later_run = last.zip(self.max_wait).is_some_and(|(last, longest)| last > longest);
-        let of_held = held.is_none() && works.is_some() && last > works;
-        (time >= least).then_some(TimeLeft { time, at_least, at_budget: false, in_later_run, of_held })
+        let sooner = works.filter(|works| held.is_none() && last > Some(*works));
+        (time >= least).then_some(TimeLeft { time, at_least, at_budget: false, in_later_run, sooner })
     }
 
     /// The least that a limit lets it take.
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(seconds(Rest { items: 20_000, ..rest }, &pacer), Some((10_000, false)), "c goes on meanwhile");
         let of_held = |items| {
             let left = Rest { items, ..rest }.left(Instant::ZERO, &pacer.snapshot(Instant::ZERO));
-            left.map(|left| left.of_held)
+            left.map(|left| left.sooner.is_some())
         };
         assert_eq!((of_held(100), of_held(20_000)), (Some(true), Some(false)));
         pacer.hold_for(Instant::ZERO, None, Instant::ZERO + 1_000 * S, PauseCause::QuotaUsedUp);

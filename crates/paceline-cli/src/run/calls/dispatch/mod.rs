@@ -33,6 +33,7 @@ use crate::run::job::background_load::LoadError;
 use crate::run::progress::display::{Progress, View};
 use crate::run::progress::live_snapshot::LiveSnapshot;
 use crate::run::progress::snapshot::{self, Present};
+use crate::text;
 
 /// Looking after the run takes one part in so many of its time at most. A look costs what has changed: while very many scopes
 /// change at once, there are fewer looks.
@@ -326,10 +327,13 @@ impl Dispatcher {
                 {
                     // There may be as many as paths. The summary counts their items.
                     match self.stopped_scope {
-                        Some(_) => tracing::debug!(scope = &*scope, "this scope makes no more calls: {stop}"),
+                        Some(_) => {
+                            tracing::debug!(scope = &*scope, "{} makes no more calls: {stop}", text::printable(&scope))
+                        }
                         None => tracing::warn!(
                             scope = &*scope,
-                            "this scope makes no more calls: {stop} (-v shows further such scopes)"
+                            "{} makes no more calls: {stop} (-v shows further such scopes)",
+                            text::printable(&scope)
                         ),
                     }
                     self.stopped_scope.get_or_insert_with(|| stop.clone());
