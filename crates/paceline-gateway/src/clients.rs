@@ -97,7 +97,7 @@ impl Clients {
         let fresh = configured.iter().map(|client| client.limits.clone().map(Limiter::new).transpose());
         let fresh = fresh.collect::<Result<Vec<_>, _>>()?;
         let uses = before.first().map(|client| Arc::clone(&client.uses)).unwrap_or_default();
-        let mut clients = BTreeMap::new();
+        let (mut clients, has_thirds) = (BTreeMap::new(), configured.len() > 2);
         for (mut client, fresh) in configured.into_iter().zip(fresh) {
             let before = known(&client.key);
             let spaced = client.limits.as_ref().and_then(|pacer| pacer.limits.spacing());
@@ -124,6 +124,7 @@ impl Clients {
                 name,
                 key: hash,
                 number,
+                has_thirds,
                 limiter,
                 resting,
                 spaced,
@@ -301,6 +302,8 @@ pub struct Client {
     /// The hash of its key, in hexadecimal digits.
     key: Arc<str>,
     number: u64,
+    /// There are three clients or more.
+    has_thirds: bool,
     limiter: Option<Limiter>,
     /// What counted while it had limits, where it has none now: it may have some again.
     resting: Option<Limiter>,
@@ -337,6 +340,11 @@ impl Client {
     /// What separates it from others where clients take turns.
     pub(crate) const fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Whether there are clients beside it and one other.
+    pub(crate) const fn has_thirds(&self) -> bool {
+        self.has_thirds
     }
 
     /// Whether all that it sends waits behind interactive requests.

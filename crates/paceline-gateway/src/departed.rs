@@ -12,6 +12,7 @@ use paceline_providers::{Answer, Asked, Reading, SoFar, Usage};
 
 use crate::backend::Backend;
 use crate::bodies::HeldBody;
+use crate::clients::Client;
 use crate::files::HeldFile;
 use crate::headers;
 use crate::models::decoded_path;
@@ -28,8 +29,8 @@ pub(crate) struct Departed {
     pub(crate) left: Instant,
     pub(crate) reserved: Cost,
     pub(crate) client: Arc<ClientSpending>,
-    /// The number of a client with a key.
-    pub(crate) known: Option<u64>,
+    /// With a key.
+    pub(crate) known: Option<Arc<Client>>,
     pub(crate) call: Arc<Call>,
     /// What its body asks for.
     pub(crate) asked: Arc<Asked>,
@@ -88,7 +89,7 @@ impl Departed {
         let mut reading = upstream.read(&call, answer, unread);
         let class = reading.class;
         let path = &decoded_path(&call);
-        let asker = Asker { client: known, name: client.name(), scope: &scope, path, left };
+        let asker = Asker { client: known.as_deref(), name: client.name(), scope: &scope, path, left };
         upstream.trust.weigh(&upstream, &mut reading, asker);
         let is_unknown = paceline_http::is_unknown(answer, &reading);
         let unknown = if is_unknown { upstream.sending.unknown_outcome_of(&call) } else { UnknownOutcome::Resend };

@@ -272,7 +272,7 @@ impl<'a> Course<'a> {
             left: upstream.stopwatch.now(),
             reserved,
             client: Arc::clone(&self.client),
-            known: self.known.as_ref().map(|client| client.number()),
+            known: self.known.clone(),
             call: Arc::clone(&call.call),
             asked: Arc::clone(&call.asked),
             spent: self.spent.clone(),

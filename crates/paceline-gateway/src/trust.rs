@@ -12,6 +12,7 @@ use paceline_core::{Belief, LimitScope, Refused, Witnesses, format_duration};
 use paceline_providers::Reading;
 
 use crate::backend::Backend;
+use crate::clients::Client;
 
 /// What is known of the key of one upstream.
 #[derive(Debug, Default)]
@@ -55,8 +56,8 @@ const TESTED: Duration = Duration::from_secs(300);
 /// Who sent a call, and where.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asker<'a> {
-    /// The number of a client with a key.
-    pub(crate) client: Option<u64>,
+    /// A client with a key.
+    pub(crate) client: Option<&'a Client>,
     pub(crate) name: &'a str,
     pub(crate) scope: &'a Arc<str>,
     pub(crate) path: &'a str,
@@ -86,7 +87,8 @@ impl Trust {
         if is_news {
             note_first(upstream, reading, told, asker);
         }
-        if let Some((client, wait)) = asker.client.zip(told) {
+        let number = asker.client.map(Client::number);
+        if let Some((client, wait)) = number.zip(told) {
             let scope = (!is_of_account).then_some(asker.scope);
             self.stays_away(client, scope, upstream.limiter().now(), wait);
             let most = match belief {
@@ -105,7 +107,7 @@ impl Trust {
         match belief {
             Belief::Second(reach, both) if told.is_none() => self.test(upstream, reading, reach, both, asker),
             Belief::Doubted if told.is_none() => {
-                let client = asker.client.into_iter();
+                let client = number.into_iter();
                 client.for_each(|client| self.stays_away(client, Some(asker.scope), upstream.limiter().now(), TESTED));
             }
             _ => {}
@@ -122,7 +124,7 @@ impl Trust {
         let refused = Refused {
             scope,
             reach,
-            client,
+            client: client.map(Client::number),
             sent,
             is_wait,
             path_has_answered: self.path_has_answered(path),
@@ -133,6 +135,11 @@ impl Trust {
         let before = witnesses.count();
         let belief = witnesses.weigh(upstream.stopwatch.now(), refused);
         self.some.store(witnesses.count() > 0, Ordering::Relaxed);
+        let has_thirds = asker.client.is_some_and(Client::has_thirds);
+        let belief = match belief {
+            Belief::Second(reach, _) if !has_thirds => Belief::Believed(reach),
+            belief => belief,
+        };
         (belief, witnesses.count() > before)
     }
 
@@ -186,12 +193,13 @@ impl Trust {
         }
         if self.some.load(Ordering::Relaxed) {
             let mut witnesses = self.witnesses.lock().unwrap_or_else(PoisonError::into_inner);
-            if witnesses.passed(asker.scope, asker.left, asker.client) {
+            if witnesses.passed(asker.scope, asker.left, asker.client.map(Client::number)) {
                 tracing::warn!(
                     upstream = upstream.name(),
                     scope = &**asker.scope,
                     client = asker.name,
-                    "what other clients were refused is theirs alone, for a call of this one passed: they hold no one up with it for a day"
+                    "what other clients were refused, or told to wait, is theirs alone, for a call of this one passed: they hold no one up with \
+                     it for a day"
                 );
             }
             self.some.store(witnesses.count() > 0, Ordering::Relaxed);

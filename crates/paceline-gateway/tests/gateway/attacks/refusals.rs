@@ -133,6 +133,16 @@ async fn a_revoked_key_stops_the_upstream_after_three_calls() {
     }
 }
 
+#[tokio::test]
+async fn what_both_of_two_clients_are_refused_needs_no_third() {
+    let api = Api::new("", REFUSALS[0]).await;
+    serve_to(&api.served, ["ci", "web"].map(|name| client(name, &[])).into());
+    assert_eq!((api.chat("ci").await, api.chat("web").await), (200, 200));
+    api.revoked.store(true, Ordering::SeqCst);
+    assert_eq!((api.chat("ci").await, api.chat("web").await), (401, 401));
+    assert_eq!((api.chat("ci").await, api.chat("web").await, api.refused()), (503, 503, 2), "a person must act");
+}
+
 /// A client that passes on purpose, by a path that needs no key, speaks for no other path.
 #[tokio::test]
 async fn a_banned_key_gets_few_calls_though_a_client_passes_elsewhere_on_purpose() {
