@@ -198,15 +198,17 @@ impl Flags {
         if let Some(Ok(key)) = self.tls_key.as_deref().map(|key| File::open(key).map(|file| (key, file))) {
             warn_if_exposed("the private key", &key.1, &key.0.display().to_string());
         }
-        let tls = pair.map(|(certificate, key)| ClientTls::read(certificate, key).map_err(refused)).transpose()?;
-        if let Some((_, certificate)) = tls.as_ref().filter(|tls| tls.is_of_authority()).zip(self.tls_cert.as_deref()) {
-            tracing::warn!(
-                "{}: this is the certificate of an authority (CA:TRUE), which many clients, such as paceline itself, refuse as a \
-                 server's: {SERVERS_OWN}",
-                certificate.display()
-            );
-        }
-        Ok(tls)
+        pair.map(|(certificate, key)| ClientTls::read(certificate, key).map_err(refused)).transpose()
+    }
+
+    /// What is wrong with a certificate that is shown all the same.
+    pub(super) fn amiss(&self, tls: Option<&ClientTls>) -> Option<String> {
+        let (_, certificate) = tls.filter(|tls| tls.is_of_authority()).zip(self.tls_cert.as_deref())?;
+        Some(format!(
+            "{}: this is the certificate of an authority (CA:TRUE), which many clients, such as paceline itself, refuse as a server's: \
+             {SERVERS_OWN}",
+            certificate.display()
+        ))
     }
 
     /// The variable that points programs to the gateway must not point the gateway to itself.

@@ -28,7 +28,7 @@ const OF_MOCK: &str = "http://127.0.0.1";
 /// As `serve` has them. A port that is taken is none: the gateway that is to be changed has it, or systemd for it.
 pub(super) fn command(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure> {
     let clients = Admission::new(flags, flags.listen).clients(&Clients::OfThisMachine)?;
-    flags.tls()?;
+    let tls = flags.tls()?;
     let configured = flags.upstreams(everywhere)?;
     let state = state::check(flags.state.as_deref())?;
     let mut lines = match clients {
@@ -46,7 +46,8 @@ pub(super) fn command(flags: &Flags, everywhere: &Everywhere) -> Result<Status, 
     lines += &state
         .as_ref()
         .map_or("state: kept in no folder\n".to_owned(), |folder| format!("state: {}\n", folder.display()));
-    let amiss = state.as_deref().map(full).unwrap_or_default() + &taken(flags)?;
+    let amiss = flags.amiss(tls.as_ref()).map(|what| what + "\n").unwrap_or_default();
+    let amiss = amiss + &state.as_deref().map(full).unwrap_or_default() + &taken(flags)?;
     let all = if amiss.is_empty() { "all is well" } else { "all else is well" };
     let file = configured.file.map_or("no configuration file".to_owned(), |file| file.display().to_string());
     output::print(|out| writeln!(out, "{lines}{amiss}{all}: {file}; nothing was sent"))?;

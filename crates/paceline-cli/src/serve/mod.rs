@@ -52,6 +52,7 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     let signals = SignalCount::of(Signals::without_hang_up().map_err(Failure::interrupted)?);
     let (listener, address) = socket::for_clients(flags.listen)?;
     let tls = flags.tls()?;
+    flags.amiss(tls.as_ref()).iter().for_each(|what| tracing::warn!("{what}"));
     let admission = Admission::new(flags, address);
     let clients = admission.clients(&Clients::OfThisMachine)?;
     let mut changes = Changes::listen().map_err(Failure::interrupted)?;
@@ -178,7 +179,9 @@ fn admit_anew(
     match tls {
         Ok(Some(tls)) => {
             let until = tls.valid_until().map_or_else(String::new, |until| format!(", valid until {until}"));
+            let amiss = flags.amiss(Some(&tls));
             if gateway.replace_tls(tls) {
+                amiss.iter().for_each(|what| tracing::warn!("{what}"));
                 tracing::info!("the certificate was read again{until}");
             }
         }

@@ -465,6 +465,9 @@ fn a_certificate_of_an_authority_as_a_servers_own_is_told_with_what_to_do() {
     let log = std::fs::read_to_string(job.path("log")).expect("a log");
     let warned = "tls.pem: this is the certificate of an authority (CA:TRUE), which many clients, such as paceline itself, refuse";
     assert!(log.contains(warned) && log.contains(what_to_do), "{log}");
+    let check = ["serve", "check", "--base-url", "http://127.0.0.1:1", "--listen", "127.0.0.1:0"];
+    let checked = told(job.paceline().args(check).args(tls));
+    assert!(checked.contains(warned) && checked.contains("all else is well"), "{checked}");
     let (code, log) = finish(job.paceline().args(["top", &gateway.url, "--ca-file", "tls.pem"]));
     let expected = "the server shows the certificate of an authority (CA:TRUE) as its own, which is not trusted";
     assert!(code == 2 && log.contains(expected) && log.contains(what_to_do), "{log}");
