@@ -15,6 +15,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::bodies::BodiesOfClient;
 use crate::bounds::Held;
+use crate::documents::Turn;
 use crate::headers::{KEY, OF_CLIENTS};
 use crate::query;
 use crate::refusal::Refusal;
@@ -117,6 +118,7 @@ impl Clients {
             let ClientConfig { name, key, models, paths, is_batch, .. } = client;
             let streams = before.map(|client| client.streams.clone()).unwrap_or_default();
             let documents = before.map(|client| client.documents.clone()).unwrap_or_default();
+            let document_turn = before.map(|client| client.document_turn.clone()).unwrap_or_default();
             let files = before.map(|client| client.files.clone()).unwrap_or_default();
             let bodies = before.map(|client| client.bodies.clone()).unwrap_or_default();
             let (name, hash, uses) = (name.into(), key.to_string().into(), Arc::clone(&uses));
@@ -134,6 +136,7 @@ impl Clients {
                 is_batch,
                 streams,
                 documents,
+                document_turn,
                 files,
                 bodies,
                 uses,
@@ -318,6 +321,7 @@ pub struct Client {
     pub(crate) streams: Held,
     /// Of documents that are on their way to it.
     pub(crate) documents: Held,
+    pub(crate) document_turn: Turn,
     /// Of the process, which its requests hold: a connection each, where that carries no other, and one for each call.
     pub(crate) files: Held,
     pub(crate) bodies: BodiesOfClient,

@@ -9,6 +9,10 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt as _, Either};
+use paceline::{Clock, Instant};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::sleep;
 
 use crate::bounds::{Held, Room, share};
 use crate::clients::Client;
@@ -26,14 +30,54 @@ const MOST_OF_ONE: u64 = 8;
 /// ... and so many times as many as are left: several together leave some to the others.
 const SHARE: u64 = 1;
 
+/// Once a document was made for a client, its next one is made after so many times as long: one client takes a quarter of a processor
+/// for them.
+const REST: u32 = 3;
+
 /// Of a document so much is handed on at a time: what is left of it is known not to be taken yet.
 const PIECE: usize = 64 << 10;
 
 /// Those that are under way.
 #[derive(Debug, Default)]
 pub(crate) struct Documents {
+    clock: Clock,
     to_clients: Held,
     to_others: Held,
+    turn_of_others: Turn,
+}
+
+/// Of one client: its documents are made one after another.
+#[derive(Clone, Debug)]
+pub(crate) struct Turn(Arc<Semaphore>);
+
+impl Default for Turn {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(1)))
+    }
+}
+
+/// A document is made until this is dropped.
+pub(crate) struct Making<'a> {
+    turn: Option<OwnedSemaphorePermit>,
+    clock: &'a Clock,
+    began: Instant,
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        let (took, turn) = (self.clock.now() - self.began, self.turn.take());
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move {
+                sleep(took * REST).await;
+                drop(turn);
+            });
+        }
+    }
+}
+
+/// Whether a page of that path is one of them.
+pub(crate) fn is_document(path: &str) -> bool {
+    matches!(path, "/api/state" | "/metrics" | "/api/history")
 }
 
 /// A document, in pieces. The room is free once the last is taken.
@@ -43,6 +87,14 @@ struct Pieces {
 }
 
 impl Gateway {
+    /// Returns once it is that client's turn to have a document made.
+    pub(crate) async fn document_turn(&self, client: Option<&Arc<Client>>) -> Making<'_> {
+        let turn = client.map_or(&self.documents.turn_of_others, |client| &client.document_turn);
+        // No one closes it.
+        let turn = Arc::clone(&turn.0).acquire_owned().await.ok();
+        Making { turn, clock: &self.documents.clock, began: self.documents.clock.now() }
+    }
+
     /// A document that `make` makes for that client, unless too many are under way.
     ///
     /// # Errors
@@ -93,13 +145,15 @@ impl Body for Pieces {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
     use super::*;
     use crate::backend::Backend;
     use crate::bounds::Bounds;
     use crate::clients::{ClientConfig, Clients, KeyHash};
 
-    #[tokio::test]
-    async fn a_client_that_reads_nothing_holds_few_documents_and_others_get_theirs() {
+    fn served(names: &[&str]) -> (Arc<Gateway>, BTreeMap<KeyHash, Arc<Client>>) {
         let gateway = Gateway::new(Vec::<Arc<Backend>>::new(), Bounds::default()).expect("no fallbacks");
         let config = |name: &str| ClientConfig {
             name: name.to_owned(),
@@ -109,11 +163,14 @@ mod tests {
             paths: Vec::new(),
             is_batch: false,
         };
-        let clients = Clients::with_keys(
-            ["greedy", "other", "a", "b", "c", "d", "e"].map(config).to_vec(),
-            &Clients::OfThisMachine,
-        );
+        let clients = Clients::with_keys(names.iter().map(|name| config(name)).collect(), &Clients::OfThisMachine);
         let Ok(Clients::WithKeys(clients)) = clients else { panic!("right") };
+        (gateway, clients)
+    }
+
+    #[tokio::test]
+    async fn a_client_that_reads_nothing_holds_few_documents_and_others_get_theirs() {
+        let (gateway, clients) = served(&["greedy", "other", "a", "b", "c", "d", "e"]);
         let [greedy, other] = ["greedy", "other"].map(|name| &clients[&KeyHash::of(name)]);
         let text = Bytes::from(vec![b'x'; 3 * PIECE + 1]);
         let ask = |client| gateway.document_for(client, || Ok(Response::new(text.clone())));
@@ -132,5 +189,21 @@ mod tests {
         let others = clients.values().filter(|client| **client.name() != *"other");
         held.extend(others.flat_map(|client| (0..MOST).map_while(|_| ask(Some(client)).ok()).collect::<Vec<_>>()));
         assert!(ask(Some(other)).is_ok(), "all others together leave some");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_client_has_few_documents_made_and_others_do_not_wait_for_it() {
+        let (gateway, clients) = served(&["greedy", "other"]);
+        let [greedy, other] = ["greedy", "other"].map(|name| &clients[&KeyHash::of(name)]);
+        let making = gateway.document_turn(Some(greedy)).await;
+        tokio::time::advance(Duration::from_millis(10)).await;
+        drop(making);
+        let clock = Clock::new();
+        let began = clock.now();
+        drop(gateway.document_turn(Some(other)).await);
+        drop(gateway.document_turn(None).await);
+        assert_eq!(clock.now() - began, Duration::ZERO);
+        drop(gateway.document_turn(Some(greedy)).await);
+        assert!(clock.now() - began >= Duration::from_millis(30), "{:?}", clock.now() - began);
     }
 }

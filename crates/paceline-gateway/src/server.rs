@@ -21,7 +21,7 @@ use crate::bounds::{Bounds, Held, Taken};
 use crate::clients::{Client, Clients};
 use crate::closing::{Closing, Phase};
 use crate::connection::Connections;
-use crate::documents::Documents;
+use crate::documents::{Documents, is_document};
 use crate::events::Latest;
 use crate::fallback;
 use crate::files::Left;
@@ -206,6 +206,7 @@ impl Gateway {
         let connections = Connections::default();
         let service = |gateway: Arc<Self>, _, request: Request<RequestBody>| async move {
             let uri = request.uri();
+            let _making = if is_document(uri.path()) { Some(gateway.document_turn(None).await) } else { None };
             let is_here = matches!(uri.path(), "/metrics" | "/healthz" | "/readyz");
             let page = is_here.then(|| page(&gateway, request.method(), uri, None)).flatten();
             let message = "this address has /metrics, /healthz and /readyz; requests go to the address of --listen";
@@ -340,6 +341,7 @@ impl Gateway {
             if uri.path() == "/api/jobs" && *request.method() == Method::POST {
                 return jobs::post(self, request).await.map(Routed::Answered);
             }
+            let _making = if is_document(uri.path()) { Some(self.document_turn(client).await) } else { None };
             let is_elsewhere = uri.path() == "/metrics" && self.metrics_elsewhere.load(Ordering::Relaxed);
             if let Some(page) = page(self, request.method(), &uri, client).filter(|_| !is_elsewhere) {
                 // A stream that has ended leaves no connection open: its client is welcome no more.
