@@ -84,8 +84,8 @@ impl Held {
     }
 }
 
-/// How much one client may hold of what all may hold `most` of, and hold so much of now: so many `times` as much as is free. So one alone leaves some to
-/// the others, and two leave less (dynamic thresholds: Choudhury and Hahne, 1998).
+/// How much one client may hold of what all may hold `most` of, and hold `all` of now: so many `times` as much as is free. So one
+/// alone leaves some to the others, and two leave less (dynamic thresholds: Choudhury and Hahne, 1998).
 pub(crate) const fn share(all: u64, most: u64, times: u64) -> u64 {
     times.saturating_mul(most.saturating_sub(all))
 }

@@ -30,8 +30,8 @@ const MOST_OF_ONE: u64 = 8;
 /// ... and so many times as many as are left: several together leave some to the others.
 const SHARE: u64 = 1;
 
-/// Once a document was made for a client, its next one is made after so many times as long: one client takes a quarter of a processor
-/// for them.
+/// Once a document was made for a client, its next one is made after so many times as long: one client takes a quarter of a
+/// processor for them.
 const REST: u32 = 3;
 
 /// Of a document so much is handed on at a time: what is left of it is known not to be taken yet.

@@ -21,7 +21,7 @@ pub(crate) fn is_none(status: StatusCode) -> bool {
     status.as_u16() < 400 && status != StatusCode::SWITCHING_PROTOCOLS
 }
 
-/// The head of a success that must be read whole to be searched for the key. A stream, a part and an answer without a body need not.
+/// The head of a success that must be read whole to be searched for the key. Streams, parts and heads alone need not.
 pub(crate) fn packed<B: Body>(answer: &Response<B>) -> Option<Response<Bytes>> {
     let is_packed = is_none(answer.status())
         && answer.headers().get(CONTENT_ENCODING).is_some_and(is_gzip)
