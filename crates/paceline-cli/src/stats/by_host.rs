@@ -67,12 +67,14 @@ impl Host {
         let scopes = snapshot["scopes"].as_array().into_iter().flatten();
         let known = scopes.into_iter().find(|scope| scope["name"] == *items.scope.name);
         let failure = items.last_failure.as_ref().map(|(status, message)| {
-            let status = status.map(|status| format!("{status} ")).unwrap_or_default();
-            text::cut(&format!("last failure: {status}{}", text::printable(message)), LONGEST_FAILURE)
+            let message = text::printable(message);
+            // A failure without words is told by its status already.
+            let status = status.map(|status| status.to_string()).filter(|status| !message.contains(status));
+            short(&format!("last failure: {}{message}", status.map(|status| status + " ").unwrap_or_default()))
         });
         let (trouble, why) = match &items.scope.state {
             ScopeStatus::Stopped { reason } if items.left > 0 => {
-                (Trouble::Stopped, format!("stopped: {}", holds::why(reason)))
+                (Trouble::Stopped, short(&format!("stopped: {}", holds::why(reason))))
             }
             ScopeStatus::Held { until, reason } if items.left > 0 && *until > now => {
                 (Trouble::Held, format!("held until {}: {}", text::end(*until), holds::why(reason)))
@@ -114,5 +116,9 @@ impl Host {
     }
 }
 
-/// The longest failure that is shown, in columns.
-const LONGEST_FAILURE: usize = 100;
+/// The longest reason that is shown, in columns; JSON has all of a failure.
+const LONGEST_REASON: usize = 120;
+
+fn short(reason: &str) -> String {
+    text::cut(reason, LONGEST_REASON)
+}

@@ -31,6 +31,7 @@ fn each_host_has_a_row_and_those_in_trouble_come_first() {
         "/17" => Reply::error(403, "banned"),
         "/23" => Reply::error(429, "slow down").with_header("retry-after", 7_200),
         "/31" => Reply::error(400, "never"),
+        "/37" => Reply::text(400, "text/plain", ""),
         _ => Reply::ok(),
     });
     let line = |n: usize| {
@@ -50,7 +51,8 @@ fn each_host_has_a_row_and_those_in_trouble_come_first() {
     assert!(rows[3].starts_with("/31 ") && rows[3].contains("  last failure: 400 it is never"), "{text}");
     let figures = |row: &str| row.split_whitespace().skip(1).take(4).map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(figures(rows[3]), ["0", "2", "0", "2"], "done, failed, left, calls");
-    assert_eq!(figures(rows[4]), ["2", "0", "0", "2"], "{text}");
+    assert!(rows[4].ends_with("  last failure: status 400 Bad Request"), "{text}");
+    assert_eq!(figures(rows[5]), ["2", "0", "0", "2"], "{text}");
     let json = output(job.paceline().args(["stats", "--by-host", "--json"]));
     let first: Value = serde_json::from_str(json.lines().next().expect("a row")).expect("an object");
     let found = (first["trouble"].as_str(), first["left"].as_u64(), first["last_status"].as_u64());
