@@ -244,8 +244,8 @@ fn checked(concurrency: Concurrency) -> Result<(u32, u32, u32), ConfigError> {
     Ok((floor, start, max))
 }
 
-/// The calls in flight of the scope of that name. Only one pace lets their number adapt. A tier may have fewer than the account, and
-/// each of its parts as many.
+/// The calls in flight of the scope of that name. Only one pace lets their number adapt. A tier may have fewer than the account,
+/// and each of its parts as many.
 pub(crate) fn of_scope(name: &str, config: &PacerConfig) -> Concurrency {
     let of = |tier: &str| config.tier_places.iter().find(|(known, _)| **known == *tier).map(|(_, most)| *most);
     let most = of(name).or_else(|| of(tier_and_part(name)?.0));

@@ -391,7 +391,8 @@ fn what_a_cache_was_read_for_counts_in_a_budget() {
     assert_eq!((code, &job.summary()["budget"]["tokens"]["used"]), (3, &json!(18_270)), "{log}");
 }
 
-/// Each prompt is written for an hour, at twice the price: a budget that reserves the price of input would be exceeded by as much.
+/// Each prompt is written for an hour, at twice the price: a budget that reserves the price of input would be exceeded by as
+/// much.
 #[test]
 fn a_prompt_that_is_to_be_kept_reserves_what_its_write_costs() {
     let usage = json!({"input_tokens": 0, "cache_creation_input_tokens": 2_000, "cache_read_input_tokens": 0, "output_tokens": 10,

@@ -34,8 +34,8 @@ impl Beyond {
 const SMALL: u64 = 30;
 
 impl Longer {
-    /// Takes a call: the tokens that its prompt and its answer used and had reserved, what came on top of each, and what the cache
-    /// cost on top.
+    /// Takes a call: the tokens that its prompt and its answer used and had reserved, what came on top of each, and what the
+    /// cache cost on top.
     pub(super) fn add(&mut self, prompt: [u64; 2], more_in: &Sum, answer: [u64; 2], more_out: &Sum, written: &Sum) {
         self.prompts.add(prompt, more_in);
         self.answers.add(answer, more_out);
