@@ -61,12 +61,12 @@ where
         let after = match after {
             Some(after) => after,
             None if self.in_flight.is_empty() => AHEAD,
-            // Of a group whose calls are not answered it could be for long: further ones wait in the store.
-            None if !for_all && !(at_hand && self.window.parked() < self.scheduler.config.concurrency) => {
-                self.turn(now)
-            }
             // One that ends may let it begin.
-            None => return self.window.park(held),
+            None if for_all || (at_hand && self.window.parked() < self.scheduler.config.concurrency) => {
+                return self.window.park(held);
+            }
+            // Of a group whose calls are not answered it could be for long: further ones wait in the store.
+            None => self.turn(now),
         };
         let (until, far) = (now + after.max(TICK), after > AHEAD);
         if self.declined.as_ref().is_none_or(|(known, _)| until < *known) {
