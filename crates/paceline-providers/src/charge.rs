@@ -6,7 +6,7 @@ use super::cost;
 use super::outline::{Asked, Outline, is_of_prompt, outline};
 use super::prompt::Prompt;
 use super::settlement::Settlement;
-use super::table::{Charge, Counts, Reserves};
+use super::table::{Charge, Reserves};
 use super::unreported::{is_silent_stream, tokens_so_far, told_so_far};
 use super::usage::{ExpectedTokens, TokenRatio, Usage};
 use super::{Answer, Dialect};
@@ -57,7 +57,7 @@ impl Dialect {
     #[must_use]
     pub fn charge_elsewhere(&self, path: &str, body: &[u8], reserved: &Cost) -> Cost {
         let (model, cost) = (&self.table().charge, reserved.clone());
-        if model.counts == Counts::Input || is_without_answer(path, body) {
+        if is_without_answer(path, body) {
             return cost;
         }
         let part = |dimension| reserved.get(&dimension);
@@ -76,8 +76,7 @@ impl Dialect {
     /// all that came, and the prompt that it told at the beginning, and as much as was reserved at the least.
     pub fn used_so_far(&self, reserved: &Cost, answer: &Answer<'_>, came: u64) -> SoFar {
         let charge = &self.table().charge;
-        let is_of_tokens = self.is_prompt(answer.path) && takes_tokens(answer.path) && charge.counts == Counts::All;
-        if !is_of_tokens {
+        if !(self.is_prompt(answer.path) && takes_tokens(answer.path)) {
             return SoFar { used: reserved.clone(), is_silent: false };
         }
         let (told, is_all) = told_so_far(answer).unwrap_or_default();
@@ -297,17 +296,18 @@ mod tests {
             Dialect::from(provider).charge_elsewhere(path, body, &reserved)
         };
         let is_open_elsewhere = |provider, path, body| elsewhere(provider, path, body).is_open_ended();
-        assert!(
-            is_open_elsewhere(Provider::Anthropic, prompt, body) && is_open_elsewhere(Provider::OpenAi, chat, body)
-        );
-        assert!(
-            !is_open_elsewhere(Provider::Gemini, prompt, body) && !is_open_elsewhere(Provider::OpenAi, chat, bounded)
-        );
+        for (provider, path) in [
+            (Provider::Anthropic, prompt),
+            (Provider::Gemini, "/v1beta/models/m:generateContent"),
+            (Provider::OpenAi, chat),
+        ] {
+            assert!(is_open_elsewhere(provider, path, body), "{provider}: its answers count");
+        }
+        assert!(!is_open_elsewhere(Provider::OpenAi, chat, bounded));
         let cost = elsewhere(Provider::OpenAi, chat, bounded);
         let input = u64::try_from(bounded.len().div_ceil(4)).expect("small");
         assert!(cost.is_unproven() && cost.get(&Dimension::Tokens) == input + 7, "prompt and answer count: {cost:?}");
         assert!(!elsewhere(Provider::OpenAi, "/v1/embeddings", body).is_unproven(), "it has no answer");
-        assert!(!elsewhere(Provider::Gemini, prompt, bounded).is_unproven(), "answers do not count");
 
         let answer = |kind: &str, body: &[u8], reserved: &Cost| {
             let headers = http::HeaderMap::from_iter([(http::header::CONTENT_TYPE, kind.parse().expect("a type"))]);

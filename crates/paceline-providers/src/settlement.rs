@@ -59,13 +59,13 @@ impl Settlement {
         Self { came: if has_tokens(path) { tokens_in(bytes) } else { 0 }, ..self }
     }
 
-    /// What the call used, whatever its provider counts: what was reserved and not used comes back, and so do all tokens of one
-    /// that was refused. An answer of a model that tells no usage has used `untold` at the least.
+    /// What the call used, whatever its provider counts: prompt and answer, and what was reserved and not used comes back, as do
+    /// all tokens of one that was refused. An answer of a model that tells no usage has used `untold` at the least.
     pub(super) fn used(self, reserved: &Cost, untold: &Cost, usage: Option<Usage>, class: Class) -> Option<Cost> {
         if self.refused && usage.is_none() {
             return Some(with_tokens(reserved.clone(), 0, Usage::default()));
         }
-        let used = Self { refunds: true, ..self }.cost(reserved, usage, class);
+        let used = Self { refunds: true, counts: Counts::All, ..self }.cost(reserved, usage, class);
         let may_be_made = matches!(class, Class::Success | Class::Filtered | Class::Partial);
         if self.free || usage.is_some() || !may_be_made {
             return used;
@@ -171,6 +171,12 @@ mod tests {
             let found = charged(provider, path, body, 200, Class::Success);
             assert_eq!(found, (reserved, Some(settled)), "{provider} {path}");
         }
+        let path = "/v1beta/models/m:generateContent";
+        let reserved = charge(Provider::Gemini, path, body, &TokenRatio::default());
+        let settlement = Settlement::of(&Provider::Gemini.table().charge, path, 200, Class::Success);
+        let usage = Usage { input_tokens: 90, output_tokens: 10, ..Usage::default() };
+        let used = settlement.used(&reserved, &reserved, Some(usage), Class::Success);
+        assert_eq!(used.map(|cost| cost.get(&Dimension::Tokens)), Some(100), "of a client's limit both");
         let long = charged(Provider::OpenAi, chat, br#"{"max_tokens":4000,"p":"x"}"#, 200, Class::Success);
         assert_eq!(long, (4_000, Some(4_000)), "the larger of the two");
         for provider in [Provider::OpenAi, Provider::Azure, Provider::Gemini, Provider::Anthropic] {
