@@ -3,7 +3,7 @@
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash as _, Hasher as _};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -28,6 +28,25 @@ pub(crate) struct Trust {
     some_away: AtomicBool,
     /// Until when clients with keys stay away from scopes: by the limiter's clock.
     away: Mutex<BTreeMap<u64, Away>>,
+    refused: InARow,
+}
+
+/// How many calls were refused, whoever sent them, without a success in between.
+#[derive(Debug, Default)]
+struct InARow(AtomicU64);
+
+impl InARow {
+    /// One more was. Returns how many, where that is to be told again: with the tenth, the hundredth and so on.
+    fn refused(&self) -> Option<u64> {
+        let times = self.0.fetch_add(1, Ordering::Relaxed) + 1;
+        (times >= 10 && times == 10_u64.pow(times.ilog10())).then_some(times)
+    }
+
+    fn passed(&self) {
+        if self.0.load(Ordering::Relaxed) > 0 {
+            self.0.store(0, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Where one client stays away, and until when.
@@ -86,6 +105,15 @@ impl Trust {
         let (belief, is_news) = self.believed(upstream, reading.reach, told.is_some(), asker);
         if is_news {
             note_first(upstream, reading, told, asker);
+        }
+        if let Some(times) = told.is_none().then(|| self.refused.refused()).flatten() {
+            tracing::warn!(
+                upstream = upstream.name(),
+                client = asker.name,
+                "the provider has refused {times} calls in a row, and took none in between: a person must look after the key, the account \
+                 or its quota: {}",
+                reading.reason()
+            );
         }
         let number = asker.client.map(Client::number);
         if let Some((client, wait)) = number.zip(told) {
@@ -185,6 +213,7 @@ impl Trust {
     }
 
     fn passed(&self, upstream: &Backend, asker: Asker<'_>) {
+        self.refused.passed();
         if !self.has_answered.load(Ordering::Relaxed) {
             self.has_answered.store(true, Ordering::Relaxed);
         }
@@ -240,5 +269,21 @@ fn note_first(upstream: &Backend, reading: &Reading, told: Option<Duration>, ask
                 "a refusal goes to its client and stops nothing, unless {second} gets one, too: {reason}"
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One team at work with a dead key stops nothing: the log is all that an operator has of it.
+    #[test]
+    fn refusals_in_a_row_are_told_again_and_not_each_time() {
+        let row = InARow::default();
+        let told: Vec<_> = (0..2_000).filter_map(|_| row.refused()).collect();
+        assert_eq!(told, [10, 100, 1_000]);
+        row.passed();
+        assert_eq!((0..9).find_map(|_| row.refused()), None, "a success in between");
+        assert_eq!(row.refused(), Some(10));
     }
 }

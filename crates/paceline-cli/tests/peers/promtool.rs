@@ -21,8 +21,11 @@ fn promtool_takes_the_metrics_and_the_alerts() {
     let mut child = promtool.args(["check", "metrics"]).stdin(Stdio::piped()).spawn().expect("promtool is installed");
     child.stdin.take().expect("it is piped").write_all(page.as_bytes()).expect("it reads");
     assert!(child.wait().expect("it ends").success(), "{page}");
-    let alerts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/prometheus/alerts.yml");
-    assert!(Command::new("promtool").args(["check", "rules"]).arg(alerts).status().expect("it runs").success());
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/prometheus");
+    for (what, file) in [("check", "alerts.yml"), ("test", "alerts_test.yml")] {
+        let status = Command::new("promtool").args([what, "rules"]).arg(folder.join(file)).status();
+        assert!(status.expect("it runs").success(), "{what} {file}");
+    }
 }
 
 /// What the alerts and the dashboard ask for is there.
