@@ -3,7 +3,7 @@
 mod allowed;
 mod room;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,14 +85,18 @@ pub enum Clients {
 }
 
 impl Clients {
-    /// Those clients. One that `before` has too goes on with what it has used of its limits.
+    /// Those clients. One that `before` has too goes on with what it has used of its limits: by its key, else by its name, where
+    /// the former key of that name is gone.
     ///
     /// # Errors
     /// Limits that cannot be.
     pub fn with_keys(configured: Vec<ClientConfig>, before: &Self) -> Result<Self, ConfigError> {
-        let known = |key: &KeyHash| match before {
-            Self::WithKeys(clients) => clients.get(key),
-            Self::OfThisMachine | Self::Anyone => None,
+        let keys: BTreeSet<_> = configured.iter().map(|client| client.key).collect();
+        let known = |now: &ClientConfig| {
+            let Self::WithKeys(clients) = before else { return None };
+            let mut gone = clients.iter().filter(|(key, _)| !keys.contains(key));
+            let of_its_name = || gone.find(|(_, client)| *client.name == *now.name).map(|(_, client)| client);
+            clients.get(&now.key).or_else(of_its_name)
         };
         // All that may fail comes before the first change.
         let fresh = configured.iter().map(|client| client.limits.clone().map(Limiter::new).transpose());
@@ -100,7 +104,7 @@ impl Clients {
         let uses = before.first().map(|client| Arc::clone(&client.uses)).unwrap_or_default();
         let (mut clients, has_thirds) = (BTreeMap::new(), configured.len() > 2);
         for (mut client, fresh) in configured.into_iter().zip(fresh) {
-            let before = known(&client.key);
+            let before = known(&client);
             let spaced = client.limits.as_ref().and_then(|pacer| pacer.limits.spacing());
             let spaced = spaced.map(|(quota, burst)| (quota.clone(), burst));
             let counted = client.limits.iter().flat_map(|pacer| &pacer.limits.quotas);
@@ -169,10 +173,15 @@ impl Clients {
         counts.filter_map(|(key, limiter)| Some((key.to_string(), limiter?)))
     }
 
-    /// Whether one of them has that key, by its hash in hexadecimal digits.
-    pub fn have(&self, key: &str) -> bool {
-        let Self::WithKeys(clients) = self else { return false };
-        KeyHash::from_hex(key).is_some_and(|key| clients.contains_key(&key))
+    /// The name of the client with that key, by its hash in hexadecimal digits.
+    pub fn name_of(&self, key: &str) -> Option<&str> {
+        let Self::WithKeys(clients) = self else { return None };
+        clients.get(&KeyHash::from_hex(key)?).map(|client| &*client.name)
+    }
+
+    /// Whether one of them has that name.
+    pub fn have(&self, name: &str) -> bool {
+        matches!(self, Self::WithKeys(clients) if clients.values().any(|client| *client.name == *name))
     }
 
     /// The same as one value for each, to be kept: what calls under way have used beyond what they reserved counts too.

@@ -99,16 +99,16 @@ impl ClientNotes {
     }
 }
 
-/// The counts of a client with what was noted after they were written; none where there is neither.
+/// The counts of a client, by its keys, with what was noted after they were written; none where there is neither.
 pub(super) fn with_notes(
-    key: &str,
+    keys: [&String; 2],
     limiter: &Limiter,
     written: Option<LimiterState>,
     notes: &[Note],
 ) -> Option<LimiterState> {
     let written_at = written.as_ref().map(|state| state.at);
     let is_later = |note: &&Note| written_at.is_none_or(|at| note.at_ms >= at.as_millis());
-    let notes: Vec<_> = notes.iter().filter(|note| note.key == key).filter(is_later).collect();
+    let notes: Vec<_> = notes.iter().filter(|note| keys.contains(&&note.key)).filter(is_later).collect();
     if notes.is_empty() {
         return written;
     }

@@ -5,8 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use paceline::{Clock, LimiterState, PacerState};
+use paceline::{Clock, LimiterState, PacerState, clock};
 use paceline_gateway::{Clients, Gateway};
+use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
 use super::client_notes::{ClientNotes, with_notes};
@@ -17,14 +18,32 @@ use crate::account::TURN_LASTS;
 /// The file in the state folder.
 const FILE: &str = "client-limits.json";
 
+/// What a client has used. It stays with its name: a new key of the name of a revoked one goes on with it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Kept {
+    /// None where an earlier version wrote it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    #[serde(flatten)]
+    state: LimiterState,
+}
+
+impl Kept {
+    /// Whether a window still has some of it.
+    fn counts(&self) -> bool {
+        let longest = self.state.pacer.account.windows.iter().map(|window| window.quota.window).max();
+        longest.is_some_and(|longest| clock::wall().saturating_since(self.state.at) < longest)
+    }
+}
+
 /// The file, by the hashes of keys.
 pub(super) struct ClientUsage {
     /// None where there is no folder.
     path: Option<PathBuf>,
     notes: Option<Arc<ClientNotes>>,
     written: Mutex<Written>,
-    /// What clients had used that have no limits since this gateway began: they may have some again.
-    resting: Mutex<BTreeMap<String, LimiterState>>,
+    /// What clients had used that have no limits since this gateway began, or whose keys are revoked: they may have some again.
+    resting: Mutex<BTreeMap<String, Kept>>,
     trouble: WriteTrouble,
 }
 
@@ -48,7 +67,7 @@ impl ClientUsage {
     /// Has these clients go on with what they had used when an earlier gateway ended, or was killed, and follows them.
     pub(super) fn restore(&self, clients: &Clients) {
         self.take_up(clients);
-        self.follow(clients);
+        self.follow(clients, &Clients::OfThisMachine);
     }
 
     fn take_up(&self, clients: &Clients) {
@@ -58,14 +77,18 @@ impl ClientUsage {
             Err(error) => Err(error.to_string()),
             Ok(text) => serde_json::from_slice(&text).map_err(|error| error.to_string()),
         };
-        let mut known: BTreeMap<String, LimiterState> = known.unwrap_or_else(|error| {
+        let mut known: BTreeMap<String, Kept> = known.unwrap_or_else(|error| {
             start_from_zero(path, &error);
             BTreeMap::new()
         });
+        for (key, kept) in &mut known {
+            kept.name = clients.name_of(key).map(str::to_owned).or(kept.name.take());
+        }
         let notes = notes.read();
         let known_now = clients.limiters().filter_map(|(key, limiter)| {
-            let written = known.remove(&key);
-            Some((limiter, with_notes(&key, limiter, written, &notes)?))
+            let (of, written) = taken(&mut known, &key, clients).unzip();
+            let keys = [&key, of.as_ref().unwrap_or(&key)];
+            Some((limiter, with_notes(keys, limiter, written, &notes)?))
         });
         let failed = known_now.filter_map(|(limiter, state)| limiter.restore(&state).err()).last();
         if let Some(error) = failed {
@@ -78,12 +101,19 @@ impl ClientUsage {
     }
 
     /// Notes from now on what the calls of these clients take, before they leave. One that has limits again goes on with what it
-    /// had used of the former ones.
-    pub(super) fn follow(&self, clients: &Clients) {
+    /// had used of the former ones, and so does one with the name of a key that was revoked. What the clients `before` these had used
+    /// and no one goes on with is kept.
+    pub(super) fn follow(&self, clients: &Clients, before: &Clients) {
         let mut resting = self.resting();
+        for (key, state) in before.states() {
+            let name = before.name_of(&key).filter(|name| clients.name_of(&key).is_none() && !clients.have(name));
+            let kept = name.map(|name| Kept { name: Some(name.to_owned()), state });
+            kept.into_iter().for_each(|kept| drop(resting.insert(key.clone(), kept)));
+        }
         for (key, limiter) in clients.limiters() {
             // A later version wrote it, or it is none: it was told at the start.
-            resting.remove(&key).into_iter().for_each(|state| drop(limiter.restore(&state)));
+            let state = taken(&mut resting, &key, clients).map(|(_, state)| state);
+            state.into_iter().for_each(|state| drop(limiter.restore(&state)));
         }
         drop(resting);
         if let Some(notes) = self.notes.clone() {
@@ -104,7 +134,7 @@ impl ClientUsage {
         }
     }
 
-    fn resting(&self) -> MutexGuard<'_, BTreeMap<String, LimiterState>> {
+    fn resting(&self) -> MutexGuard<'_, BTreeMap<String, Kept>> {
         self.resting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -114,13 +144,18 @@ impl ClientUsage {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         // What is noted in the former place is in the counts below.
         let former = if written.is_behind { None } else { notes.turn() };
-        let mut states: BTreeMap<_, _> = clients.states().collect();
-        let resting = self.resting();
-        states.extend(
-            resting.iter().filter(|(key, _)| clients.have(key)).map(|(key, state)| (key.clone(), state.clone())),
-        );
+        let named = |(key, state): (String, LimiterState)| {
+            let name = clients.name_of(&key).map(str::to_owned);
+            (key, Kept { name, state })
+        };
+        let mut states: BTreeMap<_, _> = clients.states().map(named).collect();
+        let mut resting = self.resting();
+        let is_there = |key: &str| clients.name_of(key).is_some();
+        resting.retain(|key, kept| is_there(key) || kept.name.is_none() || kept.counts());
+        let kept = resting.iter().filter(|(key, kept)| is_there(key) || kept.name.is_some());
+        states.extend(kept.map(|(key, kept)| (key.clone(), kept.clone())));
         drop(resting);
-        let used = states.iter().map(|(key, state)| (key.clone(), state.pacer.clone())).collect();
+        let used = states.iter().map(|(key, kept)| (key.clone(), kept.state.pacer.clone())).collect();
         if written.states == used && former.is_none() {
             return;
         }
@@ -133,6 +168,16 @@ impl ClientUsage {
         }
         self.trouble.tell(path, replaced, "a restart now would forget what clients have used of their limits");
     }
+}
+
+/// Takes out what the client with that key had used: by this key, else by a former one of its name. Returns it with that key.
+fn taken(kept: &mut BTreeMap<String, Kept>, key: &str, clients: &Clients) -> Option<(String, LimiterState)> {
+    let name = clients.name_of(key)?;
+    let is_former = |of: &str, kept: &Kept| kept.name.as_deref() == Some(name) && clients.name_of(of).is_none();
+    let former = || kept.iter().find(|(of, kept)| is_former(of, kept)).map(|(of, _)| of.clone());
+    let of = if kept.contains_key(key) { key.to_owned() } else { former()? };
+    let state = kept.remove(&of)?.state;
+    Some((of, state))
 }
 
 /// Says what is lost with a file that cannot be used, and keeps it for a person: the next one takes its place.

@@ -190,7 +190,7 @@ fn admit_anew(
     }
     match clients {
         Ok(clients) => {
-            usage.follow(&clients);
+            usage.follow(&clients, &gateway.clients());
             gateway.replace_clients(clients);
         }
         Err(error) => tracing::warn!("the keys of clients were read again, and the former ones stay: {error}"),

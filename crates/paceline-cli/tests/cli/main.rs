@@ -54,6 +54,7 @@ mod serve_keys;
 #[cfg(unix)]
 mod serve_operation;
 mod serve_proxy;
+mod serve_rotation;
 mod serve_secrets;
 #[cfg(unix)]
 mod serve_start;

@@ -23,7 +23,7 @@ pub(crate) fn told(command: &mut Command) -> String {
     String::from_utf8(output.stdout).expect("text").trim().to_owned()
 }
 
-fn post_with(url: &str, key: &str) -> (u16, String) {
+pub(crate) fn post_with(url: &str, key: &str) -> (u16, String) {
     send(&format!("{url}/generic/v1/things"), |client, url| {
         client.post(url).header("authorization", format!("Bearer {key}")).body(r#"{"model":"m"}"#)
     })
