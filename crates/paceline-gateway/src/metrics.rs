@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use paceline::{Class, FleetShare, QuotaSnapshot, ScopeSnapshot, ScopeState};
+use paceline::{Class, FleetShare, QuotaSnapshot, ScopeSnapshot, ScopeState, Timestamp};
 use paceline_providers::Usage;
 use prometheus::core::Collector;
 use prometheus::{
@@ -185,17 +185,27 @@ fn refusals(upstream: &str) -> IntCounterVec {
     IntCounterVec::new(of.const_label("upstream", upstream), &["code"]).expect("the names are those of the source")
 }
 
-/// The page, for these upstreams.
+/// The page, for these upstreams, and until when the certificate is valid that clients are shown.
 ///
 /// # Errors
 /// The encoder's, which names a series.
-pub(crate) fn page(upstreams: &[Arc<Backend>], turned_away: &TurnedAway) -> Result<String, prometheus::Error> {
+pub(crate) fn page(
+    upstreams: &[Arc<Backend>],
+    turned_away: &TurnedAway,
+    valid_until: Option<Timestamp>,
+) -> Result<String, prometheus::Error> {
     let (registry, gauges) = (Registry::new(), Gauges::new()?);
     let build = Opts::new("paceline_build_info", "Always 1; the version of the gateway is a label");
     let build = Gauge::with_opts(build.const_label("version", env!("CARGO_PKG_VERSION")))?;
     build.set(1.0);
     registry.register(Box::new(build))?;
     registry.register(Box::new(turned_away.0.clone()))?;
+    if let Some(until) = valid_until {
+        let help = "Until when the certificate is valid that clients are shown: seconds since 1970";
+        let ends = Gauge::new("paceline_certificate_valid_until_seconds", help)?;
+        ends.set((until.as_millis() / 1_000) as f64);
+        registry.register(Box::new(ends))?;
+    }
     for upstream in upstreams {
         gauges.look_at(upstream);
         upstream.metrics().collectors().into_iter().try_for_each(|collector| registry.register(collector))?;
@@ -332,5 +342,13 @@ mod tests {
         let count = |scope: &str, class: &str| metrics.requests.with_label_values(&[scope, class]).get();
         assert_eq!((count("model-0", "success"), count(OTHER, "success")), (1, MOST_SCOPES as u64));
         assert_eq!(count(OTHER, REFUSED), 1);
+    }
+
+    #[test]
+    fn the_page_says_when_the_certificate_ends() {
+        let page = |until| page(&[], &TurnedAway::default(), until).expect("a page");
+        let line = "\npaceline_certificate_valid_until_seconds 1767571200\n";
+        let until = Timestamp::from_millis(1_767_571_200_000);
+        assert!(page(Some(until)).contains(line) && !page(None).contains("certificate"));
     }
 }

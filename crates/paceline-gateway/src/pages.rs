@@ -87,7 +87,8 @@ fn ready(gateway: &Arc<Gateway>) -> Response<AnswerBody> {
 }
 
 fn metrics_page(gateway: &Arc<Gateway>, client: Option<&Arc<Client>>) -> Result<Response<AnswerBody>, Refusal> {
-    gateway.document_for(client, || match metrics::page(&gateway.upstreams(), &gateway.turned_away) {
+    let valid_until = gateway.tls().and_then(|tls| tls.valid_until());
+    gateway.document_for(client, || match metrics::page(&gateway.upstreams(), &gateway.turned_away, valid_until) {
         Ok(page) => Ok(document(StatusCode::OK, metrics::CONTENT_TYPE, page)),
         Err(error) => {
             let message = format!("the metrics cannot be written: {error}");

@@ -160,7 +160,7 @@ impl Gateway {
         is_another
     }
 
-    fn tls(&self) -> Option<ClientTls> {
+    pub(crate) fn tls(&self) -> Option<ClientTls> {
         self.tls.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

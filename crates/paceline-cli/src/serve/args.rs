@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use http::Uri;
+use paceline::clock;
 use paceline_config::{Config, EffectiveValue, Overrides, Source, TierMatch, Upstream, upstream_names};
 use paceline_gateway::{ClientTls, OWN_ROUTES};
 use paceline_http::SERVERS_OWN;
@@ -202,13 +203,23 @@ impl Flags {
     }
 
     /// What is wrong with a certificate that is shown all the same.
-    pub(super) fn amiss(&self, tls: Option<&ClientTls>) -> Option<String> {
-        let (_, certificate) = tls.filter(|tls| tls.is_of_authority()).zip(self.tls_cert.as_deref())?;
-        Some(format!(
-            "{}: this is the certificate of an authority (CA:TRUE), which many clients, such as paceline itself, refuse as a server's: \
-             {SERVERS_OWN}",
-            certificate.display()
-        ))
+    pub(super) fn amiss(&self, tls: Option<&ClientTls>) -> Vec<String> {
+        let Some((tls, certificate)) = tls.zip(self.tls_cert.as_deref()) else { return Vec::new() };
+        let file = certificate.display();
+        let is_of_authority = tls.is_of_authority().then(|| {
+            format!(
+                "{file}: this is the certificate of an authority (CA:TRUE), which many clients, such as paceline itself, refuse as a \
+                 server's: {SERVERS_OWN}"
+            )
+        });
+        let ended = tls.valid_until().filter(|until| *until < clock::wall());
+        let has_ended = ended.map(|until| {
+            format!(
+                "{file}: this certificate was valid until {until}, and clients that look at it refuse it: put one that is valid in \
+                 its place, with its key"
+            )
+        });
+        is_of_authority.into_iter().chain(has_ended).collect()
     }
 
     /// The variable that points programs to the gateway must not point the gateway to itself.

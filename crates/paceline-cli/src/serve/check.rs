@@ -46,7 +46,7 @@ pub(super) fn command(flags: &Flags, everywhere: &Everywhere) -> Result<Status, 
     lines += &state
         .as_ref()
         .map_or("state: kept in no folder\n".to_owned(), |folder| format!("state: {}\n", folder.display()));
-    let amiss = flags.amiss(tls.as_ref()).map(|what| what + "\n").unwrap_or_default();
+    let amiss: String = flags.amiss(tls.as_ref()).into_iter().map(|what| what + "\n").collect();
     let amiss = amiss + &state.as_deref().map(full).unwrap_or_default() + &taken(flags)?;
     let all = if amiss.is_empty() { "all is well" } else { "all else is well" };
     let file = configured.file.map_or("no configuration file".to_owned(), |file| file.display().to_string());

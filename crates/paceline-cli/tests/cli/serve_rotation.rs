@@ -1,9 +1,11 @@
 //! Keys and certificates are exchanged for new ones: those of clients, that of an upstream, and what clients are shown.
 
+use std::fs::File;
+
 use rustix::process::Signal;
 
 use crate::serve::{Gateway, serve};
-use crate::serve_keys::{keys, post_with, told};
+use crate::serve_keys::{certify, keys, post_with, told};
 use crate::support::{Job, Reply, Server};
 
 #[test]
@@ -46,4 +48,28 @@ fn a_new_key_of_a_revoked_name_goes_on_with_what_the_name_has_used() {
     gateway.signal(Signal::HUP);
     until(&gateway, &other, 200);
     assert_eq!(server.count(), 2, "one of each name");
+}
+
+#[test]
+fn a_certificate_that_has_ended_is_told_in_place_of_a_good_one_and_by_a_check() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    certify(&job);
+    let tls = ["--tls-cert", "tls.pem", "--tls-key", "tls.key"];
+    let gateway = Gateway::logging(&mut serve(&job, &server, &tls), File::create(job.path("log")).expect("writable"));
+    let log = || std::fs::read_to_string(job.path("log")).expect("a log");
+    assert!(!log().contains("was valid until"), "{}", log());
+    let mut params = rcgen::CertificateParams::new(["127.0.0.1".to_owned()]).expect("a name");
+    params.not_after = rcgen::date_time_ymd(2026, 1, 4);
+    let key = rcgen::KeyPair::generate().expect("a key");
+    std::fs::write(job.path("tls.pem"), params.self_signed(&key).expect("a certificate").pem()).expect("writable");
+    std::fs::write(job.path("tls.key"), key.serialize_pem()).expect("writable");
+    gateway.signal(Signal::HUP);
+    while !log().contains("the certificate was read again") {
+        std::thread::yield_now();
+    }
+    let ended = "tls.pem: this certificate was valid until 2026-01-04T00:00:00.000Z, and clients that look at it refuse it";
+    assert!(log().contains(ended) && log().contains("WARN"), "{}", log());
+    let check = ["serve", "check", "--base-url", "http://127.0.0.1:1", "--listen", "127.0.0.1:0"];
+    let checked = told(job.paceline().args(check).args(tls));
+    assert!(checked.contains(ended) && checked.contains("all else is well"), "{checked}");
 }
