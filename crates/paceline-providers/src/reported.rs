@@ -75,7 +75,8 @@ impl Reported {
         let member = |key: &str| members.iter().find(|(name, _)| *name == key).map(|(_, value)| value);
         let first = |keys: &[&str]| keys.iter().find_map(|key| count(member(key)?));
         let inside = |object: &str, key: &str| count(member(object)?.get(key)?);
-        let input = first(&INPUT);
+        // What Gemini's own tools added to the prompt stands beside it.
+        let input = first(&INPUT).map(|input| input.saturating_add(first(&["toolUsePromptTokenCount"]).unwrap_or(0)));
         let output = first(&["completion_tokens", "output_tokens", "outputTokens", "candidatesTokenCount"]);
         let output = match (output, first(&["thoughtsTokenCount"])) {
             (output, Some(thought)) => Some(output.unwrap_or(0).saturating_add(thought)),
@@ -95,12 +96,17 @@ impl Reported {
         let within = within.or_else(|| first(&["cachedContentTokenCount"]));
         let read = within.or_else(|| first(&["cache_read_input_tokens", "cacheReadInputTokens"]));
         let written = first(&["cache_creation_input_tokens", "cacheWriteInputTokens"]);
+        let (read, written) = (read.unwrap_or(0), written.unwrap_or(0));
+        let apart = within.is_none() && member("prompt_tokens").is_none();
+        let prompt = if apart { input.saturating_add(read).saturating_add(written) } else { input };
+        // Some count what a model thinks beside its answer, in the total alone, and bill it like that.
+        let output = total.map_or(output, |total| output.max(total.saturating_sub(prompt)));
         Some(Self {
             input,
-            read: read.unwrap_or(0),
-            written: written.unwrap_or(0),
+            read,
+            written,
             written_for_an_hour: inside("cache_creation", "ephemeral_1h_input_tokens").unwrap_or(0),
-            apart: within.is_none() && member("prompt_tokens").is_none(),
+            apart,
             output,
             undivided,
         })
@@ -182,7 +188,24 @@ mod tests {
                 json!({"promptTokenCount": 7, "candidatesTokenCount": 3, "thoughtsTokenCount": 20, "totalTokenCount": 30}),
                 Some((7, 23)),
             ),
+            (
+                json!({"promptTokenCount": 7, "toolUsePromptTokenCount": 100, "candidatesTokenCount": 3, "totalTokenCount": 110}),
+                Some((107, 3)),
+            ),
             (json!({"inputTokens": 5, "outputTokens": 6, "totalTokens": 11}), Some((5, 6))),
+            (
+                json!({"inputTokens": 5, "cacheReadInputTokens": 90, "cacheWriteInputTokens": 4, "outputTokens": 6, "totalTokens": 105}),
+                Some((99, 6)),
+            ),
+            // The reasoning of xAI's models is in the total alone.
+            (
+                json!({"prompt_tokens": 32, "completion_tokens": 9, "total_tokens": 135,
+                    "prompt_tokens_details": {"cached_tokens": 6}, "completion_tokens_details": {"reasoning_tokens": 94}}),
+                Some((32, 103)),
+            ),
+            (json!({"prompt_tokens": 50, "completion_tokens": 5, "total_tokens": 40}), Some((50, 5))),
+            (json!({"prompt_tokens": 50, "total_tokens": 80}), Some((50, 30))),
+            (json!({"input_tokens": 4, "output_tokens": 3, "total_tokens": 30}), Some((4, 26))),
             (
                 json!({"billed_units": {"input_tokens": 1}, "tokens": {"input_tokens": 71.0, "output_tokens": 2.0}}),
                 Some((71, 2)),
