@@ -4,7 +4,7 @@
 use std::io::Read as _;
 
 use bytes::Bytes;
-use flate2::read::GzDecoder;
+use flate2::read::MultiGzDecoder;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderValue, Response, StatusCode};
 use http_body::Body;
@@ -72,7 +72,7 @@ fn decoded(mut answer: Response<Bytes>) -> Result<Response<Bytes>, NoAnswer> {
         return Err(unreadable(format!("it is compressed as {encoding:?}, which was not asked for")));
     }
     let mut body = Vec::new();
-    let mut bounded = GzDecoder::new(answer.body().as_ref()).take(LARGEST_ANSWER as u64 + 1);
+    let mut bounded = MultiGzDecoder::new(answer.body().as_ref()).take(LARGEST_ANSWER as u64 + 1);
     bounded.read_to_end(&mut body).map_err(|error| unreadable(error.to_string()))?;
     if body.len() > LARGEST_ANSWER {
         return Err(NoAnswer::TooLarge(LARGEST_ANSWER));

@@ -2,6 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use http::header::{ACCEPT_ENCODING, HeaderMap, HeaderValue};
 use reqwest::{Client, ClientBuilder, redirect};
 
 use crate::no_answer::{HasAnswered, LARGEST_HEAD};
@@ -46,7 +47,11 @@ impl Connections {
 
 /// The client of a sender.
 pub(crate) fn built(client: ClientBuilder, config: &SenderConfig) -> Result<Client, reqwest::Error> {
+    let packed = HeaderValue::from_static("gzip, br");
     client
+        // Of gzip it would read the first member alone.
+        .no_gzip()
+        .default_headers(HeaderMap::from_iter([(ACCEPT_ENCODING, packed)]))
         .user_agent(concat!("paceline/", env!("CARGO_PKG_VERSION")))
         .connect_timeout(config.connect_timeout.min(config.timeout * 9 / 10))
         .tcp_nodelay(true)

@@ -1,10 +1,13 @@
-//! A whole answer, within bounds.
+//! A whole answer, within bounds, and unpacked.
 
+use std::io::{self, Read};
 use std::pin::pin;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use flate2::bufread::MultiGzDecoder;
 use http::Response;
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 use paceline::{Clock, Instant};
 use tokio::time::{sleep, timeout};
 
@@ -16,6 +19,9 @@ pub const LARGEST_ANSWER: usize = 32 << 20;
 
 /// A timer that is this late says that the process stood still.
 const STOOD_STILL: Duration = Duration::from_millis(100);
+
+/// So much is unpacked before other calls have their turn.
+const PIECE: usize = 64 << 10;
 
 /// For so long what has come meanwhile may be read.
 const CATCHING_UP: Duration = Duration::from_secs(1);
@@ -42,8 +48,47 @@ pub async fn receive(response: reqwest::Response, largest: usize) -> Result<Resp
     Ok(receive_within(response, largest, true, &Memory::of(usize::MAX)).await?.0)
 }
 
+/// [`receive`] as far as there is memory for the answer, and without its gzip: all members of it. A success whose body is not
+/// `needed` is empty where that is too large.
+pub(crate) async fn receive_unpacked(
+    response: reqwest::Response,
+    largest: usize,
+    needed: bool,
+    memory: &Memory,
+) -> Result<(Response<Bytes>, AnswerMemory), NoAnswer> {
+    let (mut whole, mut held) = receive_within(response, largest, needed, memory).await?;
+    let is_gzip = |coding: &[u8]| [&b"gzip"[..], b"x-gzip"].iter().any(|name| coding.eq_ignore_ascii_case(name));
+    if whole.body().is_empty() || !whole.headers().get(CONTENT_ENCODING).is_some_and(|name| is_gzip(name.as_bytes())) {
+        return Ok((whole, held));
+    }
+    let (mut body, mut piece) = (BytesMut::new(), vec![0; PIECE]);
+    let packed = whole.body().clone();
+    let mut members = MultiGzDecoder::new(&packed[..]);
+    loop {
+        let read = members.read(&mut piece).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => NoAnswer::Truncated(error.to_string()),
+            _ => NoAnswer::Undecodable(error.to_string()),
+        })?;
+        if read == 0 {
+            break;
+        }
+        if body.len() + read > largest {
+            if needed || !whole.status().is_success() {
+                return Err(NoAnswer::TooLarge(largest));
+            }
+            (body, held) = (BytesMut::new(), AnswerMemory::default());
+            break;
+        }
+        memory.take(&mut held, read).await;
+        body.extend_from_slice(&piece[..read]);
+    }
+    whole.headers_mut().remove(CONTENT_ENCODING);
+    whole.headers_mut().remove(CONTENT_LENGTH);
+    Ok((whole.map(|_| body.freeze()), held))
+}
+
 /// [`receive`] as far as there is memory for the answer. A success whose body is not `needed` is empty where that is too large.
-pub(crate) async fn receive_within(
+async fn receive_within(
     mut response: reqwest::Response,
     largest: usize,
     needed: bool,

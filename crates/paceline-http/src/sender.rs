@@ -27,7 +27,7 @@ use crate::no_answer::NoAnswer;
 use crate::partial::Partials;
 use crate::ratios::TokenRatios;
 use crate::reached::install_tls;
-use crate::receive::{LARGEST_ANSWER, receive_within, until};
+use crate::receive::{LARGEST_ANSWER, receive_unpacked, until};
 use crate::redirect::not_followed;
 use crate::shortage::Shortage;
 
@@ -403,7 +403,7 @@ impl Sender {
         }
         let redirect = not_followed(&response, || self.carries_key(call), self.may_name_hosts(call));
         let (largest, needed) = (self.config.largest_answer, self.config.needs_answers);
-        let body = receive_within(response, largest, needed, &self.memory);
+        let body = receive_unpacked(response, largest, needed, &self.memory);
         let (response, memory) = until(&self.clock, deadline, body).await.ok_or_else(late)??;
         Ok(Received { response: response.map(|body| self.secrets.removed_from(body)), memory, redirect })
     }

@@ -92,20 +92,26 @@ fn compressed_answers_are_decompressed_and_their_size_is_still_bounded() {
             "item-0" => small.clone(),
             "item-1" => bomb.clone(),
             "item-3" => b"no gzip at all".to_vec(),
+            "item-4" => [gzip(br#"{"object":"chat"#), gzip(br#".completion"}"#)].concat(),
+            "item-5" => [&small[..], b"rubbish behind the last member"].concat(),
+            "item-6" => [&small[..], &small[..small.len() - 4]].concat(),
             _ => small[..small.len() - 4].to_vec(),
         };
         Reply::text(200, "application/json", body).with_header("content-encoding", "gzip")
     });
-    let job = Job::new(4);
+    let job = Job::new(7);
     let (code, log) = finish(job.run(&server).args(["--max-retries", "1"]));
-    assert_eq!((code, server.count()), (1, 6), "{log}");
+    assert_eq!((code, server.count()), (1, 11), "{log}");
     let accepted = server.arrivals()[0].headers["accept-encoding"].to_str().expect("text").to_owned();
     assert!(accepted.contains("gzip") && accepted.contains("br"), "{accepted}");
-    assert_eq!(job.lines("out.jsonl")[0]["response"]["body"]["object"], "chat.completion");
+    let results = job.lines("out.jsonl");
+    assert_eq!(results.len(), 2, "of one member, and of two");
+    assert!(results.iter().all(|result| result["response"]["body"]["object"] == "chat.completion"), "{results:?}");
     let errors = job.lines("out.errors.jsonl");
     let code = |id: &str| &errors.iter().find(|line| line["custom_id"] == id).expect("an error")["error"]["code"];
     assert_eq!((code("item-1"), code("item-2")), (&json!("response_too_large"), &json!("truncated")));
-    for (item, message) in [("item-2", "the response was cut off"), ("item-3", "the response cannot be decompressed")] {
+    let [cut, damaged] = ["the response was cut off", "the response cannot be decompressed"];
+    for (item, message) in [("item-2", cut), ("item-3", damaged), ("item-5", damaged), ("item-6", cut)] {
         let row = job.lines("out.report.jsonl").into_iter().find(|row| row["custom_id"] == item).expect("a row");
         assert!(row["last_error"].as_str().is_some_and(|error| error.starts_with(message)), "{row}");
     }
