@@ -2,17 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderValue;
-use paceline::{Limiter, MaxWait, Permit, Within};
+use paceline::Limiter;
 use paceline_core::{
-    Admit, Class, Cost, Dimension, GiveUp, Instant, Level, LimitScope, PauseCause, Request, Timestamp, TooLarge,
-    UnknownOutcome, WaitCause, WaitReason,
+    Class, Cost, Dimension, GiveUp, Instant, Level, LimitScope, PauseCause, Request, Timestamp, TooLarge, UnknownOutcome,
 };
 use paceline_gateway::Guest;
 use paceline_http::{Call, Exchange, Sender};
@@ -21,6 +19,7 @@ use paceline_store::{ClaimedItem, Departure, Journal, ModelUsage, Room};
 use serde_json::value::RawValue;
 use tokio::sync::{oneshot, watch};
 
+use crate::run::calls::admission::Admitted;
 use crate::run::calls::budget::{Budget, Exceeded, Expected};
 use crate::run::calls::entry;
 use crate::run::calls::permit_queue::PermitTurn;
@@ -29,13 +28,6 @@ use crate::run::lines::input::{Input, Span};
 use crate::run::lines::line::{self, Echo, LineError};
 use crate::text;
 use crate::upstream;
-
-/// A longer pause of its scope or of the account an item spends in the journal. Only so many items are tried at once: those of a
-/// few throttled models would keep out all others. Limits are waited for here, where they serve the items in order.
-const LONGEST_PAUSE: MaxWait = MaxWait::Pause(Duration::from_secs(1));
-
-/// How often a full disk is checked.
-const FULL: Duration = Duration::from_millis(100);
 
 /// A longer body stays in the input while its item waits for a permit: hundreds wait at once.
 const LONG_BODY: usize = 64 << 10;
@@ -323,37 +315,15 @@ impl Context {
         HeaderValue::from_maybe_shared(Bytes::from(key)).expect("a job's name and a number are digits and letters")
     }
 
-    async fn perform(&self, ready: Ready<Option<(Echo, Call)>>, item: &ClaimedItem, mut turn: PermitTurn) -> TryEnd {
-        let Ready { mut request, expected, call } = ready;
+    async fn perform(&self, ready: Ready<Option<(Echo, Call)>>, item: &ClaimedItem, turn: PermitTurn) -> TryEnd {
+        let Ready { request, expected, call } = ready;
         // Of a request that names no model it is not known whether its answer is of tokens at all.
         if self.budget.has_an_end() && !expected.bounded && !expected.model.is_empty() {
             upstream::warn_of_unbounded("the budget", || true);
         } else if self.budget.is_limited() && !expected.bounded {
             upstream::warn_of_unbounded("a configured limit", || true);
         }
-        let began = self.limiter.now();
-        let budgeted = tokio::select! {
-            biased;
-            () = self.reached(Phase::Draining) => return TryEnd::Withheld,
-            reserved = async { turn.comes().await; self.budget.reserve(expected).await } => reserved,
-        };
-        let budgeted = match budgeted {
-            Ok(budgeted) => budgeted,
-            Err(exceeded) => return TryEnd::OverBudget(exceeded),
-        };
-        let mut place = self.guest.as_ref().map(Guest::place);
-        if let Some(place) = &place {
-            request.arrival = Some(place.number());
-        }
-        let admitted = {
-            let asking = pin!(self.permit_with_room(request, began));
-            tokio::select! {
-                biased;
-                () = self.reached(Phase::Draining) => return TryEnd::Withheld,
-                admitted = turn.ask(asking) => admitted,
-            }
-        };
-        let (permit, room) = match admitted {
+        let Admitted { budgeted, permit, room, mut place } = match self.admitted(request, expected, turn).await {
             Ok(admitted) => admitted,
             Err(end) => return end,
         };
@@ -395,62 +365,6 @@ impl Context {
         done.await.unwrap_or(false)
     }
 
-    /// A permit, and room for the answer, or why there is no permit. A call without room gives its permit back before it waits: a
-    /// permit that is kept counts in every limit, for other runs too, and a disk may stay full.
-    async fn permit_with_room(&self, request: Request, began: Instant) -> Result<(Permit, Room), TryEnd> {
-        loop {
-            let permit = self.permit(request.clone(), began).await?;
-            if let Some(room) = self.journal.room_for_answer() {
-                return Ok((permit, room));
-            }
-            permit.withdraw();
-            self.has_room().await;
-        }
-    }
-
-    /// A permit, or why there is none. The item waits since `began`.
-    async fn permit(&self, request: Request, began: Instant) -> Result<Permit, TryEnd> {
-        let own_scope = Arc::clone(request.scope.name());
-        let none = |error| match error {
-            paceline::Error::TooLarge(too_large) => TryEnd::Impossible(too_large.into()),
-            paceline::Error::DeadlineExceeded { needed, .. } => {
-                TryEnd::Impossible(Impossible::Deadline { waited: self.limiter.now() - began, needed })
-            }
-            // In a run of its own the answer that stops a scope says so itself.
-            paceline::Error::Stopped { scope, reason } if self.guest.is_some() => {
-                let reach = if scope == own_scope { LimitScope::Scope } else { LimitScope::Account };
-                TryEnd::Stopped { reach, reason }
-            }
-            _ => TryEnd::Withheld,
-        };
-        if tracing::enabled!(tracing::Level::TRACE) {
-            self.trace_wait(&request);
-        }
-        let (until, WaitReason { level, cause }) =
-            match self.limiter.acquire_within(request.clone(), LONGEST_PAUSE).await.map_err(none)? {
-                Within::Granted(permit) => return Ok(permit),
-                Within::Deferred { until, reason } => (until, reason),
-            };
-        match cause {
-            // The next run checks for itself whether the server is back, so it is not in the journal.
-            WaitCause::Held { cause: PauseCause::ServerFails } => self.limiter.acquire(request).await.map_err(none),
-            WaitCause::Held { cause } | WaitCause::Gate { cause } => {
-                Err(TryEnd::PutOff(Pause { until: self.timestamp(until), cause, level }))
-            }
-            policy => unreachable!("{policy} is no pause"),
-        }
-    }
-
-    /// Logs what a call waits for as it asks for its permit.
-    fn trace_wait(&self, request: &Request) {
-        let (wait, cause) = match self.limiter.admit(request) {
-            Admit::Now => return,
-            Admit::At { at, cause } => (format!(" ({})", text::exact(at - self.limiter.now())), cause),
-            Admit::OnRelease { cause } => (String::new(), cause),
-        };
-        tracing::trace!(scope = &**request.scope.name(), item = request.item, "waits for {cause}{wait}");
-    }
-
     /// What the result of an item repeats, from the input.
     pub(crate) fn echo(&self, item: &ClaimedItem) -> Echo {
         let span = Span { offset: item.src_off, len: item.src_len };
@@ -460,13 +374,7 @@ impl Context {
         Echo { custom_id: line::custom_id(&bytes, item.line), metadata, form: self.format.results() }
     }
 
-    async fn has_room(&self) {
-        while self.journal.room_for_answer().is_none() {
-            tokio::time::sleep(FULL).await;
-        }
-    }
-
-    async fn reached(&self, phase: Phase) {
+    pub(super) async fn reached(&self, phase: Phase) {
         // The dispatcher outlives every try; if it were gone, waiting would have no end.
         let _ = self.phase.clone().wait_for(|now| *now >= phase).await;
     }

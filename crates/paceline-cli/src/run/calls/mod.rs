@@ -3,6 +3,7 @@
 pub(crate) mod acknowledge;
 pub(crate) mod alike;
 pub(crate) mod bounds;
+mod admission;
 pub(crate) mod budget;
 pub(crate) mod disk_watch;
 pub(crate) mod dispatch;

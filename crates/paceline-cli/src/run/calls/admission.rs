@@ -1,0 +1,140 @@
+//! What a try needs before its call leaves: its part of the budget, a permit, and room for the answer.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use paceline::{MaxWait, Permit, Within};
+use paceline_core::{Admit, Instant, LimitScope, PauseCause, Request, WaitCause, WaitReason};
+use paceline_gateway::{Guest, QueuePlace};
+use paceline_store::Room;
+
+use crate::run::calls::budget::{Expected, Reserved};
+use crate::run::calls::item::{Context, Impossible, Pause, Phase, TryEnd};
+use crate::run::calls::permit_queue::PermitTurn;
+use crate::text;
+
+/// A longer pause of its scope or of the account an item spends in the journal. Only so many items are tried at once: those of a
+/// few throttled models would keep out all others. Limits are waited for here, where they serve the items in order.
+const LONGEST_PAUSE: MaxWait = MaxWait::Pause(Duration::from_secs(1));
+
+/// How often a full disk is checked.
+const FULL: Duration = Duration::from_millis(100);
+
+/// A call that may leave.
+pub(super) struct Admitted<'a> {
+    pub(super) budgeted: Reserved<'a>,
+    pub(super) permit: Permit,
+    pub(super) room: Room,
+    /// Where others use the limiter too.
+    pub(super) place: Option<QueuePlace>,
+}
+
+impl Context {
+    /// All that a call needs, or why it does not leave. Answers that come while it waits for its permit may show that it uses
+    /// more than it has reserved: it reserves anew then, and hundreds that reserved as little do not leave with it.
+    pub(super) async fn admitted(
+        &self,
+        mut request: Request,
+        expected: Expected,
+        turn: PermitTurn,
+    ) -> Result<Admitted<'_>, TryEnd> {
+        let began = self.limiter.now();
+        let mut turn = Some(turn);
+        loop {
+            let reserved = async {
+                if let Some(turn) = &mut turn {
+                    turn.comes().await;
+                }
+                self.budget.reserve(expected.clone()).await
+            };
+            let budgeted = tokio::select! {
+                biased;
+                () = self.reached(Phase::Draining) => return Err(TryEnd::Withheld),
+                reserved = reserved => reserved.map_err(TryEnd::OverBudget)?,
+            };
+            let place = self.guest.as_ref().map(Guest::place);
+            if let Some(place) = &place {
+                request.arrival = Some(place.number());
+            }
+            let asking = async |turn: Option<PermitTurn>| {
+                let asking = pin!(self.permit_with_room(request.clone(), began));
+                match turn {
+                    Some(turn) => turn.ask(asking).await,
+                    None => asking.await,
+                }
+            };
+            let (permit, room) = tokio::select! {
+                biased;
+                () = self.reached(Phase::Draining) => return Err(TryEnd::Withheld),
+                admitted = asking(turn.take()) => admitted?,
+            };
+            if budgeted.is_enough() {
+                return Ok(Admitted { budgeted, permit, room, place });
+            }
+            permit.withdraw();
+        }
+    }
+
+    /// A permit, and room for the answer, or why there is no permit. A call without room gives its permit back before it waits: a
+    /// permit that is kept counts in every limit, for other runs too, and a disk may stay full.
+    async fn permit_with_room(&self, request: Request, began: Instant) -> Result<(Permit, Room), TryEnd> {
+        loop {
+            let permit = self.permit(request.clone(), began).await?;
+            if let Some(room) = self.journal.room_for_answer() {
+                return Ok((permit, room));
+            }
+            permit.withdraw();
+            self.has_room().await;
+        }
+    }
+
+    /// A permit, or why there is none. The item waits since `began`.
+    async fn permit(&self, request: Request, began: Instant) -> Result<Permit, TryEnd> {
+        let own_scope = Arc::clone(request.scope.name());
+        let none = |error| match error {
+            paceline::Error::TooLarge(too_large) => TryEnd::Impossible(too_large.into()),
+            paceline::Error::DeadlineExceeded { needed, .. } => {
+                TryEnd::Impossible(Impossible::Deadline { waited: self.limiter.now() - began, needed })
+            }
+            // In a run of its own the answer that stops a scope says so itself.
+            paceline::Error::Stopped { scope, reason } if self.guest.is_some() => {
+                let reach = if scope == own_scope { LimitScope::Scope } else { LimitScope::Account };
+                TryEnd::Stopped { reach, reason }
+            }
+            _ => TryEnd::Withheld,
+        };
+        if tracing::enabled!(tracing::Level::TRACE) {
+            self.trace_wait(&request);
+        }
+        let (until, WaitReason { level, cause }) =
+            match self.limiter.acquire_within(request.clone(), LONGEST_PAUSE).await.map_err(none)? {
+                Within::Granted(permit) => return Ok(permit),
+                Within::Deferred { until, reason } => (until, reason),
+            };
+        match cause {
+            // The next run checks for itself whether the server is back, so it is not in the journal.
+            WaitCause::Held { cause: PauseCause::ServerFails } => self.limiter.acquire(request).await.map_err(none),
+            WaitCause::Held { cause } | WaitCause::Gate { cause } => {
+                Err(TryEnd::PutOff(Pause { until: self.timestamp(until), cause, level }))
+            }
+            policy => unreachable!("{policy} is no pause"),
+        }
+    }
+
+    /// Logs what a call waits for as it asks for its permit.
+    fn trace_wait(&self, request: &Request) {
+        let (wait, cause) = match self.limiter.admit(request) {
+            Admit::Now => return,
+            Admit::At { at, cause } => (format!(" ({})", text::exact(at - self.limiter.now())), cause),
+            Admit::OnRelease { cause } => (String::new(), cause),
+        };
+        tracing::trace!(scope = &**request.scope.name(), item = request.item, "waits for {cause}{wait}");
+    }
+
+    async fn has_room(&self) {
+        while self.journal.room_for_answer().is_none() {
+            tokio::time::sleep(FULL).await;
+        }
+    }
+}
