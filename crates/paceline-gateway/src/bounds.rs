@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use paceline_http::gateway::LONGEST_HOLD;
+use tokio::sync::Semaphore;
 
 use crate::bodies::Bodies;
 use crate::files::Files;
@@ -81,6 +82,16 @@ impl Held {
     /// How many there are.
     pub(crate) fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Of one client: its documents are made one after another.
+#[derive(Clone, Debug)]
+pub(crate) struct Turn(pub(crate) Arc<Semaphore>);
+
+impl Default for Turn {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(1)))
     }
 }
 

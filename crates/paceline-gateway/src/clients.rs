@@ -14,8 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::bodies::BodiesOfClient;
-use crate::bounds::Held;
-use crate::documents::Turn;
+use crate::bounds::{Held, Turn};
 use crate::headers::{KEY, OF_CLIENTS};
 use crate::query;
 use crate::refusal::Refusal;

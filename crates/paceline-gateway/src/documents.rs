@@ -11,10 +11,10 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt as _, Either};
 use paceline::{Clock, Instant};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::sleep;
 
-use crate::bounds::{Held, Room, share};
+use crate::bounds::{Held, Room, Turn, share};
 use crate::clients::Client;
 use crate::forward::AnswerBody;
 use crate::refusal::{LEAST, Refusal};
@@ -44,16 +44,6 @@ pub(crate) struct Documents {
     to_clients: Held,
     to_others: Held,
     turn_of_others: Turn,
-}
-
-/// Of one client: its documents are made one after another.
-#[derive(Clone, Debug)]
-pub(crate) struct Turn(Arc<Semaphore>);
-
-impl Default for Turn {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(1)))
-    }
 }
 
 /// A document is made until this is dropped.

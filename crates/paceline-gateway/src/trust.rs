@@ -31,7 +31,7 @@ pub(crate) struct Trust {
     refused: InARow,
 }
 
-/// How many calls were refused, whoever sent them, without a success in between.
+/// How many calls were refused, whichever client sent them, without a success in between.
 #[derive(Debug, Default)]
 struct InARow(AtomicU64);
 

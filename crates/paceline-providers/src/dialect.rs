@@ -56,10 +56,9 @@ pub struct Dialect {
 impl From<Provider> for Dialect {
     /// The provider's table without changes.
     fn from(provider: Provider) -> Self {
-        let table = Cow::Borrowed(provider.table());
         Self {
             provider,
-            table,
+            table: Cow::Borrowed(provider.table()),
             rules: Vec::new(),
             rule_places: Vec::new(),
             wait_headers: Vec::new(),

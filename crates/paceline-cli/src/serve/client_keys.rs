@@ -246,7 +246,9 @@ fn changes(before: &[Record], now: &[Record]) -> Vec<String> {
     let told = |key: &Record| match named(before, &key.name) {
         None => Some(format!("new: {}", key.name)),
         Some(known) if known == *key => None,
-        Some(known) if known.sha256 != key.sha256 => Some(format!("another key: {}, which goes on with what it has used", key.name)),
+        Some(known) if known.sha256 != key.sha256 => {
+            Some(format!("another key: {}, which goes on with what it has used", key.name))
+        }
         Some(_) => Some(format!("changed: {}, {}", key.name, key.described())),
     };
     let gone = before.iter().filter(|key| named(now, &key.name).is_none());

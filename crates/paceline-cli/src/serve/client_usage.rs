@@ -101,8 +101,8 @@ impl ClientUsage {
     }
 
     /// Notes from now on what the calls of these clients take, before they leave. One that has limits again goes on with what it
-    /// had used of the former ones, and so does one with the name of a key that was revoked. What the clients `before` these had used
-    /// and no one goes on with is kept.
+    /// had used of the former ones, and so does one with the name of a key that was revoked. What the clients `before` these had
+    /// used and no one goes on with is kept.
     pub(super) fn follow(&self, clients: &Clients, before: &Clients) {
         let mut resting = self.resting();
         for (key, state) in before.states() {

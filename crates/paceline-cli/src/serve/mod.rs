@@ -67,9 +67,7 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     tell_who_may_call(&clients, address);
     gateway.replace_clients(clients);
     let tls_is_shown = tls.is_some();
-    if let Some(tls) = tls {
-        gateway.replace_tls(tls);
-    }
+    drop(tls.map(|tls| gateway.replace_tls(tls)));
     announce(address, tls_is_shown, metrics.as_ref().map(|(_, address)| *address), &gateway)
         .map_err(Failure::interrupted)?;
     let _found = announce_to_jobs(address, tls_is_shown, &gateway);
@@ -84,10 +82,8 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
         batches.end().await;
     };
     let metrics = async {
-        match metrics {
-            Some((listener, _)) => gateway.serve_metrics(listener).await,
-            None => std::future::pending().await,
-        }
+        let Some((listener, _)) = metrics else { return std::future::pending().await };
+        gateway.serve_metrics(listener).await;
     };
     let reloads = async {
         loop {

@@ -67,7 +67,8 @@ fn a_certificate_that_has_ended_is_told_in_place_of_a_good_one_and_by_a_check() 
     while !log().contains("the certificate was read again") {
         std::thread::yield_now();
     }
-    let ended = "tls.pem: this certificate was valid until 2026-01-04T00:00:00.000Z, and clients that look at it refuse it";
+    let ended =
+        "tls.pem: this certificate was valid until 2026-01-04T00:00:00.000Z, and clients that look at it refuse it";
     assert!(log().contains(ended) && log().contains("WARN"), "{}", log());
     let check = ["serve", "check", "--base-url", "http://127.0.0.1:1", "--listen", "127.0.0.1:0"];
     let checked = told(job.paceline().args(check).args(tls));

@@ -10,7 +10,8 @@ use bytes::Bytes;
 use http::HeaderValue;
 use paceline::Limiter;
 use paceline_core::{
-    Class, Cost, Dimension, GiveUp, Instant, Level, LimitScope, PauseCause, Request, Timestamp, TooLarge, UnknownOutcome,
+    Class, Cost, Dimension, GiveUp, Instant, Level, LimitScope, PauseCause, Request, Timestamp, TooLarge,
+    UnknownOutcome,
 };
 use paceline_gateway::Guest;
 use paceline_http::{Call, Exchange, Sender};

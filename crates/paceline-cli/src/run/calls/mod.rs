@@ -1,9 +1,9 @@
 //! The work: items are claimed, tried and recorded until the run has to end.
 
 pub(crate) mod acknowledge;
+mod admission;
 pub(crate) mod alike;
 pub(crate) mod bounds;
-mod admission;
 pub(crate) mod budget;
 pub(crate) mod disk_watch;
 pub(crate) mod dispatch;

@@ -354,7 +354,8 @@ fn what_has_not_left_reserves_as_much_as_an_answer_beyond_its_bound() {
     let budget = Budget::new(limits, Prices::default(), &[], false);
     let reserve = || budget.reserve(bounded(50, 20)).now_or_never();
     reserve().expect("alone").expect("fits").settle(Some(tokens(50, 20)), || 0);
-    let mut many: Vec<_> = (0..300).map(|_| reserve().expect("the server keeps to its bounds").expect("fits")).collect();
+    let mut many: Vec<_> =
+        (0..300).map(|_| reserve().expect("the server keeps to its bounds").expect("fits")).collect();
     assert!(many.iter().all(Reserved::is_enough));
     let left = many.split_off(200);
     left.into_iter().for_each(|call| drop(call.settle(Some(tokens(50, 20)), || 0)));
