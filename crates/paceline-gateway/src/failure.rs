@@ -21,10 +21,12 @@ pub(crate) fn is_none(status: StatusCode) -> bool {
     status.as_u16() < 400 && status != StatusCode::SWITCHING_PROTOCOLS
 }
 
-/// The head of a success that must be read whole to be searched for the key. Streams, parts and heads alone need not.
-pub(crate) fn packed<B: Body>(answer: &Response<B>) -> Option<Response<Bytes>> {
+/// The head of a success that must be read whole to be searched for the key, of a client `with_key` also in a coding that is not
+/// known here. Streams, parts and heads alone need not.
+pub(crate) fn packed<B: Body>(answer: &Response<B>, with_key: bool) -> Option<Response<Bytes>> {
+    let is_coded = |coding: &HeaderValue| is_gzip(coding) || (with_key && coding != "identity");
     let is_packed = is_none(answer.status())
-        && answer.headers().get(CONTENT_ENCODING).is_some_and(is_gzip)
+        && answer.headers().get_all(CONTENT_ENCODING).iter().any(is_coded)
         && !answer.headers().get(CONTENT_TYPE).is_some_and(is_event_stream)
         && answer.status() != StatusCode::PARTIAL_CONTENT
         && !answer.body().is_end_stream();
@@ -63,13 +65,14 @@ fn is_gzip(coding: &HeaderValue) -> bool {
 
 /// A failure that is compressed, although that was not asked for: what it means and repeats must be read.
 fn decoded(mut answer: Response<Bytes>) -> Result<Response<Bytes>, NoAnswer> {
-    let Some(encoding) = answer.headers_mut().remove(CONTENT_ENCODING).filter(|encoding| encoding != "identity") else {
-        return Ok(answer);
-    };
-    answer.headers_mut().remove(CONTENT_LENGTH);
+    let codings: Vec<_> = answer.headers().get_all(CONTENT_ENCODING).iter().cloned().collect();
+    answer.headers_mut().remove(CONTENT_ENCODING);
     let unreadable = |why: String| NoAnswer::Undecodable(why);
-    if !is_gzip(&encoding) {
-        return Err(unreadable(format!("it is compressed as {encoding:?}, which was not asked for")));
+    match &codings[..] {
+        [] => return Ok(answer),
+        [one] if one == "identity" => return Ok(answer),
+        [one] if is_gzip(one) => drop(answer.headers_mut().remove(CONTENT_LENGTH)),
+        others => return Err(unreadable(format!("it is compressed as {others:?}, which was not asked for"))),
     }
     let mut body = Vec::new();
     let mut bounded = MultiGzDecoder::new(answer.body().as_ref()).take(LARGEST_ANSWER as u64 + 1);

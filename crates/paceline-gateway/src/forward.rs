@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Ve
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, Either, Full};
 use hyper::body::Incoming;
+use hyper::ext::ReasonPhrase;
 use paceline::{Class, Cost, GiveUp, Limiter, NextAction, Permit};
 use paceline_core::Instant;
 use paceline_http::{NoAnswer, gateway};
@@ -362,7 +363,7 @@ impl<'a> Course<'a> {
             let mut departed = self.departs(upstream, (permit, file), scope, reserved, call);
             (self.record.calls, self.told.retries) = (self.record.calls + 1, before + tries);
             let sent = upstream.send(&departed, body).await;
-            let packed = sent.as_ref().ok().and_then(failure::packed);
+            let packed = sent.as_ref().ok().and_then(|answer| failure::packed(answer, self.known.is_some()));
             let received = match sent {
                 Ok(answer) if failure::is_none(answer.status()) && packed.is_none() => {
                     departed.room = self.payload.take_room();
@@ -451,6 +452,8 @@ fn whole(answer: Response<Bytes>) -> Response<AnswerBody> {
 /// What belonged to the connection of the upstream does not go to the client.
 fn to_client(head: &mut Parts) {
     headers::remove_those_of_connection(&mut head.headers, |_| false);
+    // Words that the server chose may be the key that it was sent.
+    head.extensions.remove::<ReasonPhrase>();
     head.version = Version::default();
 }
 

@@ -281,6 +281,26 @@ async fn a_compressed_success_is_read_and_repeats_no_key() {
     assert_eq!(head.status().as_u16(), 200, "a head has no body to be read");
 }
 
+/// In such a coding the key could not be found.
+#[tokio::test]
+async fn a_success_in_a_coding_that_is_not_known_goes_to_no_client_with_a_key() {
+    let api = upstream(|request: Request| async move {
+        let coding = request.headers()["x-coding"].to_str().expect("a word").to_owned();
+        answer(200, &[("content-encoding", &coding), ("content-type", "application/json")], "Bearer a3f8c9d2e1b04711")
+    })
+    .await;
+    let served = Served::new(api, "", bounds(|_| {}));
+    let unknown = served.post().header("x-coding", "deflate").send().await.expect("an answer");
+    assert_eq!(unknown.status().as_u16(), 200, "one of this machine has the key already");
+    serve_to(&served, vec![client("free", &[])]);
+    for (coding, expected) in [("deflate", 502), ("br", 502), ("gzip, gzip", 502), ("foo", 502), ("identity", 200)] {
+        let fields = [("x-coding", coding)];
+        let (code, text) = status(&served, "free", "GET", "/v1/models", &fields, Vec::new()).await;
+        assert_eq!((code, text.contains("\"unreadable\"")), (expected, expected == 502), "{coding}: {text}");
+        assert!(!text.contains("a3f8c9d2e1b04711"), "{coding}: {text}");
+    }
+}
+
 /// The server did its work: it is not asked again, and nothing speaks against it.
 #[tokio::test]
 async fn a_compressed_success_that_is_damaged_is_not_asked_for_again() {

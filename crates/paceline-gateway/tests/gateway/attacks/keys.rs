@@ -25,6 +25,8 @@ async fn a_success_that_repeats_the_key_gives_it_to_no_client() {
     let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-echo\r\n\r\n";
     for answer in [
         format!("HTTP/1.1 200 OK\r\nx-echo: {KEY}\r\ncontent-length: 2\r\n\r\n{{}}"),
+        format!("HTTP/1.1 200 {key}\r\ncontent-length: 2\r\n\r\n{{}}"),
+        format!("HTTP/1.1 400 {key}\r\ncontent-length: 2\r\n\r\n{{}}"),
         format!("HTTP/1.1 302 Found\r\nlocation: http://h/?key={key}\r\ncontent-length: 0\r\n\r\n"),
         format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{{\"you\":\"sent {key}\"}}"),
         format!("{chunked}{}{}0\r\n\r\n", chunk(&format!("you sent {first}")), chunk(&format!("{second} today"))),
