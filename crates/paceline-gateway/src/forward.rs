@@ -10,7 +10,7 @@ use http_body::Body as _;
 use http_body_util::{BodyExt as _, Either, Full};
 use hyper::body::Incoming;
 use hyper::ext::ReasonPhrase;
-use paceline::{Class, Cost, GiveUp, Limiter, NextAction, Permit};
+use paceline::{Class, Cost, GiveUp, Limiter, NextAction, Permit, clock};
 use paceline_core::Instant;
 use paceline_http::{NoAnswer, gateway};
 
@@ -35,6 +35,7 @@ use crate::refusal::Refusal;
 use crate::request_body::RequestBody;
 use crate::spent::Spent;
 use crate::tap::Tap;
+use crate::trust;
 
 /// The body of an answer: the gateway's own, or as it comes from an upstream.
 pub(crate) type AnswerBody = Either<OwnBody, Tap>;
@@ -434,7 +435,11 @@ fn passed_on(departed: Departed, answer: Response<Incoming>, bounds: &Bounds) ->
     let (mut head, body) = answer.into_parts();
     // The end of an answer of a known length, which reads its head too, is about to come.
     if !head.headers.contains_key(CONTENT_LENGTH) {
-        departed.permit.observe(&head.headers);
+        let mut limits = departed.upstream.sending.dialect.announced(&head.headers, clock::wall());
+        if departed.known.is_some() {
+            trust::leave_out_announced(&departed.upstream, &mut limits);
+        }
+        departed.permit.observe_limits(&limits);
     }
     let read = head.clone();
     departed.upstream.secrets().remove_from_headers(&mut head.headers);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use paceline::{Class, Instant, PauseCause};
-use paceline_core::{Belief, LimitScope, Refused, Witnesses, format_duration};
+use paceline_core::{Belief, LimitReport, LimitScope, Refused, Witnesses, format_duration};
 use paceline_providers::Reading;
 
 use crate::backend::Backend;
@@ -65,6 +65,10 @@ const MOST_PATHS: usize = 1_000;
 /// Up to so long a wait is one of all clients, though one alone was told so: it is soon over.
 const SHORT: Duration = Duration::from_secs(60);
 
+/// Of a shorter one that holds one client the others wait for this part, where it may be about a path alone: one that asks for waits
+/// again and again leaves them five sixths of the time.
+const OF_OTHERS: u32 = 6;
+
 /// What one client was told to wait, or two were refused, holds the others for so long, and is tested then: an attack costs no
 /// more, and a server that does refuse all gets one call more.
 const TESTED_SOON: Duration = Duration::from_secs(10);
@@ -89,6 +93,9 @@ impl Trust {
     /// holds the others no longer than until a call tests it. Clients stay away for as long as they were told: what one
     /// program gets by keys of its own is tested by the call of another.
     pub(crate) fn weigh(&self, upstream: &Backend, reading: &mut Reading, asker: Asker<'_>) {
+        if let Some(client) = asker.client.filter(|_| upstream.sending.dialect.is_one_scope()) {
+            self.keeps_to_itself(upstream, reading, client, asker);
+        }
         let told = reading.wait.filter(|wait| asker.client.is_some() && *wait > SHORT);
         match reading.class {
             Class::Success => return self.passed(upstream, asker),
@@ -119,11 +126,7 @@ impl Trust {
         if let Some((client, wait)) = number.zip(told) {
             let scope = (!is_of_account).then_some(asker.scope);
             self.stays_away(client, scope, upstream.limiter().now(), wait);
-            let most = match belief {
-                Belief::First(_) => TESTED_SOON,
-                Belief::Second(..) => TESTED,
-                Belief::Alone | Belief::Doubted | Belief::Believed(_) => wait,
-            };
+            let most = longest_for_all(upstream, belief, wait, reading, asker);
             // A shorter wait than that of a limit of a day says nothing of such a limit.
             (reading.wait, reading.long_period) = (Some(wait.min(most)), reading.long_period && wait <= most);
         }
@@ -143,6 +146,20 @@ impl Trust {
         if reading.reach == LimitScope::Item {
             reading.class = Class::Invalid;
         }
+    }
+
+    /// Where many paths are one scope, the server may mean the path that this client asked for, or the client: it stays away for as
+    /// long as a limit or a wait says that it was told, and a wait of up to a minute holds the others for a sixth of it.
+    fn keeps_to_itself(&self, upstream: &Backend, reading: &mut Reading, client: &Client, asker: Asker<'_>) {
+        let announced = leave_out_announced(upstream, &mut reading.limits);
+        let asks_to_wait = reading.reach != LimitScope::Item
+            && matches!(reading.class, Class::QuotaExhausted | Class::Throttled | Class::Overloaded | Class::Transient);
+        let told = reading.wait.filter(|wait| asks_to_wait && *wait <= SHORT);
+        if let Some(wait) = told {
+            reading.wait = Some(wait / OF_OTHERS);
+        }
+        let stays = |wait| self.stays_away(client.number(), Some(asker.scope), upstream.limiter().now(), wait);
+        announced.max(told).into_iter().for_each(stays);
     }
 
     /// How far it is believed, and whether it is the first one of its place.
@@ -238,6 +255,46 @@ impl Trust {
     fn path_has_answered(&self, path: &str) -> bool {
         let answered = self.answered.read().unwrap_or_else(PoisonError::into_inner);
         answered.len() >= MOST_PATHS || answered.contains(&hash_of(path))
+    }
+}
+
+/// Leaves out what the head of an answer to a client with a key announces for longer than a minute, where many paths are one scope:
+/// the server may mean that path, or what that client asks for, and what it refuses the others it tells them. Returns for how long
+/// the client itself is to stay away.
+pub(crate) fn leave_out_announced(upstream: &Backend, limits: &mut Vec<LimitReport>) -> Option<Duration> {
+    if !upstream.sending.dialect.is_one_scope() {
+        return None;
+    }
+    let is_long = |limit: &LimitReport| limit.reset.is_some_and(|reset| reset > SHORT);
+    let used_up = limits.iter().filter(|limit| is_long(limit) && limit.remaining == Some(0));
+    let stays_away = used_up.filter_map(|limit| limit.reset).max();
+    limits.retain(|limit| !is_long(limit));
+    stays_away
+}
+
+/// For how long all are held at most by a long wait that one client was told.
+fn longest_for_all(
+    upstream: &Backend,
+    belief: Belief,
+    wait: Duration,
+    reading: &Reading,
+    asker: Asker<'_>,
+) -> Duration {
+    match belief {
+        Belief::First(_) => TESTED_SOON,
+        Belief::Second(..) => {
+            tracing::warn!(
+                upstream = upstream.name(),
+                scope = &**asker.scope,
+                client = asker.name,
+                "a second client is told to wait, for {}: all others wait for {}, until a call of a third one tests it: {}",
+                format_duration(wait),
+                format_duration(wait.min(TESTED)),
+                reading.reason()
+            );
+            TESTED
+        }
+        Belief::Alone | Belief::Doubted | Belief::Believed(_) => wait,
     }
 }
 

@@ -90,6 +90,24 @@ async fn a_wait_of_a_minute_holds_all_whoever_is_told_so() {
     assert!(waits(&held, "1m 00s", "59."), "{}", held.2);
 }
 
+/// Where all paths are one scope, that path alone may be meant.
+#[tokio::test]
+async fn a_short_wait_for_one_of_many_paths_holds_the_others_for_a_sixth_of_it() {
+    let served = served("provider = \"generic\"").await;
+    for key in ["big", "other"] {
+        assert_eq!(post(&served, key, "m", "429 60").await.1, "1");
+        let held = post(&served, "third", "m", "well").await;
+        assert!(waits(&held, "10s", "9."), "{}", held.2);
+        let away = post(&served, key, "m", "well").await;
+        assert!(waits(&away, "1m 00s", "59."), "it was told so: {}", away.2);
+        served.limiter.resume(None);
+        for scope in served.limiter.snapshot().scopes {
+            served.limiter.resume(Some(&served.limiter.scope(&scope.name)));
+        }
+        assert_eq!(post(&served, "third", "m", "well").await.0, 200, "{key}");
+    }
+}
+
 #[tokio::test]
 async fn a_client_that_another_one_speaks_against_holds_no_one_again_by_its_waits() {
     for told in ["429 86400", "503 86400", "429 61"] {
@@ -149,5 +167,40 @@ async fn a_fallback_takes_the_place_of_an_upstream_that_tells_one_client_to_wait
     for told in ["429", "503"] {
         let served = served(&format!("fallback_to = [\"static:203:{}\"]", file.display())).await;
         assert_eq!(post(&served, "big", "m", told).await.0, 203, "{told}");
+    }
+}
+
+/// A limit of that path alone, which the client found there with its first call.
+#[tokio::test]
+async fn what_one_path_announces_to_one_client_for_an_hour_closes_no_other() {
+    for sends_length in [true, false] {
+        let at = upstream(move |request: Request| async move {
+            if !request.uri().path().ends_with("/search") {
+                return answer(200, &[], OK);
+            }
+            let [limit, left, reset] = ["limit", "remaining", "reset"].map(|name| format!("x-ratelimit-{name}"));
+            let fields = [(&*limit, "30"), (&*left, "0"), (&*reset, "3600")];
+            match sends_length {
+                true => answer(200, &fields, OK),
+                false => {
+                    let parts = futures_util::stream::iter([Ok::<_, std::io::Error>(OK)]);
+                    answer(200, &fields, axum::body::Body::from_stream(parts))
+                }
+            }
+        });
+        let served = Served::new(at.await, "provider = \"generic\"", Bounds::default());
+        serve_to(&served, ["big", "other"].map(|name| client(name, &[])).into());
+        let get = async |key: &str, path: &str| {
+            let request =
+                served.client.get(format!("{}{path}", served.url)).header("x-paceline-key", format!("pk-{key}"));
+            let got = request.header("x-paceline-deadline", "1s").send().await.expect("an answer");
+            (got.status().as_u16(), got.text().await.expect("a text"))
+        };
+        assert_eq!(get("big", "/search").await.0, 200);
+        let (status, text) = get("other", "/things").await;
+        assert_eq!(status, 200, "with a length {sends_length}: {text}");
+        let (status, text) = get("big", "/things").await;
+        let is_long = ["wait 1h 0m more", "wait 1h 00m more", "wait 59m"].iter().any(|wait| text.contains(wait));
+        assert!(status == 429 && is_long, "the client itself was told so: {text}");
     }
 }
