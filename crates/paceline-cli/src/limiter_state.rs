@@ -34,25 +34,24 @@ pub(crate) fn encode(state: &LimiterState) -> String {
 /// Holds, pauses and stops are left out: journal and store have them in tables of their own, from the moment when they begin, and
 /// without those that a person has ended.
 pub(crate) fn restore<'a>(limiter: &Limiter, shared: &SharedLimits, texts: impl IntoIterator<Item = &'a str>) {
-    if let Err(error) = restore_as(limiter, shared, texts, without_holds) {
+    if let Err(error) = restore_as(limiter, shared.know_earlier_runs(), texts, without_holds) {
         tracing::warn!("limits start from zero, as if nothing had been sent before: {error}");
     }
 }
 
 /// Restores states from such texts, of each level what `kept` leaves.
 ///
-/// The counts of windows are left out where the runs of the account are known to have sent what still counts: among them are the
-/// runs that saved these texts.
+/// The counts of windows are left out where `windows_are_known`: the runs of the account are known to have sent what still
+/// counts, and among them are those that saved these texts.
 ///
 /// # Errors
 /// A text that cannot be read, or is of a later version: nothing of it and of those behind it is restored.
 pub(crate) fn restore_as<'a>(
     limiter: &Limiter,
-    shared: &SharedLimits,
+    windows_are_known: bool,
     texts: impl IntoIterator<Item = &'a str>,
     kept: fn(LevelState) -> LevelState,
 ) -> Result<(), String> {
-    let windows_are_known = shared.know_earlier_runs();
     let kept = |mut level: LevelState| {
         if windows_are_known {
             level.windows.clear();

@@ -72,6 +72,11 @@ impl Account {
         &self.name
     }
 
+    /// A name of its host, whichever the key.
+    pub(crate) fn host_name(&self) -> String {
+        account_name(&self.host, &HeaderMap::new())
+    }
+
     /// Marks the account as in use for as long as the file is held. Warns when another process has marked it, unless both share
     /// their configured limits. Without a folder there is no warning; that is no reason not to run.
     pub(crate) fn mark(&self, shares: bool) -> Option<File> {

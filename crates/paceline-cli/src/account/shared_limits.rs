@@ -121,6 +121,11 @@ impl SharedLimits {
         self.account.is_some() || self.fleet.is_some()
     }
 
+    /// Whether they are shared in a fleet, whose ledger alone counts.
+    pub(crate) const fn is_fleet(&self) -> bool {
+        self.fleet.is_some()
+    }
+
     /// Whether the ledger has earlier runs with calls that still count. Then the job's own copy of its counts is not used: the
     /// ledger includes it.
     pub(crate) fn know_earlier_runs(&self) -> bool {

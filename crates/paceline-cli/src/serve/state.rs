@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use paceline::{LevelState, Limiter, PacerState};
+use paceline::{LevelState, Limiter, LimiterState, PacerState};
+use serde::{Deserialize, Serialize};
 
 use super::whole_file::{self, WriteTrouble};
 use crate::account::{self, Account, SharedLimits};
@@ -19,6 +20,8 @@ pub(super) const SAVED: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct Saved {
     limiter: Limiter,
+    upstream: String,
+    host: String,
     /// None where the user's folder cannot be used.
     path: Option<PathBuf>,
     trouble: WriteTrouble,
@@ -29,14 +32,16 @@ pub(super) struct Saved {
 impl Saved {
     /// The file in that folder.
     pub(super) fn open(folder: Option<&Path>, upstream: &str, account: &Account, limiter: Limiter) -> Self {
-        let path = folder.map(|folder| folder.join(format!("{upstream}-{}.json", account.name())));
-        Self { limiter, path, trouble: WriteTrouble::default(), written: Mutex::default() }
+        let path = folder.map(|folder| path_of(folder, upstream, account));
+        let (upstream, host) = (upstream.to_owned(), account.host_name());
+        Self { limiter, upstream, host, path, trouble: WriteTrouble::default(), written: Mutex::default() }
     }
 
     /// Takes up what an earlier gateway knew. A stop is not kept: a restart is how a person says that the cause is mended. Holds
     /// and pauses are, unless a person lifts them.
     pub(super) fn restore(&self, shared: &SharedLimits, lift_holds: bool) {
         let Some(path) = self.path.as_deref() else { return };
+        let is_of_former_key = self.take_former(path);
         let text = match std::fs::read_to_string(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             text => text.map_err(|error| error.to_string()),
@@ -45,7 +50,10 @@ impl Saved {
             true => limiter_state::without_holds,
             false => |level| LevelState { stopped: None, ..level },
         };
-        let restored = text.and_then(|text| limiter_state::restore_as(&self.limiter, shared, [&*text], kept));
+        // What runs with the new key have sent is beside what was sent with the former one.
+        let windows_are_known = shared.is_fleet() || (!is_of_former_key && shared.know_earlier_runs());
+        let restored =
+            text.and_then(|text| limiter_state::restore_as(&self.limiter, windows_are_known, [&*text], kept));
         if let Err(error) = restored {
             let kept = whole_file::set_aside(path);
             tracing::warn!(
@@ -54,6 +62,30 @@ impl Saved {
                 path.display()
             );
         }
+    }
+
+    /// Has the file of the upstream under another key become the one of its present key, where it was written later: a provider
+    /// counts by the account, and a key of it may be exchanged while no gateway runs. Returns whether there was one.
+    fn take_former(&self, path: &Path) -> bool {
+        let own = written_at(path, &self.host).unwrap_or_default();
+        let files = std::fs::read_dir(whole_file::folder_of(path)).into_iter().flatten().filter_map(Result::ok);
+        let others = files.map(|file| file.path()).filter(|file| file != path && is_of(file, &self.upstream));
+        let former = others.filter_map(|file| Some((written_at(&file, &self.host)?, file))).max();
+        let Some((_, former)) = former.filter(|(at, _)| *at > own) else { return false };
+        let upstream = &self.upstream;
+        let moved = std::fs::rename(&former, path);
+        match &moved {
+            Ok(()) => tracing::info!(
+                "upstream {upstream}: its key is another than that of the last gateway here; what counts against its limits, and what \
+                 is known of them, goes on (an account of its own wants another --state)"
+            ),
+            Err(error) => tracing::warn!(
+                "upstream {upstream}: its key is another than that of the last gateway here, and its limits begin anew, as if nothing \
+                 had been sent: {}: {error}",
+                former.display()
+            ),
+        }
+        moved.is_ok()
     }
 
     /// Saves what has changed, for as long as it is polled.
@@ -73,12 +105,53 @@ impl Saved {
             return;
         }
         // Each half second: what a power cut brings back is at least as good as nothing.
-        let replaced = whole_file::replace(path, limiter_state::encode(&state).as_bytes());
+        let text = serde_json::to_vec(&OfHost { host: &self.host, state: &state });
+        let replaced = whole_file::replace(path, &text.expect("numbers and words"));
         if replaced.is_ok() {
             *written = Some(state.pacer);
         }
         self.trouble.tell(path, replaced, "a restart now would forget what counts against the limits");
     }
+}
+
+/// What the file has.
+#[derive(Debug, Serialize)]
+struct OfHost<'a> {
+    host: &'a str,
+    #[serde(flatten)]
+    state: &'a LimiterState,
+}
+
+/// When a file was written that is for that host.
+#[derive(Debug, Deserialize)]
+struct WrittenAt {
+    /// None where an earlier version wrote it.
+    host: Option<String>,
+    at_ms: i64,
+}
+
+/// None of a file that is for another host, or cannot be read.
+fn written_at(path: &Path, host: &str) -> Option<i64> {
+    let written: WrittenAt = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    (written.host.as_deref() == Some(host)).then_some(written.at_ms)
+}
+
+fn path_of(folder: &Path, upstream: &str, account: &Account) -> PathBuf {
+    folder.join(format!("{upstream}-{}.json", account.name()))
+}
+
+/// Whether it is a file of an upstream of that name, of whichever account.
+fn is_of(path: &Path, upstream: &str) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let account = name.strip_prefix(upstream).and_then(|rest| rest.strip_prefix('-')?.strip_suffix(".json"));
+    account.is_some_and(|account| account.len() == 32 && account.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// The key of an upstream is another one now, and so is the name of its file: no other start may take the former file for it.
+pub(super) fn move_file(folder: Option<&Path>, upstream: &str, [from, to]: [&Account; 2]) {
+    let moved = folder.map(|folder| std::fs::rename(path_of(folder, upstream, from), path_of(folder, upstream, to)));
+    // What it knows is in the limiter, and is written again.
+    moved.and_then(Result::err).into_iter().for_each(|error| tracing::debug!("the file of {upstream}: {error}"));
 }
 
 /// The folder for what outlives the process, which is made: that one, or the user's own; none where that cannot be used.

@@ -264,6 +264,9 @@ impl Served {
         } else {
             // What was sent is in the files of the former account, or in none.
             self.keeper.end().await;
+            if account.name() != self.account.name() {
+                state::move_file(folder, &configured.name, [&self.account, &account]);
+            }
             limiter.undivide();
             None
         };

@@ -4,7 +4,7 @@ use std::fs::File;
 
 use rustix::process::Signal;
 
-use crate::serve::{Gateway, serve};
+use crate::serve::{Gateway, send, serve};
 use crate::serve_keys::{certify, keys, post_with, told};
 use crate::support::{Job, Reply, Server};
 
@@ -73,4 +73,48 @@ fn a_certificate_that_has_ended_is_told_in_place_of_a_good_one_and_by_a_check() 
     let check = ["serve", "check", "--base-url", "http://127.0.0.1:1", "--listen", "127.0.0.1:0"];
     let checked = told(job.paceline().args(check).args(tls));
     assert!(checked.contains(ended) && checked.contains("all else is well"), "{checked}");
+}
+
+#[test]
+fn the_key_of_an_upstream_that_is_exchanged_between_two_starts_begins_no_limit_anew() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let key = |key: &str| std::fs::write(job.path("key"), key).expect("writable");
+    let flags = ["--state", "state", "--api-key-file", "key", "--limit", "2 per 1h"];
+    let start = || {
+        let log = File::create(job.path("log")).expect("writable");
+        Gateway::logging(serve(&job, &server, &flags).env("RUST_LOG", "info"), log)
+    };
+    let ask = |gateway: &Gateway| {
+        let url = format!("{}/generic/v1/things", gateway.url);
+        send(&url, |client, url| client.get(url).header("x-paceline-deadline", "1s")).0
+    };
+    let end = |mut gateway: Gateway| {
+        gateway.signal(Signal::TERM);
+        assert_eq!(gateway.ended(), Some(0));
+    };
+    let told = || std::fs::read_to_string(job.path("log")).expect("a log").contains("its key is another than that of");
+    key("A");
+    let gateway = start();
+    assert_eq!([ask(&gateway), ask(&gateway), ask(&gateway)], [200, 200, 429]);
+    end(gateway);
+    key("B");
+    let gateway = start();
+    assert_eq!((ask(&gateway), told()), (429, true));
+    // While it runs.
+    key("C");
+    gateway.signal(Signal::HUP);
+    while !std::fs::read_to_string(job.path("log")).expect("a log").contains("changed: generic, its key") {
+        std::thread::yield_now();
+    }
+    end(gateway);
+    let gateway = start();
+    assert_eq!((ask(&gateway), told()), (429, false), "the key is that of the last gateway");
+    end(gateway);
+    key("A");
+    let gateway = start();
+    assert_eq!((ask(&gateway), told()), (429, true), "back to the first");
+    assert_eq!(server.count(), 2);
+    let files = std::fs::read_dir(job.path("state")).expect("a folder").filter_map(Result::ok);
+    let files = files.filter(|file| file.file_name().to_string_lossy().starts_with("generic-"));
+    assert_eq!(files.count(), 1, "the file of an upstream goes with its key");
 }
