@@ -1,5 +1,6 @@
 //! The types of a snapshot: numbers for people and dashboards.
 
+use alloc::borrow::ToOwned as _;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
@@ -100,6 +101,11 @@ impl ScopeSnapshot {
             let before = format!("nothing leaves until a person acts: {reason}");
             return Some(Explanation { before, until: None, after: String::new() });
         }
+        if self.lacks_its_share() {
+            // How long that takes is not known.
+            let before = "nothing leaves before the store of the fleet answers".to_owned();
+            return Some(Explanation { before, until: None, after: String::new() });
+        }
         let closed = match self.state {
             ScopeState::Held { until, cause } => Some((until, cause)),
             _ => self.closed_until.zip(self.closed_for),
@@ -122,13 +128,23 @@ impl ScopeSnapshot {
         })
     }
 
+    /// Whether nothing leaves because the store of the fleet is away: it has given this process no share of a limit, or none that
+    /// lasts.
+    pub fn lacks_its_share(&self) -> bool {
+        let is_away = |fleet: &FleetSnapshot| {
+            use MemberState::{Alone, Joining, Out};
+            matches!(fleet.state, Out | Joining | Alone) && fleet.shares.iter().any(|share| share.units == 0)
+        };
+        self.fleet.as_deref().is_some_and(is_away)
+    }
+
     /// How urgently a person wants to know of it. `now`: the time of the snapshot.
     pub fn trouble(&self, now: Instant) -> Trouble {
         let is_closed = || self.closed_until.is_some_and(|until| until.saturating_since(now) > FELT);
         match self.state {
             ScopeState::Stopped { .. } => Trouble::Stopped,
             ScopeState::Held { .. } => Trouble::Closed,
-            _ if is_closed() || self.failing_since.is_some() => Trouble::Closed,
+            _ if is_closed() || self.failing_since.is_some() || self.lacks_its_share() => Trouble::Closed,
             _ if self.waiting > 0 => Trouble::Waits,
             _ => Trouble::None,
         }

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use paceline::Limiter;
-use paceline_core::fleet::{Member, MemberChange, MemberConfig, MemberId, MemberInput, MemberRequest};
+use paceline_core::fleet::{
+    Member, MemberChange, MemberConfig, MemberId, MemberInput, MemberRequest, MemberState, OnLoss,
+};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 
@@ -27,6 +29,7 @@ pub(crate) struct Task {
     member: Member,
     id: MemberId,
     store: Store,
+    on_loss: OnLoss,
     connection: Connection,
     /// How many connections there were: an answer on an earlier one is none.
     connections: u64,
@@ -84,6 +87,7 @@ impl Task {
             connection: Connection::tries(&store, Duration::ZERO),
             connections: 0,
             reconnect: Reconnect::new(),
+            on_loss: config.on_loss,
             store,
             answers,
             problem: Arc::default(),
@@ -164,9 +168,7 @@ impl Task {
                 MemberChange::Joined => {
                     tracing::debug!("this process has a share of the limits on {}", self.store.server())
                 }
-                MemberChange::Alone => {
-                    tracing::warn!("the store of the fleet on {} has not answered for a lease", self.store.server());
-                }
+                MemberChange::Alone => self.tell_alone(),
                 MemberChange::Left => self.has_left = true,
                 // The limiter has taken it.
                 MemberChange::Allow { .. } | MemberChange::Told(_) | MemberChange::Taken { .. } => {}
@@ -208,12 +210,28 @@ impl Task {
             return;
         }
         if self.set_problem(Some(error.to_string())).is_none() {
-            tracing::warn!("{error}; asking again");
+            match self.member.state() {
+                MemberState::Out if !self.store.limits().is_empty() => {
+                    tracing::error!("{error}; asking again, and nothing leaves before it answers");
+                }
+                _ => tracing::warn!("{error}; asking again"),
+            }
         }
         self.tell_joined(Ok(()));
         self.connections += 1;
         self.connection = Connection::tries(&self.store, self.reconnect.failed());
         self.hear(MemberInput::Unlinked);
+    }
+
+    fn tell_alone(&self) {
+        let server = self.store.server();
+        if self.on_loss == OnLoss::Strict && !self.store.limits().is_empty() {
+            tracing::error!(
+                "the store of the fleet on {server} has not answered for a lease: nothing leaves before it answers"
+            );
+        } else {
+            tracing::warn!("the store of the fleet on {server} has not answered for a lease");
+        }
     }
 
     fn tell_joined(&mut self, how: Result<(), FleetError>) {

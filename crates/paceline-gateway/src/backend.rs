@@ -362,6 +362,11 @@ impl Backend {
         answered
     }
 
+    /// Whether nothing leaves because the store of its fleet is away.
+    pub(crate) fn lacks_its_share(&self) -> bool {
+        self.config().fleet.is_some() && self.limiter().snapshot().account.lacks_its_share()
+    }
+
     /// Its key, as it must not go to clients.
     pub(crate) fn secrets(&self) -> Arc<Secrets> {
         Arc::clone(&self.secrets)

@@ -222,6 +222,7 @@ struct Gauges {
     limit: GaugeVec,
     remaining: GaugeVec,
     state: GaugeVec,
+    without_store: GaugeVec,
 }
 
 impl Gauges {
@@ -254,17 +255,27 @@ impl Gauges {
                  (until a person acts); the account has an empty scope; in the scope other: the number of scopes",
                 &["upstream", "scope", "state"],
             )?,
+            without_store: gauge(
+                "paceline_fleet_away",
+                "Of an upstream in a fleet: 1 while nothing leaves because the store of the fleet does not answer, else 0",
+                &["upstream"],
+            )?,
         })
     }
 
-    fn all(&self) -> [&GaugeVec; 6] {
-        [&self.waiting, &self.held, &self.in_flight, &self.limit, &self.remaining, &self.state]
+    fn all(&self) -> [&GaugeVec; 7] {
+        let Self { waiting, held, in_flight, limit, remaining, state, without_store } = self;
+        [waiting, held, in_flight, limit, remaining, state, without_store]
     }
 
     fn look_at(&self, upstream: &Backend) {
         let (name, snapshot) = (upstream.name(), upstream.limiter().snapshot());
         for (client, held) in upstream.notes().spending.held() {
             self.held.with_label_values(&[name, &client]).set(held as f64);
+        }
+        if snapshot.account.fleet.is_some() {
+            let is_away = if snapshot.account.lacks_its_share() { 1.0 } else { 0.0 };
+            self.without_store.with_label_values(&[name]).set(is_away);
         }
         self.limits(name, "", &snapshot.account);
         self.states(name, "", &snapshot.account);

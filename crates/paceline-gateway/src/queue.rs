@@ -40,6 +40,9 @@ pub(crate) fn share_of_queue(upstream: &Backend, client: &ClientSpending, bounds
     })
 }
 
+/// The store of a fleet is asked again every two seconds at the latest.
+const STORE_ANSWERS: Duration = Duration::from_secs(2);
+
 /// A place in the queue of an upstream.
 pub(crate) fn place_in_queue(upstream: &Backend, bounds: &Bounds) -> Result<Room, Refusal> {
     upstream.waiting.take(1, bounds.queue as u64).ok_or_else(|| queue_full(upstream, bounds))
@@ -61,6 +64,9 @@ pub(crate) async fn hold(
     }
     let left = left();
     let too_late = |cause: &WaitCause, wait: Option<Duration>| {
+        if matches!(cause, WaitCause::Share { .. }) && upstream.lacks_its_share() {
+            return without_store(upstream).into();
+        }
         let is_failing = || limiter.scope_snapshot(&request.scope).is_some_and(|scope| scope.failing_since.is_some());
         let by_class = |class| GiveUp::Deadline.stayed_down(class);
         let stayed_down = last.map_or_else(|| cause.stayed_down() || is_failing(), by_class);
@@ -82,7 +88,9 @@ pub(crate) async fn hold(
         Ok(Ok(Within::Deferred { until, reason })) => {
             let wait = until - limiter.now();
             let NotSent { refusal, stayed_down } = too_late(&reason.cause, Some(wait));
-            Err(NotSent { refusal: refusal.known(wait), stayed_down })
+            // When a store answers again is not known.
+            let is_known = !matches!(reason.cause, WaitCause::Share { .. });
+            Err(NotSent { refusal: if is_known { refusal.known(wait) } else { refusal }, stayed_down })
         }
         Ok(Err(error)) => Err(NotSent { stayed_down: error.stayed_down(last), refusal: refused(upstream, &error) }),
         Err(_) => Err(match limiter.admit(&request) {
@@ -107,6 +115,17 @@ fn too_long(upstream: &Backend, cost: &Cost, cause: &WaitCause, wait: Option<Dur
          later, or allow more time with the header x-paceline-deadline"
     );
     Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message).after(again).for_limit(cause.to_string())
+}
+
+/// Nothing leaves, and when the store of the fleet answers again is not known.
+fn without_store(upstream: &Backend) -> Refusal {
+    let (name, waiting) = (upstream.name(), upstream.waiting.count());
+    let message = format!(
+        "upstream {name}: nothing leaves before the store of the fleet answers, and the request's deadline is sooner (requests here: \
+         {waiting}); send it later"
+    );
+    let refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message);
+    refusal.after(STORE_ANSWERS).for_limit("the store of the fleet".to_owned())
 }
 
 fn queue_full(upstream: &Backend, bounds: &Bounds) -> Refusal {

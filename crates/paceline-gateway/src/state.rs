@@ -30,14 +30,19 @@ impl Gateway {
         if self.closing.phase() != Phase::Serves {
             return Err("the gateway ends".to_owned());
         }
-        let mut stopped = Vec::new();
+        let (mut closed, mut wait_for_a_store) = (Vec::new(), false);
         for upstream in self.upstreams().iter() {
             match upstream.limiter().account_state() {
-                ScopeState::Stopped { reason } => stopped.push(format!("{}: {reason}", upstream.name())),
+                ScopeState::Stopped { reason } => closed.push(format!("{}: {reason}", upstream.name())),
+                _ if upstream.lacks_its_share() => {
+                    wait_for_a_store = true;
+                    closed.push(format!("{}: nothing leaves before the store of its fleet answers", upstream.name()));
+                }
                 _ => return Ok(()),
             }
         }
-        Err(format!("every upstream is stopped until a person acts: {}", stopped.join("; ")))
+        let what = if wait_for_a_store { "nothing leaves" } else { "every upstream is stopped until a person acts" };
+        Err(format!("{what}: {}", closed.join("; ")))
     }
 
     /// The document of `/api/state`.

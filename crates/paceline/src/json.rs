@@ -28,8 +28,9 @@ pub fn scope_json(scope: &ScopeSnapshot, wall: ToWall<'_>) -> Value {
         "reason": reason,
         "waiting": scope.waiting,
         "waits_for": scope.waits_for.as_ref().map(|(policy, _)| policy.to_string()),
-        // When another process passes its turn on is not known: the estimate is for callers that bound their wait.
-        "waits_until": scope.waits_for.as_ref().filter(|(cause, _)| *cause != WaitCause::Turn).and_then(|(_, at)| at.map(time)),
+        // When another process passes its turn on, or a store answers, is not known: the estimate is for callers that bound their
+        // wait.
+        "waits_until": scope.waits_for.as_ref().filter(|(cause, _)| *cause != WaitCause::Turn && !scope.lacks_its_share()).and_then(|(_, at)| at.map(time)),
         "next_due": scope.next_due.map(time),
         "windows": windows(scope),
         "quotas": scope.quotas.iter().map(|each| quota(each, &time)).collect::<Vec<_>>(),

@@ -84,7 +84,8 @@ fn line(flags: &Flags, upstream: &Upstream) -> String {
     let (name, listen, scheme) = (&upstream.name, flags.listen, scheme(flags.tls_cert.is_some()));
     let address = upstream.base_url.as_deref().map_or("a mock in the process".into(), hidden);
     let key = upstream::key_sent(upstream).unwrap_or_else(|_| "without a key of its own".to_owned());
-    format!("{name} at {scheme}://{listen}/{name}: {address}, {key}, limits: {}\n", limits_of(upstream))
+    let fleet = upstream.fleet.as_ref().map_or("", |_| ", in a fleet, whose store is not asked here");
+    format!("{name} at {scheme}://{listen}/{name}: {address}, {key}, limits: {}{fleet}\n", limits_of(upstream))
 }
 
 /// The configured limits of an upstream, for people.

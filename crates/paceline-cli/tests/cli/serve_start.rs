@@ -4,7 +4,7 @@ use std::fs::File;
 use std::net::TcpListener;
 use std::process::Command;
 
-use crate::serve::{Gateway, serve};
+use crate::serve::{Gateway, get, send, serve};
 use crate::serve_keys::certify;
 use crate::support::{Job, Reply, Server, finish};
 
@@ -107,4 +107,36 @@ fn a_check_names_the_scheme_of_its_addresses_and_tells_of_a_full_disk() {
         "{told}"
     );
     assert!(!job.path("state").exists(), "nothing stays behind");
+}
+
+#[test]
+fn a_gateway_whose_fleet_has_no_store_says_that_nothing_leaves() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let fleet = ["--fleet", "redis://127.0.0.1:1", "--limit", "200 per 20s"];
+    let checked = job.paceline().args(["serve", "check", "--base-url", &server.url()]).args(fleet).output();
+    let checked = String::from_utf8(checked.expect("it runs").stdout).expect("text");
+    assert!(checked.contains("in a fleet, whose store is not asked here"), "{checked}");
+    let gateway = Gateway::logging(&mut serve(&job, &server, &fleet), File::create(job.path("log")).expect("writable"));
+    let page = |path: &str| get(&format!("{}{path}", gateway.url));
+    let (status, text) = page("/readyz");
+    assert_eq!(
+        (status, text.contains("generic: nothing leaves before the store of its fleet answers")),
+        (503, true),
+        "{text}"
+    );
+    let url = format!("{}/generic/v1/things", gateway.url);
+    let (status, text) = send(&url, |client, url| client.get(url).header("x-paceline-deadline", "1s"));
+    assert_eq!(status, 429, "{text}");
+    assert!(text.contains("nothing leaves before the store of the fleet answers"), "{text}");
+    assert!(text.contains("\"wait_ms\":null") && text.contains("\"limit\":\"the store of the fleet\""), "{text}");
+    let (_, metrics) = page("/metrics");
+    assert!(metrics.contains("paceline_fleet_away{upstream=\"generic\"} 1"), "{metrics}");
+    let (_, state) = page("/api/state");
+    assert!(state.contains("nothing leaves before the store of the fleet answers"), "{state}");
+    let top = job.paceline().args(["top", "--once", &gateway.url]).output().expect("it runs");
+    let top = String::from_utf8(top.stdout).expect("text");
+    assert!(top.contains("nothing leaves before the store of the fleet") && !top.contains("all is well"), "{top}");
+    let log = std::fs::read_to_string(job.path("log")).expect("a log");
+    assert!(log.contains("ERROR") && log.contains("nothing leaves before it answers"), "{log}");
+    assert_eq!(server.count(), 0);
 }

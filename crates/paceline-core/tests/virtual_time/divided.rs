@@ -10,7 +10,7 @@ use paceline_core::fleet::{
 };
 use paceline_core::{
     Admit, Class, Cost, Dimension, Event, Instant, Limits, Outcome, Pace, Pacer, PacerConfig, Quota, Request, Rng,
-    ScopeId, WaitCause,
+    ScopeId, Trouble, WaitCause,
 };
 
 const S: Duration = Duration::from_secs(1);
@@ -281,7 +281,8 @@ fn what_is_certain_is_judged_by_the_whole_limit_and_the_share_is_waited_for() {
     world.processes[0].waiting = 1;
     world.run(S);
     assert_eq!(world.sent(), 60, "it has come");
-    assert_eq!(world.processes[0].pacer.snapshot(world.now).account.fleet.unwrap().members, 2);
+    let account = world.processes[0].pacer.snapshot(world.now).account;
+    assert_eq!((account.fleet.as_ref().map(|fleet| fleet.members), account.lacks_its_share()), (Some(2), false));
 }
 
 #[test]
@@ -297,7 +298,14 @@ fn nothing_leaves_once_the_lease_is_over_and_all_of_the_limit_once_it_is_not_div
     assert_eq!(world.sent(), before);
     let Process { pacer, scope, .. } = &mut world.processes[0];
     // Its lease ended 61 s ago, and when it has another one is not known.
-    let waits = pacer.snapshot(world.now).account.waits_for;
+    let account = pacer.snapshot(world.now).account;
+    assert!(account.lacks_its_share() && account.trouble(world.now) == Trouble::Closed);
+    assert_eq!(
+        account.explain(world.now),
+        "nothing leaves before the store of the fleet answers",
+        "no time is made up"
+    );
+    let waits = account.waits_for;
     let Some((WaitCause::Share { .. }, Some(at))) = waits else { panic!("{waits:?}") };
     assert!(at - world.now > 2 * LEASE && at - world.now < 2 * LEASE + 2 * S, "{waits:?}");
     pacer.undivide(world.now);
