@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use paceline::{Admit, Class, Cost, Error, GiveUp, MaxWait, Permit, WaitCause, Within};
+use paceline::{Admit, Class, Cost, Error, GiveUp, MaxWait, Permit, Timestamp, WaitCause, Within, clock};
 use paceline_core::format_duration;
 use tokio::time::timeout;
 
@@ -74,7 +74,12 @@ pub(crate) async fn hold(
     };
     // The upstream asked its last call to come back after the deadline, or so late is its next try due.
     if let Some(wait) = request.not_before.map(|due| due - limiter.now()).filter(|wait| *wait > left) {
-        return Err(too_late(&WaitCause::NotBefore, Some(wait)));
+        let late = too_late(&WaitCause::NotBefore, Some(wait));
+        // Before its first call a request has no due time, but where its client is to stay away.
+        return Err(match last {
+            Some(_) => late,
+            None => NotSent { refusal: away(upstream, wait), ..late },
+        });
     }
     // The requests ahead are no known wait, but how long they will take can be told, before this one is among them.
     if let Admit::At { at, cause: cause @ WaitCause::Queue } = limiter.admit(&request)
@@ -115,6 +120,18 @@ fn too_long(upstream: &Backend, cost: &Cost, cause: &WaitCause, wait: Option<Dur
          later, or allow more time with the header x-paceline-deadline"
     );
     Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message).after(again).for_limit(cause.to_string())
+}
+
+/// The provider refused the client, or told it to wait, and no one else.
+fn away(upstream: &Backend, wait: Duration) -> Refusal {
+    let (name, time) = (upstream.name(), format_duration(wait));
+    let until = Timestamp::from_millis(clock::wall().as_millis().saturating_add(wait.as_millis() as i64));
+    let message = format!(
+        "upstream {name}: the request must wait {time} more, for the provider has refused this client, or told it to wait, until {until}, and \
+         its deadline is sooner; send it later"
+    );
+    let refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message);
+    refusal.after(wait).for_limit("a wait that the provider has told this client alone".to_owned())
 }
 
 /// Nothing leaves, and when the store of the fleet answers again is not known.

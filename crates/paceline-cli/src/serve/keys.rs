@@ -279,7 +279,10 @@ fn change(place: &Place, change: impl FnOnce(&Path, &mut KeyFile) -> Result<(), 
     lock.lock().map_err(failed)?;
     let mut file = KeyFile::read(&path)?.unwrap_or_default();
     change(&path, &mut file)?;
-    file.write(&path).map_err(failed)?;
+    file.write(&path).map_err(|error| {
+        let path = path.display();
+        Failure::refused(format!("{path}: {error}; nothing has changed: every key works as before, and no other does"))
+    })?;
     // The key counts from now on, and is to be printed: what a full disk does not take is written with the next change.
     if lock.metadata().is_ok_and(|mark| mark.len() == 0) {
         let _ = lock.write_all(MARK);

@@ -68,8 +68,7 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     gateway.replace_clients(clients);
     let tls_is_shown = tls.is_some();
     drop(tls.map(|tls| gateway.replace_tls(tls)));
-    announce(address, tls_is_shown, metrics.as_ref().map(|(_, address)| *address), &gateway)
-        .map_err(Failure::interrupted)?;
+    announce(address, tls_is_shown, metrics.as_ref().map(|(_, address)| *address), &gateway);
     let _found = announce_to_jobs(address, tls_is_shown, &gateway);
     batches.resume();
     socket::tell_systemd(true);
@@ -195,8 +194,8 @@ fn admit_anew(
     are_right
 }
 
-/// Scripts wait for the first line, so it must not stay in a buffer.
-fn announce(address: SocketAddr, has_tls: bool, metrics: Option<SocketAddr>, gateway: &Gateway) -> std::io::Result<()> {
+/// Scripts wait for the first line, so it must not stay in a buffer. Clients need none of them, so a full disk is no reason to end.
+fn announce(address: SocketAddr, has_tls: bool, metrics: Option<SocketAddr>, gateway: &Gateway) {
     use std::io::Write as _;
     let scheme = socket::scheme(has_tls);
     let line = |name: &str| format!("{name} at {scheme}://{address}/{name}\n");
@@ -204,6 +203,8 @@ fn announce(address: SocketAddr, has_tls: bool, metrics: Option<SocketAddr>, gat
     lines.extend(metrics.map(|address| format!("metrics at http://{address}/metrics\n")));
     let mut out = std::io::stdout().lock();
     // At once: a script that has read the first line may have closed the pipe.
-    out.write_all(format!("listening on {scheme}://{address}\n{lines}").as_bytes())?;
-    out.flush()
+    let text = format!("listening on {scheme}://{address}\n{lines}");
+    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        tracing::warn!("standard output does not take where the gateway listens, and it serves all the same: {error}");
+    }
 }

@@ -1,12 +1,13 @@
 //! Keys and certificates are exchanged for new ones: those of clients, that of an upstream, and what clients are shown.
 
 use std::fs::File;
+use std::process::Command;
 
 use rustix::process::Signal;
 
 use crate::serve::{Gateway, send, serve};
 use crate::serve_keys::{certify, keys, post_with, told};
-use crate::support::{Job, Reply, Server};
+use crate::support::{Job, Reply, Server, finish};
 
 #[test]
 fn a_new_key_of_a_revoked_name_goes_on_with_what_the_name_has_used() {
@@ -117,4 +118,26 @@ fn the_key_of_an_upstream_that_is_exchanged_between_two_starts_begins_no_limit_a
     let files = std::fs::read_dir(job.path("state")).expect("a folder").filter_map(Result::ok);
     let files = files.filter(|file| file.file_name().to_string_lossy().starts_with("generic-"));
     assert_eq!(files.count(), 1, "the file of an upstream goes with its key");
+}
+
+/// A person who revokes a key must know that it still works.
+#[test]
+fn a_key_that_cannot_be_revoked_for_want_of_room_is_told_to_work_as_before() {
+    let job = Job::new(0);
+    let paceline = env!("CARGO_BIN_EXE_paceline");
+    let script = format!(
+        "mkdir disk && mount -t tmpfs -o size=1m tmpfs disk || exit 99
+         {paceline} serve keys add c --state disk || exit 98
+         head -c 2m /dev/zero > disk/filler
+         {paceline} serve keys revoke c --state disk; test $? = 2 || exit 97
+         {paceline} serve keys list --state disk"
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "sh", "-c", &script]).current_dir(job.path("")).env_clear();
+    command.env("HOME", job.path("")).env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    let (code, log) = finish(&mut command);
+    assert!(
+        code == 0 && log.contains("No space left on device (os error 28); nothing has changed: every key"),
+        "{log}"
+    );
 }

@@ -109,6 +109,27 @@ fn a_check_names_the_scheme_of_its_addresses_and_tells_of_a_full_disk() {
     assert!(!job.path("state").exists(), "nothing stays behind");
 }
 
+/// Standard output may be a file on a full disk.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_gateway_serves_though_its_output_takes_no_line() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
+    let (address, log) = (format!("127.0.0.1:{port}"), File::create(job.path("log")).expect("writable"));
+    let mut command = job.paceline();
+    command.args(["serve", "--listen", &address, "--base-url", &server.url()]);
+    let full = File::options().write(true).open("/dev/full").expect("it is there");
+    let mut child = command.stdout(full).stderr(log).spawn().expect("the binary runs");
+    let log = || std::fs::read_to_string(job.path("log")).expect("a log");
+    while !log().contains("standard output does not take where the gateway listens") {
+        assert!(child.try_wait().expect("known").is_none(), "{}", log());
+        std::thread::yield_now();
+    }
+    assert_eq!(get(&format!("http://{address}/healthz")).0, 200);
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+}
+
 #[test]
 fn a_gateway_whose_fleet_has_no_store_says_that_nothing_leaves() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
