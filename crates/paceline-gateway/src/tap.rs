@@ -130,7 +130,8 @@ impl Reads {
     /// Reports the outcome, and returns what it means.
     fn end(self, broken: Option<NoAnswer>) -> Class {
         let Self { mut departed, head, kept, came, is_stream, cut, .. } = self;
-        if broken.is_some() {
+        // A stream may lack its end though its connection has ended well.
+        if broken.is_some() || is_stream {
             departed.cut_off(&head, &kept, came);
         }
         let answer = match broken {

@@ -62,6 +62,26 @@ async fn an_answer_without_usage_counts_with_its_text_where_the_server_ignores_t
     assert!((5..20).contains(&used), "its bound and its prompt: {used}");
 }
 
+/// A server of one's own may never send the end.
+#[tokio::test]
+async fn a_stream_without_its_end_counts_with_what_came_and_with_the_usage_that_it_told() {
+    let delta = |name: &str| json!({"choices": [{"index": 0, "delta": {name: "abcd ".repeat(4_000)}}]});
+    let usage = json!({"choices": [], "usage": {"prompt_tokens": 5_000, "completion_tokens": 5_000}});
+    for (event, least, most) in
+        [(delta("content"), 4_000, 7_000), (delta("reasoning_content"), 4_000, 7_000), (usage, 10_000, 10_000)]
+    {
+        for end in ["", "data: [DONE]\n\n"] {
+            let text = format!("data: {event}\n\n{end}");
+            let kind = [("content-type", "text/event-stream")];
+            let served = served("100k tokens per 1h", "", move || answer(200, &kind, text.clone())).await;
+            let got = prompt(&served, 16).header("x-paceline-retries", "0").send().await.expect("an answer");
+            got.bytes().await.expect("whole");
+            let used = used(&served).await;
+            assert!((least..=most).contains(&used), "{end:?}: {used}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn an_answer_that_is_made_already_counts_whole_though_its_client_hangs_up() {
     let more = Arc::new(Semaphore::new(0));
