@@ -457,6 +457,7 @@ impl Sender {
                     let longest = dialect.longest_answer(&call.url, &call.body);
                     *usage = usage.divided(&self.ratio(scope), longest, &call.body, response.body());
                 }
+                reading.usage = reading.usage.map(|usage| dialect.with_writes_as_asked(usage, &call.body));
                 if self.gateway(call).is_some() {
                     reading.limits.clear();
                 }

@@ -104,6 +104,13 @@ impl Dialect {
         self.table().charge.cache_percent.dearest(body)
     }
 
+    /// The usage of an answer to that body, with writes into the provider's cache at the price of as long as it asks for, where the
+    /// answer does not tell how long they stay.
+    #[must_use]
+    pub fn with_writes_as_asked(&self, usage: Usage, body: &[u8]) -> Usage {
+        self.table().charge.cache_percent.as_asked(usage, body)
+    }
+
     /// Whether the tokens of an answer must have room before the call leaves.
     pub fn reserves_answers(&self) -> bool {
         self.table().charge.reserves != Reserves::Input

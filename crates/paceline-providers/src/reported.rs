@@ -19,6 +19,16 @@ pub struct CachePercent {
 }
 
 impl CachePercent {
+    /// What a call costs where its answer does not say for how long it wrote into the cache: as long as its request asks for.
+    pub(super) fn as_asked(self, usage: Usage, request: &[u8]) -> Usage {
+        if usage.unsplit_writes == 0 {
+            return usage;
+        }
+        let more = u64::from(self.dearest(request).saturating_sub(self.write)) * usage.unsplit_writes;
+        let cache_price = usage.cache_price.saturating_add_unsigned(more.div_ceil(100));
+        Usage { cache_price, unsplit_writes: 0, ..usage }
+    }
+
     /// What a token of the prompt costs at most, in percent of the price of input, where the request asks for it to be kept.
     pub(super) fn dearest(self, request: &[u8]) -> u32 {
         let marks =
@@ -55,8 +65,8 @@ pub(super) struct Reported {
     read: u64,
     /// Tokens that were written into it.
     written: u64,
-    /// Those of them that stay for an hour.
-    written_for_an_hour: u64,
+    /// Those of them that stay for an hour; none where the answer does not say it.
+    written_for_an_hour: Option<u64>,
     /// What was read and written is none of the input.
     apart: bool,
     output: u64,
@@ -105,7 +115,7 @@ impl Reported {
             input,
             read,
             written,
-            written_for_an_hour: inside("cache_creation", "ephemeral_1h_input_tokens").unwrap_or(0),
+            written_for_an_hour: inside("cache_creation", "ephemeral_1h_input_tokens"),
             apart,
             output,
             undivided,
@@ -119,7 +129,7 @@ impl Reported {
             input: last(self.input, later.input),
             read: last(self.read, later.read),
             written: last(self.written, later.written),
-            written_for_an_hour: last(self.written_for_an_hour, later.written_for_an_hour),
+            written_for_an_hour: later.written_for_an_hour.filter(|tokens| *tokens > 0).or(self.written_for_an_hour),
             apart: self.apart && later.apart,
             output: last(self.output, later.output),
             undivided: later.undivided,
@@ -132,7 +142,7 @@ impl Reported {
         let input = self.input.saturating_add(cached);
         let read = self.read.min(input);
         let written = self.written.min(input - read);
-        let for_an_hour = self.written_for_an_hour.min(written);
+        let for_an_hour = self.written_for_an_hour.unwrap_or(0).min(written);
         let uncounted_tokens = if is_free { read } else { 0 };
         let CachePercent { read: of_read, write, write_for_an_hour } = percent;
         let more = |tokens: u64, percent: u32| tokens as i64 * (i64::from(percent) - 100);
@@ -142,6 +152,7 @@ impl Reported {
             uncounted_tokens,
             // Rounded up.
             cache_price: -(-percent).div_euclid(100),
+            unsplit_writes: if self.written_for_an_hour.is_none() { written } else { 0 },
             output_tokens: self.output,
             units: 0,
             undivided: self.undivided,
@@ -242,6 +253,25 @@ mod tests {
             assert_eq!(CachePercent::default().dearest(request.to_string().as_bytes()), 100, "as a table says nothing");
         }
         assert_eq!(percent.dearest(br#"{"cache_control": {"type""#), 100, "half an object");
+    }
+
+    #[test]
+    fn writes_of_unknown_length_stay_as_long_as_the_request_asks_for() {
+        let percent = CachePercent { read: 10, write: 125, write_for_an_hour: 200 };
+        let hour = json!({"system": [{"cache_control": {"ttl": "1h"}}, {"cache_control": {}}]}).to_string();
+        let minutes = json!({"system": [{"cache_control": {"type": "ephemeral"}}]}).to_string();
+        let unsplit = json!({"input_tokens": 20, "cache_creation_input_tokens": 1_000, "output_tokens": 1});
+        let mut split = unsplit.clone();
+        split["cache_creation"] = json!({"ephemeral_5m_input_tokens": 1_000, "ephemeral_1h_input_tokens": 0});
+        for (usage, request, expected) in [
+            (&unsplit, &hour, 2_020),
+            (&unsplit, &minutes, 1_270),
+            (&unsplit, &"{}".to_owned(), 1_270),
+            (&split, &hour, 1_270),
+        ] {
+            let usage = Reported::read(usage).expect("usage").counted(true, percent);
+            assert_eq!(percent.as_asked(usage, request.as_bytes()).priced_input(), expected, "{usage:?} {request}");
+        }
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub struct Usage {
     pub uncounted_tokens: u64,
     /// How many tokens of input more, or fewer, the prompt costs than it has, because a provider's cache was read or written.
     pub cache_price: i64,
+    /// Tokens that were written into the cache, where the answer does not say for how long: they count with the lesser price.
+    pub unsplit_writes: u64,
     /// Tokens of the answer.
     pub output_tokens: u64,
     /// Units of the provider's own: capacity units, query points.

@@ -397,7 +397,10 @@ fn what_a_cache_was_read_for_counts_in_a_budget() {
 fn a_prompt_that_is_to_be_kept_reserves_what_its_write_costs() {
     let usage = json!({"input_tokens": 0, "cache_creation_input_tokens": 2_000, "cache_read_input_tokens": 0, "output_tokens": 10,
         "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 2_000}});
-    let server = Server::new(move |_| Reply::new(200, &json!({"type": "message", "content": [], "usage": usage})));
+    let usage = Arc::new(Mutex::new(usage));
+    let answered = Arc::clone(&usage);
+    let usage_of = move || answered.lock().expect("no panic").clone();
+    let server = Server::new(move |_| Reply::new(200, &json!({"type": "message", "content": [], "usage": usage_of()})));
     let run = |mark: Value| {
         let text = json!([{"type": "text", "text": "x".repeat(8_000), "cache_control": mark}]);
         let body = json!({"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": text}]});
@@ -413,6 +416,9 @@ fn a_prompt_that_is_to_be_kept_reserves_what_its_write_costs() {
     let (_, used, log) = run(Value::Null);
     let told = "--budget-cost 0.1000 is exceeded, by writes into the provider's cache, which cost more than input";
     assert!(used > 0.10 && log.contains(told), "what no request asks for cannot be reserved, {used}: {log}");
+    usage.lock().expect("no panic").as_object_mut().expect("an object").remove("cache_creation");
+    let (code, used, log) = run(json!({"type": "ephemeral", "ttl": "1h"}));
+    assert!(code == 3 && (0.09..=0.10).contains(&used), "an answer that does not split its writes, {used}: {log}");
 }
 
 /// A server that answers so does not know what became of the call.
