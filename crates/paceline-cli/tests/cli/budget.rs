@@ -424,7 +424,7 @@ fn a_prompt_that_is_to_be_kept_reserves_what_its_write_costs() {
 /// A server that answers so does not know what became of the call.
 #[test]
 fn an_answer_that_leaves_a_call_unknown_counts_as_expected() {
-    for status in [408, 502, 504, 520, 524] {
+    for status in [408, 502, 504, 507, 520, 522, 598] {
         let server = Server::new(move |arrival| match arrival.before {
             0 => Reply::error(status, "no_answer"),
             _ => Reply::ok(),
