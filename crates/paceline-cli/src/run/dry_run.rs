@@ -54,7 +54,8 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits
     let under_way = spent.under_way().map_err(Failure::refused)?;
     plan.under_way = under_way.iter().map(|reserved| reserved.calls).sum();
     let usage = spent.spent().map_err(Failure::refused)?;
-    plan.used = Budget::new(args.budgets(), upstream.prices.clone(), &usage, false).used();
+    let budget = Budget::new(args.budgets(), upstream.prices.clone(), &usage, false);
+    (plan.used, plan.each) = (budget.used(), budget.mean_cost());
     plan.count(&reader, &input, &format, upstream).map_err(Failure::refused)?;
     plan.seconds = plan.seconds(upstream, limits);
     if !plan.unread {
@@ -169,8 +170,13 @@ struct Plan {
     unread: bool,
     /// Answers would be taken over that were not looked for.
     done_unknown: bool,
-    /// What it costs as far as requests set a bound; none where no price is known.
+    /// What it costs as far as requests set a bound, with each prompt that is to be kept written into the provider's cache; none
+    /// where no price is known.
     cost: Option<Money>,
+    /// What the calls of the job have cost on average; none before the first.
+    each: Option<Money>,
+    /// Some requests ask for their prompts to be kept, at more than the price of input.
+    writes: bool,
     models: BTreeSet<String>,
     /// Items whose requests set no bound on their answers.
     unbounded: u64,
@@ -279,10 +285,16 @@ impl Plan {
                 self.models.insert(model.to_owned());
             }
             let price = upstream.prices.of(line.model.as_deref().unwrap_or_default());
-            cost = cost.saturating_add(price.of(tokens_in, tokens_out).units());
+            let dearest = upstream.dialect.dearest_input(line.body.as_bytes()).max(100);
+            self.writes |= dearest > 100;
+            let priced = |tokens_in: u64| {
+                let tokens_in = tokens_in.saturating_mul(dearest.into()).div_ceil(100);
+                price.of(tokens_in, tokens_out).units()
+            };
+            cost = cost.saturating_add(priced(tokens_in));
             let most_in = if tokens_in > 0 { ratio.densest_tokens(line.body.as_bytes()).max(tokens_in) } else { 0 };
             self.most.0 = self.most.0.saturating_add(most_in.saturating_add(tokens_out));
-            self.most.1 = self.most.1.saturating_add(price.of(most_in, tokens_out).units());
+            self.most.1 = self.most.1.saturating_add(priced(most_in));
             let call = tokens_in + tokens_out;
             self.smallest = Some(self.smallest.map_or(call, |smallest| smallest.min(call)));
             let request = Request::new(pacer.scope(&scope), charge);
@@ -350,6 +362,12 @@ impl Plan {
         (sum(|part| part.tokens_in), sum(|part| part.tokens_out))
     }
 
+    /// What is to do costs if each call costs as much as those of the job so far.
+    fn as_so_far(&self) -> Option<Money> {
+        let each = self.each.filter(|_| self.pending() > 0)?;
+        Some(Money::from_units(each.units().saturating_mul(self.pending())))
+    }
+
     fn has_budget(&self) -> bool {
         self.used.tokens.is_some() || self.used.cost.is_some_and(|(_, of)| of.is_some())
     }
@@ -399,6 +417,7 @@ impl Plan {
             "estimated_by_answers": self.answers,
             "answers_beyond_bounds": self.beyond.answers,
             "cost": self.cost.map(Money::as_f64),
+            "cost_as_so_far": self.as_so_far().map(Money::as_f64),
             "too_large": {
                 "items": self.too_large.items,
                 "first_line": self.too_large.first.as_ref().map(|(line, _)| line),

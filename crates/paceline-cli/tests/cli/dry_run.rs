@@ -281,3 +281,32 @@ fn answers_that_broke_their_bounds_say_how_long_others_will_be() {
     let plan: Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!((&plan["answers_beyond_bounds"], &plan["budget_is_enough"]), (&json!(1), &Value::Null), "{plan}");
 }
+
+/// A write into the provider's cache costs more than input, a read less: what calls reserve, and what they cost.
+#[test]
+fn a_cached_prompt_is_told_at_most_and_as_answers_so_far_cost() {
+    let usage = json!({"input_tokens": 20, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 2_000, "output_tokens": 10});
+    let server = Server::new(move |_| Reply::new(200, &json!({"type": "message", "content": [], "usage": usage})));
+    let system = json!([{"type": "text", "text": "x".repeat(8_000), "cache_control": {"type": "ephemeral"}}]);
+    let body = json!({"model": "m", "max_tokens": 10, "system": system, "messages": []});
+    let line = |n: usize| json!({"custom_id": n, "params": body}).to_string();
+    let job = Job::with_input(&(0..20).map(line).collect::<Vec<_>>().join("\n"));
+    let flags = ["--upstream", "anthropic", "--price", "in=1,out=1", "--budget-cost", "0.01"];
+    let dry = |more: &[&str]| {
+        let mut command = job.paceline();
+        command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url(), "--dry-run"]);
+        let output = command.args(flags).args(more).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let text = dry(&[]);
+    assert!(text.contains("at most about 0.05") && text.contains("with each prompt that is to be kept"), "{text}");
+    assert!(!text.contains("as answers so far cost"), "{text}");
+    let (_, log) = finish(job.run(&server).args(flags).args(["--max-items", "10", "--concurrency", "1"]));
+    // 20 + 200 + 10 a call.
+    let text = dry(&[]);
+    assert!(text.contains("as answers so far cost: about 0.0023\n"), "{text} {log}");
+    assert!(text.contains("and 0.0077 are left; --budget-cost 0.02"), "spent and needed: {text}");
+    let plan: Value = serde_json::from_str(&dry(&["--json"])).expect("JSON");
+    assert!(plan["cost_as_so_far"].as_f64().is_some_and(|cost| (cost - 0.002_3).abs() < 1e-9), "{plan}");
+}

@@ -37,10 +37,15 @@ impl Plan {
         }
         if let Some(cost) = self.cost {
             line(match (self.unbounded, self.tokens().1) {
-                (0, _) => format!("about {cost} at the configured prices, with {}", self.as_long()),
+                (0, _) => format!("at most about {cost} at the configured prices, with {}", self.as_long()),
                 (_, 0) => format!("at least {cost} at the configured prices, for the prompts alone"),
                 _ => format!("about {cost} at the configured prices, as far as requests set a bound"),
             });
+            let cached = "with each prompt that is to be kept (cache_control) written into the cache: what is read from it costs less";
+            if self.writes {
+                line(cached.to_owned());
+            }
+            self.as_so_far().into_iter().for_each(|cost| line(format!("as answers so far cost: about {cost}")));
         }
         if !upstream.prices.is_empty() {
             line(kept::words(&upstream.prices));
@@ -142,20 +147,26 @@ impl Plan {
         let tokens = self.used.tokens.and_then(|(used, of)| {
             let left = of.saturating_sub(used);
             let [needed_text, left_text] = [needed.tokens, left].map(text::count);
-            (needed.tokens > left).then(|| ("--budget-tokens", format!("{needed_text} tokens"), left_text))
+            let enough = format!("--budget-tokens {}", used.saturating_add(needed.tokens));
+            (needed.tokens > left).then(|| (enough, format!("{needed_text} tokens"), left_text))
         });
         let cost = self.used.cost.zip(needed.cost).and_then(|((used, of), needed)| {
             let left = Money::from_units(of?.units().saturating_sub(used.units()));
-            (needed > left).then(|| ("--budget-cost", needed.to_string(), left.to_string()))
+            let all = Money::from_units(used.units().saturating_add(needed.units())).rounded_up();
+            (needed > left).then(|| (format!("--budget-cost {all}"), needed.to_string(), left.to_string()))
         });
-        let words = |(flag, needed, left)| match self.unbounded {
-            0 => format!(
-                "{flag} may be too small: about {needed} can be needed, with {}, and {left} are left",
-                self.as_long()
-            ),
-            _ => format!(
-                "{flag} is too small: about {needed} are needed as far as requests set a bound, and {left} are left"
-            ),
+        let words = |(enough, needed, left): (String, _, _)| {
+            let flag = enough.split(' ').next().unwrap_or_default();
+            match self.unbounded {
+                0 => format!(
+                    "{flag} may be too small: about {needed} can be needed, with {}, and {left} are left; {enough} has room for that",
+                    self.as_long()
+                ),
+                _ => format!(
+                    "{flag} is too small: about {needed} are needed as far as requests set a bound, and {left} are left; \
+                     take more than {enough}"
+                ),
+            }
         };
         [tokens, cost].into_iter().flatten().map(words).collect()
     }

@@ -109,6 +109,13 @@ pub(crate) struct Enough {
 const ALIKE: u64 = 5;
 
 impl Budget {
+    /// What a call of the job has cost so far on average, rounded up; none before the first, or where no price is known.
+    pub(crate) fn mean_cost(&self) -> Option<Money> {
+        let ledger = self.ledger();
+        let is_known = ledger.calls > 0 && !self.prices.is_empty();
+        is_known.then(|| Money::from_units(ledger.job.cost.units().div_ceil(ledger.calls)))
+    }
+
     /// Why the next call does not fit into the purse, and what seems to be enough for the `left` items.
     pub(crate) fn enough(&self, exceeded: Exceeded, left: u64) -> Enough {
         let [least, most] = self.needed(exceeded, left);
@@ -151,7 +158,9 @@ impl Budget {
         let about = match (knows_calls, least == enough) {
             (false, _) => format!("about {flag} {enough}, if each call uses what this one may"),
             (true, true) => format!("about {flag} {enough}, {basis}"),
-            (true, false) => format!("from {least} to {flag} {enough}, {basis}: the last differ from the others"),
+            (true, false) => format!(
+                "between {least} and {enough}, {basis}: the last differ from the others, so take {flag} {enough}"
+            ),
         };
         Enough { words: format!("{state}. The whole job: {about}"), flag, amount: enough }
     }
