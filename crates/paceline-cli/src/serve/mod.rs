@@ -67,7 +67,7 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     tell_who_may_call(&clients, address);
     gateway.replace_clients(clients);
     let tls_is_shown = tls.is_some();
-    drop(tls.map(|tls| gateway.replace_tls(tls)));
+    let _ = tls.map(|tls| gateway.replace_tls(tls));
     announce(address, tls_is_shown, metrics.as_ref().map(|(_, address)| *address), &gateway);
     let _found = announce_to_jobs(address, tls_is_shown, &gateway);
     batches.resume();
