@@ -65,8 +65,8 @@ const MOST_PATHS: usize = 1_000;
 /// Up to so long a wait is one of all clients, though one alone was told so: it is soon over.
 const SHORT: Duration = Duration::from_secs(60);
 
-/// Of a shorter one that holds one client the others wait for this part, where it may be about a path alone: one that asks for waits
-/// again and again leaves them five sixths of the time.
+/// Of a shorter one that holds one client the others wait for this part, where it may be about a path alone: one that asks for
+/// waits again and again leaves them five sixths of the time.
 const OF_OTHERS: u32 = 6;
 
 /// What one client was told to wait, or two were refused, holds the others for so long, and is tested then: an attack costs no
@@ -148,8 +148,8 @@ impl Trust {
         }
     }
 
-    /// Where many paths are one scope, the server may mean the path that this client asked for, or the client: it stays away for as
-    /// long as a limit or a wait says that it was told, and a wait of up to a minute holds the others for a sixth of it.
+    /// Where many paths are one scope, the server may mean the path that this client asked for, or the client: it stays away for
+    /// as long as a limit or a wait says that it was told, and a wait of up to a minute holds the others for a sixth of it.
     fn keeps_to_itself(&self, upstream: &Backend, reading: &mut Reading, client: &Client, asker: Asker<'_>) {
         let announced = leave_out_announced(upstream, &mut reading.limits);
         let asks_to_wait = reading.reach != LimitScope::Item
@@ -258,9 +258,9 @@ impl Trust {
     }
 }
 
-/// Leaves out what the head of an answer to a client with a key announces for longer than a minute, where many paths are one scope:
-/// the server may mean that path, or what that client asks for, and what it refuses the others it tells them. Returns for how long
-/// the client itself is to stay away.
+/// Leaves out what the head of an answer to a client with a key announces for longer than a minute, where many paths are one
+/// scope: the server may mean that path, or what that client asks for, and what it refuses the others it tells them. Returns for
+/// how long the client itself is to stay away.
 pub(crate) fn leave_out_announced(upstream: &Backend, limits: &mut Vec<LimitReport>) -> Option<Duration> {
     if !upstream.sending.dialect.is_one_scope() {
         return None;

@@ -194,7 +194,7 @@ fn admit_anew(
     are_right
 }
 
-/// Scripts wait for the first line, so it must not stay in a buffer. Clients need none of them, so a full disk is no reason to end.
+/// Scripts wait for the first line, so it must not stay in a buffer. Clients need no line, so a full disk is no reason to end.
 fn announce(address: SocketAddr, has_tls: bool, metrics: Option<SocketAddr>, gateway: &Gateway) {
     use std::io::Write as _;
     let scheme = socket::scheme(has_tls);
