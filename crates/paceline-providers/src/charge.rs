@@ -104,8 +104,8 @@ impl Dialect {
         self.table().charge.cache_percent.dearest(body)
     }
 
-    /// The usage of an answer to that body, with writes into the provider's cache at the price of as long as it asks for, where the
-    /// answer does not tell how long they stay.
+    /// The usage of an answer to that body, with writes into the provider's cache at the price of as long as it asks for, where
+    /// the answer does not tell how long they stay.
     #[must_use]
     pub fn with_writes_as_asked(&self, usage: Usage, body: &[u8]) -> Usage {
         self.table().charge.cache_percent.as_asked(usage, body)

@@ -222,8 +222,9 @@ impl Reading {
 
 /// Whether such a status leaves open if the call was executed. The server behind a gateway may have got it (RFC 9110, 15.6.3 and
 /// 15.6.5; 520 to 530 are Cloudflare's, 598 and 599 those of proxies), or had no time left to answer it: 408 speaks of an
-/// incomplete request (15.5.9), and servers use it for any timeout of theirs. Of the 5xx only these say that it was not: an error
-/// of the server itself, what it does not do (501, 505, 511) or has no room for (503, 529), and a gateway without a connection (521).
+/// incomplete request (15.5.9), and servers use it for any timeout of theirs. Of the 5xx only these say that it was not: an
+/// error of the server itself, what it does not do (501, 505, 511) or has no room for (503, 529), and a gateway without a
+/// connection (521).
 pub(super) const fn is_of_a_gateway(status: u16) -> bool {
     match status {
         408 => true,
