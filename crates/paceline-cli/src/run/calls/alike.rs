@@ -229,8 +229,8 @@ mod tests {
             let failed = |n: &usize| watch.failed(&"a".into(), 100 + n, of(status), Some(&address(*n))).is_some();
             (0..19).find(failed).map(|n| n + 1)
         };
-        let (hook, page): (fn(usize) -> String, fn(usize) -> String) =
-            (|_| "https://a/hook".to_owned(), |n| format!("https://a/{n}"));
+        let hook: fn(usize) -> String = |_| "https://a/hook".to_owned();
+        let page: fn(usize) -> String = |n| format!("https://a/{n}");
         let new = || AlikeByScope::new(20, true);
         let mixed = || {
             let mut watch = new();
