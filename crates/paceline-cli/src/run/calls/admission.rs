@@ -31,49 +31,30 @@ pub(super) struct Admitted<'a> {
 }
 
 impl Context {
-    /// All that a call needs, or why it does not leave. Answers that come while it waits for its permit may show that it uses
-    /// more than it has reserved: it reserves anew then, and hundreds that reserved as little do not leave with it.
+    /// All that a call needs, or why it does not leave.
     pub(super) async fn admitted(
         &self,
         mut request: Request,
         expected: Expected,
-        turn: PermitTurn,
+        mut turn: PermitTurn,
     ) -> Result<Admitted<'_>, TryEnd> {
         let began = self.limiter.now();
-        let mut turn = Some(turn);
-        loop {
-            let reserved = async {
-                if let Some(turn) = &mut turn {
-                    turn.comes().await;
-                }
-                self.budget.reserve(expected.clone()).await
-            };
-            let budgeted = tokio::select! {
-                biased;
-                () = self.reached(Phase::Draining) => return Err(TryEnd::Withheld),
-                reserved = reserved => reserved.map_err(TryEnd::OverBudget)?,
-            };
-            let place = self.guest.as_ref().map(Guest::place);
-            if let Some(place) = &place {
-                request.arrival = Some(place.number());
-            }
-            let asking = async |turn: Option<PermitTurn>| {
-                let asking = pin!(self.permit_with_room(request.clone(), began));
-                match turn {
-                    Some(turn) => turn.ask(asking).await,
-                    None => asking.await,
-                }
-            };
-            let (permit, room) = tokio::select! {
-                biased;
-                () = self.reached(Phase::Draining) => return Err(TryEnd::Withheld),
-                admitted = asking(turn.take()) => admitted?,
-            };
-            if budgeted.is_enough() {
-                return Ok(Admitted { budgeted, permit, room, place });
-            }
-            permit.withdraw();
+        let budgeted = tokio::select! {
+            biased;
+            () = self.reached(Phase::Draining) => return Err(TryEnd::Withheld),
+            reserved = async { turn.comes().await; self.budget.reserve(expected).await } => reserved.map_err(TryEnd::OverBudget)?,
+        };
+        let place = self.guest.as_ref().map(Guest::place);
+        if let Some(place) = &place {
+            request.arrival = Some(place.number());
         }
+        let asking = pin!(self.permit_with_room(request, began));
+        let (permit, room) = tokio::select! {
+            biased;
+            () = self.reached(Phase::Draining) => return Err(TryEnd::Withheld),
+            admitted = turn.ask(asking) => admitted?,
+        };
+        Ok(Admitted { budgeted, permit, room, place })
     }
 
     /// A permit, and room for the answer, or why there is no permit. A call without room gives its permit back before it waits: a

@@ -344,15 +344,6 @@ impl Reserved<'_> {
         self.usage(Usage { cache_price: dearer.cast_signed(), ..usage }, 1)
     }
 
-    /// Whether no answer has shown since it reserved that the call may use more: it has not left, and would reserve more now.
-    pub(crate) fn is_enough(&self) -> bool {
-        if !self.budget.has_an_end() {
-            return true;
-        }
-        let beyond = self.budget.ledger().models.get(&self.expected.model).map_or(0, |answers| answers.beyond);
-        self.sum.usage.output_tokens >= beyond
-    }
-
     /// A gateway made so many calls before this one, and of none of them it is known what it used: they count as expected.
     pub(crate) fn after(mut self, unknown: u32) -> Self {
         self.unknown = unknown.into();

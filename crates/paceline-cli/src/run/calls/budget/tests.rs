@@ -346,24 +346,3 @@ fn what_the_whole_job_takes_is_told_by_the_last_calls_too() {
     assert!(few.starts_with("The whole job: about --budget-tokens "), "seven calls have no later half: {few}");
     assert_eq!(told(&[100; 12]), "The whole job: about --budget-tokens 20300, as calls so far used");
 }
-
-/// Calls that wait for their permit when the first answer beyond its bound comes reserve anew, as much as it had.
-#[test]
-fn what_has_not_left_reserves_as_much_as_an_answer_beyond_its_bound() {
-    let limits = Limits { job_tokens: Some(50_000), ..Limits::default() };
-    let budget = Budget::new(limits, Prices::default(), &[], false);
-    let reserve = || budget.reserve(bounded(50, 20)).now_or_never();
-    reserve().expect("alone").expect("fits").settle(Some(tokens(50, 20)), || 0);
-    let mut many: Vec<_> =
-        (0..300).map(|_| reserve().expect("the server keeps to its bounds").expect("fits")).collect();
-    assert!(many.iter().all(Reserved::is_enough));
-    let left = many.split_off(200);
-    left.into_iter().for_each(|call| drop(call.settle(Some(tokens(50, 20)), || 0)));
-    many.pop().expect("one").settle(Some(tokens(50, 5_000)), || 0);
-    assert!(!many.iter().any(Reserved::is_enough), "none of those that wait may leave");
-    let waiting = many.len();
-    drop(many);
-    let leave: Vec<_> = (0..waiting).map_while(|_| reserve()).map(|call| call.expect("fits")).collect();
-    assert_eq!(leave.len(), 7, "of 50,000 tokens 12,120 are used, and each holds 5,050");
-    assert!(leave.iter().all(Reserved::is_enough));
-}
