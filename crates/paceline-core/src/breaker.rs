@@ -191,6 +191,11 @@ impl Breaker {
         false
     }
 
+    /// Whether an item failed again while most others succeeded.
+    pub(crate) fn is_bad(&self, item: u64) -> bool {
+        self.failures.as_ref().is_some_and(|failures| matches!(failures.failed_items.get(&item), Some(None)))
+    }
+
     /// A call failed that a closed gate had admitted alone. There outcomes are too few and too old for a ratio: the server is
     /// down when enough items have failed in a row.
     pub(crate) fn failed_alone(&mut self, now: Instant) -> Option<Change> {

@@ -207,7 +207,8 @@ impl Scope {
         let (tokens, spent) = (cost.get(&Dimension::Tokens), self.spent.clone());
         let server_limited = self.announced.iter().any(|limit| limit.holds_back(now));
         let (number, era) = (self.last, self.learnt.era());
-        let mut flight = Flight { number, era, sent: now, probe, in_flight, tokens, spent, server_limited };
+        let attempts = request.attempts;
+        let mut flight = Flight { number, era, sent: now, probe, in_flight, tokens, spent, server_limited, attempts };
         if self.pace == Pace::Auto {
             flight.era = self.learnt.sent(now, &self.gate, &flight, canary);
         }
@@ -373,6 +374,16 @@ impl Scope {
     /// Whether the server may be down: one of the last calls failed.
     pub(crate) const fn may_be_down(&self) -> bool {
         self.breaker.has_just_failed()
+    }
+
+    /// Whether the pace is learnt and a call was refused: what is refused next may be due to the rate or to the item.
+    pub(crate) fn learns_from_refusals(&self) -> bool {
+        self.pace == Pace::Auto && self.learnt.was_refused()
+    }
+
+    /// Whether an item failed again while most others succeeded.
+    pub(crate) fn is_bad(&self, item: u64) -> bool {
+        self.breaker.is_bad(item)
     }
 
     /// Whether one call at a time tests its server.

@@ -8,6 +8,7 @@ use core::time::Duration;
 use super::cap::{Cap, Explains};
 use super::chance::{Diagnosis, Kind, RefusalContext, Share, TrialResult};
 use super::evidence::{Event, Evidence, Out};
+use super::first_tries::FirstTries;
 use super::rate::{FEW, Rate, Trend};
 use super::unit::Unit;
 use super::{LONGEST_CLOSURE, Reaction, Refusal, Start, window};
@@ -55,6 +56,7 @@ pub(super) struct Refused {
 pub(super) struct Refusals {
     /// Of throttled calls, and of overloaded ones.
     shares: [Share; 2],
+    first_tries: FirstTries,
     /// Earlier ones are not counted.
     from: Instant,
     pub(super) out: Option<Out>,
@@ -62,7 +64,8 @@ pub(super) struct Refusals {
 
 impl Default for Refusals {
     fn default() -> Self {
-        Self { shares: [Kind::Throttled, Kind::Overloaded].map(Share::new), from: Instant::ZERO, out: None }
+        let shares = [Kind::Throttled, Kind::Overloaded].map(Share::new);
+        Self { shares, first_tries: FirstTries::default(), from: Instant::ZERO, out: None }
     }
 }
 
@@ -246,6 +249,19 @@ impl Decision {
         let (calls, since) = self.reopened.unwrap_or((0, now));
         let t = now.saturating_since(since).as_secs_f64().max(1.0);
         self.rate.contradicted((evidence.admitted() - calls + 1) as f64 / t);
+    }
+
+    /// Whether an overloaded answer shows that its item fails, and nothing about the pace: it failed twice before, most others
+    /// have succeeded since, and so do items that are tried for the first time. The server refuses that item, such as a page
+    /// that is broken for good.
+    pub(super) fn is_of_its_item(&mut self, evidence: &mut Evidence, gate: &Gate, attempts: u32, why: Refusal) -> bool {
+        let first_tries = &mut self.refusals.get_or_insert_default().first_tries;
+        first_tries.passed(evidence.first_tries());
+        let is_of_item = why == Refusal::OverloadedItem && attempts >= 2 && gate.is_open() && first_tries.pass();
+        if matches!(why, Refusal::Overloaded | Refusal::OverloadedItem) && attempts == 0 {
+            first_tries.refused();
+        }
+        is_of_item
     }
 
     /// Whether a refusal was caused by our rate.

@@ -43,6 +43,8 @@ pub(super) struct Evidence {
     /// Calls that are neither settled nor refused, oldest first.
     pending: VecDeque<Pending>,
     admitted: u64,
+    /// Of those whose items had not failed before, since the last look: as many as can be told apart.
+    first_tries: u16,
     /// Of those that left in the present era.
     run: u64,
     /// One of those has succeeded, perhaps before it counts as admitted.
@@ -82,6 +84,8 @@ struct Pending {
     number: u64,
     era: u64,
     sent: Instant,
+    /// Its item has not failed before.
+    first: bool,
 }
 
 /// The calls that were in flight when the start ended, until they are decided.
@@ -119,6 +123,7 @@ impl Evidence {
         Self {
             pending: VecDeque::new(),
             admitted: 0,
+            first_tries: 0,
             run: 0,
             passed_one: false,
             era: 0,
@@ -173,8 +178,8 @@ impl Evidence {
     }
 
     /// A call leaves.
-    pub(super) fn sent(&mut self, now: Instant, number: u64) {
-        self.pending.push_back(Pending { number, era: self.era, sent: now });
+    pub(super) fn sent(&mut self, now: Instant, number: u64, first: bool) {
+        self.pending.push_back(Pending { number, era: self.era, sent: now, first });
         self.settle(now);
     }
 
@@ -246,8 +251,9 @@ impl Evidence {
     /// Counts the calls that were not refused in time.
     pub(super) fn settle(&mut self, now: Instant) {
         let silence = self.silence();
-        while let Some(Pending { era, .. }) = self.pending.pop_front_if(|call| call.sent + silence <= now) {
+        while let Some(Pending { era, first, .. }) = self.pending.pop_front_if(|call| call.sent + silence <= now) {
             self.admitted += 1;
+            self.first_tries = self.first_tries.saturating_add(first.into());
             self.run += u64::from(era == self.era);
             if let Some(own) = &mut self.own {
                 own.admitted += 1;
@@ -260,6 +266,11 @@ impl Evidence {
     /// Calls admitted since the last call, of those that left after the last [`Evidence::watch`].
     pub(super) fn passed(&mut self) -> u64 {
         core::mem::take(&mut self.passed)
+    }
+
+    /// Admitted calls of items that had not failed before, since the last call.
+    pub(super) fn first_tries(&mut self) -> u64 {
+        core::mem::take(&mut self.first_tries).into()
     }
 
     /// Ignores all calls that have left: they count no longer, and their refusals open no epoch.

@@ -19,6 +19,7 @@ mod decision;
 mod doubt;
 mod estimate;
 mod evidence;
+mod first_tries;
 mod rate;
 mod schedule;
 mod shared;
@@ -72,13 +73,15 @@ pub(crate) enum Refusal {
     Again,
     /// The provider lacks capacity.
     Overloaded,
+    /// The same, for an item that failed before, while most others succeeded since then.
+    OverloadedItem,
 }
 
 impl Refusal {
     /// The cause of the pause after it; `asked`: the server gave its length.
     pub(crate) const fn cause(self, asked: bool) -> PauseCause {
         match self {
-            Self::Overloaded => PauseCause::Overloaded { asked },
+            Self::Overloaded | Self::OverloadedItem => PauseCause::Overloaded { asked },
             Self::Throttled | Self::Again => PauseCause::Throttled { asked },
         }
     }
@@ -164,7 +167,7 @@ impl AdaptiveRate {
         if decides {
             decision.bounds_the_start(gate);
         }
-        evidence.sent(now, number);
+        evidence.sent(now, number, flight.attempts == 0);
         if decides {
             decision.take_passed(now, evidence);
             decision.cap.sent(in_flight, decision.rate.payment());
@@ -251,6 +254,11 @@ impl AdaptiveRate {
         let &Flight { era, number, sent, in_flight, tokens, .. } = flight;
         let in_flight = if self.is_shared() { 1 } else { in_flight };
         self.evidence.settle(now);
+        if self.decision.is_of_its_item(&mut self.evidence, gate, flight.attempts, why) {
+            self.evidence.forget(number);
+            return Reaction::Chance;
+        }
+        let why = if why == Refusal::OverloadedItem { Refusal::Overloaded } else { why };
         let (elsewhere, later) = self.elsewhere(now, sent);
         let (later, pending) = (last - number + later, self.evidence.pending() + elsewhere);
         let call = Refused { era, sent, later, pending, in_flight, tokens, why };

@@ -56,7 +56,8 @@ impl Machine {
         let in_flight = u32::try_from(self.out.len() + 1).expect("few calls");
         let canary = self.gate.sent(self.now, self.last);
         let (number, sent, spent) = (self.last, self.now, Cost::zero());
-        let mut flight = Flight { number, era: 0, sent, probe: false, in_flight, tokens, spent, server_limited: false };
+        let mut flight =
+            Flight { number, era: 0, sent, probe: false, in_flight, tokens, spent, server_limited: false, attempts: 0 };
         flight.era = self.learnt.sent(self.now, &self.gate, &flight, canary);
         self.out.push(flight);
     }
@@ -325,13 +326,13 @@ fn a_call_that_left_before_an_epoch_says_nothing_about_it() {
     let mut evidence = Evidence::new();
     let at = |ms| Instant::ZERO + Duration::from_millis(ms);
     for number in 1..=5 {
-        evidence.sent(at(0), number);
+        evidence.sent(at(0), number, true);
     }
     let before = evidence.era();
     evidence.was_refused(at(1), 1, at(0));
     assert_eq!(evidence.refused(before, 4), Event::Opens { run: 0 });
-    evidence.sent(at(2), 6);
-    evidence.sent(at(2), 7);
+    evidence.sent(at(2), 6, true);
+    evidence.sent(at(2), 7, true);
     let during = evidence.era();
     evidence.was_refused(at(500), 7, at(2));
     assert_eq!(evidence.refused(before, 5), Event::Belongs { all_refused: false });

@@ -23,19 +23,28 @@ const CANDIDATES: usize = 8;
 const PROBE_CANDIDATES: usize = 256;
 
 impl Pacer {
-    /// The request of a scope that leaves next. A server that may be down is not tested with an item that has no retry left, if
-    /// another has: a test is a call like any other, and an outage costs no item. One that is down is tested with one of the
-    /// items that failed least, here and there: those that failed may fail for ever, and so may their neighbours, and would keep
-    /// out the others, whose success shows that the server works.
+    /// The request of a scope that leaves next.
+    ///
+    /// A server that may be down is not tested with an item that has no retry left, if another has: a test is a call like any
+    /// other, and an outage costs no item. One that is down is tested with one of the items that failed least, here and there:
+    /// those that failed may fail for ever, and so may their neighbours, and would keep out the others, whose success shows that
+    /// the server works. For the same reason every other call is one of an item that has not failed, where a pace is learnt and
+    /// the server has refused calls.
     pub(super) fn head(&self, scope: &Scope) -> Option<Place> {
         let tried = |slot| {
             let Request { attempts, max_retries, .. } = &self.slots.at(slot).request;
             (*attempts >= self.config.retry.most(*max_retries), *attempts)
         };
-        match scope.may_be_down() {
-            true if scope.is_down() => scope.queue.one_with_least(PROBE_CANDIDATES, scope.totals.probes, tried),
-            true => scope.queue.first_but(CANDIDATES, |slot| tried(slot).0),
-            false => scope.queue.head(),
+        let may_be_down = scope.may_be_down();
+        if may_be_down && scope.is_down() {
+            return scope.queue.one_with_least(PROBE_CANDIDATES, scope.totals.probes, tried);
+        }
+        let new_first = scope.learns_from_refusals() && scope.totals.sends % 2 == 1;
+        let new = || scope.queue.first_but(PROBE_CANDIDATES, |slot| tried(slot).1 > 0);
+        match new_first.then(new).flatten().filter(|place| tried(place.2).1 == 0) {
+            Some(new) => Some(new),
+            None if may_be_down => scope.queue.first_but(CANDIDATES, |slot| tried(slot).0),
+            None => scope.queue.head(),
         }
     }
 

@@ -190,6 +190,9 @@ impl Pacer {
         }
         let id = &request.scope;
         let refusal = match outcome.class {
+            Class::Overloaded if request.item.is_some_and(|item| self.scopes[id].is_bad(item)) => {
+                Refusal::OverloadedItem
+            }
             Class::Overloaded => Refusal::Overloaded,
             _ if request.deferrals >= 2 => Refusal::Again,
             _ => Refusal::Throttled,
@@ -198,7 +201,7 @@ impl Pacer {
         let was_closed = scope.is_closed();
         match scope.refused(now, flight, refusal, &mut self.rng) {
             // It means one call, unless the server names a time.
-            Reaction::Chance if !(refusal == Refusal::Overloaded && asks_for_long(outcome)) => return,
+            Reaction::Chance if !(outcome.class == Class::Overloaded && asks_for_long(outcome)) => return,
             Reaction::Chance | Reaction::Known => {}
             Reaction::Slower => {
                 let (limit, rate) = scope.limits();

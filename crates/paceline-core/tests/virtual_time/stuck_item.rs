@@ -109,3 +109,22 @@ fn what_is_due_again_leaves_before_what_is_new() {
         assert!(again.at >= due && between == 0, "{pace:?}: due at {due:?}, sent at {:?}", again.at);
     }
 }
+
+/// The same pages where their answers say that the server is overloaded, as those of a limit do too.
+#[test]
+fn items_that_are_always_overloaded_keep_the_others_from_nothing() {
+    for (each, rate, places) in [(10, 10, 64), (5, 10, 64), (10, 50, 2), (5, 50, 2), (10, 1_000, 64), (5, 1_000, 512)] {
+        let limits = Limits { quotas: vec![Quota::per_second(rate)], burst: None };
+        let config = PacerConfig { limits, ..PacerConfig::default() }.with_in_flight(places);
+        let job = run(config, 1_000, at(3_600.0), |_, item| {
+            let class = if item % each == each - 1 { Class::Overloaded } else { Class::Success };
+            (Duration::from_millis(5), Outcome::new(class))
+        });
+        let (case, bad) = (format!("one in {each}, {rate} a second, {places} places"), 1_000 / each as usize);
+        // Those that fail for good may be left over for long: at the end nothing else shows whether the server works.
+        assert_eq!(job.succeeded.len(), 1_000 - bad, "{case}");
+        // The pace begins below the limit of a thousand.
+        let least = job.arrivals.len() as f64 / rate as f64;
+        assert!(job.makespan() < 1.1 * least + 15.0, "{case}: {} s for {least} s of calls", job.makespan());
+    }
+}

@@ -30,8 +30,17 @@ impl Side {
     fn send(&mut self, now: Instant) -> Flight {
         self.last += 1;
         let (number, spent) = (self.last, Cost::zero());
-        let mut flight =
-            Flight { number, era: 0, sent: now, probe: false, in_flight: 1, tokens: 0, spent, server_limited: false };
+        let mut flight = Flight {
+            number,
+            era: 0,
+            sent: now,
+            probe: false,
+            in_flight: 1,
+            tokens: 0,
+            spent,
+            server_limited: false,
+            attempts: 0,
+        };
         flight.era = self.learnt.sent(now, &self.gate, &flight, false);
         flight
     }
