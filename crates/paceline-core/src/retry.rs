@@ -22,6 +22,8 @@ pub struct Tried {
     pub free: u32,
     /// The time until the item's deadline. Default: it has none.
     pub left: Option<Duration>,
+    /// The clock of that deadline stands still while the item waits, because what it belongs to is held meanwhile.
+    pub stands_still: bool,
     /// The call tested a failing server, and its item waits so long if the server still fails: one item that always fails must
     /// not keep the others from testing it.
     pub probe: Option<Duration>,
@@ -95,8 +97,8 @@ pub struct Decision {
 ///   nothing pass. Under [`Pace::Responsive`] such an item waits 5 s at most.
 /// - An item whose call may have been done and must not be done twice ends there, whatever its class and its counts, unless
 ///   [`Outcome::unknown`] says otherwise. A success has been done.
-/// - An item whose next call would come at its deadline or later fails now. The wait for a quota does not count: the clock of
-///   deadlines stands still meanwhile. An item that its account stops is kept, however late.
+/// - An item whose next call would come at its deadline or later fails now, unless the clock of its deadline
+///   [stands still](Tried::stands_still) meanwhile. An item that its account stops is kept, however late.
 ///
 /// ```
 /// use core::time::Duration;
@@ -119,7 +121,7 @@ pub fn decide(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng:
         Some(reason) => Then::GiveUp(reason),
         None => {
             let wait = wait(config, pace, tried, outcome, rng);
-            let counts = if outcome.class == Class::QuotaExhausted { Duration::ZERO } else { wait };
+            let counts = if tried.stands_still { Duration::ZERO } else { wait };
             match tried.left.filter(|_| outcome.class != Class::Account) {
                 Some(left) if left <= counts => Then::GiveUp(GiveUp::Deadline),
                 _ => Then::Again(wait),
@@ -331,12 +333,15 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_of_deadlines_stands_still_during_a_quota_and_for_a_stopped_account() {
+    fn the_clock_of_deadlines_stands_still_where_all_is_held_and_for_a_stopped_account() {
         let left = |left| Tried { left: Some(left), ..Tried::default() };
+        let held = |time| Tried { stands_still: true, ..left(time) };
         let late = Then::GiveUp(GiveUp::Deadline);
         let quota = Outcome::new(Class::QuotaExhausted).with_hint(7_200 * S, false);
-        assert_eq!(then(Pace::Auto, left(S), &quota), Then::Again(7_200 * S));
-        assert_eq!(then(Pace::Auto, left(Duration::ZERO), &quota), late, "it was too late before");
+        assert_eq!(then(Pace::Auto, held(S), &quota), Then::Again(7_200 * S));
+        assert_eq!(then(Pace::Auto, held(Duration::ZERO), &quota), late, "it was too late before");
+        assert_eq!(then(Pace::Auto, left(7_200 * S), &quota), late, "its clock goes on");
+        assert_eq!(then(Pace::Auto, left(7_201 * S), &quota), Then::Again(7_200 * S));
         let account = Outcome::new(Class::Account);
         assert_eq!(then(Pace::Auto, left(Duration::ZERO), &account), Then::Again(Duration::ZERO));
         let overloaded = Outcome::new(Class::Overloaded);

@@ -113,6 +113,8 @@ impl Pacer {
             quotas: 0,
             free: request.unsent,
             left: request.deadline.map(|deadline| deadline - now),
+            // The quota holds its scope.
+            stands_still: outcome.class == Class::QuotaExhausted,
             // It sits out the next round of tests, so that one item that always fails cannot keep the others out.
             probe: probe.then(|| 2 * (scope.next_probe(now) - now)).filter(|wait| !wait.is_zero()),
             chosen: self.guessed(now, &request.scope, outcome),

@@ -196,8 +196,9 @@ impl SchedulerConfig {
             quotas: used_up as u32,
             // Only those in a row that failed alike: the store does not count what counts against no bound.
             free: free as u32,
-            // The clock of an item stands still while its group is held.
-            left: (!failure.is_for_group || left.is_zero()).then_some(left),
+            left: Some(left),
+            // That of a host that is held goes on.
+            stands_still: failure.is_for_group,
             probe: failure.probe,
             chosen: judged.and_then(Judgement::delay).map(|delay| delay.min(self.backoff.cap())),
             at_least: Duration::ZERO,

@@ -269,6 +269,26 @@ async fn an_exhausted_quota_holds_its_group_only() {
     assert_eq!((summary.ended, summary.calls), (EndReason::MaxWait, 0), "the hold outlives the run");
 }
 
+/// A host of many in one group asks for a pause of a week: the group goes on, and so does the clock of its items.
+#[tokio::test(start_paused = true)]
+async fn a_quota_of_less_than_a_group_ends_what_has_less_time_than_it_asks_for() {
+    let config = SchedulerConfig { deadline: S * 60, ..SchedulerConfig::default() };
+    for (asked, calls) in [(604_800, 1), (30, 2)] {
+        let world = World::of([item("a")]).await;
+        let next_week = |task: &Task| match task.attempt() {
+            1 => {
+                let failure = Failure::new(Class::QuotaExhausted, "used up").with_retry_after(S * asked);
+                Err(Failure { is_for_group: false, ..failure })
+            }
+            _ => Ok(()),
+        };
+        let summary = world.run(&world.scheduler(config.clone()), S, next_week).await;
+        assert_eq!((summary.ended, summary.calls), (EndReason::Done, calls));
+        let reason = (calls == 1).then(|| "deadline".to_owned());
+        assert_eq!(world.state("a").await, (if calls == 1 { State::Failed } else { State::Succeeded }, reason));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_left_to_the_next_run_begins_it() {
     let world = World::of([item("bad"), item("good")]).await;
