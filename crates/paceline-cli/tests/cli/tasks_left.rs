@@ -111,12 +111,13 @@ fn a_host_that_asked_for_a_pause_is_named_with_what_its_items_wait_for() {
     assert_eq!(report(&store)["scopes"], json!([]), "no item of it is left");
 }
 
-/// A customer says that its host, which asked for a pause of a day, is ready. The worker is not begun anew for that.
+/// A customer says that its host, which asked for a pause of half a day, is ready. The worker is not begun anew for that.
 #[test]
 fn a_host_that_its_server_holds_is_opened_by_a_person() {
     let asked = std::sync::atomic::AtomicUsize::new(0);
     let busy = Server::new(move |_| match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
-        0 => Reply::error(429, "slow down").with_header("retry-after", 86_400),
+        // An item has a day: one that is asked to wait for longer ends.
+        0 => Reply::error(429, "slow down").with_header("retry-after", 43_200),
         _ => Reply::ok(),
     });
     let store = Store::new();
