@@ -1,6 +1,9 @@
 //! Scopes that may not send, smaller than the groups of their items, such as hosts: what the store keeps of them, for the next
 //! run and for people.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
 use paceline_core::Timestamp;
 use paceline_store::work::{WorkError, WorkStore};
 use serde::{Deserialize, Serialize};
@@ -96,9 +99,36 @@ impl ClosedScopes {
         Ok(Self(scopes))
     }
 
+    /// All that they are, by name.
+    pub(crate) fn by_name(&self) -> BTreeMap<&str, &ClosedScope> {
+        self.0.iter().map(|scope| (&*scope.name, scope)).collect()
+    }
+
+    /// These, as the store keeps them for all workers, after one of them tells its own: what it told before is its own too, and
+    /// no longer so; the rest are those of others. Of two words on one scope the stricter counts, and the later end of a hold.
+    /// `open`: scopes that are open for all, as this worker has found.
+    pub(crate) fn with(&self, told: &[ClosedScope], own: Vec<ClosedScope>, open: &BTreeSet<Arc<str>>) -> Self {
+        let told: BTreeMap<&str, &ClosedScope> = told.iter().map(|scope| (&*scope.name, scope)).collect();
+        let mut others = self.by_name();
+        others.retain(|name, scope| told.get(name) != Some(scope) && !open.contains(*name));
+        let mut all = own;
+        for scope in &mut all {
+            if let Some(other) = others.remove(&*scope.name).filter(|other| other.strictness() > scope.strictness()) {
+                *scope = other.clone();
+            }
+        }
+        all.extend(others.into_values().cloned());
+        Self(all)
+    }
+
     /// As the store keeps them.
     pub(crate) fn encode(&self) -> String {
         encode(self.0.clone())
+    }
+
+    /// One after the other.
+    pub(crate) fn into_vec(self) -> Vec<ClosedScope> {
+        self.0
     }
 
     /// Those that are stopped.
@@ -161,6 +191,11 @@ impl ClosedScopes {
 }
 
 impl ClosedScope {
+    /// More where less may leave, and for longer.
+    fn strictness(&self) -> (bool, Option<i64>) {
+        (self.why.is_some_and(|why| why != Why::Failing), self.until_ms)
+    }
+
     /// Whether another differs by its name and its places alone.
     fn is_like(&self, other: &Self) -> bool {
         let of = |scope: &Self| (scope.why, scope.until_ms);

@@ -9,11 +9,10 @@ use paceline::Limiter;
 use paceline_core::{ScopeAnswers, ScopeId, Timestamp};
 use paceline_store::work::{NotedAnswers, WorkClock, WorkError, WorkStore};
 
+use super::regularly;
+
 /// How often the store is told, and asked what other workers know.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
-
-/// But after a pause of at least so many times as long as that takes: there may be a hundred thousand scopes.
-const PAUSE_FACTOR: u32 = 20;
 
 /// What another worker notes may become visible so much later than its time says.
 const LATE: Duration = Duration::from_secs(10);
@@ -74,7 +73,7 @@ impl KnownAnswers {
             // A store that cannot be written ends the run by itself.
             let _ = self.save(store, clock, limiter).await;
             let _ = self.read(store).await;
-            pause = SAVE_EVERY.max(clock.now().saturating_since(began) * PAUSE_FACTOR);
+            pause = regularly::pause(SAVE_EVERY, clock.now().saturating_since(began));
         }
     }
 

@@ -6,15 +6,12 @@ use std::time::Duration;
 use paceline::Limiter;
 use paceline_store::work::{WorkClock, WorkError, WorkStore};
 
+use super::regularly;
 use crate::account::{Account, SharedLimits};
 use crate::limiter_state;
 
-/// How often it is saved while a run works, ...
+/// How often it is saved while a run works.
 const SAVE_EVERY: Duration = Duration::from_millis(500);
-
-/// ... but after a pause of at least so many times as long as a save takes: a limiter of a hundred thousand scopes must not slow
-/// its own run down.
-const PAUSE_FACTOR: u32 = 20;
 
 /// A limiter whose state is saved in the store.
 pub(super) struct PersistentLimiter {
@@ -50,7 +47,7 @@ impl PersistentLimiter {
             tokio::time::sleep(pause).await;
             let began = self.clock.now();
             self.save().await;
-            pause = SAVE_EVERY.max(self.clock.now().saturating_since(began) * PAUSE_FACTOR);
+            pause = regularly::pause(SAVE_EVERY, self.clock.now().saturating_since(began));
         }
     }
 

@@ -10,6 +10,7 @@ mod limiter_state;
 mod permits;
 mod program;
 mod progress;
+mod regularly;
 mod requests;
 mod same_failure;
 mod settings;

@@ -9,6 +9,7 @@ use paceline::Limiter;
 use paceline_core::{Class, ScopeAnswers, ScopeState, Timestamp};
 use paceline_store::work::{Amend, Failure, Filter, StartDecision, State, WorkClock, WorkError, WorkItem, WorkStore};
 
+use super::regularly;
 use super::same_failure::SameFailure;
 pub(super) use crate::tasks::closed_scopes::Why;
 use crate::tasks::closed_scopes::{self, ClosedScope, ClosedScopes};
@@ -21,9 +22,6 @@ const NAMED: usize = 3;
 
 /// How often the store is told of them.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
-
-/// But after a pause of at least so many times as long as that takes: there may be a hundred thousand scopes.
-const PAUSE_FACTOR: u32 = 20;
 
 /// How often what was left and is over its deadline is looked for.
 const END_LATE_EVERY: Duration = Duration::from_secs(60);
@@ -63,8 +61,11 @@ struct Stopped {
     held_before: BTreeMap<String, ClosedScope>,
     /// Until where it is known what a person has opened.
     opened_seen: u64,
-    /// What the store knows.
-    saved: String,
+    /// What this worker told the store.
+    told: Vec<ClosedScope>,
+    /// What other workers told it, and those of them of which a call has succeeded here since.
+    of_others: BTreeSet<Arc<str>>,
+    open: BTreeSet<Arc<str>>,
 }
 
 #[derive(Clone, Debug)]
@@ -74,6 +75,17 @@ struct Stop {
     advice: Option<String>,
     /// The keys of its items that were left to the next run, and of those whose failures stopped it.
     left: BTreeSet<String>,
+    /// Those that may have been sent for before a test in vain stopped it again, and have not come since; and whether the store
+    /// has been asked which of them were.
+    with_test: BTreeSet<String>,
+    is_asked: bool,
+}
+
+impl Stop {
+    /// `left`: what was left while the scope was stopped before, and may have been sent for since.
+    fn new(why: Why, reason: String, advice: Option<String>, left: BTreeSet<String>) -> Self {
+        Self { why, reason, advice, with_test: left.clone(), left, is_asked: false }
+    }
 }
 
 impl StoppedScopes {
@@ -110,14 +122,14 @@ impl StoppedScopes {
             are_groups,
             held_before,
             opened_seen,
-            saved: before.encode(),
+            told: before.clone().into_vec(),
             ..Stopped::default()
         };
         for (why, ClosedScope { name, reason, advice, .. }) in before.into_stopped() {
             let line = format!("{name} was stopped ({reason}); one call tests it");
             tracing::info!(scope = name.as_str(), "{}", text::printable(&line));
             limiter.test_first(Some(&limiter.scope(&name)));
-            stopped.suspects.insert(name.into(), Stop { why, reason, advice, left: BTreeSet::new() });
+            stopped.suspects.insert(name.into(), Stop::new(why, reason, advice, BTreeSet::new()));
         }
         Ok(())
     }
@@ -143,7 +155,7 @@ impl StoppedScopes {
             }
             let left = stopped.suspects.remove(scope).map(|suspect| suspect.left).unwrap_or_default();
             let advice = advice.map(ToOwned::to_owned);
-            stopped.scopes.insert(scope.into(), Stop { why, reason: reason.to_owned(), advice, left });
+            stopped.scopes.insert(scope.into(), Stop::new(why, reason.to_owned(), advice, left));
         }
     }
 
@@ -154,7 +166,7 @@ impl StoppedScopes {
         for (name, same) in names {
             if !stopped.scopes.contains_key(&name) {
                 let (reason, advice) = (same.cause(), Some(same.advice()));
-                let suspect = || Stop { why: Why::SameFailure, reason, advice, left: BTreeSet::new() };
+                let suspect = || Stop::new(Why::SameFailure, reason, advice, BTreeSet::new());
                 stopped.suspects.entry(name).or_insert_with(suspect);
             }
         }
@@ -166,7 +178,7 @@ impl StoppedScopes {
         let mut stopped = self.lock();
         let is_refusal = class.is_final() || unexpected;
         if class == Class::Success {
-            stopped.held_before.remove(scope);
+            stopped.is_open(scope);
         }
         let Some(Stop { why, reason, advice, .. }) = stopped.suspects.get(scope) else { return false };
         let is_same = *why == Why::SameFailure && is_refusal && stopped.restops;
@@ -187,11 +199,13 @@ impl StoppedScopes {
 
     /// What keeps an item of that scope from beginning. An item that was left to the next run and comes again in this one was
     /// sent for by a person, who has seen to the cause: its call tests the scope, and `reopen` is called. But not where another
-    /// worker has begun a run with it: that tests the scope by a call of its own.
+    /// worker has begun a run with it: that tests the scope by a call of its own; and not where it was sent for with another,
+    /// whose call has tested the scope in vain.
     pub(super) fn keeps_back(&self, item: &WorkItem, scope: &str, reopen: impl FnOnce()) -> Option<Why> {
         let mut stopped = self.lock();
         let stop = stopped.scopes.get_mut(scope)?;
-        if stop.left.insert(item.key.clone()) || item.was_left_to_a_run() {
+        let (is_first, came_with_test) = (stop.left.insert(item.key.clone()), stop.with_test.remove(&item.key));
+        if is_first || came_with_test || item.was_left_to_a_run() {
             return Some(stop.why);
         }
         if let Some((name, stop)) = stopped.scopes.remove_entry(scope) {
@@ -212,6 +226,7 @@ impl StoppedScopes {
     pub(super) fn leaves(&self, key: &str, scope: &str) {
         if let Some(stop) = self.lock().scopes.get_mut(scope) {
             stop.left.insert(key.to_owned());
+            stop.with_test.remove(key);
         }
     }
 
@@ -254,6 +269,7 @@ impl StoppedScopes {
             tokio::time::sleep(pause).await;
             let began = clock.now();
             let _ = self.take_up(store).await;
+            let _ = self.ask_what_was_sent_for(store).await;
             let _ = self.open_as_told(store, limiter).await;
             if self.lock().stays && ends_late_at <= began {
                 let _ = end_late(store, clock.wall(), deadline).await;
@@ -261,7 +277,7 @@ impl StoppedScopes {
             }
             // At the end of the run it is told again, and an error of the store ends that by itself.
             let _ = self.save(store, clock, limiter).await;
-            pause = SAVE_EVERY.max(clock.now().saturating_since(began) * PAUSE_FACTOR);
+            pause = regularly::pause(SAVE_EVERY, clock.now().saturating_since(began));
         }
     }
 
@@ -272,12 +288,34 @@ impl StoppedScopes {
         for opened in opened {
             let scope = opened.scope.as_str();
             limiter.resume(Some(&limiter.scope(scope)));
-            self.lock().held_before.remove(scope);
+            self.lock().is_open(scope);
             tracing::info!(scope, "a person has opened the scope, which its server holds");
             // Until now they were put back.
             store.amend(opened.items(), Amend::Retry).await?;
         }
         self.lock().opened_seen = seen;
+        Ok(())
+    }
+
+    /// Of a scope that a test in vain has stopped again: which of its items were sent for with the one that tested it. A person
+    /// who sends for another one later has its call test the scope.
+    async fn ask_what_was_sent_for(&self, store: &dyn WorkStore) -> Result<(), WorkError> {
+        let is_unknown = |stop: &&Stop| !stop.is_asked;
+        let unknown: BTreeSet<String> =
+            self.lock().scopes.values().filter(is_unknown).flat_map(|stop| stop.with_test.iter().cloned()).collect();
+        let mut come = BTreeSet::new();
+        if !unknown.is_empty() {
+            let states = vec![State::Waiting, State::InFlight];
+            let mut pages = Pages::of(store, Filter { states, ..Filter::keys(unknown.iter().cloned()) }, None);
+            while let Some(items) = pages.next().await? {
+                come.extend(items.into_iter().map(|item| item.key));
+            }
+        }
+        for stop in self.lock().scopes.values_mut().filter(|stop| !stop.is_asked) {
+            // Not what was stopped while the store was asked.
+            stop.is_asked = stop.with_test.is_subset(&unknown);
+            stop.with_test.retain(|key| come.contains(key) || !unknown.contains(key));
+        }
         Ok(())
     }
 
@@ -292,7 +330,7 @@ impl StoppedScopes {
         Ok(())
     }
 
-    /// Tells the store of them, if something has changed, and of those that a server holds.
+    /// Tells the store of them, and of those that a server holds, if it does not know. What other workers told it stays.
     ///
     /// # Errors
     /// An error of the store.
@@ -302,16 +340,23 @@ impl StoppedScopes {
         clock: &WorkClock,
         limiter: &Limiter,
     ) -> Result<(), WorkError> {
-        let (encoded, is_new) = {
+        let kept = ClosedScopes::of(store, clock.wall()).await?;
+        let (own, open, all) = {
             let mut stopped = self.lock();
-            let encoded = closed_scopes::encode(stopped.closed(clock, limiter));
-            let is_new = encoded != stopped.saved;
-            (encoded, is_new)
+            let (own, open) = (stopped.closed(clock, limiter), std::mem::take(&mut stopped.open));
+            let all = kept.with(&stopped.told, own.clone(), &open);
+            (own, open, all)
         };
-        if is_new {
-            closed_scopes::save(store, &encoded).await?;
-            self.lock().saved = encoded;
+        if all.by_name() != kept.by_name()
+            && let Err(error) = closed_scopes::save(store, &all.encode()).await
+        {
+            self.lock().open.extend(open);
+            return Err(error);
         }
+        let mut stopped = self.lock();
+        let of_this: BTreeSet<&str> = own.iter().map(|scope| &*scope.name).collect();
+        stopped.of_others = all.names().filter(|name| !of_this.contains(name)).map(Arc::from).collect();
+        stopped.told = own;
         Ok(())
     }
 
@@ -321,6 +366,14 @@ impl StoppedScopes {
 }
 
 impl Stopped {
+    /// A call of a scope has succeeded, or a person has opened it.
+    fn is_open(&mut self, scope: &str) {
+        self.held_before.remove(scope);
+        if let Some(scope) = self.of_others.take(scope) {
+            self.open.insert(scope);
+        }
+    }
+
     /// The scopes that may not send: stopped ones, those that are still to be tested, and those that a server holds.
     fn closed(&mut self, clock: &WorkClock, limiter: &Limiter) -> Vec<ClosedScope> {
         let (now, wall) = (limiter.now(), clock.wall());

@@ -43,6 +43,7 @@ async fn a_scope_that_is_open_again_takes_all_its_items_up() {
         store.amend(Filter::keys(["a"]), Amend::Retry).await.expect("a memory");
         assert_eq!(keeps_back(0), None, "it was sent for");
         assert_eq!(stopped.heard("gone", end, false), end == Class::Invalid);
+        stopped.leaves("a", "gone");
         assert_eq!(states().await, [(State::Waiting, false), others, others], "{end}");
         assert_eq!(stopped.why().is_some(), end == Class::Invalid);
     }
@@ -217,4 +218,79 @@ async fn a_person_opens_a_scope_that_its_server_holds() {
     assert!(waits() < Duration::from_secs(60), "{:?}", waits());
     let items = store.list(Filter::default(), 0, 9).await.expect("a memory");
     assert_eq!(items.iter().map(|item| item.not_before).collect::<Vec<_>>(), [None, later], "those that were meant");
+}
+
+/// `retry --group` of a host that goes on refusing: one call, and another only where a person sends for an item again.
+#[tokio::test]
+async fn what_was_sent_for_together_is_tested_by_one_call() {
+    let store = MemoryStore::new(WorkClock::system());
+    store.insert(["a", "b", "c", "d"].map(|key| NewItem::new(key, "1")).into()).await.expect("room");
+    let items = store.list(Default::default(), 0, 4).await.expect("a memory");
+    for why in [Why::SameFailure, Why::Account] {
+        let stopped = StoppedScopes(Arc::new(Mutex::new(Stopped { restops: true, stays: true, ..Stopped::default() })));
+        stopped.stop("gone", why, "it is gone");
+        let tests = |item: usize| stopped.keeps_back(&items[item], "gone", || {}).is_none();
+        let fails = |item: usize| {
+            if !stopped.heard("gone", if why == Why::Account { Class::Account } else { Class::Invalid }, false) {
+                stopped.stop("gone", why, "it is gone");
+            }
+            stopped.leaves(&items[item].key, "gone");
+        };
+        assert!((0..4).all(|item| !tests(item)));
+        store.amend(Default::default(), Amend::LeaveToNextRun).await.expect("a memory");
+        store.amend(Filter::keys(["a", "b", "c"]), Amend::Retry).await.expect("a memory");
+        assert!(tests(0));
+        fails(0);
+        assert!(!tests(1), "sent for with the first");
+        store.amend(Filter::keys(["a", "b"]), Amend::LeaveToNextRun).await.expect("a memory");
+        stopped.ask_what_was_sent_for(&store).await.expect("a memory");
+        assert!(!tests(2), "it too, and it came later");
+        assert!(tests(3), "sent for afterwards");
+        fails(3);
+        stopped.ask_what_was_sent_for(&store).await.expect("a memory");
+        assert!(tests(0), "sent for once more");
+    }
+}
+
+/// Each worker of a store tells of what it has stopped; and of a hold that two know the later end counts.
+#[tokio::test]
+async fn what_several_workers_have_stopped_is_kept_of_all() {
+    let (store, clock) = (MemoryStore::new(WorkClock::system()), WorkClock::system());
+    let limiter = Limiter::new(PacerConfig::default()).expect("sensible");
+    let [one, two] = [(); 2].map(|()| StoppedScopes::new(true));
+    for worker in [&one, &two] {
+        worker.begin_run(&store, &clock, &limiter, true).await.expect("a memory");
+    }
+    let save = async |worker: &StoppedScopes| worker.save(&store, &clock, &limiter).await.expect("a memory");
+    let kept = async || {
+        let kept = ClosedScopes::of(&store, clock.wall()).await.expect("a memory").into_vec();
+        kept.into_iter().map(|scope| (scope.name, scope.until_ms)).collect::<BTreeMap<_, _>>()
+    };
+    let hold = |worker: &StoppedScopes, days: u64| {
+        let until_ms = Some((clock.wall() + Duration::from_secs(days * 86_400)).as_millis());
+        let scope = ClosedScope { name: "held".to_owned(), until_ms, ..ClosedScope::default() };
+        worker.lock().held_before.insert("held".to_owned(), scope);
+        until_ms
+    };
+    one.stop("a", Why::SameFailure, "it is gone");
+    two.stop("b", Why::SameFailure, "it is gone");
+    let (sooner, later) = (hold(&one, 1), hold(&two, 2));
+    for _ in 0..2 {
+        save(&one).await;
+        save(&two).await;
+    }
+    assert_eq!(kept().await, [("a".to_owned(), None), ("b".to_owned(), None), ("held".to_owned(), later)].into());
+    assert!(!one.heard("b", Class::Success, false) && !two.heard("held", Class::Success, false));
+    for worker in [&one, &two, &one] {
+        save(worker).await;
+    }
+    assert_eq!(kept().await, [("a".to_owned(), None), ("b".to_owned(), None), ("held".to_owned(), sooner)].into());
+    two.lock().scopes.clear();
+    save(&two).await;
+    save(&one).await;
+    assert_eq!(kept().await.into_keys().collect::<Vec<_>>(), ["a", "held"]);
+    one.lock().scopes.clear();
+    assert!(!two.heard("a", Class::Success, false));
+    save(&two).await;
+    assert_eq!(kept().await.into_keys().collect::<Vec<_>>(), ["held"], "another worker has found it open");
 }

@@ -1,0 +1,25 @@
+//! How often the store is told of what a worker learns.
+
+use std::time::Duration;
+
+/// The pause is at least so many times as long as the telling takes: there may be a hundred thousand scopes.
+const FACTOR: u32 = 20;
+
+/// But no longer: a store that was away for an hour is told soon after it is back.
+const LONGEST: Duration = Duration::from_secs(30);
+
+/// The pause before the store is told again, which is to be `every` so long, where it took so long the last time.
+pub(super) fn pause(every: Duration, took: Duration) -> Duration {
+    every.max(took.saturating_mul(FACTOR).min(LONGEST))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_was_away_is_told_soon_after_it_is_back() {
+        let after = |millis| pause(Duration::from_secs(1), Duration::from_millis(millis)).as_millis();
+        assert_eq!([0, 50, 100, 40_000, 3_600_000].map(after), [1_000, 1_000, 2_000, 30_000, 30_000]);
+    }
+}
