@@ -5,6 +5,7 @@ mod cancellable_judge;
 mod disk;
 mod fail_fast;
 mod fallback;
+mod groups_of_commands;
 mod known_answers;
 mod limiter_state;
 mod permits;
@@ -37,6 +38,7 @@ use self::answers::Answers;
 use self::cancellable_judge::CancellableJudge;
 use self::disk::Disk;
 use self::fail_fast::{FailFast, Stops};
+use self::groups_of_commands::GroupsOfCommands;
 use self::limiter_state::PersistentLimiter;
 use self::permits::Permits;
 use self::program::{Failed, Program};
@@ -122,6 +124,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
         policy,
         scheduler,
         fallback,
+        groups: Arc::default(),
         permits,
         limiter_state,
         disk,
@@ -182,6 +185,7 @@ struct Runs<'a> {
     policy: SchedulerConfig,
     scheduler: Scheduler,
     fallback: Option<Arc<Fallback>>,
+    groups: Arc<GroupsOfCommands>,
     permits: Permits,
     limiter_state: PersistentLimiter,
     disk: Disk,
@@ -392,12 +396,15 @@ impl Runs<'_> {
                     Err(later) => return later,
                 };
                 let (program, shutdown, fail_fast) = (Arc::clone(program), shutdown.clone(), fail_fast.clone());
-                let stopped_scopes = stopped_scopes.clone();
+                let (stopped_scopes, groups) = (stopped_scopes.clone(), Arc::clone(&self.groups));
+                let limiter = self.permits.limiter().clone();
+                groups.begins(&task.item().group, &limiter);
                 StartDecision::Now(Box::pin(async move {
                     let end = program.work(&task, &shutdown).await;
                     let (is_probe, outcome) = (permit.is_probe(), outcome_of(&end));
                     // Before the permit is given back, and others of the group begin.
                     let stops_again = stopped_scopes.heard(task.group(), outcome.class, false);
+                    groups.ended(outcome.class, &limiter);
                     let sits_out = permits::sits_out(&permit.complete(outcome), is_probe);
                     end.map_err(|Failed { failure, is_its_own }| {
                         if stops_again {
