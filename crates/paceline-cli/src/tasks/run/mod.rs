@@ -38,7 +38,6 @@ use self::answers::Answers;
 use self::cancellable_judge::CancellableJudge;
 use self::disk::Disk;
 use self::fail_fast::{FailFast, Stops};
-use self::groups_of_commands::GroupsOfCommands;
 use self::limiter_state::PersistentLimiter;
 use self::permits::Permits;
 use self::program::{Failed, Program};
@@ -124,7 +123,6 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
         policy,
         scheduler,
         fallback,
-        groups: Arc::default(),
         permits,
         limiter_state,
         disk,
@@ -185,7 +183,6 @@ struct Runs<'a> {
     policy: SchedulerConfig,
     scheduler: Scheduler,
     fallback: Option<Arc<Fallback>>,
-    groups: Arc<GroupsOfCommands>,
     permits: Permits,
     limiter_state: PersistentLimiter,
     disk: Disk,
@@ -396,7 +393,7 @@ impl Runs<'_> {
                     Err(later) => return later,
                 };
                 let (program, shutdown, fail_fast) = (Arc::clone(program), shutdown.clone(), fail_fast.clone());
-                let (stopped_scopes, groups) = (stopped_scopes.clone(), Arc::clone(&self.groups));
+                let (stopped_scopes, groups) = (stopped_scopes.clone(), Arc::clone(self.permits.groups()));
                 let limiter = self.permits.limiter().clone();
                 groups.begins(&task.item().group, &limiter);
                 StartDecision::Now(Box::pin(async move {

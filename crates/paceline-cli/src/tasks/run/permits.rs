@@ -9,6 +9,7 @@ use paceline_config::Upstream;
 use paceline_core::{Class, Cost, Level, NextAction, Request, ScopeId, WaitCause};
 use paceline_store::work::{Failure, StartDecision, StartDelay, Task};
 
+use super::groups_of_commands::GroupsOfCommands;
 use super::stopped_scopes::Why;
 use crate::exit;
 
@@ -18,6 +19,7 @@ pub(super) struct Permits {
     limiter: Limiter,
     /// Groups that a person opened: what is stopped on their way is to be tried once more.
     reopened: Arc<Mutex<BTreeSet<String>>>,
+    groups: Arc<GroupsOfCommands>,
 }
 
 /// How long an item sits out whose try only tested a failing server, if that still fails.
@@ -33,7 +35,7 @@ impl Permits {
     /// Names a knob that cannot be.
     pub(super) fn new(upstream: &Upstream) -> Result<Self, exit::Failure> {
         let limiter = Limiter::new(upstream.pacer.clone()).map_err(exit::Failure::refused)?;
-        Ok(Self { limiter, reopened: Arc::default() })
+        Ok(Self { limiter, reopened: Arc::default(), groups: Arc::default() })
     }
 
     pub(super) fn scope(&self, name: &str) -> ScopeId {
@@ -42,6 +44,11 @@ impl Permits {
 
     pub(super) const fn limiter(&self) -> &Limiter {
         &self.limiter
+    }
+
+    /// What is known of groups whose commands may hang.
+    pub(super) const fn groups(&self) -> &Arc<GroupsOfCommands> {
+        &self.groups
     }
 
     /// A person may have acted since the run before.
