@@ -15,6 +15,7 @@ mod prune;
 mod report;
 mod row;
 mod run;
+mod same_at_each_try;
 mod show;
 mod store;
 

@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 
 use super::groups::{Groups, Waits};
 use super::row::Row;
+use super::same_at_each_try::of_request;
 use super::store::StoreArgs;
 use crate::exit::{Failure, Status};
 use crate::{output, text};
@@ -62,10 +63,12 @@ fn as_json(
         first_at: Option<String>,
         ended_at: Option<String>,
         deadline_s: Option<f64>,
+        idempotency_value: Option<String>,
         decisions: Vec<Value>,
         payload: Box<RawValue>,
     }
     let time = |at: paceline_core::Timestamp| at.to_string();
+    let idempotency_value = of_request(item, &payload);
     // A program that adds items without this command may store any text.
     let payload = match RawValue::from_string(payload.clone()) {
         Ok(payload) => payload,
@@ -77,6 +80,7 @@ fn as_json(
         first_at: item.first.map(time),
         ended_at: item.ended.map(time),
         deadline_s: item.deadline.map(|deadline| deadline.as_secs_f64()),
+        idempotency_value,
         decisions: events.iter().map(HistoryEntry::to_json).collect(),
         payload,
     };
@@ -101,6 +105,7 @@ fn as_text(item: &WorkItem, groups: &Groups, payload: &str, events: &[HistoryEnt
     item.deadline
         .into_iter()
         .for_each(|deadline| line("deadline", &format!("{} after its first try", text::duration(deadline))));
+    of_request(item, payload).into_iter().for_each(|value| line("id", &format!("{value} (--idempotency-header)")));
     let shown = text::cut(payload, LONGEST);
     line("payload", &shown);
     if shown != payload {

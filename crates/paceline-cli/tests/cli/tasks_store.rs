@@ -1,8 +1,10 @@
 //! The store of `paceline tasks`: one file, however it is named, and no command's output.
 
+use paceline_store::work::NewItem;
 use serde_json::{Value, json};
 
 use crate::support::finish;
+use crate::tasks_alike::tasks;
 use crate::tasks_run::{Ran, Store, begin, until};
 
 #[test]
@@ -150,4 +152,23 @@ fn a_database_that_is_away_is_no_bad_usage() {
         let (code, log) = finish(&mut tasks);
         assert!(code == 3 && log.contains("cannot reach the store on 127.0.0.1:1/jobs"), "{command:?}: {log}");
     }
+}
+
+/// A receiver knows an event by nothing else, and asks the sender about it.
+#[test]
+fn show_tells_the_idempotency_key_that_was_sent() {
+    let (server, store) = (crate::support::Server::new(|_| crate::support::Reply::ok()), Store::new());
+    store.put(vec![
+        NewItem::new("evt", "{ \"url\": \"/hook\",\n \"body\": {\"item\": \"evt\"} }"),
+        NewItem::new("other", "1"),
+    ]);
+    let mut run = store.command();
+    let ended =
+        crate::tasks_run::ran(run.args(["--http", "--base-url", &server.url(), "--idempotency-header", "webhook-id"]));
+    let sent = server.arrivals()[0].headers["webhook-id"].to_str().expect("text").to_owned();
+    let shown = |words: &[&str]| tasks(&store, "work.db", words).1;
+    let shown_as_json: serde_json::Value = serde_json::from_str(&shown(&["show", "evt", "--json"])).expect("JSON");
+    assert_eq!(shown_as_json["idempotency_value"], sent, "{}", ended.log);
+    assert!(shown(&["show", "evt"]).contains(&format!("  id        {sent} (--idempotency-header)\n")));
+    assert!(!shown(&["show", "other"]).contains("--idempotency-header"), "the input of a command");
 }

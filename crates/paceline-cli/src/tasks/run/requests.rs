@@ -32,7 +32,7 @@ use crate::run::calls::stop::StopReason;
 use crate::run::lines::address::Addresses;
 use crate::run::lines::format::Format;
 use crate::run::lines::line::Echo;
-use crate::tasks::compact::compact;
+use crate::tasks::same_at_each_try::same_at_each_try;
 use crate::text;
 use crate::upstream;
 
@@ -251,7 +251,7 @@ impl Requests {
             url: line.url.into_owned(),
             headers: line.headers,
             body: self.sender.rest_of(task.item().id).unwrap_or_else(|| Bytes::from(line.body.into_owned())),
-            idempotency_key: self.sender.config().idempotency_header.as_ref().map(|_| same_at_each_try(task)),
+            idempotency_key: self.sender.config().idempotency_header.as_ref().map(|_| value_of(task)),
             within: None,
             retries: Some(self.max_retries.saturating_sub(counted)),
         };
@@ -412,13 +412,9 @@ fn held_as_killed(unknown: UnknownOutcome, task: &Task) -> Failure {
     Failure { code: Some("killed".to_owned()), unknown, ..Failure::new(Class::Transient, message) }
 }
 
-/// The idempotency key of an item's calls. Another store's item of the same key is another, unless it was exported from there.
-fn same_at_each_try(task: &Task) -> HeaderValue {
-    let created = task.item().created.as_millis();
-    // As an export prints it.
-    let payload = compact(task.payload()).unwrap_or_else(|_| task.payload().to_owned());
-    let hash = blake3::hash(format!("{created} {} {payload}", task.key()).as_bytes());
-    let text = format!("pl-{}", &hash.to_hex()[..32]);
+/// The idempotency key of an item's calls.
+fn value_of(task: &Task) -> HeaderValue {
+    let text = same_at_each_try(task.item(), task.payload());
     HeaderValue::from_str(&text).expect("letters, digits and a dash")
 }
 
