@@ -94,6 +94,9 @@ const LESS_LIKE_A_BAN: usize = 5;
 /// fail all that are left.
 const AT_ONE_ADDRESS: usize = 3;
 
+/// What stands in an address in place of the item's own key: the rest is that of its host's other items too.
+pub(crate) const ITS_KEY: &str = "{key}";
+
 /// Watches each scope by itself, such as a host: another that answers says nothing about it.
 #[derive(Clone, Debug)]
 pub(crate) struct AlikeByScope<Item> {
@@ -108,6 +111,8 @@ pub(crate) struct AlikeByScope<Item> {
 struct Row<Item> {
     /// Items ended otherwise before.
     is_mixed: bool,
+    /// Of those, some that ended otherwise came after refusals like those of a ban: it refuses some items and takes others.
+    is_of_items: bool,
     alike: Option<Alikeness>,
     /// Where all of them went; none where that is not known, or not one address.
     address: Option<Arc<str>>,
@@ -115,8 +120,20 @@ struct Row<Item> {
 }
 
 impl<Item> Row<Item> {
-    const fn new(is_mixed: bool) -> Self {
-        Self { is_mixed, alike: None, address: None, items: BTreeSet::new() }
+    const fn new() -> Self {
+        Self { is_mixed: false, is_of_items: false, alike: None, address: None, items: BTreeSet::new() }
+    }
+
+    /// The next row, after something that is not like this one; `otherwise`: which was no refusal.
+    fn next(&self, otherwise: bool) -> Self {
+        let refused = otherwise && !self.items.is_empty() && self.alike.as_ref().is_some_and(Alikeness::is_like_a_ban);
+        Self { is_mixed: true, is_of_items: self.is_of_items || refused, ..Self::new() }
+    }
+
+    /// Whether all of its refusals are of their address.
+    fn is_of_the_address(&self, alike: &Alikeness) -> bool {
+        let is_shut = |address: &str| !(self.is_of_items && address.contains(ITS_KEY));
+        self.address.as_deref().is_some_and(is_shut) && alike.is_of_the_address(self.is_mixed)
     }
 }
 
@@ -128,7 +145,7 @@ impl<Item: Ord> AlikeByScope<Item> {
 
     /// An item of the scope failed for good, or had an answer that is not what the user expects: each is counted once. The number
     /// of items once the scope has to be stopped: its first ones failed alike, or as many in a row as tell of a later ban.
-    /// `address`: where the item's call went.
+    /// `address`: where the item's call went, with [`ITS_KEY`] for its own key.
     pub(crate) fn failed(
         &mut self,
         scope: &Arc<str>,
@@ -139,16 +156,16 @@ impl<Item: Ord> AlikeByScope<Item> {
         if self.limit == 0 {
             return None;
         }
-        let row = self.scopes.entry(Arc::clone(scope)).or_insert_with(|| Row::new(false));
+        let row = self.scopes.entry(Arc::clone(scope)).or_insert_with(Row::new);
         if row.alike.as_ref().is_some_and(|known| *known != alike) {
-            *row = Row::new(true);
+            *row = row.next(false);
         }
         if row.items.is_empty() {
             row.address = address.map(Arc::from);
         } else if row.address.as_deref() != address {
             row.address = None;
         }
-        let is_of_the_address = row.address.is_some() && alike.is_of_the_address(row.is_mixed);
+        let is_of_the_address = row.is_of_the_address(&alike);
         let enough = match (alike.is_like_a_ban(), self.are_hosts) {
             _ if self.are_hosts && is_of_the_address => Some(self.limit.min(AT_ONE_ADDRESS)),
             (true, _) => Some(self.limit),
@@ -179,7 +196,8 @@ impl<Item: Ord> AlikeByScope<Item> {
     /// An item of the scope ended otherwise.
     pub(crate) fn ended_otherwise(&mut self, scope: &Arc<str>) {
         if self.limit > 0 {
-            self.scopes.insert(Arc::clone(scope), Row::new(true));
+            let row = self.scopes.entry(Arc::clone(scope)).or_insert_with(Row::new);
+            *row = row.next(true);
         }
     }
 
@@ -242,6 +260,16 @@ mod tests {
             assert_eq!(count(&mut mixed(), hook, status), Some(3));
             assert_eq!(count(&mut mixed(), page, status), None);
         }
+        let event: fn(usize) -> String = |_| format!("https://a/in/{ITS_KEY}");
+        let refuses_some = || {
+            let mut watch = mixed();
+            assert_eq!(watch.failed(&"a".into(), 0, of(403), Some(&event(0))), None);
+            watch.ended_otherwise(&"a".into());
+            watch
+        };
+        assert_eq!((count(&mut new(), event, 403), count(&mut mixed(), event, 403)), (Some(3), Some(3)));
+        assert_eq!(count(&mut refuses_some(), event, 403), None, "it refuses items one by one");
+        assert_eq!(count(&mut refuses_some(), hook, 403), Some(3));
         assert_eq!(count(&mut mixed(), hook, 410), Some(3));
         assert_eq!(count(&mut new(), hook, 410), None, "a customer that was never there");
         assert_eq!(count(&mut mixed(), hook, 404), None, "it may be a bad item");

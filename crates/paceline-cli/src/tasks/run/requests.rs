@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, StatusCode};
+use http::{HeaderValue, Method, StatusCode};
 use paceline::{Clock, Limiter, Permit};
 use paceline_config::{CallNames, Upstream};
 use paceline_core::{Class, Cost, LimitScope, UnknownOutcome};
@@ -26,6 +26,7 @@ use crate::account::Account;
 use crate::exit;
 use crate::fallback::{Question, Request, WhyDown, json_or_text};
 use crate::mock::{self, MockServer};
+use crate::run::calls::alike::ITS_KEY;
 use crate::run::calls::entry;
 use crate::run::calls::fail_fast::Reachability;
 use crate::run::calls::stop::StopReason;
@@ -196,7 +197,7 @@ impl Requests {
             Err(later) => return later,
         };
         if ready.spares_group {
-            fail_fast.begins(task.item(), &ready.scope, &ready.call.url);
+            fail_fast.begins(task.item(), &ready.scope, &address_of(&ready.call, task.key()));
         }
         let (requests, shutdown) = (Arc::clone(self), shutdown.clone());
         StartDecision::Now(Box::pin(async move { requests.send(&task, ready, permit, &shutdown).await }))
@@ -410,6 +411,20 @@ fn held_as_killed(unknown: UnknownOutcome, task: &Task) -> Failure {
         _ => "its call may have been executed: its worker was killed during it",
     };
     Failure { code: Some("killed".to_owned()), unknown, ..Failure::new(Class::Transient, message) }
+}
+
+/// Where an item goes, as far as it is like the others of its host: what is sent to an address with the key of the item in its
+/// path or query goes where they go. A page that is read has its own.
+fn address_of(call: &Call, key: &str) -> String {
+    const ENDS: [char; 5] = ['/', '?', '&', '=', '#'];
+    if matches!(call.method, Method::GET | Method::HEAD) {
+        return call.url.clone();
+    }
+    let of_all = |part| {
+        let text = str::trim_end_matches(part, ENDS);
+        if text == key { ITS_KEY.to_owned() + &part[text.len()..] } else { part.to_owned() }
+    };
+    call.url.split_inclusive(ENDS).map(of_all).collect()
 }
 
 /// The idempotency key of an item's calls.
