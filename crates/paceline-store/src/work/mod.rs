@@ -13,7 +13,7 @@ mod lanes;
 mod memory;
 mod outcome;
 #[cfg(feature = "postgres")]
-mod postgres;
+pub(crate) mod postgres;
 mod scheduler;
 mod sqlite;
 mod store;

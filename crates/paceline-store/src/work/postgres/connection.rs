@@ -13,19 +13,21 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Error, Row, Statement, Transaction};
 
-use super::schema::{MIGRATIONS, SESSION};
+use super::schema::SESSION;
 use crate::work::clock::WorkClock;
 use crate::work::error::{WorkError, in_full};
 use paceline_postgres::Address;
 
 /// One connection to one schema, for one transaction at a time.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     address: Address,
     schema: String,
+    /// What leads from each version of the tables to the next.
+    migrations: &'static [&'static str],
     /// Times the waits between tries.
     clock: WorkClock,
     /// The server, for messages: never with a password.
-    pub(super) server: String,
+    pub(crate) server: String,
     session: Mutex<Option<Session>>,
     notified: Arc<Notify>,
     /// A server that is away is waited for, for as long as it takes.
@@ -41,7 +43,7 @@ struct Session {
 }
 
 /// The body of a transaction; it may run again when the connection breaks.
-pub(super) type Operation<'t, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 't>>;
+pub(crate) type Operation<'t, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 't>>;
 
 /// How long to try to reach a database again: longer than a restart takes.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -53,9 +55,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 impl Connection {
     /// Connects, and brings the tables up to this version.
-    pub(super) async fn open(
+    pub(crate) async fn open(
         address: Address,
         schema: &str,
+        migrations: &'static [&'static str],
         notified: Arc<Notify>,
         stays: bool,
     ) -> Result<Self, WorkError> {
@@ -63,7 +66,8 @@ impl Connection {
         // Who says how long to wait for a connection means it.
         let stays = AtomicBool::new(stays && address.timeout.is_none());
         let (schema, session) = (schema.to_owned(), Mutex::new(None));
-        let connection = Self { address, schema, clock, server, session, notified, stays, changes: Arc::default() };
+        let changes = Arc::default();
+        let connection = Self { address, schema, migrations, clock, server, session, notified, stays, changes };
         let session = connection.connect_with_retries().await?;
         connection.migrate(&session.client).await?;
         *connection.session.lock().await = Some(session);
@@ -103,18 +107,18 @@ impl Connection {
     }
 
     /// The worker is to end: a server that is away is waited for no longer than by any other.
-    pub(super) fn stays_no_longer(&self) {
+    pub(crate) fn stays_no_longer(&self) {
         self.stays.store(false, Ordering::Relaxed);
     }
 
     /// The channel on which workers wake each other.
-    pub(super) fn channel(&self) -> String {
+    pub(crate) fn channel(&self) -> String {
         format!("paceline_{}", self.schema)
     }
 
     /// Does `operation` in a transaction. When the connection breaks it is done anew on another one, with `true` as its second
     /// argument: the first may have been committed.
-    pub(super) async fn transact<T>(
+    pub(crate) async fn transact<T>(
         &self,
         action: &'static str,
         operation: impl for<'t> Fn(&'t Tx<'t>, bool) -> Operation<'t, T> + Send + Sync,
@@ -196,8 +200,8 @@ impl Connection {
         client.batch_execute(&begin).await.map_err(fail)?;
         let found = client.query_opt("SELECT found FROM version", &[]).await.map_err(fail)?;
         let found: i64 = found.map_or(0, |row| row.get(0));
-        let known = MIGRATIONS.len() as i64;
-        let Some(to_do) = usize::try_from(found).ok().and_then(|done| MIGRATIONS.get(done..)) else {
+        let known = self.migrations.len() as i64;
+        let Some(to_do) = usize::try_from(found).ok().and_then(|done| self.migrations.get(done..)) else {
             return Err(WorkError::NewerVersion { store: self.server.clone(), found, known });
         };
         let steps = to_do.concat();
@@ -214,7 +218,7 @@ impl Connection {
 const LOCK: i64 = 0x5061_576B;
 
 /// A transaction, with the prepared statements of its connection.
-pub(super) struct Tx<'t> {
+pub(crate) struct Tx<'t> {
     inner: Transaction<'t>,
     statements: &'t std::sync::Mutex<HashMap<&'static str, Statement>>,
     changes: &'t AtomicU64,
@@ -222,22 +226,22 @@ pub(super) struct Tx<'t> {
 
 impl Tx<'_> {
     /// How many changes there were that may have made items wait.
-    pub(super) fn notified(&self) -> u64 {
+    pub(crate) fn notified(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
     }
 
     /// Counts a change: this transaction makes items wait.
-    pub(super) fn note_change(&self) {
+    pub(crate) fn note_change(&self) {
         self.changes.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The rows of a statement, which is prepared once per connection.
-    pub(super) async fn query(&self, sql: &'static str, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Error> {
+    pub(crate) async fn query(&self, sql: &'static str, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Error> {
         self.inner.query(&self.prepared(sql).await?, values).await
     }
 
     /// How many rows a statement changed.
-    pub(super) async fn execute(&self, sql: &'static str, values: &[&(dyn ToSql + Sync)]) -> Result<u64, Error> {
+    pub(crate) async fn execute(&self, sql: &'static str, values: &[&(dyn ToSql + Sync)]) -> Result<u64, Error> {
         self.inner.execute(&self.prepared(sql).await?, values).await
     }
 
@@ -318,7 +322,7 @@ impl Wait {
 }
 
 /// Whether the server was not there, or went away: it may come back.
-pub(super) fn is_broken(error: &Error) -> bool {
+pub(crate) fn is_broken(error: &Error) -> bool {
     kind_of(error) == Kind::Broken
 }
 

@@ -3,7 +3,7 @@
 mod answers;
 mod claim;
 mod clock;
-mod connection;
+pub(crate) mod connection;
 mod record;
 mod rows;
 mod schema;
@@ -35,6 +35,7 @@ use clock::now;
 use connection::{Connection, Tx};
 use paceline_postgres::Address;
 use record::{begins, filtered};
+use schema::MIGRATIONS;
 
 /// A [`WorkStore`] in a schema of a Postgres database, which any number of processes share.
 ///
@@ -86,13 +87,9 @@ impl PostgresStore {
     }
 
     async fn connect(url: &str, schema: &str, stays: bool) -> Result<Self, WorkError> {
-        let letters = |name: &str| name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
-        if schema.is_empty() || schema.len() > 48 || !letters(schema) {
-            return Err(WorkError::address(format!("{schema:?} is no name for a schema")));
-        }
-        let address = Address::read(url).map_err(|error| WorkError::address(error.to_string()))?;
+        let (address, schema) = place(url, schema)?;
         let changed = Arc::new(Notify::new());
-        let connection = Connection::open(address, &schema.to_ascii_lowercase(), changed.clone(), stays).await?;
+        let connection = Connection::open(address, &schema, &MIGRATIONS, changed.clone(), stays).await?;
         Ok(Self {
             connection,
             changed,
@@ -101,6 +98,16 @@ impl PostgresStore {
             lanes: Arc::default(),
         })
     }
+}
+
+/// The server and the schema of a store.
+pub(crate) fn place(url: &str, schema: &str) -> Result<(Address, String), WorkError> {
+    let letters = |name: &str| name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
+    if schema.is_empty() || schema.len() > 48 || !letters(schema) {
+        return Err(WorkError::address(format!("{schema:?} is no name for a schema")));
+    }
+    let address = Address::read(url).map_err(|error| WorkError::address(error.to_string()))?;
+    Ok((address, schema.to_ascii_lowercase()))
 }
 
 /// Whether the server was not there, or went away.
