@@ -33,6 +33,8 @@
 //! ```
 
 mod append;
+#[cfg(feature = "postgres")]
+pub mod blocks;
 mod claim;
 mod command;
 mod disk;

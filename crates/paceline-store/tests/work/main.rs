@@ -2,11 +2,15 @@
 #![cfg(test)]
 
 #[cfg(feature = "postgres-tests")]
+mod blocks;
+#[cfg(feature = "postgres-tests")]
 mod cluster;
 mod conformance;
 mod ended;
 mod kill;
 mod limiter_state;
+#[cfg(feature = "postgres-tests")]
+mod lost_answers;
 mod lost_workers;
 mod model;
 mod paced;

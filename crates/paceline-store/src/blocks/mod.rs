@@ -1,0 +1,273 @@
+//! One job on many hosts: its lines in blocks in Postgres, which workers claim, and its results, each of them once.
+//!
+//! This is no queue of items. What becomes of a line, and when, the worker that has its block decides with a journal of its own;
+//! the store knows only who has which lines, and which have a result. A lost worker costs the lines of its blocks that have
+//! none: others claim them.
+//!
+//! - A block belongs to one worker as long as that renews its lease. Only the database's clock counts.
+//! - The first result of a line is kept, and no other. A worker that lost its block may offer what it has all the same: a success
+//!   is taken where the line has no result; a failure is not, once another has claimed the block.
+//! - Everything may be said twice. When a connection breaks, the worker cannot know whether the server heard its last word.
+
+mod claim;
+mod job;
+mod removal;
+mod results;
+mod schema;
+mod watch;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio_postgres::{Error, Row};
+
+use crate::query::millis;
+use crate::work::WorkError;
+use crate::work::postgres::connection::{Connection, Tx};
+use crate::work::postgres::place;
+pub use job::{
+    Block, BlockClaim, Difference, Held, HostId, HostStatus, JobStatus, Joined, KeptResult, Offer, Settings, SharedJob,
+};
+
+/// Jobs in a schema of a Postgres database, for any number of workers on any host.
+///
+/// A connection that breaks is made anew for a minute; what was under way is done again, and counts once.
+pub struct BlockStore {
+    connection: Connection,
+    /// Numbers the claims, so that one whose answer was lost is found again.
+    batches: AtomicI64,
+}
+
+/// The schema of jobs where none is named.
+const SCHEMA: &str = "paceline_jobs";
+
+impl BlockStore {
+    /// Connects to `postgres://user@host/database` and makes the tables, where they are not there, in the schema
+    /// `paceline_jobs`. The address means what it means to [`PostgresStore`](crate::work::PostgresStore).
+    ///
+    /// # Errors
+    /// [`WorkError::Address`], [`WorkError::Unreachable`], [`WorkError::Postgres`], [`WorkError::NewerVersion`].
+    pub async fn open(url: &str) -> Result<Self, WorkError> {
+        Self::open_in(url, SCHEMA).await
+    }
+
+    /// The same in a schema of that name: letters, digits and underscores.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn open_in(url: &str, schema: &str) -> Result<Self, WorkError> {
+        let (address, schema) = place(url, schema)?;
+        let connection =
+            Connection::open(address, &schema, &schema::MIGRATIONS, Arc::new(Notify::new()), false).await?;
+        Ok(Self { connection, batches: AtomicI64::new(1) })
+    }
+
+    /// The job of that name; none where there is none.
+    ///
+    /// # Errors
+    /// [`WorkError::Postgres`], here and below.
+    pub async fn find(&self, name: &str) -> Result<Option<SharedJob>, WorkError> {
+        let name: Arc<str> = name.into();
+        let operation = self.connection.transact("read", move |tx, _| {
+            let name = name.clone();
+            Box::pin(async move { find(tx, &name).await })
+        });
+        operation.await
+    }
+
+    /// The job of that name with these settings, made where there is none.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub async fn join(&self, name: &str, settings: &Settings) -> Result<Joined, WorkError> {
+        let json = serde_json::to_string(settings).expect("a map of texts is JSON");
+        let shared: Arc<(Box<str>, String)> = Arc::new((name.into(), json));
+        let operation = self.connection.transact("write", move |tx, _| {
+            let shared = shared.clone();
+            Box::pin(async move {
+                let sql =
+                    "INSERT INTO job (name, settings, created_ms) VALUES ($1, $2, now_ms()) ON CONFLICT DO NOTHING";
+                tx.execute(sql, &[&&*shared.0, &shared.1]).await?;
+                find(tx, &shared.0).await
+            })
+        });
+        // Removed in the moment between: what joins now is a new one.
+        let Some(job) = operation.await? else { return Box::pin(self.join(name, settings)).await };
+        let differences = job::differences(&job.settings, settings);
+        Ok(if differences.is_empty() { Joined::Job(job) } else { Joined::Differs(differences) })
+    }
+
+    /// Appends a block of `lines` lines that begins with the line `first`, where that is the next. Returns the line that is next
+    /// now: another host with the same input may have been faster. None when the job is gone.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub async fn append(&self, job: i64, first: u64, lines: u64, body: Vec<u8>) -> Result<Option<u64>, WorkError> {
+        let body: Arc<[u8]> = body.into();
+        let (first, lines) = (first as i64, lines as i64);
+        let operation = self.connection.transact("write", move |tx, _| {
+            let body = body.clone();
+            Box::pin(async move {
+                let sql = "UPDATE job SET loaded = loaded + $3
+                     WHERE id = $1 AND loaded = $2 AND $3::bigint > 0 AND NOT complete AND name IS NOT NULL";
+                if tx.execute(sql, &[&job, &first, &lines]).await? > 0 {
+                    let sql = "INSERT INTO block (job, first, lines, body) VALUES ($1, $2, $3, $4)";
+                    tx.execute(sql, &[&job, &first, &lines, &&*body]).await?;
+                }
+                let rows = tx.query("SELECT loaded FROM job WHERE id = $1 AND name IS NOT NULL", &[&job]).await?;
+                Ok(rows.first().map(|row| row.get::<_, i64>(0).unsigned_abs()))
+            })
+        });
+        operation.await
+    }
+
+    /// The job has `lines` lines, all of them in blocks. Returns whether that is so.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub async fn complete(&self, job: i64, lines: u64) -> Result<bool, WorkError> {
+        let operation = self.connection.transact("write", move |tx, _| {
+            Box::pin(async move {
+                let sql = "UPDATE job SET complete = true WHERE id = $1 AND loaded = $2 AND name IS NOT NULL";
+                Ok(tx.execute(sql, &[&job, &(lines as i64)]).await? > 0)
+            })
+        });
+        operation.await
+    }
+
+    /// Begins a lease of that length. None when the job is gone.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub async fn register(&self, job: i64, name: &str, lease: Duration) -> Result<Option<HostId>, WorkError> {
+        let name: Arc<str> = name.into();
+        let operation = self.connection.transact("write", move |tx, _| {
+            let name = name.clone();
+            Box::pin(async move { claim::register(tx, job, &name, millis(lease)).await })
+        });
+        operation.await
+    }
+
+    /// Renews the lease; ends those that ran out. Returns the blocks that are the worker's, none when its lease ran out.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub async fn heartbeat(&self, worker: HostId) -> Result<Option<Vec<Held>>, WorkError> {
+        self.connection.transact("write", move |tx, _| Box::pin(claim::heartbeat(tx, worker))).await
+    }
+
+    /// Claims up to `most` blocks of which lines have no result. None when the worker's lease ran out: it registers again.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub async fn claim(&self, worker: HostId, most: u32) -> Result<Option<BlockClaim>, WorkError> {
+        let batch = self.batches.fetch_add(1, Ordering::Relaxed);
+        let operation = self
+            .connection
+            .transact("write", move |tx, retried| Box::pin(claim::claim(tx, worker, most.into(), batch, retried)));
+        operation.await
+    }
+
+    /// A worker came back under a new id: the blocks that were its own are so again, where no other worker has claimed them
+    /// since. Returns all that it has.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub async fn resume(&self, worker: HostId, held: &[Held]) -> Result<Vec<Held>, WorkError> {
+        let held: Arc<[Held]> = held.into();
+        let operation = self.connection.transact("write", move |tx, _| {
+            let held = held.clone();
+            Box::pin(async move { claim::resume(tx, worker, &held).await })
+        });
+        operation.await
+    }
+
+    /// The worker ends in good order: others may claim its blocks at once, and nothing of them is in doubt.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub async fn deregister(&self, worker: HostId) -> Result<(), WorkError> {
+        self.connection.transact("write", move |tx, _| Box::pin(claim::deregister(tx, worker))).await
+    }
+
+    /// Keeps each result whose line has none yet. Returns how many are new: where a connection broke, those that were kept before
+    /// it did are none.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub async fn offer(&self, job: i64, mut offers: Vec<Offer>) -> Result<u64, WorkError> {
+        // In one order everywhere, so that two workers do not wait for each other.
+        offers.sort_by_key(|offer| (offer.held.first, offer.line));
+        let offers: Arc<[Offer]> = offers.into();
+        let operation = self.connection.transact("write", move |tx, _| {
+            let offers = offers.clone();
+            Box::pin(async move { results::offer(tx, job, &offers).await })
+        });
+        operation.await
+    }
+
+    /// Up to `most` results from the line `from` on, in the order of the input.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub async fn results(&self, job: i64, from: u64, most: u32) -> Result<Vec<KeptResult>, WorkError> {
+        self.connection.transact("read", move |tx, _| Box::pin(results::page(tx, job, from as i64, most.into()))).await
+    }
+
+    /// Lines that failed are worked on again: their results are dropped. Returns how many, as [`offer`](Self::offer) counts.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub async fn retry_failed(&self, job: i64) -> Result<u64, WorkError> {
+        self.connection.transact("write", move |tx, _| Box::pin(results::retry_failed(tx, job))).await
+    }
+
+    /// All jobs by name, and who works on them.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub async fn jobs(&self) -> Result<Vec<JobStatus>, WorkError> {
+        self.connection.transact("read", |tx, _| Box::pin(watch::jobs(tx))).await
+    }
+
+    /// Removes a job with its blocks and results; false while workers are on it, and where there is none. What a
+    /// removal leaves that is cut off, the next one removes.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub async fn forget(&self, name: &str) -> Result<bool, WorkError> {
+        let name: Arc<str> = name.into();
+        let begun = self.connection.transact("write", move |tx, retried| {
+            let name = name.clone();
+            Box::pin(async move { removal::begin(tx, &name, retried).await })
+        });
+        let begun = begun.await?;
+        while self.connection.transact("write", |tx, _| Box::pin(removal::step(tx))).await? {}
+        Ok(begun)
+    }
+}
+
+impl fmt::Debug for BlockStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("BlockStore").field(&self.connection.server).finish()
+    }
+}
+
+async fn find(tx: &Tx<'_>, name: &str) -> Result<Option<SharedJob>, Error> {
+    let rows = tx.query("SELECT id, settings, loaded, complete FROM job WHERE name = $1", &[&name]).await?;
+    let job = |row: &Row| SharedJob {
+        id: row.get(0),
+        // A map that a later version writes otherwise differs from every other, and is told so.
+        settings: serde_json::from_str(row.get(1)).unwrap_or_default(),
+        loaded: count(row, 2),
+        complete: row.get(3),
+    };
+    Ok(rows.first().map(job))
+}
+
+fn count(row: &Row, column: usize) -> u64 {
+    row.get::<_, i64>(column).unsigned_abs()
+}

@@ -1,0 +1,50 @@
+//! Jobs and workers, as people are shown them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use paceline_core::Timestamp;
+use tokio_postgres::{Error, Row};
+
+use super::count;
+use super::job::{HostStatus, JobStatus};
+use crate::work::postgres::connection::Tx;
+
+pub(super) async fn jobs(tx: &Tx<'_>) -> Result<Vec<JobStatus>, Error> {
+    let sql = "SELECT worker.job, worker.name, since_ms, lease_until_ms - now_ms(),
+             (SELECT count(*) FROM block WHERE block.worker = worker.id AND ok + failed < lines)
+         FROM worker ORDER BY worker.id";
+    let mut workers: BTreeMap<i64, Vec<HostStatus>> = BTreeMap::new();
+    for row in tx.query(sql, &[]).await? {
+        workers.entry(row.get(0)).or_default().push(worker(&row));
+    }
+    let sql = "SELECT id, name, created_ms, loaded, complete, n, open, ok, failed
+         FROM job CROSS JOIN LATERAL (
+             SELECT count(*) AS n, count(*) FILTER (WHERE ok + failed < lines) AS open,
+                 coalesce(sum(ok), 0)::bigint AS ok, coalesce(sum(failed), 0)::bigint AS failed
+             FROM block WHERE block.job = job.id) AS of_blocks
+         WHERE name IS NOT NULL ORDER BY name";
+    let rows = tx.query(sql, &[]).await?;
+    let job = |row: &Row| JobStatus {
+        name: row.get(1),
+        created: Timestamp::from_millis(row.get(2)),
+        lines: count(row, 3),
+        complete: row.get(4),
+        blocks: count(row, 5),
+        open: count(row, 6),
+        ok: count(row, 7),
+        failed: count(row, 8),
+        workers: workers.remove(&row.get(0)).unwrap_or_default(),
+    };
+    Ok(rows.iter().map(job).collect())
+}
+
+fn worker(row: &Row) -> HostStatus {
+    let left = u64::try_from(row.get::<_, i64>(3)).ok().filter(|left| *left > 0);
+    HostStatus {
+        name: row.get(1),
+        since: Timestamp::from_millis(row.get(2)),
+        lease: left.map(Duration::from_millis),
+        blocks: count(row, 4),
+    }
+}

@@ -1,0 +1,105 @@
+//! The server does what it was asked, and its answer is lost: what is said again counts once.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use paceline_store::blocks::{BlockStore, Joined, Offer, Settings};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{UnixListener, UnixStream};
+
+use crate::cluster;
+
+const LEASE: Duration = Duration::from_secs(30);
+
+/// Connections to a server, of which the answer to the next `COMMIT` can be lost.
+struct Between {
+    folder: tempfile::TempDir,
+    loses_next: Arc<AtomicBool>,
+}
+
+/// What Postgres calls its socket, at its usual port.
+const SOCKET: &str = ".s.PGSQL.5432";
+
+impl Between {
+    fn before(server: &Path) -> Self {
+        let (folder, loses_next) = (tempfile::tempdir().unwrap(), Arc::new(AtomicBool::new(false)));
+        let listener = UnixListener::bind(folder.path().join(SOCKET)).unwrap();
+        let (server, loses) = (server.join(SOCKET), loses_next.clone());
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(carry(client, UnixStream::connect(&server).await.unwrap(), loses.clone()));
+            }
+        });
+        Self { folder, loses_next }
+    }
+
+    fn url(&self) -> String {
+        format!("postgres://tester@/postgres?host={}", self.folder.path().display())
+    }
+
+    fn lose_next(&self) {
+        self.loses_next.store(true, Ordering::SeqCst);
+    }
+
+    fn has_lost(&self) -> bool {
+        !self.loses_next.load(Ordering::SeqCst)
+    }
+}
+
+/// Ends once either side does, or when the server has answered a `COMMIT` whose answer is to be lost.
+async fn carry(mut client: UnixStream, mut server: UnixStream, loses: Arc<AtomicBool>) {
+    let (mut asked, mut answered) = ([0; 8_192], [0; 8_192]);
+    let mut loses_this = false;
+    loop {
+        tokio::select! {
+            Ok(read @ 1..) = client.read(&mut asked) => {
+                let commits = asked[..read].windows(6).any(|word| word == b"COMMIT");
+                loses_this = commits && loses.swap(false, Ordering::SeqCst);
+                server.write_all(&asked[..read]).await.unwrap();
+            }
+            Ok(read @ 1..) = server.read(&mut answered) => {
+                if loses_this || client.write_all(&answered[..read]).await.is_err() {
+                    return;
+                }
+            }
+            else => return,
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_said_again_counts_once() {
+    let url = cluster::shared().url();
+    let (_, server) = url.split_once("host=").unwrap();
+    let between = Between::before(&PathBuf::from(server));
+    let schema = cluster::schema();
+    let store = BlockStore::open_in(&between.url(), &schema).await.unwrap();
+    between.lose_next();
+    let Joined::Job(job) = store.join("requests", &Settings::new()).await.unwrap() else { panic!("a new one") };
+    assert!(between.has_lost());
+    for first in 0..3 {
+        between.lose_next();
+        assert_eq!(store.append(job.id, first, 1, b"line".to_vec()).await.unwrap(), Some(first + 1));
+    }
+    between.lose_next();
+    assert!(store.complete(job.id, 3).await.unwrap());
+    let worker = store.register(job.id, "a", LEASE).await.unwrap().unwrap();
+    between.lose_next();
+    let claim = store.claim(worker, 1).await.unwrap().unwrap();
+    assert!(between.has_lost());
+    let [block] = &claim.blocks[..] else { panic!("one block") };
+    assert_eq!(store.heartbeat(worker).await.unwrap(), Some(vec![block.held]), "no block that it does not know of");
+    let offers = vec![Offer { held: block.held, line: 0, ok: true, body: b"done".to_vec() }];
+    between.lose_next();
+    store.offer(job.id, offers).await.unwrap();
+    assert!(between.has_lost());
+    assert_eq!(store.results(job.id, 0, 9).await.unwrap().len(), 1);
+    let [status] = &store.jobs().await.unwrap()[..] else { panic!("one job") };
+    assert_eq!((status.lines, status.blocks, status.open, status.ok, status.failed), (3, 3, 2, 1, 0));
+    store.deregister(worker).await.unwrap();
+    between.lose_next();
+    assert!(store.forget("requests").await.unwrap(), "it was removed");
+    assert!(between.has_lost());
+}
