@@ -18,12 +18,12 @@ fn settings() -> Settings {
 }
 
 /// A job of so many lines in blocks of so many, in a schema of its own.
-struct Bench {
-    url: String,
-    schema: String,
+pub(crate) struct Bench {
+    pub(crate) url: String,
+    pub(crate) schema: String,
     store: BlockStore,
-    job: i64,
-    watch: Client,
+    pub(crate) job: i64,
+    pub(crate) watch: Client,
 }
 
 impl Bench {
@@ -36,11 +36,11 @@ impl Bench {
         Self { url, schema, store, job, watch }
     }
 
-    async fn new(lines: u64, in_a_block: u64) -> Self {
+    pub(crate) async fn new(lines: u64, in_a_block: u64) -> Self {
         Self::of(cluster::shared().url(), lines, in_a_block).await
     }
 
-    async fn another(&self) -> BlockStore {
+    pub(crate) async fn another(&self) -> BlockStore {
         BlockStore::open_in(&self.url, &self.schema).await.unwrap()
     }
 
@@ -88,7 +88,7 @@ impl Bench {
     }
 
     /// All lines have one result, in order, and the counts say so.
-    async fn assert_each_once(&self, lines: u64) {
+    pub(crate) async fn assert_each_once(&self, lines: u64) {
         let found: Vec<u64> = self.results().await.iter().map(|result| result.line).collect();
         assert_eq!(found, (0..lines).collect::<Vec<_>>());
         let [status] = &self.store.jobs().await.unwrap()[..] else { panic!("one job") };
@@ -290,11 +290,22 @@ async fn a_job_is_removed_whole_once_nobody_works_on_it() {
 
 /// Works until the job has ended, with `meanwhile` while it has a block; returns the lines whose results were new.
 async fn work(store: BlockStore, job: i64, name: String, meanwhile: impl AsyncFn()) -> u64 {
+    work_under(LEASE, store, job, name, meanwhile).await
+}
+
+/// The same under a lease of that length.
+pub(crate) async fn work_under(
+    lease: Duration,
+    store: BlockStore,
+    job: i64,
+    name: String,
+    meanwhile: impl AsyncFn(),
+) -> u64 {
     let (mut kept, mut worker) = (0, None);
     loop {
         let id = match worker {
             Some(id) => id,
-            None => *worker.insert(store.register(job, &name, LEASE).await.unwrap().unwrap()),
+            None => *worker.insert(store.register(job, &name, lease).await.unwrap().unwrap()),
         };
         let Some(claim) = store.claim(id, 2).await.unwrap() else {
             worker = None;

@@ -8,6 +8,8 @@ mod cluster;
 mod conformance;
 mod ended;
 mod kill;
+#[cfg(feature = "postgres-tests")]
+mod killed_hosts;
 mod limiter_state;
 #[cfg(feature = "postgres-tests")]
 mod lost_answers;
