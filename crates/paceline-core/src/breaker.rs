@@ -184,11 +184,8 @@ impl Breaker {
 
     /// Compares an outcome with those of other items. Returns whether its item is bad.
     fn shows_a_bad_item(&mut self, now: Instant, item: u64, failed: bool) -> bool {
-        if failed {
-            return self.failures.get_or_insert_default().failed(now, item);
-        }
-        self.failures.iter_mut().for_each(|failures| failures.succeeded(item));
-        false
+        self.failures.iter_mut().filter(|_| !failed).for_each(|failures| failures.succeeded(item));
+        failed && self.failures.get_or_insert_default().failed(now, item)
     }
 
     /// Whether an item failed again while most others succeeded.
