@@ -1,6 +1,7 @@
 //! Who may call a gateway: the keys of clients, and what each client may do.
 
 mod allowed;
+mod in_force;
 mod room;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +20,7 @@ use crate::headers::{KEY, OF_CLIENTS};
 use crate::query;
 use crate::refusal::Refusal;
 use crate::uses::Uses;
+use in_force::InForce;
 
 /// What is kept of a client's key. A key is 256 random bits, so no one can find it by trying: a slow hash, as for passwords
 /// that people choose, would cost each request time and protect nothing more.
@@ -101,6 +103,7 @@ impl Clients {
         let fresh = configured.iter().map(|client| client.limits.clone().map(Limiter::new).transpose());
         let fresh = fresh.collect::<Result<Vec<_>, _>>()?;
         let uses = before.first().map(|client| Arc::clone(&client.uses)).unwrap_or_default();
+        let in_force = before.first().map(|client| Arc::clone(&client.in_force)).unwrap_or_default();
         let (mut clients, has_thirds) = (BTreeMap::new(), configured.len() > 2);
         for (mut client, fresh) in configured.into_iter().zip(fresh) {
             let before = known(&client);
@@ -143,6 +146,7 @@ impl Clients {
                 files,
                 bodies,
                 uses,
+                in_force: Arc::clone(&in_force),
             };
             clients.insert(key, Arc::new(client));
         }
@@ -335,6 +339,7 @@ pub struct Client {
     pub(crate) bodies: BodiesOfClient,
     /// Those of all clients.
     uses: Arc<Uses>,
+    in_force: Arc<InForce>,
 }
 
 impl fmt::Debug for Client {

@@ -249,7 +249,7 @@ impl<'a> Course<'a> {
         let asked = self.clock.now();
         let room = client.room(&call.of_client, call.untold, self.record.priority, self.deadline - asked);
         let waits = self.client.waits_for_its_key();
-        let room = self.closing.bounds(upstream.name(), room);
+        let room = self.closing.bounds(upstream.name(), Client::while_in_force(Some(client), room));
         let room = self.files.bounds(Some(client), &mut self.connection, room).await;
         drop(waits);
         self.record.waited += self.clock.now() - asked;
@@ -318,7 +318,7 @@ impl<'a> Course<'a> {
         }
         let (since, waits) = (upstream.stopwatch.now(), self.client.waits());
         let held = hold(upstream, next, || self.deadline - self.clock.now(), last);
-        let held = self.closing.bounds(upstream.name(), held);
+        let held = self.closing.bounds(upstream.name(), Client::while_in_force(self.known.as_ref(), held));
         let held = self.files.bounds(self.known.as_deref(), &mut self.connection, held).await;
         drop(waits);
         self.record.waited += upstream.stopwatch.now() - since;

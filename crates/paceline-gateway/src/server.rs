@@ -146,8 +146,9 @@ impl Gateway {
         Arc::clone(&self.clients.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// These may call it from now on.
+    /// These may call it from now on. Requests of others that wait are refused; those in flight are answered.
     pub fn replace_clients(&self, clients: Clients) {
+        clients.come_into_force();
         *self.clients.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(clients);
     }
 

@@ -1,11 +1,14 @@
 //! Requests that wait for a limit of their client's key: what they are told, where they are shown, and that nothing stays.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::Request;
-use paceline_gateway::Bounds;
+use paceline::Limiter;
+use paceline_gateway::{Bounds, Clients};
 use reqwest::RequestBuilder;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use crate::support::{Served, answer, client, counted, serve_to, upstream};
 use crate::{OK, bounds};
@@ -65,6 +68,52 @@ async fn they_are_counted_with_the_limit_and_until_when_and_go_with_their_client
     let known = served.gateway.clients();
     assert!(known.limiters().all(|(_, limiter)| limiter.snapshot().account.waiting == 0));
     assert_eq!((calls.count(), served.limiter.snapshot().account.waiting), (1, 0));
+}
+
+/// One waits for a limit of its key, one for a limit of the upstream; the key's other request is in flight.
+#[tokio::test(flavor = "multi_thread")]
+async fn those_that_wait_are_refused_once_their_key_is_revoked() {
+    let go = Arc::new(Semaphore::new(0));
+    let (held, calls) = (Arc::clone(&go), Arc::new(Semaphore::new(0)));
+    let came = Arc::clone(&calls);
+    let api = upstream(move |_: Request| {
+        let (held, came) = (Arc::clone(&held), Arc::clone(&came));
+        async move {
+            came.add_permits(1);
+            held.acquire().await.expect("it stays open").forget();
+            answer(200, &[], OK)
+        }
+    });
+    let served = Served::new(api.await, "limits = ['2 per 1h']", Bounds::default());
+    serve_to(&served, vec![client("ci", &[]), client("other", &["1 per 1h"])]);
+    let send = |key: &str| {
+        let request = served.post().header("x-paceline-key", key).header("x-paceline-deadline", "7200s");
+        tokio::spawn(request.send())
+    };
+    let in_flight = [send("pk-ci"), send("pk-other")];
+    calls.acquire_many(2).await.expect("both have left").forget();
+    let waiting = [send("pk-ci"), send("pk-other")];
+    let known = served.gateway.clients();
+    let waits = |limiter: &Limiter| limiter.snapshot().account.waiting == 1;
+    while !(waits(&served.limiter) && known.limiters().any(|(_, limiter)| waits(limiter))) {
+        tokio::task::yield_now().await;
+    }
+    let again = Clients::with_keys(vec![client("third", &[])], &known).expect("limits");
+    served.gateway.replace_clients(again);
+    for one in waiting {
+        let refused = one.await.expect("no panic").expect("an answer");
+        assert_eq!(refused.status().as_u16(), 401);
+        assert!(refused.text().await.expect("a text").contains("the key was revoked while the request waited"));
+    }
+    go.add_permits(2);
+    for one in in_flight {
+        assert_eq!(
+            one.await.expect("no panic").expect("an answer").status().as_u16(),
+            200,
+            "what is in flight is answered"
+        );
+    }
+    assert_eq!(calls.available_permits(), 0, "nothing else was sent");
 }
 
 /// Of many requests without a bound that come at once, how many tokens were answered.
