@@ -81,6 +81,8 @@ pub struct Backend {
     pub(crate) ratios: Arc<TokenRatios>,
     /// Requests that wait or are sent, before the head of their answer.
     pub(crate) waiting: Held,
+    /// Calls in flight of clients with keys, where there are several.
+    pub(crate) in_flight: Held,
     items: Arc<AtomicU64>,
     turns: Arc<Mutex<Turns>>,
     metrics: Arc<Metrics>,
@@ -156,6 +158,7 @@ impl Backend {
             secrets,
             ratios,
             waiting,
+            in_flight: Held::default(),
             items,
             turns,
             metrics,
@@ -185,6 +188,7 @@ impl Backend {
         Ok(Self {
             ratios: Arc::clone(&self.ratios),
             waiting: self.waiting.clone(),
+            in_flight: self.in_flight.clone(),
             items: Arc::clone(&self.items),
             turns: Arc::clone(&self.turns),
             metrics: Arc::clone(&self.metrics),

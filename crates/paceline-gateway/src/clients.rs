@@ -104,7 +104,7 @@ impl Clients {
         let fresh = fresh.collect::<Result<Vec<_>, _>>()?;
         let uses = before.first().map(|client| Arc::clone(&client.uses)).unwrap_or_default();
         let in_force = before.first().map(|client| Arc::clone(&client.in_force)).unwrap_or_default();
-        let (mut clients, has_thirds) = (BTreeMap::new(), configured.len() > 2);
+        let (mut clients, others) = (BTreeMap::new(), configured.len().saturating_sub(1));
         for (mut client, fresh) in configured.into_iter().zip(fresh) {
             let before = known(&client);
             let spaced = client.limits.as_ref().and_then(|pacer| pacer.limits.spacing());
@@ -132,7 +132,7 @@ impl Clients {
                 name,
                 key: hash,
                 number,
-                has_thirds,
+                others,
                 limiter,
                 resting,
                 spaced,
@@ -317,8 +317,8 @@ pub struct Client {
     /// The hash of its key, in hexadecimal digits.
     key: Arc<str>,
     number: u64,
-    /// There are three clients or more.
-    has_thirds: bool,
+    /// How many clients there are beside it.
+    others: usize,
     limiter: Option<Limiter>,
     /// What counted while it had limits, where it has none now: it may have some again.
     resting: Option<Limiter>,
@@ -361,7 +361,12 @@ impl Client {
 
     /// Whether there are clients beside it and one other.
     pub(crate) const fn has_thirds(&self) -> bool {
-        self.has_thirds
+        self.others > 1
+    }
+
+    /// Whether there are clients beside it.
+    pub(crate) const fn has_others(&self) -> bool {
+        self.others > 0
     }
 
     /// Whether all that it sends waits behind interactive requests.

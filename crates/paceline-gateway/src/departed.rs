@@ -17,6 +17,7 @@ use crate::files::HeldFile;
 use crate::headers;
 use crate::models::decoded_path;
 use crate::notes::{self, ClientSpending, Sign, Told};
+use crate::places::Place;
 use crate::spent::Spent;
 use crate::trust::Asker;
 
@@ -24,6 +25,8 @@ use crate::trust::Asker;
 pub(crate) struct Departed {
     pub(crate) upstream: Arc<Backend>,
     pub(crate) permit: Permit,
+    /// Among the calls in flight.
+    pub(crate) _place: Option<Place>,
     pub(crate) scope: Arc<str>,
     /// By the stopwatch.
     pub(crate) left: Instant,
@@ -74,6 +77,7 @@ impl Departed {
         let Self {
             upstream,
             permit,
+            _place,
             scope,
             left,
             reserved,

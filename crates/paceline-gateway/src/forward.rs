@@ -29,7 +29,8 @@ use crate::metrics::Ending;
 use crate::notes::ClientSpending;
 use crate::own_routes::OwnBody;
 use crate::payload::Payload;
-use crate::queue::{NotSent, hold, place_in_queue, share_of_queue};
+use crate::places::{Place, hold_a_place};
+use crate::queue::{NotSent, place_in_queue, share_of_queue};
 use crate::record::{BATCH, Record};
 use crate::refusal::Refusal;
 use crate::request_body::RequestBody;
@@ -261,7 +262,7 @@ impl<'a> Course<'a> {
     fn departs(
         &self,
         upstream: &Arc<Backend>,
-        (permit, file): (Permit, HeldFile),
+        (permit, place, file): (Permit, Option<Place>, HeldFile),
         scope: Arc<str>,
         reserved: Cost,
         call: &Estimated,
@@ -270,6 +271,7 @@ impl<'a> Course<'a> {
         Departed {
             upstream: Arc::clone(upstream),
             permit,
+            _place: place,
             scope,
             left: upstream.stopwatch.now(),
             reserved,
@@ -312,19 +314,20 @@ impl<'a> Course<'a> {
         call: &Estimated,
         next: paceline::Request,
         last: Option<Class>,
-    ) -> Result<(Permit, HeldFile), NotSent> {
+    ) -> Result<(Permit, Option<Place>, HeldFile), NotSent> {
         if self.record.calls > 0 {
             self.enter(upstream, call).await?;
         }
         let (since, waits) = (upstream.stopwatch.now(), self.client.waits());
-        let held = hold(upstream, next, || self.deadline - self.clock.now(), last);
+        let left = || self.deadline - self.clock.now();
+        let held = hold_a_place(upstream, next, left, last, (self.known.as_deref(), &self.client));
         let held = self.closing.bounds(upstream.name(), Client::while_in_force(self.known.as_ref(), held));
         let held = self.files.bounds(self.known.as_deref(), &mut self.connection, held).await;
         drop(waits);
         self.record.waited += upstream.stopwatch.now() - since;
-        let permit = held?;
+        let (permit, place) = held?;
         match self.files.of_call(self.known.as_deref()) {
-            Ok(file) => Ok((permit, file)),
+            Ok(file) => Ok((permit, place, file)),
             Err(refusal) => {
                 permit.withdraw();
                 Err(refusal.into())
@@ -345,7 +348,7 @@ impl<'a> Course<'a> {
             let (scope, reserved) = (Arc::clone(next.scope.name()), next.cost.clone());
             let held = self.turn(upstream, call, next, last.as_ref().map(|(class, _)| *class)).await;
             let retries = tries.saturating_sub(1);
-            let (permit, file) = match (held, last.take()) {
+            let leaves = match (held, last.take()) {
                 (Ok(leaves), _) => leaves,
                 // What the upstream said is better than what is said of it.
                 (Err(NotSent { stayed_down, .. }), Some((class, answer))) => {
@@ -361,7 +364,7 @@ impl<'a> Course<'a> {
                 let answer = Err(broken("its body cannot be sent a second time"));
                 return Ended { answer, stayed_down: false, retries };
             };
-            let mut departed = self.departs(upstream, (permit, file), scope, reserved, call);
+            let mut departed = self.departs(upstream, leaves, scope, reserved, call);
             (self.record.calls, self.told.retries) = (self.record.calls + 1, before + tries);
             let sent = upstream.send(&departed, body).await;
             let packed = sent.as_ref().ok().and_then(|answer| failure::packed(answer, self.known.is_some()));

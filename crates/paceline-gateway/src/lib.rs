@@ -33,6 +33,7 @@ mod notes;
 mod own_routes;
 mod pages;
 mod payload;
+mod places;
 mod query;
 mod queue;
 mod record;

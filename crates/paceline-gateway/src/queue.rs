@@ -107,7 +107,13 @@ pub(crate) async fn hold(
 }
 
 /// The wait is longer than what is `left` to the client's deadline.
-fn too_long(upstream: &Backend, cost: &Cost, cause: &WaitCause, wait: Option<Duration>, left: Duration) -> Refusal {
+pub(crate) fn too_long(
+    upstream: &Backend,
+    cost: &Cost,
+    cause: &WaitCause,
+    wait: Option<Duration>,
+    left: Duration,
+) -> Refusal {
     // Requests ahead go by: it is worth another try once it would not wait for longer than that.
     let again = match cause {
         WaitCause::Queue => wait.map_or(LEAST, |wait| wait.saturating_sub(left).max(LEAST)),

@@ -149,7 +149,8 @@ impl HeldByKeys {
     fn of(upstream: &Backend, clients: &Clients) -> Option<Self> {
         let held = upstream.notes().spending.held();
         let (name, _) = held.first()?;
-        let (limit, wait) = clients.wait_of(name).unwrap_or_else(|| ("the limit of this key".to_owned(), None));
+        let (limit, wait) =
+            clients.wait_of(name).unwrap_or_else(|| ("its share of the calls in flight".to_owned(), None));
         let count = held.iter().map(|(_, count)| count).sum();
         let others = if held.len() > 1 { format!(" and {} other keys", held.len() - 1) } else { String::new() };
         Some(Self { count, words: format!("requests of the key {name}{others} wait for {limit}"), wait })

@@ -1,5 +1,6 @@
 //! Which paths of the APIs of language models are known to answer a prompt, and nothing else: a call there keeps nothing at the
-//! provider that is another's, makes no keys, and tells with its answer what it took.
+//! provider that is another's, makes no keys, and tells with its answer what it took. And which are known to show nothing of
+//! others where they are read.
 
 use super::Dialect;
 use super::later::parts;
@@ -80,6 +81,16 @@ const KEPT: [&str; 11] = [
     "admin",
 ];
 
+/// Parts below which models are described.
+const MODELS: [&str; 4] = ["models", "model", "engines", "foundationmodels"];
+
+/// Below each such part one answer is read by its id, which a provider makes too long to be guessed. Without an id some
+/// list the answers of all.
+const BY_ID: [&str; 3] = ["completions", "responses", "interactions"];
+
+/// The last parts of other paths where nothing of anyone is read, or what the query names by such an id.
+const HARMLESS: [&str; 5] = ["tags", "version", "health", "ping", "generation"];
+
 /// Paths below an agent that answer at once, as Mistral's `/v1/agents/completions`.
 const OF_AGENTS: &str = "completions";
 
@@ -109,12 +120,60 @@ impl Dialect {
             || two.is_some_and(|two| LAST_TWO.contains(&two))
             || action.is_some_and(|action| ACTIONS.contains(&action))
     }
+
+    /// Whether a GET of that path, which is decoded, is known to show nothing of other programs with the same key, by the forms
+    /// that the APIs of language models have: models, and one answer by its id. Files, stored prompts and lists are not.
+    ///
+    /// ```
+    /// use paceline_providers::{Dialect, Provider};
+    /// let dialect = Dialect::from(Provider::OpenAi);
+    /// assert!(dialect.shows_nothing_of_others("/v1/models") && dialect.shows_nothing_of_others("/v1/responses/resp_1"));
+    /// assert!(!dialect.shows_nothing_of_others("/v1/files") && !dialect.shows_nothing_of_others("/v1/chat/completions"));
+    /// ```
+    pub fn shows_nothing_of_others(&self, path: &str) -> bool {
+        let parts: Vec<_> = parts(path).filter(|part| !part.is_empty()).collect();
+        let Some((last, before)) = parts.split_last() else { return true };
+        let is_in = |list: &[&str], part: &String| list.contains(&part.as_str());
+        self.provider().is_language_model()
+            && !parts.iter().any(|part| is_in(&KEPT, part))
+            && (parts.iter().any(|part| is_in(&MODELS, part))
+                || before.iter().any(|part| is_in(&BY_ID, part))
+                || is_in(&HARMLESS, last))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::Provider;
     use super::*;
+
+    #[test]
+    fn what_is_read_of_others_is_known_by_its_path() {
+        for (provider, path, expected) in [
+            (Provider::OpenAi, "/v1/models", true),
+            (Provider::OpenAi, "/v1/models/gpt-4o?x=1", true),
+            (Provider::OpenAi, "/v1/responses/resp_1", true),
+            (Provider::OpenAi, "/v1/responses/resp_1/input_items", true),
+            (Provider::OpenAi, "/v1/chat/completions/chatcmpl_1/messages", true),
+            (Provider::OpenRouter, "/api/v1/generation?id=gen-1", true),
+            (Provider::Gemini, "/v1beta/models", true),
+            (Provider::Azure, "/openai/models", true),
+            (Provider::OpenAi, "/", true),
+            (Provider::OpenAi, "/v1/chat/completions", false),
+            (Provider::OpenAi, "/v1/files", false),
+            (Provider::OpenAi, "/v1/files/f/content", false),
+            (Provider::OpenAi, "/v1/batches", false),
+            (Provider::OpenAi, "/v1/organization/admin_api_keys", false),
+            (Provider::OpenAi, "/v1/organization/projects/p/models", false),
+            (Provider::OpenAi, "/v1/vector_stores/v/files", false),
+            (Provider::OpenAi, "/v1/conversations/c/items", false),
+            (Provider::Anthropic, "/v1/messages/batches", false),
+            (Provider::Gemini, "/v1beta/cachedContents", false),
+            (Provider::Gemini, "/v1beta/tunedModels", false),
+        ] {
+            assert_eq!(Dialect::from(provider).shows_nothing_of_others(path), expected, "{provider} {path}");
+        }
+    }
 
     #[test]
     fn the_paths_of_prompts_are_known_and_what_is_kept_is_none() {

@@ -24,8 +24,10 @@ impl Client {
             let message = format!("the key {name} is for {paths} and what is below: use another for other paths");
             return Err(Refusal::new(StatusCode::FORBIDDEN, "client_key", message));
         }
-        if !models::only_reads(call) && self.is_bounded() {
-            self.may_ask(upstream, call, dialect, is_read)?;
+        match models::only_reads(call) {
+            _ if !self.is_bounded() => {}
+            true => self.may_read(upstream, call, dialect)?,
+            false => self.may_ask(upstream, call, dialect, is_read)?,
         }
         if self.models.is_empty() {
             return Ok(());
@@ -38,6 +40,19 @@ impl Client {
         Err(Refusal::new(StatusCode::FORBIDDEN, "client_key", message))
     }
 
+    /// Whether a client with limits, models or paths of its own may make a call that reads.
+    fn may_read(&self, upstream: &str, call: &Call, dialect: &Dialect) -> Result<(), Refusal> {
+        let path = models::decoded_path(call);
+        let is_of_others = dialect.provider().is_language_model() && !dialect.shows_nothing_of_others(&path);
+        if !is_of_others || self.names_path(upstream, &path) {
+            return Ok(());
+        }
+        Err(self.may_not(&format!(
+            "has limits, models or paths of its own: it may read models, single answers by their ids, and what its --paths name, for \
+             files, lists and what else the provider keeps is that of all clients; {path} is none of them"
+        )))
+    }
+
     /// Whether a client with limits, models or paths of its own may make a call that does more than read.
     fn may_ask(&self, upstream: &str, call: &Call, dialect: &Dialect, is_read: bool) -> Result<(), Refusal> {
         let path = models::decoded_path(call);
@@ -48,7 +63,7 @@ impl Client {
             call.method == Method::POST && (dialect.answers_prompt(&path) || self.names_path(upstream, &path));
         if dialect.provider().is_language_model() && !is_prompt {
             return Err(self.may_not(&format!(
-                "has limits, models or paths of its own: beside reading (GET, HEAD) it may POST to paths that are known to answer a prompt, \
+                "has limits, models or paths of its own: beside what it may read it may POST to paths that are known to answer a prompt, \
                  and to those that its --paths name, for what the provider keeps is that of all clients; {} {path} is none of them",
                 call.method
             )));

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use paceline_config::Money;
 use paceline_providers::Usage;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 use crate::bodies::BodiesOfClient;
 use crate::bounds::Held;
@@ -34,10 +35,13 @@ pub(crate) struct ClientSpending {
     name: Arc<str>,
     came: AtomicU64,
     waiting: AtomicU64,
-    /// Those of them that wait for a limit of its key.
+    /// Those of them that wait for a limit of its key, or for its share of the calls in flight.
     held: AtomicU64,
     /// Its requests that have a place in the queue, also those under way that are not answered yet.
     pub(crate) queued: Held,
+    /// Its calls in flight, and when one of them has ended.
+    pub(crate) in_flight: Held,
+    pub(crate) place_is_free: Notify,
     /// Of one without a key: a client with a key has them in common for all upstreams.
     pub(crate) bodies: BodiesOfClient,
     requests: AtomicU64,
@@ -51,7 +55,9 @@ pub(crate) struct ClientSpending {
 #[derive(Debug)]
 pub(crate) struct Waits {
     client: Arc<ClientSpending>,
-    for_its_key: bool,
+    /// It counts among all of them, and among those that are held.
+    waiting: u64,
+    held: u64,
 }
 
 impl Spending {
@@ -121,18 +127,23 @@ impl ClientSpending {
 
     /// A request waits from now on.
     pub(crate) fn waits(self: &Arc<Self>) -> Waits {
-        self.begins_to_wait(false)
+        self.begins_to_wait(1, 0)
     }
 
     /// The same for a limit of its key.
     pub(crate) fn waits_for_its_key(self: &Arc<Self>) -> Waits {
-        self.begins_to_wait(true)
+        self.begins_to_wait(1, 1)
     }
 
-    fn begins_to_wait(self: &Arc<Self>, for_its_key: bool) -> Waits {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        self.held.fetch_add(u64::from(for_its_key), Ordering::Relaxed);
-        Waits { client: Arc::clone(self), for_its_key }
+    /// A request that waits does so for its share of the calls in flight.
+    pub(crate) fn waits_for_its_share(self: &Arc<Self>) -> Waits {
+        self.begins_to_wait(0, 1)
+    }
+
+    fn begins_to_wait(self: &Arc<Self>, waiting: u64, held: u64) -> Waits {
+        self.waiting.fetch_add(waiting, Ordering::Relaxed);
+        self.held.fetch_add(held, Ordering::Relaxed);
+        Waits { client: Arc::clone(self), waiting, held }
     }
 
     /// A call was answered.
@@ -163,8 +174,8 @@ impl ClientSpending {
 
 impl Drop for Waits {
     fn drop(&mut self) {
-        self.client.waiting.fetch_sub(1, Ordering::Relaxed);
-        self.client.held.fetch_sub(u64::from(self.for_its_key), Ordering::Relaxed);
+        self.client.waiting.fetch_sub(self.waiting, Ordering::Relaxed);
+        self.client.held.fetch_sub(self.held, Ordering::Relaxed);
     }
 }
 

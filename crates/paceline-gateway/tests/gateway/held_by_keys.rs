@@ -116,6 +116,40 @@ async fn those_that_wait_are_refused_once_their_key_is_revoked() {
     assert_eq!(calls.available_permits(), 0, "nothing else was sent");
 }
 
+/// Of eight places one client has seven at the most, though it waits for more, and the eighth is another's at once. Once that has
+/// gone, it goes on with seven.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_client_leaves_a_place_in_flight_to_the_others() {
+    let (go, came) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (held, arrived) = (Arc::clone(&go), Arc::clone(&came));
+    let api = upstream(move |_: Request| {
+        let (held, arrived) = (Arc::clone(&held), Arc::clone(&arrived));
+        async move {
+            arrived.add_permits(1);
+            held.acquire().await.expect("it stays open").forget();
+            answer(200, &[], OK)
+        }
+    });
+    let served = Served::new(api.await, "pace = \"fixed\"\nconcurrency = 8", Bounds::default());
+    serve_to(&served, vec![client("ci", &[]), client("other", &[])]);
+    let send = |key: &str| tokio::spawn(served.post().header("x-paceline-key", key).send());
+    let of_one: Vec<_> = (0..20).map(|_| send("pk-ci")).collect();
+    came.acquire_many(7).await.expect("seven have left").forget();
+    while !get(&served, "/api/state").await.contains("requests of the key ci wait for its share of the calls in flight")
+    {
+        tokio::task::yield_now().await;
+    }
+    let other = send("pk-other");
+    came.acquire().await.expect("it has left beside them").forget();
+    assert_eq!(came.available_permits(), 0, "the first client has seven");
+    go.add_permits(21);
+    assert_eq!(other.await.expect("no panic").expect("an answer").status().as_u16(), 200);
+    for one in of_one {
+        assert_eq!(one.await.expect("no panic").expect("an answer").status().as_u16(), 200);
+    }
+    assert_eq!(came.available_permits(), 13, "each was sent once");
+}
+
 /// Of many requests without a bound that come at once, how many tokens were answered.
 async fn tokens_of_a_crowd(settings: &str, key: Option<&str>) -> u64 {
     const ANSWER: &str =
