@@ -237,7 +237,8 @@ impl Gauges {
             )?,
             held: gauge(
                 "paceline_waiting_for_key",
-                "Requests that wait for a limit of their client's key or its share of the calls in flight, and are in paceline_waiting only afterwards",
+                "Requests that wait for a limit of their client's key or its share of the calls in flight, and are in \
+                 paceline_waiting only afterwards",
                 &["upstream", "client"],
             )?,
             in_flight: gauge("paceline_in_flight", "Calls under way", &["upstream", "scope"])?,

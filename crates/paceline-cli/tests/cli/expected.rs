@@ -230,7 +230,7 @@ fn a_kill_loses_and_doubles_no_refused_answer_that_is_recorded() {
     // Whatever moment it is, whole lines go before the journal's record of them.
     child.kill().expect("it runs");
     child.wait().expect("it ended");
-    let before = job.text("out.refused.jsonl");
+    let before = std::fs::read_to_string(job.path("out.refused.jsonl")).unwrap_or_default();
     let whole = &before[..before.rfind('\n').map_or(0, |end| end + 1)];
     let (code, log) = finish(job.run(&server).args(flags));
     assert_eq!(code, 0, "{log}");
