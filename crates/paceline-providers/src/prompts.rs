@@ -88,7 +88,7 @@ const MODELS: [&str; 4] = ["models", "model", "engines", "foundationmodels"];
 /// list the answers of all.
 const BY_ID: [&str; 3] = ["completions", "responses", "interactions"];
 
-/// The last parts of other paths where nothing of anyone is read, or what the query names by such an id.
+/// The last parts of other paths where nothing of a program is read, or what the query names by such an id.
 const HARMLESS: [&str; 5] = ["tags", "version", "health", "ping", "generation"];
 
 /// Paths below an agent that answer at once, as Mistral's `/v1/agents/completions`.
