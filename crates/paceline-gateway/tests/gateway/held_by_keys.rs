@@ -1,5 +1,6 @@
 //! Requests that wait for a limit of their client's key: what they are told, where they are shown, and that nothing stays.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,20 +71,24 @@ async fn they_are_counted_with_the_limit_and_until_when_and_go_with_their_client
     assert_eq!((calls.count(), served.limiter.snapshot().account.waiting), (1, 0));
 }
 
+/// An API that says of each call that it came, and answers as many as may go.
+fn holds(go: &Arc<Semaphore>, came: &Arc<Semaphore>) -> impl Future<Output = SocketAddr> + use<> {
+    let (go, came) = (Arc::clone(go), Arc::clone(came));
+    upstream(move |_: Request| {
+        let (go, came) = (Arc::clone(&go), Arc::clone(&came));
+        async move {
+            came.add_permits(1);
+            go.acquire().await.expect("it stays open").forget();
+            answer(200, &[], OK)
+        }
+    })
+}
+
 /// One waits for a limit of its key, one for a limit of the upstream; the key's other request is in flight.
 #[tokio::test(flavor = "multi_thread")]
 async fn those_that_wait_are_refused_once_their_key_is_revoked() {
-    let go = Arc::new(Semaphore::new(0));
-    let (held, calls) = (Arc::clone(&go), Arc::new(Semaphore::new(0)));
-    let came = Arc::clone(&calls);
-    let api = upstream(move |_: Request| {
-        let (held, came) = (Arc::clone(&held), Arc::clone(&came));
-        async move {
-            came.add_permits(1);
-            held.acquire().await.expect("it stays open").forget();
-            answer(200, &[], OK)
-        }
-    });
+    let (go, calls) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let api = holds(&go, &calls);
     let served = Served::new(api.await, "limits = ['2 per 1h']", Bounds::default());
     serve_to(&served, vec![client("ci", &[]), client("other", &["1 per 1h"])]);
     let send = |key: &str| {
@@ -121,15 +126,7 @@ async fn those_that_wait_are_refused_once_their_key_is_revoked() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_client_leaves_a_place_in_flight_to_the_others() {
     let (go, came) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
-    let (held, arrived) = (Arc::clone(&go), Arc::clone(&came));
-    let api = upstream(move |_: Request| {
-        let (held, arrived) = (Arc::clone(&held), Arc::clone(&arrived));
-        async move {
-            arrived.add_permits(1);
-            held.acquire().await.expect("it stays open").forget();
-            answer(200, &[], OK)
-        }
-    });
+    let api = holds(&go, &came);
     let served = Served::new(api.await, "pace = \"fixed\"\nconcurrency = 8", Bounds::default());
     serve_to(&served, vec![client("ci", &[]), client("other", &[])]);
     let send = |key: &str| tokio::spawn(served.post().header("x-paceline-key", key).send());
