@@ -70,7 +70,15 @@ export class Browser {
     const ended = once(this.#child, "exit");
     this.#child.kill("SIGKILL");
     await ended;
-    rmSync(this.#folder, { recursive: true, force: true, maxRetries: 50, retryDelay: 100 });
+    // Its other processes end a moment later, and write until then.
+    for (let left = 50; ; left -= 1) {
+      try {
+        return rmSync(this.#folder, { recursive: true, force: true });
+      } catch (error) {
+        if (left === 0) throw error;
+        await new Promise((again) => setTimeout(again, 100));
+      }
+    }
   }
 }
 
