@@ -19,6 +19,6 @@ pub(crate) struct Flight {
     pub(crate) spent: Cost,
     /// Announced limits were in force when it left, and had room for it.
     pub(crate) server_limited: bool,
-    /// Tries of its item that failed before it.
-    pub(crate) attempts: u32,
+    /// Its item has not failed before.
+    pub(crate) is_first: bool,
 }

@@ -207,8 +207,8 @@ impl Scope {
         let (tokens, spent) = (cost.get(&Dimension::Tokens), self.spent.clone());
         let server_limited = self.announced.iter().any(|limit| limit.holds_back(now));
         let (number, era) = (self.last, self.learnt.era());
-        let attempts = request.attempts;
-        let mut flight = Flight { number, era, sent: now, probe, in_flight, tokens, spent, server_limited, attempts };
+        let is_first = request.attempts == 0;
+        let mut flight = Flight { number, era, sent: now, probe, in_flight, tokens, spent, server_limited, is_first };
         if self.pace == Pace::Auto {
             flight.era = self.learnt.sent(now, &self.gate, &flight, canary);
         }

@@ -254,14 +254,19 @@ impl Decision {
     /// Whether an overloaded answer shows that its item fails, and nothing about the pace: it failed twice before, most others
     /// have succeeded since, and so do items that are tried for the first time. The server refuses that item, such as a page
     /// that is broken for good.
-    pub(super) fn is_of_its_item(&mut self, evidence: &mut Evidence, gate: &Gate, attempts: u32, why: Refusal) -> bool {
+    pub(super) fn is_of_its_item(
+        &mut self,
+        evidence: &mut Evidence,
+        gate: &Gate,
+        is_first: bool,
+        why: Refusal,
+    ) -> bool {
         let first_tries = &mut self.refusals.get_or_insert_default().first_tries;
         first_tries.passed(evidence.first_tries());
-        let is_of_item = why == Refusal::OverloadedItem && attempts >= 2 && gate.is_open() && first_tries.pass();
-        if matches!(why, Refusal::Overloaded | Refusal::OverloadedItem) && attempts == 0 {
+        if why == Refusal::Overloaded && is_first {
             first_tries.refused();
         }
-        is_of_item
+        why == Refusal::OverloadedItem && gate.is_open() && first_tries.pass()
     }
 
     /// Whether a refusal was caused by our rate.

@@ -73,7 +73,7 @@ pub(crate) enum Refusal {
     Again,
     /// The provider lacks capacity.
     Overloaded,
-    /// The same, for an item that failed before, while most others succeeded since then.
+    /// The same, for an item that has failed twice before, and again while most others succeeded.
     OverloadedItem,
 }
 
@@ -167,7 +167,7 @@ impl AdaptiveRate {
         if decides {
             decision.bounds_the_start(gate);
         }
-        evidence.sent(now, number, flight.attempts == 0);
+        evidence.sent(now, number, flight.is_first);
         if decides {
             decision.take_passed(now, evidence);
             decision.cap.sent(in_flight, decision.rate.payment());
@@ -254,7 +254,7 @@ impl AdaptiveRate {
         let &Flight { era, number, sent, in_flight, tokens, .. } = flight;
         let in_flight = if self.is_shared() { 1 } else { in_flight };
         self.evidence.settle(now);
-        if self.decision.is_of_its_item(&mut self.evidence, gate, flight.attempts, why) {
+        if self.decision.is_of_its_item(&mut self.evidence, gate, flight.is_first, why) {
             self.evidence.forget(number);
             return Reaction::Chance;
         }

@@ -56,8 +56,17 @@ impl Machine {
         let in_flight = u32::try_from(self.out.len() + 1).expect("few calls");
         let canary = self.gate.sent(self.now, self.last);
         let (number, sent, spent) = (self.last, self.now, Cost::zero());
-        let mut flight =
-            Flight { number, era: 0, sent, probe: false, in_flight, tokens, spent, server_limited: false, attempts: 0 };
+        let mut flight = Flight {
+            number,
+            era: 0,
+            sent,
+            probe: false,
+            in_flight,
+            tokens,
+            spent,
+            server_limited: false,
+            is_first: true,
+        };
         flight.era = self.learnt.sent(self.now, &self.gate, &flight, canary);
         self.out.push(flight);
     }

@@ -192,9 +192,7 @@ impl Pacer {
         }
         let id = &request.scope;
         let refusal = match outcome.class {
-            Class::Overloaded if request.item.is_some_and(|item| self.scopes[id].is_bad(item)) => {
-                Refusal::OverloadedItem
-            }
+            Class::Overloaded if request.attempts >= 2 && self.is_bad(request) => Refusal::OverloadedItem,
             Class::Overloaded => Refusal::Overloaded,
             _ if request.deferrals >= 2 => Refusal::Again,
             _ => Refusal::Throttled,
@@ -232,6 +230,10 @@ impl Pacer {
         {
             self.events.push_back(Event::GateClosed { scope: id.clone(), until });
         }
+    }
+
+    fn is_bad(&self, request: &Request) -> bool {
+        request.item.is_some_and(|item| self.scopes[&request.scope].is_bad(item))
     }
 
     /// Closes the gate of a scope, or of all of them, for as long as the server asked.

@@ -39,7 +39,7 @@ impl Side {
             tokens: 0,
             spent,
             server_limited: false,
-            attempts: 0,
+            is_first: true,
         };
         flight.era = self.learnt.sent(now, &self.gate, &flight, false);
         flight
