@@ -66,7 +66,7 @@ pub(crate) struct ClosedScope {
 
 /// Those of a store, at a time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ClosedScopes(Vec<ClosedScope>);
+pub(crate) struct ClosedScopes(pub(crate) Vec<ClosedScope>);
 
 #[derive(Serialize, Deserialize)]
 struct Kept {
@@ -107,11 +107,10 @@ impl ClosedScopes {
     /// These, as the store keeps them for all workers, after one of them tells its own: what it told before is its own too, and
     /// no longer so; the rest are those of others. Of two words on one scope the stricter counts, and the later end of a hold.
     /// `open`: scopes that are open for all, as this worker has found.
-    pub(crate) fn with(&self, told: &[ClosedScope], own: Vec<ClosedScope>, open: &BTreeSet<Arc<str>>) -> Self {
-        let told: BTreeMap<&str, &ClosedScope> = told.iter().map(|scope| (&*scope.name, scope)).collect();
-        let mut others = self.by_name();
+    pub(crate) fn with(&self, told: &Self, own: &Self, open: &BTreeSet<Arc<str>>) -> Self {
+        let (told, mut others) = (told.by_name(), self.by_name());
         others.retain(|name, scope| told.get(name) != Some(scope) && !open.contains(*name));
-        let mut all = own;
+        let mut all = own.0.clone();
         for scope in &mut all {
             if let Some(other) = others.remove(&*scope.name).filter(|other| other.strictness() > scope.strictness()) {
                 *scope = other.clone();
@@ -124,11 +123,6 @@ impl ClosedScopes {
     /// As the store keeps them.
     pub(crate) fn encode(&self) -> String {
         encode(self.0.clone())
-    }
-
-    /// One after the other.
-    pub(crate) fn into_vec(self) -> Vec<ClosedScope> {
-        self.0
     }
 
     /// Those that are stopped.

@@ -62,7 +62,7 @@ struct Stopped {
     /// Until where it is known what a person has opened.
     opened_seen: u64,
     /// What this worker told the store.
-    told: Vec<ClosedScope>,
+    told: ClosedScopes,
     /// What other workers told it, and those of them of which a call has succeeded here since.
     of_others: BTreeSet<Arc<str>>,
     open: BTreeSet<Arc<str>>,
@@ -122,7 +122,7 @@ impl StoppedScopes {
             are_groups,
             held_before,
             opened_seen,
-            told: before.clone().into_vec(),
+            told: before.clone(),
             ..Stopped::default()
         };
         for (why, ClosedScope { name, reason, advice, .. }) in before.into_stopped() {
@@ -343,8 +343,8 @@ impl StoppedScopes {
         let kept = ClosedScopes::of(store, clock.wall()).await?;
         let (own, open, all) = {
             let mut stopped = self.lock();
-            let (own, open) = (stopped.closed(clock, limiter), std::mem::take(&mut stopped.open));
-            let all = kept.with(&stopped.told, own.clone(), &open);
+            let (own, open) = (ClosedScopes(stopped.closed(clock, limiter)), std::mem::take(&mut stopped.open));
+            let all = kept.with(&stopped.told, &own, &open);
             (own, open, all)
         };
         if all.by_name() != kept.by_name()
@@ -354,7 +354,7 @@ impl StoppedScopes {
             return Err(error);
         }
         let mut stopped = self.lock();
-        let of_this: BTreeSet<&str> = own.iter().map(|scope| &*scope.name).collect();
+        let of_this: BTreeSet<&str> = own.names().collect();
         stopped.of_others = all.names().filter(|name| !of_this.contains(name)).map(Arc::from).collect();
         stopped.told = own;
         Ok(())

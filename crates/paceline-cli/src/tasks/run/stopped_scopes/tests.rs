@@ -263,8 +263,8 @@ async fn what_several_workers_have_stopped_is_kept_of_all() {
     }
     let save = async |worker: &StoppedScopes| worker.save(&store, &clock, &limiter).await.expect("a memory");
     let kept = async || {
-        let kept = ClosedScopes::of(&store, clock.wall()).await.expect("a memory").into_vec();
-        kept.into_iter().map(|scope| (scope.name, scope.until_ms)).collect::<BTreeMap<_, _>>()
+        let kept = ClosedScopes::of(&store, clock.wall()).await.expect("a memory");
+        kept.0.into_iter().map(|scope| (scope.name, scope.until_ms)).collect::<BTreeMap<_, _>>()
     };
     let hold = |worker: &StoppedScopes, days: u64| {
         let until_ms = Some((clock.wall() + Duration::from_secs(days * 86_400)).as_millis());
