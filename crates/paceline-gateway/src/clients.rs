@@ -1,7 +1,6 @@
 //! Who may call a gateway: the keys of clients, and what each client may do.
 
 mod allowed;
-mod in_force;
 mod room;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +19,6 @@ use crate::headers::{KEY, OF_CLIENTS};
 use crate::query;
 use crate::refusal::Refusal;
 use crate::uses::Uses;
-use in_force::InForce;
 
 /// What is kept of a client's key. A key is 256 random bits, so no one can find it by trying: a slow hash, as for passwords
 /// that people choose, would cost each request time and protect nothing more.
@@ -103,7 +101,6 @@ impl Clients {
         let fresh = configured.iter().map(|client| client.limits.clone().map(Limiter::new).transpose());
         let fresh = fresh.collect::<Result<Vec<_>, _>>()?;
         let uses = before.first().map(|client| Arc::clone(&client.uses)).unwrap_or_default();
-        let in_force = before.first().map(|client| Arc::clone(&client.in_force)).unwrap_or_default();
         let (mut clients, others) = (BTreeMap::new(), configured.len().saturating_sub(1));
         for (mut client, fresh) in configured.into_iter().zip(fresh) {
             let before = known(&client);
@@ -146,7 +143,6 @@ impl Clients {
                 files,
                 bodies,
                 uses,
-                in_force: Arc::clone(&in_force),
             };
             clients.insert(key, Arc::new(client));
         }
@@ -158,7 +154,9 @@ impl Clients {
         match (self, client) {
             (Self::OfThisMachine | Self::Anyone, _) => true,
             (Self::WithKeys(_), None) => false,
-            (Self::WithKeys(clients), Some(client)) => clients.values().any(|known| known.number == client.number),
+            (Self::WithKeys(clients), Some(client)) => {
+                KeyHash::from_hex(&client.key).is_some_and(|key| clients.contains_key(&key))
+            }
         }
     }
 
@@ -289,6 +287,12 @@ impl Clients {
     }
 }
 
+/// The key of a client is revoked while its request waits.
+pub(crate) fn revoked() -> Refusal {
+    let message = "the key was revoked while the request waited; show one that is in force";
+    Refusal::new(StatusCode::UNAUTHORIZED, "client_key", message.to_owned())
+}
+
 /// A shorter key may be a part of other words by chance.
 const LEAST_WITHIN: usize = 16;
 
@@ -339,7 +343,6 @@ pub struct Client {
     pub(crate) bodies: BodiesOfClient,
     /// Those of all clients.
     uses: Arc<Uses>,
-    in_force: Arc<InForce>,
 }
 
 impl fmt::Debug for Client {

@@ -26,7 +26,7 @@ pub(crate) struct Departed {
     pub(crate) upstream: Arc<Backend>,
     pub(crate) permit: Permit,
     /// Among the calls in flight.
-    pub(crate) _place: Option<Place>,
+    pub(crate) place: Option<Place>,
     pub(crate) scope: Arc<str>,
     /// By the stopwatch.
     pub(crate) left: Instant,
@@ -77,7 +77,7 @@ impl Departed {
         let Self {
             upstream,
             permit,
-            _place,
+            place: _place,
             scope,
             left,
             reserved,

@@ -16,9 +16,8 @@ use paceline_http::{NoAnswer, gateway};
 
 use crate::backend::Backend;
 use crate::bodies::{Bodies, BodiesOfClient, HeldBody, LEAST_LARGE};
-use crate::bounds::{Bounds, Room, Taken};
+use crate::bounds::{Bounds, Room};
 use crate::clients::Client;
-use crate::closing::Closing;
 use crate::departed::Departed;
 use crate::estimated::Estimated;
 use crate::failure;
@@ -34,6 +33,7 @@ use crate::queue::{NotSent, place_in_queue, share_of_queue};
 use crate::record::{BATCH, Record};
 use crate::refusal::Refusal;
 use crate::request_body::RequestBody;
+use crate::server::Gateway;
 use crate::spent::Spent;
 use crate::tap::Tap;
 use crate::trust;
@@ -60,7 +60,7 @@ struct Course<'a> {
     /// Each limiter has a clock of its own: this one's counts at every upstream.
     clock: &'a Limiter,
     bounds: &'a Bounds,
-    closing: &'a Closing,
+    gateway: &'a Gateway,
     files: &'a Files,
     bodies: &'a Bodies,
     wishes: Wishes,
@@ -90,17 +90,15 @@ struct Ended {
 /// Forwards a request to its upstream, as the client wishes and within the bounds; while that stays down, to its fallbacks
 /// among the upstreams.
 pub(crate) async fn forward(
+    gateway: &Gateway,
     upstreams: &[Arc<Backend>],
     upstream: &Arc<Backend>,
     path: String,
     request: Request<RequestBody>,
-    bounds: &Bounds,
-    taken: &Taken,
-    closing: &Closing,
 ) -> Response<AnswerBody> {
     let mut told = AnswerNotes::default();
     let mut record = Record::new(upstream, request.method(), &path);
-    let answer = match Course::begin(upstream, request, bounds, taken, closing, &mut record).await {
+    let answer = match Course::begin(gateway, upstream, request, &mut record).await {
         Ok((mut course, parts, _room)) => {
             let answer = course.run(upstreams, upstream, path, parts).await;
             told = course.told;
@@ -134,13 +132,12 @@ pub(crate) async fn forward(
 impl<'a> Course<'a> {
     /// Reads what a client wishes, and the body of its request. The room is that of the queue.
     async fn begin(
+        gateway: &'a Gateway,
         upstream: &'a Backend,
         request: Request<RequestBody>,
-        bounds: &'a Bounds,
-        taken: &'a Taken,
-        closing: &'a Closing,
         record: &'a mut Record,
     ) -> Result<(Self, http::request::Parts, (Room, Room)), Refusal> {
+        let Gateway { bounds, taken, .. } = gateway;
         let clock = upstream.limiter();
         let began = clock.now();
         let (parts, body) = request.into_parts();
@@ -167,7 +164,7 @@ impl<'a> Course<'a> {
         let course = Self {
             clock,
             bounds,
-            closing,
+            gateway,
             files: &taken.files,
             bodies: &taken.bodies,
             wishes,
@@ -250,7 +247,7 @@ impl<'a> Course<'a> {
         let asked = self.clock.now();
         let room = client.room(&call.of_client, call.untold, self.record.priority, self.deadline - asked);
         let waits = self.client.waits_for_its_key();
-        let room = self.closing.bounds(upstream.name(), Client::while_in_force(Some(client), room));
+        let room = self.gateway.bounds_wait(upstream.name(), Some(client), room);
         let room = self.files.bounds(Some(client), &mut self.connection, room).await;
         drop(waits);
         self.record.waited += self.clock.now() - asked;
@@ -271,7 +268,7 @@ impl<'a> Course<'a> {
         Departed {
             upstream: Arc::clone(upstream),
             permit,
-            _place: place,
+            place,
             scope,
             left: upstream.stopwatch.now(),
             reserved,
@@ -321,7 +318,7 @@ impl<'a> Course<'a> {
         let (since, waits) = (upstream.stopwatch.now(), self.client.waits());
         let left = || self.deadline - self.clock.now();
         let held = hold_a_place(upstream, next, left, last, (self.known.as_deref(), &self.client));
-        let held = self.closing.bounds(upstream.name(), Client::while_in_force(self.known.as_ref(), held));
+        let held = self.gateway.bounds_wait(upstream.name(), self.known.as_deref(), held);
         let held = self.files.bounds(self.known.as_deref(), &mut self.connection, held).await;
         drop(waits);
         self.record.waited += upstream.stopwatch.now() - since;

@@ -13,12 +13,13 @@ use http_body_util::Either;
 use paceline::{Clock, Repeats};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::backend::{Backend, BackendError};
 use crate::bounds::{Bounds, Held, Taken};
-use crate::clients::{Client, Clients};
+use crate::clients::{Client, Clients, revoked};
 use crate::closing::{Closing, Phase};
 use crate::connection::Connections;
 use crate::documents::{Documents, is_document};
@@ -58,10 +59,10 @@ enum Routed {
 pub struct Gateway {
     upstreams: RwLock<Arc<[Arc<Backend>]>>,
     own: Option<Box<dyn OwnRoutes>>,
-    clients: RwLock<Arc<Clients>>,
+    clients: watch::Sender<Arc<Clients>>,
     tls: RwLock<Option<ClientTls>>,
-    bounds: Bounds,
-    taken: Taken,
+    pub(crate) bounds: Bounds,
+    pub(crate) taken: Taken,
     pub(crate) closing: Closing,
     pub(crate) streams: Held,
     pub(crate) documents: Documents,
@@ -117,7 +118,7 @@ impl Gateway {
         Ok(Arc::new(Self {
             upstreams: RwLock::new(upstreams),
             own,
-            clients: RwLock::default(),
+            clients: watch::Sender::default(),
             tls: RwLock::default(),
             bounds,
             taken: Taken::default(),
@@ -143,13 +144,29 @@ impl Gateway {
 
     /// Who may call it. Default: programs of this machine.
     pub fn clients(&self) -> Arc<Clients> {
-        Arc::clone(&self.clients.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.clients.borrow())
     }
 
     /// These may call it from now on. Requests of others that wait are refused; those in flight are answered.
     pub fn replace_clients(&self, clients: Clients) {
-        clients.come_into_force();
-        *self.clients.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(clients);
+        self.clients.send_replace(Arc::new(clients));
+    }
+
+    /// A wait of a request, which a gateway that closes ends, and one that revokes the key of its client.
+    pub(crate) async fn bounds_wait<T, E: From<Refusal>>(
+        &self,
+        upstream: &str,
+        client: Option<&Client>,
+        wait: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let wait = self.closing.bounds(upstream, wait);
+        let Some(client) = client else { return wait.await };
+        let mut clients = self.clients.subscribe();
+        tokio::select! {
+            biased;
+            _ = clients.wait_for(|clients| !clients.still_welcome(Some(client))) => Err(revoked().into()),
+            ended = wait => ended,
+        }
     }
 
     /// Shows this certificate to clients that connect from now on. Default: none, they connect without TLS. Returns whether it is
@@ -355,7 +372,7 @@ impl Gateway {
         let own = self.own.as_ref().filter(|own| own.has(uri.path()));
         if let Some(upstream) = upstreams.iter().find(|upstream| upstream.name() == target.name) {
             let path = if target.path.starts_with('/') { target.path.to_owned() } else { format!("/{}", target.path) };
-            let answer = forward(&upstreams, upstream, path, request, &self.bounds, &self.taken, &self.closing).await;
+            let answer = forward(self, &upstreams, upstream, path, request).await;
             return Ok(Routed::Answered(answer));
         }
         let own = own.ok_or_else(|| self.unknown_route())?;
