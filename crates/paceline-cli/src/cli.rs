@@ -7,7 +7,7 @@ use crate::check::CheckArgs;
 use crate::man::ManArgs;
 use crate::run::args::RunArgs;
 use crate::stats::StatsArgs;
-use crate::{explain, mock, plan, report, serve, sim, tasks, top};
+use crate::{collect, explain, mock, plan, report, serve, sim, tasks, top};
 
 /// Paces every call to a rate-limited API: as fast as its limits permit, nothing lost, nothing paid twice.
 #[derive(Debug, Parser)]
@@ -44,6 +44,9 @@ pub(crate) enum Command {
     Plan(plan::Args),
     /// Show the limits in force and where each value came from; sends nothing
     Check(Box<CheckArgs>),
+    /// Collect the results of a job that many hosts work on (`run --store`), or list such jobs
+    #[command(hide = true)]
+    Collect(collect::Args),
     /// Show the progress of a running or finished job, from its journal
     Stats(StatsArgs),
     /// Watch a gateway in the terminal: why each scope waits and for how long, rates, recent decisions

@@ -4,7 +4,9 @@ mod account;
 mod args;
 mod check;
 mod cli;
+mod collect;
 mod completions;
+mod database;
 mod exit;
 mod explain;
 mod fallback;
@@ -79,6 +81,7 @@ fn execute(cli: Cli) -> Result<Status, Failure> {
     let everywhere = cli.everywhere;
     match cli.command {
         Command::Check(args) => check::command(&args, &everywhere),
+        Command::Collect(args) => runtime()?.block_on(collect::command(args, everywhere.quiet)),
         Command::Completions(args) => completions::command(&args),
         Command::Explain(args) => explain::command(&args, &everywhere),
         Command::Man(args) => man::command(&args),

@@ -13,7 +13,8 @@ use super::groups;
 use super::list::state;
 use super::opened;
 use super::pages::Pages;
-use super::store::{StoreArgs, not_begun};
+use super::store::StoreArgs;
+use crate::database::not_begun;
 use crate::exit::{Failure, Status};
 use crate::{output, text};
 

@@ -7,6 +7,7 @@ use paceline_store::work::{PostgresStore, SqliteStore, State, WorkClock, WorkErr
 use paceline_store::{DiskSpace, is_same_file};
 
 use super::groups::Groups;
+use crate::database::{self, not_begun};
 use crate::exit::Failure;
 use crate::text;
 
@@ -157,11 +158,6 @@ impl StoreArgs {
     }
 
     fn is_database(&self) -> bool {
-        ["postgres://", "postgresql://"].iter().any(|scheme| self.store.starts_with(scheme))
+        database::is_address(&self.store)
     }
-}
-
-/// Why a command has not begun: bad usage, but where the server of the store is away, for that may come back.
-pub(crate) fn not_begun(error: WorkError) -> Failure {
-    if error.is_unreachable() { Failure::interrupted(error) } else { Failure::refused(error) }
 }

@@ -7,6 +7,7 @@
 //! counts; each prints a `measure` line with its time, which depends on the machine and is therefore judged by `scripts/soak`
 //! alone.
 
+mod collect;
 mod counting;
 mod faked_clock;
 mod fleet;
@@ -19,6 +20,7 @@ mod measure;
 mod mock;
 mod nginx;
 mod outage;
+mod postgres;
 mod promtool;
 #[path = "../../../paceline-fleet/tests/servers/redis_server.rs"]
 mod redis_server;

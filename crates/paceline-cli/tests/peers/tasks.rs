@@ -1,45 +1,11 @@
 //! Several `tasks run` on one Postgres: each item is done once, by whichever run.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead as _, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Output, Stdio};
 
 use serde_json::{Value, json};
 
-/// A Postgres server of its own, which ends with the test.
-struct Postgres {
-    keeper: Child,
-    folder: String,
-}
-
-impl Postgres {
-    fn start() -> Self {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/private-postgres");
-        let mut keeper =
-            Command::new(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the script starts");
-        let mut folder = String::new();
-        BufReader::new(keeper.stdout.take().expect("a pipe")).read_line(&mut folder).expect("text");
-        assert!(!folder.is_empty(), "Postgres did not start; is the package postgresql installed?");
-        Self { keeper, folder: folder.trim_end().to_owned() }
-    }
-
-    fn tasks(&self, command: &str, more: &[&str]) -> Command {
-        let mut tasks = Command::new(env!("CARGO_BIN_EXE_paceline"));
-        let store = format!("postgres://tester@/postgres?host={}", self.folder);
-        // The variables of the tests are none of the program's.
-        tasks.env_remove("PACELINE_SOAK").args(["tasks", command, "--store", &store, "--quiet"]).args(more);
-        tasks
-    }
-}
-
-impl Drop for Postgres {
-    fn drop(&mut self) {
-        drop(self.keeper.stdin.take());
-        // It removes its folder, whatever the test says.
-        let _ = self.keeper.wait();
-    }
-}
+use crate::postgres::Postgres;
 
 fn summary_of(output: &Output) -> Value {
     let [log, summary] = [&output.stderr, &output.stdout].map(|text| String::from_utf8_lossy(text));
@@ -60,14 +26,15 @@ fn four_workers_share_what_there_is_and_do_nothing_twice() {
         json!({"added": ITEMS, "known": {}, "key": null}),
         json!({"added": 0, "known": {"waiting": ITEMS}, "key": null}),
     ] {
-        let output = postgres.tasks("add", &["--from", &items, "--json"]).output().expect("the binary runs");
+        let output =
+            postgres.command(&["tasks", "add"], &["--from", &items, "--json"]).output().expect("the binary runs");
         assert_eq!(summary_of(&output), expected);
     }
     // Every item whose name ends in 7 fails once, and is tried again by the run that is free then.
     let script = "case $PACELINE_KEY.$PACELINE_ATTEMPT in *7.1) exit 75;; esac; echo $PACELINE_KEY >> \"$1\"";
     let done_path = done.display().to_string();
     let flags = ["--first-delay", "10ms", "--concurrency", "2", "--json", "--", "sh", "-c", script, "work", &done_path];
-    let start = |_| postgres.tasks("run", &flags).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let start = |_| postgres.command(&["tasks", "run"], &flags).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let workers: Vec<Child> = (0..4).map(start).collect::<Result<_, _>>().expect("the binary runs");
     let summaries: Vec<Value> =
         workers.into_iter().map(|worker| summary_of(&worker.wait_with_output().expect("it ends"))).collect();
@@ -79,7 +46,7 @@ fn four_workers_share_what_there_is_and_do_nothing_twice() {
     assert!(times.len() == ITEMS && times.values().all(|times| *times == 1), "{times:?}");
     let calls: u64 = summaries.iter().filter_map(|summary| summary["calls"].as_u64()).sum();
     assert_eq!(calls as usize, ITEMS + ITEMS / 10, "{summaries:?}");
-    let report = summary_of(&postgres.tasks("report", &["--json"]).output().expect("the binary runs"));
+    let report = summary_of(&postgres.command(&["tasks", "report"], &["--json"]).output().expect("the binary runs"));
     assert_eq!((&report["status"], &report["succeeded"]), (&"SUCCESS".into(), &ITEMS.into()));
     assert_eq!((&report["calls"], &report["resends"]), (&calls.into(), &(ITEMS / 10).into()));
     assert_eq!(report["items"].as_array().map(Vec::len), Some(ITEMS / 10), "those that were tried twice");

@@ -209,7 +209,8 @@ impl BlockStore {
         operation.await
     }
 
-    /// Up to `most` results from the line `from` on, in the order of the input.
+    /// Results from the line `from` on, in the order of the input: up to `most`, fewer where they are long. None follow an empty
+    /// answer.
     ///
     /// # Errors
     /// As [`find`](Self::find).

@@ -43,9 +43,15 @@ async fn offer_of_block(tx: &Tx<'_>, job: i64, offers: &[Offer]) -> Result<u64, 
     Ok((ok + failed).unsigned_abs())
 }
 
+/// Bytes of results after which a page ends: what is read at once is in memory whole.
+const PAGE_BYTES: i64 = 8 << 20;
+
 pub(super) async fn page(tx: &Tx<'_>, job: i64, from: i64, most: i64) -> Result<Vec<KeptResult>, Error> {
-    let sql = "SELECT line, ok, body FROM result WHERE job = $1 AND line >= $2 ORDER BY line LIMIT $3";
-    let rows = tx.query(sql, &[&job, &from, &most]).await?;
+    let sql = "SELECT line, ok, body FROM (
+             SELECT line, ok, body, sum(octet_length(body)) OVER (ORDER BY line) - octet_length(body) AS before FROM (
+                 SELECT line, ok, body FROM result WHERE job = $1 AND line >= $2 ORDER BY line LIMIT $3) AS next) AS page
+         WHERE before < $4 ORDER BY line";
+    let rows = tx.query(sql, &[&job, &from, &most, &PAGE_BYTES]).await?;
     Ok(rows.iter().map(|row| KeptResult { line: count(row, 0), ok: row.get(1), body: row.get(2) }).collect())
 }
 

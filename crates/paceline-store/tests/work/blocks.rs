@@ -478,3 +478,21 @@ async fn a_store_serves_several_tasks() {
     }
     assert_eq!(firsts.into_iter().collect::<Vec<_>>(), [0, 3, 6, 9, 12]);
 }
+
+#[tokio::test]
+async fn a_page_of_results_ends_where_they_are_long() {
+    const LONG: usize = 3 << 20;
+    let on = Bench::new(6, 6).await;
+    let worker = on.worker("a").await;
+    let block = on.claim(worker, 1).await.remove(0);
+    for long in successes(&block, &"x".repeat(LONG)) {
+        assert_eq!(on.offer(&[long]).await, 1);
+    }
+    let page = on.store.results(on.job, 0, 100).await.unwrap();
+    assert_eq!(
+        page.iter().map(|result| result.line).collect::<Vec<_>>(),
+        [0, 1, 2],
+        "eight megabytes and what began before"
+    );
+    on.assert_each_once(6).await;
+}

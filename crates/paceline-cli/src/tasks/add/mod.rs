@@ -16,8 +16,9 @@ use paceline_store::work::{Added, DEFAULT_GROUP, NewItem, State, WorkClock, Work
 use serde_json::json;
 
 use super::compact::on_one_line;
-use super::store::{StoreArgs, not_begun};
+use super::store::StoreArgs;
 use crate::args::{Everywhere, duration};
+use crate::database::not_begun;
 use crate::exit::{Failure, Status};
 use crate::{logging, output, text};
 use file::Items;

@@ -9,8 +9,8 @@ use paceline_store::work::{WorkError, WorkStore};
 use paceline_store::{CustomId, DiskSpace, KnownResults, LineFile, may_hold_results};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::database::not_begun;
 use crate::exit::Failure;
-use crate::tasks::store::not_begun;
 
 /// A file that lines are appended to. What is asked for while the disk is busy goes in one write.
 #[derive(Debug)]

@@ -50,6 +50,7 @@ use self::stopped_scopes::{StoppedScopes, Why};
 use self::summary::Ran;
 use crate::account::{Account, SharedLimits};
 use crate::args::Everywhere;
+use crate::database::not_begun;
 use crate::exit::{Failure, Status};
 use crate::fallback::Fallback;
 use crate::files::{self, Kept};
@@ -57,7 +58,6 @@ use crate::job_line::JobTeller;
 use crate::output;
 use crate::run::calls::signals::SignalCount;
 use crate::tasks::report::store_summary::StoreSummary;
-use crate::tasks::store::not_begun;
 use crate::text;
 use crate::upstream;
 
