@@ -10,7 +10,7 @@ use std::ops::Range;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use memchr::memmem::Finder;
 
 pub use shapes::{SECRET, hidden, hidden_header, is_secret_name, looks_random, looks_secret};
@@ -21,12 +21,14 @@ const SHORTEST: usize = 8;
 
 /// The keys that calls carry in their headers, to be taken out of what a server says: the values, of `Bearer KEY` only KEY,
 /// of `Basic ...` also what it encodes and the password in it. They are found as they are, with the escapes of JSON, also of
-/// JSON within JSON, with those of HTML, percent-encoded and in base64, also where a key holds what looks like an escape, such as
-/// `%3D`: then with and without it. [`SECRET`] takes their place. Keys below 8 bytes are words, and stay.
+/// JSON within JSON, with those of HTML, percent-encoded, in base64, and in UTF-16 and UTF-32, also where a key holds what looks like an
+/// escape, such as `%3D`: then with and without it. [`SECRET`] takes their place. Keys below 8 bytes are words, and stay.
 #[derive(Clone, Debug, Default)]
 pub struct Secrets {
     /// The longest first, so that a part does not spoil the whole.
     keys: Vec<Finder<'static>>,
+    /// In small letters, as they stand in the name of a header field.
+    in_names: Vec<Finder<'static>>,
     escapes: Escapes,
 }
 
@@ -36,11 +38,13 @@ impl Secrets {
         let keys = values.into_iter().flat_map(|value| keys_in(value.as_bytes()));
         let keys = keys.flat_map(|key| spelling::decoded(&key).into_iter().chain([key]));
         let keys = keys.filter(|key| key.len() >= SHORTEST);
-        let mut all: Vec<Vec<u8>> = keys.flat_map(|key| spelling::in_base64(&key).chain([key])).collect();
+        let spelled = |key: Vec<u8>| spelling::in_base64(&key).chain(spelling::in_wide_letters(&key)).chain([key]);
+        let mut all: Vec<Vec<u8>> = keys.flat_map(spelled).collect();
         all.sort_unstable_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
         all.dedup();
-        let escapes = Escapes::of(all.iter().flatten().copied());
-        Self { keys: all.iter().map(|key| Finder::new(key).into_owned()).collect(), escapes }
+        let finders = |keys: &[Vec<u8>]| keys.iter().map(|key| Finder::new(key).into_owned()).collect();
+        let in_names: Vec<_> = all.iter().map(|key| key.to_ascii_lowercase()).collect();
+        Self { keys: finders(&all), in_names: finders(&in_names), escapes: Escapes::of(all.iter().flatten().copied()) }
     }
 
     /// A body without them. JSON stays JSON, where the key is not a number.
@@ -69,7 +73,7 @@ impl Secrets {
     pub fn begun_in(&self, part: &[u8]) -> usize {
         let begun = |key: &[u8]| {
             let longest = part.len().min(key.len().saturating_sub(1));
-            (1..=longest).rev().find(|len| part.ends_with(&key[..*len]))
+            (1..=longest).rev().find(|len| part.last() == Some(&key[len - 1]) && part.ends_with(&key[..*len]))
         };
         self.keys.iter().filter_map(|key| begun(key.needle())).max().unwrap_or(0)
     }
@@ -93,8 +97,11 @@ impl Secrets {
         String::from_utf8_lossy(&self.removed_from(text.into())).into_owned()
     }
 
-    /// Headers without them.
+    /// Headers without them. A field that has one in its name is left out.
     pub fn remove_from_headers(&self, headers: &mut HeaderMap) {
+        let has_one = |name: &&HeaderName| self.in_names.iter().any(|key| key.find(name.as_str().as_bytes()).is_some());
+        let with_one: Vec<_> = headers.keys().filter(has_one).cloned().collect();
+        with_one.iter().for_each(|name| drop(headers.remove(name)));
         let shortest = self.keys.last().map_or(usize::MAX, |key| key.needle().len());
         let may_have_one =
             |text: &[u8]| self.keys.iter().any(|key| key.find(text).is_some()) || self.escapes.are_in(text);
@@ -314,8 +321,35 @@ mod tests {
         let (key, mut headers) = (HeaderValue::from_static("Bearer sk-secret"), HeaderMap::new());
         headers.insert("x-request-id", HeaderValue::from_static("of-sk-secret"));
         headers.insert("x-other", HeaderValue::from_static("7"));
+        headers.insert("x-sk-secret-known", HeaderValue::from_static("yes"));
         Secrets::of([&key]).remove_from_headers(&mut headers);
         assert_eq!([&headers["x-request-id"], &headers["x-other"]], ["of-[key]", "7"]);
+        assert_eq!(headers.len(), 2, "one with the key in its name");
+        headers.insert("x-sk-aw3d9", HeaderValue::from_static("yes"));
+        Secrets::of([&HeaderValue::from_static("sk-Aw3D9")]).remove_from_headers(&mut headers);
+        assert_eq!(headers.len(), 2, "names have small letters alone");
+    }
+
+    #[test]
+    fn a_key_is_taken_out_of_a_text_of_wide_letters() {
+        let secrets = Secrets::of([&HeaderValue::from_static("Bearer sk-secret-1")]);
+        let said = |key: &str| format!("{{\"m\":\"ü {key} used\"}}");
+        let wide = |text: &str, make: fn(char) -> Vec<u8>| text.chars().flat_map(make).collect::<Vec<u8>>();
+        let forms: [fn(char) -> Vec<u8>; 4] = [
+            |letter| (letter as u16).to_le_bytes().into(),
+            |letter| (letter as u16).to_be_bytes().into(),
+            |letter| (letter as u32).to_le_bytes().into(),
+            |letter| (letter as u32).to_be_bytes().into(),
+        ];
+        for make in forms {
+            let text = Bytes::from(wide(&said("sk-secret-1"), make));
+            let kept = secrets.masked_in(text.clone());
+            let (before, after) = (wide("{\"m\":\"ü ", make), wide(" used\"}", make));
+            assert!(kept.starts_with(&before) && kept.ends_with(&after) && kept.len() == text.len());
+            assert!(!kept.windows(2).any(|two| two == b"sk") && !kept.iter().any(|byte| *byte == b'1'), "{kept:?}");
+            let half = &text[..before.len() + 9];
+            assert!(secrets.begun_in(half) >= 6, "its rest is in the next part");
+        }
     }
 
     #[test]

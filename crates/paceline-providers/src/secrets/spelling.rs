@@ -18,6 +18,12 @@ pub(super) fn in_base64(key: &[u8]) -> impl Iterator<Item = Vec<u8>> + use<> {
     [behind(0), behind(1), behind(2)].into_iter().flatten()
 }
 
+/// The key in UTF-16 and UTF-32, whose letters have one and three zeros between them in either order of bytes.
+pub(super) fn in_wide_letters(key: &[u8]) -> impl Iterator<Item = Vec<u8>> + use<> {
+    let apart = |zeros: usize| key.iter().map(|letter| vec![*letter]).collect::<Vec<_>>().join(&[0; 3][..zeros]);
+    [apart(1), apart(3)].into_iter()
+}
+
 /// Which bytes of keys an escape may stand for.
 #[derive(Clone, Debug)]
 pub(super) struct Escapes([bool; 256]);

@@ -27,6 +27,8 @@ async fn a_success_that_repeats_the_key_gives_it_to_no_client() {
         format!("HTTP/1.1 200 OK\r\nx-echo: {KEY}\r\ncontent-length: 2\r\n\r\n{{}}"),
         format!("HTTP/1.1 200 {key}\r\ncontent-length: 2\r\n\r\n{{}}"),
         format!("HTTP/1.1 400 {key}\r\ncontent-length: 2\r\n\r\n{{}}"),
+        format!("HTTP/1.1 200 OK\r\nx-{key}: yes\r\ncontent-length: 2\r\n\r\n{{}}"),
+        format!("HTTP/1.1 400 Bad Request\r\nx-{key}: yes\r\ncontent-length: 2\r\n\r\n{{}}"),
         format!("HTTP/1.1 302 Found\r\nlocation: http://h/?key={key}\r\ncontent-length: 0\r\n\r\n"),
         format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{{\"you\":\"sent {key}\"}}"),
         format!("{chunked}{}{}0\r\n\r\n", chunk(&format!("you sent {first}")), chunk(&format!("{second} today"))),
@@ -39,6 +41,25 @@ async fn a_success_that_repeats_the_key_gives_it_to_no_client() {
         let letters: String =
             text.split("\r\n").filter(|line| !line.chars().all(|c| c.is_ascii_hexdigit() && line.len() < 3)).collect();
         assert!(!text.contains(key) && !letters.contains(key), "{answer}\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn nor_does_one_in_utf_16() {
+    for order in [u16::to_le_bytes, u16::to_be_bytes] {
+        let wide = |text: &str| text.encode_utf16().flat_map(order).map(char::from).collect::<String>();
+        let (first, second) = key().split_at(5);
+        let body = format!("{}{}{}", wide("you sent "), wide(first), wide(second));
+        let parts = [wide("you sent ") + &wide(first), wide(second)];
+        let chunks: String = parts.iter().map(|part| format!("{:x}\r\n{part}\r\n", part.len())).collect();
+        for answer in [
+            format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len()),
+            format!("HTTP/1.1 400 Bad Request\r\ncontent-length: {}\r\n\r\n{body}", body.len()),
+            format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{chunks}0\r\n\r\n"),
+        ] {
+            let letters = got(answer).await.replace('\0', "");
+            assert!(letters.contains("[key]") && !letters.contains(second), "{letters}");
+        }
     }
 }
 
