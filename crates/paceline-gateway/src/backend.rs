@@ -26,7 +26,7 @@ use crate::departed::Departed;
 use crate::fallback::{self, Step};
 use crate::metrics::Metrics;
 use crate::models::decoded_path;
-use crate::notes::Notes;
+use crate::notes::{Kind, Notes};
 use crate::payload::Outgoing;
 use crate::trust::Trust;
 use crate::{headers, query};
@@ -222,6 +222,11 @@ impl Backend {
         &self.notes
     }
 
+    /// Whether a line of that kind, which clients can cause, is to be logged now.
+    pub(crate) fn may_tell(&self, kind: Kind) -> bool {
+        self.notes.lines.may_tell(self.name(), kind, self.limiter.now())
+    }
+
     pub(crate) const fn config(&self) -> &paceline_config::Upstream {
         &self.config
     }
@@ -245,15 +250,15 @@ impl Backend {
         if self.fallbacks.is_empty() || self.falls_back.swap(falls_back, Ordering::Relaxed) == falls_back {
             return;
         }
-        let what = if falls_back {
-            let what = "the upstream stays down: its fallbacks take its requests";
-            tracing::warn!(upstream = self.name(), "{what}");
-            what
-        } else {
-            let what = "the upstream answers again";
-            tracing::info!(upstream = self.name(), "{what}");
-            what
+        let what = match falls_back {
+            true => "the upstream stays down: its fallbacks take its requests",
+            false => "the upstream answers again",
         };
+        match self.may_tell(Kind::Fallback) {
+            true if falls_back => tracing::warn!(upstream = self.name(), "{what}"),
+            true => tracing::info!(upstream = self.name(), "{what}"),
+            false => {}
+        }
         self.notes.decisions.note(None, "fallback", what.to_owned());
     }
 

@@ -16,7 +16,7 @@ use crate::clients::Client;
 use crate::files::HeldFile;
 use crate::headers;
 use crate::models::decoded_path;
-use crate::notes::{self, ClientSpending, Sign, Told};
+use crate::notes::{self, ClientSpending, Kind, Sign, Told};
 use crate::places::Place;
 use crate::spent::Spent;
 use crate::trust::Asker;
@@ -138,7 +138,9 @@ impl Backend {
             of_scope.is_some_and(|scope| scope.failing_since.is_some())
         };
         let upstream = self.name();
-        match self.notes().outages.note(scope, sign, || self.limiter().now(), has_open_breaker) {
+        let told = self.notes().outages.note(scope, sign, || self.limiter().now(), has_open_breaker);
+        let kind = |told: &Told| if let Told::Back { .. } = told { Kind::Back } else { Kind::Down };
+        match told.filter(|told| self.may_tell(kind(told))) {
             None => {}
             // An error: `--quiet` does not hide what waits for a person.
             Some(Told::Down { scope, is_stopped: true, .. }) => tracing::error!(

@@ -25,7 +25,7 @@ use crate::fallback::{Step, Target};
 use crate::files::{Files, HeldFile};
 use crate::headers::{self, Wishes};
 use crate::metrics::Ending;
-use crate::notes::ClientSpending;
+use crate::notes::{ClientSpending, Kind};
 use crate::own_routes::OwnBody;
 use crate::payload::Payload;
 use crate::places::{Place, hold_a_place};
@@ -422,7 +422,9 @@ fn unreadable(mut departed: Departed, head: Response<Bytes>, error: &NoAnswer) -
     let why = format!(
         "a success came compressed, which was not asked for, and cannot be searched for the upstream's key: {error}"
     );
-    tracing::warn!(upstream = upstream.name(), "{why}");
+    if upstream.may_tell(Kind::Unreadable) {
+        tracing::warn!(upstream = upstream.name(), "{why}");
+    }
     (class, Refusal::new(StatusCode::BAD_GATEWAY, "unreadable", format!("upstream {}: {why}", upstream.name())))
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use paceline::{Class, FleetShare, QuotaSnapshot, ScopeSnapshot, ScopeState, Timestamp};
 use paceline_providers::Usage;
+use paceline_providers::escape::printable;
 use prometheus::core::Collector;
 use prometheus::{
     Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, Opts, Registry, TEXT_FORMAT, TextEncoder,
@@ -137,17 +138,19 @@ impl Metrics {
             return Arc::clone(known);
         }
         let mut scopes = self.scopes.write().unwrap_or_else(PoisonError::into_inner);
-        let label: Arc<str> = if scopes.len() < MOST_SCOPES { Arc::clone(scope) } else { OTHER.into() };
-        if let Some(known) = scopes.get(&label) {
+        let name = if scopes.len() < MOST_SCOPES { Arc::clone(scope) } else { OTHER.into() };
+        if let Some(known) = scopes.get(&name) {
             return Arc::clone(known);
         }
         let made = Arc::new(ScopeMetrics {
+        // A terminal would follow what a client put into the name of a model.
+        let label: Arc<str> = printable(&name).into();
             requests: Class::ALL.map(|class| self.requests.with_label_values(&[&*label, class.as_str()])),
             refused: self.requests.with_label_values(&[&*label, REFUSED]),
             tokens: ["in", "out"].map(|direction| self.tokens.with_label_values(&[&*label, direction])),
             label: Arc::clone(&label),
         });
-        scopes.insert(label, Arc::clone(&made));
+        scopes.insert(name, Arc::clone(&made));
         made
     }
 
@@ -364,3 +367,14 @@ mod tests {
         assert!(page(Some(until)).contains(line) && !page(None).contains("certificate"));
     }
 }
+    #[test]
+    fn names_that_clients_choose_have_no_controls_of_a_terminal() {
+        let metrics = Metrics::new("api");
+        let scopes = ["m\u{1b}]0;owned\u{7}", "m\u{9b}2J\r\nx"].map(Arc::<str>::from);
+        scopes.iter().for_each(|scope| metrics.ended(Some(scope), 0, Duration::ZERO, Ending::Answered(Class::Success)));
+        let registry = Registry::new();
+        metrics.collectors().into_iter().for_each(|collector| registry.register(collector).expect("once"));
+        let page = TextEncoder::new().encode_to_string(&registry.gather()).expect("a page");
+        assert!(page.contains("m\u{fffd}]0;owned\u{fffd}") && page.contains("m\u{fffd}2J  x"), "{page}");
+        assert!(page.chars().all(|c| c == '\n' || !c.is_control()), "{page:?}");
+    }

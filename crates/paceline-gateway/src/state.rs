@@ -122,7 +122,11 @@ impl Gateway {
     pub(crate) async fn keep_history(&self) {
         loop {
             // Each limiter has a clock of its own.
-            let next = |upstream: &Arc<Backend>| until_next(Look::at(upstream).now);
+            let next = |upstream: &Arc<Backend>| {
+                let Look { now, .. } = Look::at(upstream);
+                upstream.notes().lines.tell_left_out(upstream.name(), now);
+                until_next(now)
+            };
             let next = self.upstreams().iter().map(next).min();
             tokio::time::sleep(next.unwrap_or(STEP)).await;
         }

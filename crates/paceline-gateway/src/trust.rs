@@ -13,6 +13,7 @@ use paceline_providers::Reading;
 
 use crate::backend::Backend;
 use crate::clients::Client;
+use crate::notes::Kind;
 
 /// What is known of the key of one upstream.
 #[derive(Debug, Default)]
@@ -110,10 +111,11 @@ impl Trust {
             reading.reach = LimitScope::Scope;
         }
         let (belief, is_news) = self.believed(upstream, reading.reach, told.is_some(), asker);
-        if is_news {
+        if is_news && upstream.may_tell(Kind::OneClient) {
             note_first(upstream, reading, told, asker);
         }
-        if let Some(times) = told.is_none().then(|| self.refused.refused()).flatten() {
+        let in_a_row = told.is_none().then(|| self.refused.refused()).flatten();
+        if let Some(times) = in_a_row.filter(|_| upstream.may_tell(Kind::InARow)) {
             tracing::warn!(
                 upstream = upstream.name(),
                 client = asker.name,
@@ -199,6 +201,9 @@ impl Trust {
             _ => PauseCause::Program,
         };
         limiter.hold_for(scope.as_ref(), now + TESTED_SOON, cause);
+        if !upstream.may_tell(Kind::TwoClients) {
+            return;
+        }
         tracing::warn!(
             upstream = upstream.name(),
             scope = scope.is_some().then_some(&**asker.scope),
@@ -239,7 +244,8 @@ impl Trust {
         }
         if self.some.load(Ordering::Relaxed) {
             let mut witnesses = self.witnesses.lock().unwrap_or_else(PoisonError::into_inner);
-            if witnesses.passed(asker.scope, asker.left, asker.client.map(Client::number)) {
+            let are_theirs = witnesses.passed(asker.scope, asker.left, asker.client.map(Client::number));
+            if are_theirs && upstream.may_tell(Kind::TheirsAlone) {
                 tracing::warn!(
                     upstream = upstream.name(),
                     scope = &**asker.scope,
@@ -282,6 +288,7 @@ fn longest_for_all(
 ) -> Duration {
     match belief {
         Belief::First(_) => TESTED_SOON,
+        Belief::Second(..) if !upstream.may_tell(Kind::TwoClients) => TESTED,
         Belief::Second(..) => {
             tracing::warn!(
                 upstream = upstream.name(),

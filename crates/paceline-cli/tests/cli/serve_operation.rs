@@ -423,3 +423,28 @@ fn requests_of_one_client_leave_files_to_other_clients_and_to_the_state() {
         assert!(kept.contains("\"units\":"), "{kept}");
     }
 }
+
+#[test]
+fn names_that_a_client_invents_fill_no_log() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::error(403, "model_not_allowed")));
+    let client = told(&mut keys(&job, &["add", "a"]));
+    told(&mut keys(&job, &["add", "b"]));
+    told(&mut keys(&job, &["add", "c"]));
+    let config = format!("[upstream.openai]\nbase_url = \"{}\"\napi_key_env = \"KEY\"\n", server.url());
+    std::fs::write(job.path("paceline.toml"), config).expect("writable");
+    let mut command = job.paceline();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--state", "state"]).env("KEY", "sk-of-the-upstream");
+    let mut gateway = Gateway::logging(&mut command, File::create(job.path("log")).expect("writable"));
+    for model in 0..60 {
+        let body = json!({ "model": format!("invented-{model}") }).to_string();
+        let (status, _) = send(&format!("{}/openai/v1/chat/completions", gateway.url), |http, url| {
+            http.post(url).header("authorization", format!("Bearer {client}")).body(body)
+        });
+        assert_eq!(status, 403);
+    }
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.ended(), Some(0));
+    let log = job.text("log");
+    let lines = log.lines().filter(|line| line.contains("a refusal goes to its client")).count();
+    assert_eq!(lines, 20, "{log}");
+}

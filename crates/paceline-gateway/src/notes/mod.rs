@@ -2,6 +2,7 @@
 
 mod decisions;
 mod history;
+mod lines;
 mod outage;
 mod spending;
 
@@ -10,6 +11,7 @@ use paceline_providers::Reading;
 
 pub(crate) use self::decisions::Decisions;
 pub(crate) use self::history::{History, STEP, until_next};
+pub(crate) use self::lines::{Kind, Lines};
 pub(crate) use self::outage::{Outages, Sign, Told};
 pub(crate) use self::spending::{ClientSpending, Spending};
 
@@ -20,6 +22,7 @@ pub(crate) struct Notes {
     pub(crate) decisions: Decisions,
     pub(crate) spending: Spending,
     pub(crate) outages: Outages,
+    pub(crate) lines: Lines,
 }
 
 /// What follows a call that did not succeed, and why, in a line. All clients with keys read it: `has_key`: what a server says of
