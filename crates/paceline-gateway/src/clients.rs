@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use http::{HeaderValue, Request, StatusCode};
 use paceline::{ConfigError, Cost, Limiter, LimiterState, PacerConfig, Quota, QuotaSnapshot};
-use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::bodies::BodiesOfClient;
@@ -224,19 +223,14 @@ impl Clients {
         clients.values().find(|client| *client.name == *name)?.waits_for()
     }
 
-    /// What is left of the limits of the client of that name, where it has some: an array.
-    pub(crate) fn limits_of(&self, name: &str) -> Option<Value> {
-        let Self::WithKeys(clients) = self else { return None };
-        let limiter = clients.values().find(|client| *client.name == *name)?.limiter.as_ref()?;
-        let limit = |quota: &QuotaSnapshot| {
-            json!({
-                "dimension": quota.dimension.as_str(),
-                "limit": quota.limit,
-                "remaining": quota.remaining,
-                "window_s": quota.window.map(|window| window.as_secs_f64()),
-            })
+    /// Each client that has limits of its own, by name, and what is left of them now.
+    pub fn with_limits(&self) -> impl Iterator<Item = (&str, Vec<QuotaSnapshot>)> {
+        let clients = match self {
+            Self::WithKeys(clients) => Some(clients.values()),
+            Self::OfThisMachine | Self::Anyone => None,
         };
-        Some(limiter.snapshot().account.quotas.iter().map(limit).collect())
+        let limiters = clients.into_iter().flatten().filter_map(|client| Some((client, client.limiter.as_ref()?)));
+        limiters.map(|(client, limiter)| (&*client.name, limiter.snapshot().account.quotas))
     }
 
     /// The client that shows one of the keys in its headers, or as Google's clients do in its query. The request loses every key

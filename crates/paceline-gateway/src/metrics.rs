@@ -14,6 +14,7 @@ use prometheus::{
 };
 
 use crate::backend::{Backend, OTHER};
+use crate::clients::Clients;
 use crate::record::{BATCH, PRIORITIES, priority_name};
 
 /// The type of the page, for its header field.
@@ -142,13 +143,13 @@ impl Metrics {
         if let Some(known) = scopes.get(&name) {
             return Arc::clone(known);
         }
-        let made = Arc::new(ScopeMetrics {
         // A terminal would follow what a client put into the name of a model.
         let label: Arc<str> = printable(&name).into();
+        let made = Arc::new(ScopeMetrics {
             requests: Class::ALL.map(|class| self.requests.with_label_values(&[&*label, class.as_str()])),
             refused: self.requests.with_label_values(&[&*label, REFUSED]),
             tokens: ["in", "out"].map(|direction| self.tokens.with_label_values(&[&*label, direction])),
-            label: Arc::clone(&label),
+            label,
         });
         scopes.insert(name, Arc::clone(&made));
         made
@@ -188,7 +189,7 @@ fn refusals(upstream: &str) -> IntCounterVec {
     IntCounterVec::new(of.const_label("upstream", upstream), &["code"]).expect("the names are those of the source")
 }
 
-/// The page, for these upstreams, and until when the certificate is valid that clients are shown.
+/// The page, for these upstreams and clients, and until when the certificate is valid that clients are shown.
 ///
 /// # Errors
 /// The encoder's, which names a series.
@@ -196,6 +197,7 @@ pub(crate) fn page(
     upstreams: &[Arc<Backend>],
     turned_away: &TurnedAway,
     valid_until: Option<Timestamp>,
+    clients: &Clients,
 ) -> Result<String, prometheus::Error> {
     let (registry, gauges) = (Registry::new(), Gauges::new()?);
     let build = Opts::new("paceline_build_info", "Always 1; the version of the gateway is a label");
@@ -213,6 +215,7 @@ pub(crate) fn page(
         gauges.look_at(upstream);
         upstream.metrics().collectors().into_iter().try_for_each(|collector| registry.register(collector))?;
     }
+    gauges.look_at_clients(clients);
     gauges.all().into_iter().try_for_each(|gauge| registry.register(Box::new(gauge.clone())))?;
     TextEncoder::new().encode_to_string(&registry.gather())
 }
@@ -226,6 +229,8 @@ struct Gauges {
     remaining: GaugeVec,
     state: GaugeVec,
     without_store: GaugeVec,
+    of_client: GaugeVec,
+    left_to_client: GaugeVec,
 }
 
 impl Gauges {
@@ -264,12 +269,33 @@ impl Gauges {
                 "Of an upstream in a fleet: 1 while nothing leaves because the store of the fleet does not answer, else 0",
                 &["upstream"],
             )?,
+            of_client: gauge(
+                "paceline_client_limit",
+                "Units that a limit of a client's key allows in its window",
+                &["client", "dimension", "window_seconds"],
+            )?,
+            left_to_client: gauge(
+                "paceline_client_limit_remaining",
+                "Units that are left of a limit of a client's key now",
+                &["client", "dimension", "window_seconds"],
+            )?,
         })
     }
 
-    fn all(&self) -> [&GaugeVec; 7] {
-        let Self { waiting, held, in_flight, limit, remaining, state, without_store } = self;
-        [waiting, held, in_flight, limit, remaining, state, without_store]
+    fn all(&self) -> [&GaugeVec; 9] {
+        let Self { waiting, held, in_flight, limit, remaining, state, without_store, of_client, left_to_client } = self;
+        [waiting, held, in_flight, limit, remaining, state, without_store, of_client, left_to_client]
+    }
+
+    /// A series for each limit of each key: keys are the operator's.
+    fn look_at_clients(&self, clients: &Clients) {
+        for (client, quotas) in clients.with_limits() {
+            for QuotaSnapshot { dimension, limit, remaining, window, .. } in quotas {
+                let labels = [client, dimension.as_str(), &seconds(window)];
+                self.of_client.with_label_values(&labels).set(limit as f64);
+                self.left_to_client.with_label_values(&labels).set(remaining as f64);
+            }
+        }
     }
 
     fn look_at(&self, upstream: &Backend) {
@@ -308,8 +334,7 @@ impl Gauges {
         let quotas = scope.quotas.iter().map(|quota| ("configured", quota));
         for (origin, quota) in quotas.chain(scope.announced.iter().map(|quota| ("announced", quota))) {
             let QuotaSnapshot { dimension, limit, remaining, window, .. } = quota;
-            let window = window.map_or_else(String::new, |window| window.as_secs_f64().to_string());
-            let labels = [upstream, label, dimension.as_str(), origin, &window];
+            let labels = [upstream, label, dimension.as_str(), origin, &seconds(*window)];
             self.limit.with_label_values(&labels).set(*limit as f64);
             self.remaining.with_label_values(&labels).set(*remaining as f64);
         }
@@ -341,6 +366,11 @@ impl Gauges {
     }
 }
 
+/// The value of the label of a window.
+fn seconds(window: Option<Duration>) -> String {
+    window.map_or_else(String::new, |window| window.as_secs_f64().to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -361,12 +391,11 @@ mod tests {
 
     #[test]
     fn the_page_says_when_the_certificate_ends() {
-        let page = |until| page(&[], &TurnedAway::default(), until).expect("a page");
+        let page = |until| page(&[], &TurnedAway::default(), until, &Clients::OfThisMachine).expect("a page");
         let line = "\npaceline_certificate_valid_until_seconds 1767571200\n";
         let until = Timestamp::from_millis(1_767_571_200_000);
         assert!(page(Some(until)).contains(line) && !page(None).contains("certificate"));
     }
-}
     #[test]
     fn names_that_clients_choose_have_no_controls_of_a_terminal() {
         let metrics = Metrics::new("api");
@@ -378,3 +407,4 @@ mod tests {
         assert!(page.contains("m\u{fffd}]0;owned\u{fffd}") && page.contains("m\u{fffd}2J  x"), "{page}");
         assert!(page.chars().all(|c| c == '\n' || !c.is_control()), "{page:?}");
     }
+}

@@ -1,5 +1,6 @@
 //! The state of a gateway as one JSON document, and whether the gateway is ready.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::backend::Backend;
 use crate::clients::Clients;
 use crate::closing::Phase;
-use crate::notes::{STEP, until_next};
+use crate::notes::{ClientSpending, STEP, until_next};
 use crate::record::{PRIORITIES, priority_name};
 use crate::server::Gateway;
 
@@ -88,11 +89,21 @@ impl Gateway {
             upstream.notes().spending.json(upstream.name(), has_prices)
         });
         let known = self.clients();
+        let mut limits: BTreeMap<&str, Value> =
+            known.with_limits().map(|(name, limits)| (name, limits_json(&limits))).collect();
+        let mut seen = BTreeSet::new();
         for row in &mut clients {
-            if let Some(limits) = row["client"].as_str().and_then(|name| known.limits_of(name)) {
-                row["limits"] = limits;
+            if let Some((name, limits)) = row["client"].as_str().and_then(|name| limits.get_key_value(name)) {
+                seen.insert(*name);
+                row["limits"] = limits.clone();
             }
         }
+        limits.retain(|name, _| !seen.contains(name));
+        clients.extend(limits.into_iter().map(|(name, limits)| {
+            let mut row = ClientSpending::idle(name);
+            row["limits"] = limits;
+            row
+        }));
         for row in clients.iter_mut().filter(|row| row["held"].as_u64() > Some(0)) {
             let Some((limit, wait)) = row["client"].as_str().and_then(|name| known.wait_of(name)) else { continue };
             row["waits_for"] = limit.into();
@@ -265,6 +276,19 @@ impl Look {
         is_at_work.then(|| self.now.as_nanos() / OLDEST.as_nanos() as u64).hash(&mut print);
         print.finish()
     }
+}
+
+/// What is left of the limits of a client.
+fn limits_json(limits: &[QuotaSnapshot]) -> Value {
+    let limit = |quota: &QuotaSnapshot| {
+        json!({
+            "dimension": quota.dimension.as_str(),
+            "limit": quota.limit,
+            "remaining": quota.remaining,
+            "window_s": quota.window.map(|window| window.as_secs_f64()),
+        })
+    };
+    limits.iter().map(limit).collect()
 }
 
 fn by_priority(scope: &ScopeSnapshot) -> Value {

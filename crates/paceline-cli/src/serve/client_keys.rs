@@ -142,7 +142,7 @@ impl KeyFile {
     ///
     /// # Errors
     /// A hash or a limit that is none; two clients of one name or of one key, of which one would count for both.
-    fn clients(&self) -> Result<Vec<ClientConfig>, String> {
+    pub(super) fn clients(&self) -> Result<Vec<ClientConfig>, String> {
         let clients = self.keys.iter().map(Record::client).collect::<Result<Vec<_>, _>>()?;
         for (place, client) in clients.iter().enumerate() {
             if clients[..place].iter().any(|other| other.name == client.name) {

@@ -32,6 +32,11 @@ impl Note {
         let units = units.filter(|(_, units)| *units > 0).collect();
         Self { key: key.to_owned(), at_ms: clock::wall().as_millis(), units }
     }
+
+    /// When it was written.
+    pub(super) const fn at(&self) -> Timestamp {
+        Timestamp::from_millis(self.at_ms)
+    }
 }
 
 /// Two files: while the counts are written that know all of one, calls are noted in the other.

@@ -5,12 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use paceline::{Clock, LimiterState, PacerState, clock};
+use paceline::{Clock, LimiterState, PacerState, Timestamp, clock};
 use paceline_gateway::{Clients, Gateway};
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
-use super::client_notes::{ClientNotes, with_notes};
+use super::client_notes::{ClientNotes, Note, with_notes};
 use super::state::SAVED;
 use super::whole_file::{self, WriteTrouble};
 use crate::account::TURN_LASTS;
@@ -72,12 +72,7 @@ impl ClientUsage {
 
     fn take_up(&self, clients: &Clients) {
         let Some((path, notes)) = self.path.as_deref().zip(self.notes.as_deref()) else { return };
-        let known = match std::fs::read(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
-            Err(error) => Err(error.to_string()),
-            Ok(text) => serde_json::from_slice(&text).map_err(|error| error.to_string()),
-        };
-        let mut known: BTreeMap<String, Kept> = known.unwrap_or_else(|error| {
+        let mut known = read(path).unwrap_or_else(|error| {
             start_from_zero(path, &error);
             BTreeMap::new()
         });
@@ -85,14 +80,8 @@ impl ClientUsage {
             kept.name = clients.name_of(key).map(str::to_owned).or(kept.name.take());
         }
         let notes = notes.read();
-        let known_now = clients.limiters().filter_map(|(key, limiter)| {
-            let (of, written) = taken(&mut known, &key, clients).unzip();
-            let keys = [&key, of.as_ref().unwrap_or(&key)];
-            Some((limiter, with_notes(keys, limiter, written, &notes)?))
-        });
-        let failed = known_now.filter_map(|(limiter, state)| limiter.restore(&state).err()).last();
-        if let Some(error) = failed {
-            start_from_zero(path, &error.to_string());
+        if let Err(error) = go_on(&mut known, &notes, clients) {
+            start_from_zero(path, &error);
         }
         *self.resting() = known;
         if !notes.is_empty() {
@@ -168,6 +157,35 @@ impl ClientUsage {
         }
         self.trouble.tell(path, replaced, "a restart now would forget what clients have used of their limits");
     }
+}
+
+/// Has these clients go on with what they have used as far as is written in that folder, which stays as it is. Returns when that was.
+pub(super) fn look(folder: &Path, clients: &Clients) -> Option<Timestamp> {
+    let path = folder.join(FILE);
+    let (mut known, notes) = (read(&path).ok()?, ClientNotes::beside(&path).read());
+    let written = known.values().map(|kept| kept.state.at).chain(notes.iter().map(Note::at)).max();
+    go_on(&mut known, &notes, clients).ok()?;
+    written
+}
+
+/// What the file says.
+fn read(path: &Path) -> Result<BTreeMap<String, Kept>, String> {
+    match std::fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
+        Err(error) => Err(error.to_string()),
+        Ok(text) => serde_json::from_slice(&text).map_err(|error| error.to_string()),
+    }
+}
+
+/// Has these clients go on with what they had used, which is taken out.
+fn go_on(known: &mut BTreeMap<String, Kept>, notes: &[Note], clients: &Clients) -> Result<(), String> {
+    let known_now = clients.limiters().filter_map(|(key, limiter)| {
+        let (of, written) = taken(known, &key, clients).unzip();
+        let keys = [&key, of.as_ref().unwrap_or(&key)];
+        Some((limiter, with_notes(keys, limiter, written, notes)?))
+    });
+    let failed = known_now.filter_map(|(limiter, state)| limiter.restore(&state).err()).last();
+    failed.map_or(Ok(()), |error| Err(error.to_string()))
 }
 
 /// Takes out what the client with that key had used: by this key, else by a former one of its name. Returns it with that key.

@@ -1,18 +1,19 @@
 //! `paceline serve keys`: makes, lists and revokes the keys of clients.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use paceline::clock;
+use paceline::{QuotaSnapshot, clock};
 use paceline_config::parse_count;
-use paceline_gateway::KeyHash;
+use paceline_gateway::{Clients, KeyHash};
 use paceline_providers::secrets::hidden;
 
 use super::client_keys::{KeyFile, Priority, Record};
-use super::whole_file;
+use super::{client_usage, state, whole_file};
 use crate::account;
 use crate::exit::{Failure, Status};
 use crate::output;
@@ -41,7 +42,7 @@ enum KeysCommand {
     Add(AddArgs),
     /// Change what the client of a key may do; the key stays, and so does what was used of its limits
     Set(SetArgs),
-    /// List the keys that there are, by name
+    /// List the keys that there are, by name, with what each client has used of its limits
     List(Place),
     /// Revoke a key; a gateway that runs knows it within two seconds, or at once on SIGHUP
     Revoke(RevokeArgs),
@@ -260,9 +261,32 @@ fn list(place: &Place) -> Result<(), Failure> {
         );
         return Ok(());
     };
+    let used = used(&file, place);
     output::print(|out| {
-        file.keys.iter().try_for_each(|key| writeln!(out, "{}  made {}  {}", key.name, key.made, key.described()))
+        file.keys.iter().try_for_each(|key| {
+            let used = used.get(&key.name).map_or("", String::as_str);
+            writeln!(out, "{}  made {}  {}{used}", key.name, key.made, key.described())
+        })
     })
+}
+
+/// What each client has used of its limits, by name, as far as a gateway has written it.
+fn used(file: &KeyFile, place: &Place) -> BTreeMap<String, String> {
+    let folder = state::place(place.state.as_deref());
+    // A file with a limit that is none is listed all the same.
+    let clients = file.clients().ok().and_then(|clients| Clients::with_keys(clients, &Clients::OfThisMachine).ok());
+    let Some((folder, clients)) = folder.ok().zip(clients) else { return BTreeMap::new() };
+    let Some(at) = client_usage::look(&folder, &clients) else { return BTreeMap::new() };
+    let of = |quota: &QuotaSnapshot| {
+        let used = quota.limit.saturating_sub(quota.remaining);
+        let limit = quota.window.map_or_else(String::new, |window| quota.dimension.per(quota.limit, window));
+        format!("{used} of {limit}")
+    };
+    let used = clients.with_limits().filter(|(_, quotas)| !quotas.is_empty()).map(|(name, quotas)| {
+        let used: Vec<_> = quotas.iter().map(of).collect();
+        (name.to_owned(), format!("  used: {} (as of {at})", used.join(", ")))
+    });
+    used.collect()
 }
 
 fn path(place: &Place) -> Result<PathBuf, Failure> {

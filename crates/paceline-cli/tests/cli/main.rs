@@ -49,6 +49,7 @@ mod secrets;
 mod serve;
 #[cfg(unix)]
 mod serve_faults;
+mod serve_key_use;
 #[cfg(unix)]
 mod serve_keys;
 #[cfg(unix)]

@@ -266,7 +266,9 @@ fn what_a_client_may_do_changes_without_another_key_and_what_it_used_stays() {
     assert_eq!(post_with(&gateway.url, &key).0, 429);
     told(&mut keys(&job, &["set", "ci", "--limit", "2 per 1h,9 concurrent", "--models", "all"]));
     let listed = told(&mut keys(&job, &["list"]));
-    assert!(listed.ends_with("limits: 2 per 1h, 9 concurrent  models: all  priority: interactive"), "{listed}");
+    let (of, used) = listed.split_once("  used: ").expect("what it has used");
+    assert!(of.ends_with("limits: 2 per 1h, 9 concurrent  models: all  priority: interactive"), "{listed}");
+    assert!(used.starts_with("1 of 2 requests per 1h (as of 20"), "{listed}");
     gateway.signal(Signal::HUP);
     let expected = "the keys of clients were read again: changed: ci, limits: 2 per 1h, 9 concurrent  models: all  priority: interactive";
     while !std::fs::read_to_string(job.path("log")).expect("a log").contains(expected) {
@@ -278,7 +280,7 @@ fn what_a_client_may_do_changes_without_another_key_and_what_it_used_stays() {
     assert!(listed.ends_with("limits: none  models: all  priority: batch"), "{listed}");
     told(&mut keys(&job, &["set", "ci", "--limit", "5rpm", "--burst", "5"]));
     let listed = told(&mut keys(&job, &["list"]));
-    assert!(listed.ends_with("limits: 5rpm, burst 5  models: all  priority: batch"), "{listed}");
+    assert!(listed.contains("limits: 5rpm, burst 5  models: all  priority: batch  used: 2 of 5 requests per 60s (as of"), "{listed}");
     gateway.signal(Signal::HUP);
     while !std::fs::read_to_string(job.path("log")).expect("a log").contains("changed: ci, limits: 5rpm, burst 5  ") {
         std::thread::yield_now();
@@ -287,7 +289,7 @@ fn what_a_client_may_do_changes_without_another_key_and_what_it_used_stays() {
     told(&mut keys(&job, &["set", "ci", "--limit", "1 per 1h"]));
     let listed = told(&mut keys(&job, &["list"]));
     assert!(
-        listed.ends_with("limits: 1 per 1h  models: all  priority: batch"),
+        listed.contains("limits: 1 per 1h  models: all  priority: batch  used: "),
         "a burst goes with its limit: {listed}"
     );
     for (args, expected) in [

@@ -153,6 +153,11 @@ impl ClientSpending {
         self.cost.fetch_add(cost.units(), Ordering::Relaxed);
     }
 
+    /// The row of a client that has sent nothing through any upstream.
+    pub(crate) fn idle(name: &str) -> Value {
+        Self { name: name.into(), ..Self::default() }.json("", false)
+    }
+
     const fn figures(&self) -> [&AtomicU64; 4] {
         [&self.requests, &self.tokens_in, &self.tokens_out, &self.cost]
     }

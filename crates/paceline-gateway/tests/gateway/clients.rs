@@ -346,3 +346,37 @@ async fn work_that_no_limit_of_its_own_sees_is_refused_to_a_client_with_limits_o
     let own = served.client.post(served.origin() + "/v1/batches").header("x-paceline-key", "pk-calls").body("{}");
     assert_eq!(told(own.send().await.unwrap()).await.0, 404, "this gateway has none of its own");
 }
+
+#[tokio::test]
+async fn what_is_left_of_a_clients_limits_is_told_before_its_first_call_and_after_it() {
+    let clients =
+        vec![client("a", &["5 per 1h", "10k tokens per 24h"]), client("idle", &["7 per 1h"]), client("free", &[])];
+    let (served, _) = served(clients).await;
+    let page = async |path: &str| {
+        let got = served.client.get(served.origin() + path).header("x-paceline-key", "pk-free").send().await.unwrap();
+        got.text().await.unwrap()
+    };
+    let left = |state: &str, of: &str| {
+        let state: Value = serde_json::from_str(state).expect("JSON");
+        let rows = state["clients"].as_array().expect("rows").iter();
+        let row: Vec<_> = rows.filter(|row| row["client"] == of).cloned().collect();
+        let [row] = &row[..] else { panic!("a row of {of}: {state}") };
+        (row["upstream"].clone(), row["limits"][0]["remaining"].clone())
+    };
+    let metric = |page: &str, name: &str, labels: &str| {
+        let line = format!("paceline_client_limit{name}{{{labels}}} ");
+        let found = page.lines().find_map(|each| each.strip_prefix(&line));
+        found.unwrap_or_else(|| panic!("{line} is not in\n{page}")).to_owned()
+    };
+    let of_a = r#"client="a",dimension="requests",window_seconds="3600""#;
+    assert_eq!(left(&page("/api/state").await, "a"), (json!(""), json!(5)));
+    assert_eq!(metric(&page("/metrics").await, "_remaining", of_a), "5");
+    assert_eq!(served.post().bearer_auth("pk-a").send().await.unwrap().status().as_u16(), 200);
+    let state = page("/api/state").await;
+    assert_eq!((left(&state, "a"), left(&state, "idle")), ((json!("api"), json!(4)), (json!(""), json!(7))));
+    let metrics = page("/metrics").await;
+    assert_eq!([metric(&metrics, "", of_a), metric(&metrics, "_remaining", of_a)], ["5", "4"]);
+    let tokens = metric(&metrics, "_remaining", r#"client="a",dimension="tokens",window_seconds="86400""#);
+    assert!(tokens.parse::<u64>().unwrap() < 10_000, "{tokens}");
+    assert!(!metrics.contains(r#"_limit{client="free""#), "{metrics}");
+}
