@@ -159,7 +159,8 @@ impl ClientUsage {
     }
 }
 
-/// Has these clients go on with what they have used as far as is written in that folder, which stays as it is. Returns when that was.
+/// Has these clients go on with what they have used as far as is written in that folder, which stays as it is. Returns when
+/// that was.
 pub(super) fn look(folder: &Path, clients: &Clients) -> Option<Timestamp> {
     let path = folder.join(FILE);
     let (mut known, notes) = (read(&path).ok()?, ClientNotes::beside(&path).read());

@@ -1,5 +1,5 @@
-//! Lines of the log that clients can cause as often as they like, by the names that they choose: of each kind some in a minute, and
-//! then one that says how many more there were.
+//! Lines of the log that clients can cause as often as they like, by the names that they choose: of each kind some in a minute,
+//! and then one that says how many more there were.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
