@@ -1,6 +1,7 @@
 //! Who may call a gateway: the keys of clients, and what each client may do.
 
 mod allowed;
+mod hash;
 mod room;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,49 +10,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderValue, Request, StatusCode};
-use paceline::{ConfigError, Cost, Limiter, LimiterState, PacerConfig, Quota, QuotaSnapshot};
-use sha2::{Digest as _, Sha256};
+use paceline::{ConfigError, Cost, Limiter, LimiterState, PacerConfig, Quota, QuotaSnapshot, Timestamp, clock};
+use tokio::time::sleep;
 
+pub use self::hash::KeyHash;
 use crate::bodies::BodiesOfClient;
 use crate::bounds::{Held, Turn};
 use crate::headers::{KEY, OF_CLIENTS};
 use crate::query;
 use crate::refusal::Refusal;
 use crate::uses::Uses;
-
-/// What is kept of a client's key. A key is 256 random bits, so no one can find it by trying: a slow hash, as for passwords
-/// that people choose, would cost each request time and protect nothing more.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct KeyHash([u8; 32]);
-
-impl KeyHash {
-    /// That of a key.
-    pub fn of(key: &str) -> Self {
-        Self(Sha256::digest(key.as_bytes()).into())
-    }
-
-    /// From its hexadecimal digits; none from any other text.
-    pub fn from_hex(digits: &str) -> Option<Self> {
-        let mut bytes = [0; 32];
-        let is_whole = digits.len() == 64 && digits.is_ascii();
-        for (byte, at) in bytes.iter_mut().zip((0..digits.len()).step_by(2)).filter(|_| is_whole) {
-            *byte = u8::from_str_radix(&digits[at..at + 2], 16).ok()?;
-        }
-        is_whole.then_some(Self(bytes))
-    }
-}
-
-impl fmt::Display for KeyHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for KeyHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("KeyHash(..)")
-    }
-}
 
 /// A client, as it is configured.
 #[derive(Clone, Debug)]
@@ -68,7 +36,12 @@ pub struct ClientConfig {
     pub paths: Vec<String>,
     /// All of its requests wait behind interactive ones.
     pub is_batch: bool,
+    /// A key that it had before, which is good until then too.
+    pub former: Option<(KeyHash, Timestamp)>,
 }
+
+/// How often it is looked whether a key has ended.
+const LOOKED_AT: Duration = Duration::from_secs(60);
 
 /// Who may call a gateway.
 #[derive(Debug, Default)]
@@ -78,7 +51,7 @@ pub enum Clients {
     OfThisMachine,
     /// Every program that reaches the address, but no page of the web.
     Anyone,
-    /// Programs that show one of these keys.
+    /// Programs that show one of these keys, of which two may be one client's.
     WithKeys(BTreeMap<KeyHash, Arc<Client>>),
 }
 
@@ -116,8 +89,8 @@ impl Clients {
                 (None, Some(_)) => (fresh, None),
                 (used, None) => (None, used),
             };
-            let number = u64::from_be_bytes(client.key.0[..8].try_into().expect("eight bytes"));
-            let ClientConfig { name, key, models, paths, is_batch, .. } = client;
+            let number = KeyHash::of(&client.name).number();
+            let ClientConfig { name, key, models, paths, is_batch, former, .. } = client;
             let streams = before.map(|client| client.streams.clone()).unwrap_or_default();
             let documents = before.map(|client| client.documents.clone()).unwrap_or_default();
             let document_turn = before.map(|client| client.document_turn.clone()).unwrap_or_default();
@@ -127,6 +100,8 @@ impl Clients {
             let client = Client {
                 name,
                 key: hash,
+                shown: key,
+                until: None,
                 number,
                 others,
                 limiter,
@@ -143,9 +118,26 @@ impl Clients {
                 bodies,
                 uses,
             };
+            if let Some((former, until)) = former {
+                clients.insert(former, Arc::new(Client { shown: former, until: Some(until), ..client.clone() }));
+            }
             clients.insert(key, Arc::new(client));
         }
         Ok(Self::WithKeys(clients))
+    }
+
+    /// Each client once, with its present key.
+    fn each(&self) -> impl Iterator<Item = &Arc<Client>> {
+        let clients = match self {
+            Self::WithKeys(clients) => Some(clients.values()),
+            Self::OfThisMachine | Self::Anyone => None,
+        };
+        clients.into_iter().flatten().filter(|client| client.until.is_none())
+    }
+
+    /// How many clients have keys.
+    pub fn count(&self) -> usize {
+        self.each().count()
     }
 
     /// Whether a program that was welcome before still is: the client with that key, or one without a key.
@@ -154,7 +146,7 @@ impl Clients {
             (Self::OfThisMachine | Self::Anyone, _) => true,
             (Self::WithKeys(_), None) => false,
             (Self::WithKeys(clients), Some(client)) => {
-                KeyHash::from_hex(&client.key).is_some_and(|key| clients.contains_key(&key))
+                clients.get(&client.shown).is_some_and(|client| !client.is_over())
             }
         }
     }
@@ -162,26 +154,20 @@ impl Clients {
     /// What counts for each client that has limits of its own, or had some, by the hash of its key: for a program that keeps it
     /// over restarts.
     pub fn limiters(&self) -> impl Iterator<Item = (String, &Limiter)> {
-        let clients = match self {
-            Self::WithKeys(clients) => Some(clients),
-            Self::OfThisMachine | Self::Anyone => None,
-        };
-        let counts = clients
-            .into_iter()
-            .flatten()
-            .map(|(key, client)| (key, client.limiter.as_ref().or(client.resting.as_ref())));
-        counts.filter_map(|(key, limiter)| Some((key.to_string(), limiter?)))
+        let counts = self.each().map(|client| (client, client.limiter.as_ref().or(client.resting.as_ref())));
+        counts.filter_map(|(client, limiter)| Some((client.key.to_string(), limiter?)))
     }
 
-    /// The name of the client with that key, by its hash in hexadecimal digits.
+    /// The name of the client whose present key that is, by its hash in hexadecimal digits.
     pub fn name_of(&self, key: &str) -> Option<&str> {
         let Self::WithKeys(clients) = self else { return None };
-        clients.get(&KeyHash::from_hex(key)?).map(|client| &*client.name)
+        let client = clients.get(&KeyHash::from_hex(key)?).filter(|client| client.until.is_none());
+        client.map(|client| &*client.name)
     }
 
     /// Whether one of them has that name.
     pub fn have(&self, name: &str) -> bool {
-        matches!(self, Self::WithKeys(clients) if clients.values().any(|client| *client.name == *name))
+        self.each().any(|client| *client.name == *name)
     }
 
     /// The same as one value for each, to be kept: what calls under way have used beyond what they reserved counts too.
@@ -211,25 +197,17 @@ impl Clients {
     }
 
     fn first(&self) -> Option<&Arc<Client>> {
-        match self {
-            Self::WithKeys(clients) => clients.values().next(),
-            Self::OfThisMachine | Self::Anyone => None,
-        }
+        self.each().next()
     }
 
     /// The limit that the next request of the client of that name waits for, and for how long, where that is known.
     pub(crate) fn wait_of(&self, name: &str) -> Option<(String, Option<Duration>)> {
-        let Self::WithKeys(clients) = self else { return None };
-        clients.values().find(|client| *client.name == *name)?.waits_for()
+        self.each().find(|client| *client.name == *name)?.waits_for()
     }
 
     /// Each client that has limits of its own, by name, and what is left of them now.
     pub fn with_limits(&self) -> impl Iterator<Item = (&str, Vec<QuotaSnapshot>)> {
-        let clients = match self {
-            Self::WithKeys(clients) => Some(clients.values()),
-            Self::OfThisMachine | Self::Anyone => None,
-        };
-        let limiters = clients.into_iter().flatten().filter_map(|client| Some((client, client.limiter.as_ref()?)));
+        let limiters = self.each().filter_map(|client| Some((client, client.limiter.as_ref()?)));
         limiters.map(|(client, limiter)| (&*client.name, limiter.snapshot().account.quotas))
     }
 
@@ -242,7 +220,7 @@ impl Clients {
         clients: &BTreeMap<KeyHash, Arc<Client>>,
         request: &mut Request<Body>,
     ) -> Result<Arc<Client>, Refusal> {
-        let of = |key: &str| clients.get(&KeyHash::of(key_in(key)));
+        let of = |key: &str| clients.get(&KeyHash::of(key_in(key))).filter(|client| !client.is_over());
         let headers = request.headers_mut();
         let mut shown: Option<(Arc<Client>, String)> = None;
         for name in [KEY].into_iter().chain(OF_CLIENTS) {
@@ -309,11 +287,16 @@ fn key_in(value: &str) -> &str {
     }
 }
 
-/// A client with a key.
+/// A client with a key: where it has a former one too, one of these for each, with all else in common.
+#[derive(Clone)]
 pub struct Client {
     name: Arc<str>,
-    /// The hash of its key, in hexadecimal digits.
+    /// The hash of its present key, in hexadecimal digits, by which its use is known.
     key: Arc<str>,
+    /// That of the key that it shows.
+    shown: KeyHash,
+    /// When that ends, where it is the former one.
+    until: Option<Timestamp>,
     number: u64,
     /// How many clients there are beside it.
     others: usize,
@@ -349,6 +332,20 @@ impl Client {
     /// Its name.
     pub const fn name(&self) -> &Arc<str> {
         &self.name
+    }
+
+    /// Whether the key that it shows has ended.
+    fn is_over(&self) -> bool {
+        self.until.is_some_and(|until| until <= clock::wall())
+    }
+
+    /// Returns once the key that it shows has ended.
+    pub(crate) async fn key_ends(&self) {
+        let Some(until) = self.until else { return std::future::pending().await };
+        // The clock of the wall may be set meanwhile.
+        while !self.is_over() {
+            sleep(until.saturating_since(clock::wall()).min(LOOKED_AT)).await;
+        }
     }
 
     /// What separates it from others where clients take turns.
@@ -407,6 +404,7 @@ mod tests {
             models: vec![],
             paths: vec![],
             is_batch: false,
+            former: None,
         };
         let Ok(Clients::WithKeys(clients)) = Clients::with_keys(vec![configured], &Clients::OfThisMachine) else {
             panic!("right")
@@ -444,6 +442,7 @@ mod tests {
             models: vec![],
             paths: vec![],
             is_batch: false,
+            former: None,
         };
         let configured = vec![config("ci", key), config("other", "k")];
         let Ok(Clients::WithKeys(clients)) = Clients::with_keys(configured, &Clients::OfThisMachine) else {

@@ -152,6 +152,7 @@ mod tests {
             models: Vec::new(),
             paths: Vec::new(),
             is_batch: false,
+            former: None,
         };
         let clients = Clients::with_keys(names.iter().map(|name| config(name)).collect(), &Clients::OfThisMachine);
         let Ok(Clients::WithKeys(clients)) = clients else { panic!("right") };

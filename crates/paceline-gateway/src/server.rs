@@ -165,6 +165,7 @@ impl Gateway {
         tokio::select! {
             biased;
             _ = clients.wait_for(|clients| !clients.still_welcome(Some(client))) => Err(revoked().into()),
+            () = client.key_ends() => Err(revoked().into()),
             ended = wait => ended,
         }
     }

@@ -34,7 +34,9 @@ pub(super) fn command(flags: &Flags, everywhere: &Everywhere) -> Result<Status, 
     let mut lines = match clients {
         Clients::OfThisMachine => "clients: programs of this machine, without keys\n".to_owned(),
         Clients::Anyone => "clients: every program that reaches the address\n".to_owned(),
-        Clients::WithKeys(keys) => format!("clients: those with one of {}\n", counted(keys.len() as u64, "key")),
+        clients @ Clients::WithKeys(_) => {
+            format!("clients: those with one of {}\n", counted(clients.count() as u64, "key"))
+        }
     };
     let mut backends = Vec::new();
     for mut upstream in configured.upstreams {

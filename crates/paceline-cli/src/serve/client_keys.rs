@@ -1,11 +1,13 @@
 //! The keys of clients in their file: what is kept of each, and who may call the gateway by it.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use paceline::{Timestamp, clock};
 use paceline_config::{Limit, LimitError, pacer_of};
 use paceline_core::{Dimension, PacerConfig, format_window};
 use paceline_gateway::{ClientConfig, Clients, KeyHash};
@@ -51,6 +53,25 @@ pub(super) struct Record {
     pub(super) paths: Vec<String>,
     #[serde(default)]
     pub(super) priority: Priority,
+    /// The key that it had before. An earlier version refuses a file that has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) former: Option<Former>,
+}
+
+/// A key that is good for a while beside the one that took its place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Former {
+    pub(super) sha256: String,
+    /// When it ends, in milliseconds since 1970.
+    pub(super) until_ms: i64,
+}
+
+impl Former {
+    /// When it ends.
+    pub(super) const fn until(&self) -> Timestamp {
+        Timestamp::from_millis(self.until_ms)
+    }
 }
 
 /// All keys of a gateway.
@@ -144,12 +165,15 @@ impl KeyFile {
     /// A hash or a limit that is none; two clients of one name or of one key, of which one would count for both.
     pub(super) fn clients(&self) -> Result<Vec<ClientConfig>, String> {
         let clients = self.keys.iter().map(Record::client).collect::<Result<Vec<_>, _>>()?;
-        for (place, client) in clients.iter().enumerate() {
-            if clients[..place].iter().any(|other| other.name == client.name) {
-                return Err(format!("two keys have the name {}: expected one name for each", client.name));
+        let mut known: BTreeMap<KeyHash, &str> = BTreeMap::new();
+        for (place, ClientConfig { name, key, former, .. }) in clients.iter().enumerate() {
+            if clients[..place].iter().any(|other| other.name == *name) {
+                return Err(format!("two keys have the name {name}: expected one name for each"));
             }
-            if let Some(other) = clients[..place].iter().find(|other| other.key == client.key) {
-                return Err(format!("{} and {} have the same key: expected one for each", other.name, client.name));
+            for key in [*key].into_iter().chain(former.map(|(key, _)| key)) {
+                if let Some(other) = known.insert(key, name) {
+                    return Err(format!("{other} and {name} have the same key: expected one for each"));
+                }
             }
         }
         Ok(clients)
@@ -185,7 +209,13 @@ impl Record {
         };
         let burst = self.burst.map(|burst| format!(", burst {burst}")).unwrap_or_default();
         let paths = if self.paths.is_empty() { String::new() } else { format!("  paths: {}", self.paths.join(", ")) };
-        format!("limits: {limits}{burst}  models: {models}{paths}  priority: {priority}")
+        let former = self.former_in_force().map(|former| format!("  former key until {}", former.until()));
+        format!("limits: {limits}{burst}  models: {models}{paths}  priority: {priority}{}", former.unwrap_or_default())
+    }
+
+    /// Its former key, unless that has ended.
+    pub(super) fn former_in_force(&self) -> Option<&Former> {
+        self.former.as_ref().filter(|former| former.until() > clock::wall())
     }
 
     /// The client that it means.
@@ -207,10 +237,14 @@ impl Record {
                 self.name
             ));
         }
-        let key = KeyHash::from_hex(&self.sha256);
+        let hash = |digits: &str| {
+            KeyHash::from_hex(digits).ok_or_else(|| format!("{}: sha256: expected 64 hexadecimal digits", self.name))
+        };
+        let former = self.former_in_force().map(|former| Ok::<_, String>((hash(&former.sha256)?, former.until())));
         Ok(ClientConfig {
             name: self.name.clone(),
-            key: key.ok_or_else(|| format!("{}: sha256: expected 64 hexadecimal digits", self.name))?,
+            key: hash(&self.sha256)?,
+            former: former.transpose()?,
             limits,
             models: self.models.clone(),
             paths: self.paths.iter().map(|path| path.trim_end_matches('/').to_owned()).collect(),
@@ -247,7 +281,9 @@ fn changes(before: &[Record], now: &[Record]) -> Vec<String> {
         None => Some(format!("new: {}", key.name)),
         Some(known) if known == *key => None,
         Some(known) if known.sha256 != key.sha256 => {
-            Some(format!("another key: {}, which goes on with what it has used", key.name))
+            let former = key.former_in_force().map(|former| format!("; the former one ends at {}", former.until()));
+            let former = former.unwrap_or_default();
+            Some(format!("another key: {}, which goes on with what it has used{former}", key.name))
         }
         Some(_) => Some(format!("changed: {}, {}", key.name, key.described())),
     };

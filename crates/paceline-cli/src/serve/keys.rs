@@ -5,14 +5,15 @@ use std::convert::Infallible;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use paceline::{QuotaSnapshot, clock};
-use paceline_config::parse_count;
+use paceline_config::{parse_count, parse_duration};
 use paceline_gateway::{Clients, KeyHash};
 use paceline_providers::secrets::hidden;
 
-use super::client_keys::{KeyFile, Priority, Record};
+use super::client_keys::{Former, KeyFile, Priority, Record};
 use super::{client_usage, state, whole_file};
 use crate::account;
 use crate::exit::{Failure, Status};
@@ -44,7 +45,10 @@ enum KeysCommand {
     Set(SetArgs),
     /// List the keys that there are, by name, with what each client has used of its limits
     List(Place),
-    /// Revoke a key; a gateway that runs knows it within two seconds, or at once on SIGHUP
+    /// Give a client another key, and print it once; the former one is good for a while, and both are one client with one use of
+    /// its limits
+    Rotate(RotateArgs),
+    /// Revoke the keys of a client; a gateway that runs knows it within two seconds, or at once on SIGHUP
     Revoke(RevokeArgs),
 }
 
@@ -110,11 +114,26 @@ struct SetArgs {
     place: Place,
 }
 
+/// Another key.
+#[derive(Debug, Args)]
+struct RotateArgs {
+    /// Name of the client
+    name: String,
+    /// How long the former key is good beside the new one, such as 24h; 0s ends it at once
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = parse_duration)]
+    keep_old: Duration,
+    #[command(flatten)]
+    place: Place,
+}
+
 /// A key that is to go.
 #[derive(Debug, Args)]
 struct RevokeArgs {
     /// Name of the client
     name: String,
+    /// Only the former key, which `keys rotate` left good for a while
+    #[arg(long)]
+    former: bool,
     #[command(flatten)]
     place: Place,
 }
@@ -133,7 +152,8 @@ pub(super) fn command(args: KeysArgs) -> Result<Status, Failure> {
         KeysCommand::Add(args) => add(args)?,
         KeysCommand::Set(args) => set(args)?,
         KeysCommand::List(place) => list(&place)?,
-        KeysCommand::Revoke(RevokeArgs { name, place }) => revoke(&name, &place)?,
+        KeysCommand::Rotate(args) => rotate(args)?,
+        KeysCommand::Revoke(RevokeArgs { name, former, place }) => revoke(&name, former, &place)?,
     }
     Ok(Status::Success)
 }
@@ -152,13 +172,9 @@ fn add(args: AddArgs) -> Result<(), Failure> {
     }
     check_models(&models)?;
     check_paths(&paths)?;
-    let mut random = [0; RANDOM];
-    getrandom::fill(&mut random)
-        .map_err(|error| Failure::refused(format!("the system has no random bytes: {error}")))?;
-    let key = random.iter().fold("pl_".to_owned(), |key, byte| key + &format!("{byte:02x}"));
-    let sha256 = KeyHash::of(&key).to_string();
-    let record =
-        Record { name, sha256, made: clock::wall().to_string(), limits: limit, burst, models, paths, priority };
+    let (key, sha256) = fresh_key()?;
+    let (made, limits) = (clock::wall().to_string(), limit);
+    let record = Record { name, sha256, made, limits, burst, models, paths, priority, former: None };
     record.client().map_err(Failure::refused)?;
     change(&place, |path, file| {
         if file.keys.iter().any(|known| known.name == record.name) {
@@ -170,6 +186,37 @@ fn add(args: AddArgs) -> Result<(), Failure> {
         file.keys.push(record);
         Ok(())
     })?;
+    output::print(|out| writeln!(out, "{key}"))
+}
+
+/// A new key, and its hash.
+fn fresh_key() -> Result<(String, String), Failure> {
+    let mut random = [0; RANDOM];
+    getrandom::fill(&mut random)
+        .map_err(|error| Failure::refused(format!("the system has no random bytes: {error}")))?;
+    let key = random.iter().fold("pl_".to_owned(), |key, byte| key + &format!("{byte:02x}"));
+    let sha256 = KeyHash::of(&key).to_string();
+    Ok((key, sha256))
+}
+
+fn rotate(args: RotateArgs) -> Result<(), Failure> {
+    let RotateArgs { name, keep_old, place } = args;
+    let (key, sha256) = fresh_key()?;
+    let (now, mut older) = (clock::wall(), None);
+    let until = (!keep_old.is_zero()).then(|| now + keep_old);
+    change_known(&name, "rotate", &place, |keys, at| {
+        let record = &mut keys[at];
+        older = record.former_in_force().map(Former::until);
+        let sha256 = std::mem::replace(&mut record.sha256, sha256);
+        record.former = until.map(|until| Former { sha256, until_ms: until.as_millis() });
+        record.made = now.to_string();
+        Ok(())
+    })?;
+    if let Some(older) = older {
+        tracing::warn!("the key before the former one, which was good until {older}, has ended");
+    }
+    let until = until.map_or_else(|| "has ended".to_owned(), |until| format!("is good until {until}"));
+    tracing::info!("the former key of {name} {until}");
     output::print(|out| writeln!(out, "{key}"))
 }
 
@@ -219,10 +266,17 @@ fn set(args: SetArgs) -> Result<(), Failure> {
     })
 }
 
-fn revoke(name: &str, place: &Place) -> Result<(), Failure> {
+fn revoke(name: &str, former: bool, place: &Place) -> Result<(), Failure> {
     change_known(name, "revoke", place, |keys, at| {
-        keys.remove(at);
-        Ok(())
+        if !former {
+            keys.remove(at);
+            return Ok(());
+        }
+        let has_one = keys[at].former_in_force().is_some();
+        keys[at].former = None;
+        let refused =
+            || Failure::refused(format!("{name} has no former key that is good; without --former its key is revoked"));
+        has_one.then_some(()).ok_or_else(refused)
     })
 }
 
@@ -303,6 +357,8 @@ fn change(place: &Place, change: impl FnOnce(&Path, &mut KeyFile) -> Result<(), 
     lock.lock().map_err(failed)?;
     let mut file = KeyFile::read(&path)?.unwrap_or_default();
     change(&path, &mut file)?;
+    // An earlier version reads a file without them.
+    file.keys.iter_mut().filter(|key| key.former_in_force().is_none()).for_each(|key| key.former = None);
     file.write(&path).map_err(|error| {
         let path = path.display();
         Failure::refused(format!("{path}: {error}; nothing has changed: every key works as before, and no other does"))

@@ -280,7 +280,10 @@ fn what_a_client_may_do_changes_without_another_key_and_what_it_used_stays() {
     assert!(listed.ends_with("limits: none  models: all  priority: batch"), "{listed}");
     told(&mut keys(&job, &["set", "ci", "--limit", "5rpm", "--burst", "5"]));
     let listed = told(&mut keys(&job, &["list"]));
-    assert!(listed.contains("limits: 5rpm, burst 5  models: all  priority: batch  used: 2 of 5 requests per 60s (as of"), "{listed}");
+    assert!(
+        listed.contains("limits: 5rpm, burst 5  models: all  priority: batch  used: 2 of 5 requests per 60s (as of"),
+        "{listed}"
+    );
     gateway.signal(Signal::HUP);
     while !std::fs::read_to_string(job.path("log")).expect("a log").contains("changed: ci, limits: 5rpm, burst 5  ") {
         std::thread::yield_now();

@@ -52,6 +52,51 @@ fn a_new_key_of_a_revoked_name_goes_on_with_what_the_name_has_used() {
 }
 
 #[test]
+fn a_client_has_two_keys_for_a_while_and_one_use_of_its_limit() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let start = || {
+        let log = File::options().create(true).append(true).open(job.path("log")).expect("writable");
+        Gateway::logging(serve(&job, &server, &["--state", "state"]).env("RUST_LOG", "info"), log)
+    };
+    let until = |gateway: &Gateway, key: &str, status| {
+        while post_with(&gateway.url, key).0 != status {
+            std::thread::yield_now();
+        }
+    };
+    let first = told(&mut keys(&job, &["add", "tb", "--limit", "4 per 1h"]));
+    let mut gateway = start();
+    assert_eq!(post_with(&gateway.url, &first).0, 200);
+    let second = told(&mut keys(&job, &["rotate", "tb"]));
+    gateway.signal(Signal::HUP);
+    until(&gateway, &second, 200);
+    assert_eq!(post_with(&gateway.url, &first).0, 200, "both keys are good");
+    let listed = told(&mut keys(&job, &["list"]));
+    assert!(listed.contains("  former key until 20") && listed.contains("used: 3 of 4 requests"), "{listed}");
+    assert!(job.text("log").contains("another key: tb, which goes on with what it has used; the former one ends at"));
+    gateway.signal(Signal::KILL);
+    assert_eq!(gateway.ended(), None);
+    let mut gateway = start();
+    assert_eq!(post_with(&gateway.url, &first).0, 200, "the fourth, after a kill");
+    assert_eq!([post_with(&gateway.url, &first).0, post_with(&gateway.url, &second).0], [429; 2], "one use");
+    let third = told(&mut keys(&job, &["rotate", "tb", "--keep-old", "2s"]));
+    gateway.signal(Signal::HUP);
+    until(&gateway, &third, 429);
+    assert_eq!(post_with(&gateway.url, &first).0, 401, "of the former keys the last one is good");
+    until(&gateway, &second, 401);
+    assert_eq!(post_with(&gateway.url, &third).0, 429);
+    assert!(!told(&mut keys(&job, &["list"])).contains("former"));
+    let (code, log) = finish(&mut keys(&job, &["revoke", "tb", "--former"]));
+    assert!(code == 2 && log.contains("tb has no former key that is good"), "{log}");
+    let fourth = told(&mut keys(&job, &["rotate", "tb"]));
+    told(&mut keys(&job, &["revoke", "tb"]));
+    gateway.signal(Signal::TERM);
+    assert_eq!(gateway.ended(), Some(0));
+    let gateway = start();
+    assert_eq!([&third, &fourth].map(|key| post_with(&gateway.url, key).0), [401; 2], "it is revoked with both");
+    assert_eq!(server.count(), 4);
+}
+
+#[test]
 fn a_certificate_that_has_ended_is_told_in_place_of_a_good_one_and_by_a_check() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     certify(&job);

@@ -380,3 +380,24 @@ async fn what_is_left_of_a_clients_limits_is_told_before_its_first_call_and_afte
     assert!(tokens.parse::<u64>().unwrap() < 10_000, "{tokens}");
     assert!(!metrics.contains(r#"_limit{client="free""#), "{metrics}");
 }
+
+#[tokio::test]
+async fn a_former_key_ends_by_itself_and_so_do_requests_that_wait_by_it() {
+    let soon = paceline::clock::wall() + Duration::from_secs(2);
+    let former = Some((paceline_gateway::KeyHash::of("pk-old"), soon));
+    let (served, keys) = served(vec![ClientConfig { former, ..client("a", &["2 per 1h"]) }, client("b", &[])]).await;
+    let post = async |key: &str| {
+        let request = served.post().bearer_auth(key).header("x-paceline-deadline", "1h");
+        told(request.send().await.unwrap()).await
+    };
+    assert_eq!([post("pk-a").await.0, post("pk-old").await.0], [200; 2]);
+    let (status, code, message) = post("pk-old").await;
+    assert_eq!((status, code.as_str()), (401, "client_key"), "it waits for the limit that both have: {message}");
+    assert!(message.starts_with("the key was revoked while the request waited"), "{message}");
+    assert_eq!(post("pk-old").await.0, 401);
+    let state = served.client.get(served.origin() + "/api/state").bearer_auth("pk-b").send().await.unwrap();
+    let state: Value = state.json().await.unwrap();
+    let rows = state["clients"].as_array().unwrap().iter().filter(|row| row["client"] == "a").collect::<Vec<_>>();
+    assert_eq!((rows.len(), &rows[0]["requests"]), (1, &json!(3)), "one client: {rows:?}");
+    assert_eq!(keys.lock().await.len(), 2);
+}

@@ -37,6 +37,7 @@ pub(crate) fn client(name: &str, limits: &[&str]) -> ClientConfig {
         models: Vec::new(),
         paths: Vec::new(),
         is_batch: false,
+        former: None,
     }
 }
 
