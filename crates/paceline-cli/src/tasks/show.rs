@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 
 use paceline_store::work::{HistoryEntry, State, WorkClock, WorkItem};
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use super::groups::{Groups, Waits};
 use super::row::Row;
-use super::same_at_each_try::of_request;
+use super::same_at_each_try::{item_of, of_request};
 use super::store::StoreArgs;
 use crate::exit::{Failure, Status};
 use crate::{output, text};
@@ -18,7 +18,7 @@ use crate::{output, text};
 pub(crate) struct Args {
     #[command(flatten)]
     store: StoreArgs,
-    /// Key of the item
+    /// Key of the item, or the value of `--idempotency-header` that its calls have
     #[arg(value_name = "KEY")]
     key: String,
     /// Print JSON
@@ -34,7 +34,10 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     let clock = WorkClock::system();
     let store = args.store.open(&clock).await?;
     let groups = args.store.groups(&*store, &clock).await.map_err(Failure::interrupted)?;
-    let found = store.show(&args.key).await.map_err(Failure::interrupted)?;
+    let found = match store.show(&args.key).await.map_err(Failure::interrupted)? {
+        None => item_of(&*store, &args.key).await.map_err(Failure::interrupted)?,
+        found => found,
+    };
     let Some((item, payload, events)) = found else {
         let key = args.key;
         return Err(Failure::refused(format!(
@@ -64,6 +67,7 @@ fn as_json(
         ended_at: Option<String>,
         deadline_s: Option<f64>,
         idempotency_value: Option<String>,
+        answer: Option<Value>,
         decisions: Vec<Value>,
         payload: Box<RawValue>,
     }
@@ -81,6 +85,7 @@ fn as_json(
         ended_at: item.ended.map(time),
         deadline_s: item.deadline.map(|deadline| deadline.as_secs_f64()),
         idempotency_value,
+        answer: answer(item).map(|(status, message)| json!({ "status": status, "words": message })),
         decisions: events.iter().map(HistoryEntry::to_json).collect(),
         payload,
     };
@@ -107,6 +112,7 @@ fn as_text(item: &WorkItem, groups: &Groups, payload: &str, events: &[HistoryEnt
         .for_each(|deadline| line("deadline", &format!("{} after its first try", text::duration(deadline))));
     of_request(item, payload).into_iter().for_each(|value| line("id", &format!("{value} (--idempotency-header)")));
     let shown = text::cut(payload, LONGEST);
+    answer(item).into_iter().for_each(|(status, message)| line("answer", &answered(status, message)));
     line("payload", &shown);
     if shown != payload {
         line("", "(--json has all of it)");
@@ -117,6 +123,21 @@ fn as_text(item: &WorkItem, groups: &Groups, payload: &str, events: &[HistoryEnt
         line("decision", &description);
     }
     text
+}
+
+/// What a server said last: of a success too.
+fn answer(item: &WorkItem) -> Option<(Option<u16>, &str)> {
+    let said = item.answered.as_ref().map(|said| (said.status, said.message.as_str()));
+    let failed = item.last.as_ref().filter(|last| last.status.is_some());
+    said.or_else(|| failed.map(|last| (last.status, last.message.as_str())))
+}
+
+fn answered(status: Option<u16>, message: &str) -> String {
+    match status {
+        Some(status) if message.is_empty() => format!("{status}, and no words"),
+        Some(status) => format!("{status}: {message}"),
+        None => message.to_owned(),
+    }
 }
 
 fn state(item: &WorkItem, groups: &Groups) -> String {

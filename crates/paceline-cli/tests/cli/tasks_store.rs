@@ -157,7 +157,8 @@ fn a_database_that_is_away_is_no_bad_usage() {
 /// A receiver knows an event by nothing else, and asks the sender about it.
 #[test]
 fn show_tells_the_idempotency_key_that_was_sent() {
-    let (server, store) = (crate::support::Server::new(|_| crate::support::Reply::ok()), Store::new());
+    let reply = || crate::support::Reply::text(200, "text/plain", "thanks for the event");
+    let (server, store) = (crate::support::Server::new(move |_| reply()), Store::new());
     store.put(vec![
         NewItem::new("evt", "{ \"url\": \"/hook\",\n \"body\": {\"item\": \"evt\"} }"),
         NewItem::new("other", "1"),
@@ -171,4 +172,12 @@ fn show_tells_the_idempotency_key_that_was_sent() {
     assert_eq!(shown_as_json["idempotency_value"], sent, "{}", ended.log);
     assert!(shown(&["show", "evt"]).contains(&format!("  id        {sent} (--idempotency-header)\n")));
     assert!(!shown(&["show", "other"]).contains("--idempotency-header"), "the input of a command");
+    assert_eq!(shown_as_json["answer"], serde_json::json!({"status": 200, "words": "thanks for the event"}));
+    let by_value = shown(&["show", &sent]);
+    assert!(
+        by_value.starts_with("evt\n") && by_value.contains("  answer    200: thanks for the event\n"),
+        "{by_value}"
+    );
+    let unknown = format!("pl-{}", "0".repeat(32));
+    assert_eq!(tasks(&store, "work.db", &["show", &unknown]).0, 2);
 }

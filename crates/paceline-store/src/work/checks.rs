@@ -33,6 +33,7 @@ pub(crate) fn keepable(outcomes: &mut [ClaimOutcome], scopes: &mut [ScopeRow]) {
     {
         [&mut failure.message, by].into_iter().chain(&mut failure.code).chain(reason).for_each(without_nul);
     }
+    outcomes.iter_mut().filter_map(|outcome| outcome.answered.as_mut()).for_each(|said| without_nul(&mut said.message));
     for scope in scopes {
         match &mut scope.state {
             ScopeStatus::Held { reason, .. } | ScopeStatus::Stopped { reason } => without_nul(reason),

@@ -172,7 +172,7 @@ impl SchedulerConfig {
             _ => ItemTime::of(claimed),
         };
         let decided = Some(DecisionRecord { failure, action, reason: why, by, stayed_down });
-        (ClaimOutcome { id, fence, counted, retried, next, time, waits_for: None, decided }, group)
+        (ClaimOutcome { id, fence, counted, retried, next, time, waits_for: None, decided, answered: None }, group)
     }
 
     /// The decision of the rules about a failure, with the wait that a judge chose for a retry: that is capped.

@@ -107,8 +107,10 @@ pub struct WorkItem {
     pub ended: Option<Timestamp>,
     /// How long after `first` it is given up.
     pub deadline: Option<Duration>,
-    /// What went wrong last.
+    /// What went wrong last; none once a later try has succeeded and its server's words are known.
     pub last: Option<Failure>,
+    /// What the server said to the last try, which succeeded.
+    pub answered: Option<Said>,
     /// Why it ended, is deferred or waits, in a word or a sentence.
     pub reason: Option<String>,
 }
@@ -125,6 +127,39 @@ impl WorkItem {
     /// Whether it was left to the next run, and waits because a worker has begun one: no person has sent for it.
     pub fn was_left_to_a_run(&self) -> bool {
         self.not_before == Some(LEFT_FIRST)
+    }
+}
+
+/// What a server said to a try that succeeded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// The HTTP status, if there was one.
+    pub status: Option<u16>,
+    /// The beginning of its words; more than 400 characters are cut off.
+    pub message: String,
+}
+
+impl Said {
+    /// The status of an answer, and the beginning of its body, if that is text.
+    pub fn of(status: u16, body: &[u8]) -> Self {
+        let start = &body[..body.len().min(4 * MESSAGE_CHARS)];
+        let text = match std::str::from_utf8(start) {
+            Ok(text) => text,
+            // A character may be cut there.
+            Err(error) if error.error_len().is_none() && start.len() < body.len() => {
+                std::str::from_utf8(&start[..error.valid_up_to()]).unwrap_or_default()
+            }
+            Err(_) => "",
+        };
+        Self { status: Some(status), message: shortened(text.trim()) }
+    }
+
+    /// The last try as a database keeps it: what went wrong, or what was said of a success.
+    pub(crate) fn apart(last: Option<Failure>) -> (Option<Failure>, Option<Self>) {
+        match last {
+            Some(Failure { class: Class::Success, status, message, .. }) => (None, Some(Self { status, message })),
+            last => (last, None),
+        }
     }
 }
 

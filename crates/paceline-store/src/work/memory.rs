@@ -20,7 +20,7 @@ use super::clock::WorkClock;
 use super::error::WorkError;
 use super::item::{
     Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, LEFT_FIRST, NewItem, Pruned, PrunedKeys,
-    RecordStatus, StateCounts, Transition, WorkItem, WorkerId,
+    RecordStatus, StateCounts, WorkItem, WorkerId,
 };
 use super::lanes::{Asked, EARLIEST, Taking};
 use super::store::{StoreFuture, WorkStore};
@@ -281,10 +281,19 @@ impl Tables {
             ended: None,
             deadline: new.deadline,
             last: None,
+            answered: None,
             reason: None,
         };
         self.ids.insert(new.key, id);
-        let row = Row { item, payload: new.payload, fence: 0, worker: None, is_under_way: false, events: Vec::new() };
+        let row = Row {
+            item,
+            payload: new.payload,
+            fence: 0,
+            worker: None,
+            is_under_way: false,
+            cancelled_in_flight: false,
+            events: Vec::new(),
+        };
         self.waiting.insert(&row);
         self.rows.insert(id, row);
         Added::New
@@ -362,9 +371,9 @@ impl Tables {
     fn record(&mut self, outcome: ClaimOutcome, now: Timestamp) -> RecordStatus {
         let Some(row) = self.rows.get_mut(&outcome.id) else { return RecordStatus::Lost };
         if row.fence != outcome.fence {
-            let is_cancelled = row.fence == outcome.fence + 1 && row.item.state == State::Cancelled;
-            // A retry would do it once more.
-            row.item.may_be_done |= is_cancelled && outcome.next == Transition::Succeeded;
+            if row.fence == outcome.fence + 1 && row.item.state == State::Cancelled {
+                row.though_cancelled(&outcome);
+            }
             return RecordStatus::Lost;
         }
         self.change(outcome.id, |row| row.record(outcome, now));
@@ -423,12 +432,7 @@ impl Tables {
                 Amend::Retry => row.begin_anew(None),
                 Amend::LeaveToNextRun => row.leave_to_next_run(),
                 Amend::TakeUp => row.begin_run(LEFT_FIRST),
-                Amend::Cancel => {
-                    row.item.state = State::Cancelled;
-                    (row.item.not_before, row.item.delay) = (None, Duration::ZERO);
-                    row.item.ended = Some(now);
-                    row.item.reason = Some("cancelled".to_owned());
-                }
+                Amend::Cancel => row.cancel(now),
             });
         }
         meant.len() as u64

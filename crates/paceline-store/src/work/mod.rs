@@ -25,7 +25,8 @@ pub use config::{Idle, OverBound, SchedulerConfig};
 pub use error::WorkError;
 pub use item::{
     Added, Amend, Claim, ClaimOutcome, ClaimRequest, Claimed, DEFAULT_GROUP, DecisionRecord, Failure, Filter,
-    HistoryEntry, ItemTime, NewItem, Pruned, PrunedKeys, RecordStatus, StateCounts, Transition, WorkItem, WorkerId,
+    HistoryEntry, ItemTime, NewItem, Pruned, PrunedKeys, RecordStatus, Said, StateCounts, Transition, WorkItem,
+    WorkerId,
 };
 pub use judge::{Case, InvalidDecision, Judge, JudgeFuture, Judgement, by_class, encode_request, parse_decision};
 pub use memory::MemoryStore;

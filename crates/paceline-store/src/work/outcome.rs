@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use paceline_core::Class;
 use paceline_core::retry::Counted;
 
-use super::item::{Claimed, Failure};
+use super::item::{Claimed, Failure, Said, shortened};
 use crate::state::State;
 
 /// What follows for an item.
@@ -59,6 +60,16 @@ pub struct ClaimOutcome {
     pub waits_for: Option<Arc<str>>,
     /// What went wrong and what was decided; none after a success and for what did not begin.
     pub decided: Option<DecisionRecord>,
+    /// What the server said to a try that succeeded, where that is known.
+    pub answered: Option<Said>,
+}
+
+/// How a try ended, as the databases keep it of the last one.
+pub(crate) struct LastTry<'a> {
+    pub(crate) class: Class,
+    pub(crate) status: Option<u16>,
+    pub(crate) code: Option<&'a str>,
+    pub(crate) message: String,
 }
 
 /// What becomes of the time since an item's first try.
@@ -100,6 +111,18 @@ impl ClaimOutcome {
         decided.or(self.waits_for.as_deref())
     }
 
+    /// How its try ended; none where that is not known, and what was known of the try before stays.
+    pub(crate) fn last(&self) -> Option<LastTry<'_>> {
+        let failed = self.decided.as_ref().map(|decided| {
+            let Failure { class, status, code, message, .. } = &decided.failure;
+            LastTry { class: *class, status: *status, code: code.as_deref(), message: shortened(message) }
+        });
+        failed.or_else(|| {
+            let Said { status, message } = self.answered.as_ref()?;
+            Some(LastTry { class: Class::Success, status: *status, code: None, message: shortened(message) })
+        })
+    }
+
     /// What it adds to the attempts, the deferrals and the abandoned tries of its item.
     pub(crate) fn sends(&self) -> (u32, u32, u32) {
         let counts = |counted: Counted| u32::from(self.counted == counted);
@@ -119,6 +142,7 @@ impl ClaimOutcome {
             time,
             waits_for: None,
             decided: None,
+            answered: None,
         }
     }
 
@@ -149,6 +173,7 @@ impl ClaimOutcome {
             time: ItemTime::of(claimed),
             waits_for: None,
             decided: None,
+            answered: None,
         }
     }
 }

@@ -1,7 +1,11 @@
 //! What every engine does with items that have ended.
 
+use std::time::Duration;
+
 use paceline_core::retry::Counted;
-use paceline_store::work::{Added, Amend, ClaimOutcome, Filter, Pruned, PrunedKeys, RecordStatus, State, Transition};
+use paceline_store::work::{
+    Added, Amend, ClaimOutcome, Filter, Pruned, PrunedKeys, RecordStatus, Said, State, Transition,
+};
 
 use crate::support::{Bench, S, again, item, keys, of_group, outcome};
 
@@ -67,4 +71,49 @@ pub(crate) async fn what_ended_long_ago_is_removed(on: Bench) {
     let stale = claim.items.iter().find(|claimed| claimed.item.key == "other").expect("claimed");
     assert_eq!(on.record(ClaimOutcome::success(stale)).await, RecordStatus::Lost);
     assert_eq!(on.claim(worker, 9).await.items.len(), 2);
+}
+
+/// A person cancels items during their tries, and sends for them again: all that their servers got counts.
+pub(crate) async fn a_try_counts_whose_item_was_cancelled_meanwhile(on: Bench) {
+    on.add(["done", "refused", "slow", "back"].map(item)).await;
+    let worker = on.register().await;
+    let claim = on.claim(worker, 4).await;
+    on.store.amend(Filter::default(), Amend::Cancel).await.unwrap();
+    let said = Said { status: Some(200), message: "ok".to_owned() };
+    let done = ClaimOutcome { answered: Some(said.clone()), ..ClaimOutcome::success(&claim.items[0]) };
+    let refused = outcome(&claim.items[1], Counted::Deferral, Transition::Failed, "fail");
+    for _ in 0..2 {
+        for ended in [done.clone(), refused.clone(), ClaimOutcome::back(&claim.items[3])] {
+            assert_eq!(on.record(ended).await, RecordStatus::Lost);
+        }
+    }
+    let sends = async |key: &str| {
+        let item = on.store.show(key).await.unwrap().unwrap().0;
+        (item.attempts, item.deferrals, item.abandoned)
+    };
+    assert_eq!(on.store.show("done").await.unwrap().unwrap().0.answered, Some(said));
+    assert_eq!([sends("done").await, sends("refused").await, sends("slow").await], [(1, 0, 0), (0, 1, 0), (0, 0, 0)]);
+    on.store.amend(Filter::default(), Amend::Retry).await.unwrap();
+    assert_eq!(sends("slow").await, (0, 0, 1), "its outcome is not known");
+    on.record(ClaimOutcome::success(&claim.items[2])).await;
+    for claimed in &on.claim(worker, 4).await.items {
+        on.record(ClaimOutcome::success(claimed)).await;
+    }
+    assert_eq!([sends("done").await, sends("refused").await], [(2, 0, 0), (1, 1, 0)]);
+    assert_eq!([sends("slow").await, sends("back").await], [(1, 0, 1), (1, 0, 0)]);
+}
+
+pub(crate) async fn what_a_server_said_to_the_last_try_is_kept(on: Bench) {
+    on.add([item("a")]).await;
+    let worker = on.register().await;
+    let last = async || {
+        let item = on.store.show("a").await.unwrap().unwrap().0;
+        (item.last.map(|last| last.message), item.answered.map(|said| said.message))
+    };
+    let said = Some(Said { status: Some(202), message: "a\0b".to_owned() });
+    on.record(again(&on.claim(worker, 1).await.items[0], Duration::ZERO)).await;
+    assert_eq!(last().await, (Some("no luck".to_owned()), None));
+    let claim = on.claim(worker, 1).await;
+    on.record(ClaimOutcome { answered: said, ..ClaimOutcome::success(&claim.items[0]) }).await;
+    assert_eq!(last().await, (None, Some("a\u{fffd}b".to_owned())));
 }

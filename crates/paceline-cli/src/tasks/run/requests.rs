@@ -11,7 +11,7 @@ use paceline_config::{CallNames, Upstream};
 use paceline_core::{Class, Cost, LimitScope, UnknownOutcome};
 use paceline_http::{Call, Exchange, NoAnswer, Sender, SenderConfig};
 use paceline_providers::Reading;
-use paceline_store::work::{DEFAULT_GROUP, Failure, StartDecision, Task, WorkClock, WorkError, WorkStore};
+use paceline_store::work::{DEFAULT_GROUP, Failure, Said, StartDecision, Task, WorkClock, WorkError, WorkStore};
 use paceline_store::{End, ResultBody};
 use serde::Deserialize;
 
@@ -301,6 +301,7 @@ impl Requests {
         self.watch(&scope, &exchange, shutdown);
         match &exchange.answer {
             Ok(answer) if exchange.reading.class == Class::Success => {
+                task.answered(Said::of(answer.status().as_u16(), answer.body()));
                 let headers = entry::kept_headers(answer);
                 let result = entry::recorded(answer, &exchange.reading, headers.as_deref());
                 self.keep(task, &echo, &result, shutdown).await

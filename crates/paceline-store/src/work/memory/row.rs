@@ -3,14 +3,15 @@
 use crate::state::{Forgiven, State};
 use std::time::Duration;
 
+use paceline_core::Timestamp;
 use paceline_core::retry::Counted;
-use paceline_core::{Timestamp, UnknownOutcome};
 
 use crate::work::item::{
-    ClaimOutcome, Claimed, DecisionRecord, EVENTS, Failure, HISTORY, HistoryEntry, LEFT, Transition, WorkItem,
-    WorkerId, shortened,
+    ClaimOutcome, Claimed, DecisionRecord, EVENTS, Failure, HISTORY, HistoryEntry, LEFT, Said, Transition, WorkItem,
+    WorkerId,
 };
 use crate::work::lanes::EARLIEST;
+use crate::work::outcome::LastTry;
 
 #[derive(Debug)]
 pub(super) struct Row {
@@ -20,6 +21,8 @@ pub(super) struct Row {
     pub(super) worker: Option<i64>,
     /// A call that must not be made twice has left under the present claim.
     pub(super) is_under_way: bool,
+    /// It was cancelled during a try, of which no outcome has come yet.
+    pub(super) cancelled_in_flight: bool,
     pub(super) events: Vec<HistoryEntry>,
 }
 
@@ -55,11 +58,8 @@ impl Row {
 
     pub(super) fn record(&mut self, outcome: ClaimOutcome, now: Timestamp) {
         self.is_under_way = false;
+        self.count(&outcome);
         let item = &mut self.item;
-        let (attempts, deferrals, abandoned) = outcome.sends();
-        item.attempts = item.attempts.saturating_add(attempts);
-        item.deferrals += deferrals;
-        item.abandoned += abandoned;
         let forgiven = item.forgiven.attempts + item.forgiven.deferrals;
         let counts = outcome.counted == Counted::Abandoned || item.attempts + item.deferrals > forgiven;
         item.first = item.first.filter(|_| outcome.time.goes_on(counts));
@@ -79,20 +79,8 @@ impl Row {
         if outcome.next != Transition::Release {
             (item.reason, item.may_be_done) = (outcome.reason().map(str::to_owned), false);
         }
-        let Some(DecisionRecord { failure, action, reason, by, .. }) = outcome.decided else { return };
-        let failure = Failure {
-            message: shortened(&failure.message),
-            retry_after: None,
-            probe: None,
-            unsent: false,
-            retried: 0,
-            unknown: UnknownOutcome::Resend,
-            is_for_group: false,
-            spares_group: false,
-            unexpected: false,
-            ..failure
-        };
-        item.last = Some(failure.clone());
+        let Some(DecisionRecord { action, reason, by, .. }) = outcome.decided else { return };
+        let Some(failure) = item.last.clone() else { return };
         item.reason = reason.clone();
         let (send, not_before) =
             (item.sends(), item.not_before.filter(|_| matches!(outcome.next, Transition::Retry(_))));
@@ -101,6 +89,34 @@ impl Row {
             self.events.remove(0);
         }
         self.events.push(HistoryEntry { decided: now, send, failure, action, reason, by, not_before, waited: None });
+    }
+
+    fn count(&mut self, outcome: &ClaimOutcome) {
+        let item = &mut self.item;
+        let (attempts, deferrals, abandoned) = outcome.sends();
+        item.attempts = item.attempts.saturating_add(attempts);
+        item.deferrals += deferrals;
+        item.abandoned += abandoned;
+        if let Some(last) = outcome.last() {
+            let LastTry { class, status, code, message } = last;
+            let last = Failure { status, code: code.map(str::to_owned), ..Failure::new(class, message) };
+            (item.last, item.answered) = Said::apart(Some(Failure { is_for_group: false, ..last }));
+        }
+    }
+
+    /// The try of an item that was cancelled meanwhile: it is counted, once. After a success a retry would do it once more.
+    pub(super) fn though_cancelled(&mut self, outcome: &ClaimOutcome) {
+        if std::mem::take(&mut self.cancelled_in_flight) {
+            self.item.may_be_done |= outcome.next == Transition::Succeeded;
+            self.count(outcome);
+        }
+    }
+
+    pub(super) fn cancel(&mut self, now: Timestamp) {
+        self.cancelled_in_flight = self.item.state == State::InFlight;
+        self.item.state = State::Cancelled;
+        (self.item.not_before, self.item.delay) = (None, Duration::ZERO);
+        (self.item.ended, self.item.reason) = (Some(now), Some("cancelled".to_owned()));
     }
 
     /// What was left to the next run begins with it. Its time goes on, unless that was ended when it was left.
@@ -119,6 +135,8 @@ impl Row {
 
     pub(super) fn begin_anew(&mut self, not_before: Option<Timestamp>) {
         let item = &mut self.item;
+        // Of what was cancelled during a try no outcome may have come yet: that was cut off.
+        item.abandoned += u32::from(std::mem::take(&mut self.cancelled_in_flight));
         item.state = State::Waiting;
         item.forgiven = Forgiven { attempts: item.attempts, deferrals: item.deferrals };
         (item.crashes, item.may_be_done, self.is_under_way) = (0, false, false);

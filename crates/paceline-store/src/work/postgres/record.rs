@@ -11,11 +11,11 @@ use super::connection::Tx;
 use super::scopes;
 use crate::query::millis;
 use crate::work::item::{
-    Added, Amend, ClaimOutcome, EVENTS, Filter, LEFT, NewItem, Pruned, PrunedKeys, RecordStatus, Transition, shortened,
+    Added, Amend, ClaimOutcome, EVENTS, Filter, LEFT, NewItem, Pruned, PrunedKeys, RecordStatus, Transition,
 };
 
 /// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. `kind` 1 is an item that goes
-/// back as it was found. Without a decision the last failure stays. What becomes of its time is `time`, an
+/// back as it was found. Where its end is not known the last try stays. What becomes of its time is `time`, an
 /// [`ItemTime`](crate::work::ItemTime): 1 goes on, 0 does if something was sent since its bounds began.
 pub(super) const RECORD: &str = "
     UPDATE item SET state = of.state, worker = NULL, fence = item.fence + 1,
@@ -152,8 +152,7 @@ impl<'a> Columns<'a> {
     fn push(&mut self, outcome: &'a ClaimOutcome, now: Timestamp) {
         let (not_before, delay) = due(outcome, now);
         let (attempts, deferrals, abandoned) = outcome.sends();
-        let decided = outcome.decided.as_ref();
-        let failure = decided.map(|decided| &decided.failure);
+        let last = outcome.last();
         self.id.push(outcome.id as i64);
         self.fence.push(outcome.fence);
         self.state.push(outcome.next.state() as i16);
@@ -163,10 +162,10 @@ impl<'a> Columns<'a> {
         self.attempt.push(attempts.into());
         self.deferral.push(deferrals.into());
         self.given_up.push(abandoned.into());
-        self.class.push(failure.map(|failure| failure.class.as_str()));
-        self.status.push(failure.and_then(|failure| failure.status).map(i64::from));
-        self.code.push(failure.and_then(|failure| failure.code.as_deref()));
-        self.words.push(failure.map(|failure| shortened(&failure.message)));
+        self.class.push(last.as_ref().map(|last| last.class.as_str()));
+        self.status.push(last.as_ref().and_then(|last| last.status).map(i64::from));
+        self.code.push(last.as_ref().and_then(|last| last.code));
+        self.words.push(last.map(|last| last.message));
         self.reason.push(outcome.reason());
         self.time.push(outcome.time.code());
     }
@@ -223,19 +222,28 @@ pub(super) async fn record(
     }
     events(tx, recorded, now).await?;
     let lost = first.values().filter(|place| kept[**place] == RecordStatus::Lost).map(|place| &outcomes[*place]);
-    let (ids, fences): (Vec<i64>, Vec<i64>) = lost
-        .filter(|outcome| outcome.next == Transition::Succeeded)
-        .map(|outcome| (outcome.id as i64, outcome.fence))
-        .unzip();
-    if !ids.is_empty() {
-        tx.execute(DONE_THOUGH_CANCELLED, &[&ids, &fences]).await?;
+    let mut columns = Columns::default();
+    lost.for_each(|outcome| columns.push(outcome, now));
+    let Columns { id, fence, state, attempt, deferral, given_up, class, status, code, words, .. } = &columns;
+    if !id.is_empty() {
+        tx.execute(THOUGH_CANCELLED, &[id, fence, state, attempt, deferral, given_up, class, status, code, words])
+            .await?;
     }
     Ok(kept)
 }
 
-/// A retry would do them once more.
-const DONE_THOUGH_CANCELLED: &str = "UPDATE item SET sent = 2 FROM unnest($1::bigint[], $2::bigint[]) AS of(id, fence)
-     WHERE item.id = of.id AND item.fence = of.fence + 1 AND item.state = 5";
+/// The tries of items that were cancelled meanwhile, which still have their workers: they are counted, once. After a success a
+/// retry would do them once more.
+const THOUGH_CANCELLED: &str = "
+    UPDATE item SET sent = CASE WHEN of.state = 2 THEN 2 ELSE item.sent END, worker = NULL,
+        attempts = attempts + of.attempt, deferrals = deferrals + of.deferral, abandoned = item.abandoned + of.given_up,
+        last_class = coalesce(of.class, last_class),
+        last_status = CASE WHEN of.class IS NULL THEN last_status ELSE of.status END,
+        last_code = CASE WHEN of.class IS NULL THEN last_code ELSE of.code END,
+        last_words = CASE WHEN of.class IS NULL THEN last_words ELSE of.words END
+    FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[], $8::bigint[],
+        $9::text[], $10::text[]) AS of(id, fence, state, attempt, deferral, given_up, class, status, code, words)
+    WHERE item.id = of.id AND item.fence = of.fence + 1 AND item.state = 5 AND item.worker IS NOT NULL";
 
 async fn events(tx: &Tx<'_>, recorded: Vec<&ClaimOutcome>, now: Timestamp) -> Result<(), Error> {
     let mut columns = Columns::default();
@@ -278,9 +286,10 @@ pub(super) use begins;
 
 const TAKE_UP: &str = concat!("UPDATE item SET ", begins!(), " WHERE state = ANY ($4) AND ", filtered!());
 
+/// Of an item that was cancelled during a try no outcome may have come yet: that was cut off.
 const RETRY: &str = concat!(
-    "UPDATE item SET state = 0, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, \
-     forgiven_attempts = attempts, forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL, \
+    "UPDATE item SET state = 0, sent = 0, abandoned = abandoned + CASE WHEN worker IS NULL THEN 0 ELSE 1 END, \
+     worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, forgiven_attempts = attempts, forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL, \
      reason = NULL \
      WHERE state = ANY ($4) AND ",
     filtered!()
@@ -295,8 +304,8 @@ const STOPPED: &str = concat!(
 );
 
 const CANCEL: &str = concat!(
-    "UPDATE item SET state = 5, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, \
-     ended_ms = $5, reason = 'cancelled' WHERE state = ANY ($4) AND ",
+    "UPDATE item SET state = 5, worker = CASE WHEN state = 1 THEN worker END, fence = fence + 1, not_before_ms = 0, \
+     delay_ms = 0, ended_ms = $5, reason = 'cancelled' WHERE state = ANY ($4) AND ",
     filtered!()
 );
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use paceline_core::{Class, Timestamp, UnknownOutcome};
 use tokio_postgres::Row;
 
-use crate::work::item::{Failure, HistoryEntry, WorkItem};
+use crate::work::item::{Failure, HistoryEntry, Said, WorkItem};
 
 /// An item from a row of its columns. An unknown state counts as waiting: that misleads no reader, since nothing is done about
 /// such an item.
@@ -14,6 +14,7 @@ pub(super) fn item(row: &Row) -> WorkItem {
     let time = |column: usize| row.get::<_, Option<i64>>(column).map(Timestamp::from_millis);
     let not_before: i64 = row.get(5);
     let last = row.get::<_, Option<&str>>(17).and_then(Class::from_name).map(|class| failure(row, class, 18));
+    let (last, answered) = Said::apart(last);
     WorkItem {
         id: row.get::<_, i64>(0).unsigned_abs(),
         key: row.get(1),
@@ -33,6 +34,7 @@ pub(super) fn item(row: &Row) -> WorkItem {
         ended: time(15),
         deadline: row.get::<_, Option<i64>>(16).map(wait),
         last,
+        answered,
         reason: row.get(21),
     }
 }

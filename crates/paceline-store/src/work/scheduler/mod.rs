@@ -10,7 +10,7 @@ mod window;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use paceline_core::ConfigError;
@@ -18,7 +18,7 @@ use paceline_core::ConfigError;
 use super::clock::WorkClock;
 use super::config::SchedulerConfig;
 use super::error::WorkError;
-use super::item::{Claimed, DecisionRecord, Failure, WorkItem};
+use super::item::{Claimed, DecisionRecord, Failure, Said, WorkItem};
 use super::judge::Judge;
 use super::store::WorkStore;
 use crate::scope::ScopeRow;
@@ -146,7 +146,7 @@ pub struct StartDelay {
 
 /// An item to be worked on.
 #[derive(Clone, Debug)]
-pub struct Task(Arc<Claimed>);
+pub struct Task(Arc<Claimed>, Arc<OnceLock<Said>>);
 
 impl Task {
     /// Key of the item.
@@ -172,6 +172,11 @@ impl Task {
     /// The fencing token of its claim, for [`WorkStore::note_sent`].
     pub fn fence(&self) -> i64 {
         self.0.fence
+    }
+
+    /// Notes what the server said to this try, which is kept where the try succeeds. The first words count.
+    pub fn answered(&self, said: Said) {
+        let _ = self.1.set(said);
     }
 
     /// The item with its counts.

@@ -186,7 +186,8 @@ where
         };
         match tried {
             Ok(()) => {
-                let outcome = ClaimOutcome::success(&held.claimed);
+                let answered = held.answered.get().cloned();
+                let outcome = ClaimOutcome { answered, ..ClaimOutcome::success(&held.claimed) };
                 self.outcomes.push((held, outcome));
             }
             Err((failure, _)) if failure.is_given_up() && failure.unsent => {

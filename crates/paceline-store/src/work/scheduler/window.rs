@@ -1,25 +1,33 @@
 //! The window: claimed items that have not begun, started in the order of their due times.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use paceline_core::Instant;
 
-use crate::work::item::Claimed;
+use super::Task;
+use crate::work::item::{Claimed, Said};
 
 /// A claimed item, when it was claimed, and its place in the window.
 #[derive(Clone, Debug)]
 pub(super) struct HeldClaim {
     pub(super) claimed: Arc<Claimed>,
+    /// What the server says to its try.
+    pub(super) answered: Arc<OnceLock<Said>>,
     pub(super) since: Instant,
     due: Instant,
     handed_out: u64,
 }
 
 impl HeldClaim {
+    /// The item, to be worked on.
+    pub(super) fn task(&self) -> Task {
+        Task(Arc::clone(&self.claimed), Arc::clone(&self.answered))
+    }
+
     /// An item that never was in the window.
     pub(super) fn unqueued(now: Instant, claimed: Claimed) -> Self {
-        Self { claimed: Arc::new(claimed), since: now, due: now, handed_out: 0 }
+        Self { claimed: Arc::new(claimed), answered: Arc::default(), since: now, due: now, handed_out: 0 }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::work::item::{
 };
 
 /// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. Who records hands the item
-/// on, so the fence goes up. Without a decision (`?10` is its class) the last failure stays. What becomes of its time is `?15`,
+/// on, so the fence goes up. Where its end is not known (`?10` is its class) the last try stays. What becomes of its time is `?15`,
 /// an [`ItemTime`](crate::work::ItemTime): 1 goes on, 0 does if something was sent since its bounds began.
 pub(super) const RECORD: &str = "UPDATE item
      SET state = ?3, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = ?4, delay_ms = ?5, attempts = attempts + ?6,
@@ -82,7 +82,7 @@ pub(super) fn record(
     now: Timestamp,
 ) -> rusqlite::Result<RecordStatus> {
     let id = outcome.id as i64;
-    let (sends, time) = (outcome.sends(), outcome.time.code());
+    let (sends, time, last) = (outcome.sends(), outcome.time.code(), outcome.last());
     let (not_before, delay) = match outcome.next {
         Transition::Retry(delay) => ((now + delay).as_millis(), millis(delay)),
         _ => (0, 0),
@@ -91,8 +91,6 @@ pub(super) fn record(
         conn.prepare_cached(BACK)?.execute(params![id, outcome.fence, sends.0, sends.1, sends.2, time])?
     } else {
         let state = outcome.next.state();
-        let decided = outcome.decided.as_ref();
-        let failure = decided.map(|decided| &decided.failure);
         conn.prepare_cached(RECORD)?.execute(params![
             id,
             outcome.fence,
@@ -103,18 +101,28 @@ pub(super) fn record(
             sends.1,
             sends.2,
             state.is_final().then_some(now.as_millis()),
-            failure.map(|failure| failure.class.as_str()),
-            failure.and_then(|failure| failure.status),
-            failure.and_then(|failure| failure.code.as_deref()),
-            failure.map(|failure| shortened(&failure.message)),
+            last.as_ref().map(|last| last.class.as_str()),
+            last.as_ref().and_then(|last| last.status),
+            last.as_ref().and_then(|last| last.code),
+            last.as_ref().map(|last| &last.message),
             outcome.reason(),
             time,
         ])?
     };
     if changed == 0 {
-        if outcome.next == Transition::Succeeded {
-            conn.prepare_cached(DONE_THOUGH_CANCELLED)?.execute(params![id, outcome.fence])?;
-        }
+        let succeeded = outcome.next == Transition::Succeeded;
+        conn.prepare_cached(THOUGH_CANCELLED)?.execute(params![
+            id,
+            outcome.fence,
+            succeeded,
+            sends.0,
+            sends.1,
+            sends.2,
+            last.as_ref().map(|last| last.class.as_str()),
+            last.as_ref().and_then(|last| last.status),
+            last.as_ref().and_then(|last| last.code),
+            last.as_ref().map(|last| &last.message),
+        ])?;
         return Ok(RecordStatus::Lost);
     }
     if outcome.next.state() == State::Waiting {
@@ -126,8 +134,13 @@ pub(super) fn record(
     Ok(RecordStatus::Recorded)
 }
 
-/// A retry would do it once more.
-const DONE_THOUGH_CANCELLED: &str = "UPDATE item SET sent = 2 WHERE id = ?1 AND fence = ?2 + 1 AND state = 5";
+/// The try of an item that was cancelled meanwhile, which still has its worker: it is counted, once. After a success a retry would
+/// do it once more.
+const THOUGH_CANCELLED: &str = "UPDATE item
+     SET sent = iif(?3, 2, sent), worker = NULL, attempts = attempts + ?4, deferrals = deferrals + ?5, abandoned = abandoned + ?6,
+         last_class = coalesce(?7, last_class), last_status = iif(?7 IS NULL, last_status, ?8),
+         last_code = iif(?7 IS NULL, last_code, ?9), last_words = iif(?7 IS NULL, last_words, ?10)
+     WHERE id = ?1 AND fence = ?2 + 1 AND state = 5 AND worker IS NOT NULL";
 
 fn event(
     conn: &Connection,
@@ -158,9 +171,9 @@ fn event(
     Ok(())
 }
 
-/// Items whose bounds begin anew.
-const RETRY: &str = "state = 0, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0,
-     forgiven_attempts = attempts, forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL,
+/// Items whose bounds begin anew. Of one that was cancelled during a try no outcome may have come yet: that was cut off.
+const RETRY: &str = "state = 0, sent = 0, abandoned = abandoned + (worker IS NOT NULL), worker = NULL, fence = fence + 1,
+     not_before_ms = 0, delay_ms = 0, forgiven_attempts = attempts, forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL,
      reason = NULL";
 
 /// Items that were left to a run and wait in it, before all others. Whose time goes on has it still.
@@ -179,7 +192,8 @@ pub(super) fn amend(conn: &Connection, filter: &Filter, amend: Amend, now: Times
         Amend::Retry => RETRY.to_owned(),
         Amend::TakeUp => BEGIN.to_owned(),
         Amend::Cancel => format!(
-            "state = 5, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, ended_ms = {}, reason = 'cancelled'",
+            "state = 5, worker = iif(state = 1, worker, NULL), fence = fence + 1, not_before_ms = 0, delay_ms = 0, ended_ms = {}, \
+             reason = 'cancelled'",
             now.as_millis()
         ),
         Amend::LeaveToNextRun => format!(

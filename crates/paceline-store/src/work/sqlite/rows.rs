@@ -6,7 +6,7 @@ use std::time::Duration;
 use paceline_core::{Class, Timestamp, UnknownOutcome};
 use rusqlite::{Connection, Row, params};
 
-use crate::work::item::{Failure, HistoryEntry, WorkItem};
+use crate::work::item::{Failure, HistoryEntry, Said, WorkItem};
 
 /// An item from a row of its columns.
 pub(super) fn item(row: &Row<'_>) -> rusqlite::Result<WorkItem> {
@@ -17,6 +17,7 @@ pub(super) fn item(row: &Row<'_>) -> rusqlite::Result<WorkItem> {
         Some(class) => Some(failure(row, class, 18)?),
         None => None,
     };
+    let (last, answered) = Said::apart(last);
     Ok(WorkItem {
         id: row.get::<_, i64>(0)?.unsigned_abs(),
         key: row.get(1)?,
@@ -36,6 +37,7 @@ pub(super) fn item(row: &Row<'_>) -> rusqlite::Result<WorkItem> {
         ended: time(15)?,
         deadline: row.get::<_, Option<i64>>(16)?.map(|millis| Duration::from_millis(millis.unsigned_abs())),
         last,
+        answered,
         reason: row.get(21)?,
     })
 }

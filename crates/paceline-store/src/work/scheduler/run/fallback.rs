@@ -19,7 +19,7 @@ where
         let (Some(decided), Some(fallback)) = (down, &self.scheduler.fallback) else {
             return self.outcomes.push((held, outcome));
         };
-        let work = fallback(Task(held.claimed.clone()), decided.clone());
+        let work = fallback(held.task(), decided.clone());
         let failed = |message| (Failure::new(Class::Transient, message), None);
         let task = self.running.spawn(async move { work.await.map_err(failed) });
         let claim_id = (outcome.id, outcome.fence);

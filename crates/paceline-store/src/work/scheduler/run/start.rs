@@ -39,7 +39,7 @@ where
                 self.conclude(held, outcome);
                 continue;
             }
-            match (self.work)(Task(held.claimed.clone())) {
+            match (self.work)(held.task()) {
                 StartDecision::Now(work) => self.start(held, work),
                 StartDecision::Later(wait) => self.delay(held, wait, age, now),
                 StartDecision::Left { why, time_stands_still } => {
