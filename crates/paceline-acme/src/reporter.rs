@@ -241,6 +241,8 @@ mod tests {
             first: None,
             ended: None,
             deadline: None,
+            sent_for: None,
+            answered: None,
             last: message.map(|message| Failure::new(Class::Invalid, message)),
             reason: None,
         };

@@ -105,6 +105,8 @@ pub struct WorkItem {
     pub first: Option<Timestamp>,
     /// When it ended.
     pub ended: Option<Timestamp>,
+    /// When a person sent for it last ([`Amend::Retry`]), by the clock of the store.
+    pub sent_for: Option<Timestamp>,
     /// How long after `first` it is given up.
     pub deadline: Option<Duration>,
     /// What went wrong last; none once a later try has succeeded and its server's words are known.
@@ -308,6 +310,8 @@ pub struct Claimed {
     pub payload: String,
     /// The fencing token of this claim: no outcome is taken with it once another worker has the item.
     pub fence: i64,
+    /// When it was handed out, by the clock of the store.
+    pub at: Timestamp,
     /// How long to wait before it may start; zero for what is due.
     pub due_in: Duration,
     /// The time since its first try, less the time that its group was held or stopped.

@@ -279,6 +279,7 @@ impl Tables {
             created: new.created.unwrap_or(now),
             first: None,
             ended: None,
+            sent_for: None,
             deadline: new.deadline,
             last: None,
             answered: None,
@@ -429,7 +430,10 @@ impl Tables {
         }
         for id in &meant {
             self.change(*id, |row| match amend {
-                Amend::Retry => row.begin_anew(None),
+                Amend::Retry => {
+                    row.begin_anew(None);
+                    row.item.sent_for = Some(now);
+                }
                 Amend::LeaveToNextRun => row.leave_to_next_run(),
                 Amend::TakeUp => row.begin_run(LEFT_FIRST),
                 Amend::Cancel => row.cancel(now),

@@ -33,7 +33,9 @@ fn item() -> WorkItem {
         first: None,
         ended: None,
         deadline: None,
+        sent_for: None,
         last: None,
+        answered: None,
         reason: None,
     }
 }

@@ -385,7 +385,7 @@ impl Runs<'_> {
             Work::Command(program, stopped_scopes) => {
                 let scope = self.permits.scope(task.group());
                 let reopen = || self.permits.test_again(&scope);
-                if let Some(why) = stopped_scopes.keeps_back(task.item(), task.group(), reopen) {
+                if let Some(why) = stopped_scopes.keeps_back(task.item(), task.claimed_at(), task.group(), reopen) {
                     return why.left();
                 }
                 let permit = match self.permits.take(&task, scope, Cost::request(), false) {

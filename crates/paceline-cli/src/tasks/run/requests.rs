@@ -186,7 +186,7 @@ impl Requests {
             permits.test_again(&scope);
             fail_fast.reopen_scope(&ready.scope);
         };
-        if let Some(why) = self.stopped.keeps_back(task.item(), &ready.scope, reopen) {
+        if let Some(why) = self.stopped.keeps_back(task.item(), task.claimed_at(), &ready.scope, reopen) {
             return why.left();
         }
         if self.addresses.hosts {

@@ -1,5 +1,8 @@
 //! Scopes that are smaller than the groups of their items, such as the hosts of one group: one that is stopped leaves its
-//! items to the next run, and its group goes on. That run tests it with one call.
+//! items to the next run, and its group goes on. That run tests it with one call. What one worker of a store has stopped, the others
+//! do not call either, until one of them finds it open.
+
+mod others;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -59,13 +62,18 @@ struct Stopped {
     held: BTreeMap<Arc<str>, Timestamp>,
     /// Those that a former run knew of, until a call of theirs succeeds.
     held_before: BTreeMap<String, ClosedScope>,
-    /// Until where it is known what a person has opened.
+    /// Until where it is known what a person has opened, and the scopes that were opened so in this run.
     opened_seen: u64,
+    opened: BTreeSet<String>,
     /// What this worker told the store.
     told: ClosedScopes,
     /// What other workers told it, and those of them of which a call has succeeded here since.
     of_others: BTreeSet<Arc<str>>,
     open: BTreeSet<Arc<str>>,
+    /// Those that were stopped here, and another worker has found open: the next item is told so.
+    found_open: BTreeSet<Arc<str>>,
+    /// When the store handed out the last item that came to begin, by its clock.
+    latest: Timestamp,
 }
 
 #[derive(Clone, Debug)]
@@ -75,16 +83,16 @@ struct Stop {
     advice: Option<String>,
     /// The keys of its items that were left to the next run, and of those whose failures stopped it.
     left: BTreeSet<String>,
-    /// Those that may have been sent for before a test in vain stopped it again, and have not come since; and whether the store
-    /// has been asked which of them were.
-    with_test: BTreeSet<String>,
-    is_asked: bool,
+    /// An item that a person sends for later tests it; one that was sent for before does not, for a call has tested it since. By the
+    /// clock of the store.
+    since: Timestamp,
+    /// Another worker has stopped it.
+    is_of_another: bool,
 }
 
 impl Stop {
-    /// `left`: what was left while the scope was stopped before, and may have been sent for since.
-    fn new(why: Why, reason: String, advice: Option<String>, left: BTreeSet<String>) -> Self {
-        Self { why, reason, advice, with_test: left.clone(), left, is_asked: false }
+    fn new(why: Why, reason: String, advice: Option<String>, since: Timestamp) -> Self {
+        Self { why, reason, advice, left: BTreeSet::new(), since, is_of_another: false }
     }
 }
 
@@ -129,7 +137,7 @@ impl StoppedScopes {
             let line = format!("{name} was stopped ({reason}); one call tests it");
             tracing::info!(scope = name.as_str(), "{}", text::printable(&line));
             limiter.test_first(Some(&limiter.scope(&name)));
-            stopped.suspects.insert(name.into(), Stop::new(why, reason, advice, BTreeSet::new()));
+            stopped.suspects.insert(name.into(), Stop::new(why, reason, advice, Timestamp::from_millis(0)));
         }
         Ok(())
     }
@@ -154,8 +162,8 @@ impl StoppedScopes {
                 tracing::error!("{}", text::printable(advice));
             }
             let left = stopped.suspects.remove(scope).map(|suspect| suspect.left).unwrap_or_default();
-            let advice = advice.map(ToOwned::to_owned);
-            stopped.scopes.insert(scope.into(), Stop::new(why, reason.to_owned(), advice, left));
+            let stop = Stop::new(why, reason.to_owned(), advice.map(ToOwned::to_owned), stopped.latest);
+            stopped.scopes.insert(scope.into(), Stop { left, ..stop });
         }
     }
 
@@ -163,10 +171,11 @@ impl StoppedScopes {
     /// reasons.
     pub(super) fn note_alike(&self, names: impl IntoIterator<Item = (Arc<str>, SameFailure)>) {
         let mut stopped = self.lock();
+        let since = stopped.latest;
         for (name, same) in names {
             if !stopped.scopes.contains_key(&name) {
                 let (reason, advice) = (same.cause(), Some(same.advice()));
-                let suspect = || Stop::new(Why::SameFailure, reason, advice, BTreeSet::new());
+                let suspect = || Stop::new(Why::SameFailure, reason, advice, since);
                 stopped.suspects.entry(name).or_insert_with(suspect);
             }
         }
@@ -189,6 +198,7 @@ impl StoppedScopes {
         } else if (class == Class::Success || is_refusal)
             && let Some(mut suspect) = stopped.suspects.remove(scope)
         {
+            stopped.open.insert(scope.into());
             if !suspect.left.is_empty() {
                 tracing::info!(scope, "the scope is open again, and all of its items go on");
             }
@@ -197,15 +207,25 @@ impl StoppedScopes {
         is_same
     }
 
-    /// What keeps an item of that scope from beginning. An item that was left to the next run and comes again in this one was
-    /// sent for by a person, who has seen to the cause: its call tests the scope, and `reopen` is called. But not where another
-    /// worker has begun a run with it: that tests the scope by a call of its own; and not where it was sent for with another,
-    /// whose call has tested the scope in vain.
-    pub(super) fn keeps_back(&self, item: &WorkItem, scope: &str, reopen: impl FnOnce()) -> Option<Why> {
+    /// What keeps an item of that scope from beginning, which the store handed out then. One that a person has sent for since the
+    /// scope was stopped, or was last tested in vain, tests it by its call: the person has seen to the cause. `reopen` is called
+    /// then, and where another worker has found the scope open.
+    pub(super) fn keeps_back(
+        &self,
+        item: &WorkItem,
+        handed_out: Timestamp,
+        scope: &str,
+        reopen: impl FnOnce(),
+    ) -> Option<Why> {
         let mut stopped = self.lock();
+        stopped.latest = stopped.latest.max(handed_out);
+        if stopped.found_open.remove(scope) {
+            reopen();
+            return None;
+        }
         let stop = stopped.scopes.get_mut(scope)?;
-        let (is_first, came_with_test) = (stop.left.insert(item.key.clone()), stop.with_test.remove(&item.key));
-        if is_first || came_with_test || item.was_left_to_a_run() {
+        stop.left.insert(item.key.clone());
+        if item.sent_for.is_none_or(|at| at <= stop.since) {
             return Some(stop.why);
         }
         if let Some((name, stop)) = stopped.scopes.remove_entry(scope) {
@@ -226,7 +246,6 @@ impl StoppedScopes {
     pub(super) fn leaves(&self, key: &str, scope: &str) {
         if let Some(stop) = self.lock().scopes.get_mut(scope) {
             stop.left.insert(key.to_owned());
-            stop.with_test.remove(key);
         }
     }
 
@@ -269,7 +288,6 @@ impl StoppedScopes {
             tokio::time::sleep(pause).await;
             let began = clock.now();
             let _ = self.take_up(store).await;
-            let _ = self.ask_what_was_sent_for(store).await;
             let _ = self.open_as_told(store, limiter).await;
             if self.lock().stays && ends_late_at <= began {
                 let _ = end_late(store, clock.wall(), deadline).await;
@@ -288,34 +306,15 @@ impl StoppedScopes {
         for opened in opened {
             let scope = opened.scope.as_str();
             limiter.resume(Some(&limiter.scope(scope)));
-            self.lock().is_open(scope);
+            let mut stopped = self.lock();
+            stopped.is_open(scope);
+            stopped.opened.insert(scope.to_owned());
+            drop(stopped);
             tracing::info!(scope, "a person has opened the scope, which its server holds");
             // Until now they were put back.
             store.amend(opened.items(), Amend::Retry).await?;
         }
         self.lock().opened_seen = seen;
-        Ok(())
-    }
-
-    /// Of a scope that a test in vain has stopped again: which of its items were sent for with the one that tested it. A person
-    /// who sends for another one later has its call test the scope.
-    async fn ask_what_was_sent_for(&self, store: &dyn WorkStore) -> Result<(), WorkError> {
-        let is_unknown = |stop: &&Stop| !stop.is_asked;
-        let unknown: BTreeSet<String> =
-            self.lock().scopes.values().filter(is_unknown).flat_map(|stop| stop.with_test.iter().cloned()).collect();
-        let mut come = BTreeSet::new();
-        if !unknown.is_empty() {
-            let states = vec![State::Waiting, State::InFlight];
-            let mut pages = Pages::of(store, Filter { states, ..Filter::keys(unknown.iter().cloned()) }, None);
-            while let Some(items) = pages.next().await? {
-                come.extend(items.into_iter().map(|item| item.key));
-            }
-        }
-        for stop in self.lock().scopes.values_mut().filter(|stop| !stop.is_asked) {
-            // Not what was stopped while the store was asked.
-            stop.is_asked = stop.with_test.is_subset(&unknown);
-            stop.with_test.retain(|key| come.contains(key) || !unknown.contains(key));
-        }
         Ok(())
     }
 
@@ -330,7 +329,8 @@ impl StoppedScopes {
         Ok(())
     }
 
-    /// Tells the store of them, and of those that a server holds, if it does not know. What other workers told it stays.
+    /// Tells the store of them, and of those that a server holds, if it does not know. What other workers told it stays, and holds
+    /// here too.
     ///
     /// # Errors
     /// An error of the store.
@@ -343,6 +343,7 @@ impl StoppedScopes {
         let kept = ClosedScopes::of(store, clock.wall()).await?;
         let (own, open, all) = {
             let mut stopped = self.lock();
+            stopped.take_up_found_open(&kept);
             let (own, open) = (ClosedScopes(stopped.closed(clock, limiter)), std::mem::take(&mut stopped.open));
             let all = kept.with(&stopped.told, &own, &open);
             (own, open, all)
@@ -356,6 +357,7 @@ impl StoppedScopes {
         let mut stopped = self.lock();
         let of_this: BTreeSet<&str> = own.names().collect();
         stopped.of_others = all.names().filter(|name| !of_this.contains(name)).map(Arc::from).collect();
+        stopped.follow(&all, clock, limiter);
         stopped.told = own;
         Ok(())
     }
@@ -371,6 +373,11 @@ impl Stopped {
         self.held_before.remove(scope);
         if let Some(scope) = self.of_others.take(scope) {
             self.open.insert(scope);
+        }
+        if self.scopes.get(scope).is_some_and(|stop| stop.is_of_another)
+            && let Some(mut stop) = self.scopes.remove(scope)
+        {
+            self.take_up.append(&mut stop.left);
         }
     }
 
@@ -412,7 +419,8 @@ impl Stopped {
         });
         closed.extend(self.held_before.values().cloned());
         self.held = held;
-        let stopped = self.scopes.iter().chain(&self.suspects).map(|(name, stop)| ClosedScope {
+        let stopped = self.scopes.iter().filter(|(_, stop)| !stop.is_of_another).chain(&self.suspects);
+        let stopped = stopped.map(|(name, stop)| ClosedScope {
             name: name.to_string(),
             why: Some(stop.why),
             reason: stop.reason.clone(),

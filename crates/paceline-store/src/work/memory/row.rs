@@ -53,7 +53,7 @@ impl Row {
         let history = self.events[self.events.len().saturating_sub(HISTORY)..].to_vec();
         let (item, payload) = (self.item.clone(), self.payload.clone());
         let age = item.first.map_or(Duration::ZERO, |first| now.saturating_since(first));
-        Claimed { item, payload, fence: self.fence, due_in, age, history }
+        Claimed { item, payload, fence: self.fence, at: now, due_in, age, history }
     }
 
     pub(super) fn record(&mut self, outcome: ClaimOutcome, now: Timestamp) {

@@ -232,7 +232,7 @@ async fn hand_out(tx: &Tx<'_>, ids: Vec<i64>, now: Timestamp) -> Result<Vec<Clai
         let (item, payload, fence) = read.remove(&id.unsigned_abs())?;
         let age = item.first.map_or(Duration::ZERO, |first| now.saturating_since(first));
         let history = history.remove(&item.id).unwrap_or_default();
-        Some(Claimed { due_in: due_in(&item), item, payload, fence, age, history })
+        Some(Claimed { due_in: due_in(&item), item, payload, fence, at: now, age, history })
     });
     Ok(claimed.collect())
 }

@@ -290,7 +290,7 @@ const TAKE_UP: &str = concat!("UPDATE item SET ", begins!(), " WHERE state = ANY
 const RETRY: &str = concat!(
     "UPDATE item SET state = 0, sent = 0, abandoned = abandoned + CASE WHEN worker IS NULL THEN 0 ELSE 1 END, \
      worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, forgiven_attempts = attempts, forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL, \
-     reason = NULL \
+     reason = NULL, sent_for_ms = $5 \
      WHERE state = ANY ($4) AND ",
     filtered!()
 );
@@ -365,7 +365,7 @@ pub(super) async fn amend(tx: &Tx<'_>, filter: &Filter, amend: Amend, now: Times
     match amend {
         Amend::Retry => {
             let stopped = tx.query(STOPPED, &[&states, &group, &keys, &from]).await?;
-            let changed = tx.execute(RETRY, &[&states, &group, &keys, &from]).await?;
+            let changed = tx.execute(RETRY, &[&states, &group, &keys, &from, &now.as_millis()]).await?;
             for row in stopped.iter().filter(|_| changed > 0) {
                 scopes::open(tx, row.get(0), now).await?;
             }

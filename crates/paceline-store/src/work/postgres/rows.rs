@@ -32,6 +32,7 @@ pub(super) fn item(row: &Row) -> WorkItem {
         created: Timestamp::from_millis(row.get(13)),
         first: time(14),
         ended: time(15),
+        sent_for: time(23),
         deadline: row.get::<_, Option<i64>>(16).map(wait),
         last,
         answered,

@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use paceline_core::ConfigError;
+use paceline_core::{ConfigError, Timestamp};
 
 use super::clock::WorkClock;
 use super::config::SchedulerConfig;
@@ -167,6 +167,11 @@ impl Task {
     /// Which send this is, from 1.
     pub fn attempt(&self) -> u32 {
         self.0.item.sends().saturating_add(1)
+    }
+
+    /// When the store handed it out, by its clock.
+    pub fn claimed_at(&self) -> Timestamp {
+        self.0.at
     }
 
     /// The fencing token of its claim, for [`WorkStore::note_sent`].

@@ -104,7 +104,7 @@ fn hand_out(conn: &Connection, id: i64, now: Timestamp) -> rusqlite::Result<Clai
         history = rows::events(conn, id, HISTORY)?;
     }
     let age = item.first.map_or(Duration::ZERO, |first| now.saturating_since(first));
-    Ok(Claimed { item, payload, fence, due_in, age, history })
+    Ok(Claimed { item, payload, fence, at: now, due_in, age, history })
 }
 
 #[cfg(test)]

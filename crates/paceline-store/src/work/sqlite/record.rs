@@ -172,9 +172,14 @@ fn event(
 }
 
 /// Items whose bounds begin anew. Of one that was cancelled during a try no outcome may have come yet: that was cut off.
-const RETRY: &str = "state = 0, sent = 0, abandoned = abandoned + (worker IS NOT NULL), worker = NULL, fence = fence + 1,
-     not_before_ms = 0, delay_ms = 0, forgiven_attempts = attempts, forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL,
-     reason = NULL";
+fn retry(now: Timestamp) -> String {
+    format!(
+        "state = 0, sent = 0, abandoned = abandoned + (worker IS NOT NULL), worker = NULL, fence = fence + 1, not_before_ms = 0,
+         delay_ms = 0, forgiven_attempts = attempts, forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL,
+         reason = NULL, sent_for_ms = {}",
+        now.as_millis()
+    )
+}
 
 /// Items that were left to a run and wait in it, before all others. Whose time goes on has it still.
 const BEGIN: &str =
@@ -189,7 +194,7 @@ pub(super) fn begin_deferred(conn: &Connection) -> rusqlite::Result<usize> {
 /// Applies a person's change. A person who lets items wait again has resolved the stops of their groups.
 pub(super) fn amend(conn: &Connection, filter: &Filter, amend: Amend, now: Timestamp) -> rusqlite::Result<u64> {
     let set = match amend {
-        Amend::Retry => RETRY.to_owned(),
+        Amend::Retry => retry(now),
         Amend::TakeUp => BEGIN.to_owned(),
         Amend::Cancel => format!(
             "state = 5, worker = iif(state = 1, worker, NULL), fence = fence + 1, not_before_ms = 0, delay_ms = 0, ended_ms = {}, \

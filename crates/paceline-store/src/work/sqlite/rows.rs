@@ -35,6 +35,7 @@ pub(super) fn item(row: &Row<'_>) -> rusqlite::Result<WorkItem> {
         created: Timestamp::from_millis(row.get(13)?),
         first: time(14)?,
         ended: time(15)?,
+        sent_for: time(23)?,
         deadline: row.get::<_, Option<i64>>(16)?.map(|millis| Duration::from_millis(millis.unsigned_abs())),
         last,
         answered,

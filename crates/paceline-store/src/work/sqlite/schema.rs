@@ -13,7 +13,7 @@ use crate::schema::{JOURNAL, STORE};
 use crate::work::error::WorkError;
 
 /// What leads from each version to the next, the first from an empty file. Only ever added to.
-const MIGRATIONS: [&str; 4] = [V1, V2, V3, V4];
+const MIGRATIONS: [&str; 5] = [V1, V2, V3, V4, V5];
 
 /// Payloads stand apart from the items: beside them they would make each claim several times slower. 0 in `not_before_ms` is an
 /// item that waits for nothing.
@@ -106,6 +106,11 @@ const V3: &str = "
 /// The keys of items that were removed, which are not added again.
 const V4: &str = "
     CREATE TABLE pruned (key TEXT PRIMARY KEY, state INTEGER NOT NULL, ended_ms INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+";
+
+/// When a person sent for an item last.
+const V5: &str = "
+    ALTER TABLE item ADD COLUMN sent_for_ms INTEGER;
 ";
 
 /// How long to wait for another process that writes: as long as for a database that cannot be reached.
@@ -282,7 +287,7 @@ mod tests {
         first_version(&path, &["7", "0", "-1", "NULL", "12.5", "'tomorrow'", "9e999"]);
         for _ in 0..2 {
             let conn = open(&path, 9).unwrap();
-            assert_eq!(number(&conn, "PRAGMA user_version"), 4);
+            assert_eq!(number(&conn, "PRAGMA user_version"), 5);
             assert_eq!(
                 number(&conn, "SELECT count(*) FROM item WHERE not_before_ms = 0"),
                 6,
@@ -291,10 +296,10 @@ mod tests {
             assert_eq!(number(&conn, "SELECT not_before_ms FROM item WHERE key = '0'"), 7);
             assert_eq!(number(&conn, "SELECT created_ms FROM store"), 5);
         }
-        migrate(&open(&path, 9).unwrap(), &path, 9, &[V1, V2, V3, V4, NEXT]).unwrap();
+        migrate(&open(&path, 9).unwrap(), &path, 9, &[V1, V2, V3, V4, V5, NEXT]).unwrap();
         let message = open(&path, 9).expect_err("a newer store").to_string();
         assert!(
-            message.ends_with("has format 5, this version knows up to 4; use a newer version of paceline"),
+            message.ends_with("has format 6, this version knows up to 5; use a newer version of paceline"),
             "{message}"
         );
     }
@@ -304,9 +309,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("work.db");
         let conn = open(&path, 5).unwrap();
-        let refused = migrate(&conn, &path, 9, &[V1, V2, V3, V4, NEXT, "INSERT INTO nowhere VALUES (1)"]);
+        let refused = migrate(&conn, &path, 9, &[V1, V2, V3, V4, V5, NEXT, "INSERT INTO nowhere VALUES (1)"]);
         assert!(matches!(refused, Err(WorkError::Sqlite { action: "write", .. })), "{refused:?}");
-        assert_eq!(number(&conn, "PRAGMA user_version"), 4);
+        assert_eq!(number(&conn, "PRAGMA user_version"), 5);
         assert_eq!(number(&conn, "SELECT count(*) FROM pragma_table_info('item') WHERE name = 'note'"), 0);
         drop(conn);
         open(&path, 9).unwrap();

@@ -1,8 +1,17 @@
 use paceline::PacerConfig;
+use paceline_core::PauseCause;
 use paceline_core::retry::Counted;
 use paceline_store::work::{ClaimOutcome, ClaimRequest, MemoryStore, NewItem, Transition};
 
 use super::*;
+
+/// When the store hands items out. A person sends for them earlier, or later.
+const HANDED_OUT: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+
+/// The item, which a person has sent for after so many seconds.
+fn sent_for(item: &WorkItem, after: u64) -> WorkItem {
+    WorkItem { sent_for: Some(HANDED_OUT + Duration::from_secs(after)), ..item.clone() }
+}
 
 #[tokio::test]
 async fn a_person_opens_the_scope_of_the_item_that_is_sent_for_and_no_other() {
@@ -10,16 +19,17 @@ async fn a_person_opens_the_scope_of_the_item_that_is_sent_for_and_no_other() {
     store.insert(["a", "b"].map(|key| NewItem::new(key, "1")).into()).await.expect("room");
     let items = store.list(Default::default(), 0, 2).await.expect("a memory");
     let stopped = StoppedScopes::default();
-    let keeps_back = |item: usize, scope: &str| stopped.keeps_back(&items[item], scope, || {}).is_some();
+    let keeps_back = |item: &WorkItem, scope: &str| stopped.keeps_back(item, HANDED_OUT, scope, || {}).is_some();
     ["one", "two"].into_iter().for_each(|scope| stopped.stop(scope, Why::Account, "no"));
-    assert!(keeps_back(0, "one") && keeps_back(1, "two"));
-    assert!(!keeps_back(0, "one") && !keeps_back(1, "one"), "open for all of it");
+    assert!(keeps_back(&items[0], "one") && keeps_back(&items[1], "two"));
+    assert!(!keeps_back(&sent_for(&items[0], 1), "one") && !keeps_back(&items[1], "one"), "open for all of it");
     assert!(stopped.words().is_some_and(|words| words == "two is stopped: no"));
-    assert!(!keeps_back(1, "two"), "sent for, too");
+    assert!(!keeps_back(&sent_for(&items[1], 1), "two"), "sent for, too");
     assert_eq!((stopped.words(), stopped.why()), (None, None));
     stopped.stop("one", Why::SameFailure, "no");
     stopped.leaves("a", "one");
-    assert!(!keeps_back(0, "one"), "its failure was one of those that stopped the scope");
+    assert!(keeps_back(&sent_for(&items[0], 0), "one"), "sent for before that");
+    assert!(!keeps_back(&sent_for(&items[0], 1), "one"), "its failure was one of those that stopped the scope");
 }
 
 /// A person sends for one of three items of a host that was stopped. While it goes on refusing it is stopped by that one call;
@@ -31,8 +41,8 @@ async fn a_scope_that_is_open_again_takes_all_its_items_up() {
     let items = store.list(Default::default(), 0, 3).await.expect("a memory");
     let stopped = StoppedScopes(Arc::new(Mutex::new(Stopped { restops: true, stays: true, ..Stopped::default() })));
     stopped.stop("gone", Why::SameFailure, "it is gone");
-    let keeps_back = |item: usize| stopped.keeps_back(&items[item], "gone", || {});
-    assert!((0..3).all(|item| keeps_back(item) == Some(Why::SameFailure)));
+    let keeps_back = |item: &WorkItem| stopped.keeps_back(item, HANDED_OUT, "gone", || {});
+    assert!(items.iter().all(|item| keeps_back(item) == Some(Why::SameFailure)));
     store.amend(Default::default(), Amend::LeaveToNextRun).await.expect("a memory");
     let states = async || {
         stopped.take_up(&store).await.expect("a memory");
@@ -41,7 +51,7 @@ async fn a_scope_that_is_open_again_takes_all_its_items_up() {
     };
     for (end, others) in [(Class::Invalid, (State::Deferred, false)), (Class::Success, (State::Waiting, true))] {
         store.amend(Filter::keys(["a"]), Amend::Retry).await.expect("a memory");
-        assert_eq!(keeps_back(0), None, "it was sent for");
+        assert_eq!(keeps_back(&sent_for(&items[0], 1)), None, "it was sent for");
         assert_eq!(stopped.heard("gone", end, false), end == Class::Invalid);
         stopped.leaves("a", "gone");
         assert_eq!(states().await, [(State::Waiting, false), others, others], "{end}");
@@ -146,7 +156,7 @@ async fn what_another_worker_woke_opens_no_scope_of_this_one() {
     let item = async || store.list(Default::default(), 0, 1).await.expect("a memory").remove(0);
     let stopped = StoppedScopes::default();
     stopped.stop("one", Why::SameFailure, "no");
-    let keeps_back = |item: &WorkItem| stopped.keeps_back(item, "one", || {}).is_some();
+    let keeps_back = |item: &WorkItem| stopped.keeps_back(item, HANDED_OUT, "one", || {}).is_some();
     assert!(keeps_back(&item().await), "it is left to the next run");
     let leave = || store.amend(Default::default(), Amend::LeaveToNextRun);
     leave().await.expect("a memory");
@@ -229,27 +239,78 @@ async fn what_was_sent_for_together_is_tested_by_one_call() {
     for why in [Why::SameFailure, Why::Account] {
         let stopped = StoppedScopes(Arc::new(Mutex::new(Stopped { restops: true, stays: true, ..Stopped::default() })));
         stopped.stop("gone", why, "it is gone");
-        let tests = |item: usize| stopped.keeps_back(&items[item], "gone", || {}).is_none();
+        let tests = |item: &WorkItem, handed_out: u64| {
+            stopped.keeps_back(item, HANDED_OUT + Duration::from_secs(handed_out), "gone", || {}).is_none()
+        };
         let fails = |item: usize| {
             if !stopped.heard("gone", if why == Why::Account { Class::Account } else { Class::Invalid }, false) {
                 stopped.stop("gone", why, "it is gone");
             }
             stopped.leaves(&items[item].key, "gone");
         };
-        assert!((0..4).all(|item| !tests(item)));
-        store.amend(Default::default(), Amend::LeaveToNextRun).await.expect("a memory");
-        store.amend(Filter::keys(["a", "b", "c"]), Amend::Retry).await.expect("a memory");
-        assert!(tests(0));
+        assert!(items.iter().all(|item| !tests(item, 0)));
+        assert!(tests(&sent_for(&items[0], 10), 11));
         fails(0);
-        assert!(!tests(1), "sent for with the first");
-        store.amend(Filter::keys(["a", "b"]), Amend::LeaveToNextRun).await.expect("a memory");
-        stopped.ask_what_was_sent_for(&store).await.expect("a memory");
-        assert!(!tests(2), "it too, and it came later");
-        assert!(tests(3), "sent for afterwards");
+        assert!([1, 2].into_iter().all(|n| !tests(&sent_for(&items[n], 10), 12)), "sent for with the first");
+        assert!(tests(&sent_for(&items[3], 20), 21), "sent for afterwards");
         fails(3);
-        stopped.ask_what_was_sent_for(&store).await.expect("a memory");
-        assert!(tests(0), "sent for once more");
+        assert!(tests(&sent_for(&items[0], 30), 31), "sent for once more");
     }
+}
+
+/// Two workers: the second one calls no host that the first one has stopped, or was told to leave alone, until one of them finds
+/// it open.
+#[tokio::test]
+async fn what_one_worker_has_stopped_the_others_do_not_call_until_one_finds_it_open() {
+    let (store, clock) = (MemoryStore::new(WorkClock::system()), WorkClock::system());
+    store.insert(["a", "b"].map(|key| NewItem::new(key, "1")).into()).await.expect("room");
+    let items = store.list(Default::default(), 0, 2).await.expect("a memory");
+    let [one, two] =
+        [(); 2].map(|()| (StoppedScopes::new(true), Limiter::new(PacerConfig::default()).expect("sensible")));
+    for (worker, limiter) in [&one, &two] {
+        worker.begin_run(&store, &clock, limiter, true).await.expect("a memory");
+    }
+    let saves = async || {
+        for (worker, limiter) in [&one, &two, &one, &two] {
+            worker.save(&store, &clock, limiter).await.expect("a memory");
+        }
+    };
+    let keeps_back = |(worker, _): &(StoppedScopes, _), item: &WorkItem| {
+        let mut reopened = false;
+        (worker.keeps_back(item, HANDED_OUT, "gone", || reopened = true), reopened)
+    };
+    let stopped = (Some(Why::SameFailure), false);
+    for finder in [&one, &two] {
+        one.0.stop("gone", Why::SameFailure, "it is gone");
+        saves().await;
+        assert_eq!([&one, &two].map(|worker| keeps_back(worker, &items[0])), [stopped; 2]);
+        // A person sends for an item, which either worker may get.
+        assert_eq!(keeps_back(finder, &sent_for(&items[1], 1)), (None, true));
+        assert!(!finder.0.heard("gone", Class::Success, false));
+        saves().await;
+        let other = if std::ptr::eq(finder, &one) { &two } else { &one };
+        assert_eq!(keeps_back(other, &items[0]), (None, true), "the first item after that is told so");
+        assert_eq!([&one, &two].map(|worker| keeps_back(worker, &items[0])), [(None, false); 2]);
+        assert_eq!(other.0.lock().take_up.iter().collect::<Vec<_>>(), ["a"], "and what was left goes on");
+        assert_eq!(ClosedScopes::of(&store, clock.wall()).await.expect("a memory"), ClosedScopes::default());
+        one.0.lock().take_up.clear();
+        two.0.lock().take_up.clear();
+    }
+    let day = clock.wall() + Duration::from_secs(86_400);
+    let cause = PauseCause::Throttled { asked: true };
+    one.1.hold_for(Some(&one.1.scope("held")), one.1.now() + Duration::from_secs(86_400), cause);
+    saves().await;
+    let request = paceline::Request::new(two.1.scope("held"), paceline::Cost::request());
+    let paceline::Admit::At { at, .. } = two.1.admit(&request) else { panic!("it is held") };
+    let left = clock.wall() + at.saturating_since(two.1.now());
+    assert!(day.saturating_since(left) < Duration::from_secs(2), "{left} for {day}");
+    opened::open(&store, &["held".to_owned()], &Filter::default()).await.expect("a memory");
+    for (worker, limiter) in [&two, &one] {
+        worker.open_as_told(&store, limiter).await.expect("a memory");
+        worker.save(&store, &clock, limiter).await.expect("a memory");
+    }
+    saves().await;
+    assert!(two.1.try_acquire(request).is_ok(), "a person has opened it");
 }
 
 /// Each worker of a store tells of what it has stopped; and of a hold that two know the later end counts.
@@ -284,11 +345,7 @@ async fn what_several_workers_have_stopped_is_kept_of_all() {
     for worker in [&one, &two, &one] {
         save(worker).await;
     }
-    assert_eq!(kept().await, [("a".to_owned(), None), ("b".to_owned(), None), ("held".to_owned(), sooner)].into());
-    two.lock().scopes.clear();
-    save(&two).await;
-    save(&one).await;
-    assert_eq!(kept().await.into_keys().collect::<Vec<_>>(), ["a", "held"]);
+    assert_eq!(kept().await, [("a".to_owned(), None), ("held".to_owned(), sooner)].into());
     one.lock().scopes.clear();
     assert!(!two.heard("a", Class::Success, false));
     save(&two).await;

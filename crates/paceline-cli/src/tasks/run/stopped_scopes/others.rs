@@ -1,0 +1,57 @@
+//! What the other workers of a store have stopped, hold, and find open.
+
+use std::sync::Arc;
+
+use paceline::Limiter;
+use paceline_core::{PauseCause, Timestamp};
+use paceline_store::work::WorkClock;
+
+use super::{Stop, Stopped, Why};
+use crate::tasks::closed_scopes::ClosedScopes;
+use crate::text;
+
+impl Stopped {
+    /// What is stopped here, and the store knows no longer: another worker has found it open.
+    pub(super) fn take_up_found_open(&mut self, kept: &ClosedScopes) {
+        let (kept, told) = (kept.by_name(), self.told.by_name());
+        let is_gone = |name: &Arc<str>, stop: &Stop| {
+            (stop.is_of_another || told.contains_key(&**name)) && !kept.contains_key(&**name)
+        };
+        let gone: Vec<Arc<str>> =
+            self.scopes.iter().filter(|(name, stop)| is_gone(name, stop)).map(|(name, _)| Arc::clone(name)).collect();
+        for name in gone {
+            tracing::info!(scope = &*name, "another worker has found the scope open, and all of its items go on");
+            if let Some(mut stop) = self.scopes.remove(&name) {
+                self.take_up.append(&mut stop.left);
+            }
+            self.found_open.insert(name);
+        }
+    }
+
+    /// What other workers have stopped is not called here either, and what a server told them to leave alone is held. But not what a
+    /// person has opened: another worker may not know yet.
+    pub(super) fn follow(&mut self, all: &ClosedScopes, clock: &WorkClock, limiter: &Limiter) {
+        let (now, wall) = (limiter.now(), clock.wall());
+        for scope in all.0.iter().filter(|scope| self.of_others.contains(scope.name.as_str())) {
+            let (name, reason): (Arc<str>, _) = (scope.name.as_str().into(), &scope.reason);
+            match (scope.why, scope.until_ms.map(Timestamp::from_millis)) {
+                (Some(Why::Failing), _) | (None, None) => {}
+                (Some(why), _) => {
+                    if self.scopes.contains_key(&name) || self.suspects.contains_key(&name) {
+                        continue;
+                    }
+                    let line = format!("another worker has stopped the scope: {reason}");
+                    tracing::info!(scope = &*name, "{}", text::printable(&line));
+                    let stop = Stop::new(why, reason.clone(), scope.advice.clone(), self.latest);
+                    self.scopes.insert(name, Stop { is_of_another: true, ..stop });
+                }
+                (None, Some(until)) if !self.opened.contains(&scope.name) => {
+                    let cause = PauseCause::ALL.into_iter().find(|cause| cause.explanation() == reason);
+                    let until = now + until.saturating_since(wall);
+                    limiter.hold_for(Some(&limiter.scope(&name)), until, cause.unwrap_or(PauseCause::Program));
+                }
+                (None, Some(_)) => {}
+            }
+        }
+    }
+}
