@@ -71,13 +71,7 @@ pub(crate) fn append(
     input_cursor: Option<InputCursor>,
     repeated: &str,
 ) -> Result<Appended, JournalError> {
-    for line in lines {
-        if let LineKind::Item { scope } = &line.kind
-            && db.scope_id(scope).is_none()
-        {
-            db.set_scope(ScopeRow { name: Arc::clone(scope), state: ScopeStatus::Open })?;
-        }
-    }
+    know_scopes(db, lines.iter())?;
     let db = &*db;
     durably(db.connection(), || {
         let append = || -> rusqlite::Result<Appended> {
@@ -94,6 +88,21 @@ pub(crate) fn append(
         };
         append().map_err(JournalError::sqlite("load"))
     })
+}
+
+/// Makes the scopes of lines known that are to be added.
+pub(crate) fn know_scopes<'a>(
+    db: &mut JournalDb,
+    lines: impl Iterator<Item = &'a AppendedLine>,
+) -> Result<(), JournalError> {
+    for line in lines {
+        if let LineKind::Item { scope } = &line.kind
+            && db.scope_id(scope).is_none()
+        {
+            db.set_scope(ScopeRow { name: Arc::clone(scope), state: ScopeStatus::Open })?;
+        }
+    }
+    Ok(())
 }
 
 /// Records the position up to which the input is loaded.
@@ -118,7 +127,13 @@ pub(crate) fn input_cursor(conn: &Connection) -> Result<Option<InputCursor>, Jou
 }
 
 /// Adds a line; false for one that cannot be sent.
-fn add(conn: &Connection, db: &JournalDb, ordinal: u64, line: &AppendedLine, repeated: &str) -> rusqlite::Result<bool> {
+pub(crate) fn add(
+    conn: &Connection,
+    db: &JournalDb,
+    ordinal: u64,
+    line: &AppendedLine,
+    repeated: &str,
+) -> rusqlite::Result<bool> {
     let first: Option<i64> = match &line.key {
         Some(key) => conn
             .prepare_cached("SELECT line FROM item WHERE key = ?1")?

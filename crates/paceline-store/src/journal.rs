@@ -62,7 +62,7 @@ pub enum Opened {
 /// disk) every call is answered with [`JournalError::Stopped`]; what was acknowledged before is safe.
 #[derive(Clone, Debug)]
 pub struct Journal {
-    writer: Arc<Writer>,
+    pub(crate) writer: Arc<Writer>,
     id: Arc<str>,
 }
 

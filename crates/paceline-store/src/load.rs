@@ -242,7 +242,11 @@ impl Loader {
 impl Open {
     /// The job's id, which stays with another input too.
     fn id(&self) -> Result<String, JournalError> {
-        if self.outputs.is_some() { Ok(query::run(&self.conn)?.id) } else { Ok(run_id(self.options.now)) }
+        match &self.options.id {
+            _ if self.outputs.is_some() => Ok(query::run(&self.conn)?.id),
+            Some(id) => Ok(id.clone()),
+            None => Ok(run_id(self.options.now)),
+        }
     }
 
     /// Ends the transaction.

@@ -15,6 +15,8 @@ pub struct Options {
     /// The effective configuration as JSON, without keys, that a new job begins with. A resumed job keeps its own
     /// until [`Journal::set_config_json`](crate::Journal::set_config_json). Default `{}`.
     pub config_json: String,
+    /// The id of a new job, of which its idempotency keys are made: letters and digits. None makes one that no other job has.
+    pub id: Option<String>,
     /// The wall clock.
     pub now: Timestamp,
     /// Begin anew whatever is there: results, errors, report and journal are removed once the new input was taken. Default
@@ -40,6 +42,7 @@ impl Options {
             paths,
             input,
             config_json,
+            id: None,
             now,
             overwrite: false,
             accept_changed: false,

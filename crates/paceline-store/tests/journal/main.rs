@@ -8,4 +8,5 @@ mod refused;
 mod refused_answers;
 mod replace;
 mod schedule;
+mod share;
 mod support;
