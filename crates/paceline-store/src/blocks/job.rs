@@ -35,6 +35,8 @@ pub(super) fn differences(there: &Settings, here: &Settings) -> Vec<Difference> 
 pub struct SharedJob {
     /// By what the store knows it.
     pub id: i64,
+    /// When it was made, by the database's clock.
+    pub created: Timestamp,
     /// What its creator said.
     pub settings: Settings,
     /// The lines of its input that are in blocks: a host that has the input goes on from here.

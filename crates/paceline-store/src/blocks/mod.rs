@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use paceline_core::Timestamp;
 use tokio::sync::Notify;
 use tokio_postgres::{Error, Row};
 
@@ -231,7 +232,16 @@ impl BlockStore {
     /// # Errors
     /// As [`find`](Self::find).
     pub async fn jobs(&self) -> Result<Vec<JobStatus>, WorkError> {
-        self.connection.transact("read", |tx, _| Box::pin(watch::jobs(tx))).await
+        self.connection.transact("read", |tx, _| Box::pin(watch::jobs(tx, None))).await
+    }
+
+    /// One of them; none where it is gone.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub async fn status(&self, job: i64) -> Result<Option<JobStatus>, WorkError> {
+        let found = self.connection.transact("read", move |tx, _| Box::pin(watch::jobs(tx, Some(job)))).await?;
+        Ok(found.into_iter().next())
     }
 
     /// Removes a job with its blocks and results; false while workers are on it, and where there is none. What a
@@ -258,13 +268,14 @@ impl fmt::Debug for BlockStore {
 }
 
 async fn find(tx: &Tx<'_>, name: &str) -> Result<Option<SharedJob>, Error> {
-    let rows = tx.query("SELECT id, settings, loaded, complete FROM job WHERE name = $1", &[&name]).await?;
+    let rows = tx.query("SELECT id, settings, loaded, complete, created_ms FROM job WHERE name = $1", &[&name]).await?;
     let job = |row: &Row| SharedJob {
         id: row.get(0),
         // A map that a later version writes otherwise differs from every other, and is told so.
         settings: serde_json::from_str(row.get(1)).unwrap_or_default(),
         loaded: count(row, 2),
         complete: row.get(3),
+        created: Timestamp::from_millis(row.get(4)),
     };
     Ok(rows.first().map(job))
 }

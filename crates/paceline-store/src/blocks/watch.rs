@@ -10,12 +10,13 @@ use super::count;
 use super::job::{HostStatus, JobStatus};
 use crate::work::postgres::connection::Tx;
 
-pub(super) async fn jobs(tx: &Tx<'_>) -> Result<Vec<JobStatus>, Error> {
+/// All of them, or that one alone.
+pub(super) async fn jobs(tx: &Tx<'_>, only: Option<i64>) -> Result<Vec<JobStatus>, Error> {
     let sql = "SELECT worker.job, worker.name, since_ms, lease_until_ms - now_ms(),
              (SELECT count(*) FROM block WHERE block.worker = worker.id AND ok + failed < lines)
-         FROM worker ORDER BY worker.id";
+         FROM worker WHERE $1::bigint IS NULL OR job = $1 ORDER BY worker.id";
     let mut workers: BTreeMap<i64, Vec<HostStatus>> = BTreeMap::new();
-    for row in tx.query(sql, &[]).await? {
+    for row in tx.query(sql, &[&only]).await? {
         workers.entry(row.get(0)).or_default().push(worker(&row));
     }
     let sql = "SELECT id, name, created_ms, loaded, complete, n, open, ok, failed
@@ -23,8 +24,8 @@ pub(super) async fn jobs(tx: &Tx<'_>) -> Result<Vec<JobStatus>, Error> {
              SELECT count(*) AS n, count(*) FILTER (WHERE ok + failed < lines) AS open,
                  coalesce(sum(ok), 0)::bigint AS ok, coalesce(sum(failed), 0)::bigint AS failed
              FROM block WHERE block.job = job.id) AS of_blocks
-         WHERE name IS NOT NULL ORDER BY name";
-    let rows = tx.query(sql, &[]).await?;
+         WHERE name IS NOT NULL AND ($1::bigint IS NULL OR id = $1) ORDER BY name";
+    let rows = tx.query(sql, &[&only]).await?;
     let job = |row: &Row| JobStatus {
         name: row.get(1),
         created: Timestamp::from_millis(row.get(2)),
