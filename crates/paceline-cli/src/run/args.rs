@@ -1,6 +1,6 @@
 //! The flags of `paceline run`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -23,8 +23,8 @@ const JOB: &str = "Job and results";
 #[command(after_help = RUN_FILES)]
 pub(crate) struct RunArgs {
     /// Requests, one a line: {"custom_id","method","url","body"}, or see --format; - reads standard input, *.gz is unpacked
-    #[arg(value_name = "IN")]
-    pub(crate) input: PathBuf,
+    #[arg(value_name = "IN", required_unless_present = "job")]
+    pub(crate) input: Option<PathBuf>,
     /// Answers, one a line, in OpenAI's Batch form, or in Anthropic's for anthropic lines
     #[arg(long, short, value_name = "OUT")]
     pub(crate) output: PathBuf,
@@ -129,6 +129,13 @@ pub(crate) struct RunArgs {
     /// schema in a file; any other 200 answer is retried like a server error, and each retry is billed
     #[arg(help_heading = JOB, long, value_name = "json|FILE")]
     pub(crate) expect: Option<Expect>,
+    /// Work on the job together with other hosts: its lines are in this database, postgres://USER@HOST/DATABASE, and each host
+    /// takes some of them at a time (docs/many-hosts.md)
+    #[arg(help_heading = JOB, long, value_name = "URL", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub(crate) store: Option<String>,
+    /// Job in the store, which needs no IN where it is there [default: the file name of IN]
+    #[arg(help_heading = JOB, long, value_name = "NAME", requires = "store", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub(crate) job: Option<String>,
     #[command(flatten, next_help_heading = JOB)]
     pub(crate) fallback: FallbackArgs,
     /// Write the summary to a file, as JSON
@@ -153,6 +160,11 @@ Exit codes: 0 all succeeded, 1 some failed, 2 nothing was sent, 3 not finished: 
 unless a budget or a key stopped it.";
 
 impl RunArgs {
+    /// The input. A host that has none takes the lines from the store, and is refused what would read them here.
+    pub(crate) fn input(&self) -> &Path {
+        self.input.as_deref().unwrap_or(Path::new("-"))
+    }
+
     /// What calls may use.
     pub(crate) fn budgets(&self) -> Limits {
         let (tokens, cost) = (self.budget_tokens, self.budget_cost);

@@ -24,6 +24,7 @@ use crate::run::calls::held_up::HeldUp;
 use crate::run::calls::item::{Context, Phase};
 use crate::run::calls::record::{About, KeyAdvice, Recorder};
 use crate::run::calls::signals::Interruptions;
+use crate::run::hosts::Hosts;
 use crate::run::job::{background_load, refused};
 use crate::run::lines::format::Format;
 use crate::run::lines::input::Input;
@@ -55,6 +56,8 @@ pub(crate) struct Course<'a> {
     pub(crate) lock: Option<PathBuf>,
     /// Where it is said that the run waits for the turn of another process.
     pub(crate) turn_wait: TurnWait,
+    /// Where the lines come from, where this run is one host of many.
+    pub(crate) hosts: Option<Hosts>,
 }
 
 impl Course<'_> {
@@ -73,6 +76,10 @@ impl Course<'_> {
         refused::settle(self.journal, &self.input, self.format.results(), &acknowledge)?;
         restore(epoch, &acknowledge)?;
         let about = self.about(&self.journal.sums()?);
+        let (lost, told, worker) = match self.hosts {
+            Some(Hosts { worker, lost, told, .. }) => (lost, Some(told), Some(worker)),
+            None => Default::default(),
+        };
         let used = self.journal.usage()?;
         let Self { input, format, upstream, journal, input_cursor, limiter, guest, sender, fallback, bounds, .. } =
             self;
@@ -88,13 +95,17 @@ impl Course<'_> {
             phase: phase_seen,
             journal: journal.clone(),
             unanswered: journal.unanswered()?.into_iter().map(|call| (call.ordinal, call.moved)).collect(),
+            lost,
             in_flight: AtomicU64::new(0),
             epoch,
             began,
         });
-        let reading = input_cursor.map(|from| {
-            background_load::start(journal.clone(), Arc::clone(&context), upstream.clone(), acknowledge.clone(), from)
-        });
+        let (read, calls, acknowledged) = (journal.clone(), Arc::clone(&context), acknowledge.clone());
+        let reading = match (worker, input_cursor) {
+            (Some(worker), _) => Some(worker.start(calls, upstream.clone(), acknowledged)),
+            (None, Some(from)) => Some(background_load::start(read, calls, upstream.clone(), acknowledged, from)),
+            (None, None) => None,
+        };
         let dispatcher = Dispatcher::new(Parts {
             reading,
             context: Arc::clone(&context),
@@ -111,6 +122,7 @@ impl Course<'_> {
             concurrency: upstream.pacer.concurrency.max() as usize,
             lock: self.lock,
             turn_wait: self.turn_wait,
+            hosts: told,
         });
         Ok((context, dispatcher))
     }
@@ -119,8 +131,11 @@ impl Course<'_> {
     fn about(&self, counts: &JobCounts) -> About {
         let figures = Counters::at_start(counts);
         About {
-            same: FailFast::new(self.bounds.stop_after_same, figures.pending())
-                .by_host(self.upstream.dialect.scope() == Scope::Host),
+            same: FailFast::new(
+                self.bounds.stop_after_same,
+                figures.pending().max(self.hosts.as_ref().map_or(0, |hosts| hosts.left)),
+            )
+            .by_host(self.upstream.dialect.scope() == Scope::Host),
             retry: self.upstream.pacer.retry.clone(),
             address: upstream::destination(self.upstream),
             key: KeyAdvice {

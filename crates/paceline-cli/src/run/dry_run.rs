@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 
 use crate::exit::{Failure, Status};
 use crate::run::args::RunArgs;
+use crate::run::begin::{earlier_input, tell_overwritten};
 use crate::run::calls::budget::{Budget, Used};
-use crate::run::earlier_input;
 use crate::run::job::job_config::JobConfig;
 use crate::run::job::{done, load};
 use crate::run::lines::address::Addresses;
@@ -38,7 +38,7 @@ mod words;
 /// # Errors
 /// As for a run, before its first call.
 pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits: &Limits) -> Result<Status, Failure> {
-    super::tell_overwritten(args, paths);
+    tell_overwritten(args, paths);
     let job = begun(args, paths)?;
     let Planned { reader, input, format, scratch } = match &job {
         Some(job) => as_begun(args, paths, upstream, job)?,
@@ -97,7 +97,7 @@ struct Planned {
 fn as_begun(args: &RunArgs, paths: &Paths, upstream: &Upstream, reader: &Reader) -> Result<Planned, Failure> {
     let earlier = earlier_input(args, paths);
     let converter = Converter::of(args, upstream.provider)?;
-    let input = Input::prepare(&args.input, &paths.input, &earlier, converter.as_ref()).map_err(Failure::refused)?;
+    let input = Input::prepare(args.input(), &paths.input, &earlier, converter.as_ref()).map_err(Failure::refused)?;
     let (was, is) = (reader.input().map_err(Failure::refused)?, input.mark().map_err(Failure::refused)?);
     let same = is.same_as(&was);
     let may_differ = args.accept_changed_input || args.retry_failed;
@@ -114,7 +114,7 @@ fn as_begun(args: &RunArgs, paths: &Paths, upstream: &Upstream, reader: &Reader)
 
 /// The items of a job that has begun, as a run would give them to the input as it is now.
 fn with_other_input(args: &RunArgs, paths: &Paths, upstream: &Upstream) -> Result<Planned, Failure> {
-    InputError::of_pipe(&args.input)?;
+    InputError::of_pipe(args.input())?;
     let mut planned = load_aside(args, upstream, false)?;
     let folder = planned.scratch.as_ref().expect("loaded aside").path();
     let fresh = scratch_paths(folder).journal.expect("a journal beside the results");
@@ -136,8 +136,8 @@ fn load_aside(args: &RunArgs, upstream: &Upstream, takes_over: bool) -> Result<P
     let paths = scratch_paths(folder.path());
     let lock = RunLock::take(&paths).map_err(Failure::refused)?;
     let converter = Converter::of(args, upstream.provider)?;
-    let mut input =
-        Input::prepare(&args.input, &paths.input, &Earlier::MayDiffer, converter.as_ref()).map_err(Failure::refused)?;
+    let mut input = Input::prepare(args.input(), &paths.input, &Earlier::MayDiffer, converter.as_ref())
+        .map_err(Failure::refused)?;
     let format = format(args, &input, upstream)?;
     let journal: PathBuf = paths.journal.clone().expect("a journal beside the results");
     let done = done::check(args, upstream)?;

@@ -7,7 +7,7 @@ use paceline_store::{ModelUsage, Paths, Reader};
 
 use crate::exit::Failure;
 use crate::run::args::RunArgs;
-use crate::run::begun;
+use crate::run::begin::begun;
 use crate::run::calls::budget::{Budget, Limits};
 use crate::run::job::job_config::JobConfig;
 use crate::run::progress::extract;

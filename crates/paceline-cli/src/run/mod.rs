@@ -1,9 +1,11 @@
 //! `paceline run`: sends every request of a file, and is never done twice.
 
 pub(crate) mod args;
+mod begin;
 pub(crate) mod calls;
 pub(crate) mod course;
 mod dry_run;
+pub(crate) mod hosts;
 pub(crate) mod job;
 mod kept;
 mod key_as_value;
@@ -20,28 +22,24 @@ use paceline::{Clock, Instant, Limiter, clock};
 use paceline_config::Upstream;
 use paceline_core::{Limits, Timestamp};
 use paceline_http::Sender;
-use paceline_providers::Provider;
-use paceline_store::{JobCounts, Journal, JournalError, Paths, Reader, RunLock};
+use paceline_store::{JobCounts, JournalError, Paths, Reader, RunLock};
 use tokio::sync::watch;
 
 use self::calls::acknowledge::Acknowledge;
 use self::calls::budget::Budget;
-use self::calls::disk_watch;
 use self::calls::dispatch::{Dispatcher, Ended};
 use self::calls::item::Context;
 use self::calls::signals::{self, Interruptions, Signals};
 pub(crate) use self::calls::stop::StopReason;
 use self::course::Course;
+use self::hosts::Hosts;
+use self::hosts::told::JobEnd;
 use self::job::holds::Clocks;
-use self::job::job_config::JobConfig;
 use self::job::load::Job;
 use self::job::load_guard::LoadGuard;
 use self::job::{check_paths, done, holds, load};
-use self::lines::address::Addresses;
-use self::lines::convert::Converter;
 use self::lines::format::Format;
 use self::lines::input::Input;
-use self::lines::spool::Earlier;
 use self::progress::counters::Counters;
 use self::progress::display::Progress;
 use self::progress::extract;
@@ -58,7 +56,6 @@ use crate::limiter_state;
 use crate::mock;
 use crate::output::{self, SummaryOutput};
 use crate::run::args::RunArgs;
-use crate::text;
 use crate::upstream;
 
 /// Runs a job to its end, or until it has to stop.
@@ -66,6 +63,7 @@ use crate::upstream;
 /// # Errors
 /// Refuses bad configuration and input before anything is sent; and reports a failure during the run.
 pub(crate) async fn command(mut args: RunArgs, everywhere: &Everywhere) -> Result<Status, Failure> {
+    hosts::check(&args)?;
     let paths = paths(&args)?;
     let mut upstream = upstream_of(&mut args, &paths, everywhere)?;
     check_paths::check(&args, &paths, &upstream, everywhere)?;
@@ -84,29 +82,13 @@ pub(crate) async fn command(mut args: RunArgs, everywhere: &Everywhere) -> Resul
     output::try_summary(args.summary.as_deref())?;
     let clock = Clock::new();
     let began = clock.now();
-    let ready = async {
-        disk_watch::wait_to_begin(&paths.disk_space(), Some(args.max_wait), Some(&paths.lock)).await?;
-        let mut input = prepare_input(&args, &paths, upstream.provider)?;
-        let mock = mock::start_for(&mut upstream, args.seed).await?;
-        let addresses = Addresses::of(&upstream);
-        let format = Format::choose(args.format, args.endpoint.as_deref(), &input, upstream.provider, &addresses)?;
-        tokio::task::block_in_place(|| {
-            let job = load::open(lock, paths.clone(), &mut input, &format, &upstream, &args.opening())?;
-            preparing.begun();
-            put_back(&job.journal, &args)?;
-            done.take_over(&job.journal, &input, &format)?;
-            if job.input_cursor.is_none() {
-                upstream::warn_of_scopes(&upstream, &job.journal.scopes().map_err(load::refused)?);
-            }
-            Ok((input, mock, format, job))
-        })
-    };
-    let (input, mock, format, job) = match ready.await {
+    let opening = begin::open(&args, &paths, &mut upstream, lock, &preparing, &done);
+    let (input, mock, format, job, hosts) = match opening.await {
         Err(Failure::DiskFull(message)) => {
             let stop = StopReason::DiskFull { message };
             return summarize(&args, &upstream, &paths, &stop, clock.now() - began, everywhere.quiet);
         }
-        ready => ready?,
+        opened => opened?,
     };
     let limiter = limiter(&upstream, args.seed)?;
     let account = upstream::is_own_account(&upstream, mock.as_ref()).then(|| Account::of(&upstream, &headers));
@@ -123,6 +105,7 @@ pub(crate) async fn command(mut args: RunArgs, everywhere: &Everywhere) -> Resul
         upstream: &upstream,
         paths: &paths,
         job,
+        hosts,
         limiter,
         shared,
         fallback,
@@ -155,6 +138,7 @@ struct Run<'a> {
     upstream: &'a Upstream,
     paths: &'a Paths,
     job: Job,
+    hosts: Option<Hosts>,
     limiter: Limiter,
     shared: SharedLimits,
     fallback: Option<Arc<Fallback>>,
@@ -192,6 +176,8 @@ impl Run<'_> {
         signals: Signals,
         kept: Kept,
     ) -> Result<Status, Failure> {
+        let mut hosts = self.hosts.take();
+        let ending = hosts.as_mut().and_then(|hosts| hosts.ending.take());
         let (told, line) = watch::channel(None);
         let telling = self.teller.begin(move || line.borrow().clone());
         let course = Course {
@@ -210,16 +196,23 @@ impl Run<'_> {
             interruptions: Interruptions::Signals(signals),
             lock: Some(self.paths.lock.clone()),
             turn_wait: self.shared.turn_wait(),
+            hosts,
         };
         let restore = |now, acknowledge: &Acknowledge| self.restore(now, acknowledge);
         let (context, dispatcher) = tokio::task::block_in_place(|| course.set_up(restore))
             .map_err(|error| self.broken(Failure::interrupted(error)))?;
         let ended = self.dispatch(dispatcher).await;
         telling.end().await;
+        // It hands in what has ended, whatever ended the run.
+        let job_end = match ending {
+            Some(ending) => Some(ending.await.unwrap_or_default()),
+            None => None,
+        };
         let ended = ended.map_err(|failure| self.broken(failure))?;
         drop(kept);
         let enough = signals::interrupt_flag().map_err(Failure::interrupted)?;
-        tokio::task::block_in_place(|| self.conclude(&context, &ended, &enough)).map_err(|failure| self.broken(failure))
+        tokio::task::block_in_place(|| self.conclude(&context, &ended, job_end.as_ref(), &enough))
+            .map_err(|failure| self.broken(failure))
     }
 
     /// Sends, in turns with other runs where limits are shared.
@@ -254,7 +247,13 @@ impl Run<'_> {
     }
 
     /// Counts what was recorded, and prints the summary.
-    fn conclude(&self, context: &Context, ended: &Ended, enough: &AtomicBool) -> Result<Status, Failure> {
+    fn conclude(
+        &self,
+        context: &Context,
+        ended: &Ended,
+        hosts: Option<&JobEnd>,
+        enough: &AtomicBool,
+    ) -> Result<Status, Failure> {
         let now = clock::wall();
         let journal = &self.job.journal;
         // First: the thread that reads on may come to the end meanwhile.
@@ -268,15 +267,7 @@ impl Run<'_> {
             written = journal.order().map_err(Failure::interrupted);
         }
         let bounded = ended.stop.as_ref().is_some_and(StopReason::is_bound);
-        match report::write(&self.paths.report, journal, &context.input, &Ending { now, bounded, enough }) {
-            Err(ReportError::Interrupted) => {
-                tracing::warn!("the report was not written; `paceline stats --items --json` prints the same");
-            }
-            Err(error) if error.is_disk_full() => {
-                tracing::warn!("{error}; once the disk has space, `paceline stats --items --json` prints the same");
-            }
-            other => written = written.and(other.map_err(Failure::interrupted)),
-        }
+        written = written.and(self.report(context, &Ending { now, bounded, enough }));
         // What a full disk leaves in the log of the journal, the next run finds there.
         let full = journal.disk_full().is_some();
         let closed = journal.close().or_else(|error| if full { Ok(()) } else { Err(Failure::interrupted(error)) });
@@ -311,6 +302,7 @@ impl Run<'_> {
             enough_budget: enough_budget.as_ref(),
             again,
             correction,
+            hosts,
         };
         let wall = |at: Instant| context.timestamp(at);
         // Compressed results are there once all have ended.
@@ -321,6 +313,20 @@ impl Run<'_> {
         self.summarized.store(true, Ordering::Relaxed);
         summary_output.print(summary.status(), || summary.json(&wall), &text)?;
         written.map(|()| summary.status())
+    }
+
+    /// Writes why items failed, or were put off.
+    fn report(&self, context: &Context, ending: &Ending<'_>) -> Result<(), Failure> {
+        match report::write(&self.paths.report, &self.job.journal, &context.input, ending) {
+            Err(ReportError::Interrupted) => {
+                tracing::warn!("the report was not written; `paceline stats --items --json` prints the same");
+            }
+            Err(error) if error.is_disk_full() => {
+                tracing::warn!("{error}; once the disk has space, `paceline stats --items --json` prints the same");
+            }
+            other => return other.map_err(Failure::interrupted),
+        }
+        Ok(())
     }
 
     /// What has to be corrected before the job goes on. `may_retry`: items failed, and none of them may have been done.
@@ -387,6 +393,7 @@ fn summarize(
         enough_budget: None,
         again,
         correction: None,
+        hosts: None,
     };
     // Why it broke is the error of the command.
     let quiet = is_begun || quiet && summary.status().is_hidden(false);
@@ -410,66 +417,6 @@ fn paths(args: &RunArgs) -> Result<Paths, Failure> {
         None if args.no_journal => paths.without_journal(),
         None => paths,
     })
-}
-
-/// Tells what `--overwrite` deletes before it does: its answers were paid for.
-fn tell_overwritten(args: &RunArgs, paths: &Paths) {
-    let Some(journal) = paths.journal.as_deref().filter(|journal| args.overwrite && journal.exists()) else { return };
-    let read = |reader: Reader| {
-        Ok::<_, JournalError>((reader.counts_at_rest(clock::wall())?, reader.spent()?, reader.config_json()?))
-    };
-    // Of one that is damaged nothing is known.
-    let Ok((counts, usage, config)) = Reader::open(journal).and_then(read) else { return };
-    let results = counts.succeeded + counts.fallback;
-    if results > 0 {
-        let config = JobConfig::read(&config);
-        let used = Budget::new(config.budgets(), config.prices(), &usage, false).used();
-        let cost = used.words().map(|words| format!("; {words}")).unwrap_or_default();
-        let deletes = if args.dry_run { "would delete" } else { "deletes" };
-        tracing::warn!(
-            "--overwrite {deletes} {} in {}, of {}{cost}",
-            text::counted(results, "result"),
-            paths.output.display(),
-            text::calls(&counts, false)
-        );
-    }
-}
-
-/// Lets failed items wait again where that is asked for.
-fn put_back(journal: &Journal, args: &RunArgs) -> Result<(), Failure> {
-    if args.retry_failed {
-        let fell_back = journal.counts(clock::wall()).map_err(load::refused)?.fallback > 0;
-        let failed = journal.retry_failed().map_err(load::refused)?;
-        if failed > 0 {
-            let fallback = if fell_back { ", or got the result of a fallback," } else { "" };
-            tracing::info!("{} that failed before{fallback} will be sent again", text::counted(failed, "item"));
-        }
-    }
-    Ok(())
-}
-
-fn prepare_input(args: &RunArgs, paths: &Paths, provider: Provider) -> Result<Input, Failure> {
-    let converter = Converter::of(args, provider)?;
-    tell_overwritten(args, paths);
-    tokio::task::block_in_place(|| {
-        let earlier = earlier_input(args, paths);
-        Input::prepare(&args.input, &paths.input, &earlier, converter.as_ref()).map_err(Failure::from)
-    })
-}
-
-/// The journal of the job that this run goes on with; none where it begins one.
-fn begun<'a>(args: &RunArgs, paths: &'a Paths) -> Option<&'a Path> {
-    paths.journal.as_deref().filter(|journal| !args.overwrite && journal.exists())
-}
-
-/// What the copy of an earlier input means: flags may allow another one.
-fn earlier_input(args: &RunArgs, paths: &Paths) -> Earlier {
-    match begun(args, paths) {
-        Some(_) if args.accept_changed_input => Earlier::MayDiffer,
-        Some(_) if args.retry_failed => Earlier::MayBeRepaired,
-        Some(journal) => JobConfig::earlier_input(journal),
-        None => Earlier::MayDiffer,
-    }
 }
 
 fn limiter(upstream: &Upstream, seed: Option<u64>) -> Result<Limiter, Failure> {

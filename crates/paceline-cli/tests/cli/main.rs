@@ -34,6 +34,7 @@ mod help;
 mod hosts;
 mod input;
 mod manual;
+mod many_hosts;
 mod order;
 mod outage;
 mod partial;

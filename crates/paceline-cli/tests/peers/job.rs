@@ -235,7 +235,7 @@ fn write_lines(mut input: BufWriter<File>, items: usize, length: usize) -> io::R
     input.flush()
 }
 
-fn name(item: usize) -> String {
+pub(crate) fn name(item: usize) -> String {
     format!("item-{item:05}")
 }
 

@@ -13,6 +13,7 @@ mod faked_clock;
 mod fleet;
 mod gateway;
 mod haproxy;
+mod hosts;
 mod job;
 mod kill;
 mod large;

@@ -24,6 +24,7 @@ use crate::run::calls::admission::Admitted;
 use crate::run::calls::budget::{Budget, Exceeded, Expected};
 use crate::run::calls::entry;
 use crate::run::calls::permit_queue::PermitTurn;
+use crate::run::hosts::lost::LostLines;
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
 use crate::run::lines::line::{self, Echo, LineError};
@@ -61,6 +62,8 @@ pub(crate) struct Context {
     /// Items whose call had left and whose end no earlier run recorded, each with whether it
     /// [moved](paceline_store::CutOff::moved).
     pub(crate) unanswered: BTreeMap<u64, bool>,
+    /// Items that another host may have sent before it was lost.
+    pub(crate) lost: Arc<LostLines>,
     /// Calls that have left and are not answered.
     pub(crate) in_flight: AtomicU64,
     /// The wall clock when the run began: its steps within a run change no wait.
@@ -305,7 +308,11 @@ impl Context {
 
     /// Ends an item whose non-repeatable call had been sent, and whose end no earlier run recorded.
     fn was_cut_off(&self, item: &ClaimedItem, call: &Call) -> Option<GiveUp> {
-        let moved = *self.unanswered.get(&item.ordinal)?;
+        let moved = match self.unanswered.get(&item.ordinal) {
+            Some(moved) => *moved,
+            None if self.lost.has(item.ordinal) => false,
+            None => return None,
+        };
         // The key of the item that was called is not this one's: no server would know that both are one request.
         let keyless = moved.then(|| Call { idempotency_key: None, ..call.clone() });
         self.sender.unknown_outcome(keyless.as_ref().unwrap_or(call)).ends()

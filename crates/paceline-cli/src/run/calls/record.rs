@@ -13,7 +13,7 @@ use paceline::{BackingOff, Instant};
 use paceline_core::{Class, GiveUp, Level, LimitScope, NextAction, Request, Retry, Timestamp};
 use paceline_providers::table::Scope;
 use paceline_store::{
-    Appended, CallTotals, ClaimedItem, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
+    CallTotals, ClaimedItem, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
 };
 
 pub(crate) use self::account::KeyAdvice;
@@ -166,10 +166,9 @@ impl Recorder {
         }
     }
 
-    /// Items came that were not known at the start.
-    pub(crate) const fn grow(&mut self, taken: Appended) {
-        self.figures.input += taken.items;
-        self.figures.failed += taken.refused;
+    /// The same, for items that come or go.
+    pub(crate) const fn figures_mut(&mut self) -> &mut Counters {
+        &mut self.figures
     }
 
     /// How many more items must fail like those before to stop the run; none once it is known that not all do.

@@ -43,6 +43,11 @@ pub(crate) enum StopReason {
     OtherHasTurn,
     /// The run had no share of the limits of its fleet for `--max-wait`.
     NoShare,
+    /// The store of a job on many hosts was away for `--max-wait`.
+    StoreAway {
+        /// For how long.
+        waited: Duration,
+    },
     /// Scopes whose server failed for `--max-wait` are given up, and nothing else is left.
     ServerFails {
         /// Those scopes, where the job has others.
@@ -169,6 +174,7 @@ impl StopReason {
             | Self::Asked
             | Self::OtherHasTurn
             | Self::NoShare
+            | Self::StoreAway { .. }
             | Self::MaxItems
             | Self::Budget(_)
             | Self::MaxDuration
@@ -211,6 +217,7 @@ impl StopReason {
         match self {
             Self::Interrupted | Self::Asked => "interrupted",
             Self::MaxWait { .. } | Self::OtherHasTurn | Self::NoShare => "max_wait",
+            Self::StoreAway { .. } => "store_away",
             Self::ServerFails { .. } => "server_fails",
             Self::MaxItems => "max_items",
             Self::Budget(Exceeded { purse: BudgetKind::RunTokens, .. }) => "max_tokens",
@@ -338,13 +345,13 @@ impl fmt::Display for StopReason {
                 "the run had no share of the limits of its fleet for --max-wait: the log says whether the store (--fleet) can be \
                  asked",
             ),
+            Self::StoreAway { waited } => write!(f, "the store has not answered for {} (--max-wait)", text::duration(*waited)),
             Self::ServerFails { scopes, waited } => {
                 let waited = text::duration(*waited);
                 if scopes.is_empty() {
                     write!(f, "the server is failing: no call succeeded for {waited} (--max-wait)")?;
                 } else {
-                    let these = first_few(scopes);
-                    write!(f, "no call of {these} succeeded for {waited} (--max-wait), and nothing else is left to send")?;
+                    write!(f, "no call of {} succeeded for {waited} (--max-wait), and nothing else is left to send", first_few(scopes))?;
                 }
                 f.write_str("; the report has the last failure of each item")
             }

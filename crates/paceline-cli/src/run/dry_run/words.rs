@@ -22,7 +22,7 @@ const GUESS: &str = "tokens in are estimated: 1 for 4 letters, 1 for a Chinese c
 impl Plan {
     pub(super) fn text(&self, args: &RunArgs, upstream: &Upstream) -> String {
         let pending = self.pending();
-        let mut text = format!("{}: {}", args.input.display(), text::counted(self.items, "item"));
+        let mut text = format!("{}: {}", args.input().display(), text::counted(self.items, "item"));
         if pending < self.items {
             text += &format!(", {} ended, {} to do", text::count(self.items - pending), text::count(pending));
         }

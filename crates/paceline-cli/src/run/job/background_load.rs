@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::item::Context;
+use crate::run::calls::stop::StopReason;
 use crate::run::job::load::{Handed, hand_on};
 use crate::run::job::refused;
 use crate::run::lines::format::Format;
@@ -25,6 +26,17 @@ pub(crate) struct BackgroundLoad<'a> {
     pub(crate) format: &'a Format,
     pub(crate) upstream: &'a Upstream,
     pub(crate) from: InputCursor,
+}
+
+/// What a dispatcher hears while items come.
+#[derive(Debug)]
+pub(crate) enum Fed {
+    /// Lines came.
+    Lines(Appended),
+    /// So many items that waited are another host's now.
+    Gone(u64),
+    /// No more come, and nothing can go on.
+    Stop(StopReason),
 }
 
 /// Why the rest of an input cannot be read.
@@ -77,7 +89,7 @@ pub(crate) fn start(
     upstream: Upstream,
     acknowledge: Acknowledge,
     from: InputCursor,
-) -> mpsc::Receiver<Result<Appended, LoadError>> {
+) -> mpsc::Receiver<Result<Fed, LoadError>> {
     let (sender, receiver) = mpsc::channel(1);
     tokio::task::spawn_blocking(move || {
         let Context { input, format, .. } = &*context;
@@ -86,7 +98,7 @@ pub(crate) fn start(
             if taken.refused > 0 {
                 refused::settle(&journal, input, format.results(), &acknowledge)?;
             }
-            Ok(sender.blocking_send(Ok(taken)).is_ok())
+            Ok(sender.blocking_send(Ok(Fed::Lines(taken))).is_ok())
         });
         if let Err(error) = end {
             // A run that is over has dropped the receiver.

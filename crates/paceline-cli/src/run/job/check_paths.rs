@@ -84,8 +84,8 @@ fn places<'a>(args: &'a RunArgs, paths: &'a Paths) -> Vec<(&'static str, &'a Pat
     if paths.compress {
         places.push(("the compressed results", &args.output));
     }
-    if args.input != Path::new("-") {
-        places.push(("the input", &args.input));
+    if args.input() != Path::new("-") {
+        places.push(("the input", args.input()));
     }
     places
 }
@@ -120,13 +120,16 @@ fn refuse_among(places: &[(&str, &Path)], name: &str, path: &Path) -> Result<(),
 /// Refuses what has the name of a file that the job makes by itself.
 fn refuse_own(args: &RunArgs, paths: &Paths) -> Result<(), Failure> {
     let passing = paths.temporary_files();
-    let given = std::iter::once(("the input", &args.input))
+    let given = args
+        .input
+        .iter()
+        .map(|input| ("the input", input))
         .chain(args.done.iter().map(|done| ("--done", done)))
         .chain(args.summary.iter().map(|summary| ("the summary", summary)))
         .chain(args.journal.iter().map(|journal| ("the journal", journal)));
     for (name, path) in given {
         // The copy of an earlier input is a plain file of requests: to read it changes nothing.
-        let is_copy = *path != args.input && is_same_file(path, &paths.input);
+        let is_copy = *path != args.input() && is_same_file(path, &paths.input);
         if is_copy || passing.iter().any(|own| is_same_file(path, own)) {
             let path = path.display();
             return Err(Failure::refused(format!(

@@ -198,7 +198,7 @@ fn job_of_that_journal(error: &JournalError) -> Option<String> {
     })
 }
 
-fn say(recovery: &Recovery, upstream: &Upstream) {
+pub(crate) fn say(recovery: &Recovery, upstream: &Upstream) {
     if recovery.recorded + recovery.cut + recovery.interrupted > 0 {
         let mut line = "continuing after an interruption".to_owned();
         for (count, noun, what) in [
@@ -227,6 +227,36 @@ fn say(recovery: &Recovery, upstream: &Upstream) {
         }
         tracing::info!("{line}");
     }
+}
+
+/// Checks an input as a run does that begins with it, by a journal at `paths` of which nothing stays. Repeated ids are refused
+/// in any case.
+///
+/// # Errors
+/// As for [`open`].
+pub(crate) fn check_alone(
+    paths: Paths,
+    input: &Input,
+    format: &Format,
+    upstream: &Upstream,
+    opening: &Opening,
+) -> Result<(), OpenError> {
+    let mut options = Options::new(paths, input.mark().map_err(Failure::refused)?, clock::wall());
+    options.overwrite = true;
+    let Opened::New(mut loader) = Journal::open(options).map_err(refused)? else {
+        unreachable!("an overwritten job begins anew")
+    };
+    let mut wrong = Wrong::default();
+    fill(&mut loader, input, format, upstream, opening, &mut wrong)?;
+    let repeated = loader.duplicates(Wrong::NAMED).map_err(refused)?;
+    wrong.add_repeated(&repeated);
+    if repeated.count > 0 || wrong.count() > 0 && opening.bad_lines == BadLines::Refuse {
+        return Err(OpenError::Lines { input: input.name(), wrong });
+    }
+    if wrong.count() > 0 {
+        tracing::warn!("{}:{}", wrong.count_as_failed(&input.name()), wrong.list());
+    }
+    Ok(())
 }
 
 fn load(

@@ -105,7 +105,7 @@ impl Converter {
         if !args.id_column.as_ref().is_none_or(takes) {
             return Err(Failure::refused(ID_COLUMN_WITHOUT_ROWS));
         }
-        let is_named_so = matches!(kind(&args.input).as_deref(), Some("jsonl" | "json" | "ndjson"));
+        let is_named_so = matches!(kind(args.input()).as_deref(), Some("jsonl" | "json" | "ndjson"));
         let guessed = args.format == FormatFlag::Auto && !is_named_so;
         Ok(requests.map(|(rows, requests)| Self { rows, guessed, id_column: args.id_column.clone(), requests }))
     }
@@ -116,7 +116,7 @@ impl Converter {
         if model.is_none() && max_output_tokens.is_some() {
             return Err(Failure::refused(BOUND_WITHOUT_MODEL));
         }
-        let rows = match (args.format, kind(&args.input).as_deref()) {
+        let rows = match (args.format, kind(args.input()).as_deref()) {
             // A table with tabs has a header that says what is wrong.
             (FormatFlag::Csv, _) | (FormatFlag::Auto, Some("csv" | "tsv")) => Rows::Csv,
             (FormatFlag::Text, _) | (FormatFlag::Auto, Some("txt")) => Rows::Text,

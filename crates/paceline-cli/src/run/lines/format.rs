@@ -79,6 +79,19 @@ impl Format {
         Self::of(flag, endpoint, &first, provider, addresses).map_err(Failure::refused)
     }
 
+    /// Lines of that form, as another host found it.
+    ///
+    /// # Errors
+    /// For messages: an endpoint that is no path of the upstream.
+    pub(crate) fn stated(
+        form: FormatFlag,
+        endpoint: Option<&str>,
+        provider: Provider,
+        addresses: &Addresses,
+    ) -> Result<Self, String> {
+        Self::of(form, endpoint, &[], provider, addresses)
+    }
+
     /// Decides how a single request is read that stands alone, by its keys: one with a url and a body goes where it says, any
     /// other to `endpoint` where there is one. Without a `custom_id` it is called `name`.
     ///

@@ -129,6 +129,16 @@ impl Input {
         })
     }
 
+    /// Opens the file of the lines that this host has of a job of many, which grows; made where it is not there.
+    ///
+    /// # Errors
+    /// [`InputError::Unreadable`].
+    pub(crate) fn of_blocks(path: &Path, job: &str) -> Result<Self, InputError> {
+        let made = paceline_store::private_file().append(true).create(true).open(path);
+        made.map_err(InputError::unreadable(path))?;
+        Ok(Self { source: job.into(), ..Self::open(path)? })
+    }
+
     /// Opens what a run was given. Pipes, `*.gz` and rows that are to become requests are first copied to `spool`, which a
     /// later run of the job finds. Until [`settle`](Self::settle) the copy has another name, and goes when the input is
     /// dropped.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use paceline::Instant;
 use paceline_providers::Usage;
-use paceline_store::{CallTotals, JobCounts};
+use paceline_store::{Appended, CallTotals, JobCounts};
 
 /// The counters of a job: those of the journal at the start of the run, and what has happened since.
 #[derive(Clone, Debug, Default)]
@@ -66,6 +66,17 @@ impl Counters {
     /// Items that have not.
     pub(crate) const fn pending(&self) -> u64 {
         self.input.saturating_sub(self.ended())
+    }
+
+    /// Items came that were not known at the start.
+    pub(crate) const fn grow(&mut self, taken: Appended) {
+        self.input += taken.items;
+        self.failed += taken.refused;
+    }
+
+    /// Items that waited are sent elsewhere.
+    pub(crate) const fn shrink(&mut self, items: u64) {
+        self.input = self.input.saturating_sub(items);
     }
 
     /// A call is over.

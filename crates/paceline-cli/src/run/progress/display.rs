@@ -15,6 +15,7 @@ use crate::job_line::JobLine;
 use crate::logging;
 use crate::run::calls::budget::Used;
 use crate::run::calls::stop::StopReason;
+use crate::run::hosts::told::{Told, Whole};
 use crate::run::job::holds::SHORT;
 use crate::run::progress::counters::Counters;
 use crate::run::progress::time_left::{self, Rest, TimeLeft};
@@ -66,6 +67,8 @@ pub(crate) struct View<'a> {
     pub(crate) disk_full: Option<&'a DiskFull>,
     /// The turn of another process, for which the run has waited so long.
     pub(crate) waited: Option<(OthersTurn, Duration)>,
+    /// What is known of the whole job, where this run is one host of many.
+    pub(crate) hosts: Option<&'a Told>,
 }
 
 impl Progress {
@@ -154,10 +157,14 @@ impl StatusText {
     fn of(view: &View<'_>, rate: f64, pace: f64) -> Self {
         let (figures, left) = (view.figures, view.figures.pending());
         let time_left = time_left(view, pace);
-        let mut course = vec![
-            format!("{}/{} done", text::count(figures.ended()), text::count(figures.input)),
-            format!("{rate:.1}/s"),
-        ];
+        let whole = whole(view);
+        let mut course = match whole {
+            Some(whole) => vec![whole.progress(), format!("{rate:.1}/s here")],
+            None => vec![
+                format!("{}/{} done", text::count(figures.ended()), text::count(figures.input)),
+                format!("{rate:.1}/s"),
+            ],
+        };
         // A short bound says nothing: it ends with the pauses that are known now.
         let says_something = |left: &TimeLeft| !left.at_least || left.time >= TELLING;
         if let Some(left) = time_left.filter(says_something) {
@@ -193,7 +200,9 @@ impl StatusText {
             details.push(format!("{} tokens", text::count(tokens)));
         }
         details.extend(view.budget.describe());
-        let share = figures.ended() as f64 / figures.input.max(1) as f64;
+        details.extend(whole.map(|_| format!("{} done here", text::count(figures.ended()))));
+        let (done, all) = whole.map_or((figures.ended(), figures.input), |whole| (whole.ended(), whole.lines));
+        let share = done as f64 / all.max(1) as f64;
         Self { share, course, figures: details, wait: Wait::of(view) }
     }
 
@@ -246,16 +255,24 @@ fn time_left(view: &View<'_>, pace: f64) -> Option<TimeLeft> {
         next_start,
         max_wait: view.max_wait,
     };
-    let may_end = view.stop.is_none() && view.disk_full.is_none() && view.waited.is_none();
+    // How fast other hosts are is not known.
+    let may_end = view.hosts.is_none() && view.stop.is_none() && view.disk_full.is_none() && view.waited.is_none();
     rest.left(view.now, view.limits).filter(|_| may_end)
+}
+
+/// The whole job, where this run is one host of many.
+fn whole<'a>(view: &View<'a>) -> Option<&'a Whole> {
+    view.hosts?.whole.as_ref()
 }
 
 fn job_line(view: &View<'_>, pace: f64) -> JobLine {
     let figures = view.figures;
+    let here = (figures.ended(), figures.input, figures.failed);
+    let (done, total, failed) = whole(view).map_or(here, |whole| (whole.ended(), whole.lines, whole.failed));
     JobLine {
-        done: figures.ended(),
-        total: figures.input,
-        failed: figures.failed,
+        done,
+        total,
+        failed,
         left_ms: time_left(view, pace).map(|left| left.time.as_millis() as u64),
         waits: Wait::of(view).map(|wait| wait.line()),
     }

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::exit::Status;
 use crate::run::calls::budget::{Enough, Used};
 use crate::run::calls::stop::StopReason;
+use crate::run::hosts::told::JobEnd;
 use crate::run::job::holds::{self, Held};
 use crate::run::progress::counters::Counters;
 use crate::run::progress::oracle;
@@ -73,13 +74,17 @@ pub(crate) struct Summary<'a> {
     pub(crate) again: Option<String>,
     /// What that command takes, where requests have to be corrected first.
     pub(crate) correction: Option<Correction>,
+    /// The whole job, where this run was one host of many.
+    pub(crate) hosts: Option<&'a JobEnd>,
 }
 
 impl Summary<'_> {
     /// The status and exit code.
     pub(crate) fn status(&self) -> Status {
         let counts = self.counts;
-        if self.is_left() {
+        if let Some(hosts) = self.hosts {
+            hosts.status()
+        } else if self.is_left() {
             Status::Deferred
         } else if counts.succeeded == counts.input() {
             Status::Success
@@ -92,6 +97,9 @@ impl Summary<'_> {
 
     /// Whether another run would have something to do.
     const fn is_left(&self) -> bool {
+        if let Some(hosts) = self.hosts {
+            return hosts.is_left();
+        }
         self.counts.waiting + self.counts.in_flight > 0 || self.unread
     }
 
@@ -103,7 +111,7 @@ impl Summary<'_> {
     /// The summary for scripts.
     pub(crate) fn json(&self, wall: ToWall<'_>) -> Value {
         let (counts, totals) = (self.counts, self.counts.totals);
-        json!({
+        let mut json = json!({
             "status": self.status().as_str(),
             "input": counts.input(),
             "unread": self.unread,
@@ -132,14 +140,16 @@ impl Summary<'_> {
             "ended_at": paceline::clock::wall().to_string(),
             "oracle_seconds": self.oracle().map(round),
             "scopes": snapshot::scopes(self.view, wall),
-        })
+        });
+        self.hosts.into_iter().for_each(|hosts| json["job"] = hosts.json());
+        json
     }
 
     /// The summary for people.
     pub(crate) fn text(&self, output: &Path, paths: &Paths) -> String {
         let (counts, Paths { errors, report, .. }) = (self.counts, paths);
         let deferred = counts.waiting + counts.in_flight;
-        let mut text = format!(
+        let items = format!(
             "{}  {}: {} succeeded, {}{} failed, {} skipped, {} not finished\n",
             self.status(),
             text::counted(counts.input(), "item"),
@@ -149,8 +159,11 @@ impl Summary<'_> {
             text::count(counts.skipped),
             text::count(deferred),
         );
+        let mut text = self.hosts.map_or(items, JobEnd::headline);
         let mut line = |content: String| writeln!(text, "  {content}").expect("a string takes everything");
         self.enough_budget.into_iter().map(|enough| enough.words.clone()).for_each(&mut line);
+        let here = counts.succeeded + counts.fallback + counts.failed + counts.skipped + counts.cancelled;
+        self.hosts.iter().flat_map(|hosts| hosts.lines(here)).for_each(&mut line);
         line(self.calls());
         if counts.tokens_in + counts.tokens_out > 0 {
             line(format!("{} tokens in, {} out", text::count(counts.tokens_in), text::count(counts.tokens_out)));

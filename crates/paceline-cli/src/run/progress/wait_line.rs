@@ -33,6 +33,9 @@ impl Wait {
         if let Some(disk_full) = view.disk_full {
             return Some(Self::bare(format!("waiting for {}", text::printable(&disk_full.room()))));
         }
+        if let Some(wait) = view.hosts.and_then(|told| told.wait(view.figures.pending())) {
+            return Some(Self::bare(wait));
+        }
         if let Some((turn, waited)) = view.waited {
             let what = format!("waiting for its turn under the shared limits, which {} has", turn.holder());
             return Some(Self { what, when: format!(", for {} so far", text::duration(waited)), ..Self::default() });
@@ -193,6 +196,7 @@ mod tests {
             max_wait: None,
             disk_full: None,
             waited: None,
+            hosts: None,
         })
     }
 

@@ -119,6 +119,7 @@ pub(super) fn open(
         progress: Progress::new(true),
         interruptions: Interruptions::asked(asked),
         lock: None,
+        hosts: None,
         turn_wait: TurnWait::default(),
     };
     // What is held or stopped, the limiter knows: it outlives the run.

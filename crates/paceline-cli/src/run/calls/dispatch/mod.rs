@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use paceline_core::{Instant, LimitScope, ScopeSnapshot, ScopeState, Timestamp};
-use paceline_store::{Appended, CallTotals, ClaimExcept, ClaimedItems, Journal, JournalError, SnapshotUpdate};
+use paceline_store::{CallTotals, ClaimExcept, ClaimedItems, Journal, JournalError, SnapshotUpdate};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
@@ -29,7 +29,8 @@ use crate::run::calls::permit_queue::PermitQueue;
 use crate::run::calls::record::Recorder;
 use crate::run::calls::signals::Interruptions;
 use crate::run::calls::stop::StopReason;
-use crate::run::job::background_load::LoadError;
+use crate::run::hosts::told::Told;
+use crate::run::job::background_load::{Fed, LoadError};
 use crate::run::progress::display::{Progress, View};
 use crate::run::progress::live_snapshot::LiveSnapshot;
 use crate::run::progress::snapshot::{self, Present};
@@ -109,7 +110,7 @@ pub(crate) struct Parts {
     /// Requests from outside to end.
     pub(crate) interruptions: Interruptions,
     /// Items that come while the input is still being read; none once it is read to its end.
-    pub(crate) reading: Option<mpsc::Receiver<Result<Appended, LoadError>>>,
+    pub(crate) reading: Option<mpsc::Receiver<Result<Fed, LoadError>>>,
     /// None where it waits for as long as it takes.
     pub(crate) max_wait: Option<Duration>,
     /// Items that this run may begin.
@@ -122,6 +123,8 @@ pub(crate) struct Parts {
     pub(crate) lock: Option<PathBuf>,
     /// Where it is said that the run waits for the turn of another process.
     pub(crate) turn_wait: TurnWait,
+    /// What is known of the whole job, where this run is one host of many.
+    pub(crate) hosts: Option<watch::Receiver<Told>>,
 }
 
 /// A run that is over.
@@ -216,9 +219,13 @@ impl Dispatcher {
         is_quiet && (self.stop.is_some() || nothing_comes)
     }
 
-    /// The input is read further.
-    fn grow(&mut self, taken: Appended) {
-        self.parts.recorder.grow(taken);
+    /// The input is read further, or other hosts have lines that were this one's.
+    fn grow(&mut self, fed: Fed) {
+        match fed {
+            Fed::Lines(taken) => self.parts.recorder.figures_mut().grow(taken),
+            Fed::Gone(items) => self.parts.recorder.figures_mut().shrink(items),
+            Fed::Stop(stop) => return self.end_with(Some(stop)),
+        }
         self.look_at_journal();
     }
 
@@ -366,7 +373,7 @@ impl Dispatcher {
         self.limits.update(changes);
         let next_start = self.next_start();
         let Some(limits) = self.limits.latest() else { return };
-        let Parts { journal, recorder, progress, max_wait, turn_wait, .. } = &mut self.parts;
+        let Parts { journal, recorder, progress, max_wait, turn_wait, hosts, .. } = &mut self.parts;
         let (figures, max_wait) = (recorder.figures(), *max_wait);
         let (now, in_flight) = (context.limiter.now(), context.in_flight.load(Ordering::Relaxed));
         let next_due = self.next_due.map(|due| (due, context.now()));
@@ -378,6 +385,7 @@ impl Dispatcher {
         let disk_full = disk_full.as_ref();
         let turn = turn_wait.get();
         let waited = turn.map(|turn| (turn, context.now().saturating_since(turn.since)));
+        let hosts = hosts.as_ref().map(|told| told.borrow().clone());
         progress.show(&View {
             now,
             figures,
@@ -391,6 +399,7 @@ impl Dispatcher {
             max_wait,
             disk_full,
             waited,
+            hosts: hosts.as_ref(),
         });
         let seconds = (now - context.began).as_secs_f64();
         if limits.scopes.is_empty() && matches!(limits.account.state, ScopeState::Open | ScopeState::Paced) {

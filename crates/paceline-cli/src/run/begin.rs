@@ -1,0 +1,124 @@
+//! How a run opens its job: the input is read, or joined where many hosts work on it, and the journal is opened or begun.
+
+use std::path::Path;
+
+use paceline::clock;
+use paceline_config::Upstream;
+use paceline_providers::Provider;
+use paceline_store::{Journal, JournalError, Paths, Reader, RunLock};
+
+use crate::exit::Failure;
+use crate::mock::{self, MockServer};
+use crate::run::args::RunArgs;
+use crate::run::calls::budget::Budget;
+use crate::run::calls::disk_watch;
+use crate::run::hosts::{self, Hosts};
+use crate::run::job::done::Done;
+use crate::run::job::job_config::JobConfig;
+use crate::run::job::load::{self, Job};
+use crate::run::job::load_guard::LoadGuard;
+use crate::run::lines::address::Addresses;
+use crate::run::lines::convert::Converter;
+use crate::run::lines::format::Format;
+use crate::run::lines::input::Input;
+use crate::run::lines::spool::Earlier;
+use crate::text;
+use crate::upstream;
+
+/// What a run begins with: the lines and their form, the job, the host that it is of a job on many, and a mock that it calls.
+pub(super) type Opened = (Input, Option<MockServer>, Format, Job, Option<Hosts>);
+
+/// Opens the job, once the disk has room.
+///
+/// # Errors
+/// Refuses what cannot be sent; nothing was sent.
+pub(super) async fn open(
+    args: &RunArgs,
+    paths: &Paths,
+    upstream: &mut Upstream,
+    lock: RunLock,
+    preparing: &LoadGuard,
+    done: &Done,
+) -> Result<Opened, Failure> {
+    disk_watch::wait_to_begin(&paths.disk_space(), Some(args.max_wait), Some(&paths.lock)).await?;
+    if let Some(store) = &args.store {
+        let mock = mock::start_for(upstream, args.seed).await?;
+        let (input, format, job, hosts) = hosts::open(args, store, paths, upstream, lock).await?;
+        preparing.begun();
+        return Ok((input, mock, format, job, Some(hosts)));
+    }
+    let mut input = prepare_input(args, paths, upstream.provider)?;
+    let mock = mock::start_for(upstream, args.seed).await?;
+    let addresses = Addresses::of(upstream);
+    let format = Format::choose(args.format, args.endpoint.as_deref(), &input, upstream.provider, &addresses)?;
+    tokio::task::block_in_place(|| {
+        let job = load::open(lock, paths.clone(), &mut input, &format, upstream, &args.opening())?;
+        preparing.begun();
+        put_back(&job.journal, args)?;
+        done.take_over(&job.journal, &input, &format)?;
+        if job.input_cursor.is_none() {
+            upstream::warn_of_scopes(upstream, &job.journal.scopes().map_err(load::refused)?);
+        }
+        Ok((input, mock, format, job, None))
+    })
+}
+
+/// Tells what `--overwrite` deletes before it does: its answers were paid for.
+pub(super) fn tell_overwritten(args: &RunArgs, paths: &Paths) {
+    let Some(journal) = paths.journal.as_deref().filter(|journal| args.overwrite && journal.exists()) else { return };
+    let read = |reader: Reader| {
+        Ok::<_, JournalError>((reader.counts_at_rest(clock::wall())?, reader.spent()?, reader.config_json()?))
+    };
+    // Of one that is damaged nothing is known.
+    let Ok((counts, usage, config)) = Reader::open(journal).and_then(read) else { return };
+    let results = counts.succeeded + counts.fallback;
+    if results > 0 {
+        let config = JobConfig::read(&config);
+        let used = Budget::new(config.budgets(), config.prices(), &usage, false).used();
+        let cost = used.words().map(|words| format!("; {words}")).unwrap_or_default();
+        let deletes = if args.dry_run { "would delete" } else { "deletes" };
+        tracing::warn!(
+            "--overwrite {deletes} {} in {}, of {}{cost}",
+            text::counted(results, "result"),
+            paths.output.display(),
+            text::calls(&counts, false)
+        );
+    }
+}
+
+/// Lets failed items wait again where that is asked for.
+fn put_back(journal: &Journal, args: &RunArgs) -> Result<(), Failure> {
+    if args.retry_failed {
+        let fell_back = journal.counts(clock::wall()).map_err(load::refused)?.fallback > 0;
+        let failed = journal.retry_failed().map_err(load::refused)?;
+        if failed > 0 {
+            let fallback = if fell_back { ", or got the result of a fallback," } else { "" };
+            tracing::info!("{} that failed before{fallback} will be sent again", text::counted(failed, "item"));
+        }
+    }
+    Ok(())
+}
+
+fn prepare_input(args: &RunArgs, paths: &Paths, provider: Provider) -> Result<Input, Failure> {
+    let converter = Converter::of(args, provider)?;
+    tell_overwritten(args, paths);
+    tokio::task::block_in_place(|| {
+        let earlier = earlier_input(args, paths);
+        Input::prepare(args.input(), &paths.input, &earlier, converter.as_ref()).map_err(Failure::from)
+    })
+}
+
+/// The journal of the job that this run goes on with; none where it begins one.
+pub(super) fn begun<'a>(args: &RunArgs, paths: &'a Paths) -> Option<&'a Path> {
+    paths.journal.as_deref().filter(|journal| !args.overwrite && journal.exists())
+}
+
+/// What the copy of an earlier input means: flags may allow another one.
+pub(super) fn earlier_input(args: &RunArgs, paths: &Paths) -> Earlier {
+    match begun(args, paths) {
+        Some(_) if args.accept_changed_input => Earlier::MayDiffer,
+        Some(_) if args.retry_failed => Earlier::MayBeRepaired,
+        Some(journal) => JobConfig::earlier_input(journal),
+        None => Earlier::MayDiffer,
+    }
+}

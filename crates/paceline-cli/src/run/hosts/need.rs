@@ -1,0 +1,90 @@
+//! How many lines a host keeps at hand: enough never to run dry, and few enough that a newcomer finds work at once.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use paceline::Instant;
+
+/// Lines that have not been begun, on a host of which nothing is known yet, or whose calls take long.
+const FEW: u64 = 32;
+
+/// What ends within that time, as fast as it went lately, is kept at hand.
+const AHEAD: Duration = Duration::from_secs(10);
+
+/// How far back that is looked at.
+const LATELY: Duration = Duration::from_secs(5);
+
+/// Blocks in one claim.
+const MOST: u64 = 16;
+
+/// How fast lines end here.
+#[derive(Debug, Default)]
+pub(super) struct Need {
+    /// When so many had ended.
+    ended: VecDeque<(Instant, u64)>,
+}
+
+impl Need {
+    /// So many lines have ended in all.
+    pub(super) fn note(&mut self, now: Instant, ended: u64) {
+        self.ended.push_back((now, ended));
+        while self.ended.len() > 2 && self.ended.get(1).is_some_and(|(at, _)| *at + LATELY < now) {
+            self.ended.pop_front();
+        }
+    }
+
+    /// The blocks to claim where so many lines wait that were not begun, and blocks have so many lines.
+    pub(super) fn blocks(&self, waiting: u64, of_a_block: u64) -> u32 {
+        let missing = self.lines().saturating_sub(waiting);
+        u32::try_from(missing.div_ceil(of_a_block.max(1)).min(MOST)).unwrap_or(u32::MAX)
+    }
+
+    fn lines(&self) -> u64 {
+        let (Some((from, before)), Some((to, now))) = (self.ended.front(), self.ended.back()) else { return FEW };
+        let (ended, took) = (now - before, (*to - *from).as_millis());
+        if took == 0 {
+            return FEW;
+        }
+        FEW.max(u64::try_from(u128::from(ended) * AHEAD.as_millis() / took).unwrap_or(u64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn a_host_keeps_what_some_seconds_need() {
+        let mut need = Need::default();
+        assert_eq!(need.blocks(0, 200), 1, "at first a few");
+        assert_eq!(need.blocks(0, 1), 16, "in small blocks");
+        assert_eq!(need.blocks(32, 1), 0);
+        for step in 0..100 {
+            need.note(at(step * 100), step * 10);
+        }
+        assert_eq!(need.blocks(0, 200), 5, "100 a second");
+        assert_eq!(need.blocks(900, 200), 1);
+        assert_eq!(need.blocks(1_000, 200), 0);
+    }
+
+    #[test]
+    fn a_host_that_got_slower_keeps_less() {
+        let mut need = Need::default();
+        (0..50).for_each(|step| need.note(at(step * 100), step * 10));
+        (0..100).for_each(|step| need.note(at(5_000 + step * 100), 500));
+        assert_eq!(need.blocks(0, 1), 16);
+        assert_eq!(need.blocks(40, 1), 0, "what was fast is forgotten");
+    }
+
+    #[test]
+    fn no_claim_takes_much_at_once() {
+        let mut need = Need::default();
+        need.note(at(0), 0);
+        need.note(at(1), 1_000_000);
+        assert_eq!(need.blocks(0, 200), 16);
+    }
+}

@@ -1,0 +1,408 @@
+//! A host at work: it claims blocks while few of its lines wait, hands results in as they come, and ends with the whole job.
+//!
+//! Its calls know nothing of that: they go on with what is claimed while the store is away. What has ended waits in the journal.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use paceline::{Clock, Instant};
+use paceline_config::Upstream;
+use paceline_store::blocks::{Block, BlockStore, Held, HostId, Offer, SharedJob};
+use paceline_store::work::WorkError;
+use paceline_store::{AppendedLine, Journal, JournalError, LineFile, TakenBlock};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::block_in_place;
+
+use crate::run::calls::acknowledge::Acknowledge;
+use crate::run::calls::item::{Context, Phase};
+use crate::run::calls::stop::StopReason;
+use crate::run::hosts::blocks::lines_of;
+use crate::run::hosts::lost::LostLines;
+use crate::run::hosts::need::Need;
+use crate::run::hosts::told::{JobEnd, Told, Whole};
+use crate::run::job::background_load::{Fed, LoadError};
+use crate::run::job::load::{Handed, hand_on};
+use crate::run::job::refused;
+use crate::run::lines::input::Span;
+use crate::run::lines::wrong::Wrong;
+use crate::text;
+
+/// How long the blocks of a host stay its own after its last word: others wait for so long for those of one that was killed.
+const LEASE: Duration = Duration::from_secs(20);
+
+/// How often a host gives word.
+const BEAT: Duration = Duration::from_secs(4);
+
+/// Between two looks at what has ended here.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Between two questions for blocks where there were none.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// The bytes of results that are handed in together: the next word must not wait for long.
+const TOGETHER: u64 = 1 << 20;
+
+/// A store that has not answered for so long is away.
+const FELT: Duration = Duration::from_secs(3);
+
+/// How long the end of a run waits for a store that is away.
+const LAST_WORDS: Duration = Duration::from_secs(15);
+
+/// A host of a job.
+pub(crate) struct Worker {
+    pub(super) store: BlockStore,
+    pub(super) job: SharedJob,
+    pub(super) name: String,
+    /// What others see of this host.
+    pub(super) host: String,
+    pub(super) id: HostId,
+    pub(super) journal: Journal,
+    /// The lines that were claimed.
+    pub(super) spool: LineFile,
+    pub(super) spooled: u64,
+    pub(super) lost: Arc<LostLines>,
+    pub(super) mine: BTreeMap<u64, Mine>,
+    pub(super) line: Line,
+    pub(super) need: Need,
+    /// Lines that were seen to end here.
+    pub(super) ended: u64,
+    pub(super) beat_at: Instant,
+    pub(super) ask_at: Instant,
+    pub(super) end: JobEnd,
+    pub(super) ending: Option<oneshot::Sender<JobEnd>>,
+}
+
+/// A block that is not over here.
+#[derive(Debug)]
+pub(super) struct Mine {
+    block: TakenBlock,
+    /// Lines that have a result in the store, or whose result was offered.
+    known: BTreeSet<u64>,
+    /// Lines that are here and have not ended.
+    open: u64,
+    /// No other host has it.
+    is_ours: bool,
+}
+
+impl Mine {
+    pub(super) const fn of(block: TakenBlock) -> Self {
+        Self { block, known: BTreeSet::new(), open: 0, is_ours: true }
+    }
+}
+
+/// The connection to the store, as people are told of it.
+pub(super) struct Line {
+    /// The run ends where the store is away for longer.
+    pub(super) max_wait: Duration,
+    pub(super) clock: Clock,
+    pub(super) heard: Instant,
+    pub(super) told: watch::Sender<Told>,
+}
+
+impl Line {
+    fn away(&self) -> Duration {
+        self.clock.now() - self.heard
+    }
+
+    /// The answer of the store; people are told while it stays away.
+    pub(super) async fn answer<T>(&mut self, asked: impl Future<Output = Result<T, WorkError>>) -> Result<T, Broken> {
+        let mut asked = std::pin::pin!(asked);
+        loop {
+            let answer = tokio::select! {
+                answer = &mut asked => Some(answer),
+                () = tokio::time::sleep(ASK_AGAIN) => None,
+            };
+            if let Some(Ok(answer)) = answer {
+                self.heard = self.clock.now();
+                self.told.send_if_modified(|told| told.away.take().is_some());
+                return Ok(answer);
+            }
+            let away = self.away();
+            self.told.send_modify(|told| told.away = Some(away).filter(|away| *away >= FELT));
+            match answer {
+                Some(Err(error)) if !error.is_unreachable() => return Err(error.into()),
+                _ if away >= self.max_wait => return Err(Broken::Away(away)),
+                Some(Err(_)) => return Err(Broken::Again),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Why a host cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Broken {
+    #[error(transparent)]
+    Store(#[from] WorkError),
+    /// The store cannot be reached, and may be soon.
+    #[error("the store cannot be reached")]
+    Again,
+    /// It could not be reached for `--max-wait`.
+    #[error("the store has not answered for {}", text::duration(*.0))]
+    Away(Duration),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error("{0}")]
+    Job(String),
+}
+
+/// What the lines of a host are read with.
+struct Desk {
+    context: Arc<Context>,
+    upstream: Upstream,
+    acknowledge: Acknowledge,
+    feed: mpsc::Sender<Result<Fed, LoadError>>,
+}
+
+impl Worker {
+    /// Works beside the calls until the whole job has ended, or the receiver is gone.
+    pub(crate) fn start(
+        mut self,
+        context: Arc<Context>,
+        upstream: Upstream,
+        acknowledge: Acknowledge,
+    ) -> mpsc::Receiver<Result<Fed, LoadError>> {
+        let (feed, receiver) = mpsc::channel(1);
+        let desk = Desk { context, upstream, acknowledge, feed };
+        tokio::spawn(async move {
+            self.work(desk).await;
+            self.leave().await;
+            if let Some(ending) = self.ending.take() {
+                // A run that broke waits for nothing.
+                let _ = ending.send(self.end);
+            }
+        });
+        receiver
+    }
+
+    async fn work(&mut self, desk: Desk) {
+        loop {
+            let turned = tokio::select! {
+                turned = self.turn(&desk) => turned,
+                () = desk.feed.closed() => return,
+            };
+            let stop = match turned {
+                Ok(true) => return,
+                Ok(false) => None,
+                Err(Broken::Again) => None,
+                Err(Broken::Away(waited)) => Some(StopReason::StoreAway { waited }),
+                Err(broken) => Some(StopReason::Error { message: broken.to_string() }),
+            };
+            if let Some(stop) = stop {
+                // The dispatcher ends for it.
+                let _ = desk.feed.send(Ok(Fed::Stop(stop))).await;
+                return desk.feed.closed().await;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(PAUSE) => {}
+                () = desk.feed.closed() => return,
+            }
+        }
+    }
+
+    /// One look at everything; true once the whole job has ended.
+    async fn turn(&mut self, desk: &Desk) -> Result<bool, Broken> {
+        if self.beat_at <= self.line.clock.now() {
+            self.beat().await?;
+        }
+        self.hand_in().await?;
+        self.leave_lost(desk).await?;
+        let now = self.line.clock.now();
+        self.need.note(now, self.ended);
+        let is_ending = *desk.context.phase.borrow() != Phase::Running;
+        if is_ending || now < self.ask_at {
+            return Ok(false);
+        }
+        let in_flight = desk.context.in_flight.load(Ordering::Relaxed);
+        let open: u64 = self.mine.values().map(|mine| mine.open).sum();
+        let of_a_block = self.mine.values().map(|mine| mine.block.lines).max().unwrap_or(1);
+        let most = self.need.blocks(open.saturating_sub(in_flight), of_a_block);
+        if most == 0 {
+            return Ok(false);
+        }
+        let Some(claim) = self.line.answer(self.store.claim(self.id, most)).await? else {
+            self.beat_at = now;
+            return Ok(false);
+        };
+        if claim.ended {
+            self.mine.values_mut().for_each(|mine| mine.is_ours = false);
+            self.leave_lost(desk).await?;
+            return Ok(true);
+        }
+        if claim.blocks.is_empty() {
+            self.ask_at = now + ASK_AGAIN;
+        } else {
+            self.take(claim.blocks, desk).await?;
+        }
+        Ok(false)
+    }
+
+    /// Gives word, hears which blocks are still this host's, and how the whole job stands.
+    pub(super) async fn beat(&mut self) -> Result<(), Broken> {
+        let held = match self.line.answer(self.store.heartbeat(self.id)).await? {
+            Some(held) => held,
+            None => {
+                let registered = self.line.answer(self.store.register(self.job.id, &self.host, LEASE)).await?;
+                self.id = registered.ok_or_else(|| Broken::Job(format!("the job {} was removed", self.name)))?;
+                self.resume().await?
+            }
+        };
+        self.keep(&held);
+        let status = self.line.answer(self.store.status(self.job.id)).await?;
+        self.end.whole = status.as_ref().map(Whole::of).unwrap_or_default();
+        self.line.told.send_modify(|told| told.whole = Some(self.end.whole.clone()));
+        self.beat_at = self.line.clock.now() + BEAT;
+        Ok(())
+    }
+
+    /// Takes back what no other host has claimed meanwhile.
+    pub(super) async fn resume(&mut self) -> Result<Vec<Held>, Broken> {
+        let of = |mine: &Mine| held(mine.block.first, mine.block.fence);
+        let before: Vec<Held> = self.mine.values().map(of).collect();
+        self.line.answer(self.store.resume(self.id, &before)).await
+    }
+
+    /// These blocks are this host's, and no others.
+    pub(super) fn keep(&mut self, held: &[Held]) {
+        let held: BTreeMap<u64, i64> = held.iter().map(|held| (held.first, held.fence)).collect();
+        for (first, mine) in &mut self.mine {
+            mine.is_ours = held.get(first) == Some(&mine.block.fence);
+        }
+    }
+
+    /// Offers what has ended here and is not in the store.
+    pub(super) async fn hand_in(&mut self) -> Result<(), Broken> {
+        loop {
+            let asked = self.mine.values().map(|mine| (mine.block, mine.known.clone())).collect();
+            let found = block_in_place(|| self.journal.ended_lines(asked, TOGETHER))?;
+            let mut offers = Vec::new();
+            for ended in &found {
+                if let Some(mine) = self.mine.get_mut(&ended.block.first) {
+                    mine.open = ended.open;
+                }
+                let held = held(ended.block.first, ended.block.fence);
+                let offer = |line: &paceline_store::EndedLine| Offer {
+                    held,
+                    line: line.ordinal,
+                    ok: line.ok,
+                    body: line.body.clone(),
+                };
+                offers.extend(ended.lines.iter().map(offer));
+            }
+            self.end.unsent = !offers.is_empty();
+            if offers.is_empty() {
+                return Ok(());
+            }
+            self.ended += offers.len() as u64;
+            self.end.kept += self.line.answer(self.store.offer(self.job.id, offers)).await?;
+            for ended in found {
+                if let Some(mine) = self.mine.get_mut(&ended.block.first) {
+                    mine.known.extend(ended.lines.iter().map(|line| line.ordinal));
+                }
+            }
+        }
+    }
+
+    /// Lines of blocks that others have now are not sent from here; blocks of which nothing is left are over.
+    async fn leave_lost(&mut self, desk: &Desk) -> Result<(), Broken> {
+        let gone = block_in_place(|| self.drop_lost())?;
+        if gone > 0 {
+            // Nothing is counted any more once the dispatcher has ended.
+            let _ = desk.feed.send(Ok(Fed::Gone(gone))).await;
+        }
+        Ok(())
+    }
+
+    /// What has ended was handed in just before. Returns how many items are gone.
+    pub(super) fn drop_lost(&mut self) -> Result<u64, JournalError> {
+        for mine in self.mine.values().filter(|mine| mine.open == 0) {
+            self.journal.end_block(mine.block)?;
+        }
+        self.mine.retain(|_, mine| mine.open > 0);
+        let lost = self.mine.values().filter(|mine| !mine.is_ours);
+        lost.map(|mine| self.journal.leave_block(mine.block).map(|left| left.gone)).sum()
+    }
+
+    /// Takes claimed lines into the journal.
+    async fn take(&mut self, blocks: Vec<Block>, desk: &Desk) -> Result<(), Broken> {
+        let appended = block_in_place(|| self.append(&blocks, desk))?;
+        let settled = appended.refused > 0;
+        // The dispatcher that has ended takes nothing more; the journal has the lines.
+        let _ = desk.feed.send(Ok(Fed::Lines(appended))).await;
+        if settled {
+            let Context { input, format, .. } = &*desk.context;
+            block_in_place(|| refused::settle(&self.journal, input, format.results(), &desk.acknowledge))?;
+        }
+        Ok(())
+    }
+
+    fn append(&mut self, blocks: &[Block], desk: &Desk) -> Result<paceline_store::Appended, Broken> {
+        let (mut text, mut taken) = (Vec::new(), Vec::new());
+        for block in blocks {
+            let lines = lines_of(&block.body).filter(|lines| lines.len() as u64 == block.lines);
+            let lines = lines.ok_or_else(|| {
+                Broken::Job(format!("the job {} was made by another version of paceline: it cannot be read", self.name))
+            })?;
+            let first = block.held.first;
+            let known: BTreeSet<u64> = block.have.iter().copied().collect();
+            let mut here = Vec::new();
+            for (ordinal, (number, bytes)) in (first..).zip(lines).filter(|(ordinal, _)| !known.contains(ordinal)) {
+                let span = Span { offset: self.spooled + text.len() as u64, len: bytes.len() as u64 };
+                text.extend_from_slice(bytes);
+                text.push(b'\n');
+                let (line, _) =
+                    hand_on(&desk.context.format, &desk.upstream, bytes, number, span, |handed| match handed {
+                        Handed::Item(item, _) => AppendedLine::item(&item),
+                        Handed::Refused(line) => AppendedLine::refused(&line),
+                    });
+                here.push((ordinal, line));
+            }
+            let lost = block.lost > 0;
+            if lost {
+                self.lost.add(first, block.lines);
+                self.end.of_lost += here.len() as u64;
+            }
+            let block = TakenBlock { first, lines: block.lines, fence: block.held.fence, lost };
+            self.mine.insert(first, Mine { known, open: here.len() as u64, ..Mine::of(block) });
+            taken.push((block, here));
+        }
+        self.spool.append(&text)?;
+        self.spooled += text.len() as u64;
+        Ok(self.journal.take_blocks(taken, Wrong::REPEATED)?)
+    }
+
+    /// The last words of a run: its results, and that others may have its blocks.
+    async fn leave(&mut self) {
+        let words = tokio::time::timeout(LAST_WORDS, async {
+            self.hand_in().await?;
+            self.line.answer(self.store.deregister(self.id)).await?;
+            let status = self.line.answer(self.store.status(self.job.id)).await?;
+            self.end.whole = status.as_ref().map(Whole::of).unwrap_or_default();
+            Ok::<_, Broken>(())
+        });
+        match words.await {
+            Ok(Ok(())) => {}
+            Ok(Err(broken)) => tracing::warn!("this host could not leave the job {}: {broken}", self.name),
+            Err(_) => tracing::warn!(
+                "the store does not answer: this host leaves the job {} without a word, and others take its lines in {} s",
+                self.name,
+                LEASE.as_secs()
+            ),
+        }
+    }
+}
+
+/// The claim of a block, as the store knows it.
+fn held(first: u64, fence: i64) -> Held {
+    Held { first, fence }
+}
+
+/// A new host of a job.
+///
+/// # Errors
+/// An error of the store.
+pub(super) async fn register(store: &BlockStore, job: i64, host: &str) -> Result<Option<HostId>, WorkError> {
+    store.register(job, host, LEASE).await
+}
