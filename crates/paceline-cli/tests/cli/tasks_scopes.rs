@@ -53,6 +53,7 @@ fn a_host_that_is_gone_or_not_trusted_stops_no_other() {
         all_are(&store, name, 5, &[State::Deferred]);
     }
     all_are(&store, "gone", 30, &WAITS);
+    assert!(!log.contains(" failed: "), "none of them has: {log}");
     for told in ["the first 20 items all failed the same way", "the server's certificate", "insufficient_quota"] {
         let lines = log.lines().filter(|line| line.contains("the scope is stopped") && line.contains(told)).count();
         assert_eq!(lines, 1, "{told}: {log}");

@@ -183,6 +183,11 @@ impl<Item: Ord> AlikeByScope<Item> {
         self.scopes.get_mut(scope).map(|row| std::mem::take(&mut row.items)).unwrap_or_default()
     }
 
+    /// Whether an item is among those of a scope that failed alike last.
+    pub(crate) fn has(&self, item: &Item) -> bool {
+        self.scopes.values().any(|row| row.items.contains(item))
+    }
+
     /// The scope is watched anew.
     pub(crate) fn forget(&mut self, scope: &str) {
         self.scopes.remove(scope);

@@ -271,7 +271,7 @@ impl Runs<'_> {
                 }
                 _ => {}
             }
-            progress.observe(note);
+            progress.observe(note, &|key| fail_fast.waits(key));
         })
     }
 
@@ -301,7 +301,7 @@ impl Runs<'_> {
         let restored = stopped_scopes.begin_run(&*self.store, &self.clock, limiter, restops).await;
         restored.map_err(not_begun)?;
         let began = self.clock.now();
-        let drawing = progress.draw_regularly(Arc::clone(&self.store));
+        let drawing = progress.draw_regularly(Arc::clone(&self.store), &fail_fast);
         let telling = {
             let progress = progress.clone();
             self.teller.begin(move || Some(progress.job_line()))
@@ -323,13 +323,18 @@ impl Runs<'_> {
         self.limiter_state.save().await;
         telling.end().await;
         drop((drawing, kept));
+        if ended.is_err() {
+            progress.tell_failed(&|key| fail_fast.waits(key), true);
+        }
         let summary = ended.map_err(|error| broken(error, progress.has_begun()))?;
         if let Work::Requests(requests) = &self.work
             && let Some(message) = requests.broken()
         {
             return Err(Failure::interrupted(message).resumable());
         }
-        let same = self.settle(&fail_fast).await.map_err(|error| broken(error, true))?;
+        let settled = self.settle(&fail_fast).await;
+        progress.tell_failed(&|key| fail_fast.waits(key), true);
+        let same = settled.map_err(|error| broken(error, true))?;
         let elapsed = self.clock.now().saturating_since(began);
         let standing = StoreSummary::of(&*self.store, &self.clock).await.map_err(Failure::interrupted)?;
         let groups_failed_alike = matches!(summary.ended, EndReason::Done | EndReason::GroupsStopped)

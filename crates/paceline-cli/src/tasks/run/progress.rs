@@ -1,6 +1,6 @@
 //! The progress of a run on the screen and in the log: a line for each failure, and how far it has come.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use paceline_store::work::{
 use terminal_size::{Width, terminal_size_of};
 use tokio::task::JoinHandle;
 
+use super::fail_fast::FailFast;
 use crate::job_line::JobLine;
 use crate::logging;
 use crate::text;
@@ -23,6 +24,9 @@ const DRAW_EVERY: Duration = Duration::from_millis(250);
 
 /// How often a log line is written, where there is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// For so long a failure may be that of a whole host or group before it is told as one of its item.
+const LONGEST_OPEN: Duration = Duration::from_secs(30);
 
 /// Characters of what went wrong in a log line.
 const LONGEST_CAUSE: usize = 200;
@@ -44,6 +48,9 @@ struct Inner {
     shutdown: Mutex<Figures>,
 }
 
+/// Whether an item that has failed waits all the same, by its key, if that is known.
+type Waits<'a> = &'a dyn Fn(&String) -> Option<bool>;
+
 /// How far the run has come.
 #[derive(Debug, Default)]
 struct Figures {
@@ -58,6 +65,8 @@ struct Figures {
     in_flight: BTreeSet<u64>,
     begun: bool,
     ending: bool,
+    /// Failed, and not told yet.
+    untold: VecDeque<FailedItem>,
     /// Why groups were stopped.
     causes: BTreeSet<String>,
     /// Until when nothing begins, and why where it is no due time.
@@ -94,7 +103,7 @@ impl Progress {
     }
 
     /// Takes in an event; it does not block.
-    pub(super) fn observe(&self, note: &SchedulerEvent<'_>) {
+    pub(super) fn observe(&self, note: &SchedulerEvent<'_>, waits: Waits<'_>) {
         match note {
             SchedulerEvent::Started(item) => {
                 let mut figures = self.figures();
@@ -107,7 +116,7 @@ impl Progress {
                 figures.in_flight.remove(&item.id);
                 figures.ended += 1;
             }
-            SchedulerEvent::Decided { item, decided, wait } => self.decided(item, decided, *wait),
+            SchedulerEvent::Decided { item, decided, wait } => self.decided(item, decided, *wait, waits),
             SchedulerEvent::Lost(item) => {
                 self.figures().in_flight.remove(&item.id);
                 tracing::warn!(
@@ -155,7 +164,7 @@ impl Progress {
         }
     }
 
-    fn decided(&self, item: &WorkItem, decided: &DecisionRecord, wait: Option<Duration>) {
+    fn decided(&self, item: &WorkItem, decided: &DecisionRecord, wait: Option<Duration>, waits: Waits<'_>) {
         let mut figures = self.figures();
         figures.in_flight.remove(&item.id);
         let class = decided.failure.class;
@@ -190,9 +199,10 @@ impl Progress {
             }
             ("fail", _) => {
                 (figures.ended, figures.failed) = (figures.ended + 1, figures.failed + 1);
-                let reason = decided.reason.as_deref().unwrap_or(class.as_str());
-                let reason = text::printable(reason);
-                tracing::error!(item = item.key, class = class.as_str(), status, code, cause, "failed: {reason}");
+                let failed = FailedItem::of(item, decided, self.0.clock.now());
+                if !failed.is_told(waits(&item.key)) {
+                    figures.untold.push_back(failed);
+                }
             }
             ("fallback", _) => {
                 (figures.ended, figures.fell_back) = (figures.ended + 1, figures.fell_back + 1);
@@ -221,6 +231,17 @@ impl Progress {
         }
     }
 
+    /// Tells of items that have failed, as soon as it is known that they do not wait after all, or at the end: for at most so
+    /// long that is left open.
+    pub(super) fn tell_failed(&self, waits: Waits<'_>, at_the_end: bool) {
+        let now = self.0.clock.now();
+        let mut figures = self.figures();
+        figures.untold.retain(|failed| {
+            let is_late = at_the_end || now.saturating_since(failed.at) >= LONGEST_OPEN;
+            !failed.is_told(waits(&failed.key).or(is_late.then_some(false)))
+        });
+    }
+
     /// `(try 1 of at most 4)`: tries of that kind so far, of those that the bounds allow.
     fn attempt(&self, item: &WorkItem, class: Class) -> String {
         let deferred = matches!(class, Class::Throttled | Class::QuotaExhausted | Class::Partial | Class::Account);
@@ -235,12 +256,12 @@ impl Progress {
 
     /// Shows how far the run has come, for as long as the guard lives: on a terminal as a line that is redrawn, elsewhere
     /// as a log line now and then.
-    pub(super) fn draw_regularly(&self, store: Arc<dyn WorkStore>) -> Drawing {
+    pub(super) fn draw_regularly(&self, store: Arc<dyn WorkStore>, fail_fast: &FailFast) -> Drawing {
         let bar = logging::draws(self.0.quiet).then(|| {
             let style = ProgressStyle::with_template("{msg}").unwrap_or_else(|_| ProgressStyle::default_bar());
             logging::bars().add(ProgressBar::no_length().with_style(style))
         });
-        let (progress, screen) = (self.clone(), bar.clone());
+        let (progress, screen, fail_fast) = (self.clone(), bar.clone(), fail_fast.clone());
         let task = tokio::spawn(async move {
             let mut moments = tokio::time::interval(if screen.is_some() { DRAW_EVERY } else { LINE_EVERY });
             // The first is at once, and redundant in a short run.
@@ -248,6 +269,7 @@ impl Progress {
             loop {
                 moments.tick().await;
                 progress.count_again(&*store).await;
+                progress.tell_failed(&|key| fail_fast.waits(key), false);
                 let line = progress.line();
                 match &screen {
                     Some(bar) => {
@@ -323,6 +345,47 @@ impl Progress {
     }
 }
 
+/// An item that has failed, unless all of its host or its group do.
+#[derive(Debug)]
+struct FailedItem {
+    key: String,
+    at: Instant,
+    class: Class,
+    status: Option<u16>,
+    code: Option<String>,
+    cause: String,
+    reason: String,
+}
+
+impl FailedItem {
+    fn of(item: &WorkItem, decided: &DecisionRecord, at: Instant) -> Self {
+        let DecisionRecord { failure, reason, .. } = decided;
+        let cause = text::cut(&text::printable(&failure.message), LONGEST_CAUSE);
+        Self {
+            key: item.key.clone(),
+            at,
+            class: failure.class,
+            status: failure.status.filter(|status| !cause.contains(&status.to_string())),
+            code: failure.code.clone(),
+            cause,
+            reason: text::printable(reason.as_deref().unwrap_or(failure.class.as_str())).into_owned(),
+        }
+    }
+
+    /// Tells of it, if it is known whether it waits after all.
+    fn is_told(&self, waits: Option<bool>) -> bool {
+        let Self { key, class, status, code, cause, reason, .. } = self;
+        match waits {
+            None => return false,
+            Some(true) => tracing::debug!(item = key, cause, "failed as all others of its host or group, and waits"),
+            Some(false) => {
+                tracing::error!(item = key, class = class.as_str(), status, code, cause, "failed: {reason}");
+            }
+        }
+        true
+    }
+}
+
 fn left_to_next_run(item: &WorkItem, decided: &DecisionRecord, is_told: bool, stays: bool) {
     let DecisionRecord { failure, reason, .. } = decided;
     if is_told {
@@ -384,7 +447,7 @@ mod tests {
         let progress = Progress::new(false, &before, &SchedulerConfig::default(), clock);
         assert_eq!(progress.line(), "1/1 done, 1 failed");
         store.amend(Filter::default(), Amend::Retry).await.expect("a memory");
-        let drawing = progress.draw_regularly(store.clone());
+        let drawing = progress.draw_regularly(store.clone(), &FailFast::new(0, false, false, false));
         tokio::time::sleep(LINE_EVERY + DRAW_EVERY).await;
         drop(drawing);
         assert_eq!(progress.line(), "0/1 done");
@@ -400,7 +463,7 @@ mod tests {
         let progress = Progress::new(false, &before, &SchedulerConfig::default(), clock);
         add(["c", "d"]).await.expect("room");
         assert_eq!(progress.line(), "0/2 done");
-        let drawing = progress.draw_regularly(store.clone());
+        let drawing = progress.draw_regularly(store.clone(), &FailFast::new(0, false, false, false));
         tokio::time::sleep(LINE_EVERY + DRAW_EVERY).await;
         drop(drawing);
         assert_eq!(progress.line(), "0/4 done");

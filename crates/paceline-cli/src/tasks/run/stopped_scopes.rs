@@ -1,6 +1,6 @@
-//! Scopes that are smaller than the groups of their items, such as the hosts of one group: one that is stopped leaves its
-//! items to the next run, and its group goes on. That run tests it with one call. What one worker of a store has stopped, the others
-//! do not call either, until one of them finds it open.
+//! Scopes that are smaller than the groups of their items, such as the hosts of one group: one that is stopped leaves its items
+//! to the next run, and its group goes on. That run tests it with one call. What one worker of a store has stopped, the others do
+//! not call either, until one of them finds it open.
 
 mod others;
 
@@ -83,8 +83,8 @@ struct Stop {
     advice: Option<String>,
     /// The keys of its items that were left to the next run, and of those whose failures stopped it.
     left: BTreeSet<String>,
-    /// An item that a person sends for later tests it; one that was sent for before does not, for a call has tested it since. By the
-    /// clock of the store.
+    /// An item that a person sends for later tests it; one that was sent for before does not, for a call has tested it since. By
+    /// the clock of the store.
     since: Timestamp,
     /// Another worker has stopped it.
     is_of_another: bool,
@@ -329,8 +329,8 @@ impl StoppedScopes {
         Ok(())
     }
 
-    /// Tells the store of them, and of those that a server holds, if it does not know. What other workers told it stays, and holds
-    /// here too.
+    /// Tells the store of them, and of those that a server holds, if it does not know. What other workers told it stays, and
+    /// holds here too.
     ///
     /// # Errors
     /// An error of the store.

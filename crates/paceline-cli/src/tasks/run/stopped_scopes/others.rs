@@ -28,8 +28,8 @@ impl Stopped {
         }
     }
 
-    /// What other workers have stopped is not called here either, and what a server told them to leave alone is held. But not what a
-    /// person has opened: another worker may not know yet.
+    /// What other workers have stopped is not called here either, and what a server told them to leave alone is held. But not
+    /// what a person has opened: another worker may not know yet.
     pub(super) fn follow(&mut self, all: &ClosedScopes, clock: &WorkClock, limiter: &Limiter) {
         let (now, wall) = (limiter.now(), clock.wall());
         for scope in all.0.iter().filter(|scope| self.of_others.contains(scope.name.as_str())) {
