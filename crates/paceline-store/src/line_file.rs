@@ -1,6 +1,6 @@
 //! A file that grows by whole lines: appended to, synced, and cut back to what counts.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs::{File, TryLockError};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
@@ -86,13 +86,15 @@ impl LineFile {
     /// When the system refuses.
     pub fn results_from(&self, from: u64) -> Result<KnownResults, JournalError> {
         let read = || {
-            let (mut known, mut line) = (HashSet::new(), Vec::new());
+            let (mut known, mut line) = (HashMap::new(), Vec::new());
             let mut file = File::open(&self.path)?;
             file.seek(SeekFrom::Start(from))?;
             let mut reader = BufReader::new(file);
             while reader.read_until(b'\n', &mut line)? > 0 {
                 let answer = verify_line(&line).filter(|result| !result.fell_back);
-                known.extend(answer.map(|answer| (answer.ordinal, answer.key)));
+                if let Some(answer) = answer {
+                    known.insert((answer.ordinal, answer.key), answer.call);
+                }
                 line.clear();
             }
             Ok(KnownResults(known))
@@ -199,14 +201,14 @@ pub fn may_hold_results(path: &Path) -> io::Result<bool> {
     Ok(begins.iter().zip(BEGINNING).all(|(byte, expected)| byte == expected || *byte == 0))
 }
 
-/// Results that stand in a file, by the number and the id of their items.
+/// Results that stand in a file, by the number and the id of their items, with the call of each that answered last.
 #[derive(Debug, Default)]
-pub struct KnownResults(HashSet<(u64, [u8; 16])>);
+pub struct KnownResults(HashMap<(u64, [u8; 16]), u32>);
 
 impl KnownResults {
-    /// Whether the result of that item is among them.
-    pub fn contains(&self, ordinal: u64, custom_id: &CustomId) -> bool {
-        self.0.contains(&(ordinal, custom_id.key()))
+    /// Whether the result of that item is among them, by a call of it that came after so many.
+    pub fn contains(&self, ordinal: u64, custom_id: &CustomId, after: u32) -> bool {
+        self.0.get(&(ordinal, custom_id.key())).is_some_and(|call| *call > after)
     }
 }
 
@@ -233,7 +235,9 @@ mod tests {
         file.append(&line(2).encode(End::FellBack, &fallback)).unwrap();
         file.append(&line(3).encode(End::Succeeded, &answer)).unwrap();
         file.append(b"{\"of\": \"another program\"}\n").unwrap();
-        let recalled = |from| [1, 2, 3].map(|item| file.results_from(from).unwrap().contains(item, &custom_id));
+        let known =
+            |from, after| [1, 2, 3].map(|item| file.results_from(from).unwrap().contains(item, &custom_id, after));
+        let recalled = |from| known(from, 0);
         assert_eq!((recalled(0), recalled(from)), ([true, false, true], [false, false, true]));
     }
 

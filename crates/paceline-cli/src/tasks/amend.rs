@@ -49,6 +49,13 @@ pub(crate) struct RetryArgs {
     /// with KEY
     #[arg(long)]
     may_be_done: bool,
+    /// Send the items once more, also those that succeeded: with the same value of `--idempotency-header`, by which a receiver
+    /// that has them drops them
+    #[arg(long)]
+    again: bool,
+    /// With `--again`: with another value, so that a receiver takes them for new ones
+    #[arg(long, requires = "again")]
+    new_id: bool,
     /// Open a scope, such as a host, that its server holds (Retry-After), for these items; may be repeated
     #[arg(long, value_name = "SCOPE")]
     open: Vec<String>,
@@ -59,8 +66,11 @@ pub(crate) struct RetryArgs {
 /// # Errors
 /// Refuses what is no store, keys that it does not have, and a command that names no items.
 pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
-    let RetryArgs { items, may_be_done, open } = args;
+    let RetryArgs { items, may_be_done, again, new_id, open } = args;
     let (as_json, all) = (items.json, may_be_done || !items.keys.is_empty());
+    if again && items.keys.is_empty() {
+        return Err(Failure::refused("--again sends items that succeeded once more: name each of them by its KEY"));
+    }
     let args = items.store.clone();
     let (store, filter) = named(items).await?;
     let group = filter.group.clone();
@@ -69,7 +79,13 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
     let mut scopes = ClosedScopes::of(&*store, clock::wall()).await.map_err(Failure::interrupted)?;
     scopes.retain_of(&*store, filter.clone()).await.map_err(Failure::interrupted)?;
     scopes.retain(|name| !open.iter().any(|opened| opened == name));
-    let Retried { changed, may_be_done } = retry_items(&*store, filter.clone(), all).await?;
+    let Retried { changed, may_be_done } = match again {
+        true => {
+            let changed = store.amend(filter.clone(), Amend::Again { as_new: new_id }).await.map_err(not_begun)?;
+            Retried { changed, may_be_done: 0 }
+        }
+        false => retry_items(&*store, filter.clone(), all).await?,
+    };
     if !open.is_empty() {
         opened::open(&*store, &open, &filter).await.map_err(Failure::interrupted)?;
     }
@@ -82,6 +98,7 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
             writeln!(out, "{}", json!({ "changed": changed, "may_be_done": again, "left_out": left_out }))
         }
         0 if changed == 0 => writeln!(out, "{nothing}"),
+        0 if again => writeln!(out, "{}, {}", retried(changed), if new_id { AS_NEW } else { AS_BEFORE }),
         0 => writeln!(out, "{}", retried(changed)),
         _ if all => {
             writeln!(out, "{}; the call of {items} may have been executed before, and is made again", retried(changed))
@@ -149,6 +166,12 @@ pub(crate) async fn cancel(args: Args) -> Result<Status, Failure> {
     })?;
     Ok(Status::Success)
 }
+
+/// How an item is known that is sent once more.
+const AS_BEFORE: &str =
+    "with the same value of --idempotency-header: a receiver that has it may drop it (--new-id makes another)";
+const AS_NEW: &str =
+    "with another value of --idempotency-header, unless the payload has that header: a receiver takes it for a new one";
 
 /// So many groups that are held are named.
 const NAMED: usize = 3;
@@ -241,7 +264,9 @@ async fn nothing(store: &dyn WorkStore, group: Option<&str>, what: &str, otherwi
 
 fn retried(changed: u64) -> String {
     match changed {
-        0 => "nothing to retry: items that succeeded or are in flight stay as they are".to_owned(),
+        0 => "nothing to retry: items that succeeded or are in flight stay as they are (KEY --again sends those that succeeded once \
+              more)"
+            .to_owned(),
         1 => "1 item is due again".to_owned(),
         _ => format!("{} are due again", text::counted(changed, "item")),
     }

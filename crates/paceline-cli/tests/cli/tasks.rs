@@ -252,7 +252,7 @@ fn what_a_person_retries_or_cancels_is_said_and_done() {
     assert_eq!(changed("retry", &["broken", "wrong", "fine-1"]), "2 items are due again\n");
     assert_eq!(
         changed("retry", &["fine-1"]),
-        "nothing to retry: items that succeeded or are in flight stay as they are\n"
+        "nothing to retry: items that succeeded or are in flight stay as they are (KEY --again sends those that succeeded once more)\n"
     );
     assert_eq!(changed("cancel", &["--group", "locked"]), "1 item cancelled\n");
     assert_eq!(changed("cancel", &["later", "wrong"]), "2 items cancelled\n");

@@ -181,3 +181,74 @@ fn show_tells_the_idempotency_key_that_was_sent() {
     let unknown = format!("pl-{}", "0".repeat(32));
     assert_eq!(tasks(&store, "work.db", &["show", &unknown]).0, 2);
 }
+
+/// A customer asks for an event that was delivered: the same event once more, or as a new one.
+#[test]
+fn what_succeeded_is_sent_once_more_by_its_key() {
+    let (server, store) = (crate::support::Server::new(|_| crate::support::Reply::ok()), Store::new());
+    store.put(
+        ["evt", "other"]
+            .map(|key| NewItem::new(key, r#"{"url": "/hook", "body": {"item": "KEY"}}"#.replace("KEY", key)))
+            .into(),
+    );
+    let answers = store.job.path("answers.jsonl");
+    let flags = ["--http", "--base-url", &server.url(), "--idempotency-header", "webhook-id", "-o"];
+    let run = || {
+        let ended = crate::tasks_run::ran(store.command().args(flags).arg(&answers));
+        assert_eq!(ended.code, 0, "{}", ended.log);
+    };
+    run();
+    let retry = |flags: &[&str]| tasks(&store, "work.db", &[&["retry"], flags].concat());
+    assert!(retry(&["evt"]).1.contains("(KEY --again sends those that succeeded once more)"));
+    assert_eq!(retry(&["--all", "--again"]).0, 2, "not everything");
+    for (flags, told) in
+        [(&["evt", "--again"][..], "with the same value"), (&["evt", "--again", "--new-id"], "with another value")]
+    {
+        let (code, said) = retry(flags);
+        assert!(
+            code == 0 && said.starts_with(&format!("1 item is due again, {told} of --idempotency-header")),
+            "{said}"
+        );
+        run();
+    }
+    let arrivals = server.arrivals();
+    let ids: Vec<&str> = arrivals
+        .iter()
+        .filter(|call| call.item == "evt")
+        .map(|call| call.headers["webhook-id"].to_str().expect("text"))
+        .collect();
+    assert_eq!((ids.len(), arrivals.len()), (3, 4));
+    assert!(ids[0] == ids[1] && ids[1] != ids[2], "{ids:?}");
+    assert!(tasks(&store, "work.db", &["show", ids[2]]).1.contains("  sends     3\n"));
+}
+
+/// A key is rotated while a worker stays: the file holds the new one, and a person sends for the items.
+#[test]
+fn a_key_file_that_was_replaced_is_read_for_the_call_after_a_401() {
+    let is_new = |arrival: &crate::support::Arrival| arrival.headers["authorization"] == "Bearer the-second-key";
+    let answer = move |arrival: &crate::support::Arrival| match is_new(arrival) {
+        true => crate::support::Reply::ok(),
+        false => crate::support::Reply::error(401, "invalid_api_key"),
+    };
+    let (server, store) = (crate::support::Server::new(answer), Store::new());
+    let key = store.job.path("key");
+    let write = |text: &str| std::fs::write(&key, text).expect("room");
+    write("the-first-key\n");
+    let put = |key: &str| store.put(vec![NewItem::new(key, r#"{"url": "/hook", "body": {"item": "a"}}"#)]);
+    put("a");
+    let flags =
+        ["--http", "--base-url", &server.url(), "--idempotency-header", "webhook-id", "--stay", "--api-key-file"];
+    let worker = begin(store.command().args(flags).arg(&key));
+    let stops = || tasks(&store, "work.db", &["report"]).1.contains("is refused");
+    until(stops);
+    assert_eq!(server.count(), 1);
+    write("the-second-key\n");
+    assert_eq!(tasks(&store, "work.db", &["retry", "--all"]).0, 0);
+    until(|| store.item("a").state == paceline_store::work::State::Succeeded);
+    assert_eq!(server.count(), 2);
+    put("b");
+    until(|| store.item("b").state == paceline_store::work::State::Succeeded);
+    crate::tasks_run::signal("-INT", worker.id());
+    let log = worker.wait_with_output().expect("it ends").stderr;
+    assert!(String::from_utf8_lossy(&log).contains("has changed: calls show the new one"));
+}

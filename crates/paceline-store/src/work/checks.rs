@@ -83,10 +83,24 @@ impl Amend {
             Self::Retry => {
                 &[State::Waiting, State::Failed, State::Skipped, State::Cancelled, State::Deferred, State::FellBack]
             }
+            Self::Again { .. } => &[
+                State::Waiting,
+                State::Succeeded,
+                State::Failed,
+                State::Skipped,
+                State::Cancelled,
+                State::Deferred,
+                State::FellBack,
+            ],
             Self::Cancel => &[State::Waiting, State::InFlight, State::Deferred],
             Self::LeaveToNextRun => &[State::Waiting, State::Failed],
             Self::TakeUp => &[State::Deferred],
         }
+    }
+
+    /// Whether a person lets items wait again, and has resolved the stops of their groups.
+    pub(crate) const fn retries(self) -> bool {
+        matches!(self, Self::Retry | Self::Again { .. })
     }
 
     pub(crate) fn applies(self, state: State) -> bool {

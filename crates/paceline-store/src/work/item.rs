@@ -373,6 +373,12 @@ pub enum Amend {
     /// Items that failed, fell back, were skipped, cancelled or deferred wait again, and their bounds begin anew. Waiting ones
     /// are due at once.
     Retry,
+    /// Likewise, and items that succeeded too: what they call gets them once more.
+    Again {
+        /// As if they were added only now: what is made of that time, such as the id by which a receiver knows an item, is
+        /// another.
+        as_new: bool,
+    },
     /// Items that have not ended are cancelled; later outcomes of a worker are not recorded.
     Cancel,
     /// Items that failed or wait are left to the next run, for the fault is not theirs: then their bounds begin anew, but for

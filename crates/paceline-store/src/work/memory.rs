@@ -425,7 +425,7 @@ impl Tables {
             .filter(|row| filter.takes(&row.item) && amend.applies(row.item.state))
             .map(|row| row.item.id)
             .collect();
-        if amend == Amend::Retry {
+        if amend.retries() {
             self.open_stopped_of(&meant, now);
         }
         for id in &meant {
@@ -434,6 +434,7 @@ impl Tables {
                     row.begin_anew(None);
                     row.item.sent_for = Some(now);
                 }
+                Amend::Again { as_new } => row.begin_again(as_new, now),
                 Amend::LeaveToNextRun => row.leave_to_next_run(),
                 Amend::TakeUp => row.begin_run(LEFT_FIRST),
                 Amend::Cancel => row.cancel(now),

@@ -12,7 +12,7 @@ use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 
 use crate::ended::{
     a_person_retries_what_has_ended, a_try_counts_whose_item_was_cancelled_meanwhile,
-    what_a_server_said_to_the_last_try_is_kept, what_ended_long_ago_is_removed,
+    what_a_server_said_to_the_last_try_is_kept, what_ended_long_ago_is_removed, what_succeeded_begins_once_more,
 };
 use crate::limiter_state::{
     the_last_saved_limiter_state_counts, what_is_known_of_answers_outlives_a_worker_and_reaches_the_others,
@@ -57,6 +57,7 @@ conformance!(
     a_cancelled_item_takes_no_outcome,
     a_try_counts_whose_item_was_cancelled_meanwhile,
     what_a_server_said_to_the_last_try_is_kept,
+    what_succeeded_begins_once_more,
     a_person_retries_what_has_ended,
     what_ended_long_ago_is_removed,
     what_is_left_to_the_next_run_begins_it,

@@ -117,3 +117,24 @@ pub(crate) async fn what_a_server_said_to_the_last_try_is_kept(on: Bench) {
     on.record(ClaimOutcome { answered: said, ..ClaimOutcome::success(&claim.items[0]) }).await;
     assert_eq!(last().await, (None, Some("a\u{fffd}b".to_owned())));
 }
+
+/// A person sends once more for what succeeded, whatever became of its calls.
+pub(crate) async fn what_succeeded_begins_once_more(on: Bench) {
+    on.add(["a", "b", "c"].map(item)).await;
+    let worker = on.register().await;
+    on.record(ClaimOutcome::abandoned(&on.claim(worker, 1).await.items[0])).await;
+    for claimed in &on.claim(worker, 2).await.items {
+        on.record(ClaimOutcome::success(claimed)).await;
+    }
+    on.forward(S).await;
+    let before = on.store.show("a").await.unwrap().unwrap().0;
+    for as_new in [false, true] {
+        let again = Amend::Again { as_new };
+        assert_eq!(on.store.amend(Filter::keys(["a"]), again).await.unwrap(), 1);
+        let item = on.store.show("a").await.unwrap().unwrap().0;
+        assert_eq!((item.state, item.attempts, item.abandoned, item.forgiven.attempts), (State::Waiting, 2, 0, 2));
+        assert_eq!((item.created > before.created, item.sent_for > Some(before.created)), (as_new, true));
+        assert_eq!((item.ended, item.first, item.crashes, item.may_be_done), (None, None, 0, false));
+    }
+    assert_eq!(on.keys(worker, 1).await, ["a"]);
+}

@@ -163,7 +163,11 @@ impl Pair {
 
     async fn amend(&self, rng: &mut Rng, at: &str) {
         let keys: Vec<_> = (0..3).map(|_| format!("item-{}", rng.next_u64() % 60)).collect();
-        let amend = if rng.next_u64().is_multiple_of(2) { Amend::Retry } else { Amend::Cancel };
+        let amend = match rng.next_u64() % 8 {
+            0..=2 => Amend::Retry,
+            3 => Amend::Again { as_new: rng.next_u64().is_multiple_of(2) },
+            _ => Amend::Cancel,
+        };
         let states = if rng.next_u64().is_multiple_of(2) { vec![State::Failed, State::Waiting] } else { Vec::new() };
         let filter = Filter { states, ..Filter::keys(keys) };
         let model = self.model.store.amend(filter.clone(), amend).await.unwrap();

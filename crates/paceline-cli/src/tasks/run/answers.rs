@@ -84,9 +84,9 @@ impl Answers {
         format!("answers in {}", self.path.canonicalize().as_ref().unwrap_or(&self.path).display())
     }
 
-    /// Whether the answer of an item stands there, as a run left it that was cut off.
-    pub(super) fn has(&self, item: u64, custom_id: &CustomId) -> bool {
-        self.recalled.contains(item, custom_id)
+    /// Whether the answer of an item to a call after so many stands there, as a run left it that was cut off.
+    pub(super) fn has(&self, item: u64, custom_id: &CustomId, after: u32) -> bool {
+        self.recalled.contains(item, custom_id, after)
     }
 
     /// Appends a line, and comes back when it is on the disk.

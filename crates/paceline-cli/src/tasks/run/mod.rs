@@ -2,6 +2,7 @@
 
 mod answers;
 mod cancellable_judge;
+mod current_sender;
 mod disk;
 mod fail_fast;
 mod fallback;

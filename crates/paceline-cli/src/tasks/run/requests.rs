@@ -9,7 +9,7 @@ use http::{HeaderValue, Method, StatusCode};
 use paceline::{Clock, Limiter, Permit};
 use paceline_config::{CallNames, Upstream};
 use paceline_core::{Class, Cost, LimitScope, UnknownOutcome};
-use paceline_http::{Call, Exchange, NoAnswer, Sender, SenderConfig};
+use paceline_http::{Call, Exchange, NoAnswer, SenderConfig};
 use paceline_providers::Reading;
 use paceline_store::work::{DEFAULT_GROUP, Failure, Said, StartDecision, Task, WorkClock, WorkError, WorkStore};
 use paceline_store::{End, ResultBody};
@@ -17,6 +17,7 @@ use serde::Deserialize;
 
 use super::Trying;
 use super::answers::Answers;
+use super::current_sender::CurrentSender;
 use super::fail_fast::FailFast;
 use super::known_answers::KnownAnswers;
 use super::permits::{self, Permits};
@@ -48,7 +49,7 @@ pub(super) struct Requests {
     account: Option<Account>,
     /// Where bare bodies go.
     endpoint: Option<String>,
-    sender: Sender,
+    sender: CurrentSender,
     /// How often an item may be sent again after failures.
     max_retries: u32,
     /// For how long no server may be there before a run ends; none where it waits for whatever may come.
@@ -105,7 +106,7 @@ impl Requests {
         // What was delivered is done, whatever is said about it.
         let needs_answers = answers.is_some() || upstream.dialect.reads_successes();
         let sending = SenderConfig { needs_answers, ..SenderConfig::of(&upstream, headers, timeout) };
-        let sender = Sender::by(&upstream, sending).map_err(exit::Failure::refused)?;
+        let sender = CurrentSender::new(upstream.clone(), sending)?;
         Ok(Self {
             limits_answers: upstream::limits_answers(&upstream),
             upstream,
@@ -177,7 +178,7 @@ impl Requests {
             return StartDecision::Now(Box::pin(std::future::ready(Ok(()))));
         }
         upstream::warn_of_withheld(&self.upstream, || self.addresses.hosts && !ready.call.url.starts_with('/'));
-        let unknown = self.sender.unknown_outcome(&ready.call);
+        let unknown = self.sender.get().unknown_outcome(&ready.call);
         if task.item().may_be_done && unknown != UnknownOutcome::Resend {
             return StartDecision::Never(held_as_killed(unknown, &task));
         }
@@ -207,7 +208,9 @@ impl Requests {
     fn is_answered(&self, task: &Task, ready: &Ready) -> bool {
         let item = task.item();
         let was_cut_off = item.may_be_done || item.crashes > 0 || item.abandoned > 0;
-        let has = |answers: &Answers| answers.has(item.id, &ready.echo.custom_id);
+        // A person has sent for the item since: it is to be sent again.
+        let before = item.forgiven.attempts.saturating_add(item.forgiven.deferrals);
+        let has = |answers: &Answers| answers.has(item.id, &ready.echo.custom_id, before);
         was_cut_off && self.answers.as_ref().is_some_and(has)
     }
 
@@ -246,17 +249,18 @@ impl Requests {
         let spares_group = !with_group && (group.is_none() || self.addresses.hosts);
         let echo =
             Echo { custom_id: line.custom_id, metadata: line.metadata.map(ToOwned::to_owned), form: format.results() };
+        let sender = self.sender.get();
         let counted = task.item().attempts.saturating_sub(task.item().forgiven.attempts);
         let call = Call {
             method: line.method,
             url: line.url.into_owned(),
             headers: line.headers,
-            body: self.sender.rest_of(task.item().id).unwrap_or_else(|| Bytes::from(line.body.into_owned())),
-            idempotency_key: self.sender.config().idempotency_header.as_ref().map(|_| value_of(task)),
+            body: sender.rest_of(task.item().id).unwrap_or_else(|| Bytes::from(line.body.into_owned())),
+            idempotency_key: sender.config().idempotency_header.as_ref().map(|_| value_of(task)),
             within: None,
             retries: Some(self.max_retries.saturating_sub(counted)),
         };
-        let cost = self.sender.charge(&scope, &call);
+        let cost = sender.charge(&scope, &call);
         if self.limits_answers {
             let is_unbounded = || self.upstream.dialect.longest_answer(&call.url, &call.body).is_none();
             upstream::warn_of_unbounded("a configured limit", is_unbounded);
@@ -276,11 +280,12 @@ impl Requests {
 
     async fn send(&self, task: &Task, ready: Ready, permit: Permit, shutdown: &Shutdown) -> Result<(), Failure> {
         let Ready { call, echo, scope, with_group, spares_group, .. } = ready;
-        if self.sender.unknown_outcome(&call) != UnknownOutcome::Resend {
+        let sender = self.sender.for_call();
+        if sender.unknown_outcome(&call) != UnknownOutcome::Resend {
             self.note_sent(task).await?;
         }
         let mut stops_again = false;
-        let sent = self.sender.send_judged(permit, &call, shutdown.aborting(), |answer, reading| {
+        let sent = sender.send_judged(permit, &call, shutdown.aborting(), |answer, reading| {
             // Before the permit is given back, and others of the scope begin.
             stops_again = self.stopped.heard(&scope, reading.class, reading.unexpected);
             match answer {
@@ -298,6 +303,7 @@ impl Requests {
             }
         });
         let exchange = sent.await;
+        self.sender.heard(&exchange);
         self.watch(&scope, &exchange, shutdown);
         match &exchange.answer {
             Ok(answer) if exchange.reading.class == Class::Success => {

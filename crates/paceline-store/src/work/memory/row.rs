@@ -133,6 +133,16 @@ impl Row {
         item.reason = Some(LEFT.to_owned());
     }
 
+    /// All of its calls are of the past, whatever became of them.
+    pub(super) fn begin_again(&mut self, as_new: bool, now: Timestamp) {
+        let item = &mut self.item;
+        item.abandoned += u32::from(std::mem::take(&mut self.cancelled_in_flight));
+        item.attempts += std::mem::take(&mut item.abandoned);
+        item.created = if as_new { now } else { item.created };
+        item.sent_for = Some(now);
+        self.begin_anew(None);
+    }
+
     pub(super) fn begin_anew(&mut self, not_before: Option<Timestamp>) {
         let item = &mut self.item;
         // Of what was cancelled during a try no outcome may have come yet: that was cut off.

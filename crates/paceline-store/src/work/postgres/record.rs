@@ -295,6 +295,17 @@ const RETRY: &str = concat!(
     filtered!()
 );
 
+/// Likewise, and all of their calls are of the past, whatever became of them.
+const AGAIN: &str = concat!(
+    "UPDATE item SET state = 0, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, abandoned = 0, \
+     attempts = attempts + abandoned + CASE WHEN worker IS NULL THEN 0 ELSE 1 END, \
+     forgiven_attempts = attempts + abandoned + CASE WHEN worker IS NULL THEN 0 ELSE 1 END, \
+     forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL, reason = NULL, sent_for_ms = $5, \
+     created_ms = CASE WHEN $6 THEN $5 ELSE created_ms END \
+     WHERE state = ANY ($4) AND ",
+    filtered!()
+);
+
 /// The stopped groups of the items that will be tried again; the account is the group of all.
 const STOPPED: &str = concat!(
     "SELECT name FROM scope WHERE until_ms IS NULL AND (name = '*' OR name IN (SELECT grp FROM lane \
@@ -363,9 +374,13 @@ pub(super) async fn amend(tx: &Tx<'_>, filter: &Filter, amend: Amend, now: Times
     let (states, group, keys) = values(filter);
     let from: Vec<i16> = amend.states().iter().map(|state| *state as i16).collect();
     match amend {
-        Amend::Retry => {
+        Amend::Retry | Amend::Again { .. } => {
             let stopped = tx.query(STOPPED, &[&states, &group, &keys, &from]).await?;
-            let changed = tx.execute(RETRY, &[&states, &group, &keys, &from, &now.as_millis()]).await?;
+            let at = now.as_millis();
+            let changed = match amend {
+                Amend::Again { as_new } => tx.execute(AGAIN, &[&states, &group, &keys, &from, &at, &as_new]).await?,
+                _ => tx.execute(RETRY, &[&states, &group, &keys, &from, &at]).await?,
+            };
             for row in stopped.iter().filter(|_| changed > 0) {
                 scopes::open(tx, row.get(0), now).await?;
             }

@@ -12,9 +12,9 @@ use crate::work::item::{
     Transition, shortened,
 };
 
-/// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. Who records hands the item
-/// on, so the fence goes up. Where its end is not known (`?10` is its class) the last try stays. What becomes of its time is `?15`,
-/// an [`ItemTime`](crate::work::ItemTime): 1 goes on, 0 does if something was sent since its bounds began.
+/// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. Who records hands the item on, so
+/// the fence goes up. Where its end is not known (`?10` is its class) the last try stays. What becomes of its time is `?15`, an
+/// [`ItemTime`](crate::work::ItemTime): 1 goes on, 0 does if something was sent since its bounds began.
 pub(super) const RECORD: &str = "UPDATE item
      SET state = ?3, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = ?4, delay_ms = ?5, attempts = attempts + ?6,
          deferrals = deferrals + ?7, abandoned = abandoned + ?8, ended_ms = ?9, reason = ?14,
@@ -134,8 +134,8 @@ pub(super) fn record(
     Ok(RecordStatus::Recorded)
 }
 
-/// The try of an item that was cancelled meanwhile, which still has its worker: it is counted, once. After a success a retry would
-/// do it once more.
+/// The try of an item that was cancelled meanwhile, which still has its worker: it is counted, once. After a success a retry
+/// would do it once more.
 const THOUGH_CANCELLED: &str = "UPDATE item
      SET sent = iif(?3, 2, sent), worker = NULL, attempts = attempts + ?4, deferrals = deferrals + ?5, abandoned = abandoned + ?6,
          last_class = coalesce(?7, last_class), last_status = iif(?7 IS NULL, last_status, ?8),
@@ -173,13 +173,22 @@ fn event(
 
 /// Items whose bounds begin anew. Of one that was cancelled during a try no outcome may have come yet: that was cut off.
 fn retry(now: Timestamp) -> String {
+    format!("{BEGIN_ANEW}, abandoned = {CUT_OFF}, forgiven_attempts = attempts, sent_for_ms = {}", now.as_millis())
+}
+
+/// Likewise, and all of their calls are of the past, whatever became of them.
+fn again(as_new: bool, now: Timestamp) -> String {
+    let (now, calls) = (now.as_millis(), format!("attempts + {CUT_OFF}"));
+    let created = if as_new { format!(", created_ms = {now}") } else { String::new() };
     format!(
-        "state = 0, sent = 0, abandoned = abandoned + (worker IS NOT NULL), worker = NULL, fence = fence + 1, not_before_ms = 0,
-         delay_ms = 0, forgiven_attempts = attempts, forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL,
-         reason = NULL, sent_for_ms = {}",
-        now.as_millis()
+        "{BEGIN_ANEW}, abandoned = 0, attempts = {calls}, forgiven_attempts = {calls}, sent_for_ms = {now}{created}"
     )
 }
+
+const BEGIN_ANEW: &str = "state = 0, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0,
+     forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL, reason = NULL";
+
+const CUT_OFF: &str = "abandoned + (worker IS NOT NULL)";
 
 /// Items that were left to a run and wait in it, before all others. Whose time goes on has it still.
 const BEGIN: &str =
@@ -195,6 +204,7 @@ pub(super) fn begin_deferred(conn: &Connection) -> rusqlite::Result<usize> {
 pub(super) fn amend(conn: &Connection, filter: &Filter, amend: Amend, now: Timestamp) -> rusqlite::Result<u64> {
     let set = match amend {
         Amend::Retry => retry(now),
+        Amend::Again { as_new } => again(as_new, now),
         Amend::TakeUp => BEGIN.to_owned(),
         Amend::Cancel => format!(
             "state = 5, worker = iif(state = 1, worker, NULL), fence = fence + 1, not_before_ms = 0, delay_ms = 0, ended_ms = {}, \
@@ -208,7 +218,7 @@ pub(super) fn amend(conn: &Connection, filter: &Filter, amend: Amend, now: Times
     let (mut condition, values) = condition(filter);
     let states: Vec<String> = amend.states().iter().map(|state| state.code().to_string()).collect();
     condition.push_str(&format!(" AND item.state IN ({})", states.join(", ")));
-    let stopped = if amend == Amend::Retry { scopes::stopped_of(conn, &condition, &values)? } else { Vec::new() };
+    let stopped = if amend.retries() { scopes::stopped_of(conn, &condition, &values)? } else { Vec::new() };
     let sql = format!("UPDATE item SET {set} WHERE {condition}");
     let changed = conn.execute(&sql, params_from_iter(values))? as u64;
     if changed > 0 {
