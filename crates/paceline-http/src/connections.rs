@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use http::header::{ACCEPT_ENCODING, HeaderMap, HeaderValue};
 use reqwest::{Client, ClientBuilder, redirect};
 
+use crate::connecting::Hosts;
 use crate::no_answer::{HasAnswered, LARGEST_HEAD};
 use crate::sender::SenderConfig;
 
@@ -13,13 +14,15 @@ pub(crate) struct Connections {
     now: Mutex<Client>,
     /// It keeps no idle connections.
     spare: Option<Client>,
+    /// Where calls take turns to open connections.
+    hosts: Option<Hosts>,
     /// The server at the address of the configuration.
     pub(crate) server: HasAnswered,
 }
 
 impl Connections {
     pub(crate) fn of(client: Client) -> Self {
-        Self { now: Mutex::new(client), spare: None, server: HasAnswered::default() }
+        Self { now: Mutex::new(client), spare: None, hosts: None, server: HasAnswered::default() }
     }
 
     /// With a client that keeps no idle connections: those of many hosts could take all descriptors.
@@ -28,9 +31,23 @@ impl Connections {
         Ok(Self { spare: Some(built(spare.pool_max_idle_per_host(0), config)?), ..self })
     }
 
+    /// Calls to one host take turns to open connections, which the client's connector waits for.
+    #[cfg(feature = "config")]
+    pub(crate) fn in_turn(self) -> Self {
+        Self { hosts: Some(Hosts::default()), ..self }
+    }
+
     /// The client for the next call.
     pub(crate) fn client(&self) -> Client {
         self.lock().clone()
+    }
+
+    /// Sends a call to that address.
+    pub(crate) async fn send<T>(&self, address: &str, sending: impl Future<Output = T>) -> T {
+        match &self.hosts {
+            Some(hosts) => hosts.send(address, sending).await,
+            None => sending.await,
+        }
     }
 
     /// Descriptors are short. Idle connections are closed once no call waits for its answer through the client that kept them.

@@ -182,7 +182,7 @@ impl Sender {
     #[cfg(feature = "config")]
     pub(crate) fn with_way(self, proxied: bool, spare: Option<ClientBuilder>) -> Result<Self, reqwest::Error> {
         let connections = match spare {
-            Some(spare) => self.connections.with_spare(spare, &self.config)?,
+            Some(spare) => self.connections.with_spare(spare, &self.config)?.in_turn(),
             None => self.connections,
         };
         Ok(Self { proxied, connections, ..self })
@@ -374,10 +374,12 @@ impl Sender {
     ) -> Result<Received, NoAnswer> {
         let (timeout, gateway, is_own) = (self.config.timeout, self.gateway(call), call.url.starts_with('/'));
         let send = async || {
-            let request = self.connections.client().request(call.method.clone(), self.address_of(call));
+            let address = self.address_of(call);
+            let request = self.connections.client().request(call.method.clone(), &address);
             let request = request.headers(headers.clone()).body(leaving.body(call.body.clone()));
             let deadline = self.clock.now() + timeout;
-            let sent = until(&self.clock, deadline, request.send()).await.transpose();
+            let sending = self.connections.send(&address, request.send());
+            let sent = until(&self.clock, deadline, sending).await.transpose();
             if sent.as_ref().is_err_and(|error| Shortage::is_why(error)) {
                 self.connections.spare();
             }

@@ -18,6 +18,7 @@ use rustls_platform_verifier::Verifier;
 
 use super::key::warn_if_exposed;
 use super::proxy::may_be_proxied;
+use crate::connecting::InTurn;
 use crate::gateway::LONGEST_HOLD;
 use crate::reached::{client_to, install_tls, speaks_no_tls};
 use crate::sender::{Sender, SenderConfig};
@@ -125,7 +126,7 @@ impl Sender {
             warn_if_exposed("the client's key", &file, &key.display().to_string());
         }
         let (keeping, spare) = match upstream.dialect.scope() {
-            Scope::Host => (client()?.pool_idle_timeout(IDLE_OF_MANY_HOSTS), Some(client()?)),
+            Scope::Host => (client()?.pool_idle_timeout(IDLE_OF_MANY_HOSTS).connector_layer(InTurn), Some(client()?)),
             _ => (client()?, None),
         };
         let sender = Self::new(keeping, config);

@@ -1,6 +1,7 @@
 //! Calls to servers that answer with what they should not.
 #![cfg(test)]
 
+mod connections;
 mod middleware;
 mod own_client;
 mod profiles;
