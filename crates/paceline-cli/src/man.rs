@@ -50,7 +50,7 @@ fn write(command: &Command, args: &ManArgs) -> std::io::Result<()> {
     }
     let mut last = Roff::new();
     notes(&mut last, &command.get_after_help().map(ToString::to_string).unwrap_or_default());
-    see_also(&mut last, command.get_display_name().unwrap_or_default());
+    see_also(&mut last, command);
     last.to_writer(&mut text)?;
     // What clap_mangen puts before the values of a flag is an empty line in three ways, and readers of pages complain of two.
     let text = String::from_utf8_lossy(&text).replace(".br\n\n.br\n", ".sp\n");
@@ -104,8 +104,9 @@ fn heading(line: &str) -> Option<String> {
 }
 
 /// The page above, `paceline-tasks` for `paceline-tasks-add`; the first page names those below itself.
-fn see_also(page: &mut Roff, name: &str) {
-    if let Some((above, _)) = name.rsplit_once('-') {
+fn see_also(page: &mut Roff, command: &Command) {
+    let name = command.get_display_name().unwrap_or_default();
+    if let Some(above) = name.strip_suffix(command.get_name()).and_then(|above| above.strip_suffix('-')) {
         page.control("SH", ["SEE ALSO"]);
         page.control("BR", [above, "(1)"]);
     }

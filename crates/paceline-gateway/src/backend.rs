@@ -197,6 +197,13 @@ impl Backend {
         })
     }
 
+    /// Ends its holds, pauses and stops, for all and for single clients: a person says that their cause is mended.
+    pub fn lift_holds(&self) {
+        self.trust.forget();
+        self.notes.outages.end_stops();
+        self.limiter.resume(None);
+    }
+
     /// The name that paths begin with.
     pub fn name(&self) -> &str {
         &self.config.name

@@ -226,6 +226,14 @@ impl Trust {
         self.some_away.store(true, Ordering::Relaxed);
     }
 
+    /// Forgets what clients were refused, and how long they are to stay away.
+    pub(crate) fn forget(&self) {
+        *self.witnesses.lock().unwrap_or_else(PoisonError::into_inner) = Witnesses::default();
+        self.away.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        [&self.some, &self.some_away].iter().for_each(|some| some.store(false, Ordering::Relaxed));
+        self.refused.passed();
+    }
+
     /// Until when a client alone is to stay away from a scope, whose upstream has asked that of it.
     pub(crate) fn not_before(&self, client: Option<u64>, scope: &Arc<str>) -> Option<Instant> {
         let client = client.filter(|_| self.some_away.load(Ordering::Relaxed))?;

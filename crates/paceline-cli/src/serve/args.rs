@@ -13,6 +13,7 @@ use paceline_http::warn_if_exposed;
 use paceline_providers::is_loopback;
 
 use super::keys::KeysArgs;
+use super::lift_holds::LiftArgs;
 use crate::args::{AccessArgs, Everywhere, Offered, PACE, UPSTREAM};
 use crate::exit::Failure;
 use crate::upstream;
@@ -33,8 +34,10 @@ pub(super) enum Command {
     /// Try what a start needs (configuration, keys, state folder, addresses) and show what would be served; sends nothing and
     /// makes no file
     Check(Box<Flags>),
-    /// Make, list and revoke the keys of clients
+    /// Make, list, rotate and revoke the keys of clients
     Keys(KeysArgs),
+    /// Have the gateway that runs end its holds, pauses and stops, because their cause is mended
+    LiftHolds(LiftArgs),
 }
 
 /// How to serve.

@@ -9,6 +9,7 @@ mod client_keys;
 mod client_notes;
 mod client_usage;
 mod keys;
+mod lift_holds;
 mod one_gateway;
 mod reload;
 mod socket;
@@ -17,7 +18,7 @@ mod upstreams;
 mod whole_file;
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use paceline_gateway::{Bounds, Clients, Gateway};
 
@@ -45,6 +46,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
         }
         Some(Command::Check(flags)) => check::command(&flags, everywhere),
         Some(Command::Keys(args)) => keys::command(args),
+        Some(Command::LiftHolds(args)) => lift_holds::command(args).await,
     }
 }
 
@@ -84,6 +86,8 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
         let Some((listener, _)) = metrics else { return std::future::pending().await };
         gateway.serve_metrics(listener).await;
     };
+    let folder = upstreams.folder().map(Path::to_owned);
+    let lifts = lift_holds::follow(folder.as_deref(), &gateway);
     let reloads = async {
         loop {
             let files = watched(&upstreams, &admission, flags);
@@ -109,7 +113,7 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
         ((), ()) = async { tokio::join!(gateway.serve(listener, ends), end_batches) } => {}
         () = signals.second() => tracing::warn!("answers under way were cut off by the second signal"),
         () = metrics => unreachable!("it goes on for as long as it is polled"),
-        () = usage.keep(&gateway) => unreachable!("it goes on for as long as it is polled"),
+        _ = async { tokio::join!(usage.keep(&gateway), lifts) } => unreachable!("both go on for as long as they are polled"),
         () = reloads => unreachable!("it goes on for as long as it is polled"),
     }
     usage.save(&gateway.clients());

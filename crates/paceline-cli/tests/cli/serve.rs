@@ -131,11 +131,9 @@ fn limits_and_holds_outlive_the_process() {
 
 #[test]
 fn a_person_may_lift_a_hold() {
-    let first = std::sync::atomic::AtomicBool::new(true);
-    let refuses = move || first.swap(false, std::sync::atomic::Ordering::SeqCst);
     let (job, server) = (
         Job::new(0),
-        Server::new(move |_| match refuses() {
+        Server::new(|arrival| match arrival.before < 2 {
             true => Reply::error(429, "rate_limit_exceeded").with_header("retry-after", 86_400),
             false => Reply::ok(),
         }),
@@ -146,10 +144,17 @@ fn a_person_may_lift_a_hold() {
     assert_eq!(gateway.child.wait().expect("it ends").code(), Some(0));
     let gateway = Gateway::start(&mut serve(&job, &server, &["--state", "state"]));
     assert_eq!(gateway.post("/generic/v1/things", "1s").0, 429, "it is kept");
+    let lift = |args: &[&str]| finish(job.paceline().args(["serve", "lift-holds", "--state", "state"]).args(args));
+    let (code, log) = lift(&["--upstream", "other"]);
+    assert!(code == 2 && log.contains("no gateway that serves other runs on the state folder state"), "{log}");
+    assert_eq!(gateway.post("/generic/v1/things", "1s").0, 429, "of another upstream");
+    // While it runs.
+    assert_eq!(lift(&["--upstream", "generic"]).0, 0);
+    assert_eq!(gateway.post("/generic/v1/things", "1s").0, 429, "the server refuses a second time");
     drop(gateway);
     let gateway = Gateway::start(&mut serve(&job, &server, &["--state", "state", "--lift-holds"]));
     assert_eq!(gateway.post("/generic/v1/things", "1s").0, 200);
-    assert_eq!(server.count(), 2);
+    assert_eq!(server.count(), 3);
 }
 
 #[test]

@@ -160,6 +160,20 @@ async fn a_client_that_is_told_to_wait_in_very_many_scopes_stays_away_from_all()
 }
 
 #[tokio::test]
+async fn what_one_client_and_all_were_told_ends_once_a_person_lifts_it() {
+    let served = served("").await;
+    assert_eq!(post(&served, "big", "m", "503").await.1, "1");
+    let (_, calls, message) = post(&served, "big", "m", "well").await;
+    assert!(calls == "0" && is_a_day(&message), "{message}");
+    served.limiter.stop(None, "no credit");
+    assert_eq!(post(&served, "other", "fresh", "well").await.0, 503);
+    served.gateway.upstreams()[0].lift_holds();
+    for key in ["big", "other"] {
+        assert_eq!(post(&served, key, "m", "well").await.0, 200, "{key}");
+    }
+}
+
+#[tokio::test]
 async fn a_fallback_takes_the_place_of_an_upstream_that_tells_one_client_to_wait_for_a_day() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("answer.json");
