@@ -185,7 +185,7 @@ impl KeyFile {
     /// An error of the operating system.
     pub(super) fn write(&self, path: &Path) -> std::io::Result<()> {
         account::make_private(whole_file::folder_of(path))?;
-        whole_file::replace_durably(path, format!("{:#}\n", serde_json::to_value(self)?).as_bytes())
+        whole_file::replace_durably_on_a_full_disk(path, format!("{:#}\n", serde_json::to_value(self)?).as_bytes())
     }
 }
 

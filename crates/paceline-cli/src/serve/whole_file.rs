@@ -90,6 +90,37 @@ pub(super) fn replace_durably(path: &Path, text: &[u8]) -> io::Result<()> {
     .map_err(without_its_name)
 }
 
+/// The same, on a full disk too, as far as the file needs no more than it did: a reserve beside it, which was made while there
+/// was room, becomes the file then.
+pub(super) fn replace_durably_on_a_full_disk(path: &Path, text: &[u8]) -> io::Result<()> {
+    let reserve = path.with_extension("reserve");
+    match replace_durably(path, text) {
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+            become_file(&reserve, path, text).map_err(|_| error)?
+        }
+        replaced => replaced?,
+    }
+    let has_one = reserve.metadata().is_ok_and(|found| found.len() >= text.len() as u64);
+    if !has_one {
+        // What takes the place of the file later may be somewhat longer.
+        let _ = replace(&reserve, &vec![0; text.len() + (4 << 10)]);
+    }
+    Ok(())
+}
+
+/// Writes a text over a reserve, whose room it needs alone, and puts that in the place of the file.
+fn become_file(reserve: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
+    let mut file = File::options().write(true).open(reserve)?;
+    if file.metadata()?.len() < text.len() as u64 {
+        return Err(io::ErrorKind::StorageFull.into());
+    }
+    file.write_all(text)?;
+    file.set_len(text.len() as u64)?;
+    file.sync_all()?;
+    std::fs::rename(reserve, path)?;
+    sync_names(folder_of(path))
+}
+
 /// Gives a file that cannot be used another name, under which a person finds it, and says which: another takes its place.
 pub(super) fn set_aside(path: &Path) -> String {
     let bad = |number: u32| -> PathBuf {

@@ -165,16 +165,20 @@ fn the_key_of_an_upstream_that_is_exchanged_between_two_starts_begins_no_limit_a
     assert_eq!(files.count(), 1, "the file of an upstream goes with its key");
 }
 
-/// A person who revokes a key must know that it still works.
+/// A leaked key that fills the disk must be revoked just then.
 #[test]
-fn a_key_that_cannot_be_revoked_for_want_of_room_is_told_to_work_as_before() {
+fn a_key_is_revoked_on_a_full_disk_or_told_to_work_as_before() {
     let job = Job::new(0);
     let paceline = env!("CARGO_BIN_EXE_paceline");
     let script = format!(
         "mkdir disk && mount -t tmpfs -o size=1m tmpfs disk || exit 99
-         {paceline} serve keys add c --state disk || exit 98
+         for name in a b c; do {paceline} serve keys add $name --state disk || exit 98; done
          head -c 2m /dev/zero > disk/filler
-         {paceline} serve keys revoke c --state disk; test $? = 2 || exit 97
+         {paceline} serve keys revoke c --state disk || exit 97
+         {paceline} serve keys revoke b --state disk || exit 96
+         {paceline} serve keys list --state disk > listed || exit 95
+         rm disk/*.reserve && head -c 2m /dev/zero >> disk/filler
+         {paceline} serve keys revoke a --state disk; test $? = 2 || exit 94
          {paceline} serve keys list --state disk"
     );
     let mut command = Command::new("unshare");
@@ -183,6 +187,8 @@ fn a_key_that_cannot_be_revoked_for_want_of_room_is_told_to_work_as_before() {
     let (code, log) = finish(&mut command);
     assert!(
         code == 0 && log.contains("No space left on device (os error 28); nothing has changed: every key"),
-        "{log}"
+        "{code}: {log}"
     );
+    let listed = job.text("listed");
+    assert!(listed.starts_with("a  made") && listed.lines().count() == 1, "{listed}");
 }
