@@ -1,6 +1,7 @@
 //! Who may call a gateway: the keys of clients, and what each client may do.
 
 mod allowed;
+mod contexts;
 mod hash;
 mod room;
 
@@ -13,6 +14,7 @@ use http::{HeaderValue, Request, StatusCode};
 use paceline::{ConfigError, Cost, Limiter, LimiterState, PacerConfig, Quota, QuotaSnapshot, Timestamp, clock};
 use tokio::time::sleep;
 
+use self::contexts::Contexts;
 pub use self::hash::KeyHash;
 use crate::bodies::BodiesOfClient;
 use crate::bounds::{Held, Turn};
@@ -96,6 +98,7 @@ impl Clients {
             let document_turn = before.map(|client| client.document_turn.clone()).unwrap_or_default();
             let files = before.map(|client| client.files.clone()).unwrap_or_default();
             let bodies = before.map(|client| client.bodies.clone()).unwrap_or_default();
+            let contexts = before.map(|client| Arc::clone(&client.contexts)).unwrap_or_default();
             let (name, hash, uses) = (name.into(), key.to_string().into(), Arc::clone(&uses));
             let client = Client {
                 name,
@@ -116,6 +119,7 @@ impl Clients {
                 document_turn,
                 files,
                 bodies,
+                contexts,
                 uses,
             };
             if let Some((former, until)) = former {
@@ -318,6 +322,7 @@ pub struct Client {
     /// Of the process, which its requests hold: a connection each, where that carries no other, and one for each call.
     pub(crate) files: Held,
     pub(crate) bodies: BodiesOfClient,
+    pub(crate) contexts: Arc<Contexts>,
     /// Those of all clients.
     uses: Arc<Uses>,
 }
@@ -351,6 +356,11 @@ impl Client {
     /// What separates it from others where clients take turns.
     pub(crate) const fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Whether one of its limits counts tokens.
+    pub(crate) const fn counts_tokens(&self) -> bool {
+        self.counts_tokens
     }
 
     /// Whether there are clients beside it and one other.

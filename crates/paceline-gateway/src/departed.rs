@@ -6,9 +6,9 @@ use http::response::Parts;
 use http::{Method, Response};
 use paceline::{Class, Instant, NextAction, Permit, Timestamp, UnknownOutcome, clock};
 use paceline_config::Money;
-use paceline_core::{Cost, Outcome, format_duration};
+use paceline_core::{Cost, Dimension, Outcome, format_duration};
 use paceline_http::{Call, NoAnswer};
-use paceline_providers::{Answer, Asked, Reading, SoFar, Usage};
+use paceline_providers::{Answer, Asked, Reading, SoFar, Usage, reference_to};
 
 use crate::backend::Backend;
 use crate::bodies::HeldBody;
@@ -37,6 +37,8 @@ pub(crate) struct Departed {
     pub(crate) call: Arc<Call>,
     /// What its body asks for.
     pub(crate) asked: Arc<Asked>,
+    /// Prints of what its body names that its server adds to the prompt.
+    pub(crate) named: Arc<[u64]>,
     /// What its request takes of the limits of its client.
     pub(crate) spent: Option<Arc<Spent>>,
     /// Of its body, which is read once more when the answer ends.
@@ -57,7 +59,8 @@ impl Departed {
     /// usage at the least.
     pub(crate) fn cut_off(&self, head: &Parts, kept: &[u8], came: u64) {
         let Some(spent) = &self.spent else { return };
-        spent.was_cut_off(self.used_so_far(&spent.untold(), head, kept, came));
+        let used = spent.was_cut_off(self.used_so_far(&spent.made(), head, kept, came));
+        note_answer(self.known.as_deref(), kept, used.get(&Dimension::Tokens));
     }
 
     /// So many bytes of the answer came.
@@ -85,6 +88,7 @@ impl Departed {
             known,
             call,
             asked,
+            named,
             spent,
             room: _room,
             files: _files,
@@ -123,9 +127,22 @@ impl Departed {
         if let Some(usage) = &reading.usage {
             upstream.metrics().used(&scope, usage);
             client.used(usage, upstream.cost_of(&asked, usage));
+            if let (Some(known), Ok(answer)) = (&known, answer) {
+                let prompt = usage.prompt_tokens();
+                known.contexts.were_read(&named, prompt);
+                note_answer(Some(known), answer.body(), prompt.saturating_add(usage.output_tokens));
+            }
             upstream.ratios.settle_as_asked(scope, &call.body, &asked, usage);
         }
         (class, action, is_unknown)
+    }
+}
+
+/// A later request of that client may name the answer, and then its server adds so many tokens to the prompt.
+fn note_answer(known: Option<&Client>, answer: &[u8], tokens: u64) {
+    let counts = known.filter(|known| known.counts_tokens());
+    if let Some((known, answer)) = counts.zip(reference_to(answer)) {
+        known.contexts.was_made(answer, tokens);
     }
 }
 

@@ -25,6 +25,8 @@ pub(crate) struct Estimated {
     pub(crate) of_client: Cost,
     /// What counts of it there where nothing tells its tokens.
     pub(crate) untold: Untold,
+    /// Prints of what its body names that its server adds to the prompt.
+    pub(crate) named: Arc<[u64]>,
 }
 
 impl Estimated {
@@ -44,7 +46,15 @@ impl Estimated {
         if let Some(client) = client {
             client.may_call(upstream.name(), &call, &upstream.sending.dialect, unread.is_none())?;
         }
-        Ok(Self::of_call(upstream, call, unread))
+        let named = client.map(|client| client.named(&call, &upstream.sending.dialect)).unwrap_or_default();
+        let estimated = Self::of_call(upstream, call, unread);
+        let untold = match client {
+            Some(client) if !named.is_empty() => {
+                estimated.untold.with_context(&estimated.call.body, client.contexts.of(&named))
+            }
+            _ => estimated.untold,
+        };
+        Ok(Self { untold, named: named.into(), ..estimated })
     }
 
     /// The same call to another upstream in the place of its own, perhaps with another model; none where it names no model that
@@ -68,6 +78,6 @@ impl Estimated {
         }
         let (scope, cost) = upstream.scope_and_cost(&call, &asked, unread);
         let (of_client, untold) = upstream.cost_elsewhere(&call, &asked, &cost);
-        Self { call: Arc::new(call), asked: Arc::new(asked), scope, cost, of_client, untold }
+        Self { call: Arc::new(call), asked: Arc::new(asked), scope, cost, of_client, untold, named: Arc::default() }
     }
 }

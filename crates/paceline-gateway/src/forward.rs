@@ -276,6 +276,7 @@ impl<'a> Course<'a> {
             known: self.known.clone(),
             call: Arc::clone(&call.call),
             asked: Arc::clone(&call.asked),
+            named: Arc::clone(&call.named),
             spent: self.spent.clone(),
             room: HeldBody::default(),
             files: [HeldFile::default(), file],

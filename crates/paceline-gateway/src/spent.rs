@@ -64,20 +64,27 @@ impl Spent {
         beyond(&self.reserved, used).into_iter().for_each(|beyond| self.uses.goes_on(self.number, &self.key, beyond));
     }
 
-    /// What it counts with where its answer comes and tells no usage.
+    /// What it counts with where its answer comes and tells no usage, ...
     pub(crate) fn untold(&self) -> Cost {
+        self.untold.with_its_prompt(&self.made())
+    }
+
+    /// ... beside what its server adds to the prompt.
+    pub(crate) fn made(&self) -> Cost {
         self.untold.made(&self.reserved)
     }
 
-    /// The answer was given up by its client before its end, or broke off, when so much had come.
-    pub(crate) fn was_cut_off(&self, so_far: SoFar) {
-        self.calls().cut_off = Some(so_far);
+    /// The answer was given up by its client before its end, or broke off, when so much had come. Returns what it counts with.
+    pub(crate) fn was_cut_off(&self, so_far: SoFar) -> Cost {
+        let used = if so_far.tells_prompt { so_far.used } else { self.untold.with_its_prompt(&so_far.used) };
+        self.calls().cut_off = Some(SoFar { used: used.clone(), ..so_far });
+        used
     }
 
     /// It ended by no doing of its client, and nothing tells whether it was done.
     pub(crate) fn was_lost(&self) {
         let used = self.lost(false);
-        self.calls().cut_off = used.map(|used| SoFar { used, is_silent: false });
+        self.calls().cut_off = used.map(|used| SoFar { used, is_silent: false, tells_prompt: true });
     }
 
     /// What a call counts with that is out, and whose end nothing tells. What its client gave up it may ask for again and again.
@@ -86,8 +93,8 @@ impl Spent {
         let (upstream, left) = calls.out.as_ref()?;
         let took = upstream.stopwatch.now().saturating_since(*left);
         match &calls.cut_off {
-            Some(SoFar { used, is_silent: false }) => Some(used.clone()),
-            Some(SoFar { used, is_silent: true }) => Some(self.untold.in_flight_for(took, used)),
+            Some(SoFar { used, is_silent: false, .. }) => Some(used.clone()),
+            Some(SoFar { used, is_silent: true, .. }) => Some(self.untold.in_flight_for(took, used)),
             None if by_its_client => Some(self.untold.in_flight_for(took, &self.untold())),
             None => Some(self.untold.in_flight_for(took, &self.reserved)),
         }

@@ -25,6 +25,8 @@ pub struct SoFar {
     pub used: Cost,
     /// It is a stream of which no text has come: its server may have worked on it all the time.
     pub is_silent: bool,
+    /// Its server told how long the prompt was, with all that it added.
+    pub tells_prompt: bool,
 }
 
 impl Dialect {
@@ -77,18 +79,19 @@ impl Dialect {
     pub fn used_so_far(&self, reserved: &Cost, answer: &Answer<'_>, came: u64) -> SoFar {
         let charge = &self.table().charge;
         if !(self.is_prompt(answer.path) && takes_tokens(answer.path)) {
-            return SoFar { used: reserved.clone(), is_silent: false };
+            return SoFar { used: reserved.clone(), is_silent: false, tells_prompt: true };
         }
         let (told, is_all) = told_so_far(answer).unwrap_or_default();
         let told = cost::counted(told, charge);
         if is_all {
             let settlement = Settlement::of(charge, answer.path, answer.status, Class::Success);
             let used = settlement.used(reserved, reserved, Some(told), Class::Success);
-            return SoFar { used: used.unwrap_or_else(|| reserved.clone()), is_silent: false };
+            let used = used.unwrap_or_else(|| reserved.clone());
+            return SoFar { used, is_silent: false, tells_prompt: true };
         }
         let output = tokens_so_far(answer, came).max(told.output_tokens);
         let used = with_more(reserved, output, told.input_tokens);
-        SoFar { used, is_silent: is_silent_stream(answer) }
+        SoFar { used, is_silent: is_silent_stream(answer), tells_prompt: told.input_tokens > 0 }
     }
 
     /// What a token of the prompt costs at most, in percent of the price of input: more than 100 where the request asks for it to

@@ -65,6 +65,7 @@ mod partial;
 mod prompt;
 mod prompts;
 mod reading;
+mod references;
 mod refusal;
 mod reported;
 mod rule;
@@ -95,6 +96,7 @@ pub use models::{models_of, names_models};
 pub use outline::{Asked, model_of};
 pub use partial::{joined, remainder};
 pub use reading::{Action, NoResponse, Reading, no_response};
+pub use references::{reference_to, references_of};
 pub use rule::{Phrase, Place, Rule};
 pub use schema::Schema;
 #[cfg(feature = "schema")]

@@ -70,7 +70,7 @@ pub fn names_models(name: &str) -> bool {
 }
 
 /// In small letters, and letters and digits alone: `base_model`, `base-model` and `baseModel` are one.
-fn plain(name: &str) -> String {
+pub(super) fn plain(name: &str) -> String {
     name.chars().map(letter).filter(|letter| letter.is_alphanumeric()).collect()
 }
 

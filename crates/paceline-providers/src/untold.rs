@@ -23,6 +23,8 @@ pub struct Untold {
     least: u64,
     /// Its time in flight tells of no more.
     most: u64,
+    /// The tokens of a prompt to which the server adds what the request names.
+    context: u64,
 }
 
 impl Dialect {
@@ -35,18 +37,31 @@ impl Dialect {
         let prompts = prompts_of(path, body);
         let usual = UNBOUNDED.saturating_mul(asked.choices()).saturating_mul(prompts);
         match asked.bound(path).map(|bound| bound.saturating_mul(prompts)) {
-            None => Untold { least: usual, most: u64::MAX },
+            None => Untold { least: usual, most: u64::MAX, context: 0 },
             // Where no bound is reserved, a large one says little of the answer.
-            Some(bound) => Untold { least: bound.min(usual), most: bound.max(usual) },
+            Some(bound) => Untold { least: bound.min(usual), most: bound.max(usual), context: 0 },
         }
     }
 }
 
 impl Untold {
-    /// What counts of a call that reserved that, and whose answer came and told no usage.
+    /// The same of a call with that body, which names what its server adds to the prompt, of so many tokens.
+    #[must_use]
+    pub const fn with_context(self, body: &[u8], context: u64) -> Self {
+        Self { context: context.saturating_add(body.len() as u64 / 4), ..self }
+    }
+
+    /// What counts of a call that reserved that, and whose answer came and told no usage, beside what its server adds to the
+    /// prompt.
     #[must_use]
     pub fn made(&self, reserved: &Cost) -> Cost {
         with_more(reserved, self.least, 0)
+    }
+
+    /// That cost with what the server adds to the prompt, where it told nothing of that.
+    #[must_use]
+    pub fn with_its_prompt(&self, cost: &Cost) -> Cost {
+        with_more(cost, 0, self.context)
     }
 
     /// The same of a call of which nothing came for so long.

@@ -2,7 +2,7 @@
 
 use http::{Method, StatusCode};
 use paceline_http::Call;
-use paceline_providers::{Dialect, answers_later};
+use paceline_providers::{Dialect, answers_later, references_of};
 
 use super::Client;
 use crate::refusal::Refusal;
@@ -104,6 +104,12 @@ impl Client {
     /// Whether it has limits, models or paths of its own.
     fn is_bounded(&self) -> bool {
         self.limiter.is_some() || !self.models.is_empty() || !self.paths.is_empty()
+    }
+
+    /// What the body of a call to a model names that its server adds to the prompt, where one of its limits counts tokens.
+    pub(crate) fn named(&self, call: &Call, dialect: &Dialect) -> Vec<u64> {
+        let counts = self.counts_tokens && dialect.takes_model(&models::decoded_path(call));
+        if counts { references_of(&call.body) } else { Vec::new() }
     }
 
     /// Whether it may have work done later, here or at the provider: that makes calls that no limit of a client counts.

@@ -387,7 +387,7 @@ async fn a_former_key_ends_by_itself_and_so_do_requests_that_wait_by_it() {
     let former = Some((paceline_gateway::KeyHash::of("pk-old"), soon));
     let (served, keys) = served(vec![ClientConfig { former, ..client("a", &["2 per 1h"]) }, client("b", &[])]).await;
     let post = async |key: &str| {
-        let request = served.post().bearer_auth(key).header("x-paceline-deadline", "1h");
+        let request = served.post().bearer_auth(key).header("x-paceline-deadline", "2h");
         told(request.send().await.unwrap()).await
     };
     assert_eq!([post("pk-a").await.0, post("pk-old").await.0], [200; 2]);

@@ -4,6 +4,7 @@
 mod bodies;
 mod cases;
 mod connections;
+mod contexts;
 mod faults;
 mod http2;
 mod keys;

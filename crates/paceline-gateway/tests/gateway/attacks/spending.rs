@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use crate::support::{Served, answer, client, serve_to, upstream};
 
 /// What a key has counted, once nothing of it is under way.
-async fn used(served: &Served) -> u64 {
+pub(super) async fn used(served: &Served) -> u64 {
     loop {
         let clients = served.gateway.clients();
         let account = clients.limiters().map(|(_, limiter)| limiter.snapshot().account).next().expect("one client");
