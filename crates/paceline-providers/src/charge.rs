@@ -82,7 +82,7 @@ impl Dialect {
             return SoFar { used: reserved.clone(), is_silent: false, tells_prompt: true };
         }
         let (told, is_all) = told_so_far(answer).unwrap_or_default();
-        let told = cost::counted(told, charge);
+        let told = cost::counted(told, charge).with_all_input();
         if is_all {
             let settlement = Settlement::of(charge, answer.path, answer.status, Class::Success);
             let used = settlement.used(reserved, reserved, Some(told), Class::Success);

@@ -37,7 +37,8 @@ const MOST: usize = 1_000;
 ///
 /// ```
 /// use paceline_providers::references_of;
-/// assert_eq!(references_of(br#"{"previous_response_id":"resp_1","input":[{"type":"input_file","file_id":"file-1"}]}"#).len(), 2);
+/// let body = br#"{"previous_response_id":"resp_1","input":[{"type":"input_file","file_id":"file-1"}]}"#;
+/// assert_eq!(references_of(body).len(), 2);
 /// assert_eq!(references_of(br#"{"conversation":{"id":"conv_1"},"metadata":{"conversation":"c"}}"#).len(), 1);
 /// assert!(references_of(br#"{"input":"previous_response_id"}"#).is_empty());
 /// ```

@@ -62,6 +62,7 @@ impl Settlement {
     /// What the call used, whatever its provider counts: prompt and answer, and what was reserved and not used comes back, as do
     /// all tokens of one that was refused. An answer of a model that tells no usage has used `untold` at the least.
     pub(super) fn used(self, reserved: &Cost, untold: &Cost, usage: Option<Usage>, class: Class) -> Option<Cost> {
+        let usage = usage.map(Usage::with_all_input);
         if self.refused && usage.is_none() {
             return Some(with_tokens(reserved.clone(), 0, Usage::default()));
         }
@@ -177,6 +178,12 @@ mod tests {
         let usage = Usage { input_tokens: 90, output_tokens: 10, ..Usage::default() };
         let used = settlement.used(&reserved, &reserved, Some(usage), Class::Success);
         assert_eq!(used.map(|cost| cost.get(&Dimension::Tokens)), Some(100), "of a client's limit both");
+        let reserved = charge(Provider::Anthropic, "/v1/messages", body, &TokenRatio::default());
+        let settlement = Settlement::of(&Provider::Anthropic.table().charge, "/v1/messages", 200, Class::Success);
+        let usage = Usage { input_tokens: 7, uncounted_tokens: 200_000, output_tokens: 10, ..Usage::default() };
+        let used = settlement.used(&reserved, &reserved, Some(usage), Class::Success).expect("it told all");
+        let counted = [Dimension::Tokens, Dimension::InputTokens].map(|dimension| used.get(&dimension));
+        assert_eq!(counted, [200_017, 200_007], "of a client's limit what the cache held, too");
         let long = charged(Provider::OpenAi, chat, br#"{"max_tokens":4000,"p":"x"}"#, 200, Class::Success);
         assert_eq!(long, (4_000, Some(4_000)), "the larger of the two");
         for provider in [Provider::OpenAi, Provider::Azure, Provider::Gemini, Provider::Anthropic] {

@@ -31,6 +31,12 @@ impl Usage {
         self.input_tokens.saturating_add(self.uncounted_tokens)
     }
 
+    /// The same where its provider's limits are not asked: what the provider's cache held counts as input, too.
+    #[must_use]
+    pub const fn with_all_input(self) -> Self {
+        Self { input_tokens: self.prompt_tokens(), uncounted_tokens: 0, ..self }
+    }
+
     /// So many tokens of input cost as much as the prompt.
     pub const fn priced_input(&self) -> u64 {
         self.prompt_tokens().saturating_add_signed(self.cache_price)
