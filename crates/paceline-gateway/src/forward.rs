@@ -4,16 +4,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
-use http::response::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, Either, Full};
-use hyper::body::Incoming;
-use hyper::ext::ReasonPhrase;
-use paceline::{Class, Cost, GiveUp, Limiter, NextAction, Permit, clock};
+use paceline::{Class, Cost, GiveUp, Limiter, NextAction, Permit};
 use paceline_core::Instant;
 use paceline_http::{NoAnswer, gateway};
 
+use crate::answered::{broken, ended, passed_on, unreadable};
 use crate::backend::Backend;
 use crate::bodies::{Bodies, BodiesOfClient, HeldBody, LEAST_LARGE};
 use crate::bounds::{Bounds, Room};
@@ -25,7 +23,7 @@ use crate::fallback::{Step, Target};
 use crate::files::{Files, HeldFile};
 use crate::headers::{self, Wishes};
 use crate::metrics::Ending;
-use crate::notes::{ClientSpending, Kind};
+use crate::notes::ClientSpending;
 use crate::own_routes::OwnBody;
 use crate::payload::Payload;
 use crate::places::{Place, hold_a_place};
@@ -36,7 +34,6 @@ use crate::request_body::RequestBody;
 use crate::server::Gateway;
 use crate::spent::Spent;
 use crate::tap::Tap;
-use crate::trust;
 
 /// The body of an answer: the gateway's own, or as it comes from an upstream.
 pub(crate) type AnswerBody = Either<OwnBody, Tap>;
@@ -411,88 +408,4 @@ fn bodies_of<'a>(known: Option<&'a Arc<Client>>, client: &'a ClientSpending) -> 
 
 fn may_be_large(body: &RequestBody) -> bool {
     !body.is_end_stream() && body.size_hint().upper().is_none_or(|bytes| bytes > LEAST_LARGE as u64)
-}
-
-/// A success that is compressed, which was not asked for, and cannot be unpacked: the server did its work and is not asked again,
-/// and what might repeat its key goes to no client.
-fn unreadable(mut departed: Departed, head: Response<Bytes>, error: &NoAnswer) -> (Class, Refusal) {
-    let upstream = Arc::clone(&departed.upstream);
-    let length: Option<u64> = head.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    departed.unread = length.unwrap_or_default().max(1);
-    let class = departed.ends(&Ok(head)).0;
-    let why = format!(
-        "a success came compressed, which was not asked for, and cannot be searched for the upstream's key: {error}"
-    );
-    if upstream.may_tell(Kind::Unreadable) {
-        tracing::warn!(upstream = upstream.name(), "{why}");
-    }
-    (class, Refusal::new(StatusCode::BAD_GATEWAY, "unreadable", format!("upstream {}: {why}", upstream.name())))
-}
-
-fn broken(message: &str) -> Refusal {
-    Refusal::new(StatusCode::BAD_GATEWAY, "no_answer", message)
-}
-
-/// The answer goes to the client as it comes; what it means is known at its end.
-fn passed_on(departed: Departed, answer: Response<Incoming>, bounds: &Bounds) -> Response<AnswerBody> {
-    let (mut head, body) = answer.into_parts();
-    // The end of an answer of a known length, which reads its head too, is about to come.
-    if !head.headers.contains_key(CONTENT_LENGTH) {
-        let mut limits = departed.upstream.sending.dialect.announced(&head.headers, clock::wall());
-        if departed.known.is_some() {
-            trust::leave_out_announced(&departed.upstream, &mut limits);
-        }
-        departed.permit.observe_limits(&limits);
-    }
-    let read = head.clone();
-    departed.upstream.secrets().remove_from_headers(&mut head.headers);
-    to_client(&mut head);
-    let tap = Tap::new(departed, read, body, bounds.idle);
-    Response::from_parts(head, Either::Right(tap))
-}
-
-fn whole(answer: Response<Bytes>) -> Response<AnswerBody> {
-    let (mut head, body) = answer.into_parts();
-    to_client(&mut head);
-    Response::from_parts(head, whole_body(body))
-}
-
-/// What belonged to the connection of the upstream does not go to the client.
-fn to_client(head: &mut Parts) {
-    headers::remove_those_of_connection(&mut head.headers, |_| false);
-    // Words that the server chose may be the key that it was sent.
-    head.extensions.remove::<ReasonPhrase>();
-    head.version = Version::default();
-}
-
-/// The last answer. A client that would send its request again would only repeat what was done here; one that counts its
-/// retries is told how many were spent.
-fn ended(
-    class: Class,
-    answer: Result<Response<Bytes>, NoAnswer>,
-    retries: u32,
-) -> Result<Response<AnswerBody>, Refusal> {
-    match answer {
-        Ok(mut answer) => {
-            if !class.is_final() {
-                answer.headers_mut().insert(gateway::RETRIES, retries.into());
-            }
-            if matches!(class, Class::Transient | Class::Overloaded) {
-                stop_retries(answer.headers_mut());
-            }
-            Ok(whole(answer))
-        }
-        Err(error) => {
-            let status = match error {
-                NoAnswer::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
-                _ => StatusCode::BAD_GATEWAY,
-            };
-            let code = if error.is_unsent() { "no_connection" } else { "no_answer" };
-            Err(Refusal::new(status, code, format!("the upstream gave no answer: {error}")).retried(retries))
-        }
-    }
-}
-
-fn stop_retries(headers: &mut HeaderMap) {
-    headers.insert("x-should-retry", HeaderValue::from_static("false"));
 }

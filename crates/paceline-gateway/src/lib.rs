@@ -7,6 +7,7 @@
 //! A [`Gateway`] serves one or several [`Backend`]s, each under its name: `/openai/v1/chat/completions` goes to the upstream
 //! `openai`, with the path `/v1/chat/completions`.
 
+mod answered;
 mod backend;
 mod bodies;
 mod bounds;

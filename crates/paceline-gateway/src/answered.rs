@@ -1,0 +1,106 @@
+//! What goes to a client: an answer as it comes, the last one of several, or that there is none.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
+use http::response::Parts;
+use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
+use http_body_util::Either;
+use hyper::body::Incoming;
+use hyper::ext::ReasonPhrase;
+use paceline::{Class, clock};
+use paceline_http::{NoAnswer, gateway};
+
+use crate::bounds::Bounds;
+use crate::departed::Departed;
+use crate::forward::{AnswerBody, whole_body};
+use crate::headers;
+use crate::notes::Kind;
+use crate::refusal::Refusal;
+use crate::tap::Tap;
+use crate::trust;
+
+/// A success that is compressed, which was not asked for, and cannot be unpacked: the server did its work and is not asked again,
+/// and what might repeat its key goes to no client.
+pub(crate) fn unreadable(mut departed: Departed, head: Response<Bytes>, error: &NoAnswer) -> (Class, Refusal) {
+    let upstream = Arc::clone(&departed.upstream);
+    let length: Option<u64> = head.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+    departed.unread = length.unwrap_or_default().max(1);
+    let class = departed.ends(&Ok(head)).0;
+    let why = format!(
+        "a success came compressed, which was not asked for, and cannot be searched for the upstream's key: {error}"
+    );
+    if upstream.may_tell(Kind::Unreadable) {
+        tracing::warn!(upstream = upstream.name(), "{why}");
+    }
+    (class, Refusal::new(StatusCode::BAD_GATEWAY, "unreadable", format!("upstream {}: {why}", upstream.name())))
+}
+
+pub(crate) fn broken(message: &str) -> Refusal {
+    Refusal::new(StatusCode::BAD_GATEWAY, "no_answer", message)
+}
+
+/// The answer goes to the client as it comes; what it means is known at its end.
+pub(crate) fn passed_on(departed: Departed, answer: Response<Incoming>, bounds: &Bounds) -> Response<AnswerBody> {
+    let (mut head, body) = answer.into_parts();
+    // The end of an answer of a known length, which reads its head too, is about to come.
+    if !head.headers.contains_key(CONTENT_LENGTH) {
+        let mut limits = departed.upstream.sending.dialect.announced(&head.headers, clock::wall());
+        if departed.known.is_some() {
+            trust::leave_out_announced(&departed.upstream, &mut limits);
+        }
+        departed.permit.observe_limits(&limits);
+    }
+    let read = head.clone();
+    departed.upstream.secrets().remove_from_headers(&mut head.headers);
+    to_client(&mut head);
+    let tap = Tap::new(departed, read, body, bounds.idle);
+    Response::from_parts(head, Either::Right(tap))
+}
+
+fn whole(answer: Response<Bytes>) -> Response<AnswerBody> {
+    let (mut head, body) = answer.into_parts();
+    to_client(&mut head);
+    Response::from_parts(head, whole_body(body))
+}
+
+/// What belonged to the connection of the upstream does not go to the client.
+fn to_client(head: &mut Parts) {
+    headers::remove_those_of_connection(&mut head.headers, |_| false);
+    // Words that the server chose may be the key that it was sent.
+    head.extensions.remove::<ReasonPhrase>();
+    head.version = Version::default();
+}
+
+/// The last answer. A client that would send its request again would only repeat what was done here; one that counts its
+/// retries is told how many were spent.
+pub(crate) fn ended(
+    class: Class,
+    answer: Result<Response<Bytes>, NoAnswer>,
+    retries: u32,
+) -> Result<Response<AnswerBody>, Refusal> {
+    match answer {
+        Ok(mut answer) => {
+            if !class.is_final() {
+                answer.headers_mut().insert(gateway::RETRIES, retries.into());
+            }
+            if matches!(class, Class::Transient | Class::Overloaded) {
+                stop_retries(answer.headers_mut());
+            }
+            Ok(whole(answer))
+        }
+        Err(error) => {
+            let status = match error {
+                NoAnswer::Timeout(_) => StatusCode::GATEWAY_TIMEOUT,
+                _ => StatusCode::BAD_GATEWAY,
+            };
+            let code = if error.is_unsent() { "no_connection" } else { "no_answer" };
+            Err(Refusal::new(status, code, format!("the upstream gave no answer: {error}")).retried(retries))
+        }
+    }
+}
+
+fn stop_retries(headers: &mut HeaderMap) {
+    headers.insert("x-should-retry", HeaderValue::from_static("false"));
+}
