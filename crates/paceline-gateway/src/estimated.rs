@@ -58,16 +58,19 @@ impl Estimated {
     }
 
     /// The same call to another upstream in the place of its own, perhaps with another model; none where it names no model that
-    /// could be another.
+    /// could be another, or its client may not make it.
     pub(crate) fn of_fallback(
         upstream: &Backend,
+        client: Option<&Client>,
         parts: Parts,
         path: String,
         body: Bytes,
         model: Option<&str>,
     ) -> Option<Self> {
         let body = model.map_or(Some(body.clone()), |model| with_model(&body, model))?;
-        Some(Self::of_call(upstream, upstream.call(parts, path, body), None))
+        let call = upstream.call(parts, path, body);
+        let may = |client: &Client| client.may_call(upstream.name(), &call, &upstream.sending.dialect, true).is_ok();
+        client.is_none_or(may).then(|| Self::of_call(upstream, call, None))
     }
 
     fn of_call(upstream: &Backend, call: Call, unread: Option<u64>) -> Self {

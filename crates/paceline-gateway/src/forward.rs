@@ -214,8 +214,8 @@ impl<'a> Course<'a> {
                 path = upstream.without_keys(path);
             }
             parts.headers.remove(CONTENT_LENGTH);
-            let (backend, body, named) = (Arc::clone(other), own.clone(), model.clone());
-            let call = move || Estimated::of_fallback(&backend, parts, path, body, named.as_deref());
+            let (backend, known, body, named) = (Arc::clone(other), self.known.clone(), own.clone(), model.clone());
+            let call = move || Estimated::of_fallback(&backend, known.as_deref(), parts, path, body, named.as_deref());
             let Some(call) = self.read(own.len(), call).await else { continue };
             if model.is_some() && !self.payload.has_room(call.call.body.len(), self.bounds) {
                 continue;

@@ -6,9 +6,9 @@ use std::time::Duration;
 use axum::body::to_bytes;
 use axum::extract::Request;
 use paceline::PauseCause;
-use paceline_gateway::{Bounds, Gateway};
+use paceline_gateway::{Bounds, ClientConfig, Gateway};
 
-use crate::support::{Served, answer, backend, counted, upstream};
+use crate::support::{Served, answer, backend, client, counted, serve_to, upstream};
 
 const QUICK: &str = "retry = { base = \"1ms\", cap = \"2ms\", max_retries = 3 }";
 
@@ -71,6 +71,29 @@ async fn what_stays_down_is_the_upstreams_own_answer_where_all_do() {
     let served = Served::all(&[("api", down, &steps), ("gone", gone, QUICK)], Bounds::default());
     let (status, fallback, sent, body) = got(served.post()).await;
     assert_eq!((status, fallback, sent.as_str(), body.as_str()), (503, None, "5", "down"));
+}
+
+#[tokio::test]
+async fn a_fallback_leads_a_key_to_nothing_that_is_not_its_own() {
+    let (down, _) = counted(|_| answer(503, &[], "down")).await;
+    let steps = quick("[\"other:mini\"]");
+    let served = Served::all(&[("api", down, &steps), ("other", echo().await, "")], Bounds::default());
+    let list = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+    let models = |name: &str, models: &[&str]| ClientConfig { models: list(models), ..client(name, &[]) };
+    let paths = |name: &str, paths: &[&str]| ClientConfig { paths: list(paths), ..client(name, &[]) };
+    let chat = ["/api/v1/chat/completions", "/other/v1/chat/completions"];
+    let clients = vec![
+        models("m", &["m"]),
+        models("both", &["m", "mini"]),
+        paths("api", &chat[..1]),
+        paths("paths", &chat),
+        client("all", &[]),
+    ];
+    serve_to(&served, clients);
+    for (key, expected) in [("m", 503), ("both", 200), ("api", 503), ("paths", 200), ("all", 200)] {
+        let (status, ..) = got(served.post().header("authorization", format!("Bearer pk-{key}"))).await;
+        assert_eq!(status, expected, "{key}");
+    }
 }
 
 #[tokio::test]
