@@ -155,6 +155,16 @@ impl Clients {
         }
     }
 
+    /// A client as it is now, where it may do something else than before.
+    pub(crate) fn changed(&self, before: &Arc<Client>) -> Option<Arc<Client>> {
+        let Self::WithKeys(clients) = self else { return None };
+        let now = clients.get(&before.shown).filter(|now| !Arc::ptr_eq(now, before))?;
+        let rights = |client: &Client| {
+            (client.limiter.is_some(), client.counts_tokens, client.models.clone(), client.paths.clone())
+        };
+        (rights(now) != rights(before)).then(|| Arc::clone(now))
+    }
+
     /// What counts for each client that has limits of its own, or had some, by the hash of its key: for a program that keeps it
     /// over restarts.
     pub fn limiters(&self) -> impl Iterator<Item = (String, &Limiter)> {
@@ -356,6 +366,11 @@ impl Client {
     /// What separates it from others where clients take turns.
     pub(crate) const fn number(&self) -> u64 {
         self.number
+    }
+
+    /// Whether it has limits of its own.
+    pub(crate) const fn has_limits(&self) -> bool {
+        self.limiter.is_some()
     }
 
     /// Whether one of its limits counts tokens.

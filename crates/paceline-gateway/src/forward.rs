@@ -302,6 +302,18 @@ impl<'a> Course<'a> {
         paceline::Request { not_before: request.not_before.max(not_before), ..request }
     }
 
+    /// What the client may do now holds for its request, too, though that came before. Returns whether it needs room under limits
+    /// that its client has got since.
+    fn follow_client(&mut self, upstream: &Backend, call: &Estimated) -> Result<bool, Refusal> {
+        let Some(now) = self.known.as_ref().and_then(|known| self.gateway.clients().changed(known)) else {
+            return Ok(false);
+        };
+        now.may_call(upstream.name(), &call.call, &upstream.sending.dialect, !self.payload.is_stream)?;
+        let lacks_room = self.spent.is_none() && now.has_limits();
+        self.known = Some(now);
+        Ok(lacks_room)
+    }
+
     /// Waits for the turn of a call. `last` is the class of the one before it, at the same upstream.
     async fn turn(
         &mut self,
@@ -313,14 +325,25 @@ impl<'a> Course<'a> {
         if self.record.calls > 0 {
             self.enter(upstream, call).await?;
         }
-        let (since, waits) = (upstream.stopwatch.now(), self.client.waits());
-        let left = || self.deadline - self.clock.now();
-        let held = hold_a_place(upstream, next, left, last, (self.known.as_deref(), &self.client));
-        let held = self.gateway.bounds_wait(upstream.name(), self.known.as_deref(), held);
-        let held = self.files.bounds(self.known.as_deref(), &mut self.connection, held).await;
-        drop(waits);
-        self.record.waited += upstream.stopwatch.now() - since;
-        let (permit, place) = held?;
+        let mut next = next;
+        let (permit, place) = loop {
+            let (since, waits) = (upstream.stopwatch.now(), self.client.waits());
+            let left = || self.deadline - self.clock.now();
+            let held = hold_a_place(upstream, next, left, last, (self.known.as_deref(), &self.client));
+            let held = self.gateway.bounds_wait(upstream.name(), self.known.as_deref(), held);
+            let held = self.files.bounds(self.known.as_deref(), &mut self.connection, held).await;
+            drop(waits);
+            self.record.waited += upstream.stopwatch.now() - since;
+            let (permit, place) = held?;
+            let lacks_room = match self.follow_client(upstream, call) {
+                Ok(false) => break (permit, place),
+                lacks_room => lacks_room,
+            };
+            next = permit.request();
+            permit.withdraw();
+            lacks_room?;
+            self.enter(upstream, call).await?;
+        };
         match self.files.of_call(self.known.as_deref()) {
             Ok(file) => Ok((permit, place, file)),
             Err(refusal) => {

@@ -8,10 +8,10 @@ use futures_util::FutureExt as _;
 use paceline::PauseCause;
 use paceline_gateway::{Bounds, ClientConfig, Clients};
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 
 use crate::OK;
-use crate::support::{KEY, NO_KEY, Served, answer, client, upstream};
+use crate::support::{KEY, NO_KEY, Served, answer, client, serve_to, upstream};
 
 /// A gateway for these clients, and the keys that its upstream saw.
 async fn served(clients: Vec<ClientConfig>) -> (Served, Arc<Mutex<Vec<String>>>) {
@@ -400,4 +400,44 @@ async fn a_former_key_ends_by_itself_and_so_do_requests_that_wait_by_it() {
     let rows = state["clients"].as_array().unwrap().iter().filter(|row| row["client"] == "a").collect::<Vec<_>>();
     assert_eq!((rows.len(), &rows[0]["requests"]), (1, &json!(3)), "one client: {rows:?}");
     assert_eq!(keys.lock().await.len(), 2);
+}
+
+/// What an operator does short of revoking a key holds for requests that wait, too.
+#[tokio::test]
+async fn what_a_client_may_do_now_holds_for_its_requests_that_wait() {
+    for (now, expected) in [
+        (ClientConfig { models: vec!["other".to_owned()], ..client("a", &[]) }, [200, 403, 403, 403]),
+        (ClientConfig { paths: vec!["/api/v1/models".to_owned()], ..client("a", &[]) }, [200, 403, 403, 403]),
+        (client("a", &["1 per 1h"]), [200, 200, 429, 429]),
+        (client("a", &["9 concurrent"]), [200; 4]),
+    ] {
+        let (go, came) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+        let (may, seen) = (Arc::clone(&go), Arc::clone(&came));
+        let api = upstream(move |_: Request| {
+            let (may, seen) = (Arc::clone(&may), Arc::clone(&seen));
+            async move {
+                seen.add_permits(1);
+                may.acquire().await.expect("it is open").forget();
+                answer(200, &[], OK)
+            }
+        });
+        let served = Served::new(api.await, "concurrency = 1", Bounds::default());
+        serve_to(&served, vec![client("a", &[])]);
+        let post = || tokio::spawn(served.post().bearer_auth("pk-a").send());
+        let first = post();
+        came.acquire().await.expect("it is open").forget();
+        let others: Vec<_> = (0..3).map(|_| post()).collect();
+        while served.limiter.snapshot().account.waiting < 3 {
+            tokio::task::yield_now().await;
+        }
+        let now = Clients::with_keys(vec![now], &served.gateway.clients()).expect("limits");
+        served.gateway.replace_clients(now);
+        go.add_permits(4);
+        let mut statuses = Vec::new();
+        for call in [first].into_iter().chain(others) {
+            statuses.push(call.await.expect("no panic").expect("an answer").status().as_u16());
+        }
+        statuses.sort_unstable();
+        assert_eq!(statuses, expected);
+    }
 }
