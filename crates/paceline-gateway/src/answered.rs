@@ -16,6 +16,7 @@ use crate::bounds::Bounds;
 use crate::departed::Departed;
 use crate::forward::{AnswerBody, whole_body};
 use crate::headers;
+use crate::models::decoded_path;
 use crate::notes::Kind;
 use crate::refusal::Refusal;
 use crate::tap::Tap;
@@ -48,7 +49,7 @@ pub(crate) fn passed_on(departed: Departed, answer: Response<Incoming>, bounds: 
     if !head.headers.contains_key(CONTENT_LENGTH) {
         let mut limits = departed.upstream.sending.dialect.announced(&head.headers, clock::wall());
         if departed.known.is_some() {
-            trust::leave_out_announced(&departed.upstream, &mut limits);
+            trust::leave_out_announced(&departed.upstream, &mut limits, &decoded_path(&departed.call), true);
         }
         departed.permit.observe_limits(&limits);
     }

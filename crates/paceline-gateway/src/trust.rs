@@ -30,6 +30,35 @@ pub(crate) struct Trust {
     /// Until when clients with keys stay away from scopes: by the limiter's clock.
     away: Mutex<BTreeMap<u64, Away>>,
     refused: InARow,
+    announced: Mutex<Announced>,
+}
+
+/// Which limits the paths announce that are one scope, by prints: no limits are one, too.
+#[derive(Debug, Default)]
+struct Announced {
+    of_paths: BTreeMap<u64, u64>,
+    paths_of: BTreeMap<u64, usize>,
+}
+
+impl Announced {
+    /// A path announces these.
+    fn note(&mut self, path: u64, limits: u64) {
+        if self.of_paths.len() >= MOST_PATHS && !self.of_paths.contains_key(&path) {
+            return;
+        }
+        if let Some(before) = self.of_paths.insert(path, limits)
+            && let Some(paths) = self.paths_of.get_mut(&before)
+        {
+            *paths -= 1;
+        }
+        *self.paths_of.entry(limits).or_default() += 1;
+        self.paths_of.retain(|_, paths| *paths > 0);
+    }
+
+    /// Whether more than half of the paths announce them: else they are those of a path.
+    fn are_of_all(&self, limits: u64) -> bool {
+        self.paths_of.get(&limits).is_some_and(|paths| 2 * paths > self.of_paths.len())
+    }
 }
 
 /// How many calls were refused, whichever client sent them, without a success in between.
@@ -153,7 +182,8 @@ impl Trust {
     /// Where many paths are one scope, the server may mean the path that this client asked for, or the client: it stays away for
     /// as long as a limit or a wait says that it was told, and a wait of up to a minute holds the others for a sixth of it.
     fn keeps_to_itself(&self, upstream: &Backend, reading: &mut Reading, client: &Client, asker: Asker<'_>) {
-        let announced = leave_out_announced(upstream, &mut reading.limits);
+        let tells = matches!(reading.class, Class::Success | Class::Throttled);
+        let announced = leave_out_announced(upstream, &mut reading.limits, asker.path, tells);
         let asks_to_wait = reading.reach != LimitScope::Item
             && matches!(reading.class, Class::QuotaExhausted | Class::Throttled | Class::Overloaded | Class::Transient);
         let told = reading.wait.filter(|wait| asks_to_wait && *wait <= SHORT);
@@ -273,16 +303,34 @@ impl Trust {
 }
 
 /// Leaves out what the head of an answer to a client with a key announces for longer than a minute, where many paths are one
-/// scope: the server may mean that path, or what that client asks for, and what it refuses the others it tells them. Returns for
-/// how long the client itself is to stay away.
-pub(crate) fn leave_out_announced(upstream: &Backend, limits: &mut Vec<LimitReport>) -> Option<Duration> {
+/// scope, and for less where other paths announce something else: the server may mean that path, or what that client asks for,
+/// and what it refuses the others it tells them. `tells`: an answer of that kind says what its path announces. Returns for how long
+/// the client itself is to stay away.
+pub(crate) fn leave_out_announced(
+    upstream: &Backend,
+    limits: &mut Vec<LimitReport>,
+    path: &str,
+    tells: bool,
+) -> Option<Duration> {
     if !upstream.sending.dialect.is_one_scope() {
         return None;
     }
     let is_long = |limit: &LimitReport| limit.reset.is_some_and(|reset| reset > SHORT);
-    let used_up = limits.iter().filter(|limit| is_long(limit) && limit.remaining == Some(0));
+    let mut hasher = DefaultHasher::new();
+    { limits.iter() }.filter(|limit| !is_long(limit)).for_each(|limit| {
+        (limit.dimension.as_str(), limit.limit).hash(&mut hasher);
+    });
+    let are_of_all = {
+        let mut announced = upstream.trust.announced.lock().unwrap_or_else(PoisonError::into_inner);
+        if tells {
+            announced.note(hash_of(path), hasher.finish());
+        }
+        announced.are_of_all(hasher.finish())
+    };
+    let is_its_own = |limit: &LimitReport| !are_of_all || is_long(limit);
+    let used_up = limits.iter().filter(|limit| is_its_own(limit) && limit.remaining == Some(0));
     let stays_away = used_up.filter_map(|limit| limit.reset).max();
-    limits.retain(|limit| !is_long(limit));
+    limits.retain(|limit| !is_its_own(limit));
     stays_away
 }
 

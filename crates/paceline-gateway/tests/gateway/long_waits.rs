@@ -218,3 +218,60 @@ async fn what_one_path_announces_to_one_client_for_an_hour_closes_no_other() {
         assert!(status == 429 && is_long, "the client itself was told so: {text}");
     }
 }
+
+/// A gateway to an API of which many paths are one scope, for the clients `big` and `other`. A path announces that its limit of a
+/// minute is used up where `announces` says so.
+async fn announcing(settings: &str, announces: fn(&str) -> bool) -> Served {
+    let at = upstream(move |request: Request| async move {
+        let fields = [("x-ratelimit-limit", "30"), ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "59")];
+        let fields = if announces(request.uri().path()) { &fields[..] } else { &[] };
+        answer(200, fields, OK)
+    });
+    let served = Served::new(at.await, &format!("provider = \"generic\"\n{settings}"), Bounds::default());
+    serve_to(&served, ["big", "other"].map(|name| client(name, &[])).into());
+    served
+}
+
+async fn get(served: &Served, key: &str, path: &str) -> u16 {
+    let request = served.client.get(format!("{}{path}", served.url)).header("x-paceline-key", format!("pk-{key}"));
+    request.header("x-paceline-deadline", "1s").send().await.expect("an answer").status().as_u16()
+}
+
+#[tokio::test]
+async fn a_limit_of_a_minute_that_one_path_alone_announces_closes_no_other() {
+    let served = announcing("", |path| path.ends_with("/search")).await;
+    assert_eq!(get(&served, "other", "/things").await, 200);
+    assert_eq!(get(&served, "big", "/search").await, 200);
+    for _ in 0..40 {
+        assert_eq!(get(&served, "other", "/things").await, 200);
+    }
+    assert_eq!(get(&served, "big", "/things").await, 429, "the client itself was told so");
+    // Where the paths of an API have limits of their own, an operator says so.
+    let served = announcing("scope = \"endpoint\"", |path| path.ends_with("/search")).await;
+    assert_eq!(get(&served, "big", "/search").await, 200);
+    assert_eq!([get(&served, "other", "/things").await, get(&served, "big", "/things").await], [200; 2]);
+    assert_eq!(get(&served, "other", "/search").await, 429);
+}
+
+#[tokio::test]
+async fn a_limit_that_all_paths_announce_holds_all_clients() {
+    let served = announcing("", |_| true).await;
+    assert_eq!(get(&served, "big", "/search").await, 200);
+    assert_eq!([get(&served, "other", "/things").await, get(&served, "other", "/search").await], [429; 2]);
+}
+
+#[tokio::test]
+async fn what_one_path_refuses_teaches_no_pace_to_others_where_each_is_a_scope() {
+    let at = upstream(|request: Request| async move {
+        let status = if request.uri().path().ends_with("/search") { 429 } else { 200 };
+        answer(status, &[], OK)
+    });
+    let settings = "provider = \"generic\"\nscope = \"endpoint\"";
+    let served = Served::new(at.await, settings, Bounds::default());
+    serve_to(&served, ["big", "other"].map(|name| client(name, &[])).into());
+    let refused = futures_util::future::join_all((0..8).map(|_| get(&served, "big", "/search"))).await;
+    assert_eq!(refused, [429; 8]);
+    for _ in 0..60 {
+        assert_eq!(get(&served, "other", "/things").await, 200);
+    }
+}
