@@ -4,6 +4,7 @@ mod allowed;
 mod contexts;
 mod hash;
 mod room;
+mod shown;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,6 +17,7 @@ use tokio::time::sleep;
 
 use self::contexts::Contexts;
 pub use self::hash::KeyHash;
+use self::shown::{key_in, remove_key};
 use crate::bodies::BodiesOfClient;
 use crate::bounds::{Held, Turn};
 use crate::headers::{KEY, OF_CLIENTS};
@@ -277,28 +279,6 @@ impl Clients {
 pub(crate) fn revoked() -> Refusal {
     let message = "the key was revoked while the request waited; show one that is in force";
     Refusal::new(StatusCode::UNAUTHORIZED, "client_key", message.to_owned())
-}
-
-/// A shorter key may be a part of other words by chance.
-const LEAST_WITHIN: usize = 16;
-
-/// Removes a key wherever else a request has it.
-fn remove_key<Body>(request: &mut Request<Body>, key: &str) {
-    let has_key = |value: &str| key_in(value) == key || (key.len() >= LEAST_WITHIN && value.contains(key));
-    query::remove(request.uri_mut(), |name, value| has_key(name) || has_key(value));
-    let headers = request.headers_mut();
-    let with_key = headers.iter().filter(|(_, value)| has_key(&String::from_utf8_lossy(value.as_bytes())));
-    let with_key: Vec<_> = with_key.map(|(name, _)| name.clone()).collect();
-    with_key.iter().for_each(|name| drop(headers.remove(name)));
-}
-
-/// The key in the value of a header: `Bearer KEY`, or the key alone.
-fn key_in(value: &str) -> &str {
-    let value = value.trim();
-    match value.split_once(' ') {
-        Some((scheme, key)) if scheme.eq_ignore_ascii_case("bearer") => key.trim(),
-        _ => value,
-    }
 }
 
 /// A client with a key: where it has a former one too, one of these for each, with all else in common.

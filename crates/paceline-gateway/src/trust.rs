@@ -304,8 +304,8 @@ impl Trust {
 
 /// Leaves out what the head of an answer to a client with a key announces for longer than a minute, where many paths are one
 /// scope, and for less where other paths announce something else: the server may mean that path, or what that client asks for,
-/// and what it refuses the others it tells them. `tells`: an answer of that kind says what its path announces. Returns for how long
-/// the client itself is to stay away.
+/// and what it refuses the others it tells them. `tells`: an answer of that kind says what its path announces. Returns for
+/// how long the client itself is to stay away.
 pub(crate) fn leave_out_announced(
     upstream: &Backend,
     limits: &mut Vec<LimitReport>,
