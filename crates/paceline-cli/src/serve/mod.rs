@@ -72,7 +72,7 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     let _ = tls.map(|tls| gateway.replace_tls(tls));
     announce(address, tls_is_shown, metrics.as_ref().map(|(_, address)| *address), &gateway);
     let _found = announce_to_jobs(address, tls_is_shown, &gateway);
-    batches.resume();
+    batches.resume(&gateway.clients());
     socket::tell_systemd(true);
     let ends = async {
         signals.first().await;
@@ -96,7 +96,7 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
                 tracing::warn!("nothing is read again, and all stays as it was: {error}");
                 continue;
             }
-            let are_admitted = admit_anew(&gateway, flags, &admission, &usage, &mut only);
+            let are_admitted = admit_anew((&gateway, &batches), flags, &admission, &usage, &mut only);
             if !read_again(&mut upstreams, &gateway, &batches, &change).await || !are_admitted {
                 changes.was_refused(change);
             }
@@ -167,7 +167,7 @@ fn watched(upstreams: &Upstreams, admission: &Admission, flags: &Flags) -> Vec<P
 
 /// Reads the certificate and the keys of clients again. A wrong one changes nothing. Returns whether both are right.
 fn admit_anew(
-    gateway: &Gateway,
+    (gateway, batches): (&Gateway, &Batches),
     flags: &Flags,
     admission: &Admission,
     usage: &ClientUsage,
@@ -190,6 +190,7 @@ fn admit_anew(
     match clients {
         Ok(clients) => {
             usage.follow(&clients, &gateway.clients());
+            batches.keep_to(&clients);
             gateway.replace_clients(clients);
         }
         Err(error) => tracing::warn!("the keys of clients were read again, and the former ones stay: {error}"),

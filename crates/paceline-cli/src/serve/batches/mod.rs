@@ -19,6 +19,8 @@ mod waits;
 use std::path::Path;
 use std::sync::Arc;
 
+use paceline_gateway::Clients;
+
 use self::api::Routes;
 pub(crate) use self::service::Served;
 use self::service::Service;
@@ -57,10 +59,22 @@ impl Batches {
         Routes::new(self.0.clone())
     }
 
-    /// Goes on with batches that an earlier gateway did not end.
-    pub(crate) fn resume(&self) {
+    /// Goes on with batches that an earlier gateway did not end, for these clients.
+    pub(crate) fn resume(&self, clients: &Clients) {
+        self.keep_to(clients);
         if let Ok(service) = &self.0 {
             service.resume();
+        }
+    }
+
+    /// Cancels the batches of clients whose keys are revoked: calls in flight are answered, and nothing else of them is sent.
+    pub(super) fn keep_to(&self, clients: &Clients) {
+        let (Ok(service), Clients::WithKeys(_)) = (&self.0, clients) else { return };
+        for batch in service.all().into_iter().filter(|batch| !batch.status.is_final()) {
+            let revoked = batch.paceline.client.as_deref().filter(|name| !clients.have(name));
+            if let Some((client, Ok(_))) = revoked.map(|client| (client, service.cancel(&batch.id))) {
+                tracing::warn!(client, batch = batch.id, "a batch is cancelled, for the key of its client is revoked");
+            }
         }
     }
 
