@@ -377,7 +377,18 @@ impl Journal {
     /// # Errors
     /// As for [`order`](Self::order).
     pub fn retry_failed(&self) -> Result<u64, JournalError> {
-        self.writer.between_batches(JournalDb::retry_failed)
+        self.retry_failed_of(|_, _| true)
+    }
+
+    /// The same for items of which this says so, by the status of their last answer and their scope.
+    ///
+    /// # Errors
+    /// As for [`order`](Self::order).
+    pub fn retry_failed_of(
+        &self,
+        is_meant: impl Fn(Option<u16>, &str) -> bool + Send + 'static,
+    ) -> Result<u64, JournalError> {
+        self.writer.between_batches(move |db| db.retry_failed(&is_meant))
     }
 
     /// Looks items up by their ids: each with its state, or none where the input has no such id.

@@ -21,7 +21,7 @@ use crate::output::Outputs;
 use crate::paths::Paths;
 use crate::query::{int, millis, shorten};
 use crate::refused_answers;
-use crate::replace;
+use crate::replace::{self, IsMeant};
 use crate::schema::{self, checkpoint};
 use crate::scope::{Scope, ScopeRow, ScopeStatus, scope_columns, scope_list};
 use crate::snapshot::{self, SnapshotUpdate};
@@ -82,9 +82,9 @@ impl JournalDb {
         replace::in_order(&self.conn, &self.paths, &mut self.outputs)
     }
 
-    /// Requeues items that failed or fell back; returns how many.
-    pub(crate) fn retry_failed(&mut self) -> Result<u64, JournalError> {
-        let failed = replace::without_answer(&self.conn, &self.paths, &mut self.outputs)?;
+    /// Requeues items that failed or fell back, and are meant; returns how many.
+    pub(crate) fn retry_failed(&mut self, is_meant: IsMeant<'_>) -> Result<u64, JournalError> {
+        let failed = replace::without_answer(&self.conn, &self.paths, &mut self.outputs, is_meant)?;
         if failed > 0 {
             replace::unpack_to_go_on(&self.conn, &self.paths, &mut self.outputs)?;
         }

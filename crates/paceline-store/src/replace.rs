@@ -44,46 +44,60 @@ pub(crate) fn in_order(conn: &Connection, paths: &Paths, outputs: &mut Outputs) 
     Ok(())
 }
 
-/// Takes the lines of failed items out of the errors, and those of a fallback out of the results, and lets the items wait again;
-/// returns how many.
-pub(crate) fn without_answer(conn: &Connection, paths: &Paths, outputs: &mut Outputs) -> Result<u64, JournalError> {
-    Ok(without_failed(conn, paths, outputs)? + without_fallbacks(conn, paths, outputs)?)
+/// Whether an item that failed or fell back is meant, by the status of its last answer and its scope.
+pub(crate) type IsMeant<'a> = &'a dyn Fn(Option<u16>, &str) -> bool;
+
+/// Takes the lines of failed items that are meant out of the errors, and those of a fallback out of the results, and lets the
+/// items wait again; returns how many.
+pub(crate) fn without_answer(
+    conn: &Connection,
+    paths: &Paths,
+    outputs: &mut Outputs,
+    is_meant: IsMeant<'_>,
+) -> Result<u64, JournalError> {
+    let meant = |of: String| choose(conn, &of, is_meant).map_err(JournalError::sqlite("read"));
+    // Lines that cannot be sent could not be sent today either, and what failed because it may have been done is not done twice.
+    let (refused, unknown) = (REFUSED, GiveUp::Unknown.as_str());
+    let failed = meant(format!("item.state = 3 AND item.scope <> {refused} AND item.reason IS NOT '{unknown}'"))?;
+    if failed > 0 {
+        replace(conn, paths, outputs, Replacing::Errors, |output, fresh| {
+            conn.execute(BEGIN_ANEW, []).map_err(JournalError::sqlite("write"))?;
+            copy_lines(conn, output, Replacing::Errors.states(), fresh)
+        })?;
+    }
+    let fell_back = meant("item.state = 2 AND item.reason IS NOT NULL".to_owned())?;
+    if fell_back > 0 {
+        unpack(conn, paths, outputs)?;
+        replace(conn, paths, outputs, Replacing::Results, |output, fresh| {
+            conn.execute(BEGIN_ANEW, []).map_err(JournalError::sqlite("write"))?;
+            copy_lines(conn, output, Replacing::Results.states(), fresh)
+        })?;
+    }
+    Ok(failed + fell_back)
+}
+
+/// Notes which items are meant; returns how many.
+fn choose(conn: &Connection, of: &str, is_meant: IsMeant<'_>) -> rusqlite::Result<u64> {
+    conn.execute_batch("CREATE TEMP TABLE IF NOT EXISTS again (id INTEGER PRIMARY KEY); DELETE FROM again")?;
+    let sql = format!(
+        "SELECT item.id, item.last_status, scope.name FROM item JOIN scope ON scope.id = item.scope WHERE {of}"
+    );
+    let (mut select, mut chosen) = (conn.prepare(&sql)?, 0);
+    let mut insert = conn.prepare("INSERT INTO again VALUES (?1)")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        if is_meant(row.get(1)?, row.get_ref(2)?.as_str()?) {
+            insert.execute([row.get::<_, i64>(0)?])?;
+            chosen += 1;
+        }
+    }
+    Ok(chosen)
 }
 
 /// The deadline and the bounds begin anew; what was sent stays counted.
 const BEGIN_ANEW: &str = "UPDATE item SET state = 0, not_before_ms = 0, delay_ms = 0, deadline_ms = NULL, reason = NULL,
-         crash_attempts = 0, forgiven_attempts = attempts, forgiven_deferrals = deferrals, out_off = NULL, out_len = NULL";
-
-fn without_fallbacks(conn: &Connection, paths: &Paths, outputs: &mut Outputs) -> Result<u64, JournalError> {
-    const FELL_BACK: &str = "state = 2 AND reason IS NOT NULL";
-    let read =
-        |sql: String| conn.query_row(&sql, [], |row| row.get(0)).map(count).map_err(JournalError::sqlite("read"));
-    let items = read(format!("SELECT count(*) FROM item WHERE {FELL_BACK}"))?;
-    if items > 0 {
-        unpack(conn, paths, outputs)?;
-        replace(conn, paths, outputs, Replacing::Results, |output, fresh| {
-            conn.execute(&format!("{BEGIN_ANEW} WHERE {FELL_BACK}"), []).map_err(JournalError::sqlite("write"))?;
-            copy_lines(conn, output, Replacing::Results.states(), fresh)
-        })?;
-    }
-    Ok(items)
-}
-
-fn without_failed(conn: &Connection, paths: &Paths, outputs: &mut Outputs) -> Result<u64, JournalError> {
-    // Lines that cannot be sent could not be sent today either, and what failed because it may have been done is not done twice.
-    let kept_failed = (REFUSED, GiveUp::Unknown.as_str());
-    let failed = "SELECT count(*) FROM item WHERE state = 3 AND scope <> ?1 AND reason IS NOT ?2";
-    let failed =
-        conn.query_row(failed, kept_failed, |row| row.get(0)).map(count).map_err(JournalError::sqlite("read"))?;
-    if failed > 0 {
-        replace(conn, paths, outputs, Replacing::Errors, |output, fresh| {
-            let again = format!("{BEGIN_ANEW} WHERE state = 3 AND scope <> ?1 AND reason IS NOT ?2");
-            conn.execute(&again, kept_failed).map_err(JournalError::sqlite("write"))?;
-            copy_lines(conn, output, Replacing::Errors.states(), fresh)
-        })?;
-    }
-    Ok(failed)
-}
+         crash_attempts = 0, forgiven_attempts = attempts, forgiven_deferrals = deferrals, out_off = NULL, out_len = NULL
+     WHERE id IN (SELECT id FROM again)";
 
 /// Unpacks compressed results when lines will be appended to them, or when they are wanted plain.
 pub(crate) fn unpack_to_go_on(conn: &Connection, paths: &Paths, outputs: &mut Outputs) -> Result<(), JournalError> {

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use crate::args::{Expect, PACE, UpstreamArgs, count, duration, some_time};
 use crate::fallback::FallbackArgs;
 use crate::run::calls::budget::Limits;
+use crate::run::only::Only;
 use crate::run::settings::{BadLines, Bounds, Opening};
 
 /// Groups of flags in the help.
@@ -117,6 +118,8 @@ pub(crate) struct RunArgs {
     /// failed items may be corrected before
     #[arg(help_heading = JOB, long, conflicts_with = "no_journal")]
     pub(crate) retry_failed: bool,
+    #[command(flatten, next_help_heading = JOB)]
+    pub(crate) only: Only,
     /// Take the answers of these items, found by custom_id alone, from the output of a hosted batch or an earlier job, checked by
     /// --expect; may be repeated
     #[arg(help_heading = INPUT, long, value_name = "FILE")]

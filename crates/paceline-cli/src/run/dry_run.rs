@@ -10,7 +10,7 @@ use paceline_config::{Money, Upstream};
 use paceline_core::{Cost, Dimension, Instant, Limits, Pacer, Request, TooLarge};
 use paceline_http::TokenRatios;
 use paceline_providers::Usage;
-use paceline_store::{JournalError, Paths, Reader, Rows, RunLock, State, Tally};
+use paceline_store::{JournalError, Paths, Reader, ReportRow, Rows, RunLock, State, Tally};
 use serde_json::{Value, json};
 
 use crate::exit::{Failure, Status};
@@ -26,6 +26,7 @@ use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
 use crate::run::lines::spool::Earlier;
 use crate::run::lines::wrong::{self, Wrong};
+use crate::run::only::Only;
 use crate::run::progress::oracle;
 use crate::run::progress::report::ReportError;
 use crate::upstream::is_of;
@@ -46,6 +47,7 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits
     };
     let mut plan = Plan {
         retry_failed: args.retry_failed,
+        only: args.only.clone(),
         unread: reader.input_cursor().map_err(Failure::refused)?.is_some(),
         done_unknown: job.is_some() && !args.done.is_empty(),
         ..Plan::default()
@@ -164,8 +166,12 @@ struct Plan {
     items: u64,
     scopes: BTreeMap<String, Part>,
     seconds: Option<Duration>,
-    /// Items that failed are sent again.
+    /// Items that failed are sent again, these of them.
     retry_failed: bool,
+    only: Only,
+    /// How many are, by the status of their last answer, and how many are not.
+    again: BTreeMap<Option<u16>, u64>,
+    stay_failed: u64,
     /// The input is not read to its end, so that there may be more.
     unread: bool,
     /// Answers would be taken over that were not looked for.
@@ -241,6 +247,17 @@ struct Part {
 }
 
 impl Plan {
+    /// Whether an item that failed is sent once more.
+    fn is_sent_again(&mut self, row: &ReportRow) -> bool {
+        let status = row.tally.last.as_ref().and_then(|last| last.status);
+        let is_meant = !row.is_refused() && self.retry_failed && self.only.takes(status, &row.scope);
+        match is_meant {
+            true => *self.again.entry(status).or_default() += 1,
+            false => self.stay_failed += 1,
+        }
+        is_meant
+    }
+
     fn count(
         &mut self,
         reader: &Reader,
@@ -255,8 +272,8 @@ impl Plan {
             self.items += 1;
             let is_sent = match row.state {
                 State::Waiting | State::InFlight => true,
-                State::Failed => self.retry_failed,
-                State::Succeeded if row.fell_back() => self.retry_failed,
+                State::Failed => self.is_sent_again(&row),
+                State::Succeeded if row.fell_back() => self.is_sent_again(&row),
                 _ => false,
             };
             if row.is_refused() || !is_sent {

@@ -10,6 +10,7 @@ pub(crate) mod job;
 mod kept;
 mod key_as_value;
 pub(crate) mod lines;
+pub(crate) mod only;
 pub(crate) mod progress;
 pub(crate) mod settings;
 

@@ -1,5 +1,6 @@
 //! `paceline tasks retry` and `cancel`: changes of items by a person.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use paceline::clock;
@@ -16,6 +17,7 @@ use super::pages::Pages;
 use super::store::StoreArgs;
 use crate::database::not_begun;
 use crate::exit::{Failure, Status};
+use crate::run::only::{has_status, is_host, statuses};
 use crate::{output, text};
 
 /// Which items: `paceline tasks cancel`, and a part of `retry`.
@@ -56,6 +58,9 @@ pub(crate) struct RetryArgs {
     /// With `--again`: with another value, so that a receiver takes them for new ones
     #[arg(long, requires = "again")]
     new_id: bool,
+    /// Only items whose last answer had one of these statuses, such as 403,5xx
+    #[arg(long, value_name = "STATUS,...", value_delimiter = ',', value_parser = statuses)]
+    only_status: Vec<RangeInclusive<u16>>,
     /// Open a scope, such as a host, that its server holds (Retry-After), for these items; may be repeated
     #[arg(long, value_name = "SCOPE")]
     open: Vec<String>,
@@ -66,7 +71,7 @@ pub(crate) struct RetryArgs {
 /// # Errors
 /// Refuses what is no store, keys that it does not have, and a command that names no items.
 pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
-    let RetryArgs { items, may_be_done, again, new_id, open } = args;
+    let RetryArgs { items, may_be_done, again, new_id, only_status, open } = args;
     let (as_json, all) = (items.json, may_be_done || !items.keys.is_empty());
     if again && items.keys.is_empty() {
         return Err(Failure::refused("--again sends items that succeeded once more: name each of them by its KEY"));
@@ -84,7 +89,7 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
             let changed = store.amend(filter.clone(), Amend::Again { as_new: new_id }).await.map_err(not_begun)?;
             Retried { changed, may_be_done: 0 }
         }
-        false => retry_items(&*store, filter.clone(), all).await?,
+        false => retry_items(&*store, filter.clone(), all, &only_status).await?,
     };
     if !open.is_empty() {
         opened::open(&*store, &open, &filter).await.map_err(Failure::interrupted)?;
@@ -132,10 +137,7 @@ async fn held_ones(store: &dyn WorkStore, open: &[String]) -> Result<Vec<String>
         if held.contains(&scope.as_str()) {
             return Ok(scope.clone());
         }
-        let is_of = |name: &&&str| {
-            let host = ["https://", "http://"].iter().find_map(|scheme| name.strip_prefix(scheme)).unwrap_or(name);
-            host.strip_prefix(scope.as_str()).is_some_and(|port| port.is_empty() || port.starts_with(':'))
-        };
+        let is_of = |name: &&&str| is_host(name, scope);
         match *held.iter().filter(is_of).collect::<Vec<_>>() {
             [only] => Ok((*only).to_owned()),
             [] => Err(Failure::refused(format!(
@@ -195,10 +197,15 @@ fn may_be_done(item: &WorkItem) -> bool {
 
 /// The items wait again; those that may have been done only if `all` do. They are looked for among those that ended, a page at
 /// a time; the others are one change.
-async fn retry_items(store: &dyn WorkStore, filter: Filter, all: bool) -> Result<Retried, Failure> {
+async fn retry_items(
+    store: &dyn WorkStore,
+    filter: Filter,
+    all: bool,
+    only_status: &[RangeInclusive<u16>],
+) -> Result<Retried, Failure> {
     let is_wanted = |state: &State| filter.states.is_empty() || filter.states.contains(state);
     let (ended, others): (Vec<State>, Vec<State>) =
-        State::ALL.into_iter().filter(is_wanted).partition(|state| ENDED.contains(state));
+        State::ALL.into_iter().filter(is_wanted).partition(|state| ENDED.contains(state) || !only_status.is_empty());
     let of = |states| Filter { states, ..filter.clone() };
     let mut retried = Retried { changed: 0, may_be_done: 0 };
     if !others.is_empty() {
@@ -208,7 +215,8 @@ async fn retry_items(store: &dyn WorkStore, filter: Filter, all: bool) -> Result
         return Ok(retried);
     }
     let mut pages = Pages::of(store, of(ended), None);
-    while let Some(items) = pages.next().await.map_err(not_begun)? {
+    while let Some(mut items) = pages.next().await.map_err(not_begun)? {
+        items.retain(|item| has_status(only_status, item.last.as_ref().and_then(|last| last.status)));
         retried.may_be_done += items.iter().filter(|item| may_be_done(item)).count() as u64;
         let keys: Vec<String> =
             items.into_iter().filter(|item| all || !may_be_done(item)).map(|item| item.key).collect();

@@ -1,5 +1,7 @@
 //! Lines for many hosts, each of which is paced by itself.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use paceline_store::work::{NewItem, State};
@@ -434,4 +436,40 @@ fn of_the_hosts_of_a_store_the_one_that_is_not_there_is_named() {
     let told = format!("no server answers at {}: ", dead.replace("http://", ""));
     assert!(run.log.contains(&told) && run.log.contains("check these addresses in the input"), "{}", run.log);
     assert!(!run.log.contains("the hosts of the input") && !run.log.contains("--base-url"), "{}", run.log);
+}
+
+/// Two hosts have mended what made their pages fail; of a third one pages are gone.
+#[test]
+fn of_items_that_failed_those_are_sent_again_that_are_named() {
+    let mended = Arc::new(AtomicBool::new(false));
+    let answers = |status| {
+        let mended = Arc::clone(&mended);
+        Server::new(move |_| if mended.load(Ordering::Relaxed) { Reply::ok() } else { Reply::error(status, "no") })
+    };
+    let (banned, gone) = (answers(403), answers(404));
+    let job = Job::with_input(&pages([&banned, &gone], 10));
+    let flags = ["--scope", "host", "--stop-after-same", "0"];
+    let (code, log) = finish(job.run(&gone).args(flags));
+    assert_eq!((code, &job.summary()["failed"]), (1, &json!(10)), "{log}");
+    mended.store(true, Ordering::Relaxed);
+    let host = gone.url().replace("http://", "");
+    let dry = |more: &[&str]| {
+        let words = ["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &gone.url(), "--dry-run", "--retry-failed"];
+        let dry = job.paceline().args(words).args(flags).args(more).output().expect("it runs");
+        String::from_utf8_lossy(&[dry.stdout, dry.stderr].concat()).into_owned()
+    };
+    for (more, told) in [
+        (&["--only-status", "5xx"][..], "0 of 10 items that failed are sent again\n"),
+        (&["--only-status", "403,5xx"], "5 of 10 items that failed are sent again: 5 with status 403\n"),
+        (&["--only-host", &host], "5 of 10 items that failed are sent again: 5 with status 404\n"),
+        (&["--only-host", &host, "--only-status", "403"], "0 of 10 items that failed are sent again\n"),
+    ] {
+        assert!(dry(more).contains(told), "{more:?}: {}", dry(more));
+    }
+    let (code, log) = finish(job.run(&gone).args(["--retry-failed", "--only-host", &host]));
+    assert!(code == 2 && log.contains("which host an item went to is known with --scope host alone"), "{log}");
+    let (code, log) = finish(job.run(&gone).args(flags).args(["--retry-failed", "--only-status=403"]));
+    let summary = job.summary();
+    assert_eq!((code, &summary["succeeded"], &summary["failed"]), (1, &json!(5), &json!(5)), "{log}");
+    assert_eq!((banned.count(), gone.count()), (10, 5), "{log}");
 }

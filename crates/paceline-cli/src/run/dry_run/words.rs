@@ -27,7 +27,9 @@ impl Plan {
             text += &format!(", {} ended, {} to do", text::count(self.items - pending), text::count(pending));
         }
         text.push('\n');
+        let again = self.again();
         let mut line = |content: String| writeln!(text, "  {content}").expect("a string takes everything");
+        again.into_iter().for_each(&mut line);
         self.largest_scopes().into_iter().for_each(&mut line);
         if pending > 0 && self.tokens().0 > 0 {
             line(match self.answers {
@@ -73,6 +75,22 @@ impl Plan {
         }
         line("nothing was sent".to_owned());
         text
+    }
+
+    /// Which of the items that failed are sent again.
+    fn again(&self) -> Option<String> {
+        let all: u64 = self.again.values().sum();
+        let mut by_status: Vec<(Option<u16>, u64)> =
+            self.again.iter().map(|(status, items)| (*status, *items)).collect();
+        by_status.sort_by_key(|(_, items)| std::cmp::Reverse(*items));
+        let with = |(status, items): &(Option<u16>, u64)| match status {
+            Some(status) => format!("{} with status {status}", text::count(*items)),
+            None => format!("{} without an answer", text::count(*items)),
+        };
+        let named: Vec<String> = by_status.iter().take(SHOWN).map(with).collect();
+        let named = if named.is_empty() { String::new() } else { format!(": {}", named.join(", ")) };
+        let failed = text::counted(all + self.stay_failed, "item");
+        self.retry_failed.then(|| format!("{} of {failed} that failed are sent again{named}", text::count(all)))
     }
 
     /// How long answers are taken to be.

@@ -8,6 +8,9 @@ use paceline_providers::secrets::{SECRET, hidden, hidden_header};
 /// Flags that have done their work: given again they would undo what was done, or allow another change.
 const ONCE: [&str; 3] = ["--overwrite", "--retry-failed", "--accept-changed-input"];
 
+/// Likewise, and their values.
+const ONCE_WITH_VALUE: [&str; 2] = ["--only-status", "--only-host"];
+
 /// The words of a command line, quoted for a shell. What looks like a secret is to be given as a variable: pasted without
 /// it, the command is refused before anything is sent.
 pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>) -> String {
@@ -15,7 +18,15 @@ pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>) -> String 
     let program = words.next().unwrap_or_else(|| "paceline".to_owned());
     let mut line = quoted(&program);
     let (mut variables, mut before) = (Vec::new(), String::new());
-    for word in words.filter(|word| !ONCE.contains(&word.as_str())) {
+    while let Some(word) = words.next() {
+        if ONCE_WITH_VALUE.contains(&word.as_str()) {
+            words.next();
+            continue;
+        }
+        let with_value = word.split_once('=').is_some_and(|(flag, _)| ONCE_WITH_VALUE.contains(&flag));
+        if with_value || ONCE.contains(&word.as_str()) {
+            continue;
+        }
         line.push(' ');
         line += &match without_secret(&before, &word) {
             _ if is_pipe(&word) => "-".to_owned(),
@@ -101,6 +112,13 @@ mod tests {
 
     fn line(words: &[&str]) -> String {
         command_line(words.iter().map(OsString::from))
+    }
+
+    #[test]
+    fn what_was_for_one_run_is_left_out_with_its_value() {
+        let once =
+            ["paceline", "run", "in", "--retry-failed", "--only-status", "403,5xx", "--only-host=a", "-o", "out"];
+        assert_eq!(line(&once), "paceline run in -o out");
     }
 
     #[test]
