@@ -355,7 +355,7 @@ section! {
 }
 
 section_with_limits! {
-    /// A part of the account with limits of its own. Exactly one of `match`, `model` and `label` says which calls.
+    /// A part of the account with limits of its own. Exactly one of `match`, `model`, `label` and `host` says which calls.
     TierSection {
         /// The calls whose path begins so.
         #[serde(rename = "match")]
@@ -367,6 +367,9 @@ section_with_limits! {
         /// The items with this `metadata.label`.
         #[schemars(with = "Option<String>")]
         label: Setting,
+        /// The calls to this host, such as `slow.example` or `slow.example:8080`.
+        #[schemars(with = "Option<String>")]
+        host: Setting,
     }
 }
 

@@ -369,11 +369,16 @@ fn the_first_tier_that_matches_is_taken() {
     ] {
         assert_eq!(found.scope_name(&CallNames { path, model, label, ..CallNames::default() }), scope);
     }
-    let by_host = upstream(&file.replace("rpm = 500", "scope = 'host'"), &[], openai()).expect("all well");
+    let slow = "\n[[upstream.openai.tier]]\nhost = 'slow.example'\nlimits = ['1 per 10s']";
+    let file = file.replace("rpm = 500", "scope = 'host'") + slow;
+    let by_host = upstream(&file, &[], openai()).expect("all well");
     for (path, scope) in [
         ("/v1/embeddings", "tier /v1/embeddings at api.openai.com"),
         ("http://a.example:81/v1/embeddings?n=1", "tier /v1/embeddings at a.example:81"),
         ("http://a.example:81/", "a.example:81"),
+        ("https://user@Slow.Example/a/v1/embeddings", "tier host=slow.example"),
+        ("http://slow.example:81?n=1", "tier host=slow.example"),
+        ("http://slow.example.org/slow.example/", "http://slow.example.org"),
     ] {
         assert_eq!(by_host.scope_name(&CallNames { path, ..CallNames::default() }), scope);
     }
@@ -383,6 +388,8 @@ fn the_first_tier_that_matches_is_taken() {
         "rpm = 5",
         "match = '/a'",
         "match = 'a'\nrpm = 5",
+        "host = 'http://a'\nrpm = 5",
+        "host = 'a'\nlabel = 'a'\nrpm = 5",
         "match = '/a'\nmodel = 'b'\nrpm = 5",
         "match = '/a'\nlimits = ['0 concurrent']",
         "match = '/a'\nlimits = ['5 concurrent', '6 concurrent']",

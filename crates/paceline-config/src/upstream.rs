@@ -111,6 +111,8 @@ pub enum TierMatch {
     Model(String),
     /// Those whose item has this label.
     Label(String),
+    /// Those to this host, with or without its port.
+    Host(String),
 }
 
 impl Upstream {
@@ -130,7 +132,19 @@ impl Upstream {
             TierMatch::Path(prefix) => path_of(path).starts_with(prefix.as_str()),
             TierMatch::Model(name) => model == Some(name),
             TierMatch::Label(name) => label == Some(name),
+            TierMatch::Host(name) => self.goes_to(path, name),
         })
+    }
+
+    /// Whether a call goes to a host, which may be named without its port.
+    fn goes_to(&self, path: &str, host: &str) -> bool {
+        let base = self.base_url.as_deref().unwrap_or_default();
+        let url = if path.starts_with('/') { base } else { path };
+        let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+        let matches = |part: &str| part.eq_ignore_ascii_case(host);
+        matches(authority) || authority.rsplit_once(':').is_some_and(|(name, _)| matches(name))
     }
 
     /// The path of a call to that whole address, if it is below the upstream's, or below that of the API behind a gateway.
@@ -144,7 +158,7 @@ impl Upstream {
     pub fn scope_name(&self, call: &CallNames<'_>) -> String {
         let CallNames { path, model, label, group, body } = *call;
         match (self.tier(path, model, label), group, self.dialect.scope()) {
-            (Some(tier), _, Scope::Host) if self.fleet.is_none() => {
+            (Some(tier), _, Scope::Host) if self.fleet.is_none() && !matches!(tier.matches, TierMatch::Host(_)) => {
                 part_of_tier(&tier.scope, &self.host_scope(path, model, body))
             }
             (Some(tier), ..) => tier.scope.to_string(),
@@ -428,6 +442,7 @@ fn tiers(
             TierMatch::Path(prefix) => format!("tier {prefix}").into(),
             TierMatch::Model(model) => format!("tier model={model}").into(),
             TierMatch::Label(label) => format!("tier label={label}").into(),
+            TierMatch::Host(host) => format!("tier host={host}").into(),
         };
         if tiers.iter().any(|tier| tier.scope == scope) {
             return Err(setting.refuse(&own.name("match"), "a tier of its own: an earlier one takes these calls"));
@@ -451,13 +466,14 @@ fn tiers(
 }
 
 fn tier_match<'a>(section: &'a TierSection, ledger: &Ledger) -> Result<(TierMatch, &'a Setting), SettingError> {
-    let expected = "exactly one of match (a path prefix), model and label";
-    let (matches, setting, key) = match (&section.path, &section.model, &section.label) {
-        (Some(path), None, None) => (TierMatch::Path(path.text.clone()), path, "match"),
-        (None, Some(model), None) => (TierMatch::Model(model.text.clone()), model, "model"),
-        (None, None, Some(label)) => (TierMatch::Label(label.text.clone()), label, "label"),
-        (path, model, label) => {
-            let one = path.as_ref().or(model.as_ref()).or(label.as_ref());
+    let expected = "exactly one of match (a path prefix), model, label and host";
+    let (matches, setting, key) = match (&section.path, &section.model, &section.label, &section.host) {
+        (Some(path), None, None, None) => (TierMatch::Path(path.text.clone()), path, "match"),
+        (None, Some(model), None, None) => (TierMatch::Model(model.text.clone()), model, "model"),
+        (None, None, Some(label), None) => (TierMatch::Label(label.text.clone()), label, "label"),
+        (None, None, None, Some(host)) => (TierMatch::Host(host.text.clone()), host, "host"),
+        (path, model, label, host) => {
+            let one = path.as_ref().or(model.as_ref()).or(label.as_ref()).or(host.as_ref());
             let missing = || SettingError::Missing { key: ledger.name("match"), expected: expected.to_owned() };
             return Err(one.map_or_else(missing, |setting| setting.refuse(&ledger.name("match"), expected)));
         }
@@ -466,7 +482,14 @@ fn tier_match<'a>(section: &'a TierSection, ledger: &Ledger) -> Result<(TierMatc
         return Err(setting.refuse(&ledger.name(key), "a text"));
     }
     if matches!(&matches, TierMatch::Path(path) if !path.starts_with('/')) {
-        return Err(setting.refuse(&ledger.name(key), "a path that begins with /; a model or a label has its own key"));
+        return Err(
+            setting.refuse(&ledger.name(key), "a path that begins with /; a model, a label or a host has its own key")
+        );
+    }
+    if matches!(&matches, TierMatch::Host(host) if host.contains(['/', '@']) || host.contains(char::is_whitespace)) {
+        return Err(
+            setting.refuse(&ledger.name(key), "the name of a host alone, such as slow.example or slow.example:8080")
+        );
     }
     Ok((matches, setting))
 }
