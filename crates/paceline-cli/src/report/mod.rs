@@ -52,6 +52,9 @@ pub(crate) fn command(args: &ReportArgs) -> Result<Status, Failure> {
     Ok(Status::Success)
 }
 
+/// So many hosts have a row, those in trouble first.
+const MOST_HOSTS: usize = 1_000;
+
 /// All that the page shows.
 fn document(reader: &Reader, path: &Path, price: Option<Price>) -> Result<Value, Failure> {
     let view = JobView::of(reader, path)?;
@@ -61,7 +64,7 @@ fn document(reader: &Reader, path: &Path, price: Option<Price>) -> Result<Value,
     let text = view.text(path);
     // Its indentation says which lines belong to the one above.
     let words: Vec<_> = text.lines().skip(1).map(|line| line.strip_prefix("  ").unwrap_or(line)).collect();
-    let counts = &view.counts;
+    let (counts, hosts) = (&view.counts, view.by_host(reader)?);
     Ok(json!({
         "name": path.file_stem().map(|name| name.to_string_lossy()),
         "journal": path.display().to_string(),
@@ -84,6 +87,8 @@ fn document(reader: &Reader, path: &Path, price: Option<Price>) -> Result<Value,
         "models": models(&view.used, &prices),
         "has_prices": !prices.is_empty(),
         "failures": failures(reader, &view)?,
+        "hosts": hosts.iter().take(MOST_HOSTS).collect::<Vec<_>>(),
+        "hosts_in_all": hosts.len(),
     }))
 }
 

@@ -49,6 +49,14 @@ fill("failures", data.failures.map((each) => [
   cell([each.class, each.status, each.code].filter((part) => part !== null).join(" ")),
   cell(`${each.example}${each.message ? `: ${each.message}` : ""}`),
 ]), "Every item that ended has an answer.");
+// One scope alone is the job.
+by("by-host").hidden = data.hosts.length < 2;
+if (data.hosts.length < data.hosts_in_all) by("hosts-title").textContent = `By host: the first ${count(data.hosts.length)} of ${count(data.hosts_in_all)}`;
+fill("hosts", data.hosts.map((each) => [
+  cell(each.name || "(not sent)"),
+  ...[each.done, each.failed, each.left, each.calls].map((figure) => cell(count(figure), true)),
+  cell(each.why),
+]), "No item was read.");
 fill("models", data.models.map((each) => [
   cell(each.model || "(no model named)"),
   ...[each.calls, each.tokens_in, each.tokens_out].map((figure) => cell(count(figure), true)),

@@ -6,6 +6,7 @@ use paceline_store::{Reader, ScopeItems, ScopeStatus};
 use serde_json::{Value, json};
 
 use super::age_snapshot::time;
+use super::job::{given_up_in, is_given_up};
 use crate::exit::Failure;
 use crate::output::print as written;
 use crate::run::job::holds;
@@ -16,14 +17,7 @@ use crate::text;
 /// # Errors
 /// The journal cannot be read.
 pub(super) fn print(reader: &Reader, snapshot: &Value, running: bool, as_json: bool) -> Result<(), Failure> {
-    let now = clock::wall();
-    let mut hosts: Vec<Host> = reader
-        .by_scope()
-        .map_err(Failure::refused)?
-        .into_iter()
-        .map(|items| Host::of(items, snapshot, running, now))
-        .collect();
-    hosts.sort_by_key(|host| (host.trouble, std::cmp::Reverse(host.items.left)));
+    let hosts = hosts(reader, snapshot, running)?;
     written(|out| {
         if as_json {
             return hosts.iter().try_for_each(|host| writeln!(out, "{}", host.json()));
@@ -31,6 +25,22 @@ pub(super) fn print(reader: &Reader, snapshot: &Value, running: bool, as_json: b
         writeln!(out, "{:<32} {:>8} {:>8} {:>8} {:>8}  WHY", "HOST", "DONE", "FAILED", "LEFT", "CALLS")?;
         hosts.iter().try_for_each(|host| writeln!(out, "{}", host.line()))
     })
+}
+
+/// The same for a page.
+///
+/// # Errors
+/// The journal cannot be read.
+pub(super) fn json(reader: &Reader, snapshot: &Value, running: bool) -> Result<Vec<Value>, Failure> {
+    Ok(hosts(reader, snapshot, running)?.iter().map(Host::json).collect())
+}
+
+fn hosts(reader: &Reader, snapshot: &Value, running: bool) -> Result<Vec<Host>, Failure> {
+    let now = clock::wall();
+    let by_scope = reader.by_scope().map_err(Failure::refused)?;
+    let mut hosts: Vec<Host> = by_scope.into_iter().map(|items| Host::of(items, snapshot, running, now)).collect();
+    hosts.sort_by_key(|host| (host.trouble, std::cmp::Reverse(host.items.left)));
+    Ok(hosts)
 }
 
 /// What keeps it from its end. In the order in which people look.
@@ -78,6 +88,10 @@ impl Host {
             }
             ScopeStatus::Held { until, reason } if items.left > 0 && *until > now => {
                 (Trouble::Held, format!("held until {}: {}", text::end(*until), holds::why(reason)))
+            }
+            _ if items.left > 0 && known.is_some_and(is_given_up) => {
+                let given_up = given_up_in(running);
+                (Trouble::Failing, failure.map_or_else(|| given_up.to_owned(), |why| format!("{given_up}; {why}")))
             }
             _ if items.left > 0 && failure.is_some() => (Trouble::Failing, failure.unwrap_or_default()),
             _ if items.failed > 0 => (Trouble::Failed, failure.unwrap_or_default()),

@@ -8,13 +8,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::{Class, Timestamp};
-use paceline_store::{ACCOUNT, JobCounts, ScopeRow, ScopeStatus};
+use paceline_store::{ACCOUNT, JobCounts, ScopeItems, ScopeRow, ScopeStatus};
 use serde_json::{Value, json};
 
 use super::age_snapshot::{end_hold, time};
 use crate::account::OthersTurn;
 use crate::run::calls::budget::Used;
 use crate::run::job::holds;
+use crate::run::progress::snapshot::GIVEN_UP;
 use crate::text;
 
 /// Scopes that are shown; of the others only how many do what.
@@ -121,6 +122,15 @@ pub(super) fn rest(snapshot: &mut Value) {
     snapshot.get_mut("scopes").and_then(Value::as_array_mut).into_iter().flatten().for_each(rest);
 }
 
+/// How many items each scope has left.
+pub(super) fn note_left(snapshot: &mut Value, by_scope: &[ScopeItems]) {
+    let left: BTreeMap<&str, u64> = by_scope.iter().map(|items| (&*items.scope.name, items.left)).collect();
+    for scope in snapshot.get_mut("scopes").and_then(Value::as_array_mut).into_iter().flatten() {
+        let of_scope = scope["name"].as_str().and_then(|name| left.get(name)).copied();
+        of_scope.into_iter().for_each(|left| scope["left"] = left.into());
+    }
+}
+
 /// The same for people. A few lines, however many scopes there are.
 pub(super) fn describe(
     counts: &JobCounts,
@@ -157,8 +167,12 @@ pub(super) fn describe(
     let is_over = counts.waiting + counts.in_flight == 0;
     // Where nothing is left to send, nothing of it can be in flight, wait or be held; where no run works, it can be held.
     let is_history = |scope: &Value| is_over || (!running && !is_closed(scope));
-    let scope_words =
-        |scope: &Value| if is_history(scope) { sent_words(scope) } else { scope_words(scope, now, waiting) };
+    let scope_words = |scope: &Value| match () {
+        () if is_history(scope) => sent_words(scope),
+        () if is_given_up(scope) => given_up_words(scope, running),
+        () if has_nothing_left(scope) => format!("{}, and nothing is left", sent_words(scope)),
+        () => scope_words(scope, now, waiting),
+    };
     let mut scopes: Vec<&Value> = snapshot["scopes"].as_array().into_iter().flatten().collect();
     // What the line of the only scope says is not said twice.
     let says_more = |account: &Value| {
@@ -187,7 +201,7 @@ pub(super) fn describe(
     text
 }
 
-/// Scopes that a user must act on come first, then those that are held, then the busiest.
+/// Scopes that a user must act on come first, then those that are held, then the busiest. What has nothing left comes last.
 fn urgency(scope: &Value) -> impl Ord + use<> {
     let number = |value: &Value| std::cmp::Reverse(value.as_u64().unwrap_or(0));
     let state = match state(scope) {
@@ -197,12 +211,35 @@ fn urgency(scope: &Value) -> impl Ord + use<> {
     };
     let until = scope["until"].as_str().unwrap_or_default().to_owned();
     (
+        has_nothing_left(scope),
         state,
         until,
         number(&scope["concurrency"]["in_flight"]),
         number(&scope["waiting"]),
         number(&scope["totals"]["sends"]),
     )
+}
+
+/// All of its items have ended.
+fn has_nothing_left(scope: &Value) -> bool {
+    scope["left"] == 0
+}
+
+/// The run tries nothing of it any more.
+pub(super) fn is_given_up(scope: &Value) -> bool {
+    scope[GIVEN_UP] == true
+}
+
+/// For the scope of a run that works, or of the last one.
+pub(super) const fn given_up_in(running: bool) -> &'static str {
+    match running {
+        true => "given up for this run, for no call succeeded (--max-wait); the same command tries it again",
+        false => "given up in the last run, for no call succeeded (--max-wait); the same command tries it again",
+    }
+}
+
+fn given_up_words(scope: &Value, running: bool) -> String {
+    format!("{}: {}", name(scope), given_up_in(running))
 }
 
 /// Nothing of it is sent for now.
@@ -281,8 +318,12 @@ fn belief_words(scope: &Value) -> Option<String> {
     Some(format!("  {}", text::printable(text)))
 }
 
+/// The state of a scope that has nothing left.
+const ENDED: &str = "at their end";
+
 fn rest_words(rest: &[&Value]) -> String {
-    let groups: Vec<(&str, usize)> = ["stopped", "held", "paced", "open"]
+    let state = |scope: &Value| if has_nothing_left(scope) { ENDED } else { state(scope) }.to_owned();
+    let groups: Vec<(&str, usize)> = ["stopped", "held", "paced", "open", ENDED]
         .into_iter()
         .map(|name| (name, rest.iter().filter(|scope| state(scope) == name).count()))
         .filter(|(_, scopes)| *scopes > 0)
@@ -400,5 +441,24 @@ mod tests {
         is_line(2, "  c: open, 1 of 10 calls in flight, 0 waiting".to_owned(), "");
         is_line(3, "  over: open, 0 of 10 calls in flight, 0 waiting".to_owned(), "");
         is_line(4, "  as of ".to_owned(), ", 44s ago");
+    }
+
+    /// Ten hosts are shown of twenty: none whose items have all ended in place of one that has some.
+    #[test]
+    fn scopes_that_have_nothing_left_come_last_and_given_up_ones_are_said_so() {
+        let host =
+            |name: &str, left: u64| json!({"name": name, "state": "paced", "left": left, "totals": {"sends": 9}});
+        let ended = (0..12).map(|n| host(&format!("ended{n}"), 0));
+        let mut given_up = host("down", 3);
+        (given_up["state"], given_up[GIVEN_UP]) = ("held".into(), true.into());
+        let scopes: Vec<Value> = ended.chain([host("busy", 5), given_up]).collect();
+        let counts = JobCounts { waiting: 8, ..JobCounts::default() };
+        let snapshot = json!({ "scopes": scopes });
+        let text = describe(&counts, &snapshot, "j".as_ref(), Timestamp::from_millis(0), true, &Used::default());
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let at = |start: &str| lines.iter().position(|line| line.starts_with(start)).unwrap_or(usize::MAX);
+        assert!(at("down: given up for this run") < at("busy: paced") && at("busy: paced") < at("ended"), "{text}");
+        assert!(text.contains("9 calls in the last run, and nothing is left\n"), "{text}");
+        assert!(text.contains("and 4 more scopes, all at their end\n"), "{text}");
     }
 }

@@ -244,6 +244,14 @@ impl JobView {
         view(reader, path, snapshot(reader)?, running)
     }
 
+    /// How far each host is, or whatever else is paced by itself, as `stats --by-host --json` has it.
+    ///
+    /// # Errors
+    /// The journal cannot be read.
+    pub(crate) fn by_host(&self, reader: &Reader) -> Result<Vec<Value>, Failure> {
+        by_host::json(reader, &self.snapshot, self.running)
+    }
+
     /// What `stats` prints.
     pub(crate) fn text(&self, path: &Path) -> String {
         let rest = if self.is_left && !self.running { format!("{NO_RUN}\n") } else { String::new() };
@@ -259,6 +267,7 @@ fn view(reader: &Reader, path: &Path, mut snapshot: Value, running: bool) -> Res
         counts.totals.calls += counts.under_way;
     }
     job::put_right(&mut snapshot, reader.scopes().map_err(Failure::refused)?, now);
+    job::note_left(&mut snapshot, &reader.by_scope().map_err(Failure::refused)?);
     if !running {
         job::rest(&mut snapshot);
     } else if let Some(wait) = RunLock::holder(&lock_of(path)).waits_for {

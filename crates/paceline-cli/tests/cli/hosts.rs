@@ -414,6 +414,13 @@ fn a_host_that_was_given_up_gets_no_call_later_in_the_run() {
     let told =
         format!("stopping: no call of {host} succeeded for 300ms (--max-wait), and nothing else is left to send");
     assert!(log.contains(&told), "the other host succeeded meanwhile: {log}");
+    let stats = |more: &[&str]| {
+        let told = job.paceline().arg("stats").args(more).output().expect("it runs").stdout;
+        String::from_utf8_lossy(&told).into_owned()
+    };
+    let given_up = "given up in the last run, for no call succeeded (--max-wait); the same command tries it again";
+    assert!(stats(&[]).contains(&format!("{host}: {given_up}\n")), "{}", stats(&[]));
+    assert!(stats(&["--by-host"]).contains(&format!("{given_up}; last failure: ")), "{}", stats(&["--by-host"]));
 }
 
 #[test]

@@ -47,6 +47,11 @@ fn a_job_is_one_page_with_its_failures_and_its_cost() {
     let sends: u64 =
         told["minutes"].as_array().expect("minutes").iter().filter_map(|minute| minute["sends"].as_u64()).sum();
     assert_eq!(sends, 6);
+    let host = &told["hosts"][0];
+    assert_eq!(
+        (&host["done"], &host["failed"], &host["left"], &told["hosts_in_all"]),
+        (&3.into(), &2.into(), &0.into(), &1.into())
+    );
     assert!(
         told["words"][0].as_str().is_some_and(|words| words.starts_with("5 items: 3 succeeded, 2 failed")),
         "{told}"

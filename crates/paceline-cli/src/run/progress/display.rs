@@ -28,14 +28,24 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 /// The rate shown is that of the last so long.
 const RATE_OVER: Duration = Duration::from_secs(30);
 
+/// How fast it goes is taken from the last [`ENOUGH`] items, at least the last [`RATE_OVER`] and at most so long.
+const PACE_OVER: Duration = Duration::from_mins(5);
+const ENOUGH: u64 = 20;
+
+/// So few items in that time tell nothing about the others: most of what is left waits for something else.
+const FEW: u64 = 5;
+
 /// Shows how a job goes.
 #[derive(Debug)]
 pub(crate) struct Progress {
     face: Face,
     /// Items ended in this run, at the last moments.
     recent: VecDeque<(Instant, u64)>,
+    began: Option<Instant>,
     /// Items ended in a second, when some could last.
     pace: f64,
+    /// Too few do to tell how long the rest takes.
+    is_slow: bool,
     /// Where gateways are told how far it is.
     told: Option<watch::Sender<Option<JobLine>>>,
 }
@@ -61,6 +71,8 @@ pub(crate) struct View<'a> {
     /// When the next call can start; none while calls are in flight, or where it is not known.
     pub(crate) next_start: Option<Instant>,
     pub(crate) budget: Used,
+    /// Scopes of which this run tries nothing any more; `limits` has none of them.
+    pub(crate) given_up: u64,
     /// The run ends where nothing can start for longer (`--max-wait`).
     pub(crate) max_wait: Option<Duration>,
     /// The disk that answers wait for.
@@ -82,7 +94,7 @@ impl Progress {
         } else {
             Face::Lines { last: None }
         };
-        Self { face, recent: VecDeque::new(), pace: 0.0, told: None }
+        Self { face, recent: VecDeque::new(), began: None, pace: 0.0, is_slow: false, told: None }
     }
 
     /// The same, which is told to gateways too.
@@ -93,30 +105,34 @@ impl Progress {
 
     /// Shows the present.
     pub(crate) fn show(&mut self, view: &View<'_>) {
+        self.began.get_or_insert(view.now);
         self.recent.push_back((view.now, view.figures.ended_now));
-        while self.recent.len() > 2 && self.recent.front().is_some_and(|(at, _)| *at + RATE_OVER < view.now) {
+        while self.recent.len() > 2 && self.recent.front().is_some_and(|(at, _)| *at + PACE_OVER < view.now) {
             self.recent.pop_front();
         }
-        let rate = self.rate();
+        let rate = self.rate(|at, _| at + RATE_OVER >= view.now);
         // What is held teaches nothing about how fast it goes after that.
         let waits = view.next_start.is_some_and(|start| start > view.now + SHORT);
         if !waits && time_left::until_any(view.now, view.limits).is_none() {
-            self.pace = rate;
+            let enough = view.figures.ended_now.saturating_sub(ENOUGH);
+            self.pace = self.rate(|at, ended| at + RATE_OVER >= view.now || ended >= enough);
+            self.is_slow = self.began.is_some_and(|began| began + RATE_OVER < view.now) && self.has_few(view);
         }
+        let pace = if self.is_slow { 0.0 } else { self.pace };
         if let Some(told) = &self.told {
-            told.send_replace(Some(job_line(view, self.pace)));
+            told.send_replace(Some(job_line(view, pace)));
         }
         match &mut self.face {
             Face::Silent => {}
             Face::Screen(bar) => {
                 let width = terminal_size_of(std::io::stderr()).map_or(80, |(Width(width), _)| usize::from(width));
                 // Setting the message alone draws nothing, so each moment is drawn once.
-                bar.clone().with_message(StatusText::of(view, rate, self.pace).screen(width)).tick();
+                bar.clone().with_message(StatusText::of(view, rate, pace, self.is_slow).screen(width)).tick();
             }
             Face::Lines { last } if last.is_none_or(|last| last + LINE_EVERY <= view.now) => {
                 // The first line of a job that is about to end is redundant beside its summary.
                 if last.is_some() {
-                    tracing::info!("{}", StatusText::of(view, rate, self.pace).line());
+                    tracing::info!("{}", StatusText::of(view, rate, pace, self.is_slow).line());
                 }
                 *last = Some(view.now);
             }
@@ -124,8 +140,17 @@ impl Progress {
         }
     }
 
-    fn rate(&self) -> f64 {
-        let (Some(first), Some(last)) = (self.recent.front(), self.recent.back()) else { return 0.0 };
+    /// Whether only a few items have ended within [`PACE_OVER`], and of what is left most waits for something else.
+    fn has_few(&self, view: &View<'_>) -> bool {
+        let (first, last) = (self.recent.front(), self.recent.back());
+        let ended = first.zip(last).map_or(0, |(first, last)| last.1 - first.1);
+        ended < FEW && view.figures.pending() > ended + view.in_flight
+    }
+
+    /// Items that ended in a second since the first moment that is meant.
+    fn rate(&self, is_meant: impl Fn(Instant, u64) -> bool) -> f64 {
+        let first = self.recent.iter().find(|(at, ended)| is_meant(*at, *ended));
+        let (Some(first), Some(last)) = (first, self.recent.back()) else { return 0.0 };
         let seconds = (last.0 - first.0).as_secs_f64();
         if seconds > 0.0 { (last.1 - first.1) as f64 / seconds } else { 0.0 }
     }
@@ -154,7 +179,7 @@ struct StatusText {
 
 impl StatusText {
     /// `rate`: items that ended in a second. `pace`: the same while some could.
-    fn of(view: &View<'_>, rate: f64, pace: f64) -> Self {
+    fn of(view: &View<'_>, rate: f64, pace: f64, is_slow: bool) -> Self {
         let (figures, left) = (view.figures, view.figures.pending());
         let time_left = time_left(view, pace);
         let whole = whole(view);
@@ -177,6 +202,8 @@ impl StatusText {
             let sooner = left.sooner.map(|time| format!("{}, and ", text::duration(time))).unwrap_or_default();
             let of = if left.sooner.is_some() { " for what is held" } else { "" };
             course.push(format!("ETA {sooner}{least}{}{of}{end}", text::duration(left.time)));
+        } else if is_slow && left > 0 && view.stop.is_none() {
+            course.push("ETA unknown: few items end".to_owned());
         }
         let mut details = vec![
             format!("{} in flight", text::count(view.in_flight)),
@@ -194,6 +221,9 @@ impl StatusText {
         }
         if figures.failed > 0 {
             details.push(format!("{} failed", text::count(figures.failed)));
+        }
+        if view.given_up > 0 {
+            details.push(format!("{} given up for this run (--max-wait)", text::counted(view.given_up, "scope")));
         }
         let tokens = figures.tokens_in + figures.tokens_out;
         if view.budget.tokens.is_none() && tokens > 0 {
@@ -294,7 +324,51 @@ fn fitting(parts: &[String], width: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use paceline_core::{Pacer, PacerConfig};
+
     use super::*;
+
+    /// One host of many is at work, and ends an item now and then: the time that is left would swing from hours to days.
+    #[test]
+    fn of_a_few_items_no_time_is_told() {
+        let limits =
+            Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("the defaults").snapshot(Instant::ZERO);
+        let mut progress = Progress::new(true);
+        let mut at = |seconds: u64, ended: u64, given_up| {
+            let mut figures = Counters::default();
+            (figures.input, figures.succeeded, figures.ended_now) = (1_500, ended, ended);
+            let view = View {
+                now: Instant::ZERO + Duration::from_secs(seconds),
+                figures: &figures,
+                limits: &limits,
+                in_flight: 1,
+                stop: None,
+                next_due: None,
+                next_scope: None,
+                next_start: None,
+                budget: Used::default(),
+                given_up,
+                max_wait: None,
+                disk_full: None,
+                waited: None,
+            };
+            progress.show(&view);
+            let pace = if progress.is_slow { 0.0 } else { progress.pace };
+            StatusText::of(&view, 0.0, pace, progress.is_slow).line()
+        };
+        (0..30).for_each(|second| drop(at(second, second * 10, 0)));
+        assert!(at(30, 300, 0).contains("ETA 2m 00s"), "{}", at(30, 300, 0));
+        for minute in 1..6 {
+            at(30 + 60 * minute, 300 + minute / 3, 2);
+        }
+        let line = at(420, 302, 2);
+        assert!(
+            line.contains("ETA unknown: few items end") && line.contains("2 scopes given up for this run"),
+            "{line}"
+        );
+        (0..30).for_each(|second| drop(at(421 + second, 302 + second, 2)));
+        assert!(at(451, 332, 2).contains("ETA 19m"), "{}", at(451, 332, 2));
+    }
 
     #[test]
     fn a_screen_never_exceeds_its_width_and_keeps_what_matters() {

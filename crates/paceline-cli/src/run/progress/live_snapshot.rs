@@ -1,6 +1,6 @@
 //! A full snapshot of the limiter, kept up to date by its changes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use paceline::{ScopeSnapshot, Snapshot};
@@ -21,6 +21,15 @@ impl LiveSnapshot {
     /// The full snapshot; none before the first update.
     pub(crate) const fn latest(&self) -> Option<&Snapshot> {
         self.view.as_ref()
+    }
+
+    /// The full snapshot without some of its scopes.
+    pub(crate) fn without<'a>(&self, names: impl Iterator<Item = &'a Arc<str>>) -> Option<Snapshot> {
+        let names: BTreeSet<&Arc<str>> = names.collect();
+        let view = self.view.as_ref().filter(|_| !names.is_empty())?;
+        let mut rest = view.clone();
+        rest.scopes.retain(|scope| !names.contains(&scope.name));
+        Some(rest)
     }
 
     /// Applies changes.

@@ -58,12 +58,23 @@ pub(crate) fn job(
     job.to_string()
 }
 
+/// The key of a scope of which a run tries nothing any more.
+pub(crate) const GIVEN_UP: &str = "given_up";
+
 /// Scopes that have changed, as they are kept in the journal: each with its time, because only what changes is written.
-pub(crate) fn changed(changes: &Snapshot, now: Instant, wall: ToWall<'_>) -> Vec<(Arc<str>, String)> {
+pub(crate) fn changed(
+    changes: &Snapshot,
+    now: Instant,
+    wall: ToWall<'_>,
+    given_up: impl Fn(&str) -> bool,
+) -> Vec<(Arc<str>, String)> {
     let at = wall(now).to_string();
     let text = |each: &ScopeSnapshot| {
         let mut text = scope_json(each, wall);
         text["at"] = at.as_str().into();
+        if given_up(&each.name) {
+            text[GIVEN_UP] = true.into();
+        }
         (Arc::clone(&each.name), text.to_string())
     };
     changes.scopes.iter().map(text).collect()
@@ -91,7 +102,7 @@ mod tests {
             serde_json::from_str(&job(&Counters::default(), &changes.account, Instant::ZERO, &present, wall))
                 .expect("JSON");
         assert_eq!((&job["in_flight"], &job["account"]["name"]), (&3.into(), &"".into()));
-        let written = changed(&changes, Instant::ZERO, wall);
+        let written = changed(&changes, Instant::ZERO, wall, |_| false);
         assert_eq!(written.len(), 2);
         for ((name, text), mut shown) in written.iter().zip(scopes(&pacer.snapshot(Instant::ZERO), wall)) {
             shown["at"] = "1970-01-01T00:00:00.000Z".into();

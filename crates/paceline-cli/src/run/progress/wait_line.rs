@@ -193,6 +193,7 @@ mod tests {
             next_scope: Some("a model"),
             next_start: None,
             budget,
+            given_up: 0,
             max_wait: None,
             disk_full: None,
             waited: None,

@@ -366,7 +366,8 @@ impl Dispatcher {
         let wall = |at| context.timestamp(at);
         // Of the changes of a limiter there is one reader, which is not this one where others use it too.
         let changes = if context.guest.is_some() { context.limiter.snapshot() } else { context.limiter.changes() };
-        let scopes = snapshot::changed(&changes, context.limiter.now(), &wall);
+        let given_up = |scope: &str| self.parts.recorder.holds.has_given_up(scope);
+        let scopes = snapshot::changed(&changes, context.limiter.now(), &wall, given_up);
         let state = limiter_state::encode_parts(&context.limiter, &changes);
         let first = self.limits.scopes().is_empty();
         let is_still = changes.scopes.is_empty();
@@ -386,16 +387,18 @@ impl Dispatcher {
         let turn = turn_wait.get();
         let waited = turn.map(|turn| (turn, context.now().saturating_since(turn.since)));
         let hosts = hosts.as_ref().map(|told| told.borrow().clone());
+        let tried = self.limits.without(recorder.holds.given_up());
         progress.show(&View {
             now,
             figures,
-            limits,
+            limits: tried.as_ref().unwrap_or(limits),
             in_flight,
             stop,
             next_due,
             next_scope,
             next_start,
             budget,
+            given_up: recorder.holds.given_up().count() as u64,
             max_wait,
             disk_full,
             waited,
