@@ -36,25 +36,43 @@ impl Context {
         &self,
         mut request: Request,
         expected: Expected,
-        mut turn: PermitTurn,
+        turn: PermitTurn,
     ) -> Result<Admitted<'_>, TryEnd> {
         let began = self.limiter.now();
-        let budgeted = tokio::select! {
-            biased;
-            () = self.reached(Phase::Draining) => return Err(TryEnd::Withheld),
-            reserved = async { turn.comes().await; self.budget.reserve(expected).await } => reserved.map_err(TryEnd::OverBudget)?,
-        };
         let place = self.guest.as_ref().map(Guest::place);
         if let Some(place) = &place {
             request.arrival = Some(place.number());
         }
-        let asking = pin!(self.permit_with_room(request, began));
-        let (permit, room) = tokio::select! {
-            biased;
-            () = self.reached(Phase::Draining) => return Err(TryEnd::Withheld),
-            admitted = turn.ask(asking) => admitted?,
-        };
-        Ok(Admitted { budgeted, permit, room, place })
+        let mut turn = Some(turn);
+        loop {
+            let budgeted = tokio::select! {
+                biased;
+                () = self.reached(Phase::Draining) => return Err(TryEnd::Withheld),
+                reserved = async {
+                    if let Some(turn) = &mut turn {
+                        turn.comes().await;
+                    }
+                    self.budget.reserve(expected.clone()).await
+                } => reserved.map_err(TryEnd::OverBudget)?,
+            };
+            let mut asking = pin!(self.permit_with_room(request.clone(), began));
+            let asking = async {
+                match turn.take() {
+                    Some(turn) => turn.ask(asking.as_mut()).await,
+                    None => asking.await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = self.reached(Phase::Draining) => return Err(TryEnd::Withheld),
+                admitted = asking => {
+                    let (permit, room) = admitted?;
+                    return Ok(Admitted { budgeted, permit, room, place });
+                }
+                // It gives back what it reserved, and takes as much as calls may use by now, as soon as that is there.
+                () = budgeted.is_outgrown() => {}
+            }
+        }
     }
 
     /// A permit, and room for the answer, or why there is no permit. A call without room gives its permit back before it waits: a

@@ -57,6 +57,8 @@ pub(crate) struct Budget {
     is_limited: bool,
     ledger: Mutex<Ledger>,
     settled: Notify,
+    /// An answer was longer than all before that exceeded their bounds.
+    outgrew: Notify,
     /// Calls that wait until others have given back what they did not use.
     waiting: AtomicU64,
     /// Answers that report no whole usage were told.
@@ -261,8 +263,12 @@ impl Budget {
         let mut ledger = self.ledger();
         let answers = ledger.models.entry(Arc::clone(&counted.model)).or_default();
         let first = answers.beyond == 0;
+        let is_longest = counted.tokens_out > answers.beyond;
         answers.beyond = answers.beyond.max(counted.tokens_out);
         drop(ledger);
+        if is_longest {
+            self.outgrew.notify_waiters();
+        }
         if first && self.has_an_end() {
             let model = if counted.model.is_empty() { "the server".into() } else { text::printable(&counted.model) };
             let [tokens, bound] = [counted.tokens_out, bound].map(text::count);
@@ -333,6 +339,19 @@ pub(crate) struct Reserved<'a> {
 }
 
 impl Reserved<'_> {
+    /// Waits until an answer of its model has shown that the call may use more than was reserved for it.
+    pub(crate) async fn is_outgrown(&self) {
+        loop {
+            let mut outgrew = std::pin::pin!(self.budget.outgrew.notified());
+            outgrew.as_mut().enable();
+            let beyond = self.budget.ledger().models.get(&self.expected.model).map_or(0, |answers| answers.beyond);
+            if beyond > self.expected.usage.output_tokens {
+                return;
+            }
+            outgrew.await;
+        }
+    }
+
     /// What the call counts with while its use is not known.
     pub(crate) fn expected(&self) -> ModelUsage {
         self.as_expected(larger(self.expected.usage, self.sum.usage))

@@ -346,3 +346,32 @@ fn what_the_whole_job_takes_is_told_by_the_last_calls_too() {
     assert!(few.starts_with("The whole job: about --budget-tokens "), "seven calls have no later half: {few}");
     assert_eq!(told(&[100; 12]), "The whole job: about --budget-tokens 20300, as calls so far used");
 }
+
+/// A server answers with 900 tokens where 20 are allowed, while 50 calls wait for their permits: they give back what they reserved,
+/// and no more leave than fit.
+#[tokio::test]
+async fn calls_that_wait_for_their_permits_reserve_anew_once_an_answer_breaks_its_bound() {
+    let limits = Limits { job_tokens: Some(10_000), ..Limits::default() };
+    let budget = Budget::new(limits, Prices::default(), &[], false);
+    let reserve = || budget.reserve(bounded(10, 20)).now_or_never();
+    reserve().expect("at once").expect("fits").settle(Some(tokens(10, 20)), || 0);
+    let first = reserve().expect("at once").expect("fits");
+    let waiting: Vec<_> = (0..50).map(|_| reserve().expect("at once").expect("fits")).collect();
+    assert!(waiting.iter().all(|call| call.is_outgrown().now_or_never().is_none()));
+    let mut outgrown = Box::pin(waiting[0].is_outgrown());
+    assert!(outgrown.as_mut().now_or_never().is_none());
+    first.settle(Some(tokens(10, 900)), || 0);
+    outgrown.as_mut().now_or_never().expect("it is woken");
+    drop(outgrown);
+    assert!(waiting.iter().all(|call| call.is_outgrown().now_or_never().is_some()));
+    drop(waiting);
+    let mut left = Vec::new();
+    while let Some(reserved) = reserve() {
+        let reserved = reserved.expect("there is room");
+        assert!(reserved.is_outgrown().now_or_never().is_none(), "it holds enough");
+        left.push(reserved);
+    }
+    assert_eq!(left.len(), 3, "of as many as were answered, and one more");
+    left.remove(0).settle(Some(tokens(10, 900)), || 0);
+    assert!(reserve().is_some(), "one more leaves");
+}
