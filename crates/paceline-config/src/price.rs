@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use paceline_providers::Usage;
+
 use super::effective::Ledger;
 use super::error::SettingError;
 use super::shapes::{EVERY_MODEL, Priced};
@@ -87,6 +89,8 @@ pub struct Price {
     /// In millionths.
     input: u64,
     output: u64,
+    /// Of input that the provider read from its cache, where its answers say how much that was.
+    cached: Option<u64>,
 }
 
 /// A text that is no price.
@@ -94,8 +98,8 @@ pub struct Price {
 #[error("{0:?} is no price: expected {EXPECTED_PRICE}")]
 pub struct PriceError(String);
 
-pub(crate) const EXPECTED_PRICE: &str =
-    "the price of a million tokens in and of a million out, each 0 to 1,000,000 and not both 0, such as in=2.50,out=10";
+pub(crate) const EXPECTED_PRICE: &str = "the price of a million tokens in and of a million out, each 0 to 1,000,000 and not both 0, such as in=2.50,out=10, and where \
+     input from the cache costs less that price too: in=2.50,cached=1.25,out=10";
 
 impl Price {
     /// What so many tokens cost.
@@ -103,9 +107,25 @@ impl Price {
         Money(self.input.saturating_mul(tokens_in).saturating_add(self.output.saturating_mul(tokens_out)))
     }
 
+    /// So many tokens of input cost as much as a prompt, with what the provider read from its cache at the price of that.
+    pub const fn priced_input(&self, usage: &Usage) -> u64 {
+        usage.priced_input().saturating_sub(self.less_for_cached(usage))
+    }
+
+    /// So many tokens of input less a prompt costs, for those that were read from the cache at a price of their own. Rounded down.
+    pub const fn less_for_cached(&self, usage: &Usage) -> u64 {
+        match self.cached {
+            Some(cached) if cached < self.input => {
+                // Both are at most 10^12, and tokens 2^32.
+                (usage.cached_tokens as u128 * (self.input - cached) as u128 / self.input as u128) as u64
+            }
+            _ => 0,
+        }
+    }
+
     /// Why this can hardly be meant: it is below 0.001 or above 10,000. Nothing may cost nothing.
     pub fn doubt(&self) -> Option<&'static str> {
-        let parts = [self.input, self.output];
+        let parts = [self.input, self.output, self.cached.unwrap_or(0)];
         if parts.iter().any(|part| (1..1_000).contains(part)) {
             return Some(
                 "below 0.001, so that a budget may end nothing: where it is meant for one token, take a million times as much, and \
@@ -118,7 +138,8 @@ impl Price {
 
     /// What costs no less than either.
     fn dearer(self, other: Self) -> Self {
-        Self { input: self.input.max(other.input), output: self.output.max(other.output) }
+        let cached = self.cached.zip(other.cached).map(|(one, two)| one.max(two));
+        Self { input: self.input.max(other.input), output: self.output.max(other.output), cached }
     }
 }
 
@@ -132,8 +153,12 @@ impl FromStr for Price {
             number(text).filter(|price| *price <= MOST).map(micros)
         };
         let both = price("in").zip(price("out")).filter(|(input, output)| input + output > 0);
+        let cached = price("cached");
+        let number = 2 + usize::from(cached.is_some());
         match both {
-            Some((input, output)) if parts.len() == 2 && text.matches(',').count() == 1 => Ok(Self { input, output }),
+            Some((input, output)) if parts.len() == number && text.matches(',').count() + 1 == number => {
+                Ok(Self { input, output, cached })
+            }
             _ => Err(PriceError(text.to_owned())),
         }
     }
@@ -141,7 +166,8 @@ impl FromStr for Price {
 
 impl fmt::Display for Price {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "in={},out={}", self.input as f64 / 1e6, self.output as f64 / 1e6)
+        write!(f, "in={},out={}", self.input as f64 / 1e6, self.output as f64 / 1e6)?;
+        self.cached.map_or(Ok(()), |cached| write!(f, ",cached={}", cached as f64 / 1e6))
     }
 }
 
@@ -246,8 +272,22 @@ mod tests {
                 "{doubtful}"
             );
         }
-        for wrong in ["", "2.5", "in=2.5", "in=1,out=-1", "in=0,out=0", "in=1,out=2,x=3", "in=1,out=$2", "in=1,out=2,"]
-        {
+        let cached: Price = "in=2,cached=0.5,out=8".parse().expect("a price");
+        let usage = |cached_tokens| Usage { input_tokens: 1_000, cached_tokens, ..Usage::default() };
+        assert_eq!([0, 800, 801].map(|tokens| cached.priced_input(&usage(tokens))), [1_000, 400, 400]);
+        assert_eq!((price.priced_input(&usage(800)), cached.to_string().as_str()), (1_000, "in=2,out=8,cached=0.5"));
+        for wrong in [
+            "in=1,out=2,cached=x",
+            "in=1,cached=0.5",
+            "",
+            "2.5",
+            "in=2.5",
+            "in=1,out=-1",
+            "in=0,out=0",
+            "in=1,out=2,x=3",
+            "in=1,out=$2",
+            "in=1,out=2,",
+        ] {
             let message = wrong.parse::<Price>().expect_err(wrong).to_string();
             assert!(message.contains("such as in=2.50,out=10"), "{message}");
         }

@@ -153,6 +153,7 @@ impl Reported {
             // Rounded up.
             cache_price: -(-percent).div_euclid(100),
             unsplit_writes: if self.written_for_an_hour.is_none() { written } else { 0 },
+            cached_tokens: if of_read == 100 { read } else { 0 },
             output_tokens: self.output,
             units: 0,
             undivided: self.undivided,

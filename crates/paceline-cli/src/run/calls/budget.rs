@@ -443,12 +443,13 @@ impl Reserved<'_> {
     }
 
     fn usage(&self, usage: Usage, calls: u64) -> ModelUsage {
+        let price = self.budget.prices.of(&self.expected.model);
         ModelUsage {
             model: Arc::clone(&self.expected.model),
             calls,
             tokens_in: usage.prompt_tokens(),
             tokens_out: usage.output_tokens,
-            cache_price: usage.cache_price,
+            cache_price: usage.cache_price.saturating_sub_unsigned(price.less_for_cached(&usage)),
         }
     }
 }

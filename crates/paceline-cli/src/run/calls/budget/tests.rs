@@ -375,3 +375,17 @@ async fn calls_that_wait_for_their_permits_reserve_anew_once_an_answer_breaks_it
     left.remove(0).settle(Some(tokens(10, 900)), || 0);
     assert!(reserve().is_some(), "one more leaves");
 }
+
+/// OpenAI's cache: a part of the prompts, and a price of its own.
+#[test]
+fn input_from_the_cache_costs_its_own_price_where_that_is_known() {
+    let price: Prices = "in=1000000,out=0,cached=500000".parse::<paceline_config::Price>().expect("a price").into();
+    let limits = Limits { job_cost: "2000".parse().ok(), ..Limits::default() };
+    let budget = Budget::new(limits, price, &[], false);
+    let reserve = || budget.reserve(bounded(1_000, 0)).now_or_never().expect("at once").expect("fits");
+    let counted = reserve().settle(Some(Usage { cached_tokens: 900, ..tokens(1_000, 0) }), || 0);
+    assert_eq!((counted.tokens_in, counted.cache_price, counted.priced_in()), (1_000, -450, 550));
+    assert_eq!(budget.used().describe().collect::<Vec<_>>(), ["550.00 of 2000.00 spent"]);
+    drop(reserve());
+    assert_eq!(reserve().settle(None, || 0).priced_in(), 1_000, "of what is not known nothing was in the cache");
+}
