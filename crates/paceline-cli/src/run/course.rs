@@ -76,8 +76,8 @@ impl Course<'_> {
         refused::settle(self.journal, &self.input, self.format.results(), &acknowledge)?;
         restore(epoch, &acknowledge)?;
         let about = self.about(&self.journal.sums()?);
-        let (lost, told, worker) = match self.hosts {
-            Some(Hosts { worker, lost, told, .. }) => (lost, Some(told), Some(worker)),
+        let (others, told, worker) = match self.hosts {
+            Some(Hosts { worker, others, told, .. }) => (others, Some(told), Some(worker)),
             None => Default::default(),
         };
         let used = self.journal.usage()?;
@@ -95,7 +95,7 @@ impl Course<'_> {
             phase: phase_seen,
             journal: journal.clone(),
             unanswered: journal.unanswered()?.into_iter().map(|call| (call.ordinal, call.moved)).collect(),
-            lost,
+            others,
             in_flight: AtomicU64::new(0),
             epoch,
             began,

@@ -13,9 +13,12 @@ use super::postgres::Postgres;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
-fn hosts(number: usize, items: usize, postgres: &Postgres, counting: &Counting) -> Vec<Job> {
+/// Longer than the blocks of a host stay its own after its last word.
+const LEASE: Duration = Duration::from_secs(22);
+
+fn hosts(number: usize, items: usize, postgres: &Postgres, counting: &Counting, flags: &[&str]) -> Vec<Job> {
     let (base_url, store) = (format!("http://{}/v1", counting.address()), postgres.url());
-    let flags = ["--upstream", "openai", "--store", &store];
+    let flags = [&["--upstream", "openai", "--store", &store], flags].concat();
     (0..number).map(|_| Job::new(items, &base_url, &flags)).collect()
 }
 
@@ -42,6 +45,13 @@ fn assert_each_once(postgres: &Postgres, items: usize, ended: &[Ended]) {
     }
 }
 
+/// The job so far, as `paceline collect` lists it.
+fn job_of(postgres: &Postgres) -> Value {
+    let output = postgres.command(&["collect"], &["--json"]).output().expect("the binary starts");
+    let listed = output.stdout.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    serde_json::from_slice(listed).unwrap_or_default()
+}
+
 fn signal(child: &Child, signal: &str) {
     let sent = Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status();
     assert!(sent.expect("kill runs").success());
@@ -52,7 +62,7 @@ fn hosts_that_are_killed_suspended_and_cut_off_lose_and_double_no_result() {
     let items = if measure::soak() { 20_000 } else { 3_000 };
     let counting = Counting::start(Duration::from_millis(150));
     let mut postgres = Postgres::start();
-    let jobs = hosts(4, items, &postgres, &counting);
+    let jobs = hosts(4, items, &postgres, &counting, &[]);
     let mut children: Vec<Child> = jobs.iter().map(Job::spawn).collect();
     let total = items as u64;
     let goes_on = |parts: u64| {
@@ -84,4 +94,121 @@ fn hosts_that_are_killed_suspended_and_cut_off_lose_and_double_no_result() {
     assert_eq!(counting.arrivals(), arrivals, "the job has ended");
     let twice = arrivals - total;
     measure::say(&format!("hosts: lines={items} hosts=4 killed=2 suspended=1 calls={arrivals} twice={twice}"));
+}
+
+#[test]
+fn calls_that_must_not_be_made_twice_are_not_whatever_becomes_of_their_hosts() {
+    let items = 400;
+    let counting = Counting::start(Duration::from_millis(400));
+    let postgres = Postgres::start();
+    let jobs = hosts(
+        3,
+        items,
+        &postgres,
+        &counting,
+        &["--unknown-outcome", "hold", "--idempotency-header", "none", "--concurrency", "4"],
+    );
+    let mut children: Vec<Child> = jobs.iter().map(Job::spawn).collect();
+    assert!(counting.wait_for_events(40, PATIENCE), "none of them calls");
+    children[0].kill().expect("SIGKILL");
+    children[0].wait().expect("it is ours");
+    signal(&children[1], "STOP");
+    std::thread::sleep(LEASE);
+    signal(&children[1], "CONT");
+    for host in [1, 2] {
+        let code = children[host].wait().expect("it is ours").code();
+        assert_eq!(code, Some(1), "some lines are held: {}", jobs[host].log());
+    }
+    let seen = counting.items();
+    let twice: Vec<_> = seen.iter().filter(|(_, seen)| seen.arrivals > 1).collect();
+    assert!(twice.is_empty(), "{twice:?}");
+    let ended = jobs[2].run();
+    let job = &ended.summary["job"];
+    let [succeeded, failed, left] = ["succeeded", "failed", "left"].map(|key| job[key].as_u64().expect("a count"));
+    assert_eq!((succeeded + failed, left), (items as u64, 0), "{job}");
+    assert!(failed > 0 && failed < items as u64 / 2, "{job}");
+    measure::say(&format!("hosts: held={failed} of {items} lines, calls={}", counting.arrivals()));
+}
+
+#[test]
+fn a_host_that_is_interrupted_leaves_its_lines_to_the_others_at_once() {
+    let items = 600;
+    let counting = Counting::start(Duration::from_millis(100));
+    let postgres = Postgres::start();
+    let mut jobs = hosts(2, items, &postgres, &counting, &["--concurrency", "8"]);
+    let mut first = jobs[0].spawn();
+    assert!(counting.wait_for_events(100, PATIENCE), "{}", jobs[0].log());
+    let joining = jobs.remove(1).without_input();
+    let mut second = joining.spawn();
+    assert!(counting.wait_for_events(300, PATIENCE), "{}", joining.log());
+    signal(&first, "INT");
+    assert_eq!(first.wait().expect("it is ours").code(), Some(3), "{}", jobs[0].log());
+    assert!(second.wait().expect("it is ours").success(), "{}", joining.log());
+    assert_eq!(counting.arrivals(), items as u64, "no line is sent twice");
+    assert_each_once(&postgres, items, &[jobs[0].run(), joining.run()]);
+}
+
+#[test]
+fn results_wait_in_the_journal_while_the_store_is_away() {
+    let items = 400;
+    let counting = Counting::start(Duration::from_millis(100));
+    let mut postgres = Postgres::start();
+    let flags = ["--concurrency", "8", "--max-wait", "4s"];
+    let job = hosts(1, items, &postgres, &counting, &flags).remove(0);
+    let mut child = job.spawn();
+    assert!(counting.wait_for_events(100, PATIENCE), "{}", job.log());
+    postgres.tell("stop");
+    assert_eq!(child.wait().expect("it is ours").code(), Some(3), "{}", job.log());
+    assert!(job.log().contains("the store has not answered for"), "{}", job.log());
+    let before = counting.arrivals();
+    postgres.tell("start");
+    let ended = job.run();
+    assert_each_once(&postgres, items, &[ended]);
+    assert!(before > 50 && counting.arrivals() == items as u64, "{before}, then {}", counting.arrivals());
+}
+
+#[test]
+fn a_host_that_would_send_lines_otherwise_is_refused() {
+    let (items, counting, postgres) = (3, Counting::start(Duration::from_millis(1)), Postgres::start());
+    let maker = hosts(1, items, &postgres, &counting, &[]).remove(0);
+    assert_each_once(&postgres, items, &[maker.run()]);
+    let refused = |job: Job| {
+        let ended = job.run();
+        assert_eq!(ended.output.status.code(), Some(2), "{}", ended.summary);
+        String::from_utf8_lossy(&ended.output.stderr).into_owned()
+    };
+    let other = |flags: &[&str]| hosts(1, items, &postgres, &counting, flags).remove(0);
+    for job in [other(&["--expect", "json"]), other(&["--expect", "json"]).without_input()] {
+        let log = refused(job);
+        assert!(log.contains("the job requests.jsonl differs: expect is none in the job, and json here"), "{log}");
+    }
+    let log = refused(hosts(1, items + 1, &postgres, &counting, &[]).remove(0));
+    assert!(log.contains("input is 3 lines, ") && log.contains("and 4 lines, "), "{log}");
+    assert_eq!(counting.arrivals(), items as u64);
+}
+
+#[test]
+fn an_input_that_was_cut_off_on_its_way_into_the_store_goes_on_where_it_was_left() {
+    let items = 20_000;
+    let counting = Counting::start(Duration::from_millis(1));
+    let postgres = Postgres::start();
+    let (base_url, store) = (format!("http://{}/v1", counting.address()), postgres.url());
+    let flags = ["--upstream", "openai", "--store", &store];
+    let job = Job::with_long_lines(items, 2_000, &base_url, &flags);
+    let mut child = job.spawn();
+    let mut listed = job_of(&postgres);
+    while listed["lines"].as_u64().is_none_or(|lines| lines == 0) {
+        assert!(child.try_wait().expect("it is ours").is_none(), "{}", job.log());
+        listed = job_of(&postgres);
+    }
+    child.kill().expect("SIGKILL");
+    child.wait().expect("it is ours");
+    let listed = job_of(&postgres);
+    assert_eq!(listed["complete"], false, "it was too fast to be cut off: {listed}");
+    let joining = Job::new(0, &base_url, &flags).without_input();
+    let mut joined = joining.spawn();
+    assert!(counting.wait_for_events(10, PATIENCE), "what is there is worked on: {}", joining.log());
+    let ended = job.run();
+    assert!(joined.wait().expect("it is ours").success(), "{}", joining.log());
+    assert_each_once(&postgres, items, &[ended]);
 }

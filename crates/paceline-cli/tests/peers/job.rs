@@ -17,6 +17,7 @@ pub(crate) struct Job {
     base_url: String,
     flags: Vec<String>,
     environment: Vec<(&'static str, OsString)>,
+    joins: bool,
 }
 
 /// How a job ended.
@@ -44,12 +45,18 @@ impl Job {
         let input = File::create(folder.path().join("requests.jsonl")).expect("a new file");
         write_lines(BufWriter::new(input), items, length).expect("writing the input");
         let flags = flags.iter().map(ToString::to_string).collect();
-        Self { folder, items, base_url: base_url.to_owned(), flags, environment: Vec::new() }
+        Self { folder, items, base_url: base_url.to_owned(), flags, environment: Vec::new(), joins: false }
     }
 
     /// The same job with further environment variables.
     pub(crate) fn with_environment(mut self, environment: &[(&'static str, OsString)]) -> Self {
         self.environment = environment.to_vec();
+        self
+    }
+
+    /// The same without the input: a host that joins the job of that name.
+    pub(crate) fn without_input(mut self) -> Self {
+        self.joins = true;
         self
     }
 
@@ -173,7 +180,9 @@ impl Job {
     fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let folder: &Path = self.folder.path();
         let mut command = Command::new(program);
-        command.args(arguments).args(["run", "requests.jsonl", "-o", "results.jsonl", "--summary", "summary.json"]);
+        let input: &[&str] = if self.joins { &["--job", "requests.jsonl"] } else { &["requests.jsonl"] };
+        let files = ["-o", "results.jsonl", "--summary", "summary.json"];
+        command.args(arguments).arg("run").args(input).args(files);
         command.args(["--base-url", &self.base_url, "--api-key-env", "PEER_KEY"]).args(&self.flags).current_dir(folder);
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("HOME", folder).env("PEER_KEY", KEY).envs(self.environment.iter().cloned());

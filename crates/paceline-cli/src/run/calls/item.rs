@@ -24,7 +24,7 @@ use crate::run::calls::admission::Admitted;
 use crate::run::calls::budget::{Budget, Exceeded, Expected};
 use crate::run::calls::entry;
 use crate::run::calls::permit_queue::PermitTurn;
-use crate::run::hosts::lost::LostLines;
+use crate::run::hosts::others::Others;
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
 use crate::run::lines::line::{self, Echo, LineError};
@@ -62,8 +62,8 @@ pub(crate) struct Context {
     /// Items whose call had left and whose end no earlier run recorded, each with whether it
     /// [moved](paceline_store::CutOff::moved).
     pub(crate) unanswered: BTreeMap<u64, bool>,
-    /// Items that another host may have sent before it was lost.
-    pub(crate) lost: Arc<LostLines>,
+    /// The other hosts of the job, where it has some.
+    pub(crate) others: Arc<Others>,
     /// Calls that have left and are not answered.
     pub(crate) in_flight: AtomicU64,
     /// The wall clock when the run began: its steps within a run change no wait.
@@ -102,6 +102,8 @@ pub(crate) enum TryEnd {
         /// Why.
         reason: Arc<str>,
     },
+    /// It never left: another host of the job has it, or may have it.
+    Elsewhere,
     /// It never left: its scope is closed for a wait that is better spent in the journal.
     PutOff(Pause),
     /// It never left, because what calls may use would not be enough.
@@ -210,6 +212,7 @@ impl Context {
         let end = match self.prepare(&item) {
             Ok(Ready { request, expected, call }) => match self.was_cut_off(&item, &call.1) {
                 Some(reason) => TryEnd::Impossible(Impossible::Unknown(reason)),
+                None if !self.may_leave(&item, &call.1).await => TryEnd::Elsewhere,
                 None => {
                     let call = Some(call).filter(|(_, call)| call.body.len() <= LONG_BODY);
                     self.perform(Ready { request, expected, call }, &item, turn).await
@@ -310,12 +313,21 @@ impl Context {
     fn was_cut_off(&self, item: &ClaimedItem, call: &Call) -> Option<GiveUp> {
         let moved = match self.unanswered.get(&item.ordinal) {
             Some(moved) => *moved,
-            None if self.lost.has(item.ordinal) => false,
+            None if self.others.may_have_sent(item.ordinal) => false,
             None => return None,
         };
         // The key of the item that was called is not this one's: no server would know that both are one request.
         let keyless = moved.then(|| Call { idempotency_key: None, ..call.clone() });
         self.sender.unknown_outcome(keyless.as_ref().unwrap_or(call)).ends()
+    }
+
+    /// Whether the item may be sent from here and not from another host. Waits where that is not known; not once the run ends.
+    async fn may_leave(&self, item: &ClaimedItem, call: &Call) -> bool {
+        let twice = self.sender.unknown_outcome(call) == UnknownOutcome::Resend;
+        tokio::select! {
+            may_leave = self.others.leave_once_heard(item.ordinal, twice) => may_leave,
+            () = self.reached(Phase::Draining) => false,
+        }
     }
 
     fn same_at_each_try(&self, item: &ClaimedItem) -> HeaderValue {
@@ -343,6 +355,10 @@ impl Context {
             }
         };
         let durable = self.sender.unknown_outcome(&call) != UnknownOutcome::Resend;
+        if !self.others.leave(item.ordinal, !durable) {
+            permit.withdraw();
+            return TryEnd::Elsewhere;
+        }
         if !self.note(Departure { ordinal: item.ordinal, reserved: budgeted.expected(), durable }).await {
             permit.withdraw();
             return TryEnd::Withheld;

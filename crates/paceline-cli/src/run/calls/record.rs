@@ -181,6 +181,7 @@ impl Recorder {
         let Tried { item, end } = tried;
         match end {
             TryEnd::Withheld => self.give_back(&item),
+            TryEnd::Elsewhere => Recorded { due: None, ..self.give_back(&item) },
             TryEnd::Stopped { reach, reason } => account::stopped_elsewhere(reach, &reason).over(self.give_back(&item)),
             TryEnd::PutOff(pause) => self.put_off(context, &item, pause),
             TryEnd::OverBudget(exceeded) => {

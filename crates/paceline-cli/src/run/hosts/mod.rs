@@ -6,8 +6,8 @@
 
 mod blocks;
 mod flags;
-pub(crate) mod lost;
 mod need;
+pub(crate) mod others;
 mod settings;
 pub(crate) mod told;
 mod worker;
@@ -24,7 +24,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::block_in_place;
 
 use self::blocks::{Cut, Known};
-use self::lost::LostLines;
+use self::others::Others;
 use self::told::{JobEnd, Told};
 use self::worker::{Broken, Line, Mine, Worker};
 use crate::database::not_begun;
@@ -42,7 +42,7 @@ use crate::text;
 /// A host that is ready to work.
 pub(crate) struct Hosts {
     pub(crate) worker: Worker,
-    pub(crate) lost: Arc<LostLines>,
+    pub(crate) others: Arc<Others>,
     /// What people are told of the whole job.
     pub(crate) told: watch::Receiver<Told>,
     /// How it left the job.
@@ -255,13 +255,13 @@ async fn worker(
     let id = id.ok_or_else(|| Failure::interrupted(format!("the job {} was removed", text::printable(name))))?;
     let (told, telling) = watch::channel(Told::default());
     let (ending, ended) = oneshot::channel();
-    let lost = Arc::new(LostLines::default());
+    let others = Arc::new(Others::default());
     let (spool, spooled, taken) = block_in_place(|| {
         let spool = LineFile::open(&paths.input).map_err(load::refused)?;
         let spooled = std::fs::metadata(&paths.input).map_err(Failure::refused)?.len();
         Ok::<_, Failure>((spool, spooled, journal.taken_blocks().map_err(load::refused)?))
     })?;
-    taken.iter().filter(|block| block.lost).for_each(|block| lost.add(block.first, block.lines));
+    taken.iter().filter(|block| block.lost).for_each(|block| others.lost(block.first, block.lines));
     let clock = Clock::new();
     let now = clock.now();
     let worker = Worker {
@@ -273,17 +273,18 @@ async fn worker(
         journal: journal.clone(),
         spool,
         spooled,
-        lost: Arc::clone(&lost),
+        others: Arc::clone(&others),
         mine: taken.into_iter().map(|block| (block.first, Mine::of(block))).collect::<BTreeMap<_, _>>(),
-        line: Line { max_wait: args.max_wait, clock, heard: now, told },
+        line: Line { max_wait: args.max_wait, clock, silent: None, came_back: false, told },
         need: need::Need::default(),
         ended: 0,
         beat_at: now,
         ask_at: now,
+        grown: (0, now),
         end: JobEnd::default(),
         ending: Some(ending),
     };
-    Ok(Hosts { worker, lost, told: telling, ending: Some(ended), left: 0 })
+    Ok(Hosts { worker, others, told: telling, ending: Some(ended), left: 0 })
 }
 
 /// Takes up what an earlier run of this host left, before the first call.

@@ -185,6 +185,6 @@ impl Told {
             let away = text::duration(Duration::from_secs(away.as_secs()));
             return Some(format!("the store has not answered for {away}: results wait in the journal"));
         }
-        self.whole.as_ref().filter(|_| pending == 0).map(Whole::wait)
+        self.whole.as_ref().filter(|whole| pending == 0 && !whole.has_ended()).map(Whole::wait)
     }
 }

@@ -19,8 +19,8 @@ use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::item::{Context, Phase};
 use crate::run::calls::stop::StopReason;
 use crate::run::hosts::blocks::lines_of;
-use crate::run::hosts::lost::LostLines;
 use crate::run::hosts::need::Need;
+use crate::run::hosts::others::Others;
 use crate::run::hosts::told::{JobEnd, Told, Whole};
 use crate::run::job::background_load::{Fed, LoadError};
 use crate::run::job::load::{Handed, hand_on};
@@ -34,6 +34,12 @@ const LEASE: Duration = Duration::from_secs(20);
 
 /// How often a host gives word.
 const BEAT: Duration = Duration::from_secs(4);
+
+/// A call that must not be made twice leaves so long before the lease ends at the latest.
+const SAFETY: Duration = Duration::from_secs(1);
+
+/// How long a host claims nothing once a store that was away answers again.
+const OTHERS_FIRST: Duration = Duration::from_secs(6);
 
 /// Between two looks at what has ended here.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -62,7 +68,7 @@ pub(crate) struct Worker {
     /// The lines that were claimed.
     pub(super) spool: LineFile,
     pub(super) spooled: u64,
-    pub(super) lost: Arc<LostLines>,
+    pub(super) others: Arc<Others>,
     pub(super) mine: BTreeMap<u64, Mine>,
     pub(super) line: Line,
     pub(super) need: Need,
@@ -70,6 +76,8 @@ pub(crate) struct Worker {
     pub(super) ended: u64,
     pub(super) beat_at: Instant,
     pub(super) ask_at: Instant,
+    /// The lines in the store while these are not all, and since when they are so many.
+    pub(super) grown: (u64, Instant),
     pub(super) end: JobEnd,
     pub(super) ending: Option<oneshot::Sender<JobEnd>>,
 }
@@ -97,25 +105,30 @@ pub(super) struct Line {
     /// The run ends where the store is away for longer.
     pub(super) max_wait: Duration,
     pub(super) clock: Clock,
-    pub(super) heard: Instant,
+    /// Since when a question has no answer.
+    pub(super) silent: Option<Instant>,
+    /// It was away, and answers again.
+    pub(super) came_back: bool,
     pub(super) told: watch::Sender<Told>,
 }
 
 impl Line {
     fn away(&self) -> Duration {
-        self.clock.now() - self.heard
+        self.silent.map_or(Duration::ZERO, |since| self.clock.now() - since)
     }
 
     /// The answer of the store; people are told while it stays away.
     pub(super) async fn answer<T>(&mut self, asked: impl Future<Output = Result<T, WorkError>>) -> Result<T, Broken> {
         let mut asked = std::pin::pin!(asked);
+        self.silent = self.silent.or(Some(self.clock.now()));
         loop {
             let answer = tokio::select! {
                 answer = &mut asked => Some(answer),
                 () = tokio::time::sleep(ASK_AGAIN) => None,
             };
             if let Some(Ok(answer)) = answer {
-                self.heard = self.clock.now();
+                self.came_back |= self.away() >= FELT;
+                self.silent = None;
                 self.told.send_if_modified(|told| told.away.take().is_some());
                 return Ok(answer);
             }
@@ -204,6 +217,11 @@ impl Worker {
 
     /// One look at everything; true once the whole job has ended.
     async fn turn(&mut self, desk: &Desk) -> Result<bool, Broken> {
+        if std::mem::take(&mut self.line.came_back) {
+            // The leases of all hosts have run out meanwhile: each takes back what it has before one takes more.
+            self.beat_at = self.line.clock.now();
+            self.ask_at = self.beat_at + OTHERS_FIRST;
+        }
         if self.beat_at <= self.line.clock.now() {
             self.beat().await?;
         }
@@ -241,6 +259,7 @@ impl Worker {
 
     /// Gives word, hears which blocks are still this host's, and how the whole job stands.
     pub(super) async fn beat(&mut self) -> Result<(), Broken> {
+        let asked = self.others.now();
         let held = match self.line.answer(self.store.heartbeat(self.id)).await? {
             Some(held) => held,
             None => {
@@ -250,11 +269,29 @@ impl Worker {
             }
         };
         self.keep(&held);
+        self.others.lease_until(asked + (LEASE - SAFETY));
         let status = self.line.answer(self.store.status(self.job.id)).await?;
         self.end.whole = status.as_ref().map(Whole::of).unwrap_or_default();
         self.line.told.send_modify(|told| told.whole = Some(self.end.whole.clone()));
         self.beat_at = self.line.clock.now() + BEAT;
-        Ok(())
+        self.input_goes_on()
+    }
+
+    /// The input is all in the store, or a host puts more of it there.
+    fn input_goes_on(&mut self) -> Result<(), Broken> {
+        let (lines, now) = (self.end.whole.lines, self.line.clock.now());
+        if self.end.whole.complete || lines != self.grown.0 {
+            self.grown = (lines, now);
+        }
+        let waited = now - self.grown.1;
+        if waited < self.line.max_wait {
+            return Ok(());
+        }
+        Err(Broken::Job(format!(
+            "no host has put more of the input of the job {} into the store for {} (--max-wait): run the command with the input again",
+            self.name,
+            text::duration(waited)
+        )))
     }
 
     /// Takes back what no other host has claimed meanwhile.
@@ -269,6 +306,9 @@ impl Worker {
         let held: BTreeMap<u64, i64> = held.iter().map(|held| (held.first, held.fence)).collect();
         for (first, mine) in &mut self.mine {
             mine.is_ours = held.get(first) == Some(&mine.block.fence);
+            if !mine.is_ours {
+                self.others.took(*first, mine.block.lines);
+            }
         }
     }
 
@@ -361,9 +401,10 @@ impl Worker {
             }
             let lost = block.lost > 0;
             if lost {
-                self.lost.add(first, block.lines);
+                self.others.lost(first, block.lines);
                 self.end.of_lost += here.len() as u64;
             }
+            self.others.left(first);
             let block = TakenBlock { first, lines: block.lines, fence: block.held.fence, lost };
             self.mine.insert(first, Mine { known, open: here.len() as u64, ..Mine::of(block) });
             taken.push((block, here));

@@ -199,7 +199,7 @@ impl Dispatcher {
             }
         }
         self.watch_the_disk(self.parts.context.limiter.now());
-        if self.begun.used_up() && self.parts.recorder.figures().pending() > 0 {
+        if self.begun.used_up() && (self.parts.recorder.figures().pending() > 0 || self.parts.reading.is_some()) {
             self.end_with(Some(StopReason::MaxItems));
         }
         if self.parts.recorder.figures().pending() > 0 {
@@ -214,7 +214,9 @@ impl Dispatcher {
     }
 
     fn is_over(&self) -> bool {
-        let nothing_comes = self.next_due.is_none() && self.parts.reading.is_none();
+        // What other lines a host could get is for the others then.
+        let takes_none = self.parts.reading.is_none() || self.parts.hosts.is_some() && self.begun.used_up();
+        let nothing_comes = self.next_due.is_none() && takes_none;
         let is_quiet = self.tasks.is_empty() && self.claiming.is_none() && self.parts.fallbacks.is_empty();
         is_quiet && (self.stop.is_some() || nothing_comes)
     }
