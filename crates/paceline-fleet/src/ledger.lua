@@ -55,6 +55,13 @@ for k = 1, number() do
     end
 end
 
+-- message.rs: what may be held beyond the wants.
+local function spare(want) return floor((want + 3) / 4) end
+local function ceiling(book, want)
+    if book[CONTENDED] == 1 then return want end
+    return min(want + spare(want), book[UNITS])
+end
+
 local function missing(part) return max(part[TARGET] - part[HAS], 0) end
 local function pooled(book) return max(book[UNITS] - book[HELD] - book[ASIDE], 0) end
 
@@ -145,12 +152,17 @@ local function level(now, book, parts)
     end)
     local left, weights = capacity, 0
     for _, entry in ipairs(parts) do weights = weights + entry.weight end
-    local satisfied = 0
+    local satisfied, spares = 0, 0
     for _, entry in ipairs(parts) do
         if entry.part[WANT] * weights > left * entry.weight then break end
         left, weights = left - entry.part[WANT], weights - entry.weight
-        entry.part[TARGET], entry.part[SINCE] = entry.part[WANT], -1
+        spares = spares + spare(entry.part[WANT])
         satisfied = satisfied + 1
+    end
+    local is_roomy = satisfied == #parts and spares <= left
+    for n = 1, satisfied do
+        local part = parts[n].part
+        part[TARGET], part[SINCE] = part[WANT] + (is_roomy and spare(part[WANT]) or 0), -1
     end
     local rest, line = left, {}
     for n = satisfied + 1, #parts do
@@ -323,7 +335,7 @@ local function sync(own)
         part[HAS] = min(number(), part[HAS] + unclaimed)
         part[WANT] = min(number(), book[UNITS])
         part[LUMP] = min(max(number(), 1), book[UNITS])
-        part[TARGET] = min(part[TARGET], part[WANT])
+        part[TARGET] = min(part[TARGET], ceiling(book, part[WANT]))
     end
     sum(own, 1)
     local reply = {}

@@ -145,7 +145,7 @@ impl Ledger {
         let (seq, weight) = (request.seq, request.weight.clamp(1, 16));
         let mut entry = Entry { seq, heard: now, weight, parts };
         for (place, stake) in request.stakes.iter().enumerate() {
-            let limit = self.books[place].limit;
+            let (limit, contended) = (self.books[place].limit, self.books[place].contended);
             let unclaimed = if believed { self.pooled(place) } else { 0 };
             let part = &mut entry.parts[place];
             part.stake = Stake {
@@ -153,7 +153,7 @@ impl Ledger {
                 want: stake.want.min(limit.units),
                 lump: stake.lump.clamp(1, limit.units),
             };
-            part.target = part.target.min(part.stake.want);
+            part.target = part.target.min(Stake::ceiling(part.stake.want, contended, limit.units));
         }
         self.members.insert(request.member, entry);
         let grants = (0..self.books.len()).map(|place| self.grant(now, place, request.member)).collect();
@@ -261,12 +261,11 @@ impl Ledger {
         }
         let recovers = self.recovers_until.is_some();
         let pool = self.pooled(place);
-        let missing = |part: &Part| part.target.saturating_sub(part.stake.has);
         let others = self.members.iter().filter(|(id, _)| **id != member);
-        let owed: u64 = others.map(|(_, entry)| missing(&entry.parts[place])).sum();
+        let owed: u64 = others.map(|(_, entry)| entry.parts[place].missing()).sum();
         let part = &mut self.members.get_mut(&member).expect("it was just put there").parts[place];
         if !recovers {
-            let due = missing(part).min(pool);
+            let due = part.missing().min(pool);
             // What is not meant for another member is lent at once: the next division sees who holds it.
             let more = (part.stake.want.saturating_sub(part.stake.has + due)).min((pool - due).saturating_sub(owed));
             part.stake.has += due;
@@ -300,7 +299,7 @@ impl Ledger {
         });
         changed.sort_by_key(|(part, id)| (core::cmp::Reverse(part.stake.has.abs_diff(part.target)), *id));
         let room = |part: &Part| {
-            let missing = part.target.saturating_sub(part.stake.has);
+            let missing = part.missing();
             let helps = missing == 0 || pool > 0;
             pool = pool.saturating_sub(missing);
             helps

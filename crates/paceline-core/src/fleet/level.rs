@@ -1,6 +1,7 @@
 //! How a limit is divided among the members that want of it.
 //!
-//! Max-min by weight: all get what they want, up to one level for each unit of weight. What is left because units are whole,
+//! Max-min by weight: all get what they want, up to one level for each unit of weight, and each something to spare where there is
+//! enough for that of all. What is left because units are whole,
 //! and because less than the next call costs is of no use, goes round in turns. Over a long time each member has its share,
 //! also where there are more members than units.
 //!
@@ -26,6 +27,13 @@ pub(super) struct Part {
     turn: Option<Instant>,
     /// Its place in the line for the next: it grows with each turn, by less where the share is larger.
     pass: u64,
+}
+
+impl Part {
+    /// What the member is meant to hold and does not.
+    pub(super) fn missing(&self) -> u64 {
+        self.target.saturating_sub(self.stake.has)
+    }
 }
 
 /// A turn of a member whose share is a whole part.
@@ -57,10 +65,13 @@ pub(super) fn divide(
     });
     let satisfied = satisfied.count();
     let (satisfied, short) = parts.split_at_mut(satisfied);
-    for (_, _, part) in satisfied {
-        (part.target, part.turn) = (part.stake.want, None);
-    }
     let contended = !short.is_empty();
+    let spares = satisfied.iter().map(|(_, _, part)| float(Stake::spare(part.stake.want))).sum::<f64>();
+    let is_roomy = !contended && spares <= left;
+    for (_, _, part) in satisfied {
+        let spare = if is_roomy { Stake::spare(part.stake.want) } else { 0 };
+        (part.target, part.turn) = (part.stake.want + spare, None);
+    }
     let mut rest = left as u64;
     let mut waiting = Vec::with_capacity(short.len());
     for (id, weight, part) in short {

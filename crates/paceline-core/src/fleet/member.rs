@@ -96,15 +96,25 @@ impl Share {
         self.used.saturating_add(self.waiting).min(limit.units)
     }
 
+    /// What it is meant to hold and has a use for, soon at least.
+    fn keeps(&self, limit: &FleetLimit) -> u64 {
+        self.target.min(Stake::ceiling(self.want(limit), self.contended, limit.units))
+    }
+
     /// What it cannot give back, or has a use for.
     fn needs(&self, limit: &FleetLimit) -> u64 {
-        self.used.max(self.target.min(self.want(limit))).min(self.has)
+        self.used.max(self.keeps(limit)).min(self.has)
     }
 
     /// It wants a quarter more than it has told, and has no room for it.
     fn grows(&self, limit: &FleetLimit) -> bool {
         let want = self.want(limit);
         want > self.has && want * 4 > self.told.saturating_mul(5)
+    }
+
+    /// It got all that it told that it wants, has used it up, and wants more.
+    fn runs_short(&self, limit: &FleetLimit) -> bool {
+        self.waiting > 0 && self.want(limit) > self.has && self.told <= self.target
     }
 
     fn is_idle(&self) -> bool {
@@ -365,8 +375,9 @@ impl Member {
             let pressed = share.contended || share.target < share.has;
             let urgent = match () {
                 () if pressed && gives_back => back,
-                () if pressed && share.has > share.target.min(share.want(limit)) => back.max(now + GAP),
+                () if pressed && share.has > share.keeps(limit) => back.max(now + GAP),
                 () if pressed && share.waiting == 0 && share.has > 0 => back.max(now + GAP),
+                () if share.runs_short(limit) => back,
                 () => Instant::MAX,
             };
             let owed = share.has < share.target.min(share.want(limit));

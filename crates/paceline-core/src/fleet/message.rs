@@ -76,6 +76,19 @@ pub struct Stake {
     pub lump: u64,
 }
 
+impl Stake {
+    /// What may be held beyond the wants, where there is enough for all members: a quarter more, for calls that come before the
+    /// next sync. Callers with one call at a time have few in the queue, however many they make.
+    pub(super) const fn spare(want: u64) -> u64 {
+        want.div_ceil(4)
+    }
+
+    /// The most that is of use to a member with that want.
+    pub(super) fn ceiling(want: u64, contended: bool, limit: u64) -> u64 {
+        if contended { want } else { want.saturating_add(Self::spare(want)).min(limit) }
+    }
+}
+
 /// What the ledger says to a sync.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncReply {

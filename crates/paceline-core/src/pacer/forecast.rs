@@ -68,6 +68,8 @@ impl Pacer {
         let unknown = Admit::OnRelease { cause: WaitCause::Queue };
         let start = match own {
             Admit::Now => now,
+            // While there is a ledger, it may give more at any moment.
+            Admit::At { cause: WaitCause::Share { .. }, .. } if self.divided.admit(now).is_now() => return unknown,
             Admit::At { at, .. } => *at,
             Admit::OnRelease { .. } => return unknown,
         };

@@ -286,6 +286,22 @@ fn what_is_certain_is_judged_by_the_whole_limit_and_the_share_is_waited_for() {
 }
 
 #[test]
+fn behind_calls_that_wait_for_the_share_no_wait_is_known() {
+    let mut world = World::new(1);
+    world.join(10, 0);
+    let call = Request::new(&world.processes[0].scope, tokens(10));
+    world.processes[0].pacer.enqueue(world.now, call.clone()).unwrap();
+    world.processes[0].waiting = 1;
+    world.run(S);
+    assert_eq!(world.sent(), 10);
+    let pacer = &mut world.processes[0].pacer;
+    pacer.enqueue(world.now, call.clone()).unwrap();
+    // Until what was sent leaves the window there are four seconds, but the ledger gives more at any moment.
+    let behind = pacer.admit(world.now, &call);
+    assert!(matches!(behind, Admit::OnRelease { cause: WaitCause::Queue }), "{behind:?}");
+}
+
+#[test]
 fn nothing_leaves_once_the_lease_is_over_and_all_of_the_limit_once_it_is_not_divided_any_more() {
     let mut world = World::new(1);
     world.join(1, 1);

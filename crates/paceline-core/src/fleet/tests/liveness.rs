@@ -100,3 +100,20 @@ fn demand_that_moves_finds_the_units() {
     assert!(moving(100, ms(1_000), ms(30_000), 2) >= 0.95);
     assert!(moving(100, ms(1_000), ms(5_000), 6) >= 0.9);
 }
+
+/// So many callers, each with one call of 50 ms at a time, have few in the queue, however many calls they make.
+#[test]
+fn callers_with_one_call_at_a_time_get_what_no_other_member_wants() {
+    let minute = ms(60_000);
+    for (limit, callers, least) in [(500, 4, 1_000), (5_000, 4, 9_000), (5_000, 1, 2_200)] {
+        let mut world = fleet(limit, minute, 1, 0.0);
+        let end = world.now + 2 * minute;
+        while world.now < end {
+            world.nodes[0].waiting = callers;
+            world.tick(ms(50));
+        }
+        let (granted, requests) = (world.nodes[0].granted, world.requests);
+        super::std::println!("{limit} a minute, {callers} callers: {granted} calls, {requests} requests");
+        assert!(granted >= least && requests < 60 && world.worst <= limit);
+    }
+}
