@@ -5,6 +5,7 @@ use std::time::Duration;
 use paceline_core::fleet::{LEASE, OnLoss};
 use paceline_core::{Instant, Pacer, PacerConfig};
 use paceline_providers::secrets::{SECRET, hidden};
+use url::Url;
 
 use super::effective::Ledger;
 use super::error::SettingError;
@@ -36,6 +37,13 @@ impl std::fmt::Debug for FleetSettings {
 const NONE: &str = "none";
 
 const SCHEMES: [&str; 5] = ["redis", "rediss", "redis+unix", "postgres", "postgresql"];
+
+/// Whether an address names Redis and cannot be read: what follows the host is the number of a database.
+fn is_no_address_of_redis(url: &str) -> bool {
+    let is_number = |path: &str| path.is_empty() || path.parse::<u32>().is_ok();
+    let is_right = |url: Url| url.has_host() && is_number(url.path().trim_start_matches('/'));
+    ["redis://", "rediss://"].iter().any(|scheme| url.starts_with(scheme)) && !Url::parse(url).is_ok_and(is_right)
+}
 
 /// The fleet of an upstream; none without one, and where a gateway keeps the limits.
 pub(crate) fn fleet(
@@ -86,6 +94,9 @@ pub(crate) fn fleet(
     };
     if !url.split_once("://").is_some_and(|(scheme, rest)| SCHEMES.contains(&scheme) && !rest.is_empty()) {
         return Err(refuse("redis://, rediss:// or postgres:// with a host, or none".to_owned()));
+    }
+    if is_no_address_of_redis(&url) {
+        return Err(refuse("redis://HOST:PORT, with the number of a database behind a slash at most".to_owned()));
     }
     let divides = Pacer::new(pacer.clone(), 0, Instant::ZERO).and_then(|mut pacer| pacer.divide(Instant::ZERO));
     // The limits themselves were refused before.
@@ -139,6 +150,8 @@ mod tests {
         for (keys, expected) in [
             ("rpm = 60\nfleet = 'h:6379'", "redis://"),
             ("rpm = 60\nfleet = 'redis://'", "redis://"),
+            ("rpm = 60\nfleet = 'redis://h/abc'", "the number of a database"),
+            ("rpm = 60\nfleet = 'rediss://h:99999'", "redis://HOST:PORT"),
             ("pace = 'none'\nfleet = 'redis://h'", "there is no limit"),
             ("rpm = 60\nshape = 'bucket'\nfleet = 'redis://h'", "sliding windows"),
             ("rpm = 60\nfleet = 'redis://h'\nweight = 17", "from 1 to 16"),

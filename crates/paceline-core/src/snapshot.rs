@@ -101,10 +101,9 @@ impl ScopeSnapshot {
             let before = format!("nothing leaves until a person acts: {reason}");
             return Some(Explanation { before, until: None, after: String::new() });
         }
-        if self.lacks_its_share() {
+        if let Some(why) = self.without_share() {
             // How long that takes is not known.
-            let before = "nothing leaves before the store of the fleet answers".to_owned();
-            return Some(Explanation { before, until: None, after: String::new() });
+            return Some(Explanation { before: why.to_owned(), until: None, after: String::new() });
         }
         let closed = match self.state {
             ScopeState::Held { until, cause } => Some((until, cause)),
@@ -128,14 +127,25 @@ impl ScopeSnapshot {
         })
     }
 
-    /// Whether nothing leaves because the store of the fleet is away: it has given this process no share of a limit, or none that
-    /// lasts.
+    /// Whether nothing leaves because the store of the fleet is away, or has lost what it knew: it has given this process no share
+    /// of a limit, or none that lasts.
     pub fn lacks_its_share(&self) -> bool {
-        let is_away = |fleet: &FleetSnapshot| {
-            use MemberState::{Alone, Joining, Out};
-            matches!(fleet.state, Out | Joining | Alone) && fleet.shares.iter().any(|share| share.units == 0)
-        };
-        self.fleet.as_deref().is_some_and(is_away)
+        self.without_share().is_some()
+    }
+
+    /// Why that is so, for people.
+    pub fn without_share(&self) -> Option<&'static str> {
+        use MemberState::{Alone, Joining, Live, Out};
+        let fleet = self.fleet.as_deref()?;
+        let mut empty = fleet.shares.iter().filter(|share| share.units == 0);
+        match fleet.state {
+            Out | Joining | Alone => empty.next().map(|_| "nothing leaves before the store of the fleet gives this process a share"),
+            Live => empty.find(|share| share.quarantine >= share.limit.quota.limit).map(|_| {
+                "nothing leaves yet: the store of the fleet does not know what was sent before it began, or before processes were \
+                 killed, and waits until that counts no longer (a lease and a window at most)"
+            }),
+            MemberState::Leaving => None,
+        }
     }
 
     /// How urgently a person wants to know of it. `now`: the time of the snapshot.

@@ -22,13 +22,16 @@ pub struct FleetConfig {
     /// How long this process may go on without a word of the store, the same in all of them: 3 s to 5 minutes. Default 30 s. What
     /// a process held that was killed comes back after a lease and a window.
     pub lease: Duration,
+    /// A store that refuses, or that divides other limits, is asked again until it takes this process, as one is that is away:
+    /// nothing leaves before ([`Fleet::problem`](crate::Fleet::problem) says why). Default false: it ends the join with an error.
+    pub asks_again: bool,
 }
 
 impl FleetConfig {
     /// The fleet of that account on that store, with defaults.
     pub fn new(url: impl Into<String>, account: impl Into<String>) -> Self {
         let (weight, on_loss, lease) = (1, OnLoss::default(), LEASE);
-        Self { url: url.into(), account: account.into(), weight, on_loss, lease }
+        Self { url: url.into(), account: account.into(), weight, on_loss, lease, asks_again: false }
     }
 
     /// Whether all settings but the address are within their bounds.

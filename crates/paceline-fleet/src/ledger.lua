@@ -29,6 +29,7 @@ local channel, ttl, names = arg(), number(), arg()
 local UNITS, KEPT, TURN_LASTS, EVERY, HELD, OWED, ASIDE, DIVIDED, CONTENDED, LINE = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local HAS, WANT, LUMP, TARGET, TOLD, SINCE, PASS = 1, 2, 3, 4, 5, 6, 7
 
+local adopts = false
 local state = call('HMGET', STATE, 'run', 'now', 'shift', 'recovers', 'limits', 'books', 'count', 'newest')
 local known_run, clock_now, shift = state[1], tonumber(state[2] or '0'), tonumber(state[3] or '0')
 local recovers, count, newest = tonumber(state[4] or '-1'), tonumber(state[7] or '0'), tonumber(state[8] or '0')
@@ -37,13 +38,23 @@ local function server_clock()
     return tonumber(time[1]) * 1000000 + tonumber(time[2])
 end
 if state[5] and state[5] ~= names then
-    local aside = call('ZCOUNT', QUARANTINE, string.format('(%.0f', server_clock() + shift), '+inf')
-    if known_run ~= run or recovers >= 0 or aside > 0 or call('HLEN', MEMBERS) > 0 then
-        return redis.error_reply('LIMITS ' .. state[5])
+    local now = server_clock() + shift
+    local aside = call('ZCOUNT', QUARANTINE, string.format('(%.0f', now), '+inf')
+    if known_run == run and recovers < 0 and aside == 0 and call('HLEN', MEMBERS) == 0 then
+        -- Its last member has left, and nothing of it counts any more.
+        state[6] = false
+        call('DEL', QUARANTINE)
+    else
+        -- Limits that differ in their units alone are adopted from a member that no other one lives beside.
+        local function without_units(words) return ((', ' .. words):gsub(', %d+ ', ', ')) end
+        local since, own = max(now, clock_now) - lease - AHEAD, call('HGET', MEMBERS, id)
+        local living = call('ZCOUNT', LEASES, string.format('(%.0f', since), '+inf')
+        if own and cmsgpack.unpack(own)[2] > since then living = living - 1 end
+        if operation ~= 'sync' or living > 0 or without_units(state[5]) ~= without_units(names) then
+            return redis.error_reply('LIMITS ' .. state[5])
+        end
+        adopts = true
     end
-    -- Its last member has left, and nothing of it counts any more.
-    state[6] = false
-    call('DEL', QUARANTINE)
 end
 local kept = state[6] and cmsgpack.unpack(state[6]) or {}
 local books = {}
@@ -53,6 +64,7 @@ for k = 1, number() do
     for field = HELD, LINE do
         books[k][field] = kept[from + field - EVERY] or (field == DIVIDED and -1 or 0)
     end
+    if adopts then books[k][DIVIDED] = -1 end
 end
 
 -- message.rs: what may be held beyond the wants.
@@ -340,7 +352,7 @@ local function sync(own)
     sum(own, 1)
     local reply = {}
     for k, book in ipairs(books) do
-        local part = own.parts[k]
+        local part, lost = own.parts[k], 0
         if recovers < 0 then
             divide(now, k, own)
             local pool, owed = pooled(book), book[OWED] - missing(part)
@@ -356,9 +368,9 @@ local function sync(own)
             book[HELD] = book[HELD] + part[HAS] - had
             book[OWED] = book[OWED] + missing(part) - missed
         else
-            part[TOLD] = part[HAS]
+            part[TOLD], lost = part[HAS], pooled(book)
         end
-        reply[#reply + 1] = { part[HAS], part[TOLD], book[ASIDE], book[CONTENDED] }
+        reply[#reply + 1] = { part[HAS], part[TOLD], book[ASIDE] + lost, book[CONTENDED] }
     end
     call('HSET', MEMBERS, id, packed(own))
     call('ZADD', LEASES, string.format('%.0f', own.heard), id)

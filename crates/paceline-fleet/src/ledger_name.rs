@@ -34,6 +34,18 @@ impl LedgerName {
         Self { account: account.to_owned(), limits: limits.iter().map(limit).collect(), words, lease }
     }
 
+    /// Whether other limits, in words, differ from these in their units alone.
+    pub(crate) fn differs_in_units(&self, theirs: &str) -> bool {
+        let without_units = |words: &str| {
+            let limits = words.split(", ").map(|limit| match limit.split_once(' ') {
+                Some((units, limit)) if units.parse::<u64>().is_ok() => limit.to_owned(),
+                _ => limit.to_owned(),
+            });
+            limits.collect::<Vec<_>>()
+        };
+        without_units(&self.words) == without_units(theirs)
+    }
+
     /// After so long without a request nothing of a ledger counts any more.
     pub(crate) fn forgotten_after(&self) -> Duration {
         let longest = self.limits.iter().map(|limit| limit.quarantine()).max().unwrap_or_default();

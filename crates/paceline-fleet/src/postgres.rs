@@ -191,18 +191,26 @@ impl PostgresLink {
         let (Some((limits, state)), now) = rows else {
             return Err(FleetError::Away { server: self.store.server.clone(), why: "its row is gone".to_owned() });
         };
-        if limits != name.words && !limits.is_empty() && !self.is_over(&state, now) {
-            let server = self.store.server.clone();
-            return Err(FleetError::OtherLimits { server, theirs: limits, ours: name.words.clone() });
-        }
-        let mut ledger = match limits == name.words {
-            true => serde_json::from_str(&state).map_err(|error| FleetError::Refused {
-                server: self.store.server.clone(),
-                why: format!("the ledger in its table cannot be read: {error}"),
-            })?,
-            // What was committed is there: where there is nothing, no member was given anything.
-            false => Ledger::found(&name.limits, name.lease, self.run),
-        };
+        let kept = serde_json::from_str::<Ledger>(&state);
+        // What was committed is there: where there is nothing, no member was given anything.
+        let found = || Ledger::found(&name.limits, name.lease, self.run);
+        let mut ledger =
+            match kept {
+                _ if limits.is_empty() => found(),
+                Ok(ledger) if limits == name.words => ledger,
+                Err(error) if limits == name.words => {
+                    let why = format!("the ledger in its table cannot be read: {error}");
+                    return Err(FleetError::Refused { server: self.store.server.clone(), why });
+                }
+                Ok(ledger) if ledger.is_over(now) => found(),
+                kept => self.adopted(kept.ok().filter(|_| name.differs_in_units(&limits)), now, request).ok_or_else(
+                    || FleetError::OtherLimits {
+                        server: self.store.server.clone(),
+                        theirs: limits.clone(),
+                        ours: name.words.clone(),
+                    },
+                )?,
+            };
         let (mut board, mut note) = (None, None);
         let reply = match request {
             MemberRequest::Sync(request) => ledger.sync(now, request),
@@ -249,9 +257,11 @@ impl PostgresLink {
         Ok((row.map(|row| (row.get(0), row.get(1))), now))
     }
 
-    /// Whether nothing of a ledger with other limits counts any more.
-    fn is_over(&self, state: &str, now: Instant) -> bool {
-        serde_json::from_str::<Ledger>(state).is_ok_and(|ledger| ledger.is_over(now))
+    /// A ledger with other limits, once it has taken those of the member that asks.
+    fn adopted(&self, kept: Option<Ledger>, now: Instant, request: &MemberRequest) -> Option<Ledger> {
+        let (MemberRequest::Sync(request), Some(mut ledger)) = (request, kept) else { return None };
+        let name = &self.store.name;
+        ledger.adopt(now, &name.limits, name.lease, request.member).then_some(ledger)
     }
 }
 

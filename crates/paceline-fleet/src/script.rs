@@ -153,10 +153,13 @@ impl RedisScript {
             Some("LIMITS") => {
                 FleetError::OtherLimits { server, theirs: words.to_owned(), ours: self.name.words.clone() }
             }
-            // A server that begins, is not the master, or ends a script says so in these words.
-            Some("LOADING" | "MASTERDOWN" | "READONLY" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "NOSCRIPT") => {
-                FleetError::Away { server, why }
-            }
+            // A server that begins, is not the master, or ends a script says so in these words; and one that lacks replicas,
+            // memory, space on its disk, or room for clients.
+            Some(
+                "LOADING" | "MASTERDOWN" | "READONLY" | "BUSY" | "TRYAGAIN" | "CLUSTERDOWN" | "NOSCRIPT" | "NOREPLICAS"
+                | "OOM" | "MISCONF",
+            ) => FleetError::Away { server, why },
+            _ if words.contains("max number of clients") => FleetError::Away { server, why },
             _ => FleetError::Refused { server, why },
         }
     }

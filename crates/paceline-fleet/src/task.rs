@@ -30,6 +30,7 @@ pub(crate) struct Task {
     id: MemberId,
     store: Store,
     on_loss: OnLoss,
+    asks_again: bool,
     connection: Connection,
     /// How many connections there were: an answer on an earlier one is none.
     connections: u64,
@@ -88,6 +89,7 @@ impl Task {
             connections: 0,
             reconnect: Reconnect::new(),
             on_loss: config.on_loss,
+            asks_again: config.asks_again,
             store,
             answers,
             problem: Arc::default(),
@@ -204,7 +206,7 @@ impl Task {
 
     /// The connection is of no use: another one is made, after a pause.
     fn fail(&mut self, error: FleetError) {
-        if !error.may_pass() && self.joined.is_some() {
+        if !error.may_pass() && !self.asks_again && self.joined.is_some() {
             self.tell_joined(Err(error));
             self.has_left = true;
             return;

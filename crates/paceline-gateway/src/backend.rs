@@ -378,9 +378,9 @@ impl Backend {
         answered
     }
 
-    /// Whether nothing leaves because the store of its fleet is away.
-    pub(crate) fn lacks_its_share(&self) -> bool {
-        self.config().fleet.is_some() && self.limiter().snapshot().account.lacks_its_share()
+    /// Why nothing leaves, where that is because the store of its fleet is away or has lost what it knew.
+    pub(crate) fn without_share(&self) -> Option<&'static str> {
+        self.config().fleet.as_ref().and_then(|_| self.limiter().snapshot().account.without_share())
     }
 
     /// Its key, as it must not go to clients.

@@ -64,8 +64,10 @@ pub(crate) async fn hold(
     }
     let left = left();
     let too_late = |cause: &WaitCause, wait: Option<Duration>| {
-        if matches!(cause, WaitCause::Share { .. }) && upstream.lacks_its_share() {
-            return without_store(upstream).into();
+        if matches!(cause, WaitCause::Share { .. })
+            && let Some(why) = upstream.without_share()
+        {
+            return without_store(upstream, why).into();
         }
         let is_failing = || limiter.scope_snapshot(&request.scope).is_some_and(|scope| scope.failing_since.is_some());
         let by_class = |class| GiveUp::Deadline.stayed_down(class);
@@ -141,11 +143,10 @@ fn away(upstream: &Backend, wait: Duration) -> Refusal {
 }
 
 /// Nothing leaves, and when the store of the fleet answers again is not known.
-fn without_store(upstream: &Backend) -> Refusal {
+fn without_store(upstream: &Backend, why: &str) -> Refusal {
     let (name, waiting) = (upstream.name(), upstream.waiting.count());
     let message = format!(
-        "upstream {name}: nothing leaves before the store of the fleet answers, and the request's deadline is sooner (requests here: \
-         {waiting}); send it later"
+        "upstream {name}: {why}, and the request's deadline is sooner (requests here: {waiting}); send it later"
     );
     let refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message);
     refusal.after(STORE_ANSWERS).for_limit("the store of the fleet".to_owned())

@@ -35,11 +35,11 @@ impl Gateway {
         for upstream in self.upstreams().iter() {
             match upstream.limiter().account_state() {
                 ScopeState::Stopped { reason } => closed.push(format!("{}: {reason}", upstream.name())),
-                _ if upstream.lacks_its_share() => {
+                _ => {
+                    let Some(why) = upstream.without_share() else { return Ok(()) };
                     wait_for_a_store = true;
-                    closed.push(format!("{}: nothing leaves before the store of its fleet answers", upstream.name()));
+                    closed.push(format!("{}: {why}", upstream.name()));
                 }
-                _ => return Ok(()),
             }
         }
         let what = if wait_for_a_store { "nothing leaves" } else { "every upstream is stopped until a person acts" };

@@ -15,31 +15,38 @@ pub(crate) struct FleetPlace {
 }
 
 impl FleetPlace {
-    /// Nothing leaves before the ledger has given a share. A store that is away is waited for.
+    /// Nothing leaves before the ledger has given a share. A store that is away is waited for; by a process that `stays` also one
+    /// that refuses, or whose processes share other limits.
     ///
     /// # Errors
     /// The store refuses, or its processes share other limits.
-    pub(super) async fn join(settings: &FleetSettings, account: &Account, limiter: &Limiter) -> Result<Self, Failure> {
+    pub(super) async fn join(
+        settings: &FleetSettings,
+        account: &Account,
+        limiter: &Limiter,
+        stays: bool,
+    ) -> Result<Self, Failure> {
         let (settings, account) = (settings.clone(), account.name().to_owned());
         let mut place = Self { settings, account, joined: None };
-        place.enter(limiter).await.map_err(Failure::refused)?;
+        place.enter(limiter, stays).await.map_err(Failure::refused)?;
         Ok(place)
     }
 
     /// Joins anew after [`leave`](Self::leave), and keeps the place for as long as the future is polled.
     pub(super) async fn keep(&mut self, limiter: &Limiter) {
         if self.joined.is_none()
-            && let Err(error) = self.enter(limiter).await
+            && let Err(error) = self.enter(limiter, true).await
         {
             tracing::error!("nothing leaves: {error}");
         }
         std::future::pending().await
     }
 
-    async fn enter(&mut self, limiter: &Limiter) -> Result<(), paceline_fleet::FleetError> {
+    async fn enter(&mut self, limiter: &Limiter, stays: bool) -> Result<(), paceline_fleet::FleetError> {
         let FleetSettings { url, on_loss, lease, weight, .. } = &self.settings;
         let mut config = FleetConfig::new(url.as_str(), self.account.as_str());
         (config.on_loss, config.lease, config.weight) = (*on_loss, *lease, *weight);
+        config.asks_again = stays;
         self.joined = Some(Fleet::join(limiter, config).await?);
         Ok(())
     }

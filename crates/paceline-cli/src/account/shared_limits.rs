@@ -77,7 +77,7 @@ struct SharedAccount {
 }
 
 impl SharedLimits {
-    /// For a limiter that has granted nothing yet. `fleet`: that of its upstream.
+    /// For a limiter that has granted nothing yet. `fleet`: that of its upstream. A process that `stays` waits until it is taken in.
     ///
     /// # Errors
     /// The fleet cannot be joined: its store refuses, or its processes share other limits.
@@ -86,10 +86,11 @@ impl SharedLimits {
         fleet: Option<&FleetSettings>,
         config: &PacerConfig,
         limiter: Limiter,
+        stays: bool,
     ) -> Result<Self, Failure> {
         match (account, fleet) {
             (Some(account), Some(fleet)) => {
-                let fleet = FleetPlace::join(fleet, account, &limiter).await?;
+                let fleet = FleetPlace::join(fleet, account, &limiter, stays).await?;
                 Ok(Self { limiter, account: None, fleet: Some(fleet), turn_wait: TurnWait::default() })
             }
             (None, Some(_)) => {

@@ -94,7 +94,7 @@ pub(crate) async fn command(mut args: RunArgs, everywhere: &Everywhere) -> Resul
     let limiter = limiter(&upstream, args.seed)?;
     let account = upstream::is_own_account(&upstream, mock.as_ref()).then(|| Account::of(&upstream, &headers));
     let shared =
-        SharedLimits::open(account.as_ref(), upstream.fleet.as_ref(), &upstream.pacer, limiter.clone()).await?;
+        SharedLimits::open(account.as_ref(), upstream.fleet.as_ref(), &upstream.pacer, limiter.clone(), false).await?;
     let _in_use = account.and_then(|account| account.mark(shared.is_shared()));
     let teller = JobTeller::of(&upstream, &headers, name_of(&args.output))?;
     let sender = Sender::to(&upstream, headers, args.timeout).map_err(Failure::refused)?;

@@ -327,7 +327,8 @@ impl Kept {
     ) -> Result<Self, Failure> {
         let saved = Saved::open(folder, &configured.name, account, limiter.clone());
         let account = Some(account).filter(|_| !is_mock);
-        let shared = SharedLimits::open(account, configured.fleet.as_ref(), &configured.pacer, limiter.clone()).await?;
+        let shared =
+            SharedLimits::open(account, configured.fleet.as_ref(), &configured.pacer, limiter.clone(), true).await?;
         let in_use = account.and_then(|account| account.mark(shared.is_shared()));
         Ok(Self { saved, shared, _in_use: in_use })
     }

@@ -141,19 +141,19 @@ fn a_gateway_whose_fleet_has_no_store_says_that_nothing_leaves() {
     let page = |path: &str| get(&format!("{}{path}", gateway.url));
     let (status, text) = page("/readyz");
     assert_eq!(
-        (status, text.contains("generic: nothing leaves before the store of its fleet answers")),
+        (status, text.contains("generic: nothing leaves before the store of the fleet gives this process a share")),
         (503, true),
         "{text}"
     );
     let url = format!("{}/generic/v1/things", gateway.url);
     let (status, text) = send(&url, |client, url| client.get(url).header("x-paceline-deadline", "1s"));
     assert_eq!(status, 429, "{text}");
-    assert!(text.contains("nothing leaves before the store of the fleet answers"), "{text}");
+    assert!(text.contains("nothing leaves before the store of the fleet gives this process a share"), "{text}");
     assert!(text.contains("\"wait_ms\":null") && text.contains("\"limit\":\"the store of the fleet\""), "{text}");
     let (_, metrics) = page("/metrics");
     assert!(metrics.contains("paceline_fleet_away{upstream=\"generic\"} 1"), "{metrics}");
     let (_, state) = page("/api/state");
-    assert!(state.contains("nothing leaves before the store of the fleet answers"), "{state}");
+    assert!(state.contains("nothing leaves before the store of the fleet gives this process a share"), "{state}");
     let top = job.paceline().args(["top", "--once", &gateway.url]).output().expect("it runs");
     let top = String::from_utf8(top.stdout).expect("text");
     assert!(top.contains("nothing leaves before the store of the fleet") && !top.contains("all is well"), "{top}");

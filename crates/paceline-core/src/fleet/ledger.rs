@@ -184,6 +184,23 @@ impl Ledger {
         }
     }
 
+    /// Divides other limits from now on, where only their units differ and no member but this one lives: what was given counts
+    /// under them. Returns whether that is so.
+    pub fn adopt(&mut self, now: Instant, limits: &[FleetLimit], lease: Duration, member: MemberId) -> bool {
+        let now = self.clock.peek(now);
+        let mut others = self.members.iter().filter(|(id, _)| **id != member);
+        let is_alone = !others.any(|(_, entry)| entry.heard + self.lease + AHEAD > now);
+        let mut pairs = self.books.iter().zip(limits);
+        let are_alike = self.books.len() == limits.len() && pairs.all(|(book, limit)| book.limit.kind == limit.kind);
+        if !is_alone || !are_alike || self.lease != lease {
+            return false;
+        }
+        for (book, limit) in self.books.iter_mut().zip(limits) {
+            (book.limit, book.divided) = (*limit, None);
+        }
+        true
+    }
+
     /// The next member to which a hint to sync would be of use, after an input. A hint may be lost.
     pub fn poll_wake(&mut self) -> Option<MemberId> {
         self.wakes.pop_front()
@@ -276,7 +293,8 @@ impl Ledger {
         }
         part.told = if recovers { part.stake.has } else { part.target };
         let (has, target, book) = (part.stake.has, part.told, &self.books[place]);
-        Grant { has, target, quarantine: book.in_quarantine(), contended: book.contended }
+        let lost = if recovers { pool } else { 0 };
+        Grant { has, target, quarantine: book.in_quarantine() + lost, contended: book.contended }
     }
 
     /// Divides a limit anew, if that is due, and notes which members a hint would help.

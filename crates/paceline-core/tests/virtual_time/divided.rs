@@ -286,6 +286,21 @@ fn what_is_certain_is_judged_by_the_whole_limit_and_the_share_is_waited_for() {
 }
 
 #[test]
+fn a_ledger_that_has_lost_what_it_knew_is_told_as_one_that_gives_nothing() {
+    let mut world = World::new(1);
+    world.ledger = Ledger::new(&limits(), LEASE);
+    world.join(1, 1);
+    for seconds in [5, 29] {
+        world.run(seconds * S);
+        let account = world.processes[0].pacer.snapshot(world.now).account;
+        assert_eq!((world.processes[0].member.state(), account.lacks_its_share()), (MemberState::Live, true));
+        assert!(account.explain(world.now).contains("does not know what was sent before it began"), "{account:?}");
+    }
+    world.run(3 * S);
+    assert!(world.sent() > 0 && !world.processes[0].pacer.snapshot(world.now).account.lacks_its_share());
+}
+
+#[test]
 fn behind_calls_that_wait_for_the_share_no_wait_is_known() {
     let mut world = World::new(1);
     world.join(10, 0);
@@ -318,7 +333,7 @@ fn nothing_leaves_once_the_lease_is_over_and_all_of_the_limit_once_it_is_not_div
     assert!(account.lacks_its_share() && account.trouble(world.now) == Trouble::Closed);
     assert_eq!(
         account.explain(world.now),
-        "nothing leaves before the store of the fleet answers",
+        "nothing leaves before the store of the fleet gives this process a share",
         "no time is made up"
     );
     let waits = account.waits_for;

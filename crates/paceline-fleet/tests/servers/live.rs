@@ -254,6 +254,47 @@ async fn a_store_that_refuses_says_so_at_the_start_and_one_that_is_away_is_waite
     assert!(refused.to_string().contains("configured limit"), "{refused}");
 }
 
+/// A process that begins anew with a larger limit goes on at once, and beside one with another limit as soon as that has ended.
+async fn adopts(url: &str) {
+    let twice = || {
+        let quota = Quota::sliding(Dimension::Requests, 2 * LIMIT, WINDOW);
+        let limits = Limits { quotas: vec![quota], burst: Some(2 * LIMIT) };
+        Limiter::new(PacerConfig { limits, pace: Pace::Fixed, ..PacerConfig::default() }).expect("a limit")
+    };
+    let (first, second) = (limiter(), twice());
+    let place = Fleet::join(&first, config(url, "adopts")).await.expect("the first");
+    first.acquire(request(&first)).await.expect("a share").complete(Outcome::new(Class::Success));
+    let refused = Fleet::join(&twice(), config(url, "adopts")).await;
+    assert!(matches!(refused, Err(FleetError::OtherLimits { .. })), "{refused:?}");
+    let mut patient = config(url, "adopts");
+    patient.asks_again = true;
+    let waits = Fleet::join(&second, patient).await.expect("it waits");
+    until(LEASE, "it knows why", || waits.problem().is_some_and(|why| why.contains("other limits"))).await;
+    assert!(second.snapshot().account.lacks_its_share());
+    place.leave().await;
+    // What the first has sent counts for a window yet, under the new limit.
+    let permits = async {
+        for _ in 0..2 * LIMIT - 1 {
+            second.acquire(request(&second)).await.expect("a share").complete(Outcome::new(Class::Success));
+        }
+    };
+    tokio::time::timeout(2 * LEASE, permits).await.expect("it goes on");
+    assert_eq!(waits.problem(), None);
+    waits.leave().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_units_are_adopted_once_no_other_process_lives() {
+    let redis = RedisServer::start(&[]);
+    let first = limiter();
+    // The ledger is there once it has recovered.
+    let place = Fleet::join(&first, config(&redis.url(), "adopts")).await.expect("the first");
+    first.acquire(request(&first)).await.expect("a share").complete(Outcome::new(Class::Success));
+    place.leave().await;
+    adopts(&redis.url()).await;
+    adopts(&PostgresServer::start().url()).await;
+}
+
 fn request(limiter: &Limiter) -> Request {
     Request::new(limiter.scope("calls"), Cost::request())
 }

@@ -105,7 +105,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
     };
     // What a command calls, and with which key, is not known: its limits are those of the store.
     let caller = account.as_ref().filter(|_| args.http);
-    let mut shared = SharedLimits::open(caller, fleet.as_ref(), &pacer, permits.limiter().clone()).await?;
+    let mut shared = SharedLimits::open(caller, fleet.as_ref(), &pacer, permits.limiter().clone(), args.stay).await?;
     let _in_use = caller.and_then(|account| account.mark(shared.is_shared()));
     let limiter_state =
         PersistentLimiter::restore(store.clone(), permits.limiter().clone(), &shared, account, clock.clone());
