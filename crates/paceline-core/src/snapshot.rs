@@ -127,8 +127,8 @@ impl ScopeSnapshot {
         })
     }
 
-    /// Whether nothing leaves because the store of the fleet is away, or has lost what it knew: it has given this process no share
-    /// of a limit, or none that lasts.
+    /// Whether nothing leaves because the store of the fleet is away, or has lost what it knew: it has given this process no
+    /// share of a limit, or none that lasts.
     pub fn lacks_its_share(&self) -> bool {
         self.without_share().is_some()
     }

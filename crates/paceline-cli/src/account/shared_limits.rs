@@ -77,7 +77,7 @@ struct SharedAccount {
 }
 
 impl SharedLimits {
-    /// For a limiter that has granted nothing yet. `fleet`: that of its upstream. A process that `stays` waits until it is taken in.
+    /// For a limiter that has granted nothing yet. `fleet`: that of its upstream. One that `stays` waits until it is taken in.
     ///
     /// # Errors
     /// The fleet cannot be joined: its store refuses, or its processes share other limits.

@@ -351,6 +351,7 @@ mod tests {
                 max_wait: None,
                 disk_full: None,
                 waited: None,
+                hosts: None,
             };
             progress.show(&view);
             let pace = if progress.is_slow { 0.0 } else { progress.pace };
