@@ -112,7 +112,8 @@ impl Price {
         usage.priced_input().saturating_sub(self.less_for_cached(usage))
     }
 
-    /// So many tokens of input less a prompt costs, for those that were read from the cache at their own price. Rounded down.
+    /// So many tokens of input less a prompt costs, for those that were read from the cache at a price of their own. Rounded
+    /// down.
     pub const fn less_for_cached(&self, usage: &Usage) -> u64 {
         match self.cached {
             Some(cached) if cached < self.input => {

@@ -480,3 +480,18 @@ fn of_items_that_failed_those_are_sent_again_that_are_named() {
     assert_eq!((code, &summary["succeeded"], &summary["failed"]), (1, &json!(5), &json!(5)), "{log}");
     assert_eq!((banned.count(), gone.count()), (10, 5), "{log}");
 }
+
+/// Two hosts move, which slower calls do not mend, and each is told of where only warnings are looked at.
+#[test]
+fn each_host_that_has_moved_is_warned_of_with_what_to_do() {
+    let to = || Reply::error(301, "moved").with_header("location", "http://new.example/");
+    let moves = || Server::new(move |arrival| if arrival.before < 3 { Reply::ok() } else { to() });
+    let (one, two) = (moves(), moves());
+    let job = Job::with_input(&pages([&one, &two], 240));
+    let (_, log) = finish(job.run(&one).args(["--scope", "host"]));
+    for host in [&one, &two] {
+        let line = format!("{} makes no more calls", host.url().replace("http://", ""));
+        assert!(log.lines().any(|told| told.contains(" WARN ") && told.contains(&line)), "{line}: {log}");
+    }
+    assert!(log.contains("put the address that the redirect names") && !log.contains("--limit 1rps"), "{log}");
+}

@@ -23,6 +23,9 @@ pub(crate) const EXPECTED: &str = "correct what --expect asks for, the requests,
 pub(crate) const BANNED: &str = "the host may keep this machine out for a while: run the same command again later, with \
                                  --retry-failed for items that have failed, and slower (--limit 1rps for all hosts together, or a tier with a label for this one)";
 
+/// What to do where a host's pages have gone elsewhere.
+const MOVED: &str = "put the address that the redirect names into the input, in place of the old one";
+
 /// Watches whether the first items to fail all fail alike. Until that is known their failures are not recorded, so that they
 /// are pending with the rest when the run stops, or their scope.
 #[derive(Clone, Debug)]
@@ -85,6 +88,7 @@ impl Failed {
 pub(crate) fn advice(status: Option<u16>, code: Option<&str>, unexpected: bool, are_first: bool) -> &'static str {
     match status {
         Some(401 | 403) => BANNED,
+        Some(300..=399) => MOVED,
         // An answer that is JSON comes from the API itself.
         _ if unexpected && (are_first || code == Some(SCHEMA_MISMATCH)) => EXPECTED,
         _ if are_first => CORRECT_REQUESTS,
@@ -241,6 +245,7 @@ impl FailFast {
         let advice = match failure.code {
             Some(TOO_LARGE) if failure.status.is_none() => "raise the limit or make the requests smaller",
             _ if failure.unexpected => EXPECTED,
+            _ if matches!(failure.status, Some(300..=399)) => MOVED,
             _ => CORRECT_REQUESTS,
         };
         let alone = self.scopes.len() == 1 && has_others();

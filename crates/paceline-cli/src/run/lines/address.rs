@@ -83,7 +83,7 @@ impl Addresses {
                 reqwest::Url::parse(&url).map_err(|error| format!("`{url}` is not a web address: {error}"))?;
                 check(path_of(&url)).map(|()| url)
             }
-            None => Err(wrong_character(&url).unwrap_or_else(|| {
+            None => Err(wrong_character(&url).or_else(|| other_letters(&url)).unwrap_or_else(|| {
                 let what = wrong_form(&url)
                     .unwrap_or("is not a web address: expected one such as https://api.example/v1/items");
                 format!("`{url}` {what}")
@@ -192,6 +192,14 @@ fn wrong_character(url: &str) -> Option<String> {
     Some(format!("the address has a {character}, which is to be written as {written}: `{url}`"))
 }
 
+/// The host of an address in letters that no host has on the wire.
+fn other_letters(url: &str) -> Option<String> {
+    let authority = url.split_once("://")?.1.split(['/', '?', '#']).next()?;
+    let written = reqwest::Url::parse(url).ok()?;
+    let written = written.host_str().filter(|_| !authority.is_ascii())?;
+    Some(format!("`{url}` has a host in letters beyond ASCII: write it as {written}"))
+}
+
 /// `.` or `..`, also written with `%2e`.
 fn is_dots(part: &str) -> bool {
     // Nearly every part begins otherwise, and there are millions of them.
@@ -264,6 +272,13 @@ mod tests {
             let told = relative(url.into(), BASE).expect_err("it is refused");
             assert!(told.contains(expected), "{told}");
         }
+    }
+
+    #[test]
+    fn a_host_in_other_letters_is_named_as_it_is_to_be_written() {
+        let hosts = Addresses { base: BASE.to_owned(), api: None, hosts: true };
+        let told = hosts.of_line("http://b\u{fc}cher.example/p/11".into()).unwrap_err();
+        assert!(told.ends_with("write it as xn--bcher-kva.example"), "{told}");
     }
 
     #[test]

@@ -324,7 +324,9 @@ impl Progress {
     }
 
     fn waits(&self, figures: &Figures, now: Instant) -> Option<String> {
-        let left = figures.waits.as_ref().map(|(until, why)| (until.saturating_since(now), why));
+        // What was to be over long ago is no wait: what waited may be left to the next run.
+        let waits = figures.waits.as_ref().filter(|(until, _)| *until + LINE_EVERY > now);
+        let left = waits.map(|(until, why)| (until.saturating_since(now), why));
         match left {
             _ if figures.ending => Some("ending".to_owned()),
             Some((wait, Some(why))) => Some(format!("waiting for {}{}", text::printable(why), countdown(wait))),
@@ -451,6 +453,17 @@ mod tests {
         tokio::time::sleep(LINE_EVERY + DRAW_EVERY).await;
         drop(drawing);
         assert_eq!(progress.line(), "0/1 done");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wait_that_was_over_long_ago_is_told_no_more() {
+        let clock = WorkClock::starting_at(Timestamp::from_millis(1_700_000_000_000));
+        let progress = Progress::new(false, &StateCounts::default(), &SchedulerConfig::default(), clock);
+        let waits = SchedulerEvent::Waiting { wait: Duration::from_secs(2), why: Some("the learnt rate") };
+        progress.observe(&waits, &|_| None);
+        assert!(progress.line().contains("waiting for the learnt rate"), "{}", progress.line());
+        tokio::time::sleep(Duration::from_secs(2) + LINE_EVERY).await;
+        assert!(!progress.line().contains("waiting"), "{}", progress.line());
     }
 
     #[tokio::test(start_paused = true)]

@@ -33,8 +33,7 @@ const END_LATE_EVERY: Duration = Duration::from_secs(60);
 const FAILING: &str = "its calls fail; one call at a time tests it";
 
 /// What is told of a scope that does not answer.
-const UNANSWERED: &str =
-    "the last call was not answered; one call at a time, in one of the few places for such, tests it";
+const UNANSWERED: &str = "its calls are not answered, or fail after some that were not; one call at a time, in one of the few places for such, tests it";
 
 /// A shorter hold is none to tell of.
 const SHORT: Duration = Duration::from_secs(1);

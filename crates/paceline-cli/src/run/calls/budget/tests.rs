@@ -347,8 +347,8 @@ fn what_the_whole_job_takes_is_told_by_the_last_calls_too() {
     assert_eq!(told(&[100; 12]), "The whole job: about --budget-tokens 20300, as calls so far used");
 }
 
-/// A server answers with 900 tokens where 20 are allowed, while 50 calls wait for permits: they give back what they reserved,
-/// and no more leave than fit.
+/// A server answers with 900 tokens where 20 are allowed, while 50 calls wait for their permits: they give back what they
+/// reserved, and no more leave than fit.
 #[tokio::test]
 async fn calls_that_wait_for_their_permits_reserve_anew_once_an_answer_breaks_its_bound() {
     let limits = Limits { job_tokens: Some(10_000), ..Limits::default() };

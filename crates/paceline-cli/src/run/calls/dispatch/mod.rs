@@ -75,6 +75,8 @@ pub(crate) struct Dispatcher {
     stop: Option<StopReason>,
     /// Why the first scope was stopped that waits for a person: it ends the run once nothing else is left.
     stopped_scope: Option<StopReason>,
+    /// How many scopes that are.
+    stopped_scopes: u32,
     abandon_at: Option<Instant>,
     /// The run is not looked after before that.
     look_again: Instant,
@@ -153,6 +155,7 @@ impl Dispatcher {
             begun,
             stop: None,
             stopped_scope: None,
+            stopped_scopes: 0,
             abandon_at: None,
             look_again: Instant::ZERO,
             disk_watch,
@@ -335,15 +338,12 @@ impl Dispatcher {
                     && let Some(stop) = &recorded.account
                 {
                     // There may be as many as paths. The summary counts their items.
-                    match self.stopped_scope {
-                        Some(_) => {
-                            tracing::debug!(scope = &*scope, "{} makes no more calls: {stop}", text::printable(&scope))
-                        }
-                        None => tracing::warn!(
-                            scope = &*scope,
-                            "{} makes no more calls: {stop} (-v shows further such scopes)",
-                            text::printable(&scope)
-                        ),
+                    self.stopped_scopes += 1;
+                    let line = format!("{} makes no more calls: {stop}", text::printable(&scope));
+                    match self.stopped_scopes {
+                        ..TOLD => tracing::warn!(scope = &*scope, "{line}"),
+                        TOLD => tracing::warn!(scope = &*scope, "{line} (-v shows further such scopes)"),
+                        _ => tracing::debug!(scope = &*scope, "{line}"),
                     }
                     self.stopped_scope.get_or_insert_with(|| stop.clone());
                 }
@@ -438,6 +438,9 @@ impl Dispatcher {
         (!wait.is_zero()).then_some(wait)
     }
 }
+
+/// So many scopes that stopped are told of, one by one.
+const TOLD: u32 = 5;
 
 fn failure_of(error: &JournalError) -> Failure {
     if error.is_journal_taken() { Failure::Lost(error.to_string()) } else { Failure::interrupted(error) }
