@@ -305,16 +305,19 @@ impl StoppedScopes {
         for opened in opened {
             let scope = opened.scope.as_str();
             limiter.resume(Some(&limiter.scope(scope)));
-            let mut stopped = self.lock();
-            stopped.is_open(scope);
-            stopped.opened.insert(scope.to_owned());
-            drop(stopped);
+            self.person_opened(scope);
             tracing::info!(scope, "a person has opened the scope, which its server holds");
             // Until now they were put back.
             store.amend(opened.items(), Amend::Retry).await?;
         }
         self.lock().opened_seen = seen;
         Ok(())
+    }
+
+    fn person_opened(&self, scope: &str) {
+        let mut stopped = self.lock();
+        stopped.is_open(scope);
+        stopped.opened.insert(scope.to_owned());
     }
 
     /// Lets the items of scopes that are open again wait in this run.
