@@ -48,6 +48,9 @@ struct Made {
     took: Duration,
 }
 
+/// A document of more bytes is large: those of several who do not read them would be the memory of the machine.
+const LARGE: usize = 1 << 20;
+
 /// What is made takes at most one part in so many of a processor, however many scopes clients have made.
 const SHARE: u32 = 4;
 
@@ -147,15 +150,26 @@ impl Gateway {
         Ok(response)
     }
 
+    /// The document as it is now. One that is large is that of all who ask for it meanwhile.
+    pub(crate) fn state(&self) -> Bytes {
+        let is_for_all = |made: &Made, known: &Document, now| known.text.len() > LARGE && made.is_fresh(now);
+        self.latest_as(is_for_all).text
+    }
+
     /// The document, as old at most as the time between two events.
     fn latest(&self) -> Document {
+        self.latest_as(|made, _, now| made.is_fresh(now))
+    }
+
+    /// The last document, where that is wanted, else a new one.
+    fn latest_as(&self, is_wanted: impl Fn(&Made, &Document, Instant) -> bool) -> Document {
         let mut latest = self.latest.document.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.latest.clock.now();
         match &*latest {
-            Some((made, known)) if made.is_fresh(now) => known.clone(),
+            Some((made, known)) if is_wanted(made, known, now) => known.clone(),
             _ => {
                 let looks = self.looks();
-                let document = Document { print: self.print(&looks), text: self.document(&looks).to_string().into() };
+                let document = Document { print: self.print(&looks), text: self.document(&looks) };
                 let at = self.latest.clock.now();
                 latest.insert((Made { at, took: at - now }, document)).1.clone()
             }

@@ -36,8 +36,7 @@ pub(crate) fn page(
         "/readyz" => |gateway, _, _| Ok(ready(gateway)),
         "/metrics" => |gateway, _, client| metrics_page(gateway, client),
         "/api/state" => |gateway, _, client| {
-            gateway
-                .document_for(client, || Ok(document(StatusCode::OK, "application/json", gateway.state().to_string())))
+            gateway.document_for(client, || Ok(document(StatusCode::OK, "application/json", gateway.state())))
         },
         "/api/events" => |gateway, uri, client| gateway.events(asked(uri, "changes").is_some(), client.map(Arc::clone)),
         "/api/history" => |gateway, uri, _| history(gateway, uri),

@@ -119,9 +119,9 @@ impl Payload {
     }
 }
 
-/// Adds to a body. One that grows beyond [`LEAST_LARGE`] gets all the room that it may need at once, of which only what is used
-/// is taken from the machine.
-fn add(bytes: &mut Vec<u8>, data: &[u8]) {
+/// Adds to a body, or to a document. One that grows beyond [`LEAST_LARGE`] gets all the room that it may need at once, of which
+/// only what is used is taken from the machine.
+pub(crate) fn add(bytes: &mut Vec<u8>, data: &[u8]) {
     if bytes.len() + data.len() > LEAST_LARGE && bytes.capacity() < RETURNED {
         // Where there is no such room it grows as usual.
         let _ = bytes.try_reserve_exact(RETURNED);

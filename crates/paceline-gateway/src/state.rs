@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use paceline::{Instant, QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot, clock, scope_json};
 use paceline_core::{Explanation, Trouble};
 use serde_json::{Map, Value, json};
@@ -13,6 +14,7 @@ use crate::backend::Backend;
 use crate::clients::Clients;
 use crate::closing::Phase;
 use crate::notes::{ClientSpending, STEP, until_next};
+use crate::payload::add;
 use crate::record::{PRIORITIES, priority_name};
 use crate::server::Gateway;
 
@@ -46,11 +48,6 @@ impl Gateway {
         Err(format!("{what}: {}", closed.join("; ")))
     }
 
-    /// The document of `/api/state`.
-    pub(crate) fn state(&self) -> Value {
-        self.document(&self.looks())
-    }
-
     pub(crate) fn looks(&self) -> Vec<Look> {
         let clients = self.clients();
         self.upstreams()
@@ -59,13 +56,20 @@ impl Gateway {
             .collect()
     }
 
-    pub(crate) fn document(&self, looks: &[Look]) -> Value {
-        let mut document = self.head();
-        document["upstreams"] = looks.iter().map(Look::json).collect();
-        for (name, part) in self.parts(looks) {
-            document[name] = part;
+    /// The document of `/api/state`, scope by scope: as one value it would take ten times the memory of its text.
+    pub(crate) fn document(&self, looks: &[Look]) -> Bytes {
+        let mut text = Vec::new();
+        let member = |text: &mut Vec<u8>, name: &str, value: &Value| add(text, format!("{name:?}:{value},").as_bytes());
+        add(&mut text, b"{");
+        self.head().as_object().into_iter().flatten().for_each(|(name, value)| member(&mut text, name, value));
+        self.parts(looks).iter().for_each(|(name, part)| member(&mut text, name, part));
+        add(&mut text, b"\"upstreams\":[");
+        for (place, look) in looks.iter().enumerate() {
+            add(&mut text, if place == 0 { b"" } else { b"," });
+            look.write(&mut text);
         }
-        document
+        add(&mut text, b"]}");
+        text.into()
     }
 
     /// What every document begins with.
@@ -179,12 +183,18 @@ impl Look {
         Self { upstream: Arc::clone(upstream), now, snapshot, held: None }
     }
 
-    fn json(&self) -> Value {
+    fn write(&self, text: &mut Vec<u8>) {
         let mut json = self.overview();
         json["explain"] = self.snapshot.explain(self.now).into();
         json["account"] = self.scope(&self.snapshot.account);
-        json["scopes"] = self.snapshot.scopes.iter().map(|scope| self.scope(scope)).collect();
-        json
+        let json = json.to_string();
+        add(text, json.strip_suffix('}').unwrap_or(&json).as_bytes());
+        add(text, b",\"scopes\":[");
+        for (place, scope) in self.snapshot.scopes.iter().enumerate() {
+            add(text, if place == 0 { b"" } else { b"," });
+            add(text, self.scope(scope).to_string().as_bytes());
+        }
+        add(text, b"]}");
     }
 
     /// The upstream without its scopes.

@@ -139,3 +139,17 @@ async fn the_state_tells_what_clients_used_and_what_was_decided() {
     assert_eq!(decisions[1]["scope"], SCOPE);
     assert_eq!(state["upstreams"][0]["scopes"][0]["trouble"], 0);
 }
+
+#[tokio::test]
+async fn a_state_of_very_many_scopes_is_one_document() {
+    let (api, _) = counted(|_| answer(200, &[], OK)).await;
+    let served = Served::new(api, "", Bounds::default());
+    (0..2_000).for_each(|number| drop(served.limiter.scope(&format!("m{number}"))));
+    let got = served.client.get(served.origin() + "/api/state").send().await.expect("an answer");
+    let text = got.text().await.expect("a text");
+    let state: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let upstream = &state["upstreams"][0];
+    let scopes = upstream["scopes"].as_array().expect("scopes");
+    assert!(text.len() > 1 << 20 && scopes.len() == 2_000, "{} bytes, {} scopes", text.len(), scopes.len());
+    assert!(upstream["account"]["state"].is_string() && state["clients"].is_array() && state["draining"] == false);
+}
