@@ -45,7 +45,6 @@ pub(crate) enum Command {
     /// Show the limits in force and where each value came from; sends nothing
     Check(Box<CheckArgs>),
     /// Collect the results of a job that many hosts work on (`run --store`), or list such jobs
-    #[command(hide = true)]
     Collect(collect::Args),
     /// Show the progress of a running or finished job, from its journal
     Stats(StatsArgs),
