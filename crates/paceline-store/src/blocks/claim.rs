@@ -107,6 +107,15 @@ pub(super) async fn resume(tx: &Tx<'_>, worker: HostId, held_before: &[Held]) ->
     held(tx, worker).await
 }
 
+/// Of a claim that is not the worker's any more nothing happens.
+pub(super) async fn release(tx: &Tx<'_>, worker: HostId, unwanted: &[Held]) -> Result<(), Error> {
+    let firsts: Vec<i64> = unwanted.iter().map(|held| held.first as i64).collect();
+    let fences: Vec<i64> = unwanted.iter().map(|held| held.fence).collect();
+    let sql = "UPDATE block SET worker = NULL FROM unnest($2::bigint[], $3::bigint[]) AS unwanted(first, fence)
+         WHERE worker = $1 AND block.first = unwanted.first AND block.fence = unwanted.fence";
+    tx.execute(sql, &[&worker.0, &firsts, &fences]).await.map(drop)
+}
+
 pub(super) async fn deregister(tx: &Tx<'_>, worker: HostId) -> Result<(), Error> {
     tx.execute("DELETE FROM worker WHERE id = $1", &[&worker.0]).await?;
     tx.execute("UPDATE block SET worker = NULL WHERE worker = $1", &[&worker.0]).await.map(drop)

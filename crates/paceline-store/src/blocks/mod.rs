@@ -186,6 +186,20 @@ impl BlockStore {
         operation.await
     }
 
+    /// The worker gives claims back of which it has sent nothing, such as one whose answer it never heard: others may take the
+    /// blocks at once, and nothing of them is in doubt.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub async fn release(&self, worker: HostId, unwanted: &[Held]) -> Result<(), WorkError> {
+        let unwanted: Arc<[Held]> = unwanted.into();
+        let operation = self.connection.transact("write", move |tx, _| {
+            let unwanted = unwanted.clone();
+            Box::pin(async move { claim::release(tx, worker, &unwanted).await })
+        });
+        operation.await
+    }
+
     /// The worker ends in good order: others may claim its blocks at once, and nothing of them is in doubt.
     ///
     /// # Errors

@@ -251,6 +251,20 @@ async fn a_worker_that_returns_has_the_blocks_that_nobody_claimed() {
     assert_eq!(free, [(1, 1), (2, 0)], "given back in good order: only the first loss is in doubt");
 }
 
+#[tokio::test]
+async fn a_claim_whose_answer_was_never_heard_is_given_back_and_no_other() {
+    let on = Bench::new(3, 1).await;
+    let (worker, other) = (on.worker("a").await, on.worker("b").await);
+    let held: Vec<Held> = on.claim(worker, 2).await.iter().map(|block| block.held).collect();
+    let theirs = on.claim(other, 1).await[0].held;
+    let of_before = Held { fence: held[1].fence - 1, ..held[1] };
+    on.store.release(worker, &[held[0], of_before, theirs]).await.unwrap();
+    assert_eq!(on.store.heartbeat(worker).await.unwrap(), Some(vec![held[1]]));
+    assert_eq!(on.store.heartbeat(other).await.unwrap(), Some(vec![theirs]));
+    let again = on.claim(other, 9).await.remove(0);
+    assert_eq!((again.held.first, again.lost), (0, 0));
+}
+
 /// The database believes that it is an hour earlier.
 #[tokio::test]
 async fn a_clock_that_is_set_back_makes_no_lease_longer() {
