@@ -39,6 +39,11 @@ pub(crate) struct Fallback {
 }
 
 impl FallbackArgs {
+    /// The command of the flag.
+    pub(crate) fn given(&self) -> Option<&str> {
+        self.fallback.as_deref()
+    }
+
     /// The fallback of a run, if it has one.
     ///
     /// # Errors

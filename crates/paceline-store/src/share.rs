@@ -74,9 +74,9 @@ pub struct LeftBlock {
 }
 
 impl Journal {
-    /// Takes blocks, or new claims of such as were here before. Of the lines of each, with their ordinals, those that the journal
-    /// has not wait from now on; one that repeats an id of another is refused, for the reason `repeated`. On disk once this
-    /// returns.
+    /// Takes blocks, or new claims of such as were here before. Of the lines of each, with their ordinals, those wait from now on
+    /// that the journal has not, or has as failed; the line of such a failure stays in the errors. One that repeats an id of
+    /// another is refused, for the reason `repeated`. On disk once this returns.
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
@@ -148,6 +148,8 @@ fn take(
             let values = params![int(block.first), int(block.lines), block.fence, block.lost];
             conn.prepare_cached(sql)?.execute(values)?;
             for (ordinal, line) in lines {
+                // One that failed here and has no result is tried anew: its failure was dropped, or came too late.
+                conn.prepare_cached("DELETE FROM item WHERE id = ?1 AND state = 3")?.execute([int(*ordinal)])?;
                 let known = conn.prepare_cached("SELECT 1 FROM item WHERE id = ?1")?.exists([int(*ordinal)])?;
                 if !known {
                     appended.refused += u64::from(!append::add(conn, db, *ordinal, line, repeated)?);

@@ -42,6 +42,7 @@ pub(super) async fn open(
 ) -> Result<Opened, Failure> {
     disk_watch::wait_to_begin(&paths.disk_space(), Some(args.max_wait), Some(&paths.lock)).await?;
     if let Some(store) = &args.store {
+        tell_overwritten(args, paths);
         let mock = mock::start_for(upstream, args.seed).await?;
         let (input, format, job, hosts) = hosts::open(args, store, paths, upstream, lock).await?;
         preparing.begun();

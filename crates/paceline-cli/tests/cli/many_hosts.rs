@@ -11,7 +11,6 @@ fn flags_that_cannot_hold_for_the_whole_job_are_refused_before_the_first_call() 
     for (flags, flag) in [
         (&["--budget-tokens", "10"][..], "a budget cannot be used with --store"),
         (&["--done", "hosted.jsonl"], "--done cannot be used with --store"),
-        (&["--retry-failed"], "--retry-failed cannot be used with --store"),
         (&["--accept-changed-input"], "--accept-changed-input cannot be used with --store"),
         (&["--no-check"], "--no-check cannot be used with --store"),
         (&["--no-journal"], "--no-journal cannot be used with --store"),
@@ -21,6 +20,9 @@ fn flags_that_cannot_hold_for_the_whole_job_are_refused_before_the_first_call() 
         assert_eq!(code, 2, "{flags:?}: {log}");
         assert!(log.contains(flag), "{flags:?}: {log}");
     }
+    let dry = ["run", "in.jsonl", "-o", "out.jsonl", "--upstream", "mock", "--store", STORE, "--dry-run"];
+    let (code, log) = finish(job.paceline().args(dry));
+    assert!(code == 2 && log.contains("--dry-run cannot be used with --store"), "{log}");
     let (code, log) = finish(job.run(&server).args(["--store", "work.db"]));
     assert!(code == 2 && log.contains("--store of a run is a Postgres"), "{log}");
     assert_eq!(server.count(), 0);

@@ -96,6 +96,46 @@ fn hosts_that_are_killed_suspended_and_cut_off_lose_and_double_no_result() {
     measure::say(&format!("hosts: lines={items} hosts=4 killed=2 suspended=1 calls={arrivals} twice={twice}"));
 }
 
+/// Items a second from so many lines until so many have arrived.
+fn rate(counting: &Counting, from: u64, to: u64) -> f64 {
+    assert!(counting.wait_for_events(2 * from, PATIENCE), "it stands still after {}", counting.arrivals());
+    let (began, before) = (counting.now(), counting.arrivals());
+    assert!(counting.wait_for_events(2 * to, 5 * PATIENCE), "it stands still after {}", counting.arrivals());
+    (counting.arrivals() - before) as f64 / counting.now().saturating_since(began).as_secs_f64()
+}
+
+/// A host has so many places that it is not the machine of the tests which bounds it.
+#[test]
+fn four_hosts_are_faster_than_one_and_the_two_that_are_killed_lose_nothing() {
+    let [of_one, items] = if measure::soak() { [20_000, 100_000] } else { [500, 2_000] };
+    let flags = ["--concurrency", "16"];
+    let run = |number: usize, items: usize| {
+        let (counting, postgres) = (Counting::start(Duration::from_millis(100)), Postgres::start());
+        let jobs = hosts(number, items, &postgres, &counting, &flags);
+        let children: Vec<Child> = jobs.iter().map(Job::spawn).collect();
+        let total = items as u64;
+        (rate(&counting, total / 5, total / 2), counting, postgres, jobs, children)
+    };
+    let (one, _counting, postgres, jobs, mut children) = run(1, of_one);
+    assert!(children[0].wait().expect("it is ours").success(), "{}", jobs[0].log());
+    assert_each_once(&postgres, of_one, &[jobs[0].run()]);
+
+    let (four, counting, postgres, jobs, mut children) = run(4, items);
+    for killed in &mut children[..2] {
+        killed.kill().expect("SIGKILL");
+        killed.wait().expect("it is ours");
+    }
+    for host in [2, 3] {
+        assert!(children[host].wait().expect("it is ours").success(), "{}", jobs[host].log());
+    }
+    let twice = counting.arrivals() - items as u64;
+    assert_each_once(&postgres, items, &[jobs[2].run(), jobs[3].run()]);
+    measure::say(&format!(
+        "hosts: lines={items} killed=2 missing=0 twice={twice}; one host {one:.0} items/s, four hosts {four:.0} items/s, {:.2} x",
+        four / one
+    ));
+}
+
 #[test]
 fn calls_that_must_not_be_made_twice_are_not_whatever_becomes_of_their_hosts() {
     let items = 400;
@@ -165,6 +205,24 @@ fn results_wait_in_the_journal_while_the_store_is_away() {
     let ended = job.run();
     assert_each_once(&postgres, items, &[ended]);
     assert!(before > 50 && counting.arrivals() == items as u64, "{before}, then {}", counting.arrivals());
+}
+
+#[test]
+fn lines_that_failed_on_any_host_are_sent_again_where_that_is_asked_for() {
+    let items = 40;
+    let counting = Counting::with_outage(Duration::from_millis(20), Duration::ZERO..Duration::from_secs(3));
+    let postgres = Postgres::start();
+    let flags = ["--stop-after-same", "0", "--pace", "none", "--concurrency", "40"];
+    let host = |more: &[&str]| hosts(1, items, &postgres, &counting, &[&flags[..], more].concat()).remove(0);
+    let (first, second) = (host(&["--max-retries", "0"]), host(&["--retry-failed"]));
+    let ended = first.run();
+    let failed = ended.summary["job"]["failed"].as_u64().expect("a count");
+    assert!(ended.output.status.code() == Some(1) && failed > 0, "{}", ended.summary);
+    let ended = second.run();
+    let log = String::from_utf8_lossy(&ended.output.stderr).into_owned();
+    assert!(log.contains(&format!("{failed} lines of the job that failed before will be sent again")), "{log}");
+    assert_eq!(ended.count("input"), failed, "what has succeeded is not sent again");
+    assert_each_once(&postgres, items, &[ended, first.run()]);
 }
 
 #[test]

@@ -62,7 +62,10 @@ pub(super) async fn retry_failed(tx: &Tx<'_>, job: i64) -> Result<u64, Error> {
     let sql = "DELETE FROM result USING block WHERE block.job = $1 AND block.first = ANY ($2) AND result.job = $1
              AND result.line >= block.first AND result.line < block.first + block.lines AND NOT result.ok";
     let dropped = tx.execute(sql, &[&job, &blocks]).await?;
-    let sql = "UPDATE block SET failed = 0, worker = NULL, fence = fence + 1 WHERE job = $1 AND first = ANY ($2)";
+    // Where all lines had ended, no call of a lost worker is in doubt any more but those that are to be made again.
+    let sql = "UPDATE block SET failed = 0, worker = NULL, fence = fence + 1,
+             lost = CASE WHEN ok + failed < lines THEN lost ELSE 0 END
+         WHERE job = $1 AND first = ANY ($2)";
     tx.execute(sql, &[&job, &blocks]).await?;
     Ok(dropped)
 }

@@ -87,12 +87,31 @@ fn a_block_that_another_host_has_leaves_what_has_begun_and_may_come_back() {
 
     // The other host was lost in turn, with a result for 41.
     let again = TakenBlock { fence: 3, lost: true, ..FIRST };
-    assert_eq!(take(&journal, again, [40, 42, 43]), 2, "40 has ended here");
+    assert_eq!(take(&journal, again, [40, 42, 43]), 2, "40 has succeeded here");
     assert_eq!(journal.taken_blocks().unwrap(), [again]);
     assert_eq!(ordinals(&journal.claim_now(NOW, 9).unwrap()), [42, 43]);
     assert_eq!(ended(&journal, again, &[41], 1 << 20).0.len(), 1, "it is offered under the new claim");
     journal.end_block(FIRST).unwrap();
     assert_eq!(journal.taken_blocks().unwrap(), [again], "an old claim ends no new one");
+}
+
+#[test]
+fn what_failed_here_and_has_no_result_is_tried_anew() {
+    let job = Job::new();
+    let journal = begin(&job);
+    take(&journal, FIRST, 40..44);
+    journal.claim_now(NOW, 9).unwrap();
+    finish(&journal, failure(40));
+    finish(&journal, success(41, 1));
+    let again = TakenBlock { fence: 2, ..FIRST };
+    assert_eq!(take(&journal, again, [40, 42, 43]), 1, "42 and 43 are under way");
+    assert_eq!(ordinals(&journal.claim_now(NOW, 9).unwrap()), [40]);
+    assert_eq!(finish(&journal, success(40, 2)), FinishStatus::Recorded);
+    let (lines, open) = ended(&journal, again, &[41], 1 << 20);
+    assert_eq!((lines.len(), lines[0].ok, open), (1, true, 2));
+    journal.close().unwrap();
+    let (journal, _) = job.resume();
+    assert_eq!(journal.sums().unwrap().succeeded, 2);
 }
 
 #[test]

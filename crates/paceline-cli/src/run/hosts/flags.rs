@@ -59,9 +59,9 @@ fn of_one_journal(args: &RunArgs) -> Option<(&'static str, &'static str)> {
             "hosts have taken lines already: name another job with --job, and run the new input as that",
         ),
         (
-            args.retry_failed,
-            "--retry-failed",
-            "the store keeps one result for each line: put the failed lines into a file, and run that as another job",
+            args.output.extension().is_some_and(|end| end == "gz"),
+            "-o with the ending .gz",
+            "a host writes its results as they come: name a file without it; `paceline collect` writes a compressed one",
         ),
         (
             args.ordered,

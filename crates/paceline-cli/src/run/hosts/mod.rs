@@ -86,6 +86,10 @@ pub(super) async fn open(
             (shared, format)
         }
     };
+    if args.retry_failed {
+        let failed = store.retry_failed(shared.id).await.map_err(not_begun)?;
+        tracing::info!("{} of the job that failed before will be sent again", text::counted(failed, "line"));
+    }
     let (input, job) = block_in_place(|| journal_of(args, paths, upstream, &format, &name, &shared, lock))?;
     let mut hosts = worker(args, paths, store, &name, shared, &job.journal).await?;
     begin(&mut hosts).await.map_err(|broken| match broken {

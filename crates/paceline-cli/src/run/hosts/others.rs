@@ -59,9 +59,11 @@ impl Others {
         add(&self.taken, first, lines);
     }
 
-    /// These lines are this host's.
-    pub(super) fn left(&self, first: u64) {
-        self.taken.write().unwrap_or_else(PoisonError::into_inner).remove(&first);
+    /// The lines from there on are this host's, and nothing is in doubt about them.
+    pub(super) fn gave(&self, first: u64) {
+        for ranges in [&self.taken, &self.lost] {
+            ranges.write().unwrap_or_else(PoisonError::into_inner).remove(&first);
+        }
     }
 
     /// Whether another host may have sent the line before it was lost.
@@ -116,7 +118,7 @@ mod tests {
         assert!(tokio::join!(waits, hears).0);
         others.took(0, 3);
         assert!(!others.leave_once_heard(2, false).await && !others.leave(2, true), "another host has it");
-        others.left(0);
+        others.gave(0);
         assert!(others.leave(2, false));
     }
 }

@@ -37,6 +37,8 @@ pub(super) fn of_calls(args: &RunArgs, upstream: &Upstream) -> Result<Settings, 
         }
     };
     settings.insert("expect".to_owned(), expect);
+    let fallback = args.fallback.given().or(upstream.fallback.as_deref()).unwrap_or("none");
+    settings.insert("fallback".to_owned(), fallback.to_owned());
     Ok(settings)
 }
 

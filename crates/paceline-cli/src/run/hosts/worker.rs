@@ -269,6 +269,10 @@ impl Worker {
             }
         };
         self.keep(&held);
+        let unheard: Vec<Held> = held.iter().filter(|held| !self.mine.contains_key(&held.first)).copied().collect();
+        if !unheard.is_empty() {
+            self.line.answer(self.store.release(self.id, &unheard)).await?;
+        }
         self.others.lease_until(asked + (LEASE - SAFETY));
         let status = self.line.answer(self.store.status(self.job.id)).await?;
         self.end.whole = status.as_ref().map(Whole::of).unwrap_or_default();
@@ -400,11 +404,11 @@ impl Worker {
                 here.push((ordinal, line));
             }
             let lost = block.lost > 0;
+            self.others.gave(first);
             if lost {
                 self.others.lost(first, block.lines);
                 self.end.of_lost += here.len() as u64;
             }
-            self.others.left(first);
             let block = TakenBlock { first, lines: block.lines, fence: block.held.fence, lost };
             self.mine.insert(first, Mine { known, open: here.len() as u64, ..Mine::of(block) });
             taken.push((block, here));
