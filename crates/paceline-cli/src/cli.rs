@@ -36,6 +36,8 @@ Exit codes:
 pub(crate) enum Command {
     /// Send every request of a JSONL file and write the answers to another
     Run(Box<RunArgs>),
+    /// Collect the results of a job that many hosts work on (`run --store`), or list such jobs
+    Collect(collect::Args),
     /// Work on items that may have to wait for minutes or days: add, run and inspect them
     Tasks(Box<tasks::Args>),
     /// Pace the calls of other programs, in any language: a gateway whose address replaces that of the API
@@ -44,8 +46,6 @@ pub(crate) enum Command {
     Plan(plan::Args),
     /// Show the limits in force and where each value came from; sends nothing
     Check(Box<CheckArgs>),
-    /// Collect the results of a job that many hosts work on (`run --store`), or list such jobs
-    Collect(collect::Args),
     /// Show the progress of a running or finished job, from its journal
     Stats(StatsArgs),
     /// Watch a gateway in the terminal: why each scope waits and for how long, rates, recent decisions

@@ -11,7 +11,8 @@ fn help(command: &[&str]) -> String {
 #[test]
 fn of_every_command() {
     insta::assert_snapshot!("paceline", help(&[]));
-    for command in ["run", "collect", "tasks", "plan", "check", "stats", "explain", "mock", "sim", "completions", "top", "report"]
+    for command in
+        ["run", "collect", "tasks", "plan", "check", "stats", "explain", "mock", "sim", "completions", "top", "report"]
     {
         insta::assert_snapshot!(command, help(&[command]));
     }

@@ -175,7 +175,8 @@ impl Item {
                 let usage = reading.usage;
                 let prices = Some(&upstream.prices).filter(|prices| !prices.is_empty());
                 let price = prices.map(|prices| prices.of(&self.model));
-                let cost = price.zip(usage).map(|(price, usage)| price.of(price.priced_input(&usage), usage.output_tokens));
+                let cost =
+                    price.zip(usage).map(|(price, usage)| price.of(price.priced_input(&usage), usage.output_tokens));
                 Ok(Answered { response, reading: Box::new(reading), usage, cost, latency })
             }
             failed => Err(CallFailure(Box::new(failed))),
