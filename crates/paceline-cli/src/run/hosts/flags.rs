@@ -33,11 +33,11 @@ pub(super) fn check(args: &RunArgs, store: &str) -> Result<(), Failure> {
 
 /// The first flag that cannot hold for a job of many hosts.
 fn of_one_journal(args: &RunArgs) -> Option<(&'static str, &'static str)> {
-    let is_stdin = args.input.as_deref() == Some(Path::new("-"));
+    let is_pipe = |input: &Path| input == Path::new("-") || input.metadata().is_ok_and(|about| !about.is_file());
     let refused = [
         (
-            is_stdin,
-            "- as the input",
+            args.input.as_deref().is_some_and(is_pipe),
+            "an input that is no file",
             "a host that is killed could not read it again: write it to a file, and name that",
         ),
         (args.dry_run, "--dry-run", "it looks at an input and at no store: run it without --store"),

@@ -13,7 +13,7 @@ pub(crate) mod told;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use paceline::{Clock, clock};
@@ -32,6 +32,7 @@ use crate::exit::Failure;
 use crate::run::args::RunArgs;
 use crate::run::job::job_config::{self, JobConfig};
 use crate::run::job::load::{self, Job};
+use crate::run::job::load_guard;
 use crate::run::lines::address::Addresses;
 use crate::run::lines::convert::Converter;
 use crate::run::lines::format::Format;
@@ -153,8 +154,7 @@ impl Creator<'_> {
         let Self { args, upstream, store, name, .. } = *self;
         let converter = Converter::of(args, upstream.provider)?;
         let (input, format, known) = block_in_place(|| {
-            let copy = beside(self.paths, ".whole");
-            let input = Input::prepare(source, &copy, &Earlier::MayDiffer, converter.as_ref())?;
+            let input = Input::prepare(source, &self.paths.input, &Earlier::MayDiffer, converter.as_ref())?;
             let format = Format::choose(args.format, args.endpoint.as_deref(), &input, upstream.provider, addresses)?;
             let known = input.lines().and_then(Known::of);
             Ok::<_, Failure>((input, format, known))
@@ -165,7 +165,7 @@ impl Creator<'_> {
         let there = store.find(name).await.map_err(not_begun)?;
         if there.is_none_or(|job| !job.complete) {
             // Nothing of an input that would be refused is in the store.
-            block_in_place(|| load::check_alone(beside_all(self.paths), &input, &format, upstream, &args.opening()))?;
+            block_in_place(|| load::check_alone(of_check(self.paths), &input, &format, upstream, &args.opening()))?;
         }
         let job = match store.join(name, &settings).await.map_err(not_begun)? {
             Joined::Job(job) => job,
@@ -310,13 +310,7 @@ fn host() -> String {
     format!("{name}:{}", std::process::id())
 }
 
-fn beside(paths: &Paths, ending: &str) -> PathBuf {
-    let mut name = paths.input.clone().into_os_string();
-    name.push(ending);
-    name.into()
-}
-
-/// Files for a check, which leaves none of them.
-fn beside_all(paths: &Paths) -> Paths {
-    Paths::beside(&beside(paths, ".check"))
+/// The files of a check, of which nothing stays: they are those of a job that has not begun.
+fn of_check(paths: &Paths) -> Paths {
+    Paths { lock: load_guard::check_lock(paths), output_lock: None, ..paths.clone() }
 }

@@ -250,8 +250,13 @@ pub(crate) fn check_alone(
     fill(&mut loader, input, format, upstream, opening, &mut wrong)?;
     let repeated = loader.duplicates(Wrong::NAMED).map_err(refused)?;
     wrong.add_repeated(&repeated);
-    if repeated.count > 0 || wrong.count() > 0 && opening.bad_lines == BadLines::Refuse {
+    if wrong.count() > 0 && opening.bad_lines == BadLines::Refuse {
         return Err(OpenError::Lines { input: input.name(), wrong });
+    }
+    if repeated.count > 0 {
+        let which =
+            "the host of the one does not know that of the other, so such lines cannot be left out: correct them";
+        return Err(Failure::refused(format!("ids are repeated in {}; {which}:{}", input.name(), wrong.list())).into());
     }
     if wrong.count() > 0 {
         tracing::warn!("{}:{}", wrong.count_as_failed(&input.name()), wrong.list());

@@ -64,8 +64,13 @@ fn unfinished(paths: &Paths) -> Vec<PathBuf> {
     let fresh = [Some(&paths.input), journal].into_iter().flatten().map(|path| ending(path, ".new"));
     let places: Vec<_> = new.cloned().chain(fresh).collect();
     let logs = places.iter().flat_map(|path| beside_database(path));
-    let locks = std::iter::once(&paths.lock).chain(&paths.output_lock);
-    logs.chain(places.iter().cloned()).chain(locks.cloned()).collect()
+    let locks = std::iter::once(&paths.lock).chain(&paths.output_lock).cloned().chain([check_lock(paths)]);
+    logs.chain(places.iter().cloned()).chain(locks).collect()
+}
+
+/// The lock of a check that begins no job.
+pub(crate) fn check_lock(paths: &Paths) -> PathBuf {
+    ending(&paths.input, ".check.lock")
 }
 
 fn ending(path: &Path, suffix: &str) -> PathBuf {
