@@ -236,6 +236,7 @@ impl Upstream {
             pace: pace.pace,
             responsive,
             background: Background::default(),
+            doubts_answers: false,
         };
         let fleet = fleet::fleet(section, &pacer, via.is_some(), &mut ledger)?;
         let acting = acting::acting(via.as_ref(), section, &pacer);

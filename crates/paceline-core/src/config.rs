@@ -338,6 +338,10 @@ pub struct PacerConfig {
     pub responsive: ResponsiveConfig,
     /// How requests of a priority below 0 share the account with the others.
     pub background: Background,
+    /// Callers may ask for longer answers than they have shown: of calls without a bound on theirs, those beside as many as the
+    /// smallest limit on tokens holds answers of 4,096 tokens (and beside four) reserve so many each. Default: false, all reserve
+    /// what answers have shown.
+    pub doubts_answers: bool,
 }
 
 /// What separates a tier from its part in the name of a scope.

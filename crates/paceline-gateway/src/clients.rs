@@ -74,7 +74,8 @@ impl Clients {
             clients.get(&now.key).or_else(of_its_name)
         };
         // All that may fail comes before the first change.
-        let fresh = configured.iter().map(|client| client.limits.clone().map(Limiter::new).transpose());
+        let doubts = |limits| PacerConfig { doubts_answers: true, ..limits };
+        let fresh = configured.iter().map(|client| client.limits.clone().map(doubts).map(Limiter::new).transpose());
         let fresh = fresh.collect::<Result<Vec<_>, _>>()?;
         let uses = before.first().map(|client| Arc::clone(&client.uses)).unwrap_or_default();
         let (mut clients, others) = (BTreeMap::new(), configured.len().saturating_sub(1));
@@ -87,7 +88,7 @@ impl Clients {
             let used = before.and_then(|client| client.limiter.clone().or_else(|| client.resting.clone()));
             let (limiter, resting) = match (used, client.limits.take()) {
                 (Some(used), Some(limits)) => {
-                    used.reconfigure(limits)?;
+                    used.reconfigure(doubts(limits))?;
                     (Some(used), None)
                 }
                 (None, Some(_)) => (fresh, None),

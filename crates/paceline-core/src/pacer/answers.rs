@@ -21,6 +21,12 @@ const DEVIATIONS: f64 = 3.0;
 /// as a limit holds so many tokens take a quarter of it, whatever bounds the server ignores.
 const UNKNOWN: u64 = 4 * 4_096;
 
+/// So long is an answer that a caller may ask for, whatever its last ones had: an answer without a bound of a chat.
+const LONG: u64 = 4_096;
+
+/// So many calls are believed however small their limit is: they take little together.
+const LEAST_BELIEVED: u64 = 4;
+
 /// How long the answers of one scope are.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lengths {
@@ -172,6 +178,11 @@ impl Answers {
         known.and_then(|known| known.open.expected(beside)).or_else(|| self.all.expected(beside))
     }
 
+    /// How many calls without a bound are under way.
+    fn open(&self, place: u32) -> u64 {
+        self.scopes.get(&place).map_or(0, |known| known.open.open.into())
+    }
+
     fn may_leave(&self, place: u32, cost: &Cost, limit: u64) -> bool {
         let known = self.scopes.get(&place).copied().unwrap_or_default();
         known.lengths(cost).is_none_or(|lengths| lengths.open < known.most_open(cost, limit))
@@ -193,7 +204,12 @@ impl Pacer {
         let input = cost.get(&Dimension::Tokens).saturating_sub(output);
         let most = || self.most_tokens(place).map_or(u64::MAX, |most| most.saturating_sub(input));
         if cost.is_open_ended() {
-            cost.guess_answer(expected.unwrap_or(output).min(most()));
+            let is_doubted = self.config.doubts_answers
+                && self
+                    .most_tokens(place)
+                    .is_some_and(|most| self.answers.open(place) >= LEAST_BELIEVED.max(most / LONG));
+            let expected = expected.unwrap_or(output).max(if is_doubted { LONG } else { 0 });
+            cost.guess_answer(expected.min(most()));
         } else if let Some(expected) = expected {
             cost.guess_answer(output.max(expected.min(most())));
         }

@@ -328,3 +328,21 @@ fn an_estimate_makes_no_call_impossible_and_what_it_states_does() {
         assert_eq!(bound.is_err(), dimension == Dimension::Tokens);
     }
 }
+
+/// Short answers teach that answers are short; then very many long ones are asked for at once.
+#[test]
+fn what_callers_have_shown_reserves_for_few_calls_at_once_where_they_are_doubted() {
+    let used = |doubts_answers: bool| {
+        let limits = Limits { quotas: vec![Quota::sliding(Dimension::Tokens, 20_000, MINUTE)], burst: None };
+        let config = PacerConfig { limits, pace: Pace::Fixed, doubts_answers, ..PacerConfig::default() };
+        let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("sensible");
+        let seen = send(&mut pacer, 800, |call| match call {
+            0..400 => (Duration::from_millis(1), Some(5)),
+            _ => (Duration::from_secs(30), Some(8_000)),
+        });
+        seen.iter().filter(|call| call.sent < Instant::ZERO + MINUTE).map(|call| call.tokens).sum::<u64>()
+    };
+    let (doubted, believed) = (used(true), used(false));
+    assert!(doubted <= 3 * 20_000, "{doubted}");
+    assert!(believed > 20 * 20_000, "{believed}");
+}

@@ -143,6 +143,23 @@ async fn a_stream_that_is_given_up_counts_exactly_once_it_has_told_all() {
 }
 
 #[tokio::test]
+async fn short_answers_let_no_hundred_long_ones_leave_at_once() {
+    let held = Arc::new(Semaphore::new(0));
+    let served = served("20k tokens per 1h", &held).await;
+    for _ in 0..45 {
+        whole(&served, "is short", "").await;
+    }
+    let calls = (0..60).map(|_| post(&served, "hold", "").header("x-paceline-deadline", "1s").send());
+    let calls: Vec<_> = calls.map(tokio::spawn).collect();
+    let refused = || calls.iter().filter(|call| call.is_finished()).count();
+    while refused() + held.available_permits() < 60 {
+        tokio::task::yield_now().await;
+    }
+    assert!((5..=10).contains(&held.available_permits()), "{}", held.available_permits());
+    calls.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test]
 async fn a_client_with_few_tokens_still_sends_ordinary_calls_at_once() {
     let held = Arc::new(Semaphore::new(0));
     let served = served("20k tokens per 1h", &held).await;
