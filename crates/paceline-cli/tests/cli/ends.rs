@@ -323,11 +323,11 @@ fn a_seed_repeats_every_delay_and_another_one_does_not() {
 
 /// A site may forbid as many paths as it has.
 #[test]
-fn of_many_scopes_that_are_stopped_the_first_is_told_and_the_others_are_with_verbose() {
+fn of_many_scopes_that_are_stopped_five_are_told_and_the_others_are_with_verbose() {
     let line =
         |n: usize| json!({"custom_id": n.to_string(), "url": format!("/path-{n}"), "body": {"item": n}}).to_string();
     let input: Vec<String> = (0..12).map(line).collect();
-    for (flags, told) in [(&[][..], 1), (&["-v"], 12)] {
+    for (flags, told) in [(&[][..], 5), (&["-v"], 12)] {
         let server = Server::new(|_| Reply::error(403, "forbidden"));
         let job = Job::with_input(&(input.join("\n") + "\n"));
         let flags = [flags, &["--scope", "endpoint", "--api-key-env", "KEY", "--concurrency", "1"]].concat();

@@ -341,6 +341,10 @@ pub(crate) struct Reserved<'a> {
 impl Reserved<'_> {
     /// Waits until an answer of its model has shown that the call may use more than was reserved for it.
     pub(crate) async fn is_outgrown(&self) {
+        // Without an end nothing is reserved.
+        if !self.budget.has_an_end() {
+            return std::future::pending().await;
+        }
         loop {
             let mut outgrew = std::pin::pin!(self.budget.outgrew.notified());
             outgrew.as_mut().enable();

@@ -376,6 +376,14 @@ async fn calls_that_wait_for_their_permits_reserve_anew_once_an_answer_breaks_it
     assert!(reserve().is_some(), "one more leaves");
 }
 
+#[test]
+fn without_a_budget_no_call_reserves_anew() {
+    let budget = Budget::default();
+    let reserve = || budget.reserve(bounded(10, 20)).now_or_never().expect("at once").expect("no end");
+    reserve().settle(Some(tokens(10, 900)), || 0);
+    assert!(reserve().is_outgrown().now_or_never().is_none());
+}
+
 /// OpenAI's cache: a part of the prompts, and a price of its own.
 #[test]
 fn input_from_the_cache_costs_its_own_price_where_that_is_known() {
