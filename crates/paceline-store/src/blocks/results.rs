@@ -1,4 +1,4 @@
-//! The results of a job: the first of each line, and no other.
+//! The results of a job: one of each line, the first success where there is one, else the first failure.
 
 use tokio_postgres::Error;
 
@@ -24,22 +24,27 @@ async fn offer_of_block(tx: &Tx<'_>, job: i64, offers: &[Offer]) -> Result<u64, 
     let (fence, end): (i64, i64) = (row.get(0), row.get(1));
     let counts =
         |offer: &&Offer| (first..end).contains(&(offer.line as i64)) && (offer.ok || offer.held.fence == fence);
-    let taken: Vec<&Offer> = offers.iter().filter(counts).collect();
+    let mut taken: Vec<&Offer> = offers.iter().filter(counts).collect();
+    // Of a line that is offered twice at once one is taken, a success before a failure.
+    taken.sort_by_key(|offer| (offer.line, !offer.ok));
+    taken.dedup_by_key(|offer| offer.line);
     let lines: Vec<i64> = taken.iter().map(|offer| offer.line as i64).collect();
     let oks: Vec<bool> = taken.iter().map(|offer| offer.ok).collect();
     let bodies: Vec<&[u8]> = taken.iter().map(|offer| &offer.body[..]).collect();
     let sql = "WITH new AS (
              INSERT INTO result (job, line, ok, body)
              SELECT $1, line, ok, body FROM unnest($2::bigint[], $3::boolean[], $4::bytea[]) AS offered(line, ok, body)
-             ON CONFLICT DO NOTHING RETURNING ok)
-         SELECT count(*) FILTER (WHERE ok), count(*) FILTER (WHERE NOT ok) FROM new";
+             ON CONFLICT (job, line) DO UPDATE SET ok = true, body = excluded.body WHERE excluded.ok AND NOT result.ok
+             RETURNING ok, xmax = 0 AS first)
+         SELECT count(*) FILTER (WHERE ok), count(*) FILTER (WHERE NOT ok), count(*) FILTER (WHERE NOT first) FROM new";
     let rows = tx.query(sql, &[&job, &lines, &oks, &bodies]).await?;
-    let (ok, failed) = rows.first().map_or((0, 0), |row| (row.get::<_, i64>(0), row.get::<_, i64>(1)));
+    let count = |row: &tokio_postgres::Row| (row.get::<_, i64>(0), row.get::<_, i64>(1), row.get::<_, i64>(2));
+    let (ok, failed, replaced) = rows.first().map_or((0, 0, 0), count);
     // A block that is done belongs to no worker.
     let sql = "UPDATE block SET ok = ok + $3, failed = failed + $4,
              worker = CASE WHEN ok + failed + $3 + $4 < lines THEN worker END
          WHERE job = $1 AND first = $2";
-    tx.execute(sql, &[&job, &first, &ok, &failed]).await?;
+    tx.execute(sql, &[&job, &first, &ok, &(failed - replaced)]).await?;
     Ok((ok + failed).unsigned_abs())
 }
 

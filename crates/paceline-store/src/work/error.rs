@@ -108,6 +108,17 @@ pub enum WorkError {
         /// Why the last try failed.
         source: Arc<tokio_postgres::Error>,
     },
+    /// The server of a database has not answered.
+    #[cfg(feature = "postgres")]
+    #[error("cannot {action} the store on {server}: it has not answered for {} s", waited.as_secs())]
+    Silent {
+        /// What was tried.
+        action: &'static str,
+        /// The server and the database.
+        server: String,
+        /// How long it was waited for.
+        waited: Duration,
+    },
     /// Postgres could not be reached, or did not do what it was asked.
     #[cfg(feature = "postgres")]
     #[error("cannot {action} the store on {server}: {}{}", in_full(source), advice_on_server(source))]
@@ -179,7 +190,7 @@ impl WorkError {
     pub fn is_unreachable(&self) -> bool {
         match self {
             #[cfg(feature = "postgres")]
-            Self::Unreachable { .. } => true,
+            Self::Unreachable { .. } | Self::Silent { .. } => true,
             #[cfg(feature = "postgres")]
             Self::Postgres { source, .. } => super::postgres::is_away(source),
             _ => false,

@@ -405,8 +405,8 @@ struct Known {
     blocks: Vec<Block>,
 }
 
-/// Claims, results, doubled and late ones, lost leases and returns, at random, beside a model that keeps the first result of
-/// each line.
+/// Claims, results, doubled and late ones, lost leases and returns, at random, beside a model that keeps the first
+/// success of each line, else its first failure.
 #[tokio::test]
 async fn random_hosts_do_as_the_model_does() {
     const LINES: u64 = 40;
@@ -459,7 +459,7 @@ async fn random_hosts_do_as_the_model_does() {
                     let mut new = 0;
                     for one in &offers {
                         let counts = one.ok || fences[&one.held.first] == one.held.fence;
-                        if counts && !model.contains_key(&one.line) {
+                        if counts && model.get(&one.line).is_none_or(|(ok, _)| one.ok && !ok) {
                             model.insert(one.line, (one.ok, one.body.clone()));
                             new += 1;
                         }
@@ -491,6 +491,29 @@ async fn a_store_serves_several_tasks() {
         firsts.insert(claim.await.unwrap());
     }
     assert_eq!(firsts.into_iter().collect::<Vec<_>>(), [0, 3, 6, 9, 12]);
+}
+
+/// Lines that a host was never heard of again with fail for another one where they must not be sent twice.
+#[tokio::test]
+async fn a_late_success_takes_the_place_of_a_failure_and_a_failure_that_of_none() {
+    let on = Bench::new(4, 4).await;
+    on.stop_clock().await;
+    let lost = on.worker("lost").await;
+    let block = on.claim(lost, 1).await.remove(0);
+    on.turn(30_000).await;
+    let next = on.worker("next").await;
+    let again = on.claim(next, 1).await.remove(0);
+    let failures: Vec<Offer> = (0..4).map(|line| offer(again.held, line, line == 3, "unrecorded")).collect();
+    assert_eq!(on.offer(&failures).await, 4);
+    let late: Vec<Offer> = [0, 0, 1, 3].map(|line| offer(block.held, line, true, "late")).into();
+    assert_eq!(on.offer(&late).await, 2);
+    assert_eq!(on.offer(&late).await, 0, "they may be said twice");
+    assert_eq!(on.offer(&[offer(again.held, 0, false, "again")]).await, 0);
+    let kept: Vec<(bool, Vec<u8>)> = on.results().await.into_iter().map(|result| (result.ok, result.body)).collect();
+    let expected = [(true, "late"), (true, "late"), (false, "unrecorded"), (true, "unrecorded")];
+    assert_eq!(kept, expected.map(|(ok, body)| (ok, body.as_bytes().to_vec())));
+    let [status] = &on.store.jobs().await.unwrap()[..] else { panic!("one job") };
+    assert_eq!((status.ok, status.failed, status.open), (3, 1, 0));
 }
 
 #[tokio::test]

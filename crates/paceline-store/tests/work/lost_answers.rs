@@ -36,7 +36,7 @@ impl Between {
     }
 
     fn url(&self) -> String {
-        format!("postgres://tester@/postgres?host={}", self.folder.path().display())
+        format!("postgres://tester@/postgres?host={}&tcp_user_timeout=1", self.folder.path().display())
     }
 
     fn lose_next(&self) {
@@ -48,7 +48,8 @@ impl Between {
     }
 }
 
-/// Ends once either side does, or when the server has answered a `COMMIT` whose answer is to be lost.
+/// Ends once either side does; when the server has answered a `COMMIT` whose answer is to be lost, it falls silent as a lost host
+/// does, until the client is gone.
 async fn carry(mut client: UnixStream, mut server: UnixStream, loses: Arc<AtomicBool>) {
     let (mut asked, mut answered) = ([0; 8_192], [0; 8_192]);
     let mut loses_this = false;
@@ -60,7 +61,11 @@ async fn carry(mut client: UnixStream, mut server: UnixStream, loses: Arc<Atomic
                 server.write_all(&asked[..read]).await.unwrap();
             }
             Ok(read @ 1..) = server.read(&mut answered) => {
-                if loses_this || client.write_all(&answered[..read]).await.is_err() {
+                if loses_this {
+                    while client.read(&mut asked).await.is_ok_and(|read| read > 0) {}
+                    return;
+                }
+                if client.write_all(&answered[..read]).await.is_err() {
                     return;
                 }
             }

@@ -53,6 +53,10 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
+/// A server that has not answered for so long is gone, and another connection is made, unless the address says something else
+/// (`tcp_user_timeout`): a host that is lost, or a firewall that forgets, closes none.
+const SILENT: Duration = Duration::from_secs(60);
+
 impl Connection {
     /// Connects, and brings the tables up to this version.
     pub(crate) async fn open(
@@ -126,36 +130,41 @@ impl Connection {
         let mut held = self.session.lock().await;
         let (mut wait, mut retried) = (None, false);
         loop {
-            let done = match self.session(&mut held).await {
-                Ok(session) => run_once(session, &self.changes, &operation, retried).await,
-                Err(error) => Err(error),
+            let done = async {
+                match self.session(&mut held).await {
+                    Ok(session) => run_once(session, &self.changes, &operation, retried).await,
+                    Err(error) => Err(error),
+                }
             };
-            let error = match done {
-                Ok(done) => {
+            let error = match tokio::time::timeout(self.silent(), done).await {
+                Ok(Ok(done)) => {
                     if wait.is_some() {
                         tracing::info!(server = self.server, "the store is reached again");
                     }
                     return Ok(done);
                 }
-                Err(error) => error,
+                Ok(Err(error)) => self.error(action, error),
+                Err(_) => WorkError::Silent { action, server: self.server.clone(), waited: self.silent() },
             };
-            match kind_of(&error) {
-                Kind::Final => return Err(self.error(action, error)),
+            match kind(&error) {
+                Kind::Final => return Err(error),
                 Kind::Collided => {}
                 Kind::Broken => {
                     retried |= held.take().is_some();
                     let wait = wait.get_or_insert_with(|| {
-                        let (server, reason, how_long) = (&self.server, in_full(&error), self.how_long(RETRY_TIMEOUT));
-                        tracing::warn!("the store on {server} cannot be reached: {reason}; waiting {how_long} for it");
+                        let how_long = self.how_long(RETRY_TIMEOUT);
+                        tracing::warn!("{error}; waiting {how_long} for it");
                         Wait::begin(&self.clock, RETRY_TIMEOUT)
                     });
-                    let Some(pause) = wait.next(&self.clock, self.stays()) else {
-                        return Err(self.error(action, error));
-                    };
+                    let Some(pause) = wait.next(&self.clock, self.stays()) else { return Err(error) };
                     tokio::time::sleep(pause).await;
                 }
             }
         }
+    }
+
+    fn silent(&self) -> Duration {
+        self.address.config.get_tcp_user_timeout().copied().unwrap_or(SILENT)
     }
 
     async fn session<'s>(&self, held: &'s mut Option<Session>) -> Result<&'s mut Session, Error> {
@@ -278,6 +287,14 @@ enum Kind {
     Final,
 }
 
+fn kind(error: &WorkError) -> Kind {
+    match error {
+        WorkError::Postgres { source, .. } => kind_of(source),
+        WorkError::Silent { .. } => Kind::Broken,
+        _ => Kind::Final,
+    }
+}
+
 fn kind_of(error: &Error) -> Kind {
     match error.code() {
         None if is_of_the_connection(error) => Kind::Broken,
@@ -285,8 +302,9 @@ fn kind_of(error: &Error) -> Kind {
         // A server that stops, starts or has no place says so in these classes.
         Some(code) if code.code().starts_with("08") || code.code().starts_with("57P") => Kind::Broken,
         Some(&SqlState::TOO_MANY_CONNECTIONS) => Kind::Broken,
-        // This process was suspended within a transaction, and the server ended that.
-        Some(code) if code.code() == "25P03" => Kind::Broken,
+        // This process was suspended within a transaction, and the server ended that; or the server is read-only, as one that is
+        // about to take over is.
+        Some(code) if ["25P03", "25006"].contains(&code.code()) => Kind::Broken,
         Some(&SqlState::T_R_DEADLOCK_DETECTED | &SqlState::T_R_SERIALIZATION_FAILURE) => Kind::Collided,
         Some(_) => Kind::Final,
     }
