@@ -230,13 +230,11 @@ impl Upstream {
             start,
             tiers: limits_of_tiers.rates,
             tier_places: limits_of_tiers.places,
-            per_scope: None,
             retry,
             breaker,
             pace: pace.pace,
             responsive,
-            background: Background::default(),
-            doubts_answers: false,
+            ..PacerConfig::default()
         };
         let fleet = fleet::fleet(section, &pacer, via.is_some(), &mut ledger)?;
         let acting = acting::acting(via.as_ref(), section, &pacer);
