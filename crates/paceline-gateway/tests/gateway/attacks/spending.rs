@@ -174,3 +174,13 @@ async fn a_client_with_few_tokens_still_sends_ordinary_calls_at_once() {
     let got = post(&served, "is short", "").header("x-paceline-deadline", "1s").send().await.expect("an answer");
     assert_eq!(got.status().as_u16(), 429, "nothing is left");
 }
+
+/// One that reserves nearly a whole window of the upstream would hold up the calls of others for as long.
+#[tokio::test]
+async fn a_limit_of_a_minute_bounds_what_one_call_may_reserve() {
+    let held = Arc::new(Semaphore::new(0));
+    let served = served("50k tokens per 1m", &held).await;
+    let got = post(&served, "is short", r#","max_tokens":190000"#).send().await.expect("an answer");
+    assert_eq!(got.status().as_u16(), 413);
+    whole(&served, "is short", r#","max_tokens":40000"#).await;
+}
