@@ -127,25 +127,13 @@ impl ScopeSnapshot {
         })
     }
 
-    /// Whether nothing leaves because the store of the fleet is away, or has lost what it knew: it has given this process no
-    /// share of a limit, or none that lasts.
+    /// Whether nothing leaves for want of a [share](FleetSnapshot::without_share).
     pub fn lacks_its_share(&self) -> bool {
         self.without_share().is_some()
     }
 
-    /// Why that is so, for people.
-    pub fn without_share(&self) -> Option<&'static str> {
-        use MemberState::{Alone, Joining, Live, Out};
-        let fleet = self.fleet.as_deref()?;
-        let mut empty = fleet.shares.iter().filter(|share| share.units == 0);
-        match fleet.state {
-            Out | Joining | Alone => empty.next().map(|_| "nothing leaves before the store of the fleet gives this process a share"),
-            Live => empty.find(|share| share.quarantine >= share.limit.quota.limit).map(|_| {
-                "nothing leaves yet: the store of the fleet does not know what was sent before it began, or before processes were \
-                 killed, and waits until that counts no longer (a lease and a window at most)"
-            }),
-            MemberState::Leaving => None,
-        }
+    fn without_share(&self) -> Option<&'static str> {
+        self.fleet.as_deref().and_then(FleetSnapshot::without_share)
     }
 
     /// How urgently a person wants to know of it. `now`: the time of the snapshot.
@@ -329,6 +317,23 @@ pub struct FleetSnapshot {
     pub lease_ends: Option<Instant>,
     /// Its part of each limit.
     pub shares: Vec<FleetShare>,
+}
+
+impl FleetSnapshot {
+    /// Why nothing leaves, for people, where the store of the fleet is away, or has lost what it knew: it has given this process
+    /// no share of a limit, or none that lasts.
+    pub fn without_share(&self) -> Option<&'static str> {
+        use MemberState::{Alone, Joining, Leaving, Live, Out};
+        const NO_ANSWER: &str = "nothing leaves before the store of the fleet gives this process a share";
+        const LOST: &str = "nothing leaves yet: the store of the fleet does not know what was sent before it began, or before \
+                            processes were killed, and waits until that counts no longer (a lease and a window at most)";
+        let mut empty = self.shares.iter().filter(|share| share.units == 0);
+        match self.state {
+            Out | Joining | Alone => empty.next().map(|_| NO_ANSWER),
+            Live => empty.find(|share| share.quarantine >= share.limit.quota.limit).map(|_| LOST),
+            Leaving => None,
+        }
+    }
 }
 
 /// The part of a pacer in one divided limit.

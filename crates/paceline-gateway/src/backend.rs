@@ -380,7 +380,7 @@ impl Backend {
 
     /// Why nothing leaves, where that is because the store of its fleet is away or has lost what it knew.
     pub(crate) fn without_share(&self) -> Option<&'static str> {
-        self.config().fleet.as_ref().and_then(|_| self.limiter().snapshot().account.without_share())
+        self.limiter().fleet().and_then(|fleet| fleet.without_share())
     }
 
     /// Its key, as it must not go to clients.

@@ -65,11 +65,6 @@ impl Drop for Making<'_> {
     }
 }
 
-/// Whether a page of that path is one of them.
-pub(crate) fn is_document(path: &str) -> bool {
-    matches!(path, "/api/state" | "/metrics" | "/api/history")
-}
-
 /// A document, in pieces. The room is free once the last is taken.
 struct Pieces {
     left: Bytes,

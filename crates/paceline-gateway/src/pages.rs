@@ -30,19 +30,7 @@ pub(crate) fn page(
     uri: &Uri,
     client: Option<&Arc<Client>>,
 ) -> Option<Response<AnswerBody>> {
-    let path = uri.path();
-    let page: Page = match path {
-        "/healthz" => |_, _, _| Ok(text(StatusCode::OK, "text/plain", "ok\n")),
-        "/readyz" => |gateway, _, _| Ok(ready(gateway)),
-        "/metrics" => |gateway, _, client| metrics_page(gateway, client),
-        "/api/state" => |gateway, _, client| {
-            gateway.document_for(client, || Ok(document(StatusCode::OK, "application/json", gateway.state())))
-        },
-        "/api/events" => |gateway, uri, client| gateway.events(asked(uri, "changes").is_some(), client.map(Arc::clone)),
-        "/api/history" => |gateway, uri, _| history(gateway, uri),
-        path if web::file(path).is_some() => |_, uri, _| Ok(file(uri.path())),
-        _ => return None,
-    };
+    let (path, (page, _)) = (uri.path(), at(uri.path())?);
     if !matches!(*method, Method::GET | Method::HEAD) {
         let message = format!("{path} is a page of the gateway: expected GET");
         let mut answer = refused(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "bad_request", message));
@@ -50,6 +38,31 @@ pub(crate) fn page(
         return Some(answer);
     }
     Some(page(gateway, uri, client).unwrap_or_else(refused))
+}
+
+/// The page of that path, and whether it is a document that takes time to make.
+fn at(path: &str) -> Option<(Page, bool)> {
+    Some(match path {
+        "/healthz" => (|_, _, _| Ok(text(StatusCode::OK, "text/plain", "ok\n")), false),
+        "/readyz" => (|gateway, _, _| Ok(ready(gateway)), false),
+        "/metrics" => (|gateway, _, client| metrics_page(gateway, client), true),
+        "/api/state" => (state_page, true),
+        "/api/events" => {
+            (|gateway, uri, client| gateway.events(asked(uri, "changes").is_some(), client.map(Arc::clone)), false)
+        }
+        "/api/history" => (|gateway, uri, _| history(gateway, uri), true),
+        path if web::file(path).is_some() => (|_, uri, _| Ok(file(uri.path())), false),
+        _ => return None,
+    })
+}
+
+/// Whether a page of that path is a document that takes time to make.
+pub(crate) fn is_document(path: &str) -> bool {
+    at(path).is_some_and(|(_, is_document)| is_document)
+}
+
+fn state_page(gateway: &Arc<Gateway>, _: &Uri, client: Option<&Arc<Client>>) -> Result<Response<AnswerBody>, Refusal> {
+    gateway.document_for(client, || Ok(document(StatusCode::OK, "application/json", gateway.state())))
 }
 
 /// The value of a name in the query of an address; empty where it has none.

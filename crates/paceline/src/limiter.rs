@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::{
-    Admit, ConfigError, Instant, LimitReport, MaxWait, NewerState, Pacer, PacerConfig, PauseCause, Request,
-    ScopeAnswers, ScopeId, ScopeSnapshot, ScopeState, Snapshot,
+    Admit, ConfigError, FleetSnapshot, Instant, LimitReport, MaxWait, NewerState, Pacer, PacerConfig, PauseCause,
+    Request, ScopeAnswers, ScopeId, ScopeSnapshot, ScopeState, Snapshot,
 };
 #[cfg(feature = "http")]
 use paceline_providers::{Dialect, Provider};
@@ -289,6 +289,12 @@ impl Limiter {
     /// The state of the account, as a snapshot has it. The cost does not depend on the number of scopes.
     pub fn account_state(&self) -> ScopeState {
         self.driver.look(|state, now| state.pacer.account_state(now))
+    }
+
+    /// What this process has of the limits of its fleet; none where it is in no fleet. The cost does not depend on the number of
+    /// scopes.
+    pub fn fleet(&self) -> Option<FleetSnapshot> {
+        self.driver.look(|state, now| state.pacer.fleet(now))
     }
 
     /// One line for people: how many calls are in flight and wait, what the next one waits for and how long, and what is known of

@@ -12,7 +12,7 @@ use crate::background::Ask;
 use crate::cost::Cost;
 use crate::request::ScopeId;
 use crate::scope;
-use crate::snapshot::{ScopeAnswers, ScopeSnapshot, ScopeState, Snapshot};
+use crate::snapshot::{FleetSnapshot, ScopeAnswers, ScopeSnapshot, ScopeState, Snapshot};
 use crate::time::Instant;
 
 impl Pacer {
@@ -48,6 +48,12 @@ impl Pacer {
     pub fn account_state(&self, now: Instant) -> ScopeState {
         let next = self.admit_account(now.max(self.now), &Ask::of(&Cost::request()));
         scope::state(&self.hold, &next)
+    }
+
+    /// What a process of a fleet has of its limits; none where it is in no fleet. The cost does not depend on the number of
+    /// scopes.
+    pub fn fleet(&self, now: Instant) -> Option<FleetSnapshot> {
+        self.divided.snapshot(now.max(self.now))
     }
 
     /// When the next waiter of a scope may leave: its head, else a call of one request.
