@@ -39,11 +39,7 @@ impl Context {
         turn: PermitTurn,
     ) -> Result<Admitted<'_>, TryEnd> {
         let began = self.limiter.now();
-        let place = self.guest.as_ref().map(Guest::place);
-        if let Some(place) = &place {
-            request.arrival = Some(place.number());
-        }
-        let mut turn = Some(turn);
+        let (mut turn, mut place) = (Some(turn), None);
         loop {
             let budgeted = tokio::select! {
                 biased;
@@ -55,6 +51,11 @@ impl Context {
                     self.budget.reserve(expected.clone()).await
                 } => reserved.map_err(TryEnd::OverBudget)?,
             };
+            // As it asks for the first time: its turn among the others stays.
+            if place.is_none() {
+                place = self.guest.as_ref().map(Guest::place);
+                request.arrival = place.as_ref().map(QueuePlace::number).or(request.arrival);
+            }
             let mut asking = pin!(self.permit_with_room(request.clone(), began));
             let asking = async {
                 match turn.take() {
