@@ -267,7 +267,10 @@ fn view(reader: &Reader, path: &Path, mut snapshot: Value, running: bool) -> Res
         counts.totals.calls += counts.under_way;
     }
     job::put_right(&mut snapshot, reader.scopes().map_err(Failure::refused)?, now);
-    job::note_left(&mut snapshot, &reader.by_scope().map_err(Failure::refused)?);
+    // Of a million items that takes a second, and says nothing of one scope alone.
+    if snapshot["scopes"].as_array().is_some_and(|scopes| scopes.len() > 1) {
+        job::note_left(&mut snapshot, &reader.by_scope().map_err(Failure::refused)?);
+    }
     if !running {
         job::rest(&mut snapshot);
     } else if let Some(wait) = RunLock::holder(&lock_of(path)).waits_for {

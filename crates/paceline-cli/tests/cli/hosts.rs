@@ -487,7 +487,7 @@ fn each_host_that_has_moved_is_warned_of_with_what_to_do() {
     let to = || Reply::error(301, "moved").with_header("location", "http://new.example/");
     let moves = || Server::new(move |arrival| if arrival.before < 3 { Reply::ok() } else { to() });
     let (one, two) = (moves(), moves());
-    let job = Job::with_input(&pages([&one, &two], 240));
+    let job = Job::with_input(&pages([&one, &two], 500));
     let (_, log) = finish(job.run(&one).args(["--scope", "host"]));
     for host in [&one, &two] {
         let line = format!("{} makes no more calls", host.url().replace("http://", ""));
