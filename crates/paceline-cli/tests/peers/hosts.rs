@@ -98,7 +98,7 @@ fn hosts_that_are_killed_suspended_and_cut_off_lose_and_double_no_result() {
 
 /// Items a second from so many lines until so many have arrived.
 fn rate(counting: &Counting, from: u64, to: u64) -> f64 {
-    assert!(counting.wait_for_events(2 * from, PATIENCE), "it stands still after {}", counting.arrivals());
+    assert!(counting.wait_for_events(2 * from, 5 * PATIENCE), "it stands still after {}", counting.arrivals());
     let (began, before) = (counting.now(), counting.arrivals());
     assert!(counting.wait_for_events(2 * to, 5 * PATIENCE), "it stands still after {}", counting.arrivals());
     (counting.arrivals() - before) as f64 / counting.now().saturating_since(began).as_secs_f64()

@@ -67,6 +67,12 @@ impl StartedItems {
         }
     }
 
+    /// Some of those that wait may be another host's now: none of them is waited for any more, and the next run has the others.
+    pub(crate) fn forget_waiting(&mut self) {
+        self.open.retain(|_, due| due.is_none());
+        self.due.clear();
+    }
+
     /// When the next of them is due; none when none waits.
     pub(crate) fn next_due(&self) -> Option<Timestamp> {
         self.due.first().map(|(due, _)| *due)
@@ -103,6 +109,18 @@ mod tests {
         assert_eq!(begun.next_due(), None);
         begun.settled(4, true, None);
         assert!(begun.used_up());
+    }
+
+    #[test]
+    fn what_may_be_of_another_host_is_not_waited_for() {
+        let at = Timestamp::from_millis;
+        let mut begun = StartedItems::new(Some(2));
+        [1, 2].iter().for_each(|ordinal| begun.tried(*ordinal));
+        begun.settled(1, true, Some(at(10)));
+        begun.forget_waiting();
+        assert_eq!((begun.next_due(), begun.due(at(10), 9)), (None, Vec::new()));
+        begun.settled(2, true, Some(at(20)));
+        assert_eq!((begun.next_due(), begun.used_up()), (Some(at(20)), true), "it was under way");
     }
 
     #[test]

@@ -274,11 +274,18 @@ impl Worker {
             self.line.answer(self.store.release(self.id, &unheard)).await?;
         }
         self.others.lease_until(asked + (LEASE - SAFETY));
-        let status = self.line.answer(self.store.status(self.job.id)).await?;
-        self.end.whole = status.as_ref().map(Whole::of).unwrap_or_default();
+        self.ask_for_whole().await?;
         self.line.told.send_modify(|told| told.whole = Some(self.end.whole.clone()));
         self.beat_at = self.line.clock.now() + BEAT;
         self.input_goes_on()
+    }
+
+    /// How the whole job stands; of one that was removed, how it stood before.
+    async fn ask_for_whole(&mut self) -> Result<(), Broken> {
+        if let Some(status) = self.line.answer(self.store.status(self.job.id)).await? {
+            self.end.whole = Whole::of(&status);
+        }
+        Ok(())
     }
 
     /// The input is all in the store, or a host puts more of it there.
@@ -423,9 +430,7 @@ impl Worker {
         let words = tokio::time::timeout(LAST_WORDS, async {
             self.hand_in().await?;
             self.line.answer(self.store.deregister(self.id)).await?;
-            let status = self.line.answer(self.store.status(self.job.id)).await?;
-            self.end.whole = status.as_ref().map(Whole::of).unwrap_or_default();
-            Ok::<_, Broken>(())
+            self.ask_for_whole().await
         });
         match words.await {
             Ok(Ok(())) => {}

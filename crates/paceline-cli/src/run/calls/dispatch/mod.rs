@@ -228,7 +228,10 @@ impl Dispatcher {
     fn grow(&mut self, fed: Fed) {
         match fed {
             Fed::Lines(taken) => self.parts.recorder.figures_mut().grow(taken),
-            Fed::Gone(items) => self.parts.recorder.figures_mut().shrink(items),
+            Fed::Gone(items) => {
+                self.parts.recorder.figures_mut().shrink(items);
+                self.begun.forget_waiting();
+            }
             Fed::Stop(stop) => return self.end_with(Some(stop)),
         }
         self.look_at_journal();
