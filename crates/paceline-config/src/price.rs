@@ -99,12 +99,17 @@ pub struct Price {
 pub struct PriceError(String);
 
 pub(crate) const EXPECTED_PRICE: &str = "the price of a million tokens in and of a million out, each 0 to 1,000,000 and not both 0, such as in=2.50,out=10, and where \
-     input from the cache costs less that price too: in=2.50,cached=1.25,out=10";
+     input from the cache costs less that price too, at most that of input: in=2.50,cached=1.25,out=10";
 
 impl Price {
     /// What so many tokens cost.
     pub const fn of(&self, tokens_in: u64, tokens_out: u64) -> Money {
         Money(self.input.saturating_mul(tokens_in).saturating_add(self.output.saturating_mul(tokens_out)))
+    }
+
+    /// What input costs that the provider read from its cache, in millionths; none where it costs what the rest does.
+    pub const fn cached(&self) -> Option<u64> {
+        self.cached
     }
 
     /// So many tokens of input cost as much as a prompt, with what the provider read from its cache at the price of that.
@@ -154,7 +159,8 @@ impl FromStr for Price {
             number(text).filter(|price| *price <= MOST).map(micros)
         };
         let both = price("in").zip(price("out")).filter(|(input, output)| input + output > 0);
-        let cached = price("cached");
+        // Where nothing is gained it says less than is meant: a point is missing.
+        let cached = price("cached").filter(|cached| both.is_none_or(|(input, _)| *cached <= input));
         let number = 2 + usize::from(cached.is_some());
         match both {
             Some((input, output)) if parts.len() == number && text.matches(',').count() + 1 == number => {
@@ -279,6 +285,7 @@ mod tests {
         assert_eq!((price.priced_input(&usage(800)), cached.to_string().as_str()), (1_000, "in=2,out=8,cached=0.5"));
         for wrong in [
             "in=1,out=2,cached=x",
+            "in=0.15,out=0.6,cached=0.5",
             "in=1,cached=0.5",
             "",
             "2.5",

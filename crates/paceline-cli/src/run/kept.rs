@@ -44,7 +44,7 @@ pub(super) fn take_up(args: &mut RunArgs, paths: &Paths, upstream: &mut Upstream
     }
     tell_prices(args, upstream);
     if let Some((journal, kept)) = journal.zip(kept) {
-        tell_new_prices(journal, &kept.prices(), &upstream.prices);
+        tell_new_prices(journal, &kept.prices(), &upstream.prices)?;
     }
     Ok(())
 }
@@ -97,20 +97,36 @@ pub(super) fn words(prices: &Prices) -> String {
     format!("price of a million tokens: {}{more}", all[..all.len().min(SHOWN)].join("; "))
 }
 
-/// A price that changed values anew what the runs before have used.
-fn tell_new_prices(journal: &Path, before: &Prices, now: &Prices) {
+/// A price that changed values anew what the runs before have used; but of what they read from caches only the cost is kept.
+///
+/// # Errors
+/// Another price of input from the cache than that which they were counted with.
+fn tell_new_prices(journal: &Path, before: &Prices, now: &Prices) -> Result<(), Failure> {
     if before == now || before.is_empty() || now.is_empty() {
-        return;
+        return Ok(());
     }
     // Of a journal that cannot be read the run tells why, as it opens it.
     let used = Reader::open(journal).and_then(|reader| reader.spent());
     let used = used.unwrap_or_default();
+    for used in &used {
+        let [was, is] = [before, now].map(|prices| prices.of(&used.model).cached());
+        if was != is {
+            let shown = |cached: Option<u64>| cached.map_or("none".to_owned(), |cached| format!("{}", cached as f64 / 1e6));
+            return Err(Failure::refused(format!(
+                "the price of input from the cache (cached=) was {} in the last run of this job, and is {} now: what it has used cannot be \
+                 counted anew; expected the former one, or another -o for what is left",
+                shown(was),
+                shown(is)
+            )));
+        }
+    }
     let [was, is] = [before, now].map(|prices| spent(prices, &used));
     if was.units() > 0 {
         tracing::warn!(
             "prices changed since the last run of this job: what was used before counts as {is} now, and counted as {was}"
         );
     }
+    Ok(())
 }
 
 fn spent(prices: &Prices, used: &[ModelUsage]) -> Money {

@@ -347,6 +347,22 @@ fn an_answer_that_reports_no_usage_counts_with_its_length() {
     assert_eq!(job.summary()["stopped"], "budget");
 }
 
+/// Of what a provider read from its cache only the cost is kept: with another price of that the budget would count wrongly.
+#[test]
+fn the_price_of_cached_input_stays_that_of_the_job() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(4);
+    let run = |args: &[&str]| finish(job.run(&server).args(["--budget-cost", "1.00", "--max-items", "1"]).args(args));
+    let (_, log) = run(&["--price", "in=2.50,cached=0.125,out=10"]);
+    assert!(log.contains("in=2.5,out=10,cached=0.125"), "{log}");
+    for price in ["in=2.50,cached=1.25,out=10", "in=2.50,out=10"] {
+        let (code, log) = run(&["--price", price]);
+        assert!(code == 2 && log.contains("cached=) was 0.125 in the last run of this job"), "{log}");
+    }
+    assert_eq!(server.count(), 1);
+    assert_eq!(run(&["--price", "in=5,cached=0.125,out=10"]).0, 3, "the others may change");
+}
+
 /// A price of one token, or of another model, turns a budget off.
 #[test]
 fn the_price_in_force_is_told_and_doubted() {
