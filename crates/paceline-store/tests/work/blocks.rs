@@ -21,7 +21,7 @@ fn settings() -> Settings {
 pub(crate) struct Bench {
     pub(crate) url: String,
     pub(crate) schema: String,
-    store: BlockStore,
+    pub(crate) store: BlockStore,
     pub(crate) job: i64,
     pub(crate) watch: Client,
 }
@@ -59,11 +59,11 @@ impl Bench {
         self.watch.execute(&sql, &[&by_ms]).await.unwrap();
     }
 
-    async fn worker(&self, name: &str) -> HostId {
+    pub(crate) async fn worker(&self, name: &str) -> HostId {
         self.store.register(self.job, name, LEASE).await.unwrap().unwrap()
     }
 
-    async fn claim(&self, worker: HostId, most: u32) -> Vec<Block> {
+    pub(crate) async fn claim(&self, worker: HostId, most: u32) -> Vec<Block> {
         self.store.claim(worker, most).await.unwrap().expect("its lease goes on").blocks
     }
 
@@ -249,20 +249,6 @@ async fn a_worker_that_returns_has_the_blocks_that_nobody_claimed() {
     on.store.deregister(again).await.unwrap();
     let free: Vec<(u64, u64)> = on.claim(other, 9).await.iter().map(|block| (block.held.first, block.lost)).collect();
     assert_eq!(free, [(1, 1), (2, 0)], "given back in good order: only the first loss is in doubt");
-}
-
-#[tokio::test]
-async fn a_claim_whose_answer_was_never_heard_is_given_back_and_no_other() {
-    let on = Bench::new(3, 1).await;
-    let (worker, other) = (on.worker("a").await, on.worker("b").await);
-    let held: Vec<Held> = on.claim(worker, 2).await.iter().map(|block| block.held).collect();
-    let theirs = on.claim(other, 1).await[0].held;
-    let of_before = Held { fence: held[1].fence - 1, ..held[1] };
-    on.store.release(worker, &[held[0], of_before, theirs]).await.unwrap();
-    assert_eq!(on.store.heartbeat(worker).await.unwrap(), Some(vec![held[1]]));
-    assert_eq!(on.store.heartbeat(other).await.unwrap(), Some(vec![theirs]));
-    let again = on.claim(other, 9).await.remove(0);
-    assert_eq!((again.held.first, again.lost), (0, 0));
 }
 
 /// The database believes that it is an hour earlier.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use paceline_store::blocks::{BlockStore, Joined, Offer, Settings};
+use paceline_store::blocks::{BlockStore, Held, Joined, Offer, Settings};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 
+use crate::blocks::Bench;
 use crate::cluster;
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -107,4 +108,18 @@ async fn what_is_said_again_counts_once() {
     between.lose_next();
     assert!(store.forget("requests").await.unwrap(), "it was removed");
     assert!(between.has_lost());
+}
+
+#[tokio::test]
+async fn a_claim_whose_answer_was_never_heard_is_given_back_and_no_other() {
+    let on = Bench::new(3, 1).await;
+    let (worker, other) = (on.worker("a").await, on.worker("b").await);
+    let held: Vec<Held> = on.claim(worker, 2).await.iter().map(|block| block.held).collect();
+    let theirs = on.claim(other, 1).await[0].held;
+    let of_before = Held { fence: held[1].fence - 1, ..held[1] };
+    on.store.release(worker, &[held[0], of_before, theirs]).await.unwrap();
+    assert_eq!(on.store.heartbeat(worker).await.unwrap(), Some(vec![held[1]]));
+    assert_eq!(on.store.heartbeat(other).await.unwrap(), Some(vec![theirs]));
+    let again = on.claim(other, 9).await.remove(0);
+    assert_eq!((again.held.first, again.lost), (0, 0));
 }
