@@ -111,7 +111,8 @@ fn tell_new_prices(journal: &Path, before: &Prices, now: &Prices) -> Result<(), 
     for used in &used {
         let [was, is] = [before, now].map(|prices| prices.of(&used.model).cached());
         if was != is {
-            let shown = |cached: Option<u64>| cached.map_or("none".to_owned(), |cached| format!("{}", cached as f64 / 1e6));
+            let shown =
+                |cached: Option<u64>| cached.map_or("none".to_owned(), |cached| format!("{}", cached as f64 / 1e6));
             return Err(Failure::refused(format!(
                 "the price of input from the cache (cached=) was {} in the last run of this job, and is {} now: what it has used cannot be \
                  counted anew; expected the former one, or another -o for what is left",

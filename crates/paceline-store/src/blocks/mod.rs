@@ -5,8 +5,8 @@
 //! none: others claim them.
 //!
 //! - A block belongs to one worker as long as that renews its lease. Only the database's clock counts.
-//! - The first success of a line is kept, else the first failure. A worker that lost its block may offer what it has all the same:
-//!   a success is taken where the line has none; a failure is not, once another has claimed the block.
+//! - The first success of a line is kept, else the first failure. A worker that lost its block may offer what it has all the
+//!   same: a success is taken where the line has none; a failure is not, once another has claimed the block.
 //! - Everything may be said twice. When a connection breaks, the worker cannot know whether the server heard its last word.
 
 mod claim;

@@ -45,7 +45,7 @@ impl Bench {
     }
 
     /// From now on the database's clock stands still, until it is turned.
-    async fn stop_clock(&self) {
+    pub(crate) async fn stop_clock(&self) {
         let schema = &self.schema;
         let sql = format!(
             "CREATE TABLE {schema}.turned AS SELECT {schema}.now_ms() AS ms;
@@ -54,7 +54,7 @@ impl Bench {
         self.watch.batch_execute(&sql).await.unwrap();
     }
 
-    async fn turn(&self, by_ms: i64) {
+    pub(crate) async fn turn(&self, by_ms: i64) {
         let sql = format!("UPDATE {}.turned SET ms = ms + $1", self.schema);
         self.watch.execute(&sql, &[&by_ms]).await.unwrap();
     }
@@ -67,11 +67,11 @@ impl Bench {
         self.store.claim(worker, most).await.unwrap().expect("its lease goes on").blocks
     }
 
-    async fn offer(&self, offers: &[Offer]) -> u64 {
+    pub(crate) async fn offer(&self, offers: &[Offer]) -> u64 {
         self.store.offer(self.job, offers.to_vec()).await.unwrap()
     }
 
-    async fn results(&self) -> Vec<KeptResult> {
+    pub(crate) async fn results(&self) -> Vec<KeptResult> {
         let (mut all, mut from) = (Vec::new(), 0);
         loop {
             let page = self.store.results(self.job, from, 7).await.unwrap();
@@ -113,12 +113,12 @@ async fn load(store: &BlockStore, job: i64, lines: u64, in_a_block: u64) {
     assert!(store.complete(job, lines).await.unwrap());
 }
 
-fn offer(held: Held, line: u64, ok: bool, body: &str) -> Offer {
+pub(crate) fn offer(held: Held, line: u64, ok: bool, body: &str) -> Offer {
     Offer { held, line, ok, body: body.into() }
 }
 
 /// What is still to do of a block, as successes.
-fn successes(block: &Block, body: &str) -> Vec<Offer> {
+pub(crate) fn successes(block: &Block, body: &str) -> Vec<Offer> {
     let lines = block.held.first..block.held.first + block.lines;
     lines.filter(|line| !block.have.contains(line)).map(|line| offer(block.held, line, true, body)).collect()
 }
@@ -477,45 +477,4 @@ async fn a_store_serves_several_tasks() {
         firsts.insert(claim.await.unwrap());
     }
     assert_eq!(firsts.into_iter().collect::<Vec<_>>(), [0, 3, 6, 9, 12]);
-}
-
-/// Lines that a host was never heard of again with fail for another one where they must not be sent twice.
-#[tokio::test]
-async fn a_late_success_takes_the_place_of_a_failure_and_a_failure_that_of_none() {
-    let on = Bench::new(4, 4).await;
-    on.stop_clock().await;
-    let lost = on.worker("lost").await;
-    let block = on.claim(lost, 1).await.remove(0);
-    on.turn(30_000).await;
-    let next = on.worker("next").await;
-    let again = on.claim(next, 1).await.remove(0);
-    let failures: Vec<Offer> = (0..4).map(|line| offer(again.held, line, line == 3, "unrecorded")).collect();
-    assert_eq!(on.offer(&failures).await, 4);
-    let late: Vec<Offer> = [0, 0, 1, 3].map(|line| offer(block.held, line, true, "late")).into();
-    assert_eq!(on.offer(&late).await, 2);
-    assert_eq!(on.offer(&late).await, 0, "they may be said twice");
-    assert_eq!(on.offer(&[offer(again.held, 0, false, "again")]).await, 0);
-    let kept: Vec<(bool, Vec<u8>)> = on.results().await.into_iter().map(|result| (result.ok, result.body)).collect();
-    let expected = [(true, "late"), (true, "late"), (false, "unrecorded"), (true, "unrecorded")];
-    assert_eq!(kept, expected.map(|(ok, body)| (ok, body.as_bytes().to_vec())));
-    let [status] = &on.store.jobs().await.unwrap()[..] else { panic!("one job") };
-    assert_eq!((status.ok, status.failed, status.open), (3, 1, 0));
-}
-
-#[tokio::test]
-async fn a_page_of_results_ends_where_they_are_long() {
-    const LONG: usize = 3 << 20;
-    let on = Bench::new(6, 6).await;
-    let worker = on.worker("a").await;
-    let block = on.claim(worker, 1).await.remove(0);
-    for long in successes(&block, &"x".repeat(LONG)) {
-        assert_eq!(on.offer(&[long]).await, 1);
-    }
-    let page = on.store.results(on.job, 0, 100).await.unwrap();
-    assert_eq!(
-        page.iter().map(|result| result.line).collect::<Vec<_>>(),
-        [0, 1, 2],
-        "eight megabytes and what began before"
-    );
-    on.assert_each_once(6).await;
 }

@@ -7,6 +7,8 @@ mod blocks;
 mod cluster;
 mod conformance;
 mod ended;
+#[cfg(feature = "postgres-tests")]
+mod kept_results;
 mod kill;
 #[cfg(feature = "postgres-tests")]
 mod killed_hosts;
