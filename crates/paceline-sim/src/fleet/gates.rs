@@ -45,11 +45,13 @@ pub fn fleet_gates(members: usize, seed: u64) -> GateFigures {
     let before = traffic.started;
     traffic.run(closed.1 - traffic.now);
     let late = traffic.started - before;
-    let (before, answered) = (traffic.started, traffic.answered);
-    while traffic.answered == answered && traffic.now < closed.1 + CLOSED {
+    let before = traffic.started;
+    traffic.left_at_answer = None;
+    while traffic.left_at_answer.is_none() && traffic.now < closed.1 + CLOSED {
         traffic.run(ms(1));
     }
-    let canaries = traffic.started - before;
+    // Calls of the same process leave with the answer.
+    let canaries = traffic.left_at_answer.unwrap_or(traffic.started) - before;
     traffic.run(Duration::from_secs(1));
     GateFigures { late, canaries, after: traffic.started - before - canaries }
 }

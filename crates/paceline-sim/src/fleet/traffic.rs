@@ -36,9 +36,10 @@ pub(super) struct Traffic {
     rng: Rng,
     /// Calls in flight, by their end.
     ends: BTreeMap<(Instant, u64), (usize, Ticket, Instant)>,
-    /// Calls that have left, and those that were answered.
+    /// Calls that have left.
     pub(super) started: u64,
-    pub(super) answered: u64,
+    /// How many had left when an answer came, the first since this was emptied.
+    pub(super) left_at_answer: Option<u64>,
     /// Answers that a suspended host reads later.
     kept: u64,
     starts: VecDeque<(Instant, u64)>,
@@ -75,7 +76,7 @@ impl Traffic {
             rng,
             ends: BTreeMap::new(),
             started: 0,
-            answered: 0,
+            left_at_answer: None,
             kept: 0,
             starts: VecDeque::new(),
             in_window: 0,
@@ -215,7 +216,7 @@ impl Traffic {
             }
             return;
         }
-        self.answered += 1;
+        self.left_at_answer.get_or_insert(self.started);
         let local = process.reads(self.now);
         let refused = self.closed.filter(|(from, until)| (*from..*until).contains(&left));
         let outcome = refused.map_or(Outcome::new(Class::Success), |(_, until)| {

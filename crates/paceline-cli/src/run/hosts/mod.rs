@@ -111,7 +111,8 @@ fn name_of(args: &RunArgs) -> Result<String, Failure> {
 fn warn_of_limits(upstream: &Upstream) {
     if upstream.fleet.is_none() && upstream.via.is_none() && !upstream.pacer.limits.quotas.is_empty() {
         tracing::warn!(
-            "the limits of this run hold for this host alone, and each other host of the job has its own: --fleet shares them, and              may name the same database"
+            "the limits of this run hold for this host alone, and each other host of the job has its own: --fleet shares them, and \
+             may name the same database"
         );
     }
 }
