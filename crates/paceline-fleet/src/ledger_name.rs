@@ -35,6 +35,7 @@ impl LedgerName {
     }
 
     /// Whether other limits, in words, differ from these in their units alone.
+    #[cfg(feature = "client")]
     pub(crate) fn differs_in_units(&self, theirs: &str) -> bool {
         let without_units = |words: &str| {
             let limits = words.split(", ").map(|limit| match limit.split_once(' ') {

@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use http::header::{ACCEPT_ENCODING, HeaderMap, HeaderValue};
 use reqwest::{Client, ClientBuilder, redirect};
 
+#[cfg(feature = "config")]
 use crate::connecting::Hosts;
 use crate::no_answer::{HasAnswered, LARGEST_HEAD};
 use crate::sender::SenderConfig;
@@ -15,6 +16,7 @@ pub(crate) struct Connections {
     /// It keeps no idle connections.
     spare: Option<Client>,
     /// Where calls take turns to open connections.
+    #[cfg(feature = "config")]
     hosts: Option<Hosts>,
     /// The server at the address of the configuration.
     pub(crate) server: HasAnswered,
@@ -22,7 +24,13 @@ pub(crate) struct Connections {
 
 impl Connections {
     pub(crate) fn of(client: Client) -> Self {
-        Self { now: Mutex::new(client), spare: None, hosts: None, server: HasAnswered::default() }
+        Self {
+            now: Mutex::new(client),
+            spare: None,
+            #[cfg(feature = "config")]
+            hosts: None,
+            server: HasAnswered::default(),
+        }
     }
 
     /// With a client that keeps no idle connections: those of many hosts could take all descriptors.
@@ -42,7 +50,14 @@ impl Connections {
         self.lock().clone()
     }
 
+    /// Sends a call; only clients of a configuration take turns.
+    #[cfg(not(feature = "config"))]
+    pub(crate) async fn send<T>(&self, _: &str, sending: impl Future<Output = T>) -> T {
+        sending.await
+    }
+
     /// Sends a call to that address.
+    #[cfg(feature = "config")]
     pub(crate) async fn send<T>(&self, address: &str, sending: impl Future<Output = T>) -> T {
         match &self.hosts {
             Some(hosts) => hosts.send(address, sending).await,

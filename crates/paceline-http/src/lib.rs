@@ -51,6 +51,7 @@
 //! - `middleware`: `PaceMiddleware`, for clients of `reqwest-middleware`.
 
 mod call_log;
+#[cfg(feature = "config")]
 mod connecting;
 mod connections;
 mod exchange;
