@@ -17,6 +17,17 @@ pub(crate) enum Status {
 }
 
 impl Status {
+    /// That of a job: whether there is something to do, how many items ended otherwise than by success, and how many have a
+    /// result.
+    pub(crate) const fn of(is_left: bool, otherwise: u64, results: u64) -> Self {
+        match (is_left, otherwise, results) {
+            (true, ..) => Self::Deferred,
+            (false, 0, _) => Self::Success,
+            (false, _, 0) => Self::Failed,
+            (false, ..) => Self::Partial,
+        }
+    }
+
     /// The name that is printed and written for this status.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {

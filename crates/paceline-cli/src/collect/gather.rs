@@ -12,18 +12,18 @@ const PAGE: u32 = 5_000;
 
 /// What was found, counted line by line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Gathered {
+pub(super) struct Gathered {
     /// Lines of the input, as far as they are loaded.
-    pub(crate) lines: u64,
+    pub(super) lines: u64,
     /// Whether these are all.
-    pub(crate) complete: bool,
-    pub(crate) succeeded: u64,
-    pub(crate) failed: u64,
+    pub(super) complete: bool,
+    pub(super) succeeded: u64,
+    pub(super) failed: u64,
 }
 
 impl Gathered {
     /// Lines that have no result, or had none when their turn came.
-    pub(crate) const fn missing(&self) -> u64 {
+    pub(super) const fn missing(&self) -> u64 {
         let known = self.succeeded + self.failed;
         // Of an input that is not loaded whole one line is missing at the least.
         let unloaded = if self.complete { 0 } else { 1 };

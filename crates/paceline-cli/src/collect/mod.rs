@@ -87,7 +87,7 @@ pub(crate) async fn command(args: Args, quiet: bool) -> Result<Status, Failure> 
 /// # Errors
 /// Refuses files that are not to be replaced; reports what keeps the results from being read or written: the files that were
 /// there stay then.
-pub(crate) async fn into_files(
+async fn into_files(
     store: &BlockStore,
     job: &str,
     output: &Path,
@@ -116,13 +116,8 @@ async fn forget(store: &BlockStore, job: &JobStatus) -> Result<(), Failure> {
 
 impl Gathered {
     /// Whether all is there, and all of it good.
-    pub(crate) const fn status(&self) -> Status {
-        match (self.missing(), self.failed, self.succeeded) {
-            (0, 0, _) => Status::Success,
-            (0, _, 0) => Status::Failed,
-            (0, ..) => Status::Partial,
-            _ => Status::Deferred,
-        }
+    const fn status(&self) -> Status {
+        Status::of(self.missing() > 0, self.failed, self.succeeded)
     }
 
     /// For people: where each line of the input is.

@@ -44,7 +44,7 @@ pub(super) fn take_up(args: &mut RunArgs, paths: &Paths, upstream: &mut Upstream
     }
     tell_prices(args, upstream);
     if let Some((journal, kept)) = journal.zip(kept) {
-        tell_new_prices(journal, &kept.prices(), &upstream.prices)?;
+        take_new_prices(journal, &kept.prices(), &upstream.prices)?;
     }
     Ok(())
 }
@@ -101,7 +101,7 @@ pub(super) fn words(prices: &Prices) -> String {
 ///
 /// # Errors
 /// Another price of input from the cache than that which they were counted with.
-fn tell_new_prices(journal: &Path, before: &Prices, now: &Prices) -> Result<(), Failure> {
+fn take_new_prices(journal: &Path, before: &Prices, now: &Prices) -> Result<(), Failure> {
     if before == now || before.is_empty() || now.is_empty() {
         return Ok(());
     }

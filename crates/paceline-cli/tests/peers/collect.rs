@@ -9,7 +9,7 @@ use std::time::Duration;
 use paceline_store::blocks::{BlockStore, Held, HostId, Joined, Offer, Settings};
 use serde_json::Value;
 
-use crate::postgres::Postgres;
+use crate::postgres_server::PostgresServer;
 
 /// A job of so many lines in blocks of ten, and a worker on it.
 struct OnJob {
@@ -21,7 +21,7 @@ struct OnJob {
 }
 
 impl OnJob {
-    async fn new(postgres: &Postgres, name: &str, lines: u64) -> Self {
+    async fn new(postgres: &PostgresServer, name: &str, lines: u64) -> Self {
         let store = BlockStore::open(&postgres.url()).await.expect("it is there");
         let Joined::Job(job) = store.join(name, &Settings::new()).await.expect("made") else { panic!("no other") };
         for first in (0..lines).step_by(10) {
@@ -58,7 +58,7 @@ fn lines_of(path: &Path) -> Vec<u64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn results_are_collected_in_the_order_of_the_input_each_once() {
-    let postgres = Postgres::start();
+    let postgres = PostgresServer::start();
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name);
     let out = path("all.jsonl").display().to_string();
@@ -102,7 +102,7 @@ async fn results_are_collected_in_the_order_of_the_input_each_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_is_named_where_there_are_several() {
-    let postgres = Postgres::start();
+    let postgres = PostgresServer::start();
     let (one, other) = (OnJob::new(&postgres, "one", 3).await, OnJob::new(&postgres, "other", 3).await);
     one.end(0..3).await;
     let folder = tempfile::tempdir().expect("a folder");

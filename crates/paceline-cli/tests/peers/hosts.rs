@@ -9,21 +9,21 @@ use serde_json::Value;
 use super::counting::Counting;
 use super::job::{Ended, Job, name};
 use super::measure;
-use super::postgres::Postgres;
+use crate::postgres_server::PostgresServer;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Longer than the blocks of a host stay its own after its last word.
 const LEASE: Duration = Duration::from_secs(22);
 
-fn hosts(number: usize, items: usize, postgres: &Postgres, counting: &Counting, flags: &[&str]) -> Vec<Job> {
+fn hosts(number: usize, items: usize, postgres: &PostgresServer, counting: &Counting, flags: &[&str]) -> Vec<Job> {
     let (base_url, store) = (format!("http://{}/v1", counting.address()), postgres.url());
     let flags = [&["--upstream", "openai", "--store", &store], flags].concat();
     (0..number).map(|_| Job::new(items, &base_url, &flags)).collect()
 }
 
 /// Each line of the job has one result in the store, that of its own question, and every host says so.
-fn assert_each_once(postgres: &Postgres, items: usize, ended: &[Ended]) {
+fn assert_each_once(postgres: &PostgresServer, items: usize, ended: &[Ended]) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let collected = folder.path().join("all.jsonl").display().to_string();
     let output = postgres.command(&["collect"], &["--job", "requests.jsonl", "-o", &collected]).output();
@@ -46,7 +46,7 @@ fn assert_each_once(postgres: &Postgres, items: usize, ended: &[Ended]) {
 }
 
 /// The job so far, as `paceline collect` lists it.
-fn job_of(postgres: &Postgres) -> Value {
+fn job_of(postgres: &PostgresServer) -> Value {
     let output = postgres.command(&["collect"], &["--json"]).output().expect("the binary starts");
     let listed = output.stdout.split(|byte| *byte == b'\n').next().unwrap_or_default();
     serde_json::from_slice(listed).unwrap_or_default()
@@ -61,7 +61,7 @@ fn signal(child: &Child, signal: &str) {
 fn hosts_that_are_killed_suspended_and_cut_off_lose_and_double_no_result() {
     let items = if measure::soak() { 20_000 } else { 3_000 };
     let counting = Counting::start(Duration::from_millis(150));
-    let mut postgres = Postgres::start();
+    let mut postgres = PostgresServer::start();
     let jobs = hosts(4, items, &postgres, &counting, &[]);
     let mut children: Vec<Child> = jobs.iter().map(Job::spawn).collect();
     let total = items as u64;
@@ -110,7 +110,7 @@ fn four_hosts_are_faster_than_one_and_the_two_that_are_killed_lose_nothing() {
     let [of_one, items] = if measure::soak() { [20_000, 100_000] } else { [500, 2_000] };
     let flags = ["--concurrency", "16"];
     let run = |number: usize, items: usize| {
-        let (counting, postgres) = (Counting::start(Duration::from_millis(100)), Postgres::start());
+        let (counting, postgres) = (Counting::start(Duration::from_millis(100)), PostgresServer::start());
         let jobs = hosts(number, items, &postgres, &counting, &flags);
         let children: Vec<Child> = jobs.iter().map(Job::spawn).collect();
         let total = items as u64;
@@ -140,7 +140,7 @@ fn four_hosts_are_faster_than_one_and_the_two_that_are_killed_lose_nothing() {
 fn calls_that_must_not_be_made_twice_are_not_whatever_becomes_of_their_hosts() {
     let items = 400;
     let counting = Counting::start(Duration::from_millis(400));
-    let postgres = Postgres::start();
+    let postgres = PostgresServer::start();
     let jobs = hosts(
         3,
         items,
@@ -174,7 +174,7 @@ fn calls_that_must_not_be_made_twice_are_not_whatever_becomes_of_their_hosts() {
 fn a_host_that_is_interrupted_leaves_its_lines_to_the_others_at_once() {
     let items = 600;
     let counting = Counting::start(Duration::from_millis(100));
-    let postgres = Postgres::start();
+    let postgres = PostgresServer::start();
     let mut jobs = hosts(2, items, &postgres, &counting, &["--concurrency", "8"]);
     let mut first = jobs[0].spawn();
     assert!(counting.wait_for_events(100, PATIENCE), "{}", jobs[0].log());
@@ -192,7 +192,7 @@ fn a_host_that_is_interrupted_leaves_its_lines_to_the_others_at_once() {
 fn results_wait_in_the_journal_while_the_store_is_away() {
     let items = 400;
     let counting = Counting::start(Duration::from_millis(100));
-    let mut postgres = Postgres::start();
+    let mut postgres = PostgresServer::start();
     let flags = ["--concurrency", "8", "--max-wait", "4s"];
     let job = hosts(1, items, &postgres, &counting, &flags).remove(0);
     let mut child = job.spawn();
@@ -211,7 +211,7 @@ fn results_wait_in_the_journal_while_the_store_is_away() {
 fn lines_that_failed_on_any_host_are_sent_again_where_that_is_asked_for() {
     let items = 40;
     let counting = Counting::with_outage(Duration::from_millis(20), Duration::ZERO..Duration::from_secs(3));
-    let postgres = Postgres::start();
+    let postgres = PostgresServer::start();
     let flags = ["--stop-after-same", "0", "--pace", "none", "--concurrency", "40"];
     let host = |more: &[&str]| hosts(1, items, &postgres, &counting, &[&flags[..], more].concat()).remove(0);
     let (first, second) = (host(&["--max-retries", "0"]), host(&["--retry-failed"]));
@@ -227,7 +227,7 @@ fn lines_that_failed_on_any_host_are_sent_again_where_that_is_asked_for() {
 
 #[test]
 fn a_host_that_would_send_lines_otherwise_is_refused() {
-    let (items, counting, postgres) = (3, Counting::start(Duration::from_millis(1)), Postgres::start());
+    let (items, counting, postgres) = (3, Counting::start(Duration::from_millis(1)), PostgresServer::start());
     let maker = hosts(1, items, &postgres, &counting, &[]).remove(0);
     assert_each_once(&postgres, items, &[maker.run()]);
     let refused = |job: Job| {
@@ -249,7 +249,7 @@ fn a_host_that_would_send_lines_otherwise_is_refused() {
 fn an_input_that_was_cut_off_on_its_way_into_the_store_goes_on_where_it_was_left() {
     let items = 20_000;
     let counting = Counting::start(Duration::from_millis(1));
-    let postgres = Postgres::start();
+    let postgres = PostgresServer::start();
     let (base_url, store) = (format!("http://{}/v1", counting.address()), postgres.url());
     let flags = ["--upstream", "openai", "--store", &store];
     let job = Job::with_long_lines(items, 2_000, &base_url, &flags);

@@ -22,6 +22,8 @@ mod mock;
 mod nginx;
 mod outage;
 mod postgres;
+#[path = "../../../paceline-fleet/tests/servers/postgres_server.rs"]
+mod postgres_server;
 mod promtool;
 #[path = "../../../paceline-fleet/tests/servers/redis_server.rs"]
 mod redis_server;

@@ -5,7 +5,7 @@ use std::process::{Child, Output, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::postgres::Postgres;
+use crate::postgres_server::PostgresServer;
 
 fn summary_of(output: &Output) -> Value {
     let [log, summary] = [&output.stderr, &output.stdout].map(|text| String::from_utf8_lossy(text));
@@ -16,7 +16,7 @@ fn summary_of(output: &Output) -> Value {
 #[test]
 fn four_workers_share_what_there_is_and_do_nothing_twice() {
     const ITEMS: usize = 400;
-    let postgres = Postgres::start();
+    let postgres = PostgresServer::start();
     let folder = tempfile::tempdir().expect("a folder");
     let (items, done) = (folder.path().join("items.jsonl"), folder.path().join("done"));
     let lines: String = (0..ITEMS).map(|n| format!("{}\n", json!({"key": format!("k{n}"), "payload": n}))).collect();

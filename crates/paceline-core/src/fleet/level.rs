@@ -1,9 +1,8 @@
 //! How a limit is divided among the members that want of it.
 //!
 //! Max-min by weight: all get what they want, up to one level for each unit of weight, and each something to spare where there is
-//! enough for that of all. What is left because units are whole,
-//! and because less than the next call costs is of no use, goes round in turns. Over a long time each member has its share,
-//! also where there are more members than units.
+//! enough for that of all. What is left because units are whole, and because less than the next call costs is of no use, goes
+//! round in turns. Over a long time each member has its share, also where there are more members than units.
 //!
 //! The arithmetic is that of doubles, in an order that a script of a store can follow: units and weights are whole numbers that
 //! doubles hold exactly, and what is divided decides about fairness, never about how much there is.

@@ -113,7 +113,7 @@ pub struct Grant {
     pub has: u64,
     /// What it is meant to hold: what is above is to be given back as it comes free, what is below follows.
     pub target: u64,
-    /// What no member may use, because one that fell silent may have used it.
+    /// What no member may use, because one that fell silent may have used it, or one that a lost ledger knew.
     pub quarantine: u64,
     /// Some member wants more than it gets: nothing is to be kept in vain.
     pub contended: bool,

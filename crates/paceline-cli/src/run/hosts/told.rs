@@ -88,16 +88,7 @@ pub(crate) struct JobEnd {
 impl JobEnd {
     /// How the whole job stands.
     pub(crate) const fn status(&self) -> Status {
-        let whole = &self.whole;
-        if self.is_left() {
-            Status::Deferred
-        } else if whole.failed == 0 {
-            Status::Success
-        } else if whole.ok == 0 {
-            Status::Failed
-        } else {
-            Status::Partial
-        }
+        Status::of(self.is_left(), self.whole.failed, self.whole.ok)
     }
 
     /// Whether any host has something to do.

@@ -11,7 +11,8 @@ use paceline_config::Upstream;
 use paceline_core::UnknownOutcome;
 use paceline_providers::secrets::hidden;
 use paceline_store::{
-    InputCursor, Journal, JournalError, LoadedLine, Loader, Opened, Options, Paths, Recovery, RefusedLine, RunLock,
+    Duplicates, InputCursor, Journal, JournalError, LoadedLine, Loader, Opened, Options, Paths, Recovery, RefusedLine,
+    RunLock,
 };
 
 use crate::exit::Failure;
@@ -246,13 +247,7 @@ pub(crate) fn check_alone(
     let Opened::New(mut loader) = Journal::open(options).map_err(refused)? else {
         unreachable!("an overwritten job begins anew")
     };
-    let mut wrong = Wrong::default();
-    fill(&mut loader, input, format, upstream, opening, &mut wrong)?;
-    let repeated = loader.duplicates(Wrong::NAMED).map_err(refused)?;
-    wrong.add_repeated(&repeated);
-    if wrong.count() > 0 && opening.bad_lines == BadLines::Refuse {
-        return Err(OpenError::Lines { input: input.name(), wrong });
-    }
+    let (wrong, repeated) = checked(&mut loader, input, format, upstream, opening)?;
     if repeated.count > 0 {
         let which =
             "the host of the one does not know that of the other, so such lines cannot be left out: correct them";
@@ -264,6 +259,24 @@ pub(crate) fn check_alone(
     Ok(())
 }
 
+/// Reads an input into the loader. Returns the lines that cannot be sent and the repeated ids, where a run leaves them out.
+fn checked(
+    loader: &mut Loader,
+    input: &Input,
+    format: &Format,
+    upstream: &Upstream,
+    opening: &Opening,
+) -> Result<(Wrong, Duplicates), OpenError> {
+    let mut wrong = Wrong::default();
+    fill(loader, input, format, upstream, opening, &mut wrong)?;
+    let repeated = loader.duplicates(Wrong::NAMED).map_err(refused)?;
+    wrong.add_repeated(&repeated);
+    if wrong.count() > 0 && opening.bad_lines == BadLines::Refuse {
+        return Err(OpenError::Lines { input: input.name(), wrong });
+    }
+    Ok((wrong, repeated))
+}
+
 fn load(
     mut loader: Loader,
     input: &mut Input,
@@ -271,13 +284,7 @@ fn load(
     upstream: &Upstream,
     opening: &Opening,
 ) -> Result<Journal, OpenError> {
-    let mut wrong = Wrong::default();
-    fill(&mut loader, input, format, upstream, opening, &mut wrong)?;
-    let repeated = loader.duplicates(Wrong::NAMED).map_err(refused)?;
-    wrong.add_repeated(&repeated);
-    if wrong.count() > 0 && opening.bad_lines == BadLines::Refuse {
-        return Err(OpenError::Lines { input: input.name(), wrong });
-    }
+    let (wrong, repeated) = checked(&mut loader, input, format, upstream, opening)?;
     if repeated.count > 0 {
         loader.refuse_duplicates(Wrong::REPEATED).map_err(refused)?;
         loader.duplicates(0).map_err(refused)?;

@@ -82,17 +82,11 @@ impl Summary<'_> {
     /// The status and exit code.
     pub(crate) fn status(&self) -> Status {
         let counts = self.counts;
-        if let Some(hosts) = self.hosts {
-            hosts.status()
-        } else if self.is_left() {
-            Status::Deferred
-        } else if counts.succeeded == counts.input() {
-            Status::Success
-        } else if counts.succeeded + counts.fallback == 0 {
-            Status::Failed
-        } else {
-            Status::Partial
-        }
+        let of_this_run = || {
+            let otherwise = counts.input().abs_diff(counts.succeeded);
+            Status::of(self.is_left(), otherwise, counts.succeeded + counts.fallback)
+        };
+        self.hosts.map_or_else(of_this_run, JobEnd::status)
     }
 
     /// Whether another run would have something to do.
