@@ -40,6 +40,8 @@ pub(crate) struct Reopening {
     pub(crate) closed: Duration,
     /// When the canary left.
     pub(crate) canary: Instant,
+    /// When the gate opened, which is known later where nothing asked meanwhile.
+    pub(crate) opened: Instant,
     pub(crate) closure: Closure,
 }
 
@@ -164,9 +166,9 @@ impl Gate {
     }
 
     /// Call `number` was answered, and not refused. Returns the reopening if that opened the gate.
-    pub(crate) fn passed(&mut self, number: u64) -> Option<Reopening> {
+    pub(crate) fn passed(&mut self, now: Instant, number: u64) -> Option<Reopening> {
         match self.door {
-            Door::Canary { number: canary, sent } if canary == number => Some(self.open(sent)),
+            Door::Canary { number: canary, sent } if canary == number => Some(self.open(sent, now)),
             _ => None,
         }
     }
@@ -174,14 +176,14 @@ impl Gate {
     /// Opens when the canary has not been refused for so long.
     pub(crate) fn silent(&mut self, now: Instant, silence: Duration) -> Option<Reopening> {
         match self.door {
-            Door::Canary { sent, .. } if sent + silence <= now => Some(self.open(sent)),
+            Door::Canary { sent, .. } if sent + silence <= now => Some(self.open(sent, sent + silence)),
             _ => None,
         }
     }
 
     /// Opens because the canary of another process was not refused, where the closure is over and no own canary is under way.
     pub(crate) fn opened_elsewhere(&mut self, now: Instant) -> Option<Reopening> {
-        self.awaits_canary(now).then(|| self.open(now))
+        self.awaits_canary(now).then(|| self.open(now, now))
     }
 
     /// Whether one call may leave now.
@@ -189,7 +191,7 @@ impl Gate {
         self.door == Door::HalfOpen && self.until <= now
     }
 
-    fn open(&mut self, sent: Instant) -> Reopening {
+    fn open(&mut self, sent: Instant, opened: Instant) -> Reopening {
         self.door = Door::Open;
         let (closure, times) = match (self.asked, self.before) {
             (None, _) => (Closure::Own, 0),
@@ -200,7 +202,7 @@ impl Gate {
             (Some(_), Some(_)) => (Closure::NewHint, 0),
         };
         self.before = self.asked.take().map(|wait| (wait, times));
-        Reopening { closed: sent.saturating_since(self.since), canary: sent, closure }
+        Reopening { closed: sent.saturating_since(self.since), canary: sent, opened, closure }
     }
 
     /// A call ended without an answer that opens or closes the gate: the next one may be the canary.
@@ -247,8 +249,8 @@ mod tests {
         assert!(gate.admit(at(10), None).is_now());
         assert!(gate.sent(at(10), 7), "the canary");
         assert_eq!(gate.admit(at(11), None), Admit::OnRelease { cause: WaitCause::Canary });
-        assert_eq!(gate.passed(6), None, "an older call is no canary");
-        assert!(gate.passed(7).is_some());
+        assert_eq!(gate.passed(at(11), 6), None, "an older call is no canary");
+        assert!(gate.passed(at(11), 7).is_some());
         assert!(gate.admit(at(11), None).is_now());
     }
 
@@ -259,7 +261,7 @@ mod tests {
         gate.sent(at(10), 1);
         assert_eq!(gate.admit(at(10), Some(SILENCE)), Admit::At { at: at(10) + SILENCE, cause: WaitCause::Canary });
         assert_eq!(gate.silent(at(10), SILENCE), None, "not yet");
-        assert_eq!(gate.silent(at(11), SILENCE).map(|opened| opened.canary), Some(at(10)));
+        assert_eq!(gate.silent(at(11), SILENCE).map(|it| (it.canary, it.opened)), Some((at(10), at(10) + SILENCE)));
         assert!(gate.is_open());
     }
 
@@ -274,7 +276,7 @@ mod tests {
             now += Duration::from_secs(expected);
             gate.sent(now, 1);
         }
-        assert_eq!(gate.passed(1).map(|opened| opened.closed), Some(Duration::from_secs(18)));
+        assert_eq!(gate.passed(now, 1).map(|opened| opened.closed), Some(Duration::from_secs(18)));
     }
 
     #[test]
@@ -310,7 +312,7 @@ mod tests {
                 None => gate.close(at(0), SILENCE, SILENCE, 1.0, None),
             }
             gate.sent(at(100), 1);
-            gate.passed(1).map(|opened| opened.closure)
+            gate.passed(at(100), 1).map(|opened| opened.closure)
         };
         let again = |times| Some(Closure::SameHint { wait: Duration::from_secs(60), times });
         assert_eq!(reopened(Some(60)), Some(Closure::Hint));

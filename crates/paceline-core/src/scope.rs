@@ -317,7 +317,7 @@ impl Scope {
         if self.pace == Pace::Auto {
             self.learnt.succeeded(now, flight);
         }
-        let reopening = self.gate.passed(flight.number);
+        let reopening = self.gate.passed(now, flight.number);
         if let Some(reopening) = &reopening {
             self.learnt.reopened(now, reopening);
             self.quotas.forget_burst(now);

@@ -236,7 +236,7 @@ impl AdaptiveRate {
     /// The gate is open again.
     pub(crate) fn reopened(&mut self, now: Instant, reopening: &Reopening) {
         if !self.follows() && self.decision.reopened(now, &mut self.evidence, reopening) {
-            self.schedule.free(now);
+            self.schedule.free(reopening.opened);
         }
     }
 

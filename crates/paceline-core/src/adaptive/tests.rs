@@ -74,7 +74,7 @@ impl Machine {
     fn succeed(&mut self, index: usize) {
         let flight = self.out.swap_remove(index);
         self.learnt.succeeded(self.now, &flight);
-        if let Some(reopening) = self.gate.passed(flight.number) {
+        if let Some(reopening) = self.gate.passed(self.now, flight.number) {
             self.learnt.reopened(self.now, &reopening);
         }
     }
@@ -166,7 +166,7 @@ fn send(machine: &mut Machine, dice: &mut Rng) {
     if !machine.admit().is_now() {
         return succeed(machine, 0);
     }
-    let before = (machine.x(), machine.due(), machine.flow());
+    let (before, usual) = ((machine.x(), machine.due(), machine.flow()), machine.flow_of(1.0));
     let start_ended = machine.learnt.decision.refusals.as_ref().is_some_and(|refusals| refusals.out.is_some());
     let (standing, was_tried) = (machine.learnt.decision.rate.standing(), machine.learnt.decision.rate.is_tried());
     let most = (core::f64::consts::LN_2 / 0.02).max(10.0 * 0.2 * before.0 / machine.learnt.decision.rate.payment());
@@ -181,7 +181,9 @@ fn send(machine: &mut Machine, dice: &mut Rng) {
         machine.learnt.decision.cap.limit().is_none_or(|cap| machine.out.len() <= cap.max(1) as usize) || !open,
         "more in flight than the cap"
     );
-    let clamped = machine.x() <= 1.0 / 60.0;
+    // A call of few tokens makes the average call cheaper, so that more of them pass than at the lowest rate.
+    let cheaper = usual / machine.flow_of(1.0);
+    let clamped = machine.x() <= cheaper.max(1.0) / 60.0 + 1e-12;
     let is_tried = machine.learnt.decision.rate.is_tried();
     let trial_ended =
         was_tried && (!is_tried || machine.learnt.decision.rate.standing() < standing || machine.x() < before.0);
@@ -192,7 +194,7 @@ fn send(machine: &mut Machine, dice: &mut Rng) {
         assert!(machine.x() <= most + 1e-9 || clamped, "a trial raised the rate to {}, not {most}", machine.x());
     } else {
         let grown = machine.flow() / before.2;
-        assert!(grown >= 1.0 - 1e-9, "a call that leaves slows down, to {grown}");
+        assert!(grown >= 1.0 - 1e-9 || clamped, "a call that leaves slows down, to {grown}");
         let most = 1.0 + most / before.0;
         assert!(grown <= most + 1e-9 || clamped, "a call raised the rate by {grown} and not {most}");
     }
@@ -274,6 +276,18 @@ fn whatever_happens_the_rules_hold() {
 #[test]
 fn a_start_that_ends_where_tokens_count_bounds_the_tokens() {
     run(14_175_738_082_581_763_138, Instant::ZERO, 1_000);
+}
+
+/// A deeper trial ends at the lowest rate, at a call that makes the average call cheaper.
+#[test]
+fn a_trial_at_the_lowest_rate_goes_no_deeper() {
+    run(16_054_139_662_053_598_990, Instant::ZERO, 1_000);
+}
+
+/// The gate opens in an hour without work, so that the next call may leave at once: the rate held nothing back.
+#[test]
+fn a_gate_that_opens_in_idle_time_raises_nothing() {
+    run(5_609_830_417_854_778_117, Instant::ZERO, 1_000);
 }
 
 #[test]
