@@ -392,6 +392,10 @@ impl Rate {
         self.windowed = true;
         if let Some(rate) = measured {
             self.set(rate);
+            // What a trial would go back to was measured as well.
+            if self.is_tried() {
+                self.tried = self.x;
+            }
         }
     }
 

@@ -190,7 +190,7 @@ fn send(machine: &mut Machine, dice: &mut Rng) {
     if start_ended && (machine.x() < before.0 || machine.flow() < before.2) {
         // What was admitted when the start ended bounds the rate to come back to.
     } else if trial_ended {
-        let most = standing.max(before.0) + most;
+        let most = (standing.max(before.0) + most) * cheaper.max(1.0);
         assert!(machine.x() <= most + 1e-9 || clamped, "a trial raised the rate to {}, not {most}", machine.x());
     } else {
         let grown = machine.flow() / before.2;
@@ -282,6 +282,18 @@ fn a_start_that_ends_where_tokens_count_bounds_the_tokens() {
 #[test]
 fn a_trial_at_the_lowest_rate_goes_no_deeper() {
     run(16_054_139_662_053_598_990, Instant::ZERO, 1_000);
+}
+
+/// A trial goes back to a rate from before it that dearer calls have brought below the lowest.
+#[test]
+fn a_trial_goes_back_to_no_less_than_the_lowest_rate() {
+    run(13_499_870_310_614_913_930, Instant::ZERO, 1_000);
+}
+
+/// A closure ends in a trial, so that the rate that it goes back to was measured.
+#[test]
+fn a_trial_goes_back_to_what_was_measured_since() {
+    run(13_351_572_498_276_071_437, Instant::ZERO, 1_000);
 }
 
 /// The gate opens in an hour without work, so that the next call may leave at once: the rate held nothing back.

@@ -22,7 +22,7 @@ impl Rate {
     /// The rate without a trial.
     #[cfg(test)]
     pub(in super::super) fn standing(&self) -> f64 {
-        if self.is_tried() { self.tried } else { self.x }
+        if self.is_tried() { self.tried.max(self.slowest) } else { self.x }
     }
 
     /// A trial begins: half the rate, until its outcomes show whether refusals follow the rate.
