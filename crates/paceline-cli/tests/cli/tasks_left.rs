@@ -1,6 +1,7 @@
 //! What a run leaves to the next: items of hosts that refuse everything, and items of a worker that was killed.
 
 use std::process::Command;
+use std::time::Duration;
 
 use paceline_store::work::{NewItem, State};
 use serde_json::{Value, json};
@@ -59,6 +60,27 @@ fn a_host_that_is_gone_gets_one_call_from_each_later_run_and_none_after_the_dead
     assert_eq!((gone.count(), states(&store, "gone", 25, State::Deferred)), (23, 5), "five had not been tried: {log}");
     let Ran { code, summary, log } = run(&store, &good, &["--stop-after-same", "0"]);
     assert_eq!((code, &summary["failed"], &summary["scopes"]), (1, &json!(25), &json!([])), "{log}");
+}
+
+/// Its answers take as long as those of most servers, and there are places for ten calls.
+#[test]
+fn a_stopped_host_that_answers_late_gets_one_call_from_each_start_and_fails_no_item() {
+    let late = |status: u16| Server::new(move |_| Reply::error(status, "no").after(Duration::from_millis(400)));
+    let (servers, good) = ([403, 301, 410].map(late), Server::new(|_| Reply::ok()));
+    let store = Store::new();
+    for (n, server) in servers.iter().enumerate() {
+        store.put(posts(&server.url(), &format!("host{n}"), 40, 1));
+    }
+    let ten = ["--concurrency", "10"];
+    let Ran { summary, log, .. } = run(&store, &good, &ten);
+    assert_eq!(&summary["failed"], &json!(0), "{log}");
+    for start in 1..=3 {
+        let before = servers.each_ref().map(Server::count);
+        let Ran { code, summary, log } = run(&store, &good, &ten);
+        let calls: Vec<usize> = servers.iter().zip(before).map(|(server, before)| server.count() - before).collect();
+        assert_eq!((code, &summary["failed"], calls), (3, &json!(0), vec![1; 3]), "start {start}: {log}");
+        assert_eq!(&summary["deferred"], &json!(120), "{log}");
+    }
 }
 
 #[test]

@@ -265,6 +265,10 @@ impl Watch {
             SchedulerEvent::Decided { item, decided, .. } if matches!(decided.action, "fail" | "skip") => {
                 self.ended_otherwise(item);
             }
+            // Left, because its scope is stopped already.
+            SchedulerEvent::Decided { item, decided, .. } if decided.action == "next_run" => {
+                self.begun.remove(&item.id);
+            }
             SchedulerEvent::Lost(item) | SchedulerEvent::Cancelled { item, .. } => drop(self.begun.remove(&item.id)),
             _ => {}
         }

@@ -394,6 +394,10 @@ impl Runs<'_> {
                 if let Some(why) = stopped_scopes.keeps_back(task.item(), task.claimed_at(), task.group(), reopen) {
                     return why.left();
                 }
+                let test = match stopped_scopes.test(task.group()) {
+                    Ok(test) => test,
+                    Err(later) => return StartDecision::Later(later),
+                };
                 let permit = match self.permits.take(&task, scope, Cost::request(), false) {
                     Ok(permit) => permit,
                     Err(later) => return later,
@@ -403,6 +407,7 @@ impl Runs<'_> {
                 let limiter = self.permits.limiter().clone();
                 groups.begins(&task.item().group, &limiter);
                 StartDecision::Now(Box::pin(async move {
+                    let _test = test;
                     let end = program.work(&task, &shutdown).await;
                     let (is_probe, outcome) = (permit.is_probe(), outcome_of(&end));
                     // Before the permit is given back, and others of the group begin.

@@ -193,6 +193,10 @@ impl Requests {
         if self.addresses.hosts {
             self.known.tell(permits.limiter(), &scope);
         }
+        let test = match self.stopped.test(&ready.scope) {
+            Ok(test) => test,
+            Err(later) => return StartDecision::Later(later),
+        };
         let permit = match permits.take(&task, scope, ready.cost.clone(), ready.spares_group) {
             Ok(permit) => permit,
             Err(later) => return later,
@@ -201,7 +205,10 @@ impl Requests {
             fail_fast.begins(task.item(), &ready.scope, &address_of(&ready.call, task.key()));
         }
         let (requests, shutdown) = (Arc::clone(self), shutdown.clone());
-        StartDecision::Now(Box::pin(async move { requests.send(&task, ready, permit, &shutdown).await }))
+        StartDecision::Now(Box::pin(async move {
+            let _test = test;
+            requests.send(&task, ready, permit, &shutdown).await
+        }))
     }
 
     /// Whether a call that was cut off had been answered, and the answer kept.

@@ -3,6 +3,7 @@
 //! not call either, until one of them finds it open.
 
 mod others;
+mod test_call;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -47,6 +48,8 @@ struct Stopped {
     scopes: BTreeMap<Arc<str>, Stop>,
     /// What a former run stopped, until a call of the scope succeeds.
     suspects: BTreeMap<Arc<str>, Stop>,
+    /// Those of them of which the call that tests them is under way.
+    in_test: BTreeSet<Arc<str>>,
     /// Items of scopes that are open again, which wait for that alone.
     take_up: BTreeSet<String>,
     /// A refusal of a suspect stops it again.
@@ -180,13 +183,16 @@ impl StoppedScopes {
         }
     }
 
-    /// Takes in how a call of a scope ended. True where that is what a former run stopped it for: it is stopped again. Where it
-    /// is open again all of its items are taken up that were left.
+    /// Takes in how a call of a scope ended. True where that is what the scope is stopped for, or what a former run stopped it
+    /// for, which stops it again: the item is left with the others. Where it is open again all that were left are taken up.
     pub(super) fn heard(&self, scope: &str, class: Class, unexpected: bool) -> bool {
         let mut stopped = self.lock();
         let is_refusal = class.is_final() || unexpected;
         if class == Class::Success {
             stopped.is_open(scope);
+        }
+        if stopped.scopes.get(scope).is_some_and(|stop| stop.why == Why::SameFailure) {
+            return is_refusal;
         }
         let Some(Stop { why, reason, advice, .. }) = stopped.suspects.get(scope) else { return false };
         let is_same = *why == Why::SameFailure && is_refusal && stopped.restops;

@@ -351,3 +351,19 @@ async fn what_several_workers_have_stopped_is_kept_of_all() {
     save(&two).await;
     assert_eq!(kept().await.into_keys().collect::<Vec<_>>(), ["held"], "another worker has found it open");
 }
+
+/// Its items are handed out meanwhile, and answers that are late open no gate.
+#[test]
+fn a_scope_that_was_stopped_is_tested_by_one_call_at_a_time_until_one_shows_what_it_does() {
+    let stopped = StoppedScopes(Arc::new(Mutex::new(Stopped { restops: true, ..Stopped::default() })));
+    let stop = Stop::new(Why::SameFailure, "it is gone".to_owned(), None, HANDED_OUT);
+    stopped.lock().suspects.insert("gone".into(), stop);
+    for end in [Class::Transient, Class::Invalid] {
+        let test = stopped.test("gone").expect("none is under way");
+        assert!(test.is_some() && stopped.test("gone").is_err() && stopped.test("other").is_ok());
+        assert_eq!(stopped.heard("gone", end, false), end == Class::Invalid);
+        drop(test);
+    }
+    assert_eq!(stopped.why(), Some(Why::SameFailure));
+    assert!(stopped.heard("gone", Class::Invalid, false), "one that was under way when it was stopped is left, too");
+}
