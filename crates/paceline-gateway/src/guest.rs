@@ -12,6 +12,7 @@ pub struct Guest {
     backend: Arc<Backend>,
     client: u64,
     first: u64,
+    may_leave: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl Guest {
@@ -23,7 +24,17 @@ impl Guest {
         let first = backend.next_items(items);
         let mut hasher = DefaultHasher::new();
         ("a job", first).hash(&mut hasher);
-        Self { backend: Arc::clone(backend), client: hasher.finish(), first }
+        Self { backend: Arc::clone(backend), client: hasher.finish(), first, may_leave: Box::new(|| true) }
+    }
+
+    /// Of a client that may have to stop: asked before each of its calls leaves.
+    pub fn while_it(self, may_leave: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self { may_leave: Box::new(may_leave), ..self }
+    }
+
+    /// Whether a call of it may leave now.
+    pub fn may_leave(&self) -> bool {
+        (self.may_leave)()
     }
 
     /// The number of its item among all requests of the upstream.

@@ -13,6 +13,7 @@ use paceline_config::{parse_count, parse_duration};
 use paceline_gateway::{Clients, KeyHash};
 use paceline_providers::secrets::hidden;
 
+use super::batches::Unfinished;
 use super::client_keys::{Former, KeyFile, Priority, Record};
 use super::{client_usage, state, whole_file};
 use crate::account;
@@ -217,6 +218,7 @@ fn rotate(args: RotateArgs) -> Result<(), Failure> {
     }
     let until = until.map_or_else(|| "has ended".to_owned(), |until| format!("is good until {until}"));
     tracing::info!("the former key of {name} {until}");
+    tell_batches(&name, &place);
     output::print(|out| writeln!(out, "{key}"))
 }
 
@@ -263,7 +265,9 @@ fn set(args: SetArgs) -> Result<(), Failure> {
         }
         key.priority = priority.unwrap_or(key.priority);
         key.client().map(drop).map_err(Failure::refused)
-    })
+    })?;
+    tell_batches(&name, &place);
+    Ok(())
 }
 
 fn revoke(name: &str, former: bool, place: &Place) -> Result<(), Failure> {
@@ -277,7 +281,33 @@ fn revoke(name: &str, former: bool, place: &Place) -> Result<(), Failure> {
         let refused =
             || Failure::refused(format!("{name} has no former key that is good; without --former its key is revoked"));
         has_one.then_some(()).ok_or_else(refused)
-    })
+    })?;
+    let what = if former { "the former key" } else { "every key" };
+    tracing::info!(
+        "{what} of {name} is revoked: a gateway that runs knows it within two seconds, or at once on SIGHUP"
+    );
+    tell_batches(name, place);
+    Ok(())
+}
+
+/// Says which batches of a client end by what its keys are now.
+fn tell_batches(name: &str, place: &Place) {
+    let Some(folder) = state::place(place.state.as_deref()).ok() else { return };
+    let file = path(place).and_then(|path| KeyFile::read(&path)).ok().flatten();
+    let clients = file.as_ref().and_then(|file| Clients::with_keys(file.clients().ok()?, &Clients::OfThisMachine).ok());
+    let (Some(file), Some(clients)) = (file, clients) else { return };
+    let former = file.keys.iter().find(|key| key.name == name).and_then(Record::former_in_force);
+    for batch in Unfinished::of(&folder, name) {
+        let id = batch.id();
+        if let Some(why) = batch.why_not(&clients) {
+            tracing::info!("the gateway cancels {id}, at once or as it starts: {why}");
+        } else if let Some(former) = former.filter(|former| batch.is_of(&former.sha256)) {
+            tracing::info!(
+                "{id} was asked for with the former key, and is cancelled if it has not ended by {}",
+                former.until()
+            );
+        }
+    }
 }
 
 /// Changes the keys where there is one of that name, given its place among them. `what` is done to it, for people.

@@ -72,7 +72,7 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     let _ = tls.map(|tls| gateway.replace_tls(tls));
     announce(address, tls_is_shown, metrics.as_ref().map(|(_, address)| *address), &gateway);
     let _found = announce_to_jobs(address, tls_is_shown, &gateway);
-    batches.resume(&gateway.clients());
+    batches.resume(gateway.clients());
     socket::tell_systemd(true);
     let ends = async {
         signals.first().await;
@@ -190,8 +190,8 @@ fn admit_anew(
     match clients {
         Ok(clients) => {
             usage.follow(&clients, &gateway.clients());
-            batches.keep_to(&clients);
             gateway.replace_clients(clients);
+            batches.keep_to(gateway.clients());
         }
         Err(error) => tracing::warn!("the keys of clients were read again, and the former ones stay: {error}"),
     }

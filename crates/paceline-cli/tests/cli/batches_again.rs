@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::batches::{Service, ids, input, order};
 use crate::serve_keys::{keys, told};
-use crate::support::{Job, Reply, Server};
+use crate::support::{Job, Reply, Server, finish};
 
 #[test]
 fn a_request_for_a_batch_that_is_sent_again_after_a_kill_makes_no_second_one() {
@@ -36,32 +36,140 @@ fn a_request_for_a_batch_that_is_sent_again_after_a_kill_makes_no_second_one() {
     assert_eq!(service.get("/v1/batches")["data"].as_array().map(Vec::len), Some(2));
 }
 
-#[test]
-fn a_batch_of_a_revoked_key_makes_no_further_call() {
-    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
-    let service = Service::start(&job, &server, &["--limit", "2 per 1h"]);
-    let order = order(&service.upload(&input(5)), "24h").to_string();
-    let [revoked, other] = ["revoked", "other"].map(|name| told(&mut keys(&job, &["add", name])));
-    let ask = |key: &str, method, path: &str, body: &str| {
+/// Batches of clients with keys, of a gateway that had none yet.
+struct OfClients<'a> {
+    job: &'a Job,
+    service: Service,
+    order: String,
+}
+
+impl<'a> OfClients<'a> {
+    fn start(job: &'a Job, server: &Server, limit: &str, items: usize) -> Self {
+        let service = Service::start(job, server, &["--limit", limit]);
+        let order = order(&service.upload(&input(items)), "24h").to_string();
+        Self { job, service, order }
+    }
+
+    fn keys(&self, args: &[&str]) -> String {
+        told(&mut keys(self.job, args))
+    }
+
+    /// Keys of those names, once the gateway knows them.
+    fn add<const N: usize>(&self, names: [&str; N]) -> [String; N] {
+        let added = names.map(|name| self.keys(&["add", name]));
+        self.until_status("none", 401);
+        self.until_status(added.last().expect("one"), 200);
+        added
+    }
+
+    fn until_status(&self, key: &str, status: u16) {
+        self.service.signal(Signal::HUP);
+        while self.ask(key, Method::GET, "/v1/batches", "").0 != status {
+            std::thread::yield_now();
+        }
+    }
+
+    fn ask(&self, key: &str, method: Method, path: &str, body: &str) -> (u16, Value) {
         let bearer = format!("Bearer {key}");
         let headers = [("content-type", "application/json"), ("authorization", &*bearer)];
-        let (status, text) = service.text(method, path, &headers, body.to_owned());
+        let (status, text) = self.service.text(method, path, &headers, body.to_owned());
         (status, serde_json::from_str::<Value>(&text).expect("JSON"))
-    };
-    service.signal(Signal::HUP);
-    while ask("none", Method::GET, "/v1/batches", "").0 != 401 {
-        std::thread::yield_now();
     }
-    let [batch, kept] = [&revoked, &other].map(|key| {
-        let id = ask(key, Method::POST, "/v1/batches", &order).1["id"].as_str().expect("an id").to_owned();
-        format!("/v1/batches/{id}")
-    });
+
+    /// The path of a new batch.
+    fn create(&self, key: &str) -> String {
+        let (_, batch) = self.ask(key, Method::POST, "/v1/batches", &self.order);
+        format!("/v1/batches/{}", batch["id"].as_str().expect("an id"))
+    }
+
+    fn cancelled(&self, key: &str, path: &str) -> Value {
+        loop {
+            let batch = self.ask(key, Method::GET, path, "").1;
+            assert_ne!(batch["status"], "completed", "{batch}");
+            if batch["status"] == "cancelled" {
+                return batch;
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn a_batch_that_its_key_may_not_make_any_more_makes_no_further_call() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let all = OfClients::start(&job, &server, "2 per 1h", 5);
+    let names = ["revoked", "models", "limit", "paths", "leaked", "rotated", "exchanged", "former", "other"];
+    let keys = all.add(names);
+    let batches = keys.each_ref().map(|key| all.create(key));
     server.wait_for(2);
-    told(&mut keys(&job, &["revoke", "revoked"]));
-    service.signal(Signal::HUP);
-    while ask(&other, Method::GET, &batch, "").1["status"] != "cancelled" {
-        std::thread::yield_now();
+    let former = all.keys(&["rotate", "former"]);
+    assert!(!former.contains("batch_"), "standard output has the key alone: {former}");
+    for change in [
+        &["revoke", "revoked"][..],
+        &["set", "models", "--models", "gpt-4o-mini"],
+        &["set", "limit", "--limit", "2 per 24h"],
+        &["set", "paths", "--paths", "/generic/v1/things"],
+        &["rotate", "leaked", "--keep-old", "0s"],
+        &["rotate", "rotated"],
+        &["revoke", "exchanged"],
+        &["add", "exchanged"],
+        &["revoke", "former", "--former"],
+        &["set", "other", "--priority", "batch"],
+    ] {
+        all.keys(change);
     }
-    assert_eq!(ask(&other, Method::GET, &kept, "").1["status"], "in_progress", "another's goes on");
+    all.service.signal(Signal::HUP);
+    let [.., other] = &keys;
+    for (name, batch) in names.iter().zip(&batches).filter(|(name, _)| !["other", "rotated"].contains(name)) {
+        let because = all.cancelled(other, batch)["paceline"]["cancelled_because"].to_string();
+        let expected = match *name {
+            "revoked" => "the key of revoked is revoked",
+            "leaked" | "exchanged" | "former" => "that asked for it has ended, and another took its place",
+            _ => "has limits, models or paths of its own, which batches",
+        };
+        assert!(because.contains(expected) && because.contains(name), "{name}: {because}");
+    }
+    for batch in [&batches[5], &batches[8]] {
+        assert_eq!(all.ask(other, Method::GET, batch, "").1["status"], "in_progress", "these go on");
+    }
     assert_eq!(server.count(), 2);
+}
+
+#[test]
+fn a_batch_ends_with_a_former_key_that_ends_by_itself() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let all = OfClients::start(&job, &server, "2 per 1s", 200);
+    let [_, key] = all.add(["other", "ci"]);
+    let batch = all.create(&key);
+    server.wait_for(1);
+    let output = keys(&job, &["rotate", "ci", "--keep-old", "2s"]).output().expect("the binary runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("was asked for with the former key, and is cancelled if it has not ended by 20"), "{text}");
+    let now = String::from_utf8(output.stdout).expect("text");
+    all.until_status(now.trim(), 200);
+    let ended = all.cancelled(now.trim(), &batch);
+    assert!(ended["request_counts"]["completed"].as_u64().is_some_and(|done| done < 100), "{ended}");
+}
+
+#[test]
+fn a_change_of_keys_says_what_was_done_and_which_batches_end() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let all = OfClients::start(&job, &server, "2 per 1h", 5);
+    let [key] = all.add(["ci"]);
+    let batch = all.create(&key);
+    let id = batch.rsplit_once('/').expect("a path").1;
+    for (change, expected) in [
+        (&["set", "ci", "--priority", "batch"][..], ""),
+        (&["set", "ci", "--models", "m"], "the key ci has limits, models or paths of its own"),
+        (&["revoke", "ci"], "the key of ci is revoked"),
+    ] {
+        let (code, text) = finish(&mut keys(&job, change));
+        let cancels = format!("the gateway cancels {id}, at once or as it starts: {expected}");
+        assert_eq!((code, text.contains(&cancels)), (0, !expected.is_empty()), "{change:?}: {text}");
+        assert_eq!(
+            text.contains("every key of ci is revoked: a gateway that runs knows it"),
+            change[0] == "revoke",
+            "{text}"
+        );
+    }
 }

@@ -68,6 +68,10 @@ impl Context {
                 () = self.reached(Phase::Draining) => return Err(TryEnd::Withheld),
                 admitted = asking => {
                     let (permit, room) = admitted?;
+                    if self.guest.as_ref().is_some_and(|guest| !guest.may_leave()) {
+                        permit.withdraw();
+                        return Err(TryEnd::Withheld);
+                    }
                     return Ok(Admitted { budgeted, permit, room, place });
                 }
                 // It gives back what it reserved, and takes as much as calls may use by now, as soon as that is there.

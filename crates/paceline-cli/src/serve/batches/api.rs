@@ -186,7 +186,7 @@ async fn create(
     if let Some(message) = metadata.as_ref().and_then(wrong_metadata) {
         return Err(ApiError::invalid("metadata", message));
     }
-    let client = head.extensions.get::<Arc<Client>>().map(|client| client.name().to_string());
+    let client = head.extensions.get::<Arc<Client>>().map(|client| (client.name().to_string(), client.key_id()));
     let order = Order { input_file_id, endpoint, completion_window, window, metadata, served, client, idempotency_key };
     tokio::task::block_in_place(|| service.create(order)).map(Json)
 }
@@ -200,7 +200,7 @@ async fn batch(State(service): State<Arc<Service>>, Path(id): Path<String>) -> A
 }
 
 async fn cancel(State(service): State<Arc<Service>>, Path(id): Path<String>) -> Answer<Batch> {
-    tokio::task::block_in_place(|| service.cancel(&id)).map(Json)
+    tokio::task::block_in_place(|| service.cancel(&id, None)).map(Json)
 }
 
 fn asked<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiError> {

@@ -22,8 +22,40 @@ use std::sync::Arc;
 use paceline_gateway::Clients;
 
 use self::api::Routes;
+use self::object::Batch;
 pub(crate) use self::service::Served;
 use self::service::Service;
+
+/// In the state folder.
+const FOLDER: &str = "batches";
+
+/// A batch that has not ended, for those who change the keys of clients.
+pub(super) struct Unfinished(Batch);
+
+impl Unfinished {
+    /// Those of the client of that name, as the state folder has them.
+    pub(super) fn of(state: &Path, client: &str) -> Vec<Self> {
+        let folders = std::fs::read_dir(state.join(FOLDER).join(service::JOBS)).into_iter().flatten();
+        let batches = folders.filter_map(|folder| disk::read::<Batch>(&folder.ok()?.path()).ok());
+        let of_it = |batch: &Batch| !batch.status.is_final() && batch.paceline.client.as_deref() == Some(client);
+        batches.filter(of_it).map(Self).collect()
+    }
+
+    /// Its id.
+    pub(super) fn id(&self) -> &str {
+        &self.0.id
+    }
+
+    /// Why its client may not make it any more, if so.
+    pub(super) fn why_not(&self, clients: &Clients) -> Option<String> {
+        self.0.paceline.why_not(clients)
+    }
+
+    /// Whether the key with that hash asked for it.
+    pub(super) fn is_of(&self, hash: &str) -> bool {
+        self.0.paceline.client_key.as_deref().is_some_and(|id| hash.starts_with(id))
+    }
+}
 
 /// The batches of a gateway.
 pub(crate) struct Batches(Result<Arc<Service>, String>);
@@ -36,7 +68,7 @@ impl Batches {
                 Err("the gateway has no state folder to keep batches in; give it one with --state".to_owned()),
             );
         };
-        let folder = state.join("batches");
+        let folder = state.join(FOLDER);
         let shown = folder.display();
         Self(match Service::open(&folder, upstreams) {
             Ok(Some(service)) => Ok(service),
@@ -60,21 +92,17 @@ impl Batches {
     }
 
     /// Goes on with batches that an earlier gateway did not end, for these clients.
-    pub(crate) fn resume(&self, clients: &Clients) {
+    pub(crate) fn resume(&self, clients: Arc<Clients>) {
         self.keep_to(clients);
         if let Ok(service) = &self.0 {
             service.resume();
         }
     }
 
-    /// Cancels the batches of clients whose keys are revoked: calls in flight are answered, and nothing else of them is sent.
-    pub(super) fn keep_to(&self, clients: &Clients) {
-        let (Ok(service), Clients::WithKeys(_)) = (&self.0, clients) else { return };
-        for batch in service.all().into_iter().filter(|batch| !batch.status.is_final()) {
-            let revoked = batch.paceline.client.as_deref().filter(|name| !clients.have(name));
-            if let Some((client, Ok(_))) = revoked.map(|client| (client, service.cancel(&batch.id))) {
-                tracing::warn!(client, batch = batch.id, "a batch is cancelled, for the key of its client is revoked");
-            }
+    /// Cancels the batches that these clients may not make any more.
+    pub(super) fn keep_to(&self, clients: Arc<Clients>) {
+        if let Ok(service) = &self.0 {
+            service.keep_to(clients);
         }
     }
 

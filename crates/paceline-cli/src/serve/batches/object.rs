@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use paceline::clock;
 use paceline_core::Timestamp;
+use paceline_gateway::Clients;
 use paceline_store::JobCounts;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -47,6 +48,12 @@ pub(super) struct Ours {
     /// The name of the key with which it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) client: Option<String>,
+    /// The id of that key: another one of the same name is another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) client_key: Option<String>,
+    /// Why the gateway cancelled it; none where a client did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) cancelled_because: Option<String>,
     /// What keeps it from going on; none while it does.
     pub(super) waits_for: Option<String>,
     /// What its client called the request for it.
@@ -55,6 +62,13 @@ pub(super) struct Ours {
     /// The state that it has once its results are files: its items have all ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) ends_as: Option<Status>,
+}
+
+impl Ours {
+    /// Why its client may not make the batch any more, if so.
+    pub(super) fn why_not(&self, clients: &Clients) -> Option<String> {
+        clients.let_go_on(self.client.as_deref()?, self.client_key.as_deref()).err()
+    }
 }
 
 /// The states of a batch.

@@ -83,7 +83,7 @@ impl From<io::Error> for Unopened {
 
 /// Checks the input of a batch, or goes on where an earlier process left it.
 pub(super) fn open(
-    service: &Service,
+    service: &Arc<Service>,
     served: &Served,
     batch: &Batch,
     asked: watch::Receiver<u32>,
@@ -97,6 +97,8 @@ pub(super) fn open(
     let opening = Opening { most_lines: Some(MOST_LINES), ..Opening::default() };
     let journal = load::open(lock, paths, &mut input, &format, upstream, &opening)?.journal;
     let counts = journal.sums()?;
+    let (asking, id) = (Arc::clone(service), batch.id.clone());
+    let may_leave = move || asking.lets_go_on(&id);
     let bounds = Bounds {
         budgets: Limits::default(),
         max_wait: None,
@@ -111,7 +113,7 @@ pub(super) fn open(
         journal: &journal,
         input_cursor: None,
         limiter: served.backend.limiter().clone(),
-        guest: Some(Guest::new(&served.backend, counts.input())),
+        guest: Some(Guest::new(&served.backend, counts.input()).while_it(may_leave)),
         sender: Arc::clone(&served.sender),
         fallback: None,
         extract: None,

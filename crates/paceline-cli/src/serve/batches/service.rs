@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use paceline::clock;
 use paceline_config::Upstream;
-use paceline_gateway::Backend;
+use paceline_gateway::{Backend, Clients};
 use paceline_http::Sender;
 use paceline_store::lock_file;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -25,6 +25,9 @@ use crate::account::make_private;
 use crate::run::lines::address::Addresses;
 use crate::run::lines::format::Format;
 use crate::serve::whole_file;
+
+/// The folder of the batches themselves.
+pub(super) const JOBS: &str = "jobs";
 
 /// So many batches of one upstream run at once beside one of each client; others wait for their turn.
 pub(super) const SHARED: usize = 3;
@@ -72,6 +75,8 @@ pub(super) struct Service {
     upstreams: RwLock<Vec<Arc<Served>>>,
     batches: Mutex<BTreeMap<String, Known>>,
     tasks: Mutex<JoinSet<()>>,
+    /// Who may call the gateway.
+    clients: RwLock<Arc<Clients>>,
     /// Whether the gateway ends.
     ending: watch::Sender<bool>,
     _lock: File,
@@ -94,8 +99,8 @@ pub(super) struct Order {
     pub(super) window: Duration,
     pub(super) metadata: Option<BTreeMap<String, String>>,
     pub(super) served: Arc<Served>,
-    /// The name of its key, where it has one.
-    pub(super) client: Option<String>,
+    /// The name of its key, where it has one, and the id of that.
+    pub(super) client: Option<(String, String)>,
     /// What its client calls it, so that asking again makes no second batch.
     pub(super) idempotency_key: Option<String>,
 }
@@ -144,7 +149,7 @@ impl Service {
     pub(super) fn open(folder: &Path, upstreams: Vec<Served>) -> io::Result<Option<Arc<Self>>> {
         make_private(folder)?;
         let Some(lock) = lock_file(&folder.join("lock")).map_err(io::Error::other)? else { return Ok(None) };
-        let (files, jobs) = (Files::open(folder.join("files"))?, folder.join("jobs"));
+        let (files, jobs) = (Files::open(folder.join("files"))?, folder.join(JOBS));
         make_private(&jobs)?;
         let mut batches = BTreeMap::new();
         for entry in std::fs::read_dir(&jobs)? {
@@ -168,6 +173,7 @@ impl Service {
             upstreams: RwLock::new(upstreams.into_iter().map(Arc::new).collect()),
             batches: Mutex::new(batches),
             tasks: Mutex::default(),
+            clients: RwLock::default(),
             ending: watch::Sender::new(false),
             _lock: lock,
         })))
@@ -243,6 +249,7 @@ impl Service {
         }
         let Order { input_file_id, endpoint, completion_window, window, metadata, served, client, idempotency_key } =
             order;
+        let (client, client_key) = client.unzip();
         let batch = Batch {
             id: format!("batch_{}", Uuid::now_v7().simple()),
             object: "batch".into(),
@@ -266,7 +273,13 @@ impl Service {
             request_counts: RequestCounts::default(),
             usage: None,
             metadata,
-            paceline: Ours { upstream: served.upstream.name.clone(), client, idempotency_key, ..Ours::default() },
+            paceline: Ours {
+                upstream: served.upstream.name.clone(),
+                client,
+                client_key,
+                idempotency_key,
+                ..Ours::default()
+            },
         };
         let folder = self.folder_of(&batch.id);
         make_private(&folder)?;
@@ -296,8 +309,35 @@ impl Service {
         }
     }
 
-    /// Ends a batch early.
-    pub(super) fn cancel(&self, id: &str) -> Result<Batch, ApiError> {
+    /// These may call the gateway from now on.
+    pub(super) fn keep_to(&self, clients: Arc<Clients>) {
+        *self.clients.write().unwrap_or_else(PoisonError::into_inner) = clients;
+        for batch in self.all().into_iter().filter(|batch| !batch.status.is_final()) {
+            self.lets_go_on(&batch.id);
+        }
+    }
+
+    /// Whether the client of a batch may still make it; else it is cancelled. What is done is kept, and calls in flight are
+    /// answered.
+    pub(super) fn lets_go_on(&self, id: &str) -> bool {
+        let clients = Arc::clone(&self.clients.read().unwrap_or_else(PoisonError::into_inner));
+        let why = self.batches().get(id).and_then(|known| known.batch.paceline.why_not(&clients));
+        let Some(why) = why else { return true };
+        if tokio::task::block_in_place(|| self.cancel(id, Some(&why))).is_err() {
+            // Without a record of that it stands still.
+            self.ask_to_end(id);
+        }
+        false
+    }
+
+    fn ask_to_end(&self, id: &str) {
+        if let Some(known) = self.batches().get(id) {
+            known.asked.send_modify(|times| *times += 1);
+        }
+    }
+
+    /// Ends a batch early. `why` is told where no client asks for it.
+    pub(super) fn cancel(&self, id: &str, why: Option<&str>) -> Result<Batch, ApiError> {
         let batch = self.get(id).ok_or_else(|| ApiError::unknown("Batch", id))?;
         if batch.status == Status::Cancelling {
             return Ok(batch);
@@ -306,15 +346,17 @@ impl Service {
         let batch = self.change(id, |batch| {
             may = matches!(batch.status, Status::Validating | Status::InProgress);
             if may {
+                batch.paceline.cancelled_because = why.map(str::to_owned);
                 batch.enter(Status::Cancelling);
             }
         })?;
         if !may {
             return Err(ApiError::conflict(format!("Cannot cancel a batch with status '{}'.", batch.status.as_str())));
         }
-        if let Some(known) = self.batches().get(id) {
-            known.asked.send_modify(|times| *times += 1);
+        if let Some(why) = why {
+            tracing::warn!(client = batch.paceline.client, batch = id, "a batch is cancelled: {why}");
         }
+        self.ask_to_end(id);
         Ok(batch)
     }
 
