@@ -13,7 +13,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use paceline::Class;
 use paceline_http::NoAnswer;
-use paceline_providers::{Answer, comes_in_parts};
+use paceline_providers::{Answer, comes_in_parts, event_from, is_made_of_events};
 use tokio::runtime::Handle;
 use tokio::time::{Sleep, sleep, timeout};
 
@@ -78,7 +78,7 @@ struct Reads {
 impl Tap {
     /// The body of an answer with that head.
     pub(crate) fn new(departed: Departed, head: Parts, body: Incoming, longest_idle: Duration) -> Self {
-        let is_stream = head.headers.get(CONTENT_TYPE).is_some_and(is_event_stream);
+        let is_stream = is_made_of_events(content_type(&head));
         let body = Unechoed::new(body, departed.upstream.secrets());
         let reads = Reads { body, departed, head, kept: BytesMut::new(), came: 0, counted: 0, is_stream, cut: false };
         let idle = Box::pin(sleep(longest_idle));
@@ -119,6 +119,10 @@ impl Drop for Tap {
             record.ending = self.class.map(Ending::Answered);
         }
     }
+}
+
+fn content_type(head: &Parts) -> &str {
+    head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default()
 }
 
 /// Whether an answer of that content type is a stream of events.
@@ -216,9 +220,11 @@ impl Reads {
         self.kept.extend_from_slice(data);
         // Whole events, so that what is left can be read.
         let after = self.kept.len().saturating_sub(MOST_KEPT / 2);
-        let event =
-            self.kept[after..].windows(2).position(|two| two == b"\n\n").map_or(self.kept.len(), |at| after + at + 2);
+        let event = event_from(content_type(&self.head), &self.kept, after);
         let _ = self.kept.split_to(event);
+        if self.kept.len() > MOST_KEPT {
+            self.kept.clear();
+        }
     }
 }
 

@@ -47,22 +47,26 @@ const OF_SUCCESSES: Outline = Outline {
         "ConsumedCapacity",
         "UnprocessedItems",
         "UnprocessedKeys",
+        "amazon-bedrock-invocationMetrics",
         "base_resp",
         "error",
         "errors",
         "extensions",
+        "generation_token_count",
         "incomplete_details",
+        "inputTextTokenCount",
         "meta",
         "object",
         "ok",
         "promptFeedback",
+        "prompt_token_count",
         "retry_after",
         "status",
         "stop_reason",
         "usage",
         "usageMetadata",
     ],
-    pruned: &["candidates", "choices"],
+    pruned: &["candidates", "choices", "predictions", "results"],
     arrays: false,
 };
 
@@ -177,12 +181,9 @@ impl<'a> Body<'a> {
     }
 
     fn parse(bytes: &'a [u8], content_type: &str, keys: &Outline) -> Self {
-        if content_type.starts_with(frames::MEDIA_TYPE) {
-            return Self::of_stream(stream::read_frames(bytes), bytes);
-        }
-        let bytes = without_mark(bytes);
-        if stream::is_stream(bytes, content_type) {
-            return Self::of_stream(stream::read(bytes), bytes);
+        let bytes = if content_type.starts_with(frames::MEDIA_TYPE) { bytes } else { without_mark(bytes) };
+        if let Some(stream) = stream::read_any(bytes, content_type) {
+            return Self::of_stream(stream, bytes);
         }
         match outline(bytes, keys) {
             Some(root) => Self { kind: Kind::Object, root, bytes, ..Self::default() },

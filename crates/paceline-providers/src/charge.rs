@@ -15,8 +15,8 @@ use super::{Answer, Dialect};
 const WITHOUT_TOKENS: [&str; 5] = ["/audio/", "/batches", "/files", "/images/", "/models"];
 
 /// Endpoints that answer with no tokens, wherever they stand in a path.
-const WITHOUT_ANSWERS: [&str; 7] =
-    ["embeddings", "moderations", "rerank", "count_tokens", "input_tokens", "tokenize", "detokenize"];
+const WITHOUT_ANSWERS: [&str; 8] =
+    ["embed", "embeddings", "moderations", "rerank", "count_tokens", "input_tokens", "tokenize", "detokenize"];
 
 /// What a call has used whose answer was given up.
 #[derive(Clone, Debug, PartialEq)]

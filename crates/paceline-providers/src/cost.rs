@@ -1,5 +1,6 @@
 //! The cost that an answer reports.
 
+use http::HeaderMap;
 use serde_json::Value;
 
 use super::body::Body;
@@ -11,12 +12,12 @@ use super::usage::Usage;
 const MOST: f64 = 1e9;
 
 /// The reported cost, in the parts that count.
-pub(super) fn of(body: &Body<'_>, charge: &Charge) -> Option<Usage> {
-    if let Some(stream) = &body.stream {
-        return stream.usage.map(|reported| counted(reported, charge));
-    }
-    let mut places = ["usage", "usageMetadata", "meta"].into_iter().filter_map(|key| body.root.get(key));
-    match places.find_map(Reported::read) {
+pub(super) fn of(body: &Body<'_>, headers: &HeaderMap, charge: &Charge) -> Option<Usage> {
+    let in_body = match &body.stream {
+        Some(stream) => stream.usage(),
+        None => Reported::of(|place| body.in_root(place)),
+    };
+    match in_body.or_else(|| Reported::in_head(headers)) {
         Some(reported) => Some(counted(reported, charge)),
         None => Some(Usage { units: units(body)?, ..Usage::default() }),
     }

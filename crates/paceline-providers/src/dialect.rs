@@ -204,7 +204,7 @@ impl Dialect {
             Some(at) => refusal::by_user(&case, &self.rules[at], at + 1, self.rule_places.get(at).map(String::as_str)),
             None => self.without_account(answer.status, decide::decide(&case), &body),
         };
-        let usage = cost::of(&body, &table.charge);
+        let usage = cost::of(&body, answer.headers, &table.charge);
         let settlement = Settlement::of(&table.charge, answer.path, answer.status, decision.class);
         let is_unreported = usage.is_none() && decision.class == Class::Success && self.is_prompt(answer.path);
         let settlement = if is_unreported { settlement.with_unreported(answer) } else { settlement };

@@ -38,6 +38,19 @@ pub(super) fn each(mut bytes: &[u8], mut take: impl FnMut(Frame<'_>)) -> Result<
     Ok(())
 }
 
+/// Where the first frame begins at that byte or behind it, or the one that is not whole yet; the end of a body that has no frames.
+pub(super) fn frame_from(bytes: &[u8], at: usize) -> usize {
+    let mut begins = 0;
+    while begins < at {
+        match number(&bytes[begins..]) {
+            Ok(length) if length > 0 && length <= bytes.len() - begins => begins += length,
+            Ok(length) if length > 0 => break,
+            _ => return bytes.len(),
+        }
+    }
+    begins
+}
+
 /// A body that is not whole.
 #[derive(Debug, PartialEq)]
 pub(super) struct Cut;
@@ -89,14 +102,14 @@ fn number(bytes: &[u8]) -> Result<usize, Cut> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::{Answer, Provider, Reading, read};
     use super::*;
     use http::{HeaderMap, HeaderValue};
     use paceline_core::{Class, Timestamp};
     use proptest::proptest;
 
-    fn frame(kind: &str, name: &str, payload: &str) -> Vec<u8> {
+    pub(in super::super) fn frame(kind: &str, name: &str, payload: &str) -> Vec<u8> {
         let place = if kind == "event" { ":event-type" } else { ":exception-type" };
         let mut headers = Vec::new();
         for (name, value) in [(":message-type", kind), (place, name), (":content-type", "application/json")] {
@@ -145,10 +158,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_long_stream_is_cut_between_its_frames() {
+        let (first, second) = (frame("event", "contentBlockDelta", "{}"), frame("event", "messageStop", "{}"));
+        let (all, half) = ([&first[..], &second].concat(), [&first[..], &second[..9]].concat());
+        let (one, both) = (first.len(), all.len());
+        assert_eq!([0, 1, one, one + 1].map(|at| frame_from(&all, at)), [0, one, one, both]);
+        assert_eq!([1, one, one + 1].map(|at| frame_from(&half, at)), [one; 3], "the rest of the second comes");
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_read_to_an_end(bytes: Vec<u8>, at: proptest::sample::Index, byte: u8) {
             let _ = each(&bytes, |_| {});
+            assert!(frame_from(&bytes, at.index(bytes.len() + 1)) <= bytes.len());
             let mut changed = frame("event", "messageStart", "{}");
             let at = at.index(changed.len());
             changed[at] = byte;

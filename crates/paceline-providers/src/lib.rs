@@ -76,6 +76,8 @@ mod shape;
 mod shopify;
 mod stream;
 pub mod table;
+#[cfg(test)]
+mod told;
 mod units;
 mod unreported;
 mod untold;
@@ -102,6 +104,7 @@ pub use schema::Schema;
 #[cfg(feature = "schema")]
 pub use schema::SchemaError;
 pub use settlement::Settlement;
+pub use stream::{event_from, is_made_of_events};
 pub use table::Provider;
 pub use units::Units;
 pub use untold::Untold;

@@ -9,15 +9,18 @@ use serde_json::{Map, Value};
 
 use super::prompt::Prompt;
 
-/// Of a pruned value these members are left.
-const LEFT: [&str; 3] = ["error", "finishReason", "finish_reason"];
+/// Of a pruned value these members are left, ...
+const LEFT: [&str; 5] = ["error", "finishReason", "finish_reason", "statistics", "tokenCount"];
+
+/// ... and of these members the same.
+const PRUNED_TOO: &str = "embeddings";
 
 /// Which keys.
 #[derive(Clone, Copy)]
 pub(super) struct Outline {
     /// Kept as they are.
     pub(super) kept: &'static [&'static str],
-    /// Kept without anything but why they ended and what failed in them.
+    /// Kept without anything but why they ended, what failed in them and the tokens that they count.
     pub(super) pruned: &'static [&'static str],
     /// An array of several objects counts as one object: the first error in it, and the last value of everything else.
     /// Without this only an array around a single object is read.
@@ -54,6 +57,12 @@ const BOUNDS_OF_PATHS: [(&str, &[&str]); 8] = [
     (":streamGenerateContent", &OF_GEMINI),
 ];
 
+/// Those that models of Bedrock alone heed: Llama, older ones of Anthropic and of AI21, Titan.
+const OF_INVOKE: [&str; 4] = ["max_gen_len", "max_tokens_to_sample", "maxTokens", "textGenerationConfig"];
+
+/// The ends of the paths of those models.
+const INVOKE: [&str; 2] = ["/invoke", "/invoke-with-response-stream"];
+
 /// The objects in which Gemini's requests bound their answers.
 const OF_GEMINI: [&str; 2] = ["generationConfig", "generation_config"];
 
@@ -66,9 +75,13 @@ impl Asked {
                 "max_completion_tokens",
                 "max_output_tokens",
                 "max_tokens",
+                "max_gen_len",
+                "max_tokens_to_sample",
+                "maxTokens",
                 "n",
                 "best_of",
                 "inferenceConfig",
+                "textGenerationConfig",
                 "generationConfig",
                 "generation_config",
             ],
@@ -104,13 +117,23 @@ impl Asked {
     /// let longest = |path: &str, body: &[u8]| Asked::of(body).longest_answer(path);
     /// assert_eq!(longest("/v1/chat/completions", br#"{"max_tokens":500.0}"#), Some(500));
     /// assert_eq!(longest("/x", br#"{"generationConfig":{"maxOutputTokens":200}}"#), Some(200));
+    /// assert_eq!(longest("/model/m/invoke", br#"{"max_gen_len":300}"#), Some(300));
     /// assert_eq!(longest("/v1/chat/completions", br#"{"max_output_tokens":1}"#), None);
     /// assert_eq!(longest("/v1/chat/completions", br#"{"max_tokens":"500"}"#), None);
     /// ```
     pub fn longest_answer(&self, path: &str) -> Option<u64> {
-        const OWN: [&str; 3] = ["max_completion_tokens", "max_output_tokens", "max_tokens"];
-        const NESTED: [(&str, &str); 5] = [
+        const OWN: [&str; 6] = [
+            "max_completion_tokens",
+            "max_output_tokens",
+            "max_tokens",
+            "max_gen_len",
+            "max_tokens_to_sample",
+            "maxTokens",
+        ];
+        const NESTED: [(&str, &str); 7] = [
             ("inferenceConfig", "maxTokens"),
+            ("inferenceConfig", "max_new_tokens"),
+            ("textGenerationConfig", "maxTokenCount"),
             ("generationConfig", "maxOutputTokens"),
             ("generationConfig", "max_output_tokens"),
             ("generation_config", "maxOutputTokens"),
@@ -118,7 +141,8 @@ impl Asked {
         ];
         let path = path.split(['?', '#', ';']).next().unwrap_or_default().trim_end_matches('/');
         let heeded = BOUNDS_OF_PATHS.iter().find(|(end, _)| ends_with(path, end)).map(|(_, keys)| *keys);
-        let is_heeded = |key: &str| heeded.is_none_or(|keys| keys.contains(&key));
+        let is_invoke = INVOKE.iter().any(|end| ends_with(path, end));
+        let is_heeded = |key: &str| heeded.map_or(is_invoke || !OF_INVOKE.contains(&key), |keys| keys.contains(&key));
         let get = |key: &str| self.members.get(key).filter(|_| is_heeded(key));
         let own = OWN.iter().map(|key| get(key));
         let nested = NESTED.iter().map(|(key, inner)| get(key)?.get(inner));
@@ -301,6 +325,8 @@ impl<'de> Visitor<'de> for Pruned {
         while let Some(Text(key)) = entries.next_key()? {
             if LEFT.contains(&&*key) {
                 left.insert(key.into_owned(), entries.next_value()?);
+            } else if key == PRUNED_TOO {
+                left.insert(key.into_owned(), entries.next_value_seed(Self)?);
             } else {
                 entries.next_value::<IgnoredAny>()?;
             }
@@ -417,11 +443,23 @@ mod tests {
         ] {
             assert_eq!(Asked::of(body).longest_answer(path), Some(bound), "{path}");
         }
+        for body in [
+            r#"{"max_gen_len":7}"#,
+            r#"{"max_tokens_to_sample":7}"#,
+            r#"{"maxTokens":7}"#,
+            r#"{"textGenerationConfig":{"maxTokenCount":7}}"#,
+            r#"{"inferenceConfig":{"max_new_tokens":7}}"#,
+        ] {
+            for path in ["/model/meta.llama3/invoke", "/model/m/invoke-with-response-stream"] {
+                assert_eq!(Asked::of(body.as_bytes()).longest_answer(path), Some(7), "{path}: {body}");
+            }
+        }
         for (path, body) in [
             ("/v1/chat/completions", r#"{"max_output_tokens":1}"#),
             ("/v1/chat/completions", r#"{"generationConfig":{"maxOutputTokens":1},"n":2}"#),
             ("/v1/responses", r#"{"max_tokens":1}"#),
             ("/v1/messages", r#"{"max_completion_tokens":1}"#),
+            ("/v2/chat", r#"{"max_gen_len":1,"maxTokens":1,"textGenerationConfig":{"maxTokenCount":1}}"#),
         ] {
             assert_eq!(Asked::of(body.as_bytes()).bound(path), None, "{path}: {body}");
         }

@@ -1,5 +1,6 @@
 //! The usage that an answer reports, before the table says what of it counts, and what it costs.
 
+use http::HeaderMap;
 use memchr::memmem;
 use serde::Deserialize;
 use serde_json::Value;
@@ -53,8 +54,51 @@ impl Default for CachePercent {
     }
 }
 
+/// Where an answer tells its usage, and an event of one that comes in parts: each API has some of these. Of an array (`*`) each
+/// element tells its own.
+pub(super) const PLACES: [&str; 12] = [
+    "/usage",
+    // Of Messages and of Responses, at their beginning and their end.
+    "/message/usage",
+    "/response/usage",
+    // Of Gemini.
+    "/usageMetadata",
+    // Of Groq's streams.
+    "/x_groq/usage",
+    // Of Cohere: its embeddings and its older chat, the end of a stream of that, and of one of the newer.
+    "/meta",
+    "/response/meta",
+    "/delta/usage",
+    // Of Bedrock: the end of every stream, and whole answers and events of Llama and of Titan.
+    "/amazon-bedrock-invocationMetrics",
+    "/prompt_token_count",
+    "/inputTextTokenCount",
+    // Of Vertex: embeddings.
+    "/predictions/*/embeddings/statistics",
+];
+
+/// What stands beside a count that is a place itself: the tokens of the answer.
+const BESIDE: [&str; 2] = ["/generation_token_count", "/results/*/tokenCount"];
+
+/// Header fields of Bedrock, for models whose answers do not tell it: the prompt, what was read and written of a cache, the answer.
+const FIELDS: [&str; 4] = [
+    "x-amzn-bedrock-input-token-count",
+    "x-amzn-bedrock-cache-read-input-token-count",
+    "x-amzn-bedrock-cache-write-input-token-count",
+    "x-amzn-bedrock-output-token-count",
+];
+
 /// The members that hold the tokens of a prompt: all of them, or those beside what a cache was read for.
-const INPUT: [&str; 4] = ["prompt_tokens", "promptTokenCount", "input_tokens", "inputTokens"];
+const INPUT: [&str; 6] =
+    ["prompt_tokens", "promptTokenCount", "input_tokens", "inputTokens", "inputTokenCount", "token_count"];
+
+/// Those of an answer.
+const OUTPUT: [&str; 5] =
+    ["completion_tokens", "output_tokens", "outputTokens", "candidatesTokenCount", "outputTokenCount"];
+
+/// Those that were read from a cache, and written into it.
+const READ: [&str; 3] = ["cache_read_input_tokens", "cacheReadInputTokens", "cacheReadInputTokenCount"];
+const WRITTEN: [&str; 3] = ["cache_creation_input_tokens", "cacheWriteInputTokens", "cacheWriteInputTokenCount"];
 
 /// The usage as an answer reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,20 +119,94 @@ pub(super) struct Reported {
 }
 
 impl Reported {
+    /// What an answer tells, or one event of it, by the values at its pointers; of several places the first.
+    pub(super) fn of<'v>(at: impl Fn(&str) -> Option<&'v Value> + Copy) -> Option<Self> {
+        PLACES.iter().find_map(|place| Self::in_place(place, at))
+    }
+
+    /// What one place tells.
+    pub(super) fn in_place<'v>(place: &str, at: impl Fn(&str) -> Option<&'v Value> + Copy) -> Option<Self> {
+        if let Some((array, rest)) = place.split_once("/*") {
+            let all = at(array)?.as_array()?.iter().filter_map(|one| Self::read(one.pointer(rest)?));
+            return all.reduce(Self::plus);
+        }
+        let value = at(place)?;
+        if value.is_object() {
+            return Self::read(value);
+        }
+        let beside = |place: &str| match place.split_once("/*") {
+            Some((array, rest)) => {
+                Some(at(array)?.as_array()?.iter().filter_map(|one| count(one.pointer(rest)?)).sum())
+            }
+            None => count(at(place)?),
+        };
+        let output = BESIDE.iter().find_map(|place| beside(place)).unwrap_or(0);
+        Some(Self { input: count(value)?, output, ..Self::default() })
+    }
+
+    /// What the head of an answer tells.
+    pub(super) fn in_head(headers: &HeaderMap) -> Option<Self> {
+        let [input, read, written, output] = FIELDS.map(|name| {
+            let tokens: Option<u64> = headers.get(name)?.to_str().ok()?.trim().parse().ok();
+            tokens.filter(|tokens| *tokens <= MOST)
+        });
+        input.or(output)?;
+        let [input, read, written, output] = [input, read, written, output].map(Option::unwrap_or_default);
+        Some(Self { input, read, written, apart: true, output, ..Self::default() })
+    }
+
+    /// Both together.
+    fn plus(self, other: Self) -> Self {
+        let for_an_hour = [self.written_for_an_hour, other.written_for_an_hour].into_iter().flatten();
+        Self {
+            input: self.input.saturating_add(other.input),
+            read: self.read.saturating_add(other.read),
+            written: self.written.saturating_add(other.written),
+            written_for_an_hour: for_an_hour.reduce(u64::saturating_add),
+            apart: self.apart && other.apart,
+            output: self.output.saturating_add(other.output),
+            undivided: self.undivided && other.undivided,
+        }
+    }
+
+    /// The larger of each count.
+    fn larger(self, other: Self) -> Self {
+        Self {
+            input: self.input.max(other.input),
+            read: self.read.max(other.read),
+            written: self.written.max(other.written),
+            written_for_an_hour: self.written_for_an_hour.max(other.written_for_an_hour),
+            output: self.output.max(other.output),
+            undivided: self.undivided && other.undivided,
+            ..self
+        }
+    }
+
+    /// Of the choices of one answer: each has its own tokens, and all have the prompt.
+    pub(super) fn beside_choice(self, other: Self) -> Self {
+        let output = self.output.saturating_add(other.output);
+        Self { output, ..self.larger(other) }
+    }
+
     /// The `usage` object of chat completions, responses, embeddings or messages. Only numbers count, and one of them
     /// must be there; one above 2^32 is none.
     pub(super) fn read(usage: &Value) -> Option<Self> {
-        // Cohere has its counts one level deeper.
-        let usage = usage.get("tokens").filter(|tokens| tokens.is_object()).unwrap_or(usage);
+        // Cohere has its counts one level deeper, and of embeddings those alone that it bills.
+        let deeper = ["tokens", "billed_units"].iter().filter_map(|key| usage.get(key));
+        let usage = { deeper }.find(|counts| counts.is_object()).unwrap_or(usage);
         // So few are found faster one by one than by their hashes.
         let members = usage.as_object()?;
         let member = |key: &str| members.iter().find(|(name, _)| *name == key).map(|(_, value)| value);
         let first = |keys: &[&str]| keys.iter().find_map(|key| count(member(key)?));
         let inside = |object: &str, key: &str| count(member(object)?.get(key)?);
-        // What Gemini's own tools added to the prompt stands beside it.
-        let input = first(&INPUT).map(|input| input.saturating_add(first(&["toolUsePromptTokenCount"]).unwrap_or(0)));
-        let output = first(&["completion_tokens", "output_tokens", "outputTokens", "candidatesTokenCount"]);
-        let output = match (output, first(&["thoughtsTokenCount"])) {
+        // What a search added to the prompt stands beside it, of Gemini's own tools, of Perplexity's and so do Cohere's pictures.
+        let beside = ["toolUsePromptTokenCount", "citation_tokens", "image_tokens"];
+        let beside = beside.iter().filter_map(|key| count(member(key)?)).fold(0, u64::saturating_add);
+        let input = first(&INPUT).or((beside > 0).then_some(0)).map(|input| input.saturating_add(beside));
+        // What is thought beside the answer. Others that name it so count it in the answer.
+        let thought = first(&["thoughtsTokenCount"]);
+        let thought = thought.or_else(|| first(&["reasoning_tokens"]).filter(|_| member("citation_tokens").is_some()));
+        let output = match (first(&OUTPUT), thought) {
             (output, Some(thought)) => Some(output.unwrap_or(0).saturating_add(thought)),
             (output, None) => output,
         };
@@ -104,14 +222,14 @@ impl Reported {
         let within = ["prompt_tokens_details", "input_tokens_details"];
         let within = within.iter().find_map(|object| inside(object, "cached_tokens"));
         let within = within.or_else(|| first(&["cachedContentTokenCount"]));
-        let read = within.or_else(|| first(&["cache_read_input_tokens", "cacheReadInputTokens"]));
-        let written = first(&["cache_creation_input_tokens", "cacheWriteInputTokens"]);
+        let read = within.or_else(|| first(&READ));
+        let written = first(&WRITTEN);
         let (read, written) = (read.unwrap_or(0), written.unwrap_or(0));
         let apart = within.is_none() && member("prompt_tokens").is_none();
         let prompt = if apart { input.saturating_add(read).saturating_add(written) } else { input };
         // Some count what a model thinks beside its answer, in the total alone, and bill it like that.
         let output = total.map_or(output, |total| output.max(total.saturating_sub(prompt)));
-        Some(Self {
+        let all = Self {
             input,
             read,
             written,
@@ -119,7 +237,10 @@ impl Reported {
             apart,
             output,
             undivided,
-        })
+        };
+        // Anthropic's calls of several rounds: the sum may lack those that summed up the conversation.
+        let rounds = member("iterations").and_then(Value::as_array).into_iter().flatten();
+        Some(rounds.filter_map(Self::read).reduce(Self::plus).map_or(all, |rounds| all.larger(rounds)))
     }
 
     /// After a later event of the same stream: its counts are totals, and what it does not name stays.

@@ -1,18 +1,22 @@
 //! Answers that arrive as server-sent events: the errors that come after the 200, the end, and the usage.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
 use super::ending::{Ending, OF_MESSAGES, OF_RESPONSES};
 use super::frames::{self, Frame};
-use super::reported::Reported;
+use super::reported::{PLACES, Reported};
 
 /// Whether a body holds server-sent events: no line of them begins like JSON, whatever the content type says.
 pub(super) fn is_stream(body: &[u8], content_type: &str) -> bool {
     let begins = |start: &[u8]| body.trim_ascii_start().starts_with(start);
     begins(b"event:")
         || begins(b"data:")
+        || content_type.starts_with(LINES_OF_JSON)
         || (content_type.starts_with("text/event-stream") && !begins(b"{") && !begins(b"["))
 }
 
@@ -37,8 +41,10 @@ pub(super) struct Stream {
     at_limit: bool,
     /// Why each choice has ended, by its index.
     endings: BTreeMap<u64, Ending>,
-    /// The tokens that the events reported.
-    pub(super) usage: Option<Reported>,
+    /// The tokens that the events reported, ...
+    usage: Option<Reported>,
+    /// ... and those that each choice did, by its index.
+    of_choices: BTreeMap<u64, Reported>,
 }
 
 /// One event of a stream.
@@ -55,10 +61,16 @@ pub(super) struct Event {
     pub(super) garbled: bool,
 }
 
+/// The media type of a stream of JSON, an object in each line, as Cohere's older chat has it.
+const LINES_OF_JSON: &str = "application/stream+json";
+
 /// Hands out the events of a whole body. Comments and blank lines are none.
 pub(super) fn each(body: &[u8], mut take: impl FnMut(Event)) {
     let (mut name, mut data) = (String::new(), String::new());
-    for line in String::from_utf8_lossy(body).lines().chain([""]) {
+    let text = String::from_utf8_lossy(body);
+    // A line may end with either or with both.
+    let text = if text.contains('\r') { Cow::Owned(text.replace("\r\n", "\n").replace('\r', "\n")) } else { text };
+    for line in text.lines().chain([""]) {
         if line.is_empty() {
             if !name.is_empty() || !data.is_empty() {
                 take(Event::new(std::mem::take(&mut name), &data));
@@ -71,6 +83,8 @@ pub(super) fn each(body: &[u8], mut take: impl FnMut(Event)) {
                 data.push('\n');
             }
             data.push_str(value);
+        } else if line.starts_with('{') && name.is_empty() && data.is_empty() {
+            take(Event::new(String::new(), line));
         }
     }
 }
@@ -80,27 +94,55 @@ fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     Some(value.strip_prefix(' ').unwrap_or(value))
 }
 
-/// Reads the events of a whole body.
-pub(super) fn read(body: &[u8]) -> Stream {
-    let mut stream = Stream { is_empty: true, ..Stream::default() };
-    each(body, |event| stream.take(&event));
-    stream
+/// Hands out the events of a body that comes in parts, also in the binary form of AWS; none where it does not. Returns whether it
+/// is cut off within a frame.
+pub(super) fn each_of_any(body: &[u8], content_type: &str, mut take: impl FnMut(Event)) -> Option<bool> {
+    if content_type.starts_with(frames::MEDIA_TYPE) {
+        return Some(frames::each(body, |frame| take(Event::of_frame(frame))).is_err());
+    }
+    is_stream(body, content_type).then(|| each(body, take)).map(|()| false)
 }
 
-/// Reads the frames of a whole body in the binary form of AWS.
-pub(super) fn read_frames(body: &[u8]) -> Stream {
+/// Whether an answer of that content type comes in events or, from AWS, in frames.
+pub fn is_made_of_events(content_type: &str) -> bool {
+    let kind = content_type.trim_start();
+    kind.starts_with("text/event-stream") || kind.starts_with(frames::MEDIA_TYPE)
+}
+
+/// Where the first event of such a body begins at that byte or behind it, or its first frame; where there is none yet, its end.
+///
+/// ```
+/// let body = b"data: 1\n\ndata: 2\n\n";
+/// let of = |at| paceline_providers::event_from("text/event-stream", body, at);
+/// assert_eq!([of(0), of(1), of(9), of(10)], [0, 9, 9, 18]);
+/// ```
+pub fn event_from(content_type: &str, body: &[u8], at: usize) -> usize {
+    if content_type.trim_start().starts_with(frames::MEDIA_TYPE) {
+        return frames::frame_from(body, at);
+    }
+    let before = at.saturating_sub(2);
+    let end = || body[before..].windows(2).position(|two| two == b"\n\n");
+    if at == 0 { 0 } else { end().map_or(body.len(), |end| before + end + 2) }
+}
+
+/// Reads the events of a whole body that comes in parts.
+pub(super) fn read_any(body: &[u8], content_type: &str) -> Option<Stream> {
     let mut stream = Stream { is_empty: true, ..Stream::default() };
-    let end = frames::each(body, |frame| stream.take(&Event::of_frame(frame)));
     // Half a frame is no end, whatever came before it.
-    if end.is_err() {
+    if each_of_any(body, content_type, |event| stream.take(&event))? {
         (stream.must_end, stream.ended) = (true, stream.failed);
     }
-    stream
+    Some(stream)
 }
 
 impl Event {
     /// An exception is an error with that code; every other frame is an event of that name.
+    /// Bedrock packs the events that are a model's own.
     fn of_frame(frame: Frame<'_>) -> Self {
+        let packed = frame.payload["bytes"].as_str().filter(|_| !frame.failed);
+        if let Some(event) = packed.and_then(|packed| STANDARD.decode(packed).ok()) {
+            return Self::new(String::new(), &String::from_utf8_lossy(&event));
+        }
         let name = if frame.failed { "error" } else { frame.name };
         let value = match frame.failed {
             true => json!({"error": {"code": frame.name, "message": frame.payload["message"]}}),
@@ -134,6 +176,7 @@ impl Event {
     fn must_be_followed_by_an_end(&self) -> bool {
         let kind = self.kind();
         matches!(kind, "message_start" | "messageStart")
+            || ["content_block_", "contentBlock"].iter().any(|begin| kind.starts_with(begin))
             || kind.starts_with("response.")
             || ["choices", "candidates"].into_iter().any(|key| self.value[key].is_array())
     }
@@ -200,11 +243,20 @@ impl Stream {
             || event.value["delta"]["stop_reason"] == "refusal";
         self.at_limit |= event.value["delta"]["stop_reason"] == OF_MESSAGES
             || event.value["response"]["incomplete_details"]["reason"] == OF_RESPONSES;
-        for place in ["/usage", "/message/usage", "/response/usage", "/usageMetadata"] {
-            if let Some(usage) = event.value.pointer(place).and_then(Reported::read) {
-                self.usage = Some(self.usage.map_or(usage, |before| before.updated(usage)));
+        for usage in PLACES.iter().filter_map(|place| Reported::in_place(place, |at| event.value.pointer(at))) {
+            self.usage = Some(self.usage.map_or(usage, |before| before.updated(usage)));
+        }
+        // Moonshot's tell their own.
+        for choice in event.value["choices"].as_array().into_iter().flatten() {
+            if let Some(usage) = Reported::read(&choice["usage"]) {
+                self.of_choices.insert(choice["index"].as_u64().unwrap_or(0), usage);
             }
         }
+    }
+
+    /// The tokens that the events reported.
+    pub(super) fn usage(&self) -> Option<Reported> {
+        self.usage.or_else(|| self.of_choices.values().copied().reduce(Reported::beside_choice))
     }
 }
 
@@ -214,14 +266,18 @@ mod tests {
     use super::*;
     use proptest::proptest;
 
+    fn read(body: &[u8]) -> Stream {
+        read_any(body, "text/event-stream").unwrap_or_default()
+    }
+
     fn total(stream: &Stream) -> Option<u64> {
-        stream.usage.map(|usage| usage.counted(false, CachePercent::default()).total())
+        stream.usage().map(|usage| usage.counted(false, CachePercent::default()).total())
     }
 
     #[test]
     fn comments_and_pings_are_no_content_and_done_ends() {
         let stream = read(b": keep-alive\n\nevent: ping\ndata: {\"type\":\"ping\"}\n\ndata: [DONE]");
-        assert!(stream.ended && !stream.must_end && stream.error.is_empty() && stream.usage.is_none());
+        assert!(stream.ended && !stream.must_end && stream.error.is_empty() && stream.usage().is_none());
     }
 
     #[test]
@@ -240,7 +296,7 @@ mod tests {
               event: message_delta\ndata: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":15}}\n\n\
               event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
         );
-        let usage = stream.usage.expect("usage").counted(false, CachePercent::default());
+        let usage = stream.usage().expect("usage").counted(false, CachePercent::default());
         assert_eq!((usage.input_tokens, usage.output_tokens, stream.ended), (25, 15, true));
     }
 

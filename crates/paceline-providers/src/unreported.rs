@@ -42,14 +42,13 @@ pub(super) fn tokens_so_far(answer: &Answer<'_>, came: u64) -> u64 {
 /// The usage that a stream has told so far, and whether nothing more comes of its answer: it is the whole.
 pub(super) fn told_so_far(answer: &Answer<'_>) -> Option<(Reported, bool)> {
     let kind = header::first(answer.headers, "content-type").unwrap_or_default();
-    let stream = stream::is_stream(answer.body, kind).then(|| stream::read(answer.body))?;
-    Some((stream.usage?, stream.has_all()))
+    let stream = stream::read_any(answer.body, kind)?;
+    Some((stream.usage()?, stream.has_all()))
 }
 
 /// Whether it is a stream of which no text has come.
 pub(super) fn is_silent_stream(answer: &Answer<'_>) -> bool {
-    let kind = header::first(answer.headers, "content-type").unwrap_or_default();
-    stream::is_stream(answer.body, kind) && texts_of_events(answer.body).is_none_or(|texts| texts == 0)
+    texts_of_events(answer).is_some_and(|texts| texts.is_none_or(|texts| texts == 0))
 }
 
 /// The tokens that so many bytes seem to have, of which nothing is known.
@@ -64,11 +63,11 @@ const fn of_quarters(quarters: u64) -> u64 {
 /// The texts of an answer so far, whether or not it has ended, in quarters of a token; none where it has no member that is known
 /// to hold one.
 fn texts_of(answer: &Answer<'_>) -> Option<u64> {
-    let kind = header::first(answer.headers, "content-type").unwrap_or_default();
-    if stream::is_stream(answer.body, kind) { texts_of_events(answer.body) } else { texts_of_json(answer.body) }
+    texts_of_events(answer).unwrap_or_else(|| texts_of_json(answer.body))
 }
 
-fn texts_of_events(stream: &[u8]) -> Option<u64> {
+/// The same of a stream; none of what is none.
+fn texts_of_events(answer: &Answer<'_>) -> Option<Option<u64>> {
     fn add(texts: &mut Option<u64>, value: &Value) {
         match value {
             Value::Array(values) => values.iter().for_each(|value| add(texts, value)),
@@ -81,17 +80,18 @@ fn texts_of_events(stream: &[u8]) -> Option<u64> {
             _ => {}
         }
     }
+    let kind = header::first(answer.headers, "content-type").unwrap_or_default();
     let mut texts = None;
-    stream::each(stream, |event| {
+    let is_stream = stream::each_of_any(answer.body, kind, |event| {
         // What has ended is told once more.
         if ![".done", ".completed"].iter().any(|end| event.kind().ends_with(end)) {
             add(&mut texts, &event.value);
         }
     });
-    texts
+    is_stream.is_some().then_some(texts)
 }
 
-/// Of JSON that may be cut off, and of frames with JSON in them.
+/// Of JSON that may be cut off.
 fn texts_of_json(body: &[u8]) -> Option<u64> {
     let (mut texts, mut key) = (None, &b""[..]);
     for Text { before, text } in Texts(body) {

@@ -129,3 +129,47 @@ async fn an_answer_that_its_client_gives_up_counts_with_what_came_of_it() {
         before = used;
     }
 }
+
+/// A frame of AWS's binary streams.
+fn frame(name: &str, payload: &str) -> Vec<u8> {
+    let fields = [(":message-type", "event"), (":event-type", name)];
+    let field = |(name, value): (&str, &str)| {
+        [&[name.len() as u8], name.as_bytes(), &[7], &(value.len() as u16).to_be_bytes(), value.as_bytes()].concat()
+    };
+    let fields = fields.map(field).concat();
+    let length = (16 + fields.len() + payload.len()) as u32;
+    let head = [length.to_be_bytes(), (fields.len() as u32).to_be_bytes(), [0; 4]].concat();
+    [&head[..], &fields, payload.as_bytes(), &[0; 4]].concat()
+}
+
+#[tokio::test]
+async fn a_long_stream_of_frames_counts_with_what_its_end_tells() {
+    let api = upstream(|_: Request| async move {
+        let piece =
+            frame("contentBlockDelta", r#"{"contentBlockIndex":0,"delta":{"text":"word"},"p":"abcdefghijklmnop"}"#);
+        let usage = r#"{"usage":{"inputTokens":6000,"outputTokens":14000,"totalTokens":20000}}"#;
+        let last = [frame("messageStop", r#"{"stopReason":"end_turn"}"#), frame("metadata", usage)].concat();
+        let pieces = std::iter::repeat_n(piece, 14_000).chain([last]).map(Ok::<_, std::io::Error>);
+        answer(
+            200,
+            &[("content-type", "application/vnd.amazon.eventstream")],
+            Body::from_stream(futures_util::stream::iter(pieces)),
+        )
+    });
+    let served = Served::new(api.await, "", Bounds::default());
+    serve_to(&served, vec![client("ci", &["1M tokens per 1h"])]);
+    let body = json!({"model": "m", "max_tokens": 5, "messages": []}).to_string();
+    let got = served.post().header("x-paceline-key", "pk-ci").body(body).send().await.expect("an answer");
+    assert!(got.bytes().await.expect("all of it").len() > 1 << 20);
+    let used = |served: &Served| {
+        let clients = served.gateway.clients();
+        let used = clients.limiters().map(|(_, limiter)| limiter.snapshot().account);
+        used.map(|account| (account.concurrency.in_flight, 1_000_000 - account.quotas[0].remaining))
+            .next()
+            .expect("one")
+    };
+    while used(&served).0 > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(used(&served).1, 20_000);
+}

@@ -1,0 +1,158 @@
+//! Answers of each API with usage where it tells it, through the whole reader: of a call that had 6,000 tokens of input and 4,000
+//! of output, and allowed an answer of 5.
+
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use paceline_core::{Class, Dimension, Timestamp};
+use serde_json::{Value, json};
+
+use super::frames::{self, tests::frame};
+use super::{Answer, Dialect, Provider, TokenRatio};
+
+/// A whole answer.
+fn whole(value: &Value) -> (&'static str, Vec<u8>) {
+    ("application/json", value.to_string().into_bytes())
+}
+
+/// Server-sent events, and what ends a stream of choices.
+fn events(values: &[Value]) -> (&'static str, Vec<u8>) {
+    let text: String = values.iter().map(|value| format!("data: {value}\n\n")).collect();
+    let end = if values.iter().any(|value| value["choices"].is_array()) { "data: [DONE]\n\n" } else { "" };
+    ("text/event-stream; charset=utf-8", (text + end).into_bytes())
+}
+
+/// Frames of AWS around the events of a model.
+fn packed(values: &[Value]) -> (&'static str, Vec<u8>) {
+    use base64::Engine as _;
+    let pack = |value: &Value| base64::engine::general_purpose::STANDARD.encode(value.to_string());
+    let frames = values.iter().flat_map(|value| frame("event", "chunk", &json!({"bytes": pack(value)}).to_string()));
+    (frames::MEDIA_TYPE, frames.collect())
+}
+
+/// The tokens of input and of output that such an answer is read with, and what counts of it against the limit of a client.
+fn counted(
+    provider: Provider,
+    path: &str,
+    fields: &[(&str, &str)],
+    answer: (&'static str, Vec<u8>),
+) -> (u64, u64, u64) {
+    let (kind, body) = answer;
+    let mut headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
+    for (name, value) in fields {
+        headers.insert(name.parse::<HeaderName>().expect("a name"), value.parse().expect("a value"));
+    }
+    let dialect = Dialect::from(provider);
+    let request = br#"{"max_tokens":5,"messages":[]}"#;
+    let reserved = dialect.charge(path, request, &TokenRatio::default());
+    let reserved = dialect.charge_elsewhere(path, request, &reserved);
+    let answer = Answer { status: 200, headers: &headers, body: &body, path };
+    let reading = dialect.read(&answer, Timestamp::from_millis(0));
+    assert_eq!(reading.class, Class::Success, "{provider} {path}: {:?}", reading.message);
+    let used = reading.used_of(&reserved, &reserved).expect("it tells its usage");
+    let usage = reading.usage.unwrap_or_default();
+    (usage.prompt_tokens(), usage.output_tokens, used.get(&Dimension::Tokens))
+}
+
+#[test]
+fn usage_is_read_wherever_an_api_tells_it() {
+    let chat = json!({"prompt_tokens": 6_000, "completion_tokens": 4_000, "total_tokens": 10_000});
+    let cohere = json!({"billed_units": {"input_tokens": 9, "output_tokens": 4}, "tokens": {"input_tokens": 6_000, "output_tokens": 4_000}});
+    let metrics = json!({"inputTokenCount": 6_000, "outputTokenCount": 4_000, "invocationLatency": 900});
+    let says = |more: Value| {
+        let mut choice = json!({"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"});
+        choice.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        json!({"object": "chat.completion.chunk", "choices": [choice]})
+    };
+    let mut groq = says(json!({}));
+    groq["x_groq"] = json!({"id": "x", "usage": chat});
+    let text = json!({"type": "content_block_delta", "delta": {"type": "text_delta", "text": "hi"}});
+    let start = json!({"type": "message_start", "message": {"usage": {"input_tokens": 6_000, "output_tokens": 1}}});
+    let stop = json!({"type": "message_stop", "amazon-bedrock-invocationMetrics": metrics});
+    let llama =
+        json!({"generation": "hi", "prompt_token_count": null, "generation_token_count": 1, "stop_reason": null});
+    let last = json!({"generation": "", "prompt_token_count": null, "generation_token_count": 4_000, "stop_reason": "stop",
+        "amazon-bedrock-invocationMetrics": metrics});
+    let titan = json!({"inputTextTokenCount": 6_000, "results": [{"tokenCount": 4_000, "outputText": "hi"}]});
+    let end = json!({"type": "message-end", "delta": {"finish_reason": "COMPLETE", "usage": cohere}});
+    let old_end = json!({"event_type": "stream-end", "response": {"text": "hi", "meta": cohere}});
+    let lines =
+        ("application/stream+json", format!("{}\n{old_end}\n", json!({"event_type": "text-generation", "text": "hi"})));
+    let research = json!({"prompt_tokens": 1_000, "completion_tokens": 1_000, "total_tokens": 2_000, "citation_tokens": 5_000,
+        "reasoning_tokens": 3_000, "num_search_queries": 20});
+    let rounds = json!({"input_tokens": 1_000, "output_tokens": 500, "iterations": [
+        {"type": "compaction", "input_tokens": 5_000, "output_tokens": 3_500}, {"type": "message", "input_tokens": 1_000, "output_tokens": 500}]});
+    let invoke = "/model/meta.llama3-8b-instruct-v1:0/invoke-with-response-stream";
+    for (provider, path, answer) in [
+        (Provider::Groq, "/openai/v1/chat/completions", events(&[says(json!({})), groq])),
+        (Provider::Moonshot, "/v1/chat/completions", events(&[says(json!({"usage": chat}))])),
+        (Provider::Cohere, "/v2/chat", events(&[end])),
+        (Provider::Cohere, "/v1/chat", events(&[old_end.clone()])),
+        (Provider::Cohere, "/v1/chat", (lines.0, lines.1.into_bytes())),
+        (Provider::Bedrock, "/model/anthropic.claude-v2/invoke-with-response-stream", packed(&[start, text, stop])),
+        (Provider::Bedrock, invoke, packed(&[llama, last])),
+        (
+            Provider::Bedrock,
+            "/model/meta.llama/invoke",
+            whole(&json!({"generation": "hi", "prompt_token_count": 6_000, "generation_token_count": 4_000})),
+        ),
+        (Provider::Bedrock, "/model/amazon.titan/invoke", whole(&titan)),
+        (Provider::Perplexity, "/chat/completions", whole(&json!({"choices": [], "usage": research}))),
+        (Provider::Anthropic, "/v1/messages", whole(&json!({"content": [], "usage": rounds}))),
+    ] {
+        assert_eq!(counted(provider, path, &[], answer), (6_000, 4_000, 10_000), "{provider} {path}");
+    }
+    let fields = [("x-amzn-bedrock-input-token-count", "6000"), ("x-amzn-bedrock-output-token-count", "4000")];
+    let told = whole(&json!({"outputs": [{"text": "hi"}]}));
+    assert_eq!(counted(Provider::Bedrock, "/model/cohere.command/invoke", &fields, told), (6_000, 4_000, 10_000));
+}
+
+#[test]
+fn what_has_no_answer_tells_its_prompt_alone() {
+    let vertex = json!({"predictions": [{"embeddings": {"values": [0.5], "statistics": {"token_count": 2_000, "truncated": false}}},
+        {"embeddings": {"statistics": {"token_count": 4_000}}}]});
+    for (provider, path, answer) in [
+        (Provider::Cohere, "/v2/embed", json!({"embeddings": {}, "meta": {"billed_units": {"input_tokens": 6_000}}})),
+        (Provider::Cohere, "/v2/embed", json!({"meta": {"billed_units": {"images": 1, "image_tokens": 6_000}}})),
+        (Provider::Gemini, "/v1/projects/p/publishers/google/models/text-embedding-005:predict", vertex),
+        (
+            Provider::Bedrock,
+            "/model/amazon.titan-embed-text-v2:0/invoke",
+            json!({"embedding": [0.5], "inputTextTokenCount": 6_000}),
+        ),
+    ] {
+        assert_eq!(counted(provider, path, &[], whole(&answer)), (6_000, 0, 6_000), "{provider} {path}");
+    }
+    let fields = [("x-amzn-bedrock-input-token-count", "6000")];
+    let told =
+        counted(Provider::Bedrock, "/model/cohere.embed-v4/invoke", &fields, whole(&json!({"embeddings": [[0.5]]})));
+    assert_eq!(told, (6_000, 0, 6_000));
+}
+
+#[test]
+fn a_stream_whose_lines_end_with_a_carriage_return_is_read() {
+    let (kind, body) = events(&[json!({"choices": [], "usage": {"prompt_tokens": 6_000, "completion_tokens": 4_000}})]);
+    let body = String::from_utf8(body).expect("text").replace('\n', "\r").into_bytes();
+    assert_eq!(counted(Provider::OpenAi, "/v1/chat/completions", &[], (kind, body)), (6_000, 4_000, 10_000));
+}
+
+#[test]
+fn several_choices_that_tell_their_own_usage_add_up() {
+    let choice = |index: u64| {
+        json!({"choices": [{"index": index, "delta": {}, "finish_reason": "stop",
+            "usage": {"prompt_tokens": 6_000, "completion_tokens": 2_000, "total_tokens": 8_000}}]})
+    };
+    let told = counted(Provider::Moonshot, "/v1/chat/completions", &[], events(&[choice(0), choice(1)]));
+    assert_eq!(told, (6_000, 4_000, 10_000));
+}
+
+/// Of a stream that is too long to be kept whole the last events are read.
+#[test]
+fn the_last_events_of_a_long_stream_are_a_stream_that_ended() {
+    let text = json!({"type": "content_block_delta", "delta": {"type": "text_delta", "text": "hi"}});
+    let usage = json!({"input_tokens": 6_000, "output_tokens": 4_000});
+    let last = json!({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage});
+    let all = [text, last, json!({"type": "message_stop"})];
+    assert_eq!(counted(Provider::Anthropic, "/v1/messages", &[], events(&all)), (6_000, 4_000, 10_000));
+    let path = "/model/m/invoke-with-response-stream";
+    assert_eq!(counted(Provider::Bedrock, path, &[], packed(&all)), (6_000, 4_000, 10_000));
+}
