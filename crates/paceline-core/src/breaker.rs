@@ -5,7 +5,7 @@
 //! server.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
@@ -13,6 +13,7 @@ use core::time::Duration;
 use crate::admit::{Admit, WaitCause};
 use crate::config::BreakerConfig;
 use crate::error::ConfigError;
+use crate::repeats::Repeats;
 use crate::time::Instant;
 
 /// Successful probes that close it.
@@ -20,9 +21,6 @@ const PROOFS: u32 = 2;
 
 /// So many outcomes count as recent.
 const JUST: u8 = 20;
-
-/// Of so many items that failed it is known what others did since.
-const REMEMBERED: usize = 256;
 
 /// The largest ring.
 const LARGEST: u32 = 10_000;
@@ -36,44 +34,25 @@ struct Sample {
     failed: bool,
 }
 
-/// Outcomes that say something about the server.
-#[derive(Clone, Copy, Debug, Default)]
-struct Outcomes {
-    succeeded: u64,
-    failed: u64,
-}
-
 /// What is known once a call has failed.
 #[derive(Clone, Debug, Default)]
 struct Failures {
     /// The first after the last success.
     first: Option<Instant>,
-    outcomes: Outcomes,
-    /// The outcomes when an item failed last; none of one that is bad.
-    failed_items: BTreeMap<u64, Option<Outcomes>>,
+    repeats: Repeats,
 }
 
 impl Failures {
     fn succeeded(&mut self, item: u64) {
         self.first = None;
-        self.outcomes.succeeded += 1;
-        self.failed_items.remove(&item);
+        self.repeats.succeeded(item);
     }
 
-    /// Returns whether the item is bad: it failed again, and most others had succeeded in between, once.
+    /// Returns whether the item is bad.
     fn failed(&mut self, now: Instant, item: u64) -> bool {
-        let is_bad = self.failed_items.get(&item).is_some_and(|before| {
-            let Some(before) = before else { return true };
-            let succeeded = self.outcomes.succeeded - before.succeeded;
-            succeeded >= u64::from(PROOFS) && succeeded > self.outcomes.failed - before.failed
-        });
+        let is_bad = self.repeats.failed(item);
         if !is_bad {
             self.first.get_or_insert(now);
-            self.outcomes.failed += 1;
-        }
-        self.failed_items.insert(item, (!is_bad).then_some(self.outcomes));
-        if self.failed_items.len() > REMEMBERED {
-            self.failed_items.pop_first();
         }
         is_bad
     }
@@ -190,7 +169,7 @@ impl Breaker {
 
     /// Whether an item failed again while most others succeeded.
     pub(crate) fn is_bad(&self, item: u64) -> bool {
-        self.failures.as_ref().is_some_and(|failures| matches!(failures.failed_items.get(&item), Some(None)))
+        self.failures.as_ref().is_some_and(|failures| failures.repeats.is_bad(item))
     }
 
     /// A call failed that a closed gate had admitted alone. There outcomes are too few and too old for a ratio: the server is

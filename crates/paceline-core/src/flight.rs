@@ -19,6 +19,7 @@ pub(crate) struct Flight {
     pub(crate) spent: Cost,
     /// Announced limits were in force when it left, and had room for it.
     pub(crate) server_limited: bool,
-    /// Its item has not failed before.
+    pub(crate) item: u64,
+    /// Its item has not failed before, nor was it refused.
     pub(crate) is_first: bool,
 }

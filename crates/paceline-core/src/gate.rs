@@ -56,6 +56,9 @@ pub(crate) struct Gate {
     since: Instant,
     /// The first hint in the present closure.
     asked: Option<Duration>,
+    /// A canary was refused since it closed.
+    is_in_vain: bool,
+    was_in_vain: bool,
     /// The one of the closure before, and how often it was repeated.
     before: Option<(Duration, u32)>,
     /// It was closed, and [`Gate::reopens`] has not reported its end yet.
@@ -66,7 +69,17 @@ impl Gate {
     pub(crate) const fn new() -> Self {
         let (until, since) = (Instant::ZERO, Instant::ZERO);
         let cause = PauseCause::Program;
-        Self { until, cause, door: Door::Open, since, asked: None, before: None, closed: false }
+        Self {
+            until,
+            cause,
+            door: Door::Open,
+            since,
+            asked: None,
+            before: None,
+            closed: false,
+            is_in_vain: false,
+            was_in_vain: false,
+        }
     }
 
     /// `silence`: a canary that has not been refused for so long opens the gate by [`Gate::silent`].
@@ -104,6 +117,16 @@ impl Gate {
         self.door == Door::Open
     }
 
+    /// Whether that was so of the last closure that ended.
+    pub(crate) const fn was_in_vain(&self) -> bool {
+        self.was_in_vain
+    }
+
+    /// Whether a canary was refused after a wait that the server asked for.
+    pub(crate) const fn is_in_vain(&self) -> bool {
+        self.is_in_vain && self.asked.is_some()
+    }
+
     /// Whether a closure has ended since the last call.
     pub(crate) fn reopens(&mut self, now: Instant) -> bool {
         let reopens = self.closed && self.until <= now;
@@ -128,6 +151,7 @@ impl Gate {
     /// Nothing leaves before `until`, and then one call goes first.
     pub(crate) fn hold_for_canary(&mut self, until: Instant) {
         self.hold(until);
+        self.is_in_vain |= matches!(self.door, Door::Canary { .. });
         self.door = Door::HalfOpen;
     }
 
@@ -192,7 +216,8 @@ impl Gate {
     }
 
     fn open(&mut self, sent: Instant, opened: Instant) -> Reopening {
-        self.door = Door::Open;
+        self.was_in_vain = self.is_in_vain();
+        (self.door, self.is_in_vain) = (Door::Open, false);
         let (closure, times) = match (self.asked, self.before) {
             (None, _) => (Closure::Own, 0),
             (Some(_), None) => (Closure::Hint, 0),

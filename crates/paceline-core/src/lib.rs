@@ -26,6 +26,7 @@ mod pacer;
 mod places;
 mod queue;
 mod quota;
+mod repeats;
 mod request;
 mod responsive;
 pub mod retry;

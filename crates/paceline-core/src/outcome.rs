@@ -108,6 +108,9 @@ pub enum LimitScope {
     Account,
 }
 
+/// A wait that is longer holds its whole scope.
+const HOLDING: Duration = Duration::from_secs(1);
+
 /// A wait that the server asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hint {
@@ -123,6 +126,11 @@ impl Hint {
     /// A hint whose source the log gives as `server`.
     pub const fn new(wait: Duration, exact: bool) -> Self {
         Self { wait, exact, from: "server" }
+    }
+
+    /// Whether it holds the whole scope, and one call goes first after it. A shorter one in whole seconds is mostly rounding.
+    pub(crate) fn is_long(&self) -> bool {
+        self.wait > HOLDING
     }
 }
 

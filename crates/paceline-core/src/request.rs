@@ -147,6 +147,16 @@ impl Request {
         self.priority < 0
     }
 
+    /// Its item, once it is enqueued.
+    pub(crate) fn number(&self) -> u64 {
+        self.item.expect("it is numbered when it is enqueued")
+    }
+
+    /// Whether it failed or was refused before.
+    pub(crate) const fn was_tried(&self) -> bool {
+        self.attempts > 0 || self.deferrals > 0
+    }
+
     /// Sends so far.
     pub const fn sends(&self) -> u32 {
         self.attempts + self.deferrals + self.unsent

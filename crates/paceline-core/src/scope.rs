@@ -3,6 +3,7 @@
 mod export;
 mod fleet;
 mod forecast;
+mod head;
 mod lease;
 mod places;
 mod snapshot;
@@ -33,9 +34,6 @@ use crate::server_limits::{Carrier, ServerLimits};
 use crate::snapshot::Totals;
 use crate::spacing::Spacing;
 use crate::time::Instant;
-
-/// A hint above this holds the whole scope; a shorter one in whole seconds is mostly rounding.
-const HOLDING_HINT: Duration = Duration::from_secs(1);
 
 /// How long an idle scope keeps what it has learnt: a restored rate of that age counts a sixty-fourth, and a cap is dropped.
 const RETENTION: Duration = Duration::from_mins(60);
@@ -207,8 +205,9 @@ impl Scope {
         let (tokens, spent) = (cost.get(&Dimension::Tokens), self.spent.clone());
         let server_limited = self.announced.iter().any(|limit| limit.holds_back(now));
         let (number, era) = (self.last, self.learnt.era());
-        let is_first = request.attempts == 0;
-        let mut flight = Flight { number, era, sent: now, probe, in_flight, tokens, spent, server_limited, is_first };
+        let (item, is_first) = (request.number(), !request.was_tried());
+        let sent = now;
+        let mut flight = Flight { number, era, sent, probe, in_flight, tokens, spent, server_limited, item, is_first };
         if self.pace == Pace::Auto {
             flight.era = self.learnt.sent(now, &self.gate, &flight, canary);
         }
@@ -371,26 +370,6 @@ impl Scope {
         !self.gate.is_open()
     }
 
-    /// Whether the server may be down: one of the last calls failed.
-    pub(crate) const fn may_be_down(&self) -> bool {
-        self.breaker.has_just_failed()
-    }
-
-    /// Whether the pace is learnt and a call was refused: what is refused next may be due to the rate or to the item.
-    pub(crate) fn learns_from_refusals(&self) -> bool {
-        self.pace == Pace::Auto && self.learnt.was_refused()
-    }
-
-    /// Whether an item failed again while most others succeeded.
-    pub(crate) fn is_bad(&self, item: u64) -> bool {
-        self.breaker.is_bad(item)
-    }
-
-    /// Whether one call at a time tests its server.
-    pub(crate) fn is_down(&self) -> bool {
-        self.breaker.is_testing()
-    }
-
     /// Shortens the delay between calls after a success.
     pub(crate) fn speed_up(&mut self, number: u64, rng: &mut Rng) {
         self.spacing.succeeded(number, self.last, rng);
@@ -403,12 +382,12 @@ impl Scope {
 
     /// Closes the gate for the wait of a hint. Returns whether the hint is long or exact enough for that.
     pub(crate) fn obey(&mut self, now: Instant, hint: Hint, cause: PauseCause) -> bool {
-        if hint.wait > HOLDING_HINT {
+        if hint.is_long() {
             self.gate.close_for(cause, |gate| gate.close_for_hint(now, hint.wait));
         } else if hint.exact {
             self.gate.close_for(cause, |gate| gate.hold(now + hint.wait));
         }
-        hint.exact || hint.wait > HOLDING_HINT
+        hint.exact || hint.is_long()
     }
 
     /// Holds the scope until then; one call goes first.

@@ -12,7 +12,9 @@ use super::first_tries::FirstTries;
 use super::rate::{FEW, Rate, Trend};
 use super::unit::Unit;
 use super::{LONGEST_CLOSURE, Reaction, Refusal, Start, window};
+use crate::flight::Flight;
 use crate::gate::{Closure, Gate, Reopening};
+use crate::repeats::Repeats;
 use crate::rng::Rng;
 use crate::state::LearntState;
 use crate::time::Instant;
@@ -57,6 +59,7 @@ pub(super) struct Refusals {
     /// Of throttled calls, and of overloaded ones.
     shares: [Share; 2],
     first_tries: FirstTries,
+    throttled: Repeats,
     /// Earlier ones are not counted.
     from: Instant,
     pub(super) out: Option<Out>,
@@ -65,7 +68,8 @@ pub(super) struct Refusals {
 impl Default for Refusals {
     fn default() -> Self {
         let shares = [Kind::Throttled, Kind::Overloaded].map(Share::new);
-        Self { shares, first_tries: FirstTries::default(), from: Instant::ZERO, out: None }
+        let (first_tries, throttled) = (FirstTries::default(), Repeats::default());
+        Self { shares, first_tries, throttled, from: Instant::ZERO, out: None }
     }
 }
 
@@ -251,22 +255,33 @@ impl Decision {
         self.rate.contradicted((evidence.admitted() - calls + 1) as f64 / t);
     }
 
-    /// Whether an overloaded answer shows that its item fails, and nothing about the pace: it failed twice before, most others
-    /// have succeeded since, and so do items that are tried for the first time. The server refuses that item, such as a page
-    /// that is broken for good.
+    /// A call succeeded: what is refused again and again meanwhile is so by itself.
+    pub(super) fn succeeded(&mut self, item: u64) {
+        self.refusals.iter_mut().for_each(|refusals| refusals.throttled.succeeded(item));
+    }
+
+    /// Whether a refusal shows that its item is refused, and nothing about the pace: it was twice before, most others have
+    /// succeeded since, and so do items that are tried for the first time. The server refuses that item, such as a page that is
+    /// broken for good or has a limit of its own.
     pub(super) fn is_of_its_item(
         &mut self,
         evidence: &mut Evidence,
         gate: &Gate,
-        is_first: bool,
+        flight: &Flight,
         why: Refusal,
     ) -> bool {
-        let first_tries = &mut self.refusals.get_or_insert_default().first_tries;
+        let Refusals { first_tries, throttled, .. } = &mut **self.refusals.get_or_insert_default();
         first_tries.passed(evidence.first_tries());
-        if why == Refusal::Overloaded && is_first {
+        if flight.is_first && why != Refusal::OverloadedItem {
             first_tries.refused();
         }
-        why == Refusal::OverloadedItem && gate.is_open() && first_tries.pass()
+        let is_bad = match why {
+            Refusal::Throttled | Refusal::Again | Refusal::AgainHeld => {
+                throttled.failed(flight.item) && why == Refusal::AgainHeld
+            }
+            Refusal::Overloaded | Refusal::OverloadedItem => why == Refusal::OverloadedItem,
+        };
+        is_bad && gate.is_open() && first_tries.pass()
     }
 
     /// Whether a refusal was caused by our rate.

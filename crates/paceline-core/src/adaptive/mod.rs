@@ -71,6 +71,8 @@ pub(crate) enum Refusal {
     Throttled,
     /// The same, for an item that has been throttled twice before.
     Again,
+    /// The same, where the server names a time that holds the scope.
+    AgainHeld,
     /// The provider lacks capacity.
     Overloaded,
     /// The same, for an item that has failed twice before, and again while most others succeeded.
@@ -82,7 +84,7 @@ impl Refusal {
     pub(crate) const fn cause(self, asked: bool) -> PauseCause {
         match self {
             Self::Overloaded | Self::OverloadedItem => PauseCause::Overloaded { asked },
-            Self::Throttled | Self::Again => PauseCause::Throttled { asked },
+            Self::Throttled | Self::Again | Self::AgainHeld => PauseCause::Throttled { asked },
         }
     }
 }
@@ -229,6 +231,7 @@ impl AdaptiveRate {
     pub(crate) fn succeeded(&mut self, now: Instant, flight: &Flight) {
         self.schedule.answered();
         self.evidence.succeeded(flight.era, now - flight.sent);
+        self.decision.succeeded(flight.item);
         let later = if self.is_shared() { evidence::HEARD_AFTER } else { Duration::ZERO };
         self.decision.rate.succeeded(self.evidence.time() + later);
     }
@@ -254,11 +257,15 @@ impl AdaptiveRate {
         let &Flight { era, number, sent, in_flight, tokens, .. } = flight;
         let in_flight = if self.is_shared() { 1 } else { in_flight };
         self.evidence.settle(now);
-        if self.decision.is_of_its_item(&mut self.evidence, gate, flight.is_first, why) {
+        if self.decision.is_of_its_item(&mut self.evidence, gate, flight, why) {
             self.evidence.forget(number);
             return Reaction::Chance;
         }
-        let why = if why == Refusal::OverloadedItem { Refusal::Overloaded } else { why };
+        let why = match why {
+            Refusal::OverloadedItem => Refusal::Overloaded,
+            Refusal::AgainHeld => Refusal::Again,
+            why => why,
+        };
         let (elsewhere, later) = self.elsewhere(now, sent);
         let (later, pending) = (last - number + later, self.evidence.pending() + elsewhere);
         let call = Refused { era, sent, later, pending, in_flight, tokens, why };

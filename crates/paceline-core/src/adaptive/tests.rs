@@ -65,6 +65,7 @@ impl Machine {
             tokens,
             spent,
             server_limited: false,
+            item: self.last,
             is_first: true,
         };
         flight.era = self.learnt.sent(self.now, &self.gate, &flight, canary);

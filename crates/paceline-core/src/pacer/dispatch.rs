@@ -29,7 +29,7 @@ impl Pacer {
     /// other, and an outage costs no item. One that is down is tested with one of the items that failed least, here and there:
     /// those that failed may fail for ever, and so may their neighbours, and would keep out the others, whose success shows that
     /// the server works. For the same reason every other call is one of an item that has not failed, where a pace is learnt and
-    /// the server has refused calls.
+    /// the server has refused calls. And where a call that went first was told to wait again, those go that were not.
     pub(super) fn head(&self, scope: &Scope) -> Option<Place> {
         let tried = |slot| {
             let Request { attempts, max_retries, .. } = &self.slots.at(slot).request;
@@ -38,6 +38,9 @@ impl Pacer {
         let may_be_down = scope.may_be_down();
         if may_be_down && scope.is_down() {
             return scope.queue.one_with_least(PROBE_CANDIDATES, scope.totals.probes, tried);
+        }
+        if let Some(told) = scope.told_at_most() {
+            return scope.queue.first_but(PROBE_CANDIDATES, |slot| self.slots.at(slot).request.deferrals > told);
         }
         let new_first = scope.learns_from_refusals() && scope.totals.sends % 2 == 1;
         let new = || scope.queue.first_but(PROBE_CANDIDATES, |slot| tried(slot).1 > 0);

@@ -62,7 +62,7 @@ impl Pacer {
     /// Applies the outcome to the pace.
     pub(super) fn react(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
         let scope = &mut self.scopes[request.scope.place];
-        let (item, held) = (request.item.expect("it was numbered when it was enqueued"), scope.held_places());
+        let (item, held) = (request.number(), scope.held_places());
         let change = match outcome.class {
             Class::Success => {
                 self.hold.passed();
@@ -118,7 +118,7 @@ impl Pacer {
             // It sits out the next round of tests, so that one item that always fails cannot keep the others out.
             probe: probe.then(|| 2 * (scope.next_probe(now) - now)).filter(|wait| !wait.is_zero()),
             chosen: self.guessed(now, &request.scope, outcome),
-            at_least: self.others_first(now, scope, probe, outcome.class),
+            at_least: self.others_first(now, scope, probe, request, outcome),
         };
         let decision = retry::decide(&self.config.retry, self.config.pace, &tried, outcome, &mut self.rng);
         request.attempts = request.attempts.saturating_add(decision.retried);
@@ -157,13 +157,18 @@ impl Pacer {
         hold.until().map(|(until, _)| until - now)
     }
 
-    /// A closed gate is tested with several other items before one that failed there: only several show whether the server or the
-    /// item is at fault.
-    fn others_first(&self, now: Instant, scope: &Scope, probe: bool, class: Class) -> Duration {
-        if probe || !is_failure(class) || self.config.pace != Pace::Auto || !scope.is_closed() {
+    /// A closed gate is tested with several other items before one that failed there, and with another one before one that was
+    /// told to wait again: only others show whether the server or the item is at fault.
+    fn others_first(&self, now: Instant, scope: &Scope, probe: bool, request: &Request, outcome: &Outcome) -> Duration {
+        if probe || self.config.pace != Pace::Auto || !scope.is_closed() {
             return Duration::ZERO;
         }
-        let Some(after_the_first) = (scope.queue.len().min(OTHERS_FIRST) as u32).checked_sub(1) else {
+        let others = match outcome.class {
+            class if is_failure(class) => OTHERS_FIRST,
+            _ if request.deferrals > 0 && outcome.hint.is_some_and(|hint| hint.is_long()) => 2,
+            _ => 0,
+        };
+        let Some(after_the_first) = (scope.queue.len().min(others) as u32).checked_sub(1) else {
             return Duration::ZERO;
         };
         let wait = scope.closed_until(now).unwrap_or(now) - now;
@@ -194,6 +199,7 @@ impl Pacer {
         let refusal = match outcome.class {
             Class::Overloaded if request.attempts >= 2 && self.is_bad(request) => Refusal::OverloadedItem,
             Class::Overloaded => Refusal::Overloaded,
+            _ if request.deferrals >= 2 && outcome.hint.is_some_and(|hint| hint.is_long()) => Refusal::AgainHeld,
             _ if request.deferrals >= 2 => Refusal::Again,
             _ => Refusal::Throttled,
         };
@@ -233,7 +239,7 @@ impl Pacer {
     }
 
     fn is_bad(&self, request: &Request) -> bool {
-        request.item.is_some_and(|item| self.scopes[&request.scope].is_bad(item))
+        self.scopes[&request.scope].is_bad(request.number())
     }
 
     /// Closes the gate of a scope, or of all of them, for as long as the server asked.

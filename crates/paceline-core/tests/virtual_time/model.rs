@@ -313,10 +313,19 @@ impl Model {
             let tests = as_urgent && last(&other.request) && !last(&request);
             // One that is down is tested with any of those that failed least.
             let probes = probe && as_urgent && other.request.attempts >= request.attempts;
+            // Where a call that went first was told to wait again, those that were not go before those that were.
+            let deferrals = (other.request.deferrals, request.deferrals);
+            let was_told = self.learns
+                && as_urgent
+                && (deferrals.0 > 1 && deferrals.1 <= 1 || deferrals.0 > 0 && deferrals.1 == 0);
             // Where a learnt pace was refused, one that failed lets one pass that did not, but never two.
             let waits_once = self.learns && as_urgent && other.request.attempts > 0 && request.attempts == 0;
-            lets_one_pass |= ready && before && waits_once && !tests && !probes;
-            assert!(!(ready && before) || tests || probes || waits_once, "{arrival} overtook {}", other.arrival);
+            lets_one_pass |= ready && before && waits_once && !tests && !probes && !was_told;
+            assert!(
+                !(ready && before) || tests || probes || was_told || waits_once,
+                "{arrival} overtook {}",
+                other.arrival
+            );
         }
         let scope = self.scopes.iter().position(|scope| *scope == request.scope).expect("it has only these");
         let did_before = std::mem::replace(&mut self.let_one_pass[scope], lets_one_pass);

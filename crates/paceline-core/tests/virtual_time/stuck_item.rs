@@ -128,3 +128,29 @@ fn items_that_are_always_overloaded_keep_the_others_from_nothing() {
         assert!(job.makespan() < 1.1 * least + 15.0, "{case}: {} s for {least} s of calls", job.makespan());
     }
 }
+
+/// Pages that have a limit of their own, and say for how long: each holds the others for two of its waits at most, and is sent
+/// again when its wait is over.
+#[test]
+fn items_that_are_always_told_to_wait_keep_the_others_from_nothing() {
+    for (stuck, asks, rate, places) in
+        [(1, 5, 10, 64), (1, 60, 50, 2), (1, 10, 1_000, 64), (3, 60, 50, 2), (3, 5, 10, 64)]
+    {
+        let limits = Limits { quotas: vec![Quota::per_second(rate)], burst: None };
+        let config = PacerConfig { limits, ..PacerConfig::default() }.with_in_flight(places);
+        let job = run(config, 300, at(3_600.0), |_, item| {
+            let outcome = match (20..20 + stuck).contains(&item) {
+                true => Outcome::new(Class::Throttled).with_hint(Duration::from_secs(asks), true),
+                false => Outcome::new(Class::Success),
+            };
+            (Duration::from_millis(5), outcome)
+        });
+        let case = format!("{stuck} of {asks} s, {rate} a second, {places} places");
+        assert_eq!((job.succeeded.len() as u64, job.waiting as u64), (300 - stuck, stuck), "{case}");
+        // The pace goes on from what passed between those waits, which is not the limit.
+        let most = (2 * stuck * asks) as f64 + 3.5 * 300.0 / rate.min(10) as f64;
+        assert!(job.makespan() < most, "{case}: {} s, not {most}", job.makespan());
+        let calls = job.arrivals_of(20) as u64;
+        assert!((3_600 / asks / 2..=3_600 / asks).contains(&calls), "{case}: {calls} calls");
+    }
+}

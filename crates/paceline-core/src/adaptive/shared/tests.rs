@@ -39,6 +39,7 @@ impl Side {
             tokens: 0,
             spent,
             server_limited: false,
+            item: self.last,
             is_first: true,
         };
         flight.era = self.learnt.sent(now, &self.gate, &flight, false);

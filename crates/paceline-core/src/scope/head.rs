@@ -1,0 +1,40 @@
+//! What decides which request of a scope leaves next.
+
+use super::Scope;
+use crate::config::Pace;
+
+/// A request that was told to wait twice leaves as each such call at most, while others wait.
+const TOLD_AGAIN: u64 = 8;
+
+impl Scope {
+    /// Whether the server may be down: one of the last calls failed.
+    pub(crate) const fn may_be_down(&self) -> bool {
+        self.breaker.has_just_failed()
+    }
+
+    /// Whether one call at a time tests its server.
+    pub(crate) fn is_down(&self) -> bool {
+        self.breaker.is_testing()
+    }
+
+    /// Whether the pace is learnt and a call was refused: what is refused next may be due to the rate or to the item.
+    pub(crate) fn learns_from_refusals(&self) -> bool {
+        self.pace == Pace::Auto && self.learnt.was_refused()
+    }
+
+    /// Whether an item failed again while most others succeeded.
+    pub(crate) fn is_bad(&self, item: u64) -> bool {
+        self.breaker.is_bad(item)
+    }
+
+    /// How often a request may have been told to wait that leaves next, if others wait. After a wait in vain that is one that
+    /// was not: only that shows whether the server or the request is at fault. For some calls it is one that was told once.
+    pub(crate) fn told_at_most(&self) -> Option<u32> {
+        let told = match () {
+            () if self.gate.is_in_vain() => 0,
+            () if self.gate.was_in_vain() && !self.totals.sends.is_multiple_of(TOLD_AGAIN) => 1,
+            () => return None,
+        };
+        self.learns_from_refusals().then_some(told)
+    }
+}
