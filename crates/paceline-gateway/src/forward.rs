@@ -399,6 +399,7 @@ impl<'a> Course<'a> {
                 return Ended { answer: Err(refusal), stayed_down: false, retries };
             }
             if let (Some(head), Err(error @ (NoAnswer::Undecodable(_) | NoAnswer::TooLarge(_)))) = (packed, &received) {
+                self.record.unknown += 1;
                 let (class, refusal) = unreadable(departed, head, error);
                 self.record.ending = Some(Ending::Answered(class));
                 return Ended { answer: Err(refusal), stayed_down: false, retries };

@@ -1,9 +1,11 @@
 //! `--via`: calls that go through the gateway, which is the real one.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 
 use crate::resume::interrupt;
@@ -352,6 +354,35 @@ fn calls_of_a_gateway_that_may_have_been_done_count_in_the_budget() {
     let (code, log) = finish(&mut run(&job, &gateway, &["--budget-tokens", "10k"]));
     let used = job.summary()["budget"]["tokens"]["used"].as_u64().expect("a number");
     assert!(code == 0 && used >= 10 + 4 * 5, "{used}: {log}");
+}
+
+/// The server did its work and bills it: without a gateway such an answer is `truncated`, counts as reserved and is asked for again.
+#[test]
+fn a_damaged_answer_that_a_gateway_cannot_read_counts_and_is_asked_for_again() {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(br#"{"usage":{"prompt_tokens":3,"completion_tokens":2}}"#).expect("in memory");
+    let gzip = gzip.finish().expect("in memory");
+    let cut = gzip[..gzip.len() - 9].to_vec();
+    let server = Server::new(move |arrival| match arrival.before {
+        0 => Reply::text(200, "application/json", cut.clone()).with_header("content-encoding", "gzip"),
+        _ => Reply::ok(),
+    });
+    let job = Job::new(4);
+    let gateway = gateway(&job, &server, &[]);
+    let (code, log) = finish(&mut run(&job, &gateway, &["--budget-tokens", "10k"]));
+    let summary = job.summary();
+    assert_eq!((code, &summary["calls"], server.count()), (0, &json!(8), 8), "{log}");
+    let used = summary["budget"]["tokens"]["used"].as_u64().expect("a number");
+    assert!(
+        used >= 20 + 4 * 5 && log.contains("of the tokens are estimated, for calls whose use is not known"),
+        "{used}: {log}"
+    );
+    // A call that must not be made twice is not.
+    let job = Job::with_input(&json!({"custom_id": 1, "url": "/charge", "body": {"item": "other"}}).to_string());
+    let before = server.count();
+    let (code, log) = finish(&mut run(&job, &gateway, &["--retry-failed"]));
+    assert_eq!((code, server.count() - before), (1, 1), "{log}");
+    assert_eq!(job.lines("out.report.jsonl")[0]["reason"], "unknown_outcome_held", "{log}");
 }
 
 /// Only its answer tells how often the gateway sent a call. One that is cut off has none.

@@ -314,8 +314,14 @@ async fn a_compressed_success_that_is_damaged_is_not_asked_for_again() {
     .await;
     let served = Served::new(api, "", bounds(|_| {}));
     let got = served.post().send().await.expect("an answer");
+    let unknown = got.headers().get("x-paceline-unknown").cloned();
     let (status, text) = (got.status().as_u16(), got.text().await.expect("a text"));
     assert_eq!((status, calls.count()), (502, 1), "{text}");
+    assert_eq!(
+        unknown.as_ref().map(|calls| calls.as_bytes()),
+        Some(&b"1"[..]),
+        "it was done, and nobody knows what it used"
+    );
     assert!(text.contains("\"unreadable\"") && !text.contains("a3f8c9d2e1b04711"), "{text}");
     assert_eq!(served.limiter.snapshot().account.totals.by_class[0], 1, "it is a success");
 }
