@@ -95,13 +95,14 @@ impl Dialect {
     }
 
     /// What a token of the prompt costs at most, in percent of the price of input: more than 100 where the request asks for it to
-    /// be kept in the provider's cache, and the table has a price for that.
+    /// be kept in the provider's cache, also where the table has no price for that: then the one at Anthropic.
     ///
     /// ```
     /// use paceline_providers::{Dialect, Provider};
     /// let body = br#"{"system":[{"type":"text","text":"...","cache_control":{"type":"ephemeral","ttl":"1h"}}]}"#;
     /// assert_eq!(Dialect::from(Provider::Anthropic).dearest_input(body), 200);
-    /// assert_eq!(Dialect::from(Provider::OpenAi).dearest_input(body), 100);
+    /// assert_eq!(Dialect::from(Provider::OpenRouter).dearest_input(body), 200);
+    /// assert_eq!(Dialect::from(Provider::OpenAi).dearest_input(b"{}"), 100);
     /// ```
     pub fn dearest_input(&self, body: &[u8]) -> u32 {
         self.table().charge.cache_percent.dearest(body)

@@ -20,6 +20,15 @@ pub struct CachePercent {
 }
 
 impl CachePercent {
+    /// What writes cost that a request asks for of an API whose table says nothing of them: what they cost at Anthropic and
+    /// Amazon, whose models stand behind it then.
+    const ASKED_FOR: Self = Self { read: 100, write: 125, write_for_an_hour: 200 };
+
+    /// Whether the table says what writes cost.
+    const fn knows_writes(self) -> bool {
+        self.write != 100
+    }
+
     /// What a call costs where its answer does not say for how long it wrote into the cache: as long as its request asks for.
     pub(super) fn as_asked(self, usage: Usage, request: &[u8]) -> Usage {
         if usage.unsplit_writes == 0 {
@@ -34,10 +43,11 @@ impl CachePercent {
     pub(super) fn dearest(self, request: &[u8]) -> u32 {
         let marks =
             MARKS.iter().flat_map(|mark| memmem::find_iter(request, *mark).map(|at| &request[at + mark.len()..]));
+        let known = if self.knows_writes() { self } else { Self::ASKED_FOR };
         let written = marks.filter_map(|rest| {
             let mark = rest.trim_ascii_start().strip_prefix(b":")?;
             let mark = serde_json::Deserializer::from_slice(mark).into_iter::<Value>().next()?.ok()?;
-            Some(if *mark.get("ttl").unwrap_or(&Value::Null) == "1h" { self.write_for_an_hour } else { self.write })
+            Some(if *mark.get("ttl").unwrap_or(&Value::Null) == "1h" { known.write_for_an_hour } else { known.write })
                 .filter(|_| mark.is_object())
         });
         written.fold(100, u32::max)
@@ -99,6 +109,9 @@ const OUTPUT: [&str; 5] =
 /// Those that were read from a cache, and written into it.
 const READ: [&str; 3] = ["cache_read_input_tokens", "cacheReadInputTokens", "cacheReadInputTokenCount"];
 const WRITTEN: [&str; 3] = ["cache_creation_input_tokens", "cacheWriteInputTokens", "cacheWriteInputTokenCount"];
+
+/// The objects that divide these.
+const DETAILS: [&str; 2] = ["prompt_tokens_details", "input_tokens_details"];
 
 /// The usage as an answer reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -219,13 +232,15 @@ impl Reported {
             (None, Some(output), Some(total)) => (total.saturating_sub(output), output),
             (input, output, _) => (input.unwrap_or(0), output.unwrap_or(0)),
         };
-        let within = ["prompt_tokens_details", "input_tokens_details"];
-        let within = within.iter().find_map(|object| inside(object, "cached_tokens"));
-        let within = within.or_else(|| first(&["cachedContentTokenCount"]));
+        let of_details = |key: &str| DETAILS.iter().find_map(|object| inside(object, key));
+        // DeepSeek's, and Moonshot's, stand beside the other counts.
+        let within = of_details("cached_tokens")
+            .or_else(|| first(&["cachedContentTokenCount", "prompt_cache_hit_tokens", "cached_tokens"]));
         let read = within.or_else(|| first(&READ));
-        let written = first(&WRITTEN);
+        let written = of_details("cache_write_tokens").or_else(|| first(&WRITTEN));
         let (read, written) = (read.unwrap_or(0), written.unwrap_or(0));
-        let apart = within.is_none() && member("prompt_tokens").is_none();
+        // More than all of it can be no part of it.
+        let apart = within.is_none() && member("prompt_tokens").is_none() || read > input;
         let prompt = if apart { input.saturating_add(read).saturating_add(written) } else { input };
         // Some count what a model thinks beside its answer, in the total alone, and bill it like that.
         let output = total.map_or(output, |total| output.max(total.saturating_sub(prompt)));
@@ -273,7 +288,7 @@ impl Reported {
             uncounted_tokens,
             // Rounded up.
             cache_price: -(-percent).div_euclid(100),
-            unsplit_writes: if self.written_for_an_hour.is_none() { written } else { 0 },
+            unsplit_writes: if self.written_for_an_hour.is_none() || write == 100 { written } else { 0 },
             cached_tokens: if of_read == 100 { read } else { 0 },
             output_tokens: self.output,
             units: 0,
@@ -315,6 +330,11 @@ mod tests {
             (
                 json!({"inputTokens": 5, "cacheReadInputTokens": 90, "cacheWriteInputTokens": 4, "outputTokens": 6}),
                 Some((99, 6)),
+            ),
+            // Of proxies that leave what the cache held out of the prompt.
+            (
+                json!({"prompt_tokens": 60, "completion_tokens": 5, "total_tokens": 65, "prompt_tokens_details": {"cached_tokens": 2_000}}),
+                Some((2_060, 5)),
             ),
             (json!({"output_tokens": 15}), Some((0, 15))),
             (
@@ -372,7 +392,8 @@ mod tests {
             for text in [request.to_string(), serde_json::to_string_pretty(&request).expect("JSON")] {
                 assert_eq!(percent.dearest(text.as_bytes()), expected, "{text}");
             }
-            assert_eq!(CachePercent::default().dearest(request.to_string().as_bytes()), 100, "as a table says nothing");
+            let of_another = CachePercent::default().dearest(request.to_string().as_bytes());
+            assert_eq!(of_another, expected, "whose table says nothing, asked for a model of the same");
         }
         assert_eq!(percent.dearest(br#"{"cache_control": {"type""#), 100, "half an object");
     }
@@ -393,6 +414,40 @@ mod tests {
         ] {
             let usage = Reported::read(usage).expect("usage").counted(true, percent);
             assert_eq!(percent.as_asked(usage, request.as_bytes()).priced_input(), expected, "{usage:?} {request}");
+        }
+    }
+
+    /// As OpenRouter and LiteLLM tell of models that are Anthropic's.
+    #[test]
+    fn writes_of_an_api_in_the_form_of_openai_cost_more_where_they_are_asked_for() {
+        let (minutes, hour) = (r#"{"cache_control":{}}"#, r#"{"cache_control":{"ttl":"1h"}}"#);
+        let openrouter = json!({"prompt_tokens": 2_060, "completion_tokens": 10, "total_tokens": 2_070,
+            "prompt_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 2_000}});
+        let litellm = json!({"prompt_tokens": 2_060, "completion_tokens": 10, "cache_creation_input_tokens": 2_000});
+        let mut split = litellm.clone();
+        split["cache_creation"] = json!({"ephemeral_5m_input_tokens": 2_000, "ephemeral_1h_input_tokens": 0});
+        for (usage, request, expected) in [
+            (&openrouter, minutes, 2_560),
+            (&openrouter, hour, 4_060),
+            (&openrouter, "{}", 2_060),
+            (&litellm, minutes, 2_560),
+            (&split, hour, 4_060),
+        ] {
+            let counted = Reported::read(usage).expect("usage").counted(false, CachePercent::default());
+            let counted = CachePercent::default().as_asked(counted, request.as_bytes());
+            assert_eq!((counted.prompt_tokens(), counted.priced_input()), (2_060, expected), "{usage} {request}");
+        }
+    }
+
+    #[test]
+    fn what_a_cache_was_read_for_is_a_part_of_the_prompt_by_whatever_name() {
+        for usage in [
+            json!({"prompt_tokens": 90, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 64}}),
+            json!({"prompt_tokens": 90, "completion_tokens": 5, "prompt_cache_hit_tokens": 64, "prompt_cache_miss_tokens": 26}),
+            json!({"prompt_tokens": 90, "completion_tokens": 5, "cached_tokens": 64}),
+        ] {
+            let usage = Reported::read(&usage).expect("usage").counted(false, CachePercent::default());
+            assert_eq!((usage.prompt_tokens(), usage.cached_tokens), (90, 64));
         }
     }
 

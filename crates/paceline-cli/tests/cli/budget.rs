@@ -437,6 +437,28 @@ fn a_prompt_that_is_to_be_kept_reserves_what_its_write_costs() {
     assert!(code == 3 && (0.09..=0.10).contains(&used), "an answer that does not split its writes, {used}: {log}");
 }
 
+/// OpenRouter's usage, of a model of Anthropic's.
+#[test]
+fn writes_into_a_cache_are_reserved_and_counted_at_an_api_in_the_form_of_openai() {
+    let usage = json!({"prompt_tokens": 2_060, "completion_tokens": 10, "total_tokens": 2_070,
+        "prompt_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 2_000}});
+    let server = Server::new(move |_| Reply::new(200, &json!({"object": "chat.completion", "usage": usage})));
+    for (ttl, each) in [("5m", 0.007_83), ("1h", 0.012_33)] {
+        let text =
+            json!([{"type": "text", "text": "x".repeat(8_000), "cache_control": {"type": "ephemeral", "ttl": ttl}}]);
+        let body = json!({"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": text}]});
+        let line = |n: usize| json!({"custom_id": n, "url": "/v1/chat/completions", "body": body}).to_string();
+        let job = Job::with_input(&(0..60).map(line).collect::<Vec<_>>().join("\n"));
+        let before = server.count();
+        let args =
+            ["--upstream", "openrouter", "--budget-cost", "0.2", "--price", "in=3,cached=0.3,out=15", "--pace", "none"];
+        let (code, log) = finish(job.run(&server).env("OPENROUTER_API_KEY", "x").args(args));
+        let (used, calls) = (job.summary()["budget"]["cost"]["used"].as_f64().expect("a sum"), server.count() - before);
+        assert!(code == 3 && (used - each * calls as f64).abs() < 1e-9, "{used} by {calls} calls: {log}");
+        assert!((0.17..=0.20).contains(&used) && !log.contains("exceeded"), "{used}: {log}");
+    }
+}
+
 /// A server that answers so does not know what became of the call.
 #[test]
 fn an_answer_that_leaves_a_call_unknown_counts_as_expected() {
