@@ -64,7 +64,7 @@ pub use json_schema::json_schema;
 pub use names::{MOCK, pace_names, scope_names, upstream_names};
 pub use overrides::Overrides;
 pub use preset::Preset;
-pub use price::{Money, MoneyError, Price, PriceError, Prices};
+pub use price::{CountedAs, Money, MoneyError, Price, PriceError, Prices};
 pub use units::{CountError, DurationError, Limit, LimitError, pacer_of, parse_count, parse_duration};
 pub use upstream::{CallNames, Tier, TierMatch, Upstream};
 pub use via::Via;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use paceline_providers::Usage;
+use paceline_providers::{Usage, is_version_of};
 
 use super::effective::Ledger;
 use super::error::SettingError;
@@ -95,10 +95,22 @@ pub struct Price {
 
 /// A text that is no price.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no price: expected {EXPECTED_PRICE}")]
-pub struct PriceError(String);
+#[error("{text:?} is no price: expected {}", self.expected())]
+pub struct PriceError {
+    text: String,
+    /// The part that is at fault, where it is one.
+    fault: Option<String>,
+}
 
-pub(crate) const EXPECTED_PRICE: &str = "the price of a million tokens in and of a million out, each 0 to 1,000,000 and not both 0, such as in=2.50,out=10, and where \
+impl PriceError {
+    /// What was expected, and what is at fault.
+    fn expected(&self) -> String {
+        let fault = self.fault.iter().map(|fault| format!("; {fault}"));
+        [EXPECTED_PRICE.to_owned()].into_iter().chain(fault).collect()
+    }
+}
+
+const EXPECTED_PRICE: &str = "the price of a million tokens in and of a million out, each 0 to 1,000,000 and not both 0, such as in=2.50,out=10, and where \
      input from the cache costs less that price too, at most that of input: in=2.50,cached=1.25,out=10";
 
 impl Price {
@@ -112,21 +124,18 @@ impl Price {
         self.cached
     }
 
-    /// So many tokens of input cost as much as a prompt, with what the provider read from its cache at the price of that.
+    /// So many tokens of input cost as much as a prompt, with what the provider read from its cache at the price of that; else
+    /// at what is known of its provider. Rounded up.
     pub const fn priced_input(&self, usage: &Usage) -> u64 {
-        usage.priced_input().saturating_sub(self.less_for_cached(usage))
-    }
-
-    /// So many tokens of input less a prompt costs, for those that were read from the cache at a price of their own. Rounded
-    /// down.
-    pub const fn less_for_cached(&self, usage: &Usage) -> u64 {
-        match self.cached {
-            Some(cached) if cached < self.input => {
-                // Both are at most 10^12, and tokens 2^32.
-                (usage.cached_tokens as u128 * (self.input - cached) as u128 / self.input as u128) as u64
-            }
-            _ => 0,
-        }
+        let Some(cached) = self.cached else { return usage.priced_input() };
+        let less = if cached < self.input {
+            // Both are at most 10^12.
+            (usage.cached_tokens as u128 * (self.input - cached) as u128 / self.input as u128) as u64
+        } else {
+            0
+        };
+        let of_writes = usage.cache_price.saturating_sub(usage.cached_price);
+        usage.prompt_tokens().saturating_add_signed(of_writes).saturating_sub(less)
     }
 
     /// Why this can hardly be meant: it is below 0.001 or above 10,000. Nothing may cost nothing.
@@ -166,9 +175,21 @@ impl FromStr for Price {
             Some((input, output)) if parts.len() == number && text.matches(',').count() + 1 == number => {
                 Ok(Self { input, output, cached })
             }
-            _ => Err(PriceError(text.to_owned())),
+            _ => Err(PriceError { text: text.to_owned(), fault: fault(&parts) }),
         }
     }
+}
+
+/// Which part of a price is at fault, where that can be told.
+fn fault(parts: &[(&str, &str)]) -> Option<String> {
+    let value = |name: &str| parts.iter().find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim());
+    let wrong = ["in", "cached", "out"].into_iter().find_map(|name| {
+        let value = value(name).filter(|value| number(value).is_none())?;
+        Some(format!("{name}={value} is no number such as 0.5"))
+    });
+    let [input, cached] = ["in", "cached"].map(|name| value(name).and_then(number));
+    let above = input.zip(cached).filter(|(input, cached)| cached > input);
+    wrong.or_else(|| above.map(|(input, cached)| format!("cached={cached} is more than in={input}")))
 }
 
 impl fmt::Display for Price {
@@ -198,7 +219,35 @@ impl FromIterator<(String, Price)> for Prices {
     }
 }
 
+/// As which model an answer counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CountedAs<'a> {
+    /// As the one that was asked for: its server names it, or a version of it.
+    Asked,
+    /// As another one, which has a price of its own.
+    Priced(&'a str),
+    /// As another one, which has none.
+    Unpriced(&'a str),
+}
+
 impl Prices {
+    /// As which model an answer counts that says to be of `answered`, to a request for `asked`: a server may have another one
+    /// answer.
+    pub fn counted_as<'a>(&'a self, asked: &str, answered: &'a str) -> CountedAs<'a> {
+        if self.by_model.contains_key(answered) {
+            return if answered == asked { CountedAs::Asked } else { CountedAs::Priced(answered) };
+        }
+        if is_version_of(answered, asked) || is_version_of(asked, answered) {
+            return CountedAs::Asked;
+        }
+        let named = self.by_model.keys().filter(|model| is_version_of(answered, model));
+        match named.max_by_key(|model| model.len()) {
+            Some(model) if model == asked => CountedAs::Asked,
+            Some(model) => CountedAs::Priced(model),
+            None => CountedAs::Unpriced(answered),
+        }
+    }
+
     /// No price is known.
     pub fn is_empty(&self) -> bool {
         self.by_model.is_empty()
@@ -238,7 +287,8 @@ pub(crate) fn prices(section: Option<&Priced>, ledger: &mut Ledger) -> Result<Pr
     let mut by_model = BTreeMap::new();
     for (model, setting) in section.map(|priced| &priced.0).into_iter().flatten() {
         let key = format!("price.{model}");
-        let price: Price = setting.text.parse().map_err(|_| setting.refuse(&ledger.name(&key), EXPECTED_PRICE))?;
+        let price: Price =
+            setting.text.parse().map_err(|wrong: PriceError| setting.refuse(&ledger.name(&key), wrong.expected()))?;
         ledger.note(key, price.to_string(), setting.source().clone());
         by_model.insert(model.clone(), price);
     }
@@ -283,6 +333,11 @@ mod tests {
         let usage = |cached_tokens| Usage { input_tokens: 1_000, cached_tokens, ..Usage::default() };
         assert_eq!([0, 800, 801].map(|tokens| cached.priced_input(&usage(tokens))), [1_000, 400, 400]);
         assert_eq!((price.priced_input(&usage(800)), cached.to_string().as_str()), (1_000, "in=2,out=8,cached=0.5"));
+        // A provider that sells them at a tenth, and 100 tokens that were written at 1.25.
+        let known = Usage { cache_price: -720 + 25, cached_price: -720, ..usage(800) };
+        assert_eq!([price, cached].map(|price| price.priced_input(&known)), [305, 425], "the price that was given");
+        let full: Price = "in=2,cached=2,out=8".parse().expect("a price");
+        assert_eq!(full.priced_input(&known), 1_025);
         for wrong in [
             "in=1,out=2,cached=x",
             "in=0.15,out=0.6,cached=0.5",
@@ -299,10 +354,40 @@ mod tests {
             let message = wrong.parse::<Price>().expect_err(wrong).to_string();
             assert!(message.contains("such as in=2.50,out=10"), "{message}");
         }
+        for (wrong, fault) in [
+            ("in=0.15,cached=0.5,out=0.6", "; cached=0.5 is more than in=0.15"),
+            ("in=1, out=1, cached=.5", "; cached=.5 is no number such as 0.5"),
+            ("in=1,out=,cached=0.5", "; out= is no number such as 0.5"),
+            ("in=1,out=2,x=3", "out=10"),
+        ] {
+            let message = wrong.parse::<Price>().expect_err(wrong).to_string();
+            assert!(message.ends_with(fault), "{message}");
+        }
         for wrong in ["0", "0.0000001", "-1", "$5", "1e9", "2M", "nan"] {
             let message = wrong.parse::<Money>().expect_err(wrong).to_string();
             assert!(message.contains("a number from 0.000001 to 1,000,000"), "{message}");
         }
+    }
+
+    #[test]
+    fn an_answer_counts_as_the_model_that_it_is_of() {
+        let price: Price = "in=1,out=1".parse().expect("a price");
+        let of = |models: &[&str]| -> Prices { models.iter().map(|model| ((*model).to_owned(), price)).collect() };
+        let table = of(&["gpt-4o-mini", "gpt-4o", "gpt-4o-2024-05-13", "*"]);
+        for (asked, answered, expected) in [
+            ("gpt-4o-mini", "gpt-4o-mini-2024-07-18", CountedAs::Asked),
+            ("gpt-4o-mini", "gpt-4o-mini", CountedAs::Asked),
+            ("gpt-4o-mini", "openai/gpt-4o-mini", CountedAs::Asked),
+            ("gpt-4o-mini-2024-07-18", "gpt-4o-mini", CountedAs::Priced("gpt-4o-mini")),
+            ("gpt-4o-mini", "gpt-4o", CountedAs::Priced("gpt-4o")),
+            ("gpt-4o-mini", "gpt-4o-2024-08-06", CountedAs::Priced("gpt-4o")),
+            ("gpt-4o", "gpt-4o-2024-05-13", CountedAs::Priced("gpt-4o-2024-05-13")),
+            ("gpt-4o-mini", "o3", CountedAs::Unpriced("o3")),
+        ] {
+            assert_eq!(table.counted_as(asked, answered), expected, "{answered} for {asked}");
+        }
+        assert_eq!(Prices::from(price).counted_as("a", "b"), CountedAs::Unpriced("b"));
+        assert_eq!(Prices::default().counted_as("a-2024-01-02", "a"), CountedAs::Asked);
     }
 
     #[test]

@@ -26,6 +26,7 @@
 //! Nothing here does IO: a program hands in what its HTTP client received.
 
 mod address;
+mod answered;
 mod aws;
 mod body;
 mod case;
@@ -88,6 +89,7 @@ use http::HeaderMap;
 use paceline_core::Timestamp;
 
 pub use address::{below, host, is_loopback, is_loopback_host, join_url, origin, path_of};
+pub use answered::{is_version_of, model_of_answer};
 pub use charge::SoFar;
 pub use collect::{collect, comes_in_parts};
 pub use dialect::Dialect;

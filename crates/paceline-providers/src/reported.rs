@@ -282,14 +282,16 @@ impl Reported {
         let uncounted_tokens = if is_free { read } else { 0 };
         let CachePercent { read: of_read, write, write_for_an_hour } = percent;
         let more = |tokens: u64, percent: u32| tokens as i64 * (i64::from(percent) - 100);
-        let percent = more(read, of_read) + more(written - for_an_hour, write) + more(for_an_hour, write_for_an_hour);
+        let rounded_up = |percent: i64| -(-percent).div_euclid(100);
+        let cached_price = rounded_up(more(read, of_read));
+        let of_writes = rounded_up(more(written - for_an_hour, write) + more(for_an_hour, write_for_an_hour));
         Usage {
             input_tokens: input - uncounted_tokens,
             uncounted_tokens,
-            // Rounded up.
-            cache_price: -(-percent).div_euclid(100),
+            cache_price: cached_price + of_writes,
             unsplit_writes: if self.written_for_an_hour.is_none() || write == 100 { written } else { 0 },
-            cached_tokens: if of_read == 100 { read } else { 0 },
+            cached_tokens: read,
+            cached_price,
             output_tokens: self.output,
             units: 0,
             undivided: self.undivided,

@@ -17,8 +17,10 @@ pub struct Usage {
     pub cache_price: i64,
     /// Tokens that were written into the cache, where the answer does not say for how long: they count with the lesser price.
     pub unsplit_writes: u64,
-    /// Tokens that the provider read from its cache at a price that is not known here: they count with the price of input.
+    /// Tokens of the prompt that the provider read from its cache.
     pub cached_tokens: u64,
+    /// What of `cache_price` is theirs: nothing where their price is not known here, so that they count with that of input.
+    pub cached_price: i64,
     /// Tokens of the answer.
     pub output_tokens: u64,
     /// Units of the provider's own: capacity units, query points.

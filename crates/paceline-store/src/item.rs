@@ -19,15 +19,15 @@ pub struct ModelUsage {
     pub tokens_in: u64,
     /// Tokens of the answers.
     pub tokens_out: u64,
-    /// How many tokens of input more, or fewer, the prompts cost than they have, because a cache was read or written.
+    /// How many tokens of input more the prompts cost than they have, because a cache was written. Of `calls_of_older` with what
+    /// reads of it made of the price.
     pub cache_price: i64,
-}
-
-impl ModelUsage {
-    /// So many tokens of input cost as much as the prompts.
-    pub const fn priced_in(&self) -> u64 {
-        self.tokens_in.saturating_add_signed(self.cache_price)
-    }
+    /// Tokens of the prompts that a cache was read for.
+    pub cached_tokens: u64,
+    /// How many tokens of input more, or fewer, these cost than they are, where the price of input from the cache is not given.
+    pub cached_price: i64,
+    /// Calls of an older version, which did not keep how many tokens a cache was read for.
+    pub calls_of_older: u64,
 }
 
 /// A call that is about to be sent.

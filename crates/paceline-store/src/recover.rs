@@ -48,6 +48,7 @@ pub(crate) fn recover(
         .and_then(|()| schema::add_column(conn, "item", "key_no", "INTEGER"))
         .and_then(|()| schema::add_column(conn, "run", "key_base", "INTEGER NOT NULL DEFAULT 0"))
         .and_then(|()| schema::add_column(conn, "call_under_way", "moved", "INTEGER NOT NULL DEFAULT 0"))
+        .and_then(|()| schema::add_column(conn, "call_under_way", "cache_price", "INTEGER NOT NULL DEFAULT 0"))
         .and_then(|()| conn.execute_batch(refused_answers::TABLE))
         .map_err(JournalError::sqlite("write"))?;
     // First: a line of the others is that of a later call of its item, or of the same.

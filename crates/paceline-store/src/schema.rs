@@ -113,11 +113,16 @@ pub(crate) fn has_table(conn: &Connection, name: &str) -> rusqlite::Result<bool>
 
 /// Adds a column that a journal of an older version lacks.
 pub(crate) fn add_column(conn: &Connection, table: &str, name: &str, definition: &str) -> rusqlite::Result<()> {
-    let sql = "SELECT count(*) FROM pragma_table_info(?1) WHERE name = ?2";
-    if conn.query_row(sql, [table, name], |row| row.get(0))? {
+    if has_column(conn, table, name)? {
         return Ok(());
     }
     conn.execute_batch(&format!("ALTER TABLE {table} ADD COLUMN {name} {definition}"))
+}
+
+/// Whether a table has that column.
+pub(crate) fn has_column(conn: &Connection, table: &str, name: &str) -> rusqlite::Result<bool> {
+    let sql = "SELECT count(*) FROM pragma_table_info(?1) WHERE name = ?2";
+    conn.query_row(sql, [table, name], |row| row.get(0))
 }
 
 /// Marks the database as a complete journal; part of the transaction that loads it.

@@ -7,7 +7,7 @@ use rusqlite::{Connection, params};
 use crate::item::{CutOff, Departure, ModelUsage};
 use crate::query::{count, int};
 use crate::report::JobCounts;
-use crate::schema::has_table;
+use crate::schema::{has_column, has_table};
 use crate::usage;
 
 /// The tables. What is `counted` stands in the counters of the job and of its item, and stays until the item has an outcome.
@@ -17,6 +17,7 @@ pub(crate) const TABLES: &str = "
         model TEXT NOT NULL,
         tokens_in INTEGER NOT NULL,
         tokens_out INTEGER NOT NULL,
+        cache_price INTEGER NOT NULL DEFAULT 0, -- tokens of input more that its prompt may cost
         counted INTEGER NOT NULL DEFAULT 0,
         moved INTEGER NOT NULL DEFAULT 0 -- its item has the body that was sent, and another id
     ) STRICT;
@@ -45,9 +46,9 @@ pub(crate) fn is_lost(conn: &Connection) -> rusqlite::Result<bool> {
 
 /// Notes a call that is sent, within the caller's transaction.
 pub(crate) fn add(conn: &Connection, departure: &Departure) -> rusqlite::Result<()> {
-    let ModelUsage { model, tokens_in, tokens_out, .. } = &departure.reserved;
-    let sql = "INSERT OR REPLACE INTO call_under_way (id, model, tokens_in, tokens_out) VALUES (?1, ?2, ?3, ?4)";
-    let values = params![int(departure.ordinal), model, int(*tokens_in), int(*tokens_out)];
+    let ModelUsage { model, tokens_in, tokens_out, cache_price, .. } = &departure.reserved;
+    let sql = "INSERT OR REPLACE INTO call_under_way (id, model, tokens_in, tokens_out, cache_price) VALUES (?1, ?2, ?3, ?4, ?5)";
+    let values = params![int(departure.ordinal), model, int(*tokens_in), int(*tokens_out), cache_price];
     conn.prepare_cached(sql)?.execute(values).map(drop)
 }
 
@@ -114,8 +115,9 @@ pub(crate) fn not_counted(conn: &Connection) -> rusqlite::Result<Vec<ModelUsage>
     if !has_table(conn, "call_under_way")? {
         return Ok(Vec::new());
     }
+    let cache_price = if has_column(conn, "call_under_way", "cache_price")? { "sum(call.cache_price)" } else { "0" };
     let mut select = conn.prepare(&format!(
-        "SELECT call.model, count(*), sum(call.tokens_in), sum(call.tokens_out), 0 {CUT_OFF} GROUP BY call.model"
+        "SELECT call.model, count(*), sum(call.tokens_in), sum(call.tokens_out), {cache_price}, 0, 0, 0 {CUT_OFF} GROUP BY call.model"
     ))?;
     let rows = select.query_map([], usage::of_row)?;
     rows.collect()

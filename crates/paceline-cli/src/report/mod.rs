@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::exit::{Failure, Status};
 use crate::output;
+use crate::run::calls::budget::cost_of;
 use crate::run::job::job_config::JobConfig;
 use crate::run::lines::input::Input;
 use crate::run::progress::report::{self, ReportError, Row};
@@ -97,7 +98,7 @@ fn models(used: &[ModelUsage], prices: &Prices) -> Value {
     let mut usage = used.to_vec();
     usage.sort_by_key(|usage| std::cmp::Reverse(usage.tokens_in + usage.tokens_out));
     let model = |usage: &ModelUsage| {
-        let cost = prices.of(&usage.model).of(usage.priced_in(), usage.tokens_out);
+        let cost = cost_of(usage, prices);
         json!({
             "model": &*usage.model,
             "calls": usage.calls,

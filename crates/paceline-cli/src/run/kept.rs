@@ -44,7 +44,7 @@ pub(super) fn take_up(args: &mut RunArgs, paths: &Paths, upstream: &mut Upstream
     }
     tell_prices(args, upstream);
     if let Some((journal, kept)) = journal.zip(kept) {
-        take_new_prices(journal, &kept.prices(), &upstream.prices)?;
+        tell_new_prices(journal, &kept.prices(), &upstream.prices);
     }
     Ok(())
 }
@@ -97,37 +97,35 @@ pub(super) fn words(prices: &Prices) -> String {
     format!("price of a million tokens: {}{more}", all[..all.len().min(SHOWN)].join("; "))
 }
 
-/// A price that changed values anew what the runs before have used; but of what they read from caches only the cost is kept.
-///
-/// # Errors
-/// Another price of input from the cache than that which they were counted with.
-fn take_new_prices(journal: &Path, before: &Prices, now: &Prices) -> Result<(), Failure> {
+/// A price that changed values anew what the runs before have used, as far as it is known.
+fn tell_new_prices(journal: &Path, before: &Prices, now: &Prices) {
     if before == now || before.is_empty() || now.is_empty() {
-        return Ok(());
+        return;
     }
     // Of a journal that cannot be read the run tells why, as it opens it.
-    let used = Reader::open(journal).and_then(|reader| reader.spent());
-    let used = used.unwrap_or_default();
-    for used in &used {
-        let [was, is] = [before, now].map(|prices| prices.of(&used.model).cached());
-        if was != is {
-            let shown =
-                |cached: Option<u64>| cached.map_or("none".to_owned(), |cached| format!("{}", cached as f64 / 1e6));
-            return Err(Failure::refused(format!(
-                "the price of input from the cache (cached=) was {} in the last run of this job, and is {} now: what it has used cannot be \
-                 counted anew; expected the former one, or another -o for what is left",
-                shown(was),
-                shown(is)
-            )));
-        }
-    }
+    let used = Reader::open(journal).and_then(|reader| reader.spent()).unwrap_or_default();
     let [was, is] = [before, now].map(|prices| spent(prices, &used));
-    if was.units() > 0 {
-        tracing::warn!(
-            "prices changed since the last run of this job: what was used before counts as {is} now, and counted as {was}"
-        );
+    if was.units() == 0 {
+        return;
     }
-    Ok(())
+    let counts = if was == is {
+        format!("what was used before counts as {is}, as it did")
+    } else {
+        format!("what was used before counts as {is} now, and counted as {was}")
+    };
+    let is_unlike = |used: &&ModelUsage| prices_of_cached(before, used) != prices_of_cached(now, used);
+    let older = used.iter().filter(is_unlike).map(|used| used.calls_of_older).sum();
+    let older = if older > 0 {
+        let calls = text::counted(older, "call");
+        format!("; what {calls} of an older version read from the provider's cache was not kept, and counts as before")
+    } else {
+        String::new()
+    };
+    tracing::warn!("prices changed since the last run of this job: {counts}{older}");
+}
+
+fn prices_of_cached(prices: &Prices, used: &ModelUsage) -> Option<u64> {
+    prices.of(&used.model).cached()
 }
 
 fn spent(prices: &Prices, used: &[ModelUsage]) -> Money {

@@ -347,20 +347,80 @@ fn an_answer_that_reports_no_usage_counts_with_its_length() {
     assert_eq!(job.summary()["stopped"], "budget");
 }
 
-/// Of what a provider read from its cache only the cost is kept: with another price of that the budget would count wrongly.
+/// A zero too many in `cached=`: the runs before cost ten times what they counted as.
 #[test]
-fn the_price_of_cached_input_stays_that_of_the_job() {
-    let server = Server::new(|_| Reply::ok());
+fn a_new_price_of_cached_input_counts_the_runs_before_anew() {
+    let usage = json!({"prompt_tokens": 1_000, "completion_tokens": 1, "total_tokens": 1_001, "prompt_tokens_details": {"cached_tokens": 1_000}});
+    let server = Server::new(move |_| Reply::new(200, &json!({"object": "chat.completion", "usage": usage})));
     let job = Job::new(4);
-    let run = |args: &[&str]| finish(job.run(&server).args(["--budget-cost", "1.00", "--max-items", "1"]).args(args));
-    let (_, log) = run(&["--price", "in=2.50,cached=0.125,out=10"]);
-    assert!(log.contains("in=2.5,out=10,cached=0.125"), "{log}");
-    for price in ["in=2.50,cached=1.25,out=10", "in=2.50,out=10"] {
-        let (code, log) = run(&["--price", price]);
-        assert!(code == 2 && log.contains("cached=) was 0.125 in the last run of this job"), "{log}");
+    let run = |price: &str| {
+        let args = ["--budget-cost", "1.00", "--max-items", "1", "--price", price];
+        let (code, log) = finish(job.run(&server).args(args));
+        assert_eq!(code, 3, "{log}");
+        (job.summary()["budget"]["cost"]["used"].as_f64().expect("a sum"), log)
+    };
+    let near = |used: f64, expected: f64| (used - expected).abs() < 1e-9;
+    let (used, log) = run("in=2.50,cached=0.125,out=10");
+    assert!(near(used, 0.000_135) && log.contains("in=2.5,out=10,cached=0.125"), "{used} {log}");
+    let (used, log) = run("in=2.50,cached=1.25,out=10");
+    let told = "prices changed since the last run of this job: what was used before counts as 0.0013 now, and counted as 0.0001";
+    assert!(near(used, 0.002_52) && log.contains(told) && !log.contains("older version"), "{used} {log}");
+    let (used, log) = run("in=2.50,out=10");
+    assert!(near(used, 0.007_53) && log.contains("counts as 0.0050 now, and counted as 0.0025"), "{used} {log}");
+}
+
+/// A copy of Anthropic's API that sells cached input at half of the price.
+#[test]
+fn the_price_of_cached_input_that_is_given_takes_the_place_of_the_known_one() {
+    let usage = json!({"input_tokens": 0, "cache_read_input_tokens": 1_000, "output_tokens": 1});
+    let server = Server::new(move |_| Reply::new(200, &json!({"type": "message", "content": [], "usage": usage})));
+    let body = json!({"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": "x"}]});
+    let job = Job::with_input(&json!({"custom_id": 1, "params": body}).to_string());
+    let args = ["--upstream", "anthropic", "--budget-cost", "1.00", "--price", "in=1,cached=0.5,out=5"];
+    let (code, log) = finish(job.run(&server).args(args));
+    let summary = job.summary();
+    assert_eq!((code, &summary["budget"]["cost"]["used"]), (0, &json!(0.000_505)), "{log}");
+}
+
+/// A gateway's fallback, or a server with several models for a request: the bill has the price of the one that answered.
+#[test]
+fn answers_of_another_model_count_with_its_price_and_are_told() {
+    let usage = json!({"prompt_tokens": 100, "completion_tokens": 10});
+    let answer = json!({"object": "chat.completion", "model": "gpt-4o-2024-08-06", "usage": usage});
+    let plain = json!({"object": "chat.completion", "usage": usage});
+    let table = "[upstream.generic.price]\n'm' = 'in=1,out=1'\n'gpt-4o' = 'in=16,out=16'\n";
+    for (answer, fallback, config, expected) in [
+        (&answer, "", table, "gpt-4o answers in place of m: its answers count with its own price, in=16,out=16 for"),
+        (
+            &plain,
+            "second/gpt-4o",
+            table,
+            "gpt-4o answers in place of m: its answers count with its own price, in=16,out=16",
+        ),
+        (
+            &answer,
+            "",
+            "",
+            "gpt-4o-2024-08-06 answers in place of m: its price is not known: its answers count with the one of",
+        ),
+    ] {
+        let reply = Reply::new(200, answer);
+        let server = Server::new(move |_| match fallback {
+            "" => reply.clone(),
+            fallback => reply.clone().with_header("x-paceline-fallback", fallback),
+        });
+        let job = Job::new(60);
+        std::fs::write(job.path("paceline.toml"), config).expect("writable");
+        let price: &[&str] = if config.is_empty() { &["--price", "in=1,out=1"] } else { &[] };
+        let (_, log) = finish(job.run(&server).args(["--budget-cost", "0.02"]).args(price));
+        let used = job.summary()["budget"]["cost"]["used"].as_f64().expect("a sum");
+        let each = if config.is_empty() { 0.000_11 } else { 0.001_76 };
+        assert!((used - each * server.count() as f64).abs() < 1e-9, "{used} by {} calls: {log}", server.count());
+        assert!(config.is_empty() || used <= 0.02 + 2.0 * each, "{used}: {log}");
+        assert_eq!(log.matches(expected).count(), 1, "{log}");
+        let unpriced = "; 60 answers came from another model than asked for, without a price of its own";
+        assert_eq!(log.contains(unpriced), config.is_empty(), "{log}");
     }
-    assert_eq!(server.count(), 1);
-    assert_eq!(run(&["--price", "in=5,cached=0.125,out=10"]).0, 3, "the others may change");
 }
 
 /// A price of one token, or of another model, turns a budget off.

@@ -431,7 +431,9 @@ fn a_call_that_was_cut_off_counts_once_and_as_much_as_it_reserved() {
     reschedule(&journal, retry(1, 0));
     journal.claim_now(NOW, 1).unwrap();
     for ordinal in 0..4 {
-        let departure = Departure { ordinal, reserved: usage("m", 10, 100), durable: ordinal == 0 };
+        // A write of the prompt costs 2.5 tokens more, rounded up.
+        let reserved = ModelUsage { cache_price: 3, ..usage("m", 10, 100) };
+        let departure = Departure { ordinal, reserved, durable: ordinal == 0 };
         // What no caller awaits is written with the next record.
         match ordinal % 2 {
             0 => wait(|reply| journal.leaves(departure, reply)).unwrap(),
@@ -442,7 +444,7 @@ fn a_call_that_was_cut_off_counts_once_and_as_much_as_it_reserved() {
     reschedule(&journal, retry(3, 60));
     let (before, mut counted) = (journal.usage().unwrap(), journal.sums().unwrap().totals);
     counted = CallTotals { calls: counted.calls + 2, resends: 1, abandoned: 2, ..counted };
-    let used = [ModelUsage { calls: 5, ..usage("m", before[0].tokens_in + 20, 200) }];
+    let used = [ModelUsage { calls: 5, cache_price: 6, ..usage("m", before[0].tokens_in + 20, 200) }];
     // Another crash before the items come again counts nothing more.
     let mut dead = job.copy();
     for (interrupted, in_flight) in [(3, 2), (0, 0)] {

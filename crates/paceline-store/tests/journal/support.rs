@@ -160,7 +160,7 @@ pub(crate) fn tally(attempts: u32, class: Class) -> Tally {
 
 /// One call of a model.
 pub(crate) fn usage(model: &str, tokens_in: u64, tokens_out: u64) -> ModelUsage {
-    ModelUsage { model: model.into(), calls: 1, tokens_in, tokens_out, cache_price: 0 }
+    ModelUsage { model: model.into(), calls: 1, tokens_in, tokens_out, ..ModelUsage::default() }
 }
 
 pub(crate) fn retry(ordinal: u64, seconds: u64) -> Rescheduled {

@@ -1,24 +1,27 @@
 //! What calls may use: tokens of one run, and tokens and money of the job over all its runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use paceline_config::{Money, Prices};
+use paceline_config::{Money, Price, Prices};
 use paceline_providers::Usage;
 use paceline_store::ModelUsage;
 use tokio::sync::Notify;
 
 use crate::text;
 
+mod answered;
 mod longer;
 mod purse;
 mod recent;
+mod reserved;
 mod words;
 
 use self::longer::Longer;
 pub(crate) use self::purse::{BudgetKind, Exceeded, Limits};
 use self::recent::Recent;
+pub(crate) use self::reserved::Reserved;
 pub(crate) use self::words::{Enough, Used, one_price, unpriced};
 
 /// What a call is expected to use.
@@ -33,6 +36,8 @@ pub(crate) struct Expected {
     pub(crate) bounded: bool,
     /// What a token of its prompt may cost more than the price of input, in percent: it may be written into a provider's cache.
     pub(crate) dearer: u32,
+    /// A dearer model that has answered in place of its own.
+    pub(crate) dearer_model: Option<Arc<str>>,
 }
 
 impl Expected {
@@ -46,6 +51,9 @@ impl Expected {
         tokens.saturating_mul(self.dearer.into()).div_ceil(100)
     }
 }
+
+/// So many calls say whether answers tell of a cache.
+const SAYS_MUCH: u64 = 20;
 
 /// Keeps what calls use within the purses. A call reserves what it is expected to use before it waits for its permit, and
 /// its answer replaces that by the actual usage.
@@ -88,16 +96,24 @@ struct Ledger {
     models: BTreeMap<Arc<str>, Answers>,
     /// That several models have one price was told.
     told_models: bool,
+    /// Models that answered in place of others, as far as that was told.
+    told_answered: BTreeSet<Arc<str>>,
+    /// Answers of this run that came from a model without a price of its own, in place of another.
+    unpriced: u64,
+    /// Tokens of prompts that a cache was read for, over all runs, as far as it is known.
+    cached: u64,
 }
 
 /// What this run knows of the answers of a model.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Answers {
     /// As in the ledger.
     known: u64,
     open: u64,
     /// The tokens of the longest one that exceeded the bound of its request; 0 where all kept to theirs.
     beyond: u64,
+    /// The dearest model that answered in its place, where that costs more.
+    dearer: Option<Arc<str>>,
 }
 
 /// Tokens, and what they cost.
@@ -110,7 +126,7 @@ struct Sum {
 impl Sum {
     fn of_usage(used: &ModelUsage, prices: &Prices) -> Self {
         let usage = Usage { input_tokens: used.tokens_in, output_tokens: used.tokens_out, ..Usage::default() };
-        Self { usage, cost: prices.of(&used.model).of(used.priced_in(), used.tokens_out) }
+        Self { usage, cost: cost_of(used, prices) }
     }
 
     /// In the units of a purse.
@@ -126,6 +142,23 @@ impl Sum {
         self.usage.output_tokens = with(self.usage.output_tokens, other.usage.output_tokens);
         self.cost = Money::from_units(with(self.cost.units(), other.cost.units()));
     }
+}
+
+/// What calls of a model cost at these prices.
+pub(crate) fn cost_of(used: &ModelUsage, prices: &Prices) -> Money {
+    let price = prices.of(&used.model);
+    price.of(priced_in(used, &price), used.tokens_out)
+}
+
+/// So many tokens of input cost as much as prompts of a model.
+fn priced_in(used: &ModelUsage, price: &Price) -> u64 {
+    price.priced_input(&Usage {
+        input_tokens: used.tokens_in,
+        cache_price: used.cache_price.saturating_add(used.cached_price),
+        cached_tokens: used.cached_tokens,
+        cached_price: used.cached_price,
+        ..Usage::default()
+    })
 }
 
 impl Ledger {
@@ -151,6 +184,7 @@ impl Budget {
         for used in before {
             ledger.job.combine(&Sum::of_usage(used, &prices), u64::saturating_add);
             ledger.calls += used.calls;
+            ledger.cached += used.cached_tokens + used.calls_of_older;
             ledger.known += if used.tokens_out > 0 { used.calls } else { 0 };
         }
         ledger.before = ledger.job;
@@ -182,7 +216,7 @@ impl Budget {
     /// The purse that it does not fit in any more: what has been used stays used.
     pub(crate) async fn reserve(&self, mut expected: Expected) -> Result<Reserved<'_>, Exceeded> {
         if !self.has_an_end() {
-            return Ok(Reserved { budget: self, expected, sum: Sum::default(), held: Sum::default(), unknown: 0 });
+            return Ok(Reserved::new(self, expected, Sum::default(), Sum::default()));
         }
         loop {
             let settled = self.settled.notified();
@@ -190,7 +224,8 @@ impl Budget {
             settled.as_mut().enable();
             {
                 let mut ledger = self.ledger();
-                let answers = ledger.models.get(&expected.model).copied().unwrap_or_default();
+                let answers = ledger.models.get(&expected.model).cloned().unwrap_or_default();
+                expected.dearer_model = answers.dearer;
                 expected.usage.output_tokens = expected.usage.output_tokens.max(answers.beyond);
                 let sum = self.expected(&expected, larger(expected.usage, ledger.mean()));
                 let longest = Usage { input_tokens: expected.longest_input, ..Usage::default() };
@@ -215,7 +250,7 @@ impl Budget {
                     if is_new {
                         self.tell_models(&mut ledger, &expected.model);
                     }
-                    return Ok(Reserved { budget: self, expected, sum, held, unknown: 0 });
+                    return Ok(Reserved::new(self, expected, sum, held));
                 }
             }
             let _waiting = Waiting::among(&self.waiting);
@@ -240,6 +275,8 @@ impl Budget {
             usage: (ledger.job.usage.input_tokens, ledger.job.usage.output_tokens),
             reported: None,
             price: self.prices.only(),
+            unpriced: ledger.unpriced,
+            lacks_cached: ledger.calls >= SAYS_MUCH && ledger.cached == 0,
         }
     }
 
@@ -259,9 +296,9 @@ impl Budget {
     }
 
     /// An answer of a model is longer than its request allows: from now on each is expected to be as long.
-    fn exceeded_bound(&self, counted: &ModelUsage, bound: u64) {
+    fn exceeded_bound(&self, asked: &Arc<str>, counted: &ModelUsage, bound: u64) {
         let mut ledger = self.ledger();
-        let answers = ledger.models.entry(Arc::clone(&counted.model)).or_default();
+        let answers = ledger.models.entry(Arc::clone(asked)).or_default();
         let first = answers.beyond == 0;
         let is_longest = counted.tokens_out > answers.beyond;
         answers.beyond = answers.beyond.max(counted.tokens_out);
@@ -291,8 +328,15 @@ impl Budget {
 
     /// What a call costs that is expected to use that.
     fn expected(&self, call: &Expected, usage: Usage) -> Sum {
-        let cost = self.prices.of(&call.model).of(call.priced(usage.input_tokens), usage.output_tokens);
-        Sum { usage, cost }
+        let priced = Usage { input_tokens: call.priced(usage.input_tokens), ..usage };
+        let model = self.dearest(&call.model, call.dearer_model.as_ref(), &priced);
+        Sum { usage, cost: self.cost(&model, &priced) }
+    }
+
+    /// What so many tokens of a model cost.
+    fn cost(&self, model: &str, usage: &Usage) -> Money {
+        let price = self.prices.of(model);
+        price.of(price.priced_input(usage), usage.output_tokens)
     }
 
     fn sum(&self, model: &str, usage: Usage) -> Sum {
@@ -323,154 +367,6 @@ impl Drop for Waiting<'_> {
 fn larger(a: Usage, b: Usage) -> Usage {
     let (input_tokens, output_tokens) = (a.input_tokens.max(b.input_tokens), a.output_tokens.max(b.output_tokens));
     Usage { input_tokens, output_tokens, ..Usage::default() }
-}
-
-/// What a call has taken from the budget, given back when dropped.
-#[derive(Debug)]
-pub(crate) struct Reserved<'a> {
-    budget: &'a Budget,
-    expected: Expected,
-    /// What it is expected to use.
-    sum: Sum,
-    /// What nothing else may use meanwhile.
-    held: Sum,
-    /// Calls before it of which nothing is known.
-    unknown: u64,
-}
-
-impl Reserved<'_> {
-    /// Waits until an answer of its model has shown that the call may use more than was reserved for it.
-    pub(crate) async fn is_outgrown(&self) {
-        // Without an end nothing is reserved.
-        if !self.budget.has_an_end() {
-            return std::future::pending().await;
-        }
-        loop {
-            let mut outgrew = std::pin::pin!(self.budget.outgrew.notified());
-            outgrew.as_mut().enable();
-            let beyond = self.budget.ledger().models.get(&self.expected.model).map_or(0, |answers| answers.beyond);
-            if beyond > self.expected.usage.output_tokens {
-                return;
-            }
-            outgrew.await;
-        }
-    }
-
-    /// What the call counts with while its use is not known.
-    pub(crate) fn expected(&self) -> ModelUsage {
-        self.as_expected(larger(self.expected.usage, self.sum.usage))
-    }
-
-    /// A call whose use is not known counts as if its prompt were written into the cache, where it may be.
-    fn as_expected(&self, usage: Usage) -> ModelUsage {
-        let dearer = self.expected.dearer_by(usage.prompt_tokens()).min(u64::MAX >> 1);
-        self.usage(Usage { cache_price: dearer.cast_signed(), ..usage }, 1)
-    }
-
-    /// A gateway made so many calls before this one, and of none of them it is known what it used: they count as expected.
-    pub(crate) fn after(mut self, unknown: u32) -> Self {
-        self.unknown = unknown.into();
-        self
-    }
-
-    /// The call is over and used that. Of what it does not tell of an answer of tokens that `came`, or with `None`, as much as
-    /// expected counts, and where the request set no bound no less than what came. Returns what the call counts with.
-    pub(crate) fn settle(self, used: Option<Usage>, came: impl FnOnce() -> u64) -> ModelUsage {
-        let Expected { usage: Usage { output_tokens: bound, .. }, bounded, .. } = self.expected;
-        let has_answer = !bounded || bound > 0;
-        let expected = self.expected();
-        let (reserved_in, reserved_out) = (expected.tokens_in, expected.tokens_out);
-        let answer = |came: u64| if bounded { expected.tokens_out } else { expected.tokens_out.max(came) };
-        let counted = match used {
-            Some(used) if used.prompt_tokens() > 0 && (used.output_tokens > 0 || !has_answer) => self.usage(used, 1),
-            Some(used) => match came() {
-                0 => self.usage(used, u64::from(used.total() > 0)),
-                came => {
-                    self.budget.tell_unreported();
-                    let is_told = used.output_tokens > 0 || !has_answer;
-                    let output_tokens = if is_told { used.output_tokens } else { answer(came) };
-                    let told = self.usage(Usage { output_tokens, ..used }, 1);
-                    match used.prompt_tokens() {
-                        0 => ModelUsage { tokens_out: output_tokens, ..expected.clone() },
-                        _ => told,
-                    }
-                }
-            },
-            None => {
-                let came = came();
-                if came > 0 {
-                    self.budget.tell_unreported();
-                }
-                ModelUsage { tokens_out: answer(came), ..expected.clone() }
-            }
-        };
-        // Where only a total was reported, a little more is no more than the error of an estimate.
-        let exceeds = |used: Usage| used.output_tokens > if used.undivided { bound.saturating_mul(2) } else { bound };
-        if bounded && bound > 0 && used.is_some_and(exceeds) {
-            self.budget.exceeded_bound(&counted, bound);
-        }
-        let more = |input_tokens, output_tokens| {
-            self.budget.sum(&counted.model, Usage { input_tokens, output_tokens, ..Usage::default() })
-        };
-        let more_in = more(counted.tokens_in.saturating_sub(reserved_in), 0);
-        let more_out = more(0, counted.tokens_out.saturating_sub(reserved_out));
-        // A price of the cache is money alone.
-        let dearer = counted.cache_price.saturating_sub(expected.cache_price);
-        let written = Sum { cost: more(u64::try_from(dearer).unwrap_or(0), 0).cost, ..Sum::default() };
-        let (tokens_in, tokens_out) = (counted.tokens_in, counted.tokens_out);
-        let one = Sum::of_usage(&counted, &self.budget.prices);
-        let also = |tokens: u64, expected: u64| tokens.saturating_add(expected.saturating_mul(self.unknown));
-        let dearer = expected.cache_price.saturating_mul(self.unknown.try_into().unwrap_or(i64::MAX));
-        let counted = ModelUsage {
-            calls: counted.calls + self.unknown,
-            tokens_in: also(tokens_in, reserved_in),
-            tokens_out: also(tokens_out, reserved_out),
-            cache_price: counted.cache_price.saturating_add(dearer),
-            ..counted
-        };
-        let sum = Sum::of_usage(&counted, &self.budget.prices);
-        let mut ledger = self.budget.ledger();
-        ledger.longer.add([tokens_in, reserved_in], &more_in, [tokens_out, reserved_out], &more_out, &written);
-        if counted.calls > 0 {
-            ledger.recent.add(one);
-        }
-        ledger.run.combine(&sum, u64::saturating_add);
-        ledger.job.combine(&sum, u64::saturating_add);
-        ledger.calls += counted.calls;
-        ledger.known += counted.calls;
-        if let Some(answers) = ledger.models.get_mut(&counted.model) {
-            answers.known += counted.calls;
-        }
-        self.budget.tell_exceeded(&ledger, &sum);
-        drop(ledger);
-        counted
-    }
-
-    fn usage(&self, usage: Usage, calls: u64) -> ModelUsage {
-        let price = self.budget.prices.of(&self.expected.model);
-        ModelUsage {
-            model: Arc::clone(&self.expected.model),
-            calls,
-            tokens_in: usage.prompt_tokens(),
-            tokens_out: usage.output_tokens,
-            cache_price: usage.cache_price.saturating_sub_unsigned(price.less_for_cached(&usage)),
-        }
-    }
-}
-
-impl Drop for Reserved<'_> {
-    fn drop(&mut self) {
-        if self.budget.has_an_end() {
-            let mut ledger = self.budget.ledger();
-            ledger.reserved.combine(&self.held, u64::saturating_sub);
-            ledger.open -= 1;
-            if let Some(answers) = ledger.models.get_mut(&self.expected.model) {
-                answers.open -= 1;
-            }
-            drop(ledger);
-            self.budget.settled.notify_waiters();
-        }
-    }
 }
 
 #[cfg(test)]

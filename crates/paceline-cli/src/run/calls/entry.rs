@@ -7,9 +7,9 @@ use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, ETAG, HeaderName, LAST_MODIFIED, LINK, LOCATION};
 use http::{Response, StatusCode};
 use paceline_core::{Class, GiveUp, NextAction, Request};
-use paceline_http::{NoAnswer, gateway};
+use paceline_http::{Exchange, NoAnswer, gateway};
 use paceline_providers::secrets::hidden;
-use paceline_providers::{GATEWAY, Reading};
+use paceline_providers::{GATEWAY, Reading, model_of_answer};
 use paceline_store::{CallTotals, ClaimedItem, End, Finished, LastAnswer, ResultBody, Tally};
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -23,6 +23,15 @@ static KEPT: [HeaderName; 7] =
 
 /// A longer value is left out: half an address is none.
 const LONGEST_HEADER: usize = 4 << 10;
+
+/// The model that an answer is of which tells what it used, as its server names it, or a gateway whose fallback answered.
+pub(crate) fn model_that_answered(exchange: &Exchange) -> Option<String> {
+    exchange.reading.usage.filter(|usage| usage.total() > 0)?;
+    let answer = exchange.answer.as_ref().ok()?;
+    let fallback = answer.headers().get(gateway::FALLBACK).and_then(|fallback| fallback.to_str().ok());
+    let model = fallback.and_then(|fallback| fallback.split_once('/')).map(|(_, model)| model.to_owned());
+    model.or_else(|| model_of_answer(answer.body()))
+}
 
 /// What a call adds to the counters of the job.
 pub(crate) fn added(item: &ClaimedItem, sent: &Sent) -> CallTotals {

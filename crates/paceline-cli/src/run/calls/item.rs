@@ -291,6 +291,7 @@ impl Context {
             longest_input,
             bounded: bound.is_some(),
             dearer: dearest.saturating_sub(100),
+            dearer_model: None,
         }
     }
 
@@ -369,7 +370,7 @@ impl Context {
         let _in_flight = InFlight::new(&self.in_flight);
         let at = self.now();
         let exchange = self.sender.send(permit, &call, self.reached(Phase::Abandoning)).await;
-        let budgeted = budgeted.after(exchange.unknown_before);
+        let budgeted = budgeted.after(exchange.unknown_before).answered_by(entry::model_that_answered(&exchange));
         let usage = budgeted.settle(exchange.used(), || self.tokens_that_came(&item.scope, &call, &exchange));
         let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
         let headers = exchange.answer.as_ref().ok().and_then(entry::kept_headers);

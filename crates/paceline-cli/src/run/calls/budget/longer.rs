@@ -1,5 +1,7 @@
 //! Why a budget was exceeded: calls that used more than was reserved for them.
 
+use paceline_config::Money;
+
 use super::{BudgetKind, Sum};
 use crate::text;
 
@@ -10,6 +12,8 @@ pub(super) struct Longer {
     answers: Beyond,
     /// Money that writes into a provider's cache cost more than was reserved for their prompts.
     written: Sum,
+    /// Money that the models which answered cost more than those that were reserved for.
+    dearer: Sum,
 }
 
 /// Tokens that were used, and that had been reserved for the same, and what came on top.
@@ -35,11 +39,13 @@ const SMALL: u64 = 30;
 
 impl Longer {
     /// Takes a call: the tokens that its prompt and its answer used and had reserved, what came on top of each, and what the
-    /// cache cost on top.
-    pub(super) fn add(&mut self, prompt: [u64; 2], more_in: &Sum, answer: [u64; 2], more_out: &Sum, written: &Sum) {
+    /// cache and another model cost on top.
+    pub(super) fn add(&mut self, prompt: [u64; 2], more_in: &Sum, answer: [u64; 2], more_out: &Sum, money: [Money; 2]) {
         self.prompts.add(prompt, more_in);
         self.answers.add(answer, more_out);
-        self.written.combine(written, u64::saturating_add);
+        let [written, dearer] = money.map(|cost| Sum { cost, ..Sum::default() });
+        self.written.combine(&written, u64::saturating_add);
+        self.dearer.combine(&dearer, u64::saturating_add);
     }
 
     /// What used more than was reserved for it, the largest part first; where it is several, each with its share.
@@ -51,6 +57,7 @@ impl Longer {
             (self.prompts.excess.of(purse), figures("prompts that had more tokens than estimated", self.prompts)),
             (self.answers.excess.of(purse), figures("answers that came longer than reserved for them", self.answers)),
             (self.written.of(purse), "writes into the provider's cache, which cost more than input".to_owned()),
+            (self.dearer.of(purse), "answers of a dearer model than the one that was asked for".to_owned()),
         ];
         let all: u64 = causes.iter().map(|(excess, _)| excess).sum();
         causes.sort_by_key(|(excess, _)| std::cmp::Reverse(*excess));

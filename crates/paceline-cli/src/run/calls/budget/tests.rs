@@ -19,7 +19,7 @@ fn without_a_bound_nothing_waits() {
     let second = budget.reserve(bounded(u64::MAX, 1)).now_or_never().expect("at once").expect("no end");
     assert_eq!(
         first.settle(Some(tokens(3, 2)), || 0),
-        ModelUsage { model: "".into(), calls: 1, tokens_in: 3, tokens_out: 2, cache_price: 0 }
+        ModelUsage { model: "".into(), calls: 1, tokens_in: 3, tokens_out: 2, ..ModelUsage::default() }
     );
     assert_eq!(second.settle(None, || 0).tokens_in, u64::MAX, "as expected");
 }
@@ -46,7 +46,7 @@ fn tokens_are_reserved_until_they_are_known_and_never_exceed_the_budget() {
 
 #[test]
 fn what_earlier_runs_used_counts_for_the_job_alone() {
-    let before = [ModelUsage { model: "m".into(), calls: 2, tokens_in: 600, tokens_out: 200, cache_price: 0 }];
+    let before = [ModelUsage { model: "m".into(), calls: 2, tokens_in: 600, tokens_out: 200, ..ModelUsage::default() }];
     let price: Prices = "in=1000000,out=500000".parse::<paceline_config::Price>().expect("a price").into();
     let used = |limits| Budget::new(limits, price.clone(), &before, false).used();
     let found = used(Limits { job_tokens: Some(1_000), job_cost: "1000".parse().ok(), run_tokens: Some(5_000) });
@@ -70,7 +70,7 @@ fn what_earlier_runs_used_counts_for_the_job_alone() {
 
 #[test]
 fn a_budget_that_was_exceeded_is_called_so() {
-    let before = [ModelUsage { model: "m".into(), calls: 2, tokens_in: 600, tokens_out: 200, cache_price: 0 }];
+    let before = [ModelUsage { model: "m".into(), calls: 2, tokens_in: 600, tokens_out: 200, ..ModelUsage::default() }];
     let told = |budget: &Budget| {
         let exceeded = budget.reserve(bounded(1, 1)).now_or_never().expect("at once").expect_err("nothing is left");
         (StopReason::Budget(exceeded).to_string(), budget.enough(exceeded, 2).words)
@@ -275,28 +275,37 @@ fn the_price_of_a_cache_is_kept_apart_from_its_tokens() {
     let limits = Limits { job_cost: "10000".parse().ok(), ..Limits::default() };
     let budget = Budget::new(limits, price.clone(), &[], false);
     let call = budget.reserve(bounded(100, 50)).now_or_never().expect("at once").expect("fits");
-    let used = Usage { uncounted_tokens: 900, cache_price: -810, ..tokens(10, 5) };
+    let read = Usage { cached_tokens: 900, cached_price: -810, cache_price: -810, ..Usage::default() };
+    let used = Usage { input_tokens: 10, uncounted_tokens: 900, output_tokens: 5, ..read };
     let counted = call.settle(Some(used), || 0);
-    assert_eq!((counted.tokens_in, counted.priced_in()), (910, 100));
+    assert_eq!((counted.tokens_in, priced_in(&counted, &price.of(""))), (910, 100));
     let words = |budget: &Budget| budget.used().describe().next();
     assert_eq!(words(&budget).as_deref(), Some("105.00 of 10000.00 spent"));
-    assert_eq!(words(&Budget::new(limits, price, &[counted], false)), words(&budget), "in a later run too");
+    let later = |price: &str| {
+        let price: Prices = price.parse::<Price>().expect("a price").into();
+        words(&Budget::new(limits, price, std::slice::from_ref(&counted), false))
+    };
+    assert_eq!(later("in=1000000,out=1000000"), words(&budget), "in a later run too");
+    let dearer = "465.00 of 10000.00 spent";
+    assert_eq!(later("in=1000000,out=1000000,cached=500000").as_deref(), Some(dearer), "10, 900 at a half, and 5");
+    assert_eq!(later("in=1000000,out=1000000,cached=0").as_deref(), Some("15.00 of 10000.00 spent"));
 }
 
 #[test]
 fn a_prompt_that_may_be_written_into_a_cache_reserves_what_that_costs() {
     let price: Prices = "in=1000000,out=1000000".parse::<paceline_config::Price>().expect("a price").into();
     let limits = Limits { job_cost: "450".parse().ok(), ..Limits::default() };
-    let budget = Budget::new(limits, price, &[], false);
+    let budget = Budget::new(limits, price.clone(), &[], false);
     let reserve = || budget.reserve(Expected { dearer: 100, ..bounded(100, 0) }).now_or_never();
     let first = reserve().expect("at once").expect("200 of 450");
-    assert_eq!((first.expected().tokens_in, first.expected().priced_in()), (100, 200));
-    let read = Usage { cache_price: -90, ..tokens(100, 0) };
+    let priced = |used: ModelUsage| priced_in(&used, &price.of(""));
+    assert_eq!((first.expected().tokens_in, priced(first.expected())), (100, 200));
+    let read = Usage { cache_price: -90, cached_price: -90, cached_tokens: 100, ..tokens(100, 0) };
     first.settle(Some(read), || 0);
     let second = reserve().expect("known").expect("200 of 440");
     let third = reserve().expect("known").expect("200 of 240 left");
     assert!(reserve().is_none(), "40 are left if both are written");
-    assert_eq!(second.settle(None, || 0).priced_in(), 200, "an unknown end counts as a write");
+    assert_eq!(priced(second.settle(None, || 0)), 200, "an unknown end counts as a write");
     let written = Usage { cache_price: 100, ..tokens(100, 0) };
     third.settle(Some(written), || 0);
     let exceeded = reserve().expect("at once").expect_err("40 are left");
@@ -389,11 +398,93 @@ fn without_a_budget_no_call_reserves_anew() {
 fn input_from_the_cache_costs_its_own_price_where_that_is_known() {
     let price: Prices = "in=1000000,out=0,cached=500000".parse::<paceline_config::Price>().expect("a price").into();
     let limits = Limits { job_cost: "2000".parse().ok(), ..Limits::default() };
-    let budget = Budget::new(limits, price, &[], false);
+    let budget = Budget::new(limits, price.clone(), &[], false);
     let reserve = || budget.reserve(bounded(1_000, 0)).now_or_never().expect("at once").expect("fits");
+    let priced = |used: &ModelUsage| priced_in(used, &price.of(""));
     let counted = reserve().settle(Some(Usage { cached_tokens: 900, ..tokens(1_000, 0) }), || 0);
-    assert_eq!((counted.tokens_in, counted.cache_price, counted.priced_in()), (1_000, -450, 550));
+    assert_eq!((counted.tokens_in, counted.cached_tokens, priced(&counted)), (1_000, 900, 550));
     assert_eq!(budget.used().describe().collect::<Vec<_>>(), ["550.00 of 2000.00 spent"]);
     drop(reserve());
-    assert_eq!(reserve().settle(None, || 0).priced_in(), 1_000, "of what is not known nothing was in the cache");
+    assert_eq!(priced(&reserve().settle(None, || 0)), 1_000, "of what is not known nothing was in the cache");
+}
+
+fn table(prices: &[(&str, &str)]) -> Prices {
+    prices.iter().map(|(model, price)| ((*model).to_owned(), price.parse().expect("a price"))).collect()
+}
+
+/// OpenRouter's `models`, a gateway's fallback: the answers are billed with the price of the model that made them.
+#[test]
+fn answers_of_another_model_count_with_its_price() {
+    let prices = table(&[("m", "in=62500,out=62500"), ("dear", "in=1000000,out=1000000")]);
+    let limits = Limits { job_cost: "10000".parse().ok(), ..Limits::default() };
+    let answered = |prices: &Prices, model: &str| {
+        let budget = Budget::new(limits, prices.clone(), &[], false);
+        let call = budget.reserve(bounded(10, 10)).now_or_never().expect("at once").expect("fits");
+        let counted = call.answered_by(Some(model.to_owned())).settle(Some(tokens(10, 10)), || 0);
+        let told = budget.used().words().expect("money");
+        assert_eq!(cost_of(&counted, prices), budget.used().cost.expect("money").0, "a later run counts the same");
+        (counted.model.to_string(), told)
+    };
+    let told = |model: &str, spent: &str| (model.to_owned(), format!("budget: {spent} of 10000.00 spent"));
+    assert_eq!(answered(&prices, "dear"), told("dear", "20.00"));
+    assert_eq!(answered(&prices, "dear-2024-08-06"), told("dear", "20.00"));
+    assert_eq!(answered(&prices, "m-2024-08-06"), told("m", "1.25"));
+    let unpriced = "; 1 answer came from another model than asked for, without a price of its own";
+    let (model, words) = told("other", "20.00");
+    assert_eq!(answered(&prices, "other"), (model, words + unpriced), "the dearest that there is");
+    let with_cheap = table(&[("m", "in=62500,out=62500"), ("*", "in=31250,out=31250")]);
+    let (model, words) = told("m", "1.25");
+    assert_eq!(answered(&with_cheap, "other"), (model, words + unpriced), "the dearer of both");
+    let one = table(&[("*", "in=62500,out=62500")]);
+    let (model, words) = told("other", "1.25");
+    assert_eq!(answered(&one, "other"), (model, words + unpriced));
+}
+
+#[test]
+fn calls_reserve_the_price_of_the_dearest_model_that_has_answered_for_theirs() {
+    let prices = table(&[("m", "in=62500,out=62500"), ("dear", "in=1000000,out=1000000")]);
+    let limits = Limits { job_cost: "62.5".parse().ok(), ..Limits::default() };
+    let budget = Budget::new(limits, prices, &[], false);
+    let reserve = || budget.reserve(bounded(10, 10)).now_or_never();
+    let first = reserve().expect("at once").expect("1.25 of 62.50");
+    first.answered_by(Some("m".to_owned())).settle(Some(tokens(10, 10)), || 0);
+    let second = reserve().expect("known").expect("1.25 of 61.25");
+    let third = reserve().expect("known").expect("1.25 of 60");
+    assert!(third.is_outgrown().now_or_never().is_none());
+    second.answered_by(Some("dear".to_owned())).settle(Some(tokens(10, 10)), || 0);
+    third.is_outgrown().now_or_never().expect("it reserves anew, before it leaves");
+    drop(third);
+    let third = reserve().expect("at once").expect("20 of 41.25");
+    let fourth = reserve().expect("at once").expect("20 of 21.25 left");
+    assert!(reserve().is_none(), "1.25 is left");
+    assert_eq!(&*third.settle(None, || 0).model, "dear", "an unknown end counts as the dearer");
+    fourth.answered_by(Some("m".to_owned())).settle(Some(tokens(10, 10)), || 0);
+    let exceeded = reserve().expect("at once").expect("20 of 20").settle(Some(tokens(10, 10)), || 0);
+    assert_eq!(&*exceeded.model, "m");
+}
+
+#[test]
+fn a_dearer_model_is_named_as_the_cause() {
+    let prices = table(&[("m", "in=62500,out=62500"), ("dear", "in=1000000,out=1000000")]);
+    let limits = Limits { job_cost: "12.5".parse().ok(), ..Limits::default() };
+    let budget = Budget::new(limits, prices, &[], false);
+    let call = budget.reserve(bounded(10, 10)).now_or_never().expect("at once").expect("fits");
+    call.answered_by(Some("dear".to_owned())).settle(Some(tokens(10, 10)), || 0);
+    let exceeded = budget.reserve(bounded(10, 10)).now_or_never().expect("at once").expect_err("nothing is left");
+    let words = budget.enough(exceeded, 1).words;
+    let expected =
+        "the budget is exceeded, by answers of a dearer model than the one that was asked for: 20.00 of 12.50 used";
+    assert!(words.starts_with(expected), "{words}");
+}
+
+#[test]
+fn a_price_of_cached_input_that_no_answer_uses_is_told() {
+    let price: Prices = "in=1000000,cached=500000,out=1000000".parse::<Price>().expect("a price").into();
+    let of = |calls: u64, cached_tokens: u64, price: &Prices| {
+        let used = ModelUsage { calls, tokens_in: 600, cached_tokens, ..ModelUsage::default() };
+        let words = Budget::new(Limits::default(), price.clone(), &[used], false).used().words();
+        words.is_some_and(|words| words.ends_with("; no answer told of input from a cache, so cached= changes nothing"))
+    };
+    assert!(of(20, 0, &price) && !of(19, 0, &price) && !of(20, 1, &price));
+    assert!(!of(20, 0, &table(&[("*", "in=1,out=1")])), "none is given");
 }

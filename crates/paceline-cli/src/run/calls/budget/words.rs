@@ -25,6 +25,10 @@ pub(crate) struct Used {
     pub(crate) reported: Option<(u64, u64)>,
     /// The price of all of them, where there is only one.
     pub(crate) price: Option<Price>,
+    /// Answers of this run that came from a model without a price of its own, in place of the one that was asked for.
+    pub(crate) unpriced: u64,
+    /// Of many calls of the job no answer told of input that came from a cache.
+    pub(crate) lacks_cached: bool,
 }
 
 impl Used {
@@ -53,6 +57,13 @@ impl Used {
     pub(crate) fn words(&self) -> Option<String> {
         let mut words = self.describe().collect::<Vec<_>>().join(", ");
         self.estimated().into_iter().for_each(|estimated| words += &format!("; {estimated}"));
+        if self.cost.is_some() && self.unpriced > 0 {
+            let answers = text::counted(self.unpriced, "answer");
+            words += &format!("; {answers} came from another model than asked for, without a price of its own");
+        }
+        if self.cost.is_some() && self.lacks_cached && self.price.is_some_and(|price| price.cached().is_some()) {
+            words += "; no answer told of input from a cache, so cached= changes nothing";
+        }
         match self {
             Self { tokens: None, cost: None, .. } => None,
             Self { tokens: None, cost: Some((_, None)), .. } => Some(words),
