@@ -41,6 +41,8 @@ pub struct Exchange {
     pub answer: Result<Response<Bytes>, NoAnswer>,
     /// Its reading, as reported to the pacer.
     pub reading: Reading,
+    /// What a stream told that was cut off: of its prompt, and of its answer once it had told all of that.
+    pub told: Option<Usage>,
     /// What follows for the item, as the pacer decided.
     pub action: NextAction,
     /// What follows if it is unknown whether the call was executed and it must not be executed twice; else `Resend`.
@@ -97,10 +99,11 @@ impl Exchange {
         self.answer.as_ref().ok().map(|answer| answer.status().as_u16())
     }
 
-    /// The tokens that the call used: as its answer reports, and none where it was refused or never arrived. `None` if that is
-    /// not known, for one thing because it is [unknown](is_unknown) whether it was executed.
+    /// The tokens that the call used: as its answer reports, or as far as it did before it was [cut off](Self::told), and none
+    /// where it was refused or never arrived. `None` if that is not known, for one thing because it is [unknown](is_unknown)
+    /// whether it was executed.
     pub fn used(&self) -> Option<Usage> {
-        match (self.reading.usage, &self.answer) {
+        match (self.told.or(self.reading.usage), &self.answer) {
             (Some(usage), _) => Some(usage),
             (None, answer) if is_unknown(answer, &self.reading) => None,
             (None, Ok(_)) if self.reading.class != Class::Success => Some(Usage::default()),

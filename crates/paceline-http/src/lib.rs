@@ -54,6 +54,7 @@ mod call_log;
 #[cfg(feature = "config")]
 mod connecting;
 mod connections;
+mod cut;
 mod exchange;
 pub mod gateway;
 mod leaving;

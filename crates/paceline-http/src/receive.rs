@@ -11,6 +11,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 use paceline::{Clock, Instant};
 use tokio::time::{sleep, timeout};
 
+use crate::cut::Cut;
 use crate::memory::{AnswerMemory, Memory};
 use crate::no_answer::NoAnswer;
 
@@ -45,7 +46,7 @@ pub(crate) async fn until<T>(clock: &Clock, deadline: Instant, coming: impl Futu
 /// # Errors
 /// How far the call got, when there is no whole answer.
 pub async fn receive(response: reqwest::Response, largest: usize) -> Result<Response<Bytes>, NoAnswer> {
-    Ok(receive_within(response, largest, true, &Memory::of(usize::MAX)).await?.0)
+    Ok(receive_within(response, largest, true, &Memory::of(usize::MAX), &Cut::default()).await?.0)
 }
 
 /// [`receive`] as far as there is memory for the answer, and without its gzip: all members of it. A success whose body is not
@@ -55,8 +56,9 @@ pub(crate) async fn receive_unpacked(
     largest: usize,
     needed: bool,
     memory: &Memory,
+    cut: &Cut,
 ) -> Result<(Response<Bytes>, AnswerMemory), NoAnswer> {
-    let (mut whole, mut held) = receive_within(response, largest, needed, memory).await?;
+    let (mut whole, mut held) = receive_within(response, largest, needed, memory, cut).await?;
     let is_gzip = |coding: &[u8]| [&b"gzip"[..], b"x-gzip"].iter().any(|name| coding.eq_ignore_ascii_case(name));
     if whole.body().is_empty() || !whole.headers().get(CONTENT_ENCODING).is_some_and(|name| is_gzip(name.as_bytes())) {
         return Ok((whole, held));
@@ -93,9 +95,18 @@ async fn receive_within(
     largest: usize,
     needed: bool,
     memory: &Memory,
+    cut: &Cut,
 ) -> Result<(Response<Bytes>, AnswerMemory), NoAnswer> {
     let (mut body, mut held) = (BytesMut::new(), AnswerMemory::default());
-    while let Some(chunk) = response.chunk().await.map_err(|error| NoAnswer::of(&error))? {
+    loop {
+        let chunk = match response.chunk().await {
+            Ok(Some(chunk)) => chunk,
+            Ok(None) => break,
+            Err(error) => {
+                cut.keep(&response, body);
+                return Err(NoAnswer::of(&error));
+            }
+        };
         if body.len() + chunk.len() > largest {
             if needed || !response.status().is_success() {
                 return Err(NoAnswer::TooLarge(largest));

@@ -12,11 +12,12 @@ use paceline::Limiter;
 use paceline::{Class, Clock, Cost, LimitReport, Outcome, Permit, UnknownOutcome, clock};
 use paceline_providers::secrets::{Secrets, is_secret_name};
 use paceline_providers::table::Scope;
-use paceline_providers::{Answer, Dialect, Reading, TokenRatio, collect, comes_in_parts, join_url, path_of};
+use paceline_providers::{Dialect, Reading, TokenRatio, collect, comes_in_parts, join_url, path_of};
 use reqwest::{ClientBuilder, Url};
 
 use crate::call_log::log;
 use crate::connections::{Connections, built};
+use crate::cut::{Cut, as_read};
 #[cfg(feature = "config")]
 use crate::exchange::Ended;
 use crate::exchange::{Call, Exchange, is_unknown};
@@ -237,9 +238,11 @@ impl Sender {
         judged: impl FnOnce(&Result<Response<Bytes>, NoAnswer>, Reading) -> Reading,
     ) -> Exchange {
         let retries = || permit.retries_left();
+        let cut = Cut::default();
         let (received, passed, latency) =
-            self.transmit(call, retries, given_up, |limits| permit.observe_limits(limits)).await;
+            self.transmit(call, retries, given_up, |limits| permit.observe_limits(limits), &cut).await;
         let reading = self.read(call, permit.request().scope.name(), &received);
+        let told = cut.told(&self.config.dialect, call, received.as_ref().ok().map(|it| (&it.response, &reading)));
         let (answer, memory) = match received {
             Ok(Received { response, memory, .. }) => (Ok(response), memory),
             Err(error) => (Err(error), AnswerMemory::default()),
@@ -254,7 +257,7 @@ impl Sender {
         let Passed { calls, retried, .. } = passed;
         let action = permit.complete(Outcome { unknown, retried, ..reading.outcome_of(&request.cost) });
         let answer = self.take_in(&scope, item, call, answer, &reading);
-        Exchange { answer, reading, action, unknown, probe, latency, calls, retried, unknown_before, memory }
+        Exchange { answer, reading, told, action, unknown, probe, latency, calls, retried, unknown_before, memory }
     }
 
     /// One send of a call as the operation of [`Limiter::run`], which takes the permit and reports the outcome.
@@ -262,7 +265,8 @@ impl Sender {
     pub(crate) async fn send_within(&self, limiter: &Limiter, scope: &Arc<str>, item: u64, call: &Call) -> Ended {
         let observe = |limits: &[LimitReport]| limiter.observe_limits(limits);
         let retries = || limiter.retries_left().unwrap_or_default();
-        let (received, passed, latency) = self.transmit(call, retries, std::future::pending(), observe).await;
+        let (received, passed, latency) =
+            self.transmit(call, retries, std::future::pending(), observe, &Cut::default()).await;
         let reading = self.read(call, scope, &received);
         // Its bytes count until here; then they are the program's.
         let answer = received.map(|received| received.response);
@@ -285,6 +289,7 @@ impl Sender {
         retries: impl FnOnce() -> u32,
         given_up: impl Future<Output = ()>,
         observe: impl Fn(&[LimitReport]),
+        cut: &Cut,
     ) -> (Result<Received, NoAnswer>, Passed, Duration) {
         let sent = self.clock.now();
         let mut headers = self.headers_of(call);
@@ -294,7 +299,7 @@ impl Sender {
         }
         let leaving = Leaving::of(self.unknown_outcome(call) != UnknownOutcome::Resend);
         let received = tokio::select! {
-            received = self.exchange(call, headers, &leaving, observe) => received,
+            received = self.exchange(call, headers, &leaving, observe, cut) => received,
             () = given_up => Err(if leaving.may_have_left() { NoAnswer::GivenUp } else { NoAnswer::NeverSent }),
         };
         let passed = match &received {
@@ -354,8 +359,9 @@ impl Sender {
         headers: HeaderMap,
         leaving: &Leaving,
         observe: impl Fn(&[LimitReport]),
+        cut: &Cut,
     ) -> Result<Received, NoAnswer> {
-        let receiving = self.receive(call, headers, leaving, observe);
+        let receiving = self.receive(call, headers, leaving, observe, cut);
         match call.within {
             Some(longest) => {
                 let received = until(&self.clock, self.clock.now() + longest, receiving).await;
@@ -371,6 +377,7 @@ impl Sender {
         headers: HeaderMap,
         leaving: &Leaving,
         observe: impl Fn(&[LimitReport]),
+        cut: &Cut,
     ) -> Result<Received, NoAnswer> {
         let (timeout, gateway, is_own) = (self.config.timeout, self.gateway(call), call.url.starts_with('/'));
         let send = async || {
@@ -405,7 +412,7 @@ impl Sender {
         }
         let redirect = not_followed(&response, || self.carries_key(call), self.may_name_hosts(call));
         let (largest, needed) = (self.config.largest_answer, self.config.needs_answers);
-        let body = receive_unpacked(response, largest, needed, &self.memory);
+        let body = receive_unpacked(response, largest, needed, &self.memory, cut);
         let (response, memory) = until(&self.clock, deadline, body).await.ok_or_else(late)??;
         Ok(Received { response: response.map(|body| self.secrets.removed_from(body)), memory, redirect })
     }
@@ -483,11 +490,6 @@ impl fmt::Debug for Sender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sender").field("config", &self.config).finish_non_exhaustive()
     }
-}
-
-/// The answer of a call of that path, in the form that `paceline-providers` reads.
-fn as_read<'a>(answer: &'a Response<Bytes>, path: &'a str) -> Answer<'a> {
-    Answer { status: answer.status().as_u16(), headers: answer.headers(), body: answer.body(), path }
 }
 
 /// 256 MiB: eight of the largest answers, and thousands of completions.

@@ -94,6 +94,13 @@ impl Dialect {
         SoFar { used, is_silent: is_silent_stream(answer), tells_prompt: told.input_tokens > 0 }
     }
 
+    /// What a stream has told that was cut off: of its prompt, and of its answer once it told all of that.
+    pub fn told_so_far(&self, answer: &Answer<'_>) -> Option<Usage> {
+        let (told, is_all) = told_so_far(answer)?;
+        let told = cost::counted(told, &self.table().charge);
+        Some(if is_all { told } else { Usage { output_tokens: 0, ..told } })
+    }
+
     /// What a token of the prompt costs at most, in percent of the price of input: more than 100 where the request asks for it to
     /// be kept in the provider's cache, also where the table has no price for that: then the one at Anthropic.
     ///

@@ -298,6 +298,36 @@ async fn tls_is_no_reason_at_an_address_that_has_answered_without() {
     assert!(told[2].as_ref().is_err_and(|why| why.contains("connection lost") && !why.contains(hint)), "{told:?}");
 }
 
+/// A connection that breaks, and a stream that ends before its end: the server bills both.
+#[tokio::test]
+async fn a_stream_that_is_cut_off_has_told_its_prompt() {
+    let start = json!({"type": "message_start", "message": {"usage": {"input_tokens": 20, "cache_read_input_tokens": 2_000, "output_tokens": 1}}});
+    let more = json!({"type": "content_block_delta", "delta": {"type": "text_delta", "text": "and so"}});
+    let events = format!("event: message_start\ndata: {start}\n\nevent: content_block_delta\ndata: {more}\n\n");
+    let all = json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]});
+    let usage = json!({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}});
+    let without_end = format!("data: {all}\n\ndata: {usage}\n\n");
+    for (provider, events, length, expected) in [
+        (Provider::Anthropic, &events, 9_000, Some((2_020, 0))),
+        (Provider::Anthropic, &events, events.len(), Some((2_020, 0))),
+        (Provider::OpenAi, &without_end, 9_000, Some((9, 4))),
+        (Provider::OpenAi, &"data: {\"choices\":[]}\n\n".to_owned(), 9_000, None),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let sender = sender(SenderConfig::new(format!("http://{}", listener.local_addr().unwrap()), provider));
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {length}\r\n\r\n");
+        let answer = head + events;
+        tokio::spawn(async move {
+            let mut stream = listener.accept().await.unwrap().0;
+            stream.read_buf(&mut Vec::new()).await.unwrap();
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        });
+        let exchange = send(&sender, 1, &post("/v1/messages", "{}")).await;
+        let used = exchange.used().map(|usage| (usage.prompt_tokens(), usage.output_tokens));
+        assert_eq!((used, exchange.told.is_some()), (expected, expected.is_some()), "{provider} {length}");
+    }
+}
+
 /// Each model has its own tokenizer, and limits hold only if what leaves is counted as the server counts it.
 #[tokio::test]
 async fn what_a_call_is_charged_follows_what_answers_report() {

@@ -371,6 +371,7 @@ impl Context {
         let at = self.now();
         let exchange = self.sender.send(permit, &call, self.reached(Phase::Abandoning)).await;
         let budgeted = budgeted.after(exchange.unknown_before).answered_by(entry::model_that_answered(&exchange));
+        let budgeted = budgeted.cut_off(exchange.told.is_some());
         let usage = budgeted.settle(exchange.used(), || self.tokens_that_came(&item.scope, &call, &exchange));
         let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
         let headers = exchange.answer.as_ref().ok().and_then(entry::kept_headers);

@@ -19,6 +19,8 @@ pub(crate) struct Reserved<'a> {
     pub(super) held: Sum,
     /// Calls before it of which nothing is known.
     unknown: u64,
+    /// Its answer was cut off, and tells its prompt at most.
+    is_cut: bool,
     /// Another model that answered, and whether it has a price of its own.
     pub(super) answered: Option<(Arc<str>, bool)>,
 }
@@ -26,7 +28,7 @@ pub(crate) struct Reserved<'a> {
 impl<'a> Reserved<'a> {
     /// What nothing of is known yet.
     pub(super) const fn new(budget: &'a Budget, expected: Expected, sum: Sum, held: Sum) -> Self {
-        Self { budget, expected, sum, held, unknown: 0, answered: None }
+        Self { budget, expected, sum, held, unknown: 0, is_cut: false, answered: None }
     }
 }
 
@@ -67,6 +69,12 @@ impl Reserved<'_> {
         self
     }
 
+    /// Its answer may have been cut off after it had told its prompt: of the rest as much as expected counts.
+    pub(crate) fn cut_off(mut self, is_cut: bool) -> Self {
+        self.is_cut = is_cut;
+        self
+    }
+
     /// The call is over and used that. Of what it does not tell of an answer of tokens that `came`, or with `None`, as much as
     /// expected counts, and where the request set no bound no less than what came. Returns what the call counts with.
     pub(crate) fn settle(self, used: Option<Usage>, came: impl FnOnce() -> u64) -> ModelUsage {
@@ -77,6 +85,9 @@ impl Reserved<'_> {
         let answer = |came: u64| if bounded { expected.tokens_out } else { expected.tokens_out.max(came) };
         let counted = match used {
             Some(used) if used.prompt_tokens() > 0 && (used.output_tokens > 0 || !has_answer) => self.usage(used, 1),
+            Some(used) if self.is_cut && used.prompt_tokens() > 0 => {
+                self.usage(Usage { output_tokens: answer(came()), ..used }, 1)
+            }
             Some(used) => match came() {
                 0 => self.usage(used, u64::from(used.total() > 0)),
                 came => {

@@ -488,3 +488,21 @@ fn a_price_of_cached_input_that_no_answer_uses_is_told() {
     assert!(of(20, 0, &price) && !of(19, 0, &price) && !of(20, 1, &price));
     assert!(!of(20, 0, &table(&[("*", "in=1,out=1")])), "none is given");
 }
+
+/// Anthropic's `message_start` has the usage of the prompt, and nothing tells how long the answer came.
+#[test]
+fn a_stream_that_is_cut_off_counts_with_the_prompt_that_it_told() {
+    let price: Prices = "in=1000000,out=1000000".parse::<Price>().expect("a price").into();
+    let limits = Limits { job_cost: "10000".parse().ok(), ..Limits::default() };
+    let budget = Budget::new(limits, price.clone(), &[], false);
+    let call = |used: Usage, came: u64| {
+        let expected = Expected { dearer: 25, ..bounded(1_000, 50) };
+        let call = budget.reserve(expected).now_or_never().expect("at once").expect("fits");
+        let counted = call.cut_off(true).settle(Some(used), || came);
+        (priced_in(&counted, &price.of("")), counted.tokens_out)
+    };
+    let read = Usage { cached_tokens: 900, cached_price: -810, cache_price: -810, ..tokens(1_000, 0) };
+    assert_eq!(call(read, 0), (190, 50), "the answer as reserved");
+    assert_eq!(call(Usage { output_tokens: 7, ..read }, 7), (190, 7), "it told all of its answer, and not its end");
+    assert_eq!(call(Usage::default(), 0), (0, 0), "it told nothing");
+}

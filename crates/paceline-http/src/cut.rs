@@ -1,0 +1,47 @@
+//! What an answer told before it was cut off: the server bills it.
+
+use std::sync::{Mutex, PoisonError};
+
+use bytes::{Bytes, BytesMut};
+use http::Response;
+use http::header::CONTENT_ENCODING;
+use paceline_providers::{Answer, Dialect, Reading, Usage, path_of};
+
+use crate::exchange::Call;
+
+/// What had come of a success whose connection broke.
+#[derive(Default)]
+pub(crate) struct Cut(Mutex<Option<Response<Bytes>>>);
+
+impl Cut {
+    /// Keeps the part that came. Of what is packed a part says nothing.
+    pub(crate) fn keep(&self, head: &reqwest::Response, body: BytesMut) {
+        if !head.status().is_success() || head.headers().contains_key(CONTENT_ENCODING) {
+            return;
+        }
+        let mut part = Response::new(body.freeze());
+        *part.headers_mut() = head.headers().clone();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(part);
+    }
+
+    /// What a stream told, of which that part came, or which ended as a whole before its own end.
+    pub(crate) fn told(
+        self,
+        dialect: &Dialect,
+        call: &Call,
+        whole: Option<(&Response<Bytes>, &Reading)>,
+    ) -> Option<Usage> {
+        let part = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let part = match whole {
+            Some((answer, reading)) => Some(answer).filter(|answer| reading.is_cut_short(answer.status().as_u16())),
+            None => part.as_ref(),
+        };
+        let told = dialect.told_so_far(&as_read(part?, path_of(&call.url)))?;
+        Some(dialect.with_writes_as_asked(told, &call.body))
+    }
+}
+
+/// The answer of a call of that path, in the form that `paceline-providers` reads.
+pub(crate) fn as_read<'a>(answer: &'a Response<Bytes>, path: &'a str) -> Answer<'a> {
+    Answer { status: answer.status().as_u16(), headers: answer.headers(), body: answer.body(), path }
+}
