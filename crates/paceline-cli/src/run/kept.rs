@@ -49,11 +49,11 @@ pub(super) fn take_up(args: &mut RunArgs, paths: &Paths, upstream: &mut Upstream
     Ok(())
 }
 
-/// A budget is one of the job: what an earlier run was given holds on until this one is given another, with the price of that
-/// run where none is known now.
+/// A budget is one of the job: what an earlier run was given holds on until this one is given another. So does the price of
+/// that run, where none is known now.
 fn keep_budgets(args: &mut RunArgs, kept: &JobConfig, upstream: &mut Upstream) {
     let flags = args.keep_budgets(kept.budgets());
-    if args.budgets().job_cost.is_some() && args.price.is_none() && upstream.prices.is_empty() {
+    if args.price.is_none() && upstream.prices.is_empty() {
         upstream.prices = kept.prices();
     }
     for (flag, value) in flags {

@@ -434,6 +434,9 @@ fn a_template_without_a_name_is_refused_and_a_gap_is_told() {
     let (code, log) = with("prompt.txt");
     let told = "--prompt-template prompt.txt: it has no {{ name }}, so that all prompts would be the same";
     assert!(code == 2 && server.count() == 0 && log.contains(told), "{log}");
+    let (code, log) = with("Q {text}");
+    let told = "--prompt-template Q {text}: it is no file, and a text names a column in two braces, as in 'Translate: {{ text }}'";
+    assert!(code == 2 && log.contains(told), "{log}");
     let mut dry = job.paceline();
     dry.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url(), "--dry-run"]).args(CHAT);
     let (code, log) = finish(dry.args(["--prompt-template", "{% if text %}{{ text }}{% endif %}?"]));

@@ -37,7 +37,8 @@ impl Plan {
                 answers => format!("tokens in are estimated, by {} of this job", text::counted(answers, "answer")),
             });
         }
-        if let Some(cost) = self.cost {
+        // A sum that is told can be a budget: it has room for what it is told of.
+        if let Some(cost) = self.cost.map(Money::rounded_up) {
             line(match (self.unbounded, self.tokens().1) {
                 (0, _) => format!("at most about {cost} at the configured prices, with {}", self.as_long()),
                 (_, 0) => format!("at least {cost} at the configured prices, for the prompts alone"),
@@ -171,7 +172,7 @@ impl Plan {
         let cost = self.used.cost.zip(needed.cost).and_then(|((used, of), needed)| {
             let left = Money::from_units(of?.units().saturating_sub(used.units()));
             let all = Money::from_units(used.units().saturating_add(needed.units())).rounded_up();
-            (needed > left).then(|| (format!("--budget-cost {all}"), needed.to_string(), left.to_string()))
+            (needed > left).then(|| (format!("--budget-cost {all}"), needed.rounded_up().to_string(), left.to_string()))
         });
         let words = |(enough, needed, left): (String, _, _)| {
             let flag = enough.split(' ').next().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! Inputs that are no requests yet: tables and lists of prompts become request bodies, one JSON object a line.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 
 use minijinja::value::merge_maps;
@@ -352,6 +352,11 @@ impl Template {
         let text = match std::fs::read_to_string(given) {
             Ok(text) => text,
             Err(_) if given.contains("{{") => given.to_owned(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && given.contains(['{', ' ']) => {
+                return Err(format!(
+                    "--prompt-template {given}: it is no file, and a text names a column in two braces, as in 'Translate: {{{{ text }}}}'"
+                ));
+            }
             Err(error) => {
                 return Err(format!(
                     "--prompt-template {given}: expected a file, or a text such as 'Translate: {{{{ text }}}}' ({error})"

@@ -489,6 +489,17 @@ fn a_price_of_cached_input_that_no_answer_uses_is_told() {
     assert!(!of(20, 0, &table(&[("*", "in=1,out=1")])), "none is given");
 }
 
+#[test]
+fn one_price_for_many_models_names_some_of_them() {
+    let names: Vec<_> = (0..100).map(|n| format!("m{n}")).collect();
+    let told = |prices, models: usize| one_price(prices, names[..models].iter().map(String::as_str));
+    let one = table(&[("*", "in=1,out=1")]);
+    let words = "one price for all models, such as m0, m1, m2, m3; `price` in paceline.toml can have one for each";
+    assert_eq!(told(&one, 100).as_deref(), Some(words));
+    assert_eq!(told(&one, 2), Some(words.replace(", m2, m3", "")));
+    assert_eq!((told(&one, 1), told(&table(&[("m0", "in=1,out=1")]), 2)), (None, None));
+}
+
 /// Anthropic's `message_start` has the usage of the prompt, and nothing tells how long the answer came.
 #[test]
 fn a_stream_that_is_cut_off_counts_with_the_prompt_that_it_told() {

@@ -205,13 +205,16 @@ impl Budget {
     }
 }
 
-/// That one price is taken for all of these models, where they are several and it is.
+/// Of several models with one price so many are named.
+const NAMED: usize = 4;
+
+/// That one price is taken for all models, where these are several and it is.
 pub(crate) fn one_price<'a>(prices: &Prices, models: impl Iterator<Item = &'a str>) -> Option<String> {
     let models: Vec<_> = models.filter(|model| !model.is_empty()).map(text::printable).collect();
     let is_one = models.len() > 1 && prices.is_one_for_all();
     is_one.then(|| {
-        let count = models.len();
-        format!("one price for {count} models: {}; `price` in paceline.toml can have one for each", models.join(", "))
+        let named = models[..models.len().min(NAMED)].join(", ");
+        format!("one price for all models, such as {named}; `price` in paceline.toml can have one for each")
     })
 }
 
