@@ -41,6 +41,7 @@ mod partial;
 #[cfg(feature = "charts")]
 mod pictures;
 mod plan;
+mod prices;
 mod report;
 mod response_headers;
 mod resume;

@@ -86,3 +86,78 @@ impl Budget {
         tracing::warn!("{name} answers{asked}: {counts}");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use paceline_config::Prices;
+
+    use super::super::tests::{bounded, table, tokens};
+    use super::super::{Limits, cost_of};
+    use super::*;
+
+    /// OpenRouter's `models`, a gateway's fallback: the answers are billed with the price of the model that made them.
+    #[test]
+    fn answers_of_another_model_count_with_its_price() {
+        let prices = table(&[("m", "in=62500,out=62500"), ("dear", "in=1000000,out=1000000")]);
+        let limits = Limits { job_cost: "10000".parse().ok(), ..Limits::default() };
+        let answered = |prices: &Prices, model: &str| {
+            let budget = Budget::new(limits, prices.clone(), &[], false);
+            let call = budget.reserve(bounded(10, 10)).now_or_never().expect("at once").expect("fits");
+            let counted = call.answered_by(Some(model.to_owned())).settle(Some(tokens(10, 10)), || 0);
+            let told = budget.used().words().expect("money");
+            assert_eq!(cost_of(&counted, prices), budget.used().cost.expect("money").0, "a later run counts the same");
+            (counted.model.to_string(), told)
+        };
+        let told = |model: &str, spent: &str| (model.to_owned(), format!("budget: {spent} of 10000.00 spent"));
+        assert_eq!(answered(&prices, "dear"), told("dear", "20.00"));
+        assert_eq!(answered(&prices, "dear-2024-08-06"), told("dear", "20.00"));
+        assert_eq!(answered(&prices, "m-2024-08-06"), told("m", "1.25"));
+        let unpriced = "; 1 answer came from another model than asked for, without a price of its own";
+        let (model, words) = told("other", "20.00");
+        assert_eq!(answered(&prices, "other"), (model, words + unpriced), "the dearest that there is");
+        let with_cheap = table(&[("m", "in=62500,out=62500"), ("*", "in=31250,out=31250")]);
+        let (model, words) = told("m", "1.25");
+        assert_eq!(answered(&with_cheap, "other"), (model, words + unpriced), "the dearer of both");
+        let one = table(&[("*", "in=62500,out=62500")]);
+        let (model, words) = told("other", "1.25");
+        assert_eq!(answered(&one, "other"), (model, words + unpriced));
+    }
+
+    #[test]
+    fn calls_reserve_the_price_of_the_dearest_model_that_has_answered_for_theirs() {
+        let prices = table(&[("m", "in=62500,out=62500"), ("dear", "in=1000000,out=1000000")]);
+        let limits = Limits { job_cost: "62.5".parse().ok(), ..Limits::default() };
+        let budget = Budget::new(limits, prices, &[], false);
+        let reserve = || budget.reserve(bounded(10, 10)).now_or_never();
+        let first = reserve().expect("at once").expect("1.25 of 62.50");
+        first.answered_by(Some("m".to_owned())).settle(Some(tokens(10, 10)), || 0);
+        let second = reserve().expect("known").expect("1.25 of 61.25");
+        let third = reserve().expect("known").expect("1.25 of 60");
+        assert!(third.is_outgrown().now_or_never().is_none());
+        second.answered_by(Some("dear".to_owned())).settle(Some(tokens(10, 10)), || 0);
+        third.is_outgrown().now_or_never().expect("it reserves anew, before it leaves");
+        drop(third);
+        let third = reserve().expect("at once").expect("20 of 41.25");
+        let fourth = reserve().expect("at once").expect("20 of 21.25 left");
+        assert!(reserve().is_none(), "1.25 is left");
+        assert_eq!(&*third.settle(None, || 0).model, "dear", "an unknown end counts as the dearer");
+        fourth.answered_by(Some("m".to_owned())).settle(Some(tokens(10, 10)), || 0);
+        let exceeded = reserve().expect("at once").expect("20 of 20").settle(Some(tokens(10, 10)), || 0);
+        assert_eq!(&*exceeded.model, "m");
+    }
+
+    #[test]
+    fn a_dearer_model_is_named_as_the_cause() {
+        let prices = table(&[("m", "in=62500,out=62500"), ("dear", "in=1000000,out=1000000")]);
+        let limits = Limits { job_cost: "12.5".parse().ok(), ..Limits::default() };
+        let budget = Budget::new(limits, prices, &[], false);
+        let call = budget.reserve(bounded(10, 10)).now_or_never().expect("at once").expect("fits");
+        call.answered_by(Some("dear".to_owned())).settle(Some(tokens(10, 10)), || 0);
+        let exceeded = budget.reserve(bounded(10, 10)).now_or_never().expect("at once").expect_err("nothing is left");
+        let words = budget.enough(exceeded, 1).words;
+        let expected =
+            "the budget is exceeded, by answers of a dearer model than the one that was asked for: 20.00 of 12.50 used";
+        assert!(words.starts_with(expected), "{words}");
+    }
+}

@@ -1,0 +1,179 @@
+//! What calls cost: the prices in force, the model that answered, and what a cache was read for and written.
+
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use crate::support::{Job, Reply, Server, finish};
+
+/// A zero too many in `cached=`: the runs before cost ten times what they counted as.
+#[test]
+fn a_new_price_of_cached_input_counts_the_runs_before_anew() {
+    let usage = json!({"prompt_tokens": 1_000, "completion_tokens": 1, "total_tokens": 1_001, "prompt_tokens_details": {"cached_tokens": 1_000}});
+    let server = Server::new(move |_| Reply::new(200, &json!({"object": "chat.completion", "usage": usage})));
+    let job = Job::new(4);
+    let run = |price: &str| {
+        let args = ["--budget-cost", "1.00", "--max-items", "1", "--price", price];
+        let (code, log) = finish(job.run(&server).args(args));
+        assert_eq!(code, 3, "{log}");
+        (job.summary()["budget"]["cost"]["used"].as_f64().expect("a sum"), log)
+    };
+    let near = |used: f64, expected: f64| (used - expected).abs() < 1e-9;
+    let (used, log) = run("in=2.50,cached=0.125,out=10");
+    assert!(near(used, 0.000_135) && log.contains("in=2.5,out=10,cached=0.125"), "{used} {log}");
+    let (used, log) = run("in=2.50,cached=1.25,out=10");
+    let told = "prices changed since the last run of this job: what was used before counts as 0.0013 now, and counted as 0.0001";
+    assert!(near(used, 0.002_52) && log.contains(told) && !log.contains("older version"), "{used} {log}");
+    let (used, log) = run("in=2.50,out=10");
+    assert!(near(used, 0.007_53) && log.contains("counts as 0.0050 now, and counted as 0.0025"), "{used} {log}");
+}
+
+/// A copy of Anthropic's API that sells cached input at half of the price.
+#[test]
+fn the_price_of_cached_input_that_is_given_takes_the_place_of_the_known_one() {
+    let usage = json!({"input_tokens": 0, "cache_read_input_tokens": 1_000, "output_tokens": 1});
+    let server = Server::new(move |_| Reply::new(200, &json!({"type": "message", "content": [], "usage": usage})));
+    let body = json!({"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": "x"}]});
+    let job = Job::with_input(&json!({"custom_id": 1, "params": body}).to_string());
+    let args = ["--upstream", "anthropic", "--budget-cost", "1.00", "--price", "in=1,cached=0.5,out=5"];
+    let (code, log) = finish(job.run(&server).args(args));
+    let summary = job.summary();
+    assert_eq!((code, &summary["budget"]["cost"]["used"]), (0, &json!(0.000_505)), "{log}");
+}
+
+/// A gateway's fallback, or a server with several models for a request: the bill has the price of the one that answered.
+#[test]
+fn answers_of_another_model_count_with_its_price_and_are_told() {
+    let usage = json!({"prompt_tokens": 100, "completion_tokens": 10});
+    let answer = json!({"object": "chat.completion", "model": "gpt-4o-2024-08-06", "usage": usage});
+    let plain = json!({"object": "chat.completion", "usage": usage});
+    let table = "[upstream.generic.price]\n'm' = 'in=1,out=1'\n'gpt-4o' = 'in=16,out=16'\n";
+    for (answer, fallback, config, expected) in [
+        (&answer, "", table, "gpt-4o answers in place of m: its answers count with its own price, in=16,out=16 for"),
+        (
+            &plain,
+            "second/gpt-4o",
+            table,
+            "gpt-4o answers in place of m: its answers count with its own price, in=16,out=16",
+        ),
+        (
+            &answer,
+            "",
+            "",
+            "gpt-4o-2024-08-06 answers in place of m: its price is not known: its answers count with the one of",
+        ),
+    ] {
+        let reply = Reply::new(200, answer);
+        let server = Server::new(move |_| match fallback {
+            "" => reply.clone(),
+            fallback => reply.clone().with_header("x-paceline-fallback", fallback),
+        });
+        let job = Job::new(60);
+        std::fs::write(job.path("paceline.toml"), config).expect("writable");
+        let price: &[&str] = if config.is_empty() { &["--price", "in=1,out=1"] } else { &[] };
+        let (_, log) = finish(job.run(&server).args(["--budget-cost", "0.02"]).args(price));
+        let used = job.summary()["budget"]["cost"]["used"].as_f64().expect("a sum");
+        let each = if config.is_empty() { 0.000_11 } else { 0.001_76 };
+        assert!((used - each * server.count() as f64).abs() < 1e-9, "{used} by {} calls: {log}", server.count());
+        assert!(config.is_empty() || used <= 0.02 + 2.0 * each, "{used}: {log}");
+        assert_eq!(log.matches(expected).count(), 1, "{log}");
+        let unpriced = "; 60 answers came from another model than asked for, without a price of its own";
+        assert_eq!(log.contains(unpriced), config.is_empty(), "{log}");
+    }
+}
+
+/// A price of one token, or of another model, turns a budget off.
+#[test]
+fn the_price_in_force_is_told_and_doubted() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::new(4);
+    let run = |args: &[&str]| finish(job.run(&server).args(["--budget-cost", "1.00", "--max-items", "1"]).args(args));
+    let (_, log) = run(&["--price", "in=2.50,out=10"]);
+    assert!(log.contains("price of a million tokens: in=2.5,out=10") && !log.contains("prices changed"), "{log}");
+    let (_, log) = run(&["--price", "in=0.0000025,out=0.00001"]);
+    assert!(log.contains("the price in=0.000003,out=0.00001 is of a million tokens, and below 0.001"), "{log}");
+    let told = "prices changed since the last run of this job: what was used before counts as 0.000000 now, and counted as 0.0000";
+    assert!(log.contains(told), "{log}");
+    std::fs::write(job.path("paceline.toml"), "[upstream.generic.price]\n'gpt-4o' = 'in=2.50,out=10'\n")
+        .expect("writable");
+    let (_, log) = run(&[]);
+    let told = "no price for m: counted with the dearest, in=2.5,out=10 for a million tokens";
+    assert!(log.contains(told) && !log.contains("below 0.001"), "{log}");
+}
+
+/// Anthropic reports what its cache was read for beside the other input: no limit counts that, and the bill does.
+#[test]
+fn what_a_cache_was_read_for_counts_in_a_budget() {
+    let usage = json!({"input_tokens": 20, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 2_000, "output_tokens": 10});
+    let server = Server::new(move |_| Reply::new(200, &json!({"type": "message", "content": [], "usage": usage})));
+    let body = json!({"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": "x".repeat(8_000)}]});
+    let line = |n: usize| json!({"custom_id": n, "params": body}).to_string();
+    let run = |args: &[&str]| {
+        let job = Job::with_input(&(0..20).map(line).collect::<Vec<_>>().join("\n"));
+        let args = [&["--upstream", "anthropic", "--concurrency", "1"], args].concat();
+        let (code, log) = finish(job.run(&server).args(args));
+        (job, code, log)
+    };
+    // A token that was read costs a tenth: 20 + 200 + 10 a call.
+    let (job, code, log) = run(&["--budget-cost", "1.00", "--price", "in=1,out=1"]);
+    let summary = job.summary();
+    assert_eq!((code, &summary["tokens_in"], &summary["tokens_out"]), (0, &json!(40_400), &json!(200)), "{log}");
+    let used = |job: &Job| job.summary()["budget"]["cost"]["used"].as_f64().expect("a sum");
+    assert!((used(&job) - 0.004_6).abs() < 1e-9, "{summary}");
+    let (code, log) = finish(job.run(&server).args(["--upstream", "anthropic"]));
+    assert!(code == 0 && (used(&job) - 0.004_6).abs() < 1e-9, "the journal has it: {log}");
+    let (job, code, log) = run(&["--budget-tokens", "20k"]);
+    assert_eq!((code, &job.summary()["budget"]["tokens"]["used"]), (3, &json!(18_270)), "{log}");
+}
+
+/// Each prompt is written for an hour, at twice the price: a budget that reserves the price of input would be exceeded by as
+/// much.
+#[test]
+fn a_prompt_that_is_to_be_kept_reserves_what_its_write_costs() {
+    let usage = json!({"input_tokens": 0, "cache_creation_input_tokens": 2_000, "cache_read_input_tokens": 0, "output_tokens": 10,
+        "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 2_000}});
+    let usage = Arc::new(Mutex::new(usage));
+    let answered = Arc::clone(&usage);
+    let usage_of = move || answered.lock().expect("no panic").clone();
+    let server = Server::new(move |_| Reply::new(200, &json!({"type": "message", "content": [], "usage": usage_of()})));
+    let run = |mark: Value| {
+        let text = json!([{"type": "text", "text": "x".repeat(8_000), "cache_control": mark}]);
+        let body = json!({"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": text}]});
+        let line = |n: usize| json!({"custom_id": n, "params": body}).to_string();
+        let job = Job::with_input(&(0..60).map(line).collect::<Vec<_>>().join("\n"));
+        let args = ["--upstream", "anthropic", "--budget-cost", "0.10", "--price", "in=1,out=1", "--pace", "none"];
+        let (code, log) = finish(job.run(&server).args(args));
+        let used = job.summary()["budget"]["cost"]["used"].as_f64().expect("a sum");
+        (code, used, log)
+    };
+    let (code, used, log) = run(json!({"type": "ephemeral", "ttl": "1h"}));
+    assert!(code == 3 && (0.09..=0.10).contains(&used) && !log.contains("exceeded"), "{used}: {log}");
+    let (_, used, log) = run(Value::Null);
+    let told = "--budget-cost 0.1000 is exceeded, by writes into the provider's cache, which cost more than input";
+    assert!(used > 0.10 && log.contains(told), "what no request asks for cannot be reserved, {used}: {log}");
+    usage.lock().expect("no panic").as_object_mut().expect("an object").remove("cache_creation");
+    let (code, used, log) = run(json!({"type": "ephemeral", "ttl": "1h"}));
+    assert!(code == 3 && (0.09..=0.10).contains(&used), "an answer that does not split its writes, {used}: {log}");
+}
+
+/// OpenRouter's usage, of a model of Anthropic's.
+#[test]
+fn writes_into_a_cache_are_reserved_and_counted_at_an_api_in_the_form_of_openai() {
+    let usage = json!({"prompt_tokens": 2_060, "completion_tokens": 10, "total_tokens": 2_070,
+        "prompt_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 2_000}});
+    let server = Server::new(move |_| Reply::new(200, &json!({"object": "chat.completion", "usage": usage})));
+    for (ttl, each) in [("5m", 0.007_83), ("1h", 0.012_33)] {
+        let text =
+            json!([{"type": "text", "text": "x".repeat(8_000), "cache_control": {"type": "ephemeral", "ttl": ttl}}]);
+        let body = json!({"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": text}]});
+        let line = |n: usize| json!({"custom_id": n, "url": "/v1/chat/completions", "body": body}).to_string();
+        let job = Job::with_input(&(0..60).map(line).collect::<Vec<_>>().join("\n"));
+        let before = server.count();
+        let args =
+            ["--upstream", "openrouter", "--budget-cost", "0.2", "--price", "in=3,cached=0.3,out=15", "--pace", "none"];
+        let (code, log) = finish(job.run(&server).env("OPENROUTER_API_KEY", "x").args(args));
+        let (used, calls) = (job.summary()["budget"]["cost"]["used"].as_f64().expect("a sum"), server.count() - before);
+        assert!(code == 3 && (used - each * calls as f64).abs() < 1e-9, "{used} by {calls} calls: {log}");
+        assert!((0.17..=0.20).contains(&used) && !log.contains("exceeded"), "{used}: {log}");
+    }
+}
