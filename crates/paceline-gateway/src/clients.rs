@@ -168,25 +168,6 @@ impl Clients {
         (rights(now) != rights(before)).then(|| Arc::clone(now))
     }
 
-    /// Whether work goes on that the client of that name had asked for, to be done later, with the key of that
-    /// [id](Client::key_id): what a new request for it would be told now. Without an id any key of that name counts.
-    ///
-    /// # Errors
-    /// Why it does not, for people.
-    pub fn let_go_on(&self, name: &str, key: Option<&str>) -> Result<(), String> {
-        let Self::WithKeys(clients) = self else { return Ok(()) };
-        let asked = |client: &&Arc<Client>| {
-            *client.name == *name && !client.is_over() && key.is_none_or(|key| client.key_id() == key)
-        };
-        match clients.values().find(asked) {
-            Some(client) => client.may_have_work_done_later().map_err(|refusal| refusal.message().to_owned()),
-            None if self.have(name) => {
-                Err(format!("the key of {name} that asked for it has ended, and another took its place"))
-            }
-            None => Err(format!("the key of {name} is revoked")),
-        }
-    }
-
     /// What counts for each client that has limits of its own, or had some, by the hash of its key: for a program that keeps it
     /// over restarts.
     pub fn limiters(&self) -> impl Iterator<Item = (String, &Limiter)> {

@@ -38,7 +38,7 @@ pub(super) fn each(mut bytes: &[u8], mut take: impl FnMut(Frame<'_>)) -> Result<
     Ok(())
 }
 
-/// Where the first frame begins at that byte or behind it, or the one that is not whole yet; the end of a body that has no frames.
+/// Where the first frame begins at that byte or behind it, or the one that is not whole yet; the end of what has no frames.
 pub(super) fn frame_from(bytes: &[u8], at: usize) -> usize {
     let mut begins = 0;
     while begins < at {

@@ -90,7 +90,8 @@ pub(super) const PLACES: [&str; 12] = [
 /// What stands beside a count that is a place itself: the tokens of the answer.
 const BESIDE: [&str; 2] = ["/generation_token_count", "/results/*/tokenCount"];
 
-/// Header fields of Bedrock, for models whose answers do not tell it: the prompt, what was read and written of a cache, the answer.
+/// Header fields of Bedrock, for models whose answers do not tell it: the prompt, what was read of a cache and written into it,
+/// the answer.
 const FIELDS: [&str; 4] = [
     "x-amzn-bedrock-input-token-count",
     "x-amzn-bedrock-cache-read-input-token-count",

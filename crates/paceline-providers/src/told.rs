@@ -86,7 +86,7 @@ fn usage_is_read_wherever_an_api_tells_it() {
         (Provider::Groq, "/openai/v1/chat/completions", events(&[says(json!({})), groq])),
         (Provider::Moonshot, "/v1/chat/completions", events(&[says(json!({"usage": chat}))])),
         (Provider::Cohere, "/v2/chat", events(&[end])),
-        (Provider::Cohere, "/v1/chat", events(&[old_end.clone()])),
+        (Provider::Cohere, "/v1/chat", events(std::slice::from_ref(&old_end))),
         (Provider::Cohere, "/v1/chat", (lines.0, lines.1.into_bytes())),
         (Provider::Bedrock, "/model/anthropic.claude-v2/invoke-with-response-stream", packed(&[start, text, stop])),
         (Provider::Bedrock, invoke, packed(&[llama, last])),
