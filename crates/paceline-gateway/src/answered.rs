@@ -16,11 +16,9 @@ use crate::bounds::Bounds;
 use crate::departed::Departed;
 use crate::forward::{AnswerBody, whole_body};
 use crate::headers;
-use crate::models::decoded_path;
 use crate::notes::Kind;
 use crate::refusal::Refusal;
 use crate::tap::Tap;
-use crate::trust;
 
 /// A success that is compressed, which was not asked for, and cannot be unpacked: the server did its work and is not asked again,
 /// and what might repeat its key goes to no client.
@@ -48,9 +46,7 @@ pub(crate) fn passed_on(departed: Departed, answer: Response<Incoming>, bounds: 
     // The end of an answer of a known length, which reads its head too, is about to come.
     if !head.headers.contains_key(CONTENT_LENGTH) {
         let mut limits = departed.upstream.sending.dialect.announced(&head.headers, clock::wall());
-        if departed.known.is_some() {
-            trust::leave_out_announced(&departed.upstream, &mut limits, &decoded_path(&departed.call), true);
-        }
+        departed.leave_out_announced(&mut limits);
         departed.permit.observe_limits(&limits);
     }
     let read = head.clone();

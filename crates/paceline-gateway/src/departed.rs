@@ -6,7 +6,7 @@ use http::response::Parts;
 use http::{Method, Response};
 use paceline::{Class, Instant, NextAction, Permit, Timestamp, UnknownOutcome, clock};
 use paceline_config::Money;
-use paceline_core::{Cost, Dimension, Outcome, format_duration};
+use paceline_core::{Cost, Dimension, LimitReport, Outcome, format_duration};
 use paceline_http::{Call, NoAnswer};
 use paceline_providers::{Answer, Asked, Reading, SoFar, Usage, reference_to};
 
@@ -61,6 +61,14 @@ impl Departed {
         let Some(spent) = &self.spent else { return };
         let used = spent.was_cut_off(self.used_so_far(&spent.made(), head, kept, came));
         note_answer(self.known.as_deref(), kept, used.get(&Dimension::Tokens));
+    }
+
+    /// Leaves out of what the head of its answer announces what is no limit of all.
+    pub(crate) fn leave_out_announced(&self, limits: &mut Vec<LimitReport>) {
+        let path = &decoded_path(&self.call);
+        let (client, name) = (self.known.as_deref(), self.client.name());
+        let asker = Asker { client, name, scope: &self.scope, path, left: self.left };
+        self.upstream.trust.leave_out_announced(&self.upstream, limits, asker, true);
     }
 
     /// So many bytes of the answer came.

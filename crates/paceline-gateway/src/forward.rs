@@ -297,9 +297,12 @@ impl<'a> Course<'a> {
 
     /// That request, while its client is to stay away no sooner than that is over.
     fn not_sooner(&self, upstream: &Backend, request: paceline::Request) -> paceline::Request {
-        let client = self.known.as_ref().map(|client| client.number());
-        let not_before = upstream.trust.not_before(client, request.scope.name());
-        paceline::Request { not_before: request.not_before.max(not_before), ..request }
+        let not_before = request.not_before.max(self.not_before(upstream, request.scope.name()));
+        paceline::Request { not_before, ..request }
+    }
+
+    fn not_before(&self, upstream: &Backend, scope: &Arc<str>) -> Option<Instant> {
+        upstream.trust.not_before(self.known.as_ref().map(|client| client.number()), scope)
     }
 
     /// What the client may do now holds for its request, too, though that came before. Returns whether it needs room under limits
@@ -325,7 +328,7 @@ impl<'a> Course<'a> {
         if self.record.calls > 0 {
             self.enter(upstream, call).await?;
         }
-        let mut next = next;
+        let (scope, mut next) = (Arc::clone(next.scope.name()), next);
         let (permit, place) = loop {
             let (since, waits) = (upstream.stopwatch.now(), self.client.waits());
             let left = || self.deadline - self.clock.now();
@@ -335,6 +338,13 @@ impl<'a> Course<'a> {
             drop(waits);
             self.record.waited += upstream.stopwatch.now() - since;
             let (permit, place) = held?;
+            // It may have been told so while the request waited.
+            let not_before = self.not_before(upstream, &scope).filter(|away| *away > upstream.limiter().now());
+            if not_before.is_some() {
+                next = paceline::Request { not_before, ..permit.request() };
+                permit.withdraw();
+                continue;
+            }
             let lacks_room = match self.follow_client(upstream, call) {
                 Ok(false) => break (permit, place),
                 lacks_room => lacks_room,

@@ -1,8 +1,9 @@
 //! Whether a refusal of the key, the account or a quota of it, or a long wait, which one client got, holds an upstream for all.
 
-use std::collections::hash_map::DefaultHasher;
+mod announced;
+mod told;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -11,6 +12,8 @@ use paceline::{Class, Instant, PauseCause};
 use paceline_core::{Belief, LimitReport, LimitScope, Refused, Witnesses, format_duration};
 use paceline_providers::Reading;
 
+use self::announced::{Announced, MOST_PATHS, hash_of};
+use self::told::{SHORT, Told};
 use crate::backend::Backend;
 use crate::clients::Client;
 use crate::notes::Kind;
@@ -31,34 +34,8 @@ pub(crate) struct Trust {
     away: Mutex<BTreeMap<u64, Away>>,
     refused: InARow,
     announced: Mutex<Announced>,
-}
-
-/// Which limits the paths announce that are one scope, by prints: no limits are one, too.
-#[derive(Debug, Default)]
-struct Announced {
-    of_paths: BTreeMap<u64, u64>,
-    paths_of: BTreeMap<u64, usize>,
-}
-
-impl Announced {
-    /// A path announces these.
-    fn note(&mut self, path: u64, limits: u64) {
-        if self.of_paths.len() >= MOST_PATHS && !self.of_paths.contains_key(&path) {
-            return;
-        }
-        if let Some(before) = self.of_paths.insert(path, limits)
-            && let Some(paths) = self.paths_of.get_mut(&before)
-        {
-            *paths -= 1;
-        }
-        *self.paths_of.entry(limits).or_default() += 1;
-        self.paths_of.retain(|_, paths| *paths > 0);
-    }
-
-    /// Whether more than half of the paths announce them: else they are those of a path.
-    fn are_of_all(&self, limits: u64) -> bool {
-        self.paths_of.get(&limits).is_some_and(|paths| 2 * paths > self.of_paths.len())
-    }
+    /// Clients that were told to wait for up to a minute.
+    told: Told,
 }
 
 /// How many calls were refused, whichever client sent them, without a success in between.
@@ -89,16 +66,6 @@ struct Away {
 /// So many scopes of one client are kept: clients choose their names. One that is refused in more stays away from all.
 const MOST_AWAY: usize = 100;
 
-/// So many paths are kept: clients choose them. Of others it is not known that they have never answered.
-const MOST_PATHS: usize = 1_000;
-
-/// Up to so long a wait is one of all clients, though one alone was told so: it is soon over.
-const SHORT: Duration = Duration::from_secs(60);
-
-/// Of a shorter one that holds one client the others wait for this part, where it may be about a path alone: one that asks for
-/// waits again and again leaves them five sixths of the time.
-const OF_OTHERS: u32 = 6;
-
 /// What one client was told to wait, or two were refused, holds the others for so long, and is tested then: an attack costs no
 /// more, and a server that does refuse all gets one call more.
 const TESTED_SOON: Duration = Duration::from_secs(10);
@@ -123,7 +90,7 @@ impl Trust {
     /// holds the others no longer than until a call tests it. Clients stay away for as long as they were told: what one
     /// program gets by keys of its own is tested by the call of another.
     pub(crate) fn weigh(&self, upstream: &Backend, reading: &mut Reading, asker: Asker<'_>) {
-        if let Some(client) = asker.client.filter(|_| upstream.sending.dialect.is_one_scope()) {
+        if let Some(client) = asker.client {
             self.keeps_to_itself(upstream, reading, client, asker);
         }
         let told = reading.wait.filter(|wait| asker.client.is_some() && *wait > SHORT);
@@ -179,19 +146,41 @@ impl Trust {
         }
     }
 
-    /// Where many paths are one scope, the server may mean the path that this client asked for, or the client: it stays away for
-    /// as long as a limit or a wait says that it was told, and a wait of up to a minute holds the others for a sixth of it.
+    /// The server may mean what this client asked for, or the client: it stays away for as long as a limit or a wait says that it
+    /// was told, and where no other is told so, too, a wait of up to a minute holds the others for a part of it.
     fn keeps_to_itself(&self, upstream: &Backend, reading: &mut Reading, client: &Client, asker: Asker<'_>) {
         let tells = matches!(reading.class, Class::Success | Class::Throttled);
-        let announced = leave_out_announced(upstream, &mut reading.limits, asker.path, tells);
+        let now = upstream.limiter().now();
+        let announced = self.leave_out_announced(upstream, &mut reading.limits, asker, tells);
+        announced.into_iter().for_each(|wait| self.stays_away(client.number(), Some(asker.scope), now, wait));
         let asks_to_wait = reading.reach != LimitScope::Item
             && matches!(reading.class, Class::QuotaExhausted | Class::Throttled | Class::Overloaded | Class::Transient);
-        let told = reading.wait.filter(|wait| asks_to_wait && *wait <= SHORT);
-        if let Some(wait) = told {
-            reading.wait = Some(wait / OF_OTHERS);
+        let Some(wait) = reading.wait.filter(|wait| asks_to_wait && *wait <= SHORT) else { return };
+        let is_of_account = reading.reach == LimitScope::Account && upstream.config().pacer.per_scope.is_none();
+        let place = (!is_of_account).then_some(asker.scope);
+        if client.has_others() {
+            let by_stopwatch = upstream.stopwatch.now();
+            reading.wait = Some(self.told.for_all(place, client.number(), wait, by_stopwatch, client.has_thirds()));
         }
-        let stays = |wait| self.stays_away(client.number(), Some(asker.scope), upstream.limiter().now(), wait);
-        announced.max(told).into_iter().for_each(stays);
+        self.stays_away(client.number(), place, now, wait);
+    }
+
+    /// Leaves out of what an answer to a client with a key announces the limits that are its own, or those of its path.
+    /// `tells`: an answer of that kind says what there is. Returns for how long the client itself is to stay away.
+    pub(crate) fn leave_out_announced(
+        &self,
+        upstream: &Backend,
+        limits: &mut Vec<LimitReport>,
+        asker: Asker<'_>,
+        tells: bool,
+    ) -> Option<Duration> {
+        let client = asker.client?;
+        let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
+        match upstream.sending.dialect.is_one_scope() {
+            true => announced.of_path(asker.path, limits, tells),
+            false if client.has_others() => announced.of_client(asker.scope, client.number(), limits, tells),
+            false => None,
+        }
     }
 
     /// How far it is believed, and whether it is the first one of its place.
@@ -261,6 +250,7 @@ impl Trust {
         *self.witnesses.lock().unwrap_or_else(PoisonError::into_inner) = Witnesses::default();
         self.away.lock().unwrap_or_else(PoisonError::into_inner).clear();
         [&self.some, &self.some_away].iter().for_each(|some| some.store(false, Ordering::Relaxed));
+        self.told.forget();
         self.refused.passed();
     }
 
@@ -280,6 +270,7 @@ impl Trust {
         if !self.path_has_answered(asker.path) {
             self.answered.write().unwrap_or_else(PoisonError::into_inner).insert(hash_of(asker.path));
         }
+        self.told.passed(asker.scope, asker.client.map(Client::number), asker.left);
         if self.some.load(Ordering::Relaxed) {
             let mut witnesses = self.witnesses.lock().unwrap_or_else(PoisonError::into_inner);
             let are_theirs = witnesses.passed(asker.scope, asker.left, asker.client.map(Client::number));
@@ -300,38 +291,6 @@ impl Trust {
         let answered = self.answered.read().unwrap_or_else(PoisonError::into_inner);
         answered.len() >= MOST_PATHS || answered.contains(&hash_of(path))
     }
-}
-
-/// Leaves out what the head of an answer to a client with a key announces for longer than a minute, where many paths are one
-/// scope, and for less where other paths announce something else: the server may mean that path, or what that client asks for,
-/// and what it refuses the others it tells them. `tells`: an answer of that kind says what its path announces. Returns for
-/// how long the client itself is to stay away.
-pub(crate) fn leave_out_announced(
-    upstream: &Backend,
-    limits: &mut Vec<LimitReport>,
-    path: &str,
-    tells: bool,
-) -> Option<Duration> {
-    if !upstream.sending.dialect.is_one_scope() {
-        return None;
-    }
-    let is_long = |limit: &LimitReport| limit.reset.is_some_and(|reset| reset > SHORT);
-    let mut hasher = DefaultHasher::new();
-    { limits.iter() }.filter(|limit| !is_long(limit)).for_each(|limit| {
-        (limit.dimension.as_str(), limit.limit).hash(&mut hasher);
-    });
-    let are_of_all = {
-        let mut announced = upstream.trust.announced.lock().unwrap_or_else(PoisonError::into_inner);
-        if tells {
-            announced.note(hash_of(path), hasher.finish());
-        }
-        announced.are_of_all(hasher.finish())
-    };
-    let is_its_own = |limit: &LimitReport| !are_of_all || is_long(limit);
-    let used_up = limits.iter().filter(|limit| is_its_own(limit) && limit.remaining == Some(0));
-    let stays_away = used_up.filter_map(|limit| limit.reset).max();
-    limits.retain(|limit| !is_its_own(limit));
-    stays_away
 }
 
 /// For how long all are held at most by a long wait that one client was told.
@@ -359,13 +318,6 @@ fn longest_for_all(
         }
         Belief::Alone | Belief::Doubted | Belief::Believed(_) => wait,
     }
-}
-
-/// Of a path without its query.
-fn hash_of(path: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    path.split(['?', '#']).next().hash(&mut hasher);
-    hasher.finish()
 }
 
 /// Logs the first refusal of a place.

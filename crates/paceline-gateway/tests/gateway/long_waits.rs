@@ -1,8 +1,11 @@
 //! Waits of minutes or a day that one client is told, or two: whom they hold, and for how long.
 
+use std::sync::Arc;
+
 use axum::extract::Request;
 use paceline_gateway::Bounds;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use crate::OK;
 use crate::support::{Served, answer, client, serve_to, upstream};
@@ -82,29 +85,71 @@ async fn a_long_wait_holds_the_others_for_a_moment_and_the_client_that_was_told_
     }
 }
 
+/// The server may mean what that client asks for, or the client: a path where all paths are one scope, else a way to ask a model.
 #[tokio::test]
-async fn a_wait_of_a_minute_holds_all_whoever_is_told_so() {
-    let served = served("").await;
-    assert_eq!(post(&served, "big", "m", "429 60").await.1, "1");
-    let held = post(&served, "other", "m", "well").await;
-    assert!(waits(&held, "1m 00s", "59."), "{}", held.2);
+async fn a_short_wait_holds_the_client_that_was_told_it_and_the_others_for_a_sixth_of_it() {
+    for settings in ["", "provider = \"generic\""] {
+        let served = served(settings).await;
+        for key in ["big", "other"] {
+            assert_eq!(post(&served, key, "m", "429 60").await.1, "1");
+            let held = post(&served, "third", "m", "well").await;
+            assert!(waits(&held, "10s", "9."), "{}", held.2);
+            let away = post(&served, key, "m", "well").await;
+            assert!(waits(&away, "1m 00s", "59."), "it was told so: {}", away.2);
+            served.limiter.resume(None);
+            for scope in served.limiter.snapshot().scopes {
+                served.limiter.resume(Some(&served.limiter.scope(&scope.name)));
+            }
+            assert_eq!(post(&served, "third", "m", "well").await.0, 200, "{key}");
+        }
+    }
 }
 
-/// Where all paths are one scope, that path alone may be meant.
 #[tokio::test]
-async fn a_short_wait_for_one_of_many_paths_holds_the_others_for_a_sixth_of_it() {
-    let served = served("provider = \"generic\"").await;
-    for key in ["big", "other"] {
+async fn a_short_wait_that_one_client_after_another_is_told_is_one_of_all() {
+    let served = served("").await;
+    for (key, long, less) in [("big", "10s", "9."), ("other", "20s", "19."), ("third", "1m 00s", "59.")] {
         assert_eq!(post(&served, key, "m", "429 60").await.1, "1");
-        let held = post(&served, "third", "m", "well").await;
-        assert!(waits(&held, "10s", "9."), "{}", held.2);
-        let away = post(&served, key, "m", "well").await;
-        assert!(waits(&away, "1m 00s", "59."), "it was told so: {}", away.2);
-        served.limiter.resume(None);
-        for scope in served.limiter.snapshot().scopes {
-            served.limiter.resume(Some(&served.limiter.scope(&scope.name)));
+        let held = post(&served, "last", "m", "well").await;
+        assert!(waits(&held, long, less), "{key}: {}", held.2);
+        is_over(&served, "m");
+    }
+}
+
+/// Else each of them would be told so again.
+#[tokio::test]
+async fn what_a_client_is_told_holds_its_requests_that_wait_already() {
+    for settings in ["", "provider = \"generic\""] {
+        let goes_on = Arc::new(Semaphore::new(0));
+        let waits = Arc::clone(&goes_on);
+        let at = upstream(move |request: Request| {
+            let waits = Arc::clone(&waits);
+            async move {
+                if !request.headers().contains_key("x-told") {
+                    return answer(200, &[], OK);
+                }
+                waits.acquire().await.expect("open").forget();
+                answer(429, &[("retry-after", "3")], SLOW_DOWN)
+            }
+        });
+        let served = Served::new(at.await, &format!("concurrency = 1\n{settings}"), Bounds::default());
+        serve_to(&served, ["big", "other"].map(|name| client(name, &[])).into());
+        let send = |told: &[&'static str], deadline: &'static str| {
+            let request = served.post().body(r#"{"model":"m","messages":[]}"#).header("x-paceline-key", "pk-big");
+            let request = request.header("x-paceline-deadline", deadline);
+            let request = told.iter().fold(request, |request, told| request.header("x-told", *told));
+            async move { request.send().await.expect("an answer").status().as_u16() }
+        };
+        let first = tokio::spawn(send(&["429"], "1s"));
+        while served.limiter.snapshot().account.concurrency.in_flight < 1 {
+            tokio::task::yield_now().await;
         }
-        assert_eq!(post(&served, "third", "m", "well").await.0, 200, "{key}");
+        let second = tokio::spawn(send(&[], "2s"));
+        while served.limiter.snapshot().account.waiting < 1 {
+            tokio::task::yield_now().await;
+        }
+        goes_on.add_permits(1);
+        assert_eq!([first.await.expect("sent"), second.await.expect("sent")], [429; 2], "{settings}");
     }
 }
 
@@ -274,4 +319,29 @@ async fn what_one_path_refuses_teaches_no_pace_to_others_where_each_is_a_scope()
     for _ in 0..60 {
         assert_eq!(get(&served, "other", "/things").await, 200);
     }
+}
+
+/// One that asks for what has a limit of its own, such as a faster tier.
+#[tokio::test]
+async fn a_small_limit_that_one_client_is_told_closes_its_model_for_no_other() {
+    let at = upstream(|request: Request| async move {
+        let own = request.headers().contains_key("x-told");
+        let (limit, remaining, reset) = if own { ("3", "0", "59s") } else { ("10000", "9990", "1s") };
+        let names = ["limit", "remaining", "reset"].map(|name| format!("x-ratelimit-{name}-requests"));
+        answer(200, &[(&*names[0], limit), (&*names[1], remaining), (&*names[2], reset)], OK)
+    });
+    let served = Served::new(at.await, "", Bounds::default());
+    serve_to(&served, ["big", "other"].map(|name| client(name, &[])).into());
+    let ask = async |key: &str, own: bool| {
+        let request = served.post().body(r#"{"model":"m","messages":[]}"#).header("x-paceline-deadline", "1s");
+        let request = request.header("x-paceline-key", format!("pk-{key}"));
+        let request = if own { request.header("x-told", "own") } else { request };
+        request.send().await.expect("an answer").status().as_u16()
+    };
+    assert_eq!([ask("other", false).await, ask("big", true).await], [200; 2]);
+    for _ in 0..20 {
+        assert_eq!(ask("other", false).await, 200);
+    }
+    assert_eq!(ask("big", true).await, 429, "the client itself was told so");
+    assert_eq!(ask("other", false).await, 200);
 }
