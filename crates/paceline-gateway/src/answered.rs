@@ -1,17 +1,22 @@
 //! What goes to a client: an answer as it comes, the last one of several, or that there is none.
 
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::response::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, Version};
-use http_body_util::Either;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt as _, Either};
 use hyper::body::Incoming;
 use hyper::ext::ReasonPhrase;
 use paceline::{Class, clock};
 use paceline_http::{NoAnswer, gateway};
 
+use crate::bodies::HeldBody;
 use crate::bounds::Bounds;
 use crate::departed::Departed;
 use crate::forward::{AnswerBody, whole_body};
@@ -59,7 +64,39 @@ pub(crate) fn passed_on(departed: Departed, answer: Response<Incoming>, bounds: 
 fn whole(answer: Response<Bytes>) -> Response<AnswerBody> {
     let (mut head, body) = answer.into_parts();
     to_client(&mut head);
-    Response::from_parts(head, whole_body(body))
+    let body = match head.extensions.remove::<Arc<HeldBody>>() {
+        Some(room) if body.len() > PIECE => Either::Left(Pieces { rest: body, _room: room }.boxed_unsync()),
+        _ => whole_body(body),
+    };
+    Response::from_parts(head, body)
+}
+
+/// So much of a long answer goes to its client at once: what the connection holds of it is a copy, ...
+const PIECE: usize = 64 << 10;
+
+/// ... so that the rest is held here, in its room, until it is taken.
+struct Pieces {
+    rest: Bytes,
+    _room: Arc<HeldBody>,
+}
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let length = self.rest.len().min(PIECE);
+        let piece = self.rest.split_to(length);
+        Poll::Ready((length > 0).then(|| Ok(Frame::data(Bytes::copy_from_slice(&piece)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.rest.len() as u64)
+    }
 }
 
 /// What belonged to the connection of the upstream does not go to the client.

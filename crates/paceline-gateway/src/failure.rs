@@ -2,18 +2,22 @@
 //! compressed, although that was not asked for: it may repeat the key of the upstream.
 
 use std::io::Read as _;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body::Body;
-use http_body_util::{BodyExt as _, Limited};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use paceline_http::{LARGEST_ANSWER, NoAnswer};
+use serde_json::json;
 use tokio::time::timeout;
 
+use crate::bodies::HeldBody;
 use crate::bounds::Bounds;
+use crate::payload::add;
 use crate::tap::is_event_stream;
 
 /// Whether an answer goes to the client as it comes.
@@ -37,25 +41,103 @@ pub(crate) fn packed<B: Body>(answer: &Response<B>, with_key: bool) -> Option<Re
     })
 }
 
-/// What is no success, or packed, with all of its body.
+/// A longer failure is no message for people: the client is told so in its place.
+const LARGEST_FAILURE: usize = 4 << 20;
+
+/// So much is unpacked at once.
+const PIECE: usize = 64 << 10;
+
+/// A failure of which no more was read than its beginning.
+#[derive(Clone, Copy)]
+struct Cut;
+
+/// An answer as it is read, in the room for bodies.
+struct Whole<'a> {
+    bytes: Vec<u8>,
+    room: HeldBody,
+    bounds: &'a Bounds,
+    /// So many bytes it may have.
+    most: usize,
+}
+
+/// There is no room for more of an answer.
+struct Full;
+
+impl Whole<'_> {
+    fn add(&mut self, data: &[u8]) -> Result<(), Full> {
+        if self.bytes.len() + data.len() > self.most {
+            return Err(Full);
+        }
+        self.room.grow(data.len() as u64, self.bounds.held_bytes).map_err(|_| Full)?;
+        add(&mut self.bytes, data);
+        Ok(())
+    }
+
+    /// All of a body, or of a failure its beginning; and whether there was more.
+    async fn take(&mut self, mut body: Incoming) -> Result<Result<(), Full>, NoAnswer> {
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| NoAnswer::Truncated(error.to_string()))?;
+            if let Some(Err(full)) = frame.data_ref().map(|data| self.add(data)) {
+                return Ok(Err(full));
+            }
+        }
+        Ok(Ok(()))
+    }
+}
+
+/// What is no success, or packed, with all of its body, of which it holds room until it is dropped. Of a failure that is too long
+/// the beginning.
 ///
 /// # Errors
 /// There is no answer, or it cannot be read.
 pub(crate) async fn read(
     sent: Result<Response<Incoming>, NoAnswer>,
     bounds: &Bounds,
+    [packed, unpacked]: [HeldBody; 2],
 ) -> Result<Response<Bytes>, NoAnswer> {
     let (head, body) = sent?.into_parts();
     // None was asked for: nothing that follows is an answer.
     if head.status == StatusCode::SWITCHING_PROTOCOLS {
         return Err(NoAnswer::Malformed("it changed the protocol without being asked".to_owned()));
     }
-    match timeout(bounds.idle, Limited::new(body, LARGEST_ANSWER).collect()).await {
-        Ok(Ok(body)) => decoded(Response::from_parts(head, body.to_bytes())),
-        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(NoAnswer::TooLarge(LARGEST_ANSWER)),
-        Ok(Err(error)) => Err(NoAnswer::Truncated(error.to_string())),
-        Err(_) => Err(NoAnswer::Timeout(Some(bounds.idle))),
+    let (is_failure, bytes) = (!is_none(head.status), Vec::new());
+    let most = if is_failure { LARGEST_FAILURE } else { LARGEST_ANSWER };
+    let mut whole = Whole { bytes, room: packed, bounds, most };
+    let came = timeout(bounds.idle, whole.take(body)).await;
+    let mut came = came.map_err(|_| NoAnswer::Timeout(Some(bounds.idle)))??;
+    let mut answer = Response::from_parts(head, ());
+    if came.is_ok() && is_packed(answer.headers_mut())? {
+        let members = std::mem::take(&mut whole.bytes);
+        let mut body = Whole { bytes: Vec::new(), room: unpacked, bounds, most };
+        came = unpack(&members, &mut body)?;
+        whole = body;
     }
+    let Whole { bytes, room, .. } = whole;
+    answer.extensions_mut().insert(Arc::new(room));
+    match came {
+        Ok(()) => {}
+        Err(Full) if is_failure => drop(answer.extensions_mut().insert(Cut)),
+        Err(Full) => return Err(NoAnswer::Undecodable("there is no room for so long an answer".to_owned())),
+    }
+    Ok(answer.map(|()| bytes.into()))
+}
+
+/// What goes to a client of an answer that was read.
+pub(crate) fn for_client(mut answer: Response<Bytes>) -> Response<Bytes> {
+    if answer.extensions_mut().remove::<Cut>().is_none() {
+        return answer;
+    }
+    let message = format!(
+        "the upstream answered {} with more than is held of a failure ({LARGEST_FAILURE} bytes, and what is free of the room for bodies), and \
+         the gateway has left it out",
+        answer.status()
+    );
+    let said = json!({ "error": { "message": message, "type": "upstream_error", "code": "too_long" } });
+    answer.extensions_mut().remove::<Arc<HeldBody>>();
+    answer.headers_mut().remove(CONTENT_LENGTH);
+    answer.headers_mut().remove(CONTENT_ENCODING);
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer.map(|_| said.to_string().into())
 }
 
 /// Whether a coding is the one that is unpacked here.
@@ -63,22 +145,32 @@ fn is_gzip(coding: &HeaderValue) -> bool {
     [b"gzip".as_slice(), b"x-gzip"].iter().any(|name| coding.as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// A failure that is compressed, although that was not asked for: what it means and repeats must be read.
-fn decoded(mut answer: Response<Bytes>) -> Result<Response<Bytes>, NoAnswer> {
-    let codings: Vec<_> = answer.headers().get_all(CONTENT_ENCODING).iter().cloned().collect();
-    answer.headers_mut().remove(CONTENT_ENCODING);
-    let unreadable = |why: String| NoAnswer::Undecodable(why);
+/// Whether what has that head is compressed, although that was not asked for: what it means and repeats must be read.
+fn is_packed(headers: &mut HeaderMap) -> Result<bool, NoAnswer> {
+    let codings: Vec<_> = headers.get_all(CONTENT_ENCODING).iter().cloned().collect();
+    headers.remove(CONTENT_ENCODING);
     match &codings[..] {
-        [] => return Ok(answer),
-        [one] if one == "identity" => return Ok(answer),
-        [one] if is_gzip(one) => drop(answer.headers_mut().remove(CONTENT_LENGTH)),
-        others => return Err(unreadable(format!("it is compressed as {others:?}, which was not asked for"))),
+        [] => Ok(false),
+        [one] if one == "identity" => Ok(false),
+        [one] if is_gzip(one) => {
+            headers.remove(CONTENT_LENGTH);
+            Ok(true)
+        }
+        others => Err(NoAnswer::Undecodable(format!("it is compressed as {others:?}, which was not asked for"))),
     }
-    let mut body = Vec::new();
-    let mut bounded = MultiGzDecoder::new(answer.body().as_ref()).take(LARGEST_ANSWER as u64 + 1);
-    bounded.read_to_end(&mut body).map_err(|error| unreadable(error.to_string()))?;
-    if body.len() > LARGEST_ANSWER {
-        return Err(NoAnswer::TooLarge(LARGEST_ANSWER));
+}
+
+/// Unpacks all members of a body, as far as there is room.
+fn unpack(members: &[u8], body: &mut Whole<'_>) -> Result<Result<(), Full>, NoAnswer> {
+    let (mut members, mut piece) = (MultiGzDecoder::new(members), vec![0; PIECE]);
+    loop {
+        match members.read(&mut piece).map_err(|error| NoAnswer::Undecodable(error.to_string()))? {
+            0 => return Ok(Ok(())),
+            read => {
+                if let Err(full) = body.add(&piece[..read]) {
+                    return Ok(Err(full));
+                }
+            }
+        }
     }
-    Ok(answer.map(|_| body.into()))
 }

@@ -402,7 +402,10 @@ impl<'a> Course<'a> {
                     departed.files[0] = std::mem::take(&mut self.connection);
                     return Ended { answer: Ok(passed_on(departed, answer, self.bounds)), stayed_down: false, retries };
                 }
-                sent => failure::read(sent, self.bounds).await,
+                sent => {
+                    let room = || self.bodies.begin(bodies_of(self.known.as_ref(), &self.client));
+                    failure::read(sent, self.bounds, [room(), room()]).await
+                }
             };
             // The permit is dropped: nothing was learnt about the server.
             if let (Err(_), Some(refusal)) = (&received, self.payload.failure()) {
@@ -415,7 +418,9 @@ impl<'a> Course<'a> {
                 return Ended { answer: Err(refusal), stayed_down: false, retries };
             }
             let (backend, bytes) = (Arc::clone(upstream), received.as_ref().map_or(0, |answer| answer.body().len()));
-            let ends = move || (departed.ends(&received), received.map(|answer| backend.without_secrets(answer)));
+            let ends = move || {
+                (departed.ends(&received), received.map(|answer| failure::for_client(backend.without_secrets(answer))))
+            };
             let ((class, action, is_unknown), answer) = self.read(bytes, ends).await;
             self.record.unknown += u32::from(is_unknown);
             self.record.ending = Some(Ending::Answered(class));

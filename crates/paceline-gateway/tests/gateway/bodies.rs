@@ -1,9 +1,12 @@
 //! Bodies that are held: what one client leaves of their room to others, and that no one waits for the reading of large ones.
 
+use std::io::Write as _;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use axum::extract::Request;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use futures_util::stream;
 use paceline::PauseCause;
 use paceline_gateway::Bounds;
@@ -138,4 +141,56 @@ fn others_are_served_while_a_large_failure_is_read() {
         assert_eq!(failed.status().as_u16(), 400);
         assert!(failed.text().await.unwrap().ends_with("x [key]"), "it repeats no key");
     });
+}
+
+#[tokio::test]
+async fn a_failure_that_is_too_long_keeps_its_status_and_is_told() {
+    let packed = |length: usize| {
+        let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+        gzip.write_all(&vec![b'x'; length]).expect("in memory");
+        gzip.finish().expect("in memory")
+    };
+    for (length, gzip, is_whole) in
+        [(3 << 20, false, true), (3 << 20, true, true), (5 << 20, false, false), (5 << 20, true, false)]
+    {
+        let body = if gzip { packed(length) } else { vec![b'x'; length] };
+        let coding: &[(&str, &str)] = if gzip { &[("content-encoding", "gzip")] } else { &[] };
+        let (api, _) = counted(move |_| answer(400, coding, body.clone())).await;
+        let served = Served::new(api, "", Bounds::default());
+        serve_to(&served, vec![client("a", &[])]);
+        let failed = post(&served, "a", r#"{"model":"m","messages":[]}"#).send().await.unwrap();
+        assert_eq!((failed.status().as_u16(), failed.headers().get("content-encoding")), (400, None));
+        let body = failed.text().await.unwrap();
+        let told = "the upstream answered 400 Bad Request with more than is held of a failure (4194304 bytes";
+        let is_as_expected = if is_whole { body.len() == length } else { body.contains(told) };
+        assert!(is_as_expected, "{length} {gzip}: {} bytes", body.len());
+    }
+}
+
+/// Answers that were read whole, and that no one takes.
+#[tokio::test]
+async fn what_answers_hold_for_one_client_leaves_room_to_others() {
+    const LONG: usize = 10 << 20;
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    let json = format!("{{\"a\":\"{}\"}}", "x".repeat(LONG - 8));
+    gzip.write_all(json.as_bytes()).expect("in memory");
+    let gzip = gzip.finish().expect("in memory");
+    let (api, _) = counted(move |_| answer(200, &[("content-encoding", "gzip")], gzip.clone())).await;
+    let served = Served::new(api, "", bounds(|bounds| bounds.held_bytes = 36 << 20));
+    serve_to(&served, vec![client("a", &[]), client("b", &[])]);
+    let ask = async |key: &str| {
+        let got = post(&served, key, r#"{"model":"m","messages":[]}"#).send().await.unwrap();
+        (got.status().as_u16(), got)
+    };
+    let (first, second) = (ask("a").await, ask("a").await);
+    assert_eq!([first.0, second.0], [200; 2]);
+    let (status, refused) = ask("a").await;
+    let text = refused.text().await.unwrap();
+    assert!(status == 502 && text.contains("there is no room for so long an answer"), "{status}: {text}");
+    let other = ask("b").await;
+    assert_eq!((other.0, other.1.bytes().await.unwrap().len()), (200, LONG));
+    for held in [first, second] {
+        assert_eq!(held.1.bytes().await.unwrap().len(), LONG);
+    }
+    assert_eq!(ask("a").await.0, 200, "what was taken is held no more");
 }

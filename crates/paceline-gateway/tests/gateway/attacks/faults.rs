@@ -192,11 +192,11 @@ async fn a_failure_is_read_up_to_a_bound_also_where_it_is_packed() {
     let (api, _) = counted(move |_| answer(500, &[("content-encoding", "gzip")], bomb.clone())).await;
     let served = Served::new(api, ONCE, Bounds::default());
     let (status, code, message) = refused(&served).await;
-    assert_eq!((status, code.as_str()), (502, "no_answer"), "{message}");
+    assert_eq!((status, code.as_str()), (500, "too_long"), "{message}");
     let api = faulty(|stream| endless(stream, b"HTTP/1.1 500 No\r\n\r\n", b"x"));
     let served = Served::new(api.await, ONCE, Bounds::default());
     let (status, code, message) = refused(&served).await;
-    assert_eq!((status, code.as_str()), (502, "no_answer"), "{message}");
+    assert_eq!((status, code.as_str()), (500, "too_long"), "{message}");
 }
 
 /// Bodies of answers where there may be none: what follows is no answer to the next request.
