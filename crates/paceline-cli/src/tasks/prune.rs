@@ -42,9 +42,12 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     let filter = Filter { states: args.state, group: args.group, keys: Vec::new() };
     let keys = if args.forget_keys { PrunedKeys::Forget } else { PrunedKeys::Keep };
     let removed = store.prune(filter, args.older_than, keys).await.map_err(Failure::interrupted)?;
-    let Pruned { items, keys: forgotten } = removed;
+    let Pruned { items, keys: forgotten, under_way } = removed;
     output::print(|out| match (items, forgotten) {
-        _ if args.json => writeln!(out, "{}", json!({ "removed": items, "forgotten": forgotten })),
+        _ if args.json => {
+            writeln!(out, "{}", json!({ "removed": items, "forgotten": forgotten, "under_way": under_way }))
+        }
+        (0, 0) if under_way > 0 => Ok(()),
         (0, 0) => writeln!(out, "nothing to remove: no such item ended so long ago"),
         (_, 0) => writeln!(out, "{} removed", text::counted(items, "item")),
         _ => writeln!(
@@ -54,6 +57,11 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
             text::counted(forgotten, "key")
         ),
     })?;
+    if under_way > 0 && !args.json {
+        let items = text::counted(under_way, "cancelled item");
+        let stay = if under_way == 1 { "stays: its call is" } else { "stay: their calls are" };
+        output::print(|out| writeln!(out, "{items} {stay} still under way; give the same command again in a while"))?;
+    }
     Ok(Status::Success)
 }
 

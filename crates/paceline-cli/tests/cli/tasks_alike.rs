@@ -286,7 +286,7 @@ fn items_that_ended_long_ago_are_removed_and_the_file_shrinks() {
     let (code, text) = tasks(&store, "work.db", &["prune", "--older-than", "0", "--state", "waiting"]);
     assert!(code == 2 && text.contains("expected one of succeeded, failed, skipped, cancelled"), "{text}");
     let (_, text) = tasks(&store, "work.db", &["prune", "--older-than", "0", "--json"]);
-    assert_eq!(text, "{\"removed\":1,\"forgotten\":0}\n");
+    assert_eq!(text, "{\"removed\":1,\"forgotten\":0,\"under_way\":0}\n");
     let add = || tasks(&store, "work.db", &["add", "--key", "item-3", "{}"]).1;
     assert!(add().contains("already"), "{}", add());
     let (_, text) = tasks(&store, "work.db", &["prune", "--older-than", "0", "--forget-keys"]);

@@ -404,12 +404,15 @@ pub struct Pruned {
     pub items: u64,
     /// Keys that were kept of items that had been removed before.
     pub keys: u64,
+    /// Items that stay: they were cancelled during a call that is still under way, and what became of it is to be told.
+    pub under_way: u64,
 }
 
 impl AddAssign for Pruned {
     fn add_assign(&mut self, more: Self) {
         self.items += more.items;
         self.keys += more.keys;
+        self.under_way = more.under_way;
     }
 }
 

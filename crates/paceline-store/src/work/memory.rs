@@ -226,7 +226,9 @@ impl WorkStore for MemoryStore {
             let old =
                 |item: &WorkItem| item.state.is_final() && item.ended.is_some_and(|ended| ended + older_than <= now);
             let rows = tables.rows.values().filter(|row| old(&row.item) && filter.takes(&row.item));
-            let gone: Vec<u64> = rows.map(|row| row.item.id).collect();
+            let is_under_way = |row: &&Row| row.cancelled_at.is_some_and(|worker| tables.workers.contains_key(&worker));
+            let (stay, gone): (Vec<_>, Vec<_>) = rows.partition(is_under_way);
+            let (under_way, gone) = (stay.len() as u64, gone.iter().map(|row| row.item.id).collect::<Vec<u64>>());
             for row in gone.iter().filter_map(|id| tables.rows.remove(id)) {
                 tables.ids.remove(&row.item.key);
                 if keys == PrunedKeys::Keep {
@@ -238,7 +240,8 @@ impl WorkStore for MemoryStore {
                 let is_wanted = |state: &State| filter.states.is_empty() || filter.states.contains(state);
                 tables.pruned.retain(|_, (state, ended)| *ended + older_than > now || !is_wanted(state));
             }
-            Ok(Pruned { items: gone.len() as u64, keys: (kept - tables.pruned.len()) as u64 })
+            let keys = (kept - tables.pruned.len()) as u64;
+            Ok(Pruned { items: gone.len() as u64, keys, under_way })
         })
     }
 
@@ -292,7 +295,7 @@ impl Tables {
             fence: 0,
             worker: None,
             is_under_way: false,
-            cancelled_in_flight: false,
+            cancelled_at: None,
             events: Vec::new(),
         };
         self.waiting.insert(&row);
@@ -429,6 +432,7 @@ impl Tables {
             self.open_stopped_of(&meant, now);
         }
         for id in &meant {
+            let worker = self.rows.get(id).and_then(|row| row.worker);
             self.change(*id, |row| match amend {
                 Amend::Retry => {
                     row.begin_anew(None);
@@ -437,7 +441,7 @@ impl Tables {
                 Amend::Again { as_new } => row.begin_again(as_new, now),
                 Amend::LeaveToNextRun => row.leave_to_next_run(),
                 Amend::TakeUp => row.begin_run(LEFT_FIRST),
-                Amend::Cancel => row.cancel(now),
+                Amend::Cancel => row.cancel(worker, now),
             });
         }
         meant.len() as u64

@@ -13,6 +13,7 @@ use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 use crate::ended::{
     a_person_retries_what_has_ended, a_try_counts_whose_item_was_cancelled_meanwhile,
     what_a_server_said_to_the_last_try_is_kept, what_ended_long_ago_is_removed, what_succeeded_begins_once_more,
+    what_was_cancelled_during_its_call_is_removed_once_that_has_ended,
 };
 use crate::limiter_state::{
     the_last_saved_limiter_state_counts, what_is_known_of_answers_outlives_a_worker_and_reaches_the_others,
@@ -60,6 +61,7 @@ conformance!(
     what_succeeded_begins_once_more,
     a_person_retries_what_has_ended,
     what_ended_long_ago_is_removed,
+    what_was_cancelled_during_its_call_is_removed_once_that_has_ended,
     what_is_left_to_the_next_run_begins_it,
     the_deadline_of_what_is_left_to_the_next_run_counts_from_its_first_try,
     after_the_year_9999_is_never,

@@ -61,16 +61,38 @@ pub(crate) async fn what_ended_long_ago_is_removed(on: Bench) {
     assert_eq!(forget(of_group, 0).await.unwrap(), Pruned::default(), "of a kept key no group is known");
     assert_eq!(forget(Filter::default(), 61).await.unwrap(), Pruned::default());
     let failed = Filter { states: vec![State::Failed], ..Filter::default() };
-    assert_eq!(forget(failed, 60).await.unwrap(), Pruned { items: 0, keys: 1 });
+    assert_eq!(forget(failed, 60).await.unwrap(), Pruned { keys: 1, ..Pruned::default() });
     let known = on.store.insert(vec![item("failed"), item("other")]).await.unwrap();
     assert_eq!(known, [Added::New, Added::Known(State::FellBack)]);
     assert_eq!(on.store.amend(Filter::keys(["failed"]), Amend::Cancel).await.unwrap(), 1);
-    assert_eq!(forget(Filter::default(), 0).await.unwrap(), Pruned { items: 1, keys: 2 });
+    assert_eq!(forget(Filter::default(), 0).await.unwrap(), Pruned { items: 1, keys: 2, under_way: 0 });
     // What a worker still says of the one before is not taken.
     on.add([item("failed"), item("other")]).await;
     let stale = claim.items.iter().find(|claimed| claimed.item.key == "other").expect("claimed");
     assert_eq!(on.record(ClaimOutcome::success(stale)).await, RecordStatus::Lost);
     assert_eq!(on.claim(worker, 9).await.items.len(), 2);
+}
+
+/// What a person has cancelled stays until it is known how its call ended, so that whoever moves items elsewhere loses none.
+pub(crate) async fn what_was_cancelled_during_its_call_is_removed_once_that_has_ended(on: Bench) {
+    on.add(["waits", "done", "slow", "gone"].map(item)).await;
+    let (worker, other) = (on.register().await, on.register().await);
+    let claim = on.claim(worker, 2).await;
+    let slow = on.claim(worker, 1).await;
+    on.claim(other, 1).await;
+    assert_eq!(on.store.amend(Filter::default(), Amend::Cancel).await.unwrap(), 4);
+    let prune = || on.store.prune(Filter::states([State::Cancelled]), Duration::ZERO, PrunedKeys::Forget);
+    assert_eq!(prune().await.unwrap(), Pruned { under_way: 4, ..Pruned::default() });
+    let ends = [ClaimOutcome::success(&claim.items[0]), ClaimOutcome::back(&claim.items[1])];
+    for outcome in ends {
+        assert_eq!(on.record(outcome).await, RecordStatus::Lost);
+    }
+    assert_eq!(prune().await.unwrap(), Pruned { items: 2, keys: 0, under_way: 2 });
+    assert_eq!(on.store.insert(vec![item("slow")]).await.unwrap(), [Added::Known(State::Cancelled)]);
+    on.store.deregister(other).await.unwrap();
+    assert_eq!(prune().await.unwrap(), Pruned { items: 1, keys: 0, under_way: 1 });
+    on.record(ClaimOutcome::success(&slow.items[0])).await;
+    assert_eq!(prune().await.unwrap(), Pruned { items: 1, keys: 0, under_way: 0 });
 }
 
 /// A person cancels items during their tries, and sends for them again: all that their servers got counts.

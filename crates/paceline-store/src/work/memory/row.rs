@@ -21,8 +21,8 @@ pub(super) struct Row {
     pub(super) worker: Option<i64>,
     /// A call that must not be made twice has left under the present claim.
     pub(super) is_under_way: bool,
-    /// It was cancelled during a try, of which no outcome has come yet.
-    pub(super) cancelled_in_flight: bool,
+    /// It was cancelled during a try of that worker, of which no outcome has come yet.
+    pub(super) cancelled_at: Option<i64>,
     pub(super) events: Vec<HistoryEntry>,
 }
 
@@ -106,14 +106,14 @@ impl Row {
 
     /// The try of an item that was cancelled meanwhile: it is counted, once. After a success a retry would do it once more.
     pub(super) fn though_cancelled(&mut self, outcome: &ClaimOutcome) {
-        if std::mem::take(&mut self.cancelled_in_flight) {
+        if self.cancelled_at.take().is_some() {
             self.item.may_be_done |= outcome.next == Transition::Succeeded;
             self.count(outcome);
         }
     }
 
-    pub(super) fn cancel(&mut self, now: Timestamp) {
-        self.cancelled_in_flight = self.item.state == State::InFlight;
+    pub(super) fn cancel(&mut self, worker: Option<i64>, now: Timestamp) {
+        self.cancelled_at = worker.filter(|_| self.item.state == State::InFlight);
         self.item.state = State::Cancelled;
         (self.item.not_before, self.item.delay) = (None, Duration::ZERO);
         (self.item.ended, self.item.reason) = (Some(now), Some("cancelled".to_owned()));
@@ -136,7 +136,7 @@ impl Row {
     /// All of its calls are of the past, whatever became of them.
     pub(super) fn begin_again(&mut self, as_new: bool, now: Timestamp) {
         let item = &mut self.item;
-        item.abandoned += u32::from(std::mem::take(&mut self.cancelled_in_flight));
+        item.abandoned += u32::from(self.cancelled_at.take().is_some());
         item.attempts += std::mem::take(&mut item.abandoned);
         item.created = if as_new { now } else { item.created };
         item.sent_for = Some(now);
@@ -146,7 +146,7 @@ impl Row {
     pub(super) fn begin_anew(&mut self, not_before: Option<Timestamp>) {
         let item = &mut self.item;
         // Of what was cancelled during a try no outcome may have come yet: that was cut off.
-        item.abandoned += u32::from(std::mem::take(&mut self.cancelled_in_flight));
+        item.abandoned += u32::from(self.cancelled_at.take().is_some());
         item.state = State::Waiting;
         item.forgiven = Forgiven { attempts: item.attempts, deferrals: item.deferrals };
         (item.crashes, item.may_be_done, self.is_under_way) = (0, false, false);

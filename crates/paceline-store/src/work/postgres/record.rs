@@ -332,12 +332,25 @@ pub(super) fn values(filter: &Filter) -> (Option<Vec<i16>>, Option<String>, Opti
     (states, filter.group.clone(), (!filter.keys.is_empty()).then(|| filter.keys.clone()))
 }
 
+/// What becomes of its call is to be told.
+macro_rules! under_way {
+    () => {
+        "(state = 5 AND worker IS NOT NULL AND worker IN (SELECT id FROM worker))"
+    };
+}
+
 /// The items that go, so many at once.
 const PRUNE: &str = concat!(
     "SELECT id FROM item WHERE state IN (2, 3, 4, 5, 7) AND ended_ms <= $4 AND ",
     filtered!(),
+    " AND NOT ",
+    under_way!(),
     " ORDER BY id LIMIT $5 FOR UPDATE SKIP LOCKED"
 );
+
+/// Those that stay: they were cancelled during a call of a worker that is there.
+const UNDER_WAY: &str =
+    concat!("SELECT count(*) FROM item WHERE ended_ms <= $4 AND ", filtered!(), " AND ", under_way!());
 
 /// Removes at most `limit` items that ended before that.
 pub(super) async fn prune(
@@ -350,7 +363,9 @@ pub(super) async fn prune(
     let (states, group, keys) = values(filter);
     let rows = tx.query(PRUNE, &[&states, &group, &keys, &before_ms, &limit]).await?;
     let ids: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
-    let mut removed = Pruned { items: ids.len() as u64, keys: 0 };
+    let under_way = tx.query(UNDER_WAY, &[&states, &group, &keys, &before_ms]).await?;
+    let under_way = under_way.first().map_or(0, |row| row.get::<_, i64>(0).unsigned_abs());
+    let mut removed = Pruned { items: ids.len() as u64, keys: 0, under_way };
     if pruned == PrunedKeys::Keep {
         let keep = "INSERT INTO pruned SELECT key, state, ended_ms FROM item WHERE id = ANY ($1)
              ON CONFLICT (key) DO UPDATE SET state = excluded.state, ended_ms = excluded.ended_ms";

@@ -237,13 +237,16 @@ pub(super) fn prune(
 ) -> rusqlite::Result<Pruned> {
     let (condition, mut values) = condition(filter);
     let sql = format!(
-        "SELECT item.id FROM item WHERE item.state IN (2, 3, 4, 5, 7) AND item.ended_ms <= ? AND {condition} LIMIT {limit}"
+        "SELECT item.id FROM item WHERE item.state IN (2, 3, 4, 5, 7) AND item.ended_ms <= ? AND {condition} AND NOT {UNDER_WAY}
+         LIMIT {limit}"
     );
     values.insert(0, Value::Integer(before_ms));
+    let under_way = format!("SELECT count(*) FROM item WHERE item.ended_ms <= ? AND {condition} AND {UNDER_WAY}");
+    let under_way: i64 = conn.query_row(&under_way, params_from_iter(values.iter()), |row| row.get(0))?;
     let mut select = conn.prepare(&sql)?;
     let ids: Vec<i64> =
         select.query_map(params_from_iter(values), |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
-    let mut pruned = Pruned { items: ids.len() as u64, keys: 0 };
+    let mut pruned = Pruned { items: ids.len() as u64, keys: 0, under_way: under_way.unsigned_abs() };
     if keys == PrunedKeys::Keep {
         let keep = "INSERT OR REPLACE INTO pruned SELECT key, state, ended_ms FROM item WHERE id = ?1";
         let mut keep = conn.prepare_cached(keep)?;
@@ -262,6 +265,9 @@ pub(super) fn prune(
     }
     Ok(pruned)
 }
+
+/// It was cancelled during a call of a worker that is there: what becomes of it is to be told.
+const UNDER_WAY: &str = "(item.state = 5 AND item.worker IS NOT NULL AND item.worker IN (SELECT id FROM worker))";
 
 /// A filter as a condition on `item` and its values.
 pub(super) fn condition(filter: &Filter) -> (String, Vec<Value>) {
