@@ -2,6 +2,7 @@
 //! to the next run, and its group goes on. That run tests it with one call. What one worker of a store has stopped, the others do
 //! not call either, until one of them finds it open.
 
+mod late;
 mod others;
 mod test_call;
 
@@ -11,14 +12,15 @@ use std::time::Duration;
 
 use paceline::Limiter;
 use paceline_core::{Class, ScopeAnswers, ScopeState, Timestamp};
-use paceline_store::work::{Amend, Failure, Filter, StartDecision, State, WorkClock, WorkError, WorkItem, WorkStore};
+use paceline_store::work::{Amend, Failure, Filter, StartDecision, WorkClock, WorkError, WorkItem, WorkStore};
+use tokio::sync::Notify;
 
+use self::late::end_late;
 use super::regularly;
 use super::same_failure::SameFailure;
 pub(super) use crate::tasks::closed_scopes::Why;
 use crate::tasks::closed_scopes::{self, ClosedScope, ClosedScopes};
 use crate::tasks::opened;
-use crate::tasks::pages::Pages;
 use crate::text;
 
 /// Stopped scopes that are named.
@@ -26,6 +28,9 @@ const NAMED: usize = 3;
 
 /// How often the store is told of them.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
+
+/// A stop and a hold are told sooner: another worker may begin.
+const SAVE_AFTER: Duration = Duration::from_millis(100);
 
 /// How often what was left and is over its deadline is looked for.
 const END_LATE_EVERY: Duration = Duration::from_secs(60);
@@ -76,6 +81,8 @@ struct Stopped {
     found_open: BTreeSet<Arc<str>>,
     /// When the store handed out the last item that came to begin, by its clock.
     latest: Timestamp,
+    /// The store is to be told of something before long.
+    news: Arc<Notify>,
 }
 
 #[derive(Clone, Debug)]
@@ -166,6 +173,7 @@ impl StoppedScopes {
             let left = stopped.suspects.remove(scope).map(|suspect| suspect.left).unwrap_or_default();
             let stop = Stop::new(why, reason.to_owned(), advice.map(ToOwned::to_owned), stopped.latest);
             stopped.scopes.insert(scope.into(), Stop { left, ..stop });
+            stopped.news.notify_one();
         }
     }
 
@@ -188,6 +196,9 @@ impl StoppedScopes {
     pub(super) fn heard(&self, scope: &str, class: Class, unexpected: bool) -> bool {
         let mut stopped = self.lock();
         let is_refusal = class.is_final() || unexpected;
+        if matches!(class, Class::Throttled | Class::QuotaExhausted) {
+            stopped.news.notify_one();
+        }
         if class == Class::Success {
             stopped.is_open(scope);
         }
@@ -287,10 +298,14 @@ impl StoppedScopes {
         limiter: &Limiter,
         deadline: Duration,
     ) {
-        let mut pause = SAVE_EVERY;
+        let (mut pause, mut took) = (SAVE_EVERY, Duration::ZERO);
         let mut ends_late_at = clock.now() + END_LATE_EVERY;
         loop {
-            tokio::time::sleep(pause).await;
+            let news = Arc::clone(&self.lock().news);
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = news.notified() => tokio::time::sleep(took.clamp(SAVE_AFTER, SAVE_EVERY)).await,
+            }
             let began = clock.now();
             let _ = self.take_up(store).await;
             let _ = self.open_as_told(store, limiter).await;
@@ -300,7 +315,8 @@ impl StoppedScopes {
             }
             // At the end of the run it is told again, and an error of the store ends that by itself.
             let _ = self.save(store, clock, limiter).await;
-            pause = regularly::pause(SAVE_EVERY, clock.now().saturating_since(began));
+            took = clock.now().saturating_since(began);
+            pause = regularly::pause(SAVE_EVERY, took);
         }
     }
 
@@ -437,22 +453,6 @@ impl Stopped {
         });
         stopped.chain(closed).collect()
     }
-}
-
-/// Items that were left to a run, and whose deadlines have passed, come up, and end without a call.
-///
-/// # Errors
-/// An error of the store.
-async fn end_late(store: &dyn WorkStore, now: Timestamp, deadline: Duration) -> Result<(), WorkError> {
-    let is_late = |item: &WorkItem| item.first.is_some_and(|first| first + item.deadline.unwrap_or(deadline) <= now);
-    let mut pages = Pages::of(store, Filter::states([State::Deferred]), None);
-    while let Some(items) = pages.next().await? {
-        let late: Vec<String> = items.into_iter().filter(is_late).map(|item| item.key).collect();
-        if !late.is_empty() {
-            store.amend(Filter::keys(late), Amend::TakeUp).await?;
-        }
-    }
-    Ok(())
 }
 
 impl Why {

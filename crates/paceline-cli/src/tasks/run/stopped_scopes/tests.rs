@@ -1,7 +1,7 @@
 use paceline::PacerConfig;
 use paceline_core::PauseCause;
 use paceline_core::retry::Counted;
-use paceline_store::work::{ClaimOutcome, ClaimRequest, MemoryStore, NewItem, Transition};
+use paceline_store::work::{ClaimOutcome, ClaimRequest, MemoryStore, NewItem, State, Transition};
 
 use super::*;
 
@@ -366,4 +366,24 @@ fn a_scope_that_was_stopped_is_tested_by_one_call_at_a_time_until_one_shows_what
     }
     assert_eq!(stopped.why(), Some(Why::SameFailure));
     assert!(stopped.heard("gone", Class::Invalid, false), "one that was under way when it was stopped is left, too");
+}
+
+/// Another worker may begin in the next moment, and read them before its first call.
+#[tokio::test(start_paused = true)]
+async fn the_store_knows_of_a_stop_before_long_however_busy_it_was() {
+    let clock = WorkClock::starting_at(paceline::clock::wall());
+    let (store, limiter) = (MemoryStore::new(clock.clone()), Limiter::new(PacerConfig::default()).expect("sensible"));
+    let stopped = StoppedScopes::new(true);
+    stopped.begin_run(&store, &clock, &limiter, true).await.expect("a memory");
+    let is_told = async {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        stopped.stop("gone", Why::SameFailure, "it is gone");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let kept = ClosedScopes::of(&store, clock.wall()).await.expect("a memory");
+        assert_eq!(kept.names().collect::<Vec<_>>(), ["gone"]);
+    };
+    tokio::select! {
+        () = is_told => {}
+        () = stopped.save_regularly(&store, &clock, &limiter, Duration::ZERO) => unreachable!("it goes on"),
+    }
 }
