@@ -1,12 +1,13 @@
 //! What a run leaves to the next: items of hosts that refuse everything, and items of a worker that was killed.
 
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use paceline_store::work::{NewItem, State};
 use serde_json::{Value, json};
 
-use crate::support::{Reply, Server};
+use crate::support::{Reply, Server, finish};
 use crate::tasks_alike::tasks;
 use crate::tasks_run::{Ran, Store, begin, ran, signal, until};
 use crate::tasks_scopes::posts;
@@ -81,6 +82,65 @@ fn a_stopped_host_that_answers_late_gets_one_call_from_each_start_and_fails_no_i
         assert_eq!((code, &summary["failed"], calls), (3, &json!(0), vec![1; 3]), "start {start}: {log}");
         assert_eq!(&summary["deferred"], &json!(120), "{log}");
     }
+}
+
+/// A host took five events before the worker was started anew, and each start has too few to stop it.
+#[test]
+fn what_a_host_did_in_earlier_starts_keeps_its_events() {
+    let asked = AtomicUsize::new(0);
+    let gone = Server::new(move |_| match asked.fetch_add(1, Ordering::Relaxed) {
+        0..5 => Reply::ok(),
+        _ => Reply::error(410, "gone"),
+    });
+    let good = Server::new(|_| Reply::ok());
+    let store = Store::new();
+    store.put(posts(&gone.url(), "before", 5, 0));
+    let start = |calls: usize| {
+        let worker = begin(&mut command(&store, &good, &["--concurrency", "1", "--stay"]));
+        let is_at_rest = |name: &str, count: usize| {
+            [State::Waiting, State::InFlight].into_iter().all(|state| states(&store, name, count, state) == 0)
+        };
+        until(|| gone.count() == calls && is_at_rest("before", 5) && is_at_rest("event", calls - 5));
+        signal("-TERM", worker.id());
+        String::from_utf8_lossy(&worker.wait_with_output().expect("it ends").stderr).into_owned()
+    };
+    start(5);
+    let event = |n: usize| {
+        let mut events = posts(&gone.url(), "event", n + 1, 0);
+        vec![events.remove(n)]
+    };
+    let mut log = String::new();
+    for n in 0..3 {
+        store.put(event(n));
+        log += &start(6 + n);
+    }
+    assert_eq!(states(&store, "event", 3, State::Deferred), 3, "{log}");
+    assert!(log.contains("the last 3 items all failed the same way, and wait"), "{log}");
+    // A person sends for one of them.
+    let (code, log) = finish(store.job.paceline().args(["tasks", "retry", "--store", "work.db", "event-0"]));
+    assert_eq!(code, 0, "{log}");
+    let Ran { log, .. } = run(&store, &good, &["--concurrency", "4"]);
+    assert_eq!((gone.count(), states(&store, "event", 3, State::Deferred)), (9, 3), "{log}");
+}
+
+/// No key goes to the host of an event, so that a 401 or 403 is none of the event's faults.
+#[test]
+fn an_event_whose_host_answers_403_waits_however_few_there_are() {
+    let host = Server::new(|arrival| match arrival.item.starts_with("ok") {
+        true => Reply::ok(),
+        false => Reply::error(403, "go away"),
+    });
+    let good = Server::new(|_| Reply::ok());
+    let store = Store::new();
+    for start in 0..3 {
+        store.put(posts(&host.url(), &format!("ok{start}"), 1, 0));
+        store.put(posts(&host.url(), &format!("event{start}"), 1, 1));
+        let Ran { code, summary, log } = run(&store, &good, &[]);
+        let figures = (code, &summary["failed"], &summary["deferred"]);
+        assert_eq!(figures, (3, &json!(0), &json!(start + 1)), "{log}");
+    }
+    let Ran { summary, log, .. } = run(&store, &good, &["--stop-after-same", "0"]);
+    assert_eq!(&summary["failed"], &json!(3), "{log}");
 }
 
 #[test]

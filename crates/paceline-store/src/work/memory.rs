@@ -1,5 +1,6 @@
 //! An in-memory store: for tests, simulations and work that need not survive.
 
+mod notes;
 mod queue;
 mod row;
 
@@ -12,6 +13,7 @@ use std::time::Duration;
 use paceline_core::Timestamp;
 use tokio::sync::Notify;
 
+use self::notes::Notes;
 use self::queue::{Queue, due, first};
 use self::row::Row;
 use super::answers::{MOST, NotedAnswers};
@@ -23,6 +25,7 @@ use super::item::{
     RecordStatus, StateCounts, WorkItem, WorkerId,
 };
 use super::lanes::{Asked, EARLIEST, Taking};
+use super::notes::{NoteChange, ScopeNote};
 use super::store::{StoreFuture, WorkStore};
 use crate::schema::ACCOUNT;
 use crate::scope::{ScopeRow, ScopeStatus};
@@ -50,6 +53,7 @@ struct Tables {
     last_worker: i64,
     limiters: BTreeMap<String, String>,
     answers: BTreeMap<Arc<str>, NotedAnswers>,
+    notes: Notes,
     /// The keys of removed items, with the state in which each ended, and when.
     pruned: HashMap<String, (State, Timestamp)>,
     last_item: u64,
@@ -219,6 +223,17 @@ impl WorkStore for MemoryStore {
             noted.sort_by_key(|known| known.noted);
             Ok(noted)
         })
+    }
+
+    fn change_notes(&self, scopes: Vec<Arc<str>>, change: NoteChange) -> StoreFuture<'_, ()> {
+        self.at_once(|tables, now| {
+            tables.notes.change(scopes, &change, now);
+            Ok(())
+        })
+    }
+
+    fn notes(&self, since: Timestamp) -> StoreFuture<'_, Vec<ScopeNote>> {
+        self.at_once(|tables, _| Ok(tables.notes.since(since)))
     }
 
     fn prune(&self, filter: Filter, older_than: Duration, keys: PrunedKeys) -> StoreFuture<'_, Pruned> {

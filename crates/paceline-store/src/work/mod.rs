@@ -11,6 +11,7 @@ mod item;
 mod judge;
 mod lanes;
 mod memory;
+mod notes;
 mod outcome;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
@@ -30,6 +31,7 @@ pub use item::{
 };
 pub use judge::{Case, InvalidDecision, Judge, JudgeFuture, Judgement, by_class, encode_request, parse_decision};
 pub use memory::MemoryStore;
+pub use notes::{NoteChange, ScopeNote};
 #[cfg(feature = "postgres")]
 pub use postgres::PostgresStore;
 pub use scheduler::{

@@ -16,7 +16,8 @@ use crate::ended::{
     what_was_cancelled_during_its_call_is_removed_once_that_has_ended,
 };
 use crate::limiter_state::{
-    the_last_saved_limiter_state_counts, what_is_known_of_answers_outlives_a_worker_and_reaches_the_others,
+    notes_about_scopes_are_changed_one_after_the_other, the_last_saved_limiter_state_counts,
+    what_is_known_of_answers_outlives_a_worker_and_reaches_the_others,
 };
 use crate::lost_workers::{a_call_that_was_cut_off_may_be_done, who_leaves_puts_back_and_who_dies_too};
 use crate::support::{Bench, LEASE, S, START, again, held, item, keys, of_group, outcome, stopped};
@@ -73,6 +74,7 @@ conformance!(
     time_begins_with_the_first_send,
     the_last_saved_limiter_state_counts,
     what_is_known_of_answers_outlives_a_worker_and_reaches_the_others,
+    notes_about_scopes_are_changed_one_after_the_other,
 );
 
 async fn a_key_is_added_once(on: Bench) {

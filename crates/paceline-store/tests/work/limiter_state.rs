@@ -1,9 +1,10 @@
 //! What limiters know: by account, and which scopes have answered.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::{ScopeAnswers, Timestamp};
-use paceline_store::work::NotedAnswers;
+use paceline_store::work::{NoteChange, NotedAnswers};
 
 use crate::support::{Bench, S};
 
@@ -37,4 +38,38 @@ pub(crate) async fn what_is_known_of_answers_outlives_a_worker_and_reaches_the_o
     let all = since(Timestamp::from_millis(0)).await;
     assert_eq!(all.len(), 20_000, "the last ones are kept");
     assert!(!all.iter().any(|((scope, _), _)| scope == "a"));
+}
+
+/// Two workers that note the same scope at the same time lose nothing of each other.
+pub(crate) async fn notes_about_scopes_are_changed_one_after_the_other(on: Bench) {
+    let add = |word: &'static str| -> NoteChange {
+        Arc::new(move |scope: &str, text: &str| if scope == "empty" { String::new() } else { format!("{text}{word}") })
+    };
+    let since = async |since| {
+        let notes = on.store.notes(since).await.unwrap();
+        notes.into_iter().map(|note| (note.scope.to_string(), note.text, note.noted)).collect::<Vec<_>>()
+    };
+    assert_eq!(since(Timestamp::from_millis(0)).await, []);
+    let names = |names: &[&str]| names.iter().map(|name| Arc::from(*name)).collect::<Vec<Arc<str>>>();
+    for _ in 0..10 {
+        let (one, other) = tokio::join!(
+            on.store.change_notes(names(&["a", "b"]), add("1")),
+            on.store.change_notes(names(&["b", "a"]), add("1"))
+        );
+        one.and(other).unwrap();
+    }
+    on.forward(S).await;
+    on.store.change_notes(names(&["b", "empty"]), add("2")).await.unwrap();
+    let all = since(Timestamp::from_millis(0)).await;
+    let ones = "1".repeat(20);
+    let texts: Vec<_> = all.iter().map(|(scope, text, _)| (scope.as_str(), text.clone())).collect();
+    assert_eq!(texts[0], ("a", ones.clone()));
+    assert!(texts.contains(&("b", format!("{ones}2"))) && texts.contains(&("empty", String::new())), "{texts:?}");
+    assert_eq!(since(all[2].2).await.len(), 2, "what was noted before is known already");
+    on.forward(S).await;
+    let many: Vec<String> = (0..20_000).map(|n| format!("{n:05}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    on.store.change_notes(names(&many), add("3")).await.unwrap();
+    let all = since(Timestamp::from_millis(0)).await;
+    assert!(all.len() == 20_000 && !all.iter().any(|(scope, ..)| scope == "a"), "the last ones are kept");
 }

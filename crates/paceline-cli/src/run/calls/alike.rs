@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 /// What makes failures alike: status and code.
 pub(crate) type Kind = (Option<u16>, Option<String>);
 
@@ -67,7 +69,7 @@ impl Alike {
 }
 
 /// A failure of an item, as far as it may be like others.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Alikeness {
     pub(crate) kind: Kind,
     /// The server answered, and not as the user expects: a page to log in, where JSON is expected.
@@ -100,34 +102,88 @@ pub(crate) const ITS_KEY: &str = "{key}";
 /// Watches each scope by itself, such as a host: another that answers says nothing about it.
 #[derive(Clone, Debug)]
 pub(crate) struct AlikeByScope<Item> {
-    limit: usize,
-    /// Each scope is a host: its first items may be wrong alone, and later any answer may be that of a ban.
-    are_hosts: bool,
+    enough: Enough,
     scopes: BTreeMap<Arc<str>, Row<Item>>,
 }
 
+/// How many items of a scope have to fail alike.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Enough {
+    limit: usize,
+    /// Each scope is a host: its first items may be wrong alone, and later any answer may be that of a ban.
+    are_hosts: bool,
+}
+
 /// The last items of a scope that failed alike, in a row.
-#[derive(Clone, Debug)]
-struct Row<Item> {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(bound(deserialize = "Item: Ord + Deserialize<'de>"))]
+pub(crate) struct Row<Item> {
     /// Items ended otherwise before.
     is_mixed: bool,
     /// Of those, some that ended otherwise came after refusals like those of a ban: it refuses some items and takes others.
     is_of_items: bool,
     alike: Option<Alikeness>,
     /// Where all of them went; none where that is not known, or not one address.
-    address: Option<Arc<str>>,
+    address: Option<Box<str>>,
     items: BTreeSet<Item>,
 }
 
-impl<Item> Row<Item> {
-    const fn new() -> Self {
+impl<Item> Default for Row<Item> {
+    fn default() -> Self {
         Self { is_mixed: false, is_of_items: false, alike: None, address: None, items: BTreeSet::new() }
     }
+}
 
+impl<Item: Ord> Row<Item> {
     /// The next row, after something that is not like this one; `otherwise`: which was no refusal.
     fn next(&self, otherwise: bool) -> Self {
         let refused = otherwise && !self.items.is_empty() && self.alike.as_ref().is_some_and(Alikeness::is_like_a_ban);
-        Self { is_mixed: true, is_of_items: self.is_of_items || refused, ..Self::new() }
+        Self { is_mixed: true, is_of_items: self.is_of_items || refused, ..Self::default() }
+    }
+
+    /// An item failed; see [`AlikeByScope::failed`].
+    pub(crate) fn failed(
+        &mut self,
+        enough: Enough,
+        item: Item,
+        alike: Alikeness,
+        address: Option<&str>,
+    ) -> Option<usize> {
+        let Enough { limit, are_hosts } = enough;
+        if self.alike.as_ref().is_some_and(|known| *known != alike) {
+            *self = self.next(false);
+        }
+        if self.items.is_empty() {
+            self.address = address.map(Box::from);
+        } else if self.address.as_deref() != address {
+            self.address = None;
+        }
+        let is_of_the_address = self.is_of_the_address(&alike);
+        let enough = match (alike.is_like_a_ban(), are_hosts) {
+            _ if are_hosts && is_of_the_address => Some(limit.min(AT_ONE_ADDRESS)),
+            (true, _) => Some(limit),
+            (false, true) if self.is_mixed => Some(limit * LESS_LIKE_A_BAN),
+            (false, true) => Some(limit),
+            (false, false) => None,
+        };
+        self.alike = Some(alike);
+        let is_new = enough.is_some_and(|enough| self.items.len() < enough) && self.items.insert(item);
+        enough.filter(|enough| is_new && self.items.len() == *enough)
+    }
+
+    /// An item ended otherwise.
+    pub(crate) fn ended_otherwise(&mut self) {
+        *self = self.next(true);
+    }
+
+    /// The items that failed alike last, which are forgotten.
+    pub(crate) fn take(&mut self) -> BTreeSet<Item> {
+        std::mem::take(&mut self.items)
+    }
+
+    /// Whether none ended otherwise.
+    pub(crate) const fn are_first(&self) -> bool {
+        !self.is_mixed
     }
 
     /// Whether all of its refusals are of their address.
@@ -140,7 +196,22 @@ impl<Item> Row<Item> {
 impl<Item: Ord> AlikeByScope<Item> {
     /// A `limit` of 0 switches it off.
     pub(crate) const fn new(limit: usize, are_hosts: bool) -> Self {
-        Self { limit, are_hosts, scopes: BTreeMap::new() }
+        Self { enough: Enough { limit, are_hosts }, scopes: BTreeMap::new() }
+    }
+
+    /// How many have to fail alike; none where that is switched off.
+    pub(crate) fn enough(&self) -> Option<Enough> {
+        (self.enough.limit > 0).then_some(self.enough)
+    }
+
+    /// What is known of a scope.
+    pub(crate) fn row(&self, scope: &str) -> Option<&Row<Item>> {
+        self.scopes.get(scope)
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn row_mut(&mut self, scope: &Arc<str>) -> &mut Row<Item> {
+        self.scopes.entry(Arc::clone(scope)).or_default()
     }
 
     /// An item of the scope failed for good, or had an answer that is not what the user expects: each is counted once. The number
@@ -153,34 +224,13 @@ impl<Item: Ord> AlikeByScope<Item> {
         alike: Alikeness,
         address: Option<&str>,
     ) -> Option<usize> {
-        if self.limit == 0 {
-            return None;
-        }
-        let row = self.scopes.entry(Arc::clone(scope)).or_insert_with(Row::new);
-        if row.alike.as_ref().is_some_and(|known| *known != alike) {
-            *row = row.next(false);
-        }
-        if row.items.is_empty() {
-            row.address = address.map(Arc::from);
-        } else if row.address.as_deref() != address {
-            row.address = None;
-        }
-        let is_of_the_address = row.is_of_the_address(&alike);
-        let enough = match (alike.is_like_a_ban(), self.are_hosts) {
-            _ if self.are_hosts && is_of_the_address => Some(self.limit.min(AT_ONE_ADDRESS)),
-            (true, _) => Some(self.limit),
-            (false, true) if row.is_mixed => Some(self.limit * LESS_LIKE_A_BAN),
-            (false, true) => Some(self.limit),
-            (false, false) => None,
-        };
-        row.alike = Some(alike);
-        let is_new = enough.is_some_and(|enough| row.items.len() < enough) && row.items.insert(item);
-        enough.filter(|enough| is_new && row.items.len() == *enough)
+        let enough = self.enough()?;
+        self.row_mut(scope).failed(enough, item, alike, address)
     }
 
     /// The items of the scope that failed alike last, which are forgotten.
     pub(crate) fn take(&mut self, scope: &str) -> BTreeSet<Item> {
-        self.scopes.get_mut(scope).map(|row| std::mem::take(&mut row.items)).unwrap_or_default()
+        self.scopes.get_mut(scope).map(Row::take).unwrap_or_default()
     }
 
     /// Whether an item is among those of a scope that failed alike last.
@@ -193,22 +243,16 @@ impl<Item: Ord> AlikeByScope<Item> {
         self.scopes.remove(scope);
     }
 
-    /// The items of all scopes that failed alike last, which are forgotten.
-    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Item> {
-        std::mem::take(&mut self.scopes).into_values().flat_map(|row| row.items)
-    }
-
     /// An item of the scope ended otherwise.
     pub(crate) fn ended_otherwise(&mut self, scope: &Arc<str>) {
-        if self.limit > 0 {
-            let row = self.scopes.entry(Arc::clone(scope)).or_insert_with(Row::new);
-            *row = row.next(true);
+        if self.enough().is_some() {
+            self.row_mut(scope).ended_otherwise();
         }
     }
 
     /// Whether none of the scope's items of this run ended otherwise.
     pub(crate) fn are_first(&self, scope: &str) -> bool {
-        self.scopes.get(scope).is_none_or(|row| !row.is_mixed)
+        self.scopes.get(scope).is_none_or(Row::are_first)
     }
 }
 

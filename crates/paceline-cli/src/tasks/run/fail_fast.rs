@@ -1,6 +1,9 @@
 //! Ends a run early whose first items all fail with the same failure: then the command or the requests are wrong, not the items.
 //! Stops a scope or a group whose items all fail alike later on: then its server may keep the caller out.
 
+mod kept;
+mod share;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,7 +14,9 @@ use paceline_store::work::{
 use paceline_store::{ScopeRow, ScopeStatus};
 use tokio::sync::Notify;
 
+use self::kept::KeptRows;
 use super::same_failure::{self, SameFailure, is_redirect};
+use super::stopped_scopes::{StoppedScopes, Why};
 use crate::run::calls::alike::{Alike, AlikeByScope, Alikeness, Kind, Shows};
 use crate::run::calls::fail_fast::{BANNED, advice, may_be_done};
 
@@ -21,6 +26,8 @@ pub(super) struct FailFast {
     watch: Arc<Mutex<Watch>>,
     /// Something has to be left to the next run.
     leaves: Arc<Notify>,
+    /// The store is to be told of something.
+    news: Arc<Notify>,
 }
 
 struct Watch {
@@ -40,7 +47,7 @@ struct Watch {
     /// Groups that are one scope, each watched by itself.
     rows: AlikeByScope<String>,
     /// Scopes within a group, each watched by itself; those of which something failed, and those that were stopped for it.
-    scopes: AlikeByScope<String>,
+    scopes: KeptRows,
     failed_scopes: BTreeSet<Arc<str>>,
     stopped_scopes: BTreeSet<Arc<str>>,
     /// The scopes of items in flight, and where they were sent, by their numbers.
@@ -87,7 +94,7 @@ impl FailFast {
             stopped_groups: BTreeMap::new(),
             // The exit code of a command tells of no server.
             rows: AlikeByScope::new(if more && !command { limit } else { 0 }, false),
-            scopes: AlikeByScope::new(if more { limit } else { 0 }, true),
+            scopes: KeptRows::new(if more && !command { limit } else { 0 }),
             failed_scopes: BTreeSet::new(),
             stopped_scopes: BTreeSet::new(),
             begun: BTreeMap::new(),
@@ -101,7 +108,7 @@ impl FailFast {
             ended: BTreeSet::new(),
             stopped: None,
         };
-        Self { watch: Arc::new(Mutex::new(watch)), leaves: Arc::default() }
+        Self { watch: Arc::new(Mutex::new(watch)), leaves: Arc::default(), news: Arc::default() }
     }
 
     /// A command only failed: that alone does not distinguish a bad moment from a bad command.
@@ -140,6 +147,9 @@ impl FailFast {
         let stops = watch.observe(note);
         if !watch.failed_ones().is_empty() {
             self.leaves.notify_one();
+        }
+        if watch.scopes.has_news() {
+            self.news.notify_one();
         }
         stops
     }
@@ -253,7 +263,7 @@ impl Watch {
             // Its time was over before it was tried again, which says nothing about a server.
             SchedulerEvent::Decided { decided, .. } if is_out_of_time(decided) => {}
             SchedulerEvent::Decided { item, decided, .. } if self.counts(item, decided) => {
-                if decided.action == "fail" {
+                if decided.action == "fail" || is_shut(decided) {
                     self.ended.insert(item.key.clone());
                 }
                 return match self.begun.remove(&item.id) {
@@ -277,7 +287,8 @@ impl Watch {
 
     /// A final refusal, a command that only failed, or an answer that is not what the user expects.
     fn counts(&mut self, item: &WorkItem, decided: &DecisionRecord) -> bool {
-        let refused = matches!(decided.failure.class, Class::Invalid | Class::Filtered) && decided.action == "fail";
+        let ends = decided.action == "fail" || is_shut(decided);
+        let refused = matches!(decided.failure.class, Class::Invalid | Class::Filtered) && ends;
         // Not again what a former run stopped, and one call has tested in vain.
         let is_of_stopped = self.command && decided.action == "fail" && self.stopped_groups.contains_key(&item.group);
         self.only_failed.remove(&item.id)
@@ -305,16 +316,15 @@ impl Watch {
             let key = Some(item.key.clone()).filter(|key| self.ended.contains(key));
             return key.map(|key| Stops::ScopeAlready(scope, key));
         }
-        let alike = alikeness(failure);
-        let kind = alike.kind.clone();
-        if self.scopes.failed(&scope, item.key.clone(), alike, Some(address)).is_some() {
+        let kind = alikeness(failure).kind;
+        // What may have been done stays failed, in other workers too.
+        let is_told = !self.held.contains(&item.key);
+        if self.scopes.failed(&scope, &item.key, failure, address, is_told) {
             let keys = self.scopes.take(&scope);
-            let same = self.same_failure(&keys, failure, self.scopes.are_first(&scope));
+            let stops = self.stop_scope(&scope, &keys, failure);
             self.put_back_of_scopes += keys.len();
-            self.put_back.extend(keys.iter().cloned());
-            self.stopped_scopes.insert(scope.clone());
-            let ended = keys.intersection(&self.ended).cloned().collect();
-            return Some(Stops::Scope(scope, same, ended));
+            self.put_back.extend(keys);
+            return Some(stops);
         }
         if !self.alike.is_watching() || !self.failed_scopes.insert(scope) {
             return None;
@@ -331,10 +341,23 @@ impl Watch {
         None
     }
 
+    fn stop_scope(&mut self, scope: &Arc<str>, keys: &BTreeSet<String>, failure: &Failure) -> Stops {
+        let same = self.same_failure(keys, failure, self.scopes.are_first(scope));
+        self.stopped_scopes.insert(scope.clone());
+        Stops::Scope(scope.clone(), same, keys.intersection(&self.ended).cloned().collect())
+    }
+
+    /// Items that failed, perhaps in an earlier run or in another worker, wait.
+    fn put_back_failed(&mut self, keys: BTreeSet<String>) {
+        self.ended.extend(keys.iter().cloned());
+        self.put_back.extend(keys);
+    }
+
     /// At the end of a run in which every scope failed alike: their items wait again.
     fn settle_scopes(&mut self) {
         let Some(failure) = self.all_alike.take() else { return };
-        let keys: BTreeSet<String> = self.scopes.take_all().collect();
+        let scopes = &mut self.scopes;
+        let keys: BTreeSet<String> = self.failed_scopes.iter().flat_map(|scope| scopes.take(scope)).collect();
         let items = self.put_back_of_scopes + keys.len();
         self.put_back.extend(keys);
         self.stopped = Some(SameFailure { items, ..self.same_failure(&self.put_back, &failure, true) });
@@ -428,6 +451,31 @@ const GONE: u16 = 410;
 /// What a worker that stays can be told to do.
 const BANNED_WHILE_STAYING: &str = "the host may keep this machine out for a while: send for its items later by `paceline tasks retry`, and \
                                     start this worker anew to be slower (--limit 1rps)";
+
+impl Stops {
+    /// Stops the scope that is meant, if one is; returns why the run has to end otherwise.
+    pub(super) fn stop(self, stopped: &StoppedScopes) -> Option<SameFailure> {
+        match self {
+            Self::Run(same) => return Some(same),
+            Self::Scope(scope, same, keys) => {
+                stopped.stop_advised(&scope, Why::SameFailure, &same.cause(), Some(&same.advice()));
+                keys.iter().for_each(|key| stopped.leaves(key, &scope));
+            }
+            Self::ScopeAlready(scope, key) => stopped.leaves(&key, &scope),
+        }
+        None
+    }
+}
+
+/// Whether a host may say so that it keeps the caller out: its items wait, each by itself.
+pub(super) const fn is_shut_to_caller(status: Option<u16>) -> bool {
+    matches!(status, Some(401 | 403))
+}
+
+/// Whether an item waits for that.
+fn is_shut(decided: &DecisionRecord) -> bool {
+    decided.action == "next_run" && is_shut_to_caller(decided.failure.status)
+}
 
 /// Whether an item was refused in a former run, and was given up in this one because its deadline had passed meanwhile.
 fn is_out_of_time(decided: &DecisionRecord) -> bool {

@@ -38,7 +38,7 @@ use paceline_store::{ScopeStatus, is_same_file};
 use self::answers::Answers;
 use self::cancellable_judge::CancellableJudge;
 use self::disk::Disk;
-use self::fail_fast::{FailFast, Stops};
+use self::fail_fast::FailFast;
 use self::limiter_state::PersistentLimiter;
 use self::permits::Permits;
 use self::program::{Failed, Program};
@@ -47,7 +47,7 @@ use self::requests::Requests;
 use self::same_failure::SameFailure;
 pub(crate) use self::settings::{Args, defaults};
 use self::shutdown::Shutdown;
-use self::stopped_scopes::{StoppedScopes, Why};
+use self::stopped_scopes::StoppedScopes;
 use self::summary::Ran;
 use crate::account::{Account, SharedLimits};
 use crate::args::Everywhere;
@@ -251,18 +251,9 @@ impl Runs<'_> {
         let (progress, shutdown, permits) = (progress.clone(), shutdown.clone(), self.permits.clone());
         let (fail_fast, stopped_scopes) = (fail_fast.clone(), stopped_scopes.clone());
         Arc::new(move |note: &SchedulerEvent<'_>| {
-            match fail_fast.observe(note) {
-                Some(Stops::Run(same)) => {
-                    tracing::error!("stopping: {}", text::printable(&same.to_string()));
-                    shutdown.begin_drain();
-                }
-                Some(Stops::Scope(scope, same, keys)) => {
-                    let advice = same.advice();
-                    stopped_scopes.stop_advised(&scope, Why::SameFailure, &same.cause(), Some(&advice));
-                    keys.iter().for_each(|key| stopped_scopes.leaves(key, &scope));
-                }
-                Some(Stops::ScopeAlready(scope, key)) => stopped_scopes.leaves(&key, &scope),
-                None => {}
+            if let Some(same) = fail_fast.observe(note).and_then(|stops| stops.stop(&stopped_scopes)) {
+                tracing::error!("stopping: {}", text::printable(&same.to_string()));
+                shutdown.begin_drain();
             }
             match note {
                 SchedulerEvent::Ending(_) => shutdown.begin_drain(),
@@ -301,6 +292,7 @@ impl Runs<'_> {
         let (limiter, restops) = (self.permits.limiter(), self.args.stop_after_same > 0);
         let restored = stopped_scopes.begin_run(&*self.store, &self.clock, limiter, restops).await;
         restored.map_err(not_begun)?;
+        fail_fast.read(&*self.store).await.map_err(not_begun)?;
         let began = self.clock.now();
         let drawing = progress.draw_regularly(Arc::clone(&self.store), &fail_fast);
         let telling = {
@@ -315,6 +307,7 @@ impl Runs<'_> {
             () = self.disk.watch(&shutdown, &self.clock) => unreachable!("it goes on for as long as it is asked"),
             () = self.work.keep_answers(&self.clock, self.permits.limiter()) => unreachable!("it goes on for as long as it is asked"),
             () = fail_fast.leave_as_they_stop(&*self.store) => unreachable!("it goes on for as long as it is asked"),
+            () = fail_fast.share_regularly(&*self.store, &stopped_scopes) => unreachable!("it goes on for as long as it is asked"),
             () = stopped_scopes.save_regularly(&*self.store, &self.clock, self.permits.limiter(), self.policy.deadline) => {
                 unreachable!("it goes on for as long as it is asked")
             }
@@ -353,6 +346,7 @@ impl Runs<'_> {
         if let Work::Requests(requests) = &self.work {
             requests.settle(&self.clock, self.permits.limiter()).await?;
         }
+        fail_fast.share(&*self.store, self.work.stopped()).await?;
         let same = fail_fast.put_back(&*self.store).await?;
         let alike = fail_fast.stopped_alike();
         if let Some(same) = same.as_ref().filter(|_| !alike.is_empty()) {

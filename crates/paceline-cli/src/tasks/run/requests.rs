@@ -18,7 +18,7 @@ use serde::Deserialize;
 use super::Trying;
 use super::answers::Answers;
 use super::current_sender::CurrentSender;
-use super::fail_fast::FailFast;
+use super::fail_fast::{FailFast, is_shut_to_caller};
 use super::known_answers::KnownAnswers;
 use super::permits::{self, Permits};
 use super::shutdown::Shutdown;
@@ -291,6 +291,8 @@ impl Requests {
         if sender.unknown_outcome(&call) != UnknownOutcome::Resend {
             self.note_sent(task).await?;
         }
+        // No key went there. A page that is read may be shut to everyone.
+        let is_elsewhere = self.addresses.hosts && !call.url.starts_with('/') && !is_read(&call.method);
         let mut stops_again = false;
         let sent = sender.send_judged(permit, &call, shutdown.aborting(), |answer, reading| {
             // Before the permit is given back, and others of the scope begin.
@@ -327,7 +329,9 @@ impl Requests {
                 if is_of_account {
                     self.stopped.stop(&scope, Why::Account, &failure.message);
                 }
-                let spares_group = is_of_account || stops_again;
+                let is_shut = is_elsewhere && self.stopped.restops() && is_shut_to_caller(failure.status);
+                let waits = is_shut && failure.class == Class::Invalid;
+                let spares_group = is_of_account || stops_again || waits;
                 if spares_group {
                     self.stopped.leaves(task.key(), &scope);
                 }
@@ -427,11 +431,15 @@ fn held_as_killed(unknown: UnknownOutcome, task: &Task) -> Failure {
     Failure { code: Some("killed".to_owned()), unknown, ..Failure::new(Class::Transient, message) }
 }
 
+const fn is_read(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
+
 /// Where an item goes, as far as it is like the others of its host: what is sent to an address with the key of the item in its
 /// path or query goes where they go. A page that is read has its own.
 fn address_of(call: &Call, key: &str) -> String {
     const ENDS: [char; 5] = ['/', '?', '&', '=', '#'];
-    if matches!(call.method, Method::GET | Method::HEAD) {
+    if is_read(&call.method) {
         return call.url.clone();
     }
     let of_all = |part| {

@@ -252,6 +252,18 @@ impl StoppedScopes {
         None
     }
 
+    /// Those that are stopped because their items failed alike.
+    pub(super) fn that_failed_alike(&self) -> Vec<Arc<str>> {
+        let stopped = self.lock();
+        let alike = stopped.scopes.iter().filter(|(_, stop)| stop.why == Why::SameFailure);
+        alike.map(|(scope, _)| Arc::clone(scope)).collect()
+    }
+
+    /// Whether what fails alike stops something.
+    pub(super) fn restops(&self) -> bool {
+        self.lock().restops
+    }
+
     /// An item can go only in a run with other flags.
     pub(super) fn lacks(&self, why: String) -> Failure {
         self.lock().lacks.get_or_insert_with(|| why.clone());

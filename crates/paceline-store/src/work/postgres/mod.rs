@@ -4,6 +4,7 @@ mod answers;
 mod claim;
 mod clock;
 pub(crate) mod connection;
+mod notes;
 mod record;
 mod rows;
 mod schema;
@@ -26,6 +27,7 @@ use super::item::{
     Added, Amend, Claim, ClaimOutcome, ClaimRequest, EVENTS, Filter, HistoryEntry, NewItem, Pruned, PrunedKeys,
     RecordStatus, StateCounts, WorkItem, WorkerId,
 };
+use super::notes::{NoteChange, ScopeNote};
 use super::store::{StoreFuture, WorkStore};
 use crate::query::millis;
 use crate::scope::{ScopeRow, ScopeStatus};
@@ -355,6 +357,18 @@ impl WorkStore for PostgresStore {
         Box::pin(
             self.connection.transact("read", move |tx, _| Box::pin(async move { answers::since(tx, since).await })),
         )
+    }
+
+    fn change_notes(&self, scopes: Vec<Arc<str>>, change: NoteChange) -> StoreFuture<'_, ()> {
+        let shared = Arc::new((scopes, change));
+        Box::pin(self.connection.transact("write", move |tx, _| {
+            let shared = shared.clone();
+            Box::pin(async move { notes::change(tx, &shared.0, &shared.1, now(tx).await?).await })
+        }))
+    }
+
+    fn notes(&self, since: Timestamp) -> StoreFuture<'_, Vec<ScopeNote>> {
+        Box::pin(self.connection.transact("read", move |tx, _| Box::pin(async move { notes::since(tx, since).await })))
     }
 
     fn prune(&self, filter: Filter, older_than: Duration, keys: PrunedKeys) -> StoreFuture<'_, Pruned> {

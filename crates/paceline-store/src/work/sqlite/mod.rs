@@ -6,6 +6,7 @@ mod claim;
 mod full;
 mod lanes;
 mod limiter_state;
+mod notes;
 #[cfg(test)]
 mod plans;
 mod record;
@@ -33,6 +34,7 @@ use super::item::{
     Added, Amend, Claim, ClaimOutcome, ClaimRequest, Filter, HistoryEntry, NewItem, Pruned, PrunedKeys, RecordStatus,
     StateCounts, WorkItem, WorkerId,
 };
+use super::notes::{NoteChange, ScopeNote};
 use super::store::{StoreFuture, WorkStore};
 use crate::disk::has_other_names;
 use crate::disk_space::DiskSpace;
@@ -356,6 +358,14 @@ impl WorkStore for SqliteStore {
 
     fn answers(&self, since: Timestamp) -> StoreFuture<'_, Vec<NotedAnswers>> {
         self.transact("read", move |conn, _| answers::since(conn, since))
+    }
+
+    fn change_notes(&self, scopes: Vec<Arc<str>>, change: NoteChange) -> StoreFuture<'_, ()> {
+        self.transact("write", move |conn, now| notes::change(conn, &scopes, &change, now))
+    }
+
+    fn notes(&self, since: Timestamp) -> StoreFuture<'_, Vec<ScopeNote>> {
+        self.transact("read", move |conn, _| notes::since(conn, since))
     }
 
     fn prune(&self, filter: Filter, older_than: Duration, keys: PrunedKeys) -> StoreFuture<'_, Pruned> {

@@ -1,3 +1,4 @@
+use paceline::{Limiter, PacerConfig};
 use paceline_store::work::{MemoryStore, NewItem, WorkClock};
 
 use super::*;
@@ -72,4 +73,70 @@ async fn a_command_in_flight_when_its_group_stops_waits_again_whatever_others_do
     watch.observe(&SchedulerEvent::Succeeded(&items[3]));
     fails(&items[2]);
     assert_eq!(watch.watch().put_back.len(), 3);
+}
+
+const HOST: &str = "hooks.example";
+
+/// An item of the host ends.
+fn ends(watch: &FailFast, item: &WorkItem, failure: Option<Failure>) -> Option<Stops> {
+    watch.begins(item, HOST, "https://hooks.example/in");
+    match failure {
+        None => watch.observe(&SchedulerEvent::Succeeded(item)),
+        Some(failure) => {
+            let decided = decided(failure, "fail");
+            watch.observe(&SchedulerEvent::Decided { item, decided: &decided, wait: None })
+        }
+    }
+}
+
+async fn stopped_scopes(store: &MemoryStore, limiter: &Limiter) -> StoppedScopes {
+    let stopped = StoppedScopes::new(true);
+    stopped.begin_run(store, &WorkClock::system(), limiter, true).await.expect("a memory");
+    stopped
+}
+
+/// Each of two workers has 15 of the 30 events of a host that refuses all: less than stop it.
+#[tokio::test]
+async fn what_fails_in_two_workers_counts_together() {
+    let (store, items) = items(&["default"; 30]).await;
+    let (clock, limiter) = (WorkClock::system(), Limiter::new(PacerConfig::default()).expect("sensible"));
+    let mut workers = Vec::new();
+    for _ in 0..2 {
+        workers.push((FailFast::new(20, true, false, true), stopped_scopes(&store, &limiter).await));
+    }
+    for (n, item) in items.iter().enumerate() {
+        assert_eq!(ends(&workers[n % 2].0, item, Some(refused(404))), None);
+    }
+    for _ in 0..2 {
+        for (watch, stopped) in &workers {
+            watch.share(&store, stopped).await.expect("a memory");
+            watch.read(&store).await.expect("a memory");
+            stopped.save(&store, &clock, &limiter).await.expect("a memory");
+        }
+    }
+    let waits: BTreeSet<String> = workers.iter().flat_map(|(watch, _)| watch.watch().put_back.clone()).collect();
+    assert_eq!(waits.len(), 30, "each of them waits");
+    assert!(workers.iter().all(|(_, stopped)| stopped.why() == Some(Why::SameFailure)), "and both have stopped it");
+}
+
+/// A host that took events, and whose worker is started anew before and after it refuses them.
+#[tokio::test]
+async fn what_a_host_did_counts_after_a_new_start() {
+    let (store, items) = items(&["default"; 6]).await;
+    let limiter = Limiter::new(PacerConfig::default()).expect("sensible");
+    let start = async |of_items: &[WorkItem], ok: usize| {
+        let (watch, stopped) = (FailFast::new(20, true, false, true), stopped_scopes(&store, &limiter).await);
+        watch.read(&store).await.expect("a memory");
+        let stops = of_items.iter().enumerate().map(|(n, item)| ends(&watch, item, (n >= ok).then(|| refused(410))));
+        let stops = stops.collect::<Vec<_>>();
+        watch.share(&store, &stopped).await.expect("a memory");
+        stops.into_iter().flatten().collect::<Vec<_>>()
+    };
+    assert_eq!(start(&items[..2], 2).await, []);
+    assert_eq!(start(&items[2..4], 0).await, []);
+    let stops = start(&items[4..], 0).await;
+    let Some(Stops::Scope(scope, same, keys)) = stops.first() else { panic!("{stops:?}") };
+    assert_eq!((&**scope, same.which, same.items), (HOST, "last", 3));
+    assert_eq!(keys.len(), 1, "of this run; the others wait again, too");
+    assert_eq!(store.notes(paceline_core::Timestamp::from_millis(0)).await.expect("a memory").len(), 1);
 }

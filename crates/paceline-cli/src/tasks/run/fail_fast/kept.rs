@@ -1,0 +1,230 @@
+//! How the last items of each scope failed, as the store keeps it: over restarts, and for all of its workers together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use paceline_core::Timestamp;
+use paceline_store::work::{Failure, NoteChange, ScopeNote, WorkError, WorkStore};
+
+use super::alikeness;
+use crate::run::calls::alike::{AlikeByScope, Enough, Row};
+
+/// What another worker notes may become visible so much later than its time says.
+const LATE: Duration = Duration::from_secs(10);
+
+/// So many changes of a scope are told at a time, the last ones.
+const MOST: usize = 200;
+
+/// The scopes of a store, each watched by itself. What happens here counts at once, and is then told to the store, by whose rows
+/// the items count that fail in other workers.
+#[derive(Debug)]
+pub(super) struct KeptRows {
+    rows: AlikeByScope<String>,
+    /// What the store was not told yet.
+    changes: Changes,
+    /// Until where its rows were read.
+    seen: Option<Timestamp>,
+}
+
+type Changes = BTreeMap<Arc<str>, Vec<Change>>;
+
+/// What happened in a scope.
+#[derive(Clone, Debug)]
+enum Change {
+    Failed(String, Failure, Option<Arc<str>>),
+    EndedOtherwise,
+    /// It was stopped.
+    Taken,
+    Forgotten,
+}
+
+/// A scope whose items in all workers are as many as stop it, or that this worker has stopped.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Found {
+    /// The items that are left for that.
+    pub(super) keys: BTreeSet<String>,
+    /// The failure that stops it; none where it is stopped already.
+    pub(super) stops: Option<Failure>,
+}
+
+impl KeptRows {
+    /// A `limit` of 0 switches it off.
+    pub(super) const fn new(limit: usize) -> Self {
+        Self { rows: AlikeByScope::new(limit, true), changes: BTreeMap::new(), seen: None }
+    }
+
+    /// An item failed; returns whether the scope has to be stopped. Of one that is not `told` no other worker learns.
+    pub(super) fn failed(
+        &mut self,
+        scope: &Arc<str>,
+        item: &str,
+        failure: &Failure,
+        address: &str,
+        is_told: bool,
+    ) -> bool {
+        let before = self.rows.row(scope).cloned();
+        let stops = self.rows.failed(scope, item.to_owned(), alikeness(failure), Some(address)).is_some();
+        if is_told && self.rows.row(scope) != before.as_ref() {
+            self.note(scope, Change::Failed(item.to_owned(), failure.clone(), Some(address.into())));
+        }
+        stops
+    }
+
+    /// An item ended otherwise.
+    pub(super) fn ended_otherwise(&mut self, scope: &Arc<str>) {
+        let before = self.rows.row(scope).cloned();
+        self.rows.ended_otherwise(scope);
+        if self.rows.row(scope) != before.as_ref() {
+            self.note(scope, Change::EndedOtherwise);
+        }
+    }
+
+    /// The scope is stopped: the items that failed alike last, which are forgotten.
+    pub(super) fn take(&mut self, scope: &Arc<str>) -> BTreeSet<String> {
+        let keys = self.rows.take(scope);
+        if !keys.is_empty() {
+            self.note(scope, Change::Taken);
+        }
+        keys
+    }
+
+    /// The scope is watched anew.
+    pub(super) fn forget(&mut self, scope: &str) {
+        if self.rows.row(scope).is_some() {
+            self.rows.forget(scope);
+            self.note(&scope.into(), Change::Forgotten);
+        }
+    }
+
+    pub(super) fn has(&self, item: &String) -> bool {
+        self.rows.has(item)
+    }
+
+    pub(super) fn are_first(&self, scope: &str) -> bool {
+        self.rows.are_first(scope)
+    }
+
+    /// Whether the store is to be told of something.
+    pub(super) fn has_news(&self) -> bool {
+        !self.changes.is_empty()
+    }
+
+    fn note(&mut self, scope: &Arc<str>, change: Change) {
+        let changes = self.changes.entry(Arc::clone(scope)).or_default();
+        changes.push(change);
+        changes.drain(..changes.len().saturating_sub(MOST));
+    }
+
+    /// Whether scopes are watched.
+    pub(super) fn are_watched(&self) -> bool {
+        self.rows.enough().is_some()
+    }
+
+    /// What is to be told to the store, if there is anything.
+    pub(super) fn begin_telling(&mut self) -> Option<Telling> {
+        let enough = self.rows.enough()?;
+        let changes = std::mem::take(&mut self.changes);
+        (!changes.is_empty()).then(|| Telling { enough, changes: Arc::new(changes), told: Arc::default() })
+    }
+
+    /// The store was told, or could not be: then it is told again. Returns the scopes that are stopped for what all workers found.
+    pub(super) fn told(&mut self, telling: &Telling, done: bool) -> BTreeMap<Arc<str>, Found> {
+        if !done {
+            for (scope, before) in telling.changes.iter() {
+                let since = self.changes.remove(scope).unwrap_or_default();
+                self.changes.insert(Arc::clone(scope), before.iter().cloned().chain(since).collect());
+            }
+            return BTreeMap::new();
+        }
+        let told = std::mem::take(&mut *telling.told.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut found = BTreeMap::new();
+        for (scope, (row, of_scope)) in told {
+            self.take_over(&scope, row);
+            if !of_scope.keys.is_empty() {
+                found.insert(scope, of_scope);
+            }
+        }
+        found
+    }
+
+    /// Where the store's rows are to be read from.
+    pub(super) fn unread(&self) -> Timestamp {
+        let long_ago = Timestamp::from_millis(0);
+        self.seen.map_or(long_ago, |seen| Timestamp::from_millis(seen.as_millis() - LATE.as_millis() as i64))
+    }
+
+    /// Takes in rows that other workers changed, or earlier runs.
+    pub(super) fn read(&mut self, notes: Vec<ScopeNote>) {
+        for ScopeNote { scope, text, noted } in notes {
+            self.seen = self.seen.max(Some(noted));
+            self.take_over(&scope, decode(&text));
+        }
+    }
+
+    /// The row of the store, and what has happened here since.
+    fn take_over(&mut self, scope: &Arc<str>, mut row: Row<String>) {
+        if let Some(enough) = self.rows.enough() {
+            let since = self.changes.get(scope).into_iter().flatten();
+            since.for_each(|change| drop(change.apply(&mut row, enough)));
+            *self.rows.row_mut(scope) = row;
+        }
+    }
+}
+
+/// The rows of the store as they are then, and what was found.
+type Told = BTreeMap<Arc<str>, (Row<String>, Found)>;
+
+/// Changes on their way to the store.
+#[derive(Debug)]
+pub(super) struct Telling {
+    enough: Enough,
+    changes: Arc<Changes>,
+    told: Arc<Mutex<Told>>,
+}
+
+impl Telling {
+    /// # Errors
+    /// An error of the store.
+    pub(super) async fn tell(&self, store: &dyn WorkStore) -> Result<(), WorkError> {
+        let (enough, changes, told) = (self.enough, Arc::clone(&self.changes), Arc::clone(&self.told));
+        let change: NoteChange = Arc::new(move |scope, text| {
+            let (mut row, mut found) = (decode(text), Found::default());
+            for change in changes.get(scope).into_iter().flatten() {
+                let (keys, stops) = change.apply(&mut row, enough);
+                found.keys.extend(keys);
+                found.stops = stops.or(found.stops);
+            }
+            let text = serde_json::to_string(&row).expect("texts and numbers are always JSON");
+            told.lock().unwrap_or_else(PoisonError::into_inner).insert(scope.into(), (row, found));
+            text
+        });
+        store.change_notes(self.changes.keys().cloned().collect(), change).await
+    }
+}
+
+impl Change {
+    /// Returns the items for which the scope is stopped, and the failure that does it.
+    fn apply(&self, row: &mut Row<String>, enough: Enough) -> (BTreeSet<String>, Option<Failure>) {
+        match self {
+            Self::Failed(item, failure, address) => {
+                let stops = row.failed(enough, item.clone(), alikeness(failure), address.as_deref()).is_some();
+                if stops { (row.take(), Some(failure.clone())) } else { Default::default() }
+            }
+            Self::EndedOtherwise => {
+                row.ended_otherwise();
+                Default::default()
+            }
+            Self::Taken => (row.take(), None),
+            Self::Forgotten => {
+                *row = Row::default();
+                Default::default()
+            }
+        }
+    }
+}
+
+/// What cannot be read says nothing.
+fn decode(text: &str) -> Row<String> {
+    serde_json::from_str(text).unwrap_or_default()
+}
