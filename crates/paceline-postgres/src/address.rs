@@ -32,6 +32,18 @@ pub struct AddressError(pub String);
 /// How long one try to connect may take, unless the address says something else (`connect_timeout`).
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A host that takes nothing for so long is gone, unless the address says something else (`tcp_user_timeout`).
+const SILENT: Duration = Duration::from_secs(30);
+
+/// An idle connection is asked after so long whether it is still there, unless the address says something about `keepalives`, ...
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+
+/// ... again so often, ...
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
+
+/// ... and so many times.
+const KEEPALIVES: u32 = 4;
+
 /// The port of a server whose address has none.
 const PORT: u16 = 5_432;
 
@@ -66,6 +78,12 @@ impl Address {
         let timeout = config.get_connect_timeout().copied();
         if timeout.is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
+        }
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(SILENT);
+        }
+        if !others.iter().any(|pair| pair.starts_with("keepalives")) {
+            config.keepalives_idle(KEEPALIVE_IDLE).keepalives_interval(KEEPALIVE_EVERY).keepalives_retries(KEEPALIVES);
         }
         config.ssl_mode(match mode {
             Mode::Disable => SslMode::Disable,

@@ -66,6 +66,10 @@ impl StoreArgs {
     /// Likewise, and when there is no such file.
     pub(crate) async fn open(&self, clock: &WorkClock) -> Result<Arc<dyn WorkStore>, Failure> {
         self.refuse_missing()?;
+        if self.is_database() {
+            let opened = PostgresStore::open_to_look(&self.store).await;
+            return opened.map(|store| Arc::new(store) as Arc<dyn WorkStore>).map_err(not_begun);
+        }
         self.open_on(clock, None).await
     }
 

@@ -93,6 +93,13 @@ pub enum WorkError {
         /// What is wrong with it.
         why: String,
     },
+    /// A database has no store in it.
+    #[cfg(feature = "postgres")]
+    #[error("there is no store on {server}; `paceline tasks add` makes it")]
+    NoStore {
+        /// The server and the database.
+        server: String,
+    },
     /// No server answers at the address of a database, or none that has a place for us.
     #[cfg(feature = "postgres")]
     #[error(

@@ -17,6 +17,8 @@ mod limiter_state;
 mod lost_answers;
 mod lost_workers;
 mod model;
+#[cfg(feature = "postgres-tests")]
+mod outages;
 mod paced;
 #[cfg(feature = "postgres-tests")]
 mod postgres;

@@ -131,11 +131,22 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
         teller,
         clock,
     };
-    match args.every {
-        None => runs.once(&signals, &mut shared).await,
-        Some(every) => runs.every(every, &signals, &mut shared).await,
+    let ended = async {
+        match args.every {
+            None => runs.once(&signals, &mut shared).await,
+            Some(every) => runs.every(every, &signals, &mut shared).await,
+        }
+    };
+    tokio::select! {
+        ended = ended => ended,
+        () = shutdown::hurried(&signals, &*runs.store), if args.store.file().is_none() => {
+            Err(Failure::interrupted(NOT_RECORDED).resumable())
+        }
     }
 }
+
+/// A second signal ends a run that waits for its store.
+const NOT_RECORDED: &str = "the store did not answer after a second signal: what was in flight is not recorded, and is tried again once its lease is over";
 
 /// Waits for room on the disk of a store that is there. A run that gets none has a summary too.
 async fn wait_to_begin(disk: &Disk, args: &Args, clock: &WorkClock) -> Result<(), Failure> {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use paceline_store::work::WorkStore;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -11,6 +12,17 @@ use crate::run::calls::stop::StopReason;
 
 /// How long items in flight may take when a run has to end; the same as in `paceline run`.
 pub(super) const GRACE: Duration = Duration::from_secs(30);
+
+/// How long a second signal leaves a run to end in order, whose store is a database that may not answer.
+const HURRY: Duration = Duration::from_secs(5);
+
+/// Waits for the second signal, and for so long then. The store is told of the first.
+pub(super) async fn hurried(signals: &SignalCount, store: &dyn WorkStore) {
+    signals.first().await;
+    store.ending();
+    signals.second().await;
+    tokio::time::sleep(HURRY).await;
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Phase {

@@ -4,15 +4,14 @@ use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use paceline_core::Instant;
-use tokio::sync::{Mutex, Notify};
-use tokio_postgres::error::SqlState;
+use tokio::sync::{Mutex, Notify, watch};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Error, Row, Statement, Transaction};
 
+use super::away::{Kind, RETRY_TIMEOUT, Wait, kind, kind_of};
 use super::schema::SESSION;
 use crate::work::clock::WorkClock;
 use crate::work::error::{WorkError, in_full};
@@ -31,7 +30,11 @@ pub(crate) struct Connection {
     session: Mutex<Option<Session>>,
     notified: Arc<Notify>,
     /// A server that is away is waited for, for as long as it takes.
-    stays: AtomicBool,
+    stays: bool,
+    /// The worker is to end: from then on no longer than by any other.
+    ending: watch::Sender<bool>,
+    /// It looks, or changes what a person asks for: it makes no tables, and hears of no changes.
+    visits: bool,
     /// Counts changes by this process and others that may have made items wait.
     changes: Arc<AtomicU64>,
 }
@@ -45,17 +48,22 @@ struct Session {
 /// The body of a transaction; it may run again when the connection breaks.
 pub(crate) type Operation<'t, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 't>>;
 
-/// How long to try to reach a database again: longer than a restart takes.
-const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// The first pause between two tries to connect; doubled each time, up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-
 /// A server that has not answered for so long is gone, and another connection is made, unless the address says something else
-/// (`tcp_user_timeout`): a host that is lost, or a firewall that forgets, closes none.
-const SILENT: Duration = Duration::from_secs(60);
+/// (`tcp_user_timeout`): a host that is lost, or a firewall that forgets, closes none. One that is at work for longer is left more
+/// time each time.
+const SILENT: Duration = Duration::from_secs(30);
+
+/// The longest time that is left to a server that is at work.
+const LONGEST_WORK: Duration = Duration::from_secs(16 * 60);
+
+/// After so long without an answer that is told, ...
+const TELL_AFTER: Duration = Duration::from_secs(10);
+
+/// ... or so long after the worker was asked to end, ...
+const TELL_AT_THE_END: Duration = Duration::from_secs(1);
+
+/// ... and then it is waited no longer for an answer than that.
+const WAIT_AT_THE_END: Duration = Duration::from_secs(5);
 
 impl Connection {
     /// Connects, and brings the tables up to this version.
@@ -66,34 +74,68 @@ impl Connection {
         notified: Arc<Notify>,
         stays: bool,
     ) -> Result<Self, WorkError> {
+        Self::begin(address, schema, migrations, notified, (stays, false)).await
+    }
+
+    /// Connects to look: where there are no tables, none are made. Those of an older version are brought up to this one.
+    pub(crate) async fn open_to_look(
+        address: Address,
+        schema: &str,
+        migrations: &'static [&'static str],
+        notified: Arc<Notify>,
+    ) -> Result<Self, WorkError> {
+        Self::begin(address, schema, migrations, notified, (false, true)).await
+    }
+
+    async fn begin(
+        address: Address,
+        schema: &str,
+        migrations: &'static [&'static str],
+        notified: Arc<Notify>,
+        (stays, visits): (bool, bool),
+    ) -> Result<Self, WorkError> {
         let (server, clock) = (address.describe(), WorkClock::system());
-        // Who says how long to wait for a connection means it.
-        let stays = AtomicBool::new(stays && address.timeout.is_none());
-        let (schema, session) = (schema.to_owned(), Mutex::new(None));
-        let changes = Arc::default();
-        let connection = Self { address, schema, migrations, clock, server, session, notified, stays, changes };
-        let session = connection.connect_with_retries().await?;
-        connection.migrate(&session.client).await?;
+        let (schema, session, changes) = (schema.to_owned(), Mutex::new(None), Arc::default());
+        let ending = watch::Sender::new(false);
+        let connection =
+            Self { address, schema, migrations, clock, server, session, notified, stays, ending, visits, changes };
+        let session = connection.begin_with_retries().await?;
         *connection.session.lock().await = Some(session);
         Ok(connection)
     }
 
-    /// Connects for the first time: tries again while the server is not there yet, but not if it refuses.
-    async fn connect_with_retries(&self) -> Result<Session, WorkError> {
+    /// Connects for the first time: tries again while the server is not there yet, or cannot be written for a time, but not if it
+    /// refuses.
+    async fn begin_with_retries(&self) -> Result<Session, WorkError> {
         let timeout = self.address.timeout.unwrap_or(RETRY_TIMEOUT);
         let mut wait = Wait::begin(&self.clock, timeout);
         loop {
-            let error = match self.connect().await {
-                Ok(session) => return Ok(session),
-                Err(error) if kind_of(&error) == Kind::Broken => error,
-                Err(error) => return Err(self.error("reach", error)),
+            let began = async {
+                let session = self.connect().await.map_err(|error| self.error("reach", error))?;
+                self.migrate(&session.client).await?;
+                Ok(session)
             };
-            let Some(pause) = wait.next(&self.clock, self.stays()) else {
-                let (server, source) = (self.server.clone(), Arc::new(error));
-                return Err(WorkError::Unreachable { server, waited: timeout, source });
+            let error = match self.answered("reach", self.silent().min(timeout), began).await {
+                Ok(session) => return Ok(session),
+                Err(error) => error,
+            };
+            // Who says how long to wait for a connection means it.
+            let stays = match kind(&error) {
+                Kind::Broken => self.stays() && self.address.timeout.is_none(),
+                // A unit that begins again at once is soon begun no more.
+                Kind::Refused if self.stays => false,
+                Kind::Refused | Kind::Collided | Kind::Final => return Err(error),
+            };
+            let Some(pause) = wait.next(&self.clock, stays) else {
+                return Err(match error {
+                    WorkError::Postgres { server, source, .. } if kind_of(&source) == Kind::Broken => {
+                        WorkError::Unreachable { server, waited: timeout, source }
+                    }
+                    error => error,
+                });
             };
             if wait.is_first() {
-                let (server, reason, how_long) = (&self.server, in_full(&error), self.how_long(timeout));
+                let (server, reason, how_long) = (&self.server, in_short(&error), how_long(stays, timeout));
                 tracing::warn!(
                     "the server of the store on {server} cannot be reached: {reason}; waiting {how_long} for it"
                 );
@@ -102,17 +144,58 @@ impl Connection {
         }
     }
 
+    /// Whether a server that is away is waited for as long as it takes.
     fn stays(&self) -> bool {
-        self.stays.load(Ordering::Relaxed)
+        self.stays && !self.is_ending()
     }
 
-    fn how_long(&self, timeout: Duration) -> String {
-        if self.stays() { "as long as it takes".to_owned() } else { format!("up to {} s", timeout.as_secs()) }
+    fn is_ending(&self) -> bool {
+        *self.ending.borrow()
     }
 
     /// The worker is to end: a server that is away is waited for no longer than by any other.
     pub(crate) fn stays_no_longer(&self) {
-        self.stays.store(false, Ordering::Relaxed);
+        self.ending.send_replace(true);
+    }
+
+    /// What the server does, unless it does not answer for so long. That is told before.
+    async fn answered<T>(
+        &self,
+        action: &'static str,
+        bound: Duration,
+        work: impl Future<Output = Result<T, WorkError>>,
+    ) -> Result<T, WorkError> {
+        let began = self.clock.now();
+        let waited = || self.clock.now().saturating_since(began);
+        let silence = async {
+            let is_ending = self.is_ending();
+            tokio::select! {
+                () = tokio::time::sleep(TELL_AFTER.min(bound)) => {}
+                () = self.ends(TELL_AT_THE_END), if !is_ending => {}
+            }
+            let left = || if self.is_ending() { WAIT_AT_THE_END } else { bound.saturating_sub(waited()) };
+            let (server, seconds, more) = (&self.server, waited().as_secs(), left().as_secs());
+            if more > 0 {
+                tracing::warn!(
+                    "the store on {server} has not answered for {seconds} s; it is waited for {more} s more"
+                );
+            }
+            tokio::select! {
+                () = tokio::time::sleep(left()) => {}
+                () = self.ends(WAIT_AT_THE_END), if !self.is_ending() => {}
+            }
+        };
+        tokio::select! {
+            done = work => done,
+            () = silence => Err(WorkError::Silent { action, server: self.server.clone(), waited: waited() }),
+        }
+    }
+
+    /// Waits until the worker is to end, and so long then.
+    async fn ends(&self, more: Duration) {
+        // This sender outlives the wait.
+        let _ = self.ending.subscribe().wait_for(|ending| *ending).await;
+        tokio::time::sleep(more).await;
     }
 
     /// The channel on which workers wake each other.
@@ -128,36 +211,43 @@ impl Connection {
         operation: impl for<'t> Fn(&'t Tx<'t>, bool) -> Operation<'t, T> + Send + Sync,
     ) -> Result<T, WorkError> {
         let mut held = self.session.lock().await;
-        let (mut wait, mut retried) = (None, false);
+        let (mut wait, mut retried, mut bound) = (None, false, self.silent());
         loop {
             let done = async {
-                match self.session(&mut held).await {
-                    Ok(session) => run_once(session, &self.changes, &operation, retried).await,
+                let done = match self.session(&mut held).await {
+                    Ok(session) => run_once(session, (&self.changes, self.visits), &operation, retried).await,
                     Err(error) => Err(error),
-                }
+                };
+                done.map_err(|error| self.error(action, error))
             };
-            let error = match tokio::time::timeout(self.silent(), done).await {
-                Ok(Ok(done)) => {
+            let error = match self.answered(action, bound, done).await {
+                Ok(done) => {
                     if wait.is_some() {
                         tracing::info!(server = self.server, "the store is reached again");
                     }
                     return Ok(done);
                 }
-                Ok(Err(error)) => self.error(action, error),
-                Err(_) => WorkError::Silent { action, server: self.server.clone(), waited: self.silent() },
+                Err(error) => error,
             };
+            if matches!(error, WorkError::Silent { .. }) {
+                bound = (bound * 2).min(LONGEST_WORK);
+            }
             match kind(&error) {
                 Kind::Final => return Err(error),
                 Kind::Collided => {}
-                Kind::Broken => {
+                kind @ (Kind::Broken | Kind::Refused) => {
                     retried |= held.take().is_some();
+                    // A password that was changed may be one that a new start has.
+                    let stays = kind == Kind::Broken && self.stays();
                     let wait = wait.get_or_insert_with(|| {
-                        let how_long = self.how_long(RETRY_TIMEOUT);
-                        tracing::warn!("{error}; waiting {how_long} for it");
+                        tracing::warn!("{error}; waiting {} for it", how_long(stays, RETRY_TIMEOUT));
                         Wait::begin(&self.clock, RETRY_TIMEOUT)
                     });
-                    let Some(pause) = wait.next(&self.clock, self.stays()) else { return Err(error) };
-                    tokio::time::sleep(pause).await;
+                    let Some(pause) = wait.next(&self.clock, stays) else { return Err(error) };
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = self.ends(Duration::ZERO), if stays => {}
+                    }
                 }
             }
         }
@@ -194,13 +284,26 @@ impl Connection {
             }
         });
         let schema = &self.schema;
-        client.batch_execute(&format!("{SESSION} SET search_path = {schema}; LISTEN {};", self.channel())).await?;
+        // A server that is a standby tells nobody.
+        let listen = if self.visits { String::new() } else { format!("LISTEN {};", self.channel()) };
+        client.batch_execute(&format!("{SESSION} SET search_path = {schema}; {listen}")).await?;
         Ok(Session { client, statements: std::sync::Mutex::default() })
     }
 
+    /// Brings the tables up to this version. Where they are, nothing is written.
     async fn migrate(&self, client: &Client) -> Result<(), WorkError> {
-        let schema = &self.schema;
+        let (schema, known) = (&self.schema, self.migrations.len() as i64);
         let fail = |error| self.error("prepare", error);
+        let there = format!("SELECT to_regclass('{schema}.version') IS NOT NULL");
+        let is_there = client.query_one(&there, &[]).await.map_err(fail)?.get(0);
+        let found = match is_there {
+            true => client.query_opt("SELECT found FROM version", &[]).await.map_err(fail)?,
+            false if self.visits => return Err(WorkError::NoStore { server: self.server.clone() }),
+            false => None,
+        };
+        if found.is_some_and(|found| found.get::<_, i64>(0) == known) {
+            return Ok(());
+        }
         // Of two processes that begin together the second waits, and finds the work done.
         let begin = format!(
             "BEGIN; SELECT pg_advisory_xact_lock({LOCK}); CREATE SCHEMA IF NOT EXISTS {schema};
@@ -209,7 +312,6 @@ impl Connection {
         client.batch_execute(&begin).await.map_err(fail)?;
         let found = client.query_opt("SELECT found FROM version", &[]).await.map_err(fail)?;
         let found: i64 = found.map_or(0, |row| row.get(0));
-        let known = self.migrations.len() as i64;
         let Some(to_do) = usize::try_from(found).ok().and_then(|done| self.migrations.get(done..)) else {
             return Err(WorkError::NewerVersion { store: self.server.clone(), found, known });
         };
@@ -231,9 +333,15 @@ pub(crate) struct Tx<'t> {
     inner: Transaction<'t>,
     statements: &'t std::sync::Mutex<HashMap<&'static str, Statement>>,
     changes: &'t AtomicU64,
+    visits: bool,
 }
 
 impl Tx<'_> {
+    /// Whether nothing is written but what a person asks for.
+    pub(crate) const fn visits(&self) -> bool {
+        self.visits
+    }
+
     /// How many changes there were that may have made items wait.
     pub(crate) fn notified(&self) -> u64 {
         self.changes.load(Ordering::Relaxed)
@@ -267,103 +375,25 @@ impl Tx<'_> {
 
 async fn run_once<T>(
     session: &mut Session,
-    changes: &AtomicU64,
+    (changes, visits): (&AtomicU64, bool),
     operation: &impl for<'t> Fn(&'t Tx<'t>, bool) -> Operation<'t, T>,
     retried: bool,
 ) -> Result<T, Error> {
-    let tx = Tx { inner: session.client.transaction().await?, statements: &session.statements, changes };
+    let tx = Tx { inner: session.client.transaction().await?, statements: &session.statements, changes, visits };
     let done = operation(&tx, retried).await?;
     tx.inner.commit().await?;
     Ok(done)
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// The connection is gone, or the server is not there yet.
-    Broken,
-    /// A deadlock or a serialization failure: the transaction is done again at once.
-    Collided,
-    /// Trying again would not help.
-    Final,
+fn how_long(stays: bool, timeout: Duration) -> String {
+    if stays { "as long as it takes".to_owned() } else { format!("up to {} s", timeout.as_secs()) }
 }
 
-fn kind(error: &WorkError) -> Kind {
+/// Why a try to connect failed.
+fn in_short(error: &WorkError) -> String {
     match error {
-        WorkError::Postgres { source, .. } => kind_of(source),
-        WorkError::Silent { .. } => Kind::Broken,
-        _ => Kind::Final,
-    }
-}
-
-fn kind_of(error: &Error) -> Kind {
-    match error.code() {
-        None if is_of_the_connection(error) => Kind::Broken,
-        None => Kind::Final,
-        // A server that stops, starts or has no place says so in these classes.
-        Some(code) if code.code().starts_with("08") || code.code().starts_with("57P") => Kind::Broken,
-        Some(&SqlState::TOO_MANY_CONNECTIONS) => Kind::Broken,
-        // This process was suspended within a transaction, and the server ended that; or the server is read-only, as one that is
-        // about to take over is.
-        Some(code) if ["25P03", "25006"].contains(&code.code()) => Kind::Broken,
-        Some(&SqlState::T_R_DEADLOCK_DETECTED | &SqlState::T_R_SERIALIZATION_FAILURE) => Kind::Collided,
-        Some(_) => Kind::Final,
-    }
-}
-
-/// Whether the connection failed, not the protocol on it: a certificate that is not trusted stays so.
-fn is_of_the_connection(error: &Error) -> bool {
-    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
-    let is_refused = |cause: &std::io::Error| cause.get_ref().is_some_and(|inner| inner.is::<rustls::Error>());
-    error.is_closed() || cause.is_some_and(|cause| !is_refused(cause))
-}
-
-/// The pauses between the tries to reach a server, and when they end.
-struct Wait {
-    until: Instant,
-    pause: Duration,
-}
-
-impl Wait {
-    fn begin(clock: &WorkClock, timeout: Duration) -> Self {
-        Self { until: clock.now() + timeout, pause: FIRST_PAUSE / 2 }
-    }
-
-    /// The pause before the next try; none when it was waited for long enough, by who does not stay.
-    fn next(&mut self, clock: &WorkClock, stays: bool) -> Option<Duration> {
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-        (stays || clock.now() + self.pause <= self.until).then_some(self.pause)
-    }
-
-    fn is_first(&self) -> bool {
-        self.pause == FIRST_PAUSE
-    }
-}
-
-/// Whether the server was not there, or went away: it may come back.
-pub(crate) fn is_broken(error: &Error) -> bool {
-    kind_of(error) == Kind::Broken
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_worker_that_stays_waits_for_its_server_until_it_is_to_end() {
-        let clock = WorkClock::starting_at(paceline_core::Timestamp::from_millis(1_700_000_000_000));
-        let pauses = async |stays: bool, most: usize| {
-            let mut wait = Wait::begin(&clock, RETRY_TIMEOUT);
-            let mut pauses = 0;
-            while pauses < most
-                && let Some(pause) = wait.next(&clock, stays)
-            {
-                tokio::time::sleep(pause).await;
-                pauses += 1;
-            }
-            (pauses, wait.next(&clock, false))
-        };
-        let (bounded, _) = pauses(false, 10_000).await;
-        assert!((30..40).contains(&bounded), "a minute: {bounded}");
-        assert_eq!(pauses(true, 10_000).await, (10_000, None), "five hours, and then no longer");
+        WorkError::Postgres { source, .. } => in_full(source),
+        WorkError::Silent { waited, .. } => format!("it has not answered for {} s", waited.as_secs()),
+        error => error.to_string(),
     }
 }

@@ -1,6 +1,7 @@
 //! The store in Postgres, for workers on several machines.
 
 mod answers;
+mod away;
 mod claim;
 mod clock;
 pub(crate) mod connection;
@@ -65,14 +66,15 @@ impl PostgresStore {
     /// alone makes sure who is at the other end. Without `sslrootcert` the certificates count that the machine trusts.
     ///
     /// # Errors
-    /// [`WorkError::Address`]; [`WorkError::Unreachable`]; [`WorkError::Postgres`] when the server refuses: a wrong password
-    /// or an unknown database at once; [`WorkError::NewerVersion`].
+    /// [`WorkError::Address`]; [`WorkError::Unreachable`]; [`WorkError::Silent`]; [`WorkError::Postgres`] when the server refuses: a
+    /// wrong password or an unknown database at once; [`WorkError::NewerVersion`].
     pub async fn open(url: &str) -> Result<Self, WorkError> {
         Self::open_in(url, SCHEMA).await
     }
 
     /// The same for a worker that stays: a server that is away, now or later, is waited for as long as it takes, until the run
-    /// [is to end](WorkStore::ending). A `connect_timeout` in the address ends that sooner.
+    /// [is to end](WorkStore::ending), and so is one that is read-only or lets this role not in for a time. A `connect_timeout` in
+    /// the address ends that sooner at the start. A wrong password and an unknown database are tried for a minute.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -88,17 +90,26 @@ impl PostgresStore {
         Self::connect(url, schema, false).await
     }
 
+    /// The same to look, or to change what is there: nothing is written until that is asked for, and no tables are made. A server
+    /// that can only be read is enough to read.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and [`WorkError::NoStore`].
+    pub async fn open_to_look(url: &str) -> Result<Self, WorkError> {
+        let (address, schema) = place(url, SCHEMA)?;
+        let changed = Arc::new(Notify::new());
+        Ok(Self::on(Connection::open_to_look(address, &schema, &MIGRATIONS, changed.clone()).await?, changed))
+    }
+
     async fn connect(url: &str, schema: &str, stays: bool) -> Result<Self, WorkError> {
         let (address, schema) = place(url, schema)?;
         let changed = Arc::new(Notify::new());
-        let connection = Connection::open(address, &schema, &MIGRATIONS, changed.clone(), stays).await?;
-        Ok(Self {
-            connection,
-            changed,
-            batches: AtomicI64::new(1),
-            committed: AtomicI64::new(0),
-            lanes: Arc::default(),
-        })
+        Ok(Self::on(Connection::open(address, &schema, &MIGRATIONS, changed.clone(), stays).await?, changed))
+    }
+
+    fn on(connection: Connection, changed: Arc<Notify>) -> Self {
+        let (batches, committed) = (AtomicI64::new(1), AtomicI64::new(0));
+        Self { connection, changed, batches, committed, lanes: Arc::default() }
     }
 }
 
@@ -114,7 +125,7 @@ pub(crate) fn place(url: &str, schema: &str) -> Result<(Address, String), WorkEr
 
 /// Whether the server was not there, or went away.
 pub(crate) fn is_away(error: &Error) -> bool {
-    connection::is_broken(error)
+    away::is_broken(error)
 }
 
 /// Wakes every worker, once per batch and when it is committed. Every change that makes items wait calls it: claims rely on that.

@@ -9,19 +9,27 @@ use super::connection::Tx;
 use crate::schema::ACCOUNT;
 use crate::scope::{ScopeRow, ScopeStatus};
 
-/// Ends the holds that are over, and reads the rest, by name.
+/// Ends the holds that are over, unless it is only looked at, and reads the rest, by name.
 pub(super) async fn list(tx: &Tx<'_>, now: Timestamp) -> Result<Vec<ScopeRow>, Error> {
-    let rows = tx.query("SELECT name, until_ms, reason FROM scope ORDER BY name COLLATE \"C\"", &[]).await?;
-    let mut closed = Vec::new();
-    for row in rows {
-        let (name, reason): (Arc<str>, String) = (row.get::<_, &str>(0).into(), row.get(2));
-        match row.get::<_, Option<i64>>(1).map(Timestamp::from_millis) {
-            Some(until) if until <= now => open(tx, &name, now).await?,
-            Some(until) => closed.push(ScopeRow { name, state: ScopeStatus::Held { until, reason } }),
-            None => closed.push(ScopeRow { name, state: ScopeStatus::Stopped { reason } }),
-        }
+    let (over, closed) = read(tx, now).await?;
+    for row in over.iter().filter(|_| !tx.visits()) {
+        open(tx, &row.name, now).await?;
     }
     Ok(closed)
+}
+
+/// The holds that are over, and the rest, by name. Nothing is written.
+async fn read(tx: &Tx<'_>, now: Timestamp) -> Result<(Vec<ScopeRow>, Vec<ScopeRow>), Error> {
+    let rows = tx.query("SELECT name, until_ms, reason FROM scope ORDER BY name COLLATE \"C\"", &[]).await?;
+    let closed = rows.into_iter().map(|row| {
+        let (name, reason): (Arc<str>, String) = (row.get::<_, &str>(0).into(), row.get(2));
+        let state = match row.get::<_, Option<i64>>(1).map(Timestamp::from_millis) {
+            Some(until) => ScopeStatus::Held { until, reason },
+            None => ScopeStatus::Stopped { reason },
+        };
+        ScopeRow { name, state }
+    });
+    Ok(closed.partition(|row| matches!(row.state, ScopeStatus::Held { until, .. } if until <= now)))
 }
 
 /// When a group may send: `Some(None)` now, `Some(Some(t))` then, `None` not by itself.
