@@ -119,6 +119,14 @@ impl Journal {
         })
     }
 
+    /// The lines of the block that wait here.
+    ///
+    /// # Errors
+    /// As for [`counts`](Self::counts).
+    pub fn waiting_in(&self, block: TakenBlock) -> Result<Vec<u64>, JournalError> {
+        self.writer.query(move |conn| waiting(conn, &block).map_err(JournalError::sqlite("read")))
+    }
+
     /// Nothing of the block is to be done here any more.
     ///
     /// # Errors
@@ -220,6 +228,13 @@ fn open(conn: &Connection, block: &TakenBlock) -> rusqlite::Result<u64> {
     let sql = "SELECT count(*) FROM item WHERE id >= ?1 AND id < ?2 AND state IN (0, 1)";
     let range = params![int(block.first), int(block.first + block.lines)];
     conn.prepare_cached(sql)?.query_row(range, |row| row.get(0)).map(count)
+}
+
+fn waiting(conn: &Connection, block: &TakenBlock) -> rusqlite::Result<Vec<u64>> {
+    let range = params![int(block.first), int(block.first + block.lines)];
+    let mut select = conn.prepare_cached("SELECT id FROM item WHERE id >= ?1 AND id < ?2 AND state = 0")?;
+    let rows = select.query_map(range, |row| row.get(0).map(count))?;
+    rows.collect()
 }
 
 fn read(file: &mut Option<File>, path: &Path, place: &Placed) -> std::io::Result<Vec<u8>> {

@@ -19,6 +19,8 @@ pub(super) struct Gathered {
     pub(super) complete: bool,
     pub(super) succeeded: u64,
     pub(super) failed: u64,
+    /// Lines that may have been called twice.
+    pub(super) again: u64,
 }
 
 impl Gathered {
@@ -41,7 +43,7 @@ pub(super) async fn gather(
     let gone = || Failure::interrupted(format!("the job {} was removed from the store", text::printable(name)));
     let job = store.find(name).await.map_err(Failure::interrupted)?.ok_or_else(gone)?;
     let bar = if logging::draws(quiet) { bar(job.loaded) } else { ProgressBar::hidden() };
-    let mut found = Gathered { lines: 0, complete: false, succeeded: 0, failed: 0 };
+    let mut found = Gathered { lines: 0, complete: false, succeeded: 0, failed: 0, again: 0 };
     let mut from = 0;
     loop {
         let page = store.results(job.id, from, PAGE).await.map_err(Failure::interrupted)?;
@@ -55,8 +57,8 @@ pub(super) async fn gather(
     }
     bar.finish_and_clear();
     // Afterwards: lines that were loaded meanwhile may have results that were written.
-    let job = store.find(name).await.map_err(Failure::interrupted)?.filter(|now| now.id == job.id).ok_or_else(gone)?;
-    (found.lines, found.complete) = (job.loaded, job.complete);
+    let job = store.status(job.id).await.map_err(Failure::interrupted)?.ok_or_else(gone)?;
+    (found.lines, found.complete, found.again) = (job.lines, job.complete, job.again);
     Ok(found)
 }
 

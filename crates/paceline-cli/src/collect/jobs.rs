@@ -6,6 +6,7 @@ use paceline_store::blocks::{HostStatus, JobStatus};
 use serde_json::{Value, json};
 
 use crate::exit::{Failure, Status};
+use crate::run::hosts::told::twice;
 use crate::{output, text};
 
 /// The job of that name, or the only one; one that is to be `named` must be.
@@ -53,6 +54,9 @@ fn table(jobs: &[JobStatus]) -> String {
         let more = if job.complete { "" } else { "  (its input is not loaded whole)" };
         writeln!(table, "{name} {lines:>12} {ok:>10} {failed:>10} {missing:>10}{more}")
             .expect("a string takes everything");
+        if let Some(twice) = twice(job.again) {
+            writeln!(table, "  {twice}").expect("a string takes everything");
+        }
         for worker in &job.workers {
             writeln!(table, "  {}", words(worker)).expect("a string takes everything");
         }
@@ -87,6 +91,7 @@ fn json(job: &JobStatus) -> Value {
         "succeeded": job.ok,
         "failed": job.failed,
         "missing": missing(job),
+        "maybe_twice": job.again,
         "blocks": job.blocks,
         "open_blocks": job.open,
         "workers": job.workers.iter().map(worker).collect::<Vec<_>>(),

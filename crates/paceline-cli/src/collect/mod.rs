@@ -15,6 +15,7 @@ use self::files::Files;
 use self::gather::Gathered;
 use crate::exit::{Failure, Status};
 use crate::output::SummaryOutput;
+use crate::run::hosts::told::twice;
 use crate::{database, text};
 
 /// `paceline collect`.
@@ -135,6 +136,9 @@ impl Gathered {
         if !self.complete {
             words += "; the input is not loaded whole: more lines may come. Run the command that began the job again";
         }
+        if let Some(twice) = twice(self.again) {
+            write!(words, "\n  {twice}").expect("a string takes everything");
+        }
         words
     }
 
@@ -147,6 +151,7 @@ impl Gathered {
             "succeeded": self.succeeded,
             "failed": self.failed,
             "missing": self.missing(),
+            "maybe_twice": self.again,
         })
     }
 }

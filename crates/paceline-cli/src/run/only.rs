@@ -25,6 +25,16 @@ impl Only {
             && (self.only_host.is_empty() || self.only_host.iter().any(|host| is_host(scope, host)))
     }
 
+    /// Whether all that failed are meant.
+    pub(crate) const fn takes_all(&self) -> bool {
+        self.only_status.is_empty() && !self.names_hosts()
+    }
+
+    /// Whether those of some hosts are meant.
+    pub(crate) const fn names_hosts(&self) -> bool {
+        !self.only_host.is_empty()
+    }
+
     /// # Errors
     /// Refuses hosts where none is a scope of its own.
     pub(crate) fn check(&self, upstream: &Upstream) -> Result<(), Failure> {

@@ -14,6 +14,7 @@ fn flags_that_cannot_hold_for_the_whole_job_are_refused_before_the_first_call() 
         (&["--accept-changed-input"], "--accept-changed-input cannot be used with --store"),
         (&["--no-check"], "--no-check cannot be used with --store"),
         (&["--no-journal"], "--no-journal cannot be used with --store"),
+        (&["--retry-failed", "--scope", "host", "--only-host", "a"], "--only-host cannot be used with --store"),
         (&["--ordered"], "--ordered cannot be used with --store"),
     ] {
         let (code, log) = finish(job.run(&server).args(["--store", STORE]).args(flags));

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use paceline_store::blocks::{BlockStore, Held, HostId, Joined, Offer, Settings};
+use paceline_store::blocks::{BlockStore, Held, HostId, Joined, NewBlock, Offer, Settings};
 use serde_json::Value;
 
 use crate::postgres_server::PostgresServer;
@@ -25,7 +25,8 @@ impl OnJob {
         let store = BlockStore::open(&postgres.url()).await.expect("it is there");
         let Joined::Job(job) = store.join(name, &Settings::new()).await.expect("made") else { panic!("no other") };
         for first in (0..lines).step_by(10) {
-            store.append(job.id, first, 10.min(lines - first), b"{}".to_vec()).await.expect("kept");
+            let block = NewBlock { lines: 10.min(lines - first), body: b"{}".to_vec() };
+            store.append(job.id, first, vec![block]).await.expect("kept");
         }
         assert!(store.complete(job.id, lines).await.expect("kept"));
         let worker = store.register(job.id, "host-a", Duration::from_secs(60)).await.expect("kept").expect("a job");
@@ -76,6 +77,14 @@ async fn results_are_collected_in_the_order_of_the_input_each_once() {
     let (_, table, _) = ended(&mut postgres.command(&["collect"], &[]));
     assert!(table.contains("requests.jsonl") && table.contains("host-a: at work since"), "{table}");
     assert!(table.lines().nth(1).is_some_and(|row| row.ends_with("95         36          4         55")), "{table}");
+
+    // Of the lines that a lost host may have sent the whole job tells.
+    assert_eq!(summary["maybe_twice"], 0, "{summary}");
+    job.store.again(job.id, &[3, 5]).await.expect("kept");
+    for more in [&["-o", &out, "--overwrite"][..], &[]] {
+        let (_, words, log) = ended(&mut postgres.command(&["collect"], more));
+        assert!((words + &log).contains("2 lines of the job may have been called twice"), "{log}");
+    }
 
     // What was collected is replaced on demand alone.
     job.end(30..95).await;

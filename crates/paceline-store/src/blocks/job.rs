@@ -54,6 +54,15 @@ pub enum Joined {
     Differs(Vec<Difference>),
 }
 
+/// Lines that are to be claimed together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewBlock {
+    /// How many they are.
+    pub lines: u64,
+    /// The lines, in whatever form workers read.
+    pub body: Vec<u8>,
+}
+
 /// Identifies a worker that registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostId(pub(super) i64);
@@ -65,6 +74,15 @@ pub struct Held {
     pub first: u64,
     /// The fence of the claim.
     pub fence: i64,
+}
+
+/// What a worker says of lines that must not be sent twice, before they leave.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Departures {
+    /// Lines that are about to be sent, each once, under the claims of their blocks.
+    pub leave: Vec<(u64, Held)>,
+    /// Lines that were said to leave, and of which it is known that no call was executed.
+    pub stay: Vec<(u64, Held)>,
 }
 
 /// Lines that a worker has claimed.
@@ -79,7 +97,7 @@ pub struct Block {
     pub body: Vec<u8>,
     /// The lines of it that have a result, in order: they are not to be sent.
     pub have: Vec<u64>,
-    /// How many workers were lost with it: they may have sent any line that has no result.
+    /// How many workers were lost with it: they may have sent any line that has no result and may be sent twice.
     pub lost: u64,
 }
 
@@ -89,6 +107,8 @@ pub struct Block {
 pub struct BlockClaim {
     /// What is the worker's now, in the order of the input.
     pub blocks: Vec<Block>,
+    /// Lines of these that a former worker said it was about to send, and of which nothing more is known.
+    pub in_doubt: Vec<u64>,
     /// All lines of the job have a result: there will be nothing more to do.
     pub ended: bool,
 }
@@ -138,6 +158,8 @@ pub struct JobStatus {
     pub ok: u64,
     /// Lines that failed for good.
     pub failed: u64,
+    /// Lines that were sent though a lost worker may have sent them.
+    pub again: u64,
     /// Who works on it.
     pub workers: Vec<HostStatus>,
 }

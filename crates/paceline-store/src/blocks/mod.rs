@@ -4,17 +4,20 @@
 //! the store knows only who has which lines, and which have a result. A lost worker costs the lines of its blocks that have
 //! none: others claim them.
 //!
-//! - A block belongs to one worker as long as that renews its lease. Only the database's clock counts.
+//! - A block belongs to one worker as long as that renews its lease. Only the database's clock counts, and no silence in which
+//!   no worker could speak.
 //! - The first success of a line is kept, else the first failure. A worker that lost its block may offer what it has all the
 //!   same: a success is taken where the line has none; a failure is not, once another has claimed the block.
 //! - Everything may be said twice. When a connection breaks, the worker cannot know whether the server heard its last word.
 
 mod claim;
 mod job;
+mod load;
 mod removal;
 mod results;
 mod schema;
 mod watch;
+mod words;
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,10 +30,11 @@ use tokio_postgres::{Error, Row};
 
 use crate::query::millis;
 use crate::work::WorkError;
-use crate::work::postgres::connection::{Connection, Tx};
+use crate::work::postgres::connection::{Connection, Manner, Tx};
 use crate::work::postgres::place;
 pub use job::{
-    Block, BlockClaim, Difference, Held, HostId, HostStatus, JobStatus, Joined, KeptResult, Offer, Settings, SharedJob,
+    Block, BlockClaim, Departures, Difference, Held, HostId, HostStatus, JobStatus, Joined, KeptResult, NewBlock,
+    Offer, Settings, SharedJob,
 };
 
 /// Jobs in a schema of a Postgres database, for any number of workers on any host.
@@ -38,12 +42,23 @@ pub use job::{
 /// A connection that breaks is made anew for a minute; what was under way is done again, and counts once.
 pub struct BlockStore {
     connection: Connection,
+    /// For short words: nothing else is said on it.
+    words: Connection,
     /// Numbers the claims, so that one whose answer was lost is found again.
     batches: AtomicI64,
 }
 
 /// The schema of jobs where none is named.
 const SCHEMA: &str = "paceline_jobs";
+
+/// How long a server that is away is waited for, where nothing else is said.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A short word is answered within that time, or another connection is tried: a lease is several times as long.
+const SHORT: Duration = Duration::from_secs(8);
+
+/// A worker that froze within a transaction keeps its own blocks locked, and is lost with them a little later.
+const SESSION: &str = "SET idle_in_transaction_session_timeout = '20s';";
 
 impl BlockStore {
     /// Connects to `postgres://user@host/database` and makes the tables, where they are not there, in the schema
@@ -60,10 +75,24 @@ impl BlockStore {
     /// # Errors
     /// As [`open`](Self::open).
     pub async fn open_in(url: &str, schema: &str) -> Result<Self, WorkError> {
+        Self::connect(url, schema, PATIENCE).await
+    }
+
+    /// As [`open`](Self::open); a server that is away is waited for so long, then and later.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn open_for(url: &str, patience: Duration) -> Result<Self, WorkError> {
+        Self::connect(url, SCHEMA, patience).await
+    }
+
+    async fn connect(url: &str, schema: &str, patience: Duration) -> Result<Self, WorkError> {
         let (address, schema) = place(url, schema)?;
+        let manner = Manner { stays: false, visits: false, patience, settings: SESSION };
         let connection =
-            Connection::open(address, &schema, &schema::MIGRATIONS, Arc::new(Notify::new()), false).await?;
-        Ok(Self { connection, batches: AtomicI64::new(1) })
+            Connection::open_as(address, &schema, &schema::MIGRATIONS, Arc::new(Notify::new()), manner).await?;
+        let words = connection.another(SHORT);
+        Ok(Self { connection, words, batches: AtomicI64::new(1) })
     }
 
     /// The job of that name; none where there is none.
@@ -101,26 +130,17 @@ impl BlockStore {
         Ok(if differences.is_empty() { Joined::Job(job) } else { Joined::Differs(differences) })
     }
 
-    /// Appends a block of `lines` lines that begins with the line `first`, where that is the next. Returns the line that is next
-    /// now: another host with the same input may have been faster. None when the job is gone.
+    /// Appends blocks, of which the first begins with the line `first`, where that is the next. Returns the line that is next
+    /// now: another host with the same input may have been faster, and where a connection broke they may be there already. None
+    /// when the job is gone.
     ///
     /// # Errors
     /// As [`find`](Self::find).
-    pub async fn append(&self, job: i64, first: u64, lines: u64, body: Vec<u8>) -> Result<Option<u64>, WorkError> {
-        let body: Arc<[u8]> = body.into();
-        let (first, lines) = (first as i64, lines as i64);
-        let operation = self.connection.transact("write", move |tx, _| {
-            let body = body.clone();
-            Box::pin(async move {
-                let sql = "UPDATE job SET loaded = loaded + $3
-                     WHERE id = $1 AND loaded = $2 AND $3::bigint > 0 AND NOT complete AND name IS NOT NULL";
-                if tx.execute(sql, &[&job, &first, &lines]).await? > 0 {
-                    let sql = "INSERT INTO block (job, first, lines, body) VALUES ($1, $2, $3, $4)";
-                    tx.execute(sql, &[&job, &first, &lines, &&*body]).await?;
-                }
-                let rows = tx.query("SELECT loaded FROM job WHERE id = $1 AND name IS NOT NULL", &[&job]).await?;
-                Ok(rows.first().map(|row| row.get::<_, i64>(0).unsigned_abs()))
-            })
+    pub async fn append(&self, job: i64, first: u64, blocks: Vec<NewBlock>) -> Result<Option<u64>, WorkError> {
+        let blocks: Arc<[NewBlock]> = blocks.into();
+        let operation = self.connection.alone("write", move |tx, _| {
+            let blocks = blocks.clone();
+            Box::pin(async move { load::append(tx, job, first, &blocks).await })
         });
         operation.await
     }
@@ -152,12 +172,57 @@ impl BlockStore {
         operation.await
     }
 
-    /// Renews the lease; ends those that ran out. Returns the blocks that are the worker's, none when its lease ran out.
+    /// A word of the worker, in a moment, whatever else is said to the database meanwhile: its lease begins anew. Returns
+    /// whether it still has one. It is said once, also where the server is away.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub async fn lives(&self, worker: HostId) -> Result<bool, WorkError> {
+        words::lives(&self.words, worker).await
+    }
+
+    /// Lines that must not be sent twice are about to be: who has the worker's blocks next finds them in doubt. Returns those
+    /// that may leave; the others are not the worker's any more. It is said once, as [`lives`](Self::lives).
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub async fn depart(&self, job: i64, worker: HostId, departures: &Departures) -> Result<Vec<u64>, WorkError> {
+        words::depart(&self.words, job, worker, departures).await
+    }
+
+    /// The lines of the worker's blocks that are in doubt, as a [claim](BlockClaim::in_doubt) tells them.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub async fn in_doubt(&self, worker: HostId) -> Result<Vec<u64>, WorkError> {
+        self.connection.alone("read", move |tx, _| Box::pin(words::in_doubt(tx, worker))).await
+    }
+
+    /// These lines are sent though a lost worker may have sent them.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub async fn again(&self, job: i64, lines: &[u64]) -> Result<(), WorkError> {
+        let lines: Arc<[i64]> = lines.iter().map(|line| *line as i64).collect();
+        let operation = self.connection.alone("write", move |tx, _| {
+            let lines = lines.clone();
+            Box::pin(async move { words::again(tx, job, &lines).await })
+        });
+        operation.await
+    }
+
+    /// Renews the lease; ends those of workers that were silent for theirs while this one spoke. Returns the blocks that are the
+    /// worker's, none when its lease ran out.
     ///
     /// # Errors
     /// As [`find`](Self::find).
     pub async fn heartbeat(&self, worker: HostId) -> Result<Option<Vec<Held>>, WorkError> {
-        self.connection.transact("write", move |tx, _| Box::pin(claim::heartbeat(tx, worker))).await
+        let heard = self.connection.alone("write", move |tx, _| Box::pin(claim::heartbeat(tx, worker))).await;
+        let (held, over) = heard?;
+        if over {
+            self.connection.transact("write", move |tx, _| Box::pin(claim::end_leases(tx, worker))).await?;
+        }
+        Ok(held)
     }
 
     /// Claims up to `most` blocks of which lines have no result. None when the worker's lease ran out: it registers again.
@@ -168,7 +233,7 @@ impl BlockStore {
         let batch = self.batches.fetch_add(1, Ordering::Relaxed);
         let operation = self
             .connection
-            .transact("write", move |tx, retried| Box::pin(claim::claim(tx, worker, most.into(), batch, retried)));
+            .alone("write", move |tx, retried| Box::pin(claim::claim(tx, worker, most.into(), batch, retried)));
         operation.await
     }
 
@@ -214,10 +279,11 @@ impl BlockStore {
     /// # Errors
     /// As [`find`](Self::find).
     pub async fn offer(&self, job: i64, mut offers: Vec<Offer>) -> Result<u64, WorkError> {
-        // In one order everywhere, so that two workers do not wait for each other.
-        offers.sort_by_key(|offer| (offer.held.first, offer.line));
+        // Of a line that is offered twice at once one is taken, a success before a failure, and that of the last claim.
+        offers.sort_by_key(|offer| (offer.line, !offer.ok, -offer.held.fence));
+        offers.dedup_by_key(|offer| offer.line);
         let offers: Arc<[Offer]> = offers.into();
-        let operation = self.connection.transact("write", move |tx, _| {
+        let operation = self.connection.alone("write", move |tx, _| {
             let offers = offers.clone();
             Box::pin(async move { results::offer(tx, job, &offers).await })
         });
@@ -230,15 +296,35 @@ impl BlockStore {
     /// # Errors
     /// As [`find`](Self::find).
     pub async fn results(&self, job: i64, from: u64, most: u32) -> Result<Vec<KeptResult>, WorkError> {
-        self.connection.transact("read", move |tx, _| Box::pin(results::page(tx, job, from as i64, most.into()))).await
+        let operation = self
+            .connection
+            .alone("read", move |tx, _| Box::pin(results::page(tx, job, from as i64, most.into(), false)));
+        operation.await
     }
 
-    /// Lines that failed are worked on again: their results are dropped. Returns how many, as [`offer`](Self::offer) counts.
+    /// The same of lines that failed alone.
     ///
     /// # Errors
     /// As [`find`](Self::find).
-    pub async fn retry_failed(&self, job: i64) -> Result<u64, WorkError> {
-        self.connection.transact("write", move |tx, _| Box::pin(results::retry_failed(tx, job))).await
+    pub async fn failures(&self, job: i64, from: u64, most: u32) -> Result<Vec<KeptResult>, WorkError> {
+        let operation = self
+            .connection
+            .alone("read", move |tx, _| Box::pin(results::page(tx, job, from as i64, most.into(), true)));
+        operation.await
+    }
+
+    /// Lines that failed are worked on again: their results are dropped. Returns how many, as [`offer`](Self::offer) counts. With
+    /// `only`, of all that failed these lines.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub async fn retry_failed(&self, job: i64, only: Option<&[u64]>) -> Result<u64, WorkError> {
+        let only: Option<Arc<[i64]>> = only.map(|lines| lines.iter().map(|line| *line as i64).collect());
+        let operation = self.connection.transact("write", move |tx, _| {
+            let only = only.clone();
+            Box::pin(async move { results::retry_failed(tx, job, only.as_deref()).await })
+        });
+        operation.await
     }
 
     /// All jobs by name, and who works on them.
@@ -246,7 +332,7 @@ impl BlockStore {
     /// # Errors
     /// As [`find`](Self::find).
     pub async fn jobs(&self) -> Result<Vec<JobStatus>, WorkError> {
-        self.connection.transact("read", |tx, _| Box::pin(watch::jobs(tx, None))).await
+        self.connection.alone("read", |tx, _| Box::pin(watch::jobs(tx, None))).await
     }
 
     /// One of them; none where it is gone.
@@ -254,7 +340,7 @@ impl BlockStore {
     /// # Errors
     /// As [`find`](Self::find).
     pub async fn status(&self, job: i64) -> Result<Option<JobStatus>, WorkError> {
-        let found = self.connection.transact("read", move |tx, _| Box::pin(watch::jobs(tx, Some(job)))).await?;
+        let found = self.connection.alone("read", move |tx, _| Box::pin(watch::jobs(tx, Some(job)))).await?;
         Ok(found.into_iter().next())
     }
 

@@ -27,6 +27,10 @@ pub(super) async fn step(tx: &Tx<'_>) -> Result<bool, Error> {
     for sql in [
         "DELETE FROM result WHERE job = $1 AND line = ANY (ARRAY(
              SELECT line FROM result WHERE job = $1 ORDER BY line LIMIT $2))",
+        "DELETE FROM leaving WHERE job = $1 AND line = ANY (ARRAY(
+             SELECT line FROM leaving WHERE job = $1 ORDER BY line LIMIT $2))",
+        "DELETE FROM again WHERE job = $1 AND line = ANY (ARRAY(
+             SELECT line FROM again WHERE job = $1 ORDER BY line LIMIT $2))",
         "DELETE FROM block WHERE job = $1 AND first = ANY (ARRAY(
              SELECT first FROM block WHERE job = $1 ORDER BY first LIMIT $2))",
     ] {

@@ -1,7 +1,7 @@
 //! The tables of jobs that many hosts work on, and their versions.
 
 /// What leads from each version to the next. Only ever added to.
-pub(super) const MIGRATIONS: [&str; 1] = [V1];
+pub(super) const MIGRATIONS: [&str; 2] = [V1, V2];
 
 /// A job without a name is being removed. `loaded` counts the lines that are in blocks; the input has no more of them once the
 /// job is `complete`. A block is known by its first line; `lost` counts workers whose lease ran out while it was theirs. `ok` and
@@ -48,6 +48,24 @@ const V1: &str = "
         line bigint NOT NULL,
         ok boolean NOT NULL,
         body bytea NOT NULL,
+        PRIMARY KEY (job, line)
+    );
+";
+
+/// `speaks_since_ms` is when a worker's words began that had no long gap since. A line that is `leaving` is about to be sent, or
+/// was, under the claim of that fence, and must not be sent twice; one that is `again` was sent though a lost worker may have
+/// sent it.
+const V2: &str = "
+    ALTER TABLE worker ADD COLUMN speaks_since_ms bigint NOT NULL DEFAULT 0;
+    CREATE TABLE leaving (
+        job bigint NOT NULL,
+        line bigint NOT NULL,
+        fence bigint NOT NULL,
+        PRIMARY KEY (job, line)
+    );
+    CREATE TABLE again (
+        job bigint NOT NULL,
+        line bigint NOT NULL,
         PRIMARY KEY (job, line)
     );
 ";

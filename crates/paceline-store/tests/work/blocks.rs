@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline_core::Rng;
-use paceline_store::blocks::{Block, BlockStore, Held, HostId, Joined, KeptResult, Offer, Settings, SharedJob};
+use paceline_store::blocks::{
+    Block, BlockStore, Held, HostId, Joined, KeptResult, NewBlock, Offer, Settings, SharedJob,
+};
 use tokio::sync::Mutex;
 use tokio_postgres::Client;
 
@@ -13,7 +15,7 @@ use crate::cluster::{self, Cluster};
 
 const LEASE: Duration = Duration::from_secs(30);
 
-fn settings() -> Settings {
+pub(crate) fn settings() -> Settings {
     [("input", "3 lines"), ("provider", "openai")].map(|(key, value)| (key.to_owned(), value.to_owned())).into()
 }
 
@@ -57,6 +59,14 @@ impl Bench {
     pub(crate) async fn turn(&self, by_ms: i64) {
         let sql = format!("UPDATE {}.turned SET ms = ms + $1", self.schema);
         self.watch.execute(&sql, &[&by_ms]).await.unwrap();
+    }
+
+    /// Time passes, in which this worker gives word every few seconds.
+    pub(crate) async fn pass(&self, ms: i64, worker: HostId) {
+        for step in (0..ms).step_by(5_000) {
+            self.turn(5_000.min(ms - step)).await;
+            assert!(self.store.heartbeat(worker).await.unwrap().is_some());
+        }
     }
 
     pub(crate) async fn worker(&self, name: &str) -> HostId {
@@ -104,13 +114,18 @@ async fn joined(store: &BlockStore) -> SharedJob {
 }
 
 /// As a host does that has the input, alone or not.
-async fn load(store: &BlockStore, job: i64, lines: u64, in_a_block: u64) {
+pub(crate) async fn load(store: &BlockStore, job: i64, lines: u64, in_a_block: u64) {
     let mut next = 0;
     while next < lines {
         let count = in_a_block.min(lines - next);
-        next = store.append(job, next, count, format!("{next}+{count}").into()).await.unwrap().unwrap();
+        let block = NewBlock { lines: count, body: format!("{next}+{count}").into() };
+        next = store.append(job, next, vec![block]).await.unwrap().unwrap();
     }
     assert!(store.complete(job, lines).await.unwrap());
+}
+
+pub(crate) fn more() -> Vec<NewBlock> {
+    vec![NewBlock { lines: 1, body: b"more".to_vec() }]
 }
 
 pub(crate) fn offer(held: Held, line: u64, ok: bool, body: &str) -> Offer {
@@ -121,28 +136,6 @@ pub(crate) fn offer(held: Held, line: u64, ok: bool, body: &str) -> Offer {
 pub(crate) fn successes(block: &Block, body: &str) -> Vec<Offer> {
     let lines = block.held.first..block.held.first + block.lines;
     lines.filter(|line| !block.have.contains(line)).map(|line| offer(block.held, line, true, body)).collect()
-}
-
-#[tokio::test]
-async fn hosts_that_load_one_input_together_append_each_line_once() {
-    let on = Bench::new(0, 1).await;
-    let (one, other) = (on.another().await, on.another().await);
-    let name = |store: BlockStore| async move {
-        let Joined::Job(job) = store.join("both", &settings()).await.unwrap() else { panic!("the same settings") };
-        load(&store, job.id, 100, 7).await;
-        job.id
-    };
-    let (first, second) = tokio::join!(tokio::spawn(name(one)), tokio::spawn(name(other)));
-    let job = first.unwrap();
-    assert_eq!(job, second.unwrap());
-    let worker = on.store.register(job, "a", LEASE).await.unwrap().unwrap();
-    let claim = on.store.claim(worker, 100).await.unwrap().unwrap();
-    let found: Vec<(u64, String)> =
-        claim.blocks.iter().map(|block| (block.held.first, String::from_utf8(block.body.clone()).unwrap())).collect();
-    let expected: Vec<(u64, String)> =
-        (0..15).map(|n| (n * 7, format!("{}+{}", n * 7, if n == 14 { 2 } else { 7 }))).collect();
-    assert_eq!(found, expected);
-    assert!(on.store.append(job, 100, 1, b"more".to_vec()).await.unwrap() == Some(100), "a complete job grows no more");
 }
 
 #[tokio::test]
@@ -175,7 +168,9 @@ async fn a_lost_worker_costs_the_lines_without_a_result_and_its_late_successes_c
     assert_eq!(rest.held.first, 3);
     on.turn(1).await;
     assert_eq!(on.store.claim(lost, 1).await.unwrap(), None, "its lease ran out");
-    assert!(on.store.heartbeat(next).await.unwrap().is_some());
+    on.pass(29_998, next).await;
+    assert_eq!(on.claim(next, 9).await, [], "the next one has not listened for a whole lease");
+    on.pass(1, next).await;
     let [again] = &on.claim(next, 9).await[..] else { panic!("the block of the lost worker") };
     assert_eq!((again.have.clone(), again.lost), (vec![1], 1));
     assert!(again.held.fence > block.held.fence);
@@ -202,7 +197,7 @@ async fn a_failure_of_a_lost_worker_counts_while_nobody_else_has_the_line() {
     let other = on.worker("other").await;
     assert_eq!(on.offer(&[offer(block.held, 0, false, "refused")]).await, 1);
     assert!(on.store.claim(other, 1).await.unwrap().unwrap().ended);
-    assert_eq!(on.store.retry_failed(on.job).await.unwrap(), 1);
+    assert_eq!(on.store.retry_failed(on.job, None).await.unwrap(), 1);
     let again = on.claim(other, 1).await.remove(0);
     assert_eq!(on.offer(&[offer(block.held, 0, false, "once more")]).await, 0, "another claim");
     assert_eq!(on.offer(&successes(&again, "done")).await, 1);
@@ -215,7 +210,7 @@ async fn a_failure_that_is_tried_again_takes_the_block_from_its_worker() {
     let worker = on.worker("a").await;
     let block = on.claim(worker, 1).await.remove(0);
     assert_eq!(on.offer(&[offer(block.held, 0, false, "refused")]).await, 1);
-    assert_eq!(on.store.retry_failed(on.job).await.unwrap(), 1);
+    assert_eq!(on.store.retry_failed(on.job, None).await.unwrap(), 1);
     assert_eq!(
         on.store.resume(worker, &[block.held]).await.unwrap(),
         [],
@@ -240,8 +235,8 @@ async fn a_worker_that_returns_has_the_blocks_that_nobody_claimed() {
     assert_eq!(on.store.heartbeat(back).await.unwrap(), Some(held.clone()));
     on.turn(1).await;
     assert_eq!(on.store.heartbeat(back).await.unwrap(), Some(held.clone()));
-    on.turn(30_000).await;
     let other = on.worker("other").await;
+    on.pass(30_000, other).await;
     assert_eq!(on.claim(other, 1).await[0].held.first, 0);
     let again = on.worker("again").await;
     assert_eq!(on.store.resume(again, &held).await.unwrap(), held[1..], "the other has the first");
@@ -260,11 +255,10 @@ async fn a_clock_that_is_set_back_makes_no_lease_longer() {
     on.claim(lost, 1).await;
     on.turn(-3_600_000).await;
     let next = on.worker("next").await;
-    on.turn(29_999).await;
     on.store.heartbeat(next).await.unwrap();
+    on.pass(29_999, next).await;
     assert_eq!(on.claim(next, 1).await, []);
-    on.turn(1).await;
-    on.store.heartbeat(next).await.unwrap();
+    on.pass(1, next).await;
     assert_eq!(on.claim(next, 1).await.len(), 1);
 }
 
@@ -281,7 +275,7 @@ async fn a_job_is_removed_whole_once_nobody_works_on_it() {
     assert!(!on.store.forget("requests").await.unwrap(), "there is none");
     assert_eq!(on.offer(&successes(&block, "late")).await, 0);
     assert_eq!(on.store.register(on.job, "b", LEASE).await.unwrap(), None);
-    assert_eq!(on.store.append(on.job, 20, 1, Vec::new()).await.unwrap(), None);
+    assert_eq!(on.store.append(on.job, 20, more()).await.unwrap(), None);
     for table in ["job", "block", "result", "worker"] {
         let sql = format!("SELECT count(*) FROM {}.{table}", on.schema);
         assert_eq!(on.watch.query_one(&sql, &[]).await.unwrap().get::<_, i64>(0), 0, "{table}");
@@ -307,7 +301,8 @@ pub(crate) async fn work_under(
             Some(id) => id,
             None => *worker.insert(store.register(job, &name, lease).await.unwrap().unwrap()),
         };
-        let Some(claim) = store.claim(id, 2).await.unwrap() else {
+        let lives = store.heartbeat(id).await.unwrap().is_some();
+        let Some(claim) = store.claim(id, 2).await.unwrap().filter(|_| lives) else {
             worker = None;
             continue;
         };
@@ -456,7 +451,9 @@ async fn random_hosts_do_as_the_model_does() {
         }
         let kept = on.results().await.into_iter().map(|result| (result.line, (result.ok, result.body)));
         assert_eq!(kept.collect::<BTreeMap<_, _>>(), model, "seed {seed}");
-        on.turn(60_000).await;
+        let last = on.worker("last").await;
+        on.pass(30_000, last).await;
+        on.store.deregister(last).await.unwrap();
         work(on.another().await, on.job, "last".to_owned(), async || {}).await;
         on.assert_each_once(LINES).await;
     }

@@ -11,8 +11,8 @@ async fn a_late_success_takes_the_place_of_a_failure_and_a_failure_that_of_none(
     on.stop_clock().await;
     let lost = on.worker("lost").await;
     let block = on.claim(lost, 1).await.remove(0);
-    on.turn(30_000).await;
     let next = on.worker("next").await;
+    on.pass(30_000, next).await;
     let again = on.claim(next, 1).await.remove(0);
     let failures: Vec<Offer> = (0..4).map(|line| offer(again.held, line, line == 3, "unrecorded")).collect();
     assert_eq!(on.offer(&failures).await, 4);

@@ -7,7 +7,7 @@ use paceline_store::blocks::BlockStore;
 
 use crate::blocks::{Bench, work_under};
 
-const LEASE: Duration = Duration::from_millis(500);
+const LEASE: Duration = Duration::from_secs(2);
 
 /// Tells a process of this test which job is meant: address, schema and number.
 const JOB: &str = "PACELINE_TEST_BLOCKS";

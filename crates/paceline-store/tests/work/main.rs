@@ -12,7 +12,11 @@ mod kept_results;
 mod kill;
 #[cfg(feature = "postgres-tests")]
 mod killed_hosts;
+#[cfg(feature = "postgres-tests")]
+mod leases;
 mod limiter_state;
+#[cfg(feature = "postgres-tests")]
+mod loading;
 #[cfg(feature = "postgres-tests")]
 mod lost_answers;
 mod lost_workers;

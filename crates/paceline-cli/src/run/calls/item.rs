@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::HeaderValue;
 use paceline::Limiter;
 use paceline_core::{
-    Class, Cost, Dimension, GiveUp, Instant, Level, LimitScope, PauseCause, Request, Timestamp, TooLarge,
+    Class, Cost, Dimension, GiveUp, Instant, Level, LimitScope, NextAction, PauseCause, Request, Timestamp, TooLarge,
     UnknownOutcome,
 };
 use paceline_gateway::Guest;
@@ -331,6 +331,19 @@ impl Context {
         }
     }
 
+    /// The other hosts are told of a call that leaves. An item that may not is another host's, or waits until that is known.
+    async fn leaves(&self, ordinal: u64, twice: bool) -> Result<(), TryEnd> {
+        let leaves = tokio::select! {
+            leaves = self.others.leaves(ordinal, twice) => leaves,
+            () = self.reached(Phase::Draining), if !twice => false,
+        };
+        match leaves {
+            true => Ok(()),
+            false if self.others.have(ordinal) => Err(TryEnd::Elsewhere),
+            false => Err(TryEnd::Withheld),
+        }
+    }
+
     fn same_at_each_try(&self, item: &ClaimedItem) -> HeaderValue {
         let key = format!("{}-{}", self.journal.id(), item.key_number);
         HeaderValue::from_maybe_shared(Bytes::from(key)).expect("a job's name and a number are digits and letters")
@@ -356,9 +369,9 @@ impl Context {
             }
         };
         let durable = self.sender.unknown_outcome(&call) != UnknownOutcome::Resend;
-        if !self.others.leave(item.ordinal, !durable) {
+        if let Err(end) = self.leaves(item.ordinal, !durable).await {
             permit.withdraw();
-            return TryEnd::Elsewhere;
+            return end;
         }
         if !self.note(Departure { ordinal: item.ordinal, reserved: budgeted.expected(), durable }).await {
             permit.withdraw();
@@ -370,6 +383,10 @@ impl Context {
         let _in_flight = InFlight::new(&self.in_flight);
         let at = self.now();
         let exchange = self.sender.send(permit, &call, self.reached(Phase::Abandoning)).await;
+        if durable && !matches!(exchange.action, NextAction::GiveUp { .. }) && exchange.reading.class != Class::Success
+        {
+            self.others.stays(item.ordinal);
+        }
         let budgeted = budgeted.after(exchange.unknown_before).answered_by(entry::model_that_answered(&exchange));
         let budgeted = budgeted.cut_off(exchange.told.is_some());
         let usage = budgeted.settle(exchange.used(), || self.tokens_that_came(&item.scope, &call, &exchange));

@@ -3,6 +3,7 @@
 use std::io::{self, BufRead};
 
 use blake3::Hasher;
+use paceline_store::blocks::NewBlock;
 
 use crate::run::lines::input::Lines;
 
@@ -44,15 +45,6 @@ impl Known {
     }
 }
 
-/// Lines that are claimed together.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Block {
-    pub(super) lines: u64,
-    /// The number of the first line in the input, and the lines, each with its end. Blank lines between them are kept: they count
-    /// in the numbers, and nowhere else.
-    pub(super) body: Vec<u8>,
-}
-
 /// Cuts lines into blocks; the same at each time and on each host, for the same lines.
 pub(super) struct Cut<R> {
     lines: Lines<R>,
@@ -70,9 +62,10 @@ impl<R: BufRead> Cut<R> {
         Ok(Self { lines, most, next: None })
     }
 
-    /// The next block; none at the end.
-    pub(super) fn next_block(&mut self) -> io::Result<Option<Block>> {
-        let (mut block, mut last): (Option<Block>, u64) = (None, 0);
+    /// The next block; none at the end. Its body is the number of the first line in the input, and the lines, each with its end.
+    /// Blank lines between them are kept: they count in the numbers, and nowhere else.
+    pub(super) fn next_block(&mut self) -> io::Result<Option<NewBlock>> {
+        let (mut block, mut last): (Option<NewBlock>, u64) = (None, 0);
         loop {
             let (number, line) = match self.next.take() {
                 Some(line) => line,
@@ -83,7 +76,7 @@ impl<R: BufRead> Cut<R> {
             };
             let begun = block.get_or_insert_with(|| {
                 last = number - 1;
-                Block { lines: 0, body: format!("{number}\n").into_bytes() }
+                NewBlock { lines: 0, body: format!("{number}\n").into_bytes() }
             });
             let blank = (number - last - 1) as usize;
             if begun.lines > 0 && (begun.lines == self.most || begun.body.len() + blank + line.len() >= BYTES) {
@@ -109,7 +102,7 @@ pub(super) fn lines_of(body: &[u8]) -> Option<Vec<(u64, &[u8])>> {
 mod tests {
     use super::*;
 
-    fn cut(text: &str, already: u64, most: u64) -> Vec<Block> {
+    fn cut(text: &str, already: u64, most: u64) -> Vec<NewBlock> {
         let mut cut = Cut::behind(Lines::new(text.as_bytes()), already, most).unwrap();
         std::iter::from_fn(|| cut.next_block().unwrap()).collect()
     }

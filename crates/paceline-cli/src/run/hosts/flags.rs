@@ -63,6 +63,7 @@ fn of_one_journal(args: &RunArgs) -> Option<(&'static str, &'static str)> {
             "-o with the ending .gz",
             "a host writes its results as they come: name a file without it; `paceline collect` writes a compressed one",
         ),
+        (args.only.names_hosts(), "--only-host", "the store does not know where a line went: choose by --only-status"),
         (
             args.ordered,
             "--ordered",

@@ -4,10 +4,13 @@
 //! An item has the ordinal that it has in the whole job, and the journals of all hosts have one id: so all send an item with the
 //! same idempotency key.
 
+mod again;
 mod blocks;
+mod creator;
 mod flags;
 mod need;
 pub(crate) mod others;
+mod pulse;
 mod settings;
 pub(crate) mod told;
 mod worker;
@@ -18,13 +21,14 @@ use std::sync::Arc;
 
 use paceline::{Clock, clock};
 use paceline_config::Upstream;
-use paceline_store::blocks::{BlockStore, Joined, Settings, SharedJob};
+use paceline_store::blocks::{BlockStore, Settings, SharedJob};
 use paceline_store::{InputFingerprint, Journal, JournalError, LineFile, Opened, Options, Paths, RunLock, hash};
 use tokio::sync::{oneshot, watch};
 use tokio::task::block_in_place;
 
-use self::blocks::{Cut, Known};
+use self::creator::Creator;
 use self::others::Others;
+use self::pulse::Pulse;
 use self::told::{JobEnd, Told};
 use self::worker::{Broken, Line, Mine, Worker};
 use crate::database::not_begun;
@@ -32,12 +36,9 @@ use crate::exit::Failure;
 use crate::run::args::RunArgs;
 use crate::run::job::job_config::{self, JobConfig};
 use crate::run::job::load::{self, Job};
-use crate::run::job::load_guard;
 use crate::run::lines::address::Addresses;
-use crate::run::lines::convert::Converter;
 use crate::run::lines::format::Format;
 use crate::run::lines::input::Input;
-use crate::run::lines::spool::Earlier;
 use crate::text;
 
 /// A host that is ready to work.
@@ -75,7 +76,7 @@ pub(super) async fn open(
     warn_of_limits(upstream);
     let addresses = Addresses::of(upstream);
     let calls = settings::of_calls(args, upstream)?;
-    let store = BlockStore::open(store).await.map_err(not_begun)?;
+    let store = BlockStore::open_for(store, args.max_wait).await.map_err(not_begun)?;
     let (shared, format) = match &args.input {
         Some(input) => {
             Creator { args, paths, upstream, store: &store, name: &name }.share(input, &addresses, &calls).await?
@@ -87,11 +88,8 @@ pub(super) async fn open(
             (shared, format)
         }
     };
-    if args.retry_failed {
-        let failed = store.retry_failed(shared.id).await.map_err(not_begun)?;
-        tracing::info!("{} of the job that failed before will be sent again", text::counted(failed, "line"));
-    }
     let (input, job) = block_in_place(|| journal_of(args, paths, upstream, &format, &name, &shared, lock))?;
+    again::put_back(args, &store, &shared).await?;
     let mut hosts = worker(args, paths, store, &name, shared, &job.journal).await?;
     begin(&mut hosts).await.map_err(|broken| match broken {
         Broken::Job(message) => Failure::refused(message),
@@ -135,76 +133,6 @@ async fn joined(store: &BlockStore, name: &str, calls: &Settings) -> Result<Shar
 /// Jobs that are named where another was meant.
 const SHOWN: usize = 5;
 
-/// A host that has the input.
-struct Creator<'a> {
-    args: &'a RunArgs,
-    paths: &'a Paths,
-    upstream: &'a Upstream,
-    store: &'a BlockStore,
-    name: &'a str,
-}
-
-impl Creator<'_> {
-    /// Joins the job of this input, and puts those of its lines into the store that are not there.
-    async fn share(
-        &self,
-        source: &Path,
-        addresses: &Addresses,
-        calls: &Settings,
-    ) -> Result<(SharedJob, Format), Failure> {
-        let Self { args, upstream, store, name, .. } = *self;
-        let converter = Converter::of(args, upstream.provider)?;
-        let (input, format, known) = block_in_place(|| {
-            let input = Input::prepare(source, &self.paths.input, &Earlier::MayDiffer, converter.as_ref())?;
-            let format = Format::choose(args.format, args.endpoint.as_deref(), &input, upstream.provider, addresses)?;
-            let known = input.lines().and_then(Known::of);
-            Ok::<_, Failure>((input, format, known))
-        })?;
-        let unreadable = |error| Failure::refused(format!("cannot read {}: {error}", source.display()));
-        let known = known.map_err(unreadable)?;
-        let settings = settings::with_input(calls, &known, &format);
-        let there = store.find(name).await.map_err(not_begun)?;
-        if there.is_none_or(|job| !job.complete) {
-            // Nothing of an input that would be refused is in the store.
-            block_in_place(|| load::check_alone(of_check(self.paths), &input, &format, upstream, &args.opening()))?;
-        }
-        let job = match store.join(name, &settings).await.map_err(not_begun)? {
-            Joined::Job(job) => job,
-            Joined::Differs(differences) => return Err(settings::refused(name, &settings::told(differences))),
-        };
-        if !job.complete {
-            self.load(&input, &job, &known).await?;
-        }
-        Ok((job, format))
-    }
-
-    /// Puts the lines into the store, from where it was left. Another host with the input may do the same at once: each block is
-    /// taken from one of them.
-    async fn load(&self, input: &Input, job: &SharedJob, known: &Known) -> Result<(), Failure> {
-        let Self { store, name, .. } = *self;
-        let unreadable = |error| Failure::refused(format!("cannot read {}: {error}", input.name()));
-        let gone = || Failure::interrupted(format!("the job {} was removed", text::printable(name)));
-        let cut =
-            |loaded| block_in_place(|| Cut::behind(input.lines()?, loaded, known.block_lines())).map_err(unreadable);
-        let mut loaded = job.loaded;
-        let mut blocks = cut(loaded)?;
-        while let Some(block) = block_in_place(|| blocks.next_block()).map_err(unreadable)? {
-            let expected = loaded + block.lines;
-            loaded =
-                store.append(job.id, loaded, block.lines, block.body).await.map_err(not_begun)?.ok_or_else(gone)?;
-            if loaded != expected {
-                blocks = cut(loaded)?;
-            }
-        }
-        if store.complete(job.id, known.lines).await.map_err(not_begun)? {
-            let (lines, name) = (text::counted(known.lines, "line"), text::printable(name));
-            tracing::info!("the job {name} is in the store, with {lines}: other hosts join it with --job {name}");
-            return Ok(());
-        }
-        Err(Failure::interrupted(format!("{} changed while it was read: the job is not complete", input.name())))
-    }
-}
-
 /// The journal of this host, and the file of the lines that it claims.
 fn journal_of(
     args: &RunArgs,
@@ -224,11 +152,7 @@ fn journal_of(
     let input = Input::of_blocks(&paths.input, name)?;
     options.config_json = JobConfig::of(upstream, &input, format, &opening).json();
     let opened = Journal::open_locked(options, lock).map_err(|error| match error {
-        JournalError::InputChanged { .. } => Failure::refused(format!(
-            "{} is the result of another job than {}: choose another -o for this one",
-            paths.output.display(),
-            text::printable(name)
-        )),
+        JournalError::InputChanged { .. } => settings::other_results(paths, name),
         other => load::refused(other),
     })?;
     let (journal, same_account) = match opened {
@@ -260,15 +184,18 @@ async fn worker(
     let host = host();
     let id = worker::register(&store, job.id, &host).await.map_err(not_begun)?;
     let id = id.ok_or_else(|| Failure::interrupted(format!("the job {} was removed", text::printable(name))))?;
+    let store = Arc::new(store);
     let (told, telling) = watch::channel(Told::default());
     let (ending, ended) = oneshot::channel();
-    let others = Arc::new(Others::default());
+    let others = Arc::new(Others::of_a_host());
+    let (id, known) = watch::channel(id);
+    let pulse = Pulse::begin(Arc::clone(&store), job.id, known, Arc::clone(&others));
     let (spool, spooled, taken) = block_in_place(|| {
         let spool = LineFile::open(&paths.input).map_err(load::refused)?;
         let spooled = std::fs::metadata(&paths.input).map_err(Failure::refused)?.len();
         Ok::<_, Failure>((spool, spooled, journal.taken_blocks().map_err(load::refused)?))
     })?;
-    taken.iter().filter(|block| block.lost).for_each(|block| others.lost(block.first, block.lines));
+    taken.iter().for_each(|block| others.gave(*block));
     let clock = Clock::new();
     let now = clock.now();
     let worker = Worker {
@@ -277,6 +204,7 @@ async fn worker(
         name: name.to_owned(),
         host,
         id,
+        _pulse: pulse,
         journal: journal.clone(),
         spool,
         spooled,
@@ -284,6 +212,7 @@ async fn worker(
         mine: taken.into_iter().map(|block| (block.first, Mine::of(block))).collect::<BTreeMap<_, _>>(),
         line: Line { max_wait: args.max_wait, clock, silent: None, came_back: false, told },
         need: need::Need::default(),
+        of_a_block: need::FEW,
         ended: 0,
         beat_at: now,
         ask_at: now,
@@ -299,6 +228,7 @@ async fn begin(hosts: &mut Hosts) -> Result<(), Broken> {
     let worker = &mut hosts.worker;
     let held = worker.resume().await?;
     worker.keep(&held);
+    worker.doubt().await?;
     worker.beat().await?;
     worker.hand_in().await?;
     block_in_place(|| worker.drop_lost())?;
@@ -311,9 +241,4 @@ fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| std::env::var("HOSTNAME"));
     let name = name.as_deref().map_or("host", str::trim).to_owned();
     format!("{name}:{}", std::process::id())
-}
-
-/// The files of a check, of which nothing stays: they are those of a job that has not begun.
-fn of_check(paths: &Paths) -> Paths {
-    Paths { lock: load_guard::check_lock(paths), output_lock: None, ..paths.clone() }
 }

@@ -1,4 +1,5 @@
-//! How many lines a host keeps at hand: enough never to run dry, and few enough that a newcomer finds work at once.
+//! How many lines a host keeps at hand: enough never to run dry, also where the store is far away, and few enough that a newcomer
+//! finds work at once.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use paceline::Instant;
 
 /// Lines that have not been begun, on a host of which nothing is known yet, or whose calls take long.
-const FEW: u64 = 32;
+pub(super) const FEW: u64 = 32;
 
 /// What ends within that time, as fast as it went lately, is kept at hand.
 const AHEAD: Duration = Duration::from_secs(10);
@@ -17,11 +18,19 @@ const LATELY: Duration = Duration::from_secs(5);
 /// Blocks in one claim.
 const MOST: u64 = 16;
 
+/// A claim that takes so long takes twice as much.
+const NEAR: Duration = Duration::from_millis(250);
+
+/// So many times as long as a claim takes is kept at hand on top.
+const CLAIMS: u32 = 10;
+
 /// How fast lines end here.
 #[derive(Debug, Default)]
 pub(super) struct Need {
     /// When so many had ended.
     ended: VecDeque<(Instant, u64)>,
+    /// How long the last claim took.
+    claim: Duration,
 }
 
 impl Need {
@@ -33,19 +42,32 @@ impl Need {
         }
     }
 
+    /// A claim has taken so long.
+    pub(super) const fn claimed_in(&mut self, took: Duration) {
+        self.claim = took;
+    }
+
+    /// What is so much for a store that is near, for this one.
+    fn here(&self, near: u64) -> u64 {
+        near + u64::try_from(u128::from(near) * self.claim.as_millis() / NEAR.as_millis()).unwrap_or(u64::MAX)
+    }
+
     /// The blocks to claim where so many lines wait that were not begun, and blocks have so many lines.
     pub(super) fn blocks(&self, waiting: u64, of_a_block: u64) -> u32 {
         let missing = self.lines().saturating_sub(waiting);
-        u32::try_from(missing.div_ceil(of_a_block.max(1)).min(MOST)).unwrap_or(u32::MAX)
+        u32::try_from(missing.div_ceil(of_a_block.max(1)).min(self.here(MOST))).unwrap_or(u32::MAX)
     }
 
     fn lines(&self) -> u64 {
-        let (Some((from, before)), Some((to, now))) = (self.ended.front(), self.ended.back()) else { return FEW };
+        let (Some((from, before)), Some((to, now))) = (self.ended.front(), self.ended.back()) else {
+            return self.here(FEW);
+        };
         let (ended, took) = (now - before, (*to - *from).as_millis());
         if took == 0 {
-            return FEW;
+            return self.here(FEW);
         }
-        FEW.max(u64::try_from(u128::from(ended) * AHEAD.as_millis() / took).unwrap_or(u64::MAX))
+        let ahead = (AHEAD + CLAIMS * self.claim).as_millis();
+        self.here(FEW).max(u64::try_from(u128::from(ended) * ahead / took).unwrap_or(u64::MAX))
     }
 }
 
@@ -78,6 +100,17 @@ mod tests {
         (0..100).for_each(|step| need.note(at(5_000 + step * 100), 500));
         assert_eq!(need.blocks(0, 1), 16);
         assert_eq!(need.blocks(40, 1), 0, "what was fast is forgotten");
+    }
+
+    #[test]
+    fn a_host_far_from_the_store_keeps_more() {
+        let mut need = Need::default();
+        need.claimed_in(Duration::from_secs(1));
+        assert_eq!((need.blocks(0, 10), need.blocks(0, 1)), (16, 80), "160 lines in place of 32");
+        for step in 0..100 {
+            need.note(at(step * 100), step * 10);
+        }
+        assert_eq!(need.blocks(0, 200), 10, "twenty seconds of 100 each");
     }
 
     #[test]

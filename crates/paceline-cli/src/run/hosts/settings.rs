@@ -1,6 +1,7 @@
 //! What has to be the same on all hosts of a job, and how a host learns what the others have.
 
 use paceline_config::Upstream;
+use paceline_store::Paths;
 use paceline_store::blocks::{Difference, Settings, SharedJob};
 
 use crate::args::Expect;
@@ -87,4 +88,13 @@ pub(super) fn refused(name: &str, differences: &[(String, String, String)]) -> F
     };
     let each = each.collect::<Vec<_>>().join("; ");
     Failure::refused(format!("the job {} differs: {}; {advice}", text::printable(name), text::printable(&each)))
+}
+
+/// A host whose results are those of something else.
+pub(super) fn other_results(paths: &Paths, name: &str) -> Failure {
+    Failure::refused(format!(
+        "{} is the result of another job than {}: choose another -o for this one",
+        paths.output.display(),
+        text::printable(name)
+    ))
 }

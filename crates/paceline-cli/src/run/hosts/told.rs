@@ -18,6 +18,8 @@ pub(crate) struct Whole {
     pub(crate) complete: bool,
     pub(crate) ok: u64,
     pub(crate) failed: u64,
+    /// Lines that were sent though a lost host may have sent them.
+    pub(crate) again: u64,
     /// Hosts that work on it.
     pub(crate) hosts: u64,
 }
@@ -30,6 +32,7 @@ impl Whole {
             complete: status.complete,
             ok: status.ok,
             failed: status.failed,
+            again: status.again,
             hosts: status.workers.iter().filter(|worker| worker.lease.is_some()).count() as u64,
         }
     }
@@ -81,8 +84,6 @@ pub(crate) struct JobEnd {
     pub(crate) kept: u64,
     /// Results stand in the journal that are not known to be in the store.
     pub(crate) unsent: bool,
-    /// Lines of lost hosts that this run took.
-    pub(crate) of_lost: u64,
 }
 
 impl JobEnd {
@@ -106,10 +107,12 @@ impl JobEnd {
                 text::counted(whole.lines, "line")
             ));
         }
-        if self.of_lost > 0 {
+        lines.extend(twice(whole.again));
+        if whole.failed > 0 && !self.is_left() {
             lines.push(format!(
-                "{} of hosts that were lost: those may have called up to as many times before, which may be billed twice",
-                text::counted(self.of_lost, "line")
+                "{} of the job failed, on this host or another, and collect tells why; once the cause is fixed, the same command with \
+                 --retry-failed on one host sends them again",
+                text::counted(whole.failed, "line")
             ));
         }
         if self.unsent {
@@ -152,9 +155,19 @@ impl JobEnd {
             "hosts": whole.hosts,
             "kept": self.kept,
             "unsent": self.unsent,
-            "of_lost_hosts": self.of_lost,
+            "maybe_twice": whole.again,
         })
     }
+}
+
+/// How many lines of a job may have been called twice, if any.
+pub(crate) fn twice(lines: u64) -> Option<String> {
+    (lines > 0).then(|| {
+        format!(
+            "{} of the job may have been called twice, and be billed twice: hosts were lost that had begun with the blocks of these",
+            text::counted(lines, "line")
+        )
+    })
 }
 
 fn quoted(name: &str) -> String {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use paceline::{Clock, Instant};
 use paceline_config::Upstream;
-use paceline_store::blocks::{Block, BlockStore, Held, HostId, Offer, SharedJob};
+use paceline_store::blocks::{BlockClaim, BlockStore, Departures, Held, HostId, Offer, SharedJob};
 use paceline_store::work::WorkError;
 use paceline_store::{AppendedLine, Journal, JournalError, LineFile, TakenBlock};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -21,6 +21,7 @@ use crate::run::calls::stop::StopReason;
 use crate::run::hosts::blocks::lines_of;
 use crate::run::hosts::need::Need;
 use crate::run::hosts::others::Others;
+use crate::run::hosts::pulse::{BEAT, LEASE, Pulse, SAFETY};
 use crate::run::hosts::told::{JobEnd, Told, Whole};
 use crate::run::job::background_load::{Fed, LoadError};
 use crate::run::job::load::{Handed, hand_on};
@@ -28,18 +29,6 @@ use crate::run::job::refused;
 use crate::run::lines::input::Span;
 use crate::run::lines::wrong::Wrong;
 use crate::text;
-
-/// How long the blocks of a host stay its own after its last word: others wait for so long for those of one that was killed.
-const LEASE: Duration = Duration::from_secs(20);
-
-/// How often a host gives word.
-const BEAT: Duration = Duration::from_secs(4);
-
-/// A call that must not be made twice leaves so long before the lease ends at the latest.
-const SAFETY: Duration = Duration::from_secs(1);
-
-/// How long a host claims nothing once a store that was away answers again.
-const OTHERS_FIRST: Duration = Duration::from_secs(6);
 
 /// Between two looks at what has ended here.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -58,12 +47,15 @@ const LAST_WORDS: Duration = Duration::from_secs(15);
 
 /// A host of a job.
 pub(crate) struct Worker {
-    pub(super) store: BlockStore,
+    pub(super) store: Arc<BlockStore>,
     pub(super) job: SharedJob,
     pub(super) name: String,
     /// What others see of this host.
     pub(super) host: String,
-    pub(super) id: HostId,
+    /// By what the store knows this host.
+    pub(super) id: watch::Sender<HostId>,
+    /// Gives word, whatever else is said to the store.
+    pub(super) _pulse: Pulse,
     pub(super) journal: Journal,
     /// The lines that were claimed.
     pub(super) spool: LineFile,
@@ -72,6 +64,8 @@ pub(crate) struct Worker {
     pub(super) mine: BTreeMap<u64, Mine>,
     pub(super) line: Line,
     pub(super) need: Need,
+    /// The lines of a block, as far as any was here.
+    pub(super) of_a_block: u64,
     /// Lines that were seen to end here.
     pub(super) ended: u64,
     pub(super) beat_at: Instant,
@@ -217,14 +211,13 @@ impl Worker {
 
     /// One look at everything; true once the whole job has ended.
     async fn turn(&mut self, desk: &Desk) -> Result<bool, Broken> {
-        if std::mem::take(&mut self.line.came_back) {
-            // The leases of all hosts have run out meanwhile: each takes back what it has before one takes more.
+        if std::mem::take(&mut self.line.came_back) || self.others.is_in_question() {
             self.beat_at = self.line.clock.now();
-            self.ask_at = self.beat_at + OTHERS_FIRST;
         }
         if self.beat_at <= self.line.clock.now() {
             self.beat().await?;
         }
+        self.tell_again().await?;
         self.hand_in().await?;
         self.leave_lost(desk).await?;
         let now = self.line.clock.now();
@@ -235,43 +228,64 @@ impl Worker {
         }
         let in_flight = desk.context.in_flight.load(Ordering::Relaxed);
         let open: u64 = self.mine.values().map(|mine| mine.open).sum();
-        let of_a_block = self.mine.values().map(|mine| mine.block.lines).max().unwrap_or(1);
+        let of_a_block = self.mine.values().map(|mine| mine.block.lines).max().unwrap_or(self.of_a_block);
+        self.of_a_block = of_a_block;
         let most = self.need.blocks(open.saturating_sub(in_flight), of_a_block);
         if most == 0 {
             return Ok(false);
         }
-        let Some(claim) = self.line.answer(self.store.claim(self.id, most)).await? else {
+        let Some(claim) = self.line.answer(self.store.claim(self.id(), most)).await? else {
             self.beat_at = now;
             return Ok(false);
         };
+        self.need.claimed_in(self.line.clock.now() - now);
         if claim.ended {
             self.mine.values_mut().for_each(|mine| mine.is_ours = false);
             self.leave_lost(desk).await?;
-            return Ok(true);
         }
         if claim.blocks.is_empty() {
             self.ask_at = now + ASK_AGAIN;
         } else {
-            self.take(claim.blocks, desk).await?;
+            self.take(claim, desk).await?;
+            return Ok(false);
         }
-        Ok(false)
+        // A call that is under way may succeed where a failure is kept.
+        Ok(claim.ended && self.mine.is_empty())
+    }
+
+    fn id(&self) -> HostId {
+        *self.id.borrow()
+    }
+
+    /// Tells the store which lines were sent though a lost host may have sent them.
+    async fn tell_again(&mut self) -> Result<(), Broken> {
+        let lines = self.others.sent_again();
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let told = self.line.answer(self.store.again(self.job.id, &lines)).await;
+        if told.is_err() {
+            self.others.still_sent_again(lines);
+        }
+        told
     }
 
     /// Gives word, hears which blocks are still this host's, and how the whole job stands.
     pub(super) async fn beat(&mut self) -> Result<(), Broken> {
         let asked = self.others.now();
-        let held = match self.line.answer(self.store.heartbeat(self.id)).await? {
+        let held = match self.line.answer(self.store.heartbeat(self.id())).await? {
             Some(held) => held,
             None => {
                 let registered = self.line.answer(self.store.register(self.job.id, &self.host, LEASE)).await?;
-                self.id = registered.ok_or_else(|| Broken::Job(format!("the job {} was removed", self.name)))?;
+                let gone = || Broken::Job(format!("the job {} was removed", self.name));
+                self.id.send_replace(registered.ok_or_else(gone)?);
                 self.resume().await?
             }
         };
         self.keep(&held);
         let unheard: Vec<Held> = held.iter().filter(|held| !self.mine.contains_key(&held.first)).copied().collect();
         if !unheard.is_empty() {
-            self.line.answer(self.store.release(self.id, &unheard)).await?;
+            self.line.answer(self.store.release(self.id(), &unheard)).await?;
         }
         self.others.lease_until(asked + (LEASE - SAFETY));
         self.ask_for_whole().await?;
@@ -309,7 +323,14 @@ impl Worker {
     pub(super) async fn resume(&mut self) -> Result<Vec<Held>, Broken> {
         let of = |mine: &Mine| held(mine.block.first, mine.block.fence);
         let before: Vec<Held> = self.mine.values().map(of).collect();
-        self.line.answer(self.store.resume(self.id, &before)).await
+        self.line.answer(self.store.resume(self.id(), &before)).await
+    }
+
+    /// Hears which lines of its blocks other hosts may have sent.
+    pub(super) async fn doubt(&mut self) -> Result<(), Broken> {
+        let in_doubt = self.line.answer(self.store.in_doubt(self.id())).await?;
+        self.others.doubt(&in_doubt);
+        Ok(())
     }
 
     /// These blocks are this host's, and no others.
@@ -318,7 +339,7 @@ impl Worker {
         for (first, mine) in &mut self.mine {
             mine.is_ours = held.get(first) == Some(&mine.block.fence);
             if !mine.is_ours {
-                self.others.took(*first, mine.block.lines);
+                self.others.took(*first);
             }
         }
     }
@@ -353,6 +374,10 @@ impl Worker {
                     mine.known.extend(ended.lines.iter().map(|line| line.ordinal));
                 }
             }
+            // Many results take long: people are told how the job stands meanwhile.
+            if self.beat_at <= self.line.clock.now() {
+                self.beat().await?;
+            }
         }
     }
 
@@ -377,8 +402,8 @@ impl Worker {
     }
 
     /// Takes claimed lines into the journal.
-    async fn take(&mut self, blocks: Vec<Block>, desk: &Desk) -> Result<(), Broken> {
-        let appended = block_in_place(|| self.append(&blocks, desk))?;
+    async fn take(&mut self, claim: BlockClaim, desk: &Desk) -> Result<(), Broken> {
+        let appended = block_in_place(|| self.append(&claim, desk))?;
         let settled = appended.refused > 0;
         // The dispatcher that has ended takes nothing more; the journal has the lines.
         let _ = desk.feed.send(Ok(Fed::Lines(appended))).await;
@@ -389,9 +414,9 @@ impl Worker {
         Ok(())
     }
 
-    fn append(&mut self, blocks: &[Block], desk: &Desk) -> Result<paceline_store::Appended, Broken> {
+    fn append(&mut self, claim: &BlockClaim, desk: &Desk) -> Result<paceline_store::Appended, Broken> {
         let (mut text, mut taken) = (Vec::new(), Vec::new());
-        for block in blocks {
+        for block in &claim.blocks {
             let lines = lines_of(&block.body).filter(|lines| lines.len() as u64 == block.lines);
             let lines = lines.ok_or_else(|| {
                 Broken::Job(format!("the job {} was made by another version of paceline: it cannot be read", self.name))
@@ -410,26 +435,38 @@ impl Worker {
                     });
                 here.push((ordinal, line));
             }
-            let lost = block.lost > 0;
-            self.others.gave(first);
-            if lost {
-                self.others.lost(first, block.lines);
-                self.end.of_lost += here.len() as u64;
-            }
-            let block = TakenBlock { first, lines: block.lines, fence: block.held.fence, lost };
+            let block = TakenBlock { first, lines: block.lines, fence: block.held.fence, lost: block.lost > 0 };
+            self.others.gave(block);
             self.mine.insert(first, Mine { known, open: here.len() as u64, ..Mine::of(block) });
             taken.push((block, here));
         }
+        self.others.doubt(&claim.in_doubt);
         self.spool.append(&text)?;
         self.spooled += text.len() as u64;
         Ok(self.journal.take_blocks(taken, Wrong::REPEATED)?)
     }
 
+    /// Lines that wait here: no call of them was executed.
+    fn waiting(&self) -> Result<Vec<(u64, Held)>, JournalError> {
+        let mut waiting = Vec::new();
+        for block in self.mine.values().map(|mine| mine.block) {
+            let held = held(block.first, block.fence);
+            waiting.extend(self.journal.waiting_in(block)?.into_iter().map(|line| (line, held)));
+        }
+        Ok(waiting)
+    }
+
     /// The last words of a run: its results, and that others may have its blocks.
     async fn leave(&mut self) {
         let words = tokio::time::timeout(LAST_WORDS, async {
+            self.tell_again().await?;
             self.hand_in().await?;
-            self.line.answer(self.store.deregister(self.id)).await?;
+            let stay = block_in_place(|| self.waiting())?;
+            if !stay.is_empty() {
+                let departures = Departures { leave: Vec::new(), stay };
+                self.line.answer(self.store.depart(self.job.id, self.id(), &departures)).await?;
+            }
+            self.line.answer(self.store.deregister(self.id())).await?;
             self.ask_for_whole().await
         });
         match words.await {

@@ -3,10 +3,9 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
-use std::time::Duration;
 
 use http::Method;
-use paceline::{Clock, Instant, clock};
+use paceline::{Clock, clock};
 use paceline_config::Upstream;
 use paceline_core::UnknownOutcome;
 use paceline_providers::secrets::hidden;
@@ -18,6 +17,7 @@ use paceline_store::{
 use crate::exit::Failure;
 use crate::run::job::background_load::BackgroundLoad;
 use crate::run::job::job_config::{self, JobConfig};
+use crate::run::job::share_told::ShareTold;
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, LONGEST_LINE, Span};
 use crate::run::lines::line::{self, Line, LineError};
@@ -321,7 +321,8 @@ fn fill(
     let first = (opening.bad_lines == BadLines::Later).then_some(FIRST);
     let (mut taken, mut doubts) = (0, Doubts::default());
     let (clock, length) = (Clock::new(), input.mark().map_err(Failure::refused)?.len);
-    let mut progress = CheckProgress::begun(clock.now());
+    let mut progress = ShareTold::begun(clock.now());
+    let sooner = if opening.needs_all { "" } else { " (--no-check begins at once)" };
     while let Some((number, span, bytes)) = lines.next_line().map_err(unreadable)? {
         if let Some(most) = opening.most_lines.filter(|most| taken == *most) {
             return Err(OpenError::TooMany { input: input.name(), most });
@@ -337,9 +338,9 @@ fn fill(
         error.into_iter().for_each(|error| wrong.add(error));
         taken += 1;
         if taken.is_multiple_of(LINES_A_LOOK)
-            && let Some(line) = progress.line(clock.now(), &input.name(), span.offset, length)
+            && let Some(share) = progress.percent(clock.now(), span.offset, length)
         {
-            tracing::info!("{line}");
+            tracing::info!("checking {} before anything is sent: {share}% of it{sooner}", input.name());
         }
         if first == Some(taken) {
             loader.leave(lines.position());
@@ -351,30 +352,6 @@ fn fill(
     }
     doubts.tell();
     Ok(())
-}
-
-/// How far the check of an input is, where it takes so long that a person would ask.
-struct CheckProgress {
-    next: Instant,
-}
-
-impl CheckProgress {
-    /// Soon after the beginning, and not too often after that.
-    const FIRST: Duration = Duration::from_secs(2);
-    const EVERY: Duration = Duration::from_secs(10);
-
-    fn begun(now: Instant) -> Self {
-        Self { next: now + Self::FIRST }
-    }
-
-    /// The line, when it is time for one. `read` of `length` bytes are checked.
-    fn line(&mut self, now: Instant, input: &str, read: u64, length: u64) -> Option<String> {
-        (now >= self.next).then(|| {
-            self.next = now + Self::EVERY;
-            let share = read.saturating_mul(100) / length.max(1);
-            format!("checking {input} before anything is sent: {share}% of it (--no-check begins at once)")
-        })
-    }
 }
 
 /// What a person may not have meant in lines that can be sent all the same, with the first of each kind.
@@ -468,22 +445,4 @@ fn check<'a>(format: &Format, bytes: &'a [u8], number: u64, span: Span) -> Resul
         return Err(LineError { line: number, code: "line_too_long", param: None, message });
     }
     format.read(bytes, number)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_long_check_says_how_far_it_is() {
-        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
-        let mut progress = CheckProgress::begun(at(0));
-        let mut told = |seconds, read| progress.line(at(seconds), "in.jsonl", read, 200);
-        assert_eq!(told(1, 50), None);
-        let line = told(2, 80).expect("two seconds are long");
-        assert!(line.starts_with("checking in.jsonl before anything is sent: 40% of it"), "{line}");
-        assert_eq!(told(11, 90), None);
-        assert!(told(12, 200).is_some_and(|line| line.contains(" 100% ")));
-        assert!(CheckProgress::begun(at(0)).line(at(9), "-", 0, 0).is_some(), "of a length that is not known");
-    }
 }

@@ -8,3 +8,4 @@ pub(crate) mod job_config;
 pub(crate) mod load;
 pub(crate) mod load_guard;
 pub(crate) mod refused;
+pub(crate) mod share_told;

@@ -184,7 +184,7 @@ impl Summary<'_> {
             line(format!("errors: {} (why: {})", errors.display(), report.display()));
         }
         text::refused_answers(counts.refused_answers, &paths.refused_answers).into_iter().for_each(&mut line);
-        if counts.failed > counts.held && self.again.is_some() && !self.is_left() {
+        if counts.failed > counts.held && self.again.is_some() && !self.is_left() && self.hosts.is_none() {
             line(
                 "once the cause is fixed, the same command with --retry-failed sends the failed items again".to_owned(),
             );

@@ -1,18 +1,18 @@
 //! The connection to the server, and how it is made again when it breaks.
 
-use std::collections::HashMap;
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, Notify, watch};
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{AsyncMessage, Client, Error, Row, Statement, Transaction};
+use tokio_postgres::{AsyncMessage, Client, Error, Row};
 
 use super::away::{Kind, RETRY_TIMEOUT, Wait, kind, kind_of};
 use super::schema::SESSION;
+use super::tx::Session;
+pub(crate) use super::tx::{Operation, Tx};
 use crate::work::clock::WorkClock;
 use crate::work::error::{WorkError, in_full};
 use paceline_postgres::Address;
@@ -35,18 +35,27 @@ pub(crate) struct Connection {
     ending: watch::Sender<bool>,
     /// It looks, or changes what a person asks for: it makes no tables, and hears of no changes.
     visits: bool,
+    /// How long a server that is away is waited for else.
+    patience: Duration,
+    /// Of each session, behind those of all.
+    settings: &'static str,
+    /// As [`SILENT`], unless the address says something else.
+    silent: Duration,
     /// Counts changes by this process and others that may have made items wait.
     changes: Arc<AtomicU64>,
 }
 
-/// A live connection and its prepared statements.
-struct Session {
-    client: Client,
-    statements: std::sync::Mutex<HashMap<&'static str, Statement>>,
+/// How a connection waits for its server, and how the server is told to treat it.
+pub(crate) struct Manner {
+    /// A server that is away is waited for, for as long as it takes.
+    pub(crate) stays: bool,
+    /// It looks, or changes what a person asks for.
+    pub(crate) visits: bool,
+    /// How long a server that is away is waited for by who does not stay.
+    pub(crate) patience: Duration,
+    /// Settings of each session, behind those of all.
+    pub(crate) settings: &'static str,
 }
-
-/// The body of a transaction; it may run again when the connection breaks.
-pub(crate) type Operation<'t, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 't>>;
 
 /// A server that has not answered for so long is gone, and another connection is made, unless the address says something else
 /// (`tcp_user_timeout`): a host that is lost, or a firewall that forgets, closes none. One that is at work for longer is left more
@@ -74,7 +83,8 @@ impl Connection {
         notified: Arc<Notify>,
         stays: bool,
     ) -> Result<Self, WorkError> {
-        Self::begin(address, schema, migrations, notified, (stays, false)).await
+        let manner = Manner { stays, visits: false, patience: RETRY_TIMEOUT, settings: "" };
+        Self::open_as(address, schema, migrations, notified, manner).await
     }
 
     /// Connects to look: where there are no tables, none are made. Those of an older version are brought up to this one.
@@ -84,30 +94,88 @@ impl Connection {
         migrations: &'static [&'static str],
         notified: Arc<Notify>,
     ) -> Result<Self, WorkError> {
-        Self::begin(address, schema, migrations, notified, (false, true)).await
+        let manner = Manner { stays: false, visits: true, patience: RETRY_TIMEOUT, settings: "" };
+        Self::open_as(address, schema, migrations, notified, manner).await
     }
 
-    async fn begin(
+    /// Connects in that manner, and brings the tables up to this version.
+    pub(crate) async fn open_as(
         address: Address,
         schema: &str,
         migrations: &'static [&'static str],
         notified: Arc<Notify>,
-        (stays, visits): (bool, bool),
+        manner: Manner,
     ) -> Result<Self, WorkError> {
+        let Manner { stays, visits, patience, settings } = manner;
         let (server, clock) = (address.describe(), WorkClock::system());
         let (schema, session, changes) = (schema.to_owned(), Mutex::new(None), Arc::default());
         let ending = watch::Sender::new(false);
-        let connection =
-            Self { address, schema, migrations, clock, server, session, notified, stays, ending, visits, changes };
+        let connection = Self {
+            address,
+            schema,
+            migrations,
+            clock,
+            server,
+            session,
+            notified,
+            stays,
+            ending,
+            visits,
+            patience,
+            settings,
+            silent: SILENT,
+            changes,
+        };
         let session = connection.begin_with_retries().await?;
         *connection.session.lock().await = Some(session);
         Ok(connection)
     }
 
+    /// One more to the same schema, which is made with its first question; a server that is silent for so long is gone there.
+    pub(crate) fn another(&self, silent: Duration) -> Self {
+        Self {
+            address: self.address.clone(),
+            schema: self.schema.clone(),
+            migrations: self.migrations,
+            clock: WorkClock::system(),
+            server: self.server.clone(),
+            session: Mutex::default(),
+            notified: Arc::new(Notify::new()),
+            stays: false,
+            ending: watch::Sender::new(false),
+            visits: true,
+            patience: self.patience,
+            settings: self.settings,
+            silent,
+            changes: Arc::default(),
+        }
+    }
+
+    /// Asks once, in a statement that is a transaction of its own: nothing is held between two parts of it. A connection that
+    /// breaks is made anew by the next question.
+    pub(crate) async fn ask(
+        &self,
+        action: &'static str,
+        sql: &'static str,
+        values: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, WorkError> {
+        let mut held = self.session.lock().await;
+        let done = async { self.session(&mut held).await?.query(sql, values).await };
+        let error = match tokio::time::timeout(self.silent(), done).await {
+            Ok(Ok(rows)) => return Ok(rows),
+            Ok(Err(error)) => self.error(action, error),
+            Err(_) => WorkError::Silent { action, server: self.server.clone(), waited: self.silent() },
+        };
+        if kind(&error) != Kind::Collided {
+            *held = None;
+        }
+        Err(error)
+    }
+
     /// Connects for the first time: tries again while the server is not there yet, or cannot be written for a time, but not if it
     /// refuses.
     async fn begin_with_retries(&self) -> Result<Session, WorkError> {
-        let timeout = self.address.timeout.unwrap_or(RETRY_TIMEOUT);
+        let timeout = self.address.timeout.unwrap_or(self.patience);
         let mut wait = Wait::begin(&self.clock, timeout);
         loop {
             let began = async {
@@ -210,12 +278,30 @@ impl Connection {
         action: &'static str,
         operation: impl for<'t> Fn(&'t Tx<'t>, bool) -> Operation<'t, T> + Send + Sync,
     ) -> Result<T, WorkError> {
+        self.done(action, true, operation).await
+    }
+
+    /// The same, with each statement a transaction of its own: a server far away is asked once for each.
+    pub(crate) async fn alone<T>(
+        &self,
+        action: &'static str,
+        operation: impl for<'t> Fn(&'t Tx<'t>, bool) -> Operation<'t, T> + Send + Sync,
+    ) -> Result<T, WorkError> {
+        self.done(action, false, operation).await
+    }
+
+    async fn done<T>(
+        &self,
+        action: &'static str,
+        together: bool,
+        operation: impl for<'t> Fn(&'t Tx<'t>, bool) -> Operation<'t, T> + Send + Sync,
+    ) -> Result<T, WorkError> {
         let mut held = self.session.lock().await;
         let (mut wait, mut retried, mut bound) = (None, false, self.silent());
         loop {
             let done = async {
                 let done = match self.session(&mut held).await {
-                    Ok(session) => run_once(session, (&self.changes, self.visits), &operation, retried).await,
+                    Ok(session) => session.run_once(together, (&self.changes, self.visits), &operation, retried).await,
                     Err(error) => Err(error),
                 };
                 done.map_err(|error| self.error(action, error))
@@ -240,8 +326,8 @@ impl Connection {
                     // A password that was changed may be one that a new start has.
                     let stays = kind == Kind::Broken && self.stays();
                     let wait = wait.get_or_insert_with(|| {
-                        tracing::warn!("{error}; waiting {} for it", how_long(stays, RETRY_TIMEOUT));
-                        Wait::begin(&self.clock, RETRY_TIMEOUT)
+                        tracing::warn!("{error}; waiting {} for it", how_long(stays, self.patience));
+                        Wait::begin(&self.clock, self.patience)
                     });
                     let Some(pause) = wait.next(&self.clock, stays) else { return Err(error) };
                     tokio::select! {
@@ -254,7 +340,7 @@ impl Connection {
     }
 
     fn silent(&self) -> Duration {
-        self.address.config.get_tcp_user_timeout().copied().unwrap_or(SILENT)
+        self.address.config.get_tcp_user_timeout().copied().unwrap_or(self.silent)
     }
 
     async fn session<'s>(&self, held: &'s mut Option<Session>) -> Result<&'s mut Session, Error> {
@@ -283,11 +369,11 @@ impl Connection {
                 }
             }
         });
-        let schema = &self.schema;
+        let (schema, settings) = (&self.schema, self.settings);
         // A server that is a standby tells nobody.
         let listen = if self.visits { String::new() } else { format!("LISTEN {};", self.channel()) };
-        client.batch_execute(&format!("{SESSION} SET search_path = {schema}; {listen}")).await?;
-        Ok(Session { client, statements: std::sync::Mutex::default() })
+        client.batch_execute(&format!("{SESSION} {settings} SET search_path = {schema}; {listen}")).await?;
+        Ok(Session::of(client))
     }
 
     /// Brings the tables up to this version. Where they are, nothing is written.
@@ -327,63 +413,6 @@ impl Connection {
 
 /// "PaWk" in ASCII: an advisory lock held while tables are made.
 const LOCK: i64 = 0x5061_576B;
-
-/// A transaction, with the prepared statements of its connection.
-pub(crate) struct Tx<'t> {
-    inner: Transaction<'t>,
-    statements: &'t std::sync::Mutex<HashMap<&'static str, Statement>>,
-    changes: &'t AtomicU64,
-    visits: bool,
-}
-
-impl Tx<'_> {
-    /// Whether nothing is written but what a person asks for.
-    pub(crate) const fn visits(&self) -> bool {
-        self.visits
-    }
-
-    /// How many changes there were that may have made items wait.
-    pub(crate) fn notified(&self) -> u64 {
-        self.changes.load(Ordering::Relaxed)
-    }
-
-    /// Counts a change: this transaction makes items wait.
-    pub(crate) fn note_change(&self) {
-        self.changes.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// The rows of a statement, which is prepared once per connection.
-    pub(crate) async fn query(&self, sql: &'static str, values: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Error> {
-        self.inner.query(&self.prepared(sql).await?, values).await
-    }
-
-    /// How many rows a statement changed.
-    pub(crate) async fn execute(&self, sql: &'static str, values: &[&(dyn ToSql + Sync)]) -> Result<u64, Error> {
-        self.inner.execute(&self.prepared(sql).await?, values).await
-    }
-
-    async fn prepared(&self, sql: &'static str) -> Result<Statement, Error> {
-        let known = self.statements.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get(sql).cloned();
-        if let Some(statement) = known {
-            return Ok(statement);
-        }
-        let statement = self.inner.prepare(sql).await?;
-        self.statements.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(sql, statement.clone());
-        Ok(statement)
-    }
-}
-
-async fn run_once<T>(
-    session: &mut Session,
-    (changes, visits): (&AtomicU64, bool),
-    operation: &impl for<'t> Fn(&'t Tx<'t>, bool) -> Operation<'t, T>,
-    retried: bool,
-) -> Result<T, Error> {
-    let tx = Tx { inner: session.client.transaction().await?, statements: &session.statements, changes, visits };
-    let done = operation(&tx, retried).await?;
-    tx.inner.commit().await?;
-    Ok(done)
-}
 
 fn how_long(stays: bool, timeout: Duration) -> String {
     if stays { "as long as it takes".to_owned() } else { format!("up to {} s", timeout.as_secs()) }

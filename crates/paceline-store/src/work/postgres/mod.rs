@@ -10,6 +10,7 @@ mod record;
 mod rows;
 mod schema;
 mod scopes;
+mod tx;
 
 use crate::state::State;
 use std::fmt;
