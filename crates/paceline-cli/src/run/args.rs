@@ -24,7 +24,7 @@ const JOB: &str = "Job and results";
 #[command(after_help = RUN_FILES)]
 pub(crate) struct RunArgs {
     /// Requests, one a line: {"custom_id","method","url","body"}, or see --format; - reads standard input, *.gz is unpacked
-    #[arg(value_name = "IN", required_unless_present = "job")]
+    #[arg(value_name = "IN", required_unless_present_any = ["job", "store"])]
     pub(crate) input: Option<PathBuf>,
     /// Answers, one a line, in OpenAI's Batch form, or in Anthropic's for anthropic lines
     #[arg(long, short, value_name = "OUT")]

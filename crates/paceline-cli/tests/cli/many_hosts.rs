@@ -36,7 +36,7 @@ fn a_host_without_an_input_names_its_job_and_cannot_say_how_an_input_is_read() {
     let run =
         |flags: &[&str]| finish(job.paceline().args(["run", "-o", "out.jsonl", "--upstream", "mock"]).args(flags));
     let (code, log) = run(&["--store", STORE]);
-    assert!(code == 2 && log.contains("<IN>"), "{log}");
+    assert!(code == 2 && log.contains("<IN>") && log.contains("--job"), "{log}");
     let (code, log) = run(&["--job", "a"]);
     assert!(code == 2 && log.contains("--store"), "{log}");
     let (code, log) = run(&["--store", STORE, "--job", "a", "--format", "bare"]);

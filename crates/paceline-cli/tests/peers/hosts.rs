@@ -258,6 +258,29 @@ fn lines_that_failed_on_any_host_are_sent_again_where_that_is_asked_for() {
 }
 
 #[test]
+fn a_host_without_the_input_waits_for_the_job() {
+    let (items, counting, postgres) = (200, Counting::start(Duration::from_millis(20)), PostgresServer::start());
+    let host = |flags: &[&str]| hosts(1, items, &postgres, &counting, flags).remove(0);
+    let hasty = host(&["--max-wait", "1s"]).without_input().run();
+    let log = String::from_utf8_lossy(&hasty.output.stderr).into_owned();
+    assert_eq!(hasty.output.status.code(), Some(3), "{log}");
+    assert!(log.contains("there is no job requests.jsonl in the store (there is: none)"), "{log}");
+    let (early, maker) = (host(&[]).without_input(), host(&[]));
+    let mut waits = early.spawn();
+    while !early.log().contains("waiting up to 1h") {
+        assert!(waits.try_wait().expect("it is ours").is_none(), "{}", early.log());
+    }
+    let ended = maker.run();
+    assert!(waits.wait().expect("it is ours").success(), "{}", early.log());
+    assert_each_once(&postgres, items, &[ended, early.run()]);
+    assert_eq!(counting.arrivals(), items as u64);
+    // Its results are of another job than the one that this would make.
+    let refused = maker.with_flags(&["--job", "another"]).run();
+    assert_eq!(refused.output.status.code(), Some(2), "{}", String::from_utf8_lossy(&refused.output.stderr));
+    assert_eq!(job_of(&postgres)["job"], "requests.jsonl", "no job is made");
+}
+
+#[test]
 fn a_host_that_would_send_lines_otherwise_is_refused() {
     let (items, counting, postgres) = (3, Counting::start(Duration::from_millis(1)), PostgresServer::start());
     let maker = hosts(1, items, &postgres, &counting, &[]).remove(0);

@@ -60,6 +60,12 @@ impl Job {
         self
     }
 
+    /// The same with further flags.
+    pub(crate) fn with_flags(mut self, flags: &[&str]) -> Self {
+        self.flags.extend(flags.iter().map(ToString::to_string));
+        self
+    }
+
     /// Starts the job, or goes on with it, and returns at once.
     pub(crate) fn spawn(&self) -> Child {
         let log = File::create(self.folder.path().join("log")).expect("a new file");

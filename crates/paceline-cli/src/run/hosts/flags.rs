@@ -17,6 +17,9 @@ pub(super) fn check(args: &RunArgs, store: &str) -> Result<(), Failure> {
              keeps the job, without --store",
         ));
     }
+    if args.input.is_none() && args.job.is_none() {
+        return Err(Failure::refused(NO_JOB));
+    }
     if let Some((flag, why)) = of_one_journal(args) {
         return Err(Failure::refused(format!("{flag} cannot be used with --store: {why}")));
     }
@@ -30,6 +33,10 @@ pub(super) fn check(args: &RunArgs, store: &str) -> Result<(), Failure> {
     }
     Ok(())
 }
+
+/// Why a host cannot begin.
+pub(super) const NO_JOB: &str =
+    "a host needs a job: name its input <IN>, or with --job a job that another host makes, which needs no input here";
 
 /// The first flag that cannot hold for a job of many hosts.
 fn of_one_journal(args: &RunArgs) -> Option<(&'static str, &'static str)> {

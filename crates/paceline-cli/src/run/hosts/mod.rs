@@ -18,6 +18,7 @@ mod worker;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use paceline::{Clock, clock};
 use paceline_config::Upstream;
@@ -82,7 +83,7 @@ pub(super) async fn open(
             Creator { args, paths, upstream, store: &store, name: &name }.share(input, &addresses, &calls).await?
         }
         None => {
-            let shared = joined(&store, &name, &calls).await?;
+            let shared = joined(&store, &name, &calls, args.max_wait).await?;
             let (form, endpoint) = settings::form(&shared);
             let format = Format::stated(form, endpoint, upstream.provider, &addresses).map_err(Failure::refused)?;
             (shared, format)
@@ -101,8 +102,7 @@ pub(super) async fn open(
 /// What the job is called: as the user says, else as its input is.
 fn name_of(args: &RunArgs) -> Result<String, Failure> {
     let of_input = || args.input.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
-    let name = args.job.clone().or_else(of_input);
-    name.ok_or_else(|| Failure::refused("a host needs a job: name an input, or with --job one that is in the store"))
+    args.job.clone().or_else(of_input).ok_or_else(|| Failure::refused(flags::NO_JOB))
 }
 
 /// Hosts know nothing of each other's calls.
@@ -115,20 +115,40 @@ fn warn_of_limits(upstream: &Upstream) {
     }
 }
 
-/// A job that is there, for a host without its input.
-async fn joined(store: &BlockStore, name: &str, calls: &Settings) -> Result<SharedJob, Failure> {
-    let Some(job) = store.find(name).await.map_err(not_begun)? else {
-        let jobs = store.jobs().await.map_err(not_begun)?;
-        let named: Vec<&str> = jobs.iter().map(|job| &*job.name).take(SHOWN).collect();
-        let there = if named.is_empty() { "none".to_owned() } else { text::printable(&named.join(", ")).into_owned() };
-        return Err(Failure::refused(format!(
-            "there is no job {} in the store (there is: {there}); the same command with the input makes it",
-            text::printable(name)
-        )));
-    };
-    let differences = settings::differences(&job, calls);
-    if differences.is_empty() { Ok(job) } else { Err(settings::refused(name, &differences)) }
+/// The job, for a host without its input, which waits until a host that has the input has made it.
+async fn joined(store: &BlockStore, name: &str, calls: &Settings, max_wait: Duration) -> Result<SharedJob, Failure> {
+    let clock = Clock::new();
+    let began = clock.now();
+    let mut is_told = false;
+    loop {
+        if let Some(job) = store.find(name).await.map_err(not_begun)? {
+            let differences = settings::differences(&job, calls);
+            return if differences.is_empty() { Ok(job) } else { Err(settings::refused(name, &differences)) };
+        }
+        let is_over = clock.now() - began >= max_wait;
+        if is_over || !is_told {
+            let jobs = store.jobs().await.map_err(not_begun)?;
+            let named: Vec<&str> = jobs.iter().map(|job| &*job.name).take(SHOWN).collect();
+            let there = if named.is_empty() { "none".to_owned() } else { named.join(", ") };
+            let (name, there) = (text::printable(name), text::printable(&there));
+            let none = format!("there is no job {name} in the store (there is: {there})");
+            if is_over {
+                return Err(Failure::interrupted(format!(
+                    "{none}, and no host has made it within --max-wait; the same command with the input makes it"
+                )));
+            }
+            tracing::warn!(
+                "{none}; waiting up to {} for a host that has the input to make it",
+                text::duration(max_wait)
+            );
+            is_told = true;
+        }
+        tokio::time::sleep(NO_JOB.min(max_wait)).await;
+    }
 }
+
+/// Between two looks for a job that is not there.
+const NO_JOB: Duration = Duration::from_millis(500);
 
 /// Jobs that are named where another was meant.
 const SHOWN: usize = 5;

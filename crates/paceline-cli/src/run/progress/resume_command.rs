@@ -5,6 +5,8 @@ use std::ffi::OsString;
 
 use paceline_providers::secrets::{SECRET, hidden, hidden_header};
 
+use crate::database;
+
 /// Flags that have done their work: given again they would undo what was done, or allow another change.
 const ONCE: [&str; 3] = ["--overwrite", "--retry-failed", "--accept-changed-input"];
 
@@ -55,12 +57,22 @@ fn without_secret(before: &str, word: &str) -> Option<(String, String)> {
     let (flag, header) = match word.split_once('=') {
         _ if before == "--header" => ("", word),
         Some(("--header", header)) => ("--header=", header),
+        _ if names_a_user(word) => return None,
         _ => return changed(hidden(word)).map(|without| (without, "KEY".to_owned())),
     };
     let without = changed(hidden_header(header))?;
     let name = header.split([':', '=']).next().unwrap_or_default().trim();
     let name = name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
     Some((format!("{flag}{without}"), name))
+}
+
+/// The address of a database with a user and no password.
+fn names_a_user(word: &str) -> bool {
+    let address = word.strip_prefix("--store=").unwrap_or(word);
+    let plain = |part: &str| part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+    let rest = database::is_address(address).then(|| address.split_once("://")).flatten();
+    rest.and_then(|(_, rest)| rest.split_once('@'))
+        .is_some_and(|(user, server)| plain(user) && !server.contains(['@', '?', '&', '=']))
 }
 
 fn changed(text: Cow<'_, str>) -> Option<String> {
@@ -144,6 +156,18 @@ mod tests {
         ] {
             assert_eq!(with_flag(line, "--budget-cost", "1.15"), expected);
         }
+    }
+
+    #[test]
+    fn the_user_of_a_database_is_no_secret_and_its_password_is() {
+        for (word, expected) in [
+            ("postgres://jobs@db.example.org/jobs", "p --store postgres://jobs@db.example.org/jobs"),
+            ("postgres://jobs:hunter2@db/jobs", r#"p --store "postgres://${KEY:?}@db/jobs""#),
+        ] {
+            assert_eq!(line(&["p", "--store", word]), expected);
+        }
+        assert_eq!(line(&["p", "--store=postgres://jobs@db/jobs"]), "p --store=postgres://jobs@db/jobs");
+        assert_eq!(line(&["p", "https://token@host/"]), r#"p "https://${KEY:?}@host/""#);
     }
 
     #[test]
