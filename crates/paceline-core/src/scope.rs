@@ -55,6 +55,8 @@ pub(crate) struct Scope {
     pub(crate) clock: RunningClock,
     pub(crate) totals: Totals,
     pub(crate) in_flight: InFlight,
+    /// Of these, the calls of items that had failed before.
+    repeats: u32,
     pub(crate) quotas: Quotas,
     announced: Vec<ServerLimits>,
     gate: Gate,
@@ -82,6 +84,7 @@ impl Scope {
             clock: RunningClock::default(),
             totals: Totals::default(),
             in_flight: InFlight::new(of_scope(&name, config))?,
+            repeats: 0,
             quotas: Quotas::new(tier)?,
             announced: Vec::new(),
             gate: Gate::new(),
@@ -196,6 +199,7 @@ impl Scope {
         self.last += 1;
         let probe = self.breaker.sent();
         self.in_flight.take(request.is_background());
+        self.repeats += u32::from(request.attempts > 0);
         let in_flight = self.in_flight.now();
         self.answers.sent(now, in_flight);
         let canary = self.gate.sent(now, self.last);
@@ -219,6 +223,7 @@ impl Scope {
     /// A call is no longer in flight.
     pub(crate) fn ended(&mut self, request: &Request) {
         self.in_flight.release(request.is_background());
+        self.repeats -= u32::from(request.attempts > 0);
         self.out.subtract(&request.cost);
     }
 

@@ -29,7 +29,8 @@ impl Pacer {
     /// other, and an outage costs no item. One that is down is tested with one of the items that failed least, here and there:
     /// those that failed may fail for ever, and so may their neighbours, and would keep out the others, whose success shows that
     /// the server works. For the same reason every other call is one of an item that has not failed, where a pace is learnt and
-    /// the server has refused calls. And where a call that went first was told to wait again, those go that were not.
+    /// the server has refused calls. They hold half of the places at
+    /// most while others wait, since they may hang again. And where a call that went first was told to wait again, those go that were not.
     pub(super) fn head(&self, scope: &Scope) -> Option<Place> {
         let tried = |slot| {
             let Request { attempts, max_retries, .. } = &self.slots.at(slot).request;
@@ -42,7 +43,8 @@ impl Pacer {
         if let Some(told) = scope.told_at_most() {
             return scope.queue.first_but(PROBE_CANDIDATES, |slot| self.slots.at(slot).request.deferrals > told);
         }
-        let new_first = scope.learns_from_refusals() && scope.totals.sends % 2 == 1;
+        let new_first =
+            scope.learns_from_refusals() && scope.totals.sends % 2 == 1 || scope.repeats_enough(self.in_flight.limit());
         let new = || scope.queue.first_but(PROBE_CANDIDATES, |slot| tried(slot).1 > 0);
         match new_first.then(new).flatten().filter(|place| tried(place.2).1 == 0) {
             Some(new) => Some(new),

@@ -27,6 +27,11 @@ impl Scope {
         self.breaker.is_bad(item)
     }
 
+    /// Whether calls of items that failed before take half of the places, of which there are so many at most: those may hang again.
+    pub(crate) fn repeats_enough(&self, places: u32) -> bool {
+        self.repeats > 0 && 2 * (self.repeats + 1) > places.min(self.in_flight.limit())
+    }
+
     /// How often a request may have been told to wait that leaves next, if others wait. After a wait in vain that is one that
     /// was not: only that shows whether the server or the request is at fault. For some calls it is one that was told once.
     pub(crate) fn told_at_most(&self) -> Option<u32> {

@@ -22,6 +22,8 @@ struct Sent {
     at: Instant,
     scope: ScopeId,
     cost: Cost,
+    /// Its item had failed before.
+    repeats: bool,
 }
 
 struct Waiting {
@@ -180,7 +182,7 @@ impl Model {
             let settled = usage.get(&Dimension::Tokens).min(reserved);
             self.sent[sent].cost.set(Dimension::Tokens, settled);
             let debt = Cost::zero().with(Dimension::Tokens, usage.get(&Dimension::Tokens) - settled);
-            self.debts.push(Sent { at: self.now, scope: self.sent[sent].scope.clone(), cost: debt });
+            self.debts.push(Sent { at: self.now, scope: self.sent[sent].scope.clone(), cost: debt, repeats: false });
         }
         self.finished += 1;
         match self.pacer.complete(self.now, ticket, outcome) {
@@ -299,11 +301,22 @@ impl Model {
         late(request.not_before) || late(closed) || late(tested) || in_tier || self.watched.iter().any(full)
     }
 
+    /// Whether calls of items that failed before hold half of the places.
+    fn repeats_enough(&self, scope: &ScopeId) -> bool {
+        let snapshot = self.pacer.snapshot(self.now);
+        let own = snapshot.scopes.iter().find(|known| known.name == *scope.name()).expect("it had a request");
+        let places = snapshot.account.concurrency.current_limit.min(own.concurrency.current_limit) as usize;
+        let of_scope = |index: &&usize| self.sent[**index].scope == *scope && self.sent[**index].repeats;
+        let repeats = self.in_flight.values().filter(of_scope).count();
+        repeats > 0 && 2 * (repeats + 1) > places
+    }
+
     fn grant(&mut self, ticket: Ticket, probe: bool) {
         assert!(self.granted.insert(ticket), "granted twice");
         let Waiting { request, arrival } = self.waiting.remove(&ticket).expect("only waiting requests are granted");
         assert!(request.not_before.is_none_or(|due| due <= self.now), "before its due time");
         let mut lets_one_pass = false;
+        let enough = self.repeats_enough(&request.scope);
         for other in self.waiting.values().filter(|other| other.request.scope == request.scope) {
             let ready = other.request.not_before.is_none_or(|due| due <= self.now);
             let before = (-other.request.priority, other.arrival) < (-request.priority, arrival);
@@ -313,6 +326,8 @@ impl Model {
             let tests = as_urgent && last(&other.request) && !last(&request);
             // One that is down is tested with any of those that failed least.
             let probes = probe && as_urgent && other.request.attempts >= request.attempts;
+            // Those that failed hold half of the places at most.
+            let may_hang = enough && as_urgent && other.request.attempts > 0 && request.attempts == 0;
             // Where a call that went first was told to wait again, those that were not go before those that were.
             let deferrals = (other.request.deferrals, request.deferrals);
             let was_told = self.learns
@@ -320,9 +335,9 @@ impl Model {
                 && (deferrals.0 > 1 && deferrals.1 <= 1 || deferrals.0 > 0 && deferrals.1 == 0);
             // Where a learnt pace was refused, one that failed lets one pass that did not, but never two.
             let waits_once = self.learns && as_urgent && other.request.attempts > 0 && request.attempts == 0;
-            lets_one_pass |= ready && before && waits_once && !tests && !probes && !was_told;
+            lets_one_pass |= ready && before && waits_once && !tests && !probes && !was_told && !may_hang;
             assert!(
-                !(ready && before) || tests || probes || was_told || waits_once,
+                !(ready && before) || tests || probes || was_told || may_hang || waits_once,
                 "{arrival} overtook {}",
                 other.arrival
             );
@@ -330,7 +345,8 @@ impl Model {
         let scope = self.scopes.iter().position(|scope| *scope == request.scope).expect("it has only these");
         let did_before = std::mem::replace(&mut self.let_one_pass[scope], lets_one_pass);
         assert!(!(lets_one_pass && did_before), "{arrival} was the second in a row that overtook one that failed");
-        self.sent.push(Sent { at: self.now, scope: request.scope, cost: request.cost });
+        let repeats = request.attempts > 0;
+        self.sent.push(Sent { at: self.now, scope: request.scope, cost: request.cost, repeats });
         self.in_flight.insert(ticket, self.sent.len() - 1);
         assert!(self.in_flight.len() <= self.max_in_flight);
         self.check_windows();

@@ -154,3 +154,21 @@ fn items_that_are_always_told_to_wait_keep_the_others_from_nothing() {
         assert!((3_600 / asks / 2..=3_600 / asks).contains(&calls), "{case}: {calls} calls");
     }
 }
+
+/// Pages that never answer are given up when their time is over, and tried again: they hold half of the places at most.
+#[test]
+fn items_that_hang_keep_the_others_from_nothing() {
+    for (pace, places, most) in
+        [(Pace::Auto, 2, 500.0), (Pace::Auto, 3, 260.0), (Pace::Auto, 8, 120.0), (Pace::Fixed, 2, 500.0)]
+    {
+        let limits = Limits { quotas: vec![Quota::per_second(50)], burst: None };
+        let config = PacerConfig { limits, pace, ..PacerConfig::default() }.with_in_flight(places);
+        let hangs = |item| item % 20 == 7;
+        let job = run(config, 1_000, at(7_200.0), |_, item| match hangs(item) {
+            true => (Duration::from_secs(10), Outcome::new(Class::Transient)),
+            false => (Duration::from_millis(5), Outcome::new(Class::Success)),
+        });
+        assert_eq!((job.succeeded.len(), job.failed.len()), (950, 50), "{places} places");
+        assert!(job.makespan() < most, "{pace:?}, {places} places: {} s, not {most}", job.makespan());
+    }
+}
