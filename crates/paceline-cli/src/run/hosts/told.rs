@@ -6,6 +6,7 @@ use paceline_store::blocks::JobStatus;
 use serde_json::{Value, json};
 
 use crate::exit::Status;
+use crate::run::hosts::pulse::LEASE;
 use crate::text;
 
 /// The whole job at one moment, over all hosts.
@@ -186,8 +187,9 @@ impl Told {
     /// What a host waits for that has so many lines at hand: none of its own, or the store.
     pub(crate) fn wait(&self, pending: u64) -> Option<String> {
         if let Some(away) = self.away {
+            let calls = if away < LEASE { "" } else { "no call leaves before it does, and " };
             let away = text::duration(Duration::from_secs(away.as_secs()));
-            return Some(format!("the store has not answered for {away}: results wait in the journal"));
+            return Some(format!("the store has not answered for {away}: {calls}results wait in the journal"));
         }
         self.whole.as_ref().filter(|whole| pending == 0 && !whole.has_ended()).map(Whole::wait)
     }
