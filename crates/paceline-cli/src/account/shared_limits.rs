@@ -256,7 +256,7 @@ impl SharedAccount {
     /// The other process that has that file.
     fn holder_of(&self, what: &str) -> Option<u32> {
         let (holder, _) = lock::signed_by(&self.files.with_extension(what));
-        holder.filter(|pid| *pid != std::process::id())
+        holder.filter(|pid| !is_this_process(Some(*pid)))
     }
 
     fn take(&self, what: &str) -> io::Result<Option<File>> {
@@ -265,8 +265,10 @@ impl SharedAccount {
 
     /// Names the other process, which has that file.
     fn report_once(&mut self, what: &str) {
-        if !std::mem::replace(&mut self.reported, true) {
-            let who = lock::named(self.holder_of(what));
+        let (holder, _) = lock::signed_by(&self.files.with_extension(what));
+        // Who serves both upstreams names them.
+        if !is_this_process(holder) && !std::mem::replace(&mut self.reported, true) {
+            let who = lock::named(holder);
             tracing::info!(
                 "{who} is calling {}{}: both share the configured limits and take turns",
                 self.host,
@@ -284,7 +286,10 @@ impl SharedAccount {
         // An error here is reported when this run waits for a lock itself.
         let Ok(None) = self.take(NEXT) else { return false };
         self.report_once(NEXT);
-        if limiter.waits_for_room().is_some_and(|at| at - limiter.now() <= KEPT_FOR_ROOM) {
+        let (waits, _) = lock::signed_by(&self.files.with_extension(NEXT));
+        let keeps_it = || limiter.waits_for_room().is_some_and(|at| at - limiter.now() <= KEPT_FOR_ROOM);
+        // Another upstream of this process has limits of its own, for which its calls need not wait.
+        if !is_this_process(waits) && keeps_it() {
             return false;
         }
         limiter.yield_turn();
@@ -345,6 +350,10 @@ impl SharedAccount {
     }
 }
 
+fn is_this_process(pid: Option<u32>) -> bool {
+    pid == Some(std::process::id())
+}
+
 fn is_limited(config: &PacerConfig) -> bool {
     let mut limits = std::iter::once(&config.limits).chain(config.tiers.iter().map(|(_, limits)| limits));
     config.pace != Pace::None && limits.any(|limits| !limits.quotas.is_empty())
@@ -369,6 +378,8 @@ fn length_of_turn() -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Seek as _, Write as _};
+
     use paceline::{Admit, Class, Cost, Dimension, Limits, Outcome, Quota, Request, WaitCause};
 
     use super::*;
@@ -427,6 +438,32 @@ mod tests {
         };
         tokio::join!(waiting, later);
         assert_eq!(wait.get(), None, "it has the turn");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_that_waits_for_room_keeps_its_turn_but_from_no_neighbour_in_its_process() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let limits = Limits { quotas: vec![Quota::sliding(Dimension::Requests, 1, TURN_LASTS * 100)], burst: None };
+        let mut first = run(folder.path());
+        first.limiter.reconfigure(PacerConfig { limits, ..PacerConfig::default() }).expect("sensible");
+        take_turn(&mut first).await;
+        drop(first.limiter.try_acquire(call(&first.limiter, 1)).expect("room").complete(Outcome::new(Class::Success)));
+        first.account.as_mut().expect("shared").turn = None;
+        take_turn(&mut first).await;
+        let (limiter, account) = (first.limiter.clone(), first.account.as_mut().expect("shared"));
+        let waiting = tokio::spawn({
+            let limiter = limiter.clone();
+            async move { limiter.acquire(call(&limiter, 1)).await.is_ok() }
+        });
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert!(limiter.waits_for_room().is_some());
+        let next = account.take(NEXT).expect("writable").expect("free");
+        (&next).write_all(b"1 shares\n").expect("writable");
+        assert!(!account.passes_turn_on(&limiter), "another process waits for it");
+        (&next).rewind().expect("a file");
+        lock::sign(&next, true).expect("writable");
+        assert!(account.passes_turn_on(&limiter), "this one does");
+        waiting.abort();
     }
 
     #[tokio::test(start_paused = true)]

@@ -86,6 +86,7 @@ impl<'a> Upstreams<'a> {
         for configured in configured.upstreams {
             served.push(Served::open(configured, folder.as_deref(), &bounds, flags.lift_holds).await?);
         }
+        tell_neighbours(&served);
         Ok(Self { flags, everywhere, bounds, folder, served, leaving: Vec::new(), files })
     }
 
@@ -156,6 +157,9 @@ impl<'a> Upstreams<'a> {
             });
         }
         self.files = files;
+        if !changes.is_empty() {
+            tell_neighbours(&self.served);
+        }
         for Served { backend, keeper, .. } in before.into_iter().flatten() {
             changes.push(format!("gone: {}", backend.name()));
             self.leaving.push((Arc::downgrade(&backend), keeper));
@@ -282,6 +286,25 @@ impl Served {
             None => Kept::open_anew(&configured, folder, &account, limiter, self.mock.is_some()).await.begin(),
         };
         Self { configured, headers, backend, sender, account, keeper, mock: self.mock }
+    }
+}
+
+/// Names the upstreams that call one host with one key.
+fn tell_neighbours(served: &[Served]) {
+    for (place, first) in served.iter().enumerate() {
+        let of_it = |other: &&Served| other.account.name() == first.account.name() && other.mock.is_none();
+        let others: Vec<_> = served.iter().filter(of_it).collect();
+        // Each of them once.
+        if others.len() < 2 || served[..place].iter().any(|before| of_it(&before)) {
+            continue;
+        }
+        let names: Vec<_> = others.iter().map(|other| other.backend.name()).collect();
+        let what = if others.iter().all(|other| other.keeper.is_shared) {
+            "they share the configured limits, and take turns of a tenth of a second"
+        } else {
+            "each counts its own calls alone, where it has no limits"
+        };
+        tracing::info!("the upstreams {} call one host with one key: {what}", names.join(" and "));
     }
 }
 

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use crate::serve::{Gateway, post};
 use crate::support::{Job, Reply, Server, finish, line, start};
 use crate::tasks_run::{Store, ran};
 
@@ -247,4 +248,35 @@ fn without_a_folder_each_job_keeps_its_limit_and_says_so() {
     assert_eq!((code, user.server.count(), log.matches(warning).count()), (3, 10, 1), "{log}");
     let (code, log) = finish(Job::new(1).run(&user.server).env_remove("HOME"));
     assert!(code == 0 && !log.contains(warning), "without limits there is nothing to keep: {log}");
+}
+
+#[test]
+fn what_waits_at_one_upstream_of_a_gateway_holds_up_no_other_with_the_same_key() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let upstream = |(name, limit): (&str, &str)| {
+        format!("[upstream.{name}]\nbase_url = \"{}\"\nlimits = [\"{limit}\"]\n", server.url())
+    };
+    let config = [("one", "2 per 30s"), ("two", "6000 per 60s")].map(upstream).concat();
+    std::fs::write(job.path("paceline.toml"), config).expect("writable");
+    let log = std::fs::File::create(job.path("log")).expect("writable");
+    let gateway = Gateway::logging(job.paceline().args(["serve", "--listen", "127.0.0.1:0", "--state", "state"]), log);
+    let of_one: Vec<_> = (0..5)
+        .map(|_| {
+            let url = format!("{}/one/v1/things", gateway.url);
+            std::thread::spawn(move || post(&url, "1d"))
+        })
+        .collect();
+    server.wait_for(2);
+    for _ in 0..5 {
+        let (status, text) = gateway.post("/two/v1/things", "5s");
+        assert_eq!(status, 200, "{text}");
+    }
+    let log = job.text("log");
+    assert!(
+        log.contains("the upstreams one and two call one host with one key: they share the configured limits"),
+        "{log}"
+    );
+    assert!(!log.contains("another process"), "{log}");
+    drop(gateway);
+    drop(of_one);
 }
