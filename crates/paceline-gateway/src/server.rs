@@ -358,6 +358,8 @@ impl Gateway {
         let client = request.extensions().get::<Arc<Client>>();
         if at_host.is_none() {
             if uri.path() == "/api/jobs" && *request.method() == Method::POST {
+                let names = upstreams.iter().map(|upstream| upstream.name());
+                client.map_or(Ok(()), |client| client.may_have_jobs(names))?;
                 return jobs::post(self, request).await.map(Routed::Answered);
             }
             let _making = if is_document(uri.path()) { Some(self.document_turn(client).await) } else { None };

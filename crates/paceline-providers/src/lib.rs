@@ -52,6 +52,7 @@ mod grpc;
 mod header;
 mod ietf;
 mod inside;
+mod kept;
 #[cfg(test)]
 mod known;
 mod later;
@@ -95,6 +96,7 @@ pub use collect::{collect, comes_in_parts};
 pub use dialect::Dialect;
 pub use expected::{Expected, SCHEMA_MISMATCH, is_of_expectation};
 pub use gateway::{GATEWAY, GATEWAY_RETRIES};
+pub use kept::kept_named;
 pub use later::{answers_later, is_json, names_later};
 pub use models::{models_of, names_models};
 pub use outline::{Asked, model_of};

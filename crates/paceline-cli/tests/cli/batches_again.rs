@@ -173,3 +173,23 @@ fn a_change_of_keys_says_what_was_done_and_which_batches_end() {
         );
     }
 }
+
+#[test]
+fn each_client_has_idempotency_keys_of_its_own() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let all = OfClients::start(&job, &server, "2 per 1h", 2);
+    let keys = all.add(["first", "second"]);
+    let other = all.order.replace("24h", "1h");
+    let create = |key: &str, order: &str| {
+        let bearer = format!("Bearer {key}");
+        let headers =
+            [("content-type", "application/json"), ("authorization", &*bearer), ("idempotency-key", "nightly")];
+        let (status, text) = all.service.text(Method::POST, "/v1/batches", &headers, order.to_owned());
+        (status, serde_json::from_str::<Value>(&text).expect("JSON")["id"].clone())
+    };
+    let [(_, first), (status, second)] =
+        [(&keys[0], &all.order), (&keys[1], &other)].map(|(key, order)| create(key, order));
+    assert_eq!((status, first == second), (200, false), "another client's");
+    assert_eq!(create(&keys[0], &all.order), (200, first));
+    assert_eq!(create(&keys[0], &other).0, 400);
+}

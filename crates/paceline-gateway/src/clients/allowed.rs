@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::{Method, StatusCode};
 use paceline_http::Call;
-use paceline_providers::{Dialect, answers_later, references_of};
+use paceline_providers::{Dialect, answers_later, kept_named, references_of};
 
 use super::{Client, Clients};
 use crate::refusal::Refusal;
@@ -91,6 +91,9 @@ impl Client {
                 call.method
             )));
         }
+        if dialect.provider().is_language_model() {
+            self.may_name(upstream, call)?;
+        }
         let takes_model = dialect.takes_model(&path);
         let read = match () {
             () if self.counts_tokens && takes_model => {
@@ -111,6 +114,29 @@ impl Client {
             ));
         }
         Ok(())
+    }
+
+    /// Whether the body of a call names nothing that the provider keeps for others, but for what the paths of the key name.
+    fn may_name(&self, upstream: &str, call: &Call) -> Result<(), Refusal> {
+        let is_own = |folder: &str| {
+            let of_upstream = |own: &&String| is_below(&format!("/{upstream}"), own);
+            self.paths.iter().filter(of_upstream).any(|own| own.rsplit('/').next() == Some(folder))
+        };
+        let Some(folder) = kept_named(&call.body).into_iter().find(|folder| !is_own(folder)) else { return Ok(()) };
+        let what = if folder == "mcp" { "a server that the provider is to call (mcp)" } else { folder };
+        Err(self.may_not(&format!(
+            "has limits, models or paths of its own, and the request names {what}, for what the provider keeps is that of all clients: \
+             leave that out, or have --paths name /{upstream}/v1/{folder}, too"
+        )))
+    }
+
+    /// Whether it may tell of jobs: a key whose paths are those of no upstream makes no call, and has none.
+    pub(crate) fn may_have_jobs<'a>(&self, mut upstreams: impl Iterator<Item = &'a str>) -> Result<(), Refusal> {
+        let makes_calls = |upstream: &str| self.paths.iter().any(|own| is_below(&format!("/{upstream}"), own));
+        if self.paths.is_empty() || upstreams.any(makes_calls) {
+            return Ok(());
+        }
+        Err(self.may_not("is for no path of an upstream, and so has no jobs"))
     }
 
     fn is_of_own_paths(&self, path: &str) -> bool {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::Request;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use paceline_gateway::{ClientConfig, Clients};
+use paceline_gateway::{Bounds, ClientConfig, Clients};
 use tokio::sync::Mutex;
 
 use crate::support::{NO_KEY, Served, answer, client, counted, serve_to, upstream};
@@ -340,4 +340,46 @@ async fn a_key_in_two_pieces_of_a_stream_is_found_and_no_range_cuts_it_in_two() 
     let fields = [("range", "bytes=0-7"), ("if-range", "\"x\"")];
     let (code, text) = status(&served, "free", "GET", "/v1/models", &fields, Vec::new()).await;
     assert_eq!((code, &*text), (200, "data: false [key]*********** a3f8\n\n"));
+}
+
+#[tokio::test]
+async fn a_key_with_limits_names_nothing_that_the_provider_keeps_for_others() {
+    let served = Served::new(upstream(|_| async { answer(200, &[], OK) }).await, "", Bounds::default());
+    let paths = ["/api/v1", "/api/v1/conversations", "/api/v1/mcp"].map(str::to_owned).to_vec();
+    let named = ClientConfig { paths, ..client("named", &[]) };
+    serve_to(&served, vec![client("calls", &["100 per 1h"]), client("free", &[]), named]);
+    let all = [
+        ("conversations", r#""conversation":"conv_1""#),
+        ("conversations", r#""conversation":{"id":"conv_1"}"#),
+        ("vector_stores", r#""tools":[{"type":"file_search","vector_store_ids":["vs_1"]}]"#),
+        ("containers", r#""tools":[{"type":"code_interpreter","container":"cntr_1"}]"#),
+        ("mcp", r#""tools":[{"type":"mcp","server_url":"https://x"}]"#),
+    ];
+    for (folder, member) in all {
+        let body = format!(r#"{{"model":"m","input":"x",{member}}}"#).into_bytes();
+        for (key, expected) in [
+            ("calls", 403),
+            ("free", 200),
+            ("named", if ["vector_stores", "containers"].contains(&folder) { 403 } else { 200 }),
+        ] {
+            let (status, text) = status(&served, key, "POST", "/v1/responses", &[], body.clone()).await;
+            assert_eq!(status, expected, "{key} {member}: {text}");
+            assert!(status == 200 || text.contains(folder), "{text}");
+        }
+    }
+    let auto = r#"{"model":"m","input":"x","previous_response_id":"resp_1","tools":[{"type":"code_interpreter","container":{"type":"auto"}}]}"#;
+    assert_eq!(status(&served, "calls", "POST", "/v1/responses", &[], auto.into()).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_key_that_makes_no_call_tells_of_no_jobs() {
+    let served = Served::new(upstream(|_| async { answer(200, &[], OK) }).await, "", Bounds::default());
+    let of = |name, path: &str| ClientConfig { paths: vec![path.to_owned()], ..client(name, &[]) };
+    serve_to(&served, vec![of("prometheus", "/healthz"), of("runs", "/api/v1/chat"), client("free", &[])]);
+    let job = r#"{"id":"x","name":"n","upstream":"api","state":"running","done":1,"total":2,"failed":0}"#;
+    for (key, expected) in [("prometheus", 403), ("runs", 204), ("free", 204)] {
+        let request = served.client.post(served.origin() + "/api/jobs").header("x-paceline-key", format!("pk-{key}"));
+        let got = request.header("content-type", "application/json").body(job).send().await.expect("an answer");
+        assert_eq!(got.status().as_u16(), expected, "{key}");
+    }
 }

@@ -106,6 +106,12 @@ pub(super) struct Order {
 }
 
 impl Order {
+    /// Whether its client has asked for that batch under that key: each has names of its own.
+    fn is_named(&self, key: &str, batch: &Batch) -> bool {
+        let Ours { client, idempotency_key, .. } = &batch.paceline;
+        idempotency_key.as_deref() == Some(key) && *client == self.client.as_ref().map(|(name, _)| name.clone())
+    }
+
     /// Whether it asks for that batch.
     fn is_for(&self, batch: &Batch) -> bool {
         let asked = (&self.input_file_id, &self.endpoint, &self.completion_window, &self.metadata);
@@ -232,8 +238,7 @@ impl Service {
         // Under this lock no file is deleted that a batch reads, and none is asked for twice.
         let mut batches = self.batches();
         if let Some(key) = &order.idempotency_key
-            && let Some(known) =
-                batches.values().find(|known| known.batch.paceline.idempotency_key.as_ref() == Some(key))
+            && let Some(known) = batches.values().find(|known| order.is_named(key, &known.batch))
         {
             let (batch, id) = (&known.batch, &known.batch.id);
             let message =
