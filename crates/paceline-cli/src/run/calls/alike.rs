@@ -181,6 +181,14 @@ impl<Item: Ord> Row<Item> {
         std::mem::take(&mut self.items)
     }
 
+    /// The items that another row does not have.
+    pub(crate) fn not_in(&self, other: &Self) -> BTreeSet<Item>
+    where
+        Item: Clone,
+    {
+        self.items.difference(&other.items).cloned().collect()
+    }
+
     /// Whether none ended otherwise.
     pub(crate) const fn are_first(&self) -> bool {
         !self.is_mixed

@@ -10,6 +10,9 @@ use paceline_store::work::{Failure, NoteChange, ScopeNote, WorkError, WorkStore}
 use super::alikeness;
 use crate::run::calls::alike::{AlikeByScope, Enough, Row};
 
+/// A stop of another worker is heard of within so many tellings, of which there are one a second or more.
+const TELLINGS: u8 = 60;
+
 /// What another worker notes may become visible so much later than its time says.
 const LATE: Duration = Duration::from_secs(10);
 
@@ -25,6 +28,9 @@ pub(super) struct KeptRows {
     changes: Changes,
     /// Until where its rows were read.
     seen: Option<Timestamp>,
+    /// Items that the store's row of their scope has no longer, since another worker changed it, and for how many more tellings
+    /// they may be of a scope that it has stopped.
+    dropped: Vec<(Arc<str>, BTreeSet<String>, u8)>,
 }
 
 type Changes = BTreeMap<Arc<str>, Vec<Change>>;
@@ -51,7 +57,7 @@ pub(super) struct Found {
 impl KeptRows {
     /// A `limit` of 0 switches it off.
     pub(super) const fn new(limit: usize) -> Self {
-        Self { rows: AlikeByScope::new(limit, true), changes: BTreeMap::new(), seen: None }
+        Self { rows: AlikeByScope::new(limit, true), changes: BTreeMap::new(), seen: None, dropped: Vec::new() }
     }
 
     /// An item failed; returns whether the scope has to be stopped. Of one that is not `told` no other worker learns.
@@ -82,10 +88,12 @@ impl KeptRows {
 
     /// The scope is stopped: the items that failed alike last, which are forgotten.
     pub(super) fn take(&mut self, scope: &Arc<str>) -> BTreeSet<String> {
-        let keys = self.rows.take(scope);
+        let mut keys = self.rows.take(scope);
         if !keys.is_empty() {
             self.note(scope, Change::Taken);
         }
+        let dropped = self.dropped.extract_if(.., |(of, ..)| of == scope);
+        dropped.for_each(|(_, mut dropped, _)| keys.append(&mut dropped));
         keys
     }
 
@@ -98,7 +106,7 @@ impl KeptRows {
     }
 
     pub(super) fn has(&self, item: &String) -> bool {
-        self.rows.has(item)
+        self.rows.has(item) || self.dropped.iter().any(|(_, keys, _)| keys.contains(item))
     }
 
     pub(super) fn are_first(&self, scope: &str) -> bool {
@@ -124,6 +132,10 @@ impl KeptRows {
     /// What is to be told to the store, if there is anything.
     pub(super) fn begin_telling(&mut self) -> Option<Telling> {
         let enough = self.rows.enough()?;
+        self.dropped.retain_mut(|(.., left)| {
+            *left = left.saturating_sub(1);
+            *left > 0
+        });
         let changes = std::mem::take(&mut self.changes);
         (!changes.is_empty()).then(|| Telling { enough, changes: Arc::new(changes), told: Arc::default() })
     }
@@ -167,7 +179,11 @@ impl KeptRows {
         if let Some(enough) = self.rows.enough() {
             let since = self.changes.get(scope).into_iter().flatten();
             since.for_each(|change| drop(change.apply(&mut row, enough)));
-            *self.rows.row_mut(scope) = row;
+            let before = std::mem::replace(self.rows.row_mut(scope), row);
+            let dropped = self.rows.row(scope).map(|now| before.not_in(now)).unwrap_or_default();
+            if !dropped.is_empty() {
+                self.dropped.push((Arc::clone(scope), dropped, TELLINGS));
+            }
         }
     }
 }

@@ -107,7 +107,7 @@ async fn what_fails_in_two_workers_counts_together() {
     for (n, item) in items.iter().enumerate() {
         assert_eq!(ends(&workers[n % 2].0, item, Some(refused(404))), None);
     }
-    for _ in 0..2 {
+    for _ in 0..3 {
         for (watch, stopped) in &workers {
             watch.share(&store, stopped).await.expect("a memory");
             watch.read(&store).await.expect("a memory");
@@ -116,6 +116,9 @@ async fn what_fails_in_two_workers_counts_together() {
     }
     let waits: BTreeSet<String> = workers.iter().flat_map(|(watch, _)| watch.watch().put_back.clone()).collect();
     assert_eq!(waits.len(), 30, "each of them waits");
+    for (n, item) in items.iter().enumerate() {
+        assert_eq!(workers[n % 2].0.waits(&item.key), Some(true), "and none is told as failed");
+    }
     assert!(workers.iter().all(|(_, stopped)| stopped.why() == Some(Why::SameFailure)), "and both have stopped it");
 }
 
