@@ -152,6 +152,15 @@ fn state(item: &WorkItem, groups: &Groups) -> String {
     let waits_for = item.reason.as_ref().filter(|_| groups.waits(item) == Some(Waits::NotBefore));
     let reason = reason.map(|reason| waits_for.map_or(reason.clone(), |what| format!("{reason}: {what}")));
     reason.into_iter().for_each(|reason| description += &format!(" ({reason})"));
+    if item.state == State::Cancelled {
+        description += if item.may_be_done {
+            " by a person, during its call, which succeeded all the same"
+        } else {
+            " by a person"
+        };
+    }
+    let before = item.delivered.filter(|_| item.state != State::Succeeded);
+    before.into_iter().for_each(|at| description += &format!("; it had succeeded at {}", text::moment(at)));
     description
 }
 
@@ -195,7 +204,7 @@ fn what_followed(event: &HistoryEntry) -> String {
     event
         .reason
         .iter()
-        .filter(|reason| **reason != failure.message)
+        .filter(|reason| failure.message.is_empty() || !reason.ends_with(&failure.message))
         .for_each(|reason| description += &format!(" ({reason})"));
     event
         .not_before

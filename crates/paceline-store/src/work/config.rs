@@ -152,7 +152,7 @@ impl SchedulerConfig {
                 let reason = judged.and_then(|judgement| judgement.reason().map(str::to_owned));
                 ((Transition::Retry(wait), action, failure.is_for_group.then_some(GroupAction::Hold(wait))), reason)
             }
-            (None, Then::GiveUp(GiveUp::Refused(_))) if failure.spares_group => (left, Some(failure.message.clone())),
+            (None, Then::GiveUp(GiveUp::Refused(_))) if failure.spares_group => (left, Some(failure.with_its_status())),
             (_, Then::GiveUp(reason @ (GiveUp::Refused(_) | GiveUp::Unknown | GiveUp::Held))) => {
                 ((Transition::Failed, "fail", None), Some(reason.as_str().into()))
             }

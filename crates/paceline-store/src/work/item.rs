@@ -226,6 +226,14 @@ impl Failure {
         self.class == Class::Abandoned && self.retry_after.is_none() && self.unknown == UnknownOutcome::Resend
     }
 
+    /// Its words, after the status where they do not have it: the words alone may be no more than `ok`.
+    pub(crate) fn with_its_status(&self) -> String {
+        match self.status {
+            Some(status) if !self.message.contains(&status.to_string()) => format!("{status}: {}", self.message),
+            _ => self.message.clone(),
+        }
+    }
+
     /// With a status.
     #[must_use]
     pub const fn with_status(mut self, status: u16) -> Self {

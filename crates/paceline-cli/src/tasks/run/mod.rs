@@ -376,7 +376,7 @@ impl Runs<'_> {
     /// Every start takes a permit, and every outcome is reported to the limiter, so that one throttle slows its whole scope.
     fn start(&self, task: Task, shutdown: &Shutdown, fail_fast: &FailFast) -> StartDecision<Trying> {
         let Some(room) = self.disk.space().room_for_answer() else {
-            let why = "the disk is full".into();
+            let why = "room on the disk, which is full".into();
             return StartDecision::Later(StartDelay { after: None, why, for_all: true, at_hand: true });
         };
         if let Some(reason) = fail_fast.keeps_back(task.item()) {

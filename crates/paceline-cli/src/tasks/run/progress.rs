@@ -13,6 +13,7 @@ use paceline_store::work::{
 };
 use terminal_size::{Width, terminal_size_of};
 use tokio::task::JoinHandle;
+use tokio::time::MissedTickBehavior;
 
 use super::fail_fast::FailFast;
 use crate::job_line::JobLine;
@@ -264,6 +265,8 @@ impl Progress {
         let (progress, screen, fail_fast) = (self.clone(), bar.clone(), fail_fast.clone());
         let task = tokio::spawn(async move {
             let mut moments = tokio::time::interval(if screen.is_some() { DRAW_EVERY } else { LINE_EVERY });
+            // Where the store was away for long, one line is enough.
+            moments.set_missed_tick_behavior(MissedTickBehavior::Delay);
             // The first is at once, and redundant in a short run.
             moments.tick().await;
             loop {

@@ -242,7 +242,7 @@ impl Connection {
                 () = self.ends(TELL_AT_THE_END), if !is_ending => {}
             }
             let left = || if self.is_ending() { WAIT_AT_THE_END } else { bound.saturating_sub(waited()) };
-            let (server, seconds, more) = (&self.server, waited().as_secs(), left().as_secs());
+            let (server, seconds, more) = (&self.server, waited().as_secs(), left().as_millis().div_ceil(1_000));
             if more > 0 {
                 tracing::warn!(
                     "the store on {server} has not answered for {seconds} s; it is waited for {more} s more"
