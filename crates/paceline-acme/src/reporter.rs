@@ -242,6 +242,7 @@ mod tests {
             ended: None,
             deadline: None,
             sent_for: None,
+            delivered: None,
             answered: None,
             last: message.map(|message| Failure::new(Class::Invalid, message)),
             reason: None,

@@ -161,6 +161,21 @@ pub(crate) fn instant(text: &str) -> Option<Timestamp> {
     Some(Timestamp::from_millis(at.as_millisecond()))
 }
 
+/// Reads an instant, a day of the user's zone, or how long ago it was, as in `3d`.
+pub(crate) fn past(text: &str) -> Result<Timestamp, String> {
+    let day = || {
+        let midnight = text.parse::<jiff::civil::Date>().ok()?.to_zoned(TimeZone::system()).ok()?;
+        Some(Timestamp::from_millis(midnight.timestamp().as_millisecond()))
+    };
+    let ago = || {
+        let millis = i64::try_from(crate::args::duration(text).ok()?.as_millis()).ok()?;
+        Some(Timestamp::from_millis(paceline::clock::wall().as_millis().saturating_sub(millis)))
+    };
+    instant(text).or_else(day).or_else(ago).ok_or_else(|| {
+        "expected an instant (2027-01-31T06:00:00Z), a day (2027-01-31), or how long ago it was (3d)".to_owned()
+    })
+}
+
 /// An instant for people: in their zone, and in UTC where that differs. The day is named unless it is today.
 pub(crate) fn moment(at: Timestamp) -> String {
     moment_in(at, paceline::clock::wall(), &TimeZone::system())
@@ -231,6 +246,16 @@ mod tests {
     }
 
     /// Compared with a library, from the year 0 to 9999.
+    #[test]
+    fn a_time_that_has_passed_is_an_instant_a_day_or_how_long_ago() {
+        assert_eq!(past("2023-11-14T22:13:20Z"), Ok(Timestamp::from_millis(1_700_000_000_000)));
+        let (day, next) = (past("2023-11-14").expect("a day"), past("2023-11-15").expect("a day"));
+        assert_eq!(next.saturating_since(day), Duration::from_secs(86_400));
+        let ago = paceline::clock::wall().saturating_since(past("3d").expect("a time"));
+        assert!((3 * 86_400..3 * 86_400 + 60).contains(&ago.as_secs()), "{ago:?}");
+        assert!(past("monday").is_err_and(|error| error.contains("a day (2027-01-31)")));
+    }
+
     #[test]
     fn instants_are_written_as_they_are_read() {
         let mut rng = paceline_core::Rng::new(7);

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use paceline::clock;
-use paceline_core::GiveUp;
+use paceline_core::{GiveUp, Timestamp};
 use paceline_store::work::{Amend, Filter, State, WorkClock, WorkItem, WorkStore};
 use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 use serde_json::json;
@@ -52,9 +52,16 @@ pub(crate) struct RetryArgs {
     #[arg(long)]
     may_be_done: bool,
     /// Send the items once more, also those that succeeded: with the same value of `--idempotency-header`, by which a receiver
-    /// that has them drops them
+    /// that has them drops them. For each KEY, or with `--since`
     #[arg(long)]
     again: bool,
+    /// With `--again`: all items that succeeded since then, or ended so in the states of `--state`: an instant, a day or how long ago,
+    /// such as 2027-01-31T06:00:00Z, 2027-01-31 or 3d
+    #[arg(long, value_name = "TIME", value_parser = text::past, requires = "again", conflicts_with = "keys")]
+    since: Option<Timestamp>,
+    /// With `--since`: only those that ended before that
+    #[arg(long, value_name = "TIME", value_parser = text::past, requires = "since")]
+    until: Option<Timestamp>,
     /// With `--again`: with another value, so that a receiver takes them for new ones
     #[arg(long, requires = "again")]
     new_id: bool,
@@ -71,10 +78,12 @@ pub(crate) struct RetryArgs {
 /// # Errors
 /// Refuses what is no store, keys that it does not have, and a command that names no items.
 pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
-    let RetryArgs { items, may_be_done, again, new_id, only_status, open } = args;
+    let RetryArgs { items, may_be_done, again, since, until, new_id, only_status, open } = args;
     let (as_json, all) = (items.json, may_be_done || !items.keys.is_empty());
-    if again && items.keys.is_empty() {
-        return Err(Failure::refused("--again sends items that succeeded once more: name each of them by its KEY"));
+    if again && items.keys.is_empty() && since.is_none() {
+        return Err(Failure::refused(
+            "--again sends items that succeeded once more: name each of them by its KEY, or say since when they did (--since)",
+        ));
     }
     let args = items.store.clone();
     let (store, filter) = named(items).await?;
@@ -84,18 +93,27 @@ pub(crate) async fn retry(args: RetryArgs) -> Result<Status, Failure> {
     let mut scopes = ClosedScopes::of(&*store, clock::wall()).await.map_err(Failure::interrupted)?;
     scopes.retain_of(&*store, filter.clone()).await.map_err(Failure::interrupted)?;
     scopes.retain(|name| !open.iter().any(|opened| opened == name));
-    let Retried { changed, may_be_done } = match again {
-        true => {
+    let Retried { changed, may_be_done } = match (again, since) {
+        (true, Some(since)) => {
+            let changed = again_of(&*store, filter.clone(), (since, until), new_id).await?;
+            Retried { changed, may_be_done: 0 }
+        }
+        (true, None) => {
             let changed = store.amend(filter.clone(), Amend::Again { as_new: new_id }).await.map_err(not_begun)?;
             Retried { changed, may_be_done: 0 }
         }
-        false => retry_items(&*store, filter.clone(), all, &only_status).await?,
+        (false, _) => retry_items(&*store, filter.clone(), all, &only_status).await?,
     };
     if !open.is_empty() {
         opened::open(&*store, &open, &filter).await.map_err(Failure::interrupted)?;
     }
     let items = text::counted(may_be_done, "item");
-    let nothing = nothing(&*store, group.as_deref(), "retry", retried(0)).await?;
+    let none = match (again, since) {
+        (true, Some(_)) => NONE_ENDED_THEN.to_owned(),
+        (true, None) => UNDER_WAY.to_owned(),
+        (false, _) => retried(0),
+    };
+    let nothing = nothing(&*store, group.as_deref(), "retry", none).await?;
     let held = if changed > 0 && !as_json { held(&*store, group.as_deref(), &scopes).await? } else { Vec::new() };
     output::print(|out| match may_be_done {
         _ if as_json => {
@@ -175,6 +193,10 @@ const AS_BEFORE: &str =
 const AS_NEW: &str =
     "with another value of --idempotency-header, unless the payload has that header: a receiver takes it for a new one";
 
+/// What is said where nothing is sent once more.
+const UNDER_WAY: &str = "nothing to retry: the items are in flight";
+const NONE_ENDED_THEN: &str = "nothing to retry: no such item ended in that time";
+
 /// So many groups that are held are named.
 const NAMED: usize = 3;
 
@@ -225,6 +247,26 @@ async fn retry_items(
         }
     }
     Ok(retried)
+}
+
+/// Sends once more for the items that ended in a time: those that succeeded, where no states are named.
+async fn again_of(
+    store: &dyn WorkStore,
+    filter: Filter,
+    (since, until): (Timestamp, Option<Timestamp>),
+    as_new: bool,
+) -> Result<u64, Failure> {
+    let states = if filter.states.is_empty() { vec![State::Succeeded] } else { filter.states.clone() };
+    let is_of_then = |item: &WorkItem| item.ended.is_some_and(|at| at >= since && until.is_none_or(|until| at < until));
+    let (mut pages, mut changed) = (Pages::of(store, Filter { states: states.clone(), ..filter }, None), 0);
+    while let Some(items) = pages.next().await.map_err(not_begun)? {
+        let keys: Vec<String> = items.into_iter().filter(is_of_then).map(|item| item.key).collect();
+        if !keys.is_empty() {
+            let filter = Filter { states: states.clone(), ..Filter::keys(keys) };
+            changed += store.amend(filter, Amend::Again { as_new }).await.map_err(not_begun)?;
+        }
+    }
+    Ok(changed)
 }
 
 /// The store, and the items that a command names.

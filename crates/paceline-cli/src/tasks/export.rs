@@ -91,7 +91,7 @@ fn line(item: &WorkItem, payload: &str, now: Timestamp) -> serde_json::Result<St
 fn may_be_done(item: &WorkItem) -> bool {
     let unknown = [GiveUp::Held, GiveUp::Unknown].map(|reason| Some(reason.as_str()));
     let is_unknown = item.state == State::Failed && unknown.contains(&item.reason.as_deref());
-    is_unknown || item.may_be_done || item.state == State::Succeeded
+    is_unknown || item.may_be_done || item.state == State::Succeeded || item.delivered.is_some()
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

@@ -29,6 +29,8 @@ pub(crate) struct Row<'a> {
     abandoned: u32,
     crashes: u32,
     retry_not_before: Option<String>,
+    /// When it succeeded, where a person has sent for it once more since.
+    delivered_at: Option<String>,
     last_error: Option<&'a str>,
     pub(crate) reason: Option<&'a str>,
     /// Why an item has its due time, where more is known of that: its host asked for a pause, say.
@@ -62,6 +64,7 @@ impl<'a> Row<'a> {
             abandoned: item.abandoned,
             crashes: item.crashes,
             retry_not_before: due.map(|at| at.to_string()),
+            delivered_at: item.delivered.map(|at| at.to_string()),
             last_error: last.map(|last| last.message.as_str()).filter(|value| !value.is_empty()),
             reason: groups.waits(item).map(Waits::as_str).or(item.reason.as_deref()),
             waits_for: match groups.waits(item) {
@@ -90,6 +93,10 @@ impl<'a> Row<'a> {
             Some(waits_for) if last.is_empty() => format!("waits for {waits_for}"),
             Some(waits_for) => format!("waits for {waits_for}; last: {last}"),
             None => last,
+        };
+        let error = match &self.delivered_at {
+            Some(_) if self.state != State::Succeeded.as_str() => format!("succeeded before; {error}"),
+            _ => error,
         };
         let line = format!(
             "{} {:<9} {:>5}  {}  {}",

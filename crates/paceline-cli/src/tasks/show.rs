@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::groups::{Groups, Waits};
 use super::row::Row;
-use super::same_at_each_try::{item_of, of_request};
+use super::same_at_each_try::{CallId, CallIds};
 use super::store::StoreArgs;
 use crate::exit::{Failure, Status};
 use crate::{output, text};
@@ -34,8 +34,9 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     let clock = WorkClock::system();
     let store = args.store.open(&clock).await?;
     let groups = args.store.groups(&*store, &clock).await.map_err(Failure::interrupted)?;
+    let ids = CallIds::of(&*store).await.map_err(Failure::interrupted)?;
     let found = match store.show(&args.key).await.map_err(Failure::interrupted)? {
-        None => item_of(&*store, &args.key).await.map_err(Failure::interrupted)?,
+        None => ids.item_of(&*store, &args.key).await.map_err(Failure::interrupted)?,
         found => found,
     };
     let Some((item, payload, events)) = found else {
@@ -45,8 +46,8 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
         )));
     };
     let text = match args.json {
-        true => as_json(&item, &groups, payload, &events).map_err(Failure::interrupted)?,
-        false => as_text(&item, &groups, &payload, &events),
+        true => as_json(&item, &groups, &ids, payload, &events).map_err(Failure::interrupted)?,
+        false => as_text(&item, &groups, &ids, &payload, &events),
     };
     output::print(|out| out.write_all(text.as_bytes()))?;
     Ok(Status::Success)
@@ -55,6 +56,7 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
 fn as_json(
     item: &WorkItem,
     groups: &Groups,
+    ids: &CallIds,
     payload: String,
     events: &[HistoryEntry],
 ) -> Result<String, serde_json::Error> {
@@ -72,7 +74,15 @@ fn as_json(
         payload: Box<RawValue>,
     }
     let time = |at: paceline_core::Timestamp| at.to_string();
-    let idempotency_value = of_request(item, &payload);
+    let value = |id: CallId| id.value().to_owned();
+    let idempotency_value = ids.now(item, &payload).map(value);
+    let decision = |event: &HistoryEntry| {
+        let mut json = event.to_json();
+        let id = ids.then(item, &payload, event).map(value);
+        id.into_iter().for_each(|id| json["idempotency_value"] = id.into());
+        json
+    };
+    let decisions = events.iter().map(decision).collect();
     // A program that adds items without this command may store any text.
     let payload = match RawValue::from_string(payload.clone()) {
         Ok(payload) => payload,
@@ -86,7 +96,7 @@ fn as_json(
         deadline_s: item.deadline.map(|deadline| deadline.as_secs_f64()),
         idempotency_value,
         answer: answer(item).map(|(status, message)| json!({ "status": status, "words": message })),
-        decisions: events.iter().map(HistoryEntry::to_json).collect(),
+        decisions,
         payload,
     };
     serde_json::to_string(&shown).map(|text| text + "\n")
@@ -95,13 +105,14 @@ fn as_json(
 /// The longest payload shown, in columns.
 const LONGEST: usize = 2_000;
 
-fn as_text(item: &WorkItem, groups: &Groups, payload: &str, events: &[HistoryEntry]) -> String {
+fn as_text(item: &WorkItem, groups: &Groups, ids: &CallIds, payload: &str, events: &[HistoryEntry]) -> String {
     let mut text = format!("{}\n", text::printable(&item.key));
     let mut line = |name: &str, description: &str| text::wrapped(&mut text, &format!("  {name:<9} "), description);
     line("state", &state(item, groups));
     line("group", &format!("{}, priority {}", item.group, item.priority));
     line("sends", &sends(item));
-    line("added", &text::moment(item.created));
+    let added = events.iter().filter_map(|event| event.created).chain([item.created]).min().unwrap_or(item.created);
+    line("added", &text::moment(added));
     // The store moves that of an item on by the time that its group was held: its deadline counts from there.
     let first =
         item.first.into_iter().chain(events.first().filter(|event| event.send > 0).map(|event| event.decided)).min();
@@ -110,7 +121,11 @@ fn as_text(item: &WorkItem, groups: &Groups, payload: &str, events: &[HistoryEnt
     item.deadline
         .into_iter()
         .for_each(|deadline| line("deadline", &format!("{} after its first try", text::duration(deadline))));
-    of_request(item, payload).into_iter().for_each(|value| line("id", &format!("{value} (--idempotency-header)")));
+    match ids.now(item, payload) {
+        Some(CallId::Made(value)) => line("id", &format!("{value} (--idempotency-header)")),
+        Some(CallId::OfPayload { header, value }) => line("id", &format!("{value} ({header} of the payload)")),
+        None => {}
+    }
     let shown = text::cut(payload, LONGEST);
     answer(item).into_iter().for_each(|(status, message)| line("answer", &answered(status, message)));
     line("payload", &shown);
@@ -119,7 +134,12 @@ fn as_text(item: &WorkItem, groups: &Groups, payload: &str, events: &[HistoryEnt
     }
     for event in events {
         let send = if event.send == 0 { String::new() } else { format!(" send {}", event.send) };
-        let description = format!("{}{send}: {}", text::moment(event.decided), what_followed(event));
+        let id = ids.then(item, payload, event);
+        let followed = match event.created {
+            Some(_) => delivered(event, id.as_ref().map(CallId::value)),
+            None => what_followed(event),
+        };
+        let description = format!("{}{send}: {followed}", text::moment(event.decided));
         line("decision", &description);
     }
     text
@@ -188,6 +208,16 @@ fn sends(item: &WorkItem) -> String {
         (sends, parts) => format!("{sends} ({})", parts.join(", ")),
     };
     counted + &more
+}
+
+/// That an item had succeeded before a person sent for it once more.
+fn delivered(event: &HistoryEntry, id: Option<&str>) -> String {
+    let said = match (event.failure.status, &*event.failure.message) {
+        (None, "") => String::new(),
+        (status, message) => format!(", {}", answered(status, message)),
+    };
+    let id = id.map(|id| format!(", with the id {id}")).unwrap_or_default();
+    format!("it succeeded{said}{id}; since then {} sent for it once more", event.by)
 }
 
 fn what_followed(event: &HistoryEntry) -> String {

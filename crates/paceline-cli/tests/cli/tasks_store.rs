@@ -222,6 +222,69 @@ fn what_succeeded_is_sent_once_more_by_its_key() {
     assert!(tasks(&store, "work.db", &["show", ids[2]]).1.contains("  sends     3\n"));
 }
 
+/// An event that was delivered is sent once more, as a new one, and fails: support still tells the customer that it was delivered.
+#[test]
+fn what_had_succeeded_is_told_when_it_is_sent_once_more_in_vain() {
+    let is_gone = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let seen = std::sync::Arc::clone(&is_gone);
+    let server = crate::support::Server::new(move |_| match seen.load(std::sync::atomic::Ordering::Relaxed) {
+        true => crate::support::Reply::error(410, "gone"),
+        false => crate::support::Reply::text(200, "text/plain", "thanks"),
+    });
+    let store = Store::new();
+    let of = |key: &str| {
+        let payload = r#"{"url": "/hook", "body": {"item": "KEY"}}"#.replace("KEY", key);
+        NewItem { group: "acme".to_owned(), ..NewItem::new(key, payload) }
+    };
+    store.put(["evt", "other"].map(of).into());
+    let flags = ["--http", "--base-url", &server.url(), "--idempotency-header", "webhook-id"];
+    let run = || crate::tasks_run::ran(store.command().args(flags));
+    run();
+    let id = server.arrivals()[0].headers["webhook-id"].to_str().expect("text").to_owned();
+    is_gone.store(true, std::sync::atomic::Ordering::Relaxed);
+    let tell = |words: &[&str]| tasks(&store, "work.db", words).1;
+    let day_ago = ["retry", "--again", "--group", "acme", "--since", "1d"];
+    assert!(tell(&[&day_ago[..], &["--until", "2020-01-31"]].concat()).contains("no such item ended in that time"));
+    assert!(tell(&["retry", "--again", "--group", "other", "--since", "2020-01-31T06:00:00Z"]).contains("nothing"));
+    let said = tell(&[&day_ago[..], &["--new-id"]].concat());
+    assert!(said.starts_with("2 items are due again, with another value"), "{said}");
+    let ended = run();
+    assert_eq!((ended.code, &ended.summary["failed"]), (1, &2.into()), "{}", ended.log);
+    let shown = tell(&["show", &id]);
+    let told =
+        format!("send 1: it succeeded, 200: thanks, with the id {id}; since then a person sent for it once more\n");
+    let one_line = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(one_line.contains(told.trim()), "{shown}");
+    assert!(one_line.contains("state failed (invalid); it had succeeded at "), "{shown}");
+    let report = tell(&["report"]);
+    assert!(report.contains("2 items of them had succeeded before, and a person sent for them"), "{report}");
+    let report: serde_json::Value = serde_json::from_str(&tell(&["report", "--json"])).expect("JSON");
+    assert_eq!((&report["failed"], &report["succeeded_before"]), (&2.into(), &2.into()));
+    assert!(tell(&["list"]).contains("succeeded before; 410 "), "{}", tell(&["list"]));
+    assert_eq!(tell(&["export"]).matches("\"may_be_done\":true").count(), 2);
+}
+
+#[test]
+fn show_tells_the_id_of_the_payload_where_that_was_sent() {
+    let (server, store) = (crate::support::Server::new(|_| crate::support::Reply::ok()), Store::new());
+    store.put(vec![NewItem::new(
+        "evt",
+        r#"{"url": "/hook", "headers": {"Webhook-Id": "own-1"}, "body": {"item": "evt"}}"#,
+    )]);
+    let shown = |words: &[&str]| tasks(&store, "work.db", words);
+    assert!(shown(&["show", "evt"]).1.contains("  id        pl-"), "no worker has said which header it is");
+    let mut run = store.command();
+    crate::tasks_run::ran(run.args(["--http", "--base-url", &server.url(), "--idempotency-header", "webhook-id"]));
+    assert_eq!(server.arrivals()[0].headers["webhook-id"], "own-1");
+    for words in [["show", "evt"], ["show", "own-1"]] {
+        let (code, text) = shown(&words);
+        assert!(code == 0 && text.contains("  id        own-1 (Webhook-Id of the payload)\n"), "{text}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&shown(&["show", "evt", "--json"]).1).expect("JSON");
+    assert_eq!(json["idempotency_value"], "own-1");
+    assert_eq!(shown(&["show", "own-2"]).0, 2);
+}
+
 /// A key is rotated while a worker stays: the file holds the new one, and a person sends for the items.
 #[test]
 fn a_key_file_that_was_replaced_is_read_for_the_call_after_a_401() {

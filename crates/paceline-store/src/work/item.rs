@@ -107,6 +107,8 @@ pub struct WorkItem {
     pub ended: Option<Timestamp>,
     /// When a person sent for it last ([`Amend::Retry`]), by the clock of the store.
     pub sent_for: Option<Timestamp>,
+    /// When it succeeded, where a person has sent for it once more since ([`Amend::Again`]).
+    pub delivered: Option<Timestamp>,
     /// How long after `first` it is given up.
     pub deadline: Option<Duration>,
     /// What went wrong last; none once a later try has succeeded and its server's words are known.
@@ -124,6 +126,11 @@ impl WorkItem {
     /// All sends of the item that were answered or given up.
     pub const fn sends(&self) -> u32 {
         self.attempts.saturating_add(self.deferrals).saturating_add(self.abandoned)
+    }
+
+    /// Whether something may have been decided about it.
+    pub(crate) const fn has_history(&self) -> bool {
+        self.last.is_some() || self.answered.is_some() || self.delivered.is_some()
     }
 
     /// Whether it was left to the next run, and waits because a worker has begun one: no person has sent for it.
@@ -265,7 +272,8 @@ pub struct HistoryEntry {
     pub send: u32,
     /// What had gone wrong.
     pub failure: Failure,
-    /// What was decided: `retry`, `defer`, `fail`, `fallback`, `skip`, `abort` or `next_run`.
+    /// What was decided: `retry`, `defer`, `fail`, `fallback`, `skip`, `abort` or `next_run`; `again` where it had succeeded, and a
+    /// person sent for it once more.
     pub action: String,
     /// Why, if there is a reason to show.
     pub reason: Option<String>,
@@ -275,6 +283,8 @@ pub struct HistoryEntry {
     pub not_before: Option<Timestamp>,
     /// How long it then waited until it was claimed again.
     pub waited: Option<Duration>,
+    /// Of an item that had succeeded: when it was added, by which its receiver knows it.
+    pub created: Option<Timestamp>,
 }
 
 impl HistoryEntry {
@@ -430,6 +440,12 @@ impl PrunedKeys {
         matches!(self, Self::Forget) && filter.group.is_none() && filter.keys.is_empty()
     }
 }
+
+/// Who sends once more for what has succeeded.
+pub(crate) const PERSON: &str = "a person";
+
+/// What that is called among decisions.
+pub(crate) const AGAIN: &str = "again";
 
 /// Why an item waits that was left to the next run by [`Amend::LeaveToNextRun`].
 pub(crate) const LEFT: &str = "same_failure";

@@ -298,6 +298,7 @@ impl Tables {
             first: None,
             ended: None,
             sent_for: None,
+            delivered: None,
             deadline: new.deadline,
             last: None,
             answered: None,

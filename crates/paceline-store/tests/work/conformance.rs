@@ -12,7 +12,8 @@ use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 
 use crate::ended::{
     a_person_retries_what_has_ended, a_try_counts_whose_item_was_cancelled_meanwhile,
-    what_a_server_said_to_the_last_try_is_kept, what_ended_long_ago_is_removed, what_succeeded_begins_once_more,
+    what_a_server_said_to_the_last_try_is_kept, what_ended_long_ago_is_removed,
+    what_is_sent_once_more_has_succeeded_all_the_same, what_succeeded_begins_once_more,
     what_was_cancelled_during_its_call_is_removed_once_that_has_ended,
 };
 use crate::limiter_state::{
@@ -60,6 +61,7 @@ conformance!(
     a_try_counts_whose_item_was_cancelled_meanwhile,
     what_a_server_said_to_the_last_try_is_kept,
     what_succeeded_begins_once_more,
+    what_is_sent_once_more_has_succeeded_all_the_same,
     a_person_retries_what_has_ended,
     what_ended_long_ago_is_removed,
     what_was_cancelled_during_its_call_is_removed_once_that_has_ended,

@@ -160,3 +160,29 @@ pub(crate) async fn what_succeeded_begins_once_more(on: Bench) {
     }
     assert_eq!(on.keys(worker, 1).await, ["a"]);
 }
+
+/// It fails then, and is sent for as if it were new: that it had succeeded is told all the same.
+pub(crate) async fn what_is_sent_once_more_has_succeeded_all_the_same(on: Bench) {
+    on.add(["a"].map(item)).await;
+    let worker = on.register().await;
+    let said = Some(Said { status: Some(202), message: "ok".to_owned() });
+    on.forward(S).await;
+    on.record(ClaimOutcome { answered: said, ..ClaimOutcome::success(&on.claim(worker, 1).await.items[0]) }).await;
+    on.forward(S).await;
+    let first = on.store.show("a").await.unwrap().unwrap().0;
+    assert_eq!((first.delivered, first.ended), (None, Some(first.created + S)));
+    for as_new in [false, true] {
+        assert_eq!(on.store.amend(Filter::keys(["a"]), Amend::Again { as_new }).await.unwrap(), 1);
+        let claimed = on.claim(worker, 1).await.items.remove(0);
+        on.record(outcome(&claimed, Counted::Attempt, Transition::Failed, "fail")).await;
+        let (item, _, events) = on.store.show("a").await.unwrap().unwrap();
+        assert_eq!((item.state, item.delivered), (State::Failed, first.ended));
+        let [delivered, .., failed] = &events[..] else { panic!("{events:?}") };
+        assert_eq!((&*failed.action, failed.created), ("fail", None));
+        assert_eq!((&*delivered.action, &*delivered.by, delivered.send), ("again", "a person", 1));
+        assert_eq!((Some(delivered.decided), delivered.created), (first.ended, Some(first.created)));
+        let said = &delivered.failure;
+        assert_eq!((said.class.as_str(), said.status, &*said.message), ("success", Some(202), "ok"));
+    }
+    assert_eq!(on.store.show("a").await.unwrap().unwrap().2.len(), 3, "it succeeded once");
+}

@@ -34,6 +34,7 @@ fn item() -> WorkItem {
         ended: None,
         deadline: None,
         sent_for: None,
+        delivered: None,
         last: None,
         answered: None,
         reason: None,

@@ -36,6 +36,8 @@ pub(crate) struct StoreSummary {
     groups: Groups,
     scopes: ClosedScopes,
     counts: StateCounts,
+    /// Of those that have not succeeded, the ones that had before a person sent for them once more.
+    succeeded_before: u64,
     /// How often each reason is one for each end.
     reasons: BTreeMap<(&'static str, String), u64>,
 }
@@ -70,7 +72,7 @@ impl StoreSummary {
         let mut scopes = ClosedScopes::of(store, clock.wall()).await?;
         // Of a group that is a scope it is told once.
         scopes.retain(|name| !groups.is_closed(name));
-        Ok(Self { groups, scopes, counts: StateCounts::default(), reasons: BTreeMap::new() })
+        Ok(Self { groups, scopes, counts: StateCounts::default(), succeeded_before: 0, reasons: BTreeMap::new() })
     }
 
     /// Keeps the groups and scopes that items which have not ended are of, of one group where the filter has one.
@@ -90,6 +92,7 @@ impl StoreSummary {
         if item.state == State::Succeeded {
             return;
         }
+        self.succeeded_before += u64::from(item.delivered.is_some());
         let end = if item.state.is_final() { item.state } else { State::Deferred };
         let waits = self.groups.waits(item).map(Waits::as_str);
         let reason = waits.or(item.reason.as_deref()).unwrap_or("unknown");
@@ -148,6 +151,10 @@ impl StoreSummary {
     /// calls it.
     pub(crate) fn lines(&self, store: &str) -> Vec<String> {
         let mut lines: Vec<String> = ENDS.into_iter().filter_map(|end| self.why(end)).collect();
+        lines.extend((self.succeeded_before > 0).then(|| {
+            let items = text::counted(self.succeeded_before, "item");
+            format!("{items} of them had succeeded before, and a person sent for them once more")
+        }));
         let held = (State::Failed.as_str(), GiveUp::Held.as_str().to_owned());
         lines.extend(text::held(self.reasons.get(&held).copied().unwrap_or(0), &retry_held(store), 0));
         if self.deferred() > 0 {
@@ -199,6 +206,7 @@ impl StoreSummary {
             "skipped": number(State::Skipped),
             "cancelled": number(State::Cancelled),
             "deferred": self.deferred(),
+            "succeeded_before": self.succeeded_before,
             "reasons": reasons,
             "groups": self.groups.json(),
             "scopes": if self.deferred() > 0 { self.scopes.json() } else { Vec::new() },

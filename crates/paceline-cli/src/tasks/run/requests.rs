@@ -34,7 +34,7 @@ use crate::run::calls::stop::StopReason;
 use crate::run::lines::address::Addresses;
 use crate::run::lines::format::Format;
 use crate::run::lines::line::Echo;
-use crate::tasks::same_at_each_try::same_at_each_try;
+use crate::tasks::same_at_each_try::{note_header, same_at_each_try};
 use crate::text;
 use crate::upstream;
 
@@ -137,6 +137,9 @@ impl Requests {
     /// An error of the store.
     pub(super) async fn begin_run(&self, limiter: &Limiter) -> Result<(), WorkError> {
         self.reachability().clear();
+        if let Some(header) = &self.sender.get().config().idempotency_header {
+            note_header(&*self.store, header.as_str()).await?;
+        }
         if self.addresses.hosts {
             limiter.expect_scopes();
             self.known.begin_run(&*self.store).await?;

@@ -3,12 +3,12 @@
 use crate::state::{Forgiven, State};
 use std::time::Duration;
 
-use paceline_core::Timestamp;
 use paceline_core::retry::Counted;
+use paceline_core::{Class, Timestamp};
 
 use crate::work::item::{
-    ClaimOutcome, Claimed, DecisionRecord, EVENTS, Failure, HISTORY, HistoryEntry, LEFT, Said, Transition, WorkItem,
-    WorkerId,
+    AGAIN, ClaimOutcome, Claimed, DecisionRecord, EVENTS, Failure, HISTORY, HistoryEntry, LEFT, PERSON, Said,
+    Transition, WorkItem, WorkerId,
 };
 use crate::work::lanes::EARLIEST;
 use crate::work::outcome::LastTry;
@@ -85,10 +85,15 @@ impl Row {
         let (send, not_before) =
             (item.sends(), item.not_before.filter(|_| matches!(outcome.next, Transition::Retry(_))));
         let action = action.to_owned();
+        let (waited, created) = (None, None);
+        self.push(HistoryEntry { decided: now, send, failure, action, reason, by, not_before, waited, created });
+    }
+
+    fn push(&mut self, event: HistoryEntry) {
         if self.events.len() == EVENTS {
             self.events.remove(0);
         }
-        self.events.push(HistoryEntry { decided: now, send, failure, action, reason, by, not_before, waited: None });
+        self.events.push(event);
     }
 
     fn count(&mut self, outcome: &ClaimOutcome) {
@@ -135,12 +140,37 @@ impl Row {
 
     /// All of its calls are of the past, whatever became of them.
     pub(super) fn begin_again(&mut self, as_new: bool, now: Timestamp) {
+        self.keep_delivery(now);
         let item = &mut self.item;
         item.abandoned += u32::from(self.cancelled_at.take().is_some());
         item.attempts += std::mem::take(&mut item.abandoned);
         item.created = if as_new { now } else { item.created };
         item.sent_for = Some(now);
         self.begin_anew(None);
+    }
+
+    /// That it has succeeded is not forgotten, nor what its server said then.
+    fn keep_delivery(&mut self, now: Timestamp) {
+        let item = &mut self.item;
+        if item.state != State::Succeeded {
+            return;
+        }
+        item.delivered = item.ended;
+        let (status, message) = item.answered.clone().map_or((None, String::new()), |said| (said.status, said.message));
+        let failure = Failure { status, ..Failure::new(Class::Success, message) };
+        let (send, decided, created) = (item.sends(), item.ended.unwrap_or(now), Some(item.created));
+        let (action, by) = (AGAIN.to_owned(), PERSON.to_owned());
+        self.push(HistoryEntry {
+            decided,
+            send,
+            failure,
+            action,
+            reason: None,
+            by,
+            not_before: None,
+            waited: None,
+            created,
+        });
     }
 
     pub(super) fn begin_anew(&mut self, not_before: Option<Timestamp>) {

@@ -213,9 +213,7 @@ async fn hand_out(tx: &Tx<'_>, ids: Vec<i64>, now: Timestamp) -> Result<Vec<Clai
     let due_in = |item: &WorkItem| item.not_before.map_or(Duration::ZERO, |at| at.saturating_since(now));
     let (mut failed, mut until) = (Vec::new(), Vec::new());
     for id in &ids {
-        if let Some((item, ..)) =
-            read.get(&id.unsigned_abs()).filter(|(item, ..)| item.last.is_some() || item.answered.is_some())
-        {
+        if let Some((item, ..)) = read.get(&id.unsigned_abs()).filter(|(item, ..)| item.has_history()) {
             failed.push(*id);
             until.push((now + due_in(item)).as_millis());
         }

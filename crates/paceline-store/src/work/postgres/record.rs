@@ -11,7 +11,8 @@ use super::connection::Tx;
 use super::scopes;
 use crate::query::millis;
 use crate::work::item::{
-    Added, Amend, ClaimOutcome, EVENTS, Filter, LEFT, NewItem, Pruned, PrunedKeys, RecordStatus, Transition,
+    AGAIN, Added, Amend, ClaimOutcome, EVENTS, Filter, LEFT, NewItem, PERSON, Pruned, PrunedKeys, RecordStatus,
+    Transition,
 };
 
 /// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. `kind` 1 is an item that goes
@@ -296,14 +297,26 @@ const RETRY: &str = concat!(
 );
 
 /// Likewise, and all of their calls are of the past, whatever became of them.
-const AGAIN: &str = concat!(
+const SEND_AGAIN: &str = concat!(
     "UPDATE item SET state = 0, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, abandoned = 0, \
      attempts = attempts + abandoned + CASE WHEN worker IS NULL THEN 0 ELSE 1 END, \
      forgiven_attempts = attempts + abandoned + CASE WHEN worker IS NULL THEN 0 ELSE 1 END, \
      forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL, reason = NULL, sent_for_ms = $5, \
-     created_ms = CASE WHEN $6 THEN $5 ELSE created_ms END \
+     created_ms = CASE WHEN $6 THEN $5 ELSE created_ms END, \
+     delivered_ms = CASE WHEN state = 2 THEN ended_ms ELSE delivered_ms END \
      WHERE state = ANY ($4) AND ",
     filtered!()
+);
+
+/// That items have succeeded is not forgotten, nor what their servers said then.
+const KEEP_DELIVERIES: &str = concat!(
+    "INSERT INTO event (item, n, decided_ms, send, class, status, words, action, judge, created_ms) \
+     SELECT item.id, coalesce((SELECT max(n) FROM event WHERE event.item = item.id), 0) + 1, coalesce(ended_ms, $4), \
+         attempts + deferrals + abandoned, 'success', CASE WHEN last_class = 'success' THEN last_status END, \
+         CASE WHEN last_class = 'success' THEN coalesce(last_words, '') ELSE '' END, $5, $6, created_ms \
+     FROM item WHERE item.state = 2 AND ",
+    filtered!(),
+    " RETURNING item"
 );
 
 /// The stopped groups of the items that will be tried again; the account is the group of all.
@@ -393,7 +406,12 @@ pub(super) async fn amend(tx: &Tx<'_>, filter: &Filter, amend: Amend, now: Times
             let stopped = tx.query(STOPPED, &[&states, &group, &keys, &from]).await?;
             let at = now.as_millis();
             let changed = match amend {
-                Amend::Again { as_new } => tx.execute(AGAIN, &[&states, &group, &keys, &from, &at, &as_new]).await?,
+                Amend::Again { as_new } => {
+                    let kept = tx.query(KEEP_DELIVERIES, &[&states, &group, &keys, &at, &AGAIN, &PERSON]).await?;
+                    let kept: Vec<i64> = kept.iter().map(|row| row.get(0)).collect();
+                    tx.execute(FORGET_EVENTS, &[&kept, &(EVENTS as i64)]).await?;
+                    tx.execute(SEND_AGAIN, &[&states, &group, &keys, &from, &at, &as_new]).await?
+                }
                 _ => tx.execute(RETRY, &[&states, &group, &keys, &from, &at]).await?,
             };
             for row in stopped.iter().filter(|_| changed > 0) {

@@ -33,6 +33,7 @@ pub(super) fn item(row: &Row) -> WorkItem {
         first: time(14),
         ended: time(15),
         sent_for: time(23),
+        delivered: time(24),
         deadline: row.get::<_, Option<i64>>(16).map(wait),
         last,
         answered,
@@ -63,7 +64,7 @@ fn failure(row: &Row, class: Class, column: usize) -> Failure {
 /// The last decisions about each of some items (`$1`), at most `$2` for each; the oldest first.
 pub(super) const EVENTS: &str = "
     SELECT last.* FROM unnest($1::bigint[]) AS of(item) CROSS JOIN LATERAL (
-        SELECT item, decided_ms, send, class, status, code, words, action, reason, judge, not_before_ms, waited_ms, n
+        SELECT item, decided_ms, send, class, status, code, words, action, reason, judge, not_before_ms, waited_ms, n, created_ms
         FROM event WHERE event.item = of.item ORDER BY n DESC LIMIT $2) AS last
     ORDER BY last.item, last.n";
 
@@ -79,6 +80,7 @@ pub(super) fn event(row: &Row) -> (u64, HistoryEntry) {
         by: row.get(9),
         not_before: row.get::<_, Option<i64>>(10).map(Timestamp::from_millis),
         waited: row.get::<_, Option<i64>>(11).map(wait),
+        created: row.get::<_, Option<i64>>(13).map(Timestamp::from_millis),
     };
     (row.get::<_, i64>(0).unsigned_abs(), event)
 }

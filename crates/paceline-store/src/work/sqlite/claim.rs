@@ -99,7 +99,7 @@ fn hand_out(conn: &Connection, id: i64, now: Timestamp) -> rusqlite::Result<Clai
         .query_row([id], |row| Ok((rows::item(row)?, row.get(after_item(0))?, row.get(after_item(1))?)))?;
     let due_in = item.not_before.map_or(Duration::ZERO, |at| at.saturating_since(now));
     let mut history = Vec::new();
-    if item.last.is_some() || item.answered.is_some() {
+    if item.has_history() {
         conn.prepare_cached(WAITED)?.execute(params![id, (now + due_in).as_millis()])?;
         history = rows::events(conn, id, HISTORY)?;
     }

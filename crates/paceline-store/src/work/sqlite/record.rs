@@ -8,8 +8,8 @@ use super::lanes::KnownLanes;
 use super::scopes;
 use crate::query::millis;
 use crate::work::item::{
-    Added, Amend, ClaimOutcome, DecisionRecord, EVENTS, Filter, LEFT, NewItem, Pruned, PrunedKeys, RecordStatus,
-    Transition, shortened,
+    AGAIN, Added, Amend, ClaimOutcome, DecisionRecord, EVENTS, Filter, LEFT, NewItem, PERSON, Pruned, PrunedKeys,
+    RecordStatus, Transition, shortened,
 };
 
 /// The guard stands in the statement: the fence is that of the claim, or nothing is recorded. Who records hands the item on, so
@@ -181,8 +181,27 @@ fn again(as_new: bool, now: Timestamp) -> String {
     let (now, calls) = (now.as_millis(), format!("attempts + {CUT_OFF}"));
     let created = if as_new { format!(", created_ms = {now}") } else { String::new() };
     format!(
-        "{BEGIN_ANEW}, abandoned = 0, attempts = {calls}, forgiven_attempts = {calls}, sent_for_ms = {now}{created}"
+        "{BEGIN_ANEW}, abandoned = 0, attempts = {calls}, forgiven_attempts = {calls}, sent_for_ms = {now}{created}, \
+         delivered_ms = iif(state = 2, ended_ms, delivered_ms)"
     )
+}
+
+/// That items have succeeded is not forgotten, nor what their servers said then.
+fn keep_deliveries(conn: &Connection, condition: &str, values: &[Value], now: Timestamp) -> rusqlite::Result<()> {
+    let now = now.as_millis();
+    let keep = format!(
+        "INSERT INTO event (item, n, decided_ms, send, class, status, words, action, judge, created_ms)
+         SELECT item.id, coalesce((SELECT max(n) FROM event WHERE event.item = item.id), 0) + 1, coalesce(ended_ms, {now}),
+             attempts + deferrals + abandoned, 'success', iif(last_class = 'success', last_status, NULL),
+             iif(last_class = 'success', coalesce(last_words, ''), ''), '{AGAIN}', '{PERSON}', created_ms
+         FROM item WHERE {condition} AND item.state = 2"
+    );
+    conn.execute(&keep, params_from_iter(values))?;
+    let forget = format!(
+        "DELETE FROM event WHERE item IN (SELECT item.id FROM item WHERE {condition})
+             AND n <= (SELECT max(n) FROM event AS other WHERE other.item = event.item) - {EVENTS}"
+    );
+    conn.execute(&forget, params_from_iter(values)).map(drop)
 }
 
 const BEGIN_ANEW: &str = "state = 0, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0,
@@ -219,6 +238,9 @@ pub(super) fn amend(conn: &Connection, filter: &Filter, amend: Amend, now: Times
     let states: Vec<String> = amend.states().iter().map(|state| state.code().to_string()).collect();
     condition.push_str(&format!(" AND item.state IN ({})", states.join(", ")));
     let stopped = if amend.retries() { scopes::stopped_of(conn, &condition, &values)? } else { Vec::new() };
+    if matches!(amend, Amend::Again { .. }) {
+        keep_deliveries(conn, &condition, &values, now)?;
+    }
     let sql = format!("UPDATE item SET {set} WHERE {condition}");
     let changed = conn.execute(&sql, params_from_iter(values))? as u64;
     if changed > 0 {

@@ -36,6 +36,7 @@ pub(super) fn item(row: &Row<'_>) -> rusqlite::Result<WorkItem> {
         first: time(14)?,
         ended: time(15)?,
         sent_for: time(23)?,
+        delivered: time(24)?,
         deadline: row.get::<_, Option<i64>>(16)?.map(|millis| Duration::from_millis(millis.unsigned_abs())),
         last,
         answered,
@@ -65,7 +66,7 @@ fn failure(row: &Row<'_>, class: Class, column: usize) -> rusqlite::Result<Failu
 /// The last `limit` decisions about an item, the oldest first.
 pub(super) fn events(conn: &Connection, item: i64, limit: usize) -> rusqlite::Result<Vec<HistoryEntry>> {
     let mut select = conn.prepare_cached(
-        "SELECT decided_ms, send, class, status, code, words, action, reason, judge, not_before_ms, waited_ms
+        "SELECT decided_ms, send, class, status, code, words, action, reason, judge, not_before_ms, waited_ms, created_ms
          FROM event WHERE item = ?1 ORDER BY n DESC LIMIT ?2",
     )?;
     let rows = select.query_map(params![item, limit as i64], |row| {
@@ -80,6 +81,7 @@ pub(super) fn events(conn: &Connection, item: i64, limit: usize) -> rusqlite::Re
             by: row.get(8)?,
             not_before: row.get::<_, Option<i64>>(9)?.map(Timestamp::from_millis),
             waited: waited.map(|millis| Duration::from_millis(millis.unsigned_abs())),
+            created: row.get::<_, Option<i64>>(11)?.map(Timestamp::from_millis),
         })
     })?;
     let mut events: Vec<HistoryEntry> = rows.collect::<rusqlite::Result<_>>()?;

@@ -13,7 +13,7 @@ use crate::schema::{JOURNAL, STORE};
 use crate::work::error::WorkError;
 
 /// What leads from each version to the next, the first from an empty file. Only ever added to.
-const MIGRATIONS: [&str; 5] = [V1, V2, V3, V4, V5];
+const MIGRATIONS: [&str; 6] = [V1, V2, V3, V4, V5, V6];
 
 /// Payloads stand apart from the items: beside them they would make each claim several times slower. 0 in `not_before_ms` is an
 /// item that waits for nothing.
@@ -111,6 +111,12 @@ const V4: &str = "
 /// When a person sent for an item last.
 const V5: &str = "
     ALTER TABLE item ADD COLUMN sent_for_ms INTEGER;
+";
+
+/// When an item succeeded that a person sends for once more, and as what it was known then.
+const V6: &str = "
+    ALTER TABLE item ADD COLUMN delivered_ms INTEGER;
+    ALTER TABLE event ADD COLUMN created_ms INTEGER;
 ";
 
 /// How long to wait for another process that writes: as long as for a database that cannot be reached.
