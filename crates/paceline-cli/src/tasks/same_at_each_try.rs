@@ -72,7 +72,7 @@ impl CallIds {
         Ok(Self { header: store.load_state(HEADER).await? })
     }
 
-    /// What the calls of an item are known by, if its payload has a URL, as those of requests have, and not the input of a command.
+    /// What the calls of an item are known by. Its payload has a URL, as those of requests have; the input of a command has none.
     pub(super) fn now(&self, item: &WorkItem, payload: &str) -> Option<CallId> {
         self.since(item.created, &item.key, payload)
     }
@@ -93,7 +93,8 @@ impl CallIds {
         })
     }
 
-    /// The item whose calls have or had that value, as [`show`](WorkStore::show) tells it. All payloads are read, until it is found.
+    /// The item whose calls have or had that value, as [`show`](WorkStore::show) tells it. All payloads are read until it is
+    /// found.
     ///
     /// # Errors
     /// An error of the store.

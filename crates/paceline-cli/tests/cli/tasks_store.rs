@@ -222,7 +222,7 @@ fn what_succeeded_is_sent_once_more_by_its_key() {
     assert!(tasks(&store, "work.db", &["show", ids[2]]).1.contains("  sends     3\n"));
 }
 
-/// An event that was delivered is sent once more, as a new one, and fails: support still tells the customer that it was delivered.
+/// An event that was delivered is sent once more, as a new one, and fails: the customer is still told that it was delivered.
 #[test]
 fn what_had_succeeded_is_told_when_it_is_sent_once_more_in_vain() {
     let is_gone = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));

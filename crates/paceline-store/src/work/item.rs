@@ -272,8 +272,8 @@ pub struct HistoryEntry {
     pub send: u32,
     /// What had gone wrong.
     pub failure: Failure,
-    /// What was decided: `retry`, `defer`, `fail`, `fallback`, `skip`, `abort` or `next_run`; `again` where it had succeeded, and a
-    /// person sent for it once more.
+    /// What was decided: `retry`, `defer`, `fail`, `fallback`, `skip`, `abort` or `next_run`; `again` where it had succeeded, and
+    /// a person sent for it once more.
     pub action: String,
     /// Why, if there is a reason to show.
     pub reason: Option<String>,

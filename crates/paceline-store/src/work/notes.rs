@@ -15,8 +15,8 @@ pub struct ScopeNote {
     pub noted: Timestamp,
 }
 
-/// What becomes of the text about a scope: called with its name and the text, which is empty where there is none. It may be called
-/// again for the same change, where a connection broke.
+/// What becomes of the text about a scope: called with its name and the text, which is empty where there is none. It may be
+/// called again for the same change, where a connection broke.
 pub type NoteChange = Arc<dyn Fn(&str, &str) -> String + Send + Sync>;
 
 /// So many scopes are kept, those that were noted last.

@@ -73,7 +73,7 @@ pub(crate) async fn what_ended_long_ago_is_removed(on: Bench) {
     assert_eq!(on.claim(worker, 9).await.items.len(), 2);
 }
 
-/// What a person has cancelled stays until it is known how its call ended, so that whoever moves items elsewhere loses none.
+/// What a person has cancelled stays until it is known how its call ended, so that a person who moves items elsewhere loses none.
 pub(crate) async fn what_was_cancelled_during_its_call_is_removed_once_that_has_ended(on: Bench) {
     on.add(["waits", "done", "slow", "gone"].map(item)).await;
     let (worker, other) = (on.register().await, on.register().await);

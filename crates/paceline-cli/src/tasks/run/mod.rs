@@ -131,18 +131,7 @@ pub(crate) async fn command(args: Args, everywhere: &Everywhere) -> Result<Statu
         teller,
         clock,
     };
-    let ended = async {
-        match args.every {
-            None => runs.once(&signals, &mut shared).await,
-            Some(every) => runs.every(every, &signals, &mut shared).await,
-        }
-    };
-    tokio::select! {
-        ended = ended => ended,
-        () = shutdown::hurried(&signals, &*runs.store), if args.store.file().is_none() => {
-            Err(Failure::interrupted(NOT_RECORDED).resumable())
-        }
-    }
+    runs.all(&signals, &mut shared).await
 }
 
 /// A second signal ends a run that waits for its store.
@@ -229,6 +218,33 @@ impl Work {
 }
 
 impl Runs<'_> {
+    /// One run, or one after the other. A second signal ends it soon, though its store does not answer.
+    async fn all(&self, signals: &SignalCount, shared: &mut SharedLimits) -> Result<Status, Failure> {
+        let ended = async {
+            match self.args.every {
+                None => self.once(signals, shared).await,
+                Some(every) => self.every(every, signals, shared).await,
+            }
+        };
+        tokio::select! {
+            ended = ended => ended,
+            () = shutdown::hurried(signals, &*self.store), if self.args.store.file().is_none() => {
+                Err(Failure::interrupted(NOT_RECORDED).resumable())
+            }
+        }
+    }
+
+    /// Reads what earlier runs left, and what the other workers of the store have found.
+    async fn begin_run(&self, fail_fast: &FailFast) -> Result<(), WorkError> {
+        self.permits.begin_run();
+        let (store, limiter, restops) = (&*self.store, self.permits.limiter(), self.args.stop_after_same > 0);
+        if let Work::Requests(requests) = &self.work {
+            requests.begin_run(limiter).await?;
+        }
+        self.work.stopped().begin_run(store, &self.clock, limiter, restops).await?;
+        fail_fast.read(store).await
+    }
+
     /// One run each `every`, counted from their beginnings; what was deferred begins the next.
     async fn every(
         &self,
@@ -296,14 +312,7 @@ impl Runs<'_> {
             None => scheduler,
         };
         let kept = Kept::for_the_end();
-        self.permits.begin_run();
-        if let Work::Requests(requests) = &self.work {
-            requests.begin_run(self.permits.limiter()).await.map_err(not_begun)?;
-        }
-        let (limiter, restops) = (self.permits.limiter(), self.args.stop_after_same > 0);
-        let restored = stopped_scopes.begin_run(&*self.store, &self.clock, limiter, restops).await;
-        restored.map_err(not_begun)?;
-        fail_fast.read(&*self.store).await.map_err(not_begun)?;
+        self.begin_run(&fail_fast).await.map_err(not_begun)?;
         let began = self.clock.now();
         let drawing = progress.draw_regularly(Arc::clone(&self.store), &fail_fast);
         let telling = {

@@ -294,7 +294,7 @@ impl Requests {
         if sender.unknown_outcome(&call) != UnknownOutcome::Resend {
             self.note_sent(task).await?;
         }
-        // No key went there. A page that is read may be shut to everyone.
+        // No key went there. A page that is read may be shut to every caller.
         let is_elsewhere = self.addresses.hosts && !call.url.starts_with('/') && !is_read(&call.method);
         let mut stops_again = false;
         let sent = sender.send_judged(permit, &call, shutdown.aborting(), |answer, reading| {

@@ -45,7 +45,7 @@ pub(super) fn kind_of(error: &Error) -> Kind {
         Some(code) if code.code().starts_with("08") || code.code().starts_with("57P") => Kind::Broken,
         Some(&SqlState::TOO_MANY_CONNECTIONS) => Kind::Broken,
         // This process was suspended within a transaction, and the server ended that; or the server is read-only, as one that is
-        // about to take over is; or it lets this role, or anyone, not in at present.
+        // about to take over is; or it lets this role, or any, not in at present.
         Some(code) if ["25P03", "25006", "28000", "55000"].contains(&code.code()) => Kind::Broken,
         Some(&SqlState::INVALID_PASSWORD | &SqlState::INVALID_CATALOG_NAME) => Kind::Refused,
         Some(&SqlState::T_R_DEADLOCK_DETECTED | &SqlState::T_R_SERIALIZATION_FAILURE) => Kind::Collided,
@@ -82,7 +82,7 @@ impl Wait {
     }
 }
 
-/// Whether the server was not there, went away or let nobody in: it may come back.
+/// Whether the server was not there, went away or let no role in: it may come back.
 pub(crate) fn is_broken(error: &Error) -> bool {
     matches!(kind_of(error), Kind::Broken | Kind::Refused)
 }

@@ -370,7 +370,7 @@ impl Connection {
             }
         });
         let (schema, settings) = (&self.schema, self.settings);
-        // A server that is a standby tells nobody.
+        // A server that is a standby tells of no changes.
         let listen = if self.visits { String::new() } else { format!("LISTEN {};", self.channel()) };
         client.batch_execute(&format!("{SESSION} {settings} SET search_path = {schema}; {listen}")).await?;
         Ok(Session::of(client))

@@ -140,7 +140,8 @@ impl KeptRows {
         (!changes.is_empty()).then(|| Telling { enough, changes: Arc::new(changes), told: Arc::default() })
     }
 
-    /// The store was told, or could not be: then it is told again. Returns the scopes that are stopped for what all workers found.
+    /// The store was told, or could not be: then it is told again. Returns the scopes that are stopped for what all workers
+    /// found.
     pub(super) fn told(&mut self, telling: &Telling, done: bool) -> BTreeMap<Arc<str>, Found> {
         if !done {
             for (scope, before) in telling.changes.iter() {
