@@ -22,6 +22,8 @@ pub struct Address {
     pub tls: MakeRustlsConnect,
     /// How long a server that is not there yet is waited for, where the address says so (`connect_timeout`).
     pub timeout: Option<Duration>,
+    /// After how long without an answer it is gone, where the address says so (`tcp_user_timeout`).
+    pub silent: Option<Duration>,
 }
 
 /// Why an address cannot be read: never with any of its words, for they may be a password.
@@ -79,7 +81,8 @@ impl Address {
         if timeout.is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
         }
-        if config.get_tcp_user_timeout().is_none() {
+        let silent = config.get_tcp_user_timeout().copied();
+        if silent.is_none() {
             config.tcp_user_timeout(SILENT);
         }
         if !others.iter().any(|pair| pair.starts_with("keepalives")) {
@@ -98,7 +101,7 @@ impl Address {
             Mode::Require | Mode::VerifyCa => Trust::Issuer(tls::roots(roots.as_deref())?),
             Mode::VerifyFull => Trust::IssuerAndName(tls::roots(roots.as_deref())?),
         };
-        Ok(Self { config, tls: MakeRustlsConnect::new(tls::client(trust)?), timeout })
+        Ok(Self { config, tls: MakeRustlsConnect::new(tls::client(trust)?), timeout, silent })
     }
 
     /// The server and the database, for messages: never with a password.
@@ -169,6 +172,15 @@ mod tests {
             let Err(error) = Address::read(url) else { panic!("{url} was read") };
             assert!(!error.to_string().contains("secret"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_silent_server_has_a_bound_which_the_address_may_change() {
+        let read = |url| Address::read(url).expect("an address");
+        let (usual, own) = (read("postgres://me@host/jobs"), read("postgres://me@host/jobs?tcp_user_timeout=7"));
+        assert_eq!((usual.silent, usual.config.get_tcp_user_timeout()), (None, Some(&SILENT)));
+        let seven = Duration::from_secs(7);
+        assert_eq!((own.silent, own.config.get_tcp_user_timeout()), (Some(seven), Some(&seven)));
     }
 
     #[test]

@@ -340,7 +340,7 @@ impl Connection {
     }
 
     fn silent(&self) -> Duration {
-        self.address.config.get_tcp_user_timeout().copied().unwrap_or(self.silent)
+        self.address.silent.unwrap_or(self.silent)
     }
 
     async fn session<'s>(&self, held: &'s mut Option<Session>) -> Result<&'s mut Session, Error> {
