@@ -58,8 +58,8 @@ pub(crate) struct Manner {
 }
 
 /// A server that has not answered for so long is gone, and another connection is made, unless the address says something else
-/// (`tcp_user_timeout`): a host that is lost, or a firewall that forgets, closes none. One that is at work for longer is left more
-/// time each time.
+/// (`tcp_user_timeout`): a host that is lost, or a firewall that forgets, closes none. One that is at work for longer is left
+/// more time each time.
 const SILENT: Duration = Duration::from_secs(30);
 
 /// The longest time that is left to a server that is at work.

@@ -74,8 +74,8 @@ impl PostgresStore {
     }
 
     /// The same for a worker that stays: a server that is away, now or later, is waited for as long as it takes, until the run
-    /// [is to end](WorkStore::ending), and so is one that is read-only or lets this role not in for a time. A `connect_timeout` in
-    /// the address ends that sooner at the start. A wrong password and an unknown database are tried for a minute.
+    /// [is to end](WorkStore::ending), and so is one that is read-only or lets this role not in for a time. A `connect_timeout`
+    /// in the address ends that sooner at the start. A wrong password and an unknown database are tried for a minute.
     ///
     /// # Errors
     /// As [`open`](Self::open).
