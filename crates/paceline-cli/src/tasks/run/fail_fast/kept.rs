@@ -26,6 +26,8 @@ pub(super) struct KeptRows {
     rows: AlikeByScope<String>,
     /// What the store was not told yet.
     changes: Changes,
+    /// Something of that is to be told before long.
+    is_urgent: bool,
     /// Until where its rows were read.
     seen: Option<Timestamp>,
     /// Items that the store's row of their scope has no longer, since another worker changed it, and for how many more tellings
@@ -57,7 +59,8 @@ pub(super) struct Found {
 impl KeptRows {
     /// A `limit` of 0 switches it off.
     pub(super) const fn new(limit: usize) -> Self {
-        Self { rows: AlikeByScope::new(limit, true), changes: BTreeMap::new(), seen: None, dropped: Vec::new() }
+        let rows = AlikeByScope::new(limit, true);
+        Self { rows, changes: BTreeMap::new(), is_urgent: false, seen: None, dropped: Vec::new() }
     }
 
     /// An item failed; returns whether the scope has to be stopped. Of one that is not `told` no other worker learns.
@@ -113,12 +116,14 @@ impl KeptRows {
         self.rows.are_first(scope)
     }
 
-    /// Whether the store is to be told of something.
-    pub(super) fn has_news(&self) -> bool {
-        !self.changes.is_empty()
+    /// Whether the store is to be told of a failure. That a host took an item is told with the next ones, or in a second: there
+    /// may be thousands that have not taken one before.
+    pub(super) const fn has_news(&self) -> bool {
+        self.is_urgent
     }
 
     fn note(&mut self, scope: &Arc<str>, change: Change) {
+        self.is_urgent |= matches!(change, Change::Failed(..) | Change::Taken);
         let changes = self.changes.entry(Arc::clone(scope)).or_default();
         changes.push(change);
         changes.drain(..changes.len().saturating_sub(MOST));
@@ -136,6 +141,7 @@ impl KeptRows {
             *left = left.saturating_sub(1);
             *left > 0
         });
+        self.is_urgent = false;
         let changes = std::mem::take(&mut self.changes);
         (!changes.is_empty()).then(|| Telling { enough, changes: Arc::new(changes), told: Arc::default() })
     }
