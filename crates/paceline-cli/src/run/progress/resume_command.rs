@@ -71,8 +71,8 @@ fn names_a_user(word: &str) -> bool {
     let address = word.strip_prefix("--store=").unwrap_or(word);
     let plain = |part: &str| part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
     let rest = database::is_address(address).then(|| address.split_once("://")).flatten();
-    rest.and_then(|(_, rest)| rest.split_once('@'))
-        .is_some_and(|(user, server)| plain(user) && !server.contains(['@', '?', '&', '=']))
+    let is_bare = |server: &str| !server.contains('@') && !server.to_ascii_lowercase().contains("password");
+    rest.and_then(|(_, rest)| rest.split_once('@')).is_some_and(|(user, server)| plain(user) && is_bare(server))
 }
 
 fn changed(text: Cow<'_, str>) -> Option<String> {
@@ -162,7 +162,9 @@ mod tests {
     fn the_user_of_a_database_is_no_secret_and_its_password_is() {
         for (word, expected) in [
             ("postgres://jobs@db.example.org/jobs", "p --store postgres://jobs@db.example.org/jobs"),
+            ("postgres://jobs@/jobs?host=/run/postgresql", "p --store 'postgres://jobs@/jobs?host=/run/postgresql'"),
             ("postgres://jobs:hunter2@db/jobs", r#"p --store "postgres://${KEY:?}@db/jobs""#),
+            ("postgres://jobs@db/jobs?password=hunter2", r#"p --store "postgres://${KEY:?}@db/jobs?${KEY:?}""#),
         ] {
             assert_eq!(line(&["p", "--store", word]), expected);
         }
