@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::models::plain;
 use super::outline::Text;
 
-/// Members of a body, in small letters and without what stands between them, and of its tools: each with the last part of the path
-/// under which such a thing is asked for. Of an object its `id` is the name.
+/// Members of a body, in small letters and without what stands between them, and of its tools: each with the last part of the
+/// path under which such a thing is asked for. Of an object its `id` is the name.
 const MEMBERS: [(&str, &str); 4] = [
     ("conversation", "conversations"),
     ("conversationid", "conversations"),

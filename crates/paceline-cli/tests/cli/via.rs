@@ -356,7 +356,8 @@ fn calls_of_a_gateway_that_may_have_been_done_count_in_the_budget() {
     assert!(code == 0 && used >= 10 + 4 * 5, "{used}: {log}");
 }
 
-/// The server did its work and bills it: without a gateway such an answer is `truncated`, counts as reserved and is asked for again.
+/// The server did its work and bills it: without a gateway such an answer is `truncated`, counts as reserved and is asked for
+/// again.
 #[test]
 fn a_damaged_answer_that_a_gateway_cannot_read_counts_and_is_asked_for_again() {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());

@@ -29,8 +29,8 @@ impl Pacer {
     /// other, and an outage costs no item. One that is down is tested with one of the items that failed least, here and there:
     /// those that failed may fail for ever, and so may their neighbours, and would keep out the others, whose success shows that
     /// the server works. For the same reason every other call is one of an item that has not failed, where a pace is learnt and
-    /// the server has refused calls. They hold half of the places at
-    /// most while others wait, since they may hang again. And where a call that went first was told to wait again, those go that were not.
+    /// the server has refused calls. Those that failed hold half of the places at most while others wait, since they may hang
+    /// again. And where a call that went first was told to wait again, those go that were not.
     pub(super) fn head(&self, scope: &Scope) -> Option<Place> {
         let tried = |slot| {
             let Request { attempts, max_retries, .. } = &self.slots.at(slot).request;
