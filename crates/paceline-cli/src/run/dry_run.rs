@@ -30,6 +30,7 @@ use crate::run::only::Only;
 use crate::run::progress::oracle;
 use crate::run::progress::report::ReportError;
 use crate::upstream::is_of;
+use crate::run::settings::Opening;
 use crate::{output, upstream};
 
 mod words;
@@ -43,7 +44,7 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits
     let job = begun(args, paths)?;
     let Planned { reader, input, format, scratch } = match &job {
         Some(job) => as_begun(args, paths, upstream, job)?,
-        None => load_aside(args, upstream, true)?,
+        None => load_aside(args, upstream, args.opening(), true)?,
     };
     let mut plan = Plan {
         retry_failed: args.retry_failed,
@@ -103,7 +104,9 @@ fn as_begun(args: &RunArgs, paths: &Paths, upstream: &Upstream, reader: &Reader)
     let (was, is) = (reader.input().map_err(Failure::refused)?, input.mark().map_err(Failure::refused)?);
     let same = is.same_as(&was);
     let may_differ = args.accept_changed_input || args.retry_failed;
-    let is_other = same.is_err();
+    // As a run does: what was written again may have another content anywhere. A pipe can be read only once.
+    let is_rewritten = is.mtime_ms != was.mtime_ms && InputError::of_pipe(args.input()).is_ok();
+    let is_other = same.is_err() || is_rewritten;
     same.or_else(|changed| if may_differ { Ok(()) } else { Err(load::refused(changed)) })?;
     let format = format(args, &input, upstream)?;
     JobConfig::read(&reader.config_json().map_err(Failure::refused)?).refuse_other_format(&format)?;
@@ -117,7 +120,9 @@ fn as_begun(args: &RunArgs, paths: &Paths, upstream: &Upstream, reader: &Reader)
 /// The items of a job that has begun, as a run would give them to the input as it is now.
 fn with_other_input(args: &RunArgs, paths: &Paths, upstream: &Upstream) -> Result<Planned, Failure> {
     InputError::of_pipe(args.input())?;
-    let mut planned = load_aside(args, upstream, false)?;
+    let opening = args.opening();
+    let opening = Opening { bad_lines: opening.bad_lines.of_whole_input(), ..opening };
+    let mut planned = load_aside(args, upstream, opening, false)?;
     let folder = planned.scratch.as_ref().expect("loaded aside").path();
     let fresh = scratch_paths(folder).journal.expect("a journal beside the results");
     let job = paths.journal.as_deref().expect("a job that has begun has one");
@@ -132,7 +137,7 @@ fn with_other_input(args: &RunArgs, paths: &Paths, upstream: &Upstream) -> Resul
 
 /// A journal in a folder that goes with it: every check of a real load, and nothing left of it. `takes_over`: with the
 /// answers that `--done` names.
-fn load_aside(args: &RunArgs, upstream: &Upstream, takes_over: bool) -> Result<Planned, Failure> {
+fn load_aside(args: &RunArgs, upstream: &Upstream, opening: Opening, takes_over: bool) -> Result<Planned, Failure> {
     let folder = tempfile::tempdir()
         .map_err(|error| Failure::refused(format!("cannot write to {}: {error}", std::env::temp_dir().display())))?;
     let paths = scratch_paths(folder.path());
@@ -143,7 +148,7 @@ fn load_aside(args: &RunArgs, upstream: &Upstream, takes_over: bool) -> Result<P
     let format = format(args, &input, upstream)?;
     let journal: PathBuf = paths.journal.clone().expect("a journal beside the results");
     let done = done::check(args, upstream)?;
-    let job = load::open(lock, paths, &mut input, &format, upstream, &args.opening())?;
+    let job = load::open(lock, paths, &mut input, &format, upstream, &opening)?;
     if takes_over {
         done.take_over(&job.journal, &input, &format)?;
     }

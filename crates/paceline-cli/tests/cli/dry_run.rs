@@ -171,6 +171,35 @@ fn of_another_input_it_counts_what_the_run_would_send() {
     assert_eq!(server.count(), 7);
 }
 
+/// Of the same length, and the same in its first 64 KiB.
+#[test]
+fn a_change_far_behind_the_beginning_is_refused_as_the_run_refuses_it() {
+    let server = Server::new(|arrival| if arrival.item == "item-1" { Reply::error(400, "no") } else { Reply::ok() });
+    let lines = |changed: Option<usize>| {
+        let n = |n: usize| format!("\"body\":{{\"n\":{},", u8::from(Some(n) == changed));
+        let line = |item: usize| crate::support::line(&format!("item-{item}")).replace("\"body\":{", &n(item)) + "\n";
+        (0..1_500).map(line).collect::<String>()
+    };
+    let job = Job::with_input(&lines(None));
+    assert!(std::fs::metadata(job.path("in.jsonl")).expect("written").len() > 100_000);
+    assert_eq!(finish(job.run(&server).args(["--max-items", "5"])).0, 3);
+    let dry = |flags: &[&str]| {
+        let mut command = job.paceline();
+        command.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url(), "--dry-run"]).args(flags);
+        finish(&mut command)
+    };
+    std::fs::write(job.path("in.jsonl"), lines(Some(1_400))).expect("writable");
+    for flags in [&[][..], &["--retry-failed"]] {
+        let ((code, log), (run_code, run_log)) = (dry(flags), finish(job.run(&server).args(flags)));
+        assert_eq!((code, run_code), (2, 2), "{flags:?}: {log} {run_log}");
+        assert!(log.contains("line 1401") && run_log.contains("line 1401"), "{flags:?}: {log} {run_log}");
+    }
+    assert_eq!(dry(&["--accept-changed-input"]).0, 0, "it has not ended");
+    std::fs::write(job.path("in.jsonl"), lines(None)).expect("writable");
+    assert_eq!(dry(&[]).0, 0, "written again as it was");
+    assert_eq!(server.count(), 5);
+}
+
 #[test]
 fn failed_items_and_answers_taken_over_are_counted_as_the_run_would() {
     let server = Server::new(|arrival| match arrival.item.as_str() {
