@@ -445,6 +445,15 @@ impl Journal {
     }
 
     /// When the next waiting item may start, as [`ClaimedItems::next_due`].
+    /// The status and the code with which most of the scope's waiting items were refused last; none where none of them was.
+    ///
+    /// # Errors
+    /// As for [`counts`](Self::counts).
+    pub fn refused_last(&self, scope: &str) -> Result<Option<(Option<u16>, Option<String>)>, JournalError> {
+        let scope = scope.to_owned();
+        self.writer.query(move |conn| scope::refused_last(conn, &scope))
+    }
+
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).

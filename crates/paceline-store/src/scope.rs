@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use paceline_core::Timestamp;
-use rusqlite::Connection;
+use paceline_core::{Class, Timestamp};
+use rusqlite::{Connection, OptionalExtension as _};
 
 use crate::error::JournalError;
 use crate::schema::ACCOUNT;
@@ -111,6 +111,22 @@ pub(crate) fn waits_in(conn: &Connection, name: &str) -> Result<bool, JournalErr
         "SELECT EXISTS (SELECT 1 FROM item WHERE state = 0 AND scope = (SELECT id FROM scope WHERE name = ?1))";
     let some = conn.prepare_cached(SOME).and_then(|mut select| select.query_row([name], |row| row.get(0)));
     some.map_err(JournalError::sqlite("read"))
+}
+
+/// The status and the code with which most of the scope's waiting items were refused last; none where none of them was.
+pub(crate) fn refused_last(
+    conn: &Connection,
+    name: &str,
+) -> Result<Option<(Option<u16>, Option<String>)>, JournalError> {
+    const MOST: &str = "SELECT last_status, last_code FROM item
+        WHERE state = 0 AND scope = (SELECT id FROM scope WHERE name = ?1) AND attempts > 0 AND last_class IN (?2, ?3)
+        GROUP BY last_status, last_code ORDER BY count(*) DESC LIMIT 1";
+    let [invalid, filtered] = [Class::Invalid, Class::Filtered].map(Class::as_str);
+    let most = || {
+        let mut select = conn.prepare_cached(MOST)?;
+        select.query_row([name, invalid, filtered], |row| Ok((row.get(0)?, row.get(1)?))).optional()
+    };
+    most().map_err(JournalError::sqlite("read"))
 }
 
 /// The earliest that a waiting item may start, its scope and the account permitting.

@@ -1,5 +1,6 @@
 //! The course of a job that is open, up to the end of its items: for `paceline run`, and for the batches of the gateway.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -16,6 +17,7 @@ use tokio::sync::{mpsc, watch};
 use crate::account::TurnWait;
 use crate::fallback::Fallback;
 use crate::run::calls::acknowledge::Acknowledge;
+use crate::run::calls::alike::Kind;
 use crate::run::calls::budget::Budget;
 use crate::run::calls::dispatch::{Dispatcher, Parts};
 use crate::run::calls::fail_fast::FailFast;
@@ -24,6 +26,7 @@ use crate::run::calls::held_up::HeldUp;
 use crate::run::calls::item::{Context, Phase};
 use crate::run::calls::record::{About, KeyAdvice, Recorder};
 use crate::run::calls::signals::Interruptions;
+use crate::run::calls::tested::Tested;
 use crate::run::hosts::Hosts;
 use crate::run::job::{background_load, refused};
 use crate::run::lines::format::Format;
@@ -61,21 +64,27 @@ pub(crate) struct Course<'a> {
 }
 
 impl Course<'_> {
-    /// Takes up what earlier runs left, the limiter's state by `restore`, and sets up the run. Waits for the journal.
+    /// Takes up what earlier runs left, the limiter's state by `restore`, which tells the scopes that one of them stopped, and
+    /// sets up the run. Waits for the journal.
     ///
     /// # Errors
     /// An error of the journal.
     pub(crate) fn set_up(
         self,
-        restore: impl FnOnce(Timestamp, &Acknowledge) -> Result<(), JournalError>,
+        restore: impl FnOnce(Timestamp, &Acknowledge) -> Result<Vec<Arc<str>>, JournalError>,
     ) -> Result<(Arc<Context>, Dispatcher), JournalError> {
         let (phase, phase_seen) = watch::channel(Phase::Running);
         let (broken_sender, broken) = mpsc::unbounded_channel();
         let acknowledge = Acknowledge::new(broken_sender);
         let (began, epoch) = (self.limiter.now(), clock::wall());
         refused::settle(self.journal, &self.input, self.format.results(), &acknowledge)?;
-        restore(epoch, &acknowledge)?;
-        let about = self.about(&self.journal.sums()?);
+        let mut stopped = BTreeMap::new();
+        for scope in restore(epoch, &acknowledge)? {
+            let refused = self.journal.refused_last(&scope)?;
+            stopped.extend(refused.map(|kind| (scope, kind)));
+        }
+        let tested = Tested::of(stopped.keys());
+        let about = self.about(&self.journal.sums()?, stopped);
         let (others, told, worker) = match self.hosts {
             Some(Hosts { worker, others, told, .. }) => (others, Some(told), Some(worker)),
             None => Default::default(),
@@ -96,6 +105,7 @@ impl Course<'_> {
             journal: journal.clone(),
             unanswered: journal.unanswered()?.into_iter().map(|call| (call.ordinal, call.moved)).collect(),
             others,
+            tested,
             in_flight: AtomicU64::new(0),
             epoch,
             began,
@@ -128,14 +138,15 @@ impl Course<'_> {
     }
 
     /// What the recorder needs to know of the job.
-    fn about(&self, counts: &JobCounts) -> About {
+    fn about(&self, counts: &JobCounts, stopped: BTreeMap<Arc<str>, Kind>) -> About {
         let figures = Counters::at_start(counts);
         About {
             same: FailFast::new(
                 self.bounds.stop_after_same,
                 figures.pending().max(self.hosts.as_ref().map_or(0, |hosts| hosts.left)),
             )
-            .by_host(self.upstream.dialect.scope() == Scope::Host),
+            .by_host(self.upstream.dialect.scope() == Scope::Host)
+            .after(stopped),
             retry: self.upstream.pacer.retry.clone(),
             address: upstream::destination(self.upstream),
             key: KeyAdvice {

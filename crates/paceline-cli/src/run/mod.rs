@@ -228,8 +228,8 @@ impl Run<'_> {
         ended
     }
 
-    /// What earlier runs left: holds, and what the limiter knew.
-    fn restore(&self, now: Timestamp, acknowledge: &Acknowledge) -> Result<(), JournalError> {
+    /// What earlier runs left: holds, and what the limiter knew. Returns the scopes that one of them stopped.
+    fn restore(&self, now: Timestamp, acknowledge: &Acknowledge) -> Result<Vec<Arc<str>>, JournalError> {
         let journal = &self.job.journal;
         let snapshot = journal.snapshot()?;
         let clocks = snapshot.as_ref().and_then(Clocks::of);
@@ -239,7 +239,7 @@ impl Run<'_> {
             limiter_state::restore(&self.limiter, &self.shared, texts.iter().map(String::as_str));
         }
         holds::test_first(&self.limiter, &stopped);
-        Ok(())
+        Ok(stopped)
     }
 
     /// With what to do about it, where there is a journal to go on from.
@@ -343,7 +343,6 @@ impl Run<'_> {
         self.paths.journal.as_ref()?;
         let again = resume_command::command_line(std::env::args_os());
         Some(match correction {
-            Some(Correction { retries_failed: true, .. }) => again + " --retry-failed --accept-changed-input",
             Some(_) => again + " --accept-changed-input",
             None => again,
         })

@@ -11,7 +11,7 @@ use crate::support::{Arrival, Job, Reply, Server, finish};
 use crate::tasks_run::{Store, ran};
 
 /// Pages of two servers in turn.
-fn pages(servers: [&Server; 2], count: usize) -> String {
+pub(crate) fn pages(servers: [&Server; 2], count: usize) -> String {
     let line = |n: usize| {
         let url = format!("{}/page/{n}", servers[n % 2].url());
         json!({"custom_id": format!("item-{n}"), "method": "GET", "url": url}).to_string() + "\n"
@@ -209,99 +209,6 @@ fn items_for_many_hosts_are_added_with_the_flag_that_takes_them() {
     assert!(told.contains("add --scope host to call several hosts"), "{told}");
 }
 
-/// The first lines are all of one host, which wants none of them.
-#[test]
-fn a_host_that_refuses_everything_alike_is_stopped_alone() {
-    let slow = Reply::ok().after(Duration::from_secs(1));
-    let (forbids, other) = (Server::new(|_| Reply::error(404, "gone")), Server::new(move |_| slow.clone()));
-    let line = |n: usize| {
-        let server = if n < 40 { &forbids } else { &other };
-        let url = format!("{}/page/{n}", server.url());
-        json!({"custom_id": format!("item-{n}"), "method": "GET", "url": url}).to_string() + "\n"
-    };
-    let job = Job::with_input(&(0..60).map(line).collect::<String>());
-    let (code, log) = finish(job.run(&other).args(["--scope", "host"]));
-    let summary = job.summary();
-    assert_eq!((code, &summary["succeeded"], &summary["failed"]), (3, &json!(20), &json!(0)), "{log}");
-    assert_eq!(other.count(), 20, "{log}");
-    let host = forbids.url().replace("http://", "");
-    let told = format!("the first 20 items of {host} all failed the same way with status 404: it is gone");
-    assert!(log.contains(&format!(" makes no more calls: {told}")), "{log}");
-
-    assert!(!log.contains(&format!("stopped: {host}")), "told once: {log}");
-    // What succeeded in the run before says nothing about this one.
-    let (code, log) = finish(job.run(&other).args(["--scope", "host"]));
-    assert_eq!((code, &job.summary()["failed"]), (3, &json!(0)), "{log}");
-    assert!(log.contains("or continue anyway with --stop-after-same 0"), "{log}");
-    let (code, log) = finish(job.run(&other).args(["--scope", "host", "--stop-after-same", "0"]));
-    assert_eq!((code, &job.summary()["failed"], other.count()), (1, &json!(40), 20), "{log}");
-}
-
-/// A ban for an hour: told by 403 after a while, or from the first call on while others answer.
-#[test]
-fn a_host_that_bans_the_caller_keeps_what_it_has_not_been_asked() {
-    for (pages_before, told, failed) in [(10, "the last 20 items of ", 20), (0, "the first 20 items of ", 20)] {
-        let bans = Server::new(move |arrival| {
-            let page: usize = arrival.path.rsplit('/').next().and_then(|page| page.parse().ok()).expect("a number");
-            if page / 2 < pages_before { Reply::ok() } else { Reply::text(403, "text/html", "<h1>banned</h1>") }
-        });
-        let other = Server::new(|_| Reply::ok());
-        // The other host is the first to answer.
-        let job = Job::with_input(
-            &pages([&other, &bans], 200)
-                .replace(&format!("{}/page/1\"", bans.url()), &{ format!("{}/page/1\"", other.url()) }),
-        );
-        let flags = ["--scope", "host", "--concurrency", "1", "--max-wait", "1m"];
-        let (code, log) = finish(job.run(&other).args(flags));
-        let summary = job.summary();
-        assert_eq!(
-            (code, &summary["failed"], &summary["stopped"]),
-            (3, &json!(failed), &json!("same_failure")),
-            "{log}"
-        );
-        assert!(summary["deferred"].as_u64().is_some_and(|waiting| waiting >= 60), "{log}");
-        assert!(log.contains(told) && log.contains("keep this machine out"), "{log}");
-    }
-    // Pages that are gone stop no host that has others.
-    let server = Server::new(|arrival| match arrival.path.as_str() {
-        "/page/0" => Reply::ok(),
-        _ => Reply::error(404, "gone"),
-    });
-    let job = Job::with_input(&pages([&server, &server], 60));
-    let (code, log) = finish(job.run(&server).args(["--scope", "host", "--concurrency", "1"]));
-    assert_eq!((code, &job.summary()["failed"]), (1, &json!(59)), "{log}");
-}
-
-/// Its pages are tried again, as answers that --expect refuses are, and the other host answers meanwhile.
-#[test]
-fn a_host_that_answers_with_login_pages_alone_is_stopped_alone() {
-    let (asks, other) = (Server::new(|_| Reply::text(200, "text/html", "log in")), Server::new(|_| Reply::ok()));
-    let job = Job::with_input(&pages([&other, &asks], 120));
-    let flags = ["--scope", "host", "--concurrency", "1", "--expect", "json", "--max-retries", "1"];
-    let (code, log) = finish(job.run(&other).args(flags));
-    let summary = job.summary();
-    assert_eq!((code, &summary["succeeded"], &summary["stopped"]), (3, &json!(60), &json!("same_failure")), "{log}");
-    assert!((20..=41).contains(&asks.count()), "{} calls: {log}", asks.count());
-    assert!(log.contains("correct what --expect asks for, the requests, or the key and its header"), "{log}");
-}
-
-/// They begin after a while, and all lines are for one host.
-#[test]
-fn a_server_that_turns_to_login_pages_keeps_what_it_has_not_been_asked() {
-    let server = Server::new(|arrival| match arrival.path.as_str() {
-        "/page/0" | "/page/1" => Reply::ok(),
-        _ => Reply::text(200, "text/html", "log in"),
-    });
-    let job = Job::with_input(&pages([&server, &server], 60));
-    let flags = ["--concurrency", "1", "--expect", "json", "--max-retries", "0"];
-    let (code, log) = finish(job.run(&server).args(flags));
-    let summary = job.summary();
-    let figures = (&summary["succeeded"], &summary["failed"], &summary["deferred"], &summary["stopped"]);
-    assert_eq!((code, figures), (3, (&json!(2), &json!(20), &json!(38), &json!("same_failure"))), "{log}");
-    assert!(log.contains("stopping: the last 20 items all failed the same way with status 200: "), "{log}");
-    assert!(log.contains("the host may keep this machine out for a while"), "{log}");
-}
-
 #[test]
 fn without_that_scope_another_host_is_refused_with_the_flag_that_takes_it() {
     let (ours, other) = (Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));
@@ -479,19 +386,4 @@ fn of_items_that_failed_those_are_sent_again_that_are_named() {
     let summary = job.summary();
     assert_eq!((code, &summary["succeeded"], &summary["failed"]), (1, &json!(5), &json!(5)), "{log}");
     assert_eq!((banned.count(), gone.count()), (10, 5), "{log}");
-}
-
-/// Two hosts move, which slower calls do not mend, and each is told of where only warnings are looked at.
-#[test]
-fn each_host_that_has_moved_is_warned_of_with_what_to_do() {
-    let to = || Reply::error(301, "moved").with_header("location", "http://new.example/");
-    let moves = || Server::new(move |arrival| if arrival.before < 3 { Reply::ok() } else { to() });
-    let (one, two) = (moves(), moves());
-    let job = Job::with_input(&pages([&one, &two], 500));
-    let (_, log) = finish(job.run(&one).args(["--scope", "host"]));
-    for host in [&one, &two] {
-        let line = format!("{} makes no more calls", host.url().replace("http://", ""));
-        assert!(log.lines().any(|told| told.contains(" WARN ") && told.contains(&line)), "{line}: {log}");
-    }
-    assert!(log.contains("put the address that the redirect names") && !log.contains("--limit 1rps"), "{log}");
 }

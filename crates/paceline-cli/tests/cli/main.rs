@@ -32,6 +32,7 @@ mod forms;
 mod help;
 #[cfg(unix)]
 mod hosts;
+mod hosts_stopped;
 mod input;
 mod manual;
 mod many_hosts;

@@ -126,11 +126,21 @@ pub(crate) struct Row<Item> {
     /// Where all of them went; none where that is not known, or not one address.
     address: Option<Box<str>>,
     items: BTreeSet<Item>,
+    /// These are few: before long they stop their host, or are followed by another end.
+    #[serde(skip)]
+    decides_soon: bool,
 }
 
 impl<Item> Default for Row<Item> {
     fn default() -> Self {
-        Self { is_mixed: false, is_of_items: false, alike: None, address: None, items: BTreeSet::new() }
+        Self {
+            is_mixed: false,
+            is_of_items: false,
+            alike: None,
+            address: None,
+            items: BTreeSet::new(),
+            decides_soon: false,
+        }
     }
 }
 
@@ -167,6 +177,7 @@ impl<Item: Ord> Row<Item> {
             (false, false) => None,
         };
         self.alike = Some(alike);
+        self.decides_soon = are_hosts && enough.is_some_and(|enough| enough <= limit);
         let is_new = enough.is_some_and(|enough| self.items.len() < enough) && self.items.insert(item);
         enough.filter(|enough| is_new && self.items.len() == *enough)
     }
@@ -239,6 +250,18 @@ impl<Item: Ord> AlikeByScope<Item> {
     /// The items of the scope that failed alike last, which are forgotten.
     pub(crate) fn take(&mut self, scope: &str) -> BTreeSet<Item> {
         self.scopes.get_mut(scope).map(Row::take).unwrap_or_default()
+    }
+
+    /// Whether an item is among those of its host that failed alike last, and a few more such would stop that.
+    pub(crate) fn decides(&self, scope: &str, item: &Item) -> bool {
+        self.row(scope).is_some_and(|row| row.decides_soon && row.items.contains(item))
+    }
+
+    /// No more items of the scope come: nothing follows from those that failed.
+    pub(crate) fn no_more_come(&mut self, scope: &str) {
+        if let Some(row) = self.scopes.get_mut(scope) {
+            row.decides_soon = false;
+        }
     }
 
     /// Whether an item is among those of a scope that failed alike last.

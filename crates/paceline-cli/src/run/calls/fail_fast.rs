@@ -1,15 +1,13 @@
-//! Ends a job or a scope early: when its first items all fail with the same failure, and when no server answers at all.
+//! Ends a job or a scope early when its first items all fail with the same failure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
-use paceline_core::{Class, GiveUp, Instant};
-use paceline_http::NoAnswer;
+use paceline_core::{Class, GiveUp};
 use paceline_providers::SCHEMA_MISMATCH;
 use paceline_store::{ClaimedItem, Finished};
 
-use crate::run::calls::alike::{Alike, AlikeByScope, Alikeness, Shows};
+use crate::run::calls::alike::{Alike, AlikeByScope, Alikeness, Kind, Shows};
 use crate::run::calls::stop::{CORRECT_REQUESTS, StopReason};
 
 /// The code of an item that never left because it alone exceeds a limit.
@@ -20,8 +18,17 @@ pub(crate) const EXPECTED: &str = "correct what --expect asks for, the requests,
                                    billed, and are made again)";
 
 /// What to do where a host refuses all that it answered before.
-pub(crate) const BANNED: &str = "the host may keep this machine out for a while: run the same command again later, with \
-                                 --retry-failed for items that have failed, and slower (--limit 1rps for all hosts together, or a tier with a label for this one)";
+pub(crate) const BANNED: &str = "the host may keep this machine out for a while: run the same command again later (with --retry-failed, if items have \
+                                 failed), and slower (--limit 1rps for all hosts together, or a tier with its name as host for this one)";
+
+/// Which items failed alike where one did as those of an earlier run.
+pub(crate) const STILL: &str = "still";
+
+/// So many runs may test a scope with one item.
+const TESTS_OF_AN_ITEM: u32 = 3;
+
+/// More failures than that are not held back: each has its answer in memory.
+const MOST_HELD_BACK: usize = 1_000;
 
 /// What to do where a host's pages have gone elsewhere.
 const MOVED: &str = "put the address that the redirect names into the input, in place of the old one";
@@ -40,6 +47,8 @@ pub(crate) struct FailFast {
     stopped_scopes: BTreeSet<Arc<str>>,
     /// Each scope by itself, however others do.
     rows: AlikeByScope<u64>,
+    /// Scopes that an earlier run stopped, and how their items failed there.
+    stopped_before: BTreeMap<Arc<str>, Kind>,
 }
 
 /// The failure of an item, with what is logged when it is recorded.
@@ -110,8 +119,8 @@ pub(crate) enum FailFastDecision {
     Record(Vec<Failed>),
     /// These items wait again: their scope has to stop, or has stopped already.
     PutBack { items: Vec<Failed>, stop: Option<StopReason> },
-    /// These failures are to be recorded now, and their scope has to stop.
-    StopScope { failed: Vec<Failed>, stop: StopReason },
+    /// These failures are to be recorded now, those items wait again, and their scope has to stop.
+    StopScope { failed: Vec<Failed>, waits: Vec<Failed>, stop: StopReason },
     /// The run has to stop; the failures stay held back.
     Stop(StopReason),
 }
@@ -133,7 +142,16 @@ impl FailFast {
             scopes: BTreeSet::new(),
             stopped_scopes: BTreeSet::new(),
             rows: AlikeByScope::new(limit, false),
+            stopped_before: BTreeMap::new(),
         }
+    }
+
+    /// An earlier run stopped these scopes, whose items failed so: one more that does shows that nothing has changed.
+    pub(crate) fn after(mut self, stopped: BTreeMap<Arc<str>, Kind>) -> Self {
+        if self.limit > 0 {
+            self.stopped_before = stopped;
+        }
+        self
     }
 
     /// Each scope is a host, which may fail alone from its first item on.
@@ -144,6 +162,7 @@ impl FailFast {
 
     /// An item of that scope succeeded, or failed otherwise than by a final refusal.
     pub(crate) fn ended_otherwise(&mut self, scope: &Arc<str>) -> Vec<Failed> {
+        self.stopped_before.remove(scope);
         self.rows.ended_otherwise(scope);
         self.disarm()
     }
@@ -160,7 +179,24 @@ impl FailFast {
             return Vec::new();
         }
         (self.ordinals, self.scopes) = Default::default();
-        self.take_held_back()
+        self.released()
+    }
+
+    /// The failures that are held back no longer: a few of each host are, until it is known whether it has to stop.
+    fn released(&mut self) -> Vec<Failed> {
+        if self.held_back.len() > MOST_HELD_BACK {
+            return self.take_held_back();
+        }
+        let rows = &self.rows;
+        let is_held = |failed: &Failed| rows.decides(&failed.scope, &failed.finished.ordinal);
+        self.held_back.extract_if(.., |failed| !is_held(failed)).collect()
+    }
+
+    /// The items wait again that stop their host.
+    fn waiting_again(&mut self, scope: &str) -> Vec<Failed> {
+        let rows = &self.rows;
+        let decided = |failed: &Failed| *failed.scope == *scope && rows.decides(scope, &failed.finished.ordinal);
+        self.held_back.extract_if(.., |failed| decided(failed)).collect()
     }
 
     /// An answer is not what the user expects, and its item is tried again. `has_others`: the job has other scopes.
@@ -174,7 +210,8 @@ impl FailFast {
         match (self.shows(failure), row) {
             (Shows::Nothing, Some(count)) if more_wait() => {
                 let stop = self.stop_scope(failure, count, has_others());
-                FailFastDecision::StopScope { failed: self.disarm(), stop }
+                let waits = self.waiting_again(failure.scope);
+                FailFastDecision::StopScope { failed: self.disarm(), waits, stop }
             }
             (Shows::Nothing, _) => FailFastDecision::Record(self.disarm()),
             (Shows::TooFew | Shows::Stopped, _) => FailFastDecision::HeldBack,
@@ -188,23 +225,58 @@ impl FailFast {
         &mut self,
         failed: Failed,
         has_others: impl FnOnce() -> bool,
-        more_wait: impl FnOnce() -> bool,
+        more_wait: impl Fn() -> bool,
     ) -> FailFastDecision {
         if self.stopped_scopes.contains(&failed.scope) {
             return FailFastDecision::PutBack { items: vec![failed], stop: None };
+        }
+        let is_same = |kind: Kind| kind == (failed.status, failed.code.clone());
+        let is_still_so = self.stopped_before.remove(&failed.scope).is_some_and(is_same);
+        if is_still_so && more_wait() {
+            return self.still_fails(failed);
         }
         let (shows, row) = (self.shows(&failed.failure()), self.row(&failed.failure()));
         if shows == Shows::Stop {
             self.held_back.push(failed.clone());
             return self.stop(&failed.failure(), has_others);
         }
-        let count = row.filter(|_| shows == Shows::Nothing && more_wait());
+        let decides = self.rows.decides(&failed.scope, &failed.finished.ordinal);
+        let more = (row.is_some() || decides) && shows == Shows::Nothing && more_wait();
+        let count = row.filter(|_| more);
         let stop = count.map(|count| self.stop_scope(&failed.failure(), count, has_others()));
+        let scope = Arc::clone(&failed.scope);
         self.held_back.push(failed);
         match (shows, stop) {
-            (Shows::Nothing, None) => FailFastDecision::Record(self.disarm()),
-            (Shows::Nothing, Some(stop)) => FailFastDecision::StopScope { failed: self.disarm(), stop },
+            (Shows::Nothing, None) => {
+                if decides && !more {
+                    self.rows.no_more_come(&scope);
+                }
+                FailFastDecision::Record(self.disarm())
+            }
+            (Shows::Nothing, Some(stop)) => {
+                let waits = self.waiting_again(&scope);
+                FailFastDecision::StopScope { failed: self.disarm(), waits, stop }
+            }
             _ => FailFastDecision::HeldBack,
+        }
+    }
+
+    /// The first call to a scope that an earlier run stopped failed as those did: it stops again, and one call is all that it
+    /// got. An item with which that was tried several times has failed: it may be refused by itself, and others behind it not.
+    fn still_fails(&mut self, failed: Failed) -> FailFastDecision {
+        self.stopped_scopes.insert(Arc::clone(&failed.scope));
+        let (failure, has_tried) = (failed.failure(), failed.finished.tally.attempts > TESTS_OF_AN_ITEM);
+        let stop = StopReason::SameFailure {
+            scope: Some(Arc::clone(&failed.scope)),
+            which: STILL,
+            count: 1,
+            status: failed.status,
+            advice: advice(failure.status, failure.code, failure.unexpected, true),
+            message: failed.message.clone(),
+        };
+        match has_tried {
+            true => FailFastDecision::StopScope { failed: vec![failed], waits: Vec::new(), stop },
+            false => FailFastDecision::PutBack { items: vec![failed], stop: Some(stop) },
         }
     }
 
@@ -263,88 +335,13 @@ impl FailFast {
         self.alike = Alike::new(self.limit, true);
         self.ordinals.clear();
         self.stopped_scopes.append(&mut self.scopes);
-        FailFastDecision::PutBack { items: self.take_held_back(), stop: Some(stop) }
+        let items = self.held_back.extract_if(.., |failed| failed.scope == *failure.scope).collect();
+        FailFastDecision::PutBack { items, stop: Some(stop) }
     }
 
     /// The failures held back, at the end of the run.
     pub(crate) fn take_held_back(&mut self) -> Vec<Failed> {
         std::mem::take(&mut self.held_back)
-    }
-}
-
-/// Watches whether the address answers at all. Calls that no server took count against no item, so they have to end here.
-#[derive(Debug)]
-pub(crate) struct Reachability {
-    answered: bool,
-    failures: u32,
-    /// The first failure after the last answer.
-    since: Option<Instant>,
-    max_wait: Duration,
-    /// So many connections must fail in a row where nothing ever answered.
-    enough: u32,
-}
-
-impl Reachability {
-    /// A job of one item makes no more calls than that in half a minute.
-    const FEW: u32 = 3;
-    /// Some of many hosts may be gone while others are there.
-    const MANY: u32 = 20;
-    /// They must fail for so long where nothing ever answered.
-    const FOR: Duration = Duration::from_secs(30);
-
-    /// A server that was there may be gone for so long.
-    pub(crate) const fn new(max_wait: Duration) -> Self {
-        Self { answered: false, failures: 0, since: None, max_wait, enough: Self::FEW }
-    }
-
-    /// The same watch over many hosts at once.
-    pub(crate) const fn of_many_hosts(self) -> Self {
-        Self { enough: Self::MANY, ..self }
-    }
-
-    /// The same watch over another address, of which nothing is known.
-    pub(crate) const fn of_another(&self) -> Self {
-        Self::new(self.max_wait)
-    }
-
-    /// Takes in the end of a call; true once no server seems to be there, and the call [says why](NoAnswer::unreached).
-    pub(crate) fn gone<Answer>(&mut self, answer: &Result<Answer, NoAnswer>, now: Instant) -> bool {
-        match answer {
-            Err(NoAnswer::Tls(_) | NoAnswer::GivenUp | NoAnswer::NeverSent) => false,
-            Err(error) if error.is_unreached() => self.failed(now),
-            _ => {
-                self.answered();
-                false
-            }
-        }
-    }
-
-    /// Whether no call has found a server since the last answer, and at least one has tried.
-    pub(crate) const fn is_failing(&self) -> bool {
-        self.since.is_some()
-    }
-
-    /// Whether a server has answered in this run.
-    pub(crate) const fn has_answered(&self) -> bool {
-        self.answered
-    }
-
-    /// A server answered.
-    const fn answered(&mut self) {
-        *self = Self { answered: true, enough: self.enough, ..Self::new(self.max_wait) };
-    }
-
-    /// No connection; true when no server seems to be there.
-    fn failed(&mut self, now: Instant) -> bool {
-        let lasted = now - *self.since.get_or_insert(now);
-        self.failures = self.failures.saturating_add(1);
-        self.never_answered(now) || lasted >= self.max_wait
-    }
-
-    /// Whether no server has ever answered, for long enough and in enough calls.
-    pub(crate) fn never_answered(&self, now: Instant) -> bool {
-        let lasted = self.since.map_or(Duration::ZERO, |since| now - since);
-        !self.answered && self.failures >= self.enough && lasted >= Self::FOR
     }
 }
 
@@ -450,32 +447,64 @@ mod tests {
         assert!(matches!(of_two, FailFastDecision::Stop(StopReason::SameFailure { scope: None, .. })));
     }
 
+    /// Others answer meanwhile.
+    #[test]
+    fn a_few_failures_of_each_host_are_held_back_until_it_stops_or_ends_otherwise() {
+        let mut watch = FailFast::new(3, 100).by_host(true);
+        let failed = |watch: &mut FailFast, scope, ordinal, status, more: bool| {
+            watch.failed(of(scope, ordinal, status, None), || true, move || more)
+        };
+        assert!(watch.ended_otherwise(&"good".into()).is_empty());
+        let recorded = |decision| match decision {
+            FailFastDecision::Record(all) => all.len(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(recorded(failed(&mut watch, "a", 0, 404, true)), 0);
+        assert_eq!(recorded(failed(&mut watch, "b", 10, 403, true)), 0);
+        assert_eq!(recorded(failed(&mut watch, "a", 1, 404, true)), 0);
+        assert_eq!(recorded(failed(&mut watch, "a", 2, 403, true)), 2, "of another kind");
+        assert_eq!(watch.ended_otherwise(&"a".into()).len(), 1);
+        assert_eq!(recorded(failed(&mut watch, "a", 3, 404, true)), 1, "it has pages, and some are gone");
+        assert_eq!(recorded(failed(&mut watch, "a", 4, 403, true)), 0, "it may keep this machine out");
+        assert_eq!(recorded(failed(&mut watch, "b", 11, 403, true)), 0);
+        let FailFastDecision::StopScope { failed: none, waits, .. } = failed(&mut watch, "b", 12, 403, true) else {
+            panic!("the host stops")
+        };
+        assert_eq!((none.len(), waits.len()), (0, 3));
+        assert_eq!(recorded(failed(&mut watch, "c", 20, 404, true)), 0);
+        assert_eq!(recorded(failed(&mut watch, "c", 21, 404, false)), 2, "it has no more pages");
+        assert_eq!(watch.take_held_back().len(), 1, "of a");
+    }
+
+    #[test]
+    fn one_call_tests_a_host_that_an_earlier_run_stopped() {
+        let stopped = || [("a".into(), (Some(403), None))].into();
+        let watch = || FailFast::new(20, 100).by_host(true).after(stopped());
+        let mut same = watch();
+        let FailFastDecision::PutBack { items, stop: Some(stop) } =
+            same.failed(of("a", 0, 403, None), || true, || true)
+        else {
+            panic!("it stops again")
+        };
+        assert_eq!((items.len(), same.has_stopped("a")), (1, true));
+        assert!(stop.to_string().starts_with("a still answers as in the run before, with status 403: no; "), "{stop}");
+        let mut tried = of("a", 0, 403, None);
+        tried.finished.tally.attempts = TESTS_OF_AN_ITEM + 1;
+        let tested = watch().failed(tried, || true, || true);
+        let FailFastDecision::StopScope { failed, waits, .. } = tested else { panic!("it stops again") };
+        assert_eq!((failed.len(), waits.len()), (1, 0), "others are to be asked for, too");
+        let mut other = watch();
+        assert!(matches!(other.failed(of("a", 0, 404, None), || true, || true), FailFastDecision::HeldBack));
+        assert!(matches!(other.failed(of("a", 1, 403, None), || true, || true), FailFastDecision::Record(_)));
+        let mut open = watch();
+        open.ended_otherwise(&"a".into());
+        assert!(!matches!(open.failed(of("a", 0, 403, None), || true, || true), FailFastDecision::PutBack { .. }));
+    }
+
     #[test]
     fn small_and_unwatched_jobs_record_at_once() {
         for mut watch in [FailFast::new(20, 20), FailFast::new(0, 1_000)] {
             assert!(matches!(refused(&mut watch, 0, 400), FailFastDecision::Record(_)));
         }
-    }
-
-    #[test]
-    fn an_address_is_given_up_only_when_it_never_answered() {
-        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
-        let hour = Duration::from_secs(3_600);
-        let mut silent = Reachability::new(hour);
-        assert!((0..30).all(|_| !silent.failed(at(0))));
-        assert!(silent.failed(at(30)));
-        let mut flaky = Reachability::new(hour);
-        flaky.answered();
-        assert!((0..60).all(|second| !flaky.failed(at(second))));
-        assert!(!flaky.failed(at(3_599)) && flaky.failed(at(3_600)), "it was there, and is gone for the longest wait");
-        flaky.answered();
-        assert!(!flaky.failed(at(7_200)), "it is back");
-        let mut few = Reachability::new(hour);
-        assert!(!few.failed(at(0)) && !few.failed(at(20)) && !few.failed(at(29)));
-        assert!(!few.never_answered(at(29)) && few.never_answered(at(30)), "no further call has to find that out");
-        let mut two = Reachability::new(hour);
-        assert!(!two.failed(at(0)) && !two.failed(at(100)));
-        let mut many = Reachability::new(hour).of_many_hosts();
-        assert!((0..19).all(|second| !many.failed(at(second * 10))) && many.failed(at(190)));
     }
 }

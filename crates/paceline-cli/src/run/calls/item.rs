@@ -24,6 +24,7 @@ use crate::run::calls::admission::Admitted;
 use crate::run::calls::budget::{Budget, Exceeded, Expected};
 use crate::run::calls::entry;
 use crate::run::calls::permit_queue::PermitTurn;
+use crate::run::calls::tested::{Test, Tested};
 use crate::run::hosts::others::Others;
 use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
@@ -64,6 +65,8 @@ pub(crate) struct Context {
     pub(crate) unanswered: BTreeMap<u64, bool>,
     /// The other hosts of the job, where it has some.
     pub(crate) others: Arc<Others>,
+    /// Scopes that an earlier run stopped, as long as none of their calls has told more.
+    pub(crate) tested: Tested,
     /// Calls that have left and are not answered.
     pub(crate) in_flight: AtomicU64,
     /// The wall clock when the run began: its steps within a run change no wait.
@@ -209,7 +212,9 @@ impl Context {
     /// Tries an item once; it asks for its permit when its turn comes. Nothing is lost if the future is dropped, but the call
     /// may be repeated then.
     pub(crate) async fn attempt(&self, item: ClaimedItem, turn: PermitTurn) -> Tried {
+        let test = self.tested.begin(&item.scope);
         let end = match self.prepare(&item) {
+            _ if test == Test::Behind => TryEnd::Withheld,
             Ok(Ready { request, expected, call }) => match self.was_cut_off(&item, &call.1) {
                 Some(reason) => TryEnd::Impossible(Impossible::Unknown(reason)),
                 None if !self.may_leave(&item, &call.1).await => TryEnd::Elsewhere,
@@ -220,6 +225,9 @@ impl Context {
             },
             Err(error) => TryEnd::InputBroken(error),
         };
+        if test == Test::First && !matches!(end, TryEnd::Sent(_)) {
+            self.tested.ended(&item.scope, false);
+        }
         Tried { item, end }
     }
 

@@ -13,6 +13,8 @@ pub(crate) mod fallback;
 pub(crate) mod held_up;
 pub(crate) mod item;
 pub(crate) mod permit_queue;
+pub(crate) mod reachability;
 pub(crate) mod record;
 pub(crate) mod signals;
 pub(crate) mod stop;
+pub(crate) mod tested;

@@ -3,15 +3,14 @@
 mod account;
 mod ended;
 mod fell_back;
+mod unreached;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use paceline::{BackingOff, Instant};
 use paceline_core::{Class, GiveUp, Level, LimitScope, NextAction, Request, Retry, Timestamp};
-use paceline_providers::table::Scope;
 use paceline_store::{
     CallTotals, ClaimedItem, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
 };
@@ -19,10 +18,11 @@ use paceline_store::{
 pub(crate) use self::account::KeyAdvice;
 use crate::run::calls::acknowledge::Acknowledge;
 use crate::run::calls::entry;
-use crate::run::calls::fail_fast::{FailFast, Failed, Failure, Reachability, TOO_LARGE};
+use crate::run::calls::fail_fast::{FailFast, Failed, Failure, TOO_LARGE};
 use crate::run::calls::fallback::Down;
 use crate::run::calls::held_up::HeldUp;
 use crate::run::calls::item::{Context, Impossible, Pause, Sent, Tried, TryEnd};
+use crate::run::calls::reachability::Reachability;
 use crate::run::calls::stop::StopReason;
 use crate::run::job::holds::{self, Holds};
 use crate::run::progress::counters::Counters;
@@ -193,7 +193,12 @@ impl Recorder {
                 Recorded { stop, ..self.give_back(&item) }
             }
             TryEnd::Impossible(why) => self.impossible(context, &item, &why),
-            TryEnd::Sent(sent) => self.sent(context, &item, *sent),
+            TryEnd::Sent(sent) => {
+                let shows = shows_its_scope(sent.exchange.reading.class);
+                let recorded = self.sent(context, &item, *sent);
+                context.tested.ended(&item.scope, shows);
+                recorded
+            }
         }
     }
 
@@ -278,23 +283,6 @@ impl Recorder {
         self.ended(context, failed)
     }
 
-    /// Why nothing more can be sent, where no call has found a server since the last answer.
-    pub(crate) fn unreached(&self) -> Option<StopReason> {
-        let is_failing = self.reachability.as_ref().is_some_and(Reachability::is_failing);
-        self.last_unreached.clone().filter(|_| is_failing)
-    }
-
-    /// Why nothing more is sent, once no server seems to be there: no call has to find that out again.
-    pub(crate) fn is_gone(&self, now: Instant) -> Option<StopReason> {
-        let gone = self.reachability.as_ref().is_some_and(|known| known.never_answered(now));
-        self.unreached().filter(|_| gone).map(|stop| self.with_all_hosts(stop))
-    }
-
-    /// Whether no call to that host has found a server since its last answer.
-    pub(crate) fn finds_no_server(&self, host: &str) -> bool {
-        self.hosts.get(host).is_some_and(Reachability::is_failing)
-    }
-
     fn sent(&mut self, context: &Context, item: &ClaimedItem, sent: Sent) -> Recorded {
         let adds = entry::added(item, &sent);
         let usage = sent.exchange.reading.usage.unwrap_or_default();
@@ -354,41 +342,6 @@ impl Recorder {
             }
         }
         recorded
-    }
-
-    /// Watches whether servers are there. One host of many that is gone is given up alone; the run ends where no host has
-    /// answered, and none is being asked.
-    fn reached(&mut self, context: &Context, item: &ClaimedItem, sent: &Sent) -> Recorded {
-        let (answer, now) = (&sent.exchange.answer, context.limiter.now());
-        let Some(reachability) = &mut self.reachability else { return Recorded::default() };
-        let gone = reachability.gone(answer, now);
-        let has_answered = reachability.has_answered();
-        let dialect = &context.sender.config().dialect;
-        let by_host = dialect.scope() == Scope::Host;
-        let host_gone = by_host && {
-            let known = self.hosts.entry(Arc::clone(&item.scope)).or_insert_with(|| reachability.of_another());
-            known.gone(answer, now)
-        };
-        let stop = answer.as_ref().err();
-        let stop = stop.and_then(|why| StopReason::unreached(why, dialect, &item.scope, &self.address));
-        let Some(stop) = stop else { return Recorded::default() };
-        self.last_unreached = Some(stop.clone());
-        if !by_host {
-            return Recorded { stop: gone.then_some(stop), ..Recorded::default() };
-        }
-        let mut recorded = Recorded::default();
-        if host_gone && !self.unreachable.contains(&item.scope) {
-            self.unreachable.push(Arc::clone(&item.scope));
-            recorded = stop_scope(context, &item.scope, stop.clone());
-        }
-        let in_flight = context.in_flight.load(Ordering::Relaxed);
-        recorded.stop = (gone && !has_answered && in_flight == 0).then(|| self.with_all_hosts(stop));
-        recorded
-    }
-
-    /// With all hosts that were given up, where the reason is one of them.
-    pub(crate) fn with_all_hosts(&self, stop: StopReason) -> StopReason {
-        stop.naming(&self.unreachable)
     }
 
     fn succeeded(&mut self, item: &ClaimedItem, sent: Sent, adds: CallTotals) {
@@ -487,6 +440,11 @@ impl Recorder {
         self.figures.failed();
         self.journal.finish(finished, self.acknowledge.reply());
     }
+}
+
+/// Whether such an end shows that a server takes calls of the scope, or refuses them.
+const fn shows_its_scope(class: Class) -> bool {
+    !matches!(class, Class::Throttled | Class::Overloaded | Class::Transient | Class::Abandoned)
 }
 
 /// This run makes no more calls in the scope.

@@ -12,7 +12,7 @@ use paceline_providers::table::Scope;
 use paceline_store::DiskFull;
 
 use crate::run::calls::budget::{BudgetKind, Exceeded};
-use crate::run::calls::fail_fast::EXPECTED;
+use crate::run::calls::fail_fast::{EXPECTED, STILL};
 use crate::text;
 use crate::upstream::Destination;
 
@@ -207,9 +207,9 @@ impl StopReason {
         matches!(self, Self::Unreachable { .. } | Self::HostsUnreachable { .. })
     }
 
-    /// Whether its cure is another input.
+    /// Whether its cure is another input. One host of many stops no command that goes on with the others.
     pub(crate) fn asks_for_corrected_requests(&self) -> bool {
-        matches!(self, Self::SameFailure { advice, .. } if *advice == CORRECT_REQUESTS)
+        matches!(self, Self::SameFailure { scope: None, advice, .. } if *advice == CORRECT_REQUESTS)
     }
 
     /// The name used in JSON.
@@ -368,6 +368,13 @@ impl fmt::Display for StopReason {
             }
             Self::MaxDuration => f.write_str("--max-duration is over"),
             Self::Account { by, message, fix } => write!(f, "{by}: {message}; {fix}"),
+            Self::SameFailure { scope: Some(scope), which: STILL, status, advice, message, .. } => {
+                write!(f, "{scope} still answers as in the run before")?;
+                if let Some(status) = status {
+                    write!(f, ", with status {status}")?;
+                }
+                write!(f, ": {message}; {advice}, or send to it anyway with --stop-after-same 0")
+            }
             Self::SameFailure { scope, which, count, status, advice, message } => {
                 let of = scope.as_ref().map(|scope| format!(" of {scope}")).unwrap_or_default();
                 write!(f, "the {which} {count} items{of} all failed the same way")?;

@@ -125,7 +125,10 @@ pub(super) fn open(
         turn_wait: TurnWait::default(),
     };
     // What is held or stopped, the limiter knows: it outlives the run.
-    let restore = |_, acknowledge: &Acknowledge| holds::open_all(&journal, || acknowledge.reply());
+    let restore = |_, acknowledge: &Acknowledge| {
+        holds::open_all(&journal, || acknowledge.reply())?;
+        Ok(Vec::new())
+    };
     let (context, dispatcher) = course.set_up(restore)?;
     Ok(Opened { journal, context, dispatcher, counts })
 }

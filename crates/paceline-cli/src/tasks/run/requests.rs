@@ -29,7 +29,7 @@ use crate::fallback::{Question, Request, WhyDown, json_or_text};
 use crate::mock::{self, MockServer};
 use crate::run::calls::alike::ITS_KEY;
 use crate::run::calls::entry;
-use crate::run::calls::fail_fast::Reachability;
+use crate::run::calls::reachability::Reachability;
 use crate::run::calls::stop::StopReason;
 use crate::run::lines::address::Addresses;
 use crate::run::lines::format::Format;

@@ -260,7 +260,9 @@ impl Dispatcher {
             self.claiming = Some(answer);
             return;
         }
-        let (full, others): (Vec<_>, Vec<_>) = self.by_scope.iter().partition(|(_, tried)| **tried * 4 > window * 3);
+        let is_tested = |scope: &str| self.parts.context.tested.has(scope);
+        let (full, others): (Vec<_>, Vec<_>) =
+            self.by_scope.iter().partition(|(scope, tried)| **tried * 4 > window * 3 || is_tested(scope));
         let fullest = others.iter().map(|(_, tried)| **tried).max().unwrap_or_default();
         let room = (window * SCOPES_AT_ONCE).saturating_sub(self.tasks.len()).min(window - fullest);
         if room * 4 < window && !self.tasks.is_empty() {
@@ -270,7 +272,7 @@ impl Dispatcher {
         // such, once it is known that not all fail alike.
         let is_open = self.parts.recorder.undecided().is_none();
         let (new, all): (Vec<_>, Vec<_>) =
-            full.into_iter().partition(|(_, tried)| is_open && **tried * 4 <= window * 5);
+            full.into_iter().partition(|(scope, tried)| is_open && **tried * 4 <= window * 5 && !is_tested(scope));
         let [new, all] = [new, all].map(|full| full.into_iter().map(|(scope, _)| Arc::clone(scope)).collect());
         let except = ClaimExcept { all, new };
         self.parts.journal.claim(self.parts.context.now(), room.min(self.begun.left()), except, reply);

@@ -15,7 +15,7 @@ pub(super) fn has_scopes(journal: &Journal) -> impl FnOnce() -> bool {
 }
 
 /// Whether the scope has other items that have not ended: in the journal, or on their way.
-pub(super) fn more_wait(journal: &Journal, context: &Context, scope: &str) -> impl FnOnce() -> bool {
+pub(super) fn more_wait(journal: &Journal, context: &Context, scope: &str) -> impl Fn() -> bool {
     let on_their_way = || {
         let limiter = &context.limiter;
         let view = limiter.scope_snapshot(&limiter.scope(scope));
@@ -52,8 +52,9 @@ impl Recorder {
                 all.into_iter().for_each(|failed| self.fail(failed));
                 Recorded::default()
             }
-            FailFastDecision::StopScope { failed, stop } => {
+            FailFastDecision::StopScope { failed, waits, stop } => {
                 failed.into_iter().for_each(|failed| self.fail(failed));
+                waits.into_iter().for_each(|failed| self.put_back(failed));
                 stop_scope(context, scope, stop)
             }
         }
