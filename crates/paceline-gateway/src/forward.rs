@@ -236,6 +236,11 @@ impl<'a> Course<'a> {
         self.bodies.read(bodies_of(self.known.as_ref(), &self.client), bytes, read).await
     }
 
+    /// For a body, of which nothing has come.
+    fn room(&self) -> HeldBody {
+        self.bodies.begin(bodies_of(self.known.as_ref(), &self.client))
+    }
+
     /// Waits for room under the limits of the client, if it has some of its own: each call takes of them what it takes.
     async fn enter(&mut self, upstream: &Backend, call: &Estimated) -> Result<(), Refusal> {
         // The last call counts with what it used from now on.
@@ -402,10 +407,7 @@ impl<'a> Course<'a> {
                     departed.files[0] = std::mem::take(&mut self.connection);
                     return Ended { answer: Ok(passed_on(departed, answer, self.bounds)), stayed_down: false, retries };
                 }
-                sent => {
-                    let room = || self.bodies.begin(bodies_of(self.known.as_ref(), &self.client));
-                    failure::read(sent, self.bounds, [room(), room()]).await
-                }
+                sent => failure::read(sent, self.bounds, [self.room(), self.room()]).await,
             };
             // The permit is dropped: nothing was learnt about the server.
             if let (Err(_), Some(refusal)) = (&received, self.payload.failure()) {

@@ -1,0 +1,145 @@
+//! Runs of one account that take turns, in virtual time.
+
+use std::io::{Seek as _, Write as _};
+
+use paceline::{Admit, Class, Cost, Dimension, Limits, Outcome, Quota, Request, WaitCause};
+
+use super::*;
+
+const HOUR: Duration = Duration::from_hours(1);
+
+fn run(folder: &Path) -> SharedLimits {
+    let limits = Limits { quotas: vec![Quota::sliding(Dimension::Tokens, 100, HOUR)], burst: None };
+    let limiter = Limiter::new(PacerConfig { limits, ..PacerConfig::default() }).expect("sensible");
+    let account = Account::new("https://it", &http::HeaderMap::new());
+    let turn_wait = TurnWait::default();
+    let account = Some(SharedAccount::new(folder, &account, turn_wait.clone()));
+    SharedLimits { limiter, account, fleet: None, turn_wait }
+}
+
+fn call(limiter: &Limiter, tokens: u64) -> Request {
+    Request::new(limiter.scope("a"), Cost::request().with(Dimension::Tokens, tokens))
+}
+
+async fn take_turn(run: &mut SharedLimits) {
+    let account = run.account.as_mut().expect("shared");
+    account.take_turn().await.expect("writable");
+    account.count(&run.limiter);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_room_is_reported_as_that_from_the_beginning() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (mut first, mut second) = (run(folder.path()), run(folder.path()));
+    take_turn(&mut first).await;
+    let _permit = first.limiter.try_acquire(call(&first.limiter, 100)).expect("room");
+    assert!(first.account.as_mut().expect("shared").save(&first.limiter));
+    second.begin();
+    let wait = second.limiter.admit(&call(&second.limiter, 1));
+    assert!(matches!(wait, Admit::At { cause: WaitCause::Quota { .. }, .. }), "{wait:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_the_turn_of_another_is_told_with_that_process_until_it_is_over() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (mut first, mut second) = (run(folder.path()), run(folder.path()));
+    let wait = second.turn_wait();
+    take_turn(&mut first).await;
+    second.begin();
+    let _scope = second.limiter.admit(&call(&second.limiter, 1));
+    let waits_for = second.limiter.snapshot().scopes[0].waits_for.clone();
+    assert!(matches!(waits_for, Some((WaitCause::Turn, Some(_)))), "an estimate, for --max-wait: {waits_for:?}");
+    let turn = first.account.as_mut().expect("shared").turn.take();
+    let waiting = take_turn(&mut second);
+    let later = async {
+        assert_eq!(wait.get(), None);
+        tokio::time::sleep(3 * TOLD_AFTER).await;
+        // Both are of this process, which is not named to itself.
+        assert_eq!(wait.get().expect("it waits").holder(), "another process");
+        drop(turn);
+    };
+    tokio::join!(waiting, later);
+    assert_eq!(wait.get(), None, "it has the turn");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_waits_for_room_keeps_its_turn_but_from_no_neighbour_in_its_process() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let limits = Limits { quotas: vec![Quota::sliding(Dimension::Requests, 1, TURN_LASTS * 100)], burst: None };
+    let mut first = run(folder.path());
+    first.limiter.reconfigure(PacerConfig { limits, ..PacerConfig::default() }).expect("sensible");
+    take_turn(&mut first).await;
+    drop(first.limiter.try_acquire(call(&first.limiter, 1)).expect("room").complete(Outcome::new(Class::Success)));
+    first.account.as_mut().expect("shared").turn = None;
+    take_turn(&mut first).await;
+    let (limiter, account) = (first.limiter.clone(), first.account.as_mut().expect("shared"));
+    let waiting = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.acquire(call(&limiter, 1)).await.is_ok() }
+    });
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    assert!(limiter.waits_for_room().is_some());
+    let next = account.take(NEXT).expect("writable").expect("free");
+    (&next).write_all(b"1 shares\n").expect("writable");
+    assert!(!account.passes_turn_on(&limiter), "another process waits for it");
+    (&next).rewind().expect("a file");
+    lock::sign(&next, true).expect("writable");
+    assert!(account.passes_turn_on(&limiter), "this one does");
+    waiting.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_calls_used_after_the_last_turn_is_written_at_the_end() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (mut first, mut second) = (run(folder.path()), run(folder.path()));
+    take_turn(&mut first).await;
+    let permit = first.limiter.try_acquire(call(&first.limiter, 10)).expect("room");
+    let account = first.account.as_mut().expect("shared");
+    assert!(!account.passes_turn_on(&first.limiter), "no run waits");
+    account.turn = None;
+    first.limiter.yield_turn();
+    let usage = Some(Cost::request().with(Dimension::Tokens, 60));
+    permit.complete(Outcome { usage, ..Outcome::new(Class::Success) });
+    first.end().await;
+    take_turn(&mut second).await;
+    assert!(!second.limiter.admit(&call(&second.limiter, 41)).is_now());
+    assert!(second.limiter.admit(&call(&second.limiter, 40)).is_now());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_could_not_open_its_files_for_a_while_shares_its_limits_again() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut first = run(folder.path());
+    let (limiter, account) = (first.limiter.clone(), first.account.as_ref().expect("shared"));
+    let next = account.files.with_extension(NEXT);
+    std::fs::create_dir(&next).expect("a folder in place of the file");
+    first.begin();
+    let later = async {
+        tokio::time::sleep(2 * ALONE).await;
+        let permit = limiter.try_acquire(call(&limiter, 60)).expect("it goes on alone");
+        permit.complete(Outcome::new(Class::Success));
+        std::fs::remove_dir(&next).expect("it is there");
+        tokio::time::sleep(3 * ALONE).await;
+    };
+    tokio::select! {
+        () = first.keep() => unreachable!("it goes on for as long as it is polled"),
+        () = later => {}
+    }
+    assert!(first.account.as_ref().expect("shared").turn.is_some(), "it has the turn again");
+    first.end().await;
+    let mut second = run(folder.path());
+    take_turn(&mut second).await;
+    assert!(!second.limiter.admit(&call(&second.limiter, 41)).is_now(), "what it sent alone counts");
+    assert!(second.limiter.admit(&call(&second.limiter, 40)).is_now());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_has_ended_does_not_wait_for_long() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (mut first, mut second) = (run(folder.path()), run(folder.path()));
+    take_turn(&mut second).await;
+    let _permit = first.limiter.try_acquire(call(&first.limiter, 10)).expect("room");
+    let began = first.limiter.now();
+    first.end().await;
+    assert_eq!((first.limiter.now() - began).as_secs(), 1);
+}
