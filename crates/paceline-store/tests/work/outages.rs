@@ -153,3 +153,19 @@ async fn a_role_that_may_not_log_in_for_a_time_is_waited_for() {
     assert_eq!(soon(adding).await.unwrap().unwrap().len(), 1);
     assert_eq!(soon(opening).await.unwrap().unwrap().counts().await.unwrap().total(), 1);
 }
+
+/// A server that is slow, and no silent one: what it was asked is taken back before it is asked anew.
+#[tokio::test]
+async fn a_statement_that_is_given_up_is_not_worked_on() {
+    let (url, schema) = (cluster::shared().url(), cluster::schema());
+    let named = format!("{url}&application_name={schema}&tcp_user_timeout=1");
+    let store = PostgresStore::open_in(&named, &schema).await.unwrap();
+    let (holder, watch) = (cluster::connect(&url).await, cluster::connect(&url).await);
+    holder.batch_execute(&format!("BEGIN; LOCK TABLE {schema}.item")).await.unwrap();
+    let adding = tokio::spawn(async move { store.insert(vec![item("a")]).await });
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1 AND wait_event_type = 'Lock'";
+    assert_eq!(watch.query_one(waiting, &[&schema]).await.unwrap().get::<_, i64>(0), 1, "the last try alone");
+    holder.batch_execute("COMMIT").await.unwrap();
+    assert_eq!(soon(adding).await.unwrap().unwrap().len(), 1);
+}

@@ -317,6 +317,7 @@ impl Connection {
             };
             if matches!(error, WorkError::Silent { .. }) {
                 bound = (bound * 2).min(LONGEST_WORK);
+                held.iter().for_each(|session| self.cancel(session));
             }
             match kind(&error) {
                 Kind::Final => return Err(error),
@@ -337,6 +338,15 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// What the server is still at work on, if it is, keeps rows locked for which the next try would wait.
+    fn cancel(&self, session: &Session) {
+        let (token, tls) = (session.client.cancel_token(), self.address.tls.clone());
+        tokio::spawn(async move {
+            // A server that is gone hears of it as little as of the rest.
+            let _ = tokio::time::timeout(WAIT_AT_THE_END, token.cancel_query(tls)).await;
+        });
     }
 
     fn silent(&self) -> Duration {
