@@ -196,7 +196,9 @@ fn sends(item: &WorkItem) -> String {
         (0, []) if item.state == State::Cancelled && (item.may_be_done || item.first.is_some()) => {
             "1, during which it was cancelled".to_owned()
         }
-        (0, []) if item.state == State::InFlight => "the first is under way".to_owned(),
+        (0, []) if item.state == State::InFlight => {
+            "none that has ended: the first is under way, or waits for a place".to_owned()
+        }
         (0, []) if item.may_be_done => "1, whose outcome is not known".to_owned(),
         (0, []) if item.last.is_some() && item.first.is_none() => "never sent".to_owned(),
         (0, []) if item.last.is_some() => {
