@@ -254,7 +254,10 @@ fn lines_that_failed_on_any_host_are_sent_again_where_that_is_asked_for() {
     let log = String::from_utf8_lossy(&ended.output.stderr).into_owned();
     assert!(log.contains(&format!("{failed} lines of the job that failed before will be sent again")), "{log}");
     assert_eq!(ended.count("input"), failed, "what has succeeded is not sent again");
-    assert_each_once(&postgres, items, &[ended, first.run()]);
+    let last = first.run();
+    let log = String::from_utf8_lossy(&last.output.stderr).into_owned();
+    assert!(log.contains("; these lines have succeeded since"), "{log}");
+    assert_each_once(&postgres, items, &[ended, last]);
 }
 
 #[test]

@@ -112,8 +112,9 @@ impl JobEnd {
         if whole.failed > 0 && !self.is_left() {
             lines.push(format!(
                 "{} of the job failed, on this host or another, and collect tells why; once the cause is fixed, the same command with \
-                 --retry-failed on one host sends them again",
-                text::counted(whole.failed, "line")
+                 --retry-failed on one host sends {} again",
+                text::counted(whole.failed, "line"),
+                if whole.failed == 1 { "it" } else { "them" },
             ));
         }
         if self.unsent {

@@ -180,8 +180,11 @@ impl Summary<'_> {
             true => format!("results: {}", output.display()),
             false => format!("no results yet: {} is not there", output.display()),
         });
+        // A line that failed here may have succeeded on another host.
+        let stands = self.hosts.is_none_or(|hosts| hosts.whole.failed > 0);
         if counts.failed + counts.skipped + counts.cancelled > 0 {
-            line(format!("errors: {} (why: {})", errors.display(), report.display()));
+            let since = if stands { "" } else { "; these lines have succeeded since" };
+            line(format!("errors: {} (why: {}){since}", errors.display(), report.display()));
         }
         text::refused_answers(counts.refused_answers, &paths.refused_answers).into_iter().for_each(&mut line);
         if counts.failed > counts.held && self.again.is_some() && !self.is_left() && self.hosts.is_none() {
@@ -193,7 +196,9 @@ impl Summary<'_> {
             let results = text::counted(counts.fallback, "result");
             line(format!("fallback: {results} without an answer of the API; --retry-failed asks it again"));
         }
-        text::held(counts.held, "--retry-failed", counts.failed - counts.held).into_iter().for_each(&mut line);
+        if stands {
+            text::held(counts.held, "--retry-failed", counts.failed - counts.held).into_iter().for_each(&mut line);
+        }
         self.deferred().into_iter().for_each(&mut line);
         if deferred > 0 {
             self.closed_scopes().into_iter().for_each(&mut line);
