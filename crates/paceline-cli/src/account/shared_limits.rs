@@ -117,6 +117,11 @@ impl SharedLimits {
         self.turn_wait.clone()
     }
 
+    /// Whether that configuration has limits that may be shared.
+    pub(crate) fn is_for(config: &PacerConfig) -> bool {
+        is_limited(config)
+    }
+
     /// Whether limits are shared at all, as yet.
     pub(crate) const fn is_shared(&self) -> bool {
         self.account.is_some() || self.fleet.is_some()

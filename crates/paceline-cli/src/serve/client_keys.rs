@@ -213,6 +213,15 @@ impl Record {
         format!("limits: {limits}{burst}  models: {models}{paths}  priority: {priority}{}", former.unwrap_or_default())
     }
 
+    /// The same with its limits in full: `1M/day` counts requests.
+    pub(super) fn understood(&self) -> String {
+        let client = self.client().ok();
+        let quotas = client.iter().filter_map(|client| client.limits.as_ref()).flat_map(|pacer| &pacer.limits.quotas);
+        let told: Vec<_> = quotas.map(|quota| quota.dimension.per(quota.limit, quota.window)).collect();
+        let described = self.described();
+        if told.is_empty() { described } else { format!("{described}  which means: {}", told.join(", ")) }
+    }
+
     /// Its former key, unless that has ended.
     pub(super) fn former_in_force(&self) -> Option<&Former> {
         self.former.as_ref().filter(|former| former.until() > clock::wall())

@@ -149,7 +149,7 @@ impl ClientUsage {
             return;
         }
         let text = serde_json::to_vec(&states).expect("numbers and words");
-        let replaced = whole_file::replace(path, &text);
+        let replaced = whole_file::replace_in_turn(path, &text);
         written.is_behind = replaced.is_err();
         if replaced.is_ok() {
             written.states = used;

@@ -177,6 +177,7 @@ fn add(args: AddArgs) -> Result<(), Failure> {
     let (made, limits) = (clock::wall().to_string(), limit);
     let record = Record { name, sha256, made, limits, burst, models, paths, priority, former: None };
     record.client().map_err(Failure::refused)?;
+    let told = record.name.clone();
     change(&place, |path, file| {
         if file.keys.iter().any(|known| known.name == record.name) {
             let (name, path) = (&record.name, path.display());
@@ -187,6 +188,7 @@ fn add(args: AddArgs) -> Result<(), Failure> {
         file.keys.push(record);
         Ok(())
     })?;
+    tell_what_holds(&told, &place);
     output::print(|out| writeln!(out, "{key}"))
 }
 
@@ -266,8 +268,16 @@ fn set(args: SetArgs) -> Result<(), Failure> {
         key.priority = priority.unwrap_or(key.priority);
         key.client().map(drop).map_err(Failure::refused)
     })?;
+    tell_what_holds(&name, &place);
     tell_batches(&name, &place);
     Ok(())
+}
+
+/// Says what a client may do now, with its limits as they were understood.
+fn tell_what_holds(name: &str, place: &Place) {
+    let file = path(place).and_then(|path| KeyFile::read(&path)).ok().flatten();
+    let Some(record) = file.iter().flat_map(|file| &file.keys).find(|key| key.name == name) else { return };
+    tracing::info!("{name}: {}", record.understood());
 }
 
 fn revoke(name: &str, former: bool, place: &Place) -> Result<(), Failure> {

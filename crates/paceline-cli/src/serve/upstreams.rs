@@ -261,7 +261,7 @@ impl Served {
         let Fresh { configured, headers, account, backend, sender } = fresh;
         let limiter = backend.limiter();
         let stays = account.name() == self.account.name()
-            && self.keeper.is_shared
+            && (self.keeper.is_shared || !SharedLimits::is_for(&configured.pacer))
             && fleet_of(&self.configured) == fleet_of(&configured);
         let kept = if stays {
             Some(self.keeper)

@@ -1,5 +1,8 @@
 //! What clients have used of their limits, as those who run `paceline serve` see it.
 
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
 use rustix::process::Signal;
 
 use crate::serve::{Gateway, send, serve};
@@ -33,4 +36,54 @@ fn what_a_client_has_used_is_listed_while_the_gateway_runs_and_after_it() {
     gateway.signal(Signal::TERM);
     assert_eq!(gateway.ended(), Some(0));
     assert!(listed().contains(&used(2)) && listed().matches("used").count() == 1, "{}", listed());
+}
+
+/// The counts and a reserve beside them take turns.
+#[test]
+fn what_a_client_has_used_is_kept_on_a_full_disk_over_a_kill() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let paceline = env!("CARGO_BIN_EXE_paceline");
+    let serve = format!("{paceline} serve --listen 127.0.0.1:0 --state state --base-url {}", server.url());
+    let used = |count| {
+        format!(
+            "for i in $(seq 100); do {paceline} serve keys list --state state | grep -q 'used: {count} of 5' && break; done"
+        )
+    };
+    let script = format!(
+        "mkdir state && mount -t tmpfs -o size=1m tmpfs state || exit 99
+         {paceline} serve keys add ci --limit '5 per 1h' --state state > key || exit 98
+         {serve} > one 2> log &
+         read called; {}
+         head -c 2m /dev/zero > state/filler; echo > full
+         read called; {}
+         kill -9 $!; wait
+         {serve} > two 2> log &
+         read ended; kill $!; wait",
+        used(1),
+        used(3)
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "sh", "-c", &script]).current_dir(job.path("")).env_clear().stdin(Stdio::piped());
+    command.env("HOME", job.path("")).env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    let mut running = command.spawn().expect("unshare is there");
+    let text_of = |name: &str| loop {
+        match std::fs::read_to_string(job.path(name)) {
+            Ok(text) if text.ends_with('\n') => break text.lines().next().unwrap_or_default().to_owned(),
+            _ => std::thread::yield_now(),
+        }
+    };
+    let url = |name: &str| text_of(name).trim_start_matches("listening on ").to_owned();
+    let mut goes_on = running.stdin.take().expect("it is piped");
+    let mut go_on = || goes_on.write_all(b"\n").expect("it reads");
+    let (first, key) = (url("one"), text_of("key"));
+    assert_eq!(post_with(&first, &key).0, 200);
+    go_on();
+    text_of("full");
+    assert_eq!([(); 2].map(|()| post_with(&first, &key).0), [200; 2]);
+    go_on();
+    let second = url("two");
+    assert_eq!([(); 4].map(|()| post_with(&second, &key).0), [200, 200, 429, 429]);
+    go_on();
+    assert!(running.wait().expect("it ends").success(), "{}", job.text("log"));
+    assert_eq!(server.count(), 5);
 }

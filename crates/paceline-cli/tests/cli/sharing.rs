@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::serve::{Gateway, post};
@@ -279,4 +280,23 @@ fn what_waits_at_one_upstream_of_a_gateway_holds_up_no_other_with_the_same_key()
     assert!(!log.contains("another process"), "{log}");
     drop(gateway);
     drop(of_one);
+}
+
+#[test]
+fn another_process_on_a_key_is_told_once_by_a_gateway_however_often_it_reads_its_configuration() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let start = |state: &str| {
+        let log = std::fs::File::create(job.path(&format!("log-{state}"))).expect("writable");
+        let mut command = job.paceline();
+        command.args(["serve", "--listen", "127.0.0.1:0", "--base-url", &server.url(), "--state", state]);
+        Gateway::logging(&mut command, log)
+    };
+    let (_first, second) = (start("first"), start("second"));
+    for times in 1..4 {
+        second.signal(Signal::HUP);
+        while job.text("log-second").matches("the configuration was read again").count() < times {
+            std::thread::yield_now();
+        }
+    }
+    assert_eq!(job.text("log-second").matches(" may call ").count(), 1, "{}", job.text("log-second"));
 }
