@@ -78,6 +78,20 @@ pub(crate) fn is_of(scope: &str, tier: &str) -> bool {
     scope == tier || tier_and_part(scope).is_some_and(|(whole, _)| whole == tier)
 }
 
+/// Whether a scope is a host, which may be named without its port.
+pub(crate) fn is_host(scope: &str, named: &str) -> bool {
+    let bare = |name: &str| {
+        // A part of a tier, or a tier of one host.
+        let name = name.strip_prefix("tier ").map_or(name, |tier| {
+            tier.rsplit_once(" at ").map_or_else(|| tier.trim_start_matches("host="), |(_, host)| host)
+        });
+        let rest = ["https://", "http://"].iter().find_map(|scheme| name.strip_prefix(scheme)).unwrap_or(name);
+        rest.trim_end_matches('/').to_ascii_lowercase()
+    };
+    scope == named
+        || bare(scope).strip_prefix(&bare(named)).is_some_and(|port| port.is_empty() || port.starts_with(':'))
+}
+
 /// Warns of tiers that no item of a job belongs to.
 fn warn_of_idle_tiers(upstream: &Upstream, scopes: &[ScopeRow]) {
     let is_idle = |tier: &&Tier| !scopes.iter().any(|scope| is_of(&scope.name, &tier.scope));

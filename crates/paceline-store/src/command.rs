@@ -36,7 +36,7 @@ pub(crate) enum Command {
     /// Change the state of a scope.
     Scope { row: ScopeRow, reply: Reply<()> },
     /// Hand out nothing of a scope before then. Nothing of it is stored.
-    HoldForThisRun { name: Arc<str>, until: Timestamp },
+    HoldForThisRun { name: Arc<str>, until: Option<Timestamp> },
     /// Write what has changed of the snapshot.
     Snapshot { update: SnapshotUpdate, reply: Reply<()> },
     /// Add to the history.

@@ -1,34 +1,31 @@
 //! The handle of a runner: all commands go through one queue to the thread that owns the files.
 
-use crate::options::Options;
-use crate::state::State;
 use std::sync::{Arc, mpsc};
 
 use paceline_core::Timestamp;
 
 use crate::append::{self, Appended, AppendedLine, InputCursor};
-use crate::command::Command;
-use crate::disk_space::Room;
 use crate::error::{DiskFull, JournalError};
 use crate::history::Minute;
 use crate::item::{
     ClaimExcept, ClaimedItems, CutOff, Departure, FinishStatus, Finished, JournalItem, ModelUsage, Rescheduled,
     Unanswered,
 };
-use crate::journal_db::JournalDb;
-use crate::line::CustomId;
 use crate::load::{self, Loader};
 use crate::lock::RunLock;
+use crate::options::Options;
 use crate::output::Outputs;
 use crate::recover::{self, Recovery};
+use crate::replace::{self, LastFailure};
 use crate::report::{self, JobCounts, ReportRow, Rows};
 use crate::schema::{Found, connect, refuse_foreign};
 use crate::scope::{self, ScopeRow, ScopeStatus};
 use crate::snapshot::{self, SnapshotUpdate, StoredSnapshot};
-use crate::unanswered;
-use crate::usage;
+use crate::state::State;
 use crate::writer::Writer;
-use crate::{query, replace, rescope};
+use crate::{command::Command, disk_space::Room};
+use crate::{journal_db::JournalDb, line::CustomId};
+use crate::{query, rescope, unanswered, usage};
 
 /// The result of opening a job.
 #[derive(Debug)]
@@ -253,8 +250,8 @@ impl Journal {
         self.writer.send(Command::Scope { row, reply: Box::new(reply) });
     }
 
-    /// Hands out nothing of a scope before then, in this run alone: nothing of it is stored.
-    pub fn hold_for_this_run(&self, name: &Arc<str>, until: Timestamp) {
+    /// Hands out nothing of a scope before then, or at all, in this run alone: nothing of it is stored.
+    pub fn hold_for_this_run(&self, name: &Arc<str>, until: Option<Timestamp>) {
         self.writer.send(Command::HoldForThisRun { name: Arc::clone(name), until });
     }
 
@@ -377,16 +374,16 @@ impl Journal {
     /// # Errors
     /// As for [`order`](Self::order).
     pub fn retry_failed(&self) -> Result<u64, JournalError> {
-        self.retry_failed_of(|_, _| true)
+        self.retry_failed_of(|_| true)
     }
 
-    /// The same for items of which this says so, by the status of their last answer and their scope.
+    /// The same for items of which this says so.
     ///
     /// # Errors
     /// As for [`order`](Self::order).
     pub fn retry_failed_of(
         &self,
-        is_meant: impl Fn(Option<u16>, &str) -> bool + Send + 'static,
+        is_meant: impl Fn(&LastFailure<'_>) -> bool + Send + 'static,
     ) -> Result<u64, JournalError> {
         self.writer.between_batches(move |db| db.retry_failed(&is_meant))
     }
@@ -444,7 +441,6 @@ impl Journal {
         self.writer.query(move |conn| scope::waits_in(conn, &scope))
     }
 
-    /// When the next waiting item may start, as [`ClaimedItems::next_due`].
     /// The status and the code with which most of the scope's waiting items were refused last; none where none of them was.
     ///
     /// # Errors
@@ -454,6 +450,7 @@ impl Journal {
         self.writer.query(move |conn| scope::refused_last(conn, &scope))
     }
 
+    /// When the next waiting item may start, as [`ClaimedItems::next_due`].
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).

@@ -344,9 +344,13 @@ impl JournalDb {
         Ok(())
     }
 
-    pub(crate) fn hold_for_this_run(&mut self, name: &str, until: Timestamp) {
+    pub(crate) fn hold_for_this_run(&mut self, name: &str, until: Option<Timestamp>) {
         if let Some(scope) = self.scopes.iter_mut().find(|scope| &*scope.row.name == name) {
-            scope.row.state = ScopeStatus::Held { until, reason: String::new() };
+            let reason = String::new();
+            scope.row.state = match until {
+                Some(until) => ScopeStatus::Held { until, reason },
+                None => ScopeStatus::Stopped { reason },
+            };
         }
     }
 

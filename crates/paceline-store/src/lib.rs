@@ -92,6 +92,7 @@ pub use paths::{InputFingerprint, Paths, beside_database};
 pub use reader::Reader;
 pub use recover::Recovery;
 pub use refused::{Duplicate, Duplicates};
+pub use replace::LastFailure;
 pub use report::{DeferReason, Deferred, JobCounts, ReportRow, Rows, ScopeItems};
 pub use schema::{ACCOUNT, hash};
 pub use scope::{ScopeRow, ScopeStatus};

@@ -7,13 +7,15 @@
 //! Where failed items are repaired, each of them takes over its state with another body too: it stays failed until
 //! it is made to wait again, which takes its line out of the errors.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use rusqlite::{Connection, Row};
 
 use crate::line::CustomId;
 use crate::query::{count, int};
-use crate::schema::{ITEM_TABLE, add_column};
+use crate::schema::{ITEM_TABLE, add_column, has_table};
 use crate::scope::REFUSED;
 use crate::unanswered;
 
@@ -91,17 +93,23 @@ impl AllowedChanges {
     }
 }
 
-/// Lines that could not be sent are known by their places where they had no ids: repaired, each has the id of the new line there.
+/// Failed items whose ids are gone are known by their places: repaired, each has the id of the new line there. So it is with
+/// lines that could not be sent and had no ids; and where no line came or went, as where an address is the id whose host moved.
 const SAME_PLACE: &str = "
     UPDATE OR IGNORE item_before SET key = item.key FROM item
-    WHERE item_before.state = 3 AND item_before.scope = ?1 AND item.line = item_before.line
+    WHERE item_before.state = 3 AND item.line = item_before.line
+        AND (item_before.scope = ?1 OR (SELECT count(*) FROM item) = (SELECT count(*) FROM item_before))
         AND NOT EXISTS (SELECT 1 FROM item AS same WHERE same.key = item_before.key)";
+
+/// The scopes that items had as they failed, where their lines were changed since.
+pub(crate) const MOVED: &str = "CREATE TABLE IF NOT EXISTS moved (id INTEGER PRIMARY KEY, failed_in TEXT NOT NULL)";
 
 /// Makes room for the new items, within the caller's transaction.
 pub(crate) fn set_aside(conn: &Connection) -> rusqlite::Result<()> {
     conn.execute_batch(
         "DROP INDEX item_key; DROP INDEX item_due; ALTER TABLE item RENAME TO item_before;
-         CREATE UNIQUE INDEX before_key ON item_before(key);",
+         CREATE UNIQUE INDEX before_key ON item_before(key);
+         CREATE TEMP TABLE scope_before AS SELECT id, name FROM scope;",
     )?;
     conn.execute_batch(ITEM_TABLE)
 }
@@ -111,7 +119,8 @@ pub(crate) fn set_beside(conn: &Connection, job: &Path) -> rusqlite::Result<()> 
     let path = job.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
     conn.execute("ATTACH ?1 AS job", [format!("file:{path}?mode=ro")])?;
     conn.execute_batch(
-        "CREATE TABLE item_before AS SELECT * FROM job.item; CREATE UNIQUE INDEX before_key ON item_before(key);",
+        "CREATE TABLE item_before AS SELECT * FROM job.item; CREATE UNIQUE INDEX before_key ON item_before(key);
+         CREATE TEMP TABLE scope_before AS SELECT id, name FROM job.scope;",
     )?;
     add_column(conn, "item_before", "key_no", "INTEGER")
 }
@@ -147,6 +156,16 @@ pub(crate) fn conflicts(conn: &Connection, may: AllowedChanges, limit: usize) ->
 /// was an item's before.
 pub(crate) fn take_over(conn: &Connection, may: AllowedChanges) -> rusqlite::Result<()> {
     unanswered::renumber(conn)?;
+    // By their new numbers.
+    conn.execute_batch(&format!(
+        "{MOVED};
+         CREATE TEMP TABLE was_moved AS SELECT * FROM moved; DELETE FROM moved;
+         INSERT INTO moved SELECT item.id, coalesce(was.failed_in, scope.name)
+             FROM item_before AS before JOIN item ON item.key = before.key
+             JOIN scope_before AS scope ON scope.id = before.scope LEFT JOIN was_moved AS was ON was.id = before.id
+             WHERE before.state = 3 AND (before.body_hash <> item.body_hash OR was.id IS NOT NULL);
+         DROP TABLE was_moved; DROP TABLE scope_before"
+    ))?;
     let columns = state_columns(conn)?;
     let known = if may.repair() { "before.state = 3 OR" } else { "" };
     conn.execute_batch(&format!(
@@ -159,6 +178,16 @@ pub(crate) fn take_over(conn: &Connection, may: AllowedChanges) -> rusqlite::Res
          UPDATE run SET key_base = key_base + (SELECT coalesce(max(id) + 1, 0) FROM item_before);
          DROP TABLE item_before;"
     ))
+}
+
+/// The scopes that items had as they failed, where their lines were changed since.
+pub(crate) fn failed_in(conn: &Connection) -> rusqlite::Result<BTreeMap<u64, Arc<str>>> {
+    if !has_table(conn, "moved")? {
+        return Ok(BTreeMap::new());
+    }
+    let mut select = conn.prepare("SELECT id, failed_in FROM moved")?;
+    let rows = select.query_map([], |row| Ok((count(row.get(0)?), row.get(1)?)))?;
+    rows.collect()
 }
 
 /// All columns but those that a load fills, and the number of the key.

@@ -1,7 +1,8 @@
 //! Reading a journal from another process, while a run writes it or after it ended.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 
 use paceline_core::Timestamp;
 use rusqlite::{Connection, OpenFlags};
@@ -85,6 +86,14 @@ impl Reader {
             Ok(conflicts)
         };
         taken_over().map_err(JournalError::sqlite("compare"))
+    }
+
+    /// The scopes that items had as they failed, where their lines were changed since, by the items.
+    ///
+    /// # Errors
+    /// [`JournalError::Sqlite`].
+    pub fn failed_in(&self) -> Result<BTreeMap<u64, Arc<str>>, JournalError> {
+        merge::failed_in(&self.conn).map_err(JournalError::sqlite("read"))
     }
 
     /// The last snapshot, as the runner wrote it; none before its first.

@@ -19,6 +19,7 @@ use rusqlite::{Connection, params};
 use crate::disk::{create_in_place_of, remove, sync_folder_of};
 use crate::error::JournalError;
 use crate::line::{CustomId, VerifiedLine, verify_line};
+use crate::merge;
 use crate::output::{OutputFile, Outputs};
 use crate::paths::{Paths, with_suffix};
 use crate::query::{RecordedPrefix, count, int};
@@ -44,8 +45,21 @@ pub(crate) fn in_order(conn: &Connection, paths: &Paths, outputs: &mut Outputs) 
     Ok(())
 }
 
-/// Whether an item that failed or fell back is meant, by the status of its last answer and its scope.
-pub(crate) type IsMeant<'a> = &'a dyn Fn(Option<u16>, &str) -> bool;
+/// An item that failed or fell back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LastFailure<'a> {
+    /// The status of its last answer.
+    pub status: Option<u16>,
+    /// The code of that, or why there was none.
+    pub code: Option<&'a str>,
+    /// Its scope.
+    pub scope: &'a str,
+    /// The scope that it had as it failed, where its line was changed since.
+    pub failed_in: Option<&'a str>,
+}
+
+/// Whether it is meant.
+pub(crate) type IsMeant<'a> = &'a dyn Fn(&LastFailure<'_>) -> bool;
 
 /// Takes the lines of failed items that are meant out of the errors, and those of a fallback out of the results, and lets the
 /// items wait again; returns how many.
@@ -61,7 +75,7 @@ pub(crate) fn without_answer(
     let failed = meant(format!("item.state = 3 AND item.scope <> {refused} AND item.reason IS NOT '{unknown}'"))?;
     if failed > 0 {
         replace(conn, paths, outputs, Replacing::Errors, |output, fresh| {
-            conn.execute(BEGIN_ANEW, []).map_err(JournalError::sqlite("write"))?;
+            conn.execute_batch(BEGIN_ANEW).map_err(JournalError::sqlite("write"))?;
             copy_lines(conn, output, Replacing::Errors.states(), fresh)
         })?;
     }
@@ -69,7 +83,7 @@ pub(crate) fn without_answer(
     if fell_back > 0 {
         unpack(conn, paths, outputs)?;
         replace(conn, paths, outputs, Replacing::Results, |output, fresh| {
-            conn.execute(BEGIN_ANEW, []).map_err(JournalError::sqlite("write"))?;
+            conn.execute_batch(BEGIN_ANEW).map_err(JournalError::sqlite("write"))?;
             copy_lines(conn, output, Replacing::Results.states(), fresh)
         })?;
     }
@@ -79,14 +93,22 @@ pub(crate) fn without_answer(
 /// Notes which items are meant; returns how many.
 fn choose(conn: &Connection, of: &str, is_meant: IsMeant<'_>) -> rusqlite::Result<u64> {
     conn.execute_batch("CREATE TEMP TABLE IF NOT EXISTS again (id INTEGER PRIMARY KEY); DELETE FROM again")?;
+    conn.execute_batch(merge::MOVED)?;
     let sql = format!(
-        "SELECT item.id, item.last_status, scope.name FROM item JOIN scope ON scope.id = item.scope WHERE {of}"
+        "SELECT item.id, item.last_status, item.last_code, scope.name, moved.failed_in
+         FROM item JOIN scope ON scope.id = item.scope LEFT JOIN moved ON moved.id = item.id WHERE {of}"
     );
     let (mut select, mut chosen) = (conn.prepare(&sql)?, 0);
     let mut insert = conn.prepare("INSERT INTO again VALUES (?1)")?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
-        if is_meant(row.get(1)?, row.get_ref(2)?.as_str()?) {
+        let failure = LastFailure {
+            status: row.get(1)?,
+            code: row.get_ref(2)?.as_str_or_null()?,
+            scope: row.get_ref(3)?.as_str()?,
+            failed_in: row.get_ref(4)?.as_str_or_null()?,
+        };
+        if is_meant(&failure) {
             insert.execute([row.get::<_, i64>(0)?])?;
             chosen += 1;
         }
@@ -97,7 +119,8 @@ fn choose(conn: &Connection, of: &str, is_meant: IsMeant<'_>) -> rusqlite::Resul
 /// The deadline and the bounds begin anew; what was sent stays counted.
 const BEGIN_ANEW: &str = "UPDATE item SET state = 0, not_before_ms = 0, delay_ms = 0, deadline_ms = NULL, reason = NULL,
          crash_attempts = 0, forgiven_attempts = attempts, forgiven_deferrals = deferrals, out_off = NULL, out_len = NULL
-     WHERE id IN (SELECT id FROM again)";
+     WHERE id IN (SELECT id FROM again);
+     DELETE FROM moved WHERE id IN (SELECT id FROM again)";
 
 /// Unpacks compressed results when lines will be appended to them, or when they are wanted plain.
 pub(crate) fn unpack_to_go_on(conn: &Connection, paths: &Paths, outputs: &mut Outputs) -> Result<(), JournalError> {

@@ -218,7 +218,7 @@ impl RunArgs {
                 (false, false) => BadLines::Refuse,
             },
             extract: self.extract.clone(),
-            needs_all: self.dry_run || !self.done.is_empty() || self.store.is_some(),
+            needs_all: self.dry_run || !self.done.is_empty() || self.store.is_some() || self.only.names_hosts(),
             most_lines: None,
         }
     }

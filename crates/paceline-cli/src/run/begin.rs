@@ -92,7 +92,10 @@ fn put_back(journal: &Journal, args: &RunArgs) -> Result<(), Failure> {
     if args.retry_failed {
         let fell_back = journal.counts(clock::wall()).map_err(load::refused)?.fallback > 0;
         let only = args.only.clone();
-        let failed = journal.retry_failed_of(move |status, scope| only.takes(status, scope)).map_err(load::refused)?;
+        let failed = journal.retry_failed_of(move |failure| only.means(failure)).map_err(load::refused)?;
+        if failed == 0 {
+            args.only.tell_none();
+        }
         if failed > 0 {
             let fallback = if fell_back { ", or got the result of a fallback," } else { "" };
             tracing::info!("{} that failed before{fallback} will be sent again", text::counted(failed, "item"));

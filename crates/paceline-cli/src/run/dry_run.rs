@@ -10,12 +10,13 @@ use paceline_config::{Money, Upstream};
 use paceline_core::{Cost, Dimension, Instant, Limits, Pacer, Request, TooLarge};
 use paceline_http::TokenRatios;
 use paceline_providers::Usage;
-use paceline_store::{JournalError, Paths, Reader, ReportRow, Rows, RunLock, State, Tally};
+use paceline_store::{JournalError, LastFailure, Paths, Reader, ReportRow, Rows, RunLock, State, Tally};
 use serde_json::{Value, json};
 
 use crate::exit::{Failure, Status};
 use crate::run::args::RunArgs;
 use crate::run::begin::{earlier_input, tell_overwritten};
+use crate::run::calls::alike::Kind;
 use crate::run::calls::budget::{Budget, Used};
 use crate::run::job::job_config::JobConfig;
 use crate::run::job::{done, load};
@@ -29,11 +30,13 @@ use crate::run::lines::wrong::{self, Wrong};
 use crate::run::only::Only;
 use crate::run::progress::oracle;
 use crate::run::progress::report::ReportError;
-use crate::upstream::is_of;
 use crate::run::settings::Opening;
+use crate::upstream::is_of;
 use crate::{output, upstream};
 
 mod words;
+
+use self::words::Needed;
 
 /// Checks the input as a run would and prints what there is to do. Of a job that has begun: what is left.
 ///
@@ -49,6 +52,7 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits
     let mut plan = Plan {
         retry_failed: args.retry_failed,
         only: args.only.clone(),
+        failed_in: reader.failed_in().map_err(Failure::refused)?,
         unread: reader.input_cursor().map_err(Failure::refused)?.is_some(),
         done_unknown: job.is_some() && !args.done.is_empty(),
         ..Plan::default()
@@ -61,8 +65,10 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits
     (plan.used, plan.each) = (budget.used(), budget.mean_cost());
     plan.count(&reader, &input, &format, upstream).map_err(Failure::refused)?;
     plan.seconds = plan.seconds(upstream, limits);
+    let scopes = reader.scopes().map_err(Failure::refused)?;
+    args.only.tell_unknown(scopes.iter().map(|row| &*row.name));
     if !plan.unread {
-        upstream::warn_of_scopes(upstream, &reader.scopes().map_err(Failure::refused)?);
+        upstream::warn_of_scopes(upstream, &scopes);
     }
     let printed = output::print(|out| {
         if args.json {
@@ -174,9 +180,13 @@ struct Plan {
     /// Items that failed are sent again, these of them.
     retry_failed: bool,
     only: Only,
-    /// How many are, by the status of their last answer, and how many are not.
-    again: BTreeMap<Option<u16>, u64>,
+    /// How many are, by the status of their last answer, or the code where there was none, and how many are not.
+    again: BTreeMap<Kind, u64>,
     stay_failed: u64,
+    /// Items of hosts that the run is not for.
+    left_out: u64,
+    /// The scopes that items had as they failed, where their lines were changed since.
+    failed_in: BTreeMap<u64, Arc<str>>,
     /// The input is not read to its end, so that there may be more.
     unread: bool,
     /// Answers would be taken over that were not looked for.
@@ -254,12 +264,22 @@ struct Part {
 impl Plan {
     /// Whether an item that failed is sent once more.
     fn is_sent_again(&mut self, row: &ReportRow) -> bool {
-        let status = row.tally.last.as_ref().and_then(|last| last.status);
-        let is_meant = !row.is_refused() && self.retry_failed && self.only.takes(status, &row.scope);
+        let last = row.tally.last.as_ref();
+        let (status, code) = (last.and_then(|last| last.status), last.and_then(|last| last.code.as_deref()));
+        let failed_in = self.failed_in.get(&row.ordinal).map(|scope| &**scope);
+        let failure = LastFailure { status, code, scope: &row.scope, failed_in };
+        let is_meant = !row.is_refused() && self.retry_failed && self.only.means(&failure);
         match is_meant {
-            true => *self.again.entry(status).or_default() += 1,
+            true => *self.again.entry((status, code.filter(|_| status.is_none()).map(str::to_owned))).or_default() += 1,
             false => self.stay_failed += 1,
         }
+        is_meant
+    }
+
+    /// Whether an item that waits is sent.
+    fn is_sent(&mut self, scope: &str) -> bool {
+        let is_meant = self.only.sends_of(scope);
+        self.left_out += u64::from(!is_meant);
         is_meant
     }
 
@@ -276,7 +296,7 @@ impl Plan {
         reader.report(clock::wall(), Rows::All, |row| -> Result<(), ReportError> {
             self.items += 1;
             let is_sent = match row.state {
-                State::Waiting | State::InFlight => true,
+                State::Waiting | State::InFlight => self.is_sent(&row.scope),
                 State::Failed => self.is_sent_again(&row),
                 State::Succeeded if row.fell_back() => self.is_sent_again(&row),
                 _ => false,
@@ -457,13 +477,6 @@ impl Plan {
             },
         })
     }
-}
-
-/// What has to be left of the budgets.
-#[derive(Clone, Copy)]
-struct Needed {
-    tokens: u64,
-    cost: Option<Money>,
 }
 
 /// What a request can cost.

@@ -23,7 +23,7 @@ use paceline::{Clock, Instant, Limiter, clock};
 use paceline_config::Upstream;
 use paceline_core::{Limits, Timestamp};
 use paceline_http::Sender;
-use paceline_store::{JobCounts, JournalError, Paths, Reader, RunLock};
+use paceline_store::{ACCOUNT, JobCounts, JournalError, Paths, Reader, RunLock, ScopeRow};
 use tokio::sync::watch;
 
 use self::calls::acknowledge::Acknowledge;
@@ -57,7 +57,7 @@ use crate::limiter_state;
 use crate::mock;
 use crate::output::{self, SummaryOutput};
 use crate::run::args::RunArgs;
-use crate::upstream;
+use crate::{text, upstream};
 
 /// Runs a job to its end, or until it has to stop.
 ///
@@ -239,7 +239,21 @@ impl Run<'_> {
             limiter_state::restore(&self.limiter, &self.shared, texts.iter().map(String::as_str));
         }
         holds::test_first(&self.limiter, &stopped);
+        if self.args.only.names_hosts() {
+            self.leave_out_others(&journal.scopes()?);
+        }
         Ok(stopped)
+    }
+
+    /// Of hosts that the run is not for nothing is sent.
+    fn leave_out_others(&self, scopes: &[ScopeRow]) {
+        let (only, names) = (&self.args.only, || scopes.iter().map(|row| &*row.name).filter(|name| *name != ACCOUNT));
+        only.tell_unknown(names());
+        let others = scopes.iter().filter(|row| *row.name != *ACCOUNT && !only.sends_of(&row.name));
+        let left_out = others.inspect(|row| self.job.journal.hold_for_this_run(&row.name, None)).count();
+        if left_out > 0 {
+            tracing::info!("--only-host: this run is not for {}", text::counted(left_out as u64, "other host"));
+        }
     }
 
     /// With what to do about it, where there is a journal to go on from.

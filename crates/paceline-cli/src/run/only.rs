@@ -1,28 +1,86 @@
-//! Which of the items that failed are sent again: by the status of their last answer, and by their host.
+//! Which items a run is for: those of some hosts, and of those that failed those with a status or a code.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use paceline_config::Upstream;
 use paceline_providers::table::Scope;
+use paceline_store::LastFailure;
 
 use crate::exit::Failure;
+use crate::text;
+pub(crate) use crate::upstream::is_host;
 
-/// The flags beside `--retry-failed`.
+/// Its flags.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Only {
-    /// With --retry-failed: only items whose last answer had one of these statuses, such as 403,5xx
-    #[arg(long, value_name = "STATUS,...", value_delimiter = ',', value_parser = statuses, requires = "retry_failed")]
-    only_status: Vec<RangeInclusive<u16>>,
-    /// With --retry-failed and --scope host: only items of these hosts
-    #[arg(long, value_name = "HOST,...", value_delimiter = ',', requires = "retry_failed")]
+    /// With --retry-failed: only items whose last answer had one of these statuses, or that failed with one of these codes,
+    /// such as 403,5xx,timeout
+    #[arg(long, value_name = "STATUS|CODE,...", value_delimiter = ',', value_parser = kind)]
+    only_status: Vec<Kind>,
+    /// With --scope host: only items of these hosts; the others wait for a later run. Of items that failed those of the host that
+    /// failed, also where their lines name another one now
+    #[arg(long, value_name = "HOST,...", value_delimiter = ',')]
     only_host: Vec<String>,
+    /// Where items are sent again that failed at these hosts.
+    #[arg(skip)]
+    sent_again: Arc<Mutex<BTreeSet<String>>>,
+}
+
+/// How an item failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    Status(RangeInclusive<u16>),
+    /// The code of its last failure, such as `timeout`.
+    Code(String),
 }
 
 impl Only {
-    /// Whether an item is meant that failed so, in that scope.
+    /// Whether an item that failed is meant.
+    pub(crate) fn means(&self, failure: &LastFailure<'_>) -> bool {
+        let is_kind = |kind: &Kind| match kind {
+            Kind::Status(statuses) => has_status(std::slice::from_ref(statuses), failure.status),
+            Kind::Code(code) => failure.code == Some(code),
+        };
+        let is_meant = (self.only_status.is_empty() || self.only_status.iter().any(is_kind))
+            && (self.is_of(failure.scope) || failure.failed_in.is_some_and(|scope| self.is_of(scope)));
+        if is_meant && !self.is_of(failure.scope) {
+            self.sent_again.lock().unwrap_or_else(PoisonError::into_inner).insert(failure.scope.to_owned());
+        }
+        is_meant
+    }
+
+    /// The same of one that failed with that status; in that scope.
     pub(crate) fn takes(&self, status: Option<u16>, scope: &str) -> bool {
-        has_status(&self.only_status, status)
-            && (self.only_host.is_empty() || self.only_host.iter().any(|host| is_host(scope, host)))
+        self.means(&LastFailure { status, scope, ..LastFailure::default() })
+    }
+
+    /// Whether items of a scope are sent that have not ended.
+    pub(crate) fn sends_of(&self, scope: &str) -> bool {
+        self.is_of(scope) || self.sent_again.lock().unwrap_or_else(PoisonError::into_inner).contains(scope)
+    }
+
+    /// Tells that no item that failed is meant: a status or a code may be mistyped.
+    pub(crate) fn tell_none(&self) {
+        if !self.takes_all() {
+            tracing::warn!("no item that failed is one that --only-status and --only-host name: none is sent again");
+        }
+    }
+
+    /// Whether it is for some hosts alone.
+    pub(crate) const fn names_hosts(&self) -> bool {
+        !self.only_host.is_empty()
+    }
+
+    fn is_of(&self, scope: &str) -> bool {
+        self.only_host.is_empty() || self.only_host.iter().any(|host| is_host(scope, host))
+    }
+
+    /// The hosts among these that no scope is of.
+    pub(crate) fn unknown_hosts<'a>(&'a self, scopes: impl Iterator<Item = &'a str> + Clone) -> Vec<&'a str> {
+        let is_known = |host: &&str| !scopes.clone().any(|scope| is_host(scope, host));
+        self.only_host.iter().map(String::as_str).filter(is_known).collect()
     }
 
     /// Whether all that failed are meant.
@@ -30,17 +88,40 @@ impl Only {
         self.only_status.is_empty() && !self.names_hosts()
     }
 
-    /// Whether those of some hosts are meant.
-    pub(crate) const fn names_hosts(&self) -> bool {
-        !self.only_host.is_empty()
+    /// # Errors
+    /// Refuses hosts where none is a scope of its own, and kinds of failures where no item that failed is sent.
+    pub(crate) fn check(&self, upstream: &Upstream, retry_failed: bool) -> Result<(), Failure> {
+        if !self.only_status.is_empty() && !retry_failed {
+            return Err(Failure::refused("--only-status is for items that failed: add --retry-failed"));
+        }
+        if self.names_hosts() && upstream.dialect.scope() != Scope::Host {
+            return Err(Failure::refused("--only-host: which host an item went to is known with --scope host alone"));
+        }
+        if self.only_host.iter().any(|host| host.trim().is_empty()) {
+            return Err(Failure::refused("--only-host: expected hosts, separated by one comma each"));
+        }
+        Ok(())
     }
 
-    /// # Errors
-    /// Refuses hosts where none is a scope of its own.
-    pub(crate) fn check(&self, upstream: &Upstream) -> Result<(), Failure> {
-        match self.only_host.is_empty() || upstream.dialect.scope() == Scope::Host {
-            true => Ok(()),
-            false => Err(Failure::refused("--only-host: which host an item went to is known with --scope host alone")),
+    /// Tells of hosts that the job has not: their names may be mistyped.
+    pub(crate) fn tell_unknown<'a>(&'a self, scopes: impl Iterator<Item = &'a str> + Clone) {
+        let unknown = self.unknown_hosts(scopes);
+        if !unknown.is_empty() {
+            let hosts: Vec<_> = unknown.into_iter().map(text::printable).collect();
+            tracing::warn!("--only-host: no line of the job is of {}", hosts.join(", "));
+        }
+    }
+}
+
+/// Reads a status as [`statuses`] does, or the word of a code.
+fn kind(text: &str) -> Result<Kind, String> {
+    let is_word = text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
+    match statuses(text) {
+        Ok(range) => Ok(Kind::Status(range)),
+        Err(_) if is_word && !text.to_ascii_lowercase().ends_with("xx") => Ok(Kind::Code(text.to_owned())),
+        Err(_) => {
+            Err("expected a status such as 403, 5xx or 500-599, or the code of a failure such as timeout".to_owned())
         }
     }
 }
@@ -48,20 +129,6 @@ impl Only {
 /// Whether a status is among those, if any are named.
 pub(crate) fn has_status(statuses: &[RangeInclusive<u16>], status: Option<u16>) -> bool {
     statuses.is_empty() || status.is_some_and(|status| statuses.iter().any(|range| range.contains(&status)))
-}
-
-/// Whether a scope is a host, which may be named without its port.
-pub(crate) fn is_host(scope: &str, named: &str) -> bool {
-    let bare = |name: &str| {
-        // A part of a tier, or a tier of one host.
-        let name = name.strip_prefix("tier ").map_or(name, |tier| {
-            tier.rsplit_once(" at ").map_or_else(|| tier.trim_start_matches("host="), |(_, host)| host)
-        });
-        let rest = ["https://", "http://"].iter().find_map(|scheme| name.strip_prefix(scheme)).unwrap_or(name);
-        rest.trim_end_matches('/').to_ascii_lowercase()
-    };
-    scope == named
-        || bare(scope).strip_prefix(&bare(named)).is_some_and(|port| port.is_empty() || port.starts_with(':'))
 }
 
 /// Reads `403`, `5xx` or `500-599`.
@@ -90,6 +157,11 @@ mod tests {
         for wrong in ["", "x", "xx", "40", "4x", "499-400", "1000", "-5", "0xx"] {
             assert!(statuses(wrong).is_err(), "{wrong}");
         }
+        assert_eq!(
+            ["timeout", "no_key_sent"].map(kind),
+            ["timeout", "no_key_sent"].map(|code| Ok(Kind::Code(code.to_owned())))
+        );
+        assert!(["", "4x", "fxx", "a b"].iter().all(|wrong| kind(wrong).is_err()));
     }
 
     #[test]
@@ -101,14 +173,21 @@ mod tests {
             assert!(is_host(tier, "a.example"), "{tier}");
         }
         assert!(!is_host("http://a.example:80", "example") && !is_host("a.example.org", "a.example"));
-        let only = Only { only_status: vec![403..=403, 500..=599], only_host: vec!["a".to_owned()] };
+        let kinds = ["403", "5xx", "timeout"].map(|text| kind(text).expect("a kind"));
+        let only = Only { only_status: kinds.to_vec(), only_host: vec!["a".to_owned()], ..Only::default() };
+        let failure = |status, code, scope| LastFailure { status, code, scope, failed_in: None };
         let takes = [
-            only.takes(Some(503), "a:1"),
-            only.takes(Some(404), "a:1"),
-            only.takes(None, "a"),
-            only.takes(Some(403), "b"),
+            only.means(&failure(Some(503), Some("busy"), "a:1")),
+            only.means(&failure(None, Some("timeout"), "a:1")),
+            only.means(&failure(Some(404), None, "a:1")),
+            only.means(&failure(None, None, "a")),
+            only.means(&failure(Some(403), None, "b")),
         ];
-        assert_eq!(takes, [true, false, false, false]);
-        assert!(Only::default().takes(None, ""));
+        assert_eq!(takes, [true, true, false, false, false]);
+        assert!(Only::default().means(&LastFailure::default()));
+        assert!(only.sends_of("a:1") && !only.sends_of("b"));
+        assert!(only.means(&LastFailure { failed_in: Some("a:1"), ..failure(Some(403), None, "b") }), "it has moved");
+        assert!(only.sends_of("b"));
+        assert_eq!(only.unknown_hosts(["b", "c"].into_iter()), ["a"]);
     }
 }

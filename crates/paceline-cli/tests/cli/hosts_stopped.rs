@@ -162,3 +162,87 @@ fn pages_that_are_gone_of_small_hosts_fail() {
     let summary = job.summary();
     assert_eq!((code, &summary["succeeded"], &summary["failed"]), (1, &json!(10), &json!(10)), "{log}");
 }
+
+/// Its address is the id of each page, so that no id stays as it was.
+#[test]
+fn pages_of_a_host_that_has_moved_are_sent_to_the_new_one() {
+    let to = || Reply::error(301, "moved").with_header("location", "http://new.example/");
+    let (old, new, other) = (Server::new(move |_| to()), Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));
+    let list = |moved: &Server| {
+        let line = |n: usize| format!("{}/page/{n}\n", if n % 2 == 0 { other.url() } else { moved.url() });
+        (0..60).map(line).collect::<String>()
+    };
+    let job = Job::with_input("");
+    std::fs::write(job.path("pages.txt"), list(&old)).expect("writable");
+    let command = |flags: &[&str]| {
+        let mut command = job.paceline();
+        command.args(["run", "pages.txt", "-o", "out.jsonl", "--base-url", &other.url(), "--id-column", "url"]);
+        command.args(["--scope", "host"]).args(flags);
+        command
+    };
+    let run = |flags: &[&str]| finish(command(flags).args(["--summary", "summary.json"]));
+    // All of them fail, as in a run of an earlier version.
+    let (code, log) = run(&["--stop-after-same", "0"]);
+    assert_eq!((code, &job.summary()["failed"]), (1, &json!(30)), "{log}");
+    std::fs::write(job.path("pages.txt"), list(&new)).expect("writable");
+    let host = |server: &Server| server.url().replace("http://", "");
+    // The host that failed names them, and so does the one that their lines name now.
+    for named in [&old, &new] {
+        let dry = command(&["--retry-failed", "--only-host", &host(named), "--dry-run"]).output().expect("it runs");
+        let text = String::from_utf8_lossy(&dry.stdout);
+        assert!(text.contains("30 of 30 items that failed are sent again: 30 with status 301"), "{text}");
+    }
+    let (code, log) = run(&["--retry-failed", "--only-host", &host(&old)]);
+    assert_eq!((code, &job.summary()["succeeded"], new.count(), old.count()), (0, &json!(60), 30, 30), "{log}");
+}
+
+#[test]
+fn a_run_for_some_hosts_leaves_the_others_as_they_are() {
+    let (one, two) = (Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));
+    let job = Job::with_input(&pages([&one, &two], 20));
+    let host = two.url().replace("http://", "");
+    let flags = ["--scope", "host", "--only-host", &host];
+    let mut dry = job.paceline();
+    dry.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &one.url(), "--dry-run"]);
+    let dry = dry.args(flags).output().expect("it runs");
+    let text = String::from_utf8_lossy(&dry.stdout);
+    assert!(text.contains("in.jsonl: 20 items, 0 ended, 10 to do, 10 of other hosts\n"), "{text}");
+    let (code, log) = finish(job.run(&one).args(flags));
+    let summary = job.summary();
+    assert_eq!((code, &summary["succeeded"], &summary["deferred"]), (3, &json!(10), &json!(10)), "{log}");
+    assert_eq!((one.count(), two.count()), (0, 10), "{log}");
+    assert!(log.contains("--only-host: this run is not for 1 other host"), "{log}");
+    assert!(!summary["resume"].as_str().expect("a command").contains("--only-host"), "{summary}");
+    let (_, log) = finish(job.run(&one).args(["--scope", "host", "--only-host", "none.example"]));
+    assert!(log.contains("--only-host: no line of the job is of none.example"), "{log}");
+    let (code, log) = finish(job.run(&one).args(["--scope", "host"]));
+    assert_eq!((code, one.count(), two.count()), (0, 10, 10), "{log}");
+}
+
+#[test]
+fn failures_without_a_status_are_named_by_their_codes() {
+    let mended = Arc::new(AtomicBool::new(false));
+    let is_mended = Arc::clone(&mended);
+    let hangs = Server::new(move |arrival| match is_mended.load(Ordering::Relaxed) {
+        false if arrival.path.ends_with('2') => Reply::ok().never(),
+        false if arrival.path.ends_with('3') => Reply::error(404, "gone"),
+        _ => Reply::ok(),
+    });
+    let job = Job::with_input(&pages([&hangs, &hangs], 20));
+    let flags = ["--scope", "host", "--timeout", "3s", "--max-retries", "0"];
+    let (code, log) = finish(job.run(&hangs).args(flags));
+    assert_eq!((code, &job.summary()["failed"]), (1, &json!(4)), "{log}");
+    let again = |kinds: &'static str| [&flags[..], &["--retry-failed", "--only-status", kinds]].concat();
+    let mut dry = job.paceline();
+    dry.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &hangs.url(), "--dry-run"]);
+    let dry = dry.args(again("timeout,404")).output().expect("it runs");
+    let text = String::from_utf8_lossy(&dry.stdout);
+    assert!(text.contains("4 of 4 items that failed are sent again: 2 with timeout, 2 with status 404"), "{text}");
+    let (_, log) = finish(job.run(&hangs).args(again("truncated")));
+    assert!(log.contains("no item that failed is one that --only-status and --only-host name"), "{log}");
+    mended.store(true, Ordering::Relaxed);
+    let (code, log) = finish(job.run(&hangs).args(again("timeout")));
+    assert_eq!((code, &job.summary()["failed"]), (1, &json!(2)), "{log}");
+    let (code, log) = finish(job.run(&hangs).args(["--scope", "host", "--only-status", "404"]));
+    assert!(code == 2 && log.contains("--only-status is for items that failed: add --retry-failed"), "{log}");
+}

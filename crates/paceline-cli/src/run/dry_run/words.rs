@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use paceline_config::{Money, Upstream};
 
-use super::{Needed, Plan};
+use super::Plan;
 use crate::run::args::RunArgs;
+use crate::run::calls::alike::Kind;
 use crate::run::calls::budget;
 use crate::run::job::holds;
 use crate::run::kept;
@@ -19,12 +20,23 @@ const SHOWN: usize = 10;
 /// How tokens in are estimated before an answer has reported any.
 const GUESS: &str = "tokens in are estimated: 1 for 4 letters, 1 for a Chinese character; the first answers tell more";
 
+/// What has to be left of the budgets.
+#[derive(Clone, Copy)]
+pub(super) struct Needed {
+    pub(super) tokens: u64,
+    pub(super) cost: Option<Money>,
+}
+
 impl Plan {
     pub(super) fn text(&self, args: &RunArgs, upstream: &Upstream) -> String {
         let pending = self.pending();
         let mut text = format!("{}: {}", args.input().display(), text::counted(self.items, "item"));
         if pending < self.items {
-            text += &format!(", {} ended, {} to do", text::count(self.items - pending), text::count(pending));
+            let ended = self.items - pending - self.left_out;
+            text += &format!(", {} ended, {} to do", text::count(ended), text::count(pending));
+        }
+        if self.left_out > 0 {
+            text += &format!(", {} of other hosts", text::count(self.left_out));
         }
         text.push('\n');
         let again = self.again();
@@ -81,12 +93,12 @@ impl Plan {
     /// Which of the items that failed are sent again.
     fn again(&self) -> Option<String> {
         let all: u64 = self.again.values().sum();
-        let mut by_status: Vec<(Option<u16>, u64)> =
-            self.again.iter().map(|(status, items)| (*status, *items)).collect();
+        let mut by_status: Vec<_> = self.again.iter().map(|(kind, items)| (kind, *items)).collect();
         by_status.sort_by_key(|(_, items)| std::cmp::Reverse(*items));
-        let with = |(status, items): &(Option<u16>, u64)| match status {
-            Some(status) => format!("{} with status {status}", text::count(*items)),
-            None => format!("{} without an answer", text::count(*items)),
+        let with = |(kind, items): &(&Kind, u64)| match kind {
+            (Some(status), _) => format!("{} with status {status}", text::count(*items)),
+            (None, Some(code)) => format!("{} with {}", text::count(*items), text::printable(code)),
+            (None, None) => format!("{} without an answer", text::count(*items)),
         };
         let named: Vec<String> = by_status.iter().take(SHOWN).map(with).collect();
         let named = if named.is_empty() { String::new() } else { format!(": {}", named.join(", ")) };

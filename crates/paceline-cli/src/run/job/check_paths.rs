@@ -22,7 +22,7 @@ pub(crate) fn check(
     everywhere: &Everywhere,
 ) -> Result<(), Failure> {
     upstream::check_access(upstream)?;
-    args.only.check(upstream)?;
+    args.only.check(upstream, args.retry_failed)?;
     if is_special(&paths.output) {
         let output = paths.output.display();
         return Err(Failure::refused(format!("-o {output} is not a file: name one; the journal is written beside it")));

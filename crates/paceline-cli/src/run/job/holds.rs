@@ -38,7 +38,7 @@ impl Holds {
 
     /// This run tries nothing of the scope any more, before `until` at the earliest. That is no hold for the next one.
     pub(crate) fn give_up(&mut self, scope: &Arc<str>, until: Timestamp) {
-        self.journal.hold_for_this_run(scope, until);
+        self.journal.hold_for_this_run(scope, Some(until));
         self.given_up.insert(Arc::clone(scope));
     }
 
