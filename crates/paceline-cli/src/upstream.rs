@@ -95,14 +95,31 @@ pub(crate) fn is_host(scope: &str, named: &str) -> bool {
 /// Warns of tiers that no item of a job belongs to.
 fn warn_of_idle_tiers(upstream: &Upstream, scopes: &[ScopeRow]) {
     let is_idle = |tier: &&Tier| !scopes.iter().any(|scope| is_of(&scope.name, &tier.scope));
-    let idle: Vec<_> = upstream.tiers.iter().filter(is_idle).map(|tier| text::printable(&tier.scope)).collect();
+    let (taken, idle): (Vec<_>, Vec<_>) =
+        upstream.tiers.iter().filter(is_idle).partition(|tier| taken_before(tier, scopes).is_some());
+    for tier in taken {
+        let before = text::printable(taken_before(tier, scopes).unwrap_or_default());
+        let tier = text::printable(&tier.scope);
+        tracing::warn!(
+            "{before} stands before {tier} and takes its lines, so the limits there do not act: put {tier} first"
+        );
+    }
     if !idle.is_empty() {
+        let idle: Vec<_> = idle.into_iter().map(|tier| text::printable(&tier.scope)).collect();
         tracing::warn!(
             "no line of the input matches {}, so the limits there do not act: `match` is the start of a path, `model` the \
-             model of a body, `label` the text of `label` in the metadata of a line",
+             model of a body, `label` the text of `label` in the metadata of a line, `host` one host by its whole name, as it \
+             is called (xn--... where it has other letters), under `scope = \"host\"`",
             idle.join(", ")
         );
     }
+}
+
+/// The tier that has the lines of a host which another tier is for.
+fn taken_before<'a>(tier: &Tier, scopes: &'a [ScopeRow]) -> Option<&'a str> {
+    let host = tier.scope.strip_prefix("tier host=")?;
+    let parts = scopes.iter().filter_map(|row| tier_and_part(&row.name));
+    parts.filter(|(_, part)| is_host(part, host)).map(|(whole, _)| whole).next()
 }
 
 /// The upstream in force.

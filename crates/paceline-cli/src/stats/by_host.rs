@@ -1,7 +1,7 @@
 //! `paceline stats --by-host`: how far each host of a job is, or whatever else is paced by itself, those in trouble first.
 
 use paceline::clock;
-use paceline_core::Timestamp;
+use paceline_core::{Timestamp, tier_and_part};
 use paceline_store::{Reader, ScopeItems, ScopeStatus};
 use serde_json::{Value, json};
 
@@ -100,7 +100,9 @@ impl Host {
         let waits = known.and_then(|scope| scope["waits_for"].as_str()).filter(|_| running && items.left > 0);
         let until = known.and_then(|scope| time(&scope["waits_until"])).filter(|until| *until > now + holds::SHORT);
         let until = until.map(|until| format!(" until {}", text::end(until))).unwrap_or_default();
-        let waits = waits.filter(|_| matches!(trouble, Trouble::None | Trouble::Failing));
+        // A run that has given it up waits no more for it.
+        let waits =
+            waits.filter(|_| matches!(trouble, Trouble::None | Trouble::Failing) && !known.is_some_and(is_given_up));
         let waits = waits.map(|what| format!("waits{until} for {}", text::printable(what)));
         let why = [waits.unwrap_or_default(), why].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
         Self { items, trouble, why: why.join("; ") }
@@ -109,7 +111,7 @@ impl Host {
     fn line(&self) -> String {
         let ScopeItems { scope, left, done, failed, calls, .. } = &self.items;
         let [done, failed, left, calls] = [done, failed, left, calls].map(|number| text::count(*number));
-        let name = text::padded(&holds::name(&scope.name), 32);
+        let name = text::padded(&holds::name(host_of(&scope.name)), 32);
         format!("{name} {done:>8} {failed:>8} {left:>8} {calls:>8}  {}", self.why).trim_end().to_owned()
     }
 
@@ -117,6 +119,7 @@ impl Host {
         let ScopeItems { scope, left, done, failed, never_sent, calls, last_failure } = &self.items;
         json!({
             "name": *scope.name,
+            "host": host_of(&scope.name),
             "trouble": self.trouble.as_str(),
             "done": done,
             "failed": failed,
@@ -128,6 +131,12 @@ impl Host {
             "last_error": last_failure.as_ref().map(|(_, message)| message),
         })
     }
+}
+
+/// The host without the tier that it belongs to.
+fn host_of(scope: &str) -> &str {
+    let host = tier_and_part(scope).map(|(_, host)| host);
+    host.or_else(|| scope.strip_prefix("tier host=")).unwrap_or(scope)
 }
 
 /// The longest reason that is shown, in columns; JSON has all of a failure.

@@ -387,3 +387,27 @@ fn of_items_that_failed_those_are_sent_again_that_are_named() {
     assert_eq!((code, &summary["succeeded"], &summary["failed"]), (1, &json!(5), &json!(5)), "{log}");
     assert_eq!((banned.count(), gone.count()), (10, 5), "{log}");
 }
+
+#[test]
+fn a_tier_of_one_host_behind_one_of_all_hosts_is_told_to_stand_first_and_hosts_are_shown_without_tiers() {
+    let server = Server::new(|_| Reply::ok());
+    let job = Job::with_input(&pages([&server, &server], 2));
+    let tier = |name: &str| format!("[[upstream.generic.tier]]\n{name}\nlimits = ['900 rps']\n");
+    let (all, one) = (tier("match = '/'"), tier("host = '127.0.0.1'"));
+    let run = |tiers: &str| {
+        std::fs::write(job.path("paceline.toml"), tiers).expect("writable");
+        finish(job.run(&server).args(["--scope", "host", "--overwrite"])).1
+    };
+    let log = run(&format!("{all}{one}"));
+    let told = "tier / stands before tier host=127.0.0.1 and takes its lines, so the limits there do not act: put tier host=127.0.0.1 first";
+    assert!(log.contains(told), "{log}");
+    let shown = || {
+        let stats = job.paceline().args(["stats", "--by-host", "--json"]).output().expect("it runs");
+        let host: serde_json::Value = serde_json::from_slice(&stats.stdout).expect("one line");
+        host["host"].as_str().expect("a text").to_owned()
+    };
+    assert_eq!(shown(), server.url().replace("http://", ""));
+    let log = run(&format!("{one}{all}"));
+    assert!(log.contains("no line of the input matches tier /,") && !log.contains("stands before"), "{log}");
+    assert_eq!(shown(), "127.0.0.1");
+}

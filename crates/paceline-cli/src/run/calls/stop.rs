@@ -293,12 +293,12 @@ impl StopReason {
 
     /// Why a run ends. What stops single hosts ends a run only once there is nothing else.
     pub(crate) fn at_end(&self) -> String {
-        match self {
-            Self::HostsUnreachable { .. } | Self::SameFailure { scope: Some(_), .. } => {
-                format!("{self}; nothing else is left to send")
-            }
-            other => other.to_string(),
-        }
+        if self.is_of_scopes() { format!("{self}; nothing else is left to send") } else { self.to_string() }
+    }
+
+    /// Whether it stops single scopes, such as hosts.
+    pub(crate) const fn is_of_scopes(&self) -> bool {
+        matches!(self, Self::HostsUnreachable { .. } | Self::SameFailure { scope: Some(_), .. })
     }
 
     fn announcement(&self, in_flight: Option<u64>) -> String {

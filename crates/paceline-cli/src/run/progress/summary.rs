@@ -58,6 +58,8 @@ pub(crate) struct Summary<'a> {
     pub(crate) stop: Option<&'a StopReason>,
     /// It has begun as many items as it may.
     pub(crate) has_begun_all: bool,
+    /// So many scopes, such as hosts, made no more calls in the end.
+    pub(crate) stopped_scopes: u32,
     pub(crate) elapsed: Duration,
     /// The limits that are known, if any.
     pub(crate) limits: &'a Limits,
@@ -212,8 +214,13 @@ impl Summary<'_> {
     /// Why the run ended before its items did, what it lost, and how to go on.
     fn end(&self) -> Vec<String> {
         let stop = self.stop();
-        let mut lines: Vec<String> =
-            stop.map(|stop| format!("stopped early: {}", text::printable(&stop.at_end()))).into_iter().collect();
+        let more = match self.stopped_scopes {
+            0 | 1 => String::new(),
+            several => format!(" (one of {several} that made no more calls; `paceline stats --by-host` has all)"),
+        };
+        let more = |stop: &StopReason| if stop.is_of_scopes() { more.as_str() } else { "" };
+        let told = |stop: &StopReason| format!("stopped early: {}{}", text::printable(&stop.at_end()), more(stop));
+        let mut lines: Vec<String> = stop.map(told).into_iter().collect();
         if stop.is_some_and(StopReason::is_of_expect) {
             lines.push(
                 "--expect checks the whole body of an HTTP answer, and not the text that a model wrote in it"

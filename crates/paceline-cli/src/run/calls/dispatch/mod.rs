@@ -134,6 +134,8 @@ pub(crate) struct Ended {
     pub(crate) stop: Option<StopReason>,
     /// The run has begun as many items as it may.
     pub(crate) has_begun_all: bool,
+    /// So many scopes, such as hosts, make no more calls in it.
+    pub(crate) stopped_scopes: u32,
     pub(crate) recorder: Recorder,
 }
 
@@ -213,7 +215,8 @@ impl Dispatcher {
         self.parts.recorder.settle_held_back(self.stop.as_ref());
         self.written = None;
         self.look_after();
-        Ok(Ended { stop: self.stop, has_begun_all: self.begun.used_up(), recorder: self.parts.recorder })
+        let (has_begun_all, stopped_scopes) = (self.begun.used_up(), self.stopped_scopes);
+        Ok(Ended { stop: self.stop, has_begun_all, stopped_scopes, recorder: self.parts.recorder })
     }
 
     fn is_over(&self) -> bool {
