@@ -159,8 +159,11 @@ impl Trust {
         let is_of_account = reading.reach == LimitScope::Account && upstream.config().pacer.per_scope.is_none();
         let place = (!is_of_account).then_some(asker.scope);
         if client.has_others() {
-            let by_stopwatch = upstream.stopwatch.now();
-            reading.wait = Some(self.told.for_all(place, client.number(), wait, by_stopwatch, client.has_thirds()));
+            let times = [asker.left, upstream.stopwatch.now()];
+            match self.told.for_all(place, client.number(), wait, times, client.has_thirds()) {
+                Some(of_all) => reading.wait = Some(of_all),
+                None => reading.reach = LimitScope::Item,
+            }
         }
         self.stays_away(client.number(), place, now, wait);
     }

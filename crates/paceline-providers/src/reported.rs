@@ -206,16 +206,18 @@ impl Reported {
     /// must be there; one above 2^32 is none.
     pub(super) fn read(usage: &Value) -> Option<Self> {
         // Cohere has its counts one level deeper, and of embeddings those alone that it bills.
-        let deeper = ["tokens", "billed_units"].iter().filter_map(|key| usage.get(key));
-        let usage = { deeper }.find(|counts| counts.is_object()).unwrap_or(usage);
+        let deeper = |key: &str| usage.get(key).filter(|counts| counts.is_object());
+        let billed = if deeper("tokens").is_none() { deeper("billed_units") } else { None };
+        let usage = deeper("tokens").or(billed).unwrap_or(usage);
         // So few are found faster one by one than by their hashes.
         let members = usage.as_object()?;
         let member = |key: &str| members.iter().find(|(name, _)| *name == key).map(|(_, value)| value);
         let first = |keys: &[&str]| keys.iter().find_map(|key| count(member(key)?));
         let inside = |object: &str, key: &str| count(member(object)?.get(key)?);
-        // What a search added to the prompt stands beside it, of Gemini's own tools, of Perplexity's and so do Cohere's pictures.
-        let beside = ["toolUsePromptTokenCount", "citation_tokens", "image_tokens"];
-        let beside = beside.iter().filter_map(|key| count(member(key)?)).fold(0, u64::saturating_add);
+        // What a search added to the prompt stands beside it, of Gemini's own tools and of Perplexity, as do Cohere's pictures.
+        let beside = ["toolUsePromptTokenCount", "citation_tokens"].into_iter();
+        let beside = beside.chain(billed.map(|_| "image_tokens"));
+        let beside = beside.filter_map(|key| count(member(key)?)).fold(0, u64::saturating_add);
         let input = first(&INPUT).or((beside > 0).then_some(0)).map(|input| input.saturating_add(beside));
         // What is thought beside the answer. Others that name it so count it in the answer.
         let thought = first(&["thoughtsTokenCount"]);
@@ -366,6 +368,8 @@ mod tests {
                 json!({"billed_units": {"input_tokens": 1}, "tokens": {"input_tokens": 71.0, "output_tokens": 2.0}}),
                 Some((71, 2)),
             ),
+            (json!({"billed_units": {"images": 1, "image_tokens": 40, "input_tokens": 2}}), Some((42, 0))),
+            (json!({"input_tokens": 100, "image_tokens": 40, "output_tokens": 2}), Some((100, 2))),
             (json!({"prompt_tokens": "9"}), None),
             (json!({"prompt_tokens": i64::MAX, "completion_tokens": 1}), Some((0, 1))),
             (json!({"prompt_tokens": u64::MAX}), None),

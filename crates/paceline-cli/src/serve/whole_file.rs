@@ -108,8 +108,8 @@ pub(super) fn replace_durably_on_a_full_disk(path: &Path, text: &[u8]) -> io::Re
     Ok(())
 }
 
-/// [`replace`] for what is written again and again, on a full disk too: then the file and a reserve beside it, which was made while
-/// there was room, take turns, and need no more than they have. Behind the text are blanks then.
+/// [`replace`] for what is written again and again, on a full disk too: then the file and a reserve beside it, which was made
+/// while there was room, take turns, and need no more than they have. Behind the text are blanks then.
 pub(super) fn replace_in_turn(path: &Path, text: &[u8]) -> io::Result<()> {
     let reserve = path.with_extension("reserve");
     match replace(path, text) {

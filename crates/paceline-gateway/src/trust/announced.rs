@@ -30,9 +30,9 @@ const MOST_CLIENTS: usize = 1_000;
 const FEWER: u64 = 2;
 
 impl Announced {
-    /// Leaves out the limits that are those of one client's calls alone: where more than half of the others in that scope were
-    /// told much larger ones. `tells`: the answer is of a kind that announces them. Returns for how long the client itself is to
-    /// stay away.
+    /// Leaves out the limits that are those of one client's calls alone: where half of the others in that scope were told
+    /// much larger ones, or more. `tells`: the answer is of a kind that announces them. Returns for how long the client itself is
+    /// to stay away.
     pub(super) fn of_client(
         &mut self,
         scope: &Arc<str>,
@@ -53,7 +53,7 @@ impl Announced {
             let of_others: Vec<_> = others.filter_map(|(_, limits)| limits.get(&what)).collect();
             told.insert(what, limit);
             let larger = of_others.iter().filter(|other| **other / FEWER >= limit.max(1)).count();
-            let is_its_own = 2 * larger > of_others.len();
+            let is_its_own = larger > 0 && 2 * larger >= of_others.len();
             own.extend(is_its_own.then(|| report.clone()));
             !is_its_own
         });
@@ -150,7 +150,8 @@ mod tests {
         assert_eq!(told(&mut announced, 1, &own), (2, None), "nothing else is known");
         assert_eq!(told(&mut announced, 2, &usual), (2, None));
         assert_eq!(told(&mut announced, 1, &own), (1, Some(59)), "the other says that there is more");
-        assert_eq!(told(&mut announced, 3, &own), (2, None), "one of two says so");
+        assert_eq!(told(&mut announced, 3, &own), (1, Some(59)), "one of two says so");
+        assert_eq!(told(&mut announced, 4, &own), (2, None), "one of three does");
         assert_eq!(
             told(&mut announced, 2, &[report(Dimension::Requests, 10_000, 0, 59)]),
             (1, None),
