@@ -257,7 +257,7 @@ fn what_had_succeeded_is_told_when_it_is_sent_once_more_in_vain() {
     assert!(one_line.contains(told.trim()), "{shown}");
     assert!(one_line.contains("state failed (invalid); it had succeeded at "), "{shown}");
     let report = tell(&["report"]);
-    assert!(report.contains("2 items of them had succeeded before, and a person sent for them"), "{report}");
+    assert!(report.contains("2 of them had succeeded before, and a person sent for them"), "{report}");
     let report: serde_json::Value = serde_json::from_str(&tell(&["report", "--json"])).expect("JSON");
     assert_eq!((&report["failed"], &report["succeeded_before"]), (&2.into(), &2.into()));
     assert!(tell(&["list"]).contains("succeeded before; 410 "), "{}", tell(&["list"]));

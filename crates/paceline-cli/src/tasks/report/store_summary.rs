@@ -152,7 +152,7 @@ impl StoreSummary {
     pub(crate) fn lines(&self, store: &str) -> Vec<String> {
         let mut lines: Vec<String> = ENDS.into_iter().filter_map(|end| self.why(end)).collect();
         lines.extend((self.succeeded_before > 0).then(|| {
-            let items = text::counted(self.succeeded_before, "item");
+            let items = text::count(self.succeeded_before);
             format!("{items} of them had succeeded before, and a person sent for them once more")
         }));
         let held = (State::Failed.as_str(), GiveUp::Held.as_str().to_owned());
