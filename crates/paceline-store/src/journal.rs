@@ -445,7 +445,7 @@ impl Journal {
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
-    pub fn refused_last(&self, scope: &str) -> Result<Option<(Option<u16>, Option<String>)>, JournalError> {
+    pub fn refused_last(&self, scope: &str) -> Result<Option<scope::StatusAndCode>, JournalError> {
         let scope = scope.to_owned();
         self.writer.query(move |conn| scope::refused_last(conn, &scope))
     }

@@ -113,11 +113,11 @@ pub(crate) fn waits_in(conn: &Connection, name: &str) -> Result<bool, JournalErr
     some.map_err(JournalError::sqlite("read"))
 }
 
+/// The status of an answer, and its code.
+pub(crate) type StatusAndCode = (Option<u16>, Option<String>);
+
 /// The status and the code with which most of the scope's waiting items were refused last; none where none of them was.
-pub(crate) fn refused_last(
-    conn: &Connection,
-    name: &str,
-) -> Result<Option<(Option<u16>, Option<String>)>, JournalError> {
+pub(crate) fn refused_last(conn: &Connection, name: &str) -> Result<Option<StatusAndCode>, JournalError> {
     const MOST: &str = "SELECT last_status, last_code FROM item
         WHERE state = 0 AND scope = (SELECT id FROM scope WHERE name = ?1) AND attempts > 0 AND last_class IN (?2, ?3)
         GROUP BY last_status, last_code ORDER BY count(*) DESC LIMIT 1";

@@ -169,7 +169,7 @@ fn pages_of_a_host_that_has_moved_are_sent_to_the_new_one() {
     let to = || Reply::error(301, "moved").with_header("location", "http://new.example/");
     let (old, new, other) = (Server::new(move |_| to()), Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));
     let list = |moved: &Server| {
-        let line = |n: usize| format!("{}/page/{n}\n", if n % 2 == 0 { other.url() } else { moved.url() });
+        let line = |n: usize| format!("{}/page/{n}\n", if n.is_multiple_of(2) { other.url() } else { moved.url() });
         (0..60).map(line).collect::<String>()
     };
     let job = Job::with_input("");
