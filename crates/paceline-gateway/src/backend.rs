@@ -317,7 +317,12 @@ impl Backend {
     /// The scope of a call, and what it is expected to cost, by what its body asks for: by its length where it is not read.
     pub(crate) fn scope_and_cost(&self, call: &Call, asked: &Asked, unread: Option<u64>) -> (String, Cost) {
         let names = CallNames { path: &call.url, model: asked.model(), body: &call.body, ..CallNames::default() };
-        let scope = self.config.scope_name(&names);
+        let mut scope = self.config.scope_name(&names);
+        // What a tier of its own refuses says nothing of the others.
+        let is_of_model = self.sending.dialect.provider().is_language_model() && !self.sending.dialect.is_one_scope();
+        if let Some(tier) = asked.tier().filter(|_| is_of_model) {
+            scope = format!("{scope} {tier}");
+        }
         let (dialect, ratio) = (&self.sending.dialect, self.ratios.of(&scope));
         // As the server reads it: `%73` is an `s`, and makes no other call of a prompt.
         let path = decoded_path(call);

@@ -149,7 +149,9 @@ impl Trust {
     /// The server may mean what this client asked for, or the client: it stays away for as long as a limit or a wait says that it
     /// was told, and where no other is told so, too, a wait of up to a minute holds the others for a part of it.
     fn keeps_to_itself(&self, upstream: &Backend, reading: &mut Reading, client: &Client, asker: Asker<'_>) {
-        let tells = matches!(reading.class, Class::Success | Class::Throttled);
+        // A refusal need not tell of limits.
+        let tells =
+            reading.class == Class::Success || (reading.class == Class::Throttled && !reading.limits.is_empty());
         let now = upstream.limiter().now();
         let announced = self.leave_out_announced(upstream, &mut reading.limits, asker, tells);
         announced.into_iter().for_each(|wait| self.stays_away(client.number(), Some(asker.scope), now, wait));

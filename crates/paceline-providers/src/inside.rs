@@ -146,7 +146,7 @@ fn finished_stream(case: &Case<'_>, stream: &Stream) -> Inside {
     let must_end = stream.must_end || (stream.is_empty && case.table.is_strict());
     if stream.failed {
         Inside::Status(late_status(case.body))
-    } else if must_end && !stream.ended {
+    } else if must_end && !stream.has_all() {
         Inside::Decided(broken(case, "stream without its end", CUT))
     } else if must_end && stream.garbled {
         Inside::Decided(broken(case, "stream with an event that is no JSON", GARBLED))

@@ -82,6 +82,8 @@ impl Asked {
                 "best_of",
                 "inferenceConfig",
                 "textGenerationConfig",
+                "service_tier",
+                "speed",
                 "generationConfig",
                 "generation_config",
             ],
@@ -107,6 +109,18 @@ impl Asked {
     /// The model that it names.
     pub fn model(&self) -> Option<&str> {
         self.members.get("model")?.as_str()
+    }
+
+    /// The tier that it asks for, which has limits of its own beside those of its model: `flex`, `priority`, `fast`.
+    ///
+    /// ```
+    /// use paceline_providers::Asked;
+    /// assert_eq!(Asked::of(br#"{"service_tier":"flex"}"#).tier(), Some("flex"));
+    /// assert_eq!(Asked::of(br#"{"service_tier":"auto"}"#).tier(), None);
+    /// ```
+    pub fn tier(&self) -> Option<&'static str> {
+        let asked = ["service_tier", "speed"].iter().filter_map(|key| self.members.get(key)?.as_str());
+        asked.filter_map(|asked| ["flex", "priority", "fast"].into_iter().find(|tier| *tier == asked)).next()
     }
 
     /// The tokens that it allows one answer of a call of that path; none when it names no bound. The largest, where it names

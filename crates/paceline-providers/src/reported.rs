@@ -66,13 +66,14 @@ impl Default for CachePercent {
 
 /// Where an answer tells its usage, and an event of one that comes in parts: each API has some of these. Of an array (`*`) each
 /// element tells its own.
-pub(super) const PLACES: [&str; 12] = [
+pub(super) const PLACES: [&str; 13] = [
     "/usage",
     // Of Messages and of Responses, at their beginning and their end.
     "/message/usage",
     "/response/usage",
-    // Of Gemini.
+    // Of Gemini, and of its interactions.
     "/usageMetadata",
+    "/interaction/usage",
     // Of Groq's streams.
     "/x_groq/usage",
     // Of Cohere: its embeddings and its older chat, the end of a stream of that, and of one of the newer.
@@ -100,12 +101,25 @@ const FIELDS: [&str; 4] = [
 ];
 
 /// The members that hold the tokens of a prompt: all of them, or those beside what a cache was read for.
-const INPUT: [&str; 6] =
-    ["prompt_tokens", "promptTokenCount", "input_tokens", "inputTokens", "inputTokenCount", "token_count"];
+const INPUT: [&str; 7] = [
+    "prompt_tokens",
+    "promptTokenCount",
+    "input_tokens",
+    "inputTokens",
+    "inputTokenCount",
+    "token_count",
+    "total_input_tokens",
+];
 
 /// Those of an answer.
-const OUTPUT: [&str; 5] =
-    ["completion_tokens", "output_tokens", "outputTokens", "candidatesTokenCount", "outputTokenCount"];
+const OUTPUT: [&str; 6] = [
+    "completion_tokens",
+    "output_tokens",
+    "outputTokens",
+    "candidatesTokenCount",
+    "outputTokenCount",
+    "total_output_tokens",
+];
 
 /// Those that were read from a cache, and written into it.
 const READ: [&str; 3] = ["cache_read_input_tokens", "cacheReadInputTokens", "cacheReadInputTokenCount"];

@@ -39,8 +39,8 @@ pub(super) struct Stream {
     filtered: bool,
     /// It ended at the limit on its tokens, as a whole.
     at_limit: bool,
-    /// Why each choice has ended, by its index.
-    endings: BTreeMap<u64, Ending>,
+    /// The choices that came, and why each has ended, if it has, by its index.
+    choices: BTreeMap<u64, Option<Ending>>,
     /// The tokens that the events reported, ...
     usage: Option<Reported>,
     /// ... and those that each choice did, by its index.
@@ -131,6 +131,7 @@ pub(super) fn read_any(body: &[u8], content_type: &str) -> Option<Stream> {
     // Half a frame is no end, whatever came before it.
     if each_of_any(body, content_type, |event| stream.take(&event))? {
         (stream.must_end, stream.ended) = (true, stream.failed);
+        stream.choices.clear();
     }
     Some(stream)
 }
@@ -160,7 +161,8 @@ impl Event {
 
     /// What it is: its `type`, else its name.
     pub(super) fn kind(&self) -> &str {
-        self.value["type"].as_str().unwrap_or(&self.name)
+        let told = ["type", "event_type"].iter().find_map(|key| self.value[*key].as_str());
+        told.unwrap_or(&self.name)
     }
 
     /// Whether the streams of some dialect end with it.
@@ -168,6 +170,7 @@ impl Event {
         let finished = |candidate: &Value| candidate["finishReason"].is_string();
         self.done
             || matches!(self.kind(), "message_stop" | "messageStop" | "response.completed" | "response.incomplete")
+            || matches!(self.kind(), "interaction.completed" | "interaction.complete")
             || self.value["candidates"].as_array().is_some_and(|all| all.iter().any(finished))
             || self.value["promptFeedback"]["blockReason"].is_string()
     }
@@ -177,7 +180,7 @@ impl Event {
         let kind = self.kind();
         matches!(kind, "message_start" | "messageStart")
             || ["content_block_", "contentBlock"].iter().any(|begin| kind.starts_with(begin))
-            || kind.starts_with("response.")
+            || ["response.", "interaction."].iter().any(|begin| kind.starts_with(begin))
             || ["choices", "candidates"].into_iter().any(|key| self.value[key].is_array())
     }
 
@@ -208,17 +211,18 @@ impl Stream {
 
     /// Whether choices ended, and all of them in this way.
     pub(super) fn every_choice(&self, ending: Ending) -> bool {
-        !self.endings.is_empty() && self.endings.values().all(|known| *known == ending)
+        !self.choices.is_empty() && self.choices.values().all(|known| *known == Some(ending))
     }
 
     /// Whether the answer, or one of its choices, ended at the limit on its tokens.
     pub(super) fn is_at_limit(&self) -> bool {
-        self.at_limit || self.endings.values().any(|ending| *ending == Ending::AtLimit)
+        self.at_limit || self.choices.values().any(|ending| *ending == Some(Ending::AtLimit))
     }
 
-    /// Whether the answer is whole, though the stream may not have ended: each choice that came has.
+    /// Whether the answer is whole, though the stream has no end of its own: each choice that came has ended. Some APIs send no
+    /// other end.
     pub(super) fn has_all(&self) -> bool {
-        self.ended || !self.endings.is_empty()
+        self.ended || (!self.choices.is_empty() && self.choices.values().all(Option::is_some))
     }
 
     fn take(&mut self, event: &Event) {
@@ -234,9 +238,10 @@ impl Stream {
             self.ended = true;
         }
         let choices = ["choices", "candidates"].into_iter().filter_map(|key| event.value[key].as_array()).flatten();
-        for choice in choices.filter(|choice| choice["finish_reason"].is_string() || choice["finishReason"].is_string())
-        {
-            self.endings.insert(choice["index"].as_u64().unwrap_or(0), Ending::of(choice));
+        for choice in choices {
+            let has_ended = ["finish_reason", "finishReason"].iter().any(|key| choice[*key].is_string());
+            let known = self.choices.entry(choice["index"].as_u64().unwrap_or(0)).or_default();
+            *known = if has_ended { Some(Ending::of(choice)) } else { *known };
         }
         self.filtered |= event.value["response"]["incomplete_details"]["reason"] == "content_filter"
             || event.value["promptFeedback"]["blockReason"].is_string()

@@ -145,6 +145,51 @@ fn several_choices_that_tell_their_own_usage_add_up() {
     assert_eq!(told, (6_000, 4_000, 10_000));
 }
 
+/// Perplexity and MiniMax end their streams so.
+#[test]
+fn a_stream_has_ended_once_each_of_its_choices_has() {
+    let usage = json!({"prompt_tokens": 6_000, "completion_tokens": 4_000, "total_tokens": 10_000});
+    let chunk = |index: u64, finish: Option<&str>| json!({"choices": [{"index": index, "delta": {"content": "hi"}, "finish_reason": finish}], "usage": usage});
+    let without_end = |values: &[Value]| {
+        let text: String = values.iter().map(|value| format!("data: {value}\n\n")).collect();
+        ("text/event-stream", text.into_bytes())
+    };
+    for (provider, path) in
+        [(Provider::Perplexity, "/chat/completions"), (Provider::MiniMax, "/v1/text/chatcompletion_v2")]
+    {
+        let whole = without_end(&[chunk(0, None), chunk(0, Some("stop"))]);
+        assert_eq!(counted(provider, path, &[], whole), (6_000, 4_000, 10_000));
+        for cut in [&[chunk(0, None)][..], &[chunk(0, Some("stop")), chunk(1, None)]] {
+            let (kind, body) = without_end(cut);
+            let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
+            let answer = Answer { status: 200, headers: &headers, body: &body, path };
+            let read = Dialect::from(provider).read(&answer, Timestamp::from_millis(0));
+            assert_eq!(read.code.as_deref(), Some("truncated"), "{provider} {cut:?}");
+        }
+        let (kind, body) = without_end(&[chunk(0, None), chunk(0, Some("stop"))]);
+        let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
+        let whole = crate::collect(&Answer { status: 200, headers: &headers, body: &body, path }).expect("it ended");
+        assert_eq!(whole["choices"][0]["message"]["content"], "hihi");
+    }
+}
+
+#[test]
+fn interactions_tell_their_usage_at_their_end() {
+    let usage = json!({"total_tokens": 10_000, "total_input_tokens": 6_000, "total_output_tokens": 3_000, "total_thought_tokens": 1_000});
+    for end in ["interaction.completed", "interaction.complete"] {
+        let all = [
+            json!({"event_type": "interaction.created", "interaction": {"id": "v1_1", "status": "in_progress"}}),
+            json!({"event_type": "step.delta", "index": 0, "delta": {"type": "text", "text": "hi"}}),
+            json!({"event_type": end, "interaction": {"id": "v1_1", "status": "completed", "usage": usage}}),
+        ];
+        for done in ["", "data: [DONE]\n\n"] {
+            let (kind, body) = events(&all);
+            let body = [&body[..], done.as_bytes()].concat();
+            assert_eq!(counted(Provider::Gemini, "/v1beta/interactions", &[], (kind, body)), (6_000, 4_000, 10_000));
+        }
+    }
+}
+
 /// Of a stream that is too long to be kept whole the last events are read.
 #[test]
 fn the_last_events_of_a_long_stream_are_a_stream_that_ended() {

@@ -40,7 +40,7 @@ impl Announced {
         limits: &mut Vec<LimitReport>,
         tells: bool,
     ) -> Option<Duration> {
-        if limits.is_empty() || (self.of_scopes.len() >= MOST_PATHS && !self.of_scopes.contains_key(scope)) {
+        if self.of_scopes.len() >= MOST_PATHS && !self.of_scopes.contains_key(scope) {
             return None;
         }
         let clients = self.of_scopes.entry(Arc::clone(scope)).or_default();
@@ -50,9 +50,11 @@ impl Announced {
             let nth = { told.keys() }.filter(|(dimension, _)| *dimension == report.dimension).count();
             let (what, Some(limit)) = ((report.dimension.clone(), nth), report.limit) else { return true };
             let others = clients.iter().filter(|(other, _)| **other != client);
-            let of_others: Vec<_> = others.filter_map(|(_, limits)| limits.get(&what)).collect();
+            let of_others: Vec<_> = others.map(|(_, limits)| limits.get(&what)).collect();
             told.insert(what, limit);
-            let larger = of_others.iter().filter(|other| **other / FEWER >= limit.max(1)).count();
+            // Who is told none has as many as it likes.
+            let is_larger = |other: &&Option<&u64>| other.is_none_or(|other| *other / FEWER >= limit.max(1));
+            let larger = of_others.iter().filter(is_larger).count();
             let is_its_own = larger > 0 && 2 * larger >= of_others.len();
             own.extend(is_its_own.then(|| report.clone()));
             !is_its_own
@@ -152,6 +154,8 @@ mod tests {
         assert_eq!(told(&mut announced, 1, &own), (1, Some(59)), "the other says that there is more");
         assert_eq!(told(&mut announced, 3, &own), (1, Some(59)), "one of two says so");
         assert_eq!(told(&mut announced, 4, &own), (2, None), "one of three does");
+        assert_eq!(told(&mut announced, 5, &[]), (0, None));
+        assert_eq!(told(&mut announced, 1, &own), (1, Some(59)), "two of four: one is told of no limit");
         assert_eq!(
             told(&mut announced, 2, &[report(Dimension::Requests, 10_000, 0, 59)]),
             (1, None),

@@ -321,27 +321,58 @@ async fn what_one_path_refuses_teaches_no_pace_to_others_where_each_is_a_scope()
     }
 }
 
-/// One that asks for what has a limit of its own, such as a faster tier.
+/// One that asks for what has a limit of its own, such as a faster tier, whatever the others are told of their own.
 #[tokio::test]
 async fn a_small_limit_that_one_client_is_told_closes_its_model_for_no_other() {
+    for others_are_told in [true, false] {
+        let at = upstream(move |request: Request| async move {
+            let own = request.headers().contains_key("x-told");
+            let (limit, remaining, reset) = if own { ("3", "0", "59s") } else { ("10000", "9990", "1s") };
+            let names = ["limit", "remaining", "reset"].map(|name| format!("x-ratelimit-{name}-requests"));
+            let fields = [(&*names[0], limit), (&*names[1], remaining), (&*names[2], reset)];
+            answer(200, if own || others_are_told { &fields } else { &[] }, OK)
+        });
+        let served = Served::new(at.await, "", Bounds::default());
+        serve_to(&served, ["big", "other"].map(|name| client(name, &[])).into());
+        let ask = async |key: &str, own: bool| {
+            let request = served.post().body(r#"{"model":"m","messages":[]}"#).header("x-paceline-deadline", "1s");
+            let request = request.header("x-paceline-key", format!("pk-{key}"));
+            let request = if own { request.header("x-told", "own") } else { request };
+            request.send().await.expect("an answer").status().as_u16()
+        };
+        assert_eq!([ask("other", false).await, ask("big", true).await], [200; 2]);
+        for _ in 0..20 {
+            assert_eq!(ask("other", false).await, 200, "{others_are_told}");
+        }
+        assert_eq!(ask("big", true).await, 429, "the client itself was told so");
+        assert_eq!(ask("other", false).await, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_tier_of_its_own_that_refuses_without_a_time_teaches_no_pace_to_the_others() {
     let at = upstream(|request: Request| async move {
-        let own = request.headers().contains_key("x-told");
-        let (limit, remaining, reset) = if own { ("3", "0", "59s") } else { ("10000", "9990", "1s") };
-        let names = ["limit", "remaining", "reset"].map(|name| format!("x-ratelimit-{name}-requests"));
-        answer(200, &[(&*names[0], limit), (&*names[1], remaining), (&*names[2], reset)], OK)
+        let body = axum::body::to_bytes(request.into_body(), 1 << 20).await.expect("a body");
+        let status = if body.windows(4).any(|word| word == b"flex") { 429 } else { 200 };
+        answer(status, &[], OK)
     });
     let served = Served::new(at.await, "", Bounds::default());
     serve_to(&served, ["big", "other"].map(|name| client(name, &[])).into());
-    let ask = async |key: &str, own: bool| {
-        let request = served.post().body(r#"{"model":"m","messages":[]}"#).header("x-paceline-deadline", "1s");
-        let request = request.header("x-paceline-key", format!("pk-{key}"));
-        let request = if own { request.header("x-told", "own") } else { request };
+    let ask = async |key: &str, tier: &str| {
+        let body = format!(r#"{{"model":"m","service_tier":"{tier}","messages":[]}}"#);
+        let request = served.post().body(body).header("x-paceline-key", format!("pk-{key}"));
+        let request = request.header("x-paceline-deadline", "1s").header("x-paceline-retries", "0");
         request.send().await.expect("an answer").status().as_u16()
     };
-    assert_eq!([ask("other", false).await, ask("big", true).await], [200; 2]);
-    for _ in 0..20 {
-        assert_eq!(ask("other", false).await, 200);
+    for _ in 0..5 {
+        let refused = futures_util::future::join_all((0..8).map(|_| ask("big", "flex"))).await;
+        assert_eq!(refused, [429; 8]);
+        for _ in 0..20 {
+            assert_eq!(ask("other", "auto").await, 200);
+        }
     }
-    assert_eq!(ask("big", true).await, 429, "the client itself was told so");
-    assert_eq!(ask("other", false).await, 200);
+    let scopes = served.limiter.snapshot().scopes;
+    let mut names: Vec<_> = scopes.iter().map(|scope| &*scope.name).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["/v1/chat/completions m", "/v1/chat/completions m flex"]);
 }

@@ -52,6 +52,12 @@ impl Chunks {
         Ok(())
     }
 
+    /// Whether each choice that came has ended.
+    pub(super) fn have_ended(&self) -> bool {
+        let has_ended = |choice: &Map<String, Value>| choice.get("finish_reason").is_some_and(Value::is_string);
+        !self.choices.is_empty() && self.choices.values().all(has_ended)
+    }
+
     pub(super) fn into_object(self) -> Map<String, Value> {
         let mut object = self.head;
         let chat = self.choices.values().any(|choice| choice.contains_key("message"));

@@ -77,7 +77,9 @@ impl Collected {
     }
 
     fn into_object(self) -> Option<Value> {
-        if !self.ended {
+        // Some have no other end than that of each choice.
+        let has_all = matches!(&self.parts, Parts::Chunks(chunks) if chunks.have_ended());
+        if !self.ended && !has_all {
             return None;
         }
         let object = match self.parts {
