@@ -168,7 +168,7 @@ mod tests {
         ] {
             assert_eq!(line(&["p", "--store", word]), expected);
         }
-        assert_eq!(line(&["p", "--store=postgres://jobs@db/jobs"]), "p --store=postgres://jobs@db/jobs");
+        assert_eq!(line(&["p", "--store=postgres://jobs@db/jobs"]), "p '--store=postgres://jobs@db/jobs'");
         assert_eq!(line(&["p", "https://token@host/"]), r#"p "https://${KEY:?}@host/""#);
     }
 
