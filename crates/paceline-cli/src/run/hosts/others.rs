@@ -237,12 +237,12 @@ impl Others {
 
     /// Lines that were sent though a lost host may have sent them, and that the store does not know as that.
     pub(super) fn sent_again(&self) -> Vec<u64> {
-        std::mem::take(&mut self.words().new_again)
+        self.words().new_again.clone()
     }
 
-    /// The store was not told.
-    pub(super) fn still_sent_again(&self, lines: Vec<u64>) {
-        self.words().new_again.extend(lines);
+    /// The store knows of those now.
+    pub(super) fn told_again(&self, lines: &[u64]) {
+        self.words().new_again.drain(..lines.len());
     }
 }
 
@@ -332,10 +332,10 @@ mod tests {
             assert!(others.leaves(line, true).await);
         }
         let told = others.sent_again();
-        assert_eq!(told, [12, 15]);
-        others.still_sent_again(told);
-        assert!(others.leaves(12, true).await);
-        assert_eq!((others.sent_again(), others.sent_again()), (vec![12, 15], vec![]));
+        assert_eq!((&told, others.sent_again()), (&vec![12, 15], vec![12, 15]), "until the store knows of them");
+        assert!(others.leaves(13, true).await && others.leaves(12, true).await);
+        others.told_again(&told);
+        assert_eq!(others.sent_again(), [13]);
         others.doubt(&[11, 3]);
         assert!(others.may_have_sent(11) && others.may_have_sent(3) && !others.may_have_sent(12));
         others.gave(block(10, 10, false));

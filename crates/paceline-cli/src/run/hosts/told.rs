@@ -67,7 +67,11 @@ impl Whole {
             );
         }
         match self.hosts.saturating_sub(1) {
-            0 => format!("waiting for {} of hosts that do not answer", text::counted(self.left(), "line")),
+            0 => format!(
+                "waiting for {} of hosts that do not answer: this one takes them after {} s of that",
+                text::counted(self.left(), "line"),
+                LEASE.as_secs()
+            ),
             others => {
                 let lines = text::counted(self.left(), "line");
                 format!("waiting for {lines} at {}", text::counted(others, "other host"))

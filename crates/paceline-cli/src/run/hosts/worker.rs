@@ -263,11 +263,9 @@ impl Worker {
         if lines.is_empty() {
             return Ok(());
         }
-        let told = self.line.answer(self.store.again(self.job.id, &lines)).await;
-        if told.is_err() {
-            self.others.still_sent_again(lines);
-        }
-        told
+        self.line.answer(self.store.again(self.job.id, &lines)).await?;
+        self.others.told_again(&lines);
+        Ok(())
     }
 
     /// Gives word, hears which blocks are still this host's, and how the whole job stands.

@@ -133,8 +133,10 @@ impl Connection {
 
     /// One more to the same schema, which is made with its first question; a server that is silent for so long is gone there.
     pub(crate) fn another(&self, silent: Duration) -> Self {
+        let (mut address, silent) = (self.address.clone(), silent.min(self.silent()));
+        address.config.tcp_user_timeout(silent);
         Self {
-            address: self.address.clone(),
+            address,
             schema: self.schema.clone(),
             migrations: self.migrations,
             clock: WorkClock::system(),
