@@ -161,8 +161,9 @@ impl Event {
 
     /// What it is: its `type`, else its name.
     pub(super) fn kind(&self) -> &str {
-        let told = ["type", "event_type"].iter().find_map(|key| self.value[*key].as_str());
-        told.unwrap_or(&self.name)
+        // In other APIs that is a word of the user's own, such as `error`.
+        let of_interaction = || self.value["event_type"].as_str().filter(|kind| kind.starts_with("interaction."));
+        self.value["type"].as_str().or_else(of_interaction).unwrap_or(&self.name)
     }
 
     /// Whether the streams of some dialect end with it.
@@ -283,6 +284,12 @@ mod tests {
     fn comments_and_pings_are_no_content_and_done_ends() {
         let stream = read(b": keep-alive\n\nevent: ping\ndata: {\"type\":\"ping\"}\n\ndata: [DONE]");
         assert!(stream.ended && !stream.must_end && stream.error.is_empty() && stream.usage().is_none());
+    }
+
+    #[test]
+    fn what_an_event_of_a_log_is_called_is_no_error_of_the_stream() {
+        let stream = read(b"data: {\"event_type\":\"error\",\"host\":\"a\"}\n\n");
+        assert!(!stream.failed && stream.error.is_empty());
     }
 
     #[test]
