@@ -369,23 +369,21 @@ impl fmt::Display for StopReason {
             Self::MaxDuration => f.write_str("--max-duration is over"),
             Self::Account { by, message, fix } => write!(f, "{by}: {message}; {fix}"),
             Self::SameFailure { scope: Some(scope), which: STILL, status, advice, message, .. } => {
-                write!(f, "{scope} still answers as in the run before")?;
-                if let Some(status) = status {
-                    write!(f, ", with status {status}")?;
-                }
-                write!(f, ": {message}; {advice}, or send to it anyway with --stop-after-same 0")
+                let status = with_status(",", *status);
+                write!(
+                    f,
+                    "{scope} still answers as in the run before{status}: {message}; {advice}, or send to it anyway with --stop-after-same 0"
+                )
             }
             Self::SameFailure { scope, which, count, status, advice, message } => {
                 let of = scope.as_ref().map(|scope| format!(" of {scope}")).unwrap_or_default();
-                write!(f, "the {which} {count} items{of} all failed the same way")?;
-                if let Some(status) = status {
-                    write!(f, " with status {status}")?;
-                }
-                write!(f, ": {message}; {advice}, or continue anyway with --stop-after-same 0")
+                let status = with_status("", *status);
+                write!(
+                    f,
+                    "the {which} {count} items{of} all failed the same way{status}: {message}; {advice}, or continue anyway with --stop-after-same 0"
+                )
             }
-            Self::Unreachable { address, message } => {
-                write!(f, "no server answers at {address}: {message}")
-            }
+            Self::Unreachable { address, message } => write!(f, "no server answers at {address}: {message}"),
             Self::HostsUnreachable { hosts, message } => {
                 let named = first_few(hosts);
                 // A server is there, and the call never left.
@@ -394,12 +392,15 @@ impl fmt::Display for StopReason {
             }
             Self::Error { message } => f.write_str(message),
             Self::DiskFull { message } => write!(f, "{message}; free some space, {AGAIN}"),
-            Self::Tls { address, message } | Self::Proxy { address, message } => {
-                write!(f, "cannot call {address}: {message}")
-            }
+            Self::Tls { address, message } | Self::Proxy { address, message } => write!(f, "cannot call {address}: {message}"),
             Self::Input { message } => write!(f, "{message}; restore the input"),
         }
     }
+}
+
+/// With which status, behind that.
+fn with_status(behind: &str, status: Option<u16>) -> String {
+    status.map(|status| format!("{behind} with status {status}")).unwrap_or_default()
 }
 
 fn calls(in_flight: Option<u64>) -> String {

@@ -1,0 +1,161 @@
+//! What failures that are alike stop.
+
+use super::*;
+use paceline_store::End;
+
+const NOT_JSON: &str = "not_json";
+
+fn of(scope: &str, ordinal: u64, status: u16, code: Option<&str>) -> Failed {
+    Failed {
+        finished: Finished::new(ordinal, End::Failed, Vec::new()),
+        item: ordinal.to_string(),
+        scope: scope.into(),
+        class: Class::Invalid,
+        status: Some(status),
+        code: code.map(ToOwned::to_owned),
+        message: "no".to_owned(),
+        unexpected: code == Some(NOT_JSON),
+        address: None,
+        down: None,
+    }
+}
+
+fn refused(watch: &mut FailFast, ordinal: u64, status: u16) -> FailFastDecision {
+    watch.failed(of("a", ordinal, status, None), || false, || true)
+}
+
+fn mismatched(watch: &mut FailFast, ordinal: u64) -> FailFastDecision {
+    watch.mismatched(&of("a", ordinal, 200, Some(NOT_JSON)).failure(), || false, || true)
+}
+
+#[test]
+fn twenty_alike_stop_and_stay_held_back() {
+    let mut watch = FailFast::new(20, 21);
+    for ordinal in 0..19 {
+        assert!(matches!(refused(&mut watch, ordinal, 400), FailFastDecision::HeldBack));
+    }
+    assert!(matches!(
+        refused(&mut watch, 19, 400),
+        FailFastDecision::Stop(StopReason::SameFailure { count: 20, scope: None, .. })
+    ));
+    let in_flight = refused(&mut watch, 20, 404);
+    assert!(matches!(in_flight, FailFastDecision::HeldBack), "in flight when the run stopped");
+    assert!(watch.disarm().is_empty());
+    assert_eq!(watch.take_held_back().len(), 21);
+}
+
+#[test]
+fn one_that_differs_lets_all_be_recorded() {
+    let mut watch = FailFast::new(20, 1_000);
+    assert!(matches!(refused(&mut watch, 0, 400), FailFastDecision::HeldBack));
+    assert!(matches!(refused(&mut watch, 1, 404), FailFastDecision::Record(all) if all.len() == 2));
+    assert!(matches!(refused(&mut watch, 2, 400), FailFastDecision::Record(all) if all.len() == 1));
+
+    let mut watch = FailFast::new(20, 1_000);
+    assert!(matches!(refused(&mut watch, 0, 400), FailFastDecision::HeldBack));
+    assert_eq!(watch.disarm().len(), 1);
+    for ordinal in 1..40 {
+        assert!(matches!(refused(&mut watch, ordinal, 400), FailFastDecision::Record(_)));
+    }
+}
+
+#[test]
+fn items_whose_answers_match_no_schema_are_counted_once_with_their_first_answer_or_their_last() {
+    let mut watch = FailFast::new(20, 21);
+    for ordinal in 0..19 {
+        assert!(matches!(mismatched(&mut watch, ordinal), FailFastDecision::HeldBack));
+    }
+    for _ in 0..3 {
+        assert!(matches!(mismatched(&mut watch, 7), FailFastDecision::HeldBack), "it is tried again");
+    }
+    let last = watch.failed(of("a", 7, 200, Some(NOT_JSON)), || false, || true);
+    assert!(matches!(last, FailFastDecision::HeldBack), "its retries are used up");
+    assert_eq!(watch.undecided(), Some(1));
+    assert!(matches!(mismatched(&mut watch.clone(), 19), FailFastDecision::Stop(_)));
+    let without_retries = watch.clone().failed(of("a", 19, 200, Some(NOT_JSON)), || false, || true);
+    assert!(matches!(without_retries, FailFastDecision::Stop(_)));
+    assert_eq!(watch.ended_otherwise(&"a".into()).len(), 1, "one matched");
+    assert!(matches!(mismatched(&mut watch, 20), FailFastDecision::Record(all) if all.is_empty()));
+}
+
+#[test]
+fn a_scope_of_several_is_stopped_alone() {
+    let forbidden =
+        |watch: &mut FailFast, scope, ordinal| watch.failed(of(scope, ordinal, 403, None), || true, || true);
+    let mut watch = FailFast::new(20, 100);
+    for ordinal in 0..19 {
+        assert!(matches!(forbidden(&mut watch, "a", ordinal), FailFastDecision::HeldBack));
+    }
+    let FailFastDecision::PutBack { items, stop: Some(stop) } = forbidden(&mut watch, "a", 19) else {
+        panic!("the scope stops")
+    };
+    assert_eq!(items.len(), 20);
+    assert!(stop.to_string().starts_with("the first 20 items of a all failed the same way"), "{stop}");
+    let in_flight = forbidden(&mut watch, "a", 20);
+    assert!(matches!(in_flight, FailFastDecision::PutBack { items, stop: None } if items.len() == 1));
+    for ordinal in 21..40 {
+        assert!(matches!(forbidden(&mut watch, "b", ordinal), FailFastDecision::HeldBack), "the watch begins anew");
+    }
+    let of_two = forbidden(&mut watch, "c", 40);
+    assert!(matches!(of_two, FailFastDecision::Stop(StopReason::SameFailure { scope: None, .. })));
+}
+
+/// Others answer meanwhile.
+#[test]
+fn a_few_failures_of_each_host_are_held_back_until_it_stops_or_ends_otherwise() {
+    let mut watch = FailFast::new(3, 100).by_host(true);
+    let failed = |watch: &mut FailFast, scope, ordinal, status, more: bool| {
+        watch.failed(of(scope, ordinal, status, None), || true, move || more)
+    };
+    assert!(watch.ended_otherwise(&"good".into()).is_empty());
+    let recorded = |decision| match decision {
+        FailFastDecision::Record(all) => all.len(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(recorded(failed(&mut watch, "a", 0, 404, true)), 0);
+    assert_eq!(recorded(failed(&mut watch, "b", 10, 403, true)), 0);
+    assert_eq!(recorded(failed(&mut watch, "a", 1, 404, true)), 0);
+    assert_eq!(recorded(failed(&mut watch, "a", 2, 403, true)), 2, "of another kind");
+    assert_eq!(watch.ended_otherwise(&"a".into()).len(), 1);
+    assert_eq!(recorded(failed(&mut watch, "a", 3, 404, true)), 1, "it has pages, and some are gone");
+    assert_eq!(recorded(failed(&mut watch, "a", 4, 403, true)), 0, "it may keep this machine out");
+    assert_eq!(recorded(failed(&mut watch, "b", 11, 403, true)), 0);
+    let FailFastDecision::StopScope { failed: none, waits, .. } = failed(&mut watch, "b", 12, 403, true) else {
+        panic!("the host stops")
+    };
+    assert_eq!((none.len(), waits.len()), (0, 3));
+    assert_eq!(recorded(failed(&mut watch, "c", 20, 404, true)), 0);
+    assert_eq!(recorded(failed(&mut watch, "c", 21, 404, false)), 2, "it has no more pages");
+    assert_eq!(watch.take_held_back().len(), 1, "of a");
+}
+
+#[test]
+fn one_call_tests_a_host_that_an_earlier_run_stopped() {
+    let stopped = || [("a".into(), (Some(403), None))].into();
+    let watch = || FailFast::new(20, 100).by_host(true).after(stopped());
+    let mut same = watch();
+    let FailFastDecision::PutBack { items, stop: Some(stop) } = same.failed(of("a", 0, 403, None), || true, || true)
+    else {
+        panic!("it stops again")
+    };
+    assert_eq!((items.len(), same.has_stopped("a")), (1, true));
+    assert!(stop.to_string().starts_with("a still answers as in the run before, with status 403: no; "), "{stop}");
+    let mut tried = of("a", 0, 403, None);
+    tried.finished.tally.attempts = TESTS_OF_AN_ITEM + 1;
+    let tested = watch().failed(tried, || true, || true);
+    let FailFastDecision::StopScope { failed, waits, .. } = tested else { panic!("it stops again") };
+    assert_eq!((failed.len(), waits.len()), (1, 0), "others are to be asked for, too");
+    let mut other = watch();
+    assert!(matches!(other.failed(of("a", 0, 404, None), || true, || true), FailFastDecision::HeldBack));
+    assert!(matches!(other.failed(of("a", 1, 403, None), || true, || true), FailFastDecision::Record(_)));
+    let mut open = watch();
+    open.ended_otherwise(&"a".into());
+    assert!(!matches!(open.failed(of("a", 0, 403, None), || true, || true), FailFastDecision::PutBack { .. }));
+}
+
+#[test]
+fn small_and_unwatched_jobs_record_at_once() {
+    for mut watch in [FailFast::new(20, 20), FailFast::new(0, 1_000)] {
+        assert!(matches!(refused(&mut watch, 0, 400), FailFastDecision::Record(_)));
+    }
+}
