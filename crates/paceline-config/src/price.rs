@@ -274,6 +274,11 @@ impl Prices {
         self.by_model.contains_key(model) || self.by_model.contains_key(EVERY_MODEL)
     }
 
+    /// Whether a model has a price of its own.
+    pub fn has_own(&self, model: &str) -> bool {
+        self.by_model.contains_key(model)
+    }
+
     /// The price of a model: its own, else that of `*`, else the dearest there is, so that no budget is exceeded for a model
     /// that was forgotten. Nothing costs anything where no price is known.
     pub fn of(&self, model: &str) -> Price {

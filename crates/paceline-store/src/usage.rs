@@ -17,12 +17,13 @@ pub(crate) const TABLE: &str = "
         cache_price INTEGER NOT NULL DEFAULT 0, -- tokens of input more that the prompts cost
         cached INTEGER NOT NULL DEFAULT 0, -- tokens of them that a cache was read for
         cached_price INTEGER NOT NULL DEFAULT 0, -- tokens of input more, or fewer, that these cost
-        older INTEGER NOT NULL DEFAULT 0 -- calls of a version that did not keep these apart
+        older INTEGER NOT NULL DEFAULT 0, -- calls of a version that did not keep these apart
+        unpriced INTEGER NOT NULL DEFAULT 0 -- calls that another model answered, of which no price was known
     ) STRICT, WITHOUT ROWID;
 ";
 
 /// The columns that the tables of older versions have not.
-const LATER: [&str; 4] = ["cache_price", "cached", "cached_price", "older"];
+const LATER: [&str; 5] = ["cache_price", "cached", "cached_price", "older", "unpriced"];
 
 /// Makes the table in a journal that has none, within the caller's transaction.
 pub(crate) fn begin(conn: &Connection) -> rusqlite::Result<()> {
@@ -45,15 +46,22 @@ pub(crate) fn add(conn: &Connection, usage: &ModelUsage) -> rusqlite::Result<()>
     if usage.calls + usage.tokens_in + usage.tokens_out == 0 {
         return Ok(());
     }
-    let sql = "INSERT INTO spent (model, calls, tokens_in, tokens_out, cache_price, cached, cached_price, older)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+    let sql = "INSERT INTO spent (model, calls, tokens_in, tokens_out, cache_price, cached, cached_price, older, unpriced)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
                ON CONFLICT (model) DO UPDATE SET calls = calls + ?2, tokens_in = tokens_in + ?3, tokens_out = tokens_out + ?4,
-                   cache_price = cache_price + ?5, cached = cached + ?6, cached_price = cached_price + ?7, older = older + ?8";
-    let ModelUsage { model, calls, tokens_in, tokens_out, cache_price, cached_tokens, cached_price, calls_of_older } =
-        usage;
-    let [calls, tokens_in, tokens_out, cached, older] =
-        [calls, tokens_in, tokens_out, cached_tokens, calls_of_older].map(|number| int(*number));
-    let values = params![model, calls, tokens_in, tokens_out, cache_price, cached, cached_price, older];
+                   cache_price = cache_price + ?5, cached = cached + ?6, cached_price = cached_price + ?7, older = older + ?8,
+                   unpriced = unpriced + ?9";
+    let [calls, tokens_in, tokens_out, cached, older, unpriced] = [
+        usage.calls,
+        usage.tokens_in,
+        usage.tokens_out,
+        usage.cached_tokens,
+        usage.calls_of_older,
+        usage.calls_unpriced,
+    ]
+    .map(int);
+    let ModelUsage { model, cache_price, cached_price, .. } = usage;
+    let values = params![model, calls, tokens_in, tokens_out, cache_price, cached, cached_price, older, unpriced];
     conn.prepare_cached(sql)?.execute(values).map(drop)
 }
 
@@ -69,6 +77,7 @@ pub(crate) fn of_row(row: &Row<'_>) -> rusqlite::Result<ModelUsage> {
         cached_tokens: number(5)?,
         cached_price: row.get(6)?,
         calls_of_older: number(7)?,
+        calls_unpriced: number(8)?,
     })
 }
 
@@ -130,6 +139,7 @@ mod tests {
                 cached_tokens: 18,
                 cached_price: -16,
                 calls_of_older: 0,
+                calls_unpriced: 1,
                 ..before.clone()
             };
             [&call, &call].into_iter().for_each(|call| add(&conn, call).expect("it counts"));
@@ -140,6 +150,7 @@ mod tests {
                 cache_price: 10,
                 cached_tokens: 36,
                 cached_price: -32,
+                calls_unpriced: 2,
                 ..before
             };
             assert_eq!(all(&conn).expect("it reads"), [both]);

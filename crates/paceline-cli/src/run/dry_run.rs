@@ -8,9 +8,7 @@ use std::time::Duration;
 use paceline::clock;
 use paceline_config::{Money, Upstream};
 use paceline_core::{Cost, Dimension, Instant, Limits, Pacer, Request, TooLarge};
-use paceline_http::TokenRatios;
-use paceline_providers::Usage;
-use paceline_store::{JournalError, LastFailure, Paths, Reader, ReportRow, Rows, RunLock, State, Tally};
+use paceline_store::{JournalError, LastFailure, Paths, Reader, ReportRow, Rows, RunLock, State};
 use serde_json::{Value, json};
 
 use crate::exit::{Failure, Status};
@@ -34,6 +32,7 @@ use crate::run::settings::Opening;
 use crate::upstream::is_of;
 use crate::{output, upstream};
 
+mod learned;
 mod words;
 
 use self::words::Needed;
@@ -65,6 +64,7 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits
     (plan.used, plan.each) = (budget.used(), budget.mean_cost());
     plan.count(&reader, &input, &format, upstream).map_err(Failure::refused)?;
     plan.seconds = plan.seconds(upstream, limits);
+    plan.others_answer = usage.iter().any(|used| !used.model.is_empty() && !plan.asked.contains(&*used.model));
     let scopes = reader.scopes().map_err(Failure::refused)?;
     args.only.tell_unknown(scopes.iter().map(|row| &*row.name));
     if !plan.unread {
@@ -199,6 +199,10 @@ struct Plan {
     /// Some requests ask for their prompts to be kept, at more than the price of input.
     writes: bool,
     models: BTreeSet<String>,
+    /// Those that all lines ask for which were read.
+    asked: BTreeSet<String>,
+    /// Other models have answered in their place.
+    others_answer: bool,
     /// Items whose requests set no bound on their answers.
     unbounded: u64,
     /// Tokens of those answers, if they are as long as answers were so far.
@@ -325,6 +329,7 @@ impl Plan {
             }
             if let Some(model) = line.model.as_deref().filter(|model| !self.models.contains(*model)) {
                 self.models.insert(model.to_owned());
+                self.asked.insert(model.to_owned());
             }
             let price = upstream.prices.of(line.model.as_deref().unwrap_or_default());
             let dearest = upstream.dialect.dearest_input(line.body.as_bytes()).max(100);
@@ -349,39 +354,6 @@ impl Plan {
         })?;
         self.cost = (!upstream.prices.is_empty()).then_some(Money::from_units(cost));
         Ok(())
-    }
-
-    /// What the answers that the job has told of its prompts, by scope: of items that were answered at their first call.
-    fn learn(
-        &mut self,
-        reader: &Reader,
-        input: &Input,
-        format: &Format,
-        upstream: &Upstream,
-    ) -> Result<TokenRatios, ReportError> {
-        let (ratios, mut answered) = (TokenRatios::default(), BTreeMap::<_, (u64, u64, u64)>::new());
-        reader.report(clock::wall(), Rows::All, |row| -> Result<(), ReportError> {
-            let Tally { tokens_in, tokens_out, .. } = row.tally;
-            if row.state == State::Succeeded && row.tally.sends() == 1 && tokens_in > 0 {
-                let bytes = input.read(Span { offset: row.src_off, len: row.src_len })?;
-                let line = format.read(&bytes, row.line).map_err(std::io::Error::other)?;
-                let usage = Usage { input_tokens: tokens_in, output_tokens: tokens_out, ..Usage::default() };
-                ratios.settle(Arc::clone(&row.scope), line.body.as_bytes(), &usage);
-                self.answers += 1;
-                let bound = upstream.dialect.longest_answer(&line.url, line.body.as_bytes());
-                let is_beyond = bound.is_some_and(|bound| bound > 0 && tokens_out > bound);
-                let (answers, tokens, beyond) = answered.entry(Arc::clone(&row.scope)).or_default();
-                (*answers, *tokens, *beyond) = (*answers + 1, *tokens + tokens_out, *beyond + u64::from(is_beyond));
-                if is_beyond {
-                    self.beyond.longest = self.beyond.longest.max(tokens_out);
-                }
-            }
-            Ok(())
-        })?;
-        self.beyond.answers = answered.values().map(|(.., beyond)| beyond).sum();
-        let broken = answered.into_iter().filter(|(_, (.., beyond))| *beyond > 0);
-        self.beyond.scopes = broken.map(|(scope, (answers, tokens, _))| (scope, (answers, tokens))).collect();
-        Ok(ratios)
     }
 
     /// The time that the configured limits alone ask for; none when there are none.
@@ -433,7 +405,9 @@ impl Plan {
     /// What is to do needs, as estimated.
     fn needed(&self) -> Needed {
         let (tokens_in, tokens_out) = self.tokens();
-        Needed { tokens: tokens_in + tokens_out, cost: self.cost }
+        // Where other models answer, their prices say more than those of the models that are asked for.
+        let others = self.as_so_far().filter(|_| self.others_answer);
+        Needed { tokens: tokens_in + tokens_out, cost: self.cost.map(|cost| cost.max(others.unwrap_or_default())) }
     }
 
     fn json(&self, args: &RunArgs, upstream: &Upstream) -> Value {

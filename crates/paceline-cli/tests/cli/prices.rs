@@ -77,7 +77,7 @@ fn answers_of_another_model_count_with_its_price_and_are_told() {
         assert!((used - each * server.count() as f64).abs() < 1e-9, "{used} by {} calls: {log}", server.count());
         assert!(config.is_empty() || used <= 0.02 + 2.0 * each, "{used}: {log}");
         assert_eq!(log.matches(expected).count(), 1, "{log}");
-        let unpriced = "; 60 answers came from another model than asked for, without a price of its own";
+        let unpriced = "; 60 answers came from another model or upstream than asked for, of which no price is known";
         assert_eq!(log.contains(unpriced), config.is_empty(), "{log}");
     }
 }
@@ -176,4 +176,33 @@ fn writes_into_a_cache_are_reserved_and_counted_at_an_api_in_the_form_of_openai(
         assert!(code == 3 && (used - each * calls as f64).abs() < 1e-9, "{used} by {calls} calls: {log}");
         assert!((0.17..=0.20).contains(&used) && !log.contains("exceeded"), "{used}: {log}");
     }
+}
+
+/// What a dry run says to be enough has to be enough for the models that answer, too.
+#[test]
+fn a_dry_run_looks_at_the_models_that_have_answered() {
+    let usage = json!({"prompt_tokens": 100, "completion_tokens": 10});
+    let server =
+        Server::new(move |_| Reply::new(200, &json!({"object": "chat.completion", "model": "dear", "usage": usage})));
+    let line = |n: usize| {
+        let body = json!({"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": "x".repeat(300)}]});
+        json!({"custom_id": n, "url": "/v1/chat/completions", "body": body}).to_string()
+    };
+    let job = Job::with_input(&(0..40).map(line).collect::<Vec<_>>().join("\n"));
+    let table = "[upstream.generic.price]\n'm' = 'in=1,out=1'\n'dear' = 'in=16,out=16'\n";
+    std::fs::write(job.path("paceline.toml"), table).expect("writable");
+    let (code, log) = finish(job.run(&server).args(["--max-items", "10", "--budget-cost", "1.00"]));
+    assert_eq!(code, 3, "{log}");
+    let dry = |more: &[&str]| {
+        let mut dry = job.paceline();
+        dry.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url(), "--dry-run"]).args(more);
+        String::from_utf8(dry.output().expect("it runs").stdout).expect("text")
+    };
+    // 110 tokens of 30 items are 0.0033 at the one price, and 0.0528 at the other.
+    let text = dry(&["--budget-cost", "0.04"]);
+    assert!(!text.contains("this budget is enough") && text.contains("--budget-cost may be too small"), "{text}");
+    assert!(text.contains("if the models answer that are asked for") && !text.contains("at most about"), "{text}");
+    let plan: Value = serde_json::from_str(&dry(&["--budget-cost", "0.04", "--json"])).expect("JSON");
+    assert_eq!(plan["budget_is_enough"], false, "{plan}");
+    assert!(dry(&["--budget-cost", "0.1"]).contains("this budget is enough for one call for each item"));
 }

@@ -18,6 +18,7 @@ mod recent;
 mod reserved;
 mod words;
 
+pub(crate) use self::answered::AnsweredBy;
 use self::longer::Longer;
 pub(crate) use self::purse::{BudgetKind, Exceeded, Limits};
 use self::recent::Recent;
@@ -98,8 +99,10 @@ struct Ledger {
     told_models: bool,
     /// Models that answered in place of others, as far as that was told.
     told_answered: BTreeSet<Arc<str>>,
-    /// Answers of this run that came from a model without a price of its own, in place of another.
+    /// Answers that came from a model of which no price is known, in place of another.
     unpriced: u64,
+    /// What all answers cost, in the units of money.
+    job_out: u64,
     /// Tokens of prompts that a cache was read for, over all runs, as far as it is known.
     cached: u64,
 }
@@ -185,6 +188,10 @@ impl Budget {
             ledger.job.combine(&Sum::of_usage(used, &prices), u64::saturating_add);
             ledger.calls += used.calls;
             ledger.cached += used.cached_tokens + used.calls_of_older;
+            ledger.job_out += prices.of(&used.model).of(0, used.tokens_out).units();
+            // What has a price by now, and had none, is no more without.
+            let is_priced = prices.has_own(&used.model) && used.calls == used.calls_unpriced;
+            ledger.unpriced += if is_priced { 0 } else { used.calls_unpriced };
             ledger.known += if used.tokens_out > 0 { used.calls } else { 0 };
         }
         ledger.before = ledger.job;
@@ -276,6 +283,7 @@ impl Budget {
             reported: None,
             price: self.prices.only(),
             unpriced: ledger.unpriced,
+            cost_out: Money::from_units(ledger.job_out),
             lacks_cached: ledger.calls >= SAYS_MUCH && ledger.cached == 0,
         }
     }

@@ -13,6 +13,7 @@ use paceline_providers::{GATEWAY, Reading, model_of_answer};
 use paceline_store::{CallTotals, ClaimedItem, End, Finished, LastAnswer, ResultBody, Tally};
 use serde_json::value::{RawValue, to_raw_value};
 
+use crate::run::calls::budget::AnsweredBy;
 use crate::run::calls::fail_fast::Failed;
 use crate::run::calls::item::Sent;
 
@@ -24,13 +25,30 @@ static KEPT: [HeaderName; 7] =
 /// A longer value is left out: half an address is none.
 const LONGEST_HEADER: usize = 4 << 10;
 
-/// The model that an answer is of which tells what it used, as its server names it, or a gateway whose fallback answered.
-pub(crate) fn model_that_answered(exchange: &Exchange) -> Option<String> {
+/// A longer name of a model is none.
+const LONGEST_MODEL: usize = 200;
+
+/// Who made an answer that tells what it used, as its server names the model, or a gateway whose fallback answered.
+pub(crate) fn answered_by(exchange: &Exchange) -> Option<AnsweredBy> {
     exchange.reading.usage.filter(|usage| usage.total() > 0)?;
     let answer = exchange.answer.as_ref().ok()?;
     let fallback = answer.headers().get(gateway::FALLBACK).and_then(|fallback| fallback.to_str().ok());
-    let model = fallback.and_then(|fallback| fallback.split_once('/')).map(|(_, model)| model.to_owned());
-    model.or_else(|| model_of_answer(answer.body()))
+    match fallback.map(|fallback| fallback.split_once('/')) {
+        Some(Some((_, model))) => Some(AnsweredBy::Model(model.to_owned())),
+        Some(None) => Some(AnsweredBy::Upstream),
+        None => {
+            let model = model_of_answer(answer.body()).filter(|model| model.len() <= LONGEST_MODEL);
+            model.map(AnsweredBy::Model)
+        }
+    }
+}
+
+/// Whether a gateway answered with a file of its own, in place of any API: that costs nothing.
+pub(crate) fn is_static(exchange: &Exchange) -> bool {
+    exchange
+        .answer
+        .as_ref()
+        .is_ok_and(|answer| answer.headers().get(gateway::FALLBACK).is_some_and(|it| it == "static"))
 }
 
 /// What a call adds to the counters of the job.

@@ -395,9 +395,12 @@ impl Context {
         {
             self.others.stays(item.ordinal);
         }
-        let budgeted = budgeted.after(exchange.unknown_before).answered_by(entry::model_that_answered(&exchange));
+        let budgeted = budgeted.after(exchange.unknown_before).answered_by(entry::answered_by(&exchange));
         let budgeted = budgeted.cut_off(exchange.told.is_some());
-        let usage = budgeted.settle(exchange.used(), || self.tokens_that_came(&item.scope, &call, &exchange));
+        let usage = match entry::is_static(&exchange) {
+            true => budgeted.settle(Some(Usage::default()), || 0),
+            false => budgeted.settle(exchange.used(), || self.tokens_that_came(&item.scope, &call, &exchange)),
+        };
         let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
         let headers = exchange.answer.as_ref().ok().and_then(entry::kept_headers);
         let address = call.url.as_str().into();

@@ -52,6 +52,9 @@ impl Plan {
         // A sum that is told can be a budget: it has room for what it is told of.
         if let Some(cost) = self.cost.map(Money::rounded_up) {
             line(match (self.unbounded, self.tokens().1) {
+                (0, _) if self.others_answer => {
+                    format!("about {cost} at the configured prices, if the models answer that are asked for")
+                }
                 (0, _) => format!("at most about {cost} at the configured prices, with {}", self.as_long()),
                 (_, 0) => format!("at least {cost} at the configured prices, for the prompts alone"),
                 _ => format!("about {cost} at the configured prices, as far as requests set a bound"),

@@ -8,14 +8,31 @@ use paceline_providers::Usage;
 use super::{Budget, Ledger, Reserved};
 use crate::text;
 
+/// Who answered in place of what was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AnsweredBy {
+    /// This model.
+    Model(String),
+    /// Another upstream of a gateway, with the same model.
+    Upstream,
+}
+
 /// So many models that answer in place of others are told.
 const MOST_TOLD: usize = 10;
 
 impl Reserved<'_> {
-    /// The server says that another model may have answered.
-    pub(crate) fn answered_by(mut self, model: Option<String>) -> Self {
+    /// The server says that another model may have answered, or a gateway that another upstream has.
+    pub(crate) fn answered_by(mut self, by: Option<AnsweredBy>) -> Self {
         let prices = &self.budget.prices;
         let asked = &self.expected.model;
+        let model = match by {
+            Some(AnsweredBy::Model(model)) => Some(model),
+            Some(AnsweredBy::Upstream) => {
+                self.answered = Some((Arc::clone(asked), false));
+                return self;
+            }
+            None => None,
+        };
         self.answered = model.and_then(|model| match prices.counted_as(asked, &model) {
             CountedAs::Asked => None,
             CountedAs::Priced(name) => Some((name.into(), true)),
@@ -31,9 +48,18 @@ impl Reserved<'_> {
     pub(super) fn counts_as(&self, usage: &Usage) -> Arc<str> {
         match &self.answered {
             Some((model, true)) => Arc::clone(model),
-            Some((model, false)) => self.budget.dearest(&self.expected.model, Some(model), usage),
+            Some((model, false)) if self.budget.prices.knows(model) || self.budget.prices.is_empty() => {
+                self.budget.dearest(&self.expected.model, Some(model), usage)
+            }
+            // A table says nothing of it: often it is another name of the one that was asked for.
+            Some((_, false)) => Arc::clone(&self.expected.model),
             None => Arc::clone(&self.expected.model),
         }
+    }
+
+    /// Whether a model answered of which no price is known.
+    pub(super) const fn is_unpriced(&self) -> bool {
+        matches!(self.answered, Some((_, false)))
     }
 
     /// Keeps for the calls to come that a dearer model answers, and tells once of each that it does.
@@ -41,6 +67,10 @@ impl Reserved<'_> {
         let Some((model, is_priced)) = &self.answered else { return false };
         let (budget, asked) = (self.budget, &self.expected.model);
         ledger.unpriced += u64::from(!is_priced);
+        if !is_priced && !budget.prices.knows(model) {
+            budget.tell_answered(ledger, asked, model, false);
+            return false;
+        }
         budget.tell_answered(ledger, asked, model, *is_priced);
         let dearer = ledger.models.get(asked).and_then(|answers| answers.dearer.clone());
         let reserved = budget.dearest(asked, dearer.as_ref(), usage);
@@ -67,21 +97,20 @@ impl Budget {
         if is_told {
             return;
         }
-        let price = self.prices.of(model);
-        let [name, asked] = [&**model, asked].map(text::printable);
+        let price = self.prices.of(if self.prices.knows(model) { model } else { asked });
         let counts = if is_priced {
             format!("its answers count with its own price, {price} for a million tokens")
-        } else if self.prices.is_one_for_all() {
-            format!(
-                "its price is not known: its answers count with the one of every model, {price} for a million tokens, and the bill may \
-                 exceed --budget-cost; `price` in paceline.toml can have one for each"
-            )
         } else {
             format!(
-                "the table has no price for it: its answers count with {price} for a million tokens, or with the price of {asked} where \
-                 that is more, and the bill may exceed --budget-cost"
+                "its price is not known: its answers count with {price} for a million tokens, and the bill may exceed --budget-cost; `price` in \
+                 paceline.toml can have one for each model"
             )
         };
+        if **model == *asked {
+            tracing::warn!("another upstream answers by the gateway's fallback: {counts}");
+            return;
+        }
+        let [name, asked] = [&**model, asked].map(text::printable);
         let asked = if asked.is_empty() { String::new() } else { format!(" in place of {asked}") };
         tracing::warn!("{name} answers{asked}: {counts}");
     }
@@ -91,6 +120,7 @@ impl Budget {
 mod tests {
     use futures_util::FutureExt as _;
     use paceline_config::Prices;
+    use paceline_store::ModelUsage;
 
     use super::super::tests::{bounded, table, tokens};
     use super::super::{Limits, cost_of};
@@ -104,7 +134,8 @@ mod tests {
         let answered = |prices: &Prices, model: &str| {
             let budget = Budget::new(limits, prices.clone(), &[], false);
             let call = budget.reserve(bounded(10, 10)).now_or_never().expect("at once").expect("fits");
-            let counted = call.answered_by(Some(model.to_owned())).settle(Some(tokens(10, 10)), || 0);
+            let counted =
+                call.answered_by(Some(AnsweredBy::Model(model.to_owned()))).settle(Some(tokens(10, 10)), || 0);
             let told = budget.used().words().expect("money");
             assert_eq!(cost_of(&counted, prices), budget.used().cost.expect("money").0, "a later run counts the same");
             (counted.model.to_string(), told)
@@ -113,9 +144,9 @@ mod tests {
         assert_eq!(answered(&prices, "dear"), told("dear", "20.00"));
         assert_eq!(answered(&prices, "dear-2024-08-06"), told("dear", "20.00"));
         assert_eq!(answered(&prices, "m-2024-08-06"), told("m", "1.25"));
-        let unpriced = "; 1 answer came from another model than asked for, without a price of its own";
-        let (model, words) = told("other", "20.00");
-        assert_eq!(answered(&prices, "other"), (model, words + unpriced), "the dearest that there is");
+        let unpriced = "; 1 answer came from another model or upstream than asked for, of which no price is known";
+        let (model, words) = told("m", "1.25");
+        assert_eq!(answered(&prices, "other"), (model, words + unpriced), "it may be another name of the same");
         let with_cheap = table(&[("m", "in=62500,out=62500"), ("*", "in=31250,out=31250")]);
         let (model, words) = told("m", "1.25");
         assert_eq!(answered(&with_cheap, "other"), (model, words + unpriced), "the dearer of both");
@@ -131,18 +162,18 @@ mod tests {
         let budget = Budget::new(limits, prices, &[], false);
         let reserve = || budget.reserve(bounded(10, 10)).now_or_never();
         let first = reserve().expect("at once").expect("1.25 of 62.50");
-        first.answered_by(Some("m".to_owned())).settle(Some(tokens(10, 10)), || 0);
+        first.answered_by(Some(AnsweredBy::Model("m".to_owned()))).settle(Some(tokens(10, 10)), || 0);
         let second = reserve().expect("known").expect("1.25 of 61.25");
         let third = reserve().expect("known").expect("1.25 of 60");
         assert!(third.is_outgrown().now_or_never().is_none());
-        second.answered_by(Some("dear".to_owned())).settle(Some(tokens(10, 10)), || 0);
+        second.answered_by(Some(AnsweredBy::Model("dear".to_owned()))).settle(Some(tokens(10, 10)), || 0);
         third.is_outgrown().now_or_never().expect("it reserves anew, before it leaves");
         drop(third);
         let third = reserve().expect("at once").expect("20 of 41.25");
         let fourth = reserve().expect("at once").expect("20 of 21.25 left");
         assert!(reserve().is_none(), "1.25 is left");
         assert_eq!(&*third.settle(None, || 0).model, "dear", "an unknown end counts as the dearer");
-        fourth.answered_by(Some("m".to_owned())).settle(Some(tokens(10, 10)), || 0);
+        fourth.answered_by(Some(AnsweredBy::Model("m".to_owned()))).settle(Some(tokens(10, 10)), || 0);
         let exceeded = reserve().expect("at once").expect("20 of 20").settle(Some(tokens(10, 10)), || 0);
         assert_eq!(&*exceeded.model, "m");
     }
@@ -153,11 +184,48 @@ mod tests {
         let limits = Limits { job_cost: "12.5".parse().ok(), ..Limits::default() };
         let budget = Budget::new(limits, prices, &[], false);
         let call = budget.reserve(bounded(10, 10)).now_or_never().expect("at once").expect("fits");
-        call.answered_by(Some("dear".to_owned())).settle(Some(tokens(10, 10)), || 0);
+        call.answered_by(Some(AnsweredBy::Model("dear".to_owned()))).settle(Some(tokens(10, 10)), || 0);
         let exceeded = budget.reserve(bounded(10, 10)).now_or_never().expect("at once").expect_err("nothing is left");
         let words = budget.enough(exceeded, 1).words;
         let expected =
             "the budget is exceeded, by answers of a dearer model than the one that was asked for: 20.00 of 12.50 used";
         assert!(words.starts_with(expected), "{words}");
+    }
+
+    #[test]
+    fn later_runs_tell_of_answers_whose_price_was_not_known() {
+        let one = table(&[("*", "in=62500,out=62500")]);
+        let unpriced = "; 1 answer came from another model or upstream than asked for, of which no price is known";
+        for by in [AnsweredBy::Model("dear".to_owned()), AnsweredBy::Upstream] {
+            let budget = Budget::new(Limits::default(), one.clone(), &[], false);
+            let call = budget.reserve(bounded(10, 10)).now_or_never().expect("at once").expect("no end");
+            let counted = call.answered_by(Some(by.clone())).settle(Some(tokens(10, 10)), || 0);
+            let words = |prices: &Prices| {
+                Budget::new(Limits::default(), prices.clone(), std::slice::from_ref(&counted), false).used().words()
+            };
+            assert_eq!(words(&one), Some(format!("1.25 spent{unpriced}")), "{by:?}");
+            let known = table(&[("m", "in=62500,out=62500"), ("dear", "in=1000000,out=1000000")]);
+            let spent = if by == AnsweredBy::Upstream { "1.25 spent" } else { "20.00 spent" };
+            assert_eq!(words(&known).as_deref(), Some(spent), "it has a price now: {by:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_estimated_is_told_with_several_prices_too() {
+        let prices = table(&[("m", "in=100000,out=200000"), ("dear", "in=1000000,out=1000000")]);
+        let of = |model: &str, tokens_in, tokens_out| ModelUsage {
+            model: model.into(),
+            calls: 1,
+            tokens_in,
+            tokens_out,
+            ..ModelUsage::default()
+        };
+        // 10 and 20 for m, 100 and 100 for dear.
+        let used = Budget::new(Limits::default(), prices, &[of("m", 100, 100), of("dear", 100, 100)], false).used();
+        let told = used.beside((150, 200));
+        assert_eq!(told.json()["cost"]["estimated"], 27.5, "a quarter of the 110 for input");
+        let words = "230.00 spent; about 27.50 of it is estimated, for calls whose use is not known";
+        assert_eq!(told.words().as_deref(), Some(words));
+        assert_eq!(used.beside((200, 200)).json()["cost"]["estimated"], 0.0);
     }
 }

@@ -135,6 +135,7 @@ impl Reserved<'_> {
         ledger.job.combine(&sum, u64::saturating_add);
         ledger.calls += counted.calls;
         ledger.cached += counted.cached_tokens;
+        ledger.job_out += self.budget.prices.of(&counted.model).of(0, counted.tokens_out).units();
         ledger.known += counted.calls;
         if let Some(answers) = ledger.models.get_mut(&self.expected.model) {
             answers.known += counted.calls;
@@ -177,6 +178,7 @@ impl Reserved<'_> {
             cached_tokens: usage.cached_tokens,
             cached_price: usage.cached_price,
             calls_of_older: 0,
+            calls_unpriced: u64::from(calls > 0 && self.is_unpriced()),
         }
     }
 }

@@ -25,8 +25,10 @@ pub(crate) struct Used {
     pub(crate) reported: Option<(u64, u64)>,
     /// The price of all of them, where there is only one.
     pub(crate) price: Option<Price>,
-    /// Answers of this run that came from a model without a price of its own, in place of the one that was asked for.
+    /// Answers that came from a model of which no price is known, in place of the one that was asked for.
     pub(crate) unpriced: u64,
+    /// What of the cost is that of answers.
+    pub(crate) cost_out: Money,
     /// Of many calls of the job no answer told of input that came from a cache.
     pub(crate) lacks_cached: bool,
 }
@@ -39,7 +41,7 @@ impl Used {
         }
         let more = self.more();
         let tokens = more.map(|more| more.0 + more.1);
-        let cost = more.zip(self.price).map(|(more, price)| price.of(more.0, more.1).as_f64());
+        let cost = self.estimated_cost().map(Money::as_f64);
         json!({
             "tokens": self.tokens.map(|(used, of)| json!({ "used": used, "limit": of, "estimated": tokens })),
             "cost": self.cost.map(|(used, of)| {
@@ -59,10 +61,11 @@ impl Used {
         self.estimated().into_iter().for_each(|estimated| words += &format!("; {estimated}"));
         if self.cost.is_some() && self.unpriced > 0 {
             let answers = text::counted(self.unpriced, "answer");
-            words += &format!("; {answers} came from another model than asked for, without a price of its own");
+            words +=
+                &format!("; {answers} came from another model or upstream than asked for, of which no price is known");
         }
         if self.cost.is_some() && self.lacks_cached && self.price.is_some_and(|price| price.cached().is_some()) {
-            words += "; no answer told of input from a cache, so cached= changes nothing";
+            words += "; no answer told of input read from a cache, so cached= changes nothing";
         }
         match self {
             Self { tokens: None, cost: None, .. } => None,
@@ -77,13 +80,26 @@ impl Used {
         Some((self.usage.0.saturating_sub(reported.0), self.usage.1.saturating_sub(reported.1)))
     }
 
+    /// What these cost. Of several prices each has its share of them, as of all.
+    fn estimated_cost(&self) -> Option<Money> {
+        let (more, (cost, _)) = (self.more()?, self.cost?);
+        if let Some(price) = self.price {
+            return Some(price.of(more.0, more.1));
+        }
+        let share = |cost: u64, more: u64, of: u64| u128::from(cost) * u128::from(more) / u128::from(of.max(1));
+        let cost_in = cost.units().saturating_sub(self.cost_out.units());
+        let all = share(cost_in, more.0, self.usage.0) + share(self.cost_out.units(), more.1, self.usage.1);
+        Some(Money::from_units(u64::try_from(all).unwrap_or(u64::MAX)))
+    }
+
     /// What of that is estimated.
     fn estimated(&self) -> Option<String> {
         let more = self.more()?;
-        let what = match (self.tokens, self.cost.and(self.price)) {
+        let what = match (self.tokens, self.estimated_cost()) {
             _ if more == (0, 0) => return None,
             (Some(_), _) => format!("{} of the tokens are", text::count(more.0 + more.1)),
-            (None, Some(price)) => format!("{} of it is", price.of(more.0, more.1)),
+            (None, Some(cost)) if self.price.is_some() => format!("{cost} of it is"),
+            (None, Some(cost)) => format!("about {cost} of it is"),
             (None, None) => return None,
         };
         Some(format!("{what} estimated, for calls whose use is not known"))

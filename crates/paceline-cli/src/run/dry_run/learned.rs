@@ -1,0 +1,53 @@
+//! What a job that has begun tells of the calls that it has left.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use paceline::clock;
+use paceline_config::Upstream;
+use paceline_http::TokenRatios;
+use paceline_providers::Usage;
+use paceline_store::{Reader, Rows, State, Tally};
+
+use super::Plan;
+use crate::run::lines::format::Format;
+use crate::run::lines::input::{Input, Span};
+use crate::run::progress::report::ReportError;
+
+impl Plan {
+    /// What the answers that the job has told of its prompts, by scope: of items that were answered at their first call.
+    pub(super) fn learn(
+        &mut self,
+        reader: &Reader,
+        input: &Input,
+        format: &Format,
+        upstream: &Upstream,
+    ) -> Result<TokenRatios, ReportError> {
+        let (ratios, mut answered) = (TokenRatios::default(), BTreeMap::<_, (u64, u64, u64)>::new());
+        reader.report(clock::wall(), Rows::All, |row| -> Result<(), ReportError> {
+            let Tally { tokens_in, tokens_out, .. } = row.tally;
+            if row.state == State::Succeeded && row.tally.sends() == 1 && tokens_in > 0 {
+                let bytes = input.read(Span { offset: row.src_off, len: row.src_len })?;
+                let line = format.read(&bytes, row.line).map_err(std::io::Error::other)?;
+                let usage = Usage { input_tokens: tokens_in, output_tokens: tokens_out, ..Usage::default() };
+                if let Some(model) = line.model.as_deref().filter(|model| !self.asked.contains(*model)) {
+                    self.asked.insert(model.to_owned());
+                }
+                ratios.settle(Arc::clone(&row.scope), line.body.as_bytes(), &usage);
+                self.answers += 1;
+                let bound = upstream.dialect.longest_answer(&line.url, line.body.as_bytes());
+                let is_beyond = bound.is_some_and(|bound| bound > 0 && tokens_out > bound);
+                let (answers, tokens, beyond) = answered.entry(Arc::clone(&row.scope)).or_default();
+                (*answers, *tokens, *beyond) = (*answers + 1, *tokens + tokens_out, *beyond + u64::from(is_beyond));
+                if is_beyond {
+                    self.beyond.longest = self.beyond.longest.max(tokens_out);
+                }
+            }
+            Ok(())
+        })?;
+        self.beyond.answers = answered.values().map(|(.., beyond)| beyond).sum();
+        let broken = answered.into_iter().filter(|(_, (.., beyond))| *beyond > 0);
+        self.beyond.scopes = broken.map(|(scope, (answers, tokens, _))| (scope, (answers, tokens))).collect();
+        Ok(ratios)
+    }
+}
