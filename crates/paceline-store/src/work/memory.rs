@@ -241,9 +241,9 @@ impl WorkStore for MemoryStore {
             let old =
                 |item: &WorkItem| item.state.is_final() && item.ended.is_some_and(|ended| ended + older_than <= now);
             let rows = tables.rows.values().filter(|row| old(&row.item) && filter.takes(&row.item));
-            let is_under_way = |row: &&Row| row.cancelled_at.is_some_and(|worker| tables.workers.contains_key(&worker));
-            let (stay, gone): (Vec<_>, Vec<_>) = rows.partition(is_under_way);
-            let (under_way, gone) = (stay.len() as u64, gone.iter().map(|row| row.item.id).collect::<Vec<u64>>());
+            let lives = |worker: i64| tables.workers.get(&worker).is_some_and(|worker| worker.until > now);
+            let (stay, gone): (Vec<_>, Vec<_>) = rows.partition(|row| row.cancelled_at.is_some_and(lives));
+            let (under_way, gone): (_, Vec<u64>) = (stay.len() as u64, gone.iter().map(|row| row.item.id).collect());
             for row in gone.iter().filter_map(|id| tables.rows.remove(id)) {
                 tables.ids.remove(&row.item.key);
                 if keys == PrunedKeys::Keep {
@@ -255,8 +255,7 @@ impl WorkStore for MemoryStore {
                 let is_wanted = |state: &State| filter.states.is_empty() || filter.states.contains(state);
                 tables.pruned.retain(|_, (state, ended)| *ended + older_than > now || !is_wanted(state));
             }
-            let keys = (kept - tables.pruned.len()) as u64;
-            Ok(Pruned { items: gone.len() as u64, keys, under_way })
+            Ok(Pruned { items: gone.len() as u64, keys: (kept - tables.pruned.len()) as u64, under_way })
         })
     }
 
@@ -312,6 +311,7 @@ impl Tables {
             worker: None,
             is_under_way: false,
             cancelled_at: None,
+            was_cut_off: false,
             events: Vec::new(),
         };
         self.waiting.insert(&row);

@@ -130,6 +130,16 @@ impl ClaimOutcome {
         (attempts, counts(Counted::Deferral), counts(Counted::Abandoned))
     }
 
+    /// Whether what it called may have done it: it succeeded, or its call left and no answer came.
+    pub(crate) fn may_be_done(&self) -> bool {
+        let unanswered = |decided: &DecisionRecord| decided.failure.status.is_none() && !decided.failure.unsent;
+        match self.counted {
+            Counted::Abandoned => true,
+            Counted::Nothing => self.next == Transition::Succeeded,
+            _ => self.next == Transition::Succeeded || self.decided.as_ref().is_some_and(unanswered),
+        }
+    }
+
     /// The end of an item that succeeded.
     pub const fn success(claimed: &Claimed) -> Self {
         let (id, fence, time) = (claimed.item.id, claimed.fence, ItemTime::of(claimed));

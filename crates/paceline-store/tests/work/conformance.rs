@@ -15,6 +15,7 @@ use crate::ended::{
     what_a_server_said_to_the_last_try_is_kept, what_ended_long_ago_is_removed,
     what_is_sent_once_more_has_succeeded_all_the_same, what_succeeded_begins_once_more,
     what_was_cancelled_during_its_call_is_removed_once_that_has_ended,
+    what_was_cancelled_during_its_call_may_be_done_unless_its_answer_says_otherwise,
 };
 use crate::limiter_state::{
     notes_about_scopes_are_changed_one_after_the_other, the_last_saved_limiter_state_counts,
@@ -65,6 +66,7 @@ conformance!(
     a_person_retries_what_has_ended,
     what_ended_long_ago_is_removed,
     what_was_cancelled_during_its_call_is_removed_once_that_has_ended,
+    what_was_cancelled_during_its_call_may_be_done_unless_its_answer_says_otherwise,
     what_is_left_to_the_next_run_begins_it,
     the_deadline_of_what_is_left_to_the_next_run_counts_from_its_first_try,
     after_the_year_9999_is_never,

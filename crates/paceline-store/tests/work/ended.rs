@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use paceline_core::retry::Counted;
 use paceline_store::work::{
-    Added, Amend, ClaimOutcome, Filter, Pruned, PrunedKeys, RecordStatus, Said, State, Transition,
+    Added, Amend, ClaimOutcome, Failure, Filter, Pruned, PrunedKeys, RecordStatus, Said, State, Transition,
 };
 
-use crate::support::{Bench, S, again, item, keys, of_group, outcome};
+use crate::support::{Bench, LEASE, S, again, item, keys, of_group, outcome};
 
 pub(crate) async fn a_person_retries_what_has_ended(on: Bench) {
     on.add([item("failed"), item("fell back"), item("done"), item("waits")]).await;
@@ -93,6 +93,39 @@ pub(crate) async fn what_was_cancelled_during_its_call_is_removed_once_that_has_
     assert_eq!(prune().await.unwrap(), Pruned { items: 1, keys: 0, under_way: 1 });
     on.record(ClaimOutcome::success(&slow.items[0])).await;
     assert_eq!(prune().await.unwrap(), Pruned { items: 1, keys: 0, under_way: 0 });
+    // Its worker is killed: nothing of it is under way once its lease is over.
+    on.add([item("killed")]).await;
+    on.claim(worker, 1).await;
+    on.store.amend(Filter::default(), Amend::Cancel).await.unwrap();
+    assert_eq!(prune().await.unwrap().under_way, 1);
+    on.forward(LEASE).await;
+    assert_eq!(prune().await.unwrap(), Pruned { items: 1, keys: 0, under_way: 0 });
+}
+
+/// What a server may have done is known as that where its item goes elsewhere: its call was cut off, or had no answer.
+pub(crate) async fn what_was_cancelled_during_its_call_may_be_done_unless_its_answer_says_otherwise(on: Bench) {
+    on.add(["done", "refused", "silent", "unsent", "back", "killed"].map(item)).await;
+    let worker = on.register().await;
+    let claim = on.claim(worker, 6).await;
+    assert_eq!(on.store.amend(Filter::default(), Amend::Cancel).await.unwrap(), 6);
+    let failed = |place: usize, change: fn(&mut Failure)| {
+        let mut outcome = outcome(&claim.items[place], Counted::Attempt, Transition::Failed, "fail");
+        change(&mut outcome.decided.as_mut().unwrap().failure);
+        outcome
+    };
+    let outcomes = [
+        ClaimOutcome::success(&claim.items[0]),
+        failed(1, |failure| failure.status = Some(503)),
+        failed(2, |failure| failure.status = None),
+        failed(3, |failure| (failure.status, failure.unsent) = (None, true)),
+        ClaimOutcome::back(&claim.items[4]),
+    ];
+    for outcome in outcomes {
+        assert_eq!(on.record(outcome).await, RecordStatus::Lost);
+    }
+    let items = on.store.list(Filter::default(), 0, 9).await.unwrap();
+    let may_be_done = items.iter().filter(|item| item.may_be_done).map(|item| &*item.key).collect::<Vec<_>>();
+    assert_eq!(may_be_done, ["done", "silent", "killed"]);
 }
 
 /// A person cancels items during their tries, and sends for them again: all that their servers got counts.

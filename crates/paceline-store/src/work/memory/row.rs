@@ -23,6 +23,8 @@ pub(super) struct Row {
     pub(super) is_under_way: bool,
     /// It was cancelled during a try of that worker, of which no outcome has come yet.
     pub(super) cancelled_at: Option<i64>,
+    /// A call of it had been cut off before that.
+    pub(super) was_cut_off: bool,
     pub(super) events: Vec<HistoryEntry>,
 }
 
@@ -112,13 +114,15 @@ impl Row {
     /// The try of an item that was cancelled meanwhile: it is counted, once. After a success a retry would do it once more.
     pub(super) fn though_cancelled(&mut self, outcome: &ClaimOutcome) {
         if self.cancelled_at.take().is_some() {
-            self.item.may_be_done |= outcome.next == Transition::Succeeded;
+            self.item.may_be_done = self.was_cut_off || outcome.may_be_done();
             self.count(outcome);
         }
     }
 
     pub(super) fn cancel(&mut self, worker: Option<i64>, now: Timestamp) {
         self.cancelled_at = worker.filter(|_| self.item.state == State::InFlight);
+        self.was_cut_off = self.item.may_be_done;
+        self.item.may_be_done |= self.cancelled_at.is_some();
         self.item.state = State::Cancelled;
         (self.item.not_before, self.item.delay) = (None, Duration::ZERO);
         (self.item.ended, self.item.reason) = (Some(now), Some("cancelled".to_owned()));

@@ -224,11 +224,18 @@ pub(super) async fn record(
     events(tx, recorded, now).await?;
     let lost = first.values().filter(|place| kept[**place] == RecordStatus::Lost).map(|place| &outcomes[*place]);
     let mut columns = Columns::default();
-    lost.for_each(|outcome| columns.push(outcome, now));
-    let Columns { id, fence, state, attempt, deferral, given_up, class, status, code, words, .. } = &columns;
+    let mut may_be_done = Vec::new();
+    lost.for_each(|outcome| {
+        columns.push(outcome, now);
+        may_be_done.push(outcome.may_be_done());
+    });
+    let Columns { id, fence, attempt, deferral, given_up, class, status, code, words, .. } = &columns;
     if !id.is_empty() {
-        tx.execute(THOUGH_CANCELLED, &[id, fence, state, attempt, deferral, given_up, class, status, code, words])
-            .await?;
+        tx.execute(
+            THOUGH_CANCELLED,
+            &[id, fence, &may_be_done, attempt, deferral, given_up, class, status, code, words],
+        )
+        .await?;
     }
     Ok(kept)
 }
@@ -236,14 +243,14 @@ pub(super) async fn record(
 /// The tries of items that were cancelled meanwhile, which still have their workers: they are counted, once. After a success a
 /// retry would do them once more.
 const THOUGH_CANCELLED: &str = "
-    UPDATE item SET sent = CASE WHEN of.state = 2 THEN 2 ELSE item.sent END, worker = NULL,
+    UPDATE item SET sent = CASE WHEN of.may THEN 2 WHEN item.sent = 3 THEN 0 ELSE item.sent END, worker = NULL,
         attempts = attempts + of.attempt, deferrals = deferrals + of.deferral, abandoned = item.abandoned + of.given_up,
         last_class = coalesce(of.class, last_class),
         last_status = CASE WHEN of.class IS NULL THEN last_status ELSE of.status END,
         last_code = CASE WHEN of.class IS NULL THEN last_code ELSE of.code END,
         last_words = CASE WHEN of.class IS NULL THEN last_words ELSE of.words END
-    FROM unnest($1::bigint[], $2::bigint[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[], $8::bigint[],
-        $9::text[], $10::text[]) AS of(id, fence, state, attempt, deferral, given_up, class, status, code, words)
+    FROM unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[], $8::bigint[],
+        $9::text[], $10::text[]) AS of(id, fence, may, attempt, deferral, given_up, class, status, code, words)
     WHERE item.id = of.id AND item.fence = of.fence + 1 AND item.state = 5 AND item.worker IS NOT NULL";
 
 async fn events(tx: &Tx<'_>, recorded: Vec<&ClaimOutcome>, now: Timestamp) -> Result<(), Error> {
@@ -328,7 +335,7 @@ const STOPPED: &str = concat!(
 );
 
 const CANCEL: &str = concat!(
-    "UPDATE item SET state = 5, worker = CASE WHEN state = 1 THEN worker END, fence = fence + 1, not_before_ms = 0, \
+    "UPDATE item SET state = 5, sent = CASE WHEN state = 1 AND sent = 0 THEN 3 ELSE sent END, worker = CASE WHEN state = 1 THEN worker END, fence = fence + 1, not_before_ms = 0, \
      delay_ms = 0, ended_ms = $5, reason = 'cancelled' WHERE state = ANY ($4) AND ",
     filtered!()
 );
@@ -348,7 +355,7 @@ pub(super) fn values(filter: &Filter) -> (Option<Vec<i16>>, Option<String>, Opti
 /// What becomes of its call is to be told.
 macro_rules! under_way {
     () => {
-        "(state = 5 AND worker IS NOT NULL AND worker IN (SELECT id FROM worker))"
+        "(state = 5 AND worker IS NOT NULL AND EXISTS (SELECT 1 FROM worker WHERE worker.id = item.worker AND lease_until_ms > now_ms()))"
     };
 }
 

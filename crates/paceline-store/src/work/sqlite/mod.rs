@@ -375,7 +375,7 @@ impl WorkStore for SqliteStore {
                 let filter = filter.clone();
                 let gone = self.transact("write", move |conn, now| {
                     let before = now.as_millis().saturating_sub(millis(older_than));
-                    record::prune(conn, &filter, before, keys, PRUNED_AT_ONCE)
+                    record::prune(conn, &filter, (before, now.as_millis()), keys, PRUNED_AT_ONCE)
                 });
                 let gone = gone.await?;
                 removed += gone;

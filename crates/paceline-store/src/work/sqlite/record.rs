@@ -110,11 +110,11 @@ pub(super) fn record(
         ])?
     };
     if changed == 0 {
-        let succeeded = outcome.next == Transition::Succeeded;
+        let may_be_done = outcome.may_be_done();
         conn.prepare_cached(THOUGH_CANCELLED)?.execute(params![
             id,
             outcome.fence,
-            succeeded,
+            may_be_done,
             sends.0,
             sends.1,
             sends.2,
@@ -137,7 +137,7 @@ pub(super) fn record(
 /// The try of an item that was cancelled meanwhile, which still has its worker: it is counted, once. After a success a retry
 /// would do it once more.
 const THOUGH_CANCELLED: &str = "UPDATE item
-     SET sent = iif(?3, 2, sent), worker = NULL, attempts = attempts + ?4, deferrals = deferrals + ?5, abandoned = abandoned + ?6,
+     SET sent = CASE WHEN ?3 THEN 2 WHEN sent = 3 THEN 0 ELSE sent END, worker = NULL, attempts = attempts + ?4, deferrals = deferrals + ?5, abandoned = abandoned + ?6,
          last_class = coalesce(?7, last_class), last_status = iif(?7 IS NULL, last_status, ?8),
          last_code = iif(?7 IS NULL, last_code, ?9), last_words = iif(?7 IS NULL, last_words, ?10)
      WHERE id = ?1 AND fence = ?2 + 1 AND state = 5 AND worker IS NOT NULL";
@@ -226,7 +226,7 @@ pub(super) fn amend(conn: &Connection, filter: &Filter, amend: Amend, now: Times
         Amend::Again { as_new } => again(as_new, now),
         Amend::TakeUp => BEGIN.to_owned(),
         Amend::Cancel => format!(
-            "state = 5, worker = iif(state = 1, worker, NULL), fence = fence + 1, not_before_ms = 0, delay_ms = 0, ended_ms = {}, \
+            "state = 5, sent = iif(state = 1 AND sent = 0, 3, sent), worker = iif(state = 1, worker, NULL), fence = fence + 1, not_before_ms = 0, delay_ms = 0, ended_ms = {}, \
              reason = 'cancelled'",
             now.as_millis()
         ),
@@ -253,18 +253,19 @@ pub(super) fn amend(conn: &Connection, filter: &Filter, amend: Amend, now: Times
 pub(super) fn prune(
     conn: &Connection,
     filter: &Filter,
-    before_ms: i64,
+    (before_ms, now_ms): (i64, i64),
     keys: PrunedKeys,
     limit: usize,
 ) -> rusqlite::Result<Pruned> {
     let (condition, mut values) = condition(filter);
+    let under_way = format!("{UNDER_WAY} AND lease_until_ms > {now_ms}))");
     let sql = format!(
-        "SELECT item.id FROM item WHERE item.state IN (2, 3, 4, 5, 7) AND item.ended_ms <= ? AND {condition} AND NOT {UNDER_WAY}
+        "SELECT item.id FROM item WHERE item.state IN (2, 3, 4, 5, 7) AND item.ended_ms <= ? AND {condition} AND NOT {under_way}
          LIMIT {limit}"
     );
     values.insert(0, Value::Integer(before_ms));
-    let under_way = format!("SELECT count(*) FROM item WHERE item.ended_ms <= ? AND {condition} AND {UNDER_WAY}");
-    let under_way: i64 = conn.query_row(&under_way, params_from_iter(values.iter()), |row| row.get(0))?;
+    let stay = format!("SELECT count(*) FROM item WHERE item.ended_ms <= ? AND {condition} AND {under_way}");
+    let under_way: i64 = conn.query_row(&stay, params_from_iter(values.iter()), |row| row.get(0))?;
     let mut select = conn.prepare(&sql)?;
     let ids: Vec<i64> =
         select.query_map(params_from_iter(values), |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
@@ -289,7 +290,8 @@ pub(super) fn prune(
 }
 
 /// It was cancelled during a call of a worker that is there: what becomes of it is to be told.
-const UNDER_WAY: &str = "(item.state = 5 AND item.worker IS NOT NULL AND item.worker IN (SELECT id FROM worker))";
+const UNDER_WAY: &str =
+    "(item.state = 5 AND item.worker IS NOT NULL AND EXISTS (SELECT 1 FROM worker WHERE worker.id = item.worker";
 
 /// A filter as a condition on `item` and its values.
 pub(super) fn condition(filter: &Filter) -> (String, Vec<Value>) {
