@@ -315,3 +315,32 @@ fn a_key_file_that_was_replaced_is_read_for_the_call_after_a_401() {
     let log = worker.wait_with_output().expect("it ends").stderr;
     assert!(String::from_utf8_lossy(&log).contains("has changed: calls show the new one"));
 }
+
+/// Events for other hosts, to which no key goes, are delivered between the refusal and the rotation.
+#[test]
+fn a_key_file_is_read_after_a_401_whatever_hosts_say_that_get_no_key() {
+    use crate::support::{Arrival, Reply, Server};
+    let answer = |arrival: &Arrival| match arrival.headers["authorization"] == "Bearer the-second-key" {
+        true => Reply::ok(),
+        false => Reply::error(401, "invalid_api_key"),
+    };
+    let (server, other, store) = (Server::new(answer), Server::new(|_| Reply::ok()), Store::new());
+    let key = store.job.path("key");
+    std::fs::write(&key, "the-first-key\n").expect("room");
+    let put = |key: &str, url: &str| {
+        let payload = serde_json::json!({"url": url, "body": {"item": key}}).to_string();
+        store.put(vec![NewItem { group: key.to_owned(), ..NewItem::new(key, payload) }]);
+    };
+    put("own", "/hook");
+    let flags = ["--http", "--base-url", &server.url(), "--scope", "host", "--stay", "--unknown-outcome", "resend"];
+    let worker = begin(store.command().args(flags).arg("--api-key-file").arg(&key));
+    until(|| server.count() == 1 && tasks(&store, "work.db", &["report"]).1.contains("is refused"));
+    put("elsewhere", &format!("{}/hook", other.url()));
+    until(|| store.item("elsewhere").state == paceline_store::work::State::Succeeded);
+    std::fs::write(&key, "the-second-key\n").expect("room");
+    assert_eq!(tasks(&store, "work.db", &["retry", "own"]).0, 0);
+    until(|| store.item("own").state == paceline_store::work::State::Succeeded);
+    assert_eq!(server.count(), 2, "the first call after that has the new key");
+    crate::tasks_run::signal("-INT", worker.id());
+    worker.wait_with_output().expect("it ends");
+}

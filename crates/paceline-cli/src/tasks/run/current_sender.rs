@@ -51,8 +51,12 @@ impl CurrentSender {
         self.get()
     }
 
-    /// Takes in how a call ended.
-    pub(super) fn heard(&self, exchange: &Exchange) {
+    /// Takes in how a call to that address ended. What a host says to which no key goes, says nothing about the key.
+    pub(super) fn heard(&self, exchange: &Exchange, url: &str) {
+        let is_below = |base: &String| url.starts_with(base.trim_end_matches('/'));
+        if !url.starts_with('/') && !self.upstream.base_url.as_ref().is_some_and(is_below) {
+            return;
+        }
         let is_refused =
             exchange.reading.class == Class::Account && exchange.status() == Some(StatusCode::UNAUTHORIZED.as_u16());
         if is_refused || exchange.answer.is_ok() {

@@ -315,7 +315,7 @@ impl Requests {
             }
         });
         let exchange = sent.await;
-        self.sender.heard(&exchange);
+        self.sender.heard(&exchange, &call.url);
         self.watch(&scope, &exchange, shutdown);
         match &exchange.answer {
             Ok(answer) if exchange.reading.class == Class::Success => {
