@@ -1,6 +1,7 @@
 //! Ends a run early whose first items all fail with the same failure: then the command or the requests are wrong, not the items.
 //! Stops a scope or a group whose items all fail alike later on: then its server may keep the caller out.
 
+mod address;
 mod kept;
 mod share;
 
@@ -14,6 +15,7 @@ use paceline_store::work::{
 use paceline_store::{ScopeRow, ScopeStatus};
 use tokio::sync::Notify;
 
+pub(super) use self::address::{address_of, is_read};
 use self::kept::KeptRows;
 use super::same_failure::{self, SameFailure, is_redirect};
 use super::stopped_scopes::{StoppedScopes, Why};

@@ -12,6 +12,7 @@ use paceline_store::work::{Failure, StartDecision, StartDelay, Task};
 use super::groups_of_commands::GroupsOfCommands;
 use super::stopped_scopes::Why;
 use crate::exit;
+use crate::run::lines::address::Addresses;
 
 /// The limiter of a run.
 #[derive(Clone, Debug)]
@@ -20,6 +21,16 @@ pub(super) struct Permits {
     /// Groups that a person opened: what is stopped on their way is to be tried once more.
     reopened: Arc<Mutex<BTreeSet<String>>>,
     groups: Arc<GroupsOfCommands>,
+    /// The longest that an item of a host sits out which only tested that; none where a host is no scope.
+    longest_test: Option<Duration>,
+}
+
+/// A host of many that fails for days is tested no more often than so, ...
+const BETWEEN_TESTS: Duration = Duration::from_secs(15 * 60);
+
+/// ... and by one item no sooner again than after half of the time for which it has failed: others test it, too.
+fn half_of(outage: Duration, longest: Duration) -> Duration {
+    (outage / 2).min(longest)
 }
 
 /// How long an item sits out whose try only tested a failing server, if that still fails.
@@ -31,11 +42,28 @@ pub(super) fn sits_out(verdict: &NextAction, is_probe: bool) -> Option<Duration>
 }
 
 impl Permits {
+    /// `cap`: the longest wait of an item after failures.
+    ///
     /// # Errors
     /// Names a knob that cannot be.
-    pub(super) fn new(upstream: &Upstream) -> Result<Self, exit::Failure> {
-        let limiter = Limiter::new(upstream.pacer.clone()).map_err(exit::Failure::refused)?;
-        Ok(Self { limiter, reopened: Arc::default(), groups: Arc::default() })
+    pub(super) fn new(upstream: &Upstream, cap: Duration) -> Result<Self, exit::Failure> {
+        let (mut pacer, longest_test) = (upstream.pacer.clone(), Addresses::of(upstream).hosts.then_some(cap));
+        if longest_test.is_some() {
+            pacer.breaker.open_max = pacer.breaker.open_max.max(cap.min(BETWEEN_TESTS));
+        }
+        let limiter = Limiter::new(pacer).map_err(exit::Failure::refused)?;
+        Ok(Self { limiter, reopened: Arc::default(), groups: Arc::default(), longest_test })
+    }
+
+    /// How long an item sits out whose try only tested a failing server, if that still fails.
+    pub(super) fn sits_out(&self, scope: &str, verdict: &NextAction, is_probe: bool) -> Option<Duration> {
+        let delay = sits_out(verdict, is_probe)?;
+        let outage = || {
+            let since = self.limiter.scope_snapshot(&self.limiter.scope(scope))?.failing_since?;
+            Some(self.limiter.now().saturating_since(since))
+        };
+        let half = self.longest_test.and_then(|longest| Some(half_of(outage()?, longest)));
+        Some(delay.max(half.unwrap_or_default()))
     }
 
     pub(super) fn scope(&self, name: &str) -> ScopeId {
@@ -108,5 +136,22 @@ impl Permits {
 
     fn reopened(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.reopened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An event of a host that is down for two days, whose waits are of four hours at most.
+    #[test]
+    fn an_item_tests_a_host_less_often_the_longer_that_fails() {
+        let (cap, mut now, mut tests) = (Duration::from_secs(4 * 3_600), Duration::from_secs(30), 0);
+        while now < Duration::from_secs(2 * 86_400) {
+            now += half_of(now, cap);
+            tests += 1;
+        }
+        assert_eq!(tests, 27);
+        assert_eq!(half_of(Duration::from_secs(10), cap), Duration::from_secs(5));
     }
 }

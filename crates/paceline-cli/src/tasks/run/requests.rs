@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, StatusCode};
+use http::{HeaderValue, StatusCode};
 use paceline::{Clock, Limiter, Permit};
 use paceline_config::{CallNames, Upstream};
 use paceline_core::{Class, Cost, LimitScope, UnknownOutcome};
@@ -18,16 +18,15 @@ use serde::Deserialize;
 use super::Trying;
 use super::answers::Answers;
 use super::current_sender::CurrentSender;
-use super::fail_fast::{FailFast, is_shut_to_caller};
+use super::fail_fast::{FailFast, address_of, is_read, is_shut_to_caller};
 use super::known_answers::KnownAnswers;
-use super::permits::{self, Permits};
+use super::permits::Permits;
 use super::shutdown::Shutdown;
 use super::stopped_scopes::{StoppedScopes, Why};
 use crate::account::Account;
 use crate::exit;
 use crate::fallback::{Question, Request, WhyDown, json_or_text};
 use crate::mock::{self, MockServer};
-use crate::run::calls::alike::ITS_KEY;
 use crate::run::calls::entry;
 use crate::run::calls::reachability::Reachability;
 use crate::run::calls::stop::StopReason;
@@ -207,10 +206,10 @@ impl Requests {
         if ready.spares_group {
             fail_fast.begins(task.item(), &ready.scope, &address_of(&ready.call, task.key()));
         }
-        let (requests, shutdown) = (Arc::clone(self), shutdown.clone());
+        let (requests, shutdown, permits) = (Arc::clone(self), shutdown.clone(), permits.clone());
         StartDecision::Now(Box::pin(async move {
             let _test = test;
-            requests.send(&task, ready, permit, &shutdown).await
+            requests.send(&task, ready, permit, &permits, &shutdown).await
         }))
     }
 
@@ -288,7 +287,14 @@ impl Requests {
         request.is_ok_and(|request| self.addresses.needs_scope_of_hosts(&request.url))
     }
 
-    async fn send(&self, task: &Task, ready: Ready, permit: Permit, shutdown: &Shutdown) -> Result<(), Failure> {
+    async fn send(
+        &self,
+        task: &Task,
+        ready: Ready,
+        permit: Permit,
+        permits: &Permits,
+        shutdown: &Shutdown,
+    ) -> Result<(), Failure> {
         let Ready { call, echo, scope, with_group, spares_group, .. } = ready;
         let sender = self.sender.for_call();
         if sender.unknown_outcome(&call) != UnknownOutcome::Resend {
@@ -325,7 +331,7 @@ impl Requests {
                 self.keep(task, &echo, &result, shutdown).await
             }
             _ => {
-                let sits_out = permits::sits_out(&exchange.action, exchange.probe);
+                let sits_out = permits.sits_out(&scope, &exchange.action, exchange.probe);
                 let is_of_scope = exchange.reading.reach != LimitScope::Account;
                 let failure = failure(exchange).of_probe(sits_out);
                 let is_of_account = spares_group && is_of_scope && failure.class == Class::Account;
@@ -432,24 +438,6 @@ fn held_as_killed(unknown: UnknownOutcome, task: &Task) -> Failure {
         _ => "its call may have been executed: its worker was killed during it",
     };
     Failure { code: Some("killed".to_owned()), unknown, ..Failure::new(Class::Transient, message) }
-}
-
-const fn is_read(method: &Method) -> bool {
-    matches!(*method, Method::GET | Method::HEAD)
-}
-
-/// Where an item goes, as far as it is like the others of its host: what is sent to an address with the key of the item in its
-/// path or query goes where they go. A page that is read has its own.
-fn address_of(call: &Call, key: &str) -> String {
-    const ENDS: [char; 5] = ['/', '?', '&', '=', '#'];
-    if is_read(&call.method) {
-        return call.url.clone();
-    }
-    let of_all = |part| {
-        let text = str::trim_end_matches(part, ENDS);
-        if text == key { ITS_KEY.to_owned() + &part[text.len()..] } else { part.to_owned() }
-    };
-    call.url.split_inclusive(ENDS).map(of_all).collect()
 }
 
 /// The idempotency key of an item's calls.
