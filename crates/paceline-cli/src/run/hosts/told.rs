@@ -170,7 +170,7 @@ impl JobEnd {
 pub(crate) fn twice(lines: u64) -> Option<String> {
     (lines > 0).then(|| {
         format!(
-            "{} of the job may have been called twice, and be billed twice: hosts were lost that had begun with the blocks of these",
+            "{} of the job may have been called twice, and be billed twice: a host was lost that had begun with them, or with their block",
             text::counted(lines, "line")
         )
     })
