@@ -179,8 +179,8 @@ impl Others {
         !self.have(ordinal)
     }
 
-    /// A call leaves now, if it may, and again where its line had `begun` before this run: no other host can take its line, and where it must not be made `twice` the store knows of
-    /// it.
+    /// A call leaves now, if it may, and again where its line had `begun` before this run: no other host can take its line, and
+    /// where it must not be made `twice` the store knows of it.
     pub(crate) async fn leaves(&self, ordinal: u64, twice: bool, begun: bool) -> bool {
         if self.have(ordinal) || !self.is_ours() {
             return false;
