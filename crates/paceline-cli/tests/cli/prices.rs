@@ -60,7 +60,13 @@ fn answers_of_another_model_count_with_its_price_and_are_told() {
             &answer,
             "",
             "",
-            "gpt-4o-2024-08-06 answers in place of m: its price is not known: its answers count with the one of",
+            "gpt-4o-2024-08-06 answers in place of m: its price is not known: its answers count with in=1,out=1",
+        ),
+        (
+            &plain,
+            "second",
+            "",
+            "another upstream answers by the gateway's fallback: its price is not known: its answers count",
         ),
     ] {
         let reply = Reply::new(200, answer);

@@ -368,6 +368,25 @@ impl fmt::Display for StopReason {
             }
             Self::MaxDuration => f.write_str("--max-duration is over"),
             Self::Account { by, message, fix } => write!(f, "{by}: {message}; {fix}"),
+            Self::SameFailure { .. } => self.same_failure(f),
+            Self::Unreachable { address, message } => write!(f, "no server answers at {address}: {message}"),
+            Self::HostsUnreachable { hosts, message } => {
+                let named = first_few(hosts);
+                // A server is there, and the call never left.
+                let what = if message.starts_with("tls handshake") { "no server speaks TLS at" } else { "no server answers at" };
+                write!(f, "{what} {named}: {message}; check these addresses in the input and the network")
+            }
+            Self::Error { message } => f.write_str(message),
+            Self::DiskFull { message } => write!(f, "{message}; free some space, {AGAIN}"),
+            Self::Tls { address, message } | Self::Proxy { address, message } => write!(f, "cannot call {address}: {message}"),
+            Self::Input { message } => write!(f, "{message}; restore the input"),
+        }
+    }
+}
+
+impl StopReason {
+    fn same_failure(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
             Self::SameFailure { scope: Some(scope), which: STILL, status, advice, message, .. } => {
                 let status = with_status(",", *status);
                 write!(
@@ -383,17 +402,7 @@ impl fmt::Display for StopReason {
                     "the {which} {count} items{of} all failed the same way{status}: {message}; {advice}, or continue anyway with --stop-after-same 0"
                 )
             }
-            Self::Unreachable { address, message } => write!(f, "no server answers at {address}: {message}"),
-            Self::HostsUnreachable { hosts, message } => {
-                let named = first_few(hosts);
-                // A server is there, and the call never left.
-                let what = if message.starts_with("tls handshake") { "no server speaks TLS at" } else { "no server answers at" };
-                write!(f, "{what} {named}: {message}; check these addresses in the input and the network")
-            }
-            Self::Error { message } => f.write_str(message),
-            Self::DiskFull { message } => write!(f, "{message}; free some space, {AGAIN}"),
-            Self::Tls { address, message } | Self::Proxy { address, message } => write!(f, "cannot call {address}: {message}"),
-            Self::Input { message } => write!(f, "{message}; restore the input"),
+            _ => Ok(()),
         }
     }
 }

@@ -81,7 +81,6 @@ impl Reserved<'_> {
         let Expected { usage: Usage { output_tokens: bound, .. }, bounded, .. } = self.expected;
         let has_answer = !bounded || bound > 0;
         let expected = self.expected();
-        let (reserved_in, reserved_out) = (expected.tokens_in, expected.tokens_out);
         let answer = |came: u64| if bounded { expected.tokens_out } else { expected.tokens_out.max(came) };
         let counted = match used {
             Some(used) if used.prompt_tokens() > 0 && (used.output_tokens > 0 || !has_answer) => self.usage(used, 1),
@@ -120,8 +119,8 @@ impl Reserved<'_> {
         let dearer = expected.cache_price.saturating_mul(self.unknown.try_into().unwrap_or(i64::MAX));
         let counted = ModelUsage {
             calls: counted.calls + self.unknown,
-            tokens_in: also(tokens_in, reserved_in),
-            tokens_out: also(tokens_out, reserved_out),
+            tokens_in: also(tokens_in, expected.tokens_in),
+            tokens_out: also(tokens_out, expected.tokens_out),
             cache_price: counted.cache_price.saturating_add(dearer),
             ..counted
         };

@@ -418,7 +418,9 @@ fn a_price_of_cached_input_that_no_answer_uses_is_told() {
     let of = |calls: u64, cached_tokens: u64, price: &Prices| {
         let used = ModelUsage { calls, tokens_in: 600, cached_tokens, ..ModelUsage::default() };
         let words = Budget::new(Limits::default(), price.clone(), &[used], false).used().words();
-        words.is_some_and(|words| words.ends_with("; no answer told of input from a cache, so cached= changes nothing"))
+        words.is_some_and(|words| {
+            words.ends_with("; no answer told of input read from a cache, so cached= changes nothing")
+        })
     };
     assert!(of(20, 0, &price) && !of(19, 0, &price) && !of(20, 1, &price));
     assert!(!of(20, 0, &table(&[("*", "in=1,out=1")])), "none is given");
