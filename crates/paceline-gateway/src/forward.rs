@@ -372,9 +372,8 @@ impl<'a> Course<'a> {
     async fn at(&mut self, upstream: &Arc<Backend>, call: &Estimated, retries: u32) -> Ended {
         let mut place = upstream.place(self.record.client);
         let mut next = self.request(upstream, call, place.number(), retries);
-        let before = self.told.retries;
-        // How the last call ended, and what it means.
-        let mut last = None;
+        // `last`: how the last call ended, and what it means.
+        let (before, mut last) = (self.told.retries, None);
         loop {
             self.record.ending = None;
             let tries = next.attempts;

@@ -27,7 +27,7 @@ impl Scope {
         self.breaker.is_bad(item)
     }
 
-    /// Whether calls of items that failed before take half of the places, of which there are so many at most. They may hang again.
+    /// Whether calls of items that failed before take half of so many places, or of its own. They may hang again.
     pub(crate) fn repeats_enough(&self, places: u32) -> bool {
         self.repeats > 0 && 2 * (self.repeats + 1) > places.min(self.in_flight.limit())
     }

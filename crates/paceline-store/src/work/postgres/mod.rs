@@ -67,8 +67,8 @@ impl PostgresStore {
     /// alone makes sure who is at the other end. Without `sslrootcert` the certificates count that the machine trusts.
     ///
     /// # Errors
-    /// [`WorkError::Address`]; [`WorkError::Unreachable`]; [`WorkError::Silent`]; [`WorkError::Postgres`] when the server refuses:
-    /// a wrong password or an unknown database at once; [`WorkError::NewerVersion`].
+    /// [`WorkError::Address`]; [`WorkError::Unreachable`]; [`WorkError::Silent`]; [`WorkError::Postgres`] when the server
+    /// refuses: a wrong password or an unknown database at once; [`WorkError::NewerVersion`].
     pub async fn open(url: &str) -> Result<Self, WorkError> {
         Self::open_in(url, SCHEMA).await
     }
