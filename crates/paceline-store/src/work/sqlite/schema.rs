@@ -293,7 +293,7 @@ mod tests {
         first_version(&path, &["7", "0", "-1", "NULL", "12.5", "'tomorrow'", "9e999"]);
         for _ in 0..2 {
             let conn = open(&path, 9).unwrap();
-            assert_eq!(number(&conn, "PRAGMA user_version"), 5);
+            assert_eq!(number(&conn, "PRAGMA user_version"), 6);
             assert_eq!(
                 number(&conn, "SELECT count(*) FROM item WHERE not_before_ms = 0"),
                 6,
@@ -302,10 +302,10 @@ mod tests {
             assert_eq!(number(&conn, "SELECT not_before_ms FROM item WHERE key = '0'"), 7);
             assert_eq!(number(&conn, "SELECT created_ms FROM store"), 5);
         }
-        migrate(&open(&path, 9).unwrap(), &path, 9, &[V1, V2, V3, V4, V5, NEXT]).unwrap();
+        migrate(&open(&path, 9).unwrap(), &path, 9, &[V1, V2, V3, V4, V5, V6, NEXT]).unwrap();
         let message = open(&path, 9).expect_err("a newer store").to_string();
         assert!(
-            message.ends_with("has format 6, this version knows up to 5; use a newer version of paceline"),
+            message.ends_with("has format 7, this version knows up to 6; use a newer version of paceline"),
             "{message}"
         );
     }
@@ -315,9 +315,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("work.db");
         let conn = open(&path, 5).unwrap();
-        let refused = migrate(&conn, &path, 9, &[V1, V2, V3, V4, V5, NEXT, "INSERT INTO nowhere VALUES (1)"]);
+        let refused = migrate(&conn, &path, 9, &[V1, V2, V3, V4, V5, V6, NEXT, "INSERT INTO nowhere VALUES (1)"]);
         assert!(matches!(refused, Err(WorkError::Sqlite { action: "write", .. })), "{refused:?}");
-        assert_eq!(number(&conn, "PRAGMA user_version"), 5);
+        assert_eq!(number(&conn, "PRAGMA user_version"), 6);
         assert_eq!(number(&conn, "SELECT count(*) FROM pragma_table_info('item') WHERE name = 'note'"), 0);
         drop(conn);
         open(&path, 9).unwrap();
