@@ -78,13 +78,17 @@ pub(crate) fn is_of(scope: &str, tier: &str) -> bool {
     scope == tier || tier_and_part(scope).is_some_and(|(whole, _)| whole == tier)
 }
 
+/// The host of a scope that is a part of a tier, or a tier of one host; of any other the scope.
+pub(crate) fn host_of(scope: &str) -> &str {
+    let host = tier_and_part(scope).map(|(_, host)| host);
+    host.or_else(|| scope.strip_prefix("tier host=")).unwrap_or(scope)
+}
+
 /// Whether a scope is a host, which may be named without its port.
 pub(crate) fn is_host(scope: &str, named: &str) -> bool {
     let bare = |name: &str| {
-        // A part of a tier, or a tier of one host.
-        let name = name.strip_prefix("tier ").map_or(name, |tier| {
-            tier.rsplit_once(" at ").map_or_else(|| tier.trim_start_matches("host="), |(_, host)| host)
-        });
+        let name = host_of(name);
+        let name = name.strip_prefix("tier ").unwrap_or(name);
         let rest = ["https://", "http://"].iter().find_map(|scheme| name.strip_prefix(scheme)).unwrap_or(name);
         rest.trim_end_matches('/').to_ascii_lowercase()
     };

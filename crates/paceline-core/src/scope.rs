@@ -208,9 +208,8 @@ impl Scope {
         self.out.add(cost);
         let (tokens, spent) = (cost.get(&Dimension::Tokens), self.spent.clone());
         let server_limited = self.announced.iter().any(|limit| limit.holds_back(now));
-        let (number, era) = (self.last, self.learnt.era());
+        let (number, sent, era) = (self.last, now, self.learnt.era());
         let (item, is_first) = (request.number(), !request.was_tried());
-        let sent = now;
         let mut flight = Flight { number, era, sent, probe, in_flight, tokens, spent, server_limited, item, is_first };
         if self.pace == Pace::Auto {
             flight.era = self.learnt.sent(now, &self.gate, &flight, canary);

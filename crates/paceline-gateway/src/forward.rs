@@ -412,7 +412,7 @@ impl<'a> Course<'a> {
             if let (Err(_), Some(refusal)) = (&received, self.payload.failure()) {
                 return Ended { answer: Err(refusal), stayed_down: false, retries };
             }
-            if let (Some(head), Err(error @ (NoAnswer::Undecodable(_) | NoAnswer::TooLarge(_)))) = (packed, &received) {
+            if let (Some(head), Err(error @ NoAnswer::Undecodable(_))) = (packed, &received) {
                 self.record.unknown += 1;
                 let (class, refusal) = unreadable(departed, head, error);
                 self.record.ending = Some(Ending::Answered(class));

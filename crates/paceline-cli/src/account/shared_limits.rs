@@ -104,7 +104,7 @@ impl SharedLimits {
     /// The limits are shared with the runs of this user alone.
     pub(crate) fn of_this_user(account: Option<&Account>, config: &PacerConfig, limiter: Limiter) -> Self {
         let turn_wait = TurnWait::default();
-        let account = account.filter(|_| is_limited(config)).and_then(|account| {
+        let account = account.filter(|_| Self::is_for(config)).and_then(|account| {
             let folder = folder().map_err(|error| warn_alone(&error, "")).ok()?;
             prune::unused(&folder);
             Some(SharedAccount::new(&folder, account, turn_wait.clone()))
@@ -119,7 +119,8 @@ impl SharedLimits {
 
     /// Whether that configuration has limits that may be shared.
     pub(crate) fn is_for(config: &PacerConfig) -> bool {
-        is_limited(config)
+        let mut limits = std::iter::once(&config.limits).chain(config.tiers.iter().map(|(_, limits)| limits));
+        config.pace != Pace::None && limits.any(|limits| !limits.quotas.is_empty())
     }
 
     /// Whether limits are shared at all, as yet.
@@ -260,8 +261,12 @@ impl SharedAccount {
 
     /// The other process that has that file.
     fn holder_of(&self, what: &str) -> Option<u32> {
-        let (holder, _) = lock::signed_by(&self.files.with_extension(what));
-        holder.filter(|pid| !is_this_process(Some(*pid)))
+        self.signer_of(what).filter(|pid| !is_this_process(Some(*pid)))
+    }
+
+    /// The process that signed that file last.
+    fn signer_of(&self, what: &str) -> Option<u32> {
+        lock::signed_by(&self.files.with_extension(what)).0
     }
 
     fn take(&self, what: &str) -> io::Result<Option<File>> {
@@ -270,9 +275,13 @@ impl SharedAccount {
 
     /// Names the other process, which has that file.
     fn report_once(&mut self, what: &str) {
-        let (holder, _) = lock::signed_by(&self.files.with_extension(what));
-        // Who serves both upstreams names them.
-        if !is_this_process(holder) && !std::mem::replace(&mut self.reported, true) {
+        if self.reported {
+            return;
+        }
+        let holder = self.signer_of(what);
+        // A gateway that serves both upstreams names them.
+        if !is_this_process(holder) {
+            self.reported = true;
             let who = lock::named(holder);
             tracing::info!(
                 "{who} is calling {}{}: both share the configured limits and take turns",
@@ -291,10 +300,9 @@ impl SharedAccount {
         // An error here is reported when this run waits for a lock itself.
         let Ok(None) = self.take(NEXT) else { return false };
         self.report_once(NEXT);
-        let (waits, _) = lock::signed_by(&self.files.with_extension(NEXT));
         let keeps_it = || limiter.waits_for_room().is_some_and(|at| at - limiter.now() <= KEPT_FOR_ROOM);
         // Another upstream of this process has limits of its own, for which its calls need not wait.
-        if !is_this_process(waits) && keeps_it() {
+        if !is_this_process(self.signer_of(NEXT)) && keeps_it() {
             return false;
         }
         limiter.yield_turn();
@@ -357,11 +365,6 @@ impl SharedAccount {
 
 fn is_this_process(pid: Option<u32>) -> bool {
     pid == Some(std::process::id())
-}
-
-fn is_limited(config: &PacerConfig) -> bool {
-    let mut limits = std::iter::once(&config.limits).chain(config.tiers.iter().map(|(_, limits)| limits));
-    config.pace != Pace::None && limits.any(|limits| !limits.quotas.is_empty())
 }
 
 /// Why a file cannot be written whose folder can.

@@ -275,7 +275,7 @@ fn set(args: SetArgs) -> Result<(), Failure> {
 
 /// Says what a client may do now, with its limits as they were understood.
 fn tell_what_holds(name: &str, place: &Place) {
-    let file = path(place).and_then(|path| KeyFile::read(&path)).ok().flatten();
+    let file = kept(place);
     let Some(record) = file.iter().flat_map(|file| &file.keys).find(|key| key.name == name) else { return };
     tracing::info!("{name}: {}", record.understood());
 }
@@ -300,10 +300,15 @@ fn revoke(name: &str, former: bool, place: &Place) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The keys as they are kept now; none where they cannot be read.
+fn kept(place: &Place) -> Option<KeyFile> {
+    KeyFile::read(&path(place).ok()?).ok()?
+}
+
 /// Says which batches of a client end by what its keys are now.
 fn tell_batches(name: &str, place: &Place) {
     let Some(folder) = state::place(place.state.as_deref()).ok() else { return };
-    let file = path(place).and_then(|path| KeyFile::read(&path)).ok().flatten();
+    let file = kept(place);
     let clients = file.as_ref().and_then(|file| Clients::with_keys(file.clients().ok()?, &Clients::OfThisMachine).ok());
     let (Some(file), Some(clients)) = (file, clients) else { return };
     let former = file.keys.iter().find(|key| key.name == name).and_then(Record::former_in_force);

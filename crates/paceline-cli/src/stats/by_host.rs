@@ -1,7 +1,7 @@
 //! `paceline stats --by-host`: how far each host of a job is, or whatever else is paced by itself, those in trouble first.
 
 use paceline::clock;
-use paceline_core::{Timestamp, tier_and_part};
+use paceline_core::Timestamp;
 use paceline_store::{Reader, ScopeItems, ScopeStatus};
 use serde_json::{Value, json};
 
@@ -11,6 +11,7 @@ use crate::exit::Failure;
 use crate::output::print as written;
 use crate::run::job::holds;
 use crate::text;
+use crate::upstream::host_of;
 
 /// Prints all of them: as a table, or one object a line.
 ///
@@ -131,12 +132,6 @@ impl Host {
             "last_error": last_failure.as_ref().map(|(_, message)| message),
         })
     }
-}
-
-/// The host without the tier that it belongs to.
-fn host_of(scope: &str) -> &str {
-    let host = tier_and_part(scope).map(|(_, host)| host);
-    host.or_else(|| scope.strip_prefix("tier host=")).unwrap_or(scope)
 }
 
 /// The longest reason that is shown, in columns; JSON has all of a failure.

@@ -230,7 +230,7 @@ fn lines_that_failed_on_any_host_are_sent_again_where_that_is_asked_for() {
     let none = host(&["--retry-failed", "--only-status", "400"]).run();
     let log = String::from_utf8_lossy(&none.output.stderr).into_owned();
     assert!(log.contains("0 lines of the job that failed before will be sent again"), "{log}");
-    assert!(log.contains(&format!("{failed} lines of the job failed")), "whoever they failed on: {log}");
+    assert!(log.contains(&format!("{failed} lines of the job failed")), "whichever host they failed on: {log}");
     let ended = second.run();
     let log = String::from_utf8_lossy(&ended.output.stderr).into_owned();
     assert!(log.contains(&format!("{failed} lines of the job that failed before will be sent again")), "{log}");

@@ -165,7 +165,7 @@ impl Pacer {
         }
         let others = match outcome.class {
             class if is_failure(class) => OTHERS_FIRST,
-            _ if request.deferrals > 0 && outcome.hint.is_some_and(|hint| hint.is_long()) => 2,
+            _ if request.deferrals > 0 && holds_scope(outcome) => 2,
             _ => 0,
         };
         let Some(after_the_first) = (scope.queue.len().min(others) as u32).checked_sub(1) else {
@@ -199,7 +199,7 @@ impl Pacer {
         let refusal = match outcome.class {
             Class::Overloaded if request.attempts >= 2 && self.is_bad(request) => Refusal::OverloadedItem,
             Class::Overloaded => Refusal::Overloaded,
-            _ if request.deferrals >= 2 && outcome.hint.is_some_and(|hint| hint.is_long()) => Refusal::AgainHeld,
+            _ if request.deferrals >= 2 && holds_scope(outcome) => Refusal::AgainHeld,
             _ if request.deferrals >= 2 => Refusal::Again,
             _ => Refusal::Throttled,
         };
@@ -269,6 +269,11 @@ impl Pacer {
         self.hold_until(now, scope.cloned(), now + wait, cause);
         self.tell_held(now, scope, now + wait, cause);
     }
+}
+
+/// Whether the server asked for a wait after which one call goes first.
+fn holds_scope(outcome: &Outcome) -> bool {
+    outcome.hint.is_some_and(|hint| hint.is_long())
 }
 
 /// Whether the server asked for a longer wait than we would choose: it names a time, and does not refuse one call by chance.

@@ -52,7 +52,7 @@ impl Announced {
             let others = clients.iter().filter(|(other, _)| **other != client);
             let of_others: Vec<_> = others.map(|(_, limits)| limits.get(&what)).collect();
             told.insert(what, limit);
-            // Who is told none has as many as it likes.
+            // A client that is told none has as many as it likes.
             let is_larger = |other: &&Option<&u64>| other.is_none_or(|other| *other / FEWER >= limit.max(1));
             let larger = of_others.iter().filter(is_larger).count();
             let is_its_own = larger > 0 && 2 * larger >= of_others.len();

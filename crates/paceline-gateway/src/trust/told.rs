@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use paceline::Instant;
 
-/// Up to so long a wait is soon over: no one is believed about another one than the present.
+/// A wait of up to so long is soon over, and holds the others for a part of it. A longer one takes witnesses.
 pub(super) const SHORT: Duration = Duration::from_secs(60);
 
 /// Where one client alone was told to wait, the others wait for a sixth of it, and where two were for a third: one that asks for

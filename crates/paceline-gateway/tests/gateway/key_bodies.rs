@@ -320,7 +320,7 @@ async fn a_compressed_success_that_is_damaged_is_not_asked_for_again() {
     assert_eq!(
         unknown.as_ref().map(|calls| calls.as_bytes()),
         Some(&b"1"[..]),
-        "it was done, and nobody knows what it used"
+        "it was done, and the gateway does not know what it used"
     );
     assert!(text.contains("\"unreadable\"") && !text.contains("a3f8c9d2e1b04711"), "{text}");
     assert_eq!(served.limiter.snapshot().account.totals.by_class[0], 1, "it is a success");

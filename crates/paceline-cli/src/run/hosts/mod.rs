@@ -143,12 +143,12 @@ async fn joined(store: &BlockStore, name: &str, calls: &Settings, max_wait: Dura
             );
             is_told = true;
         }
-        tokio::time::sleep(NO_JOB.min(max_wait)).await;
+        tokio::time::sleep(LOOK_EVERY.min(max_wait)).await;
     }
 }
 
 /// Between two looks for a job that is not there.
-const NO_JOB: Duration = Duration::from_millis(500);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Jobs that are named where another was meant.
 const SHOWN: usize = 5;

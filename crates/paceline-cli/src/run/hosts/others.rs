@@ -315,7 +315,7 @@ mod tests {
         others.unheard();
         assert!(others.leave_once_heard(4, true).await);
         let waits = tokio::time::timeout(Duration::from_secs(2), others.leave_once_heard(4, false)).await;
-        assert!(waits.is_err(), "nobody could be told of it");
+        assert!(waits.is_err(), "the store could not be told of it");
         others.renewed_until(others.now() + LEASE);
         assert!(others.leave_once_heard(4, false).await);
     }

@@ -25,20 +25,15 @@ impl Reserved<'_> {
     pub(crate) fn answered_by(mut self, by: Option<AnsweredBy>) -> Self {
         let prices = &self.budget.prices;
         let asked = &self.expected.model;
-        let model = match by {
-            Some(AnsweredBy::Model(model)) => Some(model),
-            Some(AnsweredBy::Upstream) => {
-                self.answered = Some((Arc::clone(asked), false));
-                return self;
-            }
-            None => None,
-        };
-        self.answered = model.and_then(|model| match prices.counted_as(asked, &model) {
-            CountedAs::Asked => None,
-            CountedAs::Priced(name) => Some((name.into(), true)),
-            // Of a request that names no model none has taken its place.
-            CountedAs::Unpriced(_) if asked.is_empty() => None,
-            CountedAs::Unpriced(name) => Some((name.into(), false)),
+        self.answered = by.and_then(|by| match by {
+            AnsweredBy::Upstream => Some((Arc::clone(asked), false)),
+            AnsweredBy::Model(model) => match prices.counted_as(asked, &model) {
+                CountedAs::Asked => None,
+                CountedAs::Priced(name) => Some((name.into(), true)),
+                // Of a request that names no model none has taken its place.
+                CountedAs::Unpriced(_) if asked.is_empty() => None,
+                CountedAs::Unpriced(name) => Some((name.into(), false)),
+            },
         });
         self
     }
@@ -52,8 +47,7 @@ impl Reserved<'_> {
                 self.budget.dearest(&self.expected.model, Some(model), usage)
             }
             // A table says nothing of it: often it is another name of the one that was asked for.
-            Some((_, false)) => Arc::clone(&self.expected.model),
-            None => Arc::clone(&self.expected.model),
+            Some((_, false)) | None => Arc::clone(&self.expected.model),
         }
     }
 
@@ -67,11 +61,10 @@ impl Reserved<'_> {
         let Some((model, is_priced)) = &self.answered else { return false };
         let (budget, asked) = (self.budget, &self.expected.model);
         ledger.unpriced += u64::from(!is_priced);
+        budget.tell_answered(ledger, asked, model, *is_priced);
         if !is_priced && !budget.prices.knows(model) {
-            budget.tell_answered(ledger, asked, model, false);
             return false;
         }
-        budget.tell_answered(ledger, asked, model, *is_priced);
         let dearer = ledger.models.get(asked).and_then(|answers| answers.dearer.clone());
         let reserved = budget.dearest(asked, dearer.as_ref(), usage);
         let dearest = budget.dearest(&reserved, Some(model), usage);
