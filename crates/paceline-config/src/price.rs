@@ -119,6 +119,15 @@ impl Price {
         Money(self.input.saturating_mul(tokens_in).saturating_add(self.output.saturating_mul(tokens_out)))
     }
 
+    /// What a call costs, with what the provider read from its cache at the price of that; else at what is known of its provider.
+    /// Nothing is rounded: calls cost together what each of them costs.
+    pub fn of_usage(&self, usage: &Usage) -> Money {
+        let Some(cached) = self.cached else { return self.of(usage.priced_input(), usage.output_tokens) };
+        let of_writes = usage.cache_price.saturating_sub(usage.cached_price);
+        let Money(all) = self.of(usage.prompt_tokens().saturating_add_signed(of_writes), usage.output_tokens);
+        Money(all.saturating_sub(self.input.saturating_sub(cached).saturating_mul(usage.cached_tokens)))
+    }
+
     /// What input costs that the provider read from its cache, in millionths; none where it costs what the rest does.
     pub const fn cached(&self) -> Option<u64> {
         self.cached
@@ -341,6 +350,12 @@ mod tests {
         // A provider that sells them at a tenth, and 100 tokens that were written at 1.25.
         let known = Usage { cache_price: -720 + 25, cached_price: -720, ..usage(800) };
         assert_eq!([price, cached].map(|price| price.priced_input(&known)), [305, 425], "the price that was given");
+        let odd = Usage { input_tokens: 7, cached_tokens: 5, output_tokens: 1, ..Usage::default() };
+        let uneven: Price = "in=2,cached=0.7,out=8".parse().expect("a price");
+        let ten = Usage { input_tokens: 70, cached_tokens: 50, output_tokens: 10, ..Usage::default() };
+        assert_eq!(10 * uneven.of_usage(&odd).units(), uneven.of_usage(&ten).units(), "nothing is rounded");
+        assert_eq!(uneven.of_usage(&odd).units(), 2 * 2_000_000 + 5 * 700_000 + 8_000_000);
+        assert_eq!([price, cached].map(|price| price.of_usage(&known).units()), [762_500_000, 850_000_000]);
         let full: Price = "in=2,cached=2,out=8".parse().expect("a price");
         assert_eq!(full.priced_input(&known), 1_025);
         for wrong in [

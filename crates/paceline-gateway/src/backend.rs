@@ -28,6 +28,7 @@ use crate::metrics::Metrics;
 use crate::models::decoded_path;
 use crate::notes::{Kind, Notes};
 use crate::payload::Outgoing;
+use crate::stays_down::StaysDown;
 use crate::trust::Trust;
 use crate::{headers, query};
 
@@ -92,6 +93,8 @@ pub struct Backend {
     pub(crate) fallbacks: Vec<Step>,
     /// The last request went to the fallbacks.
     falls_back: AtomicBool,
+    /// Its scopes that requests with a fallback wait for no more.
+    pub(crate) stays_down: StaysDown,
     /// Of files and ports of this machine.
     shortage: Shortage,
     answers: HasAnswered,
@@ -166,6 +169,7 @@ impl Backend {
             trust: Trust::default(),
             fallbacks,
             falls_back,
+            stays_down: StaysDown::default(),
             shortage: Shortage::default(),
             answers: HasAnswered::default(),
             ignored_wait: Once::new(),
@@ -200,6 +204,7 @@ impl Backend {
     /// Ends its holds, pauses and stops, for all and for single clients: a person says that their cause is mended.
     pub fn lift_holds(&self) {
         self.trust.forget();
+        self.stays_down.forget();
         self.notes.outages.end_stops();
         self.limiter.resume(None);
     }
@@ -242,6 +247,11 @@ impl Backend {
     pub(crate) fn most_retries(&self, wished: Option<u32>) -> u32 {
         let most = self.config.pacer.retry.max_retries;
         wished.map_or(most, |wished| wished.min(most))
+    }
+
+    /// Whether the server of a scope is failing.
+    pub(crate) fn is_failing(&self, scope: &ScopeId) -> bool {
+        self.limiter.scope_snapshot(scope).is_some_and(|scope| scope.failing_since.is_some())
     }
 
     /// Whether another may answer in its place: at an API of language models a prompt alone, for files and batches belong to

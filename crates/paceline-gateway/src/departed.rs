@@ -158,10 +158,7 @@ impl Backend {
     /// Logs that the upstream is down, or answers again.
     fn note_outage(&self, scope: &Arc<str>, client: &str, reading: &Reading) {
         let Some(sign) = Sign::of(reading) else { return };
-        let has_open_breaker = || {
-            let of_scope = self.limiter().scope_snapshot(&self.scope(scope));
-            of_scope.is_some_and(|scope| scope.failing_since.is_some())
-        };
+        let has_open_breaker = || self.is_failing(&self.scope(scope));
         let upstream = self.name();
         let told = self.notes().outages.note(scope, sign, || self.limiter().now(), has_open_breaker);
         let kind = |told: &Told| if let Told::Back { .. } = told { Kind::Back } else { Kind::Down };
@@ -207,7 +204,7 @@ impl Backend {
         if prices.is_empty() {
             return Money::default();
         }
-        prices.of(asked.model().unwrap_or_default()).of(usage.priced_input(), usage.output_tokens)
+        prices.of(asked.model().unwrap_or_default()).of_usage(usage)
     }
 
     /// `unread`: the bytes of a body that was too long to be kept; the answer has none then.

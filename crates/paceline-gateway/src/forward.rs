@@ -1,9 +1,11 @@
 //! The course of one request: it is held until it may leave, sent, sent again where that is useful, and answered.
 
+mod steps;
+
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::CONTENT_LENGTH;
+use futures_util::future::Either::{Left, Right};
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, Either, Full};
@@ -19,7 +21,6 @@ use crate::clients::Client;
 use crate::departed::Departed;
 use crate::estimated::Estimated;
 use crate::failure;
-use crate::fallback::{Step, Target};
 use crate::files::{Files, HeldFile};
 use crate::headers::{self, Wishes};
 use crate::metrics::Ending;
@@ -34,6 +35,8 @@ use crate::request_body::RequestBody;
 use crate::server::Gateway;
 use crate::spent::Spent;
 use crate::tap::Tap;
+
+use self::steps::unless_down;
 
 /// The body of an answer: the gateway's own, or as it comes from an upstream.
 pub(crate) type AnswerBody = Either<OwnBody, Tap>;
@@ -50,6 +53,8 @@ struct AnswerNotes {
     retries: u32,
     /// What took the place of its upstream.
     fallback: Option<HeaderValue>,
+    /// The steps at which calls were made of which it is unknown whether they were executed.
+    unknown_at: Vec<HeaderValue>,
 }
 
 /// A request on its way: what is the same at each upstream that it is sent to.
@@ -73,6 +78,9 @@ struct Course<'a> {
     /// Its connection, among the files that a client with a key holds.
     connection: HeldFile,
     told: AnswerNotes,
+    /// Whether it waits no more once its upstream is known to stay down, and whether it waited less for that.
+    gives_way: bool,
+    gave_way: bool,
 }
 
 /// How a request ended at one upstream.
@@ -118,6 +126,7 @@ pub(crate) async fn forward(
     if let Some(fallback) = told.fallback {
         headers.insert(gateway::FALLBACK, fallback);
     }
+    told.unknown_at.into_iter().for_each(|step| _ = headers.append(gateway::UNKNOWN_AT, step));
     record.status = Some(answer.status());
     match answer.body_mut() {
         Either::Left(whole) => record.bytes_out = whole.size_hint().exact().unwrap_or_default(),
@@ -173,6 +182,8 @@ impl<'a> Course<'a> {
             payload,
             connection,
             told: AnswerNotes::default(),
+            gives_way: false,
+            gave_way: false,
         };
         Ok((course, parts, places))
     }
@@ -191,44 +202,10 @@ impl<'a> Course<'a> {
         let first = self.read(own.len(), first).await?;
         self.enter(upstream, &first).await?;
         let budget = upstream.most_retries(self.wishes.retries);
-        let ended = self.at(upstream, &first, budget).await;
-        let parts = again.filter(|_| ended.stayed_down && upstream.falls_back(&first.call, &first.asked));
-        upstream.note_fallbacks(parts.is_some());
-        let Some(parts) = parts else { return ended.answer };
-        let mut left = budget.saturating_sub(ended.retries);
-        for Step { marker, target } in &upstream.fallbacks {
-            let (name, model) = match target {
-                Target::Static(answer) => {
-                    self.record.ending = Some(Ending::Answered(Class::Success));
-                    self.told.fallback = Some(marker.clone());
-                    return Ok(answer.clone().map(whole_body));
-                }
-                Target::Upstream { name, model } => (name, model),
-            };
-            // A reload may have removed it since.
-            let Some(other) = upstreams.iter().find(|other| other.name() == name) else { continue };
-            let (false, Ok(_room)) = (self.payload.is_stream, place_in_queue(other, self.bounds)) else { continue };
-            let (mut parts, mut path) = (parts.clone(), first.call.url.clone());
-            if !Arc::ptr_eq(other, upstream) {
-                headers::remove_keys(&mut parts.headers);
-                path = upstream.without_keys(path);
-            }
-            parts.headers.remove(CONTENT_LENGTH);
-            let (backend, known, body, named) = (Arc::clone(other), self.known.clone(), own.clone(), model.clone());
-            let call = move || Estimated::of_fallback(&backend, known.as_deref(), parts, path, body, named.as_deref());
-            let Some(call) = self.read(own.len(), call).await else { continue };
-            if model.is_some() && !self.payload.has_room(call.call.body.len(), self.bounds) {
-                continue;
-            }
-            self.payload.bytes = call.call.body.clone();
-            let tried = self.at(other, &call, left).await;
-            left = left.saturating_sub(tried.retries);
-            if let (false, Ok(answer)) = (tried.stayed_down, tried.answer) {
-                self.told.fallback = Some(marker.clone());
-                return Ok(answer);
-            }
+        match again.filter(|_| upstream.falls_back(&first.call, &first.asked)) {
+            Some(parts) => self.with_fallbacks(upstreams, upstream, &first, (parts, own), budget).await,
+            None => self.at(upstream, &first, budget).await.answer,
         }
-        ended.answer
     }
 
     /// What `read` makes of a body of so many bytes.
@@ -337,7 +314,12 @@ impl<'a> Course<'a> {
         let (permit, place) = loop {
             let (since, waits) = (upstream.stopwatch.now(), self.client.waits());
             let left = || self.deadline - self.clock.now();
+            let of_scope = next.scope.clone();
             let held = hold_a_place(upstream, next, left, last, (self.known.as_deref(), &self.client));
+            let held = match self.gives_way {
+                true => Left(unless_down(upstream, &of_scope, self.record.client, &mut self.gave_way, held)),
+                false => Right(held),
+            };
             let held = self.gateway.bounds_wait(upstream.name(), self.known.as_deref(), held);
             let held = self.files.bounds(self.known.as_deref(), &mut self.connection, held).await;
             drop(waits);

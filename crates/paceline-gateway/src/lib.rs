@@ -44,6 +44,7 @@ mod route;
 mod server;
 mod spent;
 mod state;
+mod stays_down;
 mod tap;
 mod tls;
 mod trust;

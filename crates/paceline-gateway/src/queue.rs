@@ -69,9 +69,8 @@ pub(crate) async fn hold(
         {
             return without_store(upstream, why).into();
         }
-        let is_failing = || limiter.scope_snapshot(&request.scope).is_some_and(|scope| scope.failing_since.is_some());
         let by_class = |class| GiveUp::Deadline.stayed_down(class);
-        let stayed_down = last.map_or_else(|| cause.stayed_down() || is_failing(), by_class);
+        let stayed_down = last.map_or_else(|| cause.stayed_down() || upstream.is_failing(&request.scope), by_class);
         NotSent { refusal: too_long(upstream, &request.cost, cause, wait, left), stayed_down }
     };
     // The upstream asked its last call to come back after the deadline, or so late is its next try due.

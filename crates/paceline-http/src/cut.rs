@@ -1,4 +1,4 @@
-//! What an answer told before it was cut off: the server bills it.
+//! What an answer told before it was cut off: the server bills it, and a gateway has told of its calls.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -8,12 +8,28 @@ use http::header::CONTENT_ENCODING;
 use paceline_providers::{Answer, Dialect, Reading, Usage, path_of};
 
 use crate::exchange::Call;
+use crate::gateway::Passed;
 
-/// What had come of a success whose connection broke.
+/// What had come of an answer whose connection broke.
 #[derive(Default)]
-pub(crate) struct Cut(Mutex<Option<Response<Bytes>>>);
+pub(crate) struct Cut {
+    /// Of a success.
+    part: Mutex<Option<Response<Bytes>>>,
+    /// What a gateway had told in its head.
+    passed: Mutex<Option<Passed>>,
+}
 
 impl Cut {
+    /// Keeps what a gateway told.
+    pub(crate) fn came(&self, passed: Passed) {
+        *self.passed.lock().unwrap_or_else(PoisonError::into_inner) = Some(passed);
+    }
+
+    /// What a gateway told, where the head of its answer came.
+    pub(crate) fn passed(&self) -> Option<Passed> {
+        self.passed.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// Keeps the part that came. Of what is packed a part says nothing.
     pub(crate) fn keep(&self, head: &reqwest::Response, body: BytesMut) {
         if !head.status().is_success() || head.headers().contains_key(CONTENT_ENCODING) {
@@ -21,7 +37,7 @@ impl Cut {
         }
         let mut part = Response::new(body.freeze());
         *part.headers_mut() = head.headers().clone();
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(part);
+        *self.part.lock().unwrap_or_else(PoisonError::into_inner) = Some(part);
     }
 
     /// What a stream told, of which that part came, or which ended as a whole before its own end.
@@ -31,7 +47,7 @@ impl Cut {
         call: &Call,
         whole: Option<(&Response<Bytes>, &Reading)>,
     ) -> Option<Usage> {
-        let part = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let part = self.part.into_inner().unwrap_or_else(PoisonError::into_inner);
         let part = match whole {
             Some((answer, reading)) => Some(answer).filter(|answer| reading.is_cut_short(answer.status().as_u16())),
             None => part.as_ref(),

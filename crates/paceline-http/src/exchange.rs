@@ -8,6 +8,7 @@ use http::{Method, Request, Response};
 use paceline::{Class, NextAction, UnknownOutcome};
 use paceline_providers::{Reading, Usage};
 
+use crate::gateway::Steps;
 use crate::memory::AnswerMemory;
 use crate::no_answer::NoAnswer;
 
@@ -57,6 +58,8 @@ pub struct Exchange {
     pub retried: u32,
     /// Of so many of the calls that a gateway made before it is unknown whether they were executed.
     pub unknown_before: u32,
+    /// The steps of its fallback that a gateway names.
+    pub steps: Steps,
     /// Counts the answer's bytes for [`SenderConfig::most_of_answers`](crate::SenderConfig::most_of_answers) until it is dropped.
     /// A caller that keeps answers drops it, or no further answer is read once they are as many.
     pub memory: AnswerMemory,

@@ -4,7 +4,13 @@ use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Response};
+use paceline_core::format_duration;
+use paceline_providers::Reading;
+
+use crate::exchange::is_unknown;
+use crate::no_answer::NoAnswer;
 
 /// A field of a request: how long it may be held.
 pub const DEADLINE: &str = "x-paceline-deadline";
@@ -26,6 +32,9 @@ pub const ATTEMPTS: &str = "x-paceline-attempts";
 /// A field of an answer: of how many of these calls nothing tells whether they were executed. There only if there are some.
 pub const UNKNOWN: &str = "x-paceline-unknown";
 
+/// A field of an answer: the steps of the gateway's fallback at which calls were made that count in [`UNKNOWN`].
+pub const UNKNOWN_AT: &str = "x-paceline-unknown-at";
+
 /// A field of an answer: what stood in for the upstream, which stayed down.
 pub const FALLBACK: &str = "x-paceline-fallback";
 
@@ -33,21 +42,52 @@ pub const FALLBACK: &str = "x-paceline-fallback";
 pub const LONGEST_HOLD: Duration = Duration::from_secs(240);
 
 /// What a gateway did for an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Passed {
     pub(crate) calls: u32,
     pub(crate) retried: u32,
     /// Of so many of the calls nothing tells whether they were executed.
     pub(crate) unknown: u32,
     pub(crate) waited: Duration,
+    pub(crate) steps: Steps,
+}
+
+/// The steps of its fallback that a gateway names, as they are named: `NAME` or `NAME/MODEL`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Steps {
+    /// The one that answered.
+    pub answered: Option<Box<str>>,
+    /// Those at which calls were made of which it is unknown whether they were executed.
+    pub unknown_at: Vec<Box<str>>,
+}
+
+impl Steps {
+    const NONE: Self = Self { answered: None, unknown_at: Vec::new() };
+
+    fn of(headers: &HeaderMap) -> Self {
+        let texts = |name| headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+        let unknown_at = texts(UNKNOWN_AT).flat_map(|steps| steps.split(", ")).map(Into::into).collect();
+        Self { answered: texts(FALLBACK).next().map(Into::into), unknown_at }
+    }
 }
 
 impl Passed {
     /// One call that went straight to its API.
-    pub(crate) const STRAIGHT: Self = Self { calls: 1, retried: 0, unknown: 0, waited: Duration::ZERO };
+    pub(crate) const STRAIGHT: Self = Self::of_calls(1);
 
     /// None: it did not reach the gateway, which makes the calls.
-    pub(crate) const NONE: Self = Self { calls: 0, ..Self::STRAIGHT };
+    pub(crate) const NONE: Self = Self::of_calls(0);
+
+    const fn of_calls(calls: u32) -> Self {
+        Self { calls, retried: 0, unknown: 0, waited: Duration::ZERO, steps: Steps::NONE }
+    }
+
+    /// Of so many calls before the one that has this answer it is unknown whether they were executed. The head of a success tells
+    /// nothing of its own end.
+    pub(crate) fn unknown_before(&self, answer: &Result<Response<Bytes>, NoAnswer>, reading: &Reading) -> u32 {
+        let counts_itself = answer.as_ref().is_ok_and(|answer| !answer.status().is_success());
+        self.unknown.saturating_sub((counts_itself && is_unknown(answer, reading)).into())
+    }
 
     /// As the head of an answer tells; one call where it tells nothing.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
@@ -57,6 +97,7 @@ impl Passed {
             retried: number(RETRIES).unwrap_or(0),
             unknown: number(UNKNOWN).unwrap_or(0),
             waited: Duration::from_millis(number(WAITED).unwrap_or(0).into()),
+            steps: Steps::of(headers),
         }
     }
 }
@@ -98,7 +139,9 @@ impl Link {
             && !self.falls_back.swap(true, Ordering::Relaxed)
         {
             tracing::warn!(
-                "the API stays down, and the gateway answers with its fallback {fallback:?}: the header {FALLBACK} marks such answers"
+                "the API stays down, and the gateway answers with its fallback {fallback:?}: the header {FALLBACK} marks such answers; a call \
+                 waits for the API until it is known to stay down, and for {} at most, for less with --header '{DEADLINE}: 10s'",
+                format_duration(LONGEST_HOLD)
             );
         }
         if !headers.contains_key(ATTEMPTS) && !self.is_another.swap(true, Ordering::Relaxed) {
@@ -142,7 +185,22 @@ mod tests {
         };
         assert_eq!(of(&[]), Passed::STRAIGHT);
         assert_eq!(of(&[(ATTEMPTS, "many"), (WAITED, "-1")]), Passed::STRAIGHT);
-        let passed = Passed { calls: 3, retried: 2, unknown: 1, waited: Duration::from_millis(1_500) };
+        let waited = Duration::from_millis(1_500);
+        let passed = Passed { calls: 3, retried: 2, unknown: 1, waited, steps: Steps::NONE };
         assert_eq!(of(&[(ATTEMPTS, "3"), (RETRIES, "2"), (UNKNOWN, "1"), (WAITED, "1500")]), passed);
+    }
+
+    #[test]
+    fn a_gateway_names_the_steps_of_its_fallback() {
+        let mut headers = HeaderMap::new();
+        headers.insert(FALLBACK, HeaderValue::from_static("third/mini"));
+        headers.append(UNKNOWN_AT, HeaderValue::from_static("second/m, other"));
+        headers.append(UNKNOWN_AT, HeaderValue::from_static("third/mini"));
+        let steps = Steps::of(&headers);
+        assert_eq!(steps.answered.as_deref(), Some("third/mini"));
+        assert_eq!(
+            steps.unknown_at.iter().map(|step| &**step).collect::<Vec<_>>(),
+            ["second/m", "other", "third/mini"]
+        );
     }
 }

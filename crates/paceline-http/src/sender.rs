@@ -251,13 +251,26 @@ impl Sender {
         let (probe, request) = (permit.is_probe(), permit.request());
         let (scope, item) = (Arc::clone(request.scope.name()), request.item);
         let unknown = self.unknown_after(call, &answer, &reading);
-        let unknown_before = passed.unknown.saturating_sub(is_unknown(&answer, &reading).into());
+        let unknown_before = passed.unknown_before(&answer, &reading);
         log(&scope, item, &answer, &reading, latency);
         // From here on the place is free for another call.
-        let Passed { calls, retried, .. } = passed;
+        let Passed { calls, retried, steps, .. } = passed;
         let action = permit.complete(Outcome { unknown, retried, ..reading.outcome_of(&request.cost) });
         let answer = self.take_in(&scope, item, call, answer, &reading);
-        Exchange { answer, reading, told, action, unknown, probe, latency, calls, retried, unknown_before, memory }
+        Exchange {
+            answer,
+            reading,
+            told,
+            action,
+            unknown,
+            probe,
+            latency,
+            calls,
+            retried,
+            unknown_before,
+            steps,
+            memory,
+        }
     }
 
     /// One send of a call as the operation of [`Limiter::run`], which takes the permit and reports the outcome.
@@ -303,14 +316,11 @@ impl Sender {
             () = given_up => Err(if leaving.may_have_left() { NoAnswer::GivenUp } else { NoAnswer::NeverSent }),
         };
         let passed = match &received {
-            Ok(Received { response, .. }) if through => {
-                self.link.check(response.headers());
-                Passed::of(response.headers())
-            }
             Err(error) if through && error.is_unsent() => Passed::NONE,
-            _ => Passed::STRAIGHT,
+            _ => cut.passed().unwrap_or(Passed::STRAIGHT),
         };
-        (received, passed, (self.clock.now() - sent).saturating_sub(passed.waited))
+        let latency = (self.clock.now() - sent).saturating_sub(passed.waited);
+        (received, passed, latency)
     }
 
     /// The gateway that the call goes through.
@@ -407,7 +417,11 @@ impl Sender {
             return Err(NoAnswer::proxy());
         }
         self.secrets.remove_from_headers(response.headers_mut());
-        if response.status().is_success() && gateway.is_none() {
+        let passed = Passed::of(response.headers());
+        cut.came(if gateway.is_some() { passed } else { Passed { steps: passed.steps, ..Passed::STRAIGHT } });
+        if gateway.is_some() {
+            self.link.check(response.headers());
+        } else if response.status().is_success() {
             observe(&self.config.dialect.announced(response.headers(), clock::wall()));
         }
         let redirect = not_followed(&response, || self.carries_key(call), self.may_name_hosts(call));

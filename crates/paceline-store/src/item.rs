@@ -185,15 +185,15 @@ pub struct Finished {
     pub reason: Option<String>,
     /// What to add to the run's totals.
     pub adds: CallTotals,
-    /// The tokens that the call used.
-    pub usage: ModelUsage,
+    /// The tokens that the call used, and those that a gateway lost.
+    pub usage: Vec<ModelUsage>,
 }
 
 impl Finished {
     /// The end of an item, with nothing else known.
     pub fn new(ordinal: u64, end: End, line: Vec<u8>) -> Self {
         let (tally, adds) = (Tally::default(), CallTotals::default());
-        Self { ordinal, end, line, tally, reason: None, adds, usage: ModelUsage::default() }
+        Self { ordinal, end, line, tally, reason: None, adds, usage: Vec::new() }
     }
 }
 
@@ -210,8 +210,8 @@ pub struct Rescheduled {
     pub tally: Tally,
     /// What to add to the run's totals.
     pub adds: CallTotals,
-    /// What the call used.
-    pub usage: ModelUsage,
+    /// What the call used, and those that a gateway lost.
+    pub usage: Vec<ModelUsage>,
 }
 
 /// A call that was given up, or whose answer is not kept: its item waits again as before.
@@ -221,8 +221,8 @@ pub struct Unanswered {
     pub tally: Tally,
     /// What to add to the run's totals.
     pub adds: CallTotals,
-    /// What the call used.
-    pub usage: ModelUsage,
+    /// What the call used, and those that a gateway lost.
+    pub usage: Vec<ModelUsage>,
 }
 
 /// Counters of the whole job, over all its runs. Recorded with the outcome that caused them.

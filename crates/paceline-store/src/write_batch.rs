@@ -88,12 +88,12 @@ impl WriteBatch<'_> {
     fn outcome(
         &mut self,
         adds: CallTotals,
-        usage: &ModelUsage,
+        usage: &[ModelUsage],
         reply: Reply<FinishStatus>,
         work: impl FnOnce(&mut JournalDb) -> Result<FinishStatus, JournalError>,
     ) {
         self.step(reply, work);
-        self.attempt(|db| db.add_usage(usage));
+        self.attempt(|db| usage.iter().try_for_each(|usage| db.add_usage(usage)));
         self.adds.calls += adds.calls;
         self.adds.resends += adds.resends;
         self.adds.retries += adds.retries;

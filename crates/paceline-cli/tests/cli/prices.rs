@@ -212,3 +212,27 @@ fn a_dry_run_looks_at_the_models_that_have_answered() {
     assert_eq!(plan["budget_is_enough"], false, "{plan}");
     assert!(dry(&["--budget-cost", "0.1"]).contains("this budget is enough for one call for each item"));
 }
+
+/// The gateway's fallback charges and has no answer: nothing of it succeeds, and the budget has to end it all the same.
+#[test]
+fn a_call_that_a_gateways_fallback_lost_counts_with_the_price_of_its_step() {
+    let server = Server::new(|_| {
+        Reply::text(503, "application/json", "{}")
+            .with_header("x-paceline-attempts", 1)
+            .with_header("x-paceline-unknown", 1)
+            .with_header("x-paceline-unknown-at", "second/dear")
+    });
+    let body = json!({"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": "x".repeat(300)}]});
+    let line = |n: usize| json!({"custom_id": n, "url": "/v1/chat/completions", "body": body}).to_string();
+    let job = Job::with_input(&(0..20).map(line).collect::<Vec<_>>().join("\n"));
+    let table = "[upstream.openai]\nretry = { base = '1ms', cap = '1ms' }\n[upstream.openai.price]\n'm' = 'in=1,out=1'\n'dear' = 'in=16,out=16'\n";
+    std::fs::write(job.path("paceline.toml"), table).expect("writable");
+    let mut through = job.paceline();
+    through.args(["run", "in.jsonl", "-o", "out.jsonl", "--summary", "summary.json", "--upstream", "openai"]);
+    let (_, log) = finish(through.args(["--via", &server.url(), "--budget-cost", "0.005", "--concurrency", "1"]));
+    let calls = server.arrivals().iter().filter(|arrival| arrival.path != "/api/jobs").count() as f64;
+    let used = job.summary()["budget"]["cost"]["used"].as_f64().expect("a sum");
+    // Some 85 tokens at 16 for a million.
+    assert!(used > 0.001 * calls && used <= 0.005 + 0.003, "{used} by {calls} calls: {log}");
+    assert!(log.contains("dear answers in place of m: its answers count with its own price"), "{log}");
+}

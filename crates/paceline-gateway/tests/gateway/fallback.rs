@@ -1,14 +1,17 @@
 //! What takes the place of an answer while an upstream stays down, and what does not.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::to_bytes;
 use axum::extract::Request;
+use axum::response::Response;
 use paceline::PauseCause;
 use paceline_gateway::{Bounds, ClientConfig, Gateway};
 
-use crate::support::{Served, answer, backend, client, counted, serve_to, upstream};
+use crate::support::{Calls, Served, answer, backend, client, counted, serve_to, upstream};
 
 const QUICK: &str = "retry = { base = \"1ms\", cap = \"2ms\", max_retries = 3 }";
 
@@ -232,5 +235,96 @@ async fn steps_that_cannot_be_taken_stop_the_start() {
             [Err(error), _] | [_, Err(error)] => error,
         };
         assert!(error.to_string().contains(expected), "{error}");
+    }
+}
+
+fn completion() -> Response {
+    let body = r#"{"choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":"yes"}}]}"#;
+    answer(200, &[("content-type", "application/json")], body)
+}
+
+/// The primary fails as long as `down`, and both upstreams answer.
+async fn failing_while(down: &Arc<AtomicBool>) -> (SocketAddr, Calls) {
+    let down = Arc::clone(down);
+    counted(move |_| if down.load(Ordering::SeqCst) { answer(503, &[], "down") } else { completion() }).await
+}
+
+#[tokio::test]
+async fn an_upstream_that_stays_down_is_waited_for_once_and_then_tested_by_a_call_in_a_while() {
+    let down = Arc::new(AtomicBool::new(true));
+    let (api, calls) = failing_while(&down).await;
+    let steps = "retry = { base = \"1ms\", cap = \"50ms\", max_retries = 100 }\nfallback_to = [\"other\"]";
+    let served =
+        Served::all(&[("api", api, steps), ("other", counted(|_| completion()).await.0, "")], Bounds::default());
+    let began = std::time::Instant::now();
+    let first = got(served.post().header("x-paceline-deadline", "300ms")).await;
+    assert_eq!(first.1.as_deref(), Some("other"));
+    let before = calls.count();
+    assert!(before >= 5, "{before} calls in 300 ms");
+    // Its deadline is far: it would wait for all of it.
+    for _ in 0..30 {
+        let (status, fallback, ..) = got(served.post()).await;
+        assert_eq!((status, fallback.as_deref()), (200, Some("other")));
+    }
+    let tests = calls.count() - before;
+    assert!(tests as u64 <= 1 + began.elapsed().as_secs(), "{tests} tests in {:?}", began.elapsed());
+    down.store(false, Ordering::SeqCst);
+    while got(served.post()).await.1.is_some() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(got(served.post()).await.1, None, "its upstream's own, from the first answer on");
+}
+
+#[tokio::test]
+async fn requests_that_wait_for_an_upstream_fall_back_once_it_is_known_to_stay_down() {
+    let down = Arc::new(AtomicBool::new(true));
+    let (api, _) = failing_while(&down).await;
+    let steps = "retry = { base = \"50s\", cap = \"50s\", max_retries = 5 }\nfallback_to = [\"other\"]";
+    let served =
+        Served::all(&[("api", api, steps), ("other", counted(|_| completion()).await.0, "")], Bounds::default());
+    // Its call has failed, and it waits for the next.
+    let waits = tokio::spawn(served.post().send());
+    while served.limiter.snapshot().account.totals.of(paceline::Class::Overloaded) < 1 {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..5 {
+        assert_eq!(got(served.post().header("x-paceline-retries", "0")).await.1.as_deref(), Some("other"));
+    }
+    let waited = waits.await.expect("no panic").expect("an answer");
+    assert_eq!(waited.headers()["x-paceline-fallback"], "other");
+}
+
+#[tokio::test]
+async fn a_request_whose_fallbacks_fail_too_waits_for_its_own_upstream() {
+    let down = Arc::new(AtomicBool::new(true));
+    let (api, calls) = failing_while(&down).await;
+    let (gone, _) = counted(|_| answer(503, &[], "gone")).await;
+    let steps = "retry = { base = \"1ms\", cap = \"2ms\", max_retries = 100 }\nfallback_to = [\"gone\"]";
+    let served = Served::all(&[("api", api, steps), ("gone", gone, QUICK)], Bounds::default());
+    let (status, ..) = got(served.post().header("x-paceline-retries", "10")).await;
+    assert_eq!(status, 503);
+    let before = calls.count();
+    let waits = tokio::spawn(served.post().send());
+    while calls.count() < before + 3 {
+        tokio::task::yield_now().await;
+    }
+    down.store(false, Ordering::SeqCst);
+    let waited = waits.await.expect("no panic").expect("an answer");
+    assert_eq!((waited.status().as_u16(), waited.headers().get("x-paceline-fallback")), (200, None));
+}
+
+#[tokio::test]
+async fn a_step_whose_call_may_have_been_done_is_named() {
+    let (down, _) = counted(|_| answer(503, &[], "down")).await;
+    let (lost, _) = counted(|_| answer(504, &[], "lost")).await;
+    for (steps, expected) in [("[\"lost:dear\"]", (503, None)), ("[\"lost:dear\", \"other\"]", (200, Some("other")))] {
+        let served = Served::all(
+            &[("api", down, &quick(steps)), ("lost", lost, QUICK), ("other", counted(|_| completion()).await.0, "")],
+            Bounds::default(),
+        );
+        let got = served.post().header("x-paceline-retries", "0").send().await.unwrap();
+        let header = |name: &str| got.headers().get(name).map(|value| value.to_str().unwrap());
+        assert_eq!((got.status().as_u16(), header("x-paceline-fallback")), expected);
+        assert_eq!((header("x-paceline-unknown"), header("x-paceline-unknown-at")), (Some("1"), Some("lost/dear")));
     }
 }

@@ -175,8 +175,7 @@ impl Item {
                 let usage = reading.usage;
                 let prices = Some(&upstream.prices).filter(|prices| !prices.is_empty());
                 let price = prices.map(|prices| prices.of(&self.model));
-                let cost =
-                    price.zip(usage).map(|(price, usage)| price.of(price.priced_input(&usage), usage.output_tokens));
+                let cost = price.zip(usage).map(|(price, usage)| price.of_usage(&usage));
                 Ok(Answered { response, reading: Box::new(reading), usage, cost, latency })
             }
             failed => Err(CallFailure(Box::new(failed))),

@@ -222,10 +222,8 @@ fn every_item_is_counted_and_reported_with_its_reason() {
     let abandoned = CallTotals { calls: 1, abandoned: 1, ..CallTotals::default() };
     let mut sent = tally(0, Class::Abandoned);
     sent.abandoned = 1;
-    wait(|reply| {
-        journal.release(3, Some(Unanswered { tally: sent, adds: abandoned, usage: ModelUsage::default() }), reply)
-    })
-    .unwrap();
+    wait(|reply| journal.release(3, Some(Unanswered { tally: sent, adds: abandoned, usage: Vec::new() }), reply))
+        .unwrap();
     set(&journal, "held", held(later(60)));
     set(&journal, "stopped", stopped());
 
@@ -382,7 +380,7 @@ fn what_calls_used_is_kept_by_model_whatever_became_of_them() {
     finish(&journal, success(0, 1));
     reschedule(&journal, retry(1, 60));
     let (tally, adds) = (tally(0, Class::Abandoned), CallTotals::default());
-    let given_up = Unanswered { tally, adds, usage: usage("other", 7, 9) };
+    let given_up = Unanswered { tally, adds, usage: vec![usage("other", 7, 9)] };
     wait(|reply| journal.release(2, Some(given_up), reply)).unwrap();
     wait(|reply| journal.release(3, None, reply)).unwrap();
     let expected = [ModelUsage { calls: 2, ..usage("m", 10, 0) }, usage("other", 7, 9)];

@@ -142,7 +142,7 @@ pub(crate) fn success(ordinal: u64, call: u32) -> Finished {
     finished.tally = tally(call, Class::Success);
     finished.tally.tokens_in = 5;
     finished.adds = CallTotals { calls: 1, ..CallTotals::default() };
-    finished.usage = usage("m", 5, 0);
+    finished.usage = vec![usage("m", 5, 0)];
     finished
 }
 
@@ -171,7 +171,7 @@ pub(crate) fn retry(ordinal: u64, seconds: u64) -> Rescheduled {
         delay,
         tally: tally(1, Class::Transient),
         adds: CallTotals { calls: 1, ..CallTotals::default() },
-        usage: usage("m", 5, 0),
+        usage: vec![usage("m", 5, 0)],
     }
 }
 

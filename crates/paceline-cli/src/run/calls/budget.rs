@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use paceline_config::{Money, Price, Prices};
+use paceline_config::{Money, Prices};
 use paceline_providers::Usage;
 use paceline_store::ModelUsage;
 use tokio::sync::Notify;
@@ -149,19 +149,18 @@ impl Sum {
 
 /// What calls of a model cost at these prices.
 pub(crate) fn cost_of(used: &ModelUsage, prices: &Prices) -> Money {
-    let price = prices.of(&used.model);
-    price.of(priced_in(used, &price), used.tokens_out)
+    prices.of(&used.model).of_usage(&usage_of(used))
 }
 
-/// So many tokens of input cost as much as prompts of a model.
-fn priced_in(used: &ModelUsage, price: &Price) -> u64 {
-    price.priced_input(&Usage {
+fn usage_of(used: &ModelUsage) -> Usage {
+    Usage {
         input_tokens: used.tokens_in,
+        output_tokens: used.tokens_out,
         cache_price: used.cache_price.saturating_add(used.cached_price),
         cached_tokens: used.cached_tokens,
         cached_price: used.cached_price,
         ..Usage::default()
-    })
+    }
 }
 
 impl Ledger {
@@ -343,8 +342,7 @@ impl Budget {
 
     /// What so many tokens of a model cost.
     fn cost(&self, model: &str, usage: &Usage) -> Money {
-        let price = self.prices.of(model);
-        price.of(price.priced_input(usage), usage.output_tokens)
+        self.prices.of(model).of_usage(usage)
     }
 
     fn sum(&self, model: &str, usage: Usage) -> Sum {

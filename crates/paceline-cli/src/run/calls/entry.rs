@@ -28,27 +28,38 @@ const LONGEST_HEADER: usize = 4 << 10;
 /// A longer name of a model is none.
 const LONGEST_MODEL: usize = 200;
 
-/// Who made an answer that tells what it used, as its server names the model, or a gateway whose fallback answered.
+/// Who made an answer that tells what it used, as its server names the model, or a gateway whose fallback answered: of that also
+/// where nothing tells it.
 pub(crate) fn answered_by(exchange: &Exchange) -> Option<AnsweredBy> {
-    exchange.reading.usage.filter(|usage| usage.total() > 0)?;
-    let answer = exchange.answer.as_ref().ok()?;
-    let fallback = answer.headers().get(gateway::FALLBACK).and_then(|fallback| fallback.to_str().ok());
-    match fallback.map(|fallback| fallback.split_once('/')) {
-        Some(Some((_, model))) => Some(AnsweredBy::Model(model.to_owned())),
-        Some(None) => Some(AnsweredBy::Upstream),
-        None => {
-            let model = model_of_answer(answer.body()).filter(|model| model.len() <= LONGEST_MODEL);
-            model.map(AnsweredBy::Model)
+    match (exchange.used().map(|used| used.total()), &exchange.steps.answered) {
+        (Some(0), _) | (None, None) => None,
+        (_, Some(step)) => by_step(step),
+        (Some(_), None) => {
+            let model = exchange.answer.as_ref().ok().and_then(|answer| model_of_answer(answer.body()));
+            model.filter(|model| model.len() <= LONGEST_MODEL).map(AnsweredBy::Model)
         }
     }
 }
 
+/// Who may have made the answers that a gateway lost.
+pub(crate) fn lost_at(exchange: &Exchange) -> Vec<AnsweredBy> {
+    exchange.steps.unknown_at.iter().filter_map(|step| by_step(step)).collect()
+}
+
+/// Who answers at a step of a gateway's fallback; none for a file.
+fn by_step(step: &str) -> Option<AnsweredBy> {
+    match step.split_once('/') {
+        Some((_, model)) => Some(AnsweredBy::Model(model.to_owned())),
+        None => (step != STATIC).then_some(AnsweredBy::Upstream),
+    }
+}
+
+/// The step of a gateway's fallback that is a file.
+const STATIC: &str = "static";
+
 /// Whether a gateway answered with a file of its own, in place of any API: that costs nothing.
 pub(crate) fn is_static(exchange: &Exchange) -> bool {
-    exchange
-        .answer
-        .as_ref()
-        .is_ok_and(|answer| answer.headers().get(gateway::FALLBACK).is_some_and(|it| it == "static"))
+    exchange.steps.answered.as_deref() == Some(STATIC)
 }
 
 /// What a call adds to the counters of the job.

@@ -160,7 +160,7 @@ pub(crate) struct Sent {
     /// The header fields of the answer that its line keeps.
     pub(crate) headers: Option<Box<RawValue>>,
     /// What it used.
-    pub(crate) usage: ModelUsage,
+    pub(crate) usage: Vec<ModelUsage>,
     pub(crate) at: Timestamp,
     pub(crate) deadline: Timestamp,
     /// Kept until the answer is on the disk.
@@ -395,12 +395,13 @@ impl Context {
         {
             self.others.stays(item.ordinal);
         }
-        let budgeted = budgeted.after(exchange.unknown_before).answered_by(entry::answered_by(&exchange));
-        let budgeted = budgeted.cut_off(exchange.told.is_some());
-        let usage = match entry::is_static(&exchange) {
+        let lost = budgeted.lost(exchange.unknown_before, entry::lost_at(&exchange));
+        let budgeted = budgeted.answered_by(entry::answered_by(&exchange)).cut_off(exchange.told.is_some());
+        let used = match entry::is_static(&exchange) {
             true => budgeted.settle(Some(Usage::default()), || 0),
             false => budgeted.settle(exchange.used(), || self.tokens_that_came(&item.scope, &call, &exchange)),
         };
+        let usage = lost.into_iter().chain([used]).collect();
         let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
         let headers = exchange.answer.as_ref().ok().and_then(entry::kept_headers);
         let address = call.url.as_str().into();

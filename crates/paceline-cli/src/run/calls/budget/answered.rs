@@ -20,49 +20,59 @@ pub(crate) enum AnsweredBy {
 /// So many models that answer in place of others are told.
 const MOST_TOLD: usize = 10;
 
+/// A model that answered in place of the one that was asked for.
+#[derive(Clone, Debug)]
+pub(super) struct InPlace {
+    pub(super) model: Arc<str>,
+    /// It has a price of its own.
+    pub(super) is_priced: bool,
+}
+
 impl Reserved<'_> {
     /// The server says that another model may have answered, or a gateway that another upstream has.
     pub(crate) fn answered_by(mut self, by: Option<AnsweredBy>) -> Self {
-        let prices = &self.budget.prices;
+        self.answered = by.and_then(|by| self.in_place(by));
+        self
+    }
+
+    /// What that is in place of; none where it is what was asked for.
+    pub(super) fn in_place(&self, by: AnsweredBy) -> Option<InPlace> {
         let asked = &self.expected.model;
-        self.answered = by.and_then(|by| match by {
-            AnsweredBy::Upstream => Some((Arc::clone(asked), false)),
-            AnsweredBy::Model(model) => match prices.counted_as(asked, &model) {
+        let of = |model: Arc<str>, is_priced| Some(InPlace { model, is_priced });
+        match by {
+            AnsweredBy::Upstream => of(Arc::clone(asked), false),
+            AnsweredBy::Model(model) => match self.budget.prices.counted_as(asked, &model) {
                 CountedAs::Asked => None,
-                CountedAs::Priced(name) => Some((name.into(), true)),
+                CountedAs::Priced(name) => of(name.into(), true),
                 // Of a request that names no model none has taken its place.
                 CountedAs::Unpriced(_) if asked.is_empty() => None,
-                CountedAs::Unpriced(name) => Some((name.into(), false)),
+                CountedAs::Unpriced(name) => of(name.into(), false),
             },
-        });
-        self
+        }
+    }
+
+    /// Whether something is known of its price; of a model without one a table says nothing: often it is another name of the one
+    /// that was asked for.
+    pub(super) fn counts(&self, answered: &InPlace) -> bool {
+        answered.is_priced || self.budget.prices.knows(&answered.model) || self.budget.prices.is_empty()
     }
 
     /// The model that usage counts with: the one that answered, where it has a price of its own, else the dearer of it and the
     /// one that was asked for.
     pub(super) fn counts_as(&self, usage: &Usage) -> Arc<str> {
-        match &self.answered {
-            Some((model, true)) => Arc::clone(model),
-            Some((model, false)) if self.budget.prices.knows(model) || self.budget.prices.is_empty() => {
-                self.budget.dearest(&self.expected.model, Some(model), usage)
-            }
-            // A table says nothing of it: often it is another name of the one that was asked for.
-            Some((_, false)) | None => Arc::clone(&self.expected.model),
+        let asked = &self.expected.model;
+        match self.answered.as_ref().filter(|answered| self.counts(answered)) {
+            Some(InPlace { model, is_priced: true }) => Arc::clone(model),
+            Some(InPlace { model, .. }) => self.budget.dearest(asked, Some(model), usage),
+            None => Arc::clone(asked),
         }
     }
 
-    /// Whether a model answered of which no price is known.
-    pub(super) const fn is_unpriced(&self) -> bool {
-        matches!(self.answered, Some((_, false)))
-    }
-
     /// Keeps for the calls to come that a dearer model answers, and tells once of each that it does.
-    pub(super) fn note_answered(&self, ledger: &mut Ledger, usage: &Usage) -> bool {
-        let Some((model, is_priced)) = &self.answered else { return false };
-        let (budget, asked) = (self.budget, &self.expected.model);
-        ledger.unpriced += u64::from(!is_priced);
-        budget.tell_answered(ledger, asked, model, *is_priced);
-        if !is_priced && !budget.prices.knows(model) {
+    pub(super) fn note_answered(&self, ledger: &mut Ledger, answered: &InPlace, usage: &Usage) -> bool {
+        let (budget, asked, model) = (self.budget, &self.expected.model, &answered.model);
+        budget.tell_answered(ledger, asked, model, answered.is_priced);
+        if !answered.is_priced && !budget.prices.knows(model) {
             return false;
         }
         let dearer = ledger.models.get(asked).and_then(|answers| answers.dearer.clone());
@@ -103,6 +113,8 @@ impl Budget {
             tracing::warn!("another upstream answers by the gateway's fallback: {counts}");
             return;
         }
+        let last = ledger.told_answered.len() >= MOST_TOLD;
+        let counts = if last { counts + "; of more models this is not told" } else { counts };
         let [name, asked] = [&**model, asked].map(text::printable);
         let asked = if asked.is_empty() { String::new() } else { format!(" in place of {asked}") };
         tracing::warn!("{name} answers{asked}: {counts}");
@@ -112,7 +124,7 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
-    use paceline_config::Prices;
+    use paceline_config::{Money, Prices};
     use paceline_store::ModelUsage;
 
     use super::super::tests::{bounded, table, tokens};
@@ -169,6 +181,46 @@ mod tests {
         fourth.answered_by(Some(AnsweredBy::Model("m".to_owned()))).settle(Some(tokens(10, 10)), || 0);
         let exceeded = reserve().expect("at once").expect("20 of 20").settle(Some(tokens(10, 10)), || 0);
         assert_eq!(&*exceeded.model, "m");
+    }
+
+    /// A gateway whose fallback loses calls: nothing but the name of the step says what they may cost.
+    #[test]
+    fn what_a_gateway_lost_counts_with_the_dearest_that_may_have_answered() {
+        let prices = table(&[("m", "in=62500,out=62500"), ("dear", "in=1000000,out=1000000"), ("mini", "in=1,out=1")]);
+        let by = |model: &str| AnsweredBy::Model(model.to_owned());
+        let spent = |calls, at: Vec<AnsweredBy>, answered: Option<&str>| {
+            let limits = Limits { job_cost: "1000".parse().ok(), ..Limits::default() };
+            let budget = Budget::new(limits, prices.clone(), &[], false);
+            let call = budget.reserve(bounded(10, 10)).now_or_never().expect("at once").expect("fits");
+            let lost = call.lost(calls, at);
+            let ended = call.answered_by(answered.map(by)).settle(answered.map(|_| tokens(10, 10)), || 0);
+            let cost = lost.iter().chain([&ended]).map(|used| cost_of(used, &prices).units()).sum();
+            assert_eq!(Money::from_units(cost), budget.used().cost.expect("money").0, "a later run counts the same");
+            let next = budget.reserve(bounded(10, 10)).now_or_never().expect("at once").expect("fits");
+            (budget.used().words().expect("money"), next.expected().model.to_string())
+        };
+        let told = |spent: &str, next: &str| (format!("budget: {spent} of 1000.00 spent"), next.to_owned());
+        assert_eq!(spent(1, vec![by("dear")], Some("m")), told("21.25", "dear"));
+        assert_eq!(spent(2, vec![by("mini"), by("dear")], Some("mini")), told("40.00", "dear"));
+        assert_eq!(spent(1, Vec::new(), Some("mini")), told("1.25", "m"), "the first upstream lost it");
+        assert_eq!(spent(0, Vec::new(), None), told("1.25", "m"));
+        let (words, _) = spent(1, vec![AnsweredBy::Upstream], Some("m"));
+        assert!(
+            words
+                .ends_with("; 1 answer came from another model or upstream than asked for, of which no price is known")
+        );
+    }
+
+    /// An answer of a step that breaks off.
+    #[test]
+    fn an_answer_whose_use_is_not_known_counts_with_the_dearer_of_both() {
+        let prices = table(&[("m", "in=62500,out=62500"), ("dear", "in=1000000,out=1000000"), ("mini", "in=1,out=1")]);
+        for (model, expected) in [("dear", "dear"), ("mini", "m")] {
+            let budget = Budget::new(Limits::default(), prices.clone(), &[], false);
+            let call = budget.reserve(bounded(10, 10)).now_or_never().expect("at once").expect("no end");
+            let counted = call.answered_by(Some(AnsweredBy::Model(model.to_owned()))).settle(None, || 0);
+            assert_eq!((&*counted.model, counted.tokens_in), (expected, 10));
+        }
     }
 
     #[test]

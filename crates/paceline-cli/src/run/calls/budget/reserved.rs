@@ -6,7 +6,8 @@ use paceline_config::Money;
 use paceline_providers::Usage;
 use paceline_store::ModelUsage;
 
-use super::{Budget, Expected, Ledger, Sum, cost_of, larger, priced_in};
+use super::answered::InPlace;
+use super::{AnsweredBy, Budget, Expected, Sum, cost_of, larger, usage_of};
 
 /// What a call has taken from the budget, given back when dropped.
 #[derive(Debug)]
@@ -17,18 +18,16 @@ pub(crate) struct Reserved<'a> {
     pub(super) sum: Sum,
     /// What nothing else may use meanwhile.
     pub(super) held: Sum,
-    /// Calls before it of which nothing is known.
-    unknown: u64,
     /// Its answer was cut off, and tells its prompt at most.
     is_cut: bool,
-    /// Another model that answered, and whether it has a price of its own.
-    pub(super) answered: Option<(Arc<str>, bool)>,
+    /// Another model that answered.
+    pub(super) answered: Option<InPlace>,
 }
 
 impl<'a> Reserved<'a> {
     /// What nothing of is known yet.
     pub(super) const fn new(budget: &'a Budget, expected: Expected, sum: Sum, held: Sum) -> Self {
-        Self { budget, expected, sum, held, unknown: 0, is_cut: false, answered: None }
+        Self { budget, expected, sum, held, is_cut: false, answered: None }
     }
 }
 
@@ -52,21 +51,46 @@ impl Reserved<'_> {
 
     /// What the call counts with while its use is not known.
     pub(crate) fn expected(&self) -> ModelUsage {
-        self.as_expected(larger(self.expected.usage, self.sum.usage))
+        self.as_expected(self.answered.as_slice())
     }
 
-    /// A call whose use is not known counts as if its prompt were written into the cache, where it may be.
-    fn as_expected(&self, usage: Usage) -> ModelUsage {
+    /// The same before it was answered.
+    fn reserved(&self) -> ModelUsage {
+        self.as_expected(&[])
+    }
+
+    /// A call whose use is not known counts as if its prompt were written into the cache, where it may be, and with the dearest of
+    /// the models that may have answered.
+    fn as_expected(&self, answered: &[InPlace]) -> ModelUsage {
+        let usage = larger(self.expected.usage, self.sum.usage);
         let dearer = self.expected.dearer_by(usage.prompt_tokens()).min(u64::MAX >> 1);
         let usage = Usage { cache_price: dearer.cast_signed(), ..usage };
-        let model = self.budget.dearest(&self.expected.model, self.expected.dearer_model.as_ref(), &usage);
-        ModelUsage { model, ..self.usage(usage, 1) }
+        let priced = answered.iter().filter(|it| self.counts(it)).map(|it| &it.model);
+        let models = self.expected.dearer_model.iter().chain(priced);
+        let model = models
+            .fold(Arc::clone(&self.expected.model), |model, other| self.budget.dearest(&model, Some(other), &usage));
+        let unpriced = answered.iter().any(|it| !it.is_priced);
+        ModelUsage { model, calls_unpriced: unpriced.into(), ..self.usage(usage, 1) }
     }
 
-    /// A gateway made so many calls before this one, and of none of them it is known what it used: they count as expected.
-    pub(crate) fn after(mut self, unknown: u32) -> Self {
-        self.unknown = unknown.into();
-        self
+    /// A gateway made so many calls before this one of which it is not known what they used: they count as expected, with the dearest
+    /// of the models that may have answered. Returns what they count with.
+    pub(crate) fn lost(&self, calls: u32, at: Vec<AnsweredBy>) -> Option<ModelUsage> {
+        let calls = u64::from(calls);
+        (calls > 0).then(|| {
+            let at: Vec<_> = at.into_iter().filter_map(|by| self.in_place(by)).collect();
+            let one = self.as_expected(&at);
+            let counted = ModelUsage {
+                calls,
+                tokens_in: one.tokens_in.saturating_mul(calls),
+                tokens_out: one.tokens_out.saturating_mul(calls),
+                cache_price: one.cache_price.saturating_mul(calls.try_into().unwrap_or(i64::MAX)),
+                calls_unpriced: one.calls_unpriced * calls,
+                ..one.clone()
+            };
+            self.count(&counted, &one, &at);
+            counted
+        })
     }
 
     /// Its answer may have been cut off after it had told its prompt: of the rest as much as expected counts.
@@ -80,7 +104,7 @@ impl Reserved<'_> {
     pub(crate) fn settle(self, used: Option<Usage>, came: impl FnOnce() -> u64) -> ModelUsage {
         let Expected { usage: Usage { output_tokens: bound, .. }, bounded, .. } = self.expected;
         let has_answer = !bounded || bound > 0;
-        let expected = self.expected();
+        let (expected, reserved) = (self.expected(), self.reserved());
         let answer = |came: u64| if bounded { expected.tokens_out } else { expected.tokens_out.max(came) };
         let counted = match used {
             Some(used) if used.prompt_tokens() > 0 && (used.output_tokens > 0 || !has_answer) => self.usage(used, 1),
@@ -113,22 +137,17 @@ impl Reserved<'_> {
         if bounded && bound > 0 && used.is_some_and(exceeds) {
             self.budget.exceeded_bound(&self.expected.model, &counted, bound);
         }
-        let (tokens_in, tokens_out) = (counted.tokens_in, counted.tokens_out);
-        let one = counted.clone();
-        let also = |tokens: u64, expected: u64| tokens.saturating_add(expected.saturating_mul(self.unknown));
-        let dearer = expected.cache_price.saturating_mul(self.unknown.try_into().unwrap_or(i64::MAX));
-        let counted = ModelUsage {
-            calls: counted.calls + self.unknown,
-            tokens_in: also(tokens_in, expected.tokens_in),
-            tokens_out: also(tokens_out, expected.tokens_out),
-            cache_price: counted.cache_price.saturating_add(dearer),
-            ..counted
-        };
-        let sum = Sum::of_usage(&counted, &self.budget.prices);
+        self.note_longer(&counted, &reserved);
+        self.count(&counted, &counted, self.answered.as_slice());
+        counted
+    }
+
+    /// Counts calls, each of which used as much as `one`; these models answered in place of the one that was asked for.
+    fn count(&self, counted: &ModelUsage, one: &ModelUsage, answered: &[InPlace]) {
+        let sum = Sum::of_usage(counted, &self.budget.prices);
         let mut ledger = self.budget.ledger();
-        self.note_longer(&mut ledger, &one, &expected);
         if counted.calls > 0 {
-            ledger.recent.add(Sum::of_usage(&one, &self.budget.prices));
+            ledger.recent.add(Sum::of_usage(one, &self.budget.prices));
         }
         ledger.run.combine(&sum, u64::saturating_add);
         ledger.job.combine(&sum, u64::saturating_add);
@@ -136,20 +155,22 @@ impl Reserved<'_> {
         ledger.cached += counted.cached_tokens;
         ledger.job_out += self.budget.prices.of(&counted.model).of(0, counted.tokens_out).units();
         ledger.known += counted.calls;
+        ledger.unpriced += counted.calls_unpriced;
         if let Some(answers) = ledger.models.get_mut(&self.expected.model) {
             answers.known += counted.calls;
         }
-        let is_dearer = used.is_some_and(|used| self.note_answered(&mut ledger, &used));
+        let usage = Usage { input_tokens: one.tokens_in, output_tokens: one.tokens_out, ..Usage::default() };
+        let is_dearer =
+            answered.iter().fold(false, |is_dearer, it| self.note_answered(&mut ledger, it, &usage) || is_dearer);
         self.budget.tell_exceeded(&ledger, &sum);
         drop(ledger);
         if is_dearer {
             self.budget.outgrew.notify_waiters();
         }
-        counted
     }
 
     /// Keeps what of the use exceeds what was reserved for it.
-    fn note_longer(&self, ledger: &mut Ledger, used: &ModelUsage, reserved: &ModelUsage) {
+    fn note_longer(&self, used: &ModelUsage, reserved: &ModelUsage) {
         let prices = &self.budget.prices;
         let more = |input_tokens, output_tokens| {
             self.budget.sum(&reserved.model, Usage { input_tokens, output_tokens, ..Usage::default() })
@@ -158,13 +179,13 @@ impl Reserved<'_> {
         let more_out = more(0, used.tokens_out.saturating_sub(reserved.tokens_out));
         // A price of the cache is money alone.
         let price = prices.of(&reserved.model);
-        let written = priced_in(used, &price).saturating_sub(used.tokens_in);
+        let written = price.priced_input(&usage_of(used)).saturating_sub(used.tokens_in);
         let written = written.saturating_sub(u64::try_from(reserved.cache_price).unwrap_or(0));
         let at_reserved = ModelUsage { model: Arc::clone(&reserved.model), ..used.clone() };
         let dearer = cost_of(used, prices).units().saturating_sub(cost_of(&at_reserved, prices).units());
         let money = [more(written, 0).cost, Money::from_units(dearer)];
         let (prompt, answer) = ([used.tokens_in, reserved.tokens_in], [used.tokens_out, reserved.tokens_out]);
-        ledger.longer.add(prompt, &more_in, answer, &more_out, money);
+        self.budget.ledger().longer.add(prompt, &more_in, answer, &more_out, money);
     }
 
     fn usage(&self, usage: Usage, calls: u64) -> ModelUsage {
@@ -177,7 +198,7 @@ impl Reserved<'_> {
             cached_tokens: usage.cached_tokens,
             cached_price: usage.cached_price,
             calls_of_older: 0,
-            calls_unpriced: u64::from(calls > 0 && self.is_unpriced()),
+            calls_unpriced: u64::from(calls > 0 && self.answered.as_ref().is_some_and(|it| !it.is_priced)),
         }
     }
 }

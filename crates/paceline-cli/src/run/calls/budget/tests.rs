@@ -3,6 +3,7 @@
 use super::*;
 use crate::run::calls::stop::StopReason;
 use futures_util::FutureExt as _;
+use paceline_config::Price;
 
 pub(super) fn tokens(input_tokens: u64, output_tokens: u64) -> Usage {
     Usage { input_tokens, output_tokens, ..Usage::default() }
@@ -264,8 +265,10 @@ fn calls_that_a_gateway_made_before_count_as_expected() {
     let limits = Limits { job_tokens: Some(1_000), ..Limits::default() };
     let budget = Budget::new(limits, Prices::default(), &[], false);
     let call = budget.reserve(bounded(100, 50)).now_or_never().expect("at once").expect("fits");
-    let counted = call.after(2).settle(Some(tokens(90, 10)), || 0);
-    assert_eq!((counted.calls, counted.tokens_in, counted.tokens_out), (3, 290, 110));
+    let lost = call.lost(2, Vec::new()).expect("two calls");
+    assert_eq!((lost.calls, lost.tokens_in, lost.tokens_out), (2, 200, 100));
+    let counted = call.settle(Some(tokens(90, 10)), || 0);
+    assert_eq!((counted.calls, counted.tokens_in, counted.tokens_out), (1, 90, 10));
     assert_eq!(budget.used().tokens, Some((400, 1_000)));
 }
 
@@ -278,7 +281,7 @@ fn the_price_of_a_cache_is_kept_apart_from_its_tokens() {
     let read = Usage { cached_tokens: 900, cached_price: -810, cache_price: -810, ..Usage::default() };
     let used = Usage { input_tokens: 10, uncounted_tokens: 900, output_tokens: 5, ..read };
     let counted = call.settle(Some(used), || 0);
-    assert_eq!((counted.tokens_in, priced_in(&counted, &price.of(""))), (910, 100));
+    assert_eq!((counted.tokens_in, price.of("").priced_input(&usage_of(&counted))), (910, 100));
     let words = |budget: &Budget| budget.used().describe().next();
     assert_eq!(words(&budget).as_deref(), Some("105.00 of 10000.00 spent"));
     let later = |price: &str| {
@@ -298,7 +301,7 @@ fn a_prompt_that_may_be_written_into_a_cache_reserves_what_that_costs() {
     let budget = Budget::new(limits, price.clone(), &[], false);
     let reserve = || budget.reserve(Expected { dearer: 100, ..bounded(100, 0) }).now_or_never();
     let first = reserve().expect("at once").expect("200 of 450");
-    let priced = |used: ModelUsage| priced_in(&used, &price.of(""));
+    let priced = |used: ModelUsage| price.of("").priced_input(&usage_of(&used));
     assert_eq!((first.expected().tokens_in, priced(first.expected())), (100, 200));
     let read = Usage { cache_price: -90, cached_price: -90, cached_tokens: 100, ..tokens(100, 0) };
     first.settle(Some(read), || 0);
@@ -400,7 +403,7 @@ fn input_from_the_cache_costs_its_own_price_where_that_is_known() {
     let limits = Limits { job_cost: "2000".parse().ok(), ..Limits::default() };
     let budget = Budget::new(limits, price.clone(), &[], false);
     let reserve = || budget.reserve(bounded(1_000, 0)).now_or_never().expect("at once").expect("fits");
-    let priced = |used: &ModelUsage| priced_in(used, &price.of(""));
+    let priced = |used: &ModelUsage| price.of("").priced_input(&usage_of(used));
     let counted = reserve().settle(Some(Usage { cached_tokens: 900, ..tokens(1_000, 0) }), || 0);
     assert_eq!((counted.tokens_in, counted.cached_tokens, priced(&counted)), (1_000, 900, 550));
     assert_eq!(budget.used().describe().collect::<Vec<_>>(), ["550.00 of 2000.00 spent"]);
@@ -447,7 +450,7 @@ fn a_stream_that_is_cut_off_counts_with_the_prompt_that_it_told() {
         let expected = Expected { dearer: 25, ..bounded(1_000, 50) };
         let call = budget.reserve(expected).now_or_never().expect("at once").expect("fits");
         let counted = call.cut_off(true).settle(Some(used), || came);
-        (priced_in(&counted, &price.of("")), counted.tokens_out)
+        (price.of("").priced_input(&usage_of(&counted)), counted.tokens_out)
     };
     let read = Usage { cached_tokens: 900, cached_price: -810, cache_price: -810, ..tokens(1_000, 0) };
     assert_eq!(call(read, 0), (190, 50), "the answer as reserved");
