@@ -63,13 +63,15 @@ pub(super) struct Refusals {
     /// Earlier ones are not counted.
     from: Instant,
     pub(super) out: Option<Out>,
+    /// The rate before the present closure.
+    before: Option<Rate>,
 }
 
 impl Default for Refusals {
     fn default() -> Self {
         let shares = [Kind::Throttled, Kind::Overloaded].map(Share::new);
         let (first_tries, throttled) = (FirstTries::default(), Repeats::default());
-        Self { shares, first_tries, throttled, from: Instant::ZERO, out: None }
+        Self { shares, first_tries, throttled, from: Instant::ZERO, out: None, before: None }
     }
 }
 
@@ -171,9 +173,16 @@ impl Decision {
     /// The gate is open again. Returns whether the next call may leave at once.
     pub(super) fn reopened(&mut self, now: Instant, evidence: &mut Evidence, reopening: &Reopening) -> bool {
         self.strikes = 0;
+        let before = self.refusals.as_mut().and_then(|refusals| refusals.before.take());
         let closed = reopening.closed.as_secs_f64();
         let long = reopening.closed >= LONG && closed >= 5.0 / self.rate.per_second();
+        let passed = self.cycle.map(|(n, _)| n);
         let was_window = long && self.reopened_after_long(now, evidence, reopening, closed);
+        let as_many = passed.zip(self.cycle).is_some_and(|(before, (n, _))| long && alike(n, before, 1.1));
+        if let Some(before) = before.filter(|_| reopening.of_one && !as_many) {
+            self.rate = before;
+            return false;
+        }
         // A server that asked for a wait after few calls need not let two pass at once.
         was_window || reopening.closure == Closure::Own
     }
@@ -222,7 +231,6 @@ impl Decision {
 
     /// A window admits the same number of calls between two closures whatever the rate is; a bucket does not.
     pub(super) fn is_window(&self, n: f64, (before, rate): (f64, f64)) -> bool {
-        let alike = |a: f64, b: f64, by: f64| a <= by * b && b <= by * a;
         n >= FEW && alike(n, before, 1.1) && !alike(self.rate.per_second(), rate, 1.2)
     }
 
@@ -260,6 +268,11 @@ impl Decision {
         self.refusals.iter_mut().for_each(|refusals| refusals.throttled.succeeded(item));
     }
 
+    /// Whether an item was told to wait again while most others succeeded.
+    pub(super) fn is_bad(&self, item: u64) -> bool {
+        self.refusals.as_ref().is_some_and(|refusals| refusals.throttled.is_bad(item))
+    }
+
     /// Whether a refusal shows that its item is refused, and nothing about the pace: it was twice before, most others have
     /// succeeded since, and so do items that are tried for the first time. The server refuses that item, such as a page that is
     /// broken for good or has a limit of its own.
@@ -276,7 +289,8 @@ impl Decision {
             first_tries.refused();
         }
         let is_bad = match why {
-            Refusal::Throttled | Refusal::Again | Refusal::AgainHeld => {
+            Refusal::Throttled | Refusal::Again => false,
+            Refusal::ThrottledHeld | Refusal::AgainHeld => {
                 throttled.failed(flight.item) && why == Refusal::AgainHeld
             }
             Refusal::Overloaded | Refusal::OverloadedItem => why == Refusal::OverloadedItem,
@@ -398,6 +412,9 @@ impl Decision {
             gate.begins(call.sent);
         }
         let admitted = self.admitted_rate(now, evidence).filter(|_| self.cap.limit().is_none());
+        if let Some(refusals) = &mut self.refusals {
+            refusals.before = Some(self.rate.clone());
+        }
         self.rate.bound(admitted);
         let before = self.rate.per_second();
         let start_ended =
@@ -430,4 +447,9 @@ impl Decision {
         let likely = self.reopened.and_then(|(_, began)| window::next_end(began, now + least));
         gate.close(now, least, self.longest, 0.9 + 0.2 * rng.unit(), likely);
     }
+}
+
+/// Whether two numbers differ by that factor at most.
+fn alike(a: f64, b: f64, by: f64) -> bool {
+    a <= by * b && b <= by * a
 }

@@ -69,9 +69,11 @@ pub(crate) enum Start {
 pub(crate) enum Refusal {
     /// Too many, or too fast.
     Throttled,
+    /// The same, where the server names a time that holds the scope.
+    ThrottledHeld,
     /// The same, for an item that has been throttled twice before.
     Again,
-    /// The same, where the server names a time that holds the scope.
+    /// Both.
     AgainHeld,
     /// The provider lacks capacity.
     Overloaded,
@@ -84,7 +86,7 @@ impl Refusal {
     pub(crate) const fn cause(self, asked: bool) -> PauseCause {
         match self {
             Self::Overloaded | Self::OverloadedItem => PauseCause::Overloaded { asked },
-            Self::Throttled | Self::Again | Self::AgainHeld => PauseCause::Throttled { asked },
+            Self::Throttled | Self::ThrottledHeld | Self::Again | Self::AgainHeld => PauseCause::Throttled { asked },
         }
     }
 }
@@ -243,6 +245,11 @@ impl AdaptiveRate {
         }
     }
 
+    /// Whether an item was told to wait again while most others succeeded.
+    pub(crate) fn is_bad(&self, item: u64) -> bool {
+        self.decision.is_bad(item)
+    }
+
     /// A call was refused; `last` is the newest call sent. Returns how the scope reacts.
     pub(crate) fn refused(
         &mut self,
@@ -264,6 +271,7 @@ impl AdaptiveRate {
         let why = match why {
             Refusal::OverloadedItem => Refusal::Overloaded,
             Refusal::AgainHeld => Refusal::Again,
+            Refusal::ThrottledHeld => Refusal::Throttled,
             why => why,
         };
         let (elsewhere, later) = self.elsewhere(now, sent);

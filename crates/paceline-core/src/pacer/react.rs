@@ -18,6 +18,9 @@ use crate::time::Instant;
 /// So many other items test a closed gate before one that failed there.
 const OTHERS_FIRST: usize = 5;
 
+/// A request is told so often to wait for a second or less before that looks like a limit of its own.
+const TOLD_OFTEN: u32 = 4;
+
 impl Pacer {
     /// Releases a call's places and replaces its estimated cost by the actual one.
     pub(super) fn settle(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
@@ -165,7 +168,7 @@ impl Pacer {
         }
         let others = match outcome.class {
             class if is_failure(class) => OTHERS_FIRST,
-            _ if request.deferrals > 0 && holds_scope(outcome) => 2,
+            _ if request.deferrals > 0 && names_a_time(request, outcome) => 2,
             _ => 0,
         };
         let Some(after_the_first) = (scope.queue.len().min(others) as u32).checked_sub(1) else {
@@ -199,8 +202,9 @@ impl Pacer {
         let refusal = match outcome.class {
             Class::Overloaded if request.attempts >= 2 && self.is_bad(request) => Refusal::OverloadedItem,
             Class::Overloaded => Refusal::Overloaded,
-            _ if request.deferrals >= 2 && holds_scope(outcome) => Refusal::AgainHeld,
+            _ if request.deferrals >= 2 && names_a_time(request, outcome) => Refusal::AgainHeld,
             _ if request.deferrals >= 2 => Refusal::Again,
+            _ if names_a_time(request, outcome) => Refusal::ThrottledHeld,
             _ => Refusal::Throttled,
         };
         let scope = &mut self.scopes[id];
@@ -222,6 +226,7 @@ impl Pacer {
         self.note_refusal(id.place);
         let (cause, reach) = (refusal.cause(true), reach(id, outcome.reach));
         let held = outcome.hint.is_some_and(|hint| self.obey(now, reach, hint, cause));
+        self.scopes[id].was_refused(flight.item, refusal == Refusal::AgainHeld);
         match (outcome.hint.filter(|_| held), self.scopes[id].closed_until(now)) {
             (Some(hint), _) => self.tell_closed(now, reach, now + hint.wait, cause),
             // The process that decides says for how long the gate stays closed.
@@ -271,9 +276,10 @@ impl Pacer {
     }
 }
 
-/// Whether the server asked for a wait after which one call goes first.
-fn holds_scope(outcome: &Outcome) -> bool {
-    outcome.hint.is_some_and(|hint| hint.is_long())
+/// Whether the server named a time that says something about the item: one that holds the scope, or one that it names to this
+/// item again and again.
+fn names_a_time(request: &Request, outcome: &Outcome) -> bool {
+    outcome.hint.is_some_and(|hint| hint.is_long() || request.deferrals >= TOLD_OFTEN)
 }
 
 /// Whether the server asked for a longer wait than we would choose: it names a time, and does not refuse one call by chance.

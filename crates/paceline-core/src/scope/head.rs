@@ -27,6 +27,23 @@ impl Scope {
         self.breaker.is_bad(item)
     }
 
+    /// Whether an item was told to wait again while most others succeeded: it has a limit of its own, or is refused for good.
+    pub(crate) fn is_told_alone(&self, item: u64) -> bool {
+        self.learns_from_refusals() && self.learnt.is_bad(item)
+    }
+
+    /// Whether the next call may be of such an item, while others wait.
+    pub(crate) const fn is_turn_of_told(&self) -> bool {
+        self.totals.sends.is_multiple_of(TOLD_AGAIN)
+    }
+
+    /// A call of that item was refused; `again`: the server has told it to wait before.
+    pub(crate) fn was_refused(&mut self, item: u64, again: bool) {
+        if !self.gate.is_open() {
+            self.gate.was_refused(item, again);
+        }
+    }
+
     /// Whether calls of items that failed before take half of so many places, or of its own. They may hang again.
     pub(crate) fn repeats_enough(&self, places: u32) -> bool {
         self.repeats > 0 && 2 * (self.repeats + 1) > places.min(self.in_flight.limit())

@@ -1,5 +1,6 @@
 //! An item that is refused whatever the pace must not look like a limit that lets nothing pass.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::job::{at, run, seconds};
@@ -170,5 +171,47 @@ fn items_that_hang_keep_the_others_from_nothing() {
         });
         assert_eq!((job.succeeded.len(), job.failed.len()), (950, 50), "{places} places");
         assert!(job.makespan() < most, "{pace:?}, {places} places: {} s, not {most}", job.makespan());
+    }
+}
+
+/// Such pages anywhere among the others: each holds them for two of its waits, takes one call in eight, and costs hardly any rate.
+/// Where a second one is the call that tests the gate, the rate falls as at a limit: few of the runs take several times as long.
+#[test]
+fn many_items_that_are_told_to_wait_slow_the_others_down_by_little_but_their_waits() {
+    let mut rng = Rng::new(3);
+    for (stuck, asks, rate, places, most) in [
+        (15, 5, 0, 64, 130.0),
+        (15, 5, 0, 8, 130.0),
+        (15, 5, 0, 512, 130.0),
+        (30, 2, 0, 64, 120.0),
+        (3, 5, 2, 2, 240.0),
+        (3, 5, 50, 2, 50.0),
+        (6, 10, 0, 64, 140.0),
+        (3, 60, 50, 2, 420.0),
+        (1, 5, 2, 2, 170.0),
+        // The waits of a second are our own pauses, which grow: what tells such a page from a limit is that it is told often.
+        (15, 1, 0, 64, 90.0),
+    ] {
+        let quotas = if rate > 0 { vec![Quota::per_second(rate)] } else { Vec::new() };
+        let limits = Limits { quotas, burst: None };
+        let case = format!("{stuck} of {asks} s, {rate} a second, {places} places");
+        let runs = (0..40).map(|number| {
+            let mut stuck_items = BTreeSet::new();
+            while stuck_items.len() < stuck {
+                stuck_items.insert((rng.unit() * 300.0) as u64);
+            }
+            let config = PacerConfig { limits: limits.clone(), ..PacerConfig::default() }.with_in_flight(places);
+            let job = run(config, 300, at(1_000.0), |_, item| {
+                let outcome = match stuck_items.contains(&item) {
+                    true => Outcome::new(Class::Throttled).with_hint(Duration::from_secs(asks), true),
+                    false => Outcome::new(Class::Success),
+                };
+                (Duration::from_millis(5), outcome)
+            });
+            assert_eq!((job.succeeded.len(), job.waiting), (300 - stuck, stuck), "{case}, run {number}");
+            job.makespan()
+        });
+        let mean = runs.sum::<f64>() / 40.0;
+        assert!(mean < most, "{case}: {mean} s, not {most}");
     }
 }
