@@ -100,7 +100,8 @@ impl PostgresLedger {
 
     pub(crate) async fn connect(&self) -> Result<Linked, FleetError> {
         let fail = |error| self.error(&error);
-        let (client, mut connection) = self.address.config.connect(self.address.tls.clone()).await.map_err(fail)?;
+        let (client, mut connection) =
+            self.address.with_password().connect(self.address.tls.clone()).await.map_err(fail)?;
         let (sender, notices) = unbounded_channel();
         let account = self.name.account.clone();
         // The task ends with the connection, and the connection with its client.

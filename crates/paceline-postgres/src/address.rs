@@ -10,13 +10,14 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use crate::password::Source;
 use crate::tls::{self, Trust};
 
 /// A server, and how to speak to it.
 #[derive(Clone)]
 #[expect(missing_debug_implementations, reason = "it has a password")]
 pub struct Address {
-    /// Whom to call, and as whom.
+    /// Whom to call, and as whom; with a password where the address has one.
     pub config: Config,
     /// How the connection is encrypted.
     pub tls: MakeRustlsConnect,
@@ -24,6 +25,7 @@ pub struct Address {
     pub timeout: Option<Duration>,
     /// After how long without an answer it is gone, where the address says so (`tcp_user_timeout`).
     pub silent: Option<Duration>,
+    password: Source,
 }
 
 /// Why an address cannot be read: never with any of its words, for they may be a password.
@@ -47,7 +49,7 @@ const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
 const KEEPALIVES: u32 = 4;
 
 /// The port of a server whose address has none.
-const PORT: u16 = 5_432;
+pub(crate) const PORT: u16 = 5_432;
 
 /// How far a connection is encrypted, and who is believed to be at its other end.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -101,7 +103,21 @@ impl Address {
             Mode::Require | Mode::VerifyCa => Trust::Issuer(tls::roots(roots.as_deref())?),
             Mode::VerifyFull => Trust::IssuerAndName(tls::roots(roots.as_deref())?),
         };
-        Ok(Self { config, tls: MakeRustlsConnect::new(tls::client(trust)?), timeout, silent })
+        Ok(Self {
+            config,
+            tls: MakeRustlsConnect::new(tls::client(trust)?),
+            timeout,
+            silent,
+            password: Source::of_process()?,
+        })
+    }
+
+    /// Whom to call now, and as whom: without a password in the address it is that of the environment (`PGPASSWORD`), or of a
+    /// line of the file that `PGPASSFILE` names, else of `~/.pgpass`. The file is read anew each time.
+    pub fn with_password(&self) -> Config {
+        let mut config = self.config.clone();
+        self.password.put_into(&mut config);
+        config
     }
 
     /// The server and the database, for messages: never with a password.

@@ -146,8 +146,15 @@ pub enum WorkError {
 #[cfg(feature = "postgres")]
 pub(crate) fn in_full(error: &tokio_postgres::Error) -> String {
     let cause = std::error::Error::source(error);
-    cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
+    let words = cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"));
+    // The words of the driver, which has no code for it.
+    let where_it_belongs = if words.ends_with("password missing") { PASSWORD } else { "" };
+    words + where_it_belongs
 }
+
+/// Where the password of a database may stand, beside its address.
+#[cfg(feature = "postgres")]
+const PASSWORD: &str = ": it may stand in PGPASSWORD, or in a line of ~/.pgpass or of the file that PGPASSFILE names";
 
 /// What to do about a full disk.
 const MAKE_ROOM: &str = "; make room on its disk, then run the same command again";

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use paceline_store::blocks::BlockStore;
 use paceline_store::work::{PostgresStore, WorkError, WorkStore as _};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
@@ -152,6 +153,26 @@ async fn a_role_that_may_not_log_in_for_a_time_is_waited_for() {
     watch.batch_execute("ALTER ROLE worker LOGIN").await.unwrap();
     assert_eq!(soon(adding).await.unwrap().unwrap().len(), 1);
     assert_eq!(soon(opening).await.unwrap().unwrap().counts().await.unwrap().total(), 1);
+}
+
+/// A database that is renamed, say: whatever asks one after the other, the minute is one.
+#[tokio::test]
+async fn an_outage_is_waited_for_once_by_however_many_operations() {
+    let cluster = Cluster::start();
+    let watch = cluster::connect(&cluster.url()).await;
+    watch.batch_execute("CREATE ROLE worker LOGIN SUPERUSER").await.unwrap();
+    let url = cluster.url().replace("tester@", "worker@");
+    let store = BlockStore::open_for(&url, Duration::from_secs(2)).await.unwrap();
+    let shut =
+        "ALTER ROLE worker NOLOGIN; SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'worker'";
+    watch.batch_execute(shut).await.unwrap();
+    let began = std::time::Instant::now();
+    for _ in 0..5 {
+        assert!(soon(store.jobs()).await.is_err());
+    }
+    assert!(began.elapsed() < Duration::from_secs(6), "five times two seconds: {:?}", began.elapsed());
+    watch.batch_execute("ALTER ROLE worker LOGIN").await.unwrap();
+    assert_eq!(soon(store.jobs()).await.unwrap().len(), 0);
 }
 
 /// A server that is slow, and no silent one: what it was asked is taken back before it is asked anew.

@@ -68,7 +68,11 @@ pub(super) struct Wait {
 
 impl Wait {
     pub(super) fn begin(clock: &WorkClock, timeout: Duration) -> Self {
-        Self { until: clock.now() + timeout, pause: FIRST_PAUSE / 2 }
+        Self::until(clock.now() + timeout)
+    }
+
+    pub(super) const fn until(until: Instant) -> Self {
+        Self { until, pause: Duration::from_millis(FIRST_PAUSE.as_millis() as u64 / 2) }
     }
 
     /// The pause before the next try; none when it was waited for long enough, by who does not stay.

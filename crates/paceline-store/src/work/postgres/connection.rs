@@ -1,10 +1,11 @@
 //! The connection to the server, and how it is made again when it breaks.
 
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use paceline_core::Instant;
 use tokio::sync::{Mutex, Notify, watch};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{AsyncMessage, Client, Error, Row};
@@ -37,6 +38,8 @@ pub(crate) struct Connection {
     visits: bool,
     /// How long a server that is away is waited for else.
     patience: Duration,
+    /// Until when it is, for all operations that meet the same outage.
+    outage: std::sync::Mutex<Option<Instant>>,
     /// Of each session, behind those of all.
     settings: &'static str,
     /// As [`SILENT`], unless the address says something else.
@@ -122,6 +125,7 @@ impl Connection {
             ending,
             visits,
             patience,
+            outage: std::sync::Mutex::default(),
             settings,
             silent: SILENT,
             changes,
@@ -147,6 +151,7 @@ impl Connection {
             ending: watch::Sender::new(false),
             visits: true,
             patience: self.patience,
+            outage: std::sync::Mutex::default(),
             settings: self.settings,
             silent,
             changes: Arc::default(),
@@ -310,7 +315,7 @@ impl Connection {
             };
             let error = match self.answered(action, bound, done).await {
                 Ok(done) => {
-                    if wait.is_some() {
+                    if self.outage().take().is_some() {
                         tracing::info!(server = self.server, "the store is reached again");
                     }
                     return Ok(done);
@@ -328,10 +333,7 @@ impl Connection {
                     retried |= held.take().is_some();
                     // A password that was changed may be one that a new start has.
                     let stays = kind == Kind::Broken && self.stays();
-                    let wait = wait.get_or_insert_with(|| {
-                        tracing::warn!("{error}; waiting {} for it", how_long(stays, self.patience));
-                        Wait::begin(&self.clock, self.patience)
-                    });
+                    let wait = wait.get_or_insert_with(|| self.wait_out(&error, stays));
                     let Some(pause) = wait.next(&self.clock, stays) else { return Err(error) };
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
@@ -340,6 +342,22 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// The wait of an operation that found the server away: an outage is told once, and waited for once, by however many
+    /// operations one after the other. One that comes after that, and not long after, tries once.
+    fn wait_out(&self, error: &WorkError, stays: bool) -> Wait {
+        let (now, mut outage) = (self.clock.now(), self.outage());
+        let known = outage.filter(|until| now < *until + self.patience);
+        if known.is_none() {
+            tracing::warn!("{error}; waiting {} for it", how_long(stays, self.patience));
+        }
+        let until = *outage.insert(known.unwrap_or(now + self.patience));
+        Wait::until(until)
+    }
+
+    fn outage(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the server is still at work on, if it is, keeps rows locked for which the next try would wait.
@@ -366,7 +384,7 @@ impl Connection {
     }
 
     async fn connect(&self) -> Result<Session, Error> {
-        let (client, mut connection) = self.address.config.connect(self.address.tls.clone()).await?;
+        let (client, mut connection) = self.address.with_password().connect(self.address.tls.clone()).await?;
         let (notified, changes) = (self.notified.clone(), self.changes.clone());
         // The task ends with the connection, and the connection with its client.
         tokio::spawn(async move {
