@@ -27,6 +27,7 @@ pub(crate) struct Row<'a> {
     attempts: u32,
     deferrals: u32,
     abandoned: u32,
+    tests: u32,
     crashes: u32,
     retry_not_before: Option<String>,
     /// When it succeeded, where a person has sent for it once more since.
@@ -62,6 +63,7 @@ impl<'a> Row<'a> {
             attempts: item.attempts,
             deferrals: item.deferrals,
             abandoned: item.abandoned,
+            tests: item.tests,
             crashes: item.crashes,
             retry_not_before: due.map(|at| at.to_string()),
             delivered_at: item.delivered.map(|at| at.to_string()),

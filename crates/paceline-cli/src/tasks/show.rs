@@ -200,16 +200,20 @@ fn sends(item: &WorkItem) -> String {
             "none that has ended: the first is under way, or waits for a place".to_owned()
         }
         (0, []) if item.may_be_done => "1, whose outcome is not known".to_owned(),
+        (0, []) if item.tests > 0 => "none that counts".to_owned(),
         (0, []) if item.last.is_some() && item.first.is_none() => "never sent".to_owned(),
-        (0, []) if item.last.is_some() => {
-            "none that counts: no server took it, or it only tested a failing one".to_owned()
-        }
+        (0, []) if item.last.is_some() => "none that counts: no server took it".to_owned(),
         (0, []) if crashes > 0 => "none that has ended".to_owned(),
         (0, []) => "none yet".to_owned(),
         (sends, []) => sends.to_string(),
         (sends, parts) => format!("{sends} ({})", parts.join(", ")),
     };
-    counted + &more
+    match item.tests {
+        0 => counted + &more,
+        tests => {
+            format!("{counted}{more}; and {} that only tested a failing server", text::counted(tests.into(), "call"))
+        }
+    }
 }
 
 /// That an item had succeeded before a person sent for it once more.

@@ -294,7 +294,9 @@ fn an_item_without_a_key_gets_one_and_one_with_a_key_is_added_once() {
     let (first, second) = (add(&job, &["{\"n\": 1}"]), add(&job, &["{\"n\": 1}"]));
     assert!(first.len() == 37 && first < second, "keys in the order of time: {first}{second}");
     assert_eq!(add(&job, &["--key", "a", "1"]), "1 added\n");
-    assert_eq!(add(&job, &["--key", "a", "2"]), "0 added, 1 was there already (1 waiting)\n");
+    assert_eq!(add(&job, &["--key", "a", "1"]), "0 added, 1 was there already (1 waiting)\n");
+    let other = "0 added, 1 was there already (1 waiting), with another payload, which stays as it is\n";
+    assert_eq!(add(&job, &["--key", "a", "2"]), other);
     let json: Value = serde_json::from_str(&add(&job, &["--json", "1"])).expect("JSON");
     assert_eq!((&json["added"], json["key"].as_str().map(str::len)), (&1.into(), Some(36)));
 }

@@ -23,8 +23,8 @@ fn four_workers_share_what_there_is_and_do_nothing_twice() {
     std::fs::write(&items, lines).expect("writable");
     let items = items.display().to_string();
     for expected in [
-        json!({"added": ITEMS, "known": {}, "key": null}),
-        json!({"added": 0, "known": {"waiting": ITEMS}, "key": null}),
+        json!({"added": ITEMS, "known": {}, "differing": 0, "key": null}),
+        json!({"added": 0, "known": {"waiting": ITEMS}, "differing": 0, "key": null}),
     ] {
         let output =
             postgres.command(&["tasks", "add"], &["--from", &items, "--json"]).output().expect("the binary runs");

@@ -67,6 +67,14 @@ pub enum Added {
     New,
     /// An item of this key was there already, in this state, and stays as it is.
     Known(State),
+    /// The same, and its payload is another one.
+    Differs(State),
+}
+
+impl Added {
+    pub(crate) const fn known(state: State, is_same: bool) -> Self {
+        if is_same { Self::Known(state) } else { Self::Differs(state) }
+    }
 }
 
 /// An item as a store knows it, without its payload.
@@ -88,6 +96,8 @@ pub struct WorkItem {
     pub deferrals: u32,
     /// Sends that were abandoned.
     pub abandoned: u32,
+    /// Calls that only tested a failing server: they count against no bound, and are no sends.
+    pub tests: u32,
     /// Of its attempts and deferrals, those of earlier runs and before a person's retry: they count against no bound.
     pub forgiven: Forgiven,
     /// Times that its worker died or lost its lease meanwhile, since its bounds began.

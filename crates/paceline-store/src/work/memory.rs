@@ -271,14 +271,13 @@ impl WorkStore for MemoryStore {
 impl Tables {
     fn insert(&mut self, new: NewItem, now: Timestamp) -> Added {
         if let Some(row) = self.ids.get(&new.key).and_then(|id| self.rows.get(id)) {
-            return Added::Known(row.item.state);
+            return Added::known(row.item.state, row.payload == new.payload);
         }
         if let Some((state, _)) = self.pruned.get(&new.key) {
             return Added::Known(*state);
         }
         self.last_item += 1;
-        let id = self.last_item;
-        let not_before = new.waits_until(now);
+        let (id, not_before) = (self.last_item, new.waits_until(now));
         let item = WorkItem {
             id,
             key: new.key.clone(),
@@ -287,6 +286,7 @@ impl Tables {
             state: State::Waiting,
             attempts: 0,
             deferrals: 0,
+            tests: 0,
             abandoned: 0,
             forgiven: Forgiven::default(),
             crashes: 0,

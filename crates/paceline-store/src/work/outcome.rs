@@ -130,6 +130,12 @@ impl ClaimOutcome {
         (attempts, counts(Counted::Deferral), counts(Counted::Abandoned))
     }
 
+    /// The calls that only tested a failing server: what it did with them counts for nothing else.
+    pub(crate) fn tests(&self) -> u32 {
+        let is_test = |decided: &DecisionRecord| decided.failure.probe.is_some() && !decided.failure.unsent;
+        (self.counted == Counted::Nothing && self.decided.as_ref().is_some_and(is_test)).into()
+    }
+
     /// Whether what it called may have done it: it succeeded, or its call left and no answer came.
     pub(crate) fn may_be_done(&self) -> bool {
         let unanswered = |decided: &DecisionRecord| decided.failure.status.is_none() && !decided.failure.unsent;

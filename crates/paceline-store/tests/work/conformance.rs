@@ -12,7 +12,8 @@ use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 
 use crate::ended::{
     a_person_retries_what_has_ended, a_try_counts_whose_item_was_cancelled_meanwhile,
-    what_a_server_said_to_the_last_try_is_kept, what_ended_long_ago_is_removed,
+    calls_that_only_tested_a_failing_server_are_counted_apart, what_a_server_said_to_the_last_try_is_kept,
+    what_ended_long_ago_is_removed, what_is_added_again_with_another_payload_is_told,
     what_is_sent_once_more_has_succeeded_all_the_same, what_succeeded_begins_once_more,
     what_was_cancelled_during_its_call_is_removed_once_that_has_ended,
     what_was_cancelled_during_its_call_may_be_done_unless_its_answer_says_otherwise,
@@ -58,6 +59,8 @@ conformance!(
     who_leaves_puts_back_and_who_dies_too,
     a_call_that_was_cut_off_may_be_done,
     outcomes_are_taken_once,
+    what_is_added_again_with_another_payload_is_told,
+    calls_that_only_tested_a_failing_server_are_counted_apart,
     a_cancelled_item_takes_no_outcome,
     a_try_counts_whose_item_was_cancelled_meanwhile,
     what_a_server_said_to_the_last_try_is_kept,
@@ -88,9 +91,8 @@ async fn a_key_is_added_once(on: Bench) {
     let claim = on.claim(worker, 9).await;
     assert_eq!(keys(&claim.items), ["a", "b"]);
     assert_eq!(on.record(ClaimOutcome::success(&claim.items[1])).await, RecordStatus::Recorded);
-    let changed = NewItem { payload: "other".to_owned(), ..item("a") };
-    let second = on.store.insert(vec![changed, item("b")]).await.unwrap();
-    assert_eq!(second, [Added::Known(State::InFlight), Added::Known(State::Succeeded)]);
+    let second = on.store.insert(vec![NewItem::new("a", "other"), item("b")]).await.unwrap();
+    assert_eq!(second, [Added::Differs(State::InFlight), Added::Known(State::Succeeded)]);
     let (found, payload, events) = on.store.show("a").await.unwrap().unwrap();
     assert_eq!((found.state, payload.as_str(), events.len()), (State::InFlight, "{\"of\":\"a\"}", 0));
     assert_eq!(on.store.show("c").await.unwrap(), None);

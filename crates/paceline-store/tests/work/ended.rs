@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use paceline_core::retry::Counted;
 use paceline_store::work::{
-    Added, Amend, ClaimOutcome, Failure, Filter, Pruned, PrunedKeys, RecordStatus, Said, State, Transition,
+    Added, Amend, ClaimOutcome, Failure, Filter, NewItem, Pruned, PrunedKeys, RecordStatus, Said, State, Transition,
 };
 
 use crate::support::{Bench, LEASE, S, again, item, keys, of_group, outcome};
@@ -218,4 +218,27 @@ pub(crate) async fn what_is_sent_once_more_has_succeeded_all_the_same(on: Bench)
         assert_eq!((said.class.as_str(), said.status, &*said.message), ("success", Some(202), "ok"));
     }
     assert_eq!(on.store.show("a").await.unwrap().unwrap().2.len(), 3, "it succeeded once");
+}
+
+pub(crate) async fn calls_that_only_tested_a_failing_server_are_counted_apart(on: Bench) {
+    on.add([item("a")]).await;
+    let worker = on.register().await;
+    for unsent in [false, true, false] {
+        let claimed = on.claim(worker, 1).await.items.pop().expect("it is due");
+        let mut test = outcome(&claimed, Counted::Nothing, Transition::Retry(Duration::ZERO), "retry");
+        let decided = test.decided.as_mut().expect("a decision");
+        (decided.failure.probe, decided.failure.unsent) = (Some(S), unsent);
+        assert_eq!(on.record(test).await, RecordStatus::Recorded);
+    }
+    let (found, ..) = on.store.show("a").await.unwrap().unwrap();
+    assert_eq!((found.sends(), found.tests), (0, 2));
+}
+
+pub(crate) async fn what_is_added_again_with_another_payload_is_told(on: Bench) {
+    let changed = |key: &str| NewItem { payload: "other".to_owned(), ..item(key) };
+    let added = on.store.insert(vec![item("a"), changed("a"), item("a"), changed("b")]).await.unwrap();
+    let waiting = State::Waiting;
+    assert_eq!(added, [Added::New, Added::Differs(waiting), Added::Known(waiting), Added::New]);
+    let added = on.store.insert(vec![changed("a"), item("a"), item("b"), item("c")]).await.unwrap();
+    assert_eq!(added, [Added::Differs(waiting), Added::Known(waiting), Added::Differs(waiting), Added::New]);
 }

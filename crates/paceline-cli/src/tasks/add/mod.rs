@@ -175,6 +175,8 @@ struct Tally {
     added: u64,
     /// Those that were there already, by the state that they are in.
     known: BTreeMap<State, u64>,
+    /// Those of them whose payload is another one.
+    differing: u64,
 }
 
 impl Tally {
@@ -182,12 +184,13 @@ impl Tally {
         for one in added {
             match one {
                 Added::New => self.added += 1,
-                Added::Known(state) => *self.known.entry(*state).or_default() += 1,
+                Added::Known(state) | Added::Differs(state) => *self.known.entry(*state).or_default() += 1,
             }
+            self.differing += u64::from(matches!(one, Added::Differs(_)));
         }
     }
 
-    /// As in `3 added, 2 were there already (1 waiting, 1 succeeded)`.
+    /// As in `3 added, 2 were there already (1 waiting, 1 succeeded), 1 of them with another payload, which stays`.
     fn describe(&self) -> String {
         let known: u64 = self.known.values().sum();
         let mut line = format!("{} added", text::count(self.added));
@@ -196,6 +199,13 @@ impl Tally {
                 self.known.iter().map(|(state, items)| format!("{} {}", text::count(*items), state.as_str())).collect();
             let were = if known == 1 { "was" } else { "were" };
             line += &format!(", {} {were} there already ({})", text::count(known), states.join(", "));
+        }
+        match self.differing {
+            0 => {}
+            1 if known == 1 => line += ", with another payload, which stays as it is",
+            differing => {
+                line += &format!(", {} of them with another payload, which stays as it is", text::count(differing))
+            }
         }
         line
     }
@@ -207,7 +217,7 @@ fn print(tally: &Tally, key: Option<&str>, as_json: bool) -> Result<(), Failure>
             return writeln!(out, "{}", tally.describe());
         }
         let known: BTreeMap<_, _> = tally.known.iter().map(|(state, items)| (state.as_str(), items)).collect();
-        writeln!(out, "{}", json!({ "added": tally.added, "known": known, "key": key }))
+        writeln!(out, "{}", json!({ "added": tally.added, "known": known, "differing": tally.differing, "key": key }))
     })
 }
 

@@ -24,6 +24,7 @@ fn item() -> WorkItem {
         attempts: 0,
         deferrals: 0,
         abandoned: 0,
+        tests: 0,
         forgiven: Forgiven::default(),
         crashes: 0,
         may_be_done: false,

@@ -50,6 +50,8 @@ struct Calls {
     all: u64,
     resends: u64,
     deferrals: u64,
+    /// Calls that only tested a failing server.
+    tests: u64,
     abandoned: u64,
     /// Those of an item that its worker may have begun before that died, beside what the item remembers.
     crashes: u64,
@@ -89,8 +91,9 @@ impl Document {
     fn take(&mut self, item: &WorkItem) -> io::Result<()> {
         self.standing.count(item);
         self.by_group.iter_mut().for_each(|groups| groups.count(item));
-        let sends = u64::from(item.sends());
+        let sends = u64::from(item.sends()) + u64::from(item.tests);
         self.calls.all += sends;
+        self.calls.tests += u64::from(item.tests);
         self.calls.resends += sends.saturating_sub(1);
         self.calls.deferrals += u64::from(item.deferrals);
         self.calls.abandoned += u64::from(item.abandoned);
@@ -175,7 +178,11 @@ impl Document {
 impl Calls {
     fn describe(self) -> String {
         let mut line = text::counted(self.all, "call");
-        for (calls, what) in [(self.resends, "of them repeated"), (self.abandoned, "cut off")] {
+        for (calls, what) in [
+            (self.resends, "of them repeated"),
+            (self.abandoned, "cut off"),
+            (self.tests, "tested a failing server alone"),
+        ] {
             if calls > 0 {
                 line += &format!(", {} {what}", text::count(calls));
             }
@@ -187,12 +194,13 @@ impl Calls {
     }
 
     fn json(self) -> Map<String, Value> {
-        let Self { all, resends, deferrals, abandoned, crashes } = self;
+        let Self { all, resends, deferrals, tests, abandoned, crashes } = self;
         let figures = json!({
             "calls": all,
             "resends": resends,
             "deferrals": deferrals,
             "abandoned": abandoned,
+            "tests": tests,
             "crashes": crashes,
         });
         figures.as_object().cloned().unwrap_or_default()

@@ -339,6 +339,7 @@ impl StoppedScopes {
         for opened in opened {
             let scope = opened.scope.as_str();
             limiter.resume(Some(&limiter.scope(scope)));
+            limiter.test_first(Some(&limiter.scope(scope)));
             self.person_opened(scope);
             tracing::info!(scope, "a person has opened the scope, which its server holds");
             // Until now they were put back.

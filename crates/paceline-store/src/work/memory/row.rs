@@ -104,6 +104,7 @@ impl Row {
         item.attempts = item.attempts.saturating_add(attempts);
         item.deferrals += deferrals;
         item.abandoned += abandoned;
+        item.tests = item.tests.saturating_add(outcome.tests());
         if let Some(last) = outcome.last() {
             let LastTry { class, status, code, message } = last;
             let last = Failure { status, code: code.map(str::to_owned), ..Failure::new(class, message) };

@@ -1,11 +1,11 @@
 //! Recording in batches: new items, outcomes of claimed ones, and changes by a person.
 
 use crate::state::State;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use paceline_core::Timestamp;
-use tokio_postgres::Error;
+use tokio_postgres::{Error, Row};
 
 use super::connection::Tx;
 use super::scopes;
@@ -24,6 +24,7 @@ pub(super) const RECORD: &str = "
         not_before_ms = CASE WHEN of.kind = 1 THEN item.not_before_ms ELSE of.not_before_ms END,
         delay_ms = CASE WHEN of.kind = 1 THEN item.delay_ms ELSE of.delay_ms END,
         attempts = attempts + of.attempt, deferrals = deferrals + of.deferral, abandoned = item.abandoned + of.given_up,
+        tests = item.tests + of.tests,
         ended_ms = CASE WHEN of.state IN (2, 3, 4, 5, 7) THEN $1::bigint END,
         reason = CASE WHEN of.kind = 1 THEN item.reason ELSE of.reason END,
         last_class = coalesce(of.class, last_class),
@@ -33,9 +34,9 @@ pub(super) const RECORD: &str = "
         first_ms = CASE WHEN of.time = 1 OR of.time = 0 AND attempts + deferrals + of.attempt + of.deferral + of.given_up
             > forgiven_attempts + forgiven_deferrals THEN first_ms END
     FROM unnest($2::bigint[], $3::bigint[], $4::smallint[], $5::smallint[], $6::bigint[], $7::bigint[], $8::bigint[],
-        $9::bigint[], $10::bigint[], $11::text[], $12::bigint[], $13::text[], $14::text[], $15::text[], $16::smallint[])
+        $9::bigint[], $10::bigint[], $11::text[], $12::bigint[], $13::text[], $14::text[], $15::text[], $16::smallint[], $17::bigint[])
         AS of(id, fence, state, kind, not_before_ms, delay_ms, attempt, deferral, given_up, class, status, code, words,
-              reason, time)
+              reason, time, tests)
     WHERE item.id = of.id AND item.fence = of.fence
     RETURNING item.id, of.fence";
 
@@ -72,22 +73,43 @@ pub(super) async fn insert(tx: &Tx<'_>, items: &[NewItem], now: Timestamp) -> Re
     for row in rows {
         known.insert(row.get(0), State::from_code(row.get::<_, i16>(1).into()).unwrap_or(State::Waiting));
     }
-    let mut new: Vec<&NewItem> = Vec::new();
+    let differing = differing(tx, items.iter().filter(|item| known.contains_key(&item.key))).await?;
+    let mut new: HashMap<&str, &NewItem> = HashMap::new();
+    let mut in_order: Vec<&NewItem> = Vec::new();
     let mut added = Vec::with_capacity(items.len());
     for item in items {
-        match known.get(&item.key) {
-            Some(state) => added.push(Added::Known(*state)),
-            None => {
-                known.insert(item.key.clone(), State::Waiting);
-                new.push(item);
-                added.push(Added::New);
+        let as_added = (item.key.as_str(), item.payload.as_str());
+        added.push(match (known.get(&item.key), new.get(item.key.as_str()).copied()) {
+            (Some(state), _) => Added::known(*state, !differing.contains(&as_added)),
+            (None, Some(first)) => Added::known(State::Waiting, first.payload == item.payload),
+            (None, None) => {
+                new.insert(&item.key, item);
+                in_order.push(item);
+                Added::New
             }
-        }
+        });
     }
-    if !new.is_empty() {
-        insert_new(tx, &new, now).await?;
+    if !in_order.is_empty() {
+        insert_new(tx, &in_order, now).await?;
     }
     Ok(added)
+}
+
+/// Those of these items, by key and payload, whose keys are there with other payloads.
+async fn differing<'a>(
+    tx: &Tx<'_>,
+    items: impl Iterator<Item = &'a NewItem>,
+) -> Result<HashSet<(&'a str, &'a str)>, Error> {
+    let items: Vec<_> = items.map(|item| (item.key.as_str(), item.payload.as_str())).collect();
+    if items.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let (keys, bodies): (Vec<&str>, Vec<&str>) = items.iter().copied().unzip();
+    let sql = "SELECT of.n FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS of(key, body, n)
+         JOIN item ON item.key = of.key JOIN payload ON payload.item = item.id WHERE payload.body <> of.body";
+    let rows = tx.query(sql, &[&keys, &bodies]).await?;
+    let place = |row: &Row| usize::try_from(row.get::<_, i64>(0)).ok()?.checked_sub(1);
+    Ok(rows.iter().filter_map(|row| items.get(place(row)?).copied()).collect())
 }
 
 async fn insert_new(tx: &Tx<'_>, new: &[&NewItem], now: Timestamp) -> Result<(), Error> {
@@ -147,6 +169,7 @@ struct Columns<'a> {
     words: Vec<Option<String>>,
     reason: Vec<Option<&'a str>>,
     time: Vec<i16>,
+    tests: Vec<i64>,
 }
 
 impl<'a> Columns<'a> {
@@ -169,6 +192,7 @@ impl<'a> Columns<'a> {
         self.words.push(last.map(|last| last.message));
         self.reason.push(outcome.reason());
         self.time.push(outcome.time.code());
+        self.tests.push(outcome.tests().into());
     }
 }
 
@@ -195,14 +219,14 @@ pub(super) async fn record(
         }
     }
     let Columns { id, fence, state, kind, not_before, delay, attempt, deferral, given_up, .. } = &columns;
-    let Columns { class, status, code, words, reason, time, .. } = &columns;
+    let Columns { class, status, code, words, reason, time, tests, .. } = &columns;
     let now_ms = now.as_millis();
     let rows = tx
         .query(
             RECORD,
             &[
                 &now_ms, id, fence, state, kind, not_before, delay, attempt, deferral, given_up, class, status, code,
-                words, reason, time,
+                words, reason, time, tests,
             ],
         )
         .await?;
@@ -229,11 +253,11 @@ pub(super) async fn record(
         columns.push(outcome, now);
         may_be_done.push(outcome.may_be_done());
     });
-    let Columns { id, fence, attempt, deferral, given_up, class, status, code, words, .. } = &columns;
+    let Columns { id, fence, attempt, deferral, given_up, class, status, code, words, tests, .. } = &columns;
     if !id.is_empty() {
         tx.execute(
             THOUGH_CANCELLED,
-            &[id, fence, &may_be_done, attempt, deferral, given_up, class, status, code, words],
+            &[id, fence, &may_be_done, attempt, deferral, given_up, class, status, code, words, tests],
         )
         .await?;
     }
@@ -245,12 +269,14 @@ pub(super) async fn record(
 const THOUGH_CANCELLED: &str = "
     UPDATE item SET sent = CASE WHEN of.may THEN 2 WHEN item.sent = 3 THEN 0 ELSE item.sent END, worker = NULL,
         attempts = attempts + of.attempt, deferrals = deferrals + of.deferral, abandoned = item.abandoned + of.given_up,
+        tests = item.tests + of.tests,
         last_class = coalesce(of.class, last_class),
         last_status = CASE WHEN of.class IS NULL THEN last_status ELSE of.status END,
         last_code = CASE WHEN of.class IS NULL THEN last_code ELSE of.code END,
         last_words = CASE WHEN of.class IS NULL THEN last_words ELSE of.words END
     FROM unnest($1::bigint[], $2::bigint[], $3::boolean[], $4::bigint[], $5::bigint[], $6::bigint[], $7::text[], $8::bigint[],
-        $9::text[], $10::text[]) AS of(id, fence, may, attempt, deferral, given_up, class, status, code, words)
+        $9::text[], $10::text[], $11::bigint[])
+        AS of(id, fence, may, attempt, deferral, given_up, class, status, code, words, tests)
     WHERE item.id = of.id AND item.fence = of.fence + 1 AND item.state = 5 AND item.worker IS NOT NULL";
 
 async fn events(tx: &Tx<'_>, recorded: Vec<&ClaimOutcome>, now: Timestamp) -> Result<(), Error> {

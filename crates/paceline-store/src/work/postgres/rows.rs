@@ -26,6 +26,7 @@ pub(super) fn item(row: &Row) -> WorkItem {
         attempts: count(row.get(7)),
         deferrals: count(row.get(8)),
         abandoned: count(row.get(9)),
+        tests: count(row.get(25)),
         forgiven: Forgiven { attempts: count(row.get(10)), deferrals: count(row.get(11)) },
         crashes: count(row.get(12)),
         may_be_done: row.get::<_, i16>(22) > 0,

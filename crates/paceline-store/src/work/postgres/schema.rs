@@ -2,7 +2,7 @@
 
 /// What leads from each version to the next. Only ever added to. `now_ms` is the one clock of all workers; it is declared
 /// stable, so that an index may be searched by it.
-pub(super) const MIGRATIONS: [&str; 10] = [V1, V2, V3, V4, V5, V6, V7, V8, V9, V10];
+pub(super) const MIGRATIONS: [&str; 11] = [V1, V2, V3, V4, V5, V6, V7, V8, V9, V10, V11];
 
 /// As in SQLite, but for the clock. Pages keep room (`fillfactor`), so that an update that touches no index stays on its
 /// page; no index is on what every try changes, but for the due index.
@@ -124,6 +124,11 @@ const V9: &str = "
 const V10: &str = "
     ALTER TABLE item ADD COLUMN delivered_ms bigint;
     ALTER TABLE event ADD COLUMN created_ms bigint;
+";
+
+/// As in SQLite: calls that only tested a failing server.
+const V11: &str = "
+    ALTER TABLE item ADD COLUMN tests bigint NOT NULL DEFAULT 0;
 ";
 
 /// Settings of every connection. A transaction takes each item by its key or by the due index, whatever statistics say. A worker

@@ -17,7 +17,7 @@ use crate::work::item::{
 /// [`ItemTime`](crate::work::ItemTime): 1 goes on, 0 does if something was sent since its bounds began.
 pub(super) const RECORD: &str = "UPDATE item
      SET state = ?3, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = ?4, delay_ms = ?5, attempts = attempts + ?6,
-         deferrals = deferrals + ?7, abandoned = abandoned + ?8, ended_ms = ?9, reason = ?14,
+         deferrals = deferrals + ?7, abandoned = abandoned + ?8, tests = tests + ?16, ended_ms = ?9, reason = ?14,
          last_class = coalesce(?10, last_class), last_status = iif(?10 IS NULL, last_status, ?11),
          last_code = iif(?10 IS NULL, last_code, ?12), last_words = iif(?10 IS NULL, last_words, ?13),
          first_ms = iif(?15 = 1 OR ?15 = 0 AND attempts + deferrals + ?6 + ?7 + ?8 > forgiven_attempts + forgiven_deferrals,
@@ -45,12 +45,16 @@ pub(super) fn insert(
     lanes: &mut KnownLanes,
     now: Timestamp,
 ) -> rusqlite::Result<Added> {
-    let known: Option<i64> = conn
-        .prepare_cached("SELECT state FROM item WHERE key = ?1 UNION ALL SELECT state FROM pruned WHERE key = ?1")?
-        .query_row([&new.key], |row| row.get(0))
+    let known: Option<(i64, bool)> = conn
+        .prepare_cached(
+            "SELECT state, EXISTS (SELECT 1 FROM payload WHERE payload.item = item.id AND body <> ?2) FROM item WHERE key = ?1
+             UNION ALL SELECT state, 0 FROM pruned WHERE key = ?1",
+        )?
+        .query_row([&new.key, &new.payload], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    if let Some(state) = known {
-        return Ok(Added::Known(State::from_code(state).ok_or(rusqlite::Error::IntegralValueOutOfRange(0, state))?));
+    if let Some((state, differs)) = known {
+        let state = State::from_code(state).ok_or(rusqlite::Error::IntegralValueOutOfRange(0, state))?;
+        return Ok(Added::known(state, !differs));
     }
     let (not_before, delay) =
         new.waits_until(now).map_or((0, 0), |at| (at.as_millis(), millis(at.saturating_since(now))));
@@ -107,6 +111,7 @@ pub(super) fn record(
             last.as_ref().map(|last| &last.message),
             outcome.reason(),
             time,
+            outcome.tests(),
         ])?
     };
     if changed == 0 {
@@ -122,6 +127,7 @@ pub(super) fn record(
             last.as_ref().and_then(|last| last.status),
             last.as_ref().and_then(|last| last.code),
             last.as_ref().map(|last| &last.message),
+            outcome.tests(),
         ])?;
         return Ok(RecordStatus::Lost);
     }
@@ -137,7 +143,7 @@ pub(super) fn record(
 /// The try of an item that was cancelled meanwhile, which still has its worker: it is counted, once. After a success a retry
 /// would do it once more.
 const THOUGH_CANCELLED: &str = "UPDATE item
-     SET sent = CASE WHEN ?3 THEN 2 WHEN sent = 3 THEN 0 ELSE sent END, worker = NULL, attempts = attempts + ?4, deferrals = deferrals + ?5, abandoned = abandoned + ?6,
+     SET sent = CASE WHEN ?3 THEN 2 WHEN sent = 3 THEN 0 ELSE sent END, worker = NULL, attempts = attempts + ?4, deferrals = deferrals + ?5, abandoned = abandoned + ?6, tests = tests + ?11,
          last_class = coalesce(?7, last_class), last_status = iif(?7 IS NULL, last_status, ?8),
          last_code = iif(?7 IS NULL, last_code, ?9), last_words = iif(?7 IS NULL, last_words, ?10)
      WHERE id = ?1 AND fence = ?2 + 1 AND state = 5 AND worker IS NOT NULL";

@@ -29,6 +29,7 @@ pub(super) fn item(row: &Row<'_>) -> rusqlite::Result<WorkItem> {
         attempts: row.get(7)?,
         deferrals: row.get(8)?,
         abandoned: row.get(9)?,
+        tests: row.get(25)?,
         forgiven: Forgiven { attempts: row.get(10)?, deferrals: row.get(11)? },
         crashes: row.get(12)?,
         may_be_done: row.get::<_, i64>(22)? > 0,

@@ -226,6 +226,9 @@ async fn a_person_opens_a_scope_that_its_server_holds() {
         stopped.open_as_told(&store, &limiter).await.expect("a memory");
     }
     assert!(waits() < Duration::from_secs(60), "{:?}", waits());
+    let first = limiter.try_acquire(request()).expect("it is open");
+    assert!(limiter.try_acquire(request()).is_err(), "one call tests whether the server takes any");
+    first.withdraw();
     let items = store.list(Filter::default(), 0, 9).await.expect("a memory");
     assert_eq!(items.iter().map(|item| item.not_before).collect::<Vec<_>>(), [None, later], "those that were meant");
 }
