@@ -90,7 +90,7 @@ pub(crate) fn is_host(scope: &str, named: &str) -> bool {
         let name = host_of(name);
         let name = name.strip_prefix("tier ").unwrap_or(name);
         let rest = ["https://", "http://"].iter().find_map(|scheme| name.strip_prefix(scheme)).unwrap_or(name);
-        rest.trim_end_matches('/').to_ascii_lowercase()
+        rest.trim_end_matches(['/', '.']).replace(".:", ":").to_ascii_lowercase()
     };
     scope == named
         || bare(scope).strip_prefix(&bare(named)).is_some_and(|port| port.is_empty() || port.starts_with(':'))

@@ -42,6 +42,7 @@ mod setting;
 mod shapes;
 #[cfg(test)]
 mod tests;
+mod tier_hosts;
 mod units;
 mod upstream;
 mod via;

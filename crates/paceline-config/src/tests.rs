@@ -377,7 +377,10 @@ fn the_first_tier_that_matches_is_taken() {
         ("http://a.example:81/v1/embeddings?n=1", "tier /v1/embeddings at a.example:81"),
         ("http://a.example:81/", "a.example:81"),
         ("https://user@Slow.Example/a/v1/embeddings", "tier host=slow.example"),
-        ("http://slow.example:81?n=1", "tier host=slow.example"),
+        ("http://slow.example:81?n=1", "tier host=slow.example at slow.example:81"),
+        ("http://slow.example.:81?n=1", "tier host=slow.example at slow.example:81"),
+        ("http://slow.example./a", "tier host=slow.example"),
+        ("http://a.example.:81/", "a.example:81"),
         ("http://slow.example.org/slow.example/", "http://slow.example.org"),
     ] {
         assert_eq!(by_host.scope_name(&CallNames { path, ..CallNames::default() }), scope);

@@ -26,6 +26,7 @@ use super::price::{self, Prices};
 use super::responsive;
 use super::schema::{TierSection, UpstreamSection};
 use super::setting::Setting;
+use super::tier_hosts;
 use super::via::{self, Through, Via};
 
 /// Without a `_` for longer a text is no name of a variable.
@@ -132,19 +133,11 @@ impl Upstream {
             TierMatch::Path(prefix) => path_of(path).starts_with(prefix.as_str()),
             TierMatch::Model(name) => model == Some(name),
             TierMatch::Label(name) => label == Some(name),
-            TierMatch::Host(name) => self.goes_to(path, name),
+            TierMatch::Host(name) => {
+                let base = self.base_url.as_deref().unwrap_or_default();
+                tier_hosts::goes_to(if path.starts_with('/') { base } else { path }, name)
+            }
         })
-    }
-
-    /// Whether a call goes to a host, which may be named without its port.
-    fn goes_to(&self, path: &str, host: &str) -> bool {
-        let base = self.base_url.as_deref().unwrap_or_default();
-        let url = if path.starts_with('/') { base } else { path };
-        let rest = url.split_once("://").map_or("", |(_, rest)| rest);
-        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-        let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-        let matches = |part: &str| part.eq_ignore_ascii_case(host);
-        matches(authority) || authority.rsplit_once(':').is_some_and(|(name, _)| matches(name))
     }
 
     /// The path of a call to that whole address, if it is below the upstream's, or below that of the API behind a gateway.
@@ -158,9 +151,10 @@ impl Upstream {
     pub fn scope_name(&self, call: &CallNames<'_>) -> String {
         let CallNames { path, model, label, group, body } = *call;
         match (self.tier(path, model, label), group, self.dialect.scope()) {
-            (Some(tier), _, Scope::Host) if self.fleet.is_none() && !matches!(tier.matches, TierMatch::Host(_)) => {
-                part_of_tier(&tier.scope, &self.host_scope(path, model, body))
-            }
+            (Some(tier), _, Scope::Host) if self.fleet.is_none() => match self.host_scope(path, model, body) {
+                host if tier_hosts::is_part(&tier.matches, &host) => part_of_tier(&tier.scope, &host),
+                _ => tier.scope.to_string(),
+            },
             (Some(tier), ..) => tier.scope.to_string(),
             (None, Some(group), Scope::Group) => group.to_owned(),
             (None, _, Scope::Host) => self.host_scope(path, model, body),

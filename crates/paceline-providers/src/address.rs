@@ -46,7 +46,12 @@ pub fn origin(uri: &Uri) -> Option<(String, String, u16)> {
         "https" => 443,
         _ => return None,
     };
-    Some((scheme, uri.host()?.to_ascii_lowercase(), uri.port_u16().unwrap_or(usual)))
+    Some((scheme, without_dot(uri.host()?).to_ascii_lowercase(), uri.port_u16().unwrap_or(usual)))
+}
+
+/// A name with a dot at its end is the same one in full.
+pub fn without_dot(host: &str) -> &str {
+    host.strip_suffix('.').unwrap_or(host)
 }
 
 /// Whether a URL leads to this very machine: no proxy is asked there, and no key is needed.
@@ -71,13 +76,14 @@ pub fn is_loopback_host(host: &str) -> bool {
 /// assert_eq!(host("http://127.0.0.1:8080/").as_deref(), Some("127.0.0.1:8080"));
 /// assert_eq!(host("https://127.0.0.1:8080/").as_deref(), Some("https://127.0.0.1:8080"));
 /// assert_eq!(host("http://api.example/v1").as_deref(), Some("http://api.example"));
+/// assert_eq!(host("http://api.example.:81/v1").as_deref(), Some("api.example:81"));
 /// assert_eq!(host("/v1"), None);
 /// ```
 pub fn host(url: &str) -> Option<String> {
     let uri: Uri = url.parse().ok()?;
     let is_safe = uri.scheme_str()? == "https";
     let usual = if is_safe { 443 } else { 80 };
-    let host = uri.host()?.to_ascii_lowercase();
+    let host = without_dot(uri.host()?).to_ascii_lowercase();
     Some(match (uri.port_u16().filter(|port| *port != usual), is_safe) {
         (Some(port), false) => format!("{host}:{port}"),
         (Some(port), true) => format!("https://{host}:{port}"),

@@ -51,11 +51,6 @@ impl Only {
         is_meant
     }
 
-    /// The same of one that failed with that status; in that scope.
-    pub(crate) fn takes(&self, status: Option<u16>, scope: &str) -> bool {
-        self.means(&LastFailure { status, scope, ..LastFailure::default() })
-    }
-
     /// Whether items of a scope are sent that have not ended.
     pub(crate) fn sends_of(&self, scope: &str) -> bool {
         self.is_of(scope) || self.sent_again.lock().unwrap_or_else(PoisonError::into_inner).contains(scope)

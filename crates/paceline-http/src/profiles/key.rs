@@ -1,8 +1,10 @@
 //! The headers of every call to an upstream, its key among them.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use http::{HeaderMap, HeaderValue};
 use paceline_config::{Environment, InvalidKey, KeySource, Upstream};
@@ -157,14 +159,18 @@ fn absolute(path: &Path, shown: &str) -> String {
     }
 }
 
-/// Warns in the log of a file with keys that other users than its own can read or change: `what` it is, and its name as it is
-/// shown. Where files have no modes it says nothing.
+/// Warns in the log, once, of a file with keys that other users than its own can read or change: `what` it is, and its name as it
+/// is shown. Where files have no modes it says nothing.
 pub fn warn_if_exposed(what: &str, file: &File, shown: &str) {
     let is_credential =
         std::env::var_os("CREDENTIALS_DIRECTORY").is_some_and(|folder| Path::new(shown).starts_with(folder));
     // systemd lets the user of a service read them by an access list, whose mask shows as what a group may do.
     let others = if is_credential { 0o037 } else { 0o077 };
-    if let Some(mode) = mode(file).filter(|mode| mode & others != 0) {
+    // A key may be read again and again, until a server takes it.
+    static TOLD: Mutex<BTreeSet<(String, u32)>> = Mutex::new(BTreeSet::new());
+    if let Some(mode) = mode(file).filter(|mode| mode & others != 0)
+        && TOLD.lock().unwrap_or_else(PoisonError::into_inner).insert((shown.to_owned(), mode))
+    {
         let may = if mode & 0o022 == 0 { "read" } else { "changed" };
         tracing::warn!("{what} {shown} can be {may} by others (mode {mode:o}): chmod 600 {shown}");
     }

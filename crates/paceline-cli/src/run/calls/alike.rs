@@ -172,7 +172,7 @@ impl<Item: Ord> Row<Item> {
         let enough = match (alike.is_like_a_ban(), are_hosts) {
             _ if are_hosts && is_of_the_address => Some(limit.min(AT_ONE_ADDRESS)),
             (true, _) => Some(limit),
-            (false, true) if self.is_mixed => Some(limit * LESS_LIKE_A_BAN),
+            (false, true) if self.is_mixed && !self.leads_nowhere(&alike) => Some(limit * LESS_LIKE_A_BAN),
             (false, true) => Some(limit),
             (false, false) => None,
         };
@@ -209,6 +209,14 @@ impl<Item: Ord> Row<Item> {
     fn is_of_the_address(&self, alike: &Alikeness) -> bool {
         let is_shut = |address: &str| !(self.is_of_items && address.contains(ITS_KEY));
         self.address.as_deref().is_some_and(is_shut) && alike.is_of_the_address(self.is_mixed)
+    }
+}
+
+impl<Item> Row<Item> {
+    /// Whether one address, in which no key of an item stands, is not found any more. An item that is not found is a bad item: so
+    /// it takes as many in a row as for a ban.
+    fn leads_nowhere(&self, alike: &Alikeness) -> bool {
+        matches!(alike.kind.0, Some(404)) && self.address.as_deref().is_some_and(|address| !address.contains(ITS_KEY))
     }
 }
 
@@ -353,6 +361,14 @@ mod tests {
         assert_eq!(count(&mut mixed(), hook, 410), Some(3));
         assert_eq!(count(&mut new(), hook, 410), None, "a customer that was never there");
         assert_eq!(count(&mut mixed(), hook, 404), None, "it may be a bad item");
+        let of_ten = || {
+            let mut watch = AlikeByScope::new(10, true);
+            watch.ended_otherwise(&"a".into());
+            watch
+        };
+        assert_eq!(count(&mut of_ten(), hook, 404), Some(10), "and ten in a row are none");
+        assert_eq!((count(&mut of_ten(), event, 404), count(&mut of_ten(), page, 404)), (None, None));
+        assert_eq!(count(&mut of_ten(), hook, 400), None);
         assert_eq!(count(&mut AlikeByScope::new(2, true), hook, 403), Some(2), "never more than is asked for");
         assert_eq!(count(&mut AlikeByScope::new(20, false), hook, 403), None, "no host");
     }

@@ -90,7 +90,7 @@ pub(super) async fn open(
         }
     };
     let (input, job) = block_in_place(|| journal_of(args, paths, upstream, &format, &name, &shared, lock))?;
-    again::put_back(args, &store, &shared).await?;
+    again::put_back(args, upstream, &store, &shared).await?;
     let mut hosts = worker(args, paths, store, &name, shared, &job.journal).await?;
     begin(&mut hosts).await.map_err(|broken| match broken {
         Broken::Job(message) => Failure::refused(message),

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use http::Uri;
 use paceline_config::Upstream;
-use paceline_providers::secrets::hidden;
+use paceline_providers::secrets::{SECRET, hidden, is_secret_name, looks_random};
 use paceline_providers::table::Scope;
 use paceline_providers::{below, origin, path_of};
 
@@ -33,8 +33,11 @@ impl Addresses {
     /// # Errors
     /// As for [`relative`].
     pub(crate) fn of_line<'a>(&self, url: Cow<'a, str>) -> Result<Cow<'a, str>, String> {
-        // A password in an address is neither shown nor stored.
-        self.checked(url).map_err(|error| hidden(&error).into_owned())
+        // A password in an address is neither shown nor stored. Of its query the rest is shown: a user looks for the line.
+        self.checked(url.clone()).map_err(|error| {
+            let around: Vec<_> = error.split(&*url).map(hidden).collect();
+            if url.is_empty() { hidden(&error).into_owned() } else { around.join(&shown(&url)) }
+        })
     }
 
     /// Whether an address is of a host that is only called where hosts are paced one by one.
@@ -90,6 +93,17 @@ impl Addresses {
             })),
         }
     }
+}
+
+/// An address without what is secret in it: a name and a password, and values of its query that are named so or look so.
+fn shown(url: &str) -> String {
+    let Some((front, query)) = url.split_once('?') else { return hidden(url).into_owned() };
+    let pair = |pair: &str| match pair.split_once('=') {
+        Some((name, value)) if is_secret_name(name) || looks_random(value) => format!("{name}={SECRET}"),
+        _ => hidden(pair).into_owned(),
+    };
+    let query: Vec<_> = query.split('&').map(pair).collect();
+    format!("{}?{}", hidden(front), query.join("&"))
 }
 
 fn origin_of(url: &str) -> Option<(String, String, u16)> {
@@ -214,6 +228,15 @@ mod tests {
 
     fn path(url: &str, base: &str) -> Option<String> {
         relative(url.into(), base).map(Cow::into_owned).ok()
+    }
+
+    #[test]
+    fn of_an_address_that_is_refused_what_is_secret_alone_is_hidden() {
+        let hosts = Addresses { base: BASE.to_owned(), api: None, hosts: true };
+        let error = hosts.of_line("http://a.example/x?a=b|c\"<>&token=hunter2".into()).expect_err("a quote");
+        assert!(error.ends_with("`http://a.example/x?a=b|c\"<>&token=[key]`"), "{error}");
+        let error = hosts.of_line("http://me:pass@a.example/x?n=1".into()).expect_err("a password");
+        assert!(error.contains("?n=1`") && !error.contains("pass@"), "{error}");
     }
 
     #[test]
