@@ -1,7 +1,7 @@
 //! A failure is read whole before anything of it goes to the client: the request may be sent again. So is an answer that is
 //! compressed, although that was not asked for: it may repeat the key of the upstream.
 
-use std::io::Read as _;
+use std::io::{Cursor, Read as _};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use paceline_http::{LARGEST_ANSWER, NoAnswer};
 use serde_json::json;
 use tokio::time::timeout;
 
-use crate::bodies::HeldBody;
+use crate::bodies::{Bodies, BodiesOfClient, HeldBody, LEAST_LARGE};
 use crate::bounds::Bounds;
 use crate::payload::add;
 use crate::tap::is_event_stream;
@@ -52,10 +52,10 @@ const PIECE: usize = 64 << 10;
 struct Cut;
 
 /// An answer as it is read, in the room for bodies.
-struct Whole<'a> {
+struct Whole {
     bytes: Vec<u8>,
     room: HeldBody,
-    bounds: &'a Bounds,
+    held_bytes: u64,
     /// So many bytes it may have.
     most: usize,
 }
@@ -63,12 +63,12 @@ struct Whole<'a> {
 /// There is no room for more of an answer.
 struct Full;
 
-impl Whole<'_> {
+impl Whole {
     fn add(&mut self, data: &[u8]) -> Result<(), Full> {
         if self.bytes.len() + data.len() > self.most {
             return Err(Full);
         }
-        self.room.grow(data.len() as u64, self.bounds.held_bytes).map_err(|_| Full)?;
+        self.room.grow(data.len() as u64, self.held_bytes).map_err(|_| Full)?;
         add(&mut self.bytes, data);
         Ok(())
     }
@@ -94,6 +94,7 @@ pub(crate) async fn read(
     sent: Result<Response<Incoming>, NoAnswer>,
     bounds: &Bounds,
     [packed, unpacked]: [HeldBody; 2],
+    (threads, client): (&Bodies, &BodiesOfClient),
 ) -> Result<Response<Bytes>, NoAnswer> {
     let (head, body) = sent?.into_parts();
     // None was asked for: nothing that follows is an answer.
@@ -102,15 +103,25 @@ pub(crate) async fn read(
     }
     let (is_failure, bytes) = (!is_none(head.status), Vec::new());
     let most = if is_failure { LARGEST_FAILURE } else { LARGEST_ANSWER };
-    let mut whole = Whole { bytes, room: packed, bounds, most };
+    let held_bytes = bounds.held_bytes;
+    let mut whole = Whole { bytes, room: packed, held_bytes, most };
     let came = timeout(bounds.idle, whole.take(body)).await;
     let mut came = came.map_err(|_| NoAnswer::Timeout(Some(bounds.idle)))??;
     let mut answer = Response::from_parts(head, ());
     if came.is_ok() && is_packed(answer.headers_mut())? {
         let members = std::mem::take(&mut whole.bytes);
-        let mut body = Whole { bytes: Vec::new(), room: unpacked, bounds, most };
-        came = unpack(&members, &mut body)?;
-        whole = body;
+        let body = Whole { bytes: Vec::new(), room: unpacked, held_bytes, most };
+        let mut unpacking = Unpacking { members: MultiGzDecoder::new(Cursor::new(members)), body };
+        // A few bytes may be a thousand times as many: the length shows while they come.
+        let ended = match unpacking.go_on(LEAST_LARGE)? {
+            Some(ended) => (Ok(ended), unpacking.body),
+            None => {
+                let rest = move || (unpacking.go_on(usize::MAX), unpacking.body);
+                let (ended, body) = threads.read(client, usize::MAX, rest).await;
+                (ended.map(|ended| ended.unwrap_or(Ok(()))), body)
+            }
+        };
+        (came, whole) = (ended.0?, ended.1);
     }
     let Whole { bytes, room, .. } = whole;
     answer.extensions_mut().insert(Arc::new(room));
@@ -160,17 +171,54 @@ fn is_packed(headers: &mut HeaderMap) -> Result<bool, NoAnswer> {
     }
 }
 
-/// Unpacks all members of a body, as far as there is room.
-fn unpack(members: &[u8], body: &mut Whole<'_>) -> Result<Result<(), Full>, NoAnswer> {
-    let (mut members, mut piece) = (MultiGzDecoder::new(members), vec![0; PIECE]);
-    loop {
-        match members.read(&mut piece).map_err(|error| NoAnswer::Undecodable(error.to_string()))? {
-            0 => return Ok(Ok(())),
-            read => {
-                if let Err(full) = body.add(&piece[..read]) {
-                    return Ok(Err(full));
+/// A body that is unpacked, all of its members, as far as there is room.
+struct Unpacking {
+    members: MultiGzDecoder<Cursor<Vec<u8>>>,
+    body: Whole,
+}
+
+impl Unpacking {
+    /// How it ended; none once it has become longer than that.
+    fn go_on(&mut self, until: usize) -> Result<Option<Result<(), Full>>, NoAnswer> {
+        let mut piece = vec![0; PIECE];
+        while self.body.bytes.len() <= until {
+            match self.members.read(&mut piece).map_err(|error| NoAnswer::Undecodable(error.to_string()))? {
+                0 => return Ok(Some(Ok(()))),
+                read => {
+                    if let Err(full) = self.body.add(&piece[..read]) {
+                        return Ok(Some(Err(full)));
+                    }
                 }
             }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    /// A serving thread unpacks no more than a little of an answer that is large.
+    #[test]
+    fn what_is_large_once_unpacked_stops_where_that_shows() {
+        for (length, ends_at_once) in [(100, true), (LEAST_LARGE + 1, false), (8 << 20, false)] {
+            let mut packed = GzEncoder::new(Vec::new(), Compression::best());
+            packed.write_all(&vec![b' '; length]).expect("memory");
+            let members = MultiGzDecoder::new(Cursor::new(packed.finish().expect("memory")));
+            let room = Bodies::default().begin(&BodiesOfClient::default());
+            let body = Whole { bytes: Vec::new(), room, held_bytes: u64::MAX, most: LARGEST_ANSWER };
+            let mut unpacking = Unpacking { members, body };
+            let first = unpacking.go_on(LEAST_LARGE).expect("it is no damage");
+            assert_eq!(first.is_some(), ends_at_once, "{length}");
+            assert!(unpacking.body.bytes.len() <= LEAST_LARGE + PIECE);
+            assert!(unpacking.go_on(usize::MAX).expect("it is no damage").is_some_and(|ended| ended.is_ok()));
+            assert_eq!(unpacking.body.bytes.len(), length);
         }
     }
 }

@@ -1,7 +1,5 @@
 //! The course of one request: it is held until it may leave, sent, sent again where that is useful, and answered.
 
-mod steps;
-
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,6 +7,7 @@ use futures_util::future::Either::{Left, Right};
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, Either, Full};
+use hyper::body::Incoming;
 use paceline::{Class, Cost, GiveUp, Limiter, NextAction, Permit};
 use paceline_core::Instant;
 use paceline_http::{NoAnswer, gateway};
@@ -34,9 +33,8 @@ use crate::refusal::Refusal;
 use crate::request_body::RequestBody;
 use crate::server::Gateway;
 use crate::spent::Spent;
+use crate::steps::unless_down;
 use crate::tap::Tap;
-
-use self::steps::unless_down;
 
 /// The body of an answer: the gateway's own, or as it comes from an upstream.
 pub(crate) type AnswerBody = Either<OwnBody, Tap>;
@@ -48,48 +46,48 @@ pub(crate) fn whole_body(bytes: impl Into<Bytes>) -> AnswerBody {
 
 /// What the head of an answer tells beside what is recorded.
 #[derive(Clone, Debug, Default)]
-struct AnswerNotes {
+pub(crate) struct AnswerNotes {
     /// The retries that these calls spent: throttles spend none.
-    retries: u32,
+    pub(crate) retries: u32,
     /// What took the place of its upstream.
-    fallback: Option<HeaderValue>,
+    pub(crate) fallback: Option<HeaderValue>,
     /// The steps at which calls were made of which it is unknown whether they were executed.
-    unknown_at: Vec<HeaderValue>,
+    pub(crate) unknown_at: Vec<HeaderValue>,
 }
 
 /// A request on its way: what is the same at each upstream that it is sent to.
-struct Course<'a> {
+pub(crate) struct Course<'a> {
     /// Each limiter has a clock of its own: this one's counts at every upstream.
-    clock: &'a Limiter,
-    bounds: &'a Bounds,
-    gateway: &'a Gateway,
-    files: &'a Files,
-    bodies: &'a Bodies,
-    wishes: Wishes,
+    pub(crate) clock: &'a Limiter,
+    pub(crate) bounds: &'a Bounds,
+    pub(crate) gateway: &'a Gateway,
+    pub(crate) files: &'a Files,
+    pub(crate) bodies: &'a Bodies,
+    pub(crate) wishes: Wishes,
     /// With a key of the gateway's.
-    known: Option<Arc<Client>>,
+    pub(crate) known: Option<Arc<Client>>,
     /// What the request takes of the limits of that client.
-    spent: Option<Arc<Spent>>,
-    client: Arc<ClientSpending>,
-    record: &'a mut Record,
+    pub(crate) spent: Option<Arc<Spent>>,
+    pub(crate) client: Arc<ClientSpending>,
+    pub(crate) record: &'a mut Record,
     /// It waits no longer than until then.
-    deadline: Instant,
-    payload: Payload,
+    pub(crate) deadline: Instant,
+    pub(crate) payload: Payload,
     /// Its connection, among the files that a client with a key holds.
-    connection: HeldFile,
-    told: AnswerNotes,
+    pub(crate) connection: HeldFile,
+    pub(crate) told: AnswerNotes,
     /// Whether it waits no more once its upstream is known to stay down, and whether it waited less for that.
-    gives_way: bool,
-    gave_way: bool,
+    pub(crate) gives_way: bool,
+    pub(crate) gave_way: bool,
 }
 
 /// How a request ended at one upstream.
-struct Ended {
-    answer: Result<Response<AnswerBody>, Refusal>,
+pub(crate) struct Ended {
+    pub(crate) answer: Result<Response<AnswerBody>, Refusal>,
     /// It has no answer because the API stayed down, so that a fallback may take its place.
-    stayed_down: bool,
+    pub(crate) stayed_down: bool,
     /// Retries so far.
-    retries: u32,
+    pub(crate) retries: u32,
 }
 
 /// Forwards a request to its upstream, as the client wishes and within the bounds; while that stays down, to its fallbacks
@@ -209,8 +207,14 @@ impl<'a> Course<'a> {
     }
 
     /// What `read` makes of a body of so many bytes.
-    async fn read<T: Send + 'static>(&self, bytes: usize, read: impl FnOnce() -> T + Send + 'static) -> T {
+    pub(crate) async fn read<T: Send + 'static>(&self, bytes: usize, read: impl FnOnce() -> T + Send + 'static) -> T {
         self.bodies.read(bodies_of(self.known.as_ref(), &self.client), bytes, read).await
+    }
+
+    /// All of an answer that does not go on as it comes.
+    async fn whole(&self, sent: Result<Response<Incoming>, NoAnswer>) -> Result<Response<Bytes>, NoAnswer> {
+        let threads = (self.bodies, bodies_of(self.known.as_ref(), &self.client));
+        failure::read(sent, self.bounds, [self.room(), self.room()], threads).await
     }
 
     /// For a body, of which nothing has come.
@@ -351,7 +355,7 @@ impl<'a> Course<'a> {
     }
 
     /// Sends the request to one upstream, and again where that is useful, with at most so many retries.
-    async fn at(&mut self, upstream: &Arc<Backend>, call: &Estimated, retries: u32) -> Ended {
+    pub(crate) async fn at(&mut self, upstream: &Arc<Backend>, call: &Estimated, retries: u32) -> Ended {
         let mut place = upstream.place(self.record.client);
         let mut next = self.request(upstream, call, place.number(), retries);
         // `last`: how the last call ended, and what it means.
@@ -388,7 +392,7 @@ impl<'a> Course<'a> {
                     departed.files[0] = std::mem::take(&mut self.connection);
                     return Ended { answer: Ok(passed_on(departed, answer, self.bounds)), stayed_down: false, retries };
                 }
-                sent => failure::read(sent, self.bounds, [self.room(), self.room()]).await,
+                sent => self.whole(sent).await,
             };
             // The permit is dropped: nothing was learnt about the server.
             if let (Err(_), Some(refusal)) = (&received, self.payload.failure()) {

@@ -45,6 +45,7 @@ mod server;
 mod spent;
 mod state;
 mod stays_down;
+mod steps;
 mod tap;
 mod tls;
 mod trust;

@@ -18,7 +18,7 @@ const FIRST_TEST: Duration = Duration::from_secs(1);
 /// ... and each that fails doubles the time until the next, up to this: as long as a breaker stays open at most.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Of a scope that nobody has asked for so long nothing is known.
+/// Of a scope for which no request has come for so long nothing is known.
 const FORGOTTEN: Duration = Duration::from_secs(300);
 
 /// So many scopes are kept at once, and so many clients of each: clients choose the names.
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_has_asked_for_is_forgotten() {
+    fn what_no_request_has_come_for_is_forgotten() {
         let down = StaysDown::default();
         down.fell_back(&scope(), 1, FAILED, at(0));
         assert!(matches!(down.standing("m", 1, at(300), || false), Standing::Tests(_)));

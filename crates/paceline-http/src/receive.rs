@@ -18,6 +18,14 @@ use crate::no_answer::NoAnswer;
 /// 32 MiB: more than any answer of a language model.
 pub const LARGEST_ANSWER: usize = 32 << 20;
 
+/// A whole answer as it came.
+pub(crate) struct Received {
+    pub(crate) response: Response<Bytes>,
+    pub(crate) memory: AnswerMemory,
+    /// The target of a redirect, and why the sender did not follow it.
+    pub(crate) redirect: Option<String>,
+}
+
 /// A timer that is this late says that the process stood still.
 const STOOD_STILL: Duration = Duration::from_millis(100);
 

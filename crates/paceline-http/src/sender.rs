@@ -28,7 +28,7 @@ use crate::no_answer::NoAnswer;
 use crate::partial::Partials;
 use crate::ratios::TokenRatios;
 use crate::reached::install_tls;
-use crate::receive::{LARGEST_ANSWER, receive_unpacked, until};
+use crate::receive::{LARGEST_ANSWER, Received, receive_unpacked, until};
 use crate::redirect::not_followed;
 use crate::shortage::Shortage;
 
@@ -132,14 +132,6 @@ pub struct Sender {
     link: Link,
     /// Whether a proxy may stand on the way. Where none does, a 407 is the server's own answer.
     proxied: bool,
-}
-
-/// A whole answer as it came.
-struct Received {
-    response: Response<Bytes>,
-    memory: AnswerMemory,
-    /// The target of a redirect, and why the sender did not follow it.
-    redirect: Option<String>,
 }
 
 impl Sender {
@@ -315,10 +307,8 @@ impl Sender {
             received = self.exchange(call, headers, &leaving, observe, cut) => received,
             () = given_up => Err(if leaving.may_have_left() { NoAnswer::GivenUp } else { NoAnswer::NeverSent }),
         };
-        let passed = match &received {
-            Err(error) if through && error.is_unsent() => Passed::NONE,
-            _ => cut.passed().unwrap_or(Passed::STRAIGHT),
-        };
+        let is_unsent = received.as_ref().is_err_and(NoAnswer::is_unsent);
+        let passed = if through && is_unsent { Passed::NONE } else { cut.passed().unwrap_or(Passed::STRAIGHT) };
         let latency = (self.clock.now() - sent).saturating_sub(passed.waited);
         (received, passed, latency)
     }

@@ -1,5 +1,5 @@
-//! The password of a connection where its address has none, from where Postgres's own programs take it: `PGPASSWORD`, or a line of
-//! the file that `PGPASSFILE` names, else of `.pgpass` in the user's folder.
+//! The password of a connection where its address has none, from where Postgres's own programs take it: `PGPASSWORD`, or a line
+//! of the file that `PGPASSFILE` names, else of `.pgpass` in the user's folder.
 
 use std::fs::File;
 use std::io::Read as _;

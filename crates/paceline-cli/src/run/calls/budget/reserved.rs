@@ -59,8 +59,8 @@ impl Reserved<'_> {
         self.as_expected(&[])
     }
 
-    /// A call whose use is not known counts as if its prompt were written into the cache, where it may be, and with the dearest of
-    /// the models that may have answered.
+    /// A call whose use is not known counts as if its prompt were written into the cache, where it may be, and with the dearest
+    /// of the models that may have answered.
     fn as_expected(&self, answered: &[InPlace]) -> ModelUsage {
         let usage = larger(self.expected.usage, self.sum.usage);
         let dearer = self.expected.dearer_by(usage.prompt_tokens()).min(u64::MAX >> 1);
@@ -73,8 +73,8 @@ impl Reserved<'_> {
         ModelUsage { model, calls_unpriced: unpriced.into(), ..self.usage(usage, 1) }
     }
 
-    /// A gateway made so many calls before this one of which it is not known what they used: they count as expected, with the dearest
-    /// of the models that may have answered. Returns what they count with.
+    /// A gateway made so many calls before this one of which it is not known what they used: they count as expected, with the
+    /// dearest of the models that may have answered. Returns what they count with.
     pub(crate) fn lost(&self, calls: u32, at: Vec<AnsweredBy>) -> Option<ModelUsage> {
         let calls = u64::from(calls);
         (calls > 0).then(|| {

@@ -9,10 +9,10 @@ use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use paceline::{Class, GiveUp, ScopeId};
 
-use super::{AnswerBody, Course, Ended, whole_body};
 use crate::backend::Backend;
 use crate::estimated::Estimated;
 use crate::fallback::{Step, Target};
+use crate::forward::{AnswerBody, Course, Ended, whole_body};
 use crate::headers;
 use crate::metrics::Ending;
 use crate::queue::{NotSent, place_in_queue};
@@ -22,7 +22,7 @@ use crate::stays_down::Standing;
 impl Course<'_> {
     /// Sends the request to its upstream, and while that stays down to the steps that may take its place. Where all stay down, it
     /// waits for its own as without them.
-    pub(super) async fn with_fallbacks(
+    pub(crate) async fn with_fallbacks(
         &mut self,
         upstreams: &[Arc<Backend>],
         upstream: &Arc<Backend>,
@@ -95,8 +95,8 @@ impl Course<'_> {
         (model.is_none() || self.payload.has_room(call.call.body.len(), self.bounds)).then_some(call)
     }
 
-    /// Sends the request to one upstream of several, for which it does not wait where that is known to stay down: then one request
-    /// in a while makes one call, which tests it.
+    /// Sends the request to one upstream of several, for which it does not wait where that is known to stay down: then one
+    /// request in a while makes one call, which tests it.
     async fn at_unless_down(&mut self, upstream: &Arc<Backend>, call: &Estimated, retries: u32) -> Ended {
         let (scope, client, calls) = (upstream.scope(&call.scope), self.record.client, self.record.calls);
         let now = upstream.limiter().now();
@@ -142,7 +142,7 @@ impl From<NotSent> for Ended {
 
 /// What `held` is ready with, unless the upstream turns out to stay down meanwhile, for which a request that gives way does not
 /// wait.
-pub(super) async fn unless_down<T>(
+pub(crate) async fn unless_down<T>(
     upstream: &Backend,
     scope: &ScopeId,
     client: u64,
