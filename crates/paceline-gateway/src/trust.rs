@@ -1,6 +1,7 @@
 //! Whether a refusal of the key, the account or a quota of it, or a long wait, which one client got, holds an upstream for all.
 
 mod announced;
+mod own;
 mod told;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +14,7 @@ use paceline_core::{Belief, LimitReport, LimitScope, Refused, Witnesses, format_
 use paceline_providers::Reading;
 
 use self::announced::{Announced, MOST_PATHS, hash_of};
+use self::own::Own;
 use self::told::{SHORT, Told};
 use crate::backend::Backend;
 use crate::clients::Client;
@@ -36,6 +38,8 @@ pub(crate) struct Trust {
     announced: Mutex<Announced>,
     /// Clients that were told to wait for up to a minute.
     told: Told,
+    /// Clients that are refused without a time.
+    own: Own,
 }
 
 /// How many calls were refused, whichever client sent them, without a success in between.
@@ -155,6 +159,14 @@ impl Trust {
         let now = upstream.limiter().now();
         let announced = self.leave_out_announced(upstream, &mut reading.limits, asker, tells);
         announced.into_iter().for_each(|wait| self.stays_away(client.number(), Some(asker.scope), now, wait));
+        let names_no_time = reading.class == Class::Throttled && reading.wait.is_none();
+        if names_no_time && reading.reach != LimitScope::Item && client.has_others() {
+            let own = self.own.refused(asker.scope, client.number(), upstream.stopwatch.now());
+            if let Some(wait) = own {
+                reading.reach = LimitScope::Item;
+                self.stays_away(client.number(), Some(asker.scope), now, wait);
+            }
+        }
         let asks_to_wait = reading.reach != LimitScope::Item
             && matches!(reading.class, Class::QuotaExhausted | Class::Throttled | Class::Overloaded | Class::Transient);
         let Some(wait) = reading.wait.filter(|wait| asks_to_wait && *wait <= SHORT) else { return };
@@ -256,6 +268,7 @@ impl Trust {
         self.away.lock().unwrap_or_else(PoisonError::into_inner).clear();
         [&self.some, &self.some_away].iter().for_each(|some| some.store(false, Ordering::Relaxed));
         self.told.forget();
+        self.own.forget();
         self.refused.passed();
     }
 
@@ -276,6 +289,7 @@ impl Trust {
             self.answered.write().unwrap_or_else(PoisonError::into_inner).insert(hash_of(asker.path));
         }
         self.told.passed(asker.scope, asker.client.map(Client::number), asker.left);
+        asker.client.into_iter().for_each(|client| self.own.passed(asker.scope, client.number(), asker.left));
         if self.some.load(Ordering::Relaxed) {
             let mut witnesses = self.witnesses.lock().unwrap_or_else(PoisonError::into_inner);
             let are_theirs = witnesses.passed(asker.scope, asker.left, asker.client.map(Client::number));

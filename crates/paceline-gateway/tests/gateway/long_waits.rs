@@ -19,6 +19,7 @@ async fn served(settings: &str) -> Served {
         let (status, wait) = told.split_once(' ').unwrap_or((told, "86400"));
         match status {
             "429" | "503" => answer(status.parse().expect("a status"), &[("retry-after", wait)], SLOW_DOWN),
+            "at-once" => answer(429, &[], SLOW_DOWN),
             "quota" => answer(429, &[], r#"{"error":{"message":"no credit","code":"insufficient_quota"}}"#),
             _ => answer(200, &[], OK),
         }
@@ -30,9 +31,19 @@ async fn served(settings: &str) -> Served {
 
 /// The status, the calls that were made, and the message, of a request that waits for no more than a second.
 async fn post(served: &Served, key: &str, model: &str, told: &str) -> (u16, String, String) {
+    post_within(served, "1s", key, model, told).await
+}
+
+async fn post_within(
+    served: &Served,
+    deadline: &'static str,
+    key: &str,
+    model: &str,
+    told: &str,
+) -> (u16, String, String) {
     let body = format!(r#"{{"model":"{model}","messages":[]}}"#);
     let request = served.post().body(body).header("x-paceline-key", format!("pk-{key}")).header("x-told", told);
-    let got = request.header("x-paceline-deadline", "1s").send().await.expect("an answer");
+    let got = request.header("x-paceline-deadline", deadline).send().await.expect("an answer");
     let (status, calls) =
         (got.status().as_u16(), got.headers()["x-paceline-attempts"].to_str().expect("a number").to_owned());
     let body: Value = got.json().await.expect("JSON");
@@ -375,4 +386,28 @@ async fn a_tier_of_its_own_that_refuses_without_a_time_teaches_no_pace_to_the_ot
     let mut names: Vec<_> = scopes.iter().map(|scope| &*scope.name).collect();
     names.sort_unstable();
     assert_eq!(names, ["/v1/chat/completions m", "/v1/chat/completions m flex"]);
+}
+
+/// Of a limit of its own model tier, organisation or header a server need not say when it is over.
+#[tokio::test]
+async fn what_one_client_is_refused_again_and_again_while_others_pass_slows_that_client_alone() {
+    let served = served("").await;
+    let rate = || {
+        let scope = served.limiter.scope("/v1/chat/completions m");
+        served.limiter.scope_snapshot(&scope).and_then(|scope| scope.estimate).map(|estimate| estimate.rate)
+    };
+    let others_pass = async || {
+        for _ in 0..3 {
+            assert_eq!(post(&served, "other", "m", "well").await.0, 200);
+        }
+    };
+    others_pass().await;
+    while post_within(&served, "20ms", "big", "m", "at-once").await.1 == "0" {}
+    others_pass().await;
+    let before = rate().expect("a refusal teaches one");
+    assert_eq!(post(&served, "big", "m", "at-once").await.0, 429);
+    assert!(rate().expect("it stays") >= before, "{before} became {:?}", rate());
+    let away = post_within(&served, "1ms", "big", "m", "well").await;
+    assert!(away.0 == 429 && away.2.contains("has refused this client, or told it to wait"), "{}", away.2);
+    assert_eq!(post(&served, "other", "m", "well").await.0, 200);
 }
