@@ -3,10 +3,11 @@
 use alloc::collections::BTreeMap;
 
 /// Places for requests of several clients, such that clients that wait leave in turns: start-time fair queueing (Goyal, Vin and
-/// Cheng, SIGCOMM 1996) with each request as one unit.
+/// Cheng, SIGCOMM 1996), with each request as one unit or as many as it costs.
 ///
 /// A place is what [`Request::arrival`](crate::Request::arrival) takes, for every request of the account. Between two clients
-/// that both wait, the numbers of their requests that leave differ by one at most, unless scopes or priorities part them.
+/// that both wait, the units of their requests that leave differ by those of one request of each at most, unless scopes or
+/// priorities part them.
 ///
 /// ```
 /// use paceline_core::Turns;
@@ -21,8 +22,8 @@ use alloc::collections::BTreeMap;
 pub struct Turns {
     /// The latest place that a request left from.
     now: u64,
-    /// The last place of each client that may still wait.
-    last: BTreeMap<u64, u64>,
+    /// The place behind the last request of each client that may still wait.
+    next: BTreeMap<u64, u64>,
     /// Once so many clients are kept, those that wait no more are forgotten.
     full: usize,
 }
@@ -31,15 +32,20 @@ pub struct Turns {
 const FEW: usize = 64;
 
 impl Turns {
-    /// The place of a client's next request.
+    /// The place of a client's next request, where each counts as one.
     pub fn place(&mut self, client: u64) -> u64 {
+        self.place_of(client, 1)
+    }
+
+    /// The place of a client's next request, which counts as so many.
+    pub fn place_of(&mut self, client: u64, units: u64) -> u64 {
         let now = self.now;
-        if self.last.len() >= self.full.max(FEW) {
-            self.last.retain(|_, last| *last >= now);
-            self.full = 2 * self.last.len();
+        if self.next.len() >= self.full.max(FEW) {
+            self.next.retain(|_, next| *next > now);
+            self.full = 2 * self.next.len();
         }
-        let place = self.last.get(&client).map_or(now, |last| now.max(last + 1));
-        self.last.insert(client, place);
+        let place = self.next.get(&client).map_or(now, |next| now.max(*next));
+        self.next.insert(client, place.saturating_add(units));
         place
     }
 
@@ -48,11 +54,11 @@ impl Turns {
         self.now = self.now.max(place);
     }
 
-    /// A request of the client waits no more and has not left: its next one comes a turn earlier.
-    pub fn withdrawn(&mut self, client: u64) {
+    /// A request of the client, which counts as so many, waits no more and has not left: its next one comes so much earlier.
+    pub fn withdrawn(&mut self, client: u64, units: u64) {
         let now = self.now;
-        if let Some(last) = self.last.get_mut(&client).filter(|last| **last > now) {
-            *last -= 1;
+        if let Some(next) = self.next.get_mut(&client) {
+            *next = next.saturating_sub(units).max(now);
         }
     }
 }
@@ -94,7 +100,7 @@ mod tests {
         let mut turns = Turns::default();
         let first = turns.place(1);
         (0..1_000).for_each(|_| _ = turns.place(1));
-        (0..1_000).for_each(|_| turns.withdrawn(1));
+        (0..1_000).for_each(|_| turns.withdrawn(1, 1));
         turns.left(first);
         assert_eq!((turns.place(1), turns.place(2)), (first + 1, first));
     }
@@ -106,6 +112,24 @@ mod tests {
             let place = turns.place(client);
             turns.left(place + 1);
         }
-        assert!(turns.last.len() <= FEW, "{}", turns.last.len());
+        assert!(turns.next.len() <= FEW, "{}", turns.next.len());
+    }
+
+    /// One client asks for long answers: the other's small requests do not wait for one of them each.
+    #[test]
+    fn clients_leave_in_turns_by_what_their_requests_cost() {
+        let (mut turns, mut queue) = (Turns::default(), BTreeSet::new());
+        (0..100).for_each(|number| _ = queue.insert((turns.place_of(1, 32), number, 1)));
+        (0..100).for_each(|number| _ = queue.insert((turns.place_of(2, 1), 100 + number, 2)));
+        let mut left = [0_u64; 3];
+        for _ in 0..66 {
+            let (place, _, client) = queue.pop_first().expect("both wait");
+            turns.left(place);
+            left[client] += 1;
+        }
+        assert_eq!(left[1..], [2, 64]);
+        let place = turns.place_of(3, 32);
+        turns.withdrawn(3, 32);
+        assert_eq!(turns.place_of(3, 1), place);
     }
 }

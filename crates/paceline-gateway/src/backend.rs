@@ -12,7 +12,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use paceline::{Clock, Limiter, ScopeId};
 use paceline_config::CallNames;
-use paceline_core::{Cost, Turns};
+use paceline_core::{Cost, Dimension, PacerConfig, Turns};
 use paceline_http::{AccessError, Call, HasAnswered, NoAnswer, SenderConfig, Shortage, TokenRatios, proxy_to, tls};
 use paceline_providers::secrets::Secrets;
 use paceline_providers::table::Scope;
@@ -93,6 +93,8 @@ pub struct Backend {
     pub(crate) fallbacks: Vec<Step>,
     /// The last request went to the fallbacks.
     falls_back: AtomicBool,
+    /// A limit on tokens is configured.
+    counts_tokens: bool,
     /// Its scopes that requests with a fallback wait for no more.
     pub(crate) stays_down: StaysDown,
     /// Of files and ports of this machine.
@@ -150,6 +152,7 @@ impl Backend {
         let (ratios, waiting, items) = (Arc::default(), Held::default(), Arc::default());
         let (turns, metrics, notes) = (Arc::default(), Arc::new(Metrics::new(&config.name)), Arc::default());
         let falls_back = AtomicBool::new(false);
+        let counts_tokens = counts_tokens(&config.pacer);
         Ok(Self {
             config,
             sending,
@@ -169,6 +172,7 @@ impl Backend {
             trust: Trust::default(),
             fallbacks,
             falls_back,
+            counts_tokens,
             stays_down: StaysDown::default(),
             shortage: Shortage::default(),
             answers: HasAnswered::default(),
@@ -281,7 +285,20 @@ impl Backend {
 
     /// The place of a client's request in the queue.
     pub(crate) fn place(self: &Arc<Self>, client: u64) -> QueuePlace {
-        QueuePlace { backend: Arc::clone(self), client, number: self.turns().place(client), left: false }
+        self.place_of(client, 1)
+    }
+
+    /// The same for a request of that cost: where a limit on tokens is what they wait for, clients take turns by these.
+    pub(crate) fn place_at(self: &Arc<Self>, client: u64, cost: &Cost) -> QueuePlace {
+        let [all, input, output] =
+            [Dimension::Tokens, Dimension::InputTokens, Dimension::OutputTokens].map(|dimension| cost.get(&dimension));
+        let tokens = if self.counts_tokens { all.max(input.saturating_add(output)) } else { 0 };
+        self.place_of(client, 1 + tokens / TOKENS_OF_A_TURN)
+    }
+
+    fn place_of(self: &Arc<Self>, client: u64, units: u64) -> QueuePlace {
+        let number = self.turns().place_of(client, units);
+        QueuePlace { backend: Arc::clone(self), client, units, number, left: false }
     }
 
     fn turns(&self) -> MutexGuard<'_, Turns> {
@@ -415,10 +432,23 @@ impl Backend {
     }
 }
 
+/// Whether a limit on tokens is configured.
+fn counts_tokens(config: &PacerConfig) -> bool {
+    let are_tokens =
+        |of: &Dimension| matches!(of, Dimension::Tokens | Dimension::InputTokens | Dimension::OutputTokens);
+    let tiers = config.tiers.iter().map(|(_, limits)| limits);
+    let mut quotas = tiers.chain([&config.limits]).flat_map(|limits| &limits.quotas);
+    quotas.any(|quota| are_tokens(&quota.dimension))
+}
+
+/// A request of so many tokens more counts as one more where clients take turns: small ones are one.
+const TOKENS_OF_A_TURN: u64 = 1_000;
+
 /// The place of a request in the queue, until it has left or waits no more.
 pub struct QueuePlace {
     backend: Arc<Backend>,
     client: u64,
+    units: u64,
     number: u64,
     left: bool,
 }
@@ -439,7 +469,7 @@ impl QueuePlace {
 impl Drop for QueuePlace {
     fn drop(&mut self) {
         if !self.left {
-            self.backend.turns().withdrawn(self.client);
+            self.backend.turns().withdrawn(self.client, self.units);
         }
     }
 }

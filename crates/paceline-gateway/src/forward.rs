@@ -356,7 +356,7 @@ impl<'a> Course<'a> {
 
     /// Sends the request to one upstream, and again where that is useful, with at most so many retries.
     pub(crate) async fn at(&mut self, upstream: &Arc<Backend>, call: &Estimated, retries: u32) -> Ended {
-        let mut place = upstream.place(self.record.client);
+        let mut place = upstream.place_at(self.record.client, &call.cost);
         let mut next = self.request(upstream, call, place.number(), retries);
         // `last`: how the last call ended, and what it means.
         let (before, mut last) = (self.told.retries, None);
