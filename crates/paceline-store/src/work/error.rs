@@ -154,7 +154,8 @@ pub(crate) fn in_full(error: &tokio_postgres::Error) -> String {
 
 /// Where the password of a database may stand, beside its address.
 #[cfg(feature = "postgres")]
-const PASSWORD: &str = ": it may stand in PGPASSWORD, or in a line of ~/.pgpass or of the file that PGPASSFILE names";
+const PASSWORD: &str =
+    ": it may stand in PGPASSWORD, or in a line of ~/.pgpass or of the file that PGPASSFILE names, of mode 600";
 
 /// What to do about a full disk.
 const MAKE_ROOM: &str = "; make room on its disk, then run the same command again";

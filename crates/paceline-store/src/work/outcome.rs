@@ -133,7 +133,8 @@ impl ClaimOutcome {
     /// The calls that only tested a failing server: what it did with them counts for nothing else.
     pub(crate) fn tests(&self) -> u32 {
         let is_test = |decided: &DecisionRecord| decided.failure.probe.is_some() && !decided.failure.unsent;
-        (self.counted == Counted::Nothing && self.decided.as_ref().is_some_and(is_test)).into()
+        (matches!(self.counted, Counted::Nothing | Counted::Unsent) && self.decided.as_ref().is_some_and(is_test))
+            .into()
     }
 
     /// Whether what it called may have done it: it succeeded, or its call left and no answer came.

@@ -224,8 +224,9 @@ pub(crate) async fn calls_that_only_tested_a_failing_server_are_counted_apart(on
     on.add([item("a")]).await;
     let worker = on.register().await;
     for unsent in [false, true, false] {
+        // As the scheduler decides it: against no bound.
         let claimed = on.claim(worker, 1).await.items.pop().expect("it is due");
-        let mut test = outcome(&claimed, Counted::Nothing, Transition::Retry(Duration::ZERO), "retry");
+        let mut test = outcome(&claimed, Counted::Unsent, Transition::Retry(Duration::ZERO), "retry");
         let decided = test.decided.as_mut().expect("a decision");
         (decided.failure.probe, decided.failure.unsent) = (Some(S), unsent);
         assert_eq!(on.record(test).await, RecordStatus::Recorded);
