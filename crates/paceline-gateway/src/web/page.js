@@ -345,9 +345,14 @@ function progress(done, total) {
   return holder;
 }
 
+function timeLeft(job) {
+  if (job.left_ms) return duration(job.left_ms);
+  return job.state === "runs" && job.done < job.total ? "not known" : "";
+}
+
 function drawParts() {
   if (changedParts.delete("batches") | changedParts.delete("jobs")) {
-    const jobs = state.jobs.map((job) => [job.name, job.upstream, job.state, progress(job.done, job.total), { number: count(job.failed) }, job.left_ms ? duration(job.left_ms) : "", job.waits ?? ""]);
+    const jobs = state.jobs.map((job) => [job.name, job.upstream, job.state, progress(job.done, job.total), { number: count(job.failed) }, timeLeft(job), job.waits ?? ""]);
     const batches = state.batches.map((batch) => [batch.id, batch.upstream, batch.status.replace("_", " "), progress(batch.done, batch.total), { number: count(batch.failed) }, "", batch.waits_for ?? ""]);
     $("jobs-section").hidden = jobs.length + batches.length === 0;
     table("jobs", [...jobs, ...batches], "");

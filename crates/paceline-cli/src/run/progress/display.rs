@@ -303,7 +303,8 @@ fn job_line(view: &View<'_>, pace: f64) -> JobLine {
         done,
         total,
         failed,
-        left_ms: time_left(view, pace).map(|left| left.time.as_millis() as u64),
+        // How long it is at least is no estimate.
+        left_ms: time_left(view, pace).filter(|left| !left.at_least).map(|left| left.time.as_millis() as u64),
         waits: Wait::of(view).map(|wait| wait.line()),
     }
 }
