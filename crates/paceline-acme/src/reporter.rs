@@ -232,6 +232,7 @@ mod tests {
             attempts: 1,
             deferrals: 0,
             abandoned: 0,
+            tests: 0,
             forgiven: Forgiven::default(),
             crashes: 0,
             may_be_done: false,
