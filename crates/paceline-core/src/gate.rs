@@ -355,6 +355,21 @@ mod tests {
     }
 
     #[test]
+    fn another_process_opens_what_waits_for_a_test_and_nothing_else() {
+        let mut gate = Gate::new();
+        assert_eq!(gate.opened_elsewhere(at(1)), None, "it is open");
+        gate.begins(at(2));
+        gate.hold_for_canary(at(10));
+        assert_eq!(gate.opened_elsewhere(at(9)), None, "it was told to wait for longer");
+        let opened = gate.opened_elsewhere(at(10)).map(|it| (it.closed, it.canary, it.opened));
+        assert_eq!(opened, Some((Duration::from_secs(8), at(10), at(10))));
+        assert!(gate.is_open());
+        gate.hold_for_canary(at(20));
+        gate.sent(at(20), 1);
+        assert_eq!(gate.opened_elsewhere(at(21)), None, "its own test is under way");
+    }
+
+    #[test]
     fn a_repeated_hint_is_counted() {
         let mut gate = Gate::new();
         let mut reopened = |wait: Option<u64>| {

@@ -9,6 +9,8 @@ mod configured_under_auto;
 mod divided;
 mod evicted;
 mod extremes;
+mod fleet;
+mod fleet_gates;
 mod hanging;
 mod job;
 mod learning;
