@@ -50,6 +50,11 @@ impl Fleet {
         Self::with(processes, vec![Quota::sliding(Dimension::Requests, LIMIT, 60 * S)], Pace::Fixed)
     }
 
+    /// So many processes that learn their pace, and share no limit.
+    pub(crate) fn that_learns(processes: usize) -> Self {
+        Self::with(processes, Vec::new(), Pace::Auto)
+    }
+
     pub(crate) fn with(processes: usize, limits: Vec<Quota>, pace: Pace) -> Self {
         let now = Instant::ZERO + 1_000 * S;
         let shared: Vec<_> = limits.iter().map(fleet_limit).collect();

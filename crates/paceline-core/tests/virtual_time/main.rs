@@ -11,6 +11,7 @@ mod evicted;
 mod extremes;
 mod fleet;
 mod fleet_gates;
+mod fleet_paces;
 mod hanging;
 mod job;
 mod learning;

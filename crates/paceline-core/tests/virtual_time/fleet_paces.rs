@@ -1,0 +1,259 @@
+//! Learnt paces of a fleet: for each scope one process decides for all, and each goes on by itself where there is no ledger.
+
+use std::time::Duration;
+
+use paceline_core::fleet::{LEASE, MemberState};
+use paceline_core::{Class, Event, Outcome, RateEstimate, SharedRate};
+
+use super::fleet::{Fleet, MS, S, is_post, is_take};
+
+fn success() -> Outcome {
+    Outcome::new(Class::Success)
+}
+
+fn throttled() -> Outcome {
+    Outcome::new(Class::Throttled)
+}
+
+fn estimate(fleet: &mut Fleet, place: usize) -> RateEstimate {
+    fleet.snapshot(place, "a").estimate.expect("it learns")
+}
+
+fn shared(fleet: &mut Fleet, place: usize) -> Option<SharedRate> {
+    estimate(fleet, place).shared
+}
+
+/// Words have six digits.
+fn alike(a: f64, b: f64) -> bool {
+    (a - b).abs() < 1e-5 * a
+}
+
+fn decides(fleet: &mut Fleet) -> Vec<Option<bool>> {
+    (0..fleet.processes.len()).map(|place| shared(fleet, place).map(|shared| shared.decides)).collect()
+}
+
+/// Each process calls whenever it may, and is answered 50 ms later.
+fn work(fleet: &mut Fleet, time: Duration) {
+    let end = fleet.now + time;
+    while fleet.now < end {
+        for place in 0..fleet.processes.len() {
+            if fleet.snapshot(place, "a").waiting < 3 {
+                fleet.call(place, "a", 3);
+            }
+        }
+        fleet.run(50 * MS);
+        for place in 0..fleet.processes.len() {
+            while !fleet.processes[place].left.is_empty() {
+                fleet.answer(place, success());
+            }
+        }
+    }
+}
+
+/// So many processes that have worked for so long. The first one decides.
+fn working(processes: usize, time: Duration) -> Fleet {
+    let mut fleet = Fleet::that_learns(processes);
+    fleet.call(0, "a", 1);
+    work(&mut fleet, time);
+    fleet
+}
+
+/// A call of that process is refused as soon as one leaves.
+fn refuse(fleet: &mut Fleet, place: usize) {
+    fleet.call(place, "a", 1);
+    for _ in 0..1_000 {
+        if fleet.processes[place].left.is_empty() {
+            fleet.run(10 * MS);
+        }
+    }
+    fleet.answer(place, throttled());
+}
+
+#[test]
+fn the_first_that_calls_decides_and_all_go_by_its_word() {
+    let mut fleet = Fleet::that_learns(3);
+    assert_eq!(fleet.asked, [], "nobody calls");
+    fleet.call(1, "a", 1);
+    assert_eq!(fleet.asked, [], "one call wants no pace");
+    fleet.call(1, "a", 1);
+    assert_eq!((fleet.count("reader a", is_take), fleet.count("pace a", is_post)), (1, 1), "at once");
+    (0..3).for_each(|place| fleet.call(place, "a", 1));
+    assert_eq!(decides(&mut fleet), [Some(false), Some(true), Some(false)]);
+    work(&mut fleet, 3 * S);
+    let told: Vec<_> = (0..3).map(|place| (estimate(&mut fleet, place).rate, shared(&mut fleet, place))).collect();
+    let [(rate, Some(first)), (same, Some(second)), (_, Some(third))] = told[..] else { panic!("{told:?}") };
+    assert!(alike(rate, same) && first.share == third.share && first.era == second.era, "{told:?}");
+    let sum: f64 = [first, second, third].iter().filter_map(|shared| shared.share).sum();
+    assert!((0.9..1.1).contains(&(sum / rate)), "{sum} of {rate}");
+}
+
+#[test]
+fn what_one_is_refused_the_one_that_decides_hears_at_once_and_all_slow_down() {
+    let mut fleet = working(3, 5 * S);
+    let (before, era) = (estimate(&mut fleet, 0).rate, shared(&mut fleet, 0).map(|it| it.era));
+    fleet.processes.iter_mut().for_each(|process| process.events.clear());
+    refuse(&mut fleet, 1);
+    let rates = [0, 1, 2].map(|place| estimate(&mut fleet, place).rate);
+    assert!(rates[0] < 0.9 * before && rates.iter().all(|rate| alike(*rate, rates[0])), "{before} to {rates:?}");
+    assert!(shared(&mut fleet, 2).map(|it| it.era) > era);
+    let slower = |event: &Event| matches!(event, Event::LimitDecreased { scope, .. } if **scope.name() == *"a");
+    assert_eq!(
+        fleet.processes.iter().map(|it| it.events.iter().filter(|it| slower(it)).count()).collect::<Vec<_>>(),
+        [1, 0, 0]
+    );
+}
+
+#[test]
+fn where_everything_is_refused_the_one_that_decides_closes_the_gates_of_all() {
+    let mut fleet = working(2, 5 * S);
+    for _ in 0..300 {
+        if fleet.count("gate a", is_post) == 0 {
+            work_refused(&mut fleet);
+        }
+    }
+    let closed = [0, 1].map(|place| fleet.snapshot(place, "a").closed_until);
+    assert!(closed[0].is_some() && closed[0] == closed[1], "{closed:?}");
+    assert_eq!(fleet.count("gate a", is_post), 1);
+    let told = |event: &Event| matches!(event, Event::GateClosed { scope, until } if **scope.name() == *"a" && Some(*until) == closed[0]);
+    assert!(fleet.processes.iter().all(|process| process.events.iter().filter(|event| told(event)).count() == 1));
+}
+
+fn work_refused(fleet: &mut Fleet) {
+    (0..2)
+        .filter(|place| fleet.processes[*place].left.is_empty())
+        .collect::<Vec<_>>()
+        .into_iter()
+        .for_each(|place| fleet.call(place, "a", 1));
+    fleet.run(50 * MS);
+    // Only the one that follows sees it.
+    while !fleet.processes[1].left.is_empty() {
+        fleet.answer(1, throttled());
+    }
+}
+
+#[test]
+fn where_nobody_calls_any_more_nothing_is_said() {
+    let mut fleet = working(2, 5 * S);
+    fleet.run(20 * S);
+    while let Some(place) = (0..2).find(|place| !fleet.processes[*place].left.is_empty()) {
+        fleet.answer(place, success());
+    }
+    fleet.run(20 * S);
+    let asked = fleet.asked.len();
+    fleet.run(60 * S);
+    assert_eq!(fleet.asked.len(), asked);
+    fleet.call(1, "a", 1);
+    assert!(fleet.count("reader a", is_take) > 0 && fleet.asked.len() > asked, "until one calls");
+    assert!(decides(&mut fleet)[1] == Some(true));
+}
+
+#[test]
+fn a_scope_whose_name_no_store_keeps_has_its_pace_for_itself() {
+    for (name, is_told) in [("x".repeat(170), true), ("x".repeat(171), false), ("a\nb".into(), false)] {
+        let mut fleet = Fleet::that_learns(2);
+        fleet.call(0, &name, 3);
+        fleet.run(3 * S);
+        fleet.answer(0, throttled());
+        assert_eq!(fleet.asked.is_empty(), !is_told, "{name}");
+        assert_eq!(fleet.snapshot(0, &name).estimate.unwrap().shared.is_some(), is_told);
+    }
+}
+
+#[test]
+fn a_pace_that_is_not_learnt_is_nobodys_to_decide() {
+    let mut fleet = Fleet::of(2);
+    (0..2).for_each(|place| fleet.call(place, "a", 3));
+    fleet.run(3 * S);
+    fleet.answer(0, throttled());
+    fleet.tell(1, "pace a", 600 * S, &[0; 9]);
+    assert_eq!(fleet.asked, []);
+}
+
+#[test]
+fn without_a_lease_each_decides_for_itself_and_with_one_again_those_that_wait_are_led() {
+    let mut fleet = working(2, 5 * S);
+    let share = shared(&mut fleet, 1).and_then(|shared| shared.share).unwrap();
+    fleet.processes.iter_mut().for_each(|process| process.is_cut = true);
+    fleet.run(LEASE + S);
+    assert!(fleet.processes.iter().all(|process| process.member.state() == MemberState::Alone));
+    assert_eq!(decides(&mut fleet), [None, None]);
+    let alone = estimate(&mut fleet, 1).rate;
+    assert!((0.5..1.01).contains(&(alone / share)), "with its share: {share} to {alone}");
+    work(&mut fleet, 2 * S);
+    let asked = fleet.asked.len();
+    // Calls wait that only their answers let go on.
+    (0..2).for_each(|place| fleet.call(place, "a", 1_000));
+    fleet.processes.iter_mut().for_each(|process| process.is_cut = false);
+    fleet.run(2 * S);
+    assert!(fleet.asked.len() > asked);
+    let mut decides = decides(&mut fleet);
+    decides.sort();
+    assert_eq!(decides, [Some(false), Some(true)]);
+}
+
+#[test]
+fn limits_that_are_not_shared_any_more_leave_the_pace_to_their_pacer() {
+    let mut fleet = working(2, 5 * S);
+    let now = fleet.now;
+    fleet.processes[1].pacer.undivide(now);
+    assert_eq!(shared(&mut fleet, 1), None);
+    assert!(!fleet.processes[1].pacer.has_news());
+}
+
+/// One that comes while the others work is led at once; one that comes when all are gone goes on from what the last one believed.
+#[test]
+fn one_that_comes_later_goes_on_from_what_was_believed() {
+    let mut fleet = working(2, 5 * S);
+    let rate = estimate(&mut fleet, 0).rate;
+    let third = fleet.join();
+    fleet.run(MS * 300);
+    fleet.call(third, "a", 1);
+    let heard = estimate(&mut fleet, third);
+    assert!(heard.rate >= rate && heard.shared.is_some_and(|shared| !shared.decides), "{rate}, {heard:?}");
+
+    let mut fleet = working(1, 5 * S);
+    refuse(&mut fleet, 0);
+    let rate = estimate(&mut fleet, 0).rate;
+    fleet.processes[0].is_cut = true;
+    let mut later = |wait| {
+        fleet.run(wait);
+        let place = fleet.join();
+        fleet.run(S);
+        fleet.call(place, "a", 2);
+        fleet.processes[place].is_cut = true;
+        estimate(&mut fleet, place)
+    };
+    let (soon, late) = (later(10 * S), later(500 * S));
+    assert!([&soon, &late].iter().all(|it| it.shared.is_some_and(|shared| shared.decides)), "nobody else does");
+    let rates = [rate, soon.rate, late.rate];
+    assert!(rates.windows(2).all(|pair| (0.85..1.0).contains(&(pair[1] / pair[0]))), "{rates:?}");
+}
+
+#[test]
+fn words_that_cannot_be_read_change_nothing() {
+    let mut fleet = working(1, 5 * S);
+    let before = fleet.snapshot(0, "a");
+    for (topic, values) in [
+        ("pace a", vec![1]),
+        ("calls zz a", vec![0; 15]),
+        ("calls 0000000000000009", vec![0; 15]),
+        ("calls 0000000000000009 a", vec![1]),
+        ("calls 0000000000000009 b", vec![0; 15]),
+        ("paces a", vec![1]),
+    ] {
+        fleet.tell(0, topic, 600 * S, &values);
+        assert_eq!(fleet.snapshot(0, "a"), before, "{topic}");
+    }
+    assert_eq!(fleet.snapshot(0, "a").estimate.map(|it| it.shared.is_some()), Some(true));
+}
+
+#[test]
+fn each_scope_has_its_own_decider() {
+    let mut fleet = Fleet::that_learns(2);
+    fleet.call(0, "a", 2);
+    fleet.call(1, "b", 2);
+    assert_eq!((fleet.count("reader a", is_take), fleet.count("reader b", is_take)), (1, 1));
+    let decides = ["a", "b"].map(|scope| fleet.snapshot(1, scope).estimate.unwrap().shared.map(|it| it.decides));
+    assert_eq!(decides[1], Some(true));
+    assert!(decides[0] != Some(true));
+}
