@@ -193,6 +193,42 @@ mod tests {
     }
 
     #[test]
+    fn every_sum_of_a_report_arrives_and_its_news_are_what_was_added() {
+        let sums = |n: u64| Report {
+            era: 3,
+            sent: n,
+            tokens: 2 * n,
+            held: 3 * n,
+            admitted: 4 * n,
+            run: 5 * n,
+            refused: 6 * n,
+            throttled: 7 * n,
+            overloaded: 8 * n,
+            ago: Duration::from_millis(9),
+            cost: 10,
+            pending: 11,
+            wants: true,
+            rate: 0.5,
+            weight: 12,
+        };
+        assert_eq!(Report::read(&sums(2).values()), Some(sums(2)));
+        assert_eq!(sums(5).since(Some(&sums(3))), sums(2));
+        let next = Report { era: 4, ..sums(5) };
+        let of_era = Report { run: 25, throttled: 35, overloaded: 40, ..Report { era: 4, ..sums(2) } };
+        assert_eq!(next.since(Some(&sums(3))), of_era, "those of an era begin with it");
+        let again = Report { sent: 1, ..sums(5) };
+        let first = Report { sent: 0, tokens: 0, held: 0, admitted: 0, run: 0, ..sums(0) };
+        let refused = Report { refused: 30, throttled: 35, overloaded: 40, ..first };
+        assert_eq!(again.since(Some(&sums(3))), refused, "it has begun anew: the refusals of the era are news");
+        assert_eq!(Report::read(&Report { weight: 0, ..sums(1) }.values()).map(|it| it.weight), Some(1));
+        assert_eq!(Report::read(&Report { weight: 99, ..sums(1) }.values()).map(|it| it.weight), Some(16));
+        assert_eq!(Report::read(&sums(1).values()[..14]), None);
+        let idle = Belief { rate: 0.0, level: Some(0.0), ..Belief::read(&[1; 8]).unwrap() };
+        assert_eq!(Belief::read(&idle.values()).map(|it| it.level.is_some()), Some(true), "no rate is none");
+        assert_eq!(Belief::read(&[1, 0, 1, 1, 1, 1, 1, 1]), None, "one without a rate says nothing");
+    }
+
+    #[test]
     fn a_report_that_was_lost_or_comes_twice_does_no_harm() {
         let report =
             |era, sent, run, throttled, refused| Report { era, sent, run, throttled, refused, ..Report::default() };

@@ -51,7 +51,27 @@ impl Side {
     }
 
     fn says(&mut self, now: Instant) -> Vec<Word> {
-        self.learnt.words(now, &self.gate, 2).0.into_iter().flatten().collect()
+        self.says_until(now).0
+    }
+
+    /// What is said now, and when there is something to say by itself.
+    fn says_until(&mut self, now: Instant) -> (Vec<Word>, Option<Instant>) {
+        let (words, again) = self.learnt.words(now, &self.gate, 2);
+        (words.into_iter().flatten().collect(), again)
+    }
+
+    /// The one report that it has to tell now.
+    fn reports(&mut self, now: Instant) -> Option<Report> {
+        self.says(now).iter().find_map(|word| if let Word::Report(report) = word { Some(*report) } else { None })
+    }
+
+    /// The one belief that it has to tell now.
+    fn believes(&mut self, now: Instant) -> Option<Belief> {
+        self.says(now).iter().find_map(|word| if let Word::Belief(belief) = word { Some(*belief) } else { None })
+    }
+
+    fn shared(&self) -> &Shared {
+        self.learnt.shared.as_deref().expect("it is shared")
     }
 
     fn hears(&mut self, now: Instant, from: u64, words: &[Word]) {
@@ -77,6 +97,8 @@ impl Side {
         self.learnt.told().expect("it was told").0.rate
     }
 }
+
+const MS: Duration = Duration::from_millis(1);
 
 const fn at(ms: u64) -> Instant {
     Instant::from_nanos(1_000_000_000 + ms * 1_000_000)
@@ -229,4 +251,199 @@ fn without_a_ledger_each_goes_on_with_its_share() {
         let (_, rate) = side.learnt.limits();
         assert!((0.85 * share..=share + 1e-9).contains(&rate), "{share} to {rate}");
     }
+}
+
+#[test]
+fn the_first_refusal_of_an_era_is_reported_at_once_and_more_of_them_together() {
+    let (_, mut other) = two();
+    other.reports(at(10_100));
+    let flights = [0, 1, 2].map(|_| other.send(at(10_110)));
+    other.refused(at(10_120), &flights[0]);
+    let first = other.reports(at(10_120)).expect("at once");
+    assert_eq!((first.throttled, first.refused, first.ago), (1, 1, Duration::from_millis(10)));
+    other.refused(at(10_130), &flights[1]);
+    other.refused(at(10_140), &flights[2]);
+    assert_eq!(other.says_until(at(10_140)), (Vec::new(), Some(at(10_170))), "50 ms after the first");
+    assert_eq!(other.reports(at(10_170)).map(|report| (report.throttled, report.ago)), Some((3, 60 * MS)));
+}
+
+#[test]
+fn calls_are_reported_four_times_a_second_and_nothing_new_once_a_second() {
+    let (_, mut other) = two();
+    let (belief, _) = other.learnt.told().expect("it was told");
+    other.hears(at(10_005), 1, &[Word::Belief(Belief { starting: false, ..belief })]);
+    other.send(at(10_050));
+    let said = other.reports(at(10_200)).expect("a call left");
+    other.learnt.share(at(10_201), MemberId(2), 1, false);
+    other.send(at(10_210));
+    assert_eq!(other.says_until(at(10_449)), (Vec::new(), Some(at(10_450))));
+    let more = other.reports(at(10_450)).expect("a call left");
+    assert_eq!((more.sent, more.era), (said.sent + 1, said.era));
+    assert!(other.reports(at(11_449)).is_none() && other.reports(at(11_450)).is_some(), "it is there");
+}
+
+#[test]
+fn that_calls_wait_again_is_told_soon() {
+    let (_, mut other) = two();
+    other.learnt.share(at(10_050), MemberId(2), 1, false);
+    // Nothing was held back for longer than two of its gaps, and a second.
+    let idle = other.reports(at(12_500)).expect("it is told");
+    assert!(!idle.wants);
+    other.learnt.share(at(12_510), MemberId(2), 1, true);
+    other.send(at(12_510));
+    assert_eq!(other.reports(at(12_549)), None);
+    assert!(other.reports(at(12_550)).is_some_and(|report| report.wants));
+}
+
+#[test]
+fn a_process_that_has_no_calls_says_nothing_and_counts_as_unknown_until_it_is_heard_again() {
+    let (_, mut other) = two();
+    assert!(other.shared().is_counted);
+    other.learnt.share(at(10_050), MemberId(2), 1, false);
+    let last = at(9_902);
+    assert!(!other.says(last + (SILENT - MS)).is_empty(), "its last call left just now");
+    assert_eq!(other.says_until(last + SILENT), (Vec::new(), None));
+    assert!(!other.shared().is_counted);
+}
+
+#[test]
+fn a_report_tells_what_was_seen_in_sums() {
+    let (_, mut other) = two();
+    other.send(at(10_050));
+    let before = other.reports(at(10_100)).expect("a call left");
+    let flights = [0, 1].map(|_| other.send(at(10_200)));
+    let mut dear = other.send(at(10_210));
+    dear.tokens = 70;
+    other.learnt.refused(at(10_215), &mut other.gate, &flights[0], other.last, Refusal::Overloaded, &mut other.rng);
+    other.learnt.refused(at(10_220), &mut other.gate, &dear, other.last, Refusal::Throttled, &mut other.rng);
+    let report = other.reports(at(10_300)).expect("refusals");
+    assert_eq!((report.sent, report.weight), (before.sent + 3, 1));
+    assert_eq!((report.throttled, report.overloaded, report.refused), (1, 1, 2));
+    assert_eq!((report.ago, report.cost), (100 * MS, 0), "of the first of them");
+    assert_eq!(report.pending, other.learnt.evidence.pending());
+    // Three calls in 0.2 s, and what was known before.
+    assert!((report.rate - 0.5 * (15.0 + before.rate)).abs() < 1e-9, "{} after {}", report.rate, before.rate);
+    assert!((5.0..11.0).contains(&before.rate), "{}", before.rate);
+}
+
+#[test]
+fn the_one_that_decides_tells_a_change_soon_and_a_new_era_at_once() {
+    let (mut reader, _) = two();
+    let wants = |weight| Report { era: 1, wants: true, weight, ..Report::default() };
+    reader.hears(at(10_020), 2, &[Word::Report(wants(3))]);
+    let told = reader.believes(at(10_060)).expect("the last word is long ago");
+    reader.hears(at(10_070), 2, &[Word::Report(wants(5))]);
+    assert_eq!(reader.says_until(at(10_080)), (Vec::new(), Some(at(10_110))), "50 ms after the last word");
+    assert_eq!(reader.believes(at(10_110)).map(|belief| belief.wanting), Some(told.wanting + 2));
+    let flight = reader.send(at(10_112));
+    reader.refused(at(10_113), &flight);
+    assert!(reader.believes(at(10_113)).is_some_and(|belief| belief.era > told.era));
+}
+
+#[test]
+fn the_office_is_renewed_each_second_and_lost_where_nobody_confirms_it() {
+    let mut reader = Side::new(at(0), 1);
+    assert_eq!(reader.says(at(0))[0], Word::Office);
+    assert!(
+        !reader.says(at(2_999)).contains(&Word::Office),
+        "not before the answer, or as long as it would have lasted"
+    );
+    reader.learnt.office(at(3_000), Duration::ZERO);
+    reader.send(at(3_001));
+    let asks = |reader: &mut Side, ms| reader.says(at(ms)).contains(&Word::Office);
+    assert!(!asks(&mut reader, 3_999) && asks(&mut reader, 4_000) && !asks(&mut reader, 4_999));
+    reader.learnt.office(at(5_000), Duration::ZERO);
+    assert!(asks(&mut reader, 5_000), "a renewal is no reason to wait");
+    reader.send(at(7_000));
+    reader.says(at(7_499));
+    assert!(reader.learnt.reads());
+    // The answer took half a second at most.
+    reader.says(at(7_500));
+    assert!(reader.learnt.follows());
+    let mut other = Side::new(at(0), 2);
+    other.learnt.office(at(1), Duration::from_secs(2));
+    assert!(!asks(&mut other, 2_000) && asks(&mut other, 2_001), "another one has it until then");
+}
+
+#[test]
+fn a_process_waits_a_second_for_the_first_word() {
+    let mut other = Side::new(at(0), 2);
+    assert_eq!(other.learnt.waits_for_first_word(), Some(at(1_000)));
+    let (mut reader, _) = two();
+    assert_eq!(reader.learnt.waits_for_first_word(), None);
+    let belief = reader.believes(at(11_003)).expect("once a second");
+    other.hears(at(20), 1, &[Word::Belief(belief)]);
+    assert_eq!(other.learnt.waits_for_first_word(), None);
+    let mut alone = Side::new(at(0), 3);
+    alone.learnt.alone(at(1));
+    assert_eq!(alone.learnt.waits_for_first_word(), None);
+}
+
+#[test]
+fn a_word_counts_a_process_once_the_one_that_decides_can_have_heard_of_it() {
+    let (mut reader, _) = two();
+    let belief = reader.believes(at(11_003)).expect("once a second");
+    for (after, is_counted) in [(10, false), (11, true)] {
+        let mut third = Side::new(at(0), 3);
+        third.says(at(100));
+        third.hears(at(100 + after), 1, &[Word::Belief(belief)]);
+        assert_eq!(third.shared().is_counted, is_counted);
+        // Until then it makes itself room: two want to send, and it is the third.
+        let room = if is_counted { 1.0 } else { 2.0 / 3.0 };
+        assert!((third.share() - room * belief.level.unwrap()).abs() < 1e-9, "{}", third.share());
+    }
+}
+
+#[test]
+fn of_two_that_decide_the_later_era_goes_on() {
+    let (mut reader, _) = two();
+    let own = reader.believes(at(11_003)).expect("once a second");
+    reader.hears(at(11_010), 9, &[Word::Belief(Belief { era: own.era - 1, ..own })]);
+    assert!(reader.learnt.reads(), "an earlier one");
+    reader.hears(at(11_010), 9, &[Word::Belief(own)]);
+    assert!(reader.learnt.follows());
+    let older = Belief { era: own.era - 1, rate: 3.0, ..own };
+    reader.hears(at(11_010) + (OFFICE - MS), 9, &[Word::Belief(older)]);
+    assert!(reader.rate() != 3.0, "who has said that decides no more");
+    reader.hears(at(11_010) + OFFICE, 9, &[Word::Belief(older)]);
+    assert_eq!(reader.rate(), 3.0, "it is the only one");
+}
+
+#[test]
+fn a_pause_holds_from_when_it_is_told_and_not_where_it_was_told_long_ago() {
+    let (mut reader, mut other) = two();
+    let belief = reader.believes(at(11_003)).expect("once a second");
+    let paused = Belief { pause: Duration::from_secs(2), ..belief };
+    other.learnt.hears_belief(at(11_010), &mut other.gate, MemberId(1), paused, MS);
+    assert_eq!(other.gate.closed_until(at(11_010)), None);
+    other.learnt.hears_belief(at(11_010), &mut other.gate, MemberId(1), paused, Duration::ZERO);
+    assert_eq!(other.gate.closed_until(at(11_010)), Some(at(13_010)));
+    reader.gate.hold(at(12_500));
+    let told = reader.learnt.belief(at(12_003), &reader.gate);
+    assert_eq!(told.pause, 497 * MS);
+}
+
+#[test]
+fn processes_take_turns_in_the_order_of_their_numbers() {
+    let report = |wants| Report { wants, weight: 1, ..Report::default() };
+    let mut shared = Shared::new(at(0), MemberId(5), 1);
+    for (id, ms, wants) in [(1, 0, true), (2, 1, true), (3, 1, false), (7, 1, true), (9, 1, true)] {
+        shared.others.insert(MemberId(id), (at(ms), report(wants)));
+    }
+    // The first fell silent, and the third wants nothing: 2 comes before 5, then 7 and 9.
+    shared.takes_turn(at(0) + SILENT, MemberId(9));
+    assert_eq!(shared.turn, 0.25);
+    shared.takes_turn(at(0) + SILENT, MemberId(1));
+    assert_eq!(shared.turn, 0.4, "the one that tells is one of them");
+    shared.takes_turn(at(0) + SILENT, MemberId(5));
+    assert_eq!(shared.turn, 0.25);
+    assert_eq!(shared.lively(at(0) + SILENT).count(), 4);
+}
+
+#[test]
+fn many_processes_report_seldom_enough_for_the_store() {
+    let shared = Shared::new(at(0), MemberId(5), 1);
+    let every = [(2, false), (2, true), (60, false), (60, true), (1_000, false)];
+    let expected = [250, 100, 300, 300, 1_000].map(Duration::from_millis);
+    assert_eq!(every.map(|(members, starting)| shared.report_every(members, starting)), expected);
 }
