@@ -425,4 +425,18 @@ mod tests {
         let view = pacer.snapshot(Instant::ZERO);
         assert_eq!(&*view.holder(&view.scopes[1], Instant::ZERO).name, "", "the account keeps it back");
     }
+
+    #[test]
+    fn what_is_known_of_the_limit_is_the_tighter_of_the_configured_and_the_learnt_one() {
+        let said = |start| {
+            let limits = Limits { quotas: vec![Quota::per_minute(60), Quota::per_minute(90)], ..Limits::default() };
+            let config = PacerConfig { limits, start: Some(start), ..PacerConfig::default() };
+            let mut pacer = Pacer::new(config, 1, Instant::ZERO).expect("right");
+            pacer.scope("a");
+            pacer.snapshot(Instant::ZERO).explain(Instant::ZERO)
+        };
+        let limit = "0 of 512 calls in flight, 0 waiting; the limit is 60 requests per 60s";
+        assert_eq!([said(2.0), said(1.0)], [limit, limit]);
+        assert_eq!(said(0.5), "0 of 512 calls in flight, 0 waiting; estimated limit about 0.50/s or more");
+    }
 }

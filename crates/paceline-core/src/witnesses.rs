@@ -325,6 +325,7 @@ mod tests {
 
         assert_eq!(witnesses.weigh(at(2), refused(&chat, 1)), First(Account));
         assert_eq!(witnesses.weigh(at(3), refused(&chat, 1)), Alone, "they were in flight together");
+        assert_eq!(witnesses.weigh(at(4), refused(&chat, 2)), Believed(Account), "it left as the first was refused");
         assert_eq!(witnesses.weigh(at(4), refused(&chat, 3)), Believed(Account));
         witnesses.passed(&chat, at(1), None);
         assert!(witnesses.count() > 0, "that call left before the refusal");
@@ -411,6 +412,7 @@ mod tests {
         let mut witnesses = Witnesses::default();
         assert_eq!(witnesses.weigh(at(1), told(1, 0)), First(Scope));
         assert_eq!(witnesses.weigh(at(2), told(1, 0)), Alone, "calls that were in flight together hold once");
+        assert_eq!(witnesses.weigh(at(2), told(1, 1)), First(Scope), "it left as the first was refused");
         assert!(!witnesses.passed(&chat, at(100), Some(1)), "it waited, and passed");
         assert_eq!(witnesses.weigh(at(101), told(1, 100)), First(Scope));
         assert!(witnesses.passed(&chat, at(111), Some(2)));

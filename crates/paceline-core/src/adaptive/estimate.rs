@@ -181,6 +181,8 @@ mod tests {
             "estimated limit about 19.8/s (last refusal 41 s ago at 22.1/s); one call tests the limit"
         );
         estimate.gate = GateState::Open;
+        estimate.trend = Trend::Starting;
+        assert_eq!(estimate.to_string(), line, "it starts again after a refusal");
         estimate.shared = Some(SharedRate { decides: true, share: Some(1.24), era: 7 });
         assert_eq!(estimate.to_string(), alloc::format!("{line}; of it 1.24/s here"));
         estimate = RateEstimate {

@@ -257,6 +257,22 @@ fn a_pacer_that_looks_at_every_scope_each_time_comes_to_the_same() {
 }
 
 #[test]
+fn a_request_that_nothing_holds_back_leaves_without_a_place_in_the_queue() {
+    let now = Instant::from_nanos(9);
+    let [before, after] = [8, 10].map(|nanos| Some(Instant::from_nanos(nanos)));
+    let mut pacer = Pacer::new(PacerConfig { pace: Pace::Fixed, ..PacerConfig::default() }, 1, now).expect("right");
+    let scope = pacer.scope("a");
+    pacer.handle_timeout(now);
+    let mut leaves = |not_before, deadline| {
+        let request = Request { not_before, deadline, ..Request::new(&scope, Cost::request()) };
+        matches!(pacer.enqueue_or_grant(now, request), Ok(Enqueued::Granted { .. }))
+    };
+    assert!(leaves(None, None) && leaves(before, None) && leaves(Some(now), None) && leaves(None, after));
+    // One has expired, and the other is not due: the queue takes care of both.
+    assert!(!leaves(None, Some(now)) && !leaves(None, before) && !leaves(after, None));
+}
+
+#[test]
 fn one_scope_tells_the_same_by_itself_as_among_all() {
     let mut pacer = Pacer::new(PacerConfig::default(), 1, Instant::ZERO).expect("the defaults");
     let scopes = ["a", "b", "c"].map(|name| pacer.scope(name));

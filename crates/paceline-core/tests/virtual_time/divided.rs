@@ -316,6 +316,22 @@ fn behind_calls_that_wait_for_the_share_no_wait_is_known() {
     assert!(matches!(behind, Admit::OnRelease { cause: WaitCause::Queue }), "{behind:?}");
 }
 
+/// The guess is that it is away for as long again.
+#[test]
+fn while_the_ledger_is_away_a_wait_behind_others_is_guessed() {
+    let mut world = World::new(1);
+    world.join(10, 0);
+    world.run(S);
+    world.processes[0].cut_until = Instant::MAX;
+    world.run(2 * LEASE);
+    let call = Request::new(&world.processes[0].scope, tokens(10));
+    let pacer = &mut world.processes[0].pacer;
+    pacer.enqueue(world.now, call.clone()).unwrap();
+    let behind = pacer.admit(world.now, &call);
+    let Admit::At { at, .. } = behind else { panic!("{behind:?}") };
+    assert!(at - world.now >= LEASE, "{behind:?}");
+}
+
 #[test]
 fn nothing_leaves_once_the_lease_is_over_and_all_of_the_limit_once_it_is_not_divided_any_more() {
     let mut world = World::new(1);
