@@ -113,3 +113,20 @@ impl Schedule {
         self.free = Some(now);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_process_takes_every_beat_that_is_its_own() {
+        let at = |ms: u64| Instant::from_nanos(1_000_000_000 + ms * 1_000_000);
+        let beat = Beat { heard: at(0), from: at(500), number: 10.0, rate: 4.0, period: 4.0, place: 1.0 };
+        assert_eq!([0, 500, 750, 2_500].map(|ms| beat.at(at(ms))), [10.0, 10.0, 11.0, 18.0]);
+        // Its own are 13, 17, 21 ...: one a second.
+        assert_eq!(
+            [0, 500, 1_249, 1_250, 1_251].map(|ms| beat.next(at(ms))),
+            [1_250, 1_250, 1_250, 1_250, 2_250].map(at)
+        );
+    }
+}

@@ -103,31 +103,29 @@ fn what_one_is_refused_the_one_that_decides_hears_at_once_and_all_slow_down() {
     );
 }
 
+/// Whichever of them is refused.
 #[test]
 fn where_everything_is_refused_the_one_that_decides_closes_the_gates_of_all() {
-    let mut fleet = working(2, 5 * S);
-    for _ in 0..300 {
-        if fleet.count("gate a", is_post) == 0 {
-            work_refused(&mut fleet);
+    for refused in [0, 1] {
+        let mut fleet = working(2, 5 * S);
+        for _ in 0..300 {
+            if fleet.count("gate a", is_post) == 0 {
+                for place in 0..2 {
+                    if fleet.left()[place] == 0 {
+                        fleet.call(place, "a", 1);
+                    }
+                }
+                fleet.run(50 * MS);
+                while fleet.count("gate a", is_post) == 0 && fleet.left()[refused] > 0 {
+                    fleet.answer(refused, throttled());
+                }
+            }
         }
-    }
-    let closed = [0, 1].map(|place| fleet.snapshot(place, "a").closed_until);
-    assert!(closed[0].is_some() && closed[0] == closed[1], "{closed:?}");
-    assert_eq!(fleet.count("gate a", is_post), 1);
-    let told = |event: &Event| matches!(event, Event::GateClosed { scope, until } if **scope.name() == *"a" && Some(*until) == closed[0]);
-    assert!(fleet.processes.iter().all(|process| process.events.iter().filter(|event| told(event)).count() == 1));
-}
-
-fn work_refused(fleet: &mut Fleet) {
-    (0..2)
-        .filter(|place| fleet.processes[*place].left.is_empty())
-        .collect::<Vec<_>>()
-        .into_iter()
-        .for_each(|place| fleet.call(place, "a", 1));
-    fleet.run(50 * MS);
-    // Only the one that follows sees it.
-    while !fleet.processes[1].left.is_empty() {
-        fleet.answer(1, throttled());
+        let closed = [0, 1].map(|place| fleet.snapshot(place, "a").closed_until);
+        assert!(closed[0].is_some() && closed[0] == closed[1], "{closed:?}");
+        assert_eq!(fleet.count("gate a", is_post), 1);
+        let told = |event: &Event| matches!(event, Event::GateClosed { until, .. } if Some(*until) == closed[0]);
+        assert!(fleet.processes.iter().all(|process| process.events.iter().filter(|event| told(event)).count() == 1));
     }
 }
 

@@ -311,18 +311,18 @@ fn a_report_tells_what_was_seen_in_sums() {
     let (_, mut other) = two();
     other.send(at(10_050));
     let before = other.reports(at(10_100)).expect("a call left");
-    let flights = [0, 1].map(|_| other.send(at(10_200)));
+    let flights = [0, 1, 2].map(|_| other.send(at(10_200)));
     let mut dear = other.send(at(10_210));
     dear.tokens = 70;
     other.learnt.refused(at(10_215), &mut other.gate, &flights[0], other.last, Refusal::Overloaded, &mut other.rng);
     other.learnt.refused(at(10_220), &mut other.gate, &dear, other.last, Refusal::Throttled, &mut other.rng);
     let report = other.reports(at(10_300)).expect("refusals");
-    assert_eq!((report.sent, report.weight), (before.sent + 3, 1));
+    assert_eq!((report.sent, report.weight), (before.sent + 4, 1));
     assert_eq!((report.throttled, report.overloaded, report.refused), (1, 1, 2));
     assert_eq!((report.ago, report.cost), (100 * MS, 0), "of the first of them");
-    assert_eq!(report.pending, other.learnt.evidence.pending());
-    // Three calls in 0.2 s, and what was known before.
-    assert!((report.rate - 0.5 * (15.0 + before.rate)).abs() < 1e-9, "{} after {}", report.rate, before.rate);
+    assert!((2..4).contains(&report.pending), "{} may still be refused", report.pending);
+    // Four calls in 0.2 s, and what was known before.
+    assert!((report.rate - 0.5 * (20.0 + before.rate)).abs() < 1e-9, "{} after {}", report.rate, before.rate);
     assert!((5.0..11.0).contains(&before.rate), "{}", before.rate);
 }
 
@@ -446,4 +446,22 @@ fn many_processes_report_seldom_enough_for_the_store() {
     let every = [(2, false), (2, true), (60, false), (60, true), (1_000, false)];
     let expected = [250, 100, 300, 300, 1_000].map(Duration::from_millis);
     assert_eq!(every.map(|(members, starting)| shared.report_every(members, starting)), expected);
+}
+
+#[test]
+fn the_one_that_decides_knows_of_calls_that_wait_or_are_under_way_elsewhere() {
+    let (mut reader, mut other) = two();
+    let (sent, rate) = (at(10_050), reader.learnt.decision.rate.per_second());
+    assert!(!reader.learnt.note_queued(sent, false) || reader.shared().lively(sent).any(|report| report.wants));
+    let report = Report { era: 1, pending: 5, wants: true, weight: 1, ..Report::default() };
+    reader.hears(sent, 2, &[Word::Report(report)]);
+    assert!(reader.learnt.note_queued(sent, false) && !other.learnt.note_queued(sent, false));
+    assert!(!reader.learnt.note_queued(sent + SILENT, false), "it was not heard any more");
+    let later = |side: &Side, time| side.learnt.elsewhere(sent + time, sent);
+    let two_calls = Duration::from_secs_f64(2.5 / rate);
+    assert_eq!(
+        [Duration::ZERO, two_calls, SILENT - MS, SILENT].map(|time| later(&reader, time)),
+        [(5, 0), (5, 2), (5, 5), (0, 0)]
+    );
+    assert_eq!(later(&other, two_calls), (0, 0), "who does not decide need not know");
 }
