@@ -19,6 +19,14 @@ pub fn join_url(base: &str, path: &str) -> String {
     }
 }
 
+/// A path, or the beginning of another text, up to the first of these letters. Paths are short and looked at several times for
+/// each call: letter by letter that takes a fraction of what a search for characters does.
+#[inline]
+pub(super) fn path_before<'t, const N: usize>(text: &'t str, ends: &[u8; N]) -> &'t str {
+    let end = text.bytes().position(|byte| ends.iter().any(|end| *end == byte));
+    &text[..end.unwrap_or(text.len())]
+}
+
 /// The path of a whole address below `base`, as [`join_url`] takes it; none of an address elsewhere, or with a user name.
 ///
 /// ```

@@ -9,6 +9,7 @@ use std::cell::OnceCell;
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
+use super::address::path_before;
 use super::collect;
 use super::frames;
 use super::outline::{Outline, Root, outline};
@@ -204,7 +205,7 @@ impl<'a> Body<'a> {
     /// The value at a JSON pointer, as far as its key is kept.
     pub(super) fn in_root(&self, pointer: &str) -> Option<&Value> {
         let path = pointer.strip_prefix('/')?;
-        let (key, rest) = path.split_at(path.find('/').unwrap_or(path.len()));
+        let (key, rest) = path.split_at(path_before(path, b"/").len());
         self.root.get(key)?.pointer(rest)
     }
 

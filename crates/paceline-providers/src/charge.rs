@@ -2,6 +2,7 @@
 
 use paceline_core::{Class, Cost, Dimension};
 
+use super::address::path_before;
 use super::cost;
 use super::outline::{Asked, Outline, is_of_prompt, outline};
 use super::prompt::Prompt;
@@ -188,8 +189,8 @@ pub(super) fn has_tokens(path: &str) -> bool {
 }
 
 fn is_without_answers(path: &str) -> bool {
-    let path = path.split(['?', '#']).next().unwrap_or_default();
-    path.split('/').any(|part| WITHOUT_ANSWERS.contains(&part))
+    let mut parts = path_before(path, b"?#").as_bytes().split(|byte| *byte == b'/');
+    parts.any(|part| WITHOUT_ANSWERS.iter().any(|known| known.as_bytes() == part))
 }
 
 /// Whether a call of that path has tokens of a model.
@@ -223,7 +224,7 @@ pub(super) fn with_tokens(cost: Cost, tokens: u64, usage: Usage) -> Cost {
 /// The prompts of a request, each of which is answered: the older completions take a list of texts or of lists of tokens.
 pub(super) fn prompts_of(path: &str, body: &[u8]) -> u64 {
     const KEYS: Outline = Outline { kept: &["prompt"], pruned: &[], arrays: false };
-    let path = path.split('?').next().unwrap_or_default();
+    let path = path_before(path, b"?");
     if !path.ends_with("/completions") || path.ends_with("/chat/completions") {
         return 1;
     }

@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
+use super::address::path_before;
 use super::prompt::Prompt;
 
 /// Of a pruned value these members are left, ...
@@ -153,14 +154,17 @@ impl Asked {
             ("generation_config", "maxOutputTokens"),
             ("generation_config", "max_output_tokens"),
         ];
-        let path = path.split(['?', '#', ';']).next().unwrap_or_default().trim_end_matches('/');
+        let path = path_before(path, b"?#;").trim_end_matches('/');
         let heeded = BOUNDS_OF_PATHS.iter().find(|(end, _)| ends_with(path, end)).map(|(_, keys)| *keys);
         let is_invoke = INVOKE.iter().any(|end| ends_with(path, end));
         let is_heeded = |key: &str| heeded.map_or(is_invoke || !OF_INVOKE.contains(&key), |keys| keys.contains(&key));
-        let get = |key: &str| self.members.get(key).filter(|_| is_heeded(key));
-        let own = OWN.iter().map(|key| get(key));
-        let nested = NESTED.iter().map(|(key, inner)| get(key)?.get(inner));
-        own.chain(nested).filter_map(|bound| count(bound?)).max()
+        // A body has fewer of them than there are names.
+        let bounds = self.members.0.iter().filter(|(key, _)| is_heeded(key)).flat_map(|(key, value)| {
+            let own = OWN.contains(&&**key).then_some(value);
+            let nested = NESTED.iter().filter(move |(outer, _)| outer == key);
+            own.into_iter().chain(nested.filter_map(|(_, inner)| value.get(inner)))
+        });
+        bounds.filter_map(count).max()
     }
 
     /// The same over all the answers that it asks for.
@@ -179,7 +183,7 @@ impl Asked {
 
 /// Whether the path is one of a prompt, for whose answer a known API has a bound.
 pub(super) fn is_of_prompt(path: &str) -> bool {
-    let path = path.split(['?', '#', ';']).next().unwrap_or_default().trim_end_matches('/');
+    let path = path_before(path, b"?#;").trim_end_matches('/');
     BOUNDS_OF_PATHS.iter().any(|(end, _)| ends_with(path, end))
 }
 

@@ -1,6 +1,6 @@
 //! What the body of a request holds: texts, and parts that are no text, such as pictures.
 
-use memchr::{memchr, memchr2, memmem};
+use memchr::{memchr, memchr_iter, memchr2};
 
 /// What a body holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,11 +98,16 @@ impl Prompt {
 /// scripts such as Cyrillic, Greek or Arabic, hardly any of Chinese, Japanese, Korean, Hindi or Thai, and splits emoji: the
 /// length of a character in UTF-8 tells these apart. A character that JSON escapes, as `\u4e2d`, counts as itself.
 pub(super) fn quarters_of(text: &[u8]) -> u64 {
-    let count = |is_counted: fn(&u8) -> bool| text.iter().filter(|byte| is_counted(byte)).count() as u64;
-    let [ascii, two] = [count(u8::is_ascii), count(|byte| matches!(byte, 0xC0..=0xDF))];
-    let [three, four] = [count(|byte| matches!(byte, 0xE0..=0xEF)), count(|byte| *byte >= 0xF0)];
-    let (mut quarters, mut end) = (ascii + 2 * two + 4 * three + 8 * four, 0);
-    for at in memmem::find_iter(text, ESCAPE) {
+    let of_byte = |byte: &u8| match byte {
+        0..=0x7F => 1,
+        0xC0..=0xDF => 2,
+        0xE0..=0xEF => 4,
+        0xF0.. => 8,
+        _ => 0,
+    };
+    let all = if text.is_ascii() { text.len() as u64 } else { text.iter().map(of_byte).sum() };
+    let (mut quarters, mut end) = (all, 0);
+    for at in memchr_iter(ESCAPE[0], text).filter(|at| text[*at..].starts_with(ESCAPE)) {
         let digits =
             text.get(at + ESCAPE.len()..at + ESCAPED).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit));
         let unit = digits.and_then(|digits| u16::from_str_radix(str::from_utf8(digits).ok()?, 16).ok());

@@ -17,9 +17,10 @@ pub(super) fn is_throttle(error: &Value) -> bool {
 /// The points of the bucket.
 pub(super) fn limit(body: &Body<'_>) -> Option<LimitReport> {
     let number = |place: &str| body.in_root(place).and_then(points);
+    let most = number("/extensions/cost/throttleStatus/maximumAvailable")?;
     Some(LimitReport {
         dimension: Dimension::Named("cost".into()),
-        limit: Some(number("/extensions/cost/throttleStatus/maximumAvailable")? as u64),
+        limit: Some(most as u64),
         remaining: number("/extensions/cost/throttleStatus/currentlyAvailable").map(|left| left as u64),
         reset: None,
         window: None,

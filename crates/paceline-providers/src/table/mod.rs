@@ -297,7 +297,7 @@ impl Table {
 impl Api {
     /// The name of the scope that a call belongs to.
     pub(super) fn scope_name(&self, path: &str, model: Option<&str>, body: &[u8]) -> String {
-        let path = path.split(['?', '#']).next().unwrap_or_default();
+        let path = address::path_before(path, b"?#");
         if let Some((_, name)) = self.paths.iter().find(|(prefix, _)| path.starts_with(prefix.as_str())) {
             return name.clone();
         }

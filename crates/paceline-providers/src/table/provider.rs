@@ -6,6 +6,7 @@ use http::header::InvalidHeaderValue;
 use http::{HeaderName, HeaderValue};
 
 use super::{Kind, Table};
+use crate::address::path_before;
 
 /// A dialect: how an API says that it is limited, and how it is spoken to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -163,7 +164,7 @@ impl Provider {
     /// language models every call, elsewhere those of the paths under which any server takes prompts.
     pub(crate) fn is_prompt(self, path: &str) -> bool {
         const ANYWHERE: [&str; 2] = ["/completions", "/embeddings"];
-        let path = path.split(['?', '#']).next().unwrap_or_default();
+        let path = path_before(path, b"?#");
         self.is_language_model() || ANYWHERE.iter().any(|end| path.trim_end_matches('/').ends_with(end))
     }
 
@@ -239,7 +240,7 @@ impl Provider {
         if !self.is_language_model() {
             return false;
         }
-        let path = path.split(['?', '#']).next().unwrap_or_default();
+        let path = path_before(path, b"?#");
         match path.trim_end_matches('/').rsplit('/').next() {
             Some("completions" | "responses" | "messages" | "embeddings" | "moderations" | "count_tokens") => true,
             Some("content") => false,
