@@ -51,7 +51,6 @@ impl Default for BodiesOfClient {
 pub(crate) struct HeldBody {
     own: Room,
     of_all: Room,
-    all: Held,
 }
 
 /// There is no room for more.
@@ -67,7 +66,7 @@ impl Bodies {
     /// That of a request of that client, of which nothing has come.
     pub(crate) fn begin(&self, client: &BodiesOfClient) -> HeldBody {
         let [own, of_all] = [&client.held, &self.held].map(|held| held.take(0, u64::MAX).unwrap_or_default());
-        HeldBody { own, of_all, all: self.held.clone() }
+        HeldBody { own, of_all }
     }
 
     /// Does `read` with a body of so many bytes, and where that is large on a thread for that, once one is free. Dropped before,
@@ -98,7 +97,7 @@ impl HeldBody {
     /// # Errors
     /// There is none.
     pub(crate) fn grow(&mut self, amount: u64, most: u64) -> Result<(), NoRoom> {
-        let left = share(self.all.count(), most.saturating_sub(amount), SHARE);
+        let left = share(self.of_all.count(), most.saturating_sub(amount), SHARE);
         if left > 0 && !self.own.grow(amount, left) {
             return Err(NoRoom::OfClient);
         }

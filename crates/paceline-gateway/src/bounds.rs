@@ -74,9 +74,12 @@ pub(crate) struct Held(Arc<AtomicU64>);
 impl Held {
     /// Takes room for so many more; none where that would exceed the bound.
     pub(crate) fn take(&self, amount: u64, most: u64) -> Option<Room> {
+        self.adds(amount, most).then(|| Room { held: Some(self.clone()), amount })
+    }
+
+    fn adds(&self, amount: u64, most: u64) -> bool {
         let fits = |held: u64| held.checked_add(amount).filter(|sum| *sum <= most);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
-        Some(Room { held: self.clone(), amount })
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
 
     /// How many there are.
@@ -104,22 +107,29 @@ pub(crate) const fn share(all: u64, most: u64, times: u64) -> u64 {
 /// Room that is taken until it is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
-    held: Held,
+    /// None of nothing: each request has several of these, which take no memory.
+    held: Option<Held>,
     amount: u64,
 }
 
 impl Room {
     /// Takes room for so many more; false where that would exceed the bound.
     pub(crate) fn grow(&mut self, amount: u64, most: u64) -> bool {
-        let Some(mut more) = self.held.take(amount, most) else { return false };
-        self.amount += std::mem::take(&mut more.amount);
-        true
+        let grows = self.held.get_or_insert_default().adds(amount, most);
+        self.amount += if grows { amount } else { 0 };
+        grows
+    }
+
+    /// How many there are of that.
+    pub(crate) fn count(&self) -> u64 {
+        self.held.as_ref().map_or(0, Held::count)
     }
 
     /// Gives it back where all hold more than so many; whether it did.
     pub(crate) fn give_back_above(&mut self, most: u64) -> bool {
+        let Some(held) = &self.held else { return false };
         let left = |held: u64| (held > most).then(|| held - self.amount);
-        let gives = self.held.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok();
+        let gives = held.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).is_ok();
         if gives {
             self.amount = 0;
         }
@@ -129,7 +139,9 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        self.held.0.fetch_sub(self.amount, Ordering::Relaxed);
+        if let Some(held) = self.held.take() {
+            held.0.fetch_sub(self.amount, Ordering::Relaxed);
+        }
     }
 }
 
@@ -149,6 +161,13 @@ mod tests {
         assert!(!second.grow(7, 10) && second.grow(6, 10) && held.count() == 10);
         drop(second);
         assert_eq!(held.count(), 0);
+    }
+
+    #[test]
+    fn room_of_nothing_takes_no_memory_and_grows_all_the_same() {
+        let mut nothing = Room::default();
+        assert!(nothing.held.is_none() && nothing.count() == 0 && !nothing.give_back_above(0));
+        assert!(nothing.grow(3, 4) && !nothing.grow(2, 4) && nothing.count() == 3);
     }
 
     #[test]

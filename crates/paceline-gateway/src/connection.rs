@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use http::header::CONNECTION;
 use http::{HeaderValue, Request, Response, Version};
 use hyper::body::Incoming;
@@ -162,23 +163,29 @@ impl Connection {
         });
         let serves = async {
             let mut served = pin!(builder.serve_connection(TokioIo::new(stream), service));
-            tokio::select! {
+            let mut to_end = aside(async {
+                tokio::select! {
+                    () = self.makes_room() => WhyToEnd::Room,
+                    () = self.requests.are_missing_for(self.idle) => WhyToEnd::Idle,
+                    _ = told.changed() => WhyToEnd::Gateway,
+                }
+            });
+            let why = tokio::select! {
+                biased;
                 ended = served.as_mut() => return tell(ended),
-                () = self.makes_room() => return,
-                () = self.requests.are_missing_for(self.idle) => {
-                    // It never sent a request.
-                    if self.requests.begun.load(Ordering::Relaxed) == 0 {
-                        return;
+                why = to_end.select_next_some() => why,
+            };
+            match why {
+                WhyToEnd::Room => return,
+                // It never sent a request.
+                WhyToEnd::Idle if self.requests.begun.load(Ordering::Relaxed) == 0 => return,
+                WhyToEnd::Gateway if !self.requests.are_streams.load(Ordering::Relaxed) => {
+                    tokio::select! {
+                        ended = served.as_mut() => return tell(ended),
+                        () = self.requests.are_missing_for(ON_ITS_WAY) => {}
                     }
                 }
-                _ = told.changed() => {
-                    if !self.requests.are_streams.load(Ordering::Relaxed) {
-                        tokio::select! {
-                            ended = served.as_mut() => return tell(ended),
-                            () = self.requests.are_missing_for(ON_ITS_WAY) => {}
-                        }
-                    }
-                }
+                WhyToEnd::Idle | WhyToEnd::Gateway => {}
             }
             served.as_mut().graceful_shutdown();
             tokio::select! {
@@ -187,11 +194,28 @@ impl Connection {
                 () = self.requests.are_missing_for(self.unread) => {}
             }
         };
+        let mut watch = aside(answers.watch(self.unread));
         tokio::select! {
+            biased;
             () = serves => {}
-            () = answers.watch(self.unread) => {}
+            () = watch.select_next_some() => {}
         }
     }
+}
+
+/// Why a connection is to end that goes on.
+enum WhyToEnd {
+    /// Its file is wanted for another.
+    Room,
+    /// It has no request.
+    Idle,
+    /// The gateway ends.
+    Gateway,
+}
+
+/// What is waited for beside something that is asked again and again, and is itself asked only once it may go on.
+fn aside<Wait: Future>(wait: Wait) -> FuturesUnordered<Wait> {
+    FuturesUnordered::from_iter([wait])
 }
 
 fn tell(ended: Result<(), BoxError>) {
@@ -230,5 +254,30 @@ impl Requests {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.0.ended.fetch_add(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::future::poll_fn;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    #[test]
+    fn what_is_waited_for_beside_a_connection_is_asked_only_once_it_may_go_on() {
+        let (asked, goes_on) = (Cell::new(0), Notify::new());
+        let mut notified = pin!(goes_on.notified());
+        let mut wait = aside(poll_fn(|context| {
+            asked.set(asked.get() + 1);
+            notified.as_mut().poll(context)
+        }));
+        let mut context = Context::from_waker(Waker::noop());
+        (0..10).for_each(|_| assert!(wait.poll_next_unpin(&mut context).is_pending()));
+        assert_eq!(asked.get(), 1, "however often the connection is");
+        goes_on.notify_waiters();
+        assert!(wait.poll_next_unpin(&mut context).is_ready());
+        assert_eq!(asked.get(), 2);
     }
 }

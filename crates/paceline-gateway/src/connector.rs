@@ -134,7 +134,8 @@ impl Service<Uri> for Way {
 impl Connection for Stream {
     fn connected(&self) -> Connected {
         match self {
-            Self::Straight(stream) => stream.connected(),
+            // Not with its addresses, which would come with each answer, and which no one asks for.
+            Self::Straight(_) => Connected::new(),
             Self::Tunnel(stream) => stream.connected(),
             Self::Forward(stream) => stream.connected().proxy(true),
         }

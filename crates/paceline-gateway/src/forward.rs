@@ -115,14 +115,15 @@ pub(crate) async fn forward(
         upstream.notes().decisions.note(record.scope.as_ref(), refusal.code(), text);
         refusal.into_response().map(whole_body)
     });
-    let headers = answer.headers_mut();
-    headers.insert(const { HeaderName::from_static(gateway::WAITED) }, (record.waited.as_millis() as u64).into());
-    headers.insert(const { HeaderName::from_static(gateway::ATTEMPTS) }, record.calls.into());
+    let fields = answer.headers_mut();
+    let waited = record.waited.as_millis() as u64;
+    fields.insert(const { HeaderName::from_static(gateway::WAITED) }, headers::number(waited));
+    fields.insert(const { HeaderName::from_static(gateway::ATTEMPTS) }, headers::number(record.calls.into()));
     if record.unknown > 0 {
-        headers.insert(gateway::UNKNOWN, record.unknown.into());
+        fields.insert(gateway::UNKNOWN, record.unknown.into());
     }
     if let Some(fallback) = told.fallback {
-        headers.insert(gateway::FALLBACK, fallback);
+        fields.insert(gateway::FALLBACK, fallback);
     }
     told.unknown_at.into_iter().for_each(|step| _ = headers.append(gateway::UNKNOWN_AT, step));
     record.status = Some(answer.status());

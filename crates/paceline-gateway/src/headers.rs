@@ -110,6 +110,15 @@ fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name).map(|value| value.to_str().unwrap_or("?").trim())
 }
 
+/// A number as the value of a field. The usual ones take no memory.
+pub(crate) fn number(number: u64) -> HeaderValue {
+    match number {
+        0 => HeaderValue::from_static("0"),
+        1 => HeaderValue::from_static("1"),
+        _ => number.into(),
+    }
+}
+
 /// A number for the client that sends these: programs that show different keys or names are different clients, whatever these
 /// are worth. It means nothing outside this process: the log has it, and must not help to find a key.
 pub(crate) fn client(headers: &HeaderMap) -> u64 {

@@ -38,8 +38,9 @@ pub(crate) fn only_reads(call: &Call) -> bool {
 
 /// The path of a call as a server reads it, also behind one that has decoded it once.
 pub(crate) fn decoded_path(call: &Call) -> Cow<'_, str> {
-    let path = call.url.split('?').next().unwrap_or_default();
-    if path.contains('%') { query::decoded_often(path).into() } else { path.into() }
+    // Letter by letter: for a text as short as a path that is faster than a search.
+    let path = &call.url[..call.url.bytes().position(|byte| byte == b'?').unwrap_or(call.url.len())];
+    if path.bytes().any(|byte| byte == b'%') { query::decoded_often(path).into() } else { path.into() }
 }
 
 /// Checks that every model that the body, the query and the path of a call name is among `own`, of which one that ends in `*`

@@ -54,7 +54,8 @@ pub(crate) struct Tap {
     record: Option<Record>,
     /// What the answer meant, once it has ended.
     class: Option<Class>,
-    idle: Pin<Box<Sleep>>,
+    /// From the first time that a byte is awaited.
+    idle: Option<Pin<Box<Sleep>>>,
     longest_idle: Duration,
     /// A byte came since the timer was set.
     came: bool,
@@ -81,8 +82,7 @@ impl Tap {
         let is_stream = is_made_of_events(content_type(&head));
         let body = Unechoed::new(body, departed.upstream.secrets());
         let reads = Reads { body, departed, head, kept: BytesMut::new(), came: 0, counted: 0, is_stream, cut: false };
-        let idle = Box::pin(sleep(longest_idle));
-        let mut tap = Self { reads: Some(reads), record: None, class: None, idle, longest_idle, came: false };
+        let mut tap = Self { reads: Some(reads), record: None, class: None, idle: None, longest_idle, came: false };
         tap.end_if_over();
         tap
     }
@@ -237,11 +237,12 @@ impl Body for Tap {
         let Some(reads) = &mut this.reads else { return Poll::Ready(None) };
         let Poll::Ready(frame) = Pin::new(&mut reads.body).poll_frame(context) else {
             let longest = this.longest_idle;
-            while this.idle.as_mut().poll(context).is_ready() {
+            let idle = this.idle.get_or_insert_with(|| Box::pin(sleep(longest)));
+            while idle.as_mut().poll(context).is_ready() {
                 if !std::mem::take(&mut this.came) {
                     return this.silent(longest);
                 }
-                this.idle.set(sleep(longest));
+                idle.set(sleep(longest));
             }
             return Poll::Pending;
         };
