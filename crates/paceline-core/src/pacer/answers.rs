@@ -241,7 +241,9 @@ impl Pacer {
     /// Before an answer has shown how long they are, or that the server keeps to bounds, calls leave one at a time under a limit
     /// that counts their answers; then no more of them are under way than answers can speak for.
     pub(super) fn admit_open_ended(&self, place: u32, cost: &Cost) -> Admit {
-        match self.most_tokens(place) {
+        // The cost of most calls says how long their answers are: for them nothing is looked for.
+        let is_guessed = cost.is_open_ended() || cost.is_unproven();
+        match is_guessed.then(|| self.most_tokens(place)).flatten() {
             Some(limit) if !self.answers.may_leave(place, cost, limit) => {
                 Admit::OnRelease { cause: WaitCause::Answers }
             }

@@ -250,7 +250,9 @@ impl Pacer {
     pub fn enqueue_or_grant(&mut self, now: Instant, mut request: Request) -> Result<Enqueued, TooLarge> {
         let now = self.advance(now);
         let place = self.adopt(&mut request.scope);
-        self.guess_answer(place, &mut request.cost);
+        if request.cost.is_guess() {
+            self.guess_answer(place, &mut request.cost);
+        }
         let scope = &self.scopes[place];
         if let Some(too_large) =
             self.quotas.too_large(&request.cost).or_else(|| scope.quotas().too_large(&request.cost))

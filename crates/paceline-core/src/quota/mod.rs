@@ -159,12 +159,12 @@ impl Quotas {
     /// as sent now.
     pub(crate) fn restore(&mut self, now: Instant, windows: &[WindowState], since: Duration) {
         let known = counted(now, windows, since);
-        for (quota, counter) in self.all() {
+        self.each(|quota, counter| {
             let left = counter.used(now);
             if inherit(now, quota, counter, &known) {
                 counter.take(now, left);
             }
-        }
+        });
     }
 
     /// The units of this pacer alone, for those with which it takes turns. Of a bucket there is one level, which they hand on.
@@ -208,7 +208,7 @@ impl Quotas {
         {
             burst.take_wanted(now, wanted, 1);
         }
-        self.all().for_each(|(quota, counter)| counter.take(now, cost.get(&quota.dimension)));
+        self.each(|quota, counter| counter.take(now, cost.get(&quota.dimension)));
     }
 
     /// How many calls of that cost may leave now.
@@ -229,7 +229,7 @@ impl Quotas {
         {
             burst.take(now, calls);
         }
-        self.all().for_each(|(quota, counter)| counter.take(now, cost.get(&quota.dimension).saturating_mul(calls)));
+        self.each(|quota, counter| counter.take(now, cost.get(&quota.dimension).saturating_mul(calls)));
     }
 
     /// Until when calls count as those that leave now.
@@ -247,14 +247,14 @@ impl Quotas {
 
     /// Replaces the units reserved at `taken` by the actual ones. Fewer are a refund; more are debt.
     pub(crate) fn settle(&mut self, now: Instant, taken: Instant, reserved: &Cost, actual: &Cost) {
-        for (quota, counter) in self.all() {
+        self.each(|quota, counter| {
             let (reserved, actual) = (reserved.get(&quota.dimension), actual.get(&quota.dimension));
             if actual > reserved {
                 counter.take(now, actual - reserved);
             } else if reserved > actual {
                 counter.refund(taken, reserved - actual);
             }
-        }
+        });
     }
 
     /// After a pause the calls leave at the refill rate: the stored burst is reduced to one request.
@@ -287,9 +287,12 @@ impl Quotas {
             && self.burst_left(now).is_none_or(|(left, most)| left == most)
     }
 
-    /// Every counter that a call of this pacer changes.
-    fn all(&mut self) -> impl Iterator<Item = &mut (Quota, Counter)> {
-        self.counters.iter_mut().chain(self.own.iter_mut().flat_map(|own| own.iter_mut()))
+    /// Changes every counter that a call of this pacer changes. As one iterator over both parts it takes half as long again.
+    fn each(&mut self, mut change: impl FnMut(&Quota, &mut Counter)) {
+        self.counters.iter_mut().for_each(|(quota, counter)| change(quota, counter));
+        if let Some(own) = &mut self.own {
+            own.iter_mut().for_each(|(quota, counter)| change(quota, counter));
+        }
     }
 
     /// The counters with their quotas, for snapshots.
