@@ -379,7 +379,9 @@ impl Backend {
             *request.method_mut() = call.method.clone();
             *request.uri_mut() = address.clone();
             *request.headers_mut() = call.headers.clone();
-            request.headers_mut().extend(self.for_proxy.clone());
+            if !self.for_proxy.is_empty() {
+                request.headers_mut().extend(self.for_proxy.clone());
+            }
             self.client.request(request)
         };
         let whole = body.whole();

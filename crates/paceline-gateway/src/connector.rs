@@ -1,8 +1,10 @@
 //! Connections to an upstream: straight to it, or through a proxy.
 
 use std::error::Error;
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -20,9 +22,13 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tower_service::Service;
 
-/// Makes connections to an upstream within a time: its TLS over what leads to it.
+/// Makes connections to an upstream within a time: its TLS over what leads to it. The client copies it for each request, also
+/// where it has a connection: so it is one pointer.
 #[derive(Clone)]
-pub(crate) struct Connector {
+pub(crate) struct Connector(Arc<Making>);
+
+/// How connections are made.
+struct Making {
     connector: HttpsConnector<Way>,
     longest: Duration,
 }
@@ -70,7 +76,7 @@ pub(crate) fn connector(
         }
     };
     let builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_all_versions();
-    Connector { connector: builder.wrap_connector(way), longest }
+    Connector(Arc::new(Making { connector: builder.wrap_connector(way), longest }))
 }
 
 impl Service<Uri> for Connector {
@@ -78,14 +84,19 @@ impl Service<Uri> for Connector {
     type Error = Box<dyn Error + Send + Sync>;
     type Future = Connecting<Self::Response>;
 
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        self.connector.poll_ready(context)
+    /// What makes the connection is asked for that by the call.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, to: Uri) -> Self::Future {
-        let (connecting, longest) = (self.connector.call(to), self.longest);
+        let (mut connector, longest) = (self.0.connector.clone(), self.0.longest);
         Box::pin(async move {
             let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {longest:?}"));
+            let connecting = async {
+                poll_fn(|context| connector.poll_ready(context)).await?;
+                connector.call(to).await
+            };
             timeout(longest, connecting).await.map_err(|_| late())?
         })
     }

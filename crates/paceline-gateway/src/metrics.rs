@@ -1,7 +1,7 @@
 //! The numbers of a gateway in the text format of Prometheus. What a limiter knows is read from its snapshot when the page is
 //! asked for; counted here is only what no limiter knows: requests of clients, how long they waited, and tokens.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -41,7 +41,8 @@ pub(crate) struct Metrics {
     /// Those of each priority, which cost a request no search by its label.
     waits_of: [prometheus::Histogram; PRIORITIES.len()],
     answers: prometheus::Histogram,
-    scopes: RwLock<HashMap<Arc<str>, Arc<ScopeMetrics>>>,
+    /// Few, so that a name is found by less than its hash costs.
+    scopes: RwLock<BTreeMap<Arc<str>, Arc<ScopeMetrics>>>,
 }
 
 /// The counters of one scope, which cost a request no search by labels.
