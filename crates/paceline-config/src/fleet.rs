@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use paceline_core::fleet::{LEASE, OnLoss};
+use paceline_core::fleet::{LEASE, LONGEST_CALL, OnLoss};
 use paceline_core::{Instant, Pacer, PacerConfig};
 use paceline_providers::secrets::{SECRET, hidden};
 use url::Url;
@@ -48,7 +48,7 @@ fn is_no_address_of_redis(url: &str) -> bool {
 /// The fleet of an upstream; none without one, and where a gateway keeps the limits.
 pub(crate) fn fleet(
     section: &UpstreamSection,
-    pacer: &PacerConfig,
+    pacer: &mut PacerConfig,
     has_gateway: bool,
     ledger: &mut Ledger,
 ) -> Result<Option<FleetSettings>, SettingError> {
@@ -66,6 +66,11 @@ pub(crate) fn fleet(
         setting.duration(key).ok().filter(within).ok_or_else(|| setting.refuse(key, "a duration from 3s to 5m"))
     };
     let weight = |setting: &Setting, key: &str| setting.whole(key, 1, 16);
+    let longest_call = |setting: &Setting, key: &str| {
+        let within = |longest: &Duration| (Duration::from_secs(1)..=Duration::from_hours(24)).contains(longest);
+        setting.duration(key).ok().filter(within).ok_or_else(|| setting.refuse(key, "a duration from 1s to 24h"))
+    };
+    let call = section.fleet_longest_call.as_ref();
     let given = section.fleet.as_ref().filter(|setting| setting.text != NONE);
     let Some(setting) = given.filter(|_| !has_gateway) else {
         // Read all the same: a value that cannot be is refused whether it acts or not.
@@ -73,11 +78,13 @@ pub(crate) fn fleet(
         own.settle("fleet_on_loss", section.fleet_on_loss.as_ref(), OnLoss::Strict, read, show)?;
         own.settle("fleet_lease", section.fleet_lease.as_ref(), LEASE, lease, |lease| show_duration(*lease))?;
         own.settle("weight", section.weight.as_ref(), 1, weight, u64::to_string)?;
+        own.settle("fleet_longest_call", call, LONGEST_CALL, longest_call, |longest| show_duration(*longest))?;
         let unused = [
             ("fleet", given),
             ("fleet_on_loss", section.fleet_on_loss.as_ref()),
             ("fleet_lease", section.fleet_lease.as_ref()),
             ("weight", section.weight.as_ref()),
+            ("fleet_longest_call", call),
         ];
         for (key, setting) in unused {
             if let Some(setting) = setting {
@@ -106,6 +113,10 @@ pub(crate) fn fleet(
     let lease =
         ledger.settle("fleet_lease", section.fleet_lease.as_ref(), LEASE, lease, |lease| show_duration(*lease))?;
     let weight = ledger.settle("weight", section.weight.as_ref(), 1, weight, u64::to_string)?;
+    if pacer.places.is_some() || !pacer.tier_places.is_empty() || call.is_some() {
+        let show = |longest: &Duration| show_duration(*longest);
+        pacer.longest_call = Some(ledger.settle("fleet_longest_call", call, LONGEST_CALL, longest_call, show)?);
+    }
     Ok(Some(FleetSettings { url, on_loss, lease, weight }))
 }
 
@@ -140,6 +151,24 @@ mod tests {
     }
 
     #[test]
+    fn calls_in_flight_are_shared_where_a_limit_names_them_and_no_flag_lets_more_be() {
+        let keys = "fleet = 'redis://h'\npace = 'fixed'\nlimits = ['8 concurrent']";
+        let found = upstream(keys, None).expect("places can be divided");
+        assert_eq!((found.pacer.places, found.pacer.longest_call), (Some(8), Some(LONGEST_CALL)));
+        let found = upstream(&format!("{keys}\nfleet_longest_call = '20s'"), None).expect("all well");
+        assert_eq!(found.pacer.longest_call, Some(Duration::from_secs(20)));
+        let found = upstream("fleet = 'redis://h'\nconcurrency = 8", None).expect("all well");
+        assert_eq!((found.pacer.places, found.pacer.longest_call), (None, None), "each process has its own");
+        let file = format!("[upstream.a]\nbase_url = 'http://a'\n{keys}\n");
+        for (flag, places) in [("5", Some(8)), ("64", None)] {
+            let overrides = Overrides { concurrency: Some(flag.to_owned()), ..Overrides::default() };
+            let config = Config::parse("paceline.toml".as_ref(), &file, Environment::default(), overrides);
+            let found = config.expect("TOML").upstream();
+            assert_eq!(found.ok().map(|found| found.pacer.places), places.map(Some), "--concurrency {flag}");
+        }
+    }
+
+    #[test]
     fn where_the_pace_is_learnt_a_fleet_needs_no_limit() {
         let found = upstream("fleet = 'redis://h'", None).expect("all well");
         assert!(found.fleet.is_some());
@@ -157,6 +186,7 @@ mod tests {
             ("rpm = 60\nfleet = 'redis://h'\nweight = 17", "from 1 to 16"),
             ("rpm = 60\nfleet = 'redis://h'\nfleet_lease = '1s'", "from 3s to 5m"),
             ("rpm = 60\nfleet_on_loss = 'open'", "strict or keep"),
+            ("rpm = 60\nfleet_longest_call = '0s'", "from 1s to 24h"),
         ] {
             let refused = upstream(keys, None).expect_err(keys).to_string();
             assert!(refused.contains(expected), "{keys}: {refused}");

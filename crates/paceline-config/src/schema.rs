@@ -136,6 +136,11 @@ section_with_limits! {
         /// window the others have what a killed one held. Default: `30s`.
         #[schemars(with = "Option<Length>")]
         fleet_lease: Setting,
+        /// How long a call may be in flight, the same in all processes of the fleet, `1s` to `24h`: where a limit on the calls in
+        /// flight is shared (`"50 concurrent"`), the places of a process that was killed come back after a lease and so long.
+        /// Default: `10m`.
+        #[schemars(with = "Option<Length>")]
+        fleet_longest_call: Setting,
         /// The part of this process in its fleet where all want more than there is, 1 to 16. Default: 1.
         #[schemars(with = "Option<Count>")]
         weight: Setting,

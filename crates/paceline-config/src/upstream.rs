@@ -218,9 +218,11 @@ impl Upstream {
         let dialect = dialect::dialect(provider, section, has_key, &mut ledger)?;
         through.as_ref().map_or(Ok(()), |through| through.refuse_hosts(&dialect, &ledger))?;
         let prices = price::prices(section.price.as_ref(), &mut ledger)?;
-        let pacer = PacerConfig {
+        let mut pacer = PacerConfig {
             limits,
             concurrency,
+            // A flag that lets more calls be in flight overrules it.
+            places: named.places().filter(|most| concurrency.max() <= *most),
             start,
             tiers: limits_of_tiers.rates,
             tier_places: limits_of_tiers.places,
@@ -230,7 +232,7 @@ impl Upstream {
             responsive,
             ..PacerConfig::default()
         };
-        let fleet = fleet::fleet(section, &pacer, via.is_some(), &mut ledger)?;
+        let fleet = fleet::fleet(section, &mut pacer, via.is_some(), &mut ledger)?;
         let acting = acting::acting(via.as_ref(), section, &pacer);
         let ((effective, idle), name) = (ledger.into_rows(), name.to_owned());
         Ok(Self {

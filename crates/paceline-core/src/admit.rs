@@ -181,10 +181,12 @@ pub enum WaitCause {
     Share {
         /// What is counted.
         dimension: Dimension,
-        /// Units per window, of all pacers together.
+        /// Units per window, of all pacers together, or calls in flight.
         limit: u64,
         /// The period.
         window: Duration,
+        /// Whether it bounds the calls in flight: then the window is how long a call may be.
+        in_flight: bool,
     },
     /// The burst is used up: requests leave evenly spaced.
     Burst,
@@ -219,7 +221,7 @@ impl WaitCause {
 
     pub(crate) fn share(quota: &Quota) -> Self {
         let Quota { dimension, limit, window, .. } = quota.clone();
-        Self::Share { dimension, limit, window }
+        Self::Share { dimension, limit, window, in_flight: false }
     }
 
     /// Whether a full window is what it waits for.
@@ -330,7 +332,10 @@ impl fmt::Display for WaitCause {
             Self::Place { in_vain: false } => f.write_str("a place, and no call of it has been answered yet"),
             Self::Answers => f.write_str("an answer that shows how many tokens such calls take"),
             Self::Quota { dimension, limit, window } => write!(f, "the limit of {}", dimension.per(*limit, *window)),
-            Self::Share { dimension, limit, window } => {
+            Self::Share { limit, in_flight: true, .. } => {
+                write!(f, "the share of this process in the limit of {limit} calls in flight")
+            }
+            Self::Share { dimension, limit, window, .. } => {
                 write!(f, "the share of this process in the limit of {}", dimension.per(*limit, *window))
             }
             Self::Turn => f.write_str("its turn among the processes that share the configured limits"),

@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 use crate::admit::{Admit, WaitCause};
 use crate::background::Ask;
 use crate::config::{Concurrency, Pace, PacerConfig, tier_and_part};
+use crate::divided::DividedLimit;
 use crate::error::ConfigError;
 
 /// So many limits after decreases are kept for snapshots.
@@ -77,13 +78,15 @@ pub(crate) struct InFlight {
     floor: u32,
     max: u32,
     limit: u32,
+    /// What this process may use of the calls in flight of all; none where they are its own.
+    share: Option<Box<(u32, DividedLimit)>>,
     now: u32,
     /// Calls in flight of a priority below 0.
     background: u32,
     peak: u32,
     acquires: u64,
     refusals: u64,
-    decreases: u64,
+    decreases: u32,
     /// Successes since the limit grew last; `limit` of them are one round trip.
     credit: u32,
     /// The newest call sent before the last decrease.
@@ -102,6 +105,7 @@ impl InFlight {
             floor,
             max,
             limit: start,
+            share: None,
             now: 0,
             background: 0,
             peak: 0,
@@ -125,11 +129,30 @@ impl InFlight {
     }
 
     pub(crate) fn admit(&self, ask: &Ask<'_>) -> Admit {
-        if self.now < self.limit {
-            self.admit_under(self.limit, ask)
-        } else {
-            Admit::OnRelease { cause: WaitCause::Concurrency }
+        match self.share.as_deref() {
+            Some((share, of)) if self.now >= *share => Admit::OnRelease { cause: of.cause() },
+            _ if self.now < self.limit => self.admit_under(self.limit(), ask),
+            _ => Admit::OnRelease { cause: WaitCause::Concurrency },
         }
+    }
+
+    /// From now on at most so many calls of this process may be in flight of those of all, which may be fewer than are.
+    pub(crate) fn set_share(&mut self, units: u64, of: &DividedLimit) {
+        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        match self.share.as_deref_mut() {
+            Some(share) if share.1 == *of => share.0 = units,
+            _ => self.share = Some(Box::new((units, of.clone()))),
+        }
+    }
+
+    /// Whether more calls might be in flight if its share of those of all were larger.
+    pub(crate) fn lacks_share(&self) -> bool {
+        self.share.as_deref().is_some_and(|(share, _)| self.now >= *share && self.now < self.limit)
+    }
+
+    /// Its places are its own.
+    pub(crate) fn end_share(&mut self) {
+        self.share = None;
     }
 
     /// Whether a call takes no place that calls like it leave to the others, of so many.
@@ -155,13 +178,13 @@ impl InFlight {
         self.now
     }
 
-    pub(crate) const fn limit(&self) -> u32 {
-        self.limit
+    pub(crate) fn limit(&self) -> u32 {
+        self.share.as_deref().map_or(self.limit, |(share, _)| self.limit.min(*share))
     }
 
     /// Places that no call has.
-    pub(crate) const fn free(&self) -> u32 {
-        self.limit.saturating_sub(self.now)
+    pub(crate) fn free(&self) -> u32 {
+        self.limit().saturating_sub(self.now)
     }
 
     /// Call `number` succeeded: the limit grows by one per round trip.
@@ -185,7 +208,7 @@ impl InFlight {
         }
         (self.before, self.limit) = (self.limit, halved);
         (self.mark, self.credit, self.backing_off) = (last, 0, true);
-        self.decreases += 1;
+        self.decreases = self.decreases.saturating_add(1);
         let history = self.history.get_or_insert_default();
         if history.len() == HISTORY {
             history.pop_front();
@@ -196,11 +219,11 @@ impl InFlight {
 
     pub(crate) fn snapshot(&self) -> ConcurrencySnapshot {
         ConcurrencySnapshot {
-            current_limit: self.limit,
+            current_limit: self.limit(),
             in_flight: self.now,
             total_acquires: self.acquires,
             total_rate_limits: self.refusals,
-            total_decreases: self.decreases,
+            total_decreases: u64::from(self.decreases),
             peak_active: self.peak,
             limit_history: self.history.iter().flat_map(|history| history.iter().copied()).collect(),
             phase: self.phase(),

@@ -180,18 +180,6 @@ impl Limits {
     }
 }
 
-/// A configured limit that is divided among pacers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct DividedLimit {
-    /// The tier whose limit it is; none for one of the account.
-    pub tier: Option<Arc<str>>,
-    /// The limit of all pacers together.
-    pub quota: Quota,
-    /// Its place among those of its level.
-    pub(crate) place: usize,
-}
-
 /// When the breaker of a scope opens, and for how long. A failure is an overloaded or a transient outcome.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BreakerConfig {
@@ -318,10 +306,16 @@ pub struct PacerConfig {
     /// The first rate of each scope under [`Pace::Auto`], in calls a second: more than 0, at most 1,000,000. Default: none,
     /// which is 2, or what the configured limits allow.
     pub start: Option<f64>,
+    /// Calls in flight that the server bears for the whole account, as it says: at least 1. It bounds this pacer as the `max` of
+    /// `concurrency` does, and all processes of a [`fleet`](crate::fleet) together. Default: none.
+    pub places: Option<u32>,
+    /// How long a call may be in flight at most. A fleet keeps the places of a process that died for so long. Default: 10 minutes.
+    pub longest_call: Option<Duration>,
     /// Scopes with limits of their own, by scope name. A scope that is [a part](part_of_tier) of a tier has all limits of the
     /// tier for itself.
     pub tiers: Vec<(Arc<str>, Limits)>,
-    /// The most calls in flight of a scope with limits of its own, by the name of its tier; a part of a tier has them for itself.
+    /// The most calls in flight of a scope with limits of its own, by the name of its tier; a part of a tier has them for itself,
+    /// and all processes of a fleet have them together.
     /// Default: none, as many as the account has.
     pub tier_places: Vec<(Arc<str>, u32)>,
     /// Makes each scope an account of its own, for one limit for each tenant, host or key: a scope without a tier has these

@@ -14,6 +14,7 @@ mod breaker;
 mod concurrency;
 mod config;
 mod cost;
+mod divided;
 mod error;
 pub mod fleet;
 mod flight;
@@ -47,10 +48,11 @@ pub use admit::{Admit, Level, MaxWait, PauseCause, WaitCause, WaitReason};
 pub use backoff::{Backoff, Growth, Jitter};
 pub use concurrency::{ConcurrencySnapshot, GrowthPhase};
 pub use config::{
-    Background, BreakerConfig, Concurrency, DividedLimit, Limits, Pace, PacerConfig, Quota, QuotaShape, Retry,
-    part_of_tier, tier_and_part,
+    Background, BreakerConfig, Concurrency, Limits, Pace, PacerConfig, Quota, QuotaShape, Retry, part_of_tier,
+    tier_and_part,
 };
 pub use cost::{Cost, Dimension};
+pub use divided::DividedLimit;
 pub use error::{ConfigError, TooLarge};
 pub use outcome::{Class, Hint, LimitReport, LimitScope, Outcome, RefillMode, UnknownOutcome};
 pub use pacer::{Lease, Pacer};

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use paceline_core::DividedLimit;
 use paceline_core::fleet::{AHEAD, FleetLimit, LimitKind};
+use paceline_core::{DividedLimit, Quota};
 
 /// A ledger: whose limits it divides, and which. Members with other limits under the same account are refused.
 #[derive(Clone, Debug)]
@@ -23,14 +23,20 @@ impl LedgerName {
     /// The ledger of that account for those limits.
     pub fn new(account: &str, limits: &[DividedLimit], lease: Duration) -> Self {
         let mut words = String::new();
-        for DividedLimit { tier, quota, .. } in limits {
+        for DividedLimit { tier, quota, in_flight, .. } in limits {
             let tier = tier.as_ref().map_or(String::new(), |tier| format!(" in {tier}"));
-            write!(words, "{} {} per {:?}{tier}, ", quota.limit, quota.dimension, quota.window)
-                .expect("a string has room");
+            let Quota { limit, dimension, window, .. } = quota;
+            match in_flight {
+                true => write!(words, "{limit} calls in flight for at most {window:?}{tier}, "),
+                false => write!(words, "{limit} {dimension} per {window:?}{tier}, "),
+            }
+            .expect("a string has room");
         }
         write!(words, "under a lease of {lease:?}").expect("a string has room");
-        let limit =
-            |limit: &DividedLimit| FleetLimit { units: limit.quota.limit, kind: LimitKind::Window(limit.quota.window) };
+        let limit = |limit: &DividedLimit| {
+            let kind = if limit.in_flight { LimitKind::Places } else { LimitKind::Window };
+            FleetLimit { units: limit.quota.limit, kind: kind(limit.quota.window) }
+        };
         Self { account: account.to_owned(), limits: limits.iter().map(limit).collect(), words, lease }
     }
 

@@ -341,9 +341,10 @@ impl Gauges {
         }
         for FleetShare { limit, units, quarantine, .. } in scope.fleet.iter().flat_map(|fleet| &fleet.shares) {
             let label = limit.tier.as_deref().map_or("", |tier| tier);
-            let window = limit.quota.window.as_secs_f64().to_string();
+            let window = if limit.in_flight { None } else { Some(limit.quota.window) };
+            let window = seconds(window);
             for (origin, units) in [("share", units), ("quarantine", quarantine)] {
-                let labels = [upstream, label, limit.quota.dimension.as_str(), origin, &window];
+                let labels = [upstream, label, limit.dimension(), origin, &window];
                 self.limit.with_label_values(&labels).set(*units as f64);
             }
         }

@@ -1,6 +1,7 @@
 //! A fleet in virtual time: processes with a pacer and a member each, a ledger, and what may happen between them.
 //!
-//! - [`fleet_story`]: faults at random, and by how much the fullest window of all processes exceeded the limit;
+//! - [`fleet_story`]: faults at random, and by how much the fullest window of all processes exceeded the limit, or their calls
+//!   in flight;
 //! - [`fleet_gates`]: whether all processes obey what one of them was told, and how many calls test when it is over;
 //! - [`fleet_use`]: what the fleet makes of its limit in fair weather, and how alike its processes share it.
 
@@ -19,7 +20,7 @@ use paceline_core::{Instant, Pacer, Rng, ScopeId};
 
 pub use gates::{GateFigures, fleet_gates};
 pub use store::Fencing;
-pub use story::fleet_story;
+pub use story::{fleet_story, fleet_story_of_places};
 pub use usage::{Demand, FleetJob, FleetUse, fleet_use};
 
 use network::{Message, Network, Weather};

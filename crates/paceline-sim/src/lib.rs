@@ -26,7 +26,9 @@ mod trace;
 
 pub use compare::{Failed, Figures, Median, compare, compare_each, medians};
 pub use engine::{simulate, simulate_traced, simulate_until};
-pub use fleet::{Demand, Fencing, FleetJob, FleetUse, GateFigures, fleet_gates, fleet_story, fleet_use};
+pub use fleet::{
+    Demand, Fencing, FleetJob, FleetUse, GateFigures, fleet_gates, fleet_story, fleet_story_of_places, fleet_use,
+};
 pub use measures::Measures;
 pub use phases::Phase;
 pub use plan::{Plan, plan};

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use paceline_sim::{Demand, Fencing, FleetJob, GateFigures, fleet_gates, fleet_story, fleet_use};
+use paceline_sim::{
+    Demand, Fencing, FleetJob, GateFigures, fleet_gates, fleet_story, fleet_story_of_places, fleet_use,
+};
 
 #[test]
 fn no_window_of_a_fleet_holds_more_than_its_limit_whatever_happens() {
@@ -51,4 +53,16 @@ fn what_one_of_a_hundred_processes_is_told_all_obey_and_one_call_tests_the_end()
         assert_eq!((late, canaries), (0, 1), "seed {seed}");
         assert!(after >= 100, "all go on: {after}");
     }
+}
+
+#[test]
+fn no_more_calls_of_a_fleet_are_in_flight_than_its_limit_whatever_happens() {
+    let broken: Vec<u64> = (0..60).filter(|seed| fleet_story_of_places(*seed, Fencing::ByLease) > 0).collect();
+    assert!(broken.is_empty(), "seeds {broken:?}");
+}
+
+/// A member that falls silent may have begun a call since its last report.
+#[test]
+fn places_that_are_freed_by_the_last_report_break_the_limit() {
+    assert!((0..60).any(|seed| fleet_story_of_places(seed, Fencing::ByLastReport) > 0));
 }

@@ -67,8 +67,8 @@ pub fn scope_json(scope: &ScopeSnapshot, wall: ToWall<'_>) -> Value {
 fn fleet(fleet: &FleetSnapshot, time: &dyn Fn(Instant) -> String) -> Value {
     let share = |FleetShare { limit, units, quarantine, .. }: &FleetShare| {
         json!({
-            "dimension": limit.quota.dimension.as_str(),
-            "window_ms": limit.quota.window.as_secs_f64() * 1e3,
+            "dimension": limit.dimension(),
+            "window_ms": (!limit.in_flight).then(|| limit.quota.window.as_secs_f64() * 1e3),
             "tier": limit.tier.as_deref(),
             "limit": limit.quota.limit,
             "share": units,

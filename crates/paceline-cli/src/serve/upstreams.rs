@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use http::HeaderMap;
-use paceline::{Limiter, Limits, PacerConfig};
-use paceline_config::{FleetSettings, Upstream};
+use paceline::{Limiter, PacerConfig};
+use paceline_config::Upstream;
 use paceline_gateway::{Backend, Bounds, Gateway};
 use paceline_http::Sender;
 use tokio::sync::oneshot;
@@ -322,10 +322,9 @@ fn changed(served: &Served, fresh: &Fresh) -> Option<String> {
 }
 
 /// The fleet of an upstream, and the limits that it divides: with others it is another fleet.
-fn fleet_of(configured: &Upstream) -> Option<(&FleetSettings, Vec<&Limits>)> {
-    let PacerConfig { limits, tiers, .. } = &configured.pacer;
-    let limits = tiers.iter().map(|(_, limits)| limits).chain([limits]).collect();
-    configured.fleet.as_ref().map(|fleet| (fleet, limits))
+fn fleet_of(configured: &Upstream) -> Option<impl PartialEq> {
+    let PacerConfig { limits, tiers, places, tier_places, longest_call, .. } = &configured.pacer;
+    configured.fleet.as_ref().map(|fleet| (fleet, limits, tiers, places, tier_places, longest_call))
 }
 
 /// Those whose content decides what is served.

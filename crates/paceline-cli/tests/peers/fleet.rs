@@ -76,6 +76,55 @@ fn processes_on_one_key_keep_its_limit_whatever_becomes_of_them_and_of_redis() {
     assert!(worst <= LIMIT, "{worst} calls in a window");
 }
 
+/// How long the server has each call, and so its places: also those of a process that was killed.
+const SERVED: Duration = Duration::from_millis(200);
+
+const PLACES: u64 = 8;
+
+#[test]
+fn processes_on_one_key_have_no_more_calls_in_flight_than_its_limit_also_when_some_are_killed() {
+    let (processes, items) = if measure::soak() { (16, 200) } else { (4, 60) };
+    let counting = Counting::start(SERVED);
+    let redis = RedisServer::start(&[]);
+    let base_url = format!("http://{}/v1", counting.address());
+    let (limit, url) = (format!("{PLACES} concurrent"), redis.url());
+    let environment = [
+        ("PACELINE_UPSTREAM__OPENAI__FLEET_LEASE", format!("{}s", LEASE.as_secs()).into()),
+        ("PACELINE_UPSTREAM__OPENAI__FLEET_LONGEST_CALL", "1s".into()),
+    ];
+    let flags = ["--upstream", "openai", "--pace", "fixed", "--limit", &limit, "--fleet", &url];
+    let job = || Job::new(items, &base_url, &flags).with_environment(&environment);
+    let jobs: Vec<Job> = (0..processes).map(|_| job()).collect();
+    let mut children: Vec<Child> = jobs.iter().map(Job::spawn).collect();
+    let goes_on = |calls: u64| {
+        let until = counting.arrivals() + calls;
+        assert!(counting.wait_for_events(2 * until, PATIENCE), "the fleet stands still after {}", counting.arrivals());
+    };
+    let began = counting.now();
+    goes_on(2 * PLACES);
+    for killed in 0..processes / 2 {
+        children[killed].kill().expect("SIGKILL");
+        children[killed].wait().expect("it is ours");
+        children[killed] = jobs[killed].spawn();
+    }
+    goes_on(2 * PLACES);
+    redis.command(&["FLUSHALL"]);
+    for (job, child) in jobs.iter().zip(&mut children) {
+        assert!(child.wait().expect("it is ours").success(), "{}", job.log());
+        job.assert_complete(&job.run());
+    }
+    let worst = counting.worst(SERVED);
+    let seconds = counting.now().saturating_since(began).as_secs_f64();
+    let oracle = (processes * items) as f64 / PLACES as f64 * SERVED.as_secs_f64();
+    measure::say(&format!(
+        "fleet, calls in flight: processes={processes} items={} sends={} worst={worst} of {PLACES} seconds={seconds:.1} \
+         oracle={oracle:.1}",
+        processes * items,
+        counting.arrivals()
+    ));
+    assert!(worst <= PLACES, "{worst} calls in flight");
+}
+
 /// Each ends its job in about the same time, for each has the same share.
 #[test]
 fn processes_that_are_told_nothing_learn_the_rate_of_nginx_together() {
@@ -103,7 +152,7 @@ fn processes_that_are_told_nothing_learn_the_rate_of_nginx_together() {
     measure::assert_learnt(total, refused, 5);
 }
 
-fn signal(process: &Child, name: &str) {
+pub(crate) fn signal(process: &Child, name: &str) {
     let status = Command::new("kill").args([&format!("-{name}"), &process.id().to_string()]).status();
     assert!(status.expect("kill is there").success());
 }

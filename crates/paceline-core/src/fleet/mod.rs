@@ -92,6 +92,9 @@ pub const AHEAD: Duration = Duration::from_secs(1);
 /// How long a member may use its allowances without a word from the ledger: 30 s.
 pub const LEASE: Duration = Duration::from_secs(30);
 
+/// How long a call may be in flight where nothing else is said: 10 minutes.
+pub const LONGEST_CALL: Duration = Duration::from_mins(10);
+
 /// One limit that the members share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

@@ -133,7 +133,7 @@ impl Pacer {
 
     /// Whether a scope that may not answer, and holds so many places, may take another one of those that such scopes share: for
     /// the others none has to become free first.
-    const fn may_share(&self, is_mute: bool, held: u32) -> bool {
+    fn may_share(&self, is_mute: bool, held: u32) -> bool {
         let Held { mute, unproven } = self.active.held;
         // Where others are to show whether they answer, one of those that did not is enough.
         let is_room = mute == 0 || (unproven == mute && places::may_take(mute, self.in_flight.free()));

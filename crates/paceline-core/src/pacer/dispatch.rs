@@ -339,6 +339,7 @@ impl Pacer {
         let mut wake = self.agenda.next_due();
         // While the account has no known time, only an input lets a head leave.
         if self.hold.stopped().is_some() || self.in_flight.free() == 0 {
+            self.note_short_of_places();
             return wake;
         }
         if self.agenda.is_full() {

@@ -4,6 +4,7 @@
 //! below what is used. What is certain is judged by the whole limits: a request is too large, or a deadline is missed, where
 //! even they leave no room; an allowance may grow at any moment.
 
+use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -12,9 +13,13 @@ use super::gates::SharedGates;
 use super::paces::OFFICE_OF;
 use super::turn::SHORT;
 use crate::admit::{Admit, WaitCause};
-use crate::config::{DividedLimit, Limits, Pace, PacerConfig, QuotaShape};
+use crate::concurrency::InFlight;
+use crate::config::{Limits, Pace, PacerConfig, Quota, QuotaShape};
+use crate::cost::Dimension;
+use crate::divided::DividedLimit;
 use crate::error::ConfigError;
-use crate::fleet::{Member, MemberChange, MemberInput, MemberState, MemberView};
+use crate::fleet::{LONGEST_CALL, Member, MemberChange, MemberInput, MemberState, MemberView};
+use crate::quota::Quotas;
 use crate::scope::Scope;
 use crate::snapshot::{FleetShare, FleetSnapshot};
 use crate::state::TakenState;
@@ -61,7 +66,7 @@ impl Divided {
         };
         let Some((limit, _, until)) = self.parts.iter().flatten().find(is_over) else { return Admit::Now };
         let lasted = now - self.alone_since.unwrap_or(*until);
-        Admit::At { at: now + lasted.max(SHORT), cause: WaitCause::share(&limit.quota) }
+        Admit::At { at: now + lasted.max(SHORT), cause: limit.cause() }
     }
 
     pub(super) const fn is_on(&self) -> bool {
@@ -89,10 +94,14 @@ impl Divided {
         Some(FleetSnapshot { state, members, lease_ends, shares: parts.map(share).collect() })
     }
 
-    /// What may be used of the limits of a level, by their places.
-    pub(super) fn of<'a>(&'a self, tier: Option<&'a str>) -> impl Iterator<Item = (usize, u64)> + 'a {
-        let parts = self.parts.iter().flatten().filter(move |(limit, ..)| limit.tier.as_deref() == tier);
-        parts.map(|(limit, units, _)| (limit.place, *units))
+    /// Sets what may be used of the limits of a level.
+    pub(super) fn allow(&self, tier: Option<&str>, quotas: &mut Quotas, in_flight: &mut InFlight) {
+        for (limit, units, _) in self.parts.iter().flatten().filter(|(limit, ..)| limit.tier.as_deref() == tier) {
+            match limit.in_flight {
+                true => in_flight.set_share(*units, limit),
+                false => quotas.set_allowance(limit.place, *units),
+            }
+        }
     }
 }
 
@@ -120,6 +129,8 @@ impl Pacer {
         }
         self.apply_allowances();
         (self.divided.parts, self.divided.fleet, self.divided.begins) = (None, None, None);
+        self.in_flight.end_share();
+        self.scopes.iter_mut().for_each(|scope| scope.in_flight.end_share());
         self.gates = SharedGates::default();
         self.leave_paces(now);
         // Each of them is looked at again.
@@ -194,11 +205,15 @@ impl Pacer {
     fn demand(&self, now: Instant) -> Vec<Demand> {
         let level = |(limit, ..): &(DividedLimit, u64, Instant)| {
             let own = limit.tier.as_ref().map(|tier| self.scopes.named(tier).map(|id| id.place));
-            let quotas = match own {
-                None => Some(&self.quotas),
-                Some(place) => place.map(|place| self.scopes[place].quotas()),
+            let level = match own {
+                None => Some((&self.quotas, &self.in_flight)),
+                Some(place) => place.map(|place| (self.scopes[place].quotas(), &self.scopes[place].in_flight)),
             };
-            let used = quotas.map_or(0, |quotas| quotas.used(now, limit.place));
+            let used = match level {
+                None => 0,
+                Some((_, in_flight)) if limit.in_flight => u64::from(in_flight.now()),
+                Some((quotas, _)) => quotas.used(now, limit.place),
+            };
             let (mut first, mut demand) = (None, Demand { used, ..Demand::default() });
             let scopes = self
                 .scopes
@@ -210,7 +225,8 @@ impl Pacer {
                 false => usize::from(scope.awaits_canary(now)),
             };
             for place_in_queue in scopes.flat_map(|(_, scope)| scope.queue.ready().take(most(scope))) {
-                let units = self.slots.at(place_in_queue.2).request.cost.get(&limit.quota.dimension);
+                let cost = &self.slots.at(place_in_queue.2).request.cost;
+                let units = if limit.in_flight { 1 } else { cost.get(&limit.quota.dimension) };
                 demand.waiting = demand.waiting.saturating_add(units);
                 if first.is_none_or(|first| place_in_queue < first) {
                     (first, demand.next) = (Some(place_in_queue), units);
@@ -223,11 +239,17 @@ impl Pacer {
 
     /// What each divided limit still counts, with its age.
     fn taken(&self, now: Instant) -> Vec<Vec<TakenState>> {
-        let level = |(limit, ..): &(DividedLimit, u64, Instant)| match &limit.tier {
-            None => self.quotas.taken(now, limit.place),
-            Some(tier) => {
-                let scope = self.scopes.named(tier).map(|id| &self.scopes[id.place]);
-                scope.map_or_else(Vec::new, |scope| scope.quotas().taken(now, limit.place))
+        let level = |(limit, ..): &(DividedLimit, u64, Instant)| {
+            let (quotas, in_flight) = match &limit.tier {
+                None => (&self.quotas, &self.in_flight),
+                Some(tier) => {
+                    let Some(id) = self.scopes.named(tier) else { return Vec::new() };
+                    (self.scopes[id.place].quotas(), &self.scopes[id.place].in_flight)
+                }
+            };
+            match limit.in_flight {
+                true => vec![TakenState { ago: Duration::ZERO, units: u64::from(in_flight.now()) }],
+                false => quotas.taken(now, limit.place),
             }
         };
         self.divided.parts.iter().flatten().map(level).collect()
@@ -246,6 +268,11 @@ impl Pacer {
         }
     }
 
+    /// The account has no place free: where requests are ready, a larger share of those of all would let them leave.
+    pub(super) fn note_short_of_places(&mut self) {
+        self.divided.short |= self.in_flight.lacks_share() && self.agenda.ready().next().is_some();
+    }
+
     /// New limits are divided anew: nothing leaves under them before it is allowed.
     pub(super) fn divide_anew(&mut self) {
         if let Some(parts) = &self.divided.parts {
@@ -258,12 +285,11 @@ impl Pacer {
     }
 
     fn apply_allowances(&mut self) {
-        self.divided.of(None).for_each(|(place, units)| self.quotas.set_allowance(place, units));
+        self.divided.allow(None, &mut self.quotas, &mut self.in_flight);
         for tier in self.tiers.keys() {
             let Some(id) = self.scopes.named(tier) else { continue };
-            for (place, units) in self.divided.of(Some(tier)) {
-                self.scopes[id.place].quotas.set_allowance(place, units);
-            }
+            let scope = &mut self.scopes[id.place];
+            self.divided.allow(Some(tier), &mut scope.quotas, &mut scope.in_flight);
             self.scopes.touch(id.place);
         }
     }
@@ -289,8 +315,14 @@ pub(super) fn divided(config: &PacerConfig) -> Result<Vec<DividedLimit>, ConfigE
                     "limits that are sliding windows: only they can be divided",
                 );
             }
-            divided.push(DividedLimit { tier: tier.clone(), quota: quota.clone(), place });
+            divided.push(DividedLimit { tier: tier.clone(), quota: quota.clone(), in_flight: false, place });
         }
+    }
+    let places = config.tier_places.iter().map(|(tier, most)| (Some(tier.clone()), *most));
+    let places = config.places.map(|most| (None, most)).into_iter().chain(places);
+    for (tier, most) in places.filter(|_| config.pace != Pace::None) {
+        let quota = Quota::sliding(Dimension::Requests, u64::from(most), config.longest_call.unwrap_or(LONGEST_CALL));
+        divided.push(DividedLimit { tier, quota, in_flight: true, place: 0 });
     }
     match divided.is_empty() && config.pace != Pace::Auto {
         true => refuse("no limit", "a configured limit (rpm, tpm, limits), or the pace auto: a fleet shares those"),

@@ -426,9 +426,7 @@ impl Pacer {
             self.tier_parts.insert(Arc::clone(&name));
         }
         let mut scope = self.fresh(name);
-        for (place, units) in self.divided.of(Some(&scope.name)) {
-            scope.quotas.set_allowance(place, units);
-        }
+        self.divided.allow(Some(&*scope.name), &mut scope.quotas, &mut scope.in_flight);
         scope.set_clock(self.now, self.hold.is_active());
         let id = self.scopes.insert(scope);
         self.evictions.schedule(self.now, id.place);

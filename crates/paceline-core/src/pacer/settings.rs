@@ -16,7 +16,8 @@ pub(super) fn limits(config: &PacerConfig) -> Limits {
 
 /// The places of the account among the calls in flight; scopes that are accounts of their own have theirs.
 pub(super) fn places(config: &PacerConfig) -> Concurrency {
-    Concurrency::Fixed { max: if config.per_scope.is_some() { u32::MAX } else { config.concurrency.max() } }
+    let max = if config.per_scope.is_some() { u32::MAX } else { config.concurrency.max() };
+    Concurrency::Fixed { max: config.places.map_or(max, |most| most.min(max)) }
 }
 
 /// The limits of the scope of that name.

@@ -29,7 +29,8 @@ pub struct GateFigures {
 /// So many processes call a server that refuses everything for 20 s. The same arguments give the same figures.
 pub fn fleet_gates(members: usize, seed: u64) -> GateFigures {
     let (units, window) = (50 * members as u64, Duration::from_secs(10));
-    let terms = Terms { units, window, lease: LEASE, weather: Weather::FAIR, fencing: Fencing::ByLease };
+    let terms =
+        Terms { units, window, lease: LEASE, weather: Weather::FAIR, fencing: Fencing::ByLease, in_flight: false };
     let mut traffic = Traffic::new(seed, terms);
     for place in 0..members {
         traffic.join(1);

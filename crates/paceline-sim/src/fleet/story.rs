@@ -56,7 +56,12 @@ const SILENT: [Fault; 4] = [Fault::Demand, Fault::Cut, Fault::Kill, Fault::Join]
 /// One story of faults: by how many units the fullest window of all processes exceeded their limit. The same arguments tell the
 /// same story.
 pub fn fleet_story(seed: u64, fencing: Fencing) -> u64 {
-    Story::new(seed, fencing).tell()
+    Story::new(seed, fencing, false).tell()
+}
+
+/// The same under a limit on the calls in flight: by how many calls their number at the server exceeded it.
+pub fn fleet_story_of_places(seed: u64, fencing: Fencing) -> u64 {
+    Story::new(seed, fencing, true).tell()
 }
 
 struct Story {
@@ -70,7 +75,7 @@ struct Story {
 }
 
 impl Story {
-    fn new(seed: u64, fencing: Fencing) -> Self {
+    fn new(seed: u64, fencing: Fencing, in_flight: bool) -> Self {
         let mut rng = Rng::new(seed);
         let pick = |rng: &mut Rng, from: &[u64]| from[(rng.next_u64() % from.len() as u64) as usize];
         let units = pick(&mut rng, &[3, 20, 60]);
@@ -83,7 +88,7 @@ impl Story {
             delay: ms(pick(&mut rng, &[5, 100, 300])),
             drift: [0.0, 0.004][(rng.next_u64() % 2) as usize],
         };
-        let traffic = Traffic::new(rng.next_u64(), Terms { units, window, lease, weather, fencing });
+        let traffic = Traffic::new(rng.next_u64(), Terms { units, window, lease, weather, fencing, in_flight });
         let members = 2 + rng.next_u64() % 5;
         let from: &[Fault] = if fencing == Fencing::ByLease { &ALL } else { &SILENT };
         let mut story = Self { traffic, rng, kept: None, all_known, from };
@@ -94,7 +99,8 @@ impl Story {
     }
 
     fn join(&mut self) {
-        self.traffic.join(1 + self.rng.next_u64() % (self.traffic.terms.units / 8 + 1));
+        let cost = 1 + self.rng.next_u64() % (self.traffic.terms.units / 8 + 1);
+        self.traffic.join(if self.traffic.terms.in_flight { 1 } else { cost });
         let place = self.traffic.callers.len() - 1;
         let demand = self.most() * self.rng.unit();
         self.traffic.demand(place, demand);

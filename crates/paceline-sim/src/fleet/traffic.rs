@@ -14,7 +14,7 @@ use super::process::{Clock, Process};
 use super::store::{Fencing, Store};
 use super::{Fleet, ms};
 
-/// Calls take up to twice this.
+/// Under a limit on a window calls take up to twice this.
 const CALL: Duration = ms(150);
 
 /// What a fleet shares, and how it goes.
@@ -25,6 +25,8 @@ pub(super) struct Terms {
     pub(super) lease: Duration,
     pub(super) weather: Weather,
     pub(super) fencing: Fencing,
+    /// The units are calls in flight, of which none takes longer than the window.
+    pub(super) in_flight: bool,
 }
 
 /// A fleet and its calls.
@@ -43,8 +45,10 @@ pub(super) struct Traffic {
     /// Answers that a suspended host reads later.
     kept: u64,
     starts: VecDeque<(Instant, u64)>,
+    /// When the server is done with the calls that it has, whoever hears of it.
+    at_server: Vec<Instant>,
     in_window: u64,
-    /// The most that any window held.
+    /// The most that any window held, or that were in flight.
     pub(super) fullest: u64,
     /// Between these the server refuses all calls, and says how long.
     pub(super) closed: Option<(Instant, Instant)>,
@@ -79,6 +83,7 @@ impl Traffic {
             left_at_answer: None,
             kept: 0,
             starts: VecDeque::new(),
+            at_server: Vec::new(),
             in_window: 0,
             fullest: 0,
             closed: None,
@@ -91,9 +96,14 @@ impl Traffic {
         let Terms { units, window, weather, .. } = self.terms;
         let rate = 1.0 + weather.drift * (2.0 * self.rng.unit() - 1.0);
         let clock = Clock { offset: Duration::from_secs(self.rng.next_u64() % 100_000), rate };
+        let quotas = vec![Quota::sliding(Dimension::Tokens, units, window)];
+        let (quotas, places) =
+            if self.terms.in_flight { (Vec::new(), u32::try_from(units).ok()) } else { (quotas, None) };
         let config = PacerConfig {
             pace: Pace::Fixed,
-            limits: Limits { quotas: vec![Quota::sliding(Dimension::Tokens, units, window)], burst: None },
+            limits: Limits { quotas, burst: None },
+            places,
+            longest_call: Some(window),
             concurrency: Concurrency::Fixed { max: 100_000 },
             breaker: BreakerConfig { min_distinct_items: u32::MAX, ..BreakerConfig::default() },
             ..PacerConfig::default()
@@ -195,8 +205,15 @@ impl Traffic {
             self.starts.push_back((self.now, callers.cost));
             self.in_window += callers.cost;
             self.started += 1;
-            let end = self.now + ms(1) + CALL.mul_f64(2.0 * self.rng.unit());
+            let longest = if self.terms.in_flight { self.terms.window - ms(1) } else { 2 * CALL };
+            let end = self.now + ms(1) + longest.mul_f64(self.rng.unit());
             self.ends.insert((end, self.started), (place, ticket, self.now));
+            self.at_server.push(end);
+        }
+        self.at_server.retain(|end| *end > self.now);
+        if self.terms.in_flight {
+            self.fullest = self.fullest.max(self.at_server.len() as u64);
+            return;
         }
         // A window of a clock that is as fast as one may be.
         let window = self.terms.window.div_f64(1.0 + self.terms.weather.drift);
@@ -232,5 +249,6 @@ impl Traffic {
 }
 
 pub(super) fn limits(terms: &Terms) -> Vec<FleetLimit> {
-    vec![FleetLimit { units: terms.units, kind: LimitKind::Window(terms.window) }]
+    let kind = if terms.in_flight { LimitKind::Places } else { LimitKind::Window };
+    vec![FleetLimit { units: terms.units, kind: kind(terms.window) }]
 }

@@ -49,7 +49,8 @@ pub struct FleetUse {
 /// What a fleet makes of its limit. The same arguments give the same figures.
 pub fn fleet_use(job: &FleetJob, seed: u64) -> FleetUse {
     let FleetJob { units, window, members, demand, time } = *job;
-    let terms = Terms { units, window, lease: LEASE, weather: Weather::FAIR, fencing: Fencing::ByLease };
+    let terms =
+        Terms { units, window, lease: LEASE, weather: Weather::FAIR, fencing: Fencing::ByLease, in_flight: false };
     let mut traffic = Traffic::new(seed, terms);
     (0..members).for_each(|_| traffic.join(1));
     let limit = units as f64 / window.as_secs_f64();
