@@ -63,7 +63,10 @@ impl Member {
                     MemberChange::Alone => part.changes.push("alone"),
                     MemberChange::Left => part.changes.push("left"),
                     // The pacer has taken it.
-                    MemberChange::Allow { .. } | MemberChange::Told(_) | MemberChange::Taken { .. } => {}
+                    MemberChange::Allow { .. }
+                    | MemberChange::Told(_)
+                    | MemberChange::Taken { .. }
+                    | MemberChange::Drawn { .. } => {}
                 }
             }
             look(&mut part, now)

@@ -11,6 +11,7 @@ use core::time::Duration;
 use crate::admit::{Admit, WaitCause};
 use crate::background::Ask;
 use crate::cost::Dimension;
+use crate::fleet::Announced;
 use crate::outcome::{LimitReport, RefillMode};
 use crate::state::Announcement;
 use crate::time::{Instant, nanos};
@@ -77,6 +78,31 @@ impl ServerLimits {
         };
         let spent_since = spent.saturating_sub(self.carrier.spent);
         Announcement { report, ago: now.saturating_since(self.carrier.sent), spent_since }
+    }
+
+    /// What processes that share this limit need to know of it, and the number of the call that brought it; none where it holds
+    /// nothing back.
+    pub(crate) fn announces(&self, now: Instant) -> Option<(u64, Announced)> {
+        let gradually = match self.restores {
+            RefillMode::Unknown => return None,
+            RefillMode::Gradually => true,
+            RefillMode::AtOnce => false,
+        };
+        let (ends, window) = (self.carrier.sent + self.reset, self.window.unwrap_or(self.reset));
+        let (limit, known) = (self.limit, self.limit.saturating_sub(self.remaining));
+        // What comes back bit by bit does so at one rate, whenever that is heard of; a report rounds it.
+        let (missing, left) = match (gradually, self.window) {
+            (true, Some(window)) => (limit, window),
+            (true, None) => (known, self.reset),
+            (false, _) => (known, ends - now),
+        };
+        if left.is_zero() || (!gradually && self.reset <= TICK) {
+            return None;
+        }
+        let back = u128::from(missing) * u128::from(nanos(now - self.carrier.sent)) / u128::from(nanos(left));
+        let back = u64::try_from(back).unwrap_or(u64::MAX).min(known);
+        let remaining = if gradually { self.remaining + back } else { self.remaining };
+        Some((self.carrier.number, Announced { limit, remaining, missing, left, gradually, window }))
     }
 
     /// Replaces the report by one that a later call carried.

@@ -2,12 +2,13 @@
 -- tests/servers/conformance.rs compares their replies. Times are microseconds of the server's clock. Sums of what is held, owed and in
 -- quarantine are kept beside the members, so that a request reads its own member alone; a division reads all.
 --
--- KEYS: state (hash), members (hash of id -> packed), leases (sorted set), quarantine (sorted set), board (hash: "n" or "t" and a topic
+-- KEYS: state (hash), members (hash of id -> packed), leases (sorted set), quarantine (sorted set), board (hash: "n", "t" or "p" and a topic
 --       -> packed).
--- ARGV: sync | bye | post | take | release, lease, id, seq, run, elapsed, channel, ttl in ms, limits as text, their number, and of each units, quarantine,
+-- ARGV: sync | bye | post | take | release | draw, lease, id, seq, run, elapsed, channel, ttl in ms, limits as text, their number, and of each units, quarantine,
 --       turn, least time between two divisions. Then for sync: weight, since and asked of a quiet run or -1 and -1, the newest note that
 --       was heard, and for each limit has, want, lump; for bye: for each limit the number of what was taken, and of each its age and
---       units; for the board (board.rs): topic, how long it lasts, and the values of a note.
+--       units; for the board (board.rs): topic, how long it lasts, and the values of a note;
+--       for draw (pot.rs) units, lump, back, unpaid, and what was announced: limit, remaining, missing, left, gradually, window.
 local STATE, MEMBERS, LEASES, QUARANTINE, BOARD = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local AHEAD, EXPIRIES, WOKEN, NOTES = 1000000, 16, 16, 256
 local TURN, LONGEST = 65536, 1099511627776
@@ -283,10 +284,86 @@ local function news(now, heard)
     return found
 end
 
+-- pot.rs: what a server has left of a limit that it announced, of which all members draw.
+local GRADUALLY, OVER, LIMIT, RESETS, LEFT, AT, LACKS, PERIOD = 1, 2, 3, 4, 5, 6, 7, 8
+local MINUTE, FAR, UNKNOWN = 60000000, 10000000, 1000000
+
+local function note_rate(pot, announced)
+    if announced.gradually == 1 and announced.missing > 0 and announced.left > 0 then
+        pot[LACKS], pot[PERIOD] = announced.missing, announced.left
+    end
+end
+
+local function refill(pot, now)
+    if pot[GRADUALLY] == 0 then
+        if pot[AT] <= now then
+            pot[LEFT] = pot[LIMIT]
+            pot[AT] = (pot[AT] + pot[RESETS] > now and pot[AT] or now) + pot[RESETS]
+        end
+        return
+    end
+    local since = max(now - pot[AT], 0)
+    local units = pot[LACKS] > 0 and floor(since * pot[LACKS] / pot[PERIOD]) or 0
+    if pot[LEFT] + units >= pot[LIMIT] then
+        pot[LEFT], pot[AT] = pot[LIMIT], now
+    elseif units > 0 then
+        pot[LEFT], pot[AT] = pot[LEFT] + units, pot[AT] + units * pot[PERIOD] / pot[LACKS]
+    end
+end
+
+local function hear(pot, now, announced)
+    local remaining = announced.remaining
+    pot[LIMIT] = announced.limit
+    if announced.gradually ~= pot[GRADUALLY] then pot[GRADUALLY], pot[AT] = announced.gradually, now end
+    if pot[GRADUALLY] == 1 then
+        pot[LEFT] = min(pot[LEFT], remaining)
+        return note_rate(pot, announced)
+    end
+    local ends = now + announced.left
+    pot[RESETS] = announced.window
+    if ends > pot[AT] + pot[RESETS] / 2 then
+        pot[LEFT], pot[AT] = remaining, ends
+    elseif ends + pot[RESETS] / 2 >= pot[AT] then
+        pot[LEFT], pot[AT] = min(pot[LEFT], remaining), max(pot[AT], ends)
+    end
+end
+
+local function draw(now, topic, pot, pots)
+    local units, lump, back, unpaid = number(), number(), number(), number()
+    local announced
+    if place_in_args < #ARGV then
+        announced = { limit = number(), remaining = number(), missing = number(), left = number(), gradually = number() }
+        announced.window = number()
+    end
+    if not pot then
+        if not announced or pots >= NOTES then return { 0, { 0 }, {}, 0, {} } end
+        local at = now + (announced.gradually == 1 and 0 or announced.left)
+        pot = { announced.gradually, 0, announced.limit, announced.window, announced.remaining, at, 0, 1 }
+        note_rate(pot, announced)
+    end
+    refill(pot, now)
+    pot[LEFT] = pot[LEFT] + back - unpaid
+    if announced then hear(pot, now, announced) end
+    pot[OVER] = now + max(MINUTE, 2 * pot[RESETS])
+    local fair = max(lump, floor(pot[LEFT] / max(call('HLEN', MEMBERS), 1)))
+    local gives, after, waits = 0, 0, UNKNOWN
+    if pot[GRADUALLY] == 0 then
+        gives, waits = pot[LEFT] < lump and 0 or min(units, fair, pot[LEFT]), pot[AT] - now
+    elseif pot[LEFT] >= lump then
+        gives, waits = min(units, fair, pot[LEFT]), MINUTE
+    elseif pot[LACKS] > 0 then
+        local comes = math.ceil((lump - pot[LEFT]) * pot[PERIOD] / pot[LACKS])
+        if comes > FAR then waits = comes - FAR else gives, after, waits = min(units, lump), comes, MINUTE end
+    end
+    pot[LEFT] = pot[LEFT] - gives
+    call('HSET', BOARD, 'p' .. topic, cmsgpack.pack(pot))
+    return { gives, { floor(after) }, {}, floor(max(waits, 1)), {} }
+end
+
 local function board()
     -- No lease depends on it: a step of the server's clock, which is not noticed here, moves nothing.
     local topic, lasts, now = arg(), number(), max(server_clock() + shift, clock_now)
-    local kinds, fields = { n = 0, t = 0 }, call('HGETALL', BOARD)
+    local kinds, fields = { n = 0, t = 0, p = 0 }, call('HGETALL', BOARD)
     local known = {}
     for n = 1, #fields, 2 do
         local kind, entry = fields[n]:sub(1, 1), cmsgpack.unpack(fields[n + 1])
@@ -296,6 +373,7 @@ local function board()
             kinds[kind], known[fields[n]] = kinds[kind] + 1, entry
         end
     end
+    if operation == 'draw' then return draw(now, topic, known['p' .. topic], kinds.p) end
     if operation == 'post' then
         local before = known['n' .. topic]
         local late = before and before[2] == id and seq <= before[3]

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use paceline_core::Instant;
 use paceline_core::fleet::{
-    BoardReply, BoardRequest, BoardStep, ByeRequest, FleetLimit, Grant, MemberId, MemberRequest, Note, Quiet, Stake,
-    SyncReply, SyncRequest,
+    Announced, BoardReply, BoardRequest, BoardStep, ByeRequest, Draw, FleetLimit, Grant, MemberId, MemberRequest, Note,
+    Quiet, Stake, SyncReply, SyncRequest,
 };
 use sha1_smol::Sha1;
 
@@ -185,6 +185,7 @@ impl RedisScript {
                     BoardStep::Post { .. } => "post",
                     BoardStep::Take { .. } => "take",
                     BoardStep::Release => "release",
+                    BoardStep::Draw(_) => "draw",
                 };
                 (operation, member, seq, 0, &Duration::ZERO)
             }
@@ -215,10 +216,11 @@ impl RedisScript {
                 }
             }
             MemberRequest::Board(BoardRequest { topic, step, .. }) => {
-                let (lasts, values): (_, &[u64]) = match step {
-                    BoardStep::Post { values, lasts } => (*lasts, values),
-                    BoardStep::Take { lasts } => (*lasts, &[]),
-                    BoardStep::Release => (Duration::ZERO, &[]),
+                let (lasts, values) = match step {
+                    BoardStep::Post { values, lasts } => (*lasts, values.clone()),
+                    BoardStep::Take { lasts } => (*lasts, Vec::new()),
+                    BoardStep::Release => (Duration::ZERO, Vec::new()),
+                    BoardStep::Draw(draw) => (Duration::ZERO, numbers_of(draw)),
                 };
                 arguments.extend([topic.clone(), micros(lasts)]);
                 arguments.extend(values.iter().map(u64::to_string));
@@ -273,12 +275,25 @@ fn read(answer: &RedisAnswer, request: &MemberRequest, lease: Duration) -> Optio
         }
         MemberRequest::Bye(_) => {}
         MemberRequest::Board(BoardRequest { seq, .. }) => {
-            answer.board = Some(BoardReply { seq: *seq, waits: Duration::from_micros(number) });
+            let (units, waits) = (members.number()?, Duration::from_micros(number));
+            let after = Duration::from_micros(grants.list()?.first().map_or(Some(0), RedisAnswer::number)?);
+            answer.board = Some(BoardReply { seq: *seq, waits, units, after });
             answer.note = notes.into_iter().next();
         }
     }
     answer.wakes = wakes.list()?.iter().filter_map(|id| member(id.text()?)).collect();
     Some(answer)
+}
+
+/// As `ledger.lua` reads them.
+fn numbers_of(draw: &Draw) -> Vec<u64> {
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let Draw { units, lump, back, unpaid, announced } = draw;
+    let mut numbers = vec![*units, *lump, *back, *unpaid];
+    if let Some(Announced { limit, remaining, missing, left, gradually, window }) = announced {
+        numbers.extend([*limit, *remaining, *missing, micros(*left), u64::from(*gradually), micros(*window)]);
+    }
+    numbers
 }
 
 fn note(note: &RedisAnswer) -> Option<Note> {

@@ -173,7 +173,10 @@ impl Task {
                 MemberChange::Alone => self.tell_alone(),
                 MemberChange::Left => self.has_left = true,
                 // The limiter has taken it.
-                MemberChange::Allow { .. } | MemberChange::Told(_) | MemberChange::Taken { .. } => {}
+                MemberChange::Allow { .. }
+                | MemberChange::Told(_)
+                | MemberChange::Taken { .. }
+                | MemberChange::Drawn { .. } => {}
             }
         }
         while let Some(request) = self.member.poll_request() {

@@ -7,10 +7,11 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::message::{BoardReply, BoardRequest, BoardStep, MemberId, Note};
+use super::message::{BoardReply, BoardRequest, BoardStep, Draw, MemberId, Note};
+use super::pot::{Drawn, Pot};
 use crate::time::Instant;
 
-/// Notes that are kept at most, and topics that are taken.
+/// Notes that are kept at most, topics that are taken, and pots.
 const KEPT: usize = 256;
 
 #[derive(Clone, Debug, Default)]
@@ -20,6 +21,8 @@ pub(super) struct Board {
     newest: u64,
     notes: BTreeMap<String, Posted>,
     taken: BTreeMap<String, Taken>,
+    #[cfg_attr(feature = "serde", serde(default))]
+    pots: BTreeMap<String, Pot>,
 }
 
 #[derive(Clone, Debug)]
@@ -40,12 +43,13 @@ struct Taken {
 }
 
 impl Board {
-    /// Does a step; returns the answer, and a note for all members.
-    pub(super) fn takes(&mut self, now: Instant, request: &BoardRequest) -> (BoardReply, Option<Note>) {
+    /// Does a step of one of so many members; returns the answer, and a note for all of them.
+    pub(super) fn takes(&mut self, now: Instant, request: &BoardRequest, members: usize) -> (BoardReply, Option<Note>) {
         self.notes.retain(|_, note| note.until > now);
         self.taken.retain(|_, taken| taken.until > now);
+        self.pots.retain(|_, pot| !pot.is_over(now));
         let (seq, topic) = (request.seq, &request.topic);
-        let mut reply = BoardReply { seq, waits: Duration::ZERO };
+        let mut reply = BoardReply { seq, ..BoardReply::default() };
         match &request.step {
             BoardStep::Post { values, lasts } => return (reply, self.post(now, request, values, *lasts)),
             BoardStep::Take { lasts } => match self.taken.get(topic).filter(|taken| taken.by != request.member) {
@@ -60,8 +64,21 @@ impl Board {
                     self.taken.remove(topic);
                 }
             }
+            BoardStep::Draw(draw) => {
+                let Drawn { units, waits, after } = self.draw(now, topic, draw, members).unwrap_or_default();
+                (reply.units, reply.waits, reply.after) = (units, waits, after);
+            }
         }
         (reply, None)
+    }
+
+    /// None where nothing is known of such a limit.
+    fn draw(&mut self, now: Instant, topic: &String, draw: &Draw, members: usize) -> Option<Drawn> {
+        if !self.pots.contains_key(topic) {
+            let announced = draw.announced.as_ref().filter(|_| self.pots.len() < KEPT)?;
+            self.pots.insert(topic.clone(), Pot::new(now, announced));
+        }
+        Some(self.pots.get_mut(topic)?.draw(now, draw, members))
     }
 
     /// A later word of the same member has overtaken it where that is there.

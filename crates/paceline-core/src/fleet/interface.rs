@@ -106,6 +106,19 @@ pub enum MemberChange {
         /// For how long another member has it at most; zero: it is this one's.
         waits: Duration,
     },
+    /// It wanted to draw of a limit that a server has announced.
+    Drawn {
+        /// Which.
+        topic: String,
+        /// What it has got, beside what it had.
+        units: u64,
+        /// After how long, from now on, it may be used.
+        after: Duration,
+        /// For how long it may be used; when to ask again, where it has got nothing; zero: no such limit is known.
+        waits: Duration,
+        /// From when on that counts.
+        since: Instant,
+    },
 }
 
 /// What happens to a member. A pacer tells it ([`Pacer::hear`](crate::Pacer::hear)), with its demand.

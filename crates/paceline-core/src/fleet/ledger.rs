@@ -164,7 +164,7 @@ impl Ledger {
     /// Does a member's step on the board; returns the answer, and a note that every member has to be told at once. A note may be
     /// lost: the next reply to a member has it.
     pub fn board(&mut self, now: Instant, request: &BoardRequest) -> (BoardReply, Option<Note>) {
-        self.board.takes(self.clock.peek(now), request)
+        self.board.takes(self.clock.peek(now), request, self.members.len())
     }
 
     /// A member leaves: what it has not used goes back at once, what it has used once it counts no longer.

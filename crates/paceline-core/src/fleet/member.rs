@@ -236,9 +236,7 @@ impl Member {
 
     /// The ledger has answered what it said.
     pub fn answered(&mut self, now: Instant, reply: BoardReply) {
-        if let Some((topic, waits)) = self.talk.answered(reply) {
-            self.changes.push_back(MemberChange::Taken { topic, waits });
-        }
+        self.changes.extend(self.talk.answered(reply, GIVEN_UP));
         self.pump(now);
     }
 

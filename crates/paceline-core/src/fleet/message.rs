@@ -164,6 +164,40 @@ pub enum BoardStep {
     },
     /// It gives the topic back.
     Release,
+    /// It draws of what a server has left of a limit for all members together.
+    Draw(Draw),
+}
+
+/// A member's side of a limit that a server has announced, in its units. What it draws counts as spent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Draw {
+    /// What it has a use for, on top of what it has drawn.
+    pub units: u64,
+    /// What its next call costs, at least 1: less than that is of no use to it.
+    pub lump: u64,
+    /// What it had drawn and has no use for.
+    pub back: u64,
+    /// What left without being drawn, and is not known to be counted in what the server said.
+    pub unpaid: u64,
+    /// What the server said to it last, if that is new.
+    pub announced: Option<Announced>,
+}
+
+/// What a server has announced of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Announced {
+    /// The whole limit.
+    pub limit: u64,
+    /// What is left of it, with what has come back since it was told.
+    pub remaining: u64,
+    /// What was missing when it was told.
+    pub missing: u64,
+    /// How long that takes to come back: from now on, or, where it does so bit by bit, from then on.
+    pub left: Duration,
+    /// Whether it comes back bit by bit.
+    pub gradually: bool,
+    /// How long the next window is, where it is reset at once.
+    pub window: Duration,
 }
 
 /// What the ledger says to a request for the board.
@@ -171,8 +205,13 @@ pub enum BoardStep {
 pub struct BoardReply {
     /// The request that it answers.
     pub seq: u64,
-    /// For how long another member has the topic at most; zero: the step was done.
+    /// For how long another member has the topic at most; zero: the step was done. For what was drawn, how long it may be used, or
+    /// when there will be more where that is nothing; zero: nothing is known of such a limit.
     pub waits: Duration,
+    /// What was drawn.
+    pub units: u64,
+    /// When that may be used.
+    pub after: Duration,
 }
 
 /// What a member told all others.

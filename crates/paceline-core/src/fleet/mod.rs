@@ -71,6 +71,7 @@ mod ledger;
 mod level;
 mod member;
 mod message;
+mod pot;
 mod talk;
 #[cfg(test)]
 mod tests;
@@ -81,8 +82,8 @@ pub use interface::{MemberChange, MemberConfig, MemberInput, MemberState, Member
 pub use ledger::Ledger;
 pub use member::Member;
 pub use message::{
-    BoardReply, BoardRequest, BoardStep, ByeRequest, Grant, MemberId, MemberRequest, Note, Quiet, Stake, SyncReply,
-    SyncRequest,
+    Announced, BoardReply, BoardRequest, BoardStep, ByeRequest, Draw, Grant, MemberId, MemberRequest, Note, Quiet,
+    Stake, SyncReply, SyncRequest,
 };
 
 /// Clocks of a ledger and its members that are further apart than this were set. A ledger keeps leases for so much longer than

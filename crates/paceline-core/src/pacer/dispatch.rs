@@ -197,6 +197,7 @@ impl Pacer {
         if let Some(head) = head {
             self.ask_for_canary(now, place);
             self.guess_anew(head.2);
+            self.draw_for(now, place, head);
         }
         let answer = head.map(|head| self.admit_scope(now, place, &self.ask(head)));
         if let Some(answer) = &answer {
@@ -322,6 +323,7 @@ impl Pacer {
         self.active.note(now, place, scope.is_mute());
         self.answers.sent(place, &request.cost);
         self.out.add(&request.cost);
+        self.pots.take(now, &scope.name, &request.cost);
         self.quotas.take(now, wanted, &request.cost);
         for totals in [&mut scope.totals, &mut self.totals] {
             totals.sends += 1;

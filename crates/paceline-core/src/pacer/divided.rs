@@ -11,6 +11,7 @@ use core::time::Duration;
 use super::Pacer;
 use super::gates::SharedGates;
 use super::paces::OFFICE_OF;
+use super::pots::Pots;
 use super::turn::SHORT;
 use crate::admit::{Admit, WaitCause};
 use crate::concurrency::InFlight;
@@ -131,7 +132,7 @@ impl Pacer {
         (self.divided.parts, self.divided.fleet, self.divided.begins) = (None, None, None);
         self.in_flight.end_share();
         self.scopes.iter_mut().for_each(|scope| scope.in_flight.end_share());
-        self.gates = SharedGates::default();
+        (self.gates, self.pots) = (SharedGates::default(), Pots::default());
         self.leave_paces(now);
         // Each of them is looked at again.
         self.scopes.iter_mut().for_each(drop);
@@ -150,6 +151,7 @@ impl Pacer {
         for (limit, Demand { used, waiting, next }) in self.demand(now).into_iter().enumerate() {
             member.demand(limit, used, waiting, next);
         }
+        self.say_limits(now);
         self.say_news(now, member);
         self.say_paces(now, member);
         match input {
@@ -171,6 +173,10 @@ impl Pacer {
                 MemberChange::Told(note) => {
                     self.hear_gate(now, &note);
                     self.hear_pace(now, member, &note);
+                    self.hear_limit(now, &note);
+                }
+                MemberChange::Drawn { topic, units, after, waits, since } => {
+                    self.drawn(now, &topic, units, (after, waits), since);
                 }
                 MemberChange::Taken { topic, waits } if topic.starts_with(OFFICE_OF) => {
                     self.office_taken(now, &topic, waits);

@@ -61,7 +61,7 @@ pub(super) struct SharedGates {
 }
 
 impl SharedGates {
-    fn say(&mut self, topic: String, step: BoardStep) {
+    pub(super) fn say(&mut self, topic: String, step: BoardStep) {
         self.news.push((topic, step));
     }
 

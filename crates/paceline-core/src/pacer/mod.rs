@@ -14,6 +14,7 @@ mod gates;
 mod lease;
 mod paces;
 mod pauses;
+mod pots;
 mod react;
 mod scopes;
 mod settings;
@@ -37,6 +38,7 @@ use evict::Evictions;
 use gates::SharedGates;
 pub use lease::Lease;
 use paces::SharedPaces;
+use pots::Pots;
 use scopes::Scopes;
 use settings::{check, is_part, limits, places, tier_of, tiers};
 use turn::Turn;
@@ -118,6 +120,7 @@ pub struct Pacer {
     divided: Divided,
     gates: SharedGates,
     paces: SharedPaces,
+    pots: Pots,
     in_flight: InFlight,
     active: Active,
     hold: Hold,
@@ -158,6 +161,7 @@ impl Pacer {
             divided: Divided::default(),
             gates: SharedGates::default(),
             paces: SharedPaces::default(),
+            pots: Pots::default(),
             in_flight: InFlight::new(places(&config))?,
             active: Active::default(),
             hold: Hold::default(),
@@ -300,6 +304,7 @@ impl Pacer {
             Stage::InFlight { flight, .. } => {
                 self.active.hold(scope.unsend(now, &flight, &request), Held::default());
                 self.answers.ended(request.scope.place, &request.cost);
+                self.pots.end(&scope.name, &request.cost, &Cost::zero());
                 for totals in [&mut scope.totals, &mut self.totals] {
                     totals.sends -= 1;
                     totals.resends -= u64::from(request.sends() > 0);
@@ -330,6 +335,7 @@ impl Pacer {
         self.limit_reach(&mut outcome);
         self.drop_vain_hint(now, &request.scope, flight.sent, &mut outcome);
         self.settle(now, request, flight, &outcome);
+        self.note_announced(now, request.scope.place);
         self.react(now, request, flight, &outcome);
         let own = deadline.map(|reading| self.scopes[request.scope.place].clock.deadline(now, reading));
         request.deadline = own.or_else(|| self.config.retry.deadline.map(|bound| flight.sent + bound));
@@ -344,7 +350,9 @@ impl Pacer {
         let now = self.advance(now);
         let Some(Entry { request, stage: Stage::InFlight { flight, .. } }) = self.slots.get(ticket) else { return };
         self.scopes.touch(request.scope.place);
-        self.scopes[request.scope.place].observe(flight, limits);
+        let place = request.scope.place;
+        self.scopes[place].observe(flight, limits);
+        self.note_announced(now, place);
         self.pump(now);
     }
 
@@ -453,6 +461,7 @@ impl Pacer {
     fn admit_scope(&self, now: Instant, place: u32, ask: &Ask<'_>) -> Admit {
         let mut strictest = self.scopes[place].admit(now, ask);
         strictest.tighten(self.admit_canary(now, place));
+        strictest.tighten(self.admit_pots(now, place, ask));
         strictest.tighten(self.admit_open_ended(place, ask.cost));
         strictest
     }

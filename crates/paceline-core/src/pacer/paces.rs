@@ -109,7 +109,7 @@ impl Pacer {
             due = [due, again].into_iter().flatten().min();
         }
         self.paces.due = due;
-        member.speaks_again(due);
+        member.speaks_again([due, self.pots.due()].into_iter().flatten().min());
     }
 
     /// Each scope goes on by itself.

@@ -34,11 +34,12 @@ impl Pacer {
         scope.totals.by_class[outcome.class as usize] += 1;
         self.totals.by_class[outcome.class as usize] += 1;
         self.answers.learn(request.scope.place, &request.cost, outcome);
-        if let Some(usage) = &outcome.usage {
-            let actual = request.cost.settled(usage);
-            scope.settle(now, flight, &request.cost, &actual);
-            self.quotas.settle(now, flight.sent, &request.cost, &actual);
+        let actual = outcome.usage.as_ref().map(|usage| request.cost.settled(usage));
+        if let Some(actual) = &actual {
+            scope.settle(now, flight, &request.cost, actual);
+            self.quotas.settle(now, flight.sent, &request.cost, actual);
         }
+        self.pots.end(&scope.name, &request.cost, actual.as_ref().unwrap_or(&request.cost));
         scope.learn(flight, &request.cost, outcome);
     }
 

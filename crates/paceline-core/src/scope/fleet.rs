@@ -6,7 +6,8 @@ use super::Scope;
 use crate::adaptive::{Belief, Reaction, Report, Word};
 use crate::admit::PauseCause;
 use crate::config::Pace;
-use crate::fleet::MemberId;
+use crate::cost::Dimension;
+use crate::fleet::{Announced, MemberId};
 use crate::outcome::Hint;
 use crate::rng::Rng;
 use crate::time::Instant;
@@ -33,6 +34,21 @@ impl Scope {
     /// Whether the gate waits for a call that goes first, and it may leave now.
     pub(crate) fn awaits_canary(&self, now: Instant) -> bool {
         self.gate.awaits_canary(now)
+    }
+
+    /// What it counts of the limits that its server has announced.
+    pub(crate) fn announced_dimensions(&self) -> impl Iterator<Item = &Dimension> {
+        self.announced.iter().map(|limit| &limit.dimension)
+    }
+
+    /// What its server has announced last, where that holds calls back; and which call brought it.
+    pub(crate) fn announces(&self, now: Instant, dimension: &Dimension) -> Option<(u64, Announced)> {
+        self.announced.iter().find(|limit| limit.dimension == *dimension)?.announces(now)
+    }
+
+    /// What its calls in flight reserved.
+    pub(crate) fn reserved(&self, dimension: &Dimension) -> u64 {
+        self.out.get(dimension)
     }
 
     /// Whether its pace is learnt.

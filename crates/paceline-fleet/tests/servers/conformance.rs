@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use paceline_core::fleet::{
-    BoardRequest, BoardStep, ByeRequest, FleetLimit, Ledger, LimitKind, MemberId, MemberRequest, Quiet, Stake,
-    SyncRequest,
+    Announced, BoardRequest, BoardStep, ByeRequest, Draw, FleetLimit, Ledger, LimitKind, MemberId, MemberRequest,
+    Quiet, Stake, SyncRequest,
 };
 use paceline_core::{Instant, Rng, TakenState};
 use paceline_fleet::conformance::{LedgerAnswer, LedgerName, PostgresLedger, RedisLedger};
@@ -113,15 +113,30 @@ impl Story {
         let topic =
             ["gate", "calls 00000000000000a5 a model", "reader a model", "another"][self.below(4) as usize].to_owned();
         let lasts = Duration::from_micros(self.below(3_000_000));
-        let step = match self.below(4) {
+        let step = match self.below(7) {
             0 => BoardStep::Take { lasts },
             1 => BoardStep::Release,
+            2..=4 => BoardStep::Draw(self.draw()),
             _ => BoardStep::Post {
                 values: (0..self.below(17)).map(|n| self.rng.next_u64() >> (11 + n)).collect(),
                 lasts,
             },
         };
         MemberRequest::Board(BoardRequest { member, seq, topic, step })
+    }
+
+    fn draw(&mut self) -> Draw {
+        let limit = 1 + self.below(100);
+        let announced = (self.below(3) == 0).then(|| Announced {
+            limit,
+            remaining: self.below(limit + 1),
+            missing: self.below(limit + 1),
+            left: Duration::from_micros(self.below(5_000_000)),
+            gradually: self.below(4) > 0,
+            window: Duration::from_micros(1_000_000 + self.below(5_000_000)),
+        });
+        let (lump, back) = (1 + self.below(4), self.below(8) / 4);
+        Draw { units: self.below(40), lump, back, unpaid: self.below(12) / 8, announced }
     }
 
     fn hear(&mut self, request: &MemberRequest, answer: &LedgerAnswer) {

@@ -117,12 +117,12 @@ fn a_member_says_it_at_once_and_again_until_it_is_answered() {
     let first = said(&mut member, at(300));
     assert_eq!(first.len(), 2);
     assert!(said(&mut member, at(700)).is_empty(), "the answers are awaited");
-    member.answered(at(700), BoardReply { seq: first[1].seq, waits: 3 * S });
+    member.answered(at(700), BoardReply { seq: first[1].seq, waits: 3 * S, ..BoardReply::default() });
     assert_eq!(member.poll_change(), Some(MemberChange::Taken { topic: "canary".into(), waits: 3 * S }));
     let again = said(&mut member, at(800));
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].step, post(1, Duration::from_millis(9_500)), "half a second of it has passed");
-    member.answered(at(801), BoardReply { seq: first[0].seq, waits: Duration::ZERO });
+    member.answered(at(801), BoardReply { seq: first[0].seq, ..BoardReply::default() });
     assert_eq!(said(&mut member, at(1_300)).len(), 1, "that was the answer to an earlier one");
     member.unlinked(at(1_400));
     assert!(said(&mut member, at(2_000)).is_empty());

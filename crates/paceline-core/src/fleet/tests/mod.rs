@@ -4,6 +4,7 @@ extern crate std;
 
 mod board;
 mod liveness;
+mod pot;
 mod rules;
 mod safety;
 mod world;
