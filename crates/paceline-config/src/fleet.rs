@@ -36,7 +36,8 @@ impl std::fmt::Debug for FleetSettings {
 
 const NONE: &str = "none";
 
-const SCHEMES: [&str; 5] = ["redis", "rediss", "redis+unix", "postgres", "postgresql"];
+const SCHEMES: [&str; 7] =
+    ["redis", "rediss", "redis+unix", "redis+sentinel", "rediss+sentinel", "postgres", "postgresql"];
 
 /// Whether an address names Redis and cannot be read: what follows the host is the number of a database.
 fn is_no_address_of_redis(url: &str) -> bool {
@@ -102,6 +103,12 @@ pub(crate) fn fleet(
     if !url.split_once("://").is_some_and(|(scheme, rest)| SCHEMES.contains(&scheme) && !rest.is_empty()) {
         return Err(refuse("redis://, rediss:// or postgres:// with a host, or none".to_owned()));
     }
+    let named = |rest: &str| rest.split_once('/').is_some_and(|(hosts, name)| !hosts.is_empty() && !name.is_empty());
+    if url.split_once("+sentinel://").is_some_and(|(_, rest)| !named(rest)) {
+        return Err(refuse(
+            "redis+sentinel://HOST:PORT,HOST:PORT/NAME, with the name that the Sentinels know".to_owned(),
+        ));
+    }
     if is_no_address_of_redis(&url) {
         return Err(refuse("redis://HOST:PORT, with the number of a database behind a slash at most".to_owned()));
     }
@@ -147,6 +154,9 @@ mod tests {
         let found = upstream(keys, Some("postgres://db/x")).expect("all well").fleet.expect("it is set");
         let words = (found.url.as_str(), found.on_loss, found.lease.as_secs(), found.weight);
         assert_eq!(words, ("postgres://db/x", OnLoss::Keep, 5, 4));
+        let sentinels = "redis+sentinel://me:sesame@a:1,b:2/mymaster";
+        let found = upstream("rpm = 60", Some(sentinels)).expect("Sentinels are spoken to");
+        assert!(!shown(&found, "fleet").contains("sesame"), "{}", shown(&found, "fleet"));
         assert_eq!(upstream(keys, Some("none")).expect("all well").fleet, None);
     }
 
@@ -181,6 +191,7 @@ mod tests {
             ("rpm = 60\nfleet = 'redis://'", "redis://"),
             ("rpm = 60\nfleet = 'redis://h/abc'", "the number of a database"),
             ("rpm = 60\nfleet = 'rediss://h:99999'", "redis://HOST:PORT"),
+            ("rpm = 60\nfleet = 'redis+sentinel://a,b'", "HOST:PORT/NAME"),
             ("pace = 'none'\nfleet = 'redis://h'", "there is no limit"),
             ("rpm = 60\nshape = 'bucket'\nfleet = 'redis://h'", "sliding windows"),
             ("rpm = 60\nfleet = 'redis://h'\nweight = 17", "from 1 to 16"),

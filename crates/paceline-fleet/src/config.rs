@@ -10,7 +10,8 @@ use paceline_core::fleet::{LEASE, OnLoss};
 #[expect(missing_debug_implementations, reason = "the address may have a password")]
 #[non_exhaustive]
 pub struct FleetConfig {
-    /// Where the ledger is: `redis://`, `rediss://` or `postgres://` with a host.
+    /// Where the ledger is: `redis://`, `rediss://` or `postgres://` with a host; or `redis+sentinel://` with the hosts of the
+    /// Sentinels and the name of the server there.
     pub url: String,
     /// Whose limits are divided: the same words in every process that uses the key. They name the keys of the store, so they must
     /// not hold a secret: 1 to 200 bytes, without `{`, `}` and control characters.

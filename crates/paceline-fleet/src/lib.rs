@@ -31,6 +31,8 @@ mod reconnect;
 mod redis;
 mod script;
 #[cfg(feature = "client")]
+mod sentinel;
+#[cfg(feature = "client")]
 mod store;
 #[cfg(feature = "client")]
 mod task;

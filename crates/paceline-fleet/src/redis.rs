@@ -5,16 +5,14 @@ use std::time::Duration;
 
 use paceline_core::fleet::{FleetLimit, MemberRequest, Quiet};
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, IntoConnectionInfo as _, ProtocolVersion, PushInfo,
-    PushKind, RedisError, Value,
-};
+use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::mpsc::unbounded_channel;
 
 use crate::answer::{LedgerAnswer, Notice};
 use crate::error::FleetError;
 use crate::ledger_name::LedgerName;
 use crate::script::{RedisAnswer, RedisCommand, RedisScript};
+use crate::sentinel::{self, Sentinels};
 use crate::store::{Link, Linked};
 
 /// How long one try to connect may take.
@@ -27,9 +25,16 @@ const SILENT: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 #[expect(missing_debug_implementations, reason = "it has a password")]
 pub struct RedisLedger {
-    client: Client,
+    place: Place,
     server: String,
     script: RedisScript,
+}
+
+/// The server, or who knows which one it is.
+#[derive(Clone)]
+enum Place {
+    Server(Client),
+    Master(Sentinels),
 }
 
 /// A connection to it.
@@ -40,18 +45,23 @@ pub struct RedisLink {
 }
 
 impl RedisLedger {
-    /// Reads `redis://user:password@host:port/database`, or `rediss://` for one with TLS.
+    /// Reads `redis://user:password@host:port/database`, `rediss://` for one with TLS, or `redis+sentinel://` with the hosts of its
+    /// Sentinels and the name that it has there.
     ///
     /// # Errors
     /// [`FleetError::Address`].
     pub fn open(url: &str, name: LedgerName) -> Result<Self, FleetError> {
-        let unread = |_: RedisError| FleetError::Address("that is no address of a Redis server".to_owned());
-        let info = url.into_connection_info().map_err(unread)?;
-        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let info = info.set_redis_settings(settings);
-        let server = info.addr().to_string();
-        let client = Client::open(info).map_err(unread)?;
-        Ok(Self { client, server, script: RedisScript::new(name) })
+        let unread = || FleetError::Address("that is no address of a Redis server".to_owned());
+        let (place, server) = if url.contains("+sentinel://") {
+            let sentinels = Sentinels::read(url).ok_or_else(unread)?;
+            let server = sentinels.shown();
+            (Place::Master(sentinels), server)
+        } else {
+            let client = sentinel::open(url).map_err(|_| unread())?;
+            let server = client.get_connection_info().addr().to_string();
+            (Place::Server(client), server)
+        };
+        Ok(Self { place, server, script: RedisScript::new(name) })
     }
 
     /// The same ledger by the clock of a test, in the fields `s` and `us` of the hash `clock`.
@@ -92,7 +102,11 @@ impl RedisLedger {
             .set_response_timeout(Some(SILENT))
             .set_push_sender(push);
         let fail = |error| self.error(&error);
-        let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await.map_err(fail)?;
+        let client = match &self.place {
+            Place::Server(client) => client.clone(),
+            Place::Master(sentinels) => sentinels.master().await?,
+        };
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await.map_err(fail)?;
         let (run, quiet) = self.greet(&mut connection).await?;
         for said in self.script.preparation() {
             command(&said).query_async::<()>(&mut connection).await.map_err(fail)?;

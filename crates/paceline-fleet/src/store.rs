@@ -38,7 +38,9 @@ pub(crate) struct Linked {
 impl Store {
     pub(crate) fn open(url: &str, name: LedgerName) -> Result<Self, FleetError> {
         match url.split_once("://").map(|(scheme, _)| scheme) {
-            Some("redis" | "rediss" | "redis+unix") => RedisLedger::open(url, name).map(Self::Redis),
+            Some("redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel") => {
+                RedisLedger::open(url, name).map(Self::Redis)
+            }
             Some("postgres" | "postgresql") => PostgresLedger::open(url, name).map(Self::Postgres),
             // Its words may hold a password.
             _ => Err(FleetError::Address("that is no address of a fleet's store".to_owned())),

@@ -12,6 +12,7 @@ use paceline_fleet::{Fleet, FleetConfig, FleetError, MemberState};
 use crate::postgres_server::PostgresServer;
 use crate::proxy::{Proxy, Weather};
 use crate::redis_server::RedisServer;
+use crate::sentinel_set::SentinelSet;
 
 const LEASE: Duration = Duration::from_secs(3);
 
@@ -182,6 +183,33 @@ async fn no_window_holds_more_than_its_limit_in_a_bad_network_and_over_a_failove
     master.stop();
     replica.command(&["REPLICAOF", "NO", "ONE"]);
     proxy.lead_to(replica.socket());
+    used(&api, recovers).await;
+    let worst = api.seen().worst;
+    assert!(worst <= usize::try_from(LIMIT).expect("small"), "{worst} in a window");
+    processes.into_iter().for_each(Process::kill);
+}
+
+/// The master is killed under load, and the Sentinels name its replica.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_window_holds_more_than_its_limit_over_a_failover_by_sentinels() {
+    let mut set = SentinelSet::start();
+    let (api, url) = (Api::default(), set.url());
+    let mut processes = Vec::new();
+    for _ in 0..4 {
+        processes.push(Process::start(&url, &api).await);
+    }
+    let recovers = 2 * (LEASE + Duration::from_secs(1) + WINDOW) + Duration::from_secs(8);
+    used(&api, recovers).await;
+    set.master.stop();
+    processes.push(Process::start(&url, &api).await);
+    used(&api, recovers).await;
+    let live = || {
+        processes.iter().all(|process| {
+            let fleet = process.limiter.snapshot().account.fleet;
+            fleet.is_some_and(|fleet| fleet.state == MemberState::Live && fleet.members == 5)
+        })
+    };
+    until(recovers, "all are members on the new master", live).await;
     used(&api, recovers).await;
     let worst = api.seen().worst;
     assert!(worst <= usize::try_from(LIMIT).expect("small"), "{worst} in a window");

@@ -7,3 +7,4 @@ mod live;
 mod postgres_server;
 mod proxy;
 mod redis_server;
+mod sentinel_set;
