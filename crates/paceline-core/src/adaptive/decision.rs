@@ -290,9 +290,7 @@ impl Decision {
         }
         let is_bad = match why {
             Refusal::Throttled | Refusal::Again => false,
-            Refusal::ThrottledHeld | Refusal::AgainHeld => {
-                throttled.failed(flight.item) && why == Refusal::AgainHeld
-            }
+            Refusal::ThrottledHeld | Refusal::AgainHeld => throttled.failed(flight.item) && why == Refusal::AgainHeld,
             Refusal::Overloaded | Refusal::OverloadedItem => why == Refusal::OverloadedItem,
         };
         is_bad && gate.is_open() && first_tries.pass()
