@@ -33,7 +33,10 @@ const LOCK: i64 = 0x5061_466C;
 const RUN: &str = "SELECT (SELECT system_identifier FROM pg_control_system()),
     substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)";
 
-/// How long one try to connect may take.
+/// How long it may take until a connection can be used: some twelve answers of the server.
+const CONNECTS_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long one step may take.
 const SILENT: Duration = Duration::from_secs(2);
 
 /// A database, and the ledger in it.
@@ -98,7 +101,16 @@ impl PostgresLedger {
         Ok((linked.link, linked.run))
     }
 
+    /// A server that accepts and says nothing, such as one that is suspended, is away.
     pub(crate) async fn connect(&self) -> Result<Linked, FleetError> {
+        let connected = tokio::time::timeout(CONNECTS_WITHIN, self.connect_in_time()).await;
+        connected.unwrap_or_else(|_| {
+            let why = format!("it accepted a connection and has not answered for {} s", CONNECTS_WITHIN.as_secs());
+            Err(FleetError::Away { server: self.server.clone(), why })
+        })
+    }
+
+    async fn connect_in_time(&self) -> Result<Linked, FleetError> {
         let fail = |error| self.error(&error);
         let (client, mut connection) =
             self.address.with_password().connect(self.address.tls.clone()).await.map_err(fail)?;
@@ -278,5 +290,23 @@ fn hint(account: &str, payload: &str, sender: &UnboundedSender<Notice>) {
     for notice in Notice::all(words) {
         // The task of the member may have ended.
         let _ = sender.send(notice);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A process that is suspended, or a pooler that holds its clients.
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_accepts_and_says_nothing_is_away() -> Result<(), Box<dyn std::error::Error>> {
+        let silent = TcpListener::bind("127.0.0.1:0").await?;
+        let url = format!("postgres://a@{}/d", silent.local_addr()?);
+        let name = LedgerName::new("account", &[], Duration::from_secs(3));
+        let error = PostgresLedger::open(&url, name)?.connect().await.err().ok_or("it never answered")?;
+        assert!(matches!(&error, FleetError::Away { why, .. } if why.contains("10 s")), "{error}");
+        Ok(())
     }
 }
