@@ -39,11 +39,43 @@ const NONE: &str = "none";
 const SCHEMES: [&str; 7] =
     ["redis", "rediss", "redis+unix", "redis+sentinel", "rediss+sentinel", "postgres", "postgresql"];
 
-/// Whether an address names Redis and cannot be read: what follows the host is the number of a database.
-fn is_no_address_of_redis(url: &str) -> bool {
+/// What is expected where that is no address of a store.
+fn no_address(url: &str) -> Option<&'static str> {
+    let Some((scheme, rest)) =
+        url.split_once("://").filter(|(scheme, rest)| SCHEMES.contains(scheme) && !rest.is_empty())
+    else {
+        return Some("redis://, rediss:// or postgres:// with a host, or none");
+    };
+    let is_named = |rest: &str| rest.split_once('/').is_some_and(|(hosts, name)| !hosts.is_empty() && !name.is_empty());
+    // What follows the host is the number of a database.
     let is_number = |path: &str| path.is_empty() || path.parse::<u32>().is_ok();
     let is_right = |url: Url| url.has_host() && is_number(url.path().trim_start_matches('/'));
-    ["redis://", "rediss://"].iter().any(|scheme| url.starts_with(scheme)) && !Url::parse(url).is_ok_and(is_right)
+    match scheme {
+        "redis+sentinel" | "rediss+sentinel" if !is_named(rest) => {
+            Some("redis+sentinel://HOST:PORT,HOST:PORT/NAME, with the name that the Sentinels know")
+        }
+        "redis" | "rediss" if !Url::parse(url).is_ok_and(is_right) => {
+            Some("redis://HOST:PORT, with the number of a database behind a slash at most")
+        }
+        _ => None,
+    }
+}
+
+/// How long a call may be in flight where calls in flight are shared.
+fn longest_call(
+    section: &UpstreamSection,
+    pacer: &PacerConfig,
+    ledger: &mut Ledger,
+) -> Result<Option<Duration>, SettingError> {
+    let read = |setting: &Setting, key: &str| {
+        let within = |longest: &Duration| (Duration::from_secs(1)..=Duration::from_hours(24)).contains(longest);
+        setting.duration(key).ok().filter(within).ok_or_else(|| setting.refuse(key, "a duration from 1s to 24h"))
+    };
+    let given = section.fleet_longest_call.as_ref();
+    let is_shared = pacer.places.is_some() || !pacer.tier_places.is_empty();
+    let show = |longest: &Duration| show_duration(*longest);
+    let longest = ledger.settle("fleet_longest_call", given, LONGEST_CALL, read, show)?;
+    Ok((is_shared || given.is_some()).then_some(longest))
 }
 
 /// The fleet of an upstream; none without one, and where a gateway keeps the limits.
@@ -67,11 +99,6 @@ pub(crate) fn fleet(
         setting.duration(key).ok().filter(within).ok_or_else(|| setting.refuse(key, "a duration from 3s to 5m"))
     };
     let weight = |setting: &Setting, key: &str| setting.whole(key, 1, 16);
-    let longest_call = |setting: &Setting, key: &str| {
-        let within = |longest: &Duration| (Duration::from_secs(1)..=Duration::from_hours(24)).contains(longest);
-        setting.duration(key).ok().filter(within).ok_or_else(|| setting.refuse(key, "a duration from 1s to 24h"))
-    };
-    let call = section.fleet_longest_call.as_ref();
     let given = section.fleet.as_ref().filter(|setting| setting.text != NONE);
     let Some(setting) = given.filter(|_| !has_gateway) else {
         // Read all the same: a value that cannot be is refused whether it acts or not.
@@ -79,13 +106,13 @@ pub(crate) fn fleet(
         own.settle("fleet_on_loss", section.fleet_on_loss.as_ref(), OnLoss::Strict, read, show)?;
         own.settle("fleet_lease", section.fleet_lease.as_ref(), LEASE, lease, |lease| show_duration(*lease))?;
         own.settle("weight", section.weight.as_ref(), 1, weight, u64::to_string)?;
-        own.settle("fleet_longest_call", call, LONGEST_CALL, longest_call, |longest| show_duration(*longest))?;
+        longest_call(section, pacer, &mut own)?;
         let unused = [
             ("fleet", given),
             ("fleet_on_loss", section.fleet_on_loss.as_ref()),
             ("fleet_lease", section.fleet_lease.as_ref()),
             ("weight", section.weight.as_ref()),
-            ("fleet_longest_call", call),
+            ("fleet_longest_call", section.fleet_longest_call.as_ref()),
         ];
         for (key, setting) in unused {
             if let Some(setting) = setting {
@@ -95,22 +122,13 @@ pub(crate) fn fleet(
         return Ok(None);
     };
     let url = setting.text.clone();
-    // What has no scheme may be a password all the same.
-    let shown = if url.contains("://") { hidden(&url).into_owned() } else { SECRET.to_owned() };
     let refuse = |expected: String| {
-        Setting::new(shown.clone(), setting.source().clone()).refuse(&ledger.name("fleet"), expected)
+        // What has no scheme may be a password all the same.
+        let shown = if url.contains("://") { hidden(&url).into_owned() } else { SECRET.to_owned() };
+        Setting::new(shown, setting.source().clone()).refuse(&ledger.name("fleet"), expected)
     };
-    if !url.split_once("://").is_some_and(|(scheme, rest)| SCHEMES.contains(&scheme) && !rest.is_empty()) {
-        return Err(refuse("redis://, rediss:// or postgres:// with a host, or none".to_owned()));
-    }
-    let named = |rest: &str| rest.split_once('/').is_some_and(|(hosts, name)| !hosts.is_empty() && !name.is_empty());
-    if url.split_once("+sentinel://").is_some_and(|(_, rest)| !named(rest)) {
-        return Err(refuse(
-            "redis+sentinel://HOST:PORT,HOST:PORT/NAME, with the name that the Sentinels know".to_owned(),
-        ));
-    }
-    if is_no_address_of_redis(&url) {
-        return Err(refuse("redis://HOST:PORT, with the number of a database behind a slash at most".to_owned()));
+    if let Some(expected) = no_address(&url) {
+        return Err(refuse(expected.to_owned()));
     }
     let divides = Pacer::new(pacer.clone(), 0, Instant::ZERO).and_then(|mut pacer| pacer.divide(Instant::ZERO));
     // The limits themselves were refused before.
@@ -120,10 +138,7 @@ pub(crate) fn fleet(
     let lease =
         ledger.settle("fleet_lease", section.fleet_lease.as_ref(), LEASE, lease, |lease| show_duration(*lease))?;
     let weight = ledger.settle("weight", section.weight.as_ref(), 1, weight, u64::to_string)?;
-    if pacer.places.is_some() || !pacer.tier_places.is_empty() || call.is_some() {
-        let show = |longest: &Duration| show_duration(*longest);
-        pacer.longest_call = Some(ledger.settle("fleet_longest_call", call, LONGEST_CALL, longest_call, show)?);
-    }
+    pacer.longest_call = longest_call(section, pacer, ledger)?;
     Ok(Some(FleetSettings { url, on_loss, lease, weight }))
 }
 

@@ -52,6 +52,11 @@ impl<'a> Named<'a> {
         }
     }
 
+    /// The calls in flight that a fleet shares: a flag that lets more be in flight here overrules them.
+    pub(crate) fn places_of_all(&self, most: u32) -> Option<u32> {
+        self.places().filter(|places| most <= *places)
+    }
+
     fn collect(
         keyed: impl Iterator<Item = (&'static str, &'a Setting)>,
         listed: &'a [Setting],

@@ -221,8 +221,7 @@ impl Upstream {
         let mut pacer = PacerConfig {
             limits,
             concurrency,
-            // A flag that lets more calls be in flight overrules it.
-            places: named.places().filter(|most| concurrency.max() <= *most),
+            places: named.places_of_all(concurrency.max()),
             start,
             tiers: limits_of_tiers.rates,
             tier_places: limits_of_tiers.places,

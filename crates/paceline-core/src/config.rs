@@ -309,7 +309,8 @@ pub struct PacerConfig {
     /// Calls in flight that the server bears for the whole account, as it says: at least 1. It bounds this pacer as the `max` of
     /// `concurrency` does, and all processes of a [`fleet`](crate::fleet) together. Default: none.
     pub places: Option<u32>,
-    /// How long a call may be in flight at most. A fleet keeps the places of a process that died for so long. Default: 10 minutes.
+    /// How long a call may be in flight at most: a fleet keeps the places of a process that died for so long. Default: 10
+    /// minutes.
     pub longest_call: Option<Duration>,
     /// Scopes with limits of their own, by scope name. A scope that is [a part](part_of_tier) of a tier has all limits of the
     /// tier for itself.

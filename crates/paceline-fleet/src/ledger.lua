@@ -289,7 +289,7 @@ local GRADUALLY, OVER, LIMIT, RESETS, LEFT, AT, LACKS, PERIOD = 1, 2, 3, 4, 5, 6
 local MINUTE, FAR, UNKNOWN = 60000000, 10000000, 1000000
 
 local function note_rate(pot, announced)
-    if announced.gradually == 1 and announced.missing > 0 and announced.left > 0 then
+    if announced.gradually == 1 and announced.missing > 0 and announced.left > 0 and announced.missing >= pot[LACKS] then
         pot[LACKS], pot[PERIOD] = announced.missing, announced.left
     end
 end
@@ -304,8 +304,9 @@ local function refill(pot, now)
     end
     local since = max(now - pot[AT], 0)
     local units = pot[LACKS] > 0 and floor(since * pot[LACKS] / pot[PERIOD]) or 0
-    if pot[LEFT] + units >= pot[LIMIT] then
-        pot[LEFT], pot[AT] = pot[LIMIT], now
+    local most = pot[LIMIT] - floor(pot[LIMIT] / 8)
+    if pot[LEFT] + units >= most then
+        pot[LEFT], pot[AT] = max(pot[LEFT], most), now
     elseif units > 0 then
         pot[LEFT], pot[AT] = pot[LEFT] + units, pot[AT] + units * pot[PERIOD] / pot[LACKS]
     end
@@ -313,7 +314,7 @@ end
 
 local function hear(pot, now, announced)
     local remaining = announced.remaining
-    pot[LIMIT] = announced.limit
+    if announced.limit ~= pot[LIMIT] then pot[LIMIT], pot[LACKS] = announced.limit, 0 end
     if announced.gradually ~= pot[GRADUALLY] then pot[GRADUALLY], pot[AT] = announced.gradually, now end
     if pot[GRADUALLY] == 1 then
         pot[LEFT] = min(pot[LEFT], remaining)

@@ -45,8 +45,8 @@ pub struct RedisLink {
 }
 
 impl RedisLedger {
-    /// Reads `redis://user:password@host:port/database`, `rediss://` for one with TLS, or `redis+sentinel://` with the hosts of its
-    /// Sentinels and the name that it has there.
+    /// Reads `redis://user:password@host:port/database`, `rediss://` for one with TLS, or `redis+sentinel://` with the hosts of
+    /// its Sentinels and the name that it has there.
     ///
     /// # Errors
     /// [`FleetError::Address`].

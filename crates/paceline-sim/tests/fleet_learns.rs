@@ -111,3 +111,14 @@ fn what_is_announced_is_shared_over_kills_cuts_and_a_lost_ledger() -> Tested {
     assert!(fleet.goodput >= 0.92 && fleet.waste <= 0.01, "{fleet:?}");
     Ok(())
 }
+
+/// A process whose ledger does not answer goes on as fast as it drew before. By their own headers alone, each for itself, sixteen
+/// have 0.61 and 0.048.
+#[test]
+fn what_is_announced_holds_nothing_up_while_the_ledger_is_away() -> Tested {
+    let away = FleetTrouble::CutAll(Duration::from_secs(25));
+    let told = Setup { hints: "hdr".to_owned(), ..sixteen(after(&[(60, away), (150, away)])) };
+    let fleet = figures(&busy()?, &told)?;
+    assert!(fleet.goodput >= 0.84 && fleet.waste <= 0.01, "{fleet:?}");
+    Ok(())
+}

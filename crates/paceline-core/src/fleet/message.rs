@@ -205,8 +205,8 @@ pub struct Announced {
 pub struct BoardReply {
     /// The request that it answers.
     pub seq: u64,
-    /// For how long another member has the topic at most; zero: the step was done. For what was drawn, how long it may be used, or
-    /// when there will be more where that is nothing; zero: nothing is known of such a limit.
+    /// For how long another member has the topic at most; zero: the step was done. For what was drawn, how long it may be used,
+    /// or when to ask again where that is nothing; zero: nothing is known of such a limit.
     pub waits: Duration,
     /// What was drawn.
     pub units: u64,

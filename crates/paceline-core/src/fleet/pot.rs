@@ -1,9 +1,9 @@
 //! A pot of the board: what a server has left of a limit that it announced, of which all members draw.
 //!
-//! A member draws before its calls leave, and what is drawn counts as spent, so that no two members spend the same units. What one
-//! got and did not use it gives back; what one had that died is lost until the limit refills. Where it refills bit by bit, who draws
-//! from an empty pot gets the next that comes back, from then on. A later announcement only takes away: it shows what others use
-//! that are no members, and a rate that was not quite right.
+//! A member draws before its calls leave, and what is drawn counts as spent, so that no two members spend the same units. What
+//! one got and did not use it gives back; what one had that died is lost until the limit refills. Where it refills bit by bit,
+//! who draws from an empty pot gets the next that comes back, from then on. A later announcement only takes away: it shows what
+//! others use that are no members, and a rate that was not quite right.
 //!
 //! Times are microseconds and the arithmetic is that of doubles, in an order that a script of a store can follow.
 
@@ -20,6 +20,9 @@ const LASTS: f64 = 60e6;
 
 /// What comes back later than this is not given yet.
 const FAR: f64 = 10e6;
+
+/// One part in so many is not refilled, where a limit comes back bit by bit.
+const SPARE: f64 = 8.0;
 
 /// A limit of which nobody knows how fast it comes back is asked for again after this.
 const UNKNOWN: f64 = 1e6;
@@ -106,8 +109,10 @@ impl Pot {
         }
         let since = (now - self.at).max(0.0);
         let units = if self.missing > 0.0 { whole(since * self.missing / self.period) } else { 0.0 };
-        if self.left + units >= self.limit {
-            (self.left, self.at) = (self.limit, now);
+        // What is drawn and has not left yet is full at the server: nothing comes back there meanwhile.
+        let most = self.limit - whole(self.limit / SPARE);
+        if self.left + units >= most {
+            (self.left, self.at) = (self.left.max(most), now);
         } else if units > 0.0 {
             (self.left, self.at) = (self.left + units, self.at + units * self.period / self.missing);
         }
@@ -115,7 +120,9 @@ impl Pot {
 
     fn hear(&mut self, now: f64, announced: &Announced) {
         let (limit, remaining) = (announced.limit as f64, announced.remaining as f64);
-        self.limit = limit;
+        if limit != self.limit {
+            (self.limit, self.missing) = (limit, 0.0);
+        }
         if announced.gradually != self.gradually {
             (self.gradually, self.at) = (announced.gradually, now);
         }
@@ -133,9 +140,10 @@ impl Pot {
         }
     }
 
-    /// How fast a limit refills that does so bit by bit.
+    /// How fast a limit refills that does so bit by bit: a report rounds, by less where more is missing.
     fn note_rate(&mut self, announced: &Announced) {
-        if announced.gradually && announced.missing > 0 && !announced.left.is_zero() {
+        let is_exact = announced.missing as f64 >= self.missing;
+        if announced.gradually && announced.missing > 0 && !announced.left.is_zero() && is_exact {
             (self.missing, self.period) = (announced.missing as f64, micros(announced.left));
         }
     }

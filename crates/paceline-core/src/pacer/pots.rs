@@ -25,11 +25,20 @@ use crate::time::Instant;
 /// An answer does not come later.
 const ASKED: Duration = Duration::from_millis(600);
 
+/// After so many requests without an answer the ledger is away.
+const SILENT: u32 = 2;
+
+/// How fast a process draws is known over so long.
+const ALONE: Duration = Duration::from_secs(5);
+
 /// How soon a process that got nothing asks again, at the least and at the most: others may give back what they do not use.
 const ASKS_AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 /// What was drawn goes back once no call has left for so long.
 const IDLE: Duration = Duration::from_secs(1);
+
+/// So much is drawn ahead as was used within this: what is drawn does not come back at the server while it waits here.
+const AHEAD: Duration = Duration::from_millis(100);
 
 /// What is not known to be paid is told again after this.
 const PAID_AFTER: Duration = Duration::from_secs(1);
@@ -74,6 +83,13 @@ struct Pot {
     step: u64,
     /// How much was asked for, when, and until when there may be an answer.
     asked: Option<(u64, Instant)>,
+    /// How often there was none, since the last.
+    unanswered: u32,
+    /// How many units a second this process drew, what it has got since then, and what is left of a unit.
+    rate: f64,
+    began: Instant,
+    got: u64,
+    rest: f64,
     said: Instant,
     /// There is nothing to be drawn before.
     dry: Instant,
@@ -121,6 +137,11 @@ impl Pot {
             from: never,
             step: 1,
             asked: None,
+            unanswered: 0,
+            rate: 0.0,
+            began: now,
+            got: 0,
+            rest: 0.0,
             said: never,
             dry: never,
             unknown: never,
@@ -148,6 +169,32 @@ impl Pot {
 
     fn is_asking(&self, now: Instant) -> bool {
         self.asked.is_some_and(|(_, until)| until > now)
+    }
+
+    /// Where the ledger does not answer, this process goes on as fast as it drew before, and pays for that later.
+    fn note_silence(&mut self, now: Instant) {
+        if self.asked.take_if(|(_, until)| *until <= now).is_none() {
+            return;
+        }
+        self.unanswered += 1;
+        if self.unanswered >= SILENT {
+            let units = (self.rate * (now - self.said).as_secs_f64() + self.rest).min(MOST as f64);
+            self.rest = units % 1.0;
+            self.ripen(now);
+            self.drawn = self.drawn.saturating_add_unsigned(units as u64);
+            self.unpaid += units as u64;
+            self.until = self.until.max(now + ALONE);
+        }
+    }
+
+    /// Notes what was drawn, for that.
+    fn note_drawn(&mut self, now: Instant, units: u64) {
+        self.got += units;
+        let since = now - self.began;
+        if since >= ALONE {
+            self.rate = if since < 2 * ALONE { self.got as f64 / since.as_secs_f64() } else { 0.0 };
+            (self.got, self.began) = (0, now);
+        }
     }
 
     fn admit(&self, now: Instant, units: u64) -> Admit {
@@ -236,6 +283,7 @@ impl Pacer {
         }
         let (scope, head) = (&self.scopes[place], &self.slots.at(head.2).request.cost);
         for pot in self.pots.of.get_mut(&scope.name).into_iter().flatten() {
+            pot.note_silence(now);
             let (need, has) = (head.get(&pot.dimension), pot.has(now));
             let lacks = has < need && pot.dry <= now;
             if need == 0 || pot.is_asking(now) || pot.from > now || pot.unknown > now || !(lacks || 2 * has < pot.step)
@@ -247,7 +295,7 @@ impl Pacer {
             if !lacks && (wants <= has || pot.dry > now) {
                 continue;
             }
-            let is_used_up = pot.said + IDLE > now;
+            let is_used_up = pot.said + AHEAD > now;
             pot.step = if is_used_up { (2 * pot.step).min(MOST) } else { pot.step / 2 }.max(need);
             let units = wants.max(need).min(pot.step).saturating_sub(has);
             pot.say(now, scope, &mut self.gates, units.max(need.saturating_sub(has)), need.saturating_sub(has), 0);
@@ -267,7 +315,7 @@ impl Pacer {
         let pots = self.pots.of.get_mut(name).into_iter().flatten();
         let Some(pot) = pots.into_iter().find(|pot| pot.dimension == dimension) else { return };
         let (asked, _) = pot.asked.take().unwrap_or_default();
-        pot.paying = 0;
+        (pot.paying, pot.unanswered) = (0, 0);
         if waits.is_zero() {
             // Where the ledger was lost, it is told what this process knows.
             let knows = pot.told > 0;
@@ -275,6 +323,7 @@ impl Pacer {
             pot.unknown = if knows { now } else { now + ASKS_AGAIN.1 };
         } else if units > 0 {
             pot.ripen(now);
+            pot.note_drawn(now, units);
             (pot.later, pot.from, pot.until) = (pot.later + units, now + after, since + after + waits);
         } else if asked > 0 {
             pot.dry = now + waits.clamp(ASKS_AGAIN.0, ASKS_AGAIN.1);

@@ -135,3 +135,14 @@ fn what_left_before_is_paid_and_a_later_announcement_takes_away() {
     let more = Announced { remaining: 50, left: 9 * S, ..AT_ONCE };
     assert_eq!(board.units(at(5_002), 10, Some(more)).units, 0, "it is older than what was drawn");
 }
+
+/// Of 48.5 that are left 48 are told, which come back in 30 ms: that is no 67 a second.
+#[test]
+fn a_report_of_little_that_is_missing_says_nothing_about_the_rate() {
+    let mut board = Board::new();
+    board.units(at(0), 1, Some(GRADUALLY));
+    let rounded = Announced { remaining: 48, missing: 2, left: Duration::from_millis(30), ..GRADUALLY };
+    while board.units(at(1), 1_000, Some(rounded)).after.is_zero() {}
+    let reply = board.units(at(2), 1, None);
+    assert!((reply.after.as_millis().abs_diff(100)) <= 2, "the second of twenty a second: {reply:?}");
+}
