@@ -13,7 +13,7 @@ use crate::admit::{PauseCause, WaitCause};
 use crate::concurrency::ConcurrencySnapshot;
 use crate::cost::Dimension;
 use crate::divided::DividedLimit;
-use crate::fleet::MemberState;
+use crate::fleet::{MemberId, MemberState};
 use crate::outcome::Class;
 use crate::responsive::ResponsiveCounters;
 use crate::state::TakenState;
@@ -309,6 +309,10 @@ pub struct QuotaSnapshot {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FleetSnapshot {
+    /// Who it is there.
+    pub member: MemberId,
+    /// Its part among those that want more than there is.
+    pub weight: u64,
     /// Where it stands.
     pub state: MemberState,
     /// Pacers that the ledger knew last, this one included.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use paceline::Limiter;
+use paceline::{FleetSnapshot, Limiter};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::FleetConfig;
@@ -16,6 +16,7 @@ use crate::task::{self, Task};
 /// keeps its place, and gives it up with the process: then the others get its share after a lease and a window.
 #[derive(Debug)]
 pub struct Fleet {
+    limiter: Limiter,
     problem: Arc<Mutex<Option<String>>>,
     leave: mpsc::UnboundedSender<oneshot::Sender<()>>,
 }
@@ -42,8 +43,14 @@ impl Fleet {
         match refused.await {
             Ok(Err(error)) => Err(error),
             // A task that has ended was refused before; one that goes on has joined or waits.
-            Ok(Ok(())) | Err(_) => Ok(Self { problem, leave }),
+            Ok(Ok(())) | Err(_) => Ok(Self { limiter: limiter.clone(), problem, leave }),
         }
+    }
+
+    /// What this process knows of its fleet: who it is there, how many there are, until when its lease lasts, and of each limit
+    /// its share and what is in quarantine. None after [`Limiter::undivide`].
+    pub fn view(&self) -> Option<FleetSnapshot> {
+        self.limiter.fleet()
     }
 
     /// Why the store cannot be asked, until it answers.

@@ -1,5 +1,6 @@
 //! A scope's snapshot as JSON: the one document of `stats --json`, of summaries and of the gateway.
 
+use paceline_core::fleet::MemberId;
 use paceline_core::{
     Class, Dimension, FleetShare, FleetSnapshot, Instant, QuotaSnapshot, RateEstimate, ResponsiveCounters,
     ScopeSnapshot, ScopeState, Timestamp, WaitCause,
@@ -76,11 +77,18 @@ fn fleet(fleet: &FleetSnapshot, time: &dyn Fn(Instant) -> String) -> Value {
         })
     };
     json!({
+        "member": name(fleet.member),
+        "weight": fleet.weight,
         "state": fleet.state.as_str(),
         "members": fleet.members,
         "lease_until": fleet.lease_ends.map(time),
         "limits": fleet.shares.iter().map(share).collect::<Vec<_>>(),
     })
+}
+
+/// A member of a fleet, as the store knows it too.
+fn name(MemberId(id): MemberId) -> String {
+    format!("{id:016x}")
 }
 
 fn belief(belief: &RateEstimate) -> Value {
@@ -95,7 +103,8 @@ fn belief(belief: &RateEstimate) -> Value {
         "text": belief.to_string(),
     });
     if let Some(shared) = belief.shared {
-        json["shared"] = json!({ "decides": shared.decides, "share": shared.share, "era": shared.era });
+        let (decides, reader) = (shared.decides, shared.reader.map(name));
+        json["shared"] = json!({ "decides": decides, "reader": reader, "share": shared.share, "era": shared.era });
     }
     json
 }

@@ -9,6 +9,7 @@ use super::decision::Decision;
 use super::rate::Trend;
 use super::unit::Unit;
 use crate::admit::PerSecond;
+use crate::fleet::MemberId;
 use crate::gate::Gate;
 use crate::state::LearntState;
 use crate::time::Instant;
@@ -43,6 +44,8 @@ pub struct RateEstimate {
 pub struct SharedRate {
     /// Whether this process decides for all.
     pub decides: bool,
+    /// The process that does, as far as this one has heard.
+    pub reader: Option<MemberId>,
     /// Calls a second that this process may send; none while configured limits alone hold back.
     pub share: Option<f64>,
     /// The number of the last reaction: all processes know the same.
@@ -98,7 +101,8 @@ impl AdaptiveRate {
     pub(crate) fn estimate(&self, now: Instant, gate: &Gate) -> RateEstimate {
         let Decision { rate, unit, cap, .. } = &self.decision;
         let told = self.told();
-        let shared = told.map(|(belief, share)| SharedRate { decides: self.reads(), share, era: belief.era });
+        let (decides, reader) = (self.reads(), self.reader());
+        let shared = told.map(|(belief, share)| SharedRate { decides, reader, share, era: belief.era });
         let all = told.filter(|_| self.follows()).map_or(rate.per_second(), |(belief, _)| belief.rate);
         RateEstimate {
             rate: all,
@@ -183,7 +187,7 @@ mod tests {
         estimate.gate = GateState::Open;
         estimate.trend = Trend::Starting;
         assert_eq!(estimate.to_string(), line, "it starts again after a refusal");
-        estimate.shared = Some(SharedRate { decides: true, share: Some(1.24), era: 7 });
+        estimate.shared = Some(SharedRate { decides: true, reader: None, share: Some(1.24), era: 7 });
         assert_eq!(estimate.to_string(), alloc::format!("{line}; of it 1.24/s here"));
         estimate = RateEstimate {
             rate: 0.02,

@@ -76,6 +76,12 @@ impl AdaptiveRate {
         matches!(&self.shared, Some(shared) if matches!(shared.role, Role::Reads(_)))
     }
 
+    /// The process that decides for all, as far as this one has heard.
+    pub(crate) fn reader(&self) -> Option<MemberId> {
+        let shared = self.shared.as_deref().filter(|_| self.is_shared())?;
+        if self.reads() { Some(shared.id) } else { shared.reader }
+    }
+
     pub(super) const fn follows(&self) -> bool {
         self.is_shared() && !self.reads()
     }
@@ -395,6 +401,7 @@ impl AdaptiveRate {
             belief.beat = own + (belief.beat - own) / WORDS;
         }
         shared.told = Some((now.saturating_sub(late), belief));
+        shared.reader = Some(from);
         shared.is_counted |= shared.reported.is_some_and(|(at, _)| at + HEARD_WITHIN < now);
         shared.heard.get_or_insert(now);
         shared.takes_turn(now, from);

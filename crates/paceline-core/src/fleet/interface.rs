@@ -55,6 +55,10 @@ pub enum MemberState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemberView {
+    /// Who it is.
+    pub id: MemberId,
+    /// Its part among members that want more than there is.
+    pub weight: u64,
     /// Where it stands.
     pub state: MemberState,
     /// Members that the ledger knew last.

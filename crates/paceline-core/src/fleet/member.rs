@@ -172,7 +172,8 @@ impl Member {
     pub fn view(&self) -> MemberView {
         let lease_ends = (self.state == MemberState::Live).then_some(self.lease_ends);
         let quarantine = self.shares.iter().map(|share| share.quarantine).collect();
-        MemberView { state: self.state, members: self.members, lease_ends, quarantine }
+        let MemberConfig { id, weight, .. } = self.config;
+        MemberView { id, weight, state: self.state, members: self.members, lease_ends, quarantine }
     }
 
     /// What its calls use of a limit: what the window counts, what waits, and what the next waiting call costs. It acts with

@@ -85,14 +85,14 @@ impl Divided {
     }
 
     pub(super) fn snapshot(&self, now: Instant) -> Option<FleetSnapshot> {
-        let MemberView { state, members, lease_ends, quarantine } = self.fleet.clone()?;
+        let MemberView { id: member, weight, state, members, lease_ends, quarantine } = self.fleet.clone()?;
         let parts = self.parts.iter().flatten().zip(quarantine);
         let share = |((limit, units, until), quarantine): (&(DividedLimit, u64, Instant), u64)| FleetShare {
             limit: limit.clone(),
             units: if *until > now { *units } else { 0 },
             quarantine,
         };
-        Some(FleetSnapshot { state, members, lease_ends, shares: parts.map(share).collect() })
+        Some(FleetSnapshot { member, weight, state, members, lease_ends, shares: parts.map(share).collect() })
     }
 
     /// Sets what may be used of the limits of a level.

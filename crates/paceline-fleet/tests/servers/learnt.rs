@@ -92,6 +92,12 @@ async fn learn(url: &str) {
     let shared: Vec<_> = limiters.iter().map(|limiter| limiter.snapshot().scopes[0].estimate.clone()).collect();
     let deciding = shared.iter().flatten().filter(|estimate| estimate.shared.is_some_and(|shared| shared.decides));
     assert_eq!(deciding.count(), 1, "one decides for all: {shared:?}");
+    let readers = shared.iter().flatten().filter_map(|estimate| estimate.shared?.reader);
+    let members = fleets.iter().filter_map(|fleet| Some(fleet.view()?.member)).collect::<Vec<_>>();
+    assert!(
+        readers.clone().count() == LIMITERS && readers.clone().all(|reader| members.contains(&reader)),
+        "{shared:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -122,6 +122,8 @@ async fn story(url: &str, mut breaks: impl FnMut(&str)) {
     let known = processes[0].limiter.snapshot().account.fleet.expect("it is in one");
     assert_eq!((known.state, known.members), (MemberState::Live, 3), "{known:?}");
     assert!(known.shares[0].units > 0 && known.lease_ends > Some(processes[0].limiter.now()), "{known:?}");
+    let all = processes.iter().map(|process| process.fleet.view().expect("it is in one").member);
+    assert_eq!(all.collect::<std::collections::BTreeSet<_>>().len(), 3, "each is a member of its own");
 
     processes.pop().expect("three").kill();
     used(&api, recovers + 2 * WINDOW).await;

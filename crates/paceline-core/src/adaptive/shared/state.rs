@@ -40,6 +40,8 @@ pub(crate) struct Shared {
     pub(super) since: Instant,
     pub(super) id: MemberId,
     pub(super) weight: u64,
+    /// Who told what was told last.
+    pub(super) reader: Option<MemberId>,
     /// What the reader told last, and when that was heard; the reader's own word too.
     pub(super) told: Option<(Instant, Belief)>,
     /// When it first heard the beat of calls.
@@ -85,6 +87,7 @@ impl Shared {
             id,
             weight,
             told: None,
+            reader: None,
             heard: None,
             turn: 0.0,
             reported: None,
