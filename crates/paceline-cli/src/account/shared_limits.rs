@@ -14,6 +14,8 @@ use std::time::Duration;
 use paceline::{Clock, Instant, Limiter, LimiterState, Pace, PacerConfig, Repeats, clock};
 use paceline_config::FleetSettings;
 use paceline_core::Timestamp;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::task::block_in_place;
 
 use super::fleet::FleetPlace;
 use super::ledger::{Entry, Ledger};
@@ -176,7 +178,7 @@ impl SharedLimits {
             account.count(&self.limiter);
             loop {
                 tokio::time::sleep(length_of_turn()).await;
-                if account.passes_turn_on(&self.limiter) {
+                if beside_others(|| account.passes_turn_on(&self.limiter)) {
                     break;
                 }
             }
@@ -228,10 +230,12 @@ impl SharedAccount {
         self.turn = Some(self.wait_for(TURN, since).await?);
         self.turn_wait.set(None);
         drop(next);
-        self.others = self.of_others(self.ledger.take_over(&self.run, 2 * TURN_LASTS)?);
-        // From now on the others know that this run goes on after what it has written.
-        self.write(true);
-        Ok(())
+        beside_others(|| {
+            self.others = self.of_others(self.ledger.take_over(&self.run, 2 * TURN_LASTS)?);
+            // From now on the others know that this run goes on after what it has written.
+            self.write(true);
+            Ok(())
+        })
     }
 
     fn of_others(&self, mut runs: Vec<Entry>) -> Vec<Entry> {
@@ -360,6 +364,15 @@ impl SharedAccount {
         }
         self.outdated = written.is_err();
         !self.outdated
+    }
+}
+
+/// Does what waits for the disk, while another thread goes on with what this one serves: where the disk is busy, to replace a file
+/// takes many milliseconds.
+fn beside_others<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => block_in_place(work),
+        _ => work(),
     }
 }
 

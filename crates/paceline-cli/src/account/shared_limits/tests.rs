@@ -143,3 +143,24 @@ async fn a_run_that_has_ended_does_not_wait_for_long() {
     first.end().await;
     assert_eq!((first.limiter.now() - began).as_secs(), 1);
 }
+
+/// A pipe in the place of the file that is written: to open it waits for one who reads, as a busy disk would.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_write_that_takes_long_holds_up_nothing_else_that_its_thread_serves() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut run = run(folder.path());
+    let pipe = run.account.as_ref().expect("shared").files.with_extension("new");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).expect("a pipe");
+    let threads = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a thread");
+    let keeps = threads.spawn(async move { run.keep().await });
+    let (tell, told) = std::sync::mpsc::channel();
+    // It comes after the first one, for the same thread.
+    threads.spawn(async move { tell.send("served") });
+    let served = told.recv_timeout(Duration::from_secs(10));
+    let written = std::fs::read_to_string(&pipe).expect("what is written");
+    assert_eq!(served, Ok("served"), "while the file is written");
+    assert!(written.contains("\"turn_of\""), "{written}");
+    keeps.abort();
+}
