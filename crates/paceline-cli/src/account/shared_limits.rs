@@ -367,8 +367,8 @@ impl SharedAccount {
     }
 }
 
-/// Does what waits for the disk, while another thread goes on with what this one serves: where the disk is busy, to replace a file
-/// takes many milliseconds.
+/// Does what waits for the disk, while another thread goes on with what this one serves: where the disk is busy, to replace a
+/// file takes many milliseconds.
 fn beside_others<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => block_in_place(work),
