@@ -125,7 +125,7 @@ pub(crate) async fn forward(
     if let Some(fallback) = told.fallback {
         fields.insert(gateway::FALLBACK, fallback);
     }
-    told.unknown_at.into_iter().for_each(|step| _ = headers.append(gateway::UNKNOWN_AT, step));
+    told.unknown_at.into_iter().for_each(|step| _ = fields.append(gateway::UNKNOWN_AT, step));
     record.status = Some(answer.status());
     match answer.body_mut() {
         Either::Left(whole) => record.bytes_out = whole.size_hint().exact().unwrap_or_default(),

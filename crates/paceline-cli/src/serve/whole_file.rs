@@ -173,7 +173,7 @@ pub(super) fn sync_names(folder: &Path) -> io::Result<()> {
 
 fn fresh(path: &Path, text: &[u8]) -> io::Result<NamedTempFile> {
     let mut file = NamedTempFile::new_in(folder_of(path))?;
-    hand_over(file.as_file(), folder_of(path))?;
+    hand_over(file.as_file(), path)?;
     file.as_file_mut().write_all(text)?;
     Ok(file)
 }
@@ -187,15 +187,22 @@ fn without_its_name(error: io::Error) -> io::Error {
     }
 }
 
-/// What root puts into the folder of another user is for that user: the gateway of a service reads the keys that root makes.
+/// A file that takes the place of another has its owner, group and mode. What root puts into the folder of another user is for
+/// that user. So the gateway of a service reads the keys that root makes and revokes.
 #[cfg(unix)]
-fn hand_over(file: &File, folder: &Path) -> io::Result<()> {
-    use std::os::unix::fs::MetadataExt as _;
-    let owner = folder.metadata()?;
-    if file.metadata()?.uid() != 0 || owner.uid() == 0 {
-        return Ok(());
+fn hand_over(file: &File, path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    let before = path.metadata().ok().filter(std::fs::Metadata::is_file);
+    if let Some(before) = &before {
+        file.set_permissions(std::fs::Permissions::from_mode(before.mode() & 0o777))?;
     }
-    std::os::unix::fs::fchown(file, Some(owner.uid()), Some(owner.gid()))
+    let folder = folder_of(path).metadata()?;
+    match before.or_else(|| (folder.uid() != 0).then_some(folder)) {
+        Some(owner) if file.metadata()?.uid() == 0 => {
+            std::os::unix::fs::fchown(file, Some(owner.uid()), Some(owner.gid()))
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(not(unix))]
