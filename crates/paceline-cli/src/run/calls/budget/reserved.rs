@@ -160,11 +160,10 @@ impl Reserved<'_> {
             answers.known += counted.calls;
         }
         let usage = Usage { input_tokens: one.tokens_in, output_tokens: one.tokens_out, ..Usage::default() };
-        let is_dearer =
-            answered.iter().fold(false, |is_dearer, it| self.note_answered(&mut ledger, it, &usage) || is_dearer);
+        let dearer = answered.iter().filter(|it| self.note_answered(&mut ledger, it, &usage)).count();
         self.budget.tell_exceeded(&ledger, &sum);
         drop(ledger);
-        if is_dearer {
+        if dearer > 0 {
             self.budget.outgrew.notify_waiters();
         }
     }
