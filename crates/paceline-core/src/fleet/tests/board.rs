@@ -77,6 +77,7 @@ fn one_member_has_a_topic_until_it_gives_it_back_or_its_time_is_over() {
     take(at(14_001), 1, BoardStep::Release);
     assert_eq!(take(at(14_002), 2, lasts()), Duration::ZERO);
     assert_eq!(take(at(24_002), 1, lasts()), Duration::ZERO, "its time is over");
+    assert_eq!(take(at(25_002), 2, lasts()), 9 * S, "from now on it is the other's");
 }
 
 #[test]
@@ -87,6 +88,9 @@ fn notes_and_topics_are_bounded() {
     assert_eq!(told, 256);
     let mut take = |n| ledger.board(at(0), &ask(1, 1, &topic(n), BoardStep::Take { lasts: S })).0.waits;
     assert_eq!((0..300).filter(|n| take(*n).is_zero()).count(), 256);
+    assert_eq!(take(3), Duration::ZERO, "it has that one");
+    let later = ledger.board(at(1_000), &ask(1, 400, "more", post(0, S))).1;
+    assert!(later.is_some(), "what is over leaves its room");
 }
 
 fn member(ledger: &mut Ledger) -> Member {
@@ -159,4 +163,58 @@ fn a_member_hears_each_note_of_others_once_and_asks_for_those_that_it_missed() {
 fn told(member: &mut Member) -> Vec<u64> {
     let changes = core::iter::from_fn(|| member.poll_change());
     changes.filter_map(|change| if let MemberChange::Told(note) = change { Some(note.number) } else { None }).collect()
+}
+
+#[test]
+fn what_is_said_takes_the_place_of_what_was_said_before_of_that_topic_and_kind() {
+    let mut ledger = Ledger::found(&limits(), LEASE, 1);
+    let mut member = member(&mut ledger);
+    let steps = [post(1, 10 * S), BoardStep::Take { lasts: 10 * S }, post(2, 10 * S), BoardStep::Release];
+    steps.iter().for_each(|step| member.say(at(300), "a".into(), step.clone()));
+    member.say(at(300), "b".into(), post(3, 10 * S));
+    let steps: Vec<BoardStep> = said(&mut member, at(300)).into_iter().map(|request| request.step).collect();
+    assert_eq!(steps, [post(2, 10 * S), BoardStep::Release, post(3, 10 * S)]);
+}
+
+#[test]
+fn what_was_lost_is_said_again_at_once_and_nothing_else() {
+    let mut ledger = Ledger::found(&limits(), LEASE, 1);
+    let mut member = member(&mut ledger);
+    ["a", "b"].iter().for_each(|topic| member.say(at(300), (*topic).into(), post(1, 10 * S)));
+    let first = said(&mut member, at(300));
+    member.lost(at(400), first[1].seq);
+    let again: Vec<String> = said(&mut member, at(400)).into_iter().map(|request| request.topic).collect();
+    assert_eq!(again, ["b"]);
+    member.unlinked(at(450));
+    member.linked(at(450), 1, None);
+    assert_eq!(said(&mut member, at(460)).len(), 2, "and with a connection all that was under way");
+}
+
+#[test]
+fn of_another_ledger_a_member_hears_every_note() {
+    let mut ledger = Ledger::found(&limits(), LEASE, 1);
+    let mut member = member(&mut ledger);
+    for value in 1..4 {
+        let note = ledger.board(at(300), &ask(2, value, "a", post(value, 10 * S))).1.expect("it is new");
+        member.told(at(300), &note);
+    }
+    while member.poll_change().is_some() {}
+    let sync = |member: &mut Member, now| {
+        member.handle_timeout(now);
+        let requests = core::iter::from_fn(|| member.poll_request());
+        requests.filter_map(|request| if let MemberRequest::Sync(sync) = request { Some(sync) } else { None }).last()
+    };
+    member.notice(at(400));
+    assert_eq!(sync(&mut member, at(500)).map(|request| (request.run, request.heard)), Some((1, 3)));
+    // One that has lost all in the same run of its store, and one of another run.
+    let mut lost = Ledger::found(&limits(), LEASE, 1);
+    lost.board(at(600), &ask(2, 9, "a", post(7, 10 * S)));
+    member.notice(at(600));
+    member.linked(at(600), 1, None);
+    let request = sync(&mut member, at(900)).expect("it is linked anew");
+    member.reply(at(901), &lost.sync(at(900), &request).expect("the first"));
+    let told = core::iter::from_fn(|| member.poll_change()).any(|change| matches!(change, MemberChange::Told(_)));
+    assert!(told, "its first note has a number that was heard before");
+    member.linked(at(2_000), 2, None);
+    assert_eq!(sync(&mut member, at(2_300)).map(|request| (request.run, request.heard)), Some((2, 0)));
 }
