@@ -373,3 +373,61 @@ fn new_limits_are_divided_anew() {
     let unlimited = PacerConfig { pace: Pace::Fixed, ..PacerConfig::default() };
     assert!(pacer.reconfigure(world.now, unlimited).unwrap_err().to_string().contains("configured limit"));
 }
+
+/// What a member tells the ledger first of a pacer with a limit of the account and one of the tier `a`.
+fn stakes(act: impl Fn(&mut Pacer, Instant)) -> Vec<(u64, u64)> {
+    let now = Instant::ZERO + 1_000 * S;
+    let tiers = vec![("a".into(), Limits { quotas: vec![Quota { limit: 50, ..quota() }], burst: None })];
+    let limits = Limits { quotas: vec![quota()], burst: None };
+    let config = PacerConfig { limits, tiers, pace: Pace::Fixed, ..PacerConfig::default() };
+    let mut pacer = Pacer::new(config, 1, now).expect("limits");
+    pacer.divide(now).expect("sliding windows");
+    for (scope, cost) in [("b", 7), ("a", 30), ("b", 9)] {
+        let _ = pacer.scope("a");
+        let scope = pacer.scope(scope);
+        pacer.enqueue(now, Request::new(&scope, tokens(cost))).expect("it may fit");
+    }
+    act(&mut pacer, now);
+    let limits = vec![FleetLimit { units: LIMIT, kind: LimitKind::Window(WINDOW) }; 2];
+    let (on_loss, alone_share) = (OnLoss::Strict, Vec::new());
+    let config = MemberConfig { id: MemberId(1), weight: 1, limits, on_loss, alone_share };
+    let mut member = Member::new(config, 1, now);
+    drop(pacer.hear(now, &mut member, MemberInput::Linked { run: 1, quiet: None }));
+    drop(pacer.hear(now + S, &mut member, MemberInput::Time));
+    let Some(MemberRequest::Sync(request)) = member.poll_request() else { panic!("it joins") };
+    request.stakes.iter().map(|stake| (stake.want, stake.lump)).collect()
+}
+
+#[test]
+fn of_each_limit_a_pacer_wants_what_its_own_calls_could_use() {
+    assert_eq!(stakes(|_, _| ()), [(46, 7), (30, 30)], "the one that came first leaves next, whatever its scope");
+    let held = stakes(|pacer, now| pacer.hold(now, None, now + 60 * S));
+    assert_eq!(held, [(0, 1), (0, 1)], "while the account is held nothing could leave");
+    let one_held = stakes(|pacer, now| {
+        let scope = pacer.scope("a");
+        pacer.hold(now, Some(&scope), now + 60 * S);
+    });
+    assert_eq!(one_held, [(16, 7), (0, 1)]);
+}
+
+#[test]
+fn a_share_and_the_calls_promised_of_it_end_with_the_lease() {
+    let mut world = World::new(1);
+    world.join(1, 0);
+    let call = Request::new(&world.processes[0].scope, tokens(1));
+    for _ in 0..20 {
+        world.processes[0].pacer.enqueue(world.now, call.clone()).unwrap();
+    }
+    world.processes[0].waiting = 20;
+    world.run(S);
+    assert_eq!(world.sent(), 20);
+    world.processes[0].cut_until = Instant::MAX;
+    let Process { pacer, member, .. } = &mut world.processes[0];
+    let ends = member.view().lease_ends.expect("it is live");
+    let just_before = ends.saturating_sub(Duration::from_nanos(1));
+    let units = |pacer: &Pacer, at| pacer.snapshot(at).account.fleet.expect("it is divided").shares[0].units;
+    assert!(units(pacer, just_before) > 20 && units(pacer, ends) == 0, "a quarter more than it used");
+    let lease = pacer.lease(just_before, &call).expect("some are left");
+    assert_eq!(lease.until, ends);
+    pacer.end_lease(just_before, &call, &lease, 0);
+}

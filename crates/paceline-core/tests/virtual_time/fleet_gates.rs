@@ -43,7 +43,7 @@ fn all_left(fleet: &Fleet) -> usize {
 /// The process whose call left, where it is the only one.
 fn tester(fleet: &Fleet) -> usize {
     assert_eq!(all_left(fleet), 1);
-    fleet.left().iter().position(|left| *left == 1).unwrap()
+    fleet.left().iter().position(|left| *left == 1).expect("one has left")
 }
 
 #[test]
@@ -109,6 +109,16 @@ fn pauses_that_end_almost_together_are_told_once_and_one_that_ends_later_is_told
     // One that is over already is none.
     fleet.answer(0, throttled(Duration::ZERO));
     assert_eq!(fleet.count("gate a", is_post), 3);
+}
+
+#[test]
+fn a_short_pause_that_follows_another_is_told() {
+    let mut fleet = Fleet::of(2);
+    fleet.call(0, "a", 2);
+    fleet.answer(0, throttled(20 * S));
+    fleet.run(20 * S);
+    fleet.answer(0, throttled(50 * MS));
+    assert_eq!(fleet.count("gate a", is_post), 2, "the first is over");
 }
 
 #[test]
@@ -217,10 +227,11 @@ fn limits_that_are_not_shared_any_more_leave_gates_to_their_pacer() {
     let other = 1 - tester(&fleet);
     let now = fleet.now;
     let process = &mut fleet.processes[other];
-    assert!(matches!(process.pacer.poll_event(), None));
+    assert_eq!(process.pacer.poll_event(), None);
     process.pacer.undivide(now);
-    assert!(matches!(process.pacer.poll_event(), Some(Event::Granted { .. })), "it asks nobody");
-    assert!(!process.pacer.has_news());
+    let Some(Event::Granted { ticket, .. }) = process.pacer.poll_event() else { panic!("it asks nobody") };
+    process.pacer.complete(now, ticket, throttled(5 * S));
+    assert!(!process.pacer.has_news(), "and tells nobody");
 }
 
 #[test]
@@ -254,7 +265,10 @@ fn what_a_process_cannot_read_changes_nothing() {
         assert_eq!(gate(&mut fleet, 0, "a"), None, "{topic} {values:?}");
         assert_eq!(fleet.processes[0].events, [], "{topic} {values:?}");
     }
+    // And of a pause that ends just now.
     let mut fleet = Fleet::of(1);
+    [1, 2].iter().for_each(|what| fleet.tell(0, "gate a", 60 * S, &[*what, 1]));
+    assert_eq!(fleet.processes[0].events, []);
     fleet.tell(0, "gate a", 100 * S, &[1, 6, 8]);
     assert_eq!(gate(&mut fleet, 0, "a"), Some((40 * S, PauseCause::Program)), "more numbers than are known");
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use paceline_core::fleet::{LEASE, MemberState};
-use paceline_core::{Class, Event, Outcome, RateEstimate, SharedRate};
+use paceline_core::{Class, Cost, Event, Outcome, RateEstimate, Request, SharedRate};
 
 use super::fleet::{Fleet, MS, S, is_post, is_take};
 
@@ -165,28 +165,54 @@ fn a_pace_that_is_not_learnt_is_nobodys_to_decide() {
     fleet.answer(0, throttled());
     fleet.tell(1, "pace a", 600 * S, &[0; 9]);
     assert_eq!(fleet.asked, []);
+    let process = &mut fleet.processes[1];
+    let scope = process.pacer.scope("a");
+    process.pacer.enqueue(fleet.now, Request::new(&scope, Cost::request())).expect("small enough");
+    assert!(!process.pacer.has_news());
+}
+
+/// Runs until the first process is in that state, and no longer.
+fn run_until(fleet: &mut Fleet, state: MemberState) {
+    for _ in 0..60_000 {
+        if fleet.processes[0].member.state() != state {
+            fleet.run(MS);
+        }
+    }
+    assert_eq!(fleet.processes[0].member.state(), state);
 }
 
 #[test]
 fn without_a_lease_each_decides_for_itself_and_with_one_again_those_that_wait_are_led() {
     let mut fleet = working(2, 5 * S);
-    let share = shared(&mut fleet, 1).and_then(|shared| shared.share).unwrap();
+    let share = shared(&mut fleet, 0).and_then(|shared| shared.share).expect("it was told");
     fleet.processes.iter_mut().for_each(|process| process.is_cut = true);
-    fleet.run(LEASE + S);
-    assert!(fleet.processes.iter().all(|process| process.member.state() == MemberState::Alone));
-    assert_eq!(decides(&mut fleet), [None, None]);
-    let alone = estimate(&mut fleet, 1).rate;
+    run_until(&mut fleet, MemberState::Alone);
+    assert_eq!(decides(&mut fleet)[0], None, "at once");
+    let alone = estimate(&mut fleet, 0).rate;
     assert!((0.5..1.01).contains(&(alone / share)), "with its share: {share} to {alone}");
+    fleet.run(LEASE);
+    assert_eq!(decides(&mut fleet), [None, None]);
     work(&mut fleet, 2 * S);
-    let asked = fleet.asked.len();
-    // Calls wait that only their answers let go on.
-    (0..2).for_each(|place| fleet.call(place, "a", 1_000));
-    fleet.processes.iter_mut().for_each(|process| process.is_cut = false);
+    // What waits, leaves or is refused without a lease is no news for others.
+    let process = &mut fleet.processes[0];
+    let scope = process.pacer.scope("a");
+    for _ in 0..1_000 {
+        process.pacer.enqueue(fleet.now, Request::new(&scope, Cost::request())).expect("there is no limit");
+    }
+    assert!(!process.pacer.has_news());
+    fleet.run(S);
+    let process = &mut fleet.processes[0];
+    let ticket = process.left.pop_front().expect("calls left");
+    process.pacer.complete(fleet.now, ticket, throttled());
+    assert!(!process.pacer.has_news());
+    let before = fleet.count("reader a", is_take);
+    fleet.processes[0].is_cut = false;
+    run_until(&mut fleet, MemberState::Live);
+    assert_eq!(fleet.count("reader a", is_take), before + 1, "at once");
+    fleet.processes[1].is_cut = false;
+    fleet.call(1, "a", 1_000);
     fleet.run(2 * S);
-    assert!(fleet.asked.len() > asked);
-    let mut decides = decides(&mut fleet);
-    decides.sort();
-    assert_eq!(decides, [Some(false), Some(true)]);
+    assert_eq!(decides(&mut fleet), [Some(true), Some(false)]);
 }
 
 #[test]
@@ -250,7 +276,8 @@ fn each_scope_has_its_own_decider() {
     let mut fleet = Fleet::that_learns(2);
     fleet.call(0, "a", 2);
     fleet.call(1, "b", 2);
-    assert_eq!((fleet.count("reader a", is_take), fleet.count("reader b", is_take)), (1, 1));
+    fleet.call(0, "c", 2);
+    assert_eq!(["reader a", "reader b", "reader c"].map(|topic| fleet.count(topic, is_take)), [1, 1, 1]);
     let decides = ["a", "b"].map(|scope| fleet.snapshot(1, scope).estimate.unwrap().shared.map(|it| it.decides));
     assert_eq!(decides[1], Some(true));
     assert!(decides[0] != Some(true));
