@@ -154,6 +154,8 @@ fn a_scope_whose_name_no_store_keeps_has_its_pace_for_itself() {
         fleet.answer(0, throttled());
         assert_eq!(fleet.asked.is_empty(), !is_told, "{name}");
         assert_eq!(fleet.snapshot(0, &name).estimate.unwrap().shared.is_some(), is_told);
+        fleet.call(0, "b", 3);
+        assert_eq!(fleet.asked.iter().any(|request| request.topic.contains(&name)), is_told, "nor with another");
     }
 }
 
@@ -251,6 +253,18 @@ fn one_that_comes_later_goes_on_from_what_was_believed() {
     assert!([&soon, &late].iter().all(|it| it.shared.is_some_and(|shared| shared.decides)), "nobody else does");
     let rates = [rate, soon.rate, late.rate];
     assert!(rates.windows(2).all(|pair| (0.85..1.0).contains(&(pair[1] / pair[0]))), "{rates:?}");
+}
+
+/// What comes from the ledger may have been told long before.
+#[test]
+fn a_pause_that_is_told_holds_where_it_was_told_just_now() {
+    for (ago, closed) in [(499 * MS, Some(5 * S)), (500 * MS, None)] {
+        let mut fleet = Fleet::that_learns(1);
+        fleet.tell(0, "pace a", 600 * S - ago, &[9, 20_000_000, 20_000_000, 1, 1, 0, 0, 5_000]);
+        let (now, snapshot) = (fleet.now, fleet.snapshot(0, "a"));
+        assert_eq!(snapshot.closed_until.map(|until| until - now), closed);
+        assert!(snapshot.estimate.is_some_and(|it| (19.9..20.1).contains(&it.rate)), "and the rate in any case");
+    }
 }
 
 #[test]

@@ -218,3 +218,17 @@ fn of_another_ledger_a_member_hears_every_note() {
     member.linked(at(2_000), 2, None);
     assert_eq!(sync(&mut member, at(2_300)).map(|request| (request.run, request.heard)), Some((2, 0)));
 }
+
+#[test]
+fn in_another_run_of_the_store_the_board_is_empty() {
+    let mut ledger = Ledger::found(&limits(), LEASE, 1);
+    ledger.board(at(0), &ask(1, 1, "a", post(1, 10 * S))).1.expect("it is new");
+    ledger.board(at(0), &ask(1, 2, "canary", BoardStep::Take { lasts: 10 * S }));
+    let (member, seq, run, quiet, weight, elapsed, heard) = (MemberId(9), 1, 2, None, 1, Duration::ZERO, 0);
+    let stakes = vec![crate::fleet::Stake::default()];
+    let request = SyncRequest { member, seq, run, quiet, weight, elapsed, heard, stakes };
+    let reply = ledger.sync(at(100), &request).expect("the first");
+    assert_eq!((reply.newest, reply.notes.len()), (0, 0));
+    let waits = ledger.board(at(200), &ask(2, 1, "canary", BoardStep::Take { lasts: S })).0.waits;
+    assert_eq!(waits, Duration::ZERO);
+}
