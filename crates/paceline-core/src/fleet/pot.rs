@@ -12,7 +12,7 @@ use core::time::Duration;
 use super::message::{Announced, Draw};
 use crate::time::Instant;
 
-/// A pot of which nobody draws for so long, and for two of its windows, is forgotten.
+/// A pot of which no member draws for so long, and for two of its windows, is forgotten.
 const KEPT: f64 = 60e6;
 
 /// What is drawn of a limit that refills bit by bit may be used for so long.
@@ -24,7 +24,7 @@ const FAR: f64 = 10e6;
 /// One part in so many is not refilled, where a limit comes back bit by bit.
 const SPARE: f64 = 8.0;
 
-/// A limit of which nobody knows how fast it comes back is asked for again after this.
+/// A limit that comes back no member knows how fast is asked for again after this.
 const UNKNOWN: f64 = 1e6;
 
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ pub(super) struct Pot {
     limit: f64,
     /// How long a window is that is reset at once.
     window: f64,
-    /// What nobody has drawn; less than nothing where calls had left before they were known.
+    /// What no member has drawn; less than nothing where calls had left before they were known.
     left: f64,
     /// When the window is reset; refilled up to then.
     at: f64,

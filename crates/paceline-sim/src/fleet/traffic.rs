@@ -45,7 +45,7 @@ pub(super) struct Traffic {
     /// Answers that a suspended host reads later.
     kept: u64,
     starts: VecDeque<(Instant, u64)>,
-    /// When the server is done with the calls that it has, whoever hears of it.
+    /// When the server is done with the calls that it has.
     at_server: Vec<Instant>,
     in_window: u64,
     /// The most that any window held, or that were in flight.
