@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use paceline_sim::{Demand, Fencing, FleetJob, fleet_story, fleet_use};
+use paceline_sim::{Demand, Fencing, FleetJob, fleet_story, fleet_story_of_places, fleet_use};
 
 /// Stories that the wrong way to free a share is tried with.
 const WRONG: u64 = 200;
@@ -15,9 +15,13 @@ const WRONG: u64 = 200;
 fn main() -> Result<ExitCode, std::num::ParseIntError> {
     let stories = std::env::args().nth(1).map_or(Ok(10_000), |stories| stories.parse())?;
     let mut judge = Judge { missed: false };
-    let (broken, worst) = broken(stories, Fencing::ByLease);
-    judge.verdict(&format!("{stories} stories of faults: broken"), broken as f64, "0", broken == 0 && worst == 0);
-    let (wrong, worst) = self::broken(WRONG, Fencing::ByLastReport);
+    for (name, story) in [("", fleet_story as Story), (" under a limit on the calls in flight", fleet_story_of_places)]
+    {
+        let (broken, worst) = broken(stories, story, Fencing::ByLease);
+        let name = format!("{stories} stories of faults{name}: broken");
+        judge.verdict(&name, broken as f64, "0", broken == 0 && worst == 0);
+    }
+    let (wrong, worst) = broken(WRONG, fleet_story, Fencing::ByLastReport);
     let name = format!("{WRONG} with shares freed by the last report (by up to {worst} units): broken");
     judge.verdict(&name, wrong as f64, "at least 1", wrong > 0);
     for (units, seconds, every, bar) in
@@ -39,8 +43,10 @@ fn main() -> Result<ExitCode, std::num::ParseIntError> {
     Ok(if judge.missed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
+type Story = fn(u64, Fencing) -> u64;
+
 /// How many stories broke the limit, and by how many units at most.
-fn broken(stories: u64, fencing: Fencing) -> (u64, u64) {
+fn broken(stories: u64, story: Story, fencing: Fencing) -> (u64, u64) {
     let (next, broken, worst) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let tell = || {
         loop {
@@ -48,7 +54,7 @@ fn broken(stories: u64, fencing: Fencing) -> (u64, u64) {
             if seed >= stories {
                 return;
             }
-            let over = fleet_story(seed, fencing);
+            let over = story(seed, fencing);
             if over > 0 {
                 if fencing == Fencing::ByLease {
                     println!("story {seed} exceeds the limit by {over}");

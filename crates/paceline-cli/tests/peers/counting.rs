@@ -144,10 +144,23 @@ impl Counting {
         self.book.open().items.values().map(|seen| u64::from(seen.arrivals)).sum()
     }
 
-    /// The most calls that arrived in any window of that length.
-    pub(crate) fn worst(&self, window: Duration) -> u64 {
+    /// When calls arrived, in order.
+    pub(crate) fn times(&self) -> Vec<Instant> {
         let mut times = self.book.open().times.clone();
         times.sort();
+        times
+    }
+
+    /// The most calls that arrived in any window of that length.
+    pub(crate) fn worst(&self, window: Duration) -> u64 {
+        self.worst_after(Duration::ZERO, window)
+    }
+
+    /// The same without those that came sooner after the first.
+    pub(crate) fn worst_after(&self, start: Duration, window: Duration) -> u64 {
+        let mut times = self.times();
+        let from = times.first().map_or(Instant::ZERO, |first| *first + start);
+        times.retain(|at| *at >= from);
         let held =
             times.iter().enumerate().map(|(n, at)| n + 1 - times.partition_point(|first| *first + window <= *at));
         held.max().unwrap_or_default() as u64

@@ -77,6 +77,18 @@ impl Job {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
+    /// How many items it has.
+    pub(crate) const fn items(&self) -> usize {
+        self.items
+    }
+
+    /// A counter of the summary that its latest process has left.
+    pub(crate) fn summed(&self, key: &str) -> u64 {
+        let summary = fs::read(self.folder.path().join("summary.json")).expect("it has ended");
+        let summary: Value = serde_json::from_slice(&summary).expect("JSON");
+        summary.get(key).and_then(Value::as_u64).unwrap_or_else(|| panic!("no {key} in {summary}"))
+    }
+
     /// Starts the job, or goes on with it, until it ends.
     pub(crate) fn run(&self) -> Ended {
         let clock = Clock::new();

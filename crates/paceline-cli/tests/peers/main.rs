@@ -11,6 +11,7 @@ mod collect;
 mod counting;
 mod faked_clock;
 mod fleet;
+mod fleet_faults;
 mod gateway;
 mod haproxy;
 mod hosts;
@@ -25,7 +26,11 @@ mod postgres;
 #[path = "../../../paceline-fleet/tests/servers/postgres_server.rs"]
 mod postgres_server;
 mod promtool;
+#[path = "../../../paceline-fleet/tests/servers/proxy.rs"]
+mod proxy;
 #[path = "../../../paceline-fleet/tests/servers/redis_server.rs"]
 mod redis_server;
+#[path = "../../../paceline-fleet/tests/servers/sentinel_set.rs"]
+mod sentinel_set;
 mod smuggling;
 mod tasks;

@@ -14,7 +14,7 @@ const BURST: f64 = 50.0;
 const LATENCY: f64 = 0.275;
 
 /// `paceline mock`, stopped with the value.
-struct Mock(Child);
+pub(crate) struct Mock(Child);
 
 #[test]
 fn told_by_headers_the_mock_refuses_almost_nothing() {
@@ -30,7 +30,7 @@ fn told_by_headers_the_mock_refuses_almost_nothing() {
 }
 
 impl Mock {
-    fn start() -> (Self, String) {
+    pub(crate) fn start() -> (Self, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_paceline"));
         command.args(["mock", "--listen", "127.0.0.1:0", "--rpm", "3000"]).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().expect("the binary starts");
