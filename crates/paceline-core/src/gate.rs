@@ -43,16 +43,8 @@ pub(crate) struct Reopening {
     /// When the gate opened, which is known later where nothing asked meanwhile.
     pub(crate) opened: Instant,
     pub(crate) closure: Closure,
-    /// One item alone was refused, also after its wait; a call of another opened the gate.
-    pub(crate) of_one: bool,
-}
-
-/// The items that were refused since the gate closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RefusedItems {
-    None,
-    One(u64),
-    Several,
+    /// A canary was refused after a wait that the server asked for, and a later one opened the gate.
+    pub(crate) in_vain: bool,
 }
 
 /// The gate of one scope.
@@ -71,7 +63,6 @@ pub(crate) struct Gate {
     was_in_vain: bool,
     /// That canary had been told to wait before.
     was_told: bool,
-    refused: RefusedItems,
     /// The one of the closure before, and how often it was repeated.
     before: Option<(Duration, u32)>,
     /// It was closed, and [`Gate::reopens`] has not reported its end yet.
@@ -93,7 +84,6 @@ impl Gate {
             is_in_vain: false,
             was_in_vain: false,
             was_told: false,
-            refused: RefusedItems::None,
         }
     }
 
@@ -142,14 +132,9 @@ impl Gate {
         self.is_in_vain && (self.asked.is_some() || self.was_told)
     }
 
-    /// A call of that item was refused, and the gate is closed; `again`: the server has told it to wait before.
-    pub(crate) fn was_refused(&mut self, item: u64, again: bool) {
+    /// A call was refused, and the gate is closed; `again`: the server has told its item to wait before.
+    pub(crate) const fn was_refused(&mut self, again: bool) {
         self.was_told |= self.is_in_vain && again;
-        self.refused = match self.refused {
-            RefusedItems::None => RefusedItems::One(item),
-            RefusedItems::One(before) if before == item => self.refused,
-            RefusedItems::One(_) | RefusedItems::Several => RefusedItems::Several,
-        };
     }
 
     /// Whether a closure has ended since the last call.
@@ -242,8 +227,7 @@ impl Gate {
 
     fn open(&mut self, sent: Instant, opened: Instant) -> Reopening {
         self.was_in_vain = self.is_in_vain();
-        let of_one = self.was_in_vain && matches!(self.refused, RefusedItems::One(_));
-        (self.door, self.is_in_vain, self.was_told, self.refused) = (Door::Open, false, false, RefusedItems::None);
+        (self.door, self.is_in_vain, self.was_told) = (Door::Open, false, false);
         let (closure, times) = match (self.asked, self.before) {
             (None, _) => (Closure::Own, 0),
             (Some(_), None) => (Closure::Hint, 0),
@@ -253,7 +237,13 @@ impl Gate {
             (Some(_), Some(_)) => (Closure::NewHint, 0),
         };
         self.before = self.asked.take().map(|wait| (wait, times));
-        Reopening { closed: sent.saturating_since(self.since), canary: sent, opened, closure, of_one }
+        Reopening {
+            closed: sent.saturating_since(self.since),
+            canary: sent,
+            opened,
+            closure,
+            in_vain: self.was_in_vain,
+        }
     }
 
     /// A call ended without an answer that opens or closes the gate: the next one may be the canary.

@@ -63,15 +63,33 @@ pub(super) struct Refusals {
     /// Earlier ones are not counted.
     from: Instant,
     pub(super) out: Option<Out>,
-    /// The rate before the present closure.
+    /// The rate before the present closure, and the items that were refused since.
     before: Option<Rate>,
+    closed_by: RefusedItems,
+}
+
+/// The items that were refused since the gate closed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum RefusedItems {
+    #[default]
+    None,
+    One(u64),
+    Several,
 }
 
 impl Default for Refusals {
     fn default() -> Self {
         let shares = [Kind::Throttled, Kind::Overloaded].map(Share::new);
         let (first_tries, throttled) = (FirstTries::default(), Repeats::default());
-        Self { shares, first_tries, throttled, from: Instant::ZERO, out: None, before: None }
+        Self {
+            shares,
+            first_tries,
+            throttled,
+            from: Instant::ZERO,
+            out: None,
+            before: None,
+            closed_by: RefusedItems::None,
+        }
     }
 }
 
@@ -173,13 +191,16 @@ impl Decision {
     /// The gate is open again. Returns whether the next call may leave at once.
     pub(super) fn reopened(&mut self, now: Instant, evidence: &mut Evidence, reopening: &Reopening) -> bool {
         self.strikes = 0;
-        let before = self.refusals.as_mut().and_then(|refusals| refusals.before.take());
+        let before = self.refusals.as_mut().and_then(|refusals| {
+            let is_of_one = matches!(core::mem::take(&mut refusals.closed_by), RefusedItems::One(_));
+            refusals.before.take().filter(|_| reopening.in_vain && is_of_one)
+        });
         let closed = reopening.closed.as_secs_f64();
         let long = reopening.closed >= LONG && closed >= 5.0 / self.rate.per_second();
         let passed = self.cycle.map(|(n, _)| n);
         let was_window = long && self.reopened_after_long(now, evidence, reopening, closed);
         let as_many = passed.zip(self.cycle).is_some_and(|(before, (n, _))| long && alike(n, before, 1.1));
-        if let Some(before) = before.filter(|_| reopening.of_one && !as_many) {
+        if let Some(before) = before.filter(|_| !as_many) {
             self.rate = before;
             return false;
         }
@@ -266,6 +287,16 @@ impl Decision {
     /// A call succeeded: what is refused again and again meanwhile is so by itself.
     pub(super) fn succeeded(&mut self, item: u64) {
         self.refusals.iter_mut().for_each(|refusals| refusals.throttled.succeeded(item));
+    }
+
+    /// A call of that item was refused, and the gate is closed.
+    pub(super) fn closed_by(&mut self, item: u64) {
+        let Some(refusals) = &mut self.refusals else { return };
+        refusals.closed_by = match refusals.closed_by {
+            RefusedItems::None => RefusedItems::One(item),
+            RefusedItems::One(before) if before == item => refusals.closed_by,
+            RefusedItems::One(_) | RefusedItems::Several => RefusedItems::Several,
+        };
     }
 
     /// Whether an item was told to wait again while most others succeeded.

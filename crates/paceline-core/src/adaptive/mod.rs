@@ -250,6 +250,11 @@ impl AdaptiveRate {
         self.decision.is_bad(item)
     }
 
+    /// A call of that item was refused, and the gate is closed.
+    pub(crate) fn closed_by(&mut self, item: u64) {
+        self.decision.closed_by(item);
+    }
+
     /// A call was refused; `last` is the newest call sent. Returns how the scope reacts.
     pub(crate) fn refused(
         &mut self,

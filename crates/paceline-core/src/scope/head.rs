@@ -40,7 +40,8 @@ impl Scope {
     /// A call of that item was refused; `again`: the server has told it to wait before.
     pub(crate) fn was_refused(&mut self, item: u64, again: bool) {
         if !self.gate.is_open() {
-            self.gate.was_refused(item, again);
+            self.gate.was_refused(again);
+            self.learnt.closed_by(item);
         }
     }
 

@@ -174,8 +174,8 @@ fn items_that_hang_keep_the_others_from_nothing() {
     }
 }
 
-/// Such pages anywhere among the others: each holds them for two of its waits, takes one call in eight, and costs hardly any rate.
-/// Where a second one is the call that tests the gate, the rate falls as at a limit: few of the runs take several times as long.
+/// Such pages anywhere among the others: each holds them for two of its waits, takes one call in eight, and costs hardly any
+/// rate. Where a second one tests the gate, the rate falls as at a limit: few of the runs take several times as long.
 #[test]
 fn many_items_that_are_told_to_wait_slow_the_others_down_by_little_but_their_waits() {
     let mut rng = Rng::new(3);
