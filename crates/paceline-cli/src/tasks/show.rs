@@ -173,11 +173,8 @@ fn state(item: &WorkItem, groups: &Groups) -> String {
     let reason = reason.map(|reason| waits_for.map_or(reason.clone(), |what| format!("{reason}: {what}")));
     reason.into_iter().for_each(|reason| description += &format!(" ({reason})"));
     if item.state == State::Cancelled {
-        description += if item.may_be_done {
-            " by a person, during its call, which succeeded all the same"
-        } else {
-            " by a person"
-        };
+        description +=
+            if item.may_be_done { " by a person, during its call, which may have been done" } else { " by a person" };
     }
     let before = item.delivered.filter(|_| item.state != State::Succeeded);
     before.into_iter().for_each(|at| description += &format!("; it had succeeded at {}", text::moment(at)));

@@ -83,20 +83,6 @@ fn a_key_that_root_makes_can_be_read_by_the_user_of_its_folder() {
 }
 
 #[test]
-fn a_file_of_keys_keeps_its_group_and_mode_when_keys_are_revoked() {
-    let job = Job::new(0);
-    told(&mut keys(&job, &["add", "ci"]));
-    let file = job.path("state/client-keys.json");
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).expect("its mode");
-    // Only root may give files away.
-    let group = std::os::unix::fs::chown(&file, None, Some(12_345)).map_or(None, |()| Some(12_345));
-    told(&mut keys(&job, &["revoke", "ci"]));
-    let found = std::fs::metadata(&file).expect("it is there");
-    assert_eq!(found.permissions().mode() & 0o777, 0o640);
-    assert_eq!(group.unwrap_or(found.gid()), found.gid(), "the gateway, of that group, reads what was revoked");
-}
-
-#[test]
 fn keys_are_made_and_revoked_while_the_gateway_runs() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let mut command = serve(&job, &server, &["--state", "state", "--log-requests"]);

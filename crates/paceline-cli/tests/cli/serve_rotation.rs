@@ -1,6 +1,7 @@
 //! Keys and certificates are exchanged for new ones: those of clients, that of an upstream, and what clients are shown.
 
 use std::fs::File;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::process::Command;
 
 use rustix::process::Signal;
@@ -191,4 +192,18 @@ fn a_key_is_revoked_on_a_full_disk_or_told_to_work_as_before() {
     );
     let listed = job.text("listed");
     assert!(listed.starts_with("a  made") && listed.lines().count() == 1, "{listed}");
+}
+
+#[test]
+fn a_file_of_keys_keeps_its_group_and_mode_when_keys_are_revoked() {
+    let job = Job::new(0);
+    told(&mut keys(&job, &["add", "ci"]));
+    let file = job.path("state/client-keys.json");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640)).expect("its mode");
+    // Only root may give files away.
+    let group = std::os::unix::fs::chown(&file, None, Some(12_345)).map_or(None, |()| Some(12_345));
+    told(&mut keys(&job, &["revoke", "ci"]));
+    let found = std::fs::metadata(&file).expect("it is there");
+    assert_eq!(found.permissions().mode() & 0o777, 0o640);
+    assert_eq!(group.unwrap_or(found.gid()), found.gid(), "the gateway, of that group, reads what was revoked");
 }
