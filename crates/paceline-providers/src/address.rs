@@ -23,7 +23,7 @@ pub fn join_url(base: &str, path: &str) -> String {
 /// each call: letter by letter that takes a fraction of what a search for characters does.
 #[inline]
 pub(super) fn path_before<'t, const N: usize>(text: &'t str, ends: &[u8; N]) -> &'t str {
-    let end = text.bytes().position(|byte| ends.iter().any(|end| *end == byte));
+    let end = text.bytes().position(|byte| ends.contains(&byte));
     &text[..end.unwrap_or(text.len())]
 }
 

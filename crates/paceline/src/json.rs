@@ -69,7 +69,7 @@ fn fleet(fleet: &FleetSnapshot, time: &dyn Fn(Instant) -> String) -> Value {
     let share = |FleetShare { limit, units, quarantine, .. }: &FleetShare| {
         json!({
             "dimension": limit.dimension(),
-            "window_ms": (!limit.in_flight).then(|| limit.quota.window.as_secs_f64() * 1e3),
+            "window_ms": (!limit.in_flight).then_some(limit.quota.window.as_secs_f64() * 1e3),
             "tier": limit.tier.as_deref(),
             "limit": limit.quota.limit,
             "share": units,
