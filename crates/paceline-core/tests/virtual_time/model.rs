@@ -24,6 +24,9 @@ struct Sent {
     cost: Cost,
     /// Its item had failed before.
     repeats: bool,
+    item: Option<u64>,
+    /// How often it had been told to wait before.
+    deferrals: u32,
 }
 
 struct Waiting {
@@ -54,6 +57,35 @@ struct Model {
     debts: Vec<Sent>,
     /// When the next probe of a failing server may leave.
     probes: BTreeMap<ScopeId, Instant>,
+    /// Of each scope.
+    told: [Told; 2],
+}
+
+/// The items of a scope that were told a time to wait.
+#[derive(Default)]
+struct Told {
+    /// Calls that succeeded.
+    passed: u64,
+    /// How many had when an item was told last; none of one that was told again after two of them, and waits alone.
+    at: BTreeMap<Option<u64>, Option<u64>>,
+}
+
+impl Told {
+    fn completed(&mut self, call: &Sent, outcome: &Outcome) {
+        let names_a_time = outcome.hint.is_some_and(|hint| hint.wait > S || call.deferrals >= 4);
+        if outcome.class == Class::Success {
+            self.passed += 1;
+            self.at.remove(&call.item);
+        } else if outcome.class == Class::Throttled && names_a_time {
+            let passed = self.passed;
+            let waits_alone = self.at.get(&call.item).is_some_and(|at| at.is_none_or(|at| passed - at >= 2));
+            self.at.insert(call.item, (!waits_alone).then_some(passed));
+        }
+    }
+
+    fn waits_alone(&self, item: Option<u64>) -> bool {
+        matches!(self.at.get(&item), Some(None))
+    }
 }
 
 fn tokens(limit: u64, window: Duration) -> Quota {
@@ -100,6 +132,7 @@ impl Model {
             sent: Vec::new(),
             debts: Vec::new(),
             probes: BTreeMap::new(),
+            told: [Told::default(), Told::default()],
         }
     }
 
@@ -162,8 +195,8 @@ impl Model {
         if let Some(sent) = self.in_flight.remove(&ticket) {
             self.sent[sent].cost = Cost::zero();
             // The next call has its turn.
-            let place = self.scopes.iter().position(|scope| *scope == self.sent[sent].scope);
-            self.let_one_pass[place.expect("it has only these")] = false;
+            let place = self.place_of(&self.sent[sent].scope);
+            self.let_one_pass[place] = false;
         }
         self.finished += 1;
     }
@@ -182,9 +215,12 @@ impl Model {
             let settled = usage.get(&Dimension::Tokens).min(reserved);
             self.sent[sent].cost.set(Dimension::Tokens, settled);
             let debt = Cost::zero().with(Dimension::Tokens, usage.get(&Dimension::Tokens) - settled);
-            self.debts.push(Sent { at: self.now, scope: self.sent[sent].scope.clone(), cost: debt, repeats: false });
+            let scope = self.sent[sent].scope.clone();
+            self.debts.push(Sent { at: self.now, scope, cost: debt, repeats: false, item: None, deferrals: 0 });
         }
         self.finished += 1;
+        let place = self.place_of(&self.sent[sent].scope);
+        self.told[place].completed(&self.sent[sent], &outcome);
         match self.pacer.complete(self.now, ticket, outcome) {
             NextAction::Retry { next, .. } | NextAction::Resend { next, .. } => {
                 self.drain();
@@ -301,6 +337,10 @@ impl Model {
         late(request.not_before) || late(closed) || late(tested) || in_tier || self.watched.iter().any(full)
     }
 
+    fn place_of(&self, scope: &ScopeId) -> usize {
+        self.scopes.iter().position(|own| own == scope).expect("it has only these")
+    }
+
     /// Whether calls of items that failed before hold half of the places.
     fn repeats_enough(&self, scope: &ScopeId) -> bool {
         let snapshot = self.pacer.snapshot(self.now);
@@ -317,6 +357,8 @@ impl Model {
         assert!(request.not_before.is_none_or(|due| due <= self.now), "before its due time");
         let mut lets_one_pass = false;
         let enough = self.repeats_enough(&request.scope);
+        let scope = self.place_of(&request.scope);
+        let waits_alone = |request: &Request| self.told[scope].waits_alone(request.item);
         for other in self.waiting.values().filter(|other| other.request.scope == request.scope) {
             let ready = other.request.not_before.is_none_or(|due| due <= self.now);
             let before = (-other.request.priority, other.arrival) < (-request.priority, arrival);
@@ -333,6 +375,9 @@ impl Model {
             let was_told = self.learns
                 && as_urgent
                 && (deferrals.0 > 1 && deferrals.1 <= 1 || deferrals.0 > 0 && deferrals.1 == 0);
+            // One that was told again while others passed lets those pass that were not.
+            let alone = self.learns && as_urgent && waits_alone(&other.request) && !waits_alone(&request);
+            let was_told = was_told || alone;
             // Where a learnt pace was refused, one that failed lets one pass that did not, but never two.
             let waits_once = self.learns && as_urgent && other.request.attempts > 0 && request.attempts == 0;
             lets_one_pass |= ready && before && waits_once && !tests && !probes && !was_told && !may_hang;
@@ -342,11 +387,11 @@ impl Model {
                 other.arrival
             );
         }
-        let scope = self.scopes.iter().position(|scope| *scope == request.scope).expect("it has only these");
         let did_before = std::mem::replace(&mut self.let_one_pass[scope], lets_one_pass);
         assert!(!(lets_one_pass && did_before), "{arrival} was the second in a row that overtook one that failed");
         let repeats = request.attempts > 0;
-        self.sent.push(Sent { at: self.now, scope: request.scope, cost: request.cost, repeats });
+        let Request { scope, cost, item, deferrals, .. } = request;
+        self.sent.push(Sent { at: self.now, scope, cost, repeats, item, deferrals });
         self.in_flight.insert(ticket, self.sent.len() - 1);
         assert!(self.in_flight.len() <= self.max_in_flight);
         self.check_windows();
@@ -414,6 +459,14 @@ fn random_operations_keep_every_promise() {
 #[test]
 fn a_test_of_a_server_that_is_down_may_overtake() {
     let mut model = Model::new(12_374_512_521_667_695_714);
+    (0..400).for_each(|_| model.step());
+    model.finish();
+}
+
+/// An item that was told to wait again while others passed lets those of its scope pass that were not.
+#[test]
+fn an_item_that_waits_alone_may_be_overtaken() {
+    let mut model = Model::new(13_874_066_642_465_032_678);
     (0..400).for_each(|_| model.step());
     model.finish();
 }
