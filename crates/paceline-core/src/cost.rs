@@ -34,6 +34,11 @@ pub enum Dimension {
 const BUILT_IN: usize = 6;
 
 impl Dimension {
+    /// Whether it counts tokens of a model, of whichever kind.
+    pub const fn is_of_tokens(&self) -> bool {
+        matches!(self, Self::Tokens | Self::InputTokens | Self::OutputTokens | Self::ProjectTokens)
+    }
+
     /// The name used in files, logs and JSON.
     pub fn as_str(&self) -> &str {
         match self {

@@ -436,11 +436,9 @@ impl Backend {
 
 /// Whether a limit on tokens is configured.
 fn counts_tokens(config: &PacerConfig) -> bool {
-    let are_tokens =
-        |of: &Dimension| matches!(of, Dimension::Tokens | Dimension::InputTokens | Dimension::OutputTokens);
     let tiers = config.tiers.iter().map(|(_, limits)| limits);
     let mut quotas = tiers.chain([&config.limits]).flat_map(|limits| &limits.quotas);
-    quotas.any(|quota| are_tokens(&quota.dimension))
+    quotas.any(|quota| quota.dimension.is_of_tokens())
 }
 
 /// A request of so many tokens more counts as one more where clients take turns: small ones are one.

@@ -84,7 +84,7 @@ impl Clients {
             let spaced = client.limits.as_ref().and_then(|pacer| pacer.limits.spacing());
             let spaced = spaced.map(|(quota, burst)| (quota.clone(), burst));
             let counted = client.limits.iter().flat_map(|pacer| &pacer.limits.quotas);
-            let counts_tokens = { counted }.any(|quota| room::is_of_tokens(&quota.dimension));
+            let counts_tokens = { counted }.any(|quota| quota.dimension.is_of_tokens());
             let used = before.and_then(|client| client.limiter.clone().or_else(|| client.resting.clone()));
             let (limiter, resting) = match (used, client.limits.take()) {
                 (Some(used), Some(limits)) => {

@@ -145,7 +145,7 @@ impl Service<Uri> for Way {
 impl Connection for Stream {
     fn connected(&self) -> Connected {
         match self {
-            // Not with its addresses, which would come with each answer, and which no one asks for.
+            // Not with its addresses, which would come with each answer, and which the gateway does not ask for.
             Self::Straight(_) => Connected::new(),
             Self::Tunnel(stream) => stream.connected(),
             Self::Forward(stream) => stream.connected().proxy(true),

@@ -79,7 +79,7 @@ impl StaysDown {
     /// decides.
     pub(crate) fn standing(
         &self,
-        scope: &str,
+        scope: &Arc<str>,
         client: u64,
         now: Instant,
         is_failing: impl FnOnce() -> bool,
@@ -87,16 +87,13 @@ impl StaysDown {
         if !self.is_known(scope, client, now, is_failing) {
             return Standing::Waits;
         }
-        let mut scopes = self.scopes();
-        match scopes.get_key_value(scope).map(|(scope, _)| Arc::clone(scope)) {
+        match self.scopes().get_mut(scope) {
             None => Standing::Waits,
-            Some(scope) => match scopes.get_mut(&scope).filter(|down| !down.is_tested && now >= down.test) {
-                Some(down) => {
-                    down.is_tested = true;
-                    Standing::Tests(Test { of: self, scope, began: now, was_made: true })
-                }
-                None => Standing::FallsBack,
-            },
+            Some(down) if down.is_tested || now < down.test => Standing::FallsBack,
+            Some(down) => {
+                down.is_tested = true;
+                Standing::Tests(Test { of: self, scope: Arc::clone(scope), began: now, was_made: true })
+            }
         }
     }
 
@@ -108,8 +105,7 @@ impl StaysDown {
         let mut scopes = self.scopes();
         let Some(down) = scopes.get_mut(scope) else { return false };
         if now - down.seen > FORGOTTEN {
-            scopes.remove(scope);
-            self.some.store(!scopes.is_empty(), Ordering::Relaxed);
+            self.remove(scopes, scope);
             return false;
         }
         down.seen = now;
@@ -165,10 +161,13 @@ impl StaysDown {
     /// The server of the scope answers.
     pub(crate) fn answers(&self, scope: &str) {
         if self.some.load(Ordering::Relaxed) {
-            let mut scopes = self.scopes();
-            scopes.remove(scope);
-            self.some.store(!scopes.is_empty(), Ordering::Relaxed);
+            self.remove(self.scopes(), scope);
         }
+    }
+
+    fn remove(&self, mut scopes: MutexGuard<'_, BTreeMap<Arc<str>, Down>>, scope: &str) {
+        scopes.remove(scope);
+        self.some.store(!scopes.is_empty(), Ordering::Relaxed);
     }
 
     /// Nothing is known any more.
@@ -210,38 +209,41 @@ mod tests {
     #[test]
     fn what_a_request_fell_back_from_is_tested_by_one_call_ever_more_seldom() {
         let down = StaysDown::default();
-        assert!(matches!(down.standing("m", 1, at(0), || true), Standing::Waits), "no request has fallen back");
+        assert!(matches!(down.standing(&scope(), 1, at(0), || true), Standing::Waits), "no request has fallen back");
         down.fell_back(&scope(), 1, 1, at(0));
         let mut tests = Vec::new();
         for second in 0..100 {
-            if let Standing::Tests(test) = down.standing("m", 2, at(second), || true) {
-                assert!(matches!(down.standing("m", 1, at(second), || true), Standing::FallsBack), "one at a time");
+            if let Standing::Tests(test) = down.standing(&scope(), 2, at(second), || true) {
+                assert!(
+                    matches!(down.standing(&scope(), 1, at(second), || true), Standing::FallsBack),
+                    "one at a time"
+                );
                 tests.push(second);
                 drop(test);
             }
         }
         assert_eq!(tests, [1, 3, 7, 15, 31, 61, 91]);
         down.answers("m");
-        assert!(matches!(down.standing("m", 1, at(100), || true), Standing::Waits));
+        assert!(matches!(down.standing(&scope(), 1, at(100), || true), Standing::Waits));
     }
 
     #[test]
     fn a_client_whose_calls_fail_says_nothing_to_the_others() {
         let down = StaysDown::default();
-        let falls = |client| !matches!(down.standing("m", client, at(0), || false), Standing::Waits);
+        let falls = |client| !matches!(down.standing(&scope(), client, at(0), || false), Standing::Waits);
         (1..FAILED).for_each(|_| down.fell_back(&scope(), 1, 1, at(0)));
         assert!(!falls(1), "too few calls");
         down.fell_back(&scope(), 1, 1, at(0));
         assert!(falls(1) && !falls(2));
-        assert!(!matches!(down.standing("m", 2, at(0), || true), Standing::Waits), "unless the server is failing");
+        assert!(!matches!(down.standing(&scope(), 2, at(0), || true), Standing::Waits), "unless the server is failing");
     }
 
     #[test]
     fn what_no_request_has_come_for_is_forgotten() {
         let down = StaysDown::default();
         down.fell_back(&scope(), 1, FAILED, at(0));
-        assert!(matches!(down.standing("m", 1, at(300), || false), Standing::Tests(_)));
-        assert!(matches!(down.standing("m", 1, at(601), || false), Standing::Waits));
+        assert!(matches!(down.standing(&scope(), 1, at(300), || false), Standing::Tests(_)));
+        assert!(matches!(down.standing(&scope(), 1, at(601), || false), Standing::Waits));
         assert!(!down.some.load(Ordering::Relaxed));
     }
 

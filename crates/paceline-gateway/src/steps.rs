@@ -123,11 +123,11 @@ impl Course<'_> {
                 return gives_way(upstream).into();
             }
         };
-        let failed = |class: Class| GiveUp::Deadline.stayed_down(class);
         match self.record.calls - calls {
             made if ended.stayed_down => down.fell_back(scope.name(), client, made, upstream.limiter().now()),
             0 => {}
-            _ if matches!(self.record.ending, Some(Ending::Answered(class)) if failed(class)) => {}
+            _ if matches!(self.record.ending, Some(Ending::Answered(class)) if GiveUp::Deadline.stayed_down(class)) => {
+            }
             _ => down.answers(scope.name()),
         }
         ended

@@ -21,8 +21,12 @@ pub fn join_url(base: &str, path: &str) -> String {
 
 /// A path, or the beginning of another text, up to the first of these letters. Paths are short and looked at several times for
 /// each call: letter by letter that takes a fraction of what a search for characters does.
+///
+/// ```
+/// assert_eq!(paceline_providers::path_before("/v1/models?n=1", b"?#"), "/v1/models");
+/// ```
 #[inline]
-pub(super) fn path_before<'t, const N: usize>(text: &'t str, ends: &[u8; N]) -> &'t str {
+pub fn path_before<'t, const N: usize>(text: &'t str, ends: &[u8; N]) -> &'t str {
     let end = text.bytes().position(|byte| ends.contains(&byte));
     &text[..end.unwrap_or(text.len())]
 }

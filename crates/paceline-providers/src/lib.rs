@@ -89,7 +89,7 @@ mod wait;
 use http::HeaderMap;
 use paceline_core::Timestamp;
 
-pub use address::{below, host, is_loopback, is_loopback_host, join_url, origin, path_of, without_dot};
+pub use address::{below, host, is_loopback, is_loopback_host, join_url, origin, path_before, path_of, without_dot};
 pub use answered::{is_version_of, model_of_answer};
 pub use charge::SoFar;
 pub use collect::{collect, comes_in_parts};

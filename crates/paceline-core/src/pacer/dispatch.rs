@@ -43,11 +43,9 @@ impl Pacer {
         if let Some(told) = scope.told_at_most() {
             return scope.queue.first_but(PROBE_CANDIDATES, |slot| self.slots.at(slot).request.deferrals > told);
         }
-        if scope.learns_from_refusals() && !scope.is_turn_of_told() {
-            let bad = |slot| scope.is_told_alone(self.slots.at(slot).request.number());
-            if scope.queue.head().is_some_and(|head| bad(head.2)) {
-                return scope.queue.first_but(PROBE_CANDIDATES, bad);
-            }
+        let told_alone = |slot| scope.is_told_alone(self.slots.at(slot).request.number());
+        if scope.told_wait() && scope.queue.head().is_some_and(|head| told_alone(head.2)) {
+            return scope.queue.first_but(PROBE_CANDIDATES, told_alone);
         }
         let new_first =
             scope.learns_from_refusals() && scope.totals.sends % 2 == 1 || scope.repeats_enough(self.in_flight.limit());

@@ -211,11 +211,7 @@ impl Pacer {
     fn demand(&self, now: Instant) -> Vec<Demand> {
         let level = |(limit, ..): &(DividedLimit, u64, Instant)| {
             let own = limit.tier.as_ref().map(|tier| self.scopes.named(tier).map(|id| id.place));
-            let level = match own {
-                None => Some((&self.quotas, &self.in_flight)),
-                Some(place) => place.map(|place| (self.scopes[place].quotas(), &self.scopes[place].in_flight)),
-            };
-            let used = match level {
+            let used = match self.level_of(limit) {
                 None => 0,
                 Some((_, in_flight)) if limit.in_flight => u64::from(in_flight.now()),
                 Some((quotas, _)) => quotas.used(now, limit.place),
@@ -243,20 +239,21 @@ impl Pacer {
         self.divided.parts.iter().flatten().map(level).collect()
     }
 
+    /// What counts at the level of a divided limit; none of a tier without a call.
+    fn level_of(&self, limit: &DividedLimit) -> Option<(&Quotas, &InFlight)> {
+        let Some(tier) = &limit.tier else { return Some((&self.quotas, &self.in_flight)) };
+        let scope = &self.scopes[self.scopes.named(tier)?.place];
+        Some((scope.quotas(), &scope.in_flight))
+    }
+
     /// What each divided limit still counts, with its age.
     fn taken(&self, now: Instant) -> Vec<Vec<TakenState>> {
-        let level = |(limit, ..): &(DividedLimit, u64, Instant)| {
-            let (quotas, in_flight) = match &limit.tier {
-                None => (&self.quotas, &self.in_flight),
-                Some(tier) => {
-                    let Some(id) = self.scopes.named(tier) else { return Vec::new() };
-                    (self.scopes[id.place].quotas(), &self.scopes[id.place].in_flight)
-                }
-            };
-            match limit.in_flight {
-                true => vec![TakenState { ago: Duration::ZERO, units: u64::from(in_flight.now()) }],
-                false => quotas.taken(now, limit.place),
+        let level = |(limit, ..): &(DividedLimit, u64, Instant)| match self.level_of(limit) {
+            None => Vec::new(),
+            Some((_, in_flight)) if limit.in_flight => {
+                vec![TakenState { ago: Duration::ZERO, units: u64::from(in_flight.now()) }]
             }
+            Some((quotas, _)) => quotas.taken(now, limit.place),
         };
         self.divided.parts.iter().flatten().map(level).collect()
     }

@@ -255,7 +255,11 @@ fn canary_topic(scope: &str) -> String {
     format!("{CANARY_OF}{scope}")
 }
 
-/// A store keeps short texts.
 fn may_be_told(name: &str) -> bool {
-    name.len() <= LONGEST_NAME && !name.chars().any(char::is_control)
+    is_short(name, LONGEST_NAME)
+}
+
+/// Whether a topic may have the name of a scope in it: a store keeps short texts.
+pub(super) fn is_short(name: &str, longest: usize) -> bool {
+    name.len() <= longest && !name.chars().any(char::is_control)
 }

@@ -9,6 +9,7 @@ use alloc::sync::Arc;
 use core::time::Duration;
 
 use super::Pacer;
+use super::gates::is_short;
 use crate::adaptive::{Belief, OFFICE, Reaction, Report, Word};
 use crate::admit::PauseCause;
 use crate::fleet::{BoardStep, Member, MemberId, Note};
@@ -64,7 +65,7 @@ impl Pacer {
 
     fn joins(&mut self, place: u32) -> bool {
         let name = &self.scopes[place].name;
-        let may_join = name.len() <= LONGEST_NAME && !name.chars().any(char::is_control);
+        let may_join = is_short(name, LONGEST_NAME);
         if may_join && !self.paces.names.contains(name) {
             self.paces.names.insert(name.clone());
         }

@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::Pacer;
-use super::gates::SharedGates;
+use super::gates::{SharedGates, is_short};
 use crate::admit::{Admit, WaitCause};
 use crate::background::Ask;
 use crate::cost::{Cost, Dimension};
@@ -198,10 +198,10 @@ impl Pot {
     }
 
     fn admit(&self, now: Instant, units: u64) -> Admit {
-        if units <= self.has(now) || units == 0 || self.unknown > now {
+        let remaining = self.has(now);
+        if units <= remaining || self.unknown > now {
             return Admit::Now;
         }
-        let remaining = self.has(now);
         let cause = || WaitCause::ServerLimit { dimension: self.dimension.clone(), limit: self.limit, remaining };
         match self.asked.filter(|(_, until)| *until > now) {
             Some((_, until)) => Admit::at(until, now, cause),
@@ -242,10 +242,10 @@ impl Pacer {
 
     /// An answer has announced limits: all processes share them from now on.
     pub(super) fn note_announced(&mut self, now: Instant, place: u32) {
-        if !self.divided.has_lease() || !self.scopes[place].learns() || !may_be_shared(&self.scopes[place].name) {
+        let scope = &self.scopes[place];
+        if !self.divided.has_lease() || !scope.learns() || !is_short(&scope.name, LONGEST_NAME) {
             return;
         }
-        let scope = &self.scopes[place];
         for dimension in scope.announced_dimensions().filter(|dimension| !dimension.as_str().contains(' ')) {
             let Some((_, announced)) = scope.announces(now, dimension) else { continue };
             let pots = self.pots.of.entry(scope.name.clone()).or_default();
@@ -267,8 +267,11 @@ impl Pacer {
         let (Some((dimension, name)), [limit, ..]) = (of_topic(&note.topic), &note.values[..]) else { return };
         let id = self.scope(name);
         let scope = &self.scopes[&id];
+        if !scope.learns() {
+            return;
+        }
         let pots = self.pots.of.entry(scope.name.clone()).or_default();
-        if scope.learns() && !pots.iter().any(|pot| pot.dimension == dimension) {
+        if !pots.iter().any(|pot| pot.dimension == dimension) {
             let mut pot = Pot::new(now, dimension.clone(), *limit, scope.reserved(&dimension));
             pot.say(now, scope, &mut self.gates, 0, 1, 0);
             pots.push(pot);
@@ -369,9 +372,4 @@ fn topic(scope: &str, dimension: &Dimension) -> String {
 fn of_topic(topic: &str) -> Option<(Dimension, &str)> {
     let (dimension, scope) = topic.strip_prefix(LIMIT_OF)?.split_once(' ')?;
     Some((Dimension::from_name(dimension), scope))
-}
-
-/// A store keeps short texts.
-fn may_be_shared(name: &str) -> bool {
-    name.len() <= LONGEST_NAME && !name.chars().any(char::is_control)
 }

@@ -29,11 +29,15 @@ impl Scope {
 
     /// Whether an item was told to wait again while most others succeeded: it has a limit of its own, or is refused for good.
     pub(crate) fn is_told_alone(&self, item: u64) -> bool {
-        self.learns_from_refusals() && self.learnt.is_bad(item)
+        self.learnt.is_bad(item)
     }
 
-    /// Whether the next call may be of such an item, while others wait.
-    pub(crate) const fn is_turn_of_told(&self) -> bool {
+    /// Whether such an item lets others leave first now.
+    pub(crate) fn told_wait(&self) -> bool {
+        self.learns_from_refusals() && !self.is_turn_of_told()
+    }
+
+    const fn is_turn_of_told(&self) -> bool {
         self.totals.sends.is_multiple_of(TOLD_AGAIN)
     }
 
@@ -55,7 +59,7 @@ impl Scope {
     pub(crate) fn told_at_most(&self) -> Option<u32> {
         let told = match () {
             () if self.gate.is_in_vain() => 0,
-            () if self.gate.was_in_vain() && !self.totals.sends.is_multiple_of(TOLD_AGAIN) => 1,
+            () if self.gate.was_in_vain() && !self.is_turn_of_told() => 1,
             () => return None,
         };
         self.learns_from_refusals().then_some(told)

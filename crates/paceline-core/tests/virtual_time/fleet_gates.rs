@@ -229,9 +229,9 @@ fn limits_that_are_not_shared_any_more_leave_gates_to_their_pacer() {
     let process = &mut fleet.processes[other];
     assert_eq!(process.pacer.poll_event(), None);
     process.pacer.undivide(now);
-    let Some(Event::Granted { ticket, .. }) = process.pacer.poll_event() else { panic!("it asks nobody") };
+    let Some(Event::Granted { ticket, .. }) = process.pacer.poll_event() else { panic!("it asks no ledger") };
     process.pacer.complete(now, ticket, throttled(5 * S));
-    assert!(!process.pacer.has_news(), "and tells nobody");
+    assert!(!process.pacer.has_news(), "and tells no other process");
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn a_test_of_a_gate_that_is_open_is_given_back() {
     fleet.run(20 * S - MS);
     fleet.processes[0].is_cut = true;
     fleet.run(2 * MS);
-    assert_eq!(fleet.left(), [0], "nobody has answered");
+    assert_eq!(fleet.left(), [0], "its call was not answered");
     fleet.tell(0, "gate a", 60 * S, &[0, 0]);
     fleet.run(MS);
     let before = fleet.count("canary a", is_release);

@@ -72,7 +72,7 @@ fn refuse(fleet: &mut Fleet, place: usize) {
 #[test]
 fn the_first_that_calls_decides_and_all_go_by_its_word() {
     let mut fleet = Fleet::that_learns(3);
-    assert_eq!(fleet.asked, [], "nobody calls");
+    assert_eq!(fleet.asked, [], "no process calls");
     fleet.call(1, "a", 1);
     assert_eq!(fleet.asked, [], "one call wants no pace");
     fleet.call(1, "a", 1);
@@ -130,7 +130,7 @@ fn where_everything_is_refused_the_one_that_decides_closes_the_gates_of_all() {
 }
 
 #[test]
-fn where_nobody_calls_any_more_nothing_is_said() {
+fn where_no_process_calls_any_more_nothing_is_said() {
     let mut fleet = working(2, 5 * S);
     fleet.run(20 * S);
     while let Some(place) = (0..2).find(|place| !fleet.processes[*place].left.is_empty()) {
@@ -160,7 +160,7 @@ fn a_scope_whose_name_no_store_keeps_has_its_pace_for_itself() {
 }
 
 #[test]
-fn a_pace_that_is_not_learnt_is_nobodys_to_decide() {
+fn no_process_decides_a_pace_that_is_not_learnt() {
     let mut fleet = Fleet::of(2);
     (0..2).for_each(|place| fleet.call(place, "a", 3));
     fleet.run(3 * S);
@@ -250,7 +250,7 @@ fn one_that_comes_later_goes_on_from_what_was_believed() {
         estimate(&mut fleet, place)
     };
     let (soon, late) = (later(10 * S), later(500 * S));
-    assert!([&soon, &late].iter().all(|it| it.shared.is_some_and(|shared| shared.decides)), "nobody else does");
+    assert!([&soon, &late].iter().all(|it| it.shared.is_some_and(|shared| shared.decides)), "no other process does");
     let rates = [rate, soon.rate, late.rate];
     assert!(rates.windows(2).all(|pair| (0.85..1.0).contains(&(pair[1] / pair[0]))), "{rates:?}");
 }

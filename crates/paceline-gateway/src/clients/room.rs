@@ -114,10 +114,5 @@ fn request(limiter: &Limiter, cost: &Cost, priority: i32) -> paceline::Request {
 
 /// Whether a call waits for a limit on tokens, of which those under way may give some back.
 const fn counts_tokens(cause: &WaitCause) -> bool {
-    matches!(cause, WaitCause::Quota { dimension, .. } if is_of_tokens(dimension))
-}
-
-/// Whether that is tokens.
-pub(super) const fn is_of_tokens(dimension: &Dimension) -> bool {
-    matches!(dimension, Dimension::Tokens | Dimension::InputTokens | Dimension::OutputTokens | Dimension::ProjectTokens)
+    matches!(cause, WaitCause::Quota { dimension, .. } if dimension.is_of_tokens())
 }

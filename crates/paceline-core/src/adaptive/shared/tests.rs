@@ -341,7 +341,7 @@ fn the_one_that_decides_tells_a_change_soon_and_a_new_era_at_once() {
 }
 
 #[test]
-fn the_office_is_renewed_each_second_and_lost_where_nobody_confirms_it() {
+fn the_office_is_renewed_each_second_and_lost_where_no_ledger_confirms_it() {
     let mut reader = Side::new(at(0), 1);
     assert_eq!(reader.says(at(0))[0], Word::Office);
     assert!(
