@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response};
 use paceline_core::format_duration;
 use paceline_providers::Reading;
+use reqwest::Url;
 
 use crate::exchange::is_unknown;
 use crate::no_answer::NoAnswer;
@@ -89,13 +90,14 @@ impl Passed {
         self.unknown.saturating_sub((counts_itself && is_unknown(answer, reading)).into())
     }
 
-    /// As the head of an answer tells; one call where it tells nothing.
+    /// As the head of an answer tells; one call where it is none of a gateway.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let number = |name| headers.get(name)?.to_str().ok()?.trim().parse::<u32>().ok();
+        let Some(calls) = number(ATTEMPTS) else { return Self::STRAIGHT };
         Self {
-            calls: number(ATTEMPTS).unwrap_or(1),
+            calls,
             retried: number(RETRIES).unwrap_or(0),
-            unknown: number(UNKNOWN).unwrap_or(0),
+            unknown: number(UNKNOWN).unwrap_or(0).min(calls),
             waited: Duration::from_millis(number(WAITED).unwrap_or(0).into()),
             steps: Steps::of(headers),
         }
@@ -110,13 +112,21 @@ pub(crate) struct Link {
     is_another: AtomicBool,
     /// One came in place of the API's.
     falls_back: AtomicBool,
+    /// A gateway answers where the API's own address was to be.
+    is_met: AtomicBool,
+}
+
+/// Tells a gateway how many retries are left.
+pub(crate) fn tell_retries(headers: &mut HeaderMap, retries: u32) {
+    headers.entry(RETRIES).or_insert(retries.into());
 }
 
 impl Default for Link {
     fn default() -> Self {
         let random = RandomState::new().build_hasher().finish();
         let client = format!("{random:016x}").parse().expect("hexadecimal digits");
-        Self { client, is_another: AtomicBool::new(false), falls_back: AtomicBool::new(false) }
+        let [is_another, falls_back, is_met] = [(); 3].map(|()| AtomicBool::new(false));
+        Self { client, is_another, falls_back, is_met }
     }
 }
 
@@ -125,16 +135,54 @@ impl Link {
     /// fields come first.
     pub(crate) fn tell(&self, headers: &mut HeaderMap, retries: u32, within: Option<Duration>) {
         headers.entry(CLIENT).or_insert_with(|| self.client.clone());
-        headers.entry(RETRIES).or_insert(retries.into());
+        tell_retries(headers, retries);
         // It has to be sent and answered as well.
         let held = within.map_or(LONGEST_HOLD, |within| (within / 2).min(LONGEST_HOLD));
         let held = format!("{}ms", held.as_millis());
         headers.entry(DEADLINE).or_insert(held.parse().expect("digits and letters"));
     }
 
+    /// Whether a gateway has answered where the API's own address was to be.
+    pub(crate) fn is_met(&self) -> bool {
+        self.is_met.load(Ordering::Relaxed)
+    }
+
+    /// What was done for the answer with this head: `through` a gateway, or by one that answers at the sender's own address. The
+    /// fields of another server say nothing.
+    pub(crate) fn passed<'a>(
+        &self,
+        headers: &HeaderMap,
+        through: bool,
+        own_address: impl FnOnce() -> Option<&'a str>,
+    ) -> Passed {
+        if through {
+            self.check(headers);
+        } else if headers.contains_key(ATTEMPTS)
+            && let Some(address) = own_address()
+        {
+            self.meet(address);
+        } else {
+            return Passed::STRAIGHT;
+        }
+        Passed::of(headers)
+    }
+
+    /// Says once that a gateway answers at that address.
+    fn meet(&self, address: &str) {
+        if !self.is_met.swap(true, Ordering::Relaxed) {
+            let origin =
+                Url::parse(address).map_or_else(|_| "URL".to_owned(), |url| url.origin().ascii_serialization());
+            tracing::warn!(
+                "a gateway answers at this address, `paceline serve` ({ATTEMPTS} in its answers): the calls that it makes again count \
+                 here too. With --via {origin}, in place of the address, it alone keeps limits, pace and key, may hold calls beyond the \
+                 timeout, and lets interactive clients go first"
+            );
+        }
+    }
+
     /// Warns, once, of an answer that is none of a gateway, for nothing paces the calls then, and of one that stands in for the
     /// API's.
-    pub(crate) fn check(&self, headers: &HeaderMap) {
+    fn check(&self, headers: &HeaderMap) {
         if let Some(fallback) = headers.get(FALLBACK)
             && !self.falls_back.swap(true, Ordering::Relaxed)
         {
@@ -188,6 +236,12 @@ mod tests {
         let waited = Duration::from_millis(1_500);
         let passed = Passed { calls: 3, retried: 2, unknown: 1, waited, steps: Steps::NONE };
         assert_eq!(of(&[(ATTEMPTS, "3"), (RETRIES, "2"), (UNKNOWN, "1"), (WAITED, "1500")]), passed);
+        assert_eq!(of(&[(ATTEMPTS, "2"), (UNKNOWN, "4000000000")]).unknown, 2);
+        assert_eq!(
+            of(&[(FALLBACK, "static"), (RETRIES, "7"), (UNKNOWN, "5")]),
+            Passed::STRAIGHT,
+            "no gateway says that"
+        );
     }
 
     #[test]

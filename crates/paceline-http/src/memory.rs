@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+/// 256 MiB: eight of the largest answers, and thousands of completions.
+pub(crate) const MOST_OF_ANSWERS: usize = 256 << 20;
+
 /// The bytes that answers may take. One answer at a time is read to its end beyond them, so that half-read ones do not wait for
 /// each other.
 #[derive(Debug)]

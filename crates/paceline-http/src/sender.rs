@@ -21,9 +21,9 @@ use crate::cut::{Cut, as_read};
 #[cfg(feature = "config")]
 use crate::exchange::Ended;
 use crate::exchange::{Call, Exchange, is_unknown};
-use crate::gateway::{Link, Passed};
+use crate::gateway::{self, Link, Passed};
 use crate::leaving::Leaving;
-use crate::memory::{AnswerMemory, Memory};
+use crate::memory::{AnswerMemory, MOST_OF_ANSWERS, Memory};
 use crate::no_answer::NoAnswer;
 use crate::partial::Partials;
 use crate::ratios::TokenRatios;
@@ -151,8 +151,7 @@ impl Sender {
         if !config.base_url.is_empty() {
             client.get(&config.base_url).build().map_err(reqwest::Error::without_url)?;
         }
-        let (clock, shortage, ratios, partials) =
-            (Clock::new(), Shortage::default(), Arc::default(), Partials::default());
+        let (clock, shortage) = (Clock::new(), Shortage::default());
         let keyless = config.dialect.clone().without_key();
         let (memory, link) = (Memory::of(config.most_of_answers), Link::default());
         let connections = Connections::of(client);
@@ -163,8 +162,8 @@ impl Sender {
             secrets,
             clock,
             shortage,
-            ratios,
-            partials,
+            ratios: Arc::default(),
+            partials: Partials::default(),
             memory,
             link,
             proxied: true,
@@ -301,6 +300,8 @@ impl Sender {
         let through = self.gateway(call).is_some();
         if through {
             self.link.tell(&mut headers, call.retries.unwrap_or_else(retries), call.within);
+        } else if self.link.is_met() && self.own_address(call).is_some() {
+            gateway::tell_retries(&mut headers, call.retries.unwrap_or_else(retries));
         }
         let leaving = Leaving::of(self.unknown_outcome(call) != UnknownOutcome::Resend);
         let received = tokio::select! {
@@ -407,11 +408,8 @@ impl Sender {
             return Err(NoAnswer::proxy());
         }
         self.secrets.remove_from_headers(response.headers_mut());
-        let passed = Passed::of(response.headers());
-        cut.came(if gateway.is_some() { passed } else { Passed { steps: passed.steps, ..Passed::STRAIGHT } });
-        if gateway.is_some() {
-            self.link.check(response.headers());
-        } else if response.status().is_success() {
+        cut.came(self.link.passed(response.headers(), gateway.is_some(), || self.own_address(call)));
+        if gateway.is_none() && response.status().is_success() {
             observe(&self.config.dialect.announced(response.headers(), clock::wall()));
         }
         let redirect = not_followed(&response, || self.carries_key(call), self.may_name_hosts(call));
@@ -437,9 +435,14 @@ impl Sender {
 
     /// Whether a call may carry the secrets: it goes to where they are meant for.
     fn is_trusted(&self, call: &Call) -> bool {
+        self.config.base_url.is_empty() || self.own_address(call).is_some()
+    }
+
+    /// The sender's address, if the call goes there.
+    fn own_address(&self, call: &Call) -> Option<&str> {
         let origin = |url: &str| Url::parse(url).ok().map(|url| url.origin());
-        let base = &self.config.base_url;
-        call.url.starts_with('/') || base.is_empty() || origin(&call.url) == origin(base)
+        let own = &*self.config.base_url;
+        (call.url.starts_with('/') || origin(&call.url) == origin(own)).then_some(own)
     }
 
     fn headers_of(&self, call: &Call) -> HeaderMap {
@@ -495,6 +498,3 @@ impl fmt::Debug for Sender {
         f.debug_struct("Sender").field("config", &self.config).finish_non_exhaustive()
     }
 }
-
-/// 256 MiB: eight of the largest answers, and thousands of completions.
-const MOST_OF_ANSWERS: usize = 256 << 20;

@@ -72,7 +72,9 @@ fn answers_of_another_model_count_with_its_price_and_are_told() {
         let reply = Reply::new(200, answer);
         let server = Server::new(move |_| match fallback {
             "" => reply.clone(),
-            fallback => reply.clone().with_header("x-paceline-fallback", fallback),
+            fallback => {
+                reply.clone().with_header("x-paceline-fallback", fallback).with_header("x-paceline-attempts", 1)
+            }
         });
         let job = Job::new(60);
         std::fs::write(job.path("paceline.toml"), config).expect("writable");
@@ -85,6 +87,21 @@ fn answers_of_another_model_count_with_its_price_and_are_told() {
         assert_eq!(log.matches(expected).count(), 1, "{log}");
         let unpriced = "; 60 answers came from another model or upstream than asked for, of which no price is known";
         assert_eq!(log.contains(unpriced), config.is_empty(), "{log}");
+    }
+}
+
+/// A proxy repeats header fields, and a file says nothing of tokens.
+#[test]
+fn a_file_of_a_fallback_is_free_only_where_a_gateway_answers() {
+    let told = json!({"object": "chat.completion", "usage": {"prompt_tokens": 100, "completion_tokens": 10}});
+    let untold = json!({"object": "chat.completion"});
+    for (answer, by_gateway, expected) in [(&told, false, 0.000_44), (&told, true, 0.000_44), (&untold, true, 0.0)] {
+        let reply = Reply::new(200, answer).with_header("x-paceline-fallback", "static");
+        let reply = if by_gateway { reply.with_header("x-paceline-attempts", 1) } else { reply };
+        let (server, job) = (Server::new(move |_| reply.clone()), Job::new(4));
+        let (code, log) = finish(job.run(&server).args(["--budget-cost", "1", "--price", "in=1,out=1"]));
+        let used = &job.summary()["budget"]["cost"]["used"];
+        assert_eq!((code, used), (0, &json!(expected)), "by a gateway: {by_gateway}: {log}");
     }
 }
 

@@ -356,6 +356,26 @@ fn calls_of_a_gateway_that_may_have_been_done_count_in_the_budget() {
     assert!(code == 0 && used >= 10 + 4 * 5, "{used}: {log}");
 }
 
+/// As `OPENAI_BASE_URL` has it in the shell of a user.
+#[test]
+fn what_a_gateway_sends_again_counts_where_it_has_the_place_of_the_api() {
+    let server = Server::new(|arrival| if arrival.before < 2 { Reply::error(504, "late") } else { Reply::ok() });
+    let job = Job::new(4);
+    let gateway = gateway(&job, &server, &[]);
+    let mut run = job.paceline();
+    run.args(["run", "in.jsonl", "-o", "out.jsonl", "--summary", "summary.json", "--seed", "1", "--concurrency", "1"]);
+    run.args(["--base-url", &format!("{}/generic", gateway.url), "--budget-tokens", "10k"]);
+    let (code, log) = finish(short_delays(&mut run));
+    let summary = job.summary();
+    assert_eq!((code, &summary["calls"], server.count()), (0, &json!(12), 12), "{log}");
+    let used = summary["budget"]["tokens"]["used"].as_u64().expect("a number");
+    assert!(used >= 20 + 8 * 5, "{used}: {log}");
+    assert_eq!(log.matches("a gateway answers at this address").count(), 1, "{log}");
+    assert!(log.contains(&format!("With --via {}, in place", gateway.url)), "{log}");
+    // Once it is known, each try has its part of the budget.
+    assert!(log.contains("the gateway sent 2 calls again"), "{log}");
+}
+
 /// The server did its work and bills it: without a gateway such an answer is `truncated`, counts as reserved and is asked for
 /// again.
 #[test]

@@ -57,7 +57,7 @@ fn by_step(step: &str) -> Option<AnsweredBy> {
 /// The step of a gateway's fallback that is a file.
 const STATIC: &str = "static";
 
-/// Whether a gateway answered with a file of its own, in place of any API: that costs nothing.
+/// Whether a gateway answered with a file of its own, in place of any API: that costs nothing but what it says it used.
 pub(crate) fn is_static(exchange: &Exchange) -> bool {
     exchange.steps.answered.as_deref() == Some(STATIC)
 }
@@ -91,7 +91,7 @@ pub(crate) fn tally(item: &ClaimedItem, sent: &Sent, counted: Option<&Request>) 
             tally.unsent = counted.unsent;
         }
         None if is_given_up(sent) => {}
-        None => tally.attempts += sent.exchange.calls,
+        None => tally.attempts = tally.attempts.saturating_add(sent.exchange.calls),
     }
     tally.abandoned += u32::from(is_given_up(sent));
     let usage = sent.exchange.reading.usage.unwrap_or_default();

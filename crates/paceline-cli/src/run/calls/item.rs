@@ -398,7 +398,7 @@ impl Context {
         let lost = budgeted.lost(exchange.unknown_before, entry::lost_at(&exchange));
         let budgeted = budgeted.answered_by(entry::answered_by(&exchange)).cut_off(exchange.told.is_some());
         let used = match entry::is_static(&exchange) {
-            true => budgeted.settle(Some(Usage::default()), || 0),
+            true => budgeted.settle(Some(exchange.used().unwrap_or_default()), || 0),
             false => budgeted.settle(exchange.used(), || self.tokens_that_came(&item.scope, &call, &exchange)),
         };
         let usage = lost.into_iter().chain([used]).collect();
