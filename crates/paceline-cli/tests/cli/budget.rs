@@ -83,6 +83,46 @@ fn a_budget_holds_before_anything_is_known() {
     }
 }
 
+/// A prompt that does not fit holds neither those before it nor those behind it, and short ones do not speak for it.
+#[test]
+fn what_does_not_fit_into_a_budget_lets_others_go_first() {
+    const LONG: [usize; 3] = [10, 20, 43];
+    let line = |n: usize| {
+        let prompt = "x".repeat(if LONG.contains(&n) { 40_000 } else { 8 });
+        let body = json!({"model": "m", "max_tokens": 16, "messages": [{"role": "user", "content": prompt}]});
+        json!({"custom_id": n, "url": "/v1/chat/completions", "body": body}).to_string()
+    };
+    // The form around a text has hardly any tokens.
+    let server = Server::new(|arrival| {
+        let body: Value = serde_json::from_slice(&arrival.body).expect("JSON");
+        let prompt = body["messages"][0]["content"].as_str().expect("a prompt").len() / 4 + 4;
+        Reply::new(200, &json!({"usage": {"prompt_tokens": prompt, "completion_tokens": 4}}))
+    });
+    for flags in [&[][..], &["--concurrency", "1"]] {
+        let job = Job::with_input(&(1..=43).map(line).collect::<Vec<_>>().join("\n"));
+        let before = server.count();
+        // More than short prompts make of a long one, and less than it has.
+        let (code, log) = finish(job.run(&server).args(["--budget-tokens", "8000"]).args(flags));
+        let (summary, used) = (job.summary(), |summary: &Value| summary["budget"]["tokens"]["used"].as_u64());
+        assert_eq!((code, server.count() - before, &summary["succeeded"]), (3, 40, &json!(40)), "{log}");
+        assert_eq!(used(&summary), Some(40 * 10), "{log}");
+        assert!(
+            log.contains("the call of line ") && log.contains(" of --budget-tokens 8,000: it waits for more"),
+            "{log}"
+        );
+        assert!(log.contains("the next call (line 10) may use 10,0"), "{log}");
+        assert!(
+            log.contains("; none of the 3 items that are left fits. The whole job: about --budget-tokens 3"),
+            "{log}"
+        );
+        let larger =
+            log.split("about --budget-tokens ").nth(1).and_then(|rest| rest.split(',').next()).expect("a number");
+        let (code, log) = finish(job.run(&server).args(["--budget-tokens", larger]).args(flags));
+        assert_eq!((code, used(&job.summary())), (0, Some(40 * 10 + 3 * 10_008)), "with {larger}: {log}");
+        assert!(larger.parse::<u64>().is_ok_and(|larger| larger < 32_000), "{larger}");
+    }
+}
+
 #[test]
 fn runs_without_a_budget_count_for_later_ones() {
     let server = Server::new(|_| Reply::ok());

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use crate::text;
 
 mod answered;
+mod left_out;
 mod longer;
 mod purse;
 mod recent;
@@ -19,6 +20,7 @@ mod reserved;
 mod words;
 
 pub(crate) use self::answered::AnsweredBy;
+use self::left_out::LeftOut;
 use self::longer::Longer;
 pub(crate) use self::purse::{BudgetKind, Exceeded, Limits};
 use self::recent::Recent;
@@ -31,6 +33,8 @@ pub(crate) struct Expected {
     /// The model that its price is of; empty when it names none.
     pub(crate) model: Arc<str>,
     pub(crate) usage: Usage,
+    /// As many tokens as its prompt has by all that is known, also of prompts that are shorter.
+    pub(crate) likely_input: u64,
     /// The most tokens that its prompt can have: more than expected while no answer has told how long prompts are.
     pub(crate) longest_input: u64,
     /// The request sets a bound on its answer.
@@ -88,6 +92,10 @@ struct Ledger {
     /// Calls that have ended, and told what calls use here if any does.
     known: u64,
     reserved: Sum,
+    /// What all calls of this run had to find room for, and how many these are.
+    asked: Sum,
+    begun: u64,
+    left_out: LeftOut,
     /// What the last of these used.
     recent: Recent,
     /// Calls that used more than they had reserved, of those that ended after the last that found room.
@@ -120,7 +128,7 @@ struct Answers {
 }
 
 /// Tokens, and what they cost.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sum {
     usage: Usage,
     cost: Money,
@@ -212,8 +220,8 @@ impl Budget {
         self.limits.are_of_job()
     }
 
-    /// Takes what a call may use, waiting while calls under way hold so much that it might not fit; alone it leaves if what it is
-    /// expected to use fits. Until an answer has shown what calls use here, those whose answers have no bound leave one by one,
+    /// Takes what a call may use, waiting while calls under way hold so much that it might not fit; alone it leaves if what it
+    /// likely uses fits. Until an answer has shown what calls use here, those whose answers have no bound leave one by one,
     /// and then no more of them are under way than were answered, lest a short first answer speak for all. The
     /// first call of a model leaves alone in any case: it shows whether the server keeps to the bounds of requests.
     /// Where it does not, calls reserve as much as the longest answer had, and leave like those without a bound.
@@ -234,23 +242,27 @@ impl Budget {
                 expected.dearer_model = answers.dearer;
                 expected.usage.output_tokens = expected.usage.output_tokens.max(answers.beyond);
                 let sum = self.expected(&expected, larger(expected.usage, ledger.mean()));
-                let longest = Usage { input_tokens: expected.longest_input, ..Usage::default() };
-                let held = self.expected(&expected, larger(sum.usage, longest));
+                let with = |sum: &Sum, input_tokens| larger(sum.usage, Usage { input_tokens, ..Usage::default() });
+                let asked = self.expected(&expected, with(&sum, expected.likely_input));
+                let held = self.expected(&expected, with(&asked, expected.longest_input));
                 let is_new = ledger.known < ledger.open;
                 let is_first = answers.known == 0 && answers.open > 0;
                 let mut waits = is_first || (!expected.bounded || answers.beyond > 0) && is_new;
                 for (purse, limit) in self.limits.all() {
-                    let (next, used) = (sum.of(purse), ledger.used(purse));
+                    let used = ledger.used(purse);
                     let free = limit.saturating_sub(used);
-                    if next > free || free == 0 {
-                        return Err(Exceeded { purse, limit, used, next, line: None });
+                    if asked.of(purse) > free || free == 0 {
+                        let likely = self.likely(&ledger, &expected, &asked);
+                        let others_fit = ledger.has_room(purse, free);
+                        return Err(Exceeded { purse, limit, used, next: asked, likely, others_fit, line: None });
                     }
                     waits |= ledger.open > 0 && ledger.reserved.of(purse).saturating_add(held.of(purse)) > free;
                 }
                 if !waits {
                     ledger.longer = Longer::default();
                     ledger.reserved.combine(&held, u64::saturating_add);
-                    ledger.open += 1;
+                    ledger.asked.combine(&asked, u64::saturating_add);
+                    (ledger.open, ledger.begun) = (ledger.open + 1, ledger.begun + 1);
                     let is_new = !ledger.models.contains_key(&expected.model);
                     ledger.models.entry(Arc::clone(&expected.model)).or_default().open += 1;
                     if is_new {

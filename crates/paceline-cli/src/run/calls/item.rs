@@ -291,11 +291,13 @@ impl Context {
         let usage = Usage { input_tokens: cost.get(&Dimension::InputTokens), output_tokens, ..Usage::default() };
         // It reads the body, and only a budget asks.
         let is_asked = self.budget.has_an_end() && usage.input_tokens > 0;
-        let longest_input = if is_asked { self.sender.ratio(scope).most_tokens(&call.body) } else { 0 };
+        let [likely_input, longest_input] =
+            if is_asked { self.sender.ratio(scope).likely_and_most_tokens(&call.body) } else { [0; 2] };
         let dearest = if is_asked { self.sender.config().dialect.dearest_input(&call.body) } else { 100 };
         Expected {
             model: model.unwrap_or_default().into(),
             usage,
+            likely_input,
             longest_input,
             bounded: bound.is_some(),
             dearer: dearest.saturating_sub(100),

@@ -2,6 +2,7 @@
 
 use paceline_config::Money;
 
+use super::Sum;
 use crate::text;
 
 /// A bound on what calls use.
@@ -42,8 +43,12 @@ pub(crate) struct Exceeded {
     pub(super) limit: u64,
     /// What had been used of it.
     pub(super) used: u64,
-    /// What that call would reserve, in the units of the purse.
-    pub(super) next: u64,
+    /// What that call would reserve.
+    pub(super) next: Sum,
+    /// What it will hardly exceed, if its answer comes as long as others.
+    pub(super) likely: Sum,
+    /// There is room for what other calls ask for.
+    pub(super) others_fit: bool,
     /// The line of its item in the input, once that is known.
     pub(super) line: Option<u64>,
 }
@@ -54,14 +59,19 @@ impl Exceeded {
         format!("{} {}", self.purse.flag(), self.purse.amount(self.limit))
     }
 
+    /// What that call would reserve, in the units of the purse.
+    pub(super) const fn next(&self) -> u64 {
+        self.next.of(self.purse)
+    }
+
     /// Whether the call would not even fit into the purse of a run that has used nothing.
     pub(crate) fn never_fits(&self) -> bool {
-        self.purse == BudgetKind::RunTokens && self.next > self.limit
+        self.purse == BudgetKind::RunTokens && self.next() > self.limit
     }
 
     /// What that call may use, and what is left of the purse.
     pub(crate) fn next_and_left(&self) -> [String; 2] {
-        [self.next, self.limit.saturating_sub(self.used)].map(|units| self.purse.amount(units))
+        [self.next(), self.limit.saturating_sub(self.used)].map(|units| self.purse.amount(units))
     }
 
     /// Nothing was left of it.

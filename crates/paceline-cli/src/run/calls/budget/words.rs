@@ -146,7 +146,8 @@ impl Budget {
     /// Why the next call does not fit into the purse, and what seems to be enough for the `left` items.
     pub(crate) fn enough(&self, exceeded: Exceeded, left: u64) -> Enough {
         let [least, most] = self.needed(exceeded, left);
-        let Exceeded { purse, limit, next, line, .. } = exceeded;
+        let Exceeded { purse, limit, line, .. } = exceeded;
+        let (next, others) = (exceeded.next(), self.others_left_out(left));
         let ledger = self.ledger();
         let (used, before) = (ledger.used(purse), ledger.before.of(purse));
         let knows_calls = ledger.calls > 0;
@@ -154,7 +155,8 @@ impl Budget {
         drop(ledger);
         let unit = if purse == BudgetKind::JobCost { "" } else { " tokens" };
         let [least, enough] = [least, most].map(|needed| {
-            let all = used.saturating_add(needed);
+            // The next run has all of what a run may use.
+            let all = if purse == BudgetKind::RunTokens { needed } else { used.saturating_add(needed) };
             match purse {
                 BudgetKind::JobCost => Money::from_units(all).rounded_up().to_string(),
                 BudgetKind::RunTokens | BudgetKind::JobTokens => all.to_string(),
@@ -167,7 +169,7 @@ impl Budget {
         let line = line.map(|line| format!(" (line {line})")).unwrap_or_default();
         let state = if exceeded.never_fits() {
             format!(
-                "the next call{line} may use {} tokens, and {flag} {of} is for all calls of a run (--max-output-tokens bounds each answer)",
+                "the next call{line} may use {} tokens, and {flag} {of} is for all calls of a run (--max-output-tokens bounds each answer){others}",
                 purse.amount(next)
             )
         } else if used > limit {
@@ -176,7 +178,7 @@ impl Budget {
             format!("the budget is used up ({used_text} of {of}{unit})")
         } else {
             let [left, next] = [limit - used, next].map(|units| purse.amount(units));
-            format!("{left} of {of}{unit} left, and the next call{line} may use {next}")
+            format!("{left} of {of}{unit} left, and the next call{line} may use {next}{others}")
         };
         let basis = match purse {
             BudgetKind::JobCost => "as the answers so far cost",
@@ -192,10 +194,10 @@ impl Budget {
         Enough { words: format!("{state}. The whole job: {about}"), flag, amount: enough }
     }
 
-    /// What the rest of the job seems to need beside what has been used, at least and at most: what the call would use that did
+    /// What the rest of the job seems to need beside what has been used, at least and at most: what the calls would use that did
     /// not fit, and for each other item of those `left` what calls use here, all of them or the last ones.
     pub(super) fn needed(&self, exceeded: Exceeded, left: u64) -> [u64; 2] {
-        let (ledger, Exceeded { purse, next, .. }) = (self.ledger(), exceeded);
+        let (ledger, purse, next) = (self.ledger(), exceeded.purse, exceeded.next());
         let mean = ledger.job.of(purse).checked_div(ledger.calls);
         let recent = ledger.recent.mean(purse).or(mean);
         let (each, recent) = (mean.unwrap_or(next), recent.unwrap_or(next));
@@ -203,7 +205,13 @@ impl Budget {
         // What differs less is the same, as far as a mean can tell.
         let least = if most - least > most / ALIKE { least } else { most };
         let more = u64::from(mean.is_some());
-        [least, most].map(|each| next.saturating_add(each.saturating_add(more).saturating_mul(left.saturating_sub(1))))
+        let left_out = &ledger.left_out;
+        let (known, told) = match left_out.has(&exceeded) {
+            true => (left_out.needs(purse), left_out.items),
+            false => (left_out.needs(purse).saturating_add(next), left_out.items + 1),
+        };
+        let others = left.saturating_sub(told);
+        [least, most].map(|each| known.saturating_add(each.saturating_add(more).saturating_mul(others)))
     }
 
     /// Says once that a call which used that has used more than there is.

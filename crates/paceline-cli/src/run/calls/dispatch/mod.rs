@@ -5,6 +5,7 @@
 
 mod ending;
 mod fallbacks;
+mod left_out;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,7 +27,7 @@ use crate::run::calls::disk_watch::DiskWatch;
 use crate::run::calls::fallback::Fallbacks;
 use crate::run::calls::item::{Context, Phase, Tried, TryEnd};
 use crate::run::calls::permit_queue::PermitQueue;
-use crate::run::calls::record::Recorder;
+use crate::run::calls::record::{Recorded, Recorder};
 use crate::run::calls::signals::Interruptions;
 use crate::run::calls::stop::StopReason;
 use crate::run::hosts::told::Told;
@@ -72,6 +73,8 @@ pub(crate) struct Dispatcher {
     /// The last claim found only items of scopes whose part of the window is full.
     crowded: bool,
     begun: StartedItems,
+    /// Items that do not fit into the budget, while others do.
+    left_out: Vec<u64>,
     stop: Option<StopReason>,
     /// Why the first scope was stopped that waits for a person: it ends the run once nothing else is left.
     stopped_scope: Option<StopReason>,
@@ -155,6 +158,7 @@ impl Dispatcher {
             due_meanwhile: None,
             crowded: false,
             begun,
+            left_out: Vec::new(),
             stop: None,
             stopped_scope: None,
             stopped_scopes: 0,
@@ -210,7 +214,9 @@ impl Dispatcher {
         if self.parts.recorder.figures().pending() > 0 {
             let stopped = self.stopped_scope.take().map(|stop| self.parts.recorder.with_all_hosts(stop));
             self.end_with(stopped);
+            self.end_with(self.parts.context.budget.left_out().map(StopReason::Budget));
         }
+        self.give_back_left_out();
         self.fall_back_for_the_rest().await?;
         self.parts.recorder.settle_held_back(self.stop.as_ref());
         self.written = None;
@@ -319,7 +325,10 @@ impl Dispatcher {
         }
         let (ordinal, sent) = (tried.item.ordinal, matches!(tried.end, TryEnd::Sent(_)));
         let scope = Arc::clone(&tried.item.scope);
-        let recorded = self.parts.recorder.record(&self.parts.context, tried);
+        let recorded = match self.leaves_out(&tried) {
+            true => Recorded::default(),
+            false => self.parts.recorder.record(&self.parts.context, tried),
+        };
         self.begin_fallbacks();
         self.next_due = earlier(self.next_due, recorded.due);
         if recorded.due.is_some() && recorded.due == self.next_due {
