@@ -216,7 +216,19 @@ impl Config {
         }
         let merged = self.overrides.section().over(self.lower_layers(name)?);
         let upstream = Upstream::new(name, &merged, &self.environment)?;
-        Ok(Upstream { file: self.path.clone(), ..upstream })
+        let prices = upstream.prices.clone().with_others(self.prices_of_others(name)?);
+        Ok(Upstream { file: self.path.clone(), prices, ..upstream })
+    }
+
+    fn prices_of_others(&self, name: &str) -> Result<Vec<(String, Price)>, SettingError> {
+        let mut all = Vec::new();
+        for other in self.names().into_iter().filter(|other| *other != name) {
+            let layers = [&self.variables, &self.file].into_iter().filter_map(|layer| layer.get(other)?.price.as_ref());
+            if let Some(priced) = { layers }.next() {
+                all.extend(price::of_other(other, priced)?);
+            }
+        }
+        Ok(all)
     }
 
     /// The environment that it was read with.

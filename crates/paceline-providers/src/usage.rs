@@ -186,11 +186,26 @@ impl TokenRatio {
     /// answered no fewer than guessed by its script.
     pub fn likely_and_most_tokens(&self, body: &[u8]) -> [u64; 2] {
         let prompt = Prompt::of(body);
-        let is_known = prompt.quarters as f64 * AT_FIRST <= self.longest * LONGER;
-        let least = if is_known { self.densest_of_long } else { 1.0 };
-        let guessed = Mean { value: self.guessed.value.max(least), ..self.guessed };
-        let likely = Self { guessed, ..*self }.expected_of(prompt).all;
+        let likely = self.at_least(if self.knows(prompt) { self.densest_of_long } else { 1.0 }, prompt);
         [likely, self.most_of(prompt).max(likely)]
+    }
+
+    /// The tokens to expect of a body: as answers to prompts about as long have shown, or by its script where it is much longer
+    /// than these.
+    pub fn tokens_by_its_like(&self, body: &[u8]) -> u64 {
+        let prompt = Prompt::of(body);
+        self.at_least(if self.knows(prompt) { 0.0 } else { 1.0 }, prompt)
+    }
+
+    /// Whether prompts about as long or longer were answered.
+    fn knows(&self, prompt: Prompt) -> bool {
+        prompt.quarters as f64 * AT_FIRST <= self.longest * LONGER
+    }
+
+    /// The tokens to expect, where each one of the guess stands for so many at least.
+    fn at_least(&self, least: f64, prompt: Prompt) -> u64 {
+        let guessed = Mean { value: self.guessed.value.max(least), ..self.guessed };
+        Self { guessed, ..*self }.expected_of(prompt).all
     }
 
     /// The most tokens that a body can have: before the first answer to a prompt of its kind one for each byte, as no tokenizer
@@ -312,6 +327,7 @@ mod tests {
         }
         assert!(ratio.tokens(&long) < 5_000);
         assert_eq!(ratio.likely_and_most_tokens(&long), [10_000; 2], "by its script");
+        assert_eq!((ratio.tokens_by_its_like(&long), ratio.tokens_by_its_like(&short)), (10_000, ratio.tokens(&short)));
         assert_eq!(ratio.likely_and_most_tokens(&short), [70, 100], "as the densest of those about as long");
         ratio.settle(&long, &input(6_000));
         for _ in 0..20 {

@@ -28,8 +28,10 @@ pub struct ModelUsage {
     pub cached_price: i64,
     /// Calls of an older version, which did not keep how many tokens a cache was read for.
     pub calls_of_older: u64,
-    /// Calls that another model answered than they had asked for, of which no price was known.
+    /// Calls that another model answered than they had asked for, of which no price was known, and which count as this one.
     pub calls_unpriced: u64,
+    /// Calls that this model answered in place of the one that they had asked for.
+    pub calls_in_place: u64,
 }
 
 /// A call that is about to be sent.

@@ -18,12 +18,13 @@ pub(crate) const TABLE: &str = "
         cached INTEGER NOT NULL DEFAULT 0, -- tokens of them that a cache was read for
         cached_price INTEGER NOT NULL DEFAULT 0, -- tokens of input more, or fewer, that these cost
         older INTEGER NOT NULL DEFAULT 0, -- calls of a version that did not keep these apart
-        unpriced INTEGER NOT NULL DEFAULT 0 -- calls that another model answered, of which no price was known
+        unpriced INTEGER NOT NULL DEFAULT 0, -- calls that another model answered, of which no price was known
+        in_place INTEGER NOT NULL DEFAULT 0 -- calls that this model answered in place of another
     ) STRICT, WITHOUT ROWID;
 ";
 
 /// The columns that the tables of older versions have not.
-const LATER: [&str; 5] = ["cache_price", "cached", "cached_price", "older", "unpriced"];
+const LATER: [&str; 6] = ["cache_price", "cached", "cached_price", "older", "unpriced", "in_place"];
 
 /// Makes the table in a journal that has none, within the caller's transaction.
 pub(crate) fn begin(conn: &Connection) -> rusqlite::Result<()> {
@@ -46,22 +47,24 @@ pub(crate) fn add(conn: &Connection, usage: &ModelUsage) -> rusqlite::Result<()>
     if usage.calls + usage.tokens_in + usage.tokens_out == 0 {
         return Ok(());
     }
-    let sql = "INSERT INTO spent (model, calls, tokens_in, tokens_out, cache_price, cached, cached_price, older, unpriced)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+    let sql = "INSERT INTO spent (model, calls, tokens_in, tokens_out, cache_price, cached, cached_price, older, unpriced, in_place)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
                ON CONFLICT (model) DO UPDATE SET calls = calls + ?2, tokens_in = tokens_in + ?3, tokens_out = tokens_out + ?4,
                    cache_price = cache_price + ?5, cached = cached + ?6, cached_price = cached_price + ?7, older = older + ?8,
-                   unpriced = unpriced + ?9";
-    let [calls, tokens_in, tokens_out, cached, older, unpriced] = [
+                   unpriced = unpriced + ?9, in_place = in_place + ?10";
+    let [calls, tokens_in, tokens_out, cached, older, unpriced, in_place] = [
         usage.calls,
         usage.tokens_in,
         usage.tokens_out,
         usage.cached_tokens,
         usage.calls_of_older,
         usage.calls_unpriced,
+        usage.calls_in_place,
     ]
     .map(int);
     let ModelUsage { model, cache_price, cached_price, .. } = usage;
-    let values = params![model, calls, tokens_in, tokens_out, cache_price, cached, cached_price, older, unpriced];
+    let values =
+        params![model, calls, tokens_in, tokens_out, cache_price, cached, cached_price, older, unpriced, in_place];
     conn.prepare_cached(sql)?.execute(values).map(drop)
 }
 
@@ -78,6 +81,7 @@ pub(crate) fn of_row(row: &Row<'_>) -> rusqlite::Result<ModelUsage> {
         cached_price: row.get(6)?,
         calls_of_older: number(7)?,
         calls_unpriced: number(8)?,
+        calls_in_place: number(9)?,
     })
 }
 

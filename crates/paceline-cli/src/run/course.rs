@@ -100,7 +100,8 @@ impl Course<'_> {
             guest,
             sender,
             deadline: upstream.deadline,
-            budget: Budget::new(bounds.budgets, upstream.prices.clone(), &used, limits_answers),
+            budget: Budget::new(bounds.budgets, upstream.prices.clone(), &used, limits_answers)
+                .of_upstream(&upstream.name),
             phase: phase_seen,
             journal: journal.clone(),
             unanswered: journal.unanswered()?.into_iter().map(|call| (call.ordinal, call.moved)).collect(),

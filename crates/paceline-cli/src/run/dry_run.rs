@@ -32,9 +32,11 @@ use crate::run::settings::Opening;
 use crate::upstream::is_of;
 use crate::{output, upstream};
 
+mod answerers;
 mod learned;
 mod words;
 
+use self::answerers::Answerer;
 use self::words::Needed;
 
 /// Checks the input as a run would and prints what there is to do. Of a job that has begun: what is left.
@@ -62,9 +64,10 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits
     let usage = spent.spent().map_err(Failure::refused)?;
     let budget = Budget::new(args.budgets(), upstream.prices.clone(), &usage, false);
     (plan.used, plan.each) = (budget.used(), budget.mean_cost());
+    plan.answerers = Answerer::all(&usage);
     plan.count(&reader, &input, &format, upstream).map_err(Failure::refused)?;
     plan.seconds = plan.seconds(upstream, limits);
-    plan.others_answer = usage.iter().any(|used| !used.model.is_empty() && !plan.asked.contains(&*used.model));
+    plan.answerers.retain(|other| !plan.asked.contains(&*other.model));
     let scopes = reader.scopes().map_err(Failure::refused)?;
     args.only.tell_unknown(scopes.iter().map(|row| &*row.name));
     if !plan.unread {
@@ -201,8 +204,8 @@ struct Plan {
     models: BTreeSet<String>,
     /// Those that all lines ask for which were read.
     asked: BTreeSet<String>,
-    /// Other models have answered in their place.
-    others_answer: bool,
+    /// Those that have answered in their place.
+    answerers: Vec<Answerer>,
     /// Items whose requests set no bound on their answers.
     unbounded: u64,
     /// Tokens of those answers, if they are as long as answers were so far.
@@ -320,6 +323,8 @@ impl Plan {
             let bound = upstream.dialect.longest_answer(&line.url, line.body.as_bytes());
             let bound = bound.map(|bound| if bound > 0 { bound.max(self.beyond.mean(&scope)) } else { 0 });
             let (tokens_in, tokens_out) = (charge.get(&Dimension::InputTokens), bound.unwrap_or_default());
+            let by_its_like = if tokens_in > 0 { ratio.tokens_by_its_like(line.body.as_bytes()) } else { 0 };
+            let tokens_in = tokens_in.max(by_its_like);
             part.tokens_in += tokens_in;
             part.tokens_out += tokens_out;
             // Of a request that names no model it is not known whether its answer is of tokens at all.
@@ -331,17 +336,22 @@ impl Plan {
                 self.models.insert(model.to_owned());
                 self.asked.insert(model.to_owned());
             }
-            let price = upstream.prices.of(line.model.as_deref().unwrap_or_default());
             let dearest = upstream.dialect.dearest_input(line.body.as_bytes()).max(100);
             self.writes |= dearest > 100;
-            let priced = |tokens_in: u64| {
+            let priced = |model: &str, tokens_in: u64| {
                 let tokens_in = tokens_in.saturating_mul(dearest.into()).div_ceil(100);
-                price.of(tokens_in, tokens_out).units()
+                upstream.prices.of(model).of(tokens_in, tokens_out)
             };
-            cost = cost.saturating_add(priced(tokens_in));
+            let model = line.model.as_deref().unwrap_or_default();
             let most_in = if tokens_in > 0 { ratio.densest_tokens(line.body.as_bytes()).max(tokens_in) } else { 0 };
+            let [one, most] = [tokens_in, most_in].map(|tokens| priced(model, tokens));
+            cost = cost.saturating_add(one.units());
             self.most.0 = self.most.0.saturating_add(most_in.saturating_add(tokens_out));
-            self.most.1 = self.most.1.saturating_add(priced(most_in));
+            self.most.1 = self.most.1.saturating_add(most.units());
+            let others = self.answerers.iter_mut();
+            others.for_each(|other| {
+                other.add([one, most], |model| [tokens_in, most_in].map(|tokens| priced(model, tokens)))
+            });
             let call = tokens_in + tokens_out;
             self.smallest = Some(self.smallest.map_or(call, |smallest| smallest.min(call)));
             let request = Request::new(pacer.scope(&scope), charge);
@@ -390,7 +400,9 @@ impl Plan {
     /// answers that have more tokens than estimated.
     fn budget_is_enough(&self) -> Option<bool> {
         let needed = self.needed();
-        let most = Needed { tokens: self.most.0, cost: needed.cost.map(|_| Money::from_units(self.most.1)) };
+        let dearest = self.answerers.iter().map(|other| other.most).max().unwrap_or_default();
+        let most =
+            Needed { tokens: self.most.0, cost: needed.cost.map(|_| Money::from_units(self.most.1).max(dearest)) };
         match self.missing(needed).is_empty() {
             true if self.has_budget() && self.is_doubtful(most) => None,
             enough => Some(enough),
@@ -406,8 +418,19 @@ impl Plan {
     fn needed(&self) -> Needed {
         let (tokens_in, tokens_out) = self.tokens();
         // Where other models answer, their prices say more than those of the models that are asked for.
-        let others = self.as_so_far().filter(|_| self.others_answer);
+        let others = self.as_so_far().filter(|_| self.others_answer());
         Needed { tokens: tokens_in + tokens_out, cost: self.cost.map(|cost| cost.max(others.unwrap_or_default())) }
+    }
+
+    /// The same, if the dearest of the models answers that have answered.
+    fn needed_by_dearest(&self) -> Needed {
+        let (needed, dearest) = (self.needed(), self.answerers.iter().map(|other| other.cost).max());
+        Needed { cost: needed.cost.map(|cost| cost.max(dearest.unwrap_or_default())), ..needed }
+    }
+
+    /// Whether other models than those that are asked for have answered.
+    const fn others_answer(&self) -> bool {
+        !self.answerers.is_empty()
     }
 
     fn json(&self, args: &RunArgs, upstream: &Upstream) -> Value {

@@ -29,7 +29,7 @@ pub(super) fn take_up(args: &mut RunArgs, paths: &Paths, upstream: &mut Upstream
         keep_extract(args, paths, kept);
     }
     if let Some(price) = args.price {
-        upstream.prices = price.into();
+        upstream.prices = with_others_of(price.into(), &upstream.prices);
     }
     if let Some(cost) = args.budgets().job_cost.filter(|_| upstream.prices.is_empty()) {
         return Err(Failure::refused(format!(
@@ -54,11 +54,17 @@ pub(super) fn take_up(args: &mut RunArgs, paths: &Paths, upstream: &mut Upstream
 fn keep_budgets(args: &mut RunArgs, kept: &JobConfig, upstream: &mut Upstream) {
     let flags = args.keep_budgets(kept.budgets());
     if args.price.is_none() && upstream.prices.is_empty() {
-        upstream.prices = kept.prices();
+        upstream.prices = with_others_of(kept.prices(), &upstream.prices);
     }
     for (flag, value) in flags {
         tracing::info!("the budget of an earlier run of this job still holds: {flag} {value} ({flag} none lifts it)");
     }
+}
+
+/// The same, with the prices of other upstreams as configured.
+fn with_others_of(prices: Prices, configured: &Prices) -> Prices {
+    let others = configured.of_others().map(|(name, price)| (name.to_owned(), price));
+    prices.with_others(others)
 }
 
 /// What an earlier run took out of the answers, this one takes out of them too, lest the file of values lack the new ones.

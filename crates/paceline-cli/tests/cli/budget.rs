@@ -366,7 +366,7 @@ fn stats_tell_the_budget_that_the_job_has() {
     let text = stats(&[]);
     assert!(text.contains("  budget: 0.0200 of 1.00 spent\n"), "{text}");
     let json: Value = serde_json::from_str(&stats(&["--json"])).expect("JSON");
-    assert_eq!(json["budget"]["cost"], json!({"used": 0.02, "limit": 1.0, "estimated": 0.0}), "{json}");
+    assert_eq!(json["budget"]["cost"], json!({"used": 0.02, "limit": 1.0, "estimated": 0.0, "unpriced": 0}), "{json}");
 }
 
 /// What streams say unless they are asked for their usage, and many servers of one's own.

@@ -66,7 +66,14 @@ fn answers_of_another_model_count_with_its_price_and_are_told() {
             &plain,
             "second",
             "",
-            "another upstream answers by the gateway's fallback: its price is not known: its answers count",
+            "second answers by the gateway's fallback: its price is not known: its answers count with in=1,out=1 for a million tokens, \
+             and the bill may exceed --budget-cost; `price` of [upstream.second] in paceline.toml can",
+        ),
+        (
+            &plain,
+            "second/m",
+            "[upstream.generic.price]\n'm' = 'in=1,out=1'\n[upstream.second]\nprice = 'in=16,out=16'\n",
+            "second:m answers in place of m: its answers count with its own price, in=16,out=16",
         ),
     ] {
         let reply = Reply::new(200, answer);
@@ -85,7 +92,8 @@ fn answers_of_another_model_count_with_its_price_and_are_told() {
         assert!((used - each * server.count() as f64).abs() < 1e-9, "{used} by {} calls: {log}", server.count());
         assert!(config.is_empty() || used <= 0.02 + 2.0 * each, "{used}: {log}");
         assert_eq!(log.matches(expected).count(), 1, "{log}");
-        let unpriced = "; 60 answers came from another model or upstream than asked for, of which no price is known";
+        assert_eq!(job.summary()["budget"]["cost"]["unpriced"], if config.is_empty() { 60 } else { 0 });
+        let unpriced = "; 60 calls went to another model or upstream than asked for, of which no price is known";
         assert_eq!(log.contains(unpriced), config.is_empty(), "{log}");
     }
 }
@@ -228,6 +236,46 @@ fn a_dry_run_looks_at_the_models_that_have_answered() {
     let plan: Value = serde_json::from_str(&dry(&["--budget-cost", "0.04", "--json"])).expect("JSON");
     assert_eq!(plan["budget_is_enough"], false, "{plan}");
     assert!(dry(&["--budget-cost", "0.1"]).contains("this budget is enough for one call for each item"));
+}
+
+/// Then the mean of both says too little: from now on calls reserve the price of the dearer one.
+#[test]
+fn a_dry_run_is_not_sure_where_a_dearer_model_answers_in_part() {
+    let usage = json!({"prompt_tokens": 100, "completion_tokens": 10});
+    let server = Server::new(move |arrival| {
+        let is_dear = arrival.body.windows(4).any(|bytes| bytes == b"dear");
+        let model = if is_dear { "dear" } else { "m" };
+        Reply::new(200, &json!({"object": "chat.completion", "model": model, "usage": usage}))
+    });
+    let line = |n: usize| {
+        let prompt = "x".repeat(300) + if n == 9 { "dear" } else { "" };
+        let body = json!({"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": prompt}]});
+        json!({"custom_id": n, "url": "/v1/chat/completions", "body": body}).to_string()
+    };
+    let job = Job::with_input(&(0..40).map(line).collect::<Vec<_>>().join("\n"));
+    let table = "[upstream.generic.price]\n'm' = 'in=1,out=1'\n'dear' = 'in=16,out=16'\n";
+    std::fs::write(job.path("paceline.toml"), table).expect("writable");
+    let (code, log) = finish(job.run(&server).args(["--max-items", "10", "--budget-cost", "1.00"]));
+    assert_eq!(code, 3, "{log}");
+    let dry = |more: &[&str]| {
+        let mut dry = job.paceline();
+        dry.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url(), "--dry-run"]).args(more);
+        String::from_utf8(dry.output().expect("it runs").stdout).expect("text")
+    };
+    // Used: 0.00275. To do: 0.0033 at one price, 0.0528 at the other, 0.00825 as so far.
+    let is_enough = |budget: &str| {
+        let plan: Value = serde_json::from_str(&dry(&["--budget-cost", budget, "--json"])).expect("JSON");
+        plan["budget_is_enough"].clone()
+    };
+    assert_eq!(["0.005", "0.02", "0.09"].map(is_enough), [json!(false), Value::Null, json!(true)]);
+    let text = dry(&["--budget-cost", "0.02"]);
+    assert!(text.contains("if the models answer that are asked for, and may not be where others do"), "{text}");
+    for budget in ["0.005", "0.02"] {
+        let text = dry(&["--budget-cost", budget]);
+        let told = text.split("--budget-cost may be too small: about ").nth(1).expect("a sum").to_owned();
+        let sum: f64 = told.split(' ').next().and_then(|sum| sum.parse().ok()).expect("a number");
+        assert!((0.04..0.08).contains(&sum) && told.contains("of the dearest model that has answered"), "{text}");
+    }
 }
 
 /// The gateway's fallback charges and has no answer: nothing of it succeeds, and the budget has to end it all the same.

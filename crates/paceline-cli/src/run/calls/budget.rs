@@ -68,6 +68,8 @@ pub(crate) struct Budget {
     prices: Prices,
     /// A configured limit counts answers: calls without a bound are told.
     is_limited: bool,
+    /// The name of its upstream, as a gateway's fallback may name it too.
+    upstream: Box<str>,
     ledger: Mutex<Ledger>,
     settled: Notify,
     /// An answer was longer than all before that exceeded their bounds.
@@ -107,7 +109,7 @@ struct Ledger {
     told_models: bool,
     /// Models that answered in place of others, as far as that was told.
     told_answered: BTreeSet<Arc<str>>,
-    /// Answers that came from a model of which no price is known, in place of another.
+    /// Calls that went to a model or upstream of which no price is known, in place of another.
     unpriced: u64,
     /// What all answers cost, in the units of money.
     job_out: u64,
@@ -160,6 +162,13 @@ pub(crate) fn cost_of(used: &ModelUsage, prices: &Prices) -> Money {
     prices.of(&used.model).of_usage(&usage_of(used))
 }
 
+/// Those of the calls that went to another model or upstream than asked for, and have no known price: what has one by now, and
+/// had none, is no more without.
+fn unpriced_of(used: &ModelUsage, prices: &Prices) -> u64 {
+    let in_place = if prices.has_own(&used.model) { 0 } else { used.calls_in_place };
+    used.calls_unpriced.saturating_add(in_place)
+}
+
 fn usage_of(used: &ModelUsage) -> Usage {
     Usage {
         input_tokens: used.tokens_in,
@@ -196,13 +205,16 @@ impl Budget {
             ledger.calls += used.calls;
             ledger.cached += used.cached_tokens + used.calls_of_older;
             ledger.job_out += prices.of(&used.model).of(0, used.tokens_out).units();
-            // What has a price by now, and had none, is no more without.
-            let is_priced = prices.has_own(&used.model) && used.calls == used.calls_unpriced;
-            ledger.unpriced += if is_priced { 0 } else { used.calls_unpriced };
+            ledger.unpriced += unpriced_of(used, &prices);
             ledger.known += if used.tokens_out > 0 { used.calls } else { 0 };
         }
         ledger.before = ledger.job;
         Self { limits, prices, is_limited, ledger: Mutex::new(ledger), ..Self::default() }
+    }
+
+    /// The same, of jobs of that upstream.
+    pub(crate) fn of_upstream(self, name: &str) -> Self {
+        Self { upstream: name.into(), ..self }
     }
 
     /// Whether calls are counted against anything.

@@ -49,8 +49,8 @@ pub(crate) fn lost_at(exchange: &Exchange) -> Vec<AnsweredBy> {
 /// Who answers at a step of a gateway's fallback; none for a file.
 fn by_step(step: &str) -> Option<AnsweredBy> {
     match step.split_once('/') {
-        Some((_, model)) => Some(AnsweredBy::Model(model.to_owned())),
-        None => (step != STATIC).then_some(AnsweredBy::Upstream),
+        Some((upstream, model)) => Some(AnsweredBy::Upstream(upstream.to_owned(), Some(model.to_owned()))),
+        None => (step != STATIC).then(|| AnsweredBy::Upstream(step.to_owned(), None)),
     }
 }
 

@@ -52,7 +52,7 @@ impl Plan {
         // A sum that is told can be a budget: it has room for what it is told of.
         if let Some(cost) = self.cost.map(Money::rounded_up) {
             line(match (self.unbounded, self.tokens().1) {
-                (0, _) if self.others_answer => {
+                (0, _) if self.others_answer() => {
                     format!("about {cost} at the configured prices, if the models answer that are asked for")
                 }
                 (0, _) => format!("at most about {cost} at the configured prices, with {}", self.as_long()),
@@ -111,9 +111,11 @@ impl Plan {
 
     /// How long answers are taken to be.
     const fn as_long(&self) -> &'static str {
-        match self.beyond.answers {
-            0 => "each answer as long as its bound",
-            _ => "answers as long as so far",
+        match (self.beyond.answers, self.others_answer()) {
+            (0, false) => "each answer as long as its bound",
+            (0, true) => "each answer as long as its bound and of the dearest model that has answered",
+            (_, false) => "answers as long as so far",
+            (_, true) => "answers as long as so far and of the dearest model that has answered",
         }
     }
 
@@ -149,11 +151,14 @@ impl Plan {
             let calls = text::counted(self.under_way, "call");
             lines.push(format!("{calls} left without a recorded answer; each counts with the tokens that it reserved"));
         }
-        let missing = self.missing(self.needed());
-        lines.extend(missing.iter().cloned());
+        let [missing, of_dearest] = [self.needed(), self.needed_by_dearest()].map(|needed| self.missing(needed));
+        lines.extend(of_dearest.iter().cloned());
         if self.has_budget() && self.pending() > 0 && missing.is_empty() && self.unbounded == 0 {
             let doubt = match self.budget_is_enough() {
                 Some(true) => "this budget is enough for one call for each item",
+                None if !of_dearest.is_empty() => {
+                    "this budget is enough for one call for each item if the models answer that are asked for, and may not be where others do"
+                }
                 None if self.beyond.answers > 0 => {
                     "this budget is enough for one call for each item as estimated, and may not be where answers are longer than so far"
                 }

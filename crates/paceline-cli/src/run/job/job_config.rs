@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use paceline_config::{Money, Prices, Source, Upstream};
+use paceline_config::{Money, Price, Prices, Source, Upstream};
 use paceline_store::{ACCOUNT, Journal, JournalError, JournalItem, Reader, ScopeStatus};
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +24,9 @@ use crate::text;
 
 /// What the names of settings that are prices begin with; the model follows.
 const PRICE: &str = "price.";
+
+/// The same of prices of other upstreams; the name of the model there follows.
+const PRICE_OF_OTHER: &str = "price_of_other.";
 
 /// So many changed settings are told.
 const CHANGES: usize = 6;
@@ -60,6 +63,8 @@ impl JobConfig {
         let configured = upstream.effective.iter().filter(|value| !value.key.starts_with(PRICE));
         let settings = configured.map(|value| (value.key.clone(), value.value.clone()));
         let prices = upstream.prices.iter().map(|(model, price)| (format!("{PRICE}{model}"), price.to_string()));
+        let others = upstream.prices.of_others();
+        let others = others.map(|(name, price)| (format!("{PRICE_OF_OTHER}{name}"), price.to_string()));
         let together = upstream.effective.iter().find(|row| row.key == "scope").map(|row| row.value.clone());
         let first = [upstream.provider.to_string(), together.unwrap_or_default(), format.endpoint().to_owned()];
         let tiers = upstream.tiers.iter().map(|tier| tier.scope.to_string());
@@ -68,7 +73,7 @@ impl JobConfig {
             format: format.name().to_owned(),
             packed: input.packed().map(ToOwned::to_owned),
             scoping: first.into_iter().chain(tiers).collect(),
-            settings: settings.chain(prices).collect(),
+            settings: settings.chain(prices).chain(others).collect(),
             budget_tokens: opening.budgets.job_tokens,
             budget_cost: opening.budgets.job_cost.map(Money::units),
             extract: opening.extract.clone(),
@@ -115,8 +120,13 @@ impl JobConfig {
 
     /// The prices that the last run of the job had.
     pub(crate) fn prices(&self) -> Prices {
-        let price = |(key, value): (&String, &String)| Some((key.strip_prefix(PRICE)?.to_owned(), value.parse().ok()?));
-        self.settings.iter().filter_map(price).collect()
+        let begins = |with: &'static str| {
+            let price = move |(key, value): (&String, &String)| {
+                Some((key.strip_prefix(with)?.to_owned(), value.parse::<Price>().ok()?))
+            };
+            self.settings.iter().filter_map(price)
+        };
+        begins(PRICE).collect::<Prices>().with_others(begins(PRICE_OF_OTHER))
     }
 
     /// Refuses to read the lines of the job in another form than before.

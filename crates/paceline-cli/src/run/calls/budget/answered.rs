@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline_config::CountedAs;
+use paceline_config::{CountedAs, Prices};
 use paceline_providers::Usage;
 
 use super::{Budget, Ledger, Reserved};
@@ -13,8 +13,8 @@ use crate::text;
 pub(crate) enum AnsweredBy {
     /// This model.
     Model(String),
-    /// Another upstream of a gateway, with the same model.
-    Upstream,
+    /// An upstream by the fallback of a gateway, with this model or the one that was asked for.
+    Upstream(String, Option<String>),
 }
 
 /// So many models that answer in place of others are told.
@@ -26,6 +26,8 @@ pub(super) struct InPlace {
     pub(super) model: Arc<str>,
     /// It has a price of its own.
     pub(super) is_priced: bool,
+    /// The upstream, where that is another, and its price is not known.
+    pub(super) upstream: Option<String>,
 }
 
 impl Reserved<'_> {
@@ -38,9 +40,21 @@ impl Reserved<'_> {
     /// What that is in place of; none where it is what was asked for.
     pub(super) fn in_place(&self, by: AnsweredBy) -> Option<InPlace> {
         let asked = &self.expected.model;
-        let of = |model: Arc<str>, is_priced| Some(InPlace { model, is_priced });
+        let of = |model: Arc<str>, is_priced| Some(InPlace { model, is_priced, upstream: None });
         match by {
-            AnsweredBy::Upstream => of(Arc::clone(asked), false),
+            AnsweredBy::Upstream(upstream, model) => {
+                let named = model.as_deref().unwrap_or(asked);
+                if let Some(name) = self.budget.prices.counted_at(&upstream, named) {
+                    return of(name.into(), true);
+                }
+                let name = Prices::name_at(&upstream, named);
+                let is_own = *upstream == *self.budget.upstream;
+                let other = model.and_then(|model| self.in_place(AnsweredBy::Model(model)));
+                // The same model may cost something else there.
+                other.or_else(|| {
+                    (!is_own).then(|| InPlace { model: name.into(), is_priced: false, upstream: Some(upstream) })
+                })
+            }
             AnsweredBy::Model(model) => match self.budget.prices.counted_as(asked, &model) {
                 CountedAs::Asked => None,
                 CountedAs::Priced(name) => of(name.into(), true),
@@ -54,7 +68,10 @@ impl Reserved<'_> {
     /// Whether something is known of its price; of a model without one a table says nothing: often it is another name of the one
     /// that was asked for.
     pub(super) fn counts(&self, answered: &InPlace) -> bool {
-        answered.is_priced || self.budget.prices.knows(&answered.model) || self.budget.prices.is_empty()
+        answered.is_priced
+            || answered.upstream.is_some()
+            || self.budget.prices.knows(&answered.model)
+            || self.budget.prices.is_empty()
     }
 
     /// The model that usage counts with: the one that answered, where it has a price of its own, else the dearer of it and the
@@ -62,7 +79,7 @@ impl Reserved<'_> {
     pub(super) fn counts_as(&self, usage: &Usage) -> Arc<str> {
         let asked = &self.expected.model;
         match self.answered.as_ref().filter(|answered| self.counts(answered)) {
-            Some(InPlace { model, is_priced: true }) => Arc::clone(model),
+            Some(InPlace { model, is_priced: true, .. }) => Arc::clone(model),
             Some(InPlace { model, .. }) => self.budget.dearest(asked, Some(model), usage),
             None => Arc::clone(asked),
         }
@@ -71,7 +88,7 @@ impl Reserved<'_> {
     /// Keeps for the calls to come that a dearer model answers, and tells once of each that it does.
     pub(super) fn note_answered(&self, ledger: &mut Ledger, answered: &InPlace, usage: &Usage) -> bool {
         let (budget, asked, model) = (self.budget, &self.expected.model, &answered.model);
-        budget.tell_answered(ledger, asked, model, answered.is_priced);
+        budget.tell_answered(ledger, asked, answered);
         if !answered.is_priced && !budget.prices.knows(model) {
             return false;
         }
@@ -93,24 +110,30 @@ impl Budget {
         Arc::clone(dearer.unwrap_or(model))
     }
 
-    fn tell_answered(&self, ledger: &mut Ledger, asked: &str, model: &Arc<str>, is_priced: bool) {
+    fn tell_answered(&self, ledger: &mut Ledger, asked: &str, answered: &InPlace) {
+        let InPlace { model, is_priced, upstream } = answered;
         let is_told = self.limits.job_cost.is_none()
             || ledger.told_answered.len() >= MOST_TOLD
             || !ledger.told_answered.insert(Arc::clone(model));
         if is_told {
             return;
         }
-        let price = self.prices.of(if self.prices.knows(model) { model } else { asked });
-        let counts = if is_priced {
+        let is_known = self.prices.knows(model) || self.prices.has_own(model);
+        let price = self.prices.of(if is_known { model } else { asked });
+        let cure = match upstream {
+            Some(upstream) => format!("`price` of [upstream.{}]", text::printable(upstream)),
+            None => "`price`".to_owned(),
+        };
+        let counts = if *is_priced {
             format!("its answers count with its own price, {price} for a million tokens")
         } else {
             format!(
-                "its price is not known: its answers count with {price} for a million tokens, and the bill may exceed --budget-cost; `price` in \
-                 paceline.toml can have one for each model"
+                "its price is not known: its answers count with {price} for a million tokens, and the bill may exceed --budget-cost; \
+                 {cure} in paceline.toml can have one for each model"
             )
         };
-        if **model == *asked {
-            tracing::warn!("another upstream answers by the gateway's fallback: {counts}");
+        if let Some(upstream) = upstream {
+            tracing::warn!("{} answers by the gateway's fallback: {counts}", text::printable(upstream));
             return;
         }
         let last = ledger.told_answered.len() >= MOST_TOLD;
@@ -124,7 +147,7 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
-    use paceline_config::{Money, Prices};
+    use paceline_config::Money;
     use paceline_store::ModelUsage;
 
     use super::super::tests::{bounded, table, tokens};
@@ -149,7 +172,7 @@ mod tests {
         assert_eq!(answered(&prices, "dear"), told("dear", "20.00"));
         assert_eq!(answered(&prices, "dear-2024-08-06"), told("dear", "20.00"));
         assert_eq!(answered(&prices, "m-2024-08-06"), told("m", "1.25"));
-        let unpriced = "; 1 answer came from another model or upstream than asked for, of which no price is known";
+        let unpriced = "; 1 call went to another model or upstream than asked for, of which no price is known";
         let (model, words) = told("m", "1.25");
         assert_eq!(answered(&prices, "other"), (model, words + unpriced), "it may be another name of the same");
         let with_cheap = table(&[("m", "in=62500,out=62500"), ("*", "in=31250,out=31250")]);
@@ -183,6 +206,38 @@ mod tests {
         assert_eq!(&*exceeded.model, "m");
     }
 
+    /// The same model at another upstream of the gateway, dearer or not.
+    #[test]
+    fn another_upstream_counts_with_its_own_price_where_that_is_known() {
+        let own = table(&[("m", "in=62500,out=62500")]);
+        let dear: paceline_config::Price = "in=1000000,out=1000000".parse().expect("a price");
+        let limits = Limits { job_cost: "1000".parse().ok(), ..Limits::default() };
+        let counted = |prices: &Prices, upstream: &str, model: Option<&str>| {
+            let budget = Budget::new(limits, prices.clone(), &[], false).of_upstream("first");
+            let call = budget.reserve(bounded(10, 10)).now_or_never().expect("at once").expect("fits");
+            let by = AnsweredBy::Upstream(upstream.to_owned(), model.map(ToOwned::to_owned));
+            let counted = call.answered_by(Some(by)).settle(Some(tokens(10, 10)), || 0);
+            let used = budget.used();
+            let later = Budget::new(limits, prices.clone(), std::slice::from_ref(&counted), false).used();
+            assert_eq!((later.cost, later.unpriced), (used.cost, used.unpriced), "a later run counts the same");
+            assert_eq!(used.json()["cost"]["unpriced"], used.unpriced);
+            (counted.model.to_string(), used.cost.expect("money").0.to_string(), used.unpriced)
+        };
+        let is = |model: &str, cost: &str, unpriced| (model.to_owned(), cost.to_owned(), unpriced);
+        let known = own.clone().with_others([("second:m".to_owned(), dear)]);
+        for model in [None, Some("m"), Some("m-2024-08-06")] {
+            assert_eq!(counted(&known, "second", model), is("second:m", "20.00", 0), "{model:?}");
+            assert_eq!(counted(&own, "second", model).2, 1, "{model:?}: nothing tells what it costs there");
+            assert_eq!(counted(&own, "second", model).1, "1.25");
+        }
+        assert_eq!(
+            counted(&own, "first", Some("m-2024-08-06")),
+            is("m", "1.25", 0),
+            "another model of the same upstream"
+        );
+        assert_eq!(counted(&own, "second", Some("other")), is("m", "1.25", 1));
+    }
+
     /// A gateway whose fallback loses calls: nothing but the name of the step says what they may cost.
     #[test]
     fn what_a_gateway_lost_counts_with_the_dearest_that_may_have_answered() {
@@ -204,10 +259,9 @@ mod tests {
         assert_eq!(spent(2, vec![by("mini"), by("dear")], Some("mini")), told("40.00", "dear"));
         assert_eq!(spent(1, Vec::new(), Some("mini")), told("1.25", "m"), "the first upstream lost it");
         assert_eq!(spent(0, Vec::new(), None), told("1.25", "m"));
-        let (words, _) = spent(1, vec![AnsweredBy::Upstream], Some("m"));
+        let (words, _) = spent(1, vec![AnsweredBy::Upstream("second".to_owned(), None)], Some("m"));
         assert!(
-            words
-                .ends_with("; 1 answer came from another model or upstream than asked for, of which no price is known")
+            words.ends_with("; 1 call went to another model or upstream than asked for, of which no price is known")
         );
     }
 
@@ -240,8 +294,9 @@ mod tests {
     #[test]
     fn later_runs_tell_of_answers_whose_price_was_not_known() {
         let one = table(&[("*", "in=62500,out=62500")]);
-        let unpriced = "; 1 answer came from another model or upstream than asked for, of which no price is known";
-        for by in [AnsweredBy::Model("dear".to_owned()), AnsweredBy::Upstream] {
+        let unpriced = "; 1 call went to another model or upstream than asked for, of which no price is known";
+        let second = AnsweredBy::Upstream("second".to_owned(), None);
+        for by in [AnsweredBy::Model("dear".to_owned()), second.clone()] {
             let budget = Budget::new(Limits::default(), one.clone(), &[], false);
             let call = budget.reserve(bounded(10, 10)).now_or_never().expect("at once").expect("no end");
             let counted = call.answered_by(Some(by.clone())).settle(Some(tokens(10, 10)), || 0);
@@ -250,8 +305,12 @@ mod tests {
             };
             assert_eq!(words(&one), Some(format!("1.25 spent{unpriced}")), "{by:?}");
             let known = table(&[("m", "in=62500,out=62500"), ("dear", "in=1000000,out=1000000")]);
-            let spent = if by == AnsweredBy::Upstream { "1.25 spent" } else { "20.00 spent" };
-            assert_eq!(words(&known).as_deref(), Some(spent), "it has a price now: {by:?}");
+            if by == second {
+                assert_eq!(words(&known), Some(format!("1.25 spent{unpriced}")), "that of the model here is another");
+            }
+            let known =
+                known.with_others([("second:*".to_owned(), "in=1000000,out=1000000".parse().expect("a price"))]);
+            assert_eq!(words(&known).as_deref(), Some("20.00 spent"), "it has a price now: {by:?}");
         }
     }
 

@@ -7,7 +7,7 @@ use paceline_providers::Usage;
 use paceline_store::ModelUsage;
 
 use super::answered::InPlace;
-use super::{AnsweredBy, Budget, Expected, Sum, cost_of, larger, usage_of};
+use super::{AnsweredBy, Budget, Expected, Sum, cost_of, larger, unpriced_of, usage_of};
 
 /// What a call has taken from the budget, given back when dropped.
 #[derive(Debug)]
@@ -69,8 +69,10 @@ impl Reserved<'_> {
         let models = self.expected.dearer_model.iter().chain(priced);
         let model = models
             .fold(Arc::clone(&self.expected.model), |model, other| self.budget.dearest(&model, Some(other), &usage));
-        let unpriced = answered.iter().any(|it| !it.is_priced);
-        ModelUsage { model, calls_unpriced: unpriced.into(), ..self.usage(usage, 1) }
+        let usage = self.usage_as(Arc::clone(&model), usage, 1);
+        let in_place = answered.iter().any(|it| it.model == model);
+        let unpriced = answered.iter().any(|it| !it.is_priced && it.model != model);
+        ModelUsage { calls_unpriced: unpriced.into(), calls_in_place: in_place.into(), ..usage }
     }
 
     /// A gateway made so many calls before this one of which it is not known what they used: they count as expected, with the
@@ -86,6 +88,7 @@ impl Reserved<'_> {
                 tokens_out: one.tokens_out.saturating_mul(calls),
                 cache_price: one.cache_price.saturating_mul(calls.try_into().unwrap_or(i64::MAX)),
                 calls_unpriced: one.calls_unpriced * calls,
+                calls_in_place: one.calls_in_place * calls,
                 ..one.clone()
             };
             self.count(&counted, &one, &at);
@@ -155,7 +158,7 @@ impl Reserved<'_> {
         ledger.cached += counted.cached_tokens;
         ledger.job_out += self.budget.prices.of(&counted.model).of(0, counted.tokens_out).units();
         ledger.known += counted.calls;
-        ledger.unpriced += counted.calls_unpriced;
+        ledger.unpriced += unpriced_of(counted, &self.budget.prices);
         if let Some(answers) = ledger.models.get_mut(&self.expected.model) {
             answers.known += counted.calls;
         }
@@ -188,16 +191,24 @@ impl Reserved<'_> {
     }
 
     fn usage(&self, usage: Usage, calls: u64) -> ModelUsage {
+        let model = self.counts_as(&usage);
+        let answered = self.answered.as_ref();
+        let in_place = answered.is_some_and(|it| it.model == model);
+        let unpriced = answered.is_some_and(|it| !it.is_priced && it.model != model);
+        let [unpriced, in_place] = [unpriced, in_place].map(|is_so| if is_so { calls } else { 0 });
+        ModelUsage { calls_unpriced: unpriced, calls_in_place: in_place, ..self.usage_as(model, usage, calls) }
+    }
+
+    fn usage_as(&self, model: Arc<str>, usage: Usage, calls: u64) -> ModelUsage {
         ModelUsage {
-            model: self.counts_as(&usage),
+            model,
             calls,
             tokens_in: usage.prompt_tokens(),
             tokens_out: usage.output_tokens,
             cache_price: usage.cache_price.saturating_sub(usage.cached_price),
             cached_tokens: usage.cached_tokens,
             cached_price: usage.cached_price,
-            calls_of_older: 0,
-            calls_unpriced: u64::from(calls > 0 && self.answered.as_ref().is_some_and(|it| !it.is_priced)),
+            ..ModelUsage::default()
         }
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct Used {
     pub(crate) reported: Option<(u64, u64)>,
     /// The price of all of them, where there is only one.
     pub(crate) price: Option<Price>,
-    /// Answers that came from a model of which no price is known, in place of the one that was asked for.
+    /// Calls that went to a model or upstream of which no price is known, in place of the one that was asked for.
     pub(crate) unpriced: u64,
     /// What of the cost is that of answers.
     pub(crate) cost_out: Money,
@@ -45,7 +45,7 @@ impl Used {
         json!({
             "tokens": self.tokens.map(|(used, of)| json!({ "used": used, "limit": of, "estimated": tokens })),
             "cost": self.cost.map(|(used, of)| {
-                json!({ "used": used.as_f64(), "limit": of.map(Money::as_f64), "estimated": cost })
+                json!({ "used": used.as_f64(), "limit": of.map(Money::as_f64), "estimated": cost, "unpriced": self.unpriced })
             }),
         })
     }
@@ -60,9 +60,8 @@ impl Used {
         let mut words = self.describe().collect::<Vec<_>>().join(", ");
         self.estimated().into_iter().for_each(|estimated| words += &format!("; {estimated}"));
         if self.cost.is_some() && self.unpriced > 0 {
-            let answers = text::counted(self.unpriced, "answer");
-            words +=
-                &format!("; {answers} came from another model or upstream than asked for, of which no price is known");
+            let calls = text::counted(self.unpriced, "call");
+            words += &format!("; {calls} went to another model or upstream than asked for, of which no price is known");
         }
         if self.cost.is_some() && self.lacks_cached && self.price.is_some_and(|price| price.cached().is_some()) {
             words += "; no answer told of input read from a cache, so cached= changes nothing";
