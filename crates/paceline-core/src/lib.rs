@@ -34,6 +34,7 @@ pub mod retry;
 mod rng;
 mod scope;
 mod server_limits;
+mod silence;
 mod slots;
 mod snapshot;
 mod spacing;
@@ -60,6 +61,7 @@ pub use quota::{BucketLevel, BucketRule, LimitCounts};
 pub use request::{Enqueued, Event, GiveUp, NextAction, Request, ScopeId, Ticket};
 pub use responsive::{Responsive, ResponsiveConfig, ResponsiveCounters, exponential_delay, linear_delay};
 pub use rng::Rng;
+pub use silence::{AwaitedCall, Silence, Silent};
 pub use snapshot::{
     Explanation, FleetShare, FleetSnapshot, QuotaSnapshot, ScopeAnswers, ScopeSnapshot, ScopeState, Snapshot, Totals,
     Trouble,

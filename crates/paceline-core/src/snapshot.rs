@@ -3,7 +3,7 @@
 use alloc::borrow::ToOwned as _;
 use alloc::boxed::Box;
 use alloc::format;
-use alloc::string::String;
+use alloc::string::{String, ToString as _};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -16,6 +16,7 @@ use crate::divided::DividedLimit;
 use crate::fleet::{MemberId, MemberState};
 use crate::outcome::Class;
 use crate::responsive::ResponsiveCounters;
+use crate::silence::Silent;
 use crate::state::TakenState;
 use crate::time::Instant;
 use crate::units::format_duration;
@@ -95,7 +96,7 @@ impl ScopeSnapshot {
         self.explanation().map(|parts| parts.sentence(now)).unwrap_or_default()
     }
 
-    /// The same in parts, for a screen that counts the time down; none where the next call leaves at once.
+    /// The same in parts, for a screen that counts the time down; none where the next call leaves at once and calls are answered.
     pub fn explanation(&self) -> Option<Explanation> {
         if let ScopeState::Stopped { reason } = &self.state {
             let before = format!("nothing leaves until a person acts: {reason}");
@@ -109,6 +110,9 @@ impl ScopeSnapshot {
             ScopeState::Held { until, cause } => Some((until, cause)),
             _ => self.closed_until.zip(self.closed_for),
         };
+        if let (None, Some(silent)) = (closed, self.silent) {
+            return Some(Explanation { before: silent.to_string(), until: None, after: String::new() });
+        }
         Some(match (closed, &self.waits_for) {
             (Some((until, cause)), _) => Explanation {
                 before: "nothing leaves for ".into(),
@@ -142,7 +146,8 @@ impl ScopeSnapshot {
         match self.state {
             ScopeState::Stopped { .. } => Trouble::Stopped,
             ScopeState::Held { .. } => Trouble::Closed,
-            _ if is_closed() || self.failing_since.is_some() || self.lacks_its_share() => Trouble::Closed,
+            _ if is_closed() || self.lacks_its_share() => Trouble::Closed,
+            _ if self.failing_since.is_some() || self.silent.is_some() => Trouble::Closed,
             _ if self.waiting > 0 => Trouble::Waits,
             _ => Trouble::None,
         }
@@ -229,6 +234,8 @@ pub struct ScopeSnapshot {
     pub no_success_since: Option<Instant>,
     /// Whether its calls are answered. Unknown for the account.
     pub answers: ScopeAnswers,
+    /// A silence that the program has noticed which sends the calls: a pacer knows of no call whether its answer has begun.
+    pub silent: Option<Silent>,
 }
 
 /// Whether the calls of a scope are answered, as far as is known: see

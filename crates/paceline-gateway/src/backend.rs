@@ -229,7 +229,7 @@ impl Backend {
     }
 
     /// What is counted for it.
-    pub(crate) fn metrics(&self) -> &Metrics {
+    pub(crate) fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
 

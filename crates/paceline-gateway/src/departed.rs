@@ -10,6 +10,7 @@ use paceline_core::{Cost, Dimension, LimitReport, Outcome, format_duration};
 use paceline_http::{Call, NoAnswer};
 use paceline_providers::{Answer, Asked, Reading, SoFar, Usage, reference_to};
 
+use crate::awaited::AwaitedAnswer;
 use crate::backend::Backend;
 use crate::bodies::HeldBody;
 use crate::clients::Client;
@@ -30,6 +31,7 @@ pub(crate) struct Departed {
     pub(crate) scope: Arc<str>,
     /// By the stopwatch.
     pub(crate) left: Instant,
+    pub(crate) awaited: AwaitedAnswer,
     pub(crate) reserved: Cost,
     pub(crate) client: Arc<ClientSpending>,
     /// With a key.
@@ -50,6 +52,16 @@ pub(crate) struct Departed {
 }
 
 impl Departed {
+    /// Its answer begins.
+    pub(crate) fn is_answered(&mut self) {
+        self.awaited.begins(&self.upstream);
+    }
+
+    /// It has no answer.
+    pub(crate) fn has_failed(&mut self, error: &NoAnswer) {
+        self.awaited.fails(&self.upstream, error);
+    }
+
     /// Its client hung up, and the rest of its answer is read here.
     pub(crate) fn leaves_its_client(&mut self) {
         self.files[0] = HeldFile::default();
@@ -91,6 +103,7 @@ impl Departed {
             place: _place,
             scope,
             left,
+            awaited: _awaited,
             reserved,
             client,
             known,

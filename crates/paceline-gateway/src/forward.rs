@@ -13,6 +13,7 @@ use paceline_core::Instant;
 use paceline_http::{NoAnswer, gateway};
 
 use crate::answered::{broken, ended, passed_on, unreadable};
+use crate::awaited::AwaitedAnswer;
 use crate::backend::Backend;
 use crate::bodies::{Bodies, BodiesOfClient, HeldBody, LEAST_LARGE};
 use crate::bounds::{Bounds, Room};
@@ -213,9 +214,18 @@ impl<'a> Course<'a> {
     }
 
     /// All of an answer that does not go on as it comes.
-    async fn whole(&self, sent: Result<Response<Incoming>, NoAnswer>) -> Result<Response<Bytes>, NoAnswer> {
+    async fn whole(
+        &self,
+        departed: &mut Departed,
+        sent: Result<Response<Incoming>, NoAnswer>,
+    ) -> Result<Response<Bytes>, NoAnswer> {
         let threads = (self.bodies, bodies_of(self.known.as_ref(), &self.client));
-        failure::read(sent, self.bounds, [self.room(), self.room()], threads).await
+        let received = failure::read(sent, self.bounds, [self.room(), self.room()], threads).await;
+        match &received {
+            Ok(_) => departed.is_answered(),
+            Err(error) => departed.has_failed(error),
+        }
+        received
     }
 
     /// For a body, of which nothing has come.
@@ -253,8 +263,13 @@ impl<'a> Course<'a> {
             upstream: Arc::clone(upstream),
             permit,
             place,
-            scope,
             left: upstream.stopwatch.now(),
+            // The client's body may take as long as it likes.
+            awaited: match self.payload.is_stream {
+                true => AwaitedAnswer::default(),
+                false => AwaitedAnswer::of_call(upstream.metrics(), &scope),
+            },
+            scope,
             reserved,
             client: Arc::clone(&self.client),
             known: self.known.clone(),
@@ -393,7 +408,7 @@ impl<'a> Course<'a> {
                     departed.files[0] = std::mem::take(&mut self.connection);
                     return Ended { answer: Ok(passed_on(departed, answer, self.bounds)), stayed_down: false, retries };
                 }
-                sent => self.whole(sent).await,
+                sent => self.whole(&mut departed, sent).await,
             };
             // The permit is dropped: nothing was learnt about the server.
             if let (Err(_), Some(refusal)) = (&received, self.payload.failure()) {

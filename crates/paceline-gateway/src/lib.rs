@@ -8,11 +8,13 @@
 //! `openai`, with the path `/v1/chat/completions`.
 
 mod answered;
+mod awaited;
 mod backend;
 mod bodies;
 mod bounds;
 mod clients;
 mod closing;
+mod conditions;
 mod connection;
 mod connector;
 mod departed;
@@ -57,6 +59,7 @@ pub mod web;
 pub use backend::{Backend, BackendError, QueuePlace};
 pub use bounds::Bounds;
 pub use clients::{Client, ClientConfig, Clients, KeyHash};
+pub use conditions::Conditions;
 pub use guest::Guest;
 pub use own_routes::{BodyInTime, NoBody, OwnBody, OwnRequest, OwnRoutes};
 pub use route::OWN_ROUTES;

@@ -2,10 +2,11 @@
 //! asked for; counted here is only what no limiter knows: requests of clients, how long they waited, and tokens.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use paceline::{Class, FleetShare, QuotaSnapshot, ScopeSnapshot, ScopeState, Timestamp};
+use paceline::{Class, Clock, FleetShare, Instant, QuotaSnapshot, ScopeSnapshot, ScopeState, Timestamp};
+use paceline_core::Silence;
 use paceline_providers::Usage;
 use paceline_providers::escape::printable;
 use prometheus::core::Collector;
@@ -15,6 +16,7 @@ use prometheus::{
 
 use crate::backend::{Backend, OTHER};
 use crate::clients::Clients;
+use crate::conditions::Conditions;
 use crate::record::{BATCH, PRIORITIES, priority_name};
 
 /// The type of the page, for its header field.
@@ -43,14 +45,29 @@ pub(crate) struct Metrics {
     answers: prometheus::Histogram,
     /// Few, so that a name is found by less than its hash costs.
     scopes: RwLock<BTreeMap<Arc<str>, Arc<ScopeMetrics>>>,
+    /// For how long answers are awaited: an upstream that is configured anew has other clocks.
+    pub(crate) clock: Clock,
 }
 
 /// The counters of one scope, which cost a request no search by labels.
-struct ScopeMetrics {
+pub(crate) struct ScopeMetrics {
     label: Arc<str>,
     requests: [IntCounter; Class::ALL.len()],
     refused: IntCounter,
     tokens: [IntCounter; 2],
+    silence: Mutex<Silence>,
+}
+
+impl ScopeMetrics {
+    /// Its calls that wait for their answers.
+    pub(crate) fn silence(&self) -> MutexGuard<'_, Silence> {
+        self.silence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its name, safe on a screen.
+    pub(crate) fn label(&self) -> &str {
+        &self.label
+    }
 }
 
 /// What became of a request.
@@ -107,6 +124,7 @@ impl Metrics {
             waits,
             answers: prometheus::Histogram::with_opts(answers).expect("the names are those of the source"),
             scopes: RwLock::default(),
+            clock: Clock::new(),
         }
     }
 
@@ -135,7 +153,15 @@ impl Metrics {
         output.inc_by(usage.output_tokens);
     }
 
-    fn of_scope(&self, scope: &Arc<str>) -> Arc<ScopeMetrics> {
+    /// What `found` finds of each scope, at present.
+    pub(crate) fn silences<T>(&self, found: impl Fn(&mut Silence, Instant) -> Option<T>) -> Vec<(Arc<str>, T)> {
+        let (now, scopes) = (self.clock.now(), self.scopes.read().unwrap_or_else(PoisonError::into_inner));
+        let found = |scope: &ScopeMetrics| Some((Arc::clone(&scope.label), found(&mut scope.silence(), now)?));
+        scopes.values().filter_map(|scope| found(scope)).collect()
+    }
+
+    /// What is counted for a scope.
+    pub(crate) fn of_scope(&self, scope: &Arc<str>) -> Arc<ScopeMetrics> {
         if let Some(known) = self.scopes.read().unwrap_or_else(PoisonError::into_inner).get(scope) {
             return Arc::clone(known);
         }
@@ -151,6 +177,7 @@ impl Metrics {
             refused: self.requests.with_label_values(&[&*label, REFUSED]),
             tokens: ["in", "out"].map(|direction| self.tokens.with_label_values(&[&*label, direction])),
             label,
+            silence: Mutex::default(),
         });
         scopes.insert(name, Arc::clone(&made));
         made
@@ -199,6 +226,7 @@ pub(crate) fn page(
     turned_away: &TurnedAway,
     valid_until: Option<Timestamp>,
     clients: &Clients,
+    conditions: &Conditions,
 ) -> Result<String, prometheus::Error> {
     let (registry, gauges) = (Registry::new(), Gauges::new()?);
     let build = Opts::new("paceline_build_info", "Always 1; the version of the gateway is a label");
@@ -206,6 +234,7 @@ pub(crate) fn page(
     build.set(1.0);
     registry.register(Box::new(build))?;
     registry.register(Box::new(turned_away.0.clone()))?;
+    conditions.register(&registry)?;
     if let Some(until) = valid_until {
         let help = "Until when the certificate is valid that clients are shown: seconds since 1970";
         let ends = Gauge::new("paceline_certificate_valid_until_seconds", help)?;
@@ -226,6 +255,8 @@ struct Gauges {
     waiting: GaugeVec,
     held: GaugeVec,
     in_flight: GaugeVec,
+    oldest: GaugeVec,
+    silent: GaugeVec,
     limit: GaugeVec,
     remaining: GaugeVec,
     state: GaugeVec,
@@ -251,6 +282,17 @@ impl Gauges {
                 &["upstream", "client"],
             )?,
             in_flight: gauge("paceline_in_flight", "Calls under way", &["upstream", "scope"])?,
+            oldest: gauge(
+                "paceline_unanswered_seconds",
+                "For how long the oldest call waits for the beginning of its answer; 0 where none waits",
+                &["upstream", "scope"],
+            )?,
+            silent: gauge(
+                "paceline_silent_seconds",
+                "For how long calls have waited since the last answer began, those that clients gave up included; 0 while calls \
+                 are answered",
+                &["upstream", "scope"],
+            )?,
             limit: gauge(
                 "paceline_limit",
                 "Units that a limit allows in its window (dimension concurrency: at once); the scope of a limit on the whole \
@@ -283,9 +325,10 @@ impl Gauges {
         })
     }
 
-    fn all(&self) -> [&GaugeVec; 9] {
-        let Self { waiting, held, in_flight, limit, remaining, state, without_store, of_client, left_to_client } = self;
-        [waiting, held, in_flight, limit, remaining, state, without_store, of_client, left_to_client]
+    fn all(&self) -> [&GaugeVec; 11] {
+        let Self { waiting, held, in_flight, oldest, silent, limit, remaining, state, .. } = self;
+        let Self { without_store, of_client, left_to_client, .. } = self;
+        [waiting, held, in_flight, oldest, silent, limit, remaining, state, without_store, of_client, left_to_client]
     }
 
     /// A series for each limit of each key: keys are the operator's.
@@ -307,6 +350,12 @@ impl Gauges {
         if snapshot.account.fleet.is_some() {
             let is_away = if snapshot.account.lacks_its_share() { 1.0 } else { 0.0 };
             self.without_store.with_label_values(&[name]).set(is_away);
+        }
+        for (scope, (oldest, silent)) in upstream.metrics().silences(|silence, now| {
+            Some((silence.oldest(now).as_secs_f64(), silence.waited_in_vain(now).as_secs_f64()))
+        }) {
+            self.oldest.with_label_values(&[name, &*scope]).set(oldest);
+            self.silent.with_label_values(&[name, &*scope]).set(silent);
         }
         self.limits(name, "", &snapshot.account);
         self.states(name, "", &snapshot.account);
@@ -393,7 +442,9 @@ mod tests {
 
     #[test]
     fn the_page_says_when_the_certificate_ends() {
-        let page = |until| page(&[], &TurnedAway::default(), until, &Clients::OfThisMachine).expect("a page");
+        let page = |until| {
+            page(&[], &TurnedAway::default(), until, &Clients::OfThisMachine, &Conditions::default()).expect("a page")
+        };
         let line = "\npaceline_certificate_valid_until_seconds 1767571200\n";
         let until = Timestamp::from_millis(1_767_571_200_000);
         assert!(page(Some(until)).contains(line) && !page(None).contains("certificate"));

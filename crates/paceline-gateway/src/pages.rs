@@ -93,14 +93,16 @@ fn file(path: &str) -> Response<AnswerBody> {
 
 fn ready(gateway: &Arc<Gateway>) -> Response<AnswerBody> {
     match gateway.readiness() {
-        Ok(()) => text(StatusCode::OK, "text/plain", "ready\n"),
+        Ok(amiss) => text(StatusCode::OK, "text/plain", format!("ready\n{amiss}")),
         Err(why) => text(StatusCode::SERVICE_UNAVAILABLE, "text/plain", format!("not ready: {why}\n")),
     }
 }
 
 fn metrics_page(gateway: &Arc<Gateway>, client: Option<&Arc<Client>>) -> Result<Response<AnswerBody>, Refusal> {
     let valid_until = gateway.tls().and_then(|tls| tls.valid_until());
-    let made = || metrics::page(&gateway.upstreams(), &gateway.turned_away, valid_until, &gateway.clients());
+    let made = || {
+        metrics::page(&gateway.upstreams(), &gateway.turned_away, valid_until, &gateway.clients(), gateway.conditions())
+    };
     gateway.document_for(client, || match made() {
         Ok(page) => Ok(document(StatusCode::OK, metrics::CONTENT_TYPE, page)),
         Err(error) => {

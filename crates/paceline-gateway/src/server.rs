@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -69,6 +69,7 @@ pub struct Gateway {
     pub(crate) latest: Latest,
     pub(crate) jobs: Jobs,
     pub(crate) turned_away: TurnedAway,
+    pub(crate) conditions: OnceLock<crate::conditions::Conditions>,
     /// The metrics have an address of their own.
     metrics_elsewhere: AtomicBool,
 }
@@ -128,6 +129,7 @@ impl Gateway {
             latest: Latest::default(),
             jobs: Jobs::default(),
             turned_away: TurnedAway::default(),
+            conditions: OnceLock::new(),
             metrics_elsewhere: AtomicBool::new(false),
         }))
     }

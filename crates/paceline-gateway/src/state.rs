@@ -29,7 +29,8 @@ const MOST_ROWS: usize = 100;
 
 impl Gateway {
     /// Whether requests are welcome: not while the gateway ends, nor when no upstream would take one.
-    pub(crate) fn readiness(&self) -> Result<(), String> {
+    /// What is amiss all the same stands in the text.
+    pub(crate) fn readiness(&self) -> Result<String, String> {
         if self.closing.phase() != Phase::Serves {
             return Err("the gateway ends".to_owned());
         }
@@ -38,7 +39,7 @@ impl Gateway {
             match upstream.limiter().account_state() {
                 ScopeState::Stopped { reason } => closed.push(format!("{}: {reason}", upstream.name())),
                 _ => {
-                    let Some(why) = upstream.without_share() else { return Ok(()) };
+                    let Some(why) = upstream.without_share() else { return Ok(self.amiss()) };
                     wait_for_a_store = true;
                     closed.push(format!("{}: {why}", upstream.name()));
                 }
@@ -46,6 +47,13 @@ impl Gateway {
         }
         let what = if wait_for_a_store { "nothing leaves" } else { "every upstream is stopped until a person acts" };
         Err(format!("{what}: {}", closed.join("; ")))
+    }
+
+    /// A line for each upstream that does not answer, and for what is amiss with the program. All may read it.
+    fn amiss(&self) -> String {
+        let silent = |upstream: &Arc<Backend>| Some(format!("{}: {}\n", upstream.name(), upstream.longest_silence()?));
+        let silent: String = self.upstreams().iter().filter_map(silent).collect();
+        silent + &self.conditions().amiss()
     }
 
     pub(crate) fn looks(&self) -> Vec<Look> {
@@ -139,6 +147,7 @@ impl Gateway {
             // Each limiter has a clock of its own.
             let next = |upstream: &Arc<Backend>| {
                 let Look { now, .. } = Look::at(upstream);
+                upstream.tell_silence();
                 upstream.notes().lines.tell_left_out(upstream.name(), now);
                 until_next(now)
             };
@@ -178,8 +187,12 @@ impl HeldByKeys {
 
 impl Look {
     fn at(upstream: &Arc<Backend>) -> Self {
-        let (snapshot, now) = (upstream.limiter().snapshot(), upstream.limiter().now());
+        let (mut snapshot, now) = (upstream.limiter().snapshot(), upstream.limiter().now());
         upstream.notes().history.sample(now, &snapshot);
+        for (name, silent) in upstream.metrics().silences(|silence, now| silence.silent(now)) {
+            let of_name = |scope: &&mut ScopeSnapshot| *upstream.metrics().of_scope(&scope.name).label() == *name;
+            snapshot.scopes.iter_mut().filter(of_name).for_each(|scope| scope.silent = Some(silent));
+        }
         Self { upstream: Arc::clone(upstream), now, snapshot, held: None }
     }
 
@@ -219,6 +232,9 @@ impl Look {
             json!({ "before": parts.before, "until": until, "after": parts.after })
         });
         json["trouble"] = (holder.trouble(self.now) as u8).into();
+        json["silent"] = scope
+            .silent
+            .map_or(Value::Null, |silent| json!({ "calls": silent.calls, "waited_s": silent.waited.as_secs_f64() }));
         json["waiting_by_priority"] = by_priority(scope);
         json["last_minute"] = self.upstream.notes().history.last_minute(&scope.name, self.now).json();
         if let Some(held) = self.held.as_ref().filter(|_| scope.name.is_empty()) {

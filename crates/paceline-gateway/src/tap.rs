@@ -134,6 +134,10 @@ impl Reads {
     /// Reports the outcome, and returns what it means.
     fn end(self, broken: Option<NoAnswer>) -> Class {
         let Self { mut departed, head, kept, came, is_stream, cut, .. } = self;
+        match &broken {
+            Some(error) => departed.has_failed(error),
+            None => departed.is_answered(),
+        }
         // A stream may lack its end though its connection has ended well.
         if broken.is_some() || is_stream {
             departed.cut_off(&head, &kept, came);
@@ -197,6 +201,7 @@ impl Reads {
 
     /// What came counts while the answer goes on, each time that it has grown by a quarter: a kill may end it at any time.
     fn came(&mut self, data: &[u8]) {
+        self.departed.is_answered();
         self.keep(data);
         if self.came >= self.counted + (self.counted / 4).clamp(LEAST_COUNTED, MOST_KEPT as u64 / 4) {
             self.counted = self.came;

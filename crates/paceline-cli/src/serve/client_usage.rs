@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
 use super::client_notes::{ClientNotes, Note, with_notes};
-use super::state::SAVED;
+use super::state::{Folder, SAVED};
 use super::whole_file::{self, WriteTrouble};
 use crate::account::TURN_LASTS;
 
@@ -57,8 +57,8 @@ struct Written {
 
 impl ClientUsage {
     /// The file in that folder.
-    pub(super) fn of(folder: Option<&Path>) -> Self {
-        let trouble = WriteTrouble::default();
+    pub(super) fn of(folder: Option<&Folder>) -> Self {
+        let trouble = WriteTrouble::in_folder(folder);
         let path = folder.map(|folder| folder.join(FILE));
         let notes = path.as_deref().map(|path| Arc::new(ClientNotes::beside(path)));
         Self { path, notes, written: Mutex::default(), resting: Mutex::default(), trouble }

@@ -18,7 +18,7 @@ mod upstreams;
 mod whole_file;
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use paceline_gateway::{Bounds, Clients, Gateway};
 
@@ -59,11 +59,13 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     let clients = admission.clients(&Clients::OfThisMachine)?;
     let mut changes = Changes::listen().map_err(Failure::interrupted)?;
     let mut upstreams = Upstreams::open(flags, everywhere, Bounds::default()).await?;
-    let mut only = OnlyGateway::of(upstreams.folder(), flags.state.is_some(), &clients, address)?;
+    let mut only =
+        OnlyGateway::of(upstreams.folder().map(|folder| &**folder), flags.state.is_some(), &clients, address)?;
     let metrics = flags.metrics_listen()?.map(|address| socket::on(METRICS_LISTEN, address)).transpose()?;
-    let batches = Batches::open(upstreams.folder(), upstreams.for_batches());
+    let batches = Batches::open(upstreams.folder().map(|folder| &**folder), upstreams.for_batches());
     let gateway = Gateway::with_own_routes(upstreams.backends(), batches.routes(), Bounds::default());
     let gateway = gateway.map_err(Failure::refused)?;
+    gateway.tell_conditions(upstreams.conditions());
     let usage = ClientUsage::of(upstreams.folder());
     usage.restore(&clients);
     tell_who_may_call(&clients, address);
@@ -86,18 +88,16 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
         let Some((listener, _)) = metrics else { return std::future::pending().await };
         gateway.serve_metrics(listener).await;
     };
-    let folder = upstreams.folder().map(Path::to_owned);
+    let folder = upstreams.folder().map(|folder| folder.place.clone());
     let lifts = lift_holds::follow(folder.as_deref(), &gateway);
     let reloads = async {
         loop {
             let files = watched(&upstreams, &admission, flags);
             let change = changes.next(&files).await;
-            if let Some(error) = reload::unreadable(&files) {
-                tracing::warn!("nothing is read again, and all stays as it was: {error}");
-                continue;
-            }
-            let are_admitted = admit_anew((&gateway, &batches), flags, &admission, &usage, &mut only);
-            if !read_again(&mut upstreams, &gateway, &batches, &change).await || !are_admitted {
+            let admit = || admit_anew((&gateway, &batches), flags, &admission, &usage, &mut only);
+            let is_right = read_again(&mut upstreams, (&gateway, &batches), &change, &files, admit).await;
+            upstreams.conditions().read_again(is_right);
+            if !is_right {
                 changes.was_refused(change);
             }
         }
@@ -150,13 +150,24 @@ fn announce_to_jobs(address: SocketAddr, has_tls: bool, gateway: &Gateway) -> Op
     found.inspect_err(|error| tracing::debug!("jobs on this machine do not find the gateway: {error}")).ok()
 }
 
-/// Reads the configuration again. Returns whether it is right.
-async fn read_again(upstreams: &mut Upstreams<'_>, gateway: &Gateway, batches: &Batches, change: &Change) -> bool {
+/// Reads all of it again: with `admit` the certificate and the keys of clients. Returns whether it is right.
+async fn read_again(
+    upstreams: &mut Upstreams<'_>,
+    (gateway, batches): (&Gateway, &Batches),
+    change: &Change,
+    files: &[PathBuf],
+    admit: impl FnOnce() -> bool,
+) -> bool {
+    if let Some(error) = reload::unreadable(files) {
+        tracing::warn!("nothing is read again, and all stays as it was: {error}");
+        return false;
+    }
+    let are_admitted = admit();
     let reloaded = upstreams.reload(gateway, change.mends(upstreams.files())).await;
     if reloaded == Reloaded::Changed {
         batches.renew(upstreams.for_batches()).await;
     }
-    reloaded != Reloaded::Refused
+    reloaded != Reloaded::Refused && are_admitted
 }
 
 /// The files that are read again when they change.

@@ -1,11 +1,13 @@
 //! What the limiter of an upstream knows, kept over restarts of the gateway: limits, windows and holds, a file for each account.
 
 use std::io;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use paceline::{LevelState, Limiter, LimiterState, PacerState};
+use paceline_gateway::Conditions;
 use serde::{Deserialize, Serialize};
 
 use super::whole_file::{self, WriteTrouble};
@@ -15,6 +17,21 @@ use crate::limiter_state;
 
 /// How old the file is at most when the process is killed.
 pub(super) const SAVED: Duration = Duration::from_millis(500);
+
+/// The folder for what outlives the process, and who is told which of its files cannot be written.
+#[derive(Debug)]
+pub(super) struct Folder {
+    pub(super) place: PathBuf,
+    pub(super) conditions: Conditions,
+}
+
+impl Deref for Folder {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.place
+    }
+}
 
 /// The file of one account.
 #[derive(Debug)]
@@ -31,10 +48,10 @@ pub(super) struct Saved {
 
 impl Saved {
     /// The file in that folder.
-    pub(super) fn open(folder: Option<&Path>, upstream: &str, account: &Account, limiter: Limiter) -> Self {
+    pub(super) fn open(folder: Option<&Folder>, upstream: &str, account: &Account, limiter: Limiter) -> Self {
         let path = folder.map(|folder| path_of(folder, upstream, account));
         let (upstream, host) = (upstream.to_owned(), account.host_name());
-        Self { limiter, upstream, host, path, trouble: WriteTrouble::default(), written: Mutex::default() }
+        Self { limiter, upstream, host, path, trouble: WriteTrouble::in_folder(folder), written: Mutex::default() }
     }
 
     /// Takes up what an earlier gateway knew. A stop is not kept: a restart is how a person says that the cause is mended. Holds
@@ -114,6 +131,13 @@ impl Saved {
     }
 }
 
+impl Drop for Saved {
+    fn drop(&mut self) {
+        // It is served no more, or by another that writes it.
+        self.path.iter().for_each(|path| self.trouble.forget(path));
+    }
+}
+
 /// What the file has.
 #[derive(Debug, Serialize)]
 struct OfHost<'a> {
@@ -148,7 +172,7 @@ fn is_of(path: &Path, upstream: &str) -> bool {
 }
 
 /// The key of an upstream is another one now, and so is the name of its file: no other start may take the former file for it.
-pub(super) fn move_file(folder: Option<&Path>, upstream: &str, [from, to]: [&Account; 2]) {
+pub(super) fn move_file(folder: Option<&Folder>, upstream: &str, [from, to]: [&Account; 2]) {
     let moved = folder.map(|folder| std::fs::rename(path_of(folder, upstream, from), path_of(folder, upstream, to)));
     // What it knows is in the limiter, and is written again.
     moved.and_then(Result::err).into_iter().for_each(|error| tracing::debug!("the file of {upstream}: {error}"));
@@ -158,8 +182,12 @@ pub(super) fn move_file(folder: Option<&Path>, upstream: &str, [from, to]: [&Acc
 ///
 /// # Errors
 /// A folder that was asked for and cannot be made or written.
-pub(super) fn folder(asked: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
-    used(asked, account::make_private)
+pub(super) fn folder(asked: Option<&Path>, conditions: &Conditions) -> Result<Option<Folder>, Failure> {
+    let found = used(asked, account::make_private)?;
+    if let (None, Ok(place)) = (&found, place(asked)) {
+        conditions.wrote(&place, false);
+    }
+    Ok(found.map(|place| Folder { place, conditions: conditions.clone() }))
 }
 
 /// The same before a start: the folder need not be there, and is not made.

@@ -1,13 +1,13 @@
 //! The upstreams of a gateway as they are configured now, what has to live as long as each of them, and how they change.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use http::HeaderMap;
 use paceline::{Limiter, PacerConfig};
 use paceline_config::Upstream;
-use paceline_gateway::{Backend, Bounds, Gateway};
+use paceline_gateway::{Backend, Bounds, Conditions, Gateway};
 use paceline_http::Sender;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -28,7 +28,8 @@ pub(super) struct Upstreams<'a> {
     everywhere: &'a Everywhere,
     bounds: Bounds,
     /// For what limiters know; none where there is none.
-    folder: Option<PathBuf>,
+    folder: Option<state::Folder>,
+    conditions: Conditions,
     served: Vec<Served>,
     /// Removed ones, whose last requests are not answered yet.
     leaving: Vec<(Weak<Backend>, Keeper)>,
@@ -81,13 +82,15 @@ impl<'a> Upstreams<'a> {
     /// Sets them up. Nothing is sent yet.
     pub(super) async fn open(flags: &'a Flags, everywhere: &'a Everywhere, bounds: Bounds) -> Result<Self, Failure> {
         let configured = flags.upstreams(everywhere)?;
-        let (folder, files) = (state::folder(flags.state.as_deref())?, files(configured.file, &configured.upstreams));
+        let conditions = Conditions::default();
+        let folder = state::folder(flags.state.as_deref(), &conditions)?;
+        let files = files(configured.file, &configured.upstreams);
         let mut served = Vec::new();
         for configured in configured.upstreams {
-            served.push(Served::open(configured, folder.as_deref(), &bounds, flags.lift_holds).await?);
+            served.push(Served::open(configured, folder.as_ref(), &bounds, flags.lift_holds).await?);
         }
         tell_neighbours(&served);
-        Ok(Self { flags, everywhere, bounds, folder, served, leaving: Vec::new(), files })
+        Ok(Self { flags, everywhere, bounds, folder, conditions, served, leaving: Vec::new(), files })
     }
 
     /// What a gateway serves.
@@ -104,8 +107,13 @@ impl<'a> Upstreams<'a> {
     }
 
     /// The folder for what outlives the process.
-    pub(super) fn folder(&self) -> Option<&Path> {
-        self.folder.as_deref()
+    pub(super) fn folder(&self) -> Option<&state::Folder> {
+        self.folder.as_ref()
+    }
+
+    /// How this program fares.
+    pub(super) fn conditions(&self) -> &Conditions {
+        &self.conditions
     }
 
     /// The files that the configuration is read from.
@@ -152,7 +160,7 @@ impl<'a> Upstreams<'a> {
                     let change = changed(&served, &fresh);
                     let differs = change.is_some();
                     changes.extend(change);
-                    served.renew(*fresh, self.folder.as_deref(), mends || differs).await
+                    served.renew(*fresh, self.folder.as_ref(), mends || differs).await
                 }
             });
         }
@@ -171,9 +179,7 @@ impl<'a> Upstreams<'a> {
     async fn plan(&self, mut configured: Upstream) -> Result<Plan, Failure> {
         let known = self.served.iter().position(|served| served.backend.name() == configured.name);
         let Some((place, served)) = known.map(|place| (place, &self.served[place])) else {
-            return Ok(Plan::New(Box::new(
-                Served::open(configured, self.folder.as_deref(), &self.bounds, false).await?,
-            )));
+            return Ok(Plan::New(Box::new(Served::open(configured, self.folder.as_ref(), &self.bounds, false).await?)));
         };
         if let Some(mock) = &served.mock {
             configured.base_url.get_or_insert_with(|| mock.url());
@@ -182,7 +188,7 @@ impl<'a> Upstreams<'a> {
         if fresh.account.is_at_host_of(&served.account) {
             return Ok(Plan::Renewed { place, fresh: Box::new(fresh) });
         }
-        Ok(Plan::New(Box::new(Served::open(fresh.configured, self.folder.as_deref(), &self.bounds, false).await?)))
+        Ok(Plan::New(Box::new(Served::open(fresh.configured, self.folder.as_ref(), &self.bounds, false).await?)))
     }
 
     async fn forget_those_that_left(&mut self) {
@@ -245,7 +251,7 @@ impl Fresh {
 impl Served {
     async fn open(
         mut configured: Upstream,
-        folder: Option<&Path>,
+        folder: Option<&state::Folder>,
         bounds: &Bounds,
         lift_holds: bool,
     ) -> Result<Self, Failure> {
@@ -257,7 +263,7 @@ impl Served {
     }
 
     /// The same upstream under another configuration, or with another key. Its limiter goes on, and knows what it knew.
-    async fn renew(self, fresh: Fresh, folder: Option<&Path>, mends: bool) -> Self {
+    async fn renew(self, fresh: Fresh, folder: Option<&state::Folder>, mends: bool) -> Self {
         let Fresh { configured, headers, account, backend, sender } = fresh;
         let limiter = backend.limiter();
         let stays = account.name() == self.account.name()
@@ -342,7 +348,7 @@ struct Kept {
 impl Kept {
     async fn open(
         configured: &Upstream,
-        folder: Option<&Path>,
+        folder: Option<&state::Folder>,
         account: &Account,
         limiter: &Limiter,
         is_mock: bool,
@@ -358,7 +364,7 @@ impl Kept {
     /// The same for an upstream that is served already. Where its fleet cannot be joined, nothing leaves.
     async fn open_anew(
         configured: &Upstream,
-        folder: Option<&Path>,
+        folder: Option<&state::Folder>,
         account: &Account,
         limiter: &Limiter,
         is_mock: bool,

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use paceline::{Clock, Repeats};
+use paceline_gateway::Conditions;
 use tempfile::NamedTempFile;
 
+use super::state::Folder;
 use crate::{files, output};
 
 /// A longer file is no configuration, no key and no certificate, and would take the memory of the gateway that reads it.
@@ -18,11 +20,23 @@ const LONGEST: u64 = 16 << 20;
 pub(super) struct WriteTrouble {
     clock: Clock,
     repeats: Mutex<Repeats>,
+    conditions: Conditions,
 }
 
 impl WriteTrouble {
+    /// That of a file in the folder, whose gateway is told too.
+    pub(super) fn in_folder(folder: Option<&Folder>) -> Self {
+        Self { conditions: folder.map(|folder| folder.conditions.clone()).unwrap_or_default(), ..Self::default() }
+    }
+
+    /// The file is written no more.
+    pub(super) fn forget(&self, path: &Path) {
+        self.conditions.wrote(path, true);
+    }
+
     /// Tells of a file that could not be written, what follows from that, and that it is written again.
     pub(super) fn tell(&self, path: &Path, written: io::Result<()>, what_follows: &str) {
+        self.conditions.wrote(path, written.is_ok());
         let mut repeats = self.repeats.lock().unwrap_or_else(PoisonError::into_inner);
         let (path, now) = (path.display(), self.clock.now());
         match written {

@@ -170,7 +170,39 @@ fn a_wrong_configuration_is_told_and_the_former_one_stays() {
     let log = std::fs::read_to_string(job.path("log")).expect("a log");
     assert!(log.contains("rpm = \"many\"") && log.contains("paceline.toml"), "{log}");
     assert_eq!(gateway.post("/first/v1/things", "1s").0, 200);
+    has_metric(&gateway, "paceline_reload_refused 1");
+    has_metric(&gateway, "paceline_reloads_total{outcome=\"refused\"} ");
+    let ready =
+        "ready\nthe last change of the configuration, a key or a certificate was refused, and the former ones stay\n";
+    assert_eq!(get(&format!("{}/readyz", gateway.url)), (200, ready.to_owned()));
     assert_eq!(state(&gateway)["upstreams"][0]["account"]["quotas"][0]["limit"], 600);
+    configure(&job, &server, "rpm = 700\n");
+    has_metric(&gateway, "paceline_reload_refused 0");
+    has_metric(&gateway, "paceline_reloads_total{outcome=\"taken\"} 1");
+}
+
+/// Waits for a line of the metrics that begins so.
+fn has_metric(gateway: &Gateway, line: &str) {
+    while !get(&format!("{}/metrics", gateway.url)).1.lines().any(|each| each.starts_with(line)) {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn counts_that_cannot_be_written_are_a_metric() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let gateway = configured(&job, &server, "rpm = 600\n");
+    has_metric(&gateway, "paceline_unwritten_files 0");
+    std::fs::rename(job.path("state"), job.path("elsewhere")).expect("movable");
+    assert_eq!(gateway.post("/first/v1/things", "1s").0, 200);
+    has_metric(&gateway, "paceline_unwritten_files 1");
+    let (status, text) = get(&format!("{}/readyz", gateway.url));
+    assert_eq!(
+        (status, &*text),
+        (200, "ready\nwhat counts against limits cannot be written, and a restart would forget it\n")
+    );
+    std::fs::rename(job.path("elsewhere"), job.path("state")).expect("movable");
+    has_metric(&gateway, "paceline_unwritten_files 0");
 }
 
 #[test]

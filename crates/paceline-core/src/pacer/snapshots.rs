@@ -93,6 +93,7 @@ impl Pacer {
             failing_since: self.failing.values().min().copied(),
             no_success_since: None,
             answers: ScopeAnswers::Unknown,
+            silent: None,
         };
         Snapshot { account, scopes }
     }

@@ -39,6 +39,7 @@ impl Scope {
             failing_since: self.failing_since(),
             no_success_since: self.breaker.no_success_since(),
             answers: self.answers.known(),
+            silent: None,
         }
     }
 

@@ -204,3 +204,45 @@ async fn a_request_that_gets_its_turn_while_the_gateway_ends_is_answered() {
     }
     served.ended.await.unwrap();
 }
+
+/// Real time that a test does not wait for.
+async fn passes(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn an_upstream_that_takes_calls_and_answers_none_is_told_of_also_where_clients_give_up() {
+    let (api, arrived, go) = slow().await;
+    let served = Served::new(api, "", Bounds::default());
+    let metric = |page: &str, name: &str| -> f64 {
+        let name = format!("paceline_{name}_seconds{{");
+        let line = page.lines().find(|line| line.starts_with(&name)).expect("the scope is there");
+        line.rsplit_once(' ').expect("it has a value").1.parse().expect("a number")
+    };
+    for _ in 0..3 {
+        let call = tokio::spawn(served.post().send());
+        arrived.acquire().await.unwrap().forget();
+        passes(Duration::from_secs(12)).await;
+        // Clocks look a tenth of a second later.
+        while metric(&page(&served, "/metrics").await.1, "unanswered") < 12.0 {}
+        call.abort();
+        while served.limiter.snapshot().account.concurrency.in_flight > 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    let (_, metrics) = page(&served, "/metrics").await;
+    assert!(metric(&metrics, "unanswered") == 0.0 && (36.0..40.0).contains(&metric(&metrics, "silent")), "{metrics}");
+    let words = "the server is silent: no answer to 3 calls in 30s";
+    assert_eq!(page(&served, "/readyz").await, (200, format!("ready\napi: {words}\n")));
+    let scope = &state(&served).await["upstreams"][0]["scopes"][0];
+    assert_eq!(
+        (&scope["explain"], &scope["trouble"], &scope["silent"]["calls"]),
+        (&words.into(), &2.into(), &3.into())
+    );
+    go.add_permits(4);
+    assert_eq!(served.post().send().await.unwrap().text().await.unwrap(), OK);
+    assert_eq!(page(&served, "/readyz").await, (200, "ready\n".to_owned()));
+    assert_eq!(metric(&page(&served, "/metrics").await.1, "silent"), 0.0);
+}
