@@ -236,6 +236,7 @@ mod tests {
             forgiven: Forgiven::default(),
             crashes: 0,
             may_be_done: false,
+            in_doubt: false,
             not_before: None,
             delay: std::time::Duration::ZERO,
             created: paceline::Timestamp::from_millis(0),

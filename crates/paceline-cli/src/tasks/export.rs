@@ -87,11 +87,11 @@ fn line(item: &WorkItem, payload: &str, now: Timestamp) -> serde_json::Result<St
     })
 }
 
-/// Whether the work of an item was done, or may have been: a call of it was cut off, or its outcome is not known.
-fn may_be_done(item: &WorkItem) -> bool {
+/// Whether the work of an item was done, or may have been: nothing tells what became of a call of it.
+pub(super) fn may_be_done(item: &WorkItem) -> bool {
     let unknown = [GiveUp::Held, GiveUp::Unknown].map(|reason| Some(reason.as_str()));
     let is_unknown = item.state == State::Failed && unknown.contains(&item.reason.as_deref());
-    is_unknown || item.may_be_done || item.state == State::Succeeded || item.delivered.is_some()
+    is_unknown || item.may_be_done || item.in_doubt || item.state == State::Succeeded || item.delivered.is_some()
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

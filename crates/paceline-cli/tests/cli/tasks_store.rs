@@ -262,6 +262,38 @@ fn what_had_succeeded_is_told_when_it_is_sent_once_more_in_vain() {
     assert_eq!((&report["failed"], &report["succeeded_before"]), (&2.into(), &2.into()));
     assert!(tell(&["list"]).contains("succeeded before; 410 "), "{}", tell(&["list"]));
     assert_eq!(tell(&["export"]).matches("\"may_be_done\":true").count(), 2);
+    // The same window a second time: what was delivered then, whatever became of it since.
+    let shown: serde_json::Value = serde_json::from_str(&tell(&["show", "evt", "--json"])).expect("JSON");
+    let before = ["--until", shown["ended_at"].as_str().expect("it has ended")];
+    let said = tell(&[&day_ago[..], &before].concat());
+    assert!(said.starts_with("2 items are due again"), "{said}");
+    is_gone.store(false, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(run().code, 0);
+    let said = tell(&[&day_ago[..], &before].concat());
+    assert!(said.starts_with("2 items are due again"), "from the history: {said}");
+}
+
+/// Events move to another address, and each has another value there: the mark alone says which of them may arrive twice.
+#[test]
+fn an_event_whose_call_had_no_answer_or_that_of_a_gateway_is_exported_as_one_that_may_be_done() {
+    let server = crate::support::Server::new(|arrival| match &*arrival.item {
+        "hangs" => crate::support::Reply::ok().never(),
+        "gateway" => crate::support::Reply::text(504, "text/plain", "no answer from behind"),
+        _ => crate::support::Reply::error(500, "broken"),
+    });
+    let store = Store::new();
+    let of = |key: &str| NewItem::new(key, r#"{"url": "/hook", "body": {"item": "KEY"}}"#.replace("KEY", key));
+    store.put(["hangs", "gateway", "refuses"].map(of).into());
+    let mut command = store.command();
+    command.args(["--http", "--base-url", &server.url(), "--idempotency-header", "webhook-id", "--timeout", "500ms"]);
+    crate::tasks_run::ran(command.args(["--max-retries", "0"]));
+    for (key, may_be_done) in [("hangs", true), ("gateway", true), ("refuses", false)] {
+        let (_, exported) = tasks(&store, "work.db", &["export"]);
+        let line = exported.lines().find(|line| line.contains(&format!("\"key\":\"{key}\""))).expect("its line");
+        assert_eq!(line.contains("\"may_be_done\":true"), may_be_done, "{line}");
+        let (_, shown) = tasks(&store, "work.db", &["show", key]);
+        assert_eq!(shown.contains("; a call of it may have been done"), may_be_done, "{shown}");
+    }
 }
 
 #[test]

@@ -105,6 +105,10 @@ pub struct WorkItem {
     /// A call of it [was sent](super::WorkStore::note_sent), and no outcome is recorded, or it was cancelled during a try that
     /// succeeded: it may have been done.
     pub may_be_done: bool,
+    /// A call of it was sent and nothing told whether it was done: it had no answer, or one of a gateway that gave up, or its
+    /// worker died. So it stays until the server has looked at a later call, which a throttle and overload do not show. Unlike
+    /// [`may_be_done`](Self::may_be_done) it keeps no later try back.
+    pub in_doubt: bool,
     /// When it may start; none when it waits for nothing.
     pub not_before: Option<Timestamp>,
     /// The wait that was chosen last.
@@ -214,12 +218,22 @@ pub struct Failure {
     /// The failure concerns only some items of the group, such as those of one host: the item is left to the next run, instead of
     /// a stop of the group for an error of the account, and of its own end for a refusal. Default false. It is not stored.
     pub spares_group: bool,
+    /// Whether nothing tells if the try did its work: it was sent and had no answer, or one of a gateway that gave up. Default
+    /// none: a transient failure without a status counts as one. It is not stored: that the item is
+    /// [in doubt](WorkItem::in_doubt) is.
+    pub unanswered: Option<bool>,
     /// The server answered, and not as the user expects: the class alone does not tell that from a server that is failing. It is
     /// not stored.
     pub unexpected: bool,
 }
 
 impl Failure {
+    /// Whether its try was sent, and nothing tells if that did its work.
+    pub(crate) fn leaves_in_doubt(&self) -> bool {
+        let is_transient = matches!(self.class, Class::Transient | Class::Overloaded);
+        !self.unsent && self.unanswered.unwrap_or(is_transient && self.status.is_none())
+    }
+
     /// A failure of that class.
     pub fn new(class: Class, message: impl Into<String>) -> Self {
         Self {
@@ -231,6 +245,7 @@ impl Failure {
             probe: None,
             unsent: false,
             retried: 0,
+            unanswered: None,
             unknown: UnknownOutcome::Resend,
             is_for_group: class == Class::QuotaExhausted,
             spares_group: false,

@@ -291,6 +291,7 @@ impl Tables {
             forgiven: Forgiven::default(),
             crashes: 0,
             may_be_done: new.may_be_done,
+            in_doubt: new.may_be_done,
             not_before,
             delay: not_before.map_or(Duration::ZERO, |at| at.saturating_since(now)),
             created: new.created.unwrap_or(now),
@@ -353,11 +354,7 @@ impl Tables {
     fn put_back(&mut self, worker: i64, crashes: u32) {
         let held = self.in_flight.get(&worker).cloned().unwrap_or_default();
         for id in held {
-            self.change(id, |row| {
-                row.item.state = State::Waiting;
-                row.item.crashes += crashes;
-                row.item.abandoned += u32::from(std::mem::take(&mut row.is_under_way));
-            });
+            self.change(id, |row| row.put_back(crashes));
         }
     }
 

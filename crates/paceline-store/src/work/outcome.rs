@@ -137,13 +137,20 @@ impl ClaimOutcome {
             .into()
     }
 
-    /// Whether what it called may have done it: it succeeded, or its call left and no answer came.
+    /// Whether what it called may have done it: it succeeded, or nothing tells.
     pub(crate) fn may_be_done(&self) -> bool {
-        let unanswered = |decided: &DecisionRecord| decided.failure.status.is_none() && !decided.failure.unsent;
-        match self.counted {
-            Counted::Abandoned => true,
-            Counted::Nothing => self.next == Transition::Succeeded,
-            _ => self.next == Transition::Succeeded || self.decided.as_ref().is_some_and(unanswered),
+        self.next == Transition::Succeeded || self.in_doubt() == Some(true)
+    }
+
+    /// Whether its call was sent and nothing tells what became of it; none where the item is
+    /// [in doubt](super::WorkItem::in_doubt) as it was. A server that looks at a call would say that it had done it before.
+    pub(crate) fn in_doubt(&self) -> Option<bool> {
+        let was_sent = matches!(self.counted, Counted::Attempt | Counted::Deferral) || self.tests() > 0;
+        match &self.decided {
+            _ if self.counted == Counted::Abandoned => Some(true),
+            Some(decided) if was_sent && decided.failure.leaves_in_doubt() => Some(true),
+            Some(decided) if decided.failure.class == Class::Overloaded => None,
+            _ => (self.counted == Counted::Attempt).then_some(false),
         }
     }
 

@@ -18,11 +18,8 @@ use crate::ended::{
     what_was_cancelled_during_its_call_is_removed_once_that_has_ended,
     what_was_cancelled_during_its_call_may_be_done_unless_its_answer_says_otherwise,
 };
-use crate::limiter_state::{
-    notes_about_scopes_are_changed_one_after_the_other, the_last_saved_limiter_state_counts,
-    what_is_known_of_answers_outlives_a_worker_and_reaches_the_others,
-};
-use crate::lost_workers::{a_call_that_was_cut_off_may_be_done, who_leaves_puts_back_and_who_dies_too};
+use crate::limiter_state::*;
+use crate::lost_workers::*;
 use crate::support::{Bench, LEASE, S, START, again, held, item, keys, of_group, outcome, stopped};
 
 /// One test for each engine and promise.
@@ -58,6 +55,7 @@ conformance!(
     a_worker_that_lost_its_lease_records_nothing,
     who_leaves_puts_back_and_who_dies_too,
     a_call_that_was_cut_off_may_be_done,
+    an_item_is_in_doubt_until_a_server_has_looked_at_a_later_call,
     outcomes_are_taken_once,
     what_is_added_again_with_another_payload_is_told,
     calls_that_only_tested_a_failing_server_are_counted_apart,

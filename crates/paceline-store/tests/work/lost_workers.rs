@@ -1,7 +1,10 @@
 //! What becomes of the items of a worker that leaves or is lost.
 
+use std::time::Duration;
+
+use paceline_core::Class;
 use paceline_core::retry::Counted;
-use paceline_store::work::{Amend, Filter, NewItem, Transition};
+use paceline_store::work::{Amend, ClaimOutcome, Claimed, DecisionRecord, Failure, Filter, NewItem, Transition};
 
 use crate::support::{Bench, LEASE, S, again, item, keys, outcome};
 
@@ -33,6 +36,47 @@ pub(crate) async fn a_call_that_was_cut_off_may_be_done(on: Bench) {
     on.register().await;
     on.store.amend(Filter::keys(["sent"]), Amend::Retry).await.unwrap();
     assert!(!on.store.show("sent").await.unwrap().unwrap().0.may_be_done, "a person has looked");
+}
+
+pub(crate) async fn an_item_is_in_doubt_until_a_server_has_looked_at_a_later_call(on: Bench) {
+    on.add([item("a"), NewItem { may_be_done: true, ..item("moved") }]).await;
+    let worker = on.store.register("w", LEASE).await.unwrap();
+    let failed = |class, status: Option<u16>, unanswered| {
+        let failure = Failure { status, unanswered, ..Failure::new(class, "no luck") };
+        move |claimed: &Claimed, counted| {
+            let again = outcome(claimed, counted, Transition::Retry(Duration::ZERO), "retry");
+            let decided = again.decided.map(|decided| DecisionRecord { failure: failure.clone(), ..decided });
+            ClaimOutcome { decided, ..again }
+        }
+    };
+    use Class::{Overloaded, Throttled, Transient};
+    use Counted::{Attempt, Deferral, Nothing};
+    for (class, status, unanswered, counted, expected) in [
+        (Transient, Some(500), Some(false), Attempt, [false, false]),
+        (Transient, None, Some(true), Attempt, [true, true]),
+        // None of these has looked at it.
+        (Throttled, Some(429), Some(false), Deferral, [true, true]),
+        (Overloaded, Some(503), Some(false), Attempt, [true, true]),
+        (Transient, None, Some(true), Nothing, [true, true]),
+        (Transient, Some(500), Some(false), Attempt, [false, false]),
+        (Transient, Some(504), Some(true), Attempt, [true, true]),
+        (Class::Invalid, Some(410), Some(false), Attempt, [false, false]),
+        (Transient, None, None, Nothing, [false, false]),
+    ] {
+        let fails = failed(class, status, unanswered);
+        for claimed in on.claim(worker, 9).await.items {
+            on.record(fails(&claimed, counted)).await;
+        }
+        let store = &on.store;
+        let in_doubt = |key| async move { store.show(key).await.unwrap().unwrap().0.in_doubt };
+        assert_eq!([in_doubt("a").await, in_doubt("moved").await], expected, "{class} {status:?}");
+    }
+    on.claim(worker, 9).await;
+    on.forward(LEASE).await;
+    on.register().await;
+    assert!(on.store.show("a").await.unwrap().unwrap().0.in_doubt, "its worker died");
+    on.store.amend(Filter::keys(["a"]), Amend::Retry).await.unwrap();
+    assert!(on.store.show("a").await.unwrap().unwrap().0.in_doubt, "a person does not know it either");
 }
 
 pub(crate) async fn who_leaves_puts_back_and_who_dies_too(on: Bench) {

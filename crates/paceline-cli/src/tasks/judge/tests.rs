@@ -28,6 +28,7 @@ fn item() -> WorkItem {
         forgiven: Forgiven::default(),
         crashes: 0,
         may_be_done: false,
+        in_doubt: false,
         not_before: None,
         delay: Duration::ZERO,
         created: Timestamp::from_millis(0),

@@ -461,6 +461,7 @@ fn of_item(task: &Task, status: StatusCode, reading: Reading, upstream: &Upstrea
 
 fn failure(exchange: Exchange) -> Failure {
     let status = exchange.status();
+    let unanswered = Some(paceline_http::is_unknown(&exchange.answer, &exchange.reading));
     let Exchange { answer, reading, unknown, retried, .. } = exchange;
     let message = match answer {
         _ if reading.class == Class::Account => reading.reason().into_owned(),
@@ -478,6 +479,7 @@ fn failure(exchange: Exchange) -> Failure {
         unsent: reading.unsent,
         retried,
         unknown,
+        unanswered,
         unexpected: reading.unexpected,
         ..Failure::new(reading.class, message)
     }

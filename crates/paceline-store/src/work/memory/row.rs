@@ -58,7 +58,16 @@ impl Row {
         Claimed { item, payload, fence: self.fence, at: now, due_in, age, history }
     }
 
+    pub(super) fn put_back(&mut self, crashes: u32) {
+        self.item.state = State::Waiting;
+        self.item.crashes += crashes;
+        self.item.in_doubt |= crashes > 0 || self.is_under_way;
+        self.item.abandoned += u32::from(std::mem::take(&mut self.is_under_way));
+    }
+
     pub(super) fn record(&mut self, outcome: ClaimOutcome, now: Timestamp) {
+        let is_cut_off = self.is_under_way && outcome.next == Transition::Release;
+        self.item.in_doubt = outcome.in_doubt().unwrap_or(self.item.in_doubt || is_cut_off);
         self.is_under_way = false;
         self.count(&outcome);
         let item = &mut self.item;
@@ -116,6 +125,7 @@ impl Row {
     pub(super) fn though_cancelled(&mut self, outcome: &ClaimOutcome) {
         if self.cancelled_at.take().is_some() {
             self.item.may_be_done = self.was_cut_off || outcome.may_be_done();
+            self.item.in_doubt |= outcome.may_be_done();
             self.count(outcome);
         }
     }
@@ -138,6 +148,7 @@ impl Row {
 
     pub(super) fn leave_to_next_run(&mut self) {
         let item = &mut self.item;
+        item.in_doubt |= item.may_be_done;
         (item.state, item.may_be_done, self.is_under_way) = (State::Deferred, false, false);
         (item.not_before, item.delay, item.ended) = (None, Duration::ZERO, None);
         item.reason = Some(LEFT.to_owned());
@@ -182,6 +193,7 @@ impl Row {
         let item = &mut self.item;
         // Of what was cancelled during a try no outcome may have come yet: that was cut off.
         item.abandoned += u32::from(self.cancelled_at.take().is_some());
+        item.in_doubt |= item.may_be_done;
         item.state = State::Waiting;
         item.forgiven = Forgiven { attempts: item.attempts, deferrals: item.deferrals };
         (item.crashes, item.may_be_done, self.is_under_way) = (0, false, false);

@@ -24,7 +24,7 @@ pub(super) const RECORD: &str = "
         not_before_ms = CASE WHEN of.kind = 1 THEN item.not_before_ms ELSE of.not_before_ms END,
         delay_ms = CASE WHEN of.kind = 1 THEN item.delay_ms ELSE of.delay_ms END,
         attempts = attempts + of.attempt, deferrals = deferrals + of.deferral, abandoned = item.abandoned + of.given_up,
-        tests = item.tests + of.tests,
+        tests = item.tests + of.tests, in_doubt = coalesce(of.in_doubt, item.in_doubt OR item.sent = 1 AND of.kind = 1),
         ended_ms = CASE WHEN of.state IN (2, 3, 4, 5, 7) THEN $1::bigint END,
         reason = CASE WHEN of.kind = 1 THEN item.reason ELSE of.reason END,
         last_class = coalesce(of.class, last_class),
@@ -34,9 +34,10 @@ pub(super) const RECORD: &str = "
         first_ms = CASE WHEN of.time = 1 OR of.time = 0 AND attempts + deferrals + of.attempt + of.deferral + of.given_up
             > forgiven_attempts + forgiven_deferrals THEN first_ms END
     FROM unnest($2::bigint[], $3::bigint[], $4::smallint[], $5::smallint[], $6::bigint[], $7::bigint[], $8::bigint[],
-        $9::bigint[], $10::bigint[], $11::text[], $12::bigint[], $13::text[], $14::text[], $15::text[], $16::smallint[], $17::bigint[])
+        $9::bigint[], $10::bigint[], $11::text[], $12::bigint[], $13::text[], $14::text[], $15::text[], $16::smallint[], $17::bigint[],
+        $18::boolean[])
         AS of(id, fence, state, kind, not_before_ms, delay_ms, attempt, deferral, given_up, class, status, code, words,
-              reason, time, tests)
+              reason, time, tests, in_doubt)
     WHERE item.id = of.id AND item.fence = of.fence
     RETURNING item.id, of.fence";
 
@@ -133,8 +134,8 @@ async fn insert_new(tx: &Tx<'_>, new: &[&NewItem], now: Timestamp) -> Result<(),
     // Another process may have added the same key just now: then its item stays, and its payload.
     let rows = tx
         .query(
-            "INSERT INTO item (key, lane, not_before_ms, delay_ms, deadline_ms, created_ms, sent)
-             SELECT of.key, lane.id, of.not_before_ms, of.delay_ms, of.deadline_ms, of.created_ms, of.sent
+            "INSERT INTO item (key, lane, not_before_ms, delay_ms, deadline_ms, created_ms, sent, in_doubt)
+             SELECT of.key, lane.id, of.not_before_ms, of.delay_ms, of.deadline_ms, of.created_ms, of.sent, of.sent > 0
              FROM unnest($1::text[], $2::text[], $3::smallint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::smallint[])
                  WITH ORDINALITY
                  AS of(key, grp, priority, not_before_ms, delay_ms, deadline_ms, created_ms, sent, n)
@@ -170,6 +171,7 @@ struct Columns<'a> {
     reason: Vec<Option<&'a str>>,
     time: Vec<i16>,
     tests: Vec<i64>,
+    in_doubt: Vec<Option<bool>>,
 }
 
 impl<'a> Columns<'a> {
@@ -193,6 +195,7 @@ impl<'a> Columns<'a> {
         self.reason.push(outcome.reason());
         self.time.push(outcome.time.code());
         self.tests.push(outcome.tests().into());
+        self.in_doubt.push(outcome.in_doubt());
     }
 }
 
@@ -219,14 +222,14 @@ pub(super) async fn record(
         }
     }
     let Columns { id, fence, state, kind, not_before, delay, attempt, deferral, given_up, .. } = &columns;
-    let Columns { class, status, code, words, reason, time, tests, .. } = &columns;
+    let Columns { class, status, code, words, reason, time, tests, in_doubt, .. } = &columns;
     let now_ms = now.as_millis();
     let rows = tx
         .query(
             RECORD,
             &[
                 &now_ms, id, fence, state, kind, not_before, delay, attempt, deferral, given_up, class, status, code,
-                words, reason, time, tests,
+                words, reason, time, tests, in_doubt,
             ],
         )
         .await?;
@@ -267,7 +270,8 @@ pub(super) async fn record(
 /// The tries of items that were cancelled meanwhile, which still have their workers: they are counted, once. After a success a
 /// retry would do them once more.
 const THOUGH_CANCELLED: &str = "
-    UPDATE item SET sent = CASE WHEN of.may THEN 2 WHEN item.sent = 3 THEN 0 ELSE item.sent END, worker = NULL,
+    UPDATE item SET sent = CASE WHEN of.may THEN 2 WHEN item.sent = 3 THEN 0 ELSE item.sent END, in_doubt = item.in_doubt OR of.may,
+        worker = NULL,
         attempts = attempts + of.attempt, deferrals = deferrals + of.deferral, abandoned = item.abandoned + of.given_up,
         tests = item.tests + of.tests,
         last_class = coalesce(of.class, last_class),
@@ -312,7 +316,7 @@ pub(super) use filtered;
 /// What becomes of an item that was left to a run and waits in it, before all others. Whose time goes on has it still.
 macro_rules! begins {
     () => {
-        "state = 0, sent = 0, fence = fence + 1, not_before_ms = 1, delay_ms = 0, forgiven_attempts = attempts, \
+        "state = 0, in_doubt = in_doubt OR sent > 0, sent = 0, fence = fence + 1, not_before_ms = 1, delay_ms = 0, forgiven_attempts = attempts, \
          forgiven_deferrals = deferrals, crashes = 0, ended_ms = NULL, reason = NULL"
     };
 }
@@ -322,7 +326,7 @@ const TAKE_UP: &str = concat!("UPDATE item SET ", begins!(), " WHERE state = ANY
 
 /// Of an item that was cancelled during a try no outcome may have come yet: that was cut off.
 const RETRY: &str = concat!(
-    "UPDATE item SET state = 0, sent = 0, abandoned = abandoned + CASE WHEN worker IS NULL THEN 0 ELSE 1 END, \
+    "UPDATE item SET state = 0, in_doubt = in_doubt OR sent > 0, sent = 0, abandoned = abandoned + CASE WHEN worker IS NULL THEN 0 ELSE 1 END, \
      worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, forgiven_attempts = attempts, forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL, \
      reason = NULL, sent_for_ms = $5 \
      WHERE state = ANY ($4) AND ",
@@ -331,7 +335,7 @@ const RETRY: &str = concat!(
 
 /// Likewise, and all of their calls are of the past, whatever became of them.
 const SEND_AGAIN: &str = concat!(
-    "UPDATE item SET state = 0, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, abandoned = 0, \
+    "UPDATE item SET state = 0, in_doubt = in_doubt OR sent > 0, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, abandoned = 0, \
      attempts = attempts + abandoned + CASE WHEN worker IS NULL THEN 0 ELSE 1 END, \
      forgiven_attempts = attempts + abandoned + CASE WHEN worker IS NULL THEN 0 ELSE 1 END, \
      forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL, reason = NULL, sent_for_ms = $5, \
@@ -367,7 +371,7 @@ const CANCEL: &str = concat!(
 );
 
 const LEAVE_TO_NEXT_RUN: &str = concat!(
-    "UPDATE item SET state = 6, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, \
+    "UPDATE item SET state = 6, in_doubt = in_doubt OR sent > 0, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, \
      ended_ms = NULL, reason = $5 WHERE state = ANY ($4) AND ",
     filtered!()
 );

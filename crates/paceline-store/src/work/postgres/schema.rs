@@ -2,7 +2,7 @@
 
 /// What leads from each version to the next. Only ever added to. `now_ms` is the one clock of all workers; it is declared
 /// stable, so that an index may be searched by it.
-pub(super) const MIGRATIONS: [&str; 11] = [V1, V2, V3, V4, V5, V6, V7, V8, V9, V10, V11];
+pub(super) const MIGRATIONS: [&str; 12] = [V1, V2, V3, V4, V5, V6, V7, V8, V9, V10, V11, V12];
 
 /// As in SQLite, but for the clock. Pages keep room (`fillfactor`), so that an update that touches no index stays on its
 /// page; no index is on what every try changes, but for the due index.
@@ -129,6 +129,12 @@ const V10: &str = "
 /// As in SQLite: calls that only tested a failing server.
 const V11: &str = "
     ALTER TABLE item ADD COLUMN tests bigint NOT NULL DEFAULT 0;
+";
+
+/// As in SQLite: a call of an item may have been done.
+const V12: &str = "
+    ALTER TABLE item ADD COLUMN in_doubt boolean NOT NULL DEFAULT false;
+    UPDATE item SET in_doubt = true WHERE sent > 0;
 ";
 
 /// Settings of every connection. A transaction takes each item by its key or by the due index, whatever statistics say. A worker

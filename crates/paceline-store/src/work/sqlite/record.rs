@@ -18,6 +18,7 @@ use crate::work::item::{
 pub(super) const RECORD: &str = "UPDATE item
      SET state = ?3, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = ?4, delay_ms = ?5, attempts = attempts + ?6,
          deferrals = deferrals + ?7, abandoned = abandoned + ?8, tests = tests + ?16, ended_ms = ?9, reason = ?14,
+         in_doubt = coalesce(?17, in_doubt),
          last_class = coalesce(?10, last_class), last_status = iif(?10 IS NULL, last_status, ?11),
          last_code = iif(?10 IS NULL, last_code, ?12), last_words = iif(?10 IS NULL, last_words, ?13),
          first_ms = iif(?15 = 1 OR ?15 = 0 AND attempts + deferrals + ?6 + ?7 + ?8 > forgiven_attempts + forgiven_deferrals,
@@ -27,7 +28,7 @@ pub(super) const RECORD: &str = "UPDATE item
 /// As it was found; only the sends are counted.
 pub(super) const BACK: &str = "UPDATE item
      SET state = 0, sent = iif(sent = 1, 2, sent), worker = NULL, fence = fence + 1, attempts = attempts + ?3, deferrals = deferrals + ?4,
-         abandoned = abandoned + ?5,
+         abandoned = abandoned + ?5, in_doubt = coalesce(?7, in_doubt OR sent = 1),
          first_ms = iif(?6 = 1 OR ?6 = 0 AND attempts + deferrals + ?3 + ?4 + ?5 > forgiven_attempts + forgiven_deferrals,
              first_ms, NULL)
      WHERE id = ?1 AND fence = ?2";
@@ -60,8 +61,8 @@ pub(super) fn insert(
         new.waits_until(now).map_or((0, 0), |at| (at.as_millis(), millis(at.saturating_since(now))));
     conn.prepare_cached(
         // A removed item's number is given again. Its fence is above all that a worker may still hold of the one before.
-        "INSERT INTO item (key, lane, not_before_ms, delay_ms, created_ms, deadline_ms, sent, fence)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        "INSERT INTO item (key, lane, not_before_ms, delay_ms, created_ms, deadline_ms, sent, in_doubt, fence)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7 > 0, ?8)",
     )?
     .execute(params![
         new.key,
@@ -91,8 +92,9 @@ pub(super) fn record(
         Transition::Retry(delay) => ((now + delay).as_millis(), millis(delay)),
         _ => (0, 0),
     };
+    let in_doubt = outcome.in_doubt();
     let changed = if outcome.next == Transition::Release {
-        conn.prepare_cached(BACK)?.execute(params![id, outcome.fence, sends.0, sends.1, sends.2, time])?
+        conn.prepare_cached(BACK)?.execute(params![id, outcome.fence, sends.0, sends.1, sends.2, time, in_doubt])?
     } else {
         let state = outcome.next.state();
         conn.prepare_cached(RECORD)?.execute(params![
@@ -112,14 +114,14 @@ pub(super) fn record(
             outcome.reason(),
             time,
             outcome.tests(),
+            in_doubt,
         ])?
     };
     if changed == 0 {
-        let may_be_done = outcome.may_be_done();
         conn.prepare_cached(THOUGH_CANCELLED)?.execute(params![
             id,
             outcome.fence,
-            may_be_done,
+            outcome.may_be_done(),
             sends.0,
             sends.1,
             sends.2,
@@ -143,7 +145,7 @@ pub(super) fn record(
 /// The try of an item that was cancelled meanwhile, which still has its worker: it is counted, once. After a success a retry
 /// would do it once more.
 const THOUGH_CANCELLED: &str = "UPDATE item
-     SET sent = CASE WHEN ?3 THEN 2 WHEN sent = 3 THEN 0 ELSE sent END, worker = NULL, attempts = attempts + ?4, deferrals = deferrals + ?5, abandoned = abandoned + ?6, tests = tests + ?11,
+     SET sent = CASE WHEN ?3 THEN 2 WHEN sent = 3 THEN 0 ELSE sent END, in_doubt = in_doubt OR ?3, worker = NULL, attempts = attempts + ?4, deferrals = deferrals + ?5, abandoned = abandoned + ?6, tests = tests + ?11,
          last_class = coalesce(?7, last_class), last_status = iif(?7 IS NULL, last_status, ?8),
          last_code = iif(?7 IS NULL, last_code, ?9), last_words = iif(?7 IS NULL, last_words, ?10)
      WHERE id = ?1 AND fence = ?2 + 1 AND state = 5 AND worker IS NOT NULL";
@@ -210,14 +212,14 @@ fn keep_deliveries(conn: &Connection, condition: &str, values: &[Value], now: Ti
     conn.execute(&forget, params_from_iter(values)).map(drop)
 }
 
-const BEGIN_ANEW: &str = "state = 0, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0,
+const BEGIN_ANEW: &str = "state = 0, in_doubt = in_doubt OR sent > 0, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0,
      forgiven_deferrals = deferrals, crashes = 0, first_ms = NULL, ended_ms = NULL, reason = NULL";
 
 const CUT_OFF: &str = "abandoned + (worker IS NOT NULL)";
 
 /// Items that were left to a run and wait in it, before all others. Whose time goes on has it still.
 const BEGIN: &str =
-    "state = 0, sent = 0, fence = fence + 1, not_before_ms = 1, delay_ms = 0, forgiven_attempts = attempts,
+    "state = 0, in_doubt = in_doubt OR sent > 0, sent = 0, fence = fence + 1, not_before_ms = 1, delay_ms = 0, forgiven_attempts = attempts,
      forgiven_deferrals = deferrals, crashes = 0, ended_ms = NULL, reason = NULL";
 
 /// A run begins: all that was left to it waits again.
@@ -237,7 +239,7 @@ pub(super) fn amend(conn: &Connection, filter: &Filter, amend: Amend, now: Times
             now.as_millis()
         ),
         Amend::LeaveToNextRun => format!(
-            "state = 6, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, ended_ms = NULL, reason = '{LEFT}'"
+            "state = 6, in_doubt = in_doubt OR sent > 0, sent = 0, worker = NULL, fence = fence + 1, not_before_ms = 0, delay_ms = 0, ended_ms = NULL, reason = '{LEFT}'"
         ),
     };
     let (mut condition, values) = condition(filter);

@@ -13,7 +13,7 @@ use crate::schema::{JOURNAL, STORE};
 use crate::work::error::WorkError;
 
 /// What leads from each version to the next, the first from an empty file. Only ever added to.
-const MIGRATIONS: [&str; 7] = [V1, V2, V3, V4, V5, V6, V7];
+const MIGRATIONS: [&str; 8] = [V1, V2, V3, V4, V5, V6, V7, V8];
 
 /// Payloads stand apart from the items: beside them they would make each claim several times slower. 0 in `not_before_ms` is an
 /// item that waits for nothing.
@@ -122,6 +122,12 @@ const V6: &str = "
 /// Calls that only tested a failing server.
 const V7: &str = "
     ALTER TABLE item ADD COLUMN tests INTEGER NOT NULL DEFAULT 0;
+";
+
+/// A call of an item may have been done, whatever became of later ones.
+const V8: &str = "
+    ALTER TABLE item ADD COLUMN in_doubt INTEGER NOT NULL DEFAULT 0;
+    UPDATE item SET in_doubt = 1 WHERE sent > 0;
 ";
 
 /// How long to wait for another process that writes: as long as for a database that cannot be reached.
@@ -298,7 +304,7 @@ mod tests {
         first_version(&path, &["7", "0", "-1", "NULL", "12.5", "'tomorrow'", "9e999"]);
         for _ in 0..2 {
             let conn = open(&path, 9).unwrap();
-            assert_eq!(number(&conn, "PRAGMA user_version"), 7);
+            assert_eq!(number(&conn, "PRAGMA user_version"), 8);
             assert_eq!(
                 number(&conn, "SELECT count(*) FROM item WHERE not_before_ms = 0"),
                 6,
@@ -307,10 +313,10 @@ mod tests {
             assert_eq!(number(&conn, "SELECT not_before_ms FROM item WHERE key = '0'"), 7);
             assert_eq!(number(&conn, "SELECT created_ms FROM store"), 5);
         }
-        migrate(&open(&path, 9).unwrap(), &path, 9, &[V1, V2, V3, V4, V5, V6, V7, NEXT]).unwrap();
+        migrate(&open(&path, 9).unwrap(), &path, 9, &[V1, V2, V3, V4, V5, V6, V7, V8, NEXT]).unwrap();
         let message = open(&path, 9).expect_err("a newer store").to_string();
         assert!(
-            message.ends_with("has format 8, this version knows up to 7; use a newer version of paceline"),
+            message.ends_with("has format 9, this version knows up to 8; use a newer version of paceline"),
             "{message}"
         );
     }
@@ -322,7 +328,7 @@ mod tests {
         let conn = open(&path, 5).unwrap();
         let refused = migrate(&conn, &path, 9, &[V1, V2, V3, V4, V5, V6, V7, NEXT, "INSERT INTO nowhere VALUES (1)"]);
         assert!(matches!(refused, Err(WorkError::Sqlite { action: "write", .. })), "{refused:?}");
-        assert_eq!(number(&conn, "PRAGMA user_version"), 7);
+        assert_eq!(number(&conn, "PRAGMA user_version"), 8);
         assert_eq!(number(&conn, "SELECT count(*) FROM pragma_table_info('item') WHERE name = 'note'"), 0);
         drop(conn);
         open(&path, 9).unwrap();
