@@ -131,6 +131,18 @@ pub fn decide(config: &Retry, pace: Pace, tried: &Tried, outcome: &Outcome, rng:
     Decision { counted, retried, then }
 }
 
+/// Whether an item is owed a call though its deadline is over: it was due for one before that and was not called, for no
+/// program was at work then, or the clock leapt; or it waits for that call since. A deadline bounds the tries of an item, and a
+/// program at work has an item end that waits for anything else. `due` and `age` are since the first call: when the item was
+/// due, and when the program first looked at it after that.
+pub fn owes_a_call(due: Duration, age: Duration, deadline: Duration) -> bool {
+    let was_missed = due < deadline && !due.is_zero();
+    age >= deadline && (was_missed || due > deadline.saturating_add(WAITS_ON))
+}
+
+/// An item that ends at its deadline is due then, to the millisecond. One that is owed a call waits longer.
+const WAITS_ON: Duration = Duration::from_millis(500);
+
 /// The bound that forbids another call, whatever its wait.
 fn bound(config: &Retry, tried: &Tried, class: Class, counted: Counted) -> Option<GiveUp> {
     match (class, counted) {
@@ -209,6 +221,25 @@ mod tests {
     use proptest::{prop_assert, prop_assert_eq, proptest};
 
     const S: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_deadline_that_passed_while_no_one_looked_leaves_one_call() {
+        let (deadline, ms) = (100 * S, Duration::from_millis(1));
+        for (due, age, owes) in [
+            (90 * S, 99 * S, false),
+            (90 * S, 100 * S, true),
+            (90 * S, 5_000 * S, true),
+            // It ended at its deadline, where a server asked for more.
+            (100 * S, 100 * S, false),
+            (100 * S + 2 * ms, 5_000 * S, false),
+            // It was to be called once its host is open again.
+            (102 * S, 102 * S, true),
+            // It was due for no call of its own: it was left to the next run.
+            (Duration::ZERO, 5_000 * S, false),
+        ] {
+            assert_eq!(owes_a_call(due, age, deadline), owes, "due {due:?}, looked at {age:?}");
+        }
+    }
 
     fn config() -> Retry {
         let growth = Growth::Exponential { base: 2 * S, multiplier: 2.0, cap: 20 * S };

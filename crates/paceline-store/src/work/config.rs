@@ -240,14 +240,17 @@ impl SchedulerConfig {
     }
 
     /// How long an item that does not begin has until its deadline; none while that does not count. An item whose last call was
-    /// cut off is not judged by its age: that call may have been answered.
+    /// cut off is not judged by its age, for that call may have been answered, nor one that is owed a call.
     fn left(&self, claimed: &Claimed, age: Duration) -> Option<Duration> {
         let item = &claimed.item;
         // Of an item that was left to the next run no try counts, and its time goes on.
         let counts = item.sends() > item.forgiven.attempts.saturating_add(item.forgiven.deferrals);
         let was_tried = counts || !claimed.age.is_zero();
         let is_cut_off = item.may_be_done || item.crashes > 0;
-        (was_tried && !is_cut_off).then(|| item.deadline.unwrap_or(self.deadline).saturating_sub(age))
+        let deadline = item.deadline.unwrap_or(self.deadline);
+        let due = item.not_before.zip(item.first).map_or(Duration::ZERO, |(due, first)| due.saturating_since(first));
+        let is_owed_a_call = retry::owes_a_call(due, claimed.age, deadline);
+        (was_tried && !is_cut_off && !is_owed_a_call).then(|| deadline.saturating_sub(age))
     }
 
     /// How long an item waits in the store that may not begin before `after`, and what for: no longer than until its deadline.

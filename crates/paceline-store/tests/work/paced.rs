@@ -400,3 +400,28 @@ async fn what_is_left_to_the_next_run_without_a_try_keeps_its_last_failure() {
         assert_eq!(item.first.is_some(), key == "tried", "the time of what was tried goes on");
     }
 }
+
+/// No worker was at work until after its deadline, and then its scope is held: it waits for the one call that it is owed.
+#[tokio::test(start_paused = true)]
+async fn an_item_that_is_owed_a_call_waits_for_its_scope() {
+    let world = World::of(PacerConfig::default(), [of_group("a", "a")]).await;
+    let config = SchedulerConfig { deadline: S * 86_400, ..SchedulerConfig::default() };
+    let runs = async |is_held: bool| {
+        let work = move |task: Task| match task.attempt() {
+            1 => StartDecision::Now(std::future::ready(Err(
+                Failure::new(Class::Transient, "down").with_retry_after(S * 7_200)
+            ))),
+            _ if is_held => {
+                let why = "a pause".into();
+                StartDecision::Later(StartDelay { after: Some(S * 7_200), why, for_all: false, at_hand: true })
+            }
+            _ => StartDecision::Now(std::future::ready(Ok(()))),
+        };
+        world.scheduler(config.clone()).run_paced(work, std::future::pending()).await.unwrap().calls
+    };
+    for (is_held, calls, then) in [(true, 1, 4 * 86_400), (true, 0, 7_300), (false, 1, 0)] {
+        assert_eq!(runs(is_held).await, calls);
+        tokio::time::sleep(S * then).await;
+    }
+    assert_eq!(world.store.show("a").await.unwrap().unwrap().0.state, State::Succeeded);
+}

@@ -97,3 +97,33 @@ async fn a_lost_lease_begins_no_new_run() {
     );
     assert_eq!((summary.counts.of(State::Deferred), summary.counts.of(State::Succeeded)), (1, 1));
 }
+
+/// The clock leaps over the deadline while an item waits, or no worker is at work until then: it is called once more.
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_passes_while_no_one_looks_leaves_one_call() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let config = SchedulerConfig { deadline: 3 * DAY, max_wait: S * 3_600, ..SchedulerConfig::default() };
+    for (leaps, works_again) in [(true, true), (true, false), (false, true), (false, false)] {
+        let steady = WorkClock::starting_at(START);
+        let leap = if leaps { 4 * 86_400_000 } else { 0 };
+        let clock = stepping(&steady, S * 300, leap);
+        let store = Arc::new(MemoryStore::new(clock.clone()));
+        store.insert(vec![item("a")]).await.unwrap();
+        let world = World { store, clock: steady, calls: Calls::default() };
+        let fails = |task: &Task| match task.attempt() {
+            1 => Err(unavailable().with_retry_after(S * if leaps { 600 } else { 7_200 })),
+            _ if works_again => Ok(()),
+            _ => Err(unavailable()),
+        };
+        let scheduler = || Scheduler::new(world.store.clone(), config.clone(), clock.clone()).unwrap();
+        world.run(&scheduler(), Duration::ZERO, fails).await;
+        if !leaps {
+            assert_eq!(world.times("a"), [0], "it waits for longer than a run does");
+            tokio::time::sleep(4 * DAY).await;
+            world.run(&scheduler(), Duration::ZERO, fails).await;
+        }
+        assert_eq!(world.times("a").len(), 2, "leaps: {leaps}");
+        let ended = if works_again { (State::Succeeded, None) } else { (State::Failed, Some("deadline".to_owned())) };
+        assert_eq!(world.state("a").await, ended, "leaps: {leaps}");
+    }
+}
