@@ -249,24 +249,51 @@ async fn retry_items(
     Ok(retried)
 }
 
-/// Sends once more for the items that ended in a time: those that succeeded, where no states are named.
+/// Sends once more for the items that ended in a time, or had succeeded then, before they were sent for: where no states are
+/// named for those that succeeded then, whatever became of them since.
 async fn again_of(
     store: &dyn WorkStore,
     filter: Filter,
     (since, until): (Timestamp, Option<Timestamp>),
     as_new: bool,
 ) -> Result<u64, Failure> {
-    let states = if filter.states.is_empty() { vec![State::Succeeded] } else { filter.states.clone() };
-    let is_of_then = |item: &WorkItem| item.ended.is_some_and(|at| at >= since && until.is_none_or(|until| at < until));
+    let by_success = filter.states.is_empty();
+    let states = if by_success {
+        State::ALL.into_iter().filter(|state| state.is_final()).collect()
+    } else {
+        filter.states.clone()
+    };
+    let is_then = |at: Timestamp| at >= since && until.is_none_or(|until| at < until);
     let (mut pages, mut changed) = (Pages::of(store, Filter { states: states.clone(), ..filter }, None), 0);
     while let Some(items) = pages.next().await.map_err(not_begun)? {
-        let keys: Vec<String> = items.into_iter().filter(is_of_then).map(|item| item.key).collect();
+        let mut keys = Vec::new();
+        for item in items {
+            let has_ended = item.ended.is_some_and(is_then) && (!by_success || item.state == State::Succeeded);
+            if has_ended || had_succeeded(store, &item, is_then).await? {
+                keys.push(item.key);
+            }
+        }
         if !keys.is_empty() {
             let filter = Filter { states: states.clone(), ..Filter::keys(keys) };
             changed += store.amend(filter, Amend::Again { as_new }).await.map_err(not_begun)?;
         }
     }
     Ok(changed)
+}
+
+/// Whether the item had succeeded at such a time, before a person sent for it once more.
+async fn had_succeeded(
+    store: &dyn WorkStore,
+    item: &WorkItem,
+    is_then: impl Fn(Timestamp) -> bool,
+) -> Result<bool, Failure> {
+    let Some(last) = item.delivered else { return Ok(false) };
+    if is_then(last) {
+        return Ok(true);
+    }
+    let shown = store.show(&item.key).await.map_err(not_begun)?;
+    let before = shown.iter().flat_map(|(_, _, events)| events).filter(|event| event.created.is_some());
+    Ok(before.map(|event| event.decided).any(is_then))
 }
 
 /// The store, and the items that a command names.
