@@ -309,7 +309,8 @@ impl Gauges {
             )?,
             without_store: gauge(
                 "paceline_fleet_away",
-                "Of an upstream in a fleet: 1 while nothing leaves because the store of the fleet does not answer, else 0",
+                "Of an upstream in a fleet: 1 while nothing leaves because the store of the fleet gives no share: it does not answer, \
+                 divides other limits, or does not know yet what was sent before; else 0",
                 &["upstream"],
             )?,
             of_client: gauge(

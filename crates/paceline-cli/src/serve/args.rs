@@ -53,6 +53,10 @@ pub(crate) struct Flags {
     /// client-keys.json in the folder of --state]
     #[arg(long, value_name = "FILE")]
     pub(crate) client_keys: Option<PathBuf>,
+    /// Do not begin without keys of clients, also where the folder with their file is gone, not mounted or another one: for a
+    /// gateway behind a proxy, and for services
+    #[arg(long, conflicts_with = "allow_anyone")]
+    pub(crate) require_client_keys: bool,
     /// Serve other machines without keys of clients: every program that reaches --listen may spend your keys
     #[arg(long)]
     pub(crate) allow_anyone: bool,

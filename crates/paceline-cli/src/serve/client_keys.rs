@@ -74,6 +74,9 @@ impl Former {
     }
 }
 
+/// What is said of a version after the present one.
+const LATER: &str = "expected 1, the latest that this program knows";
+
 /// All keys of a gateway.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -97,7 +100,11 @@ impl TryFrom<u32> for Version {
     type Error = String;
 
     fn try_from(version: u32) -> Result<Self, String> {
-        if version == 1 { Ok(Self) } else { Err(format!("version {version} is not known: expected 1")) }
+        match version {
+            1 => Ok(Self),
+            0 => Err("version 0 is not known: expected 1".to_owned()),
+            later => Err(format!("version {later} is not known: {LATER}")),
+        }
     }
 }
 
@@ -121,6 +128,11 @@ impl KeyFile {
             Ok(text)
         };
         let damaged = |why: String| {
+            if why.contains(LATER) {
+                return refused(format!(
+                    "a later version of paceline wrote them: {why}; put that program back, or the file of before"
+                ));
+            }
             refused(format!(
                 "the file is damaged: {why}; put back a copy of it, or move it away and make new keys (`paceline serve keys add`)"
             ))
@@ -307,6 +319,8 @@ pub(super) struct Admission {
     is_named: bool,
     address: SocketAddr,
     allow_anyone: bool,
+    /// By the flag --require-client-keys.
+    requires_keys: bool,
     /// The keys as they were read last.
     known: Mutex<Option<Vec<Record>>>,
 }
@@ -315,8 +329,14 @@ impl Admission {
     /// As the flags say.
     pub(super) fn new(flags: &Flags, address: SocketAddr) -> Self {
         let path = KeyFile::path(flags.client_keys.as_deref(), flags.state.as_deref());
-        let (is_named, allow_anyone) = (flags.client_keys.is_some(), flags.allow_anyone);
-        Self { path, is_named, address, allow_anyone, known: Mutex::default() }
+        Self {
+            path,
+            is_named: flags.client_keys.is_some(),
+            address,
+            allow_anyone: flags.allow_anyone,
+            requires_keys: flags.require_client_keys,
+            known: Mutex::default(),
+        }
     }
 
     /// The file of keys, which may not be there yet.
@@ -343,6 +363,7 @@ impl Admission {
                 "their file is gone, and still no program passes without a key; put the file back",
             )),
             (None, _) if let Some(missed) = self.missed() => Err(Failure::refused(missed)),
+            (None, _) if self.requires_keys => Err(Failure::refused(self.lacking())),
             (None, true) => Ok(Clients::OfThisMachine),
             (None, false) if self.allow_anyone => Ok(Clients::Anyone),
             (None, false) => Err(Failure::refused(format!(
@@ -360,6 +381,14 @@ impl Admission {
             tracing::info!("the keys of clients were read again: {}", changes.join("; "));
         }
         *known = Some(keys);
+    }
+
+    fn lacking(&self) -> String {
+        let file = self.path.as_ref().map_or_else(|| FILE.to_owned(), |path| path.display().to_string());
+        format!(
+            "--require-client-keys: there are no keys of clients: {file} is not there; where it was, its folder is moved or not \
+             mounted; `paceline serve keys add NAME`, with the same --state or --client-keys, makes a first key"
+        )
     }
 
     fn missed(&self) -> Option<String> {

@@ -361,6 +361,11 @@ fn list(place: &Place) -> Result<(), Failure> {
         return Ok(());
     };
     let used = used(&file, place);
+    if place.client_keys.is_some() && file.keys.iter().any(|key| !key.limits.is_empty()) {
+        tracing::info!(
+            "each gateway that has this file allows a key its limits, also in a fleet; `used` is of the one of --state"
+        );
+    }
     output::print(|out| {
         file.keys.iter().try_for_each(|key| {
             let used = used.get(&key.name).map_or("", String::as_str);

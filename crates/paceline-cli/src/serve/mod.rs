@@ -68,8 +68,8 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     gateway.tell_conditions(upstreams.conditions());
     let usage = ClientUsage::of(upstreams.folder());
     usage.restore(&clients);
-    tell_who_may_call(&clients, address);
     gateway.replace_clients(clients);
+    tell_who_may_call(&gateway, address, flags);
     let tls_is_shown = tls.is_some();
     let _ = tls.map(|tls| gateway.replace_tls(tls));
     announce(address, tls_is_shown, metrics.as_ref().map(|(_, address)| *address), &gateway);
@@ -121,10 +121,16 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
     Ok(Status::Success)
 }
 
-/// That no key is asked for must not be learnt from a bill.
-fn tell_who_may_call(clients: &Clients, address: SocketAddr) {
-    match clients {
-        Clients::WithKeys(_) => {}
+/// That no key is asked for must not be learnt from a bill. A folder that is named is that of a service: what was there may be
+/// gone.
+fn tell_who_may_call(gateway: &Gateway, address: SocketAddr, flags: &Flags) {
+    match &*gateway.clients() {
+        clients @ Clients::WithKeys(_) => warn_of_limits_in_a_fleet(clients, gateway),
+        Clients::OfThisMachine if let Some(folder) = &flags.state => tracing::warn!(
+            "every program of this machine may call, without a key, and through a proxy here those of others: no keys of clients are \
+             in {}; --require-client-keys does not begin so, and `paceline serve keys add NAME` makes a key",
+            folder.display()
+        ),
         Clients::OfThisMachine => tracing::info!(
             "every program of this machine may call, without a key: `paceline serve keys add NAME` makes keys, and from the first \
              on each client needs one"
@@ -132,6 +138,20 @@ fn tell_who_may_call(clients: &Clients, address: SocketAddr) {
         Clients::Anyone => {
             tracing::info!("every program that reaches {address} may call, without a key (--allow-anyone)")
         }
+    }
+}
+
+/// Each gateway counts by itself what a client has used: that of a fleet must not be learnt from a bill either.
+fn warn_of_limits_in_a_fleet(clients: &Clients, gateway: &Gateway) {
+    let has_limits = clients.with_limits().any(|(_, limits)| !limits.is_empty());
+    let upstreams = gateway.upstreams();
+    let mut in_fleet = upstreams.iter().filter(|upstream| upstream.limiter().fleet().is_some());
+    if let Some(upstream) = in_fleet.next().filter(|_| has_limits) {
+        tracing::warn!(
+            upstream = upstream.name(),
+            "the limits of clients' keys are not shared in a fleet: each gateway that has a key allows it its limit; divide the limit \
+             by the gateways, or give each key to one of them"
+        );
     }
 }
 
@@ -213,6 +233,8 @@ fn admit_anew(
 /// Scripts wait for the first line, so it must not stay in a buffer. Clients need no line, so a full disk is no reason to end.
 fn announce(address: SocketAddr, has_tls: bool, metrics: Option<SocketAddr>, gateway: &Gateway) {
     use std::io::Write as _;
+    // A start after a kill, or by another version, has to be seen in the log alone.
+    tracing::info!(version = env!("CARGO_PKG_VERSION"), %address, "the gateway begins");
     let scheme = socket::scheme(has_tls);
     let line = |name: &str| format!("{name} at {scheme}://{address}/{name}\n");
     let mut lines: String = gateway.upstreams().iter().map(|upstream| line(upstream.name())).collect();

@@ -67,6 +67,9 @@ fn a_key_is_printed_once_and_its_file_has_none() {
         let expected = format!("the keys of clients in state/client-keys.json: the file is damaged: {expected}");
         assert!(code == 2 && log.contains(&expected) && log.contains("put back a copy of it"), "{expected}: {log}");
     }
+    std::fs::write(&file, "{\"version\":9,\"keys\":[]}").expect("writable");
+    let (_, log) = finish(&mut keys(&job, &["list"]));
+    assert!(log.contains("a later version of paceline wrote them") && !log.contains("damaged"), "{log}");
 }
 
 #[test]

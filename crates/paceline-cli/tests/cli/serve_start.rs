@@ -130,6 +130,57 @@ fn a_gateway_serves_though_its_output_takes_no_line() {
     child.wait().expect("it ends");
 }
 
+/// The folder with the keys is not mounted: a restart must not open the gateway to all.
+#[test]
+fn a_gateway_that_requires_keys_does_not_begin_without_them() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let flags = ["--state", "state", "--require-client-keys"];
+    let lacks_keys =
+        |told: &str| told.contains("--require-client-keys: there are no keys of clients: state/client-keys.json");
+    for n in 0..2 {
+        let output = serve(&job, &server, &flags).output().expect("it runs");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && lacks_keys(&told), "{told}");
+        assert!(
+            job.paceline()
+                .args(["serve", "keys", "add", "ci", "--state", "state"])
+                .output()
+                .expect("it runs")
+                .status
+                .success()
+        );
+        drop(Gateway::start(&mut serve(&job, &server, &flags)));
+        let (_, told) = check(&job, &server, &flags);
+        assert!(told.contains("clients: those with one of 1 key\n"), "{told}");
+        std::fs::rename(job.path("state"), job.path(&format!("gone-{n}"))).expect("movable");
+    }
+    let _gateway =
+        Gateway::logging(&mut serve(&job, &server, &flags[..2]), File::create(job.path("log")).expect("writable"));
+    let log = std::fs::read_to_string(job.path("log")).expect("a log");
+    assert!(log.contains("WARN every program of this machine may call, without a key, and through a proxy"), "{log}");
+}
+
+#[test]
+fn limits_of_keys_in_a_fleet_are_told_to_count_in_each_gateway() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let keys = ["serve", "keys", "add", "ci", "--limit", "5 per 1h", "--client-keys", "keys.json"];
+    assert!(job.paceline().args(keys).output().expect("it runs").status.success());
+    let fleet = ["--fleet", "redis://127.0.0.1:1", "--limit", "200 per 20s", "--client-keys", "keys.json"];
+    let words = "the limits of clients' keys are not shared in a fleet";
+    for (count, expected) in [(6, true), (2, false)] {
+        let flags = if expected { &fleet[..count] } else { &fleet[4..] };
+        let mut command = serve(&job, &server, flags);
+        let _gateway = Gateway::logging(&mut command, File::create(job.path("log")).expect("writable"));
+        let log = std::fs::read_to_string(job.path("log")).expect("a log");
+        assert_eq!(log.contains(words), expected, "{log}");
+    }
+    let listed =
+        job.paceline().args(["serve", "keys", "list", "--client-keys", "keys.json"]).output().expect("it runs");
+    assert!(
+        String::from_utf8_lossy(&listed.stderr).contains("each gateway that has this file allows a key its limits")
+    );
+}
+
 #[test]
 fn a_gateway_whose_fleet_has_no_store_says_that_nothing_leaves() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
