@@ -14,6 +14,7 @@ use super::groups;
 use super::list::state;
 use super::opened;
 use super::pages::Pages;
+use super::same_at_each_try::CallIds;
 use super::store::StoreArgs;
 use crate::database::not_begun;
 use crate::exit::{Failure, Status};
@@ -302,18 +303,31 @@ async fn named(args: Args) -> Result<(Arc<dyn WorkStore>, Filter), Failure> {
         return Err(Failure::refused("name the items: KEY ..., --state, --group, or --all for every one"));
     }
     let store = args.store.open(&WorkClock::system()).await?;
-    refuse_unknown(&*store, &args.keys).await?;
-    Ok((store, Filter { states: args.state, group: args.group, keys: args.keys }))
+    let keys = keys_of(&*store, &args.keys).await?;
+    Ok((store, Filter { states: args.state, group: args.group, keys }))
 }
 
-async fn refuse_unknown(store: &dyn WorkStore, keys: &[String]) -> Result<(), Failure> {
-    for key in keys {
-        let found = store.list(Filter::keys([key]), 0, 1).await.map_err(Failure::interrupted)?;
-        if found.is_empty() {
-            return Err(Failure::refused(format!("no item is called {key:?}, and nothing was changed")));
+/// The keys of the items that are named so: by key, or by the value that their calls are known by.
+async fn keys_of(store: &dyn WorkStore, named: &[String]) -> Result<Vec<String>, Failure> {
+    let mut keys = Vec::with_capacity(named.len());
+    for name in named {
+        let found = store.list(Filter::keys([name]), 0, 1).await.map_err(Failure::interrupted)?;
+        if !found.is_empty() {
+            keys.push(name.clone());
+            continue;
         }
+        let ids = CallIds::of(store).await.map_err(Failure::interrupted)?;
+        let Some((item, ..)) = ids.item_of(store, name).await.map_err(Failure::interrupted)? else {
+            return Err(Failure::refused(format!("no item is called {name:?}, and nothing was changed")));
+        };
+        tracing::info!(
+            "{} is what the calls of the item {} are known by",
+            text::printable(name),
+            text::printable(&item.key)
+        );
+        keys.push(item.key);
     }
-    Ok(())
+    Ok(keys)
 }
 
 /// Groups, the account, and scopes of the items, which go on waiting: a retry ends no pause that a server asked for.

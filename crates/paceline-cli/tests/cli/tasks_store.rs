@@ -315,6 +315,9 @@ fn show_tells_the_id_of_the_payload_where_that_was_sent() {
     let json: serde_json::Value = serde_json::from_str(&shown(&["show", "evt", "--json"]).1).expect("JSON");
     assert_eq!(json["idempotency_value"], "own-1");
     assert_eq!(shown(&["show", "own-2"]).0, 2);
+    assert_eq!((shown(&["retry", "own-2"]).0, shown(&["cancel", "own-2"]).0), (2, 2));
+    assert!(shown(&["retry", "own-1", "--again"]).1.starts_with("1 item is due again"));
+    assert!(shown(&["cancel", "own-1"]).1.starts_with("1 item cancelled"));
 }
 
 /// A key is rotated while a worker stays: the file holds the new one, and a person sends for the items.

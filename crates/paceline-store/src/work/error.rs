@@ -88,7 +88,7 @@ pub enum WorkError {
     },
     /// The address of a database cannot be read.
     #[cfg(feature = "postgres")]
-    #[error("that is no address of a Postgres database: {why}; expected postgres://user@host/database")]
+    #[error("{}", words_on_address(why))]
     Address {
         /// What is wrong with it.
         why: String,
@@ -180,6 +180,15 @@ fn advice_on(error: &rusqlite::Error) -> &'static str {
     }
 }
 
+/// The file with the password is none of the address.
+#[cfg(feature = "postgres")]
+fn words_on_address(why: &str) -> String {
+    match why.contains("PGPASSFILE") {
+        true => why.to_owned(),
+        false => format!("that is no address of a Postgres database: {why}; expected postgres://user@host/database"),
+    }
+}
+
 /// What to do about an error of Postgres, where that is known.
 #[cfg(feature = "postgres")]
 fn advice_on_server(error: &tokio_postgres::Error) -> &'static str {
@@ -187,7 +196,7 @@ fn advice_on_server(error: &tokio_postgres::Error) -> &'static str {
     match error.code() {
         Some(&SqlState::DISK_FULL) => MAKE_ROOM,
         Some(&SqlState::INVALID_PASSWORD | &SqlState::INVALID_AUTHORIZATION_SPECIFICATION) => {
-            "; check the user and password in the address"
+            "; check the user and password in the address, or the password of PGPASSWORD, or of the file of PGPASSFILE"
         }
         Some(&SqlState::INVALID_CATALOG_NAME) => "; make that database, or name another one in the address",
         _ => "",
