@@ -336,8 +336,9 @@ impl FleetSnapshot {
     pub fn without_share(&self) -> Option<&'static str> {
         use MemberState::{Alone, Joining, Leaving, Live, Out};
         const NO_ANSWER: &str = "nothing leaves before the store of the fleet gives this process a share";
-        const LOST: &str = "nothing leaves yet: the store of the fleet does not know what was sent before it began, or before \
-                            processes were killed, and waits until that counts no longer (a lease and a window at most)";
+        const LOST: &str = "nothing leaves yet: the store of the fleet does not know what was sent before it began, before \
+                            processes were killed, or before a limit was added, and waits until that counts no longer (a lease \
+                            and a window at most)";
         let mut empty = self.shares.iter().filter(|share| share.units == 0);
         match self.state {
             Out | Joining | Alone => empty.next().map(|_| NO_ANSWER),

@@ -22,8 +22,8 @@ pub enum FleetError {
     },
     /// The members that are there have other limits.
     #[error(
-        "the fleet on {server} divides other limits: {theirs}, and here {ours}; give all its processes the same, after the last \
-         of the others has ended"
+        "the fleet on {server} divides other limits: {theirs}, and here {ours}; give all its processes the same: it takes these once \
+         none with the others lives, where the limit with the longest window there stays, and else a lease and that window later"
     )]
     OtherLimits {
         /// The store, without a password.

@@ -30,8 +30,9 @@ local channel, ttl, names = arg(), number(), arg()
 local UNITS, KEPT, TURN_LASTS, EVERY, HELD, OWED, ASIDE, DIVIDED, CONTENDED, LINE = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local HAS, WANT, LUMP, TARGET, TOLD, SINCE, PASS = 1, 2, 3, 4, 5, 6, 7
 
-local adopts = false
-local state = call('HMGET', STATE, 'run', 'now', 'shift', 'recovers', 'limits', 'books', 'count', 'newest')
+-- Of each limit its place among the former ones, or 0, where a member brings others; and how many those were.
+local from, former = nil, 0
+local state = call('HMGET', STATE, 'run', 'now', 'shift', 'recovers', 'limits', 'books', 'count', 'newest', 'windows')
 local known_run, clock_now, shift = state[1], tonumber(state[2] or '0'), tonumber(state[3] or '0')
 local recovers, count, newest = tonumber(state[4] or '-1'), tonumber(state[7] or '0'), tonumber(state[8] or '0')
 local function server_clock()
@@ -46,27 +47,97 @@ if state[5] and state[5] ~= names then
         state[6] = false
         call('DEL', QUARANTINE)
     else
-        -- Limits that differ in their units alone are adopted from a member that no other one lives beside.
-        local function without_units(words) return ((', ' .. words):gsub(', %d+ ', ', ')) end
+        -- Other limits are adopted from a member that no other one lives beside: see Ledger::adopt.
+        local function kinds(words)
+            local list, rest = {}, ''
+            for piece in (words .. ', '):gmatch('(.-), ') do
+                local kind = piece:match('^%d+ (.*)$')
+                if kind then list[#list + 1] = kind else rest = rest .. piece end
+            end
+            return list, rest
+        end
+        local theirs, their_rest = kinds(state[5])
+        local ours, our_rest = kinds(names)
+        local taken, places = {}, {}
+        for k, kind in ipairs(ours) do
+            places[k] = 0
+            for place, other in ipairs(theirs) do
+                if places[k] == 0 and other == kind and not taken[place] then places[k], taken[place] = place, true end
+            end
+        end
         local since, own = max(now, clock_now) - lease - AHEAD, call('HGET', MEMBERS, id)
         local living = call('ZCOUNT', LEASES, string.format('(%.0f', since), '+inf')
         if own and cmsgpack.unpack(own)[2] > since then living = living - 1 end
-        if operation ~= 'sync' or living > 0 or without_units(state[5]) ~= without_units(names) then
+        if operation ~= 'sync' or living > 0 or their_rest ~= our_rest then
             return redis.error_reply('LIMITS ' .. state[5])
         end
-        adopts = true
+        from, former = places, #theirs
     end
 end
 local kept = state[6] and cmsgpack.unpack(state[6]) or {}
 local books = {}
 for k = 1, number() do
     books[k] = { number(), number(), number(), number() }
-    local from = (k - 1) * 6
+    local place = from and from[k] or k
     for field = HELD, LINE do
-        books[k][field] = kept[from + field - EVERY] or (field == DIVIDED and -1 or 0)
+        books[k][field] = place > 0 and kept[(place - 1) * 6 + field - EVERY] or (field == DIVIDED and -1 or 0)
     end
-    if adopts then books[k][DIVIDED] = -1 end
+    if from then books[k][DIVIDED] = -1 end
 end
+
+local function save()
+    local sums, windows = {}, {}
+    for k, book in ipairs(books) do
+        for field = HELD, LINE do sums[(k - 1) * 6 + field - EVERY] = book[field] end
+        windows[k] = book[KEPT]
+    end
+    call('HSET', STATE, 'run', known_run or '', 'now', text(clock_now), 'shift', text(shift), 'recovers', text(recovers), 'limits', names,
+        'books', cmsgpack.pack(sums), 'count', text(count), 'newest', text(newest), 'windows', cmsgpack.pack(windows))
+end
+
+-- Ledger::adopt: what is kept of each limit goes to its new place. Returns whether that may be.
+local function adopt()
+    local to, is_same, longest = {}, former == #books, -1
+    for k, place in ipairs(from) do
+        is_same = is_same and place == k
+        if place > 0 then to[place], longest = k, max(longest, books[k][KEPT]) end
+    end
+    if is_same then return true end
+    local now, windows = max(server_clock() + shift, clock_now), state[9] and cmsgpack.unpack(state[9]) or {}
+    if longest < 0 or recovers > now then return false end
+    for place = 1, former do
+        if not to[place] and (windows[place] or longest + 1) > longest then return false end
+    end
+    local aside = call('ZRANGE', QUARANTINE, 0, -1, 'WITHSCORES')
+    call('DEL', QUARANTINE)
+    for n = 1, #aside, 2 do
+        local place, rest = aside[n]:match('^(%d+)(:.*)$')
+        local k = to[tonumber(place)]
+        if k then call('ZADD', QUARANTINE, aside[n + 1], k .. rest) end
+    end
+    local all = call('HGETALL', MEMBERS)
+    for n = 1, #all, 2 do
+        local values = cmsgpack.unpack(all[n + 1])
+        local moved = { values[1], values[2], values[3] }
+        for _, place in ipairs(from) do
+            for field = HAS, PASS do
+                moved[#moved + 1] = place > 0 and values[3 + (place - 1) * 7 + field] or (field == SINCE and -1 or 0)
+            end
+        end
+        call('HSET', MEMBERS, all[n], cmsgpack.pack(moved))
+    end
+    for k, place in ipairs(from) do
+        if place == 0 then
+            count = count + 1
+            local until_then = string.format('%.0f', now + min(books[k][KEPT], longest))
+            call('ZADD', QUARANTINE, until_then, k .. ':' .. string.format('%.0f', books[k][UNITS]) .. ':' .. count)
+            books[k][ASIDE] = books[k][UNITS]
+        end
+    end
+    save()
+    return true
+end
+if from and not adopt() then return redis.error_reply('LIMITS ' .. state[5]) end
 
 -- message.rs: what may be held beyond the wants.
 local function spare(want) return floor((want + 3) / 4) end
@@ -486,12 +557,7 @@ else
     reply = board()
 end
 
-local sums = {}
-for k, book in ipairs(books) do
-    for field = HELD, LINE do sums[(k - 1) * 6 + field - EVERY] = book[field] end
-end
-call('HSET', STATE, 'run', known_run or '', 'now', text(clock_now), 'shift', text(shift), 'recovers', text(recovers),
-    'limits', names, 'books', cmsgpack.pack(sums), 'count', text(count), 'newest', text(newest))
+save()
 for _, key in ipairs(KEYS) do call('PEXPIRE', key, ttl) end
 if #wakes > 0 then call('PUBLISH', channel, table.concat(wakes, ' ')) end
 return reply

@@ -40,17 +40,23 @@ impl LedgerName {
         Self { account: account.to_owned(), limits: limits.iter().map(limit).collect(), words, lease }
     }
 
-    /// Whether other limits, in words, differ from these in their units alone.
+    /// The place of each of these limits among others, in words: where it differs in its units alone. None where more than limits
+    /// differs.
     #[cfg(feature = "client")]
-    pub(crate) fn differs_in_units(&self, theirs: &str) -> bool {
-        let without_units = |words: &str| {
-            let limits = words.split(", ").map(|limit| match limit.split_once(' ') {
-                Some((units, limit)) if units.parse::<u64>().is_ok() => limit.to_owned(),
-                _ => limit.to_owned(),
-            });
-            limits.collect::<Vec<_>>()
+    pub(crate) fn places_among(&self, theirs: &str) -> Option<Vec<Option<usize>>> {
+        fn kinds(words: &str) -> (Vec<&str>, Vec<&str>) {
+            let kind = |limit: &str| limit.split_once(' ').is_some_and(|(units, _)| units.parse::<u64>().is_ok());
+            let (limits, rest): (Vec<&str>, Vec<&str>) = words.split(", ").partition(|limit| kind(limit));
+            (limits.into_iter().filter_map(|limit| Some(limit.split_once(' ')?.1)).collect(), rest)
+        }
+        let ((ours, our_rest), (mut theirs, their_rest)) = (kinds(&self.words), kinds(theirs));
+        let place = |kind: &str| {
+            let place = theirs.iter().position(|other| *other == kind)?;
+            // Of two of a kind each has a place of its own.
+            theirs[place] = "";
+            Some(place)
         };
-        without_units(&self.words) == without_units(theirs)
+        (our_rest == their_rest).then(|| ours.into_iter().map(place).collect())
     }
 
     /// After so long without a request nothing of a ledger counts any more.

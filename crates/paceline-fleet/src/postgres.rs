@@ -207,23 +207,22 @@ impl PostgresLink {
         let kept = serde_json::from_str::<Ledger>(&state);
         // What was committed is there: where there is nothing, no member was given anything.
         let found = || Ledger::found(&name.limits, name.lease, self.run);
-        let mut ledger =
-            match kept {
-                _ if limits.is_empty() => found(),
-                Ok(ledger) if limits == name.words => ledger,
-                Err(error) if limits == name.words => {
-                    let why = format!("the ledger in its table cannot be read: {error}");
-                    return Err(FleetError::Refused { server: self.store.server.clone(), why });
+        let mut ledger = match kept {
+            _ if limits.is_empty() => found(),
+            Ok(ledger) if limits == name.words => ledger,
+            Err(error) if limits == name.words => {
+                let why = format!("the ledger in its table cannot be read: {error}");
+                return Err(FleetError::Refused { server: self.store.server.clone(), why });
+            }
+            Ok(ledger) if ledger.is_over(now) => found(),
+            kept => self.adopted(kept.ok().zip(name.places_among(&limits)), now, request).ok_or_else(|| {
+                FleetError::OtherLimits {
+                    server: self.store.server.clone(),
+                    theirs: limits.clone(),
+                    ours: name.words.clone(),
                 }
-                Ok(ledger) if ledger.is_over(now) => found(),
-                kept => self.adopted(kept.ok().filter(|_| name.differs_in_units(&limits)), now, request).ok_or_else(
-                    || FleetError::OtherLimits {
-                        server: self.store.server.clone(),
-                        theirs: limits.clone(),
-                        ours: name.words.clone(),
-                    },
-                )?,
-            };
+            })?,
+        };
         let (mut board, mut note) = (None, None);
         let reply = match request {
             MemberRequest::Sync(request) => ledger.sync(now, request),
@@ -271,10 +270,15 @@ impl PostgresLink {
     }
 
     /// A ledger with other limits, once it has taken those of the member that asks.
-    fn adopted(&self, kept: Option<Ledger>, now: Instant, request: &MemberRequest) -> Option<Ledger> {
-        let (MemberRequest::Sync(request), Some(mut ledger)) = (request, kept) else { return None };
+    fn adopted(
+        &self,
+        kept: Option<(Ledger, Vec<Option<usize>>)>,
+        now: Instant,
+        request: &MemberRequest,
+    ) -> Option<Ledger> {
+        let (MemberRequest::Sync(request), Some((mut ledger, from))) = (request, kept) else { return None };
         let name = &self.store.name;
-        ledger.adopt(now, &name.limits, name.lease, request.member).then_some(ledger)
+        ledger.adopt(now, (&name.limits, &from), name.lease, request.member).then_some(ledger)
     }
 }
 

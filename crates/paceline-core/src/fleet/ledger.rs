@@ -184,19 +184,42 @@ impl Ledger {
         }
     }
 
-    /// Divides other limits from now on, where only their units differ and no member but this one lives: what was given counts
-    /// under them. Returns whether that is so.
-    pub fn adopt(&mut self, now: Instant, limits: &[FleetLimit], lease: Duration, member: MemberId) -> bool {
+    /// Divides other limits from now on, each with its place among the former ones, where no member but this one lives: what was
+    /// given counts under those that stay, however many units they have now. Nothing is given of a new one before its window is
+    /// over, or the longest that stays, for nothing that was given before counts after that. One that goes must not be the
+    /// longest: who brought it back would have all of it once more. Returns whether that is so.
+    pub fn adopt(
+        &mut self,
+        now: Instant,
+        (limits, from): (&[FleetLimit], &[Option<usize>]),
+        lease: Duration,
+        member: MemberId,
+    ) -> bool {
         let now = self.clock.peek(now);
         let mut others = self.members.iter().filter(|(id, _)| **id != member);
         let is_alone = !others.any(|(_, entry)| entry.heard + self.lease + AHEAD > now);
-        let mut pairs = self.books.iter().zip(limits);
-        let are_alike = self.books.len() == limits.len() && pairs.all(|(book, limit)| book.limit.kind == limit.kind);
-        if !is_alone || !are_alike || self.lease != lease {
+        let former = |place: &usize| self.books.get(*place);
+        let mut pairs = limits.iter().zip(from).filter_map(|(limit, place)| Some((limit, place.as_ref()?)));
+        let are_alike = limits.len() == from.len()
+            && pairs.all(|(limit, place)| former(place).is_some_and(|book| book.limit.kind == limit.kind));
+        let stay = from.iter().flatten().filter_map(former).map(|book| book.limit.quarantine());
+        let Some(longest) = stay.max().filter(|_| is_alone && are_alike && self.lease == lease) else { return false };
+        let is_same = from.len() == self.books.len() && from.iter().enumerate().all(|(n, place)| *place == Some(n));
+        let mut gone = self.books.iter().enumerate().filter(|(place, _)| !from.contains(&Some(*place)));
+        let recovers = self.recovers_until.is_some_and(|until| until > now);
+        if !is_same && (recovers || gone.any(|(_, book)| book.limit.quarantine() > longest)) {
             return false;
         }
-        for (book, limit) in self.books.iter_mut().zip(limits) {
-            (book.limit, book.divided) = (*limit, None);
+        let book = |(limit, place): (&FleetLimit, &Option<usize>)| {
+            let aside = (now + limit.quarantine().min(longest), limit.units);
+            let new =
+                || Book { limit: *limit, quarantine: alloc::vec![aside], divided: None, contended: false, line: 0 };
+            place.map_or_else(new, |place| Book { limit: *limit, divided: None, ..self.books[place].clone() })
+        };
+        self.books = limits.iter().zip(from).map(book).collect();
+        for entry in self.members.values_mut() {
+            let part = |place: &Option<usize>| place.map_or_else(Part::default, |place| entry.parts[place].clone());
+            entry.parts = from.iter().map(part).collect();
         }
         true
     }

@@ -325,6 +325,42 @@ async fn other_units_are_adopted_once_no_other_process_lives() {
     adopts(&PostgresServer::start().url()).await;
 }
 
+/// A limit that is added waits for its window, or for that of the limit that was there: not for a day.
+async fn adds(url: &str) {
+    let of = |added: &[(u64, u64)]| {
+        let added = added.iter().map(|(units, seconds)| (*units, Duration::from_secs(*seconds)));
+        let quotas =
+            added.chain([(LIMIT, WINDOW)]).map(|(units, window)| Quota::sliding(Dimension::Requests, units, window));
+        let limits = Limits { quotas: quotas.collect(), burst: None };
+        Limiter::new(PacerConfig { limits, pace: Pace::Fixed, ..PacerConfig::default() }).expect("limits")
+    };
+    for (added, calls) in [(&[][..], 1), (&[(10, 3_600)], 10), (&[(10, 3_600), (4, 1)], 1)] {
+        let limiter = of(added);
+        let place = Fleet::join(&limiter, config(url, "adds")).await.expect("its limits are adopted");
+        let permits = async {
+            for _ in 0..calls {
+                limiter.acquire(request(&limiter)).await.expect("a share").complete(Outcome::new(Class::Success));
+            }
+        };
+        // A server that has just begun waits before its first. All ten of the hour are used by the second, so the third gets none.
+        let patience = if added.is_empty() { 20 * LEASE } else { 2 * LEASE };
+        let left = tokio::time::timeout(patience, permits).await.is_ok();
+        assert_eq!(left, added.len() < 2, "{added:?}");
+        place.leave().await;
+    }
+    let refused = Fleet::join(&of(&[]), config(url, "adds")).await;
+    assert!(
+        matches!(refused, Err(FleetError::OtherLimits { .. })),
+        "an hour that goes would come back empty: {refused:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_that_are_added_stop_nothing_for_longer_than_what_was_there() {
+    adds(&RedisServer::start(&[]).url()).await;
+    adds(&PostgresServer::start().url()).await;
+}
+
 fn request(limiter: &Limiter) -> Request {
     Request::new(limiter.scope("calls"), Cost::request())
 }

@@ -232,3 +232,39 @@ fn a_member_keeps_a_short_lease_whether_it_has_something_or_not() {
         assert_eq!(member.state(), MemberState::Live);
     }
 }
+
+/// Who changes limits must not wait for a window of a day, nor get a day's units twice.
+#[test]
+fn limits_come_and_go_where_no_other_member_lives_and_those_that_stay_count_on() {
+    let window = |units, seconds: u32| FleetLimit { units, kind: LimitKind::Window(seconds * S) };
+    let (day, ten) = (window(5_000, 86_400), window(40, 10));
+    let one = MemberId(1);
+    let asks = |seq, stakes: &[(u64, u64)]| SyncRequest {
+        stakes: stakes.iter().map(|(has, want)| Stake { has: *has, want: *want, lump: 1 }).collect(),
+        ..request(1, seq, 0, 0)
+    };
+    let grants = |ledger: &mut Ledger, second, request: &SyncRequest| -> Vec<u64> {
+        let reply = ledger.sync(at(second), request).expect("no later one was there");
+        reply.grants.iter().map(|grant| grant.has).collect()
+    };
+    let mut ledger = Ledger::found(&[day], LEASE, 1);
+    let had = grants(&mut ledger, 0, &asks(1, &[(0, 4_000)]))[0];
+    let added = (&[ten, day][..], &[None, Some(0)][..]);
+    assert!(!ledger.adopt(at(1), added, LEASE, MemberId(2)), "another one lives");
+    assert!(!ledger.adopt(at(1), (&[ten], &[None]), LEASE, one), "nothing of the former ones stays");
+    assert!(ledger.adopt(at(1), added, LEASE, one));
+    assert_eq!(grants(&mut ledger, 2, &asks(2, &[(0, 40), (had, 4_000)])), [0, had], "a new limit waits its window");
+    assert_eq!(grants(&mut ledger, 11, &asks(3, &[(0, 40), (had, 4_000)])), [40, had]);
+    let swapped = (&[day, window(20, 10)][..], &[Some(1), Some(0)][..]);
+    assert!(ledger.adopt(at(12), swapped, LEASE, one), "in another order, with other units");
+    assert_eq!(grants(&mut ledger, 13, &asks(4, &[(had, 4_000), (40, 20)])), [had, 40]);
+    assert!(!ledger.adopt(at(14), (&[ten], &[Some(1)]), LEASE, one), "it would come back empty");
+    assert!(ledger.adopt(at(14), (&[day], &[Some(0)]), LEASE, one), "the file is put back");
+    assert_eq!(grants(&mut ledger, 15, &asks(5, &[(had, 4_000)])), [had]);
+
+    let mut ledger = Ledger::found(&[ten], LEASE, 1);
+    grants(&mut ledger, 0, &asks(1, &[(0, 40)]));
+    assert!(ledger.adopt(at(1), (&[ten, day], &[Some(0), None]), LEASE, one));
+    assert_eq!(grants(&mut ledger, 2, &asks(2, &[(40, 40), (0, 100)])), [40, 0]);
+    assert_eq!(grants(&mut ledger, 11, &asks(3, &[(40, 40), (0, 100)])), [40, 125], "no longer than what stays, and with something to spare");
+}
