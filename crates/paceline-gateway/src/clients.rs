@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use self::contexts::Contexts;
 pub use self::hash::KeyHash;
-use self::shown::{key_in, remove_key};
+use self::shown::{has_a_key, key_in, misplaced, remove_key};
 use crate::bodies::BodiesOfClient;
 use crate::bounds::{Held, Turn};
 use crate::headers::{KEY, OF_CLIENTS};
@@ -232,7 +232,7 @@ impl Clients {
     /// of the gateway's, which are for no upstream.
     ///
     /// # Errors
-    /// No key that is known.
+    /// No key that is known, or one in the path.
     pub(crate) fn admit<Body>(
         clients: &BTreeMap<KeyHash, Arc<Client>>,
         request: &mut Request<Body>,
@@ -255,7 +255,10 @@ impl Clients {
             query::remove(request.uri_mut(), |name, value| of(value).or_else(|| of(name)).is_some());
         }
         if let Some((_, key)) = &shown {
-            remove_key(request, key_in(key));
+            remove_key(request, key_in(key))?;
+        }
+        if has_a_key(clients, &query::decoded_often(request.uri().path())) {
+            return Err(misplaced("path"));
         }
         let headers = request.headers();
         shown.map(|(client, _)| client).ok_or_else(|| {

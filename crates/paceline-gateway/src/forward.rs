@@ -111,6 +111,8 @@ pub(crate) async fn forward(
         Err(refusal) => Err(refusal),
     };
     let mut answer = answer.unwrap_or_else(|refusal| {
+        // It may name what the request names.
+        let refusal = gateway.clients().check_name(refusal.message()).err().unwrap_or(refusal);
         record.ending.get_or_insert(Ending::Refused(refusal.code()));
         let text = format!("refused: {}", refusal.message());
         upstream.notes().decisions.note(record.scope.as_ref(), refusal.code(), text);
@@ -200,6 +202,11 @@ impl<'a> Course<'a> {
         let (backend, body) = (Arc::clone(upstream), own.clone());
         let first = move || Estimated::of_request(&backend, known.as_deref(), parts, path, body, unread);
         let first = self.read(own.len(), first).await?;
+        let clients = self.gateway.clients();
+        [Some(&*first.scope), first.asked.model()]
+            .into_iter()
+            .flatten()
+            .try_for_each(|name| clients.check_name(name))?;
         self.enter(upstream, &first).await?;
         let budget = upstream.most_retries(self.wishes.retries);
         match again.filter(|_| upstream.falls_back(&first.call, &first.asked)) {

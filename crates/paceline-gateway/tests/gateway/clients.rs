@@ -95,6 +95,36 @@ async fn no_key_of_a_client_reaches_an_upstream_in_a_query() {
 }
 
 #[tokio::test]
+async fn a_request_with_a_key_in_its_path_or_as_its_model_is_refused_and_the_key_is_shown_to_no_one() {
+    let key = "pl_0f1e2d3c4b5a69788796a5b4c3d2e1f0";
+    let mut owner = client("owner", &[]);
+    owner.key = paceline_gateway::KeyHash::of(key);
+    let bounded = ClientConfig { models: vec!["m".into()], ..client("bounded", &[]) };
+    let (served, keys) = served(vec![owner, client("reader", &[]), bounded]).await;
+    let prompt = |model: &str| json!({"model": model, "messages": [{"role": "user", "content": "hi"}]}).to_string();
+    for (path, model, shown) in [
+        (format!("/v1/models/{key}"), "m", key),
+        (format!("/v1/models/ft-{key}"), "m", key),
+        (format!("/v1/models/%70{}", &key[1..]), "m", "pk-reader"),
+        ("/v1/chat/completions".to_owned(), key, key),
+        ("/v1/chat/completions".to_owned(), key, "pk-reader"),
+        ("/v1/chat/completions".to_owned(), key, "pk-bounded"),
+        ("/v1/chat/completions".to_owned(), &format!("org/{key}:free"), key),
+    ] {
+        let post = served.client.post(served.url.clone() + &path).header("x-paceline-key", shown).body(prompt(model));
+        let (status, code, message) = told(post.send().await.unwrap()).await;
+        assert_eq!((status, code.as_str()), (400, "bad_request"), "{path} {model}: {message}");
+        assert!(message.starts_with("a key of a client stands in the ") && !message.contains(key), "{message}");
+    }
+    for path in ["/metrics", "/api/state"] {
+        let shown = served.client.get(served.origin() + path).header("x-paceline-key", "pk-reader");
+        let text = shown.send().await.unwrap().text().await.unwrap();
+        assert!(text.contains("bad_request") && !text.contains(&key[3..]), "{path}: {text}");
+    }
+    assert!(keys.lock().await.is_empty(), "no upstream got one");
+}
+
+#[tokio::test]
 async fn a_client_has_limits_of_its_own_and_others_do_not_wait_for_it() {
     let (served, _) = served(vec![
         client("ci", &["1 per 1h"]),
