@@ -1,5 +1,6 @@
 //! The course of one request: it is held until it may leave, sent, sent again where that is useful, and answered.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -210,7 +211,8 @@ impl<'a> Course<'a> {
         self.enter(upstream, &first).await?;
         let budget = upstream.most_retries(self.wishes.retries);
         match again.filter(|_| upstream.falls_back(&first.call, &first.asked)) {
-            Some(parts) => self.with_fallbacks(upstreams, upstream, &first, (parts, own), budget).await,
+            // Few requests take room for that.
+            Some(parts) => Box::pin(self.with_fallbacks(upstreams, upstream, &first, (parts, own), budget)).await,
             None => self.at(upstream, &first, budget).await.answer,
         }
     }
@@ -246,9 +248,10 @@ impl<'a> Course<'a> {
         self.spent = None;
         let Some(client) = &self.known else { return Ok(()) };
         let asked = self.clock.now();
-        let room = client.room(&call.of_client, call.untold, self.record.priority, self.deadline - asked);
+        // What bounds a wait holds no copy of it: each would be twice as large as what it bounds.
+        let room = pin!(client.room(&call.of_client, call.untold, self.record.priority, self.deadline - asked));
         let waits = self.client.waits_for_its_key();
-        let room = self.gateway.bounds_wait(upstream.name(), Some(client), room);
+        let room = pin!(self.gateway.bounds_wait(upstream.name(), Some(client), room));
         let room = self.files.bounds(Some(client), &mut self.connection, room).await;
         drop(waits);
         self.record.waited += self.clock.now() - asked;
@@ -342,13 +345,15 @@ impl<'a> Course<'a> {
             let (since, waits) = (upstream.stopwatch.now(), self.client.waits());
             let left = || self.deadline - self.clock.now();
             let of_scope = next.scope.clone();
-            let held = hold_a_place(upstream, next, left, last, (self.known.as_deref(), &self.client));
-            let held = match self.gives_way {
-                true => Left(unless_down(upstream, &of_scope, self.record.client, &mut self.gave_way, held)),
-                false => Right(held),
+            let held = {
+                let held = pin!(hold_a_place(upstream, next, left, last, (self.known.as_deref(), &self.client)));
+                let held = pin!(match self.gives_way {
+                    true => Left(unless_down(upstream, &of_scope, self.record.client, &mut self.gave_way, held)),
+                    false => Right(held),
+                });
+                let held = pin!(self.gateway.bounds_wait(upstream.name(), self.known.as_deref(), held));
+                self.files.bounds(self.known.as_deref(), &mut self.connection, held).await
             };
-            let held = self.gateway.bounds_wait(upstream.name(), self.known.as_deref(), held);
-            let held = self.files.bounds(self.known.as_deref(), &mut self.connection, held).await;
             drop(waits);
             self.record.waited += upstream.stopwatch.now() - since;
             let (permit, place) = held?;
@@ -457,4 +462,24 @@ fn bodies_of<'a>(known: Option<&'a Arc<Client>>, client: &'a ClientSpending) -> 
 
 fn may_be_large(body: &RequestBody) -> bool {
     !body.is_end_stream() && body.size_hint().upper().is_none_or(|bytes| bytes > LEAST_LARGE as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size<'a, Answer>(
+        _: fn(&'a Gateway, &'a [Arc<Backend>], &'a Arc<Backend>, String, Request<RequestBody>) -> Answer,
+    ) -> usize {
+        size_of::<Answer>()
+    }
+
+    #[test]
+    fn a_request_on_its_way_takes_little_memory() {
+        assert!(
+            size(forward) <= 10 << 10,
+            "it is copied where it begins, and each connection has room for one: {}",
+            size(forward)
+        );
+    }
 }

@@ -88,7 +88,8 @@ pub(crate) async fn hold(
     {
         return Err(too_late(&cause, Some(at - limiter.now())));
     }
-    let decided = timeout(left, limiter.acquire_within(request.clone(), MaxWait::Known(left))).await;
+    // A request that leaves at once takes no room for that.
+    let decided = Box::pin(timeout(left, limiter.acquire_within(request.clone(), MaxWait::Known(left)))).await;
     match decided {
         Ok(Ok(Within::Granted(permit))) => Ok(permit),
         Ok(Ok(Within::Deferred { until, reason })) => {
