@@ -89,7 +89,7 @@ impl Service {
     }
 
     /// Asks until the batch is as wanted.
-    fn until(&self, id: &str, is: impl Fn(&Value) -> bool) -> Value {
+    pub(crate) fn until(&self, id: &str, is: impl Fn(&Value) -> bool) -> Value {
         let clock = paceline::Clock::new();
         let began = clock.now();
         loop {

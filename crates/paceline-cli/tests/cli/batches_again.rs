@@ -36,6 +36,45 @@ fn a_request_for_a_batch_that_is_sent_again_after_a_kill_makes_no_second_one() {
     assert_eq!(service.get("/v1/batches")["data"].as_array().map(Vec::len), Some(2));
 }
 
+#[test]
+fn a_file_that_cannot_be_read_ends_its_batches_and_leaves_their_places_to_others() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let service = Service::start(&job, &server, &[]);
+    let create = |file: &str, window: &str| {
+        let headers = [("content-type", "application/json")];
+        let (status, text) = service.text(Method::POST, "/v1/batches", &headers, order(file, window).to_string());
+        let batch: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(status, 200, "{batch}");
+        batch["id"].as_str().expect("an id").to_owned()
+    };
+    let content = |file: &str| job.path(&format!("state/batches/files/{file}/content"));
+    let mark = |order: fn(u16) -> [u8; 2]| "\u{feff}".encode_utf16().flat_map(order).collect::<Vec<_>>();
+    let utf_16 = |mark: Vec<u8>| {
+        let file = service.upload(&input(2));
+        std::fs::write(content(&file), mark).expect("writable");
+        file
+    };
+    for file in [utf_16(mark(u16::to_le_bytes)), utf_16(mark(u16::to_be_bytes))] {
+        let batch = service.until_status(&create(&file, "24h"), "failed");
+        let fault = &batch["errors"]["data"][0];
+        let expected = "the file is a text in UTF-16: expected one JSON object a line, in UTF-8";
+        assert_eq!((&fault["code"], &fault["message"]), (&"invalid_file".into(), &expected.into()), "{batch}");
+    }
+    // What may be mended is waited for until the window is over, and names no folder.
+    let file = service.upload(&input(2));
+    std::fs::remove_file(content(&file)).expect("it is there");
+    let waiting: Vec<_> = ["24h", "1s", "1s", "1s"].map(|window| create(&file, window)).into();
+    let batch = service.until(&waiting[0], |batch| !batch["paceline"]["waits_for"].is_null());
+    let expected = format!("cannot read files/{file}/content: No such file or directory (os error 2)");
+    assert_eq!(batch["paceline"]["waits_for"], expected);
+    let good = create(&service.upload(&input(2)), "24h");
+    for over in &waiting[1..] {
+        let batch = service.until_status(over, "expired");
+        assert!(batch["expired_at"].is_i64() && batch["output_file_id"].is_null(), "{batch}");
+    }
+    service.until_status(&good, "completed");
+}
+
 /// Batches of clients with keys, of a gateway that had none yet.
 struct OfClients<'a> {
     job: &'a Job,

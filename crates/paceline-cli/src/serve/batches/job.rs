@@ -61,7 +61,7 @@ impl Tended {
         let Some(batch) = self.service.get(&self.id) else { return };
         let queued = format!("its turn: one batch of each client and {SHARED} more of this upstream run at once");
         self.service.note(&self.id, |batch| batch.paceline.waits_for = Some(queued));
-        let turn = tokio::select! {
+        let mut turn = tokio::select! {
             biased;
             turn = self.served.turn(&batch) => turn,
             () = self.is_asked(0) => None,
@@ -74,6 +74,8 @@ impl Tended {
                 Ok(()) | Err(Hold::GatewayEnds) => break,
                 Err(Hold::Waits(why)) => {
                     self.waits(why);
+                    // What is over sends no more, and so needs no place.
+                    turn = turn.filter(|_| !self.is_over());
                     tokio::select! {
                         () = sleep(PAUSE) => {}
                         () = self.is_asked(asked) => {}
@@ -93,12 +95,18 @@ impl Tended {
     }
 
     fn waits(&self, why: String) {
+        let shown = Some(self.service.without_folders(&why));
         self.service.note(&self.id, |batch| {
-            if batch.paceline.waits_for.as_ref() != Some(&why) {
+            if batch.paceline.waits_for != shown {
                 tracing::warn!("the batch waits: {why}");
             }
-            batch.paceline.waits_for = Some(why);
+            batch.paceline.waits_for = shown;
         });
+    }
+
+    /// Whether its time is over.
+    fn is_over(&self) -> bool {
+        self.service.get(&self.id).is_some_and(|batch| batch.deadline() <= clock::wall())
     }
 
     /// The batch as it is now.
@@ -139,6 +147,7 @@ impl Tended {
                 self.service.change(&self.id, |batch| batch.enter(Status::Cancelled))?;
                 return Ok(());
             }
+            let has_begun = batch.in_progress_at.is_some();
             let (service, served, asked) = (Arc::clone(&self.service), Arc::clone(&self.served), self.asked.clone());
             match blocking(move || open(&service, &served, &batch, asked)).await? {
                 Ok(opened) => self.run(opened).await?,
@@ -147,6 +156,11 @@ impl Tended {
                         batch.errors = Some(errors);
                         batch.enter(Status::Failed);
                     })?;
+                    return Ok(());
+                }
+                // Nothing of it was ever sent, and nothing will be.
+                Err(Unopened::Here(_)) if !has_begun && self.is_over() => {
+                    self.service.change(&self.id, |batch| batch.enter(Status::Expired))?;
                     return Ok(());
                 }
                 Err(Unopened::Here(hold)) => return Err(hold),
@@ -226,7 +240,8 @@ impl Tended {
         loop {
             ticks.tick().await;
             if let Some(full) = journal.disk_full() {
-                self.service.note(&self.id, |batch| batch.paceline.waits_for = Some(full.to_string()));
+                let full = self.service.without_folders(&full.to_string());
+                self.service.note(&self.id, |batch| batch.paceline.waits_for = Some(full));
             }
             let (journal, context) = (journal.clone(), Arc::clone(context));
             // A full disk holds this up too; what stopped the journal ends the run.

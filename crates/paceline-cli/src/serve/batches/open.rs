@@ -59,13 +59,13 @@ impl From<OpenError> for Unopened {
 
 impl From<InputError> for Unopened {
     fn from(error: InputError) -> Self {
-        match error {
-            InputError::Parquet { .. } => Self::Input(Errors::of_file(
-                "invalid_file",
-                "it is a Parquet file: expected one JSON object a line".into(),
-            )),
-            error => Self::Here(Failure::from(error).into()),
-        }
+        let what = match error {
+            InputError::Parquet { .. } => "a Parquet file",
+            InputError::OtherTable { what, .. } => what,
+            error => return Self::Here(Failure::from(error).into()),
+        };
+        let message = format!("the file is {what}: expected one JSON object a line, in UTF-8");
+        Self::Input(Errors::of_file("invalid_file", message))
     }
 }
 

@@ -408,6 +408,12 @@ impl Service {
         }
     }
 
+    /// A text for clients, to whom the folders of the gateway say nothing.
+    pub(super) fn without_folders(&self, text: &str) -> String {
+        let own = self.folder.ancestors().skip(1).take(2).filter(|folder| !folder.as_os_str().is_empty());
+        own.fold(text.to_owned(), |text, folder| text.replace(&format!("{}/", folder.display()), ""))
+    }
+
     /// The folder of a known batch.
     pub(super) fn folder_of(&self, id: &str) -> PathBuf {
         self.folder.join(id)
