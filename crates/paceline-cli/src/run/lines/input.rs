@@ -17,6 +17,9 @@ use crate::run::lines::spool::{self, Earlier, Spool};
 /// The longest line accepted, in bytes: twice what the largest request bodies of today need.
 pub(crate) const LONGEST_LINE: u64 = 64 << 20;
 
+/// How much of the file is read at once where lines are sent, in bytes.
+const READ_AHEAD: usize = 16 << 10;
+
 /// What is kept of the buffer after a line of unusual length.
 const USUAL_LINE: usize = 1 << 20;
 
@@ -99,7 +102,7 @@ pub(crate) struct Input {
     /// As it was given.
     source: PathBuf,
     path: PathBuf,
-    file: Mutex<File>,
+    place: Mutex<Place>,
     spool: Option<Spool>,
     /// What an input that holds no requests should hold.
     expected: &'static str,
@@ -122,7 +125,7 @@ impl Input {
         Ok(Self {
             source: path.to_owned(),
             path: path.to_owned(),
-            file: Mutex::new(file),
+            place: Mutex::new(Place { at: None, reader: BufReader::with_capacity(READ_AHEAD, file) }),
             spool: None,
             expected: "one JSON object a line",
             of_rows: false,
@@ -224,10 +227,28 @@ impl Input {
     /// An error of the file system; the file ending before the line does.
     pub(crate) fn read(&self, span: Span) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; usize::try_from(span.len).map_err(io::Error::other)?];
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        file.seek(SeekFrom::Start(span.offset))?;
-        file.read_exact(&mut bytes)?;
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).read(span.offset, &mut bytes)?;
         Ok(bytes)
+    }
+}
+
+/// Where the file was read last. Most items leave in the order of their lines, so one read of the file serves many.
+#[derive(Debug)]
+struct Place {
+    reader: BufReader<File>,
+    /// None after an error.
+    at: Option<u64>,
+}
+
+impl Place {
+    fn read(&mut self, offset: u64, bytes: &mut [u8]) -> io::Result<()> {
+        match self.at.take().and_then(|at| offset.checked_signed_diff(at)) {
+            Some(further) => self.reader.seek_relative(further)?,
+            None => drop(self.reader.seek(SeekFrom::Start(offset))?),
+        }
+        self.reader.read_exact(bytes)?;
+        self.at = Some(offset + bytes.len() as u64);
+        Ok(())
     }
 }
 
