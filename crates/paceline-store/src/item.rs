@@ -1,5 +1,6 @@
 //! The types of the journal: an item, its outcomes, its counters.
 
+use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +33,21 @@ pub struct ModelUsage {
     pub calls_unpriced: u64,
     /// Calls that this model answered in place of the one that they had asked for.
     pub calls_in_place: u64,
+}
+
+impl AddAssign<&Self> for ModelUsage {
+    /// Of the same model.
+    fn add_assign(&mut self, more: &Self) {
+        self.calls += more.calls;
+        self.tokens_in += more.tokens_in;
+        self.tokens_out += more.tokens_out;
+        self.cache_price += more.cache_price;
+        self.cached_tokens += more.cached_tokens;
+        self.cached_price += more.cached_price;
+        self.calls_of_older += more.calls_of_older;
+        self.calls_unpriced += more.calls_unpriced;
+        self.calls_in_place += more.calls_in_place;
+    }
 }
 
 /// A call that is about to be sent.

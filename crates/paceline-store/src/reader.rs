@@ -153,14 +153,7 @@ impl Reader {
     pub fn spent(&self) -> Result<Vec<ModelUsage>, JournalError> {
         let mut spent = self.usage()?;
         for reserved in self.under_way()? {
-            match spent.iter_mut().find(|known| known.model == reserved.model) {
-                Some(known) => {
-                    known.calls += reserved.calls;
-                    known.tokens_in += reserved.tokens_in;
-                    known.tokens_out += reserved.tokens_out;
-                }
-                None => spent.push(reserved),
-            }
+            usage::add_to(&mut spent, reserved);
         }
         Ok(spent)
     }

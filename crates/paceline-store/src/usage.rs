@@ -42,6 +42,14 @@ pub(crate) fn begin(conn: &Connection) -> rusqlite::Result<()> {
     )
 }
 
+/// Adds usage to that of its model; sums of calls have few models.
+pub(crate) fn add_to(sums: &mut Vec<ModelUsage>, usage: ModelUsage) {
+    match sums.iter_mut().find(|sum| sum.model == usage.model) {
+        Some(sum) => *sum += &usage,
+        None => sums.push(usage),
+    }
+}
+
 /// Adds usage, within the caller's transaction.
 pub(crate) fn add(conn: &Connection, usage: &ModelUsage) -> rusqlite::Result<()> {
     if usage.calls + usage.tokens_in + usage.tokens_out == 0 {

@@ -7,11 +7,12 @@ use crate::command::{Command, Query, Reply};
 use crate::error::JournalError;
 use crate::item::{CallTotals, FinishStatus, ModelUsage};
 use crate::journal_db::JournalDb;
+use crate::usage;
 
 /// Executes a batch of commands and answers each. Lines are synced before the transaction commits, and the transaction commits
 /// before any caller is answered. After an error the database must not be used again.
 pub(crate) fn write_batch(db: &mut JournalDb, commands: Vec<Command>) -> Result<(), Arc<JournalError>> {
-    let mut batch = WriteBatch { db: &mut *db, adds: CallTotals::default(), failure: None, settles: Vec::new() };
+    let mut batch = WriteBatch { db: &mut *db, adds: CallTotals::default(), used: Vec::new(), failure: None, settles: Vec::new() };
     let mut queries = Vec::new();
     let durable =
         commands.iter().any(|command| matches!(command, Command::Leaves { departure, .. } if departure.durable));
@@ -25,7 +26,8 @@ pub(crate) fn write_batch(db: &mut JournalDb, commands: Vec<Command>) -> Result<
     for command in commands.into_iter().filter(|command| !is_vain(command)) {
         batch.execute(command, &mut queries);
     }
-    let adds = batch.adds;
+    let (adds, used) = (batch.adds, std::mem::take(&mut batch.used));
+    batch.attempt(|db| used.iter().try_for_each(|usage| db.add_usage(usage)));
     batch.attempt(|db| db.commit(adds, durable));
     let WriteBatch { failure, settles, .. } = batch;
     for settle in settles {
@@ -48,6 +50,8 @@ type Settle = Box<dyn FnOnce(Option<&Arc<JournalError>>)>;
 struct WriteBatch<'a> {
     db: &'a mut JournalDb,
     adds: CallTotals,
+    /// One row for each model.
+    used: Vec<ModelUsage>,
     failure: Option<Arc<JournalError>>,
     settles: Vec<Settle>,
 }
@@ -93,7 +97,9 @@ impl WriteBatch<'_> {
         work: impl FnOnce(&mut JournalDb) -> Result<FinishStatus, JournalError>,
     ) {
         self.step(reply, work);
-        self.attempt(|db| usage.iter().try_for_each(|usage| db.add_usage(usage)));
+        for usage in usage {
+            usage::add_to(&mut self.used, usage.clone());
+        }
         self.adds.calls += adds.calls;
         self.adds.resends += adds.resends;
         self.adds.retries += adds.retries;

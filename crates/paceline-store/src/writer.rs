@@ -149,6 +149,8 @@ struct Queue {
 struct Queued {
     commands: Vec<Command>,
     bytes: usize,
+    /// The writer waits for commands, and those who push wake it: a call of the system, which it does not need while it writes.
+    idle: bool,
     closed: bool,
     failed: Option<Arc<JournalError>>,
 }
@@ -169,8 +171,9 @@ impl Queue {
         let waits = matches!(command, Command::Leaves { reply: None, .. });
         state.bytes += bytes;
         state.commands.push(command);
+        let wakes = !waits && std::mem::take(&mut state.idle);
         drop(state);
-        if !waits {
+        if wakes {
             self.ready.notify_one();
         }
     }
@@ -182,8 +185,10 @@ impl Queue {
             if state.closed {
                 return None;
             }
+            state.idle = true;
             state = self.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        state.idle = false;
         state.bytes = 0;
         let commands = std::mem::take(&mut state.commands);
         drop(state);
