@@ -232,14 +232,14 @@ impl Sender {
         let cut = Cut::default();
         let (received, passed, latency) =
             self.transmit(call, retries, given_up, |limits| permit.observe_limits(limits), &cut).await;
-        let reading = self.read(call, permit.request().scope.name(), &received);
+        let (probe, request) = (permit.is_probe(), permit.request());
+        let reading = self.read(call, request.scope.name(), &received);
         let told = cut.told(&self.config.dialect, call, received.as_ref().ok().map(|it| (&it.response, &reading)));
         let (answer, memory) = match received {
             Ok(Received { response, memory, .. }) => (Ok(response), memory),
             Err(error) => (Err(error), AnswerMemory::default()),
         };
         let reading = judged(&answer, reading);
-        let (probe, request) = (permit.is_probe(), permit.request());
         let (scope, item) = (Arc::clone(request.scope.name()), request.item);
         let unknown = self.unknown_after(call, &answer, &reading);
         let unknown_before = passed.unknown_before(&answer, &reading);
@@ -362,7 +362,8 @@ impl Sender {
         observe: impl Fn(&[LimitReport]),
         cut: &Cut,
     ) -> Result<Received, NoAnswer> {
-        let receiving = self.receive(call, headers, leaving, observe, cut);
+        // A future is as large as all that it waits for, and is copied as a whole at each level above: this one is not.
+        let receiving = Box::pin(self.receive(call, headers, leaving, observe, cut));
         match call.within {
             Some(longest) => {
                 let received = until(&self.clock, self.clock.now() + longest, receiving).await;
@@ -383,10 +384,18 @@ impl Sender {
         let (timeout, gateway, is_own) = (self.config.timeout, self.gateway(call), call.url.starts_with('/'));
         let send = async || {
             let address = self.address_of(call);
-            let request = self.connections.client().request(call.method.clone(), &address);
-            let request = request.headers(headers.clone()).body(leaving.body(call.body.clone()));
+            let client = self.connections.client();
+            let request = client.request(call.method.clone(), &address).body(leaving.body(call.body.clone())).build();
             let deadline = self.clock.now() + timeout;
-            let sending = self.connections.send(&address, request.send());
+            let sending = async {
+                let mut request = request?;
+                let of_address = std::mem::replace(request.headers_mut(), headers.clone());
+                for (name, value) in &of_address {
+                    request.headers_mut().entry(name).or_insert_with(|| value.clone());
+                }
+                client.execute(request).await
+            };
+            let sending = self.connections.send(&address, sending);
             let sent = until(&self.clock, deadline, sending).await.transpose();
             if sent.as_ref().is_err_and(|error| Shortage::is_why(error)) {
                 self.connections.spare();
