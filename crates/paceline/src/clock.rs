@@ -16,6 +16,9 @@ const ORIGIN: Instant = Instant::from_nanos(400 * 86_400 * 1_000_000_000);
 /// millionths.
 const BELIEVED: u64 = 100_000_000;
 
+/// For so long after it asked, the clock takes the machine not to have slept, in nanoseconds: callers ask several times for a call.
+const AWAKE: u64 = 1_000_000;
+
 /// A monotonic clock that counts suspended time.
 ///
 /// It is Tokio's clock, so that a deadline and the timer that waits for it agree, plus the time that the machine was suspended.
@@ -37,6 +40,8 @@ pub struct Clock {
     begun: u64,
     /// What the counter showed when Tokio's clock was read last.
     set_at: AtomicU64,
+    /// What it showed when the clock asked last whether the machine had slept; no such time where Tokio's clock is paused.
+    asked_at: AtomicU64,
     /// What the clock showed then, less that. Published by `set_at`.
     ahead: AtomicU64,
     /// The latest that the clock can have shown before it was set. A counter that was fast is set back by that: until the time
@@ -56,6 +61,7 @@ impl Clock {
             begun: counter.raw(),
             counter,
             set_at: AtomicU64::new(0),
+            asked_at: AtomicU64::new(u64::MAX - AWAKE),
             ahead: AtomicU64::new(0),
             shown: AtomicU64::new(0),
         };
@@ -115,12 +121,19 @@ impl Clock {
         shown < before || shown > std::time::Instant::now()
     }
 
-    /// Adds what the machine slept since the last call. It reads more clocks, so it is made at each tick of a timer and
-    /// where a caller asks when or sets a deadline, not at each reading. The clock never goes backwards by it.
+    /// Adds what the machine slept since the last call, unless that was less than a millisecond ago. It reads more clocks, so it
+    /// is made at each tick of a timer and where a caller asks when or sets a deadline, not at each reading. The clock never goes
+    /// backwards by it.
     pub fn notice_suspension(&self) {
+        let counted = self.counted();
+        if counted.wrapping_sub(self.asked_at.load(Ordering::Relaxed)) < AWAKE {
+            return;
+        }
         let suspended = suspended_since_boot().saturating_sub(self.suspended_before);
         self.suspended.fetch_max(u64::try_from(suspended.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
-        self.set(self.counted());
+        self.set(counted);
+        let is_real = self.set_at.load(Ordering::Relaxed) == counted;
+        self.asked_at.store(if is_real { counted } else { counted.wrapping_sub(AWAKE) }, Ordering::Relaxed);
     }
 }
 

@@ -142,7 +142,8 @@ impl Permit {
 
     /// The request that was granted, as the pacer keeps it: with its item and its arrival number.
     pub fn request(&self) -> Request {
-        self.driver.look(|state, _| state.pacer.request(self.ticket).expect("it stays until it is completed").clone())
+        let (state, _) = self.driver.lock();
+        state.pacer.request(self.ticket).expect("it stays until it is completed").clone()
     }
 
     /// The retries that are left to the item beside this call: as many a gateway behind it may make
