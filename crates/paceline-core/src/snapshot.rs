@@ -326,6 +326,8 @@ pub struct FleetSnapshot {
     pub members: u64,
     /// Until when it may go on without the ledger; none without a lease.
     pub lease_ends: Option<Instant>,
+    /// The ledger divides other limits, which other processes have.
+    pub other_limits: bool,
     /// Its part of each limit.
     pub shares: Vec<FleetShare>,
 }
@@ -336,12 +338,14 @@ impl FleetSnapshot {
     pub fn without_share(&self) -> Option<&'static str> {
         use MemberState::{Alone, Joining, Leaving, Live, Out};
         const NO_ANSWER: &str = "nothing leaves before the store of the fleet gives this process a share";
+        const OTHER_LIMITS: &str = "nothing leaves: the fleet divides other limits, until its other processes have the same or have \
+                                    ended (the log says which)";
         const LOST: &str = "nothing leaves yet: the store of the fleet does not know what was sent before it began, before \
                             processes were killed, or before a limit was added, and waits until that counts no longer (a lease \
                             and a window at most)";
         let mut empty = self.shares.iter().filter(|share| share.units == 0);
         match self.state {
-            Out | Joining | Alone => empty.next().map(|_| NO_ANSWER),
+            Out | Joining | Alone => empty.next().map(|_| if self.other_limits { OTHER_LIMITS } else { NO_ANSWER }),
             Live => empty.find(|share| share.quarantine >= share.limit.quota.limit).map(|_| LOST),
             Leaving => None,
         }

@@ -201,7 +201,12 @@ impl Task {
         };
         self.reconnect.answered();
         if self.set_problem(None).is_some() {
-            tracing::info!("the store of the fleet on {} answers again", self.store.server());
+            let what = if self.member.view().other_limits {
+                "divides the limits of this process now"
+            } else {
+                "answers again"
+            };
+            tracing::info!("the store of the fleet on {} {what}", self.store.server());
         }
         self.tell_joined(Ok(()));
         self.hear(answer);
@@ -226,6 +231,9 @@ impl Task {
         self.connections += 1;
         self.connection = Connection::tries(&self.store, self.reconnect.failed());
         self.hear(MemberInput::Unlinked);
+        if matches!(error, FleetError::OtherLimits { .. }) {
+            self.hear(MemberInput::OtherLimits);
+        }
     }
 
     fn tell_alone(&self) {

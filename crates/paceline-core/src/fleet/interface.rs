@@ -67,6 +67,8 @@ pub struct MemberView {
     pub lease_ends: Option<Instant>,
     /// Of each limit, in order, what no member may use.
     pub quarantine: Vec<u64>,
+    /// The ledger divides other limits, as others told it.
+    pub other_limits: bool,
 }
 
 impl MemberState {
@@ -139,6 +141,8 @@ pub enum MemberInput {
     },
     /// See [`Member::unlinked`].
     Unlinked,
+    /// See [`Member::has_other_limits`].
+    OtherLimits,
     /// See [`Member::notice`].
     Notice,
     /// See [`Member::reply`].

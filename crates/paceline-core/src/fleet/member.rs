@@ -65,6 +65,7 @@ pub struct Member {
     spoke: Instant,
     next: Instant,
     hinted: bool,
+    other_limits: bool,
     bye: Option<(Vec<Vec<TakenState>>, u32)>,
     talk: Talk,
     /// When its pacer has something to say by itself.
@@ -142,6 +143,7 @@ impl Member {
             spoke: now,
             next: now,
             hinted: false,
+            other_limits: false,
             bye: None,
             talk: Talk::default(),
             speaks: None,
@@ -173,7 +175,8 @@ impl Member {
         let lease_ends = (self.state == MemberState::Live).then_some(self.lease_ends);
         let quarantine = self.shares.iter().map(|share| share.quarantine).collect();
         let MemberConfig { id, weight, .. } = self.config;
-        MemberView { id, weight, state: self.state, members: self.members, lease_ends, quarantine }
+        let other_limits = self.other_limits;
+        MemberView { id, weight, state: self.state, members: self.members, lease_ends, quarantine, other_limits }
     }
 
     /// What its calls use of a limit: what the window counts, what waits, and what the next waiting call costs. It acts with
@@ -187,7 +190,7 @@ impl Member {
     pub fn reply(&mut self, now: Instant, reply: &SyncReply) {
         let Some((_, sent)) = self.under_way.filter(|(seq, _)| *seq == reply.seq && self.bye.is_none()) else { return };
         self.under_way = None;
-        (self.answered_from, self.members) = (Some(sent), reply.members);
+        (self.answered_from, self.members, self.other_limits) = (Some(sent), reply.members, false);
         self.lease = reply.lease;
         self.lease_ends = sent + reply.lease.mul_f64(0.99);
         if self.state != MemberState::Live {
@@ -275,8 +278,14 @@ impl Member {
     pub fn unlinked(&mut self, now: Instant) {
         self.run = None;
         self.under_way = None;
+        self.other_limits = false;
         self.talk.lost(None);
         self.pump(now);
+    }
+
+    /// The ledger was asked, and divides the limits of others: for people, until it answers or is away.
+    pub const fn has_other_limits(&mut self) {
+        self.other_limits = true;
     }
 
     /// No more calls leave, and the ledger is told. `taken`: what the window of each limit counts, with its age; for places

@@ -85,14 +85,16 @@ impl Divided {
     }
 
     pub(super) fn snapshot(&self, now: Instant) -> Option<FleetSnapshot> {
-        let MemberView { id: member, weight, state, members, lease_ends, quarantine } = self.fleet.clone()?;
+        let MemberView { id: member, weight, state, members, lease_ends, quarantine, other_limits } =
+            self.fleet.clone()?;
         let parts = self.parts.iter().flatten().zip(quarantine);
         let share = |((limit, units, until), quarantine): (&(DividedLimit, u64, Instant), u64)| FleetShare {
             limit: limit.clone(),
             units: if *until > now { *units } else { 0 },
             quarantine,
         };
-        Some(FleetSnapshot { member, weight, state, members, lease_ends, shares: parts.map(share).collect() })
+        let shares = parts.map(share).collect();
+        Some(FleetSnapshot { member, weight, state, members, lease_ends, other_limits, shares })
     }
 
     /// Sets what may be used of the limits of a level.
@@ -158,6 +160,7 @@ impl Pacer {
             MemberInput::Time => member.handle_timeout(now),
             MemberInput::Linked { run, quiet } => member.linked(now, run, quiet),
             MemberInput::Unlinked => member.unlinked(now),
+            MemberInput::OtherLimits => member.has_other_limits(),
             MemberInput::Notice => member.notice(now),
             MemberInput::Reply(reply) => member.reply(now, &reply),
             MemberInput::Lost(seq) => member.lost(now, seq),

@@ -300,7 +300,8 @@ async fn adopts(url: &str) {
     patient.asks_again = true;
     let waits = Fleet::join(&second, patient).await.expect("it waits");
     until(LEASE, "it knows why", || waits.problem().is_some_and(|why| why.contains("other limits"))).await;
-    assert!(second.snapshot().account.lacks_its_share());
+    let words = || second.snapshot().account.explain(second.now());
+    until(LEASE, "so do people", || words().contains("the fleet divides other limits")).await;
     place.leave().await;
     // What the first has sent counts for a window yet, under the new limit.
     let permits = async {
@@ -342,7 +343,8 @@ async fn adds(url: &str) {
                 limiter.acquire(request(&limiter)).await.expect("a share").complete(Outcome::new(Class::Success));
             }
         };
-        // A server that has just begun waits before its first. All ten of the hour are used by the second, so the third gets none.
+        // A server that has just begun waits before its first. All ten of the hour are used by the second, and the third gets
+        // none.
         let patience = if added.is_empty() { 20 * LEASE } else { 2 * LEASE };
         let left = tokio::time::timeout(patience, permits).await.is_ok();
         assert_eq!(left, added.len() < 2, "{added:?}");

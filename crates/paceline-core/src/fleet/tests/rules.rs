@@ -233,6 +233,33 @@ fn a_member_keeps_a_short_lease_whether_it_has_something_or_not() {
     }
 }
 
+#[test]
+fn a_member_knows_that_others_have_other_limits_until_it_is_answered_or_the_ledger_is_away() {
+    let limits = limit(LimitKind::Window(60 * S));
+    let mut ledger = Ledger::found(&limits, LEASE, 1);
+    let config = MemberConfig {
+        id: MemberId(1),
+        weight: 1,
+        limits: limits.to_vec(),
+        on_loss: OnLoss::Strict,
+        alone_share: Vec::new(),
+    };
+    let mut member = Member::new(config, 1, at(0));
+    for answered in [true, false] {
+        member.linked(at(0), 1, None);
+        member.has_other_limits();
+        member.handle_timeout(at(1));
+        assert!(member.view().other_limits, "as long as it asks");
+        match (answered, member.poll_request()) {
+            (true, Some(MemberRequest::Sync(request))) => {
+                member.reply(at(1), &ledger.sync(at(1), &request).expect("it is the first"));
+            }
+            _ => member.unlinked(at(1)),
+        }
+        assert!(!member.view().other_limits, "answered: {answered}");
+    }
+}
+
 /// Who changes limits must not wait for a window of a day, nor get a day's units twice.
 #[test]
 fn limits_come_and_go_where_no_other_member_lives_and_those_that_stay_count_on() {
@@ -266,5 +293,9 @@ fn limits_come_and_go_where_no_other_member_lives_and_those_that_stay_count_on()
     grants(&mut ledger, 0, &asks(1, &[(0, 40)]));
     assert!(ledger.adopt(at(1), (&[ten, day], &[Some(0), None]), LEASE, one));
     assert_eq!(grants(&mut ledger, 2, &asks(2, &[(40, 40), (0, 100)])), [40, 0]);
-    assert_eq!(grants(&mut ledger, 11, &asks(3, &[(40, 40), (0, 100)])), [40, 125], "no longer than what stays, and with something to spare");
+    assert_eq!(
+        grants(&mut ledger, 11, &asks(3, &[(40, 40), (0, 100)])),
+        [40, 125],
+        "no longer than what stays, and with something to spare"
+    );
 }
