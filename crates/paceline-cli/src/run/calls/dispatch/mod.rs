@@ -309,7 +309,8 @@ impl Dispatcher {
             self.begun.tried(item.ordinal);
             *self.by_scope.entry(Arc::clone(&item.scope)).or_default() += 1;
             let (context, turn) = (Arc::clone(&self.parts.context), self.lane.enqueue());
-            self.tasks.spawn(async move { context.attempt(item, turn).await });
+            // A task moves its future when it begins, and when it ends: that of a try is large.
+            self.tasks.spawn(Box::pin(async move { context.attempt(item, turn).await }));
         }
         self.keep_to_begun();
     }
