@@ -1,11 +1,12 @@
 //! `paceline tasks export`: items as lines that `tasks add --from` takes.
 
-use paceline_core::{GiveUp, Timestamp};
+use paceline_core::Timestamp;
 use paceline_store::work::{Filter, State, WorkClock, WorkItem};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::compact::on_one_line;
+use super::groups::Groups;
 use super::list::state;
 use super::pages::Pages;
 use super::store::StoreArgs;
@@ -54,13 +55,14 @@ struct Line<'a> {
 pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     let clock = WorkClock::system();
     let store = args.store.open(&clock).await?;
+    let groups = args.store.groups(&*store, &clock).await.map_err(Failure::interrupted)?;
     let filter = Filter { states: args.state, group: args.group, keys: Vec::new() };
     let mut pages = Pages::of(&*store, filter, args.limit);
     while let Some(items) = pages.next().await.map_err(Failure::interrupted)? {
         for item in &items {
             // It may have been removed since its page was read.
             let Some((_, payload, _)) = store.show(&item.key).await.map_err(Failure::interrupted)? else { continue };
-            let line = line(item, &payload, clock.wall()).map_err(Failure::interrupted)?;
+            let line = line(item, &payload, &groups, clock.wall()).map_err(Failure::interrupted)?;
             if !output::print_while_read(|out| writeln!(out, "{line}"))? {
                 return Ok(Status::Success);
             }
@@ -69,7 +71,7 @@ pub(crate) async fn command(args: Args) -> Result<Status, Failure> {
     Ok(Status::Success)
 }
 
-fn line(item: &WorkItem, payload: &str, now: Timestamp) -> serde_json::Result<String> {
+fn line(item: &WorkItem, payload: &str, groups: &Groups, now: Timestamp) -> serde_json::Result<String> {
     // A payload that a program added may be any text.
     let payload = match on_one_line(payload) {
         Ok(payload) => RawValue::from_string(payload)?,
@@ -83,15 +85,8 @@ fn line(item: &WorkItem, payload: &str, now: Timestamp) -> serde_json::Result<St
         group: &item.group,
         not_before: item.not_before.filter(|at| *at > now && !item.state.is_final()).map(|at| at.to_string()),
         created: item.created.to_string(),
-        may_be_done: may_be_done(item),
+        may_be_done: groups.may_be_done(item),
     })
-}
-
-/// Whether the work of an item was done, or may have been: nothing tells what became of a call of it.
-pub(super) fn may_be_done(item: &WorkItem) -> bool {
-    let unknown = [GiveUp::Held, GiveUp::Unknown].map(|reason| Some(reason.as_str()));
-    let is_unknown = item.state == State::Failed && unknown.contains(&item.reason.as_deref());
-    is_unknown || item.may_be_done || item.in_doubt || item.state == State::Succeeded || item.delivered.is_some()
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use paceline_core::Timestamp;
+use paceline_core::{GiveUp, Timestamp};
 use paceline_store::work::{Filter, State, WorkClock, WorkError, WorkItem, WorkStore};
 use paceline_store::{ACCOUNT, ScopeRow, ScopeStatus};
 use serde_json::{Value, json};
 
 use super::closed_scopes::Why;
 use super::pages::Pages;
+use super::same_at_each_try::CallIds;
 use crate::text;
 
 /// Why an item that has not ended is not worked on at present. The first that applies is shown.
@@ -117,6 +118,8 @@ pub(crate) struct Groups {
     now: Timestamp,
     /// Whether a worker is at work; none where that is not known.
     is_worked_on: Option<bool>,
+    /// Calls may be made twice, so none is noted as it leaves.
+    are_repeated: bool,
 }
 
 impl Groups {
@@ -126,12 +129,22 @@ impl Groups {
     /// An error of the store.
     pub(crate) async fn of(store: &dyn WorkStore, clock: &WorkClock) -> Result<Self, WorkError> {
         let closed = store.scopes().await?.into_iter().filter(|row| row.state != ScopeStatus::Open).collect();
-        Ok(Self { closed, now: clock.wall(), is_worked_on: None })
+        let are_repeated = CallIds::of(store).await?.are_sent();
+        Ok(Self { closed, now: clock.wall(), is_worked_on: None, are_repeated })
     }
 
     /// With that: whether a worker is at work.
     pub(crate) fn worked_on(self, is_worked_on: Option<bool>) -> Self {
         Self { is_worked_on, ..self }
+    }
+
+    /// Whether the work of an item was done, or may have been: nothing tells what became of a call of it. Where calls are not
+    /// noted, one may have left when a worker died that had the item.
+    pub(super) fn may_be_done(&self, item: &WorkItem) -> bool {
+        let unknown = [GiveUp::Held, GiveUp::Unknown].map(|reason| Some(reason.as_str()));
+        let is_unknown = item.state == State::Failed && unknown.contains(&item.reason.as_deref());
+        let is_in_doubt = item.may_be_done || item.in_doubt || (self.are_repeated && item.crashes > 0);
+        is_unknown || is_in_doubt || item.state == State::Succeeded || item.delivered.is_some()
     }
 
     /// What a due item waits for where a worker is at work.

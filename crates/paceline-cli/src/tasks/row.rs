@@ -30,6 +30,8 @@ pub(crate) struct Row<'a> {
     tests: u32,
     crashes: u32,
     retry_not_before: Option<String>,
+    /// Its work was done, or nothing tells whether it was.
+    may_be_done: bool,
     /// When it succeeded, where a person has sent for it once more since.
     delivered_at: Option<String>,
     last_error: Option<&'a str>,
@@ -66,6 +68,7 @@ impl<'a> Row<'a> {
             tests: item.tests,
             crashes: item.crashes,
             retry_not_before: due.map(|at| at.to_string()),
+            may_be_done: groups.may_be_done(item),
             delivered_at: item.delivered.map(|at| at.to_string()),
             last_error: last.map(|last| last.message.as_str()).filter(|value| !value.is_empty()),
             reason: groups.waits(item).map(Waits::as_str).or(item.reason.as_deref()),

@@ -72,6 +72,11 @@ impl CallIds {
         Ok(Self { header: store.load_state(HEADER).await? })
     }
 
+    /// Whether calls have such a value: then they may be made twice.
+    pub(super) const fn are_sent(&self) -> bool {
+        self.header.is_some()
+    }
+
     /// What the calls of an item are known by. Its payload has a URL, as those of requests have; the input of a command has none.
     pub(super) fn now(&self, item: &WorkItem, payload: &str) -> Option<CallId> {
         self.since(item.created, &item.key, payload)

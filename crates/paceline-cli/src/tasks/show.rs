@@ -6,7 +6,6 @@ use paceline_store::work::{HistoryEntry, State, WorkClock, WorkItem};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::export::may_be_done;
 use super::groups::{Groups, Waits};
 use super::row::Row;
 use super::same_at_each_try::{CallId, CallIds};
@@ -177,7 +176,10 @@ fn state(item: &WorkItem, groups: &Groups) -> String {
         description +=
             if item.may_be_done { " by a person, during its call, which may have been done" } else { " by a person" };
     }
-    if item.state != State::Succeeded && item.state != State::Cancelled && may_be_done(item) && item.delivered.is_none()
+    if item.state != State::Succeeded
+        && item.state != State::Cancelled
+        && groups.may_be_done(item)
+        && item.delivered.is_none()
     {
         description += "; a call of it may have been done";
     }

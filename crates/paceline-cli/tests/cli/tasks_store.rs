@@ -293,6 +293,8 @@ fn an_event_whose_call_had_no_answer_or_that_of_a_gateway_is_exported_as_one_tha
         assert_eq!(line.contains("\"may_be_done\":true"), may_be_done, "{line}");
         let (_, shown) = tasks(&store, "work.db", &["show", key]);
         assert_eq!(shown.contains("; a call of it may have been done"), may_be_done, "{shown}");
+        let (_, shown) = tasks(&store, "work.db", &["show", key, "--json"]);
+        assert_eq!(shown.contains("\"may_be_done\":true"), may_be_done, "{shown}");
     }
 }
 

@@ -105,9 +105,9 @@ pub struct WorkItem {
     /// A call of it [was sent](super::WorkStore::note_sent), and no outcome is recorded, or it was cancelled during a try that
     /// succeeded: it may have been done.
     pub may_be_done: bool,
-    /// A call of it was sent and nothing told whether it was done: it had no answer, or one of a gateway that gave up, or its
-    /// worker died. So it stays until the server has looked at a later call, which a throttle and overload do not show. Unlike
-    /// [`may_be_done`](Self::may_be_done) it keeps no later try back.
+    /// A call of it was sent and nothing told whether it was done: it had no answer, or one of a gateway that gave up, or it was
+    /// [noted](super::WorkStore::note_sent) and its worker died. So it stays until the server has looked at a later call, which
+    /// a throttle and overload do not show. Unlike [`may_be_done`](Self::may_be_done) it keeps no later try back.
     pub in_doubt: bool,
     /// When it may start; none when it waits for nothing.
     pub not_before: Option<Timestamp>,

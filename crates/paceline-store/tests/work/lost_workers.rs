@@ -71,10 +71,13 @@ pub(crate) async fn an_item_is_in_doubt_until_a_server_has_looked_at_a_later_cal
         let in_doubt = |key| async move { store.show(key).await.unwrap().unwrap().0.in_doubt };
         assert_eq!([in_doubt("a").await, in_doubt("moved").await], expected, "{class} {status:?}");
     }
-    on.claim(worker, 9).await;
+    for claimed in on.claim(worker, 9).await.items.iter().filter(|claimed| claimed.item.key == "a") {
+        assert!(on.store.note_sent(claimed.item.id, claimed.fence).await.unwrap());
+    }
     on.forward(LEASE).await;
     on.register().await;
     assert!(on.store.show("a").await.unwrap().unwrap().0.in_doubt, "its worker died");
+    assert!(!on.store.show("moved").await.unwrap().unwrap().0.in_doubt, "it was not sent");
     on.store.amend(Filter::keys(["a"]), Amend::Retry).await.unwrap();
     assert!(on.store.show("a").await.unwrap().unwrap().0.in_doubt, "a person does not know it either");
 }

@@ -61,7 +61,7 @@ impl Row {
     pub(super) fn put_back(&mut self, crashes: u32) {
         self.item.state = State::Waiting;
         self.item.crashes += crashes;
-        self.item.in_doubt |= crashes > 0 || self.is_under_way;
+        self.item.in_doubt |= self.is_under_way;
         self.item.abandoned += u32::from(std::mem::take(&mut self.is_under_way));
     }
 

@@ -442,7 +442,7 @@ const BEGIN_DEFERRED: &str = concat!("UPDATE item SET ", begins!(), " WHERE stat
 
 /// The items of workers wait again, as they did before.
 const PUT_BACK: &str = "UPDATE item SET state = 0, worker = NULL, fence = fence + 1, crashes = crashes + $2,
-         in_doubt = in_doubt OR sent = 1 OR $2 > 0, abandoned = abandoned + CASE WHEN sent = 1 THEN 1 ELSE 0 END, sent = CASE WHEN sent = 1 THEN 2 ELSE sent END
+         in_doubt = in_doubt OR sent = 1, abandoned = abandoned + CASE WHEN sent = 1 THEN 1 ELSE 0 END, sent = CASE WHEN sent = 1 THEN 2 ELSE sent END
      WHERE state = 1 AND worker = ANY ($1)";
 
 /// Puts back the items of workers whose lease ran out; returns whether there were any. A worker that is claiming just now is

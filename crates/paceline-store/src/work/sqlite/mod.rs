@@ -483,7 +483,7 @@ const NOTE_SENT: &str = "UPDATE item SET sent = 1 WHERE id = ?1 AND fence = ?2 A
 
 /// The items of a worker wait again, as they did before.
 const PUT_BACK: &str = "UPDATE item SET state = 0, worker = NULL, fence = fence + 1, crashes = crashes + ?2,
-         in_doubt = in_doubt OR sent = 1 OR ?2 > 0, abandoned = abandoned + (sent = 1), sent = iif(sent = 1, 2, sent)
+         in_doubt = in_doubt OR sent = 1, abandoned = abandoned + (sent = 1), sent = iif(sent = 1, 2, sent)
      WHERE state = 1 AND worker = ?1";
 
 fn put_back(conn: &Connection, worker: i64, crashes: i64) -> rusqlite::Result<()> {
