@@ -13,11 +13,11 @@ use crate::units::format_duration;
 /// So many calls without an answer ...
 const SEVERAL: u64 = 3;
 
-/// ... that waited so long, or twice the slowest answer of late, are a silence, ...
+/// ... that waited so long are a silence, ...
 const SOON: Duration = Duration::from_secs(30);
-const SLOW: u32 = 2;
 
-/// ... and any call is one that waited so long.
+/// ... and any call is one that waited so long; but none before so many times the slowest answer of late.
+const SLOW: u32 = 2;
 const LONG: Duration = Duration::from_secs(300);
 
 /// Without a call for so long nothing is known any more.
@@ -128,8 +128,8 @@ impl Silence {
     /// Whether that is a silence.
     pub fn silent(&self, now: Instant) -> Option<Silent> {
         let (calls, waited) = (self.unanswered, self.waited_in_vain(now));
-        let several = calls >= SEVERAL && waited >= SOON.max(self.slowest * SLOW);
-        (several || waited >= LONG).then_some(Silent { calls, waited })
+        let long = if calls >= SEVERAL { SOON } else { LONG };
+        (waited >= long.max(self.slowest * SLOW)).then_some(Silent { calls, waited })
     }
 
     /// A silence that no one was told yet.
@@ -202,6 +202,11 @@ mod tests {
         silence.answered(at(60), call);
         let _ = [60, 60, 60].map(|second| silence.sent(at(second)));
         assert_eq!([179, 180].map(|second| silence.silent(at(second))), [None, silent(3, 120)], "twice the slowest");
+        let mut silence = Silence::default();
+        let call = silence.sent(at(0));
+        silence.answered(at(400), call);
+        silence.sent(at(500));
+        assert_eq!([1_299, 1_300].map(|second| silence.silent(at(second))), [None, silent(1, 800)], "a long thought");
     }
 
     #[test]

@@ -289,8 +289,8 @@ impl Gauges {
             )?,
             silent: gauge(
                 "paceline_silent_seconds",
-                "For how long calls have waited since the last answer began, those that clients gave up included; 0 while calls \
-                 are answered",
+                "Where the server is silent: for how long calls have waited since the last answer began, those that clients gave \
+                 up included; else 0",
                 &["upstream", "scope"],
             )?,
             limit: gauge(
@@ -353,7 +353,8 @@ impl Gauges {
             self.without_store.with_label_values(&[name]).set(is_away);
         }
         for (scope, (oldest, silent)) in upstream.metrics().silences(|silence, now| {
-            Some((silence.oldest(now).as_secs_f64(), silence.waited_in_vain(now).as_secs_f64()))
+            let silent = silence.silent(now).map(|silent| silent.waited).unwrap_or_default();
+            Some((silence.oldest(now).as_secs_f64(), silent.as_secs_f64()))
         }) {
             self.oldest.with_label_values(&[name, &*scope]).set(oldest);
             self.silent.with_label_values(&[name, &*scope]).set(silent);
