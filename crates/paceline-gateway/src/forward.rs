@@ -468,9 +468,10 @@ fn may_be_large(body: &RequestBody) -> bool {
 mod tests {
     use super::*;
 
-    fn size<'a, Answer>(
-        _: fn(&'a Gateway, &'a [Arc<Backend>], &'a Arc<Backend>, String, Request<RequestBody>) -> Answer,
-    ) -> usize {
+    type Forward<'a, Answer> =
+        fn(&'a Gateway, &'a [Arc<Backend>], &'a Arc<Backend>, String, Request<RequestBody>) -> Answer;
+
+    fn size<Answer>(_: Forward<'_, Answer>) -> usize {
         size_of::<Answer>()
     }
 

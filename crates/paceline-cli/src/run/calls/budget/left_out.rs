@@ -132,8 +132,8 @@ mod tests {
         Budget::new(limits, Prices::default(), &[], false)
     }
 
-    fn ask(budget: &Budget, expected: Expected) -> Result<Reserved<'_>, Exceeded> {
-        budget.reserve(expected).now_or_never().expect("nothing is under way")
+    fn ask(budget: &Budget, expected: Expected) -> Result<Reserved<'_>, Box<Exceeded>> {
+        budget.reserve(expected).now_or_never().expect("nothing is under way").map_err(Box::new)
     }
 
     /// Short prompts teach too few tokens for a long one.
