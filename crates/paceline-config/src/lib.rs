@@ -225,7 +225,7 @@ impl Config {
         for other in self.names().into_iter().filter(|other| *other != name) {
             let layers = [&self.variables, &self.file].into_iter().filter_map(|layer| layer.get(other)?.price.as_ref());
             if let Some(priced) = { layers }.next() {
-                all.extend(price::of_other(other, priced)?);
+                all.extend(price::others::of_other(other, priced)?);
             }
         }
         Ok(all)

@@ -67,6 +67,9 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits
     plan.answerers = Answerer::all(&usage);
     plan.count(&reader, &input, &format, upstream).map_err(Failure::refused)?;
     plan.seconds = plan.seconds(upstream, limits);
+    if plan.again.is_empty() && plan.stay_failed > 0 {
+        args.only.tell_none();
+    }
     plan.answerers.retain(|other| !plan.asked.contains(&*other.model));
     let scopes = reader.scopes().map_err(Failure::refused)?;
     args.only.tell_unknown(scopes.iter().map(|row| &*row.name));
@@ -322,9 +325,9 @@ impl Plan {
             // Not every provider counts the answer's bound against its limits, but any model may write as much.
             let bound = upstream.dialect.longest_answer(&line.url, line.body.as_bytes());
             let bound = bound.map(|bound| if bound > 0 { bound.max(self.beyond.mean(&scope)) } else { 0 });
-            let (tokens_in, tokens_out) = (charge.get(&Dimension::InputTokens), bound.unwrap_or_default());
-            let by_its_like = if tokens_in > 0 { ratio.tokens_by_its_like(line.body.as_bytes()) } else { 0 };
-            let tokens_in = tokens_in.max(by_its_like);
+            let tokens_out = bound.unwrap_or_default();
+            let charged = charge.get(&Dimension::InputTokens);
+            let [tokens_in, most_in] = learned::prompt_tokens(&ratio, charged, line.body.as_bytes());
             part.tokens_in += tokens_in;
             part.tokens_out += tokens_out;
             // Of a request that names no model it is not known whether its answer is of tokens at all.
@@ -332,10 +335,7 @@ impl Plan {
                 self.unbounded += 1;
                 self.unbounded_tokens += ratio.output_tokens();
             }
-            if let Some(model) = line.model.as_deref().filter(|model| !self.models.contains(*model)) {
-                self.models.insert(model.to_owned());
-                self.asked.insert(model.to_owned());
-            }
+            line.model.as_deref().into_iter().for_each(|model| self.asks_for(model));
             let dearest = upstream.dialect.dearest_input(line.body.as_bytes()).max(100);
             self.writes |= dearest > 100;
             let priced = |model: &str, tokens_in: u64| {
@@ -343,15 +343,13 @@ impl Plan {
                 upstream.prices.of(model).of(tokens_in, tokens_out)
             };
             let model = line.model.as_deref().unwrap_or_default();
-            let most_in = if tokens_in > 0 { ratio.densest_tokens(line.body.as_bytes()).max(tokens_in) } else { 0 };
             let [one, most] = [tokens_in, most_in].map(|tokens| priced(model, tokens));
             cost = cost.saturating_add(one.units());
             self.most.0 = self.most.0.saturating_add(most_in.saturating_add(tokens_out));
             self.most.1 = self.most.1.saturating_add(most.units());
-            let others = self.answerers.iter_mut();
-            others.for_each(|other| {
-                other.add([one, most], |model| [tokens_in, most_in].map(|tokens| priced(model, tokens)))
-            });
+            for other in &mut self.answerers {
+                other.add([one, most], |model| [tokens_in, most_in].map(|tokens| priced(model, tokens)));
+            }
             let call = tokens_in + tokens_out;
             self.smallest = Some(self.smallest.map_or(call, |smallest| smallest.min(call)));
             let request = Request::new(pacer.scope(&scope), charge);

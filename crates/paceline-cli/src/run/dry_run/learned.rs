@@ -6,7 +6,7 @@ use std::sync::Arc;
 use paceline::clock;
 use paceline_config::Upstream;
 use paceline_http::TokenRatios;
-use paceline_providers::Usage;
+use paceline_providers::{TokenRatio, Usage};
 use paceline_store::{Reader, Rows, State, Tally};
 
 use super::Plan;
@@ -14,7 +14,24 @@ use crate::run::lines::format::Format;
 use crate::run::lines::input::{Input, Span};
 use crate::run::progress::report::ReportError;
 
+/// The tokens of a prompt for which so many are charged: as expected, and as many as it can have.
+pub(super) fn prompt_tokens(ratio: &TokenRatio, charged: u64, body: &[u8]) -> [u64; 2] {
+    if charged == 0 {
+        return [0; 2];
+    }
+    let expected = charged.max(ratio.tokens_by_its_like(body));
+    [expected, ratio.densest_tokens(body).max(expected)]
+}
+
 impl Plan {
+    /// A line that is left asks for that model.
+    pub(super) fn asks_for(&mut self, model: &str) {
+        if !self.models.contains(model) {
+            self.models.insert(model.to_owned());
+            self.asked.insert(model.to_owned());
+        }
+    }
+
     /// What the answers that the job has told of its prompts, by scope: of items that were answered at their first call.
     pub(super) fn learn(
         &mut self,
