@@ -13,6 +13,7 @@ use core::time::Duration;
 use crate::admit::{Admit, WaitCause};
 use crate::config::BreakerConfig;
 use crate::error::ConfigError;
+use crate::refused::Refused;
 use crate::repeats::Repeats;
 use crate::time::Instant;
 
@@ -34,12 +35,13 @@ struct Sample {
     failed: bool,
 }
 
-/// What is known once a call has failed.
+/// What is known once a call has failed, or was refused.
 #[derive(Clone, Debug, Default)]
 struct Failures {
     /// The first after the last success.
     first: Option<Instant>,
     repeats: Repeats,
+    refused: Refused,
 }
 
 impl Failures {
@@ -226,6 +228,21 @@ impl Breaker {
     /// Since when nothing has succeeded, if several items failed in that time. Slow calls may be too few to open it.
     pub(crate) fn no_success_since(&self) -> Option<Instant> {
         self.failures.as_ref()?.first.filter(|_| self.failing_since.is_some() || self.several_fail_in_a_row())
+    }
+
+    /// A call was refused, and the server does not say when it takes calls.
+    pub(crate) fn refused(&mut self, now: Instant) {
+        self.failures.get_or_insert_default().refused.add(now);
+    }
+
+    /// A call was not refused, or the server says when it takes calls.
+    pub(crate) fn takes_calls(&mut self) {
+        self.failures.iter_mut().for_each(|failures| failures.refused = Refused::default());
+    }
+
+    /// Since when all calls are refused, if they are several, and the server does not say when it takes calls.
+    pub(crate) fn refused_since(&self) -> Option<Instant> {
+        self.failures.as_ref()?.refused.since(self.config.min_distinct_items)
     }
 
     fn several_fail_in_a_row(&self) -> bool {

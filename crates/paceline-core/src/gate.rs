@@ -5,6 +5,7 @@
 
 use core::time::Duration;
 
+use crate::adaptive::LONGEST_CLOSURE;
 use crate::admit::{Admit, PauseCause, WaitCause};
 use crate::time::Instant;
 
@@ -47,6 +48,16 @@ pub(crate) struct Reopening {
     pub(crate) in_vain: bool,
 }
 
+/// A gate that has been closed for longer, by our own choice, waits for no window of a minute: for one that may last hours, or
+/// for the end of a ban, which calls may extend. ...
+pub(crate) const UNUSUAL: Duration = Duration::from_secs(120);
+
+/// ... Then the next call waits for this part of the time that it has been closed, ...
+const PART: u32 = 8;
+
+/// ... and no longer than so many times the longest wait of our own choice.
+const MOST: u32 = 2;
+
 /// The gate of one scope.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
@@ -54,8 +65,9 @@ pub(crate) struct Gate {
     /// Why it is closed until then.
     cause: PauseCause,
     door: Door,
-    /// When the call was sent whose refusal began the present closure.
+    /// When the call was sent whose refusal began the present closure, once there was one.
     since: Instant,
+    has_begun: bool,
     /// The first hint in the present closure.
     asked: Option<Duration>,
     /// A canary was refused since it closed.
@@ -71,13 +83,12 @@ pub(crate) struct Gate {
 
 impl Gate {
     pub(crate) const fn new() -> Self {
-        let (until, since) = (Instant::ZERO, Instant::ZERO);
-        let cause = PauseCause::Program;
         Self {
-            until,
-            cause,
+            until: Instant::ZERO,
+            cause: PauseCause::Program,
             door: Door::Open,
-            since,
+            since: Instant::ZERO,
+            has_begun: false,
             asked: None,
             before: None,
             closed: false,
@@ -155,7 +166,15 @@ impl Gate {
 
     /// Sets when the call was sent whose refusal may begin a closure.
     pub(crate) const fn begins(&mut self, sent: Instant) {
-        self.since = sent;
+        (self.since, self.has_begun) = (sent, true);
+    }
+
+    /// When the present closure began: now, where nothing was admitted before its first refusal.
+    fn began(&mut self, now: Instant) -> Instant {
+        if !self.has_begun {
+            self.begins(now);
+        }
+        self.since
     }
 
     /// Nothing leaves before `until`, and then one call goes first.
@@ -168,12 +187,14 @@ impl Gate {
     /// Closes for the wait of a hint; one call goes first after it.
     pub(crate) fn close_for_hint(&mut self, now: Instant, wait: Duration) {
         self.asked.get_or_insert(wait);
+        self.began(now);
         self.hold_for_canary(now + wait);
     }
 
     /// Closes because everything is refused: for `least` at first, then as long again as it has been closed, up to
-    /// `longest`, which is no less. `spread`: a factor, since many processes must not come back together. Where everything may
-    /// pass again at `likely`, the closure ends no later.
+    /// [`LONGEST_CLOSURE`] and `longest`, the longest wait of our own choice, which are no less; for longer where nothing passes
+    /// for [long](UNUSUAL). `spread`: a factor, since many processes must not come back together. Where everything may pass again
+    /// at `likely`, the closure ends no later.
     pub(crate) fn close(
         &mut self,
         now: Instant,
@@ -182,9 +203,15 @@ impl Gate {
         spread: f64,
         likely: Option<Instant>,
     ) {
+        let since = self.began(now);
         let wait = match self.door {
             Door::Open => least,
-            Door::HalfOpen | Door::Canary { .. } => now.saturating_since(self.since).clamp(least, longest),
+            Door::HalfOpen | Door::Canary { .. } => {
+                let closed = now.saturating_since(since);
+                let usual = longest.min(LONGEST_CLOSURE);
+                let unusual = (closed / PART).min(longest * MOST).max(usual);
+                closed.clamp(least, if closed > UNUSUAL { unusual } else { usual })
+            }
         };
         let until = now + wait.mul_f64(spread);
         self.hold_for_canary(likely.map_or(until, |likely| likely.min(until)));
@@ -306,18 +333,41 @@ mod tests {
         assert!(gate.is_open());
     }
 
+    /// Also where nothing was ever admitted: no call has begun it then, and the clock of a process does not begin at 0.
     #[test]
     fn closures_in_a_row_last_as_long_as_all_before_them_up_to_the_longest() {
+        for (from, begins) in [(0, true), (34_560_000, false)] {
+            let mut gate = Gate::new();
+            let mut now = at(from);
+            if begins {
+                gate.begins(now);
+            }
+            for expected in [1, 1, 2, 4, 5, 5] {
+                gate.close(now, Duration::from_secs(1), Duration::from_secs(5), 1.0, Some(at(from + 600)));
+                assert_eq!(gate.closed_until(now), Some(now + Duration::from_secs(expected)));
+                now += Duration::from_secs(expected);
+                gate.sent(now, 1);
+            }
+            assert_eq!(gate.passed(now, 1).map(|opened| opened.closed), Some(Duration::from_secs(18)));
+        }
+    }
+
+    /// A ban for an hour, or one that each call extends.
+    #[test]
+    fn tests_of_a_gate_that_is_closed_for_long_grow_to_minutes() {
         let mut gate = Gate::new();
-        let mut now = at(0);
+        let (mut now, mut tests, mut longest) = (at(0), 0, Duration::ZERO);
         gate.begins(now);
-        for expected in [1, 1, 2, 4, 5, 5] {
-            gate.close(now, Duration::from_secs(1), Duration::from_secs(5), 1.0, Some(at(600)));
-            assert_eq!(gate.closed_until(now), Some(now + Duration::from_secs(expected)));
-            now += Duration::from_secs(expected);
+        while now < at(3_600) {
+            gate.close(now, Duration::from_secs(1), Duration::from_secs(60), 1.0, None);
+            let until = gate.closed_until(now).expect("closed");
+            let wait = until.saturating_since(now);
+            assert!(now > at(120) || wait <= Duration::from_secs(5), "{wait:?} at {now:?}");
+            (now, tests, longest) = (until, tests + 1, longest.max(wait));
             gate.sent(now, 1);
         }
-        assert_eq!(gate.passed(now, 1).map(|opened| opened.closed), Some(Duration::from_secs(18)));
+        assert_eq!(longest, Duration::from_secs(120));
+        assert!((50..75).contains(&tests), "{tests} where every 5 s one are 720");
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod pacer;
 mod places;
 mod queue;
 mod quota;
+mod refused;
 mod repeats;
 mod request;
 mod responsive;

@@ -317,6 +317,7 @@ impl Scope {
         self.in_flight.succeeded(flight.number);
         self.answers.answered(now, now - flight.sent);
         self.hold.passed();
+        self.breaker.takes_calls();
         if self.pace == Pace::Auto {
             self.learnt.succeeded(now, flight);
         }
@@ -333,6 +334,16 @@ impl Scope {
         self.proves_nothing(flight);
         self.answers.answered(now, now - flight.sent);
         self.breaker.answered(now, now - flight.sent, item, false, flight.probe)
+    }
+
+    /// A call was refused because of the pace; `told`: the server says when it takes calls.
+    pub(crate) fn turned_away(&mut self, now: Instant, told: bool) {
+        if told { self.breaker.takes_calls() } else { self.breaker.refused(now) }
+    }
+
+    /// The call did not come too early, whatever its answer is.
+    pub(crate) fn took_a_call(&mut self) {
+        self.breaker.takes_calls();
     }
 
     /// The server failed, or, of a call that was not sent, there was none.

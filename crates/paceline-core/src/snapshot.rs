@@ -232,6 +232,9 @@ pub struct ScopeSnapshot {
     /// ([`BreakerConfig::min_distinct_items`](crate::BreakerConfig::min_distinct_items)). Slow calls may be too few for the
     /// breaker to open. None for the account.
     pub no_success_since: Option<Instant>,
+    /// Since when all calls are refused, if these are as many calls and the server does not say when it takes them. None for the
+    /// account.
+    pub refused_since: Option<Instant>,
     /// Whether its calls are answered. Unknown for the account.
     pub answers: ScopeAnswers,
     /// A silence that the program has noticed which sends the calls: a pacer knows of no call whether its answer has begun.

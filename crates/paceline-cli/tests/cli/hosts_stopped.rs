@@ -196,6 +196,42 @@ fn pages_of_a_host_that_has_moved_are_sent_to_the_new_one() {
     assert_eq!((code, &job.summary()["succeeded"], new.count(), old.count()), (0, &json!(60), 30, 30), "{log}");
 }
 
+/// The usual form of a ban: nothing says when it ends.
+#[test]
+fn a_host_that_refuses_all_calls_for_max_wait_is_given_up_and_keeps_its_items() {
+    let open = Arc::new(AtomicBool::new(false));
+    let is_open = Arc::clone(&open);
+    let bans = Server::new(move |_| match is_open.load(Ordering::Relaxed) {
+        true => Reply::ok(),
+        false => Reply::text(429, "text/html", "<h1>slow down</h1>"),
+    });
+    let good = Server::new(|_| Reply::ok());
+    let job = Job::with_input(&pages([&good, &bans], 60));
+    // Longer than a closure of our own choice, which the run would not wait for.
+    let flags = ["--scope", "host", "--max-wait", "8s"];
+    let run = |job: &Job| {
+        let cap = ("PACELINE_UPSTREAM__GENERIC__RETRY__CAP", "1m");
+        finish(job.run(&good).args(flags).env(cap.0, cap.1))
+    };
+    let (code, log) = run(&job);
+    let summary = job.summary();
+    let figures = (&summary["succeeded"], &summary["failed"], &summary["deferred"], &summary["stopped"]);
+    assert_eq!((code, figures), (3, (&json!(30), &json!(0), &json!(30), &json!("server_fails"))), "{log}");
+    let host = bans.url().replace("http://", "");
+    let told = format!("stopping: no call of {host} succeeded for 8s (--max-wait), and nothing else is left to send");
+    assert!(log.contains(&told), "{log}");
+    assert!(bans.count() < 40, "{} calls", bans.count());
+    open.store(true, Ordering::Relaxed);
+    let (code, log) = run(&job);
+    assert_eq!((code, &job.summary()["succeeded"]), (0, &json!(60)), "{log}");
+    // Of one that is alone the run says what it does.
+    open.store(false, Ordering::Relaxed);
+    let job = Job::with_input(&pages([&bans, &bans], 30));
+    let (code, log) = finish(job.run(&bans).args(["--max-wait", "8s"]));
+    assert_eq!((code, &job.summary()["failed"]), (3, &json!(0)), "{log}");
+    assert!(log.contains("the server refuses all calls: none succeeded for 8s (--max-wait)"), "{log}");
+}
+
 #[test]
 fn a_run_for_some_hosts_leaves_the_others_as_they_are() {
     let (one, two) = (Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));

@@ -13,7 +13,7 @@ use super::rate::{FEW, Rate, Trend};
 use super::unit::Unit;
 use super::{LONGEST_CLOSURE, Reaction, Refusal, Start, window};
 use crate::flight::Flight;
-use crate::gate::{Closure, Gate, Reopening};
+use crate::gate::{Closure, Gate, Reopening, UNUSUAL};
 use crate::repeats::Repeats;
 use crate::rng::Rng;
 use crate::state::LearntState;
@@ -115,7 +115,7 @@ pub(super) struct Decision {
     vain: bool,
     /// The admitted calls and the busy time at the last epoch that measured a rate.
     pub(super) sampled: Option<(u64, Instant)>,
-    /// The longest closure of our own choice.
+    /// The longest wait of our own choice.
     longest: Duration,
 }
 
@@ -134,13 +134,13 @@ impl Decision {
             all_refused: false,
             vain: false,
             sampled: None,
-            longest: longest.min(LONGEST_CLOSURE),
+            longest,
         }
     }
 
     pub(super) fn reconfigure(&mut self, longest: Duration) {
         self.rate.reconfigure(longest);
-        self.longest = longest.min(LONGEST_CLOSURE);
+        self.longest = longest;
     }
 
     /// Goes on from what another process believed; `starting`: no refusal had ended the start.
@@ -227,11 +227,16 @@ impl Decision {
         let t = reopening.canary.saturating_since(since).as_secs_f64();
         let measured = (n >= FEW && t > 0.0).then(|| n / t);
         let cycle = self.cycle.replace((n, self.rate.per_second()));
+        let as_many = cycle.is_some_and(|(before, _)| alike(n, before, 1.1));
         let alike = cycle.is_some_and(|before| self.is_window(n, before));
         self.alike = if alike { self.alike + 1 } else { 0 };
         let window = core::mem::take(&mut self.all_refused) || self.alike >= 2;
         self.vain = !window && matches!(reopening.closure, Closure::Hint | Closure::SameHint { .. });
         match reopening.closure {
+            // A ban, or an outage: its length says nothing of the rate, unless as many calls were admitted between two of them.
+            Closure::Own if reopening.closed > UNUSUAL && !as_many => {
+                self.rate.reopened_after(window::KNOWN, None);
+            }
             Closure::Own if window::is_usual(t) => self.rate.reopened_after(closed.max(window::KNOWN), measured),
             Closure::Own | Closure::NewHint => self.rate.reopened_after(closed, measured),
             Closure::Hint | Closure::SameHint { .. } if window => self.rate.reopened_after(closed, measured),
@@ -472,7 +477,7 @@ impl Decision {
     /// Closes the gate for a while of our own choice, because everything is refused.
     fn close(&self, now: Instant, evidence: &Evidence, gate: &mut Gate, rng: &mut Rng) {
         let two_calls = Duration::from_secs_f64((2.0 / self.rate.per_second()).min(2.0));
-        let least = two_calls.max(evidence.silence()).min(self.longest);
+        let least = two_calls.max(evidence.silence()).min(self.longest).min(LONGEST_CLOSURE);
         let likely = self.reopened.and_then(|(_, began)| window::next_end(began, now + least));
         gate.close(now, least, self.longest, 0.9 + 0.2 * rng.unit(), likely);
     }

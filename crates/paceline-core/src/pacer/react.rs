@@ -103,7 +103,8 @@ impl Pacer {
                 let reason = outcome.reason.clone().unwrap_or_else(|| "the account was refused".into());
                 self.stop_for(now, reach(&request.scope, outcome.reach).cloned(), reason);
             }
-            Class::Success | Class::Transient | Class::Invalid | Class::Filtered | Class::Abandoned => {}
+            Class::Invalid | Class::Filtered => self.scopes[&request.scope].took_a_call(),
+            Class::Success | Class::Transient | Class::Abandoned => {}
         }
     }
 
@@ -200,6 +201,14 @@ impl Pacer {
             return;
         }
         let id = &request.scope;
+        match outcome.class {
+            Class::Throttled => {
+                let told = outcome.hint.is_some_and(|hint| hint.is_long());
+                self.scopes[id].turned_away(now, told);
+            }
+            Class::Partial => self.scopes[id].took_a_call(),
+            _ => {}
+        }
         let refusal = match outcome.class {
             Class::Overloaded if request.attempts >= 2 && self.is_bad(request) => Refusal::OverloadedItem,
             Class::Overloaded => Refusal::Overloaded,

@@ -92,6 +92,7 @@ impl Pacer {
             closed_for: None,
             failing_since: self.failing.values().min().copied(),
             no_success_since: None,
+            refused_since: None,
             answers: ScopeAnswers::Unknown,
             silent: None,
         };

@@ -38,6 +38,7 @@ impl Scope {
             closed_for: self.gate.closed_for(now),
             failing_since: self.failing_since(),
             no_success_since: self.breaker.no_success_since(),
+            refused_since: self.breaker.refused_since(),
             answers: self.answers.known(),
             silent: None,
         }

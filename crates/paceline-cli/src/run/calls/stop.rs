@@ -48,12 +48,14 @@ pub(crate) enum StopReason {
         /// For how long.
         waited: Duration,
     },
-    /// Scopes whose server failed for `--max-wait` are given up, and nothing else is left.
+    /// Scopes whose server failed for `--max-wait`, or refused all calls, are given up, and nothing else is left.
     ServerFails {
         /// Those scopes, where the job has others.
         scopes: Vec<Arc<str>>,
         /// For how long nothing of them succeeded.
         waited: Duration,
+        /// They do not fail, and refuse all calls.
+        refuses: bool,
     },
     /// The run has begun as many items as it may.
     MaxItems,
@@ -346,9 +348,11 @@ impl fmt::Display for StopReason {
                  asked",
             ),
             Self::StoreAway { waited } => write!(f, "the store has not answered for {} (--max-wait)", text::duration(*waited)),
-            Self::ServerFails { scopes, waited } => {
+            Self::ServerFails { scopes, waited, refuses } => {
                 let waited = text::duration(*waited);
-                if scopes.is_empty() {
+                if scopes.is_empty() && *refuses {
+                    write!(f, "the server refuses all calls: none succeeded for {waited} (--max-wait)")?;
+                } else if scopes.is_empty() {
                     write!(f, "the server is failing: no call succeeded for {waited} (--max-wait)")?;
                 } else {
                     write!(f, "no call of {} succeeded for {waited} (--max-wait), and nothing else is left to send", first_few(scopes))?;

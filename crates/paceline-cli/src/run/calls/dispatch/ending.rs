@@ -45,8 +45,11 @@ impl Dispatcher {
                     StopReason::MaxWait { until: self.parts.context.timestamp(start), by_others }
                 }
                 (None, false) => {
+                    let is_given_up = |scope: &&ScopeSnapshot| given_up.contains(&scope.name);
+                    let mut tried = self.limits.scopes().iter().filter(is_given_up);
+                    let refuses = tried.all(|scope| scope.refused_since.is_some() && scope.no_success_since.is_none());
                     let scopes = if self.limits.scopes().len() > 1 { given_up } else { Vec::new() };
-                    StopReason::ServerFails { scopes, waited: max_wait }
+                    StopReason::ServerFails { scopes, waited: max_wait, refuses }
                 }
             }));
         }
@@ -71,10 +74,10 @@ impl Dispatcher {
         (self.claiming, self.flushed) = (Some(answer), true);
     }
 
-    /// A scope of which calls fail, and none has succeeded for `--max-wait`, is held for the rest of this run, so that the
-    /// run ends when nothing else is left. The hold is not stored: the next run looks for itself whether the server is back. It
-    /// is short, for `stats` shows it after the run too, and so renewed for as long as other scopes go on. Says whether there was
-    /// one.
+    /// A scope of which calls fail, or are refused by a server that names no time, and none has succeeded for `--max-wait`, is
+    /// held for the rest of this run, so that the run ends when nothing else is left. The hold is not stored: the next run
+    /// looks for itself whether the server is back. It is short, for `stats` shows it after the run too, and so renewed for as
+    /// long as other scopes go on. Says whether there was one.
     fn give_up_on_failing_scopes(&mut self, now: Instant) -> bool {
         let Some(max_wait) = self.parts.max_wait else { return false };
         let (limiter, recorder) = (&self.parts.context.limiter, &mut self.parts.recorder);
@@ -82,7 +85,8 @@ impl Dispatcher {
         let mut any = false;
         for scope in self.limits.scopes() {
             let is_given_up = recorder.holds.has_given_up(&scope.name);
-            let fails = scope.no_success_since.is_some_and(|since| since + max_wait <= now);
+            let mut since = [scope.no_success_since, scope.refused_since].into_iter().flatten();
+            let fails = since.any(|since| since + max_wait <= now);
             let is_due = match scope.state {
                 ScopeState::Stopped { .. } => false,
                 ScopeState::Held { until, .. } => is_given_up && until <= now + lasts / 2,
