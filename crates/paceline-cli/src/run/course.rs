@@ -37,6 +37,15 @@ use crate::run::progress::extract::FirstLook;
 use crate::run::settings::Bounds;
 use crate::upstream;
 
+/// What earlier runs left.
+#[derive(Default)]
+pub(crate) struct Restored {
+    /// The scopes that one of them stopped.
+    pub(crate) stopped: Vec<Arc<str>>,
+    /// Items that this run is not for.
+    pub(crate) left_out: u64,
+}
+
 /// A job that is open, and what its calls need.
 pub(crate) struct Course<'a> {
     pub(crate) input: Input,
@@ -64,14 +73,13 @@ pub(crate) struct Course<'a> {
 }
 
 impl Course<'_> {
-    /// Takes up what earlier runs left, the limiter's state by `restore`, which tells the scopes that one of them stopped, and
-    /// sets up the run. Waits for the journal.
+    /// Takes up what earlier runs left, the limiter's state by `restore`, and sets up the run. Waits for the journal.
     ///
     /// # Errors
     /// An error of the journal.
     pub(crate) fn set_up(
         self,
-        restore: impl FnOnce(Timestamp, &Acknowledge) -> Result<Vec<Arc<str>>, JournalError>,
+        restore: impl FnOnce(Timestamp, &Acknowledge) -> Result<Restored, JournalError>,
     ) -> Result<(Arc<Context>, Dispatcher), JournalError> {
         let (phase, phase_seen) = watch::channel(Phase::Running);
         let (broken_sender, broken) = mpsc::unbounded_channel();
@@ -79,12 +87,14 @@ impl Course<'_> {
         let (began, epoch) = (self.limiter.now(), clock::wall());
         refused::settle(self.journal, &self.input, self.format.results(), &acknowledge)?;
         let mut stopped = BTreeMap::new();
-        for scope in restore(epoch, &acknowledge)? {
+        let restored = restore(epoch, &acknowledge)?;
+        for scope in restored.stopped {
             let refused = self.journal.refused_last(&scope)?;
             stopped.extend(refused.map(|kind| (scope, kind)));
         }
         let tested = Tested::of(stopped.keys());
-        let about = self.about(&self.journal.sums()?, stopped);
+        let mut about = self.about(&self.journal.sums()?, stopped);
+        about.figures.left_out = restored.left_out;
         let (others, told, worker) = match self.hosts {
             Some(Hosts { worker, others, told, .. }) => (others, Some(told), Some(worker)),
             None => Default::default(),

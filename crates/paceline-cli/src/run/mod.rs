@@ -14,6 +14,7 @@ pub(crate) mod only;
 pub(crate) mod progress;
 pub(crate) mod settings;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +33,7 @@ use self::calls::dispatch::{Dispatcher, Ended};
 use self::calls::item::Context;
 use self::calls::signals::{self, Interruptions, Signals};
 pub(crate) use self::calls::stop::StopReason;
-use self::course::Course;
+use self::course::{Course, Restored};
 use self::hosts::Hosts;
 use self::hosts::told::JobEnd;
 use self::job::holds::Clocks;
@@ -57,6 +58,7 @@ use crate::limiter_state;
 use crate::mock;
 use crate::output::{self, SummaryOutput};
 use crate::run::args::RunArgs;
+use crate::upstream::host_of;
 use crate::{text, upstream};
 
 /// Runs a job to its end, or until it has to stop.
@@ -228,8 +230,8 @@ impl Run<'_> {
         ended
     }
 
-    /// What earlier runs left: holds, and what the limiter knew. Returns the scopes that one of them stopped.
-    fn restore(&self, now: Timestamp, acknowledge: &Acknowledge) -> Result<Vec<Arc<str>>, JournalError> {
+    /// What earlier runs left: holds, and what the limiter knew.
+    fn restore(&self, now: Timestamp, acknowledge: &Acknowledge) -> Result<Restored, JournalError> {
         let journal = &self.job.journal;
         let snapshot = journal.snapshot()?;
         let clocks = snapshot.as_ref().and_then(Clocks::of);
@@ -239,21 +241,39 @@ impl Run<'_> {
             limiter_state::restore(&self.limiter, &self.shared, texts.iter().map(String::as_str));
         }
         holds::test_first(&self.limiter, &stopped);
-        if self.args.only.names_hosts() {
-            self.leave_out_others(&journal.scopes()?);
-        }
-        Ok(stopped)
+        let left_out = if self.args.only.names_hosts() { self.leave_out_others(&journal.scopes()?)? } else { 0 };
+        Ok(Restored { stopped, left_out })
     }
 
-    /// Of hosts that the run is not for nothing is sent.
-    fn leave_out_others(&self, scopes: &[ScopeRow]) {
+    /// Of hosts that the run is not for nothing is sent. Returns how many of their items wait.
+    fn leave_out_others(&self, scopes: &[ScopeRow]) -> Result<u64, JournalError> {
         let (only, names) = (&self.args.only, || scopes.iter().map(|row| &*row.name).filter(|name| *name != ACCOUNT));
         only.tell_unknown(names());
         let others = scopes.iter().filter(|row| *row.name != *ACCOUNT && !only.sends_of(&row.name));
-        let left_out = others.inspect(|row| self.job.journal.hold_for_this_run(&row.name, None)).count();
-        if left_out > 0 {
-            tracing::info!("--only-host: this run is not for {}", text::counted(left_out as u64, "other host"));
+        others.for_each(|row| self.job.journal.hold_for_this_run(&row.name, None));
+        let Some(journal) = &self.paths.journal else { return Ok(0) };
+        let waiting = Reader::open(journal)?.by_scope()?.into_iter();
+        let waiting =
+            waiting.filter(|row| row.left > 0 && *row.scope.name != *ACCOUNT && !only.sends_of(&row.scope.name));
+        let mut hosts = BTreeSet::new();
+        // A host may be in several tiers.
+        let left_out =
+            waiting.inspect(|row| _ = hosts.insert(host_of(&row.scope.name).to_owned())).map(|row| row.left).sum();
+        if !hosts.is_empty() {
+            tracing::info!("--only-host: this run is not for {}", text::counted(hosts.len() as u64, "other host"));
         }
+        Ok(left_out)
+    }
+
+    /// Whether items of the hosts are left that the run is for.
+    fn leaves_its_hosts(&self) -> Result<bool, JournalError> {
+        let (journal, only) = (&self.job.journal, &self.args.only);
+        for row in journal.scopes()?.into_iter().filter(|row| only.names_hosts() && only.is_of(&row.name)) {
+            if journal.waits_in(&row.name)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// With what to do about it, where there is a journal to go on from.
@@ -281,6 +301,7 @@ impl Run<'_> {
         if self.args.ordered && counts.waiting + counts.in_flight == 0 && !unread {
             written = journal.order().map_err(Failure::interrupted);
         }
+        let leaves_its_hosts = self.leaves_its_hosts().map_err(Failure::interrupted)?;
         let bounded = ended.stop.as_ref().is_some_and(StopReason::is_bound);
         written = written.and(self.report(context, &Ending { now, bounded, enough }));
         // What a full disk leaves in the log of the journal, the next run finds there.
@@ -298,7 +319,7 @@ impl Run<'_> {
         let left = counts.waiting + counts.in_flight;
         let enough_budget = exceeded.filter(|_| left > 0).map(|exceeded| context.budget.enough(exceeded, left));
         let correction = self.correction(ended.stop.as_ref(), counts.failed > 0 && counts.held == 0);
-        let again = self.again(correction.as_ref());
+        let again = self.again(correction.as_ref(), leaves_its_hosts);
         let summary = Summary {
             held: &held,
             held_up: ended.recorder.held_up(context.now()),
@@ -353,10 +374,14 @@ impl Run<'_> {
         })
     }
 
-    /// The command that goes on with the job.
-    fn again(&self, correction: Option<&Correction>) -> Option<String> {
+    /// The command that goes on with the job: with the hosts that it names while some of their items are left.
+    fn again(&self, correction: Option<&Correction>, leaves_its_hosts: bool) -> Option<String> {
         self.paths.journal.as_ref()?;
-        let again = resume_command::command_line(std::env::args_os());
+        let words = std::env::args_os();
+        let again = match leaves_its_hosts {
+            true => resume_command::for_its_hosts(words),
+            false => resume_command::command_line(words),
+        };
         Some(match correction {
             Some(_) => again + " --accept-changed-input",
             None => again,
@@ -389,7 +414,7 @@ fn summarize(
     };
     let read = journal.and_then(|journal| Reader::open(journal).and_then(read).ok());
     let (counts, usage, scopes, unread) = read.unwrap_or_else(|| (JobCounts::default(), Vec::new(), Vec::new(), true));
-    let again = journal.filter(|journal| journal.exists()).map(|_| resume_command::command_line(std::env::args_os()));
+    let again = journal.filter(|journal| journal.exists()).map(|_| resume_command::for_its_hosts(std::env::args_os()));
     let summary = Summary {
         held: &holds::held(scopes, now),
         held_up: None,

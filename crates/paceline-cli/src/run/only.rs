@@ -26,6 +26,9 @@ pub(crate) struct Only {
     /// Where items are sent again that failed at these hosts.
     #[arg(skip)]
     sent_again: Arc<Mutex<BTreeSet<String>>>,
+    /// Where those failed.
+    #[arg(skip)]
+    failed_at: Arc<Mutex<BTreeSet<String>>>,
 }
 
 /// How an item failed.
@@ -47,6 +50,8 @@ impl Only {
             && (self.is_of(failure.scope) || failure.failed_in.is_some_and(|scope| self.is_of(scope)));
         if is_meant && !self.is_of(failure.scope) {
             self.sent_again.lock().unwrap_or_else(PoisonError::into_inner).insert(failure.scope.to_owned());
+            let failed_at = failure.failed_in.map(ToOwned::to_owned);
+            self.failed_at.lock().unwrap_or_else(PoisonError::into_inner).extend(failed_at);
         }
         is_meant
     }
@@ -68,13 +73,16 @@ impl Only {
         !self.only_host.is_empty()
     }
 
-    fn is_of(&self, scope: &str) -> bool {
+    /// Whether a scope is one of the hosts that it names.
+    pub(crate) fn is_of(&self, scope: &str) -> bool {
         self.only_host.is_empty() || self.only_host.iter().any(|host| is_host(scope, host))
     }
 
-    /// The hosts among these that no scope is of.
+    /// The hosts among these that no scope is of, and at which no item has failed that is sent again.
     pub(crate) fn unknown_hosts<'a>(&'a self, scopes: impl Iterator<Item = &'a str> + Clone) -> Vec<&'a str> {
-        let is_known = |host: &&str| !scopes.clone().any(|scope| is_host(scope, host));
+        let failed_at = self.failed_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_failed = |host: &str| failed_at.iter().any(|scope| is_host(scope, host));
+        let is_known = |host: &&str| !has_failed(host) && !scopes.clone().any(|scope| is_host(scope, host));
         self.only_host.iter().map(String::as_str).filter(is_known).collect()
     }
 
@@ -110,6 +118,7 @@ impl Only {
 
 /// Reads a status as [`statuses`] does, or the word of a code.
 fn kind(text: &str) -> Result<Kind, String> {
+    let text = text.trim();
     let is_word = text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
     match statuses(text) {
@@ -153,7 +162,7 @@ mod tests {
             assert!(statuses(wrong).is_err(), "{wrong}");
         }
         assert_eq!(
-            ["timeout", "no_key_sent"].map(kind),
+            ["timeout", " no_key_sent "].map(kind),
             ["timeout", "no_key_sent"].map(|code| Ok(Kind::Code(code.to_owned())))
         );
         assert!(["", "4x", "fxx", "a b"].iter().all(|wrong| kind(wrong).is_err()));
@@ -183,6 +192,8 @@ mod tests {
         assert!(only.sends_of("a:1") && !only.sends_of("b"));
         assert!(only.means(&LastFailure { failed_in: Some("a:1"), ..failure(Some(403), None, "b") }), "it has moved");
         assert!(only.sends_of("b"));
+        assert_eq!(only.unknown_hosts(["b", "c"].into_iter()), [""; 0], "items that failed there are sent to b");
+        let only = Only { only_host: vec!["a".to_owned()], ..Only::default() };
         assert_eq!(only.unknown_hosts(["b", "c"].into_iter()), ["a"]);
     }
 }

@@ -255,6 +255,53 @@ fn a_run_for_some_hosts_leaves_the_others_as_they_are() {
     assert_eq!((code, one.count(), two.count()), (0, 10, 10), "{log}");
 }
 
+/// Else the command that goes on would call the hosts that the user had left out.
+#[test]
+fn the_command_that_goes_on_is_for_the_same_hosts_while_items_of_these_are_left() {
+    let (one, two) = (Server::new(|_| Reply::ok()), Server::new(|_| Reply::ok()));
+    let job = Job::with_input(&pages([&one, &two], 40));
+    let host = two.url().replace("http://", "");
+    let flags = ["--scope", "host", "--only-host", &host, "--max-items", "8"];
+    for left in [12, 4, 0] {
+        let (code, log) = finish(job.run(&one).args(flags));
+        let summary = job.summary();
+        let resume = summary["resume"].as_str().expect("a command");
+        assert_eq!((code, resume.contains("--only-host")), (3, left > 0), "{left}: {log}");
+        let again = log.lines().find_map(|line| line.trim().strip_prefix("continue with: ")).expect("a command");
+        assert_eq!(again.contains("--only-host"), left > 0, "{again}");
+    }
+    assert_eq!((one.count(), two.count()), (0, 20));
+}
+
+/// A person follows the advice: a tier for the host that refuses everything, or that asked for a wait.
+#[test]
+fn a_host_keeps_its_hold_and_its_stop_whatever_tier_it_has() {
+    let forbids = || Server::new(|_| Reply::text(403, "text/html", "<h1>banned</h1>"));
+    let asks = || Server::new(|_| Reply::error(429, "slow_down").with_header("retry-after", 7_200));
+    for (bad, first) in [(forbids(), 20..=40), (asks(), 1..=4)] {
+        let good = Server::new(|_| Reply::ok());
+        let job = Job::with_input(&pages([&good, &bad], 80));
+        let tier = |limits: &str| format!("[[upstream.generic.tier]]\nmatch = \"/page\"\nlimits = [{limits}]\n");
+        let run = |config: &str| {
+            std::fs::write(job.path("paceline.toml"), config).expect("writable");
+            let before = bad.count();
+            let (code, log) =
+                finish(job.run(&good).args(["--scope", "host", "--concurrency", "2", "--max-wait", "1m"]));
+            assert_eq!((code, &job.summary()["failed"]), (3, &json!(0)), "{log}");
+            (bad.count() - before, log)
+        };
+        let (calls, log) = run("");
+        assert!(first.contains(&calls), "{calls}: {log}");
+        let at_most = usize::from(calls > 10);
+        // Then it has none again.
+        for config in [tier("\"1000 per 1s\""), String::new()] {
+            let (calls, log) = run(&config);
+            assert!(calls <= at_most, "{calls} with {config:?}: {log}");
+            assert!(log.matches("held: ").count() <= 1, "{log}");
+        }
+    }
+}
+
 #[test]
 fn failures_without_a_status_are_named_by_their_codes() {
     let mended = Arc::new(AtomicBool::new(false));
@@ -274,6 +321,10 @@ fn failures_without_a_status_are_named_by_their_codes() {
     let dry = dry.args(again("timeout,404")).output().expect("it runs");
     let text = String::from_utf8_lossy(&dry.stdout);
     assert!(text.contains("4 of 4 items that failed are sent again: 2 with timeout, 2 with status 404"), "{text}");
+    let mut mistyped = job.paceline();
+    mistyped.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &hangs.url(), "--dry-run"]);
+    let (code, log) = finish(mistyped.args(again("tiemout")));
+    assert!(code == 0 && log.contains("no item that failed is one that --only-status and --only-host name"), "{log}");
     let (_, log) = finish(job.run(&hangs).args(again("truncated")));
     assert!(log.contains("no item that failed is one that --only-status and --only-host name"), "{log}");
     mended.store(true, Ordering::Relaxed);

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use paceline_config::{Money, Price, Prices, Source, Upstream};
+use paceline_core::Timestamp;
 use paceline_store::{ACCOUNT, Journal, JournalError, JournalItem, Reader, ScopeStatus};
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +22,7 @@ use crate::run::lines::line::LineError;
 use crate::run::lines::spool::Earlier;
 use crate::run::settings::Opening;
 use crate::text;
+use crate::upstream::{host_of, is_host};
 
 /// What the names of settings that are prices begin with; the model follows.
 const PRICE: &str = "price.";
@@ -222,9 +224,9 @@ fn forget_holds(journal: &Journal) -> Result<(), JournalError> {
 
 /// Gives every item that has not ended the scope that it has by the present tiers.
 fn rescope(journal: &Journal, input: &Input, format: &Format, upstream: &Upstream) -> Result<(), Unscoped> {
-    let mut known: BTreeSet<Arc<str>> = journal.scopes()?.into_iter().map(|row| row.name).collect();
-    known.insert(ACCOUNT.into());
-    let mut moved = 0;
+    let states: BTreeMap<_, _> = journal.scopes()?.into_iter().map(|row| (row.name, row.state)).collect();
+    let mut known: BTreeSet<Arc<str>> = states.keys().cloned().chain([ACCOUNT.into()]).collect();
+    let (mut moved, mut hosts) = (0, BTreeSet::new());
     journal.rescope(|item: &JournalItem| -> Result<Option<Arc<str>>, Unscoped> {
         let bytes = input.read(Span { offset: item.src_off, len: item.src_len })?;
         let line = format.read(&bytes, item.line)?;
@@ -236,13 +238,40 @@ fn rescope(journal: &Journal, input: &Input, format: &Format, upstream: &Upstrea
             // If it fails, so does the move that follows.
             journal.set_scope(&scope, ScopeStatus::Open, drop);
         }
+        // A hold and a stop are the host's, whatever tier it has.
+        if is_same_host(&item.scope, &scope) && hosts.insert((Arc::clone(&item.scope), Arc::clone(&scope))) {
+            let [was, is] = [&item.scope, &scope].map(|name| states.get(name).cloned().unwrap_or_default());
+            if let Some(state) = longer(was, is) {
+                journal.set_scope(&scope, state, drop);
+            }
+        }
         moved += 1;
         Ok(Some(scope))
     })?;
+    for (before, _) in hosts {
+        if !journal.waits_in(&before)? {
+            journal.set_scope(&before, ScopeStatus::Open, drop);
+        }
+    }
     if moved > 0 {
         tracing::info!("tiers or scope changed since the last run: {moved} items moved to other scopes");
     }
     Ok(())
+}
+
+/// Whether two scopes are one host.
+fn is_same_host(scope: &str, other: &str) -> bool {
+    is_host(scope, host_of(other)) || is_host(other, host_of(scope))
+}
+
+/// The state that a scope gets of another one, where that is closed for longer.
+fn longer(was: ScopeStatus, is: ScopeStatus) -> Option<ScopeStatus> {
+    let lasts = |state: &ScopeStatus| match state {
+        ScopeStatus::Open => Timestamp::from_millis(0),
+        ScopeStatus::Held { until, .. } => *until,
+        ScopeStatus::Stopped { .. } => Timestamp::from_millis(i64::MAX),
+    };
+    (lasts(&was) > lasts(&is)).then_some(was)
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -24,6 +24,8 @@ pub(crate) struct Counters {
     /// As answers reported, over all runs of the job.
     pub(crate) tokens_in: u64,
     pub(crate) tokens_out: u64,
+    /// Items that wait for a later run, as those of hosts that this one is not for.
+    pub(crate) left_out: u64,
     /// Items that ended in this run.
     pub(crate) ended_now: u64,
     /// Answers of this run that ended at the limit on their tokens.
@@ -51,6 +53,7 @@ impl Counters {
             calls_before: counts.totals.calls,
             tokens_in: counts.tokens_in,
             tokens_out: counts.tokens_out,
+            left_out: 0,
             ended_now: 0,
             cut_now: 0,
             last_answer: None,

@@ -277,7 +277,7 @@ fn time_left(view: &View<'_>, pace: f64) -> Option<TimeLeft> {
     let affordable = view.budget.calls_left.filter(|_| figures.ended() > 0);
     let next_start = view.next_start;
     let rest = Rest {
-        items: figures.pending(),
+        items: figures.pending().saturating_sub(figures.left_out),
         tokens,
         rate: pace,
         affordable,

@@ -11,21 +11,34 @@ use crate::database;
 const ONCE: [&str; 3] = ["--overwrite", "--retry-failed", "--accept-changed-input"];
 
 /// Likewise, and their values.
-const ONCE_WITH_VALUE: [&str; 2] = ["--only-status", "--only-host"];
+const ONCE_WITH_VALUE: [&str; 2] = ["--only-status", ONLY_HOST];
+
+/// It is for one run only where nothing of these hosts is left.
+const ONLY_HOST: &str = "--only-host";
 
 /// The words of a command line, quoted for a shell. What looks like a secret is to be given as a variable: pasted without
 /// it, the command is refused before anything is sent.
 pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>) -> String {
+    without(words, &ONCE_WITH_VALUE)
+}
+
+/// The same for the hosts that it names.
+pub(crate) fn for_its_hosts(words: impl IntoIterator<Item = OsString>) -> String {
+    without(words, &ONCE_WITH_VALUE.map(|flag| if flag == ONLY_HOST { "" } else { flag }))
+}
+
+fn without(words: impl IntoIterator<Item = OsString>, once_with_value: &[&str]) -> String {
     let mut words = words.into_iter().map(|word| word.to_string_lossy().into_owned());
     let program = words.next().unwrap_or_else(|| "paceline".to_owned());
     let mut line = quoted(&program);
     let (mut variables, mut before) = (Vec::new(), String::new());
     while let Some(word) = words.next() {
-        if ONCE_WITH_VALUE.contains(&word.as_str()) {
+        if once_with_value.contains(&word.as_str()) && !word.is_empty() {
             words.next();
             continue;
         }
-        let with_value = word.split_once('=').is_some_and(|(flag, _)| ONCE_WITH_VALUE.contains(&flag));
+        let with_value =
+            word.split_once('=').is_some_and(|(flag, _)| once_with_value.contains(&flag) && !flag.is_empty());
         if with_value || ONCE.contains(&word.as_str()) {
             continue;
         }
@@ -131,6 +144,7 @@ mod tests {
         let once =
             ["paceline", "run", "in", "--retry-failed", "--only-status", "403,5xx", "--only-host=a", "-o", "out"];
         assert_eq!(line(&once), "paceline run in -o out");
+        assert_eq!(for_its_hosts(once.iter().map(OsString::from)), "paceline run in '--only-host=a' -o out");
     }
 
     #[test]

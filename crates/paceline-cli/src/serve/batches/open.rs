@@ -18,7 +18,7 @@ use crate::run::calls::budget::Limits;
 use crate::run::calls::dispatch::Dispatcher;
 use crate::run::calls::item::Context;
 use crate::run::calls::signals::Interruptions;
-use crate::run::course::Course;
+use crate::run::course::{Course, Restored};
 use crate::run::job::holds;
 use crate::run::job::load::{self, OpenError};
 use crate::run::lines::error::InputError;
@@ -127,7 +127,7 @@ pub(super) fn open(
     // What is held or stopped, the limiter knows: it outlives the run.
     let restore = |_, acknowledge: &Acknowledge| {
         holds::open_all(&journal, || acknowledge.reply())?;
-        Ok(Vec::new())
+        Ok(Restored::default())
     };
     let (context, dispatcher) = course.set_up(restore)?;
     Ok(Opened { journal, context, dispatcher, counts })
