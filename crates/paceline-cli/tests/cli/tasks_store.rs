@@ -273,6 +273,27 @@ fn what_had_succeeded_is_told_when_it_is_sent_once_more_in_vain() {
     assert!(said.starts_with("2 items are due again"), "from the history: {said}");
 }
 
+/// A host repeats the address of an event, whose query has a token.
+#[test]
+fn the_token_of_an_address_that_its_host_repeats_is_shown_nowhere() {
+    let server = crate::support::Server::new(|arrival| match &*arrival.item {
+        "refused" => crate::support::Reply::text(500, "text/plain", "no such hook: /in?access_token=tk-0123456789&n=1"),
+        _ => crate::support::Reply::text(200, "text/plain", "thanks for tk%2d0123456789"),
+    });
+    let store = Store::new();
+    let payload =
+        |key: &str| r#"{"url": "/in?access_token=tk-0123456789&n=1", "body": {"item": "KEY"}}"#.replace("KEY", key);
+    store.put(["refused", "done"].map(|key| NewItem::new(key, payload(key))).into());
+    let mut command = store.command();
+    crate::tasks_run::ran(command.args(["--http", "--base-url", &server.url(), "--max-retries", "0"]));
+    let (_, shown) = tasks(&store, "work.db", &["show", "refused"]);
+    assert!(shown.contains("no such hook: /in?access_token=[key]&n=1"), "{shown}");
+    let (_, shown) = tasks(&store, "work.db", &["show", "done"]);
+    assert!(shown.contains("thanks for [key]"), "{shown}");
+    let (_, report) = tasks(&store, "work.db", &["report"]);
+    assert!(report.contains("no such hook") && !report.contains("0123456789"), "{report}");
+}
+
 /// Events move to another address, and each has another value there: the mark alone says which of them may arrive twice.
 #[test]
 fn an_event_whose_call_had_no_answer_or_that_of_a_gateway_is_exported_as_one_that_may_be_done() {

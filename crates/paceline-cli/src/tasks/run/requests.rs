@@ -11,13 +11,14 @@ use paceline_config::{CallNames, Upstream};
 use paceline_core::{Class, Cost, LimitScope, UnknownOutcome};
 use paceline_http::{Call, Exchange, NoAnswer, SenderConfig};
 use paceline_providers::Reading;
+use paceline_providers::secrets::Secrets;
 use paceline_store::work::{DEFAULT_GROUP, Failure, Said, StartDecision, Task, WorkClock, WorkError, WorkStore};
 use paceline_store::{End, ResultBody};
 use serde::Deserialize;
 
 use super::Trying;
 use super::answers::Answers;
-use super::current_sender::CurrentSender;
+use super::current_sender::{CurrentSender, secrets_of};
 use super::fail_fast::{FailFast, address_of, is_read, is_shut_to_caller};
 use super::known_answers::KnownAnswers;
 use super::permits::Permits;
@@ -325,7 +326,8 @@ impl Requests {
         self.watch(&scope, &exchange, shutdown);
         match &exchange.answer {
             Ok(answer) if exchange.reading.class == Class::Success => {
-                task.answered(Said::of(answer.status().as_u16(), answer.body()));
+                let said = secrets_of(&call.url).removed_from(answer.body().clone());
+                task.answered(Said::of(answer.status().as_u16(), &said));
                 let headers = entry::kept_headers(answer);
                 let result = entry::recorded(answer, &exchange.reading, headers.as_deref());
                 self.keep(task, &echo, &result, shutdown).await
@@ -333,7 +335,7 @@ impl Requests {
             _ => {
                 let sits_out = permits.sits_out(&scope, &exchange.action, exchange.probe);
                 let is_of_scope = exchange.reading.reach != LimitScope::Account;
-                let failure = failure(exchange).of_probe(sits_out);
+                let failure = failure(exchange, &secrets_of(&call.url)).of_probe(sits_out);
                 let is_of_account = spares_group && is_of_scope && failure.class == Class::Account;
                 if is_of_account {
                     self.stopped.stop(&scope, Why::Account, &failure.message);
@@ -459,7 +461,7 @@ fn of_item(task: &Task, status: StatusCode, reading: Reading, upstream: &Upstrea
     Reading { message: Some(message), ..reading }
 }
 
-fn failure(exchange: Exchange) -> Failure {
+fn failure(exchange: Exchange, secrets: &Secrets) -> Failure {
     let status = exchange.status();
     let unanswered = Some(paceline_http::is_unknown(&exchange.answer, &exchange.reading));
     let Exchange { answer, reading, unknown, retried, .. } = exchange;
@@ -481,6 +483,6 @@ fn failure(exchange: Exchange) -> Failure {
         unknown,
         unanswered,
         unexpected: reading.unexpected,
-        ..Failure::new(reading.class, message)
+        ..Failure::new(reading.class, secrets.removed_from_text(message))
     }
 }
