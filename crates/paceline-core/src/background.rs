@@ -8,6 +8,7 @@ use crate::request::Request;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask<'a> {
     pub(crate) cost: &'a Cost,
+    pub(crate) caller: Option<u64>,
     /// The share of the places that calls like it leave to the others.
     places: f64,
     /// The share of each window that it leaves to the others.
@@ -17,13 +18,14 @@ pub(crate) struct Ask<'a> {
 impl<'a> Ask<'a> {
     /// A request that leaves nothing to others.
     pub(crate) const fn of(cost: &'a Cost) -> Self {
-        Self { cost, places: 0.0, windows: 0.0 }
+        Self { cost, caller: None, places: 0.0, windows: 0.0 }
     }
 
     /// A request that waits with that priority, which is its own unless it has come forward.
     pub(crate) fn at(request: &'a Request, priority: i32, background: &Background) -> Self {
         let if_below = |priority: i32| if priority < 0 { background.reserve } else { 0.0 };
-        Self { cost: &request.cost, places: if_below(request.priority), windows: if_below(priority) }
+        let places = if_below(request.priority);
+        Self { cost: &request.cost, caller: request.caller, places, windows: if_below(priority) }
     }
 
     /// How many of so many places calls like it may have at once.

@@ -40,13 +40,15 @@ struct Sample {
 struct Failures {
     /// The first after the last success.
     first: Option<Instant>,
+    /// Since when nothing has succeeded, once the breaker had opened.
+    since: Option<Instant>,
     repeats: Repeats,
     refused: Refused,
 }
 
 impl Failures {
     fn succeeded(&mut self, item: u64) {
-        self.first = None;
+        (self.first, self.since) = (None, None);
         self.repeats.succeeded(item);
     }
 
@@ -81,8 +83,6 @@ pub(crate) struct Breaker {
     /// Made when the first call fails.
     failures: Option<Box<Failures>>,
     state: State,
-    /// Since when nothing has succeeded, once it had opened.
-    failing_since: Option<Instant>,
     /// Successes until the last failure is no longer recent.
     suspect: u8,
     /// A call that was sent has failed since the last success.
@@ -92,15 +92,7 @@ pub(crate) struct Breaker {
 impl Breaker {
     pub(crate) fn new(config: BreakerConfig) -> Result<Self, ConfigError> {
         check(&config)?;
-        Ok(Self {
-            config,
-            samples: VecDeque::new(),
-            failures: None,
-            state: State::Closed,
-            failing_since: None,
-            suspect: 0,
-            took: false,
-        })
+        Ok(Self { config, samples: VecDeque::new(), failures: None, state: State::Closed, suspect: 0, took: false })
     }
 
     pub(crate) fn reconfigure(&mut self, config: BreakerConfig) -> Result<(), ConfigError> {
@@ -150,9 +142,7 @@ impl Breaker {
             return None;
         }
         self.suspect = if failed { JUST } else { self.suspect.saturating_sub(1) };
-        if !failed {
-            (self.failing_since, self.took) = (None, false);
-        }
+        self.took &= failed;
         if probe {
             return self.probed(now, failed);
         }
@@ -194,7 +184,8 @@ impl Breaker {
 
     /// The server was failing when an earlier process called it last.
     pub(crate) fn expect_failures(&mut self, now: Instant) {
-        (self.failing_since, self.took) = (Some(now), true);
+        self.failures.get_or_insert_default().since = Some(now);
+        self.took = true;
         self.state = State::HalfOpen { probing: false, proofs: 0, lasted: self.config.open };
     }
 
@@ -207,7 +198,7 @@ impl Breaker {
 
     /// Whether it is closed, and has not opened since the last success.
     pub(crate) fn is_clear(&self) -> bool {
-        self.state == State::Closed && self.failing_since.is_none()
+        self.state == State::Closed && self.failing_since().is_none()
     }
 
     /// Whether the calls that leave are probes.
@@ -221,13 +212,29 @@ impl Breaker {
     }
 
     /// Since when nothing has succeeded, if the breaker opened.
-    pub(crate) const fn failing_since(&self) -> Option<Instant> {
-        self.failing_since
+    pub(crate) fn failing_since(&self) -> Option<Instant> {
+        self.failures.as_ref()?.since
+    }
+
+    /// How old an outcome may be that counts.
+    pub(crate) const fn max_age(&self) -> Duration {
+        self.config.max_age
+    }
+
+    /// Closes it, and returns one that is open in its place, for those whose calls alone fail.
+    pub(crate) fn split(&mut self, now: Instant) -> Self {
+        let mut own = self.clone();
+        let (State::Open { lasted, .. } | State::HalfOpen { lasted, .. }) = self.state else { return own };
+        own.open(now, lasted);
+        own.samples.clear();
+        self.samples.clear();
+        (self.state, self.failures, self.suspect, self.took) = (State::Closed, None, 0, false);
+        own
     }
 
     /// Since when nothing has succeeded, if several items failed in that time. Slow calls may be too few to open it.
     pub(crate) fn no_success_since(&self) -> Option<Instant> {
-        self.failures.as_ref()?.first.filter(|_| self.failing_since.is_some() || self.several_fail_in_a_row())
+        self.failures.as_ref()?.first.filter(|_| self.failing_since().is_some() || self.several_fail_in_a_row())
     }
 
     /// A call was refused, and the server does not say when it takes calls.
@@ -267,7 +274,7 @@ impl Breaker {
     }
 
     fn opens(&mut self, now: Instant) -> Change {
-        self.failing_since = Some(now);
+        self.failures.get_or_insert_default().since = Some(now);
         self.open(now, self.config.open)
     }
 

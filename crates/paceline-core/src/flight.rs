@@ -20,6 +20,7 @@ pub(crate) struct Flight {
     /// Announced limits were in force when it left, and had room for it.
     pub(crate) server_limited: bool,
     pub(crate) item: u64,
+    pub(crate) caller: Option<u64>,
     /// Its item has not failed before, nor was it refused.
     pub(crate) is_first: bool,
 }

@@ -11,6 +11,7 @@ mod admit;
 mod background;
 mod backoff;
 mod breaker;
+mod breakers;
 mod concurrency;
 mod config;
 mod cost;

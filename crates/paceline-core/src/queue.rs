@@ -89,6 +89,17 @@ impl Queue {
         best().nth((Rng::new(turn).next_u64() % best().count() as u64) as usize).copied()
     }
 
+    /// The first of those with the least `of`, among the first `n` whatever their priority.
+    pub(crate) fn first_with_least<T: Ord>(&self, n: usize, of: impl Fn(Slot) -> T) -> Option<Place> {
+        self.ready.iter().take(n).min_by_key(|place| of(place.2)).copied()
+    }
+
+    /// How many of them, `n` at most, go before one of that priority and arrival that would be queued now.
+    pub(crate) fn such_ahead_of(&self, n: usize, priority: i32, arrival: u64, such: impl Fn(Slot) -> bool) -> u64 {
+        let ahead = self.ready.range(..(Reverse(priority), arrival, Slot::MIN));
+        ahead.take(n).filter(|place| such(place.2)).count() as u64
+    }
+
     /// How many ready requests go before one that would be queued now. Counted from the nearer end: a new request goes behind all
     /// of its priority, a retry before most.
     pub(crate) fn ahead_of(&self, priority: i32, arrival: u64) -> u64 {

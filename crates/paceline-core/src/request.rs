@@ -101,6 +101,9 @@ pub struct Request {
     /// The item that it is for: the breaker opens on failures of several items. `None`: an item of its own, numbered like its
     /// arrival.
     pub item: Option<u64>,
+    /// Who wants it, where that is proved, as by a key: one caller whose calls fail opens the breaker for no other. `None`: nothing
+    /// tells callers apart.
+    pub caller: Option<u64>,
     /// Its place among those of the same priority; a retry keeps it. `None`: behind all so far.
     pub arrival: Option<u64>,
     /// Sends so far that count against `max_retries`.
@@ -131,6 +134,7 @@ impl Request {
             cost,
             priority: 0,
             item: None,
+            caller: None,
             arrival: None,
             attempts: 0,
             max_retries: None,

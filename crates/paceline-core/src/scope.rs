@@ -16,7 +16,8 @@ pub(crate) use self::snapshot::{quotas, state};
 use crate::adaptive::{AdaptiveRate, Reaction, Refusal, Start};
 use crate::admit::{Admit, PauseCause};
 use crate::background::Ask;
-use crate::breaker::{Breaker, Change};
+use crate::breaker::Change;
+use crate::breakers::{Breakers, Of};
 use crate::concurrency::{InFlight, of_scope};
 use crate::config::{Limits, Pace, PacerConfig};
 use crate::cost::{Cost, Dimension};
@@ -61,7 +62,7 @@ pub(crate) struct Scope {
     announced: Vec<ServerLimits>,
     gate: Gate,
     learnt: AdaptiveRate,
-    breaker: Breaker,
+    breaker: Breakers,
     spacing: Spacing,
     answers: Answers,
     pace: Pace,
@@ -89,7 +90,7 @@ impl Scope {
             announced: Vec::new(),
             gate: Gate::new(),
             learnt: AdaptiveRate::new(start(tier, config), config.retry.backoff.cap()),
-            breaker: Breaker::new(config.breaker)?,
+            breaker: Breakers::new(config.breaker)?,
             spacing: Spacing::new(config)?,
             answers: Answers::default(),
             pace: config.pace,
@@ -123,7 +124,7 @@ impl Scope {
     pub(crate) fn admit(&self, now: Instant, ask: &Ask<'_>) -> Admit {
         let mut strictest = self.hold.admit(now);
         strictest.tighten(self.gate.admit(now, self.silence()));
-        strictest.tighten(self.breaker.admit(now));
+        strictest.tighten(self.breaker.admit(now, ask.caller));
         strictest.tighten(self.spacing.admit(now));
         strictest.tighten(self.in_flight.admit(ask));
         strictest.tighten(self.quotas.admit(now, ask));
@@ -197,7 +198,7 @@ impl Scope {
     pub(crate) fn send(&mut self, now: Instant, wanted: Instant, request: &Request) -> Flight {
         let cost = &request.cost;
         self.last += 1;
-        let probe = self.breaker.sent();
+        let probe = self.breaker.sent(request.caller);
         self.in_flight.take(request.is_background());
         self.repeats += u32::from(request.attempts > 0);
         let in_flight = self.in_flight.now();
@@ -209,8 +210,9 @@ impl Scope {
         let (tokens, spent) = (cost.get(&Dimension::Tokens), self.spent.clone());
         let server_limited = self.announced.iter().any(|limit| limit.holds_back(now));
         let (number, sent, era) = (self.last, now, self.learnt.era());
-        let (item, is_first) = (request.number(), !request.was_tried());
-        let mut flight = Flight { number, era, sent, probe, in_flight, tokens, spent, server_limited, item, is_first };
+        let (item, caller, is_first) = (request.number(), request.caller, !request.was_tried());
+        let mut flight =
+            Flight { number, era, sent, probe, in_flight, tokens, spent, server_limited, item, caller, is_first };
         if self.pace == Pace::Auto {
             flight.era = self.learnt.sent(now, &self.gate, &flight, canary);
         }
@@ -317,7 +319,7 @@ impl Scope {
         self.in_flight.succeeded(flight.number);
         self.answers.answered(now, now - flight.sent);
         self.hold.passed();
-        self.breaker.takes_calls();
+        self.breaker.all_mut().takes_calls();
         if self.pace == Pace::Auto {
             self.learnt.succeeded(now, flight);
         }
@@ -326,40 +328,42 @@ impl Scope {
             self.learnt.reopened(now, reopening);
             self.quotas.forget_burst(now);
         }
-        (reopening.is_some(), self.breaker.answered(now, now - flight.sent, item, false, flight.probe))
+        (reopening.is_some(), self.breaker.answered(now, now - flight.sent, of(flight, item), false))
     }
 
     /// The server's answer says nothing about the pace.
     pub(crate) fn answered(&mut self, now: Instant, flight: &Flight, item: u64) -> Option<Change> {
         self.proves_nothing(flight);
         self.answers.answered(now, now - flight.sent);
-        self.breaker.answered(now, now - flight.sent, item, false, flight.probe)
+        self.breaker.answered(now, now - flight.sent, of(flight, item), false)
     }
 
     /// A call was refused because of the pace; `told`: the server says when it takes calls.
     pub(crate) fn turned_away(&mut self, now: Instant, told: bool) {
-        if told { self.breaker.takes_calls() } else { self.breaker.refused(now) }
+        if told { self.breaker.all_mut().takes_calls() } else { self.breaker.all_mut().refused(now) }
     }
 
     /// The call did not come too early, whatever its answer is.
     pub(crate) fn took_a_call(&mut self) {
-        self.breaker.takes_calls();
+        self.breaker.all_mut().takes_calls();
     }
 
     /// The server failed, or, of a call that was not sent, there was none.
     pub(crate) fn failed(&mut self, now: Instant, flight: &Flight, item: u64, unsent: bool) -> Option<Change> {
         self.proves_nothing(flight);
-        self.breaker.took_a_call(!unsent);
+        if !self.breaker.fails_alone(flight.caller) {
+            self.breaker.all_mut().took_a_call(!unsent);
+        }
         self.answers.failed(now, now - flight.sent);
         let alone = self.pace == Pace::Auto && !self.gate.is_open();
-        let change = self.breaker.answered(now, now - flight.sent, item, true, flight.probe);
-        change.or_else(|| alone.then(|| self.breaker.failed_alone(now)).flatten())
+        let change = self.breaker.answered(now, now - flight.sent, of(flight, item), true);
+        change.or_else(|| alone.then(|| self.breaker.failed_alone(now, flight.caller)).flatten())
     }
 
     /// The call ended without an answer.
     pub(crate) fn lost(&mut self, flight: &Flight) {
         self.gate.lost(flight.number);
-        self.breaker.lost(flight.probe);
+        self.breaker.lost(flight.caller, flight.probe);
     }
 
     /// A refusal slows the scope down once per congestion epoch, unless it counts as random.
@@ -422,9 +426,9 @@ impl Scope {
         self.gate = Gate::new();
     }
 
-    /// When the breaker lets the next probe pass, if it is open.
-    pub(crate) fn next_probe(&self, now: Instant) -> Instant {
-        match self.breaker.admit(now) {
+    /// When the breaker lets the next probe of that caller pass, if it is open.
+    pub(crate) fn next_probe(&self, now: Instant, caller: Option<u64>) -> Instant {
+        match self.breaker.admit(now, caller) {
             Admit::At { at, .. } => at,
             Admit::Now | Admit::OnRelease { .. } => now,
         }
@@ -457,6 +461,10 @@ impl Scope {
         }
         self.gate.lost(flight.number);
     }
+}
+
+const fn of(flight: &Flight, item: u64) -> Of {
+    Of { item, caller: flight.caller, probe: flight.probe }
 }
 
 /// The limits of a tier where they act, or none.

@@ -235,6 +235,8 @@ pub struct ScopeSnapshot {
     /// Since when all calls are refused, if these are as many calls and the server does not say when it takes them. None for the
     /// account.
     pub refused_since: Option<Instant>,
+    /// The callers ([`Request::caller`](crate::Request::caller)) whose calls alone fail, as far as is known.
+    pub fails_for: Vec<u64>,
     /// Whether its calls are answered. Unknown for the account.
     pub answers: ScopeAnswers,
     /// A silence that the program has noticed which sends the calls: a pacer knows of no call whether its answer has begun.

@@ -94,7 +94,7 @@ impl Clients {
                 (None, Some(_)) => (fresh, None),
                 (used, None) => (None, used),
             };
-            let number = KeyHash::of(&client.name).number();
+            let number = number_of(&client.name);
             let ClientConfig { name, key, models, paths, is_batch, former, .. } = client;
             let streams = before.map(|client| client.streams.clone()).unwrap_or_default();
             let documents = before.map(|client| client.documents.clone()).unwrap_or_default();
@@ -277,6 +277,11 @@ impl Clients {
             Refusal::new(StatusCode::UNAUTHORIZED, "client_key", message)
         })
     }
+}
+
+/// What separates the client of that name from others.
+pub(crate) fn number_of(name: &str) -> u64 {
+    KeyHash::of(name).number()
 }
 
 /// The key of a client is revoked while its request waits.

@@ -138,7 +138,7 @@ impl Departed {
         });
         let action = permit.complete(outcome);
         if reading.class == class {
-            upstream.note_outage(&scope, client.name(), &reading);
+            upstream.note_outage(&scope, (client.name(), known.as_deref()), &reading);
         }
         upstream.note_ignored_wait(&reading);
         if reading.class != Class::Success {
@@ -167,13 +167,35 @@ fn note_answer(known: Option<&Client>, answer: &[u8], tokens: u64) {
     }
 }
 
+/// The scope of a place that may be of one client alone.
+fn of_all(place: &str) -> &str {
+    place.split('\n').next().unwrap_or_default()
+}
+
 impl Backend {
     /// Logs that the upstream is down, or answers again.
-    fn note_outage(&self, scope: &Arc<str>, client: &str, reading: &Reading) {
+    fn note_outage(&self, scope: &Arc<str>, (client, known): (&str, Option<&Client>), reading: &Reading) {
         let Some(sign) = Sign::of(reading) else { return };
-        let has_open_breaker = || self.is_failing(&self.scope(scope));
         let upstream = self.name();
-        let told = self.notes().outages.note(scope, sign, || self.limiter().now(), has_open_breaker);
+        let now = || self.limiter().now();
+        // What fails for one client alone is an outage of its own.
+        let (mut fails_for, mut is_failing) = (Vec::new(), false);
+        if matches!(sign, Sign::Fails { .. })
+            && let Some(seen) = self.limiter().scope_snapshot(&self.scope(scope))
+        {
+            (fails_for, is_failing) = (seen.fails_for, seen.failing_since.is_some());
+        }
+        let is_alone = known.is_some_and(|known| fails_for.contains(&known.number()));
+        let outages = &self.notes().outages;
+        let own = || Arc::from(format!("{scope}\n{client}"));
+        let told = match sign {
+            Sign::Fails { .. } if is_alone && !is_failing => outages.note(&own(), sign, now, || true),
+            Sign::Answers if known.is_some() && outages.some() => {
+                outages.note(scope, sign, now, || false).or_else(|| outages.note(&own(), sign, now, || false))
+            }
+            _ => outages.note(scope, sign, now, || is_failing),
+        };
+        let client = (is_alone || matches!(sign, Sign::Stops { .. })).then_some(client);
         let kind = |told: &Told| if let Told::Back { .. } = told { Kind::Back } else { Kind::Down };
         match told.filter(|told| self.may_tell(kind(told))) {
             None => {}
@@ -188,13 +210,18 @@ impl Backend {
             Some(Told::Down { scope, since, .. }) => {
                 let lasts = self.limiter().now().saturating_since(since);
                 let since = Timestamp::from_millis(clock::wall().as_millis() - lasts.as_millis() as i64);
-                let what = if scope.is_some() { "fails" } else { "is down" };
-                let reason = reading.reason();
-                tracing::warn!(upstream, scope = scope.as_deref(), since = %since, "the upstream {what}: {reason}");
+                let what = match scope {
+                    Some(_) if is_alone && !is_failing => "fails for one client alone, which alone is paused",
+                    Some(_) => "fails",
+                    None => "is down",
+                };
+                let (scope, reason) = (scope.as_deref().map(of_all), reading.reason());
+                tracing::warn!(upstream, scope, client, since = %since, "the upstream {what}: {reason}");
             }
             Some(Told::Back { scope, after }) => tracing::info!(
                 upstream,
-                scope = scope.as_deref(),
+                scope = scope.as_deref().map(of_all),
+                client = scope.as_deref().and_then(|place| place.split_once('\n')).map(|(_, client)| client),
                 "the upstream answers again, after {}",
                 format_duration(after)
             ),

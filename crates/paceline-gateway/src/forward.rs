@@ -306,6 +306,7 @@ impl<'a> Course<'a> {
         };
         self.not_sooner(upstream, first)
     }
+            caller: self.known.as_ref().map(|client| client.number()),
 
     /// That request, while its client is to stay away no sooner than that is over.
     fn not_sooner(&self, upstream: &Backend, request: paceline::Request) -> paceline::Request {

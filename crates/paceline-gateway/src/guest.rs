@@ -4,6 +4,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use crate::backend::{Backend, QueuePlace};
+use crate::clients::number_of;
 use crate::record::BATCH;
 
 /// One job among the clients of an upstream: what it asks of the limiter waits behind all that is interactive, and takes turns
@@ -11,6 +12,7 @@ use crate::record::BATCH;
 pub struct Guest {
     backend: Arc<Backend>,
     client: u64,
+    caller: Option<u64>,
     first: u64,
     may_leave: Box<dyn Fn() -> bool + Send + Sync>,
 }
@@ -24,7 +26,18 @@ impl Guest {
         let first = backend.next_items(items);
         let mut hasher = DefaultHasher::new();
         ("a job", first).hash(&mut hasher);
-        Self { backend: Arc::clone(backend), client: hasher.finish(), first, may_leave: Box::new(|| true) }
+        let (backend, client) = (Arc::clone(backend), hasher.finish());
+        Self { backend, client, caller: None, first, may_leave: Box::new(|| true) }
+    }
+
+    /// Of the client of that name, which has a key: what of it fails says nothing of other clients.
+    pub fn of_client(self, name: &str) -> Self {
+        Self { caller: Some(number_of(name)), ..self }
+    }
+
+    /// Whose it is, for the limiter.
+    pub const fn caller(&self) -> Option<u64> {
+        self.caller
     }
 
     /// Of a client that may have to stop: asked before each of its calls leaves.

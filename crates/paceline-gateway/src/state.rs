@@ -11,7 +11,7 @@ use paceline_core::{Explanation, Trouble};
 use serde_json::{Map, Value, json};
 
 use crate::backend::Backend;
-use crate::clients::Clients;
+use crate::clients::{Clients, number_of};
 use crate::closing::Phase;
 use crate::notes::{ClientSpending, STEP, until_next};
 use crate::payload::add;
@@ -116,6 +116,13 @@ impl Gateway {
             row["limits"] = limits;
             row
         }));
+        let failing = failing_alone(looks);
+        for row in &mut clients {
+            let scope = row["client"].as_str().and_then(|name| failing.get(&number_of(name)));
+            if let Some(scope) = scope {
+                row["waits_for"] = format!("{scope}, where its calls alone fail").into();
+            }
+        }
         for row in clients.iter_mut().filter(|row| row["held"].as_u64() > Some(0)) {
             let Some((limit, wait)) = row["client"].as_str().and_then(|name| known.wait_of(name)) else { continue };
             row["waits_for"] = limit.into();
@@ -155,6 +162,12 @@ impl Gateway {
             tokio::time::sleep(next.unwrap_or(STEP)).await;
         }
     }
+}
+
+/// Each client whose calls alone fail, by its number, and a scope where they do.
+fn failing_alone(looks: &[Look]) -> BTreeMap<u64, &Arc<str>> {
+    let scopes = looks.iter().flat_map(|look| &look.snapshot.scopes);
+    scopes.flat_map(|scope| scope.fails_for.iter().map(|client| (*client, &scope.name))).collect()
 }
 
 /// One upstream at one instant.

@@ -66,6 +66,7 @@ impl Machine {
             spent,
             server_limited: false,
             item: self.last,
+            caller: None,
             is_first: true,
         };
         flight.era = self.learnt.sent(self.now, &self.gate, &flight, canary);

@@ -61,7 +61,8 @@ impl Pacer {
         while self.hold.stopped().is_none() {
             let too_long = |(max_wait, slot): &(MaxWait, Slot)| {
                 let cost = self.cost_of(*slot);
-                outlasts(&self.scopes[place].known_wait(now, *max_wait, &cost), now, *max_wait)
+                let caller = self.slots.at(*slot).request.caller;
+                outlasts(&self.scopes[place].known_wait(now, *max_wait, &cost, caller), now, *max_wait)
             };
             let Some((_, slot)) = self.bounded_waits.shortest(Some(place)).find(too_long) else { break };
             self.take_out_deferred(now, slot, place);
@@ -92,7 +93,7 @@ impl Pacer {
         let (scope, request) = (&self.scopes[place], &self.slots.at(slot).request);
         let is_due = request.not_before.is_none_or(|due| due <= now);
         let Some(max_wait) = request.max_wait.filter(|_| is_due && self.hold.stopped().is_none()) else { return };
-        let wait = self.known_wait(now, scope, max_wait, &request.cost);
+        let wait = self.known_wait(now, scope, max_wait, request);
         if wait.is_some_and(|(until, _)| until > now + max_wait.duration()) {
             self.take_out_deferred(now, slot, place);
         }
@@ -102,7 +103,7 @@ impl Pacer {
         let (ticket, mut request) = self.take_out(slot, place);
         self.guess_answer(place, &mut request.cost);
         let max_wait = request.max_wait.expect("only a request with a bound is deferred");
-        let wait = self.known_wait(now, &self.scopes[place], max_wait, &request.cost);
+        let wait = self.known_wait(now, &self.scopes[place], max_wait, &request);
         let (until, reason) = wait.expect("a deferred request has a known wait");
         self.events.push_back(Event::Deferred { ticket, request: Box::new(request), until, reason });
     }

@@ -22,6 +22,9 @@ const CANDIDATES: usize = 8;
 /// ... and among so many one that tests a server that is. An hour takes about 130 tests.
 const PROBE_CANDIDATES: usize = 256;
 
+/// So many requests of callers that alone fail are passed over for those of others.
+pub(super) const PASSED_OVER: usize = 4_096;
+
 impl Pacer {
     /// The request of a scope that leaves next.
     ///
@@ -31,7 +34,25 @@ impl Pacer {
     /// the server works. For the same reason every other call is one of an item that has not failed, where a pace is learnt and
     /// the server has refused calls. Those that failed hold half of the places at most while others wait, since they may hang
     /// again. And where a call that went first was told to wait again, those go that were not.
-    pub(super) fn head(&self, scope: &Scope) -> Option<Place> {
+    /// A caller whose calls alone fail keeps no other one out: what another waits for goes first.
+    pub(super) fn head(&self, now: Instant, scope: &Scope) -> Option<Place> {
+        let head = self.head_of_all(scope)?;
+        let passes_from = |slot| {
+            let from = scope.passes_from(now, self.slots.at(slot).request.caller);
+            (from.is_none(), from)
+        };
+        if !scope.tells_callers_apart() || passes_from(head.2) == (false, Some(now)) {
+            return Some(head);
+        }
+        scope.queue.first_with_least(PASSED_OVER, |slot| {
+            let from = passes_from(slot);
+            let attempts = self.slots.at(slot).request.attempts;
+            (from, if from == (false, Some(now)) { 0 } else { attempts })
+        })
+    }
+
+    /// The same where all callers are alike.
+    fn head_of_all(&self, scope: &Scope) -> Option<Place> {
         let tried = |slot| {
             let Request { attempts, max_retries, .. } = &self.slots.at(slot).request;
             (*attempts >= self.config.retry.most(*max_retries), *attempts)
@@ -191,7 +212,7 @@ impl Pacer {
 
     /// The times of the waiters of a scope.
     fn wants(&mut self, now: Instant, place: u32) -> Wants {
-        let head = self.head(&self.scopes[place]);
+        let head = self.head(now, &self.scopes[place]);
         if let Some(head) = head {
             self.ask_for_canary(now, place);
             self.guess_anew(head.2);
@@ -361,7 +382,7 @@ impl Pacer {
 
     /// When the head of a scope may leave that its scope admits at `own`, if that time is known.
     fn starts(&mut self, now: Instant, own: Instant, place: u32) -> Option<Instant> {
-        let Some(head) = self.head(&self.scopes[place]) else { return Some(own) };
+        let Some(head) = self.head(now, &self.scopes[place]) else { return Some(own) };
         let answer = self.admit_account(now, &self.ask(head));
         self.note_short(&answer);
         let (at, cause) = match answer {

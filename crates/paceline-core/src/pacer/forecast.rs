@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use super::Pacer;
+use super::dispatch::PASSED_OVER;
 use crate::admit::{Admit, Level, MaxWait, WaitCause, WaitReason};
 use crate::cost::Cost;
 use crate::request::Request;
@@ -22,11 +23,11 @@ impl Pacer {
         now: Instant,
         scope: &Scope,
         counts: MaxWait,
-        cost: &Cost,
+        request: &Request,
     ) -> Option<(Instant, WaitReason)> {
-        let account =
-            timed(self.known_wait_in_account(now, counts, cost)).map(|(at, cause)| (at, Level::Account, cause));
-        let own = timed(scope.known_wait(now, counts, cost)).map(|(at, cause)| {
+        let account = timed(self.known_wait_in_account(now, counts, &request.cost))
+            .map(|(at, cause)| (at, Level::Account, cause));
+        let own = timed(scope.known_wait(now, counts, &request.cost, request.caller)).map(|(at, cause)| {
             let level = if matches!(cause, WaitCause::Quota { .. }) { Level::Tier } else { Level::Scope };
             (at, level, cause)
         });
@@ -54,12 +55,23 @@ impl Pacer {
     /// The earliest start by the rules of its scope alone: only an input to the scope changes it.
     pub(super) fn start_in_scope(&self, now: Instant, scope: &Scope, request: &Request) -> Option<Instant> {
         let due = request.not_before.unwrap_or(now);
-        (!scope.clock.is_standing()).then(|| start(now, scope.known_wait(now, ANYTHING, &request.cost)).max(due))
+        (!scope.clock.is_standing())
+            .then(|| start(now, scope.known_wait(now, ANYTHING, &request.cost, request.caller)).max(due))
     }
 
     /// The earliest start by the rules of the account alone.
     pub(super) fn start_in_account(&self, now: Instant, cost: &Cost) -> Instant {
         start(now, self.known_wait_in_account(now, ANYTHING, cost))
+    }
+
+    /// How many requests leave before a new one of its scope: those of callers that alone fail do not, where it is another's.
+    pub(super) fn ahead_of(&self, now: Instant, scope: &Scope, request: &Request, arrival: u64) -> u64 {
+        let waits = |caller| scope.passes_from(now, caller) != Some(now);
+        if !scope.tells_callers_apart() || waits(request.caller) {
+            return scope.queue.ahead_of(request.priority, arrival);
+        }
+        let leaves = |slot| !waits(self.slots.at(slot).request.caller);
+        scope.queue.such_ahead_of(PASSED_OVER, request.priority, arrival, leaves)
     }
 
     /// Estimates the start of a request behind `ahead` others of its scope, if its `own` start has a known time. The account's

@@ -226,7 +226,7 @@ impl Pacer {
     fn admit_in(&self, now: Instant, scope: &Scope, own: Admit, request: &Request) -> Admit {
         let due = Admit::at(request.not_before.unwrap_or(now), now, || WaitCause::NotBefore);
         let arrival = request.arrival.unwrap_or(self.arrivals);
-        let ahead = scope.queue.ahead_of(request.priority, arrival);
+        let ahead = self.ahead_of(now, scope, request, arrival);
         let queued = if ahead == 0 { Admit::Now } else { self.forecast(now, scope, &request.cost, ahead, &own) };
         due.strictest(queued).strictest(own)
     }

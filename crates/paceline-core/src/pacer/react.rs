@@ -121,7 +121,7 @@ impl Pacer {
             // The quota holds its scope.
             stands_still: outcome.class == Class::QuotaExhausted,
             // It sits out the next round of tests, so that one item that always fails cannot keep the others out.
-            probe: probe.then(|| 2 * (scope.next_probe(now) - now)).filter(|wait| !wait.is_zero()),
+            probe: probe.then(|| 2 * (scope.next_probe(now, request.caller) - now)).filter(|wait| !wait.is_zero()),
             chosen: self.guessed(now, &request.scope, outcome),
             at_least: self.others_first(now, scope, probe, request, outcome),
         };
@@ -197,10 +197,10 @@ impl Pacer {
 
     /// Slows down after a refusal: fewer calls in flight, and a pause where the server asked for one or refuses everything.
     fn slow_down(&mut self, now: Instant, request: &Request, flight: &Flight, outcome: &Outcome) {
-        if outcome.reach == LimitScope::Item {
+        let id = &request.scope;
+        if outcome.reach == LimitScope::Item || self.scopes[id].fails_alone(request.caller) {
             return;
         }
-        let id = &request.scope;
         match outcome.class {
             Class::Throttled => {
                 let told = outcome.hint.is_some_and(|hint| hint.is_long());
@@ -254,7 +254,7 @@ impl Pacer {
     }
 
     fn is_bad(&self, request: &Request) -> bool {
-        self.scopes[&request.scope].is_bad(request.number())
+        self.scopes[&request.scope].is_bad(request.number(), request.caller)
     }
 
     /// Closes the gate of a scope, or of all of them, for as long as the server asked.

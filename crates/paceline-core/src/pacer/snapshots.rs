@@ -59,7 +59,7 @@ impl Pacer {
     /// When the next waiter of a scope may leave: its head, else a call of one request.
     fn next_of(&self, now: Instant, place: u32) -> Admit {
         let scope = &self.scopes[place];
-        match self.head(scope) {
+        match self.head(now, scope) {
             Some(head) => self.admit_ask(now, place, &self.ask(head)),
             None => match scope.queue.next_due() {
                 Some(due) => Admit::at(due, now, || WaitCause::NotBefore),
@@ -93,6 +93,7 @@ impl Pacer {
             failing_since: self.failing.values().min().copied(),
             no_success_since: None,
             refused_since: None,
+            fails_for: Vec::new(),
             answers: ScopeAnswers::Unknown,
             silent: None,
         };

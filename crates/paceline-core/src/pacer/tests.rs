@@ -119,7 +119,7 @@ impl Both {
     fn check_turn(&self) {
         let pacer = &self.quick;
         let heads = pacer.scopes.iter().filter_map(|(place, scope)| {
-            let head = pacer.head(scope)?;
+            let head = pacer.head(self.now, scope)?;
             scope.admit(self.now, &pacer.ask(head)).is_now().then_some((head, place))
         });
         let heads: BTreeSet<_> = heads.collect();
@@ -192,7 +192,9 @@ impl Both {
         let now = self.now;
         let scope = self.input(|pacer| pacer.scope(&name(place)));
         let cost = Cost::request().with(Dimension::Tokens, tokens);
-        let request = Request { priority, item, not_before, deadline, max_wait, ..Request::new(&scope, cost) };
+        // In every second scope callers are known apart.
+        let caller = item.map(|item| item % 3).filter(|_| place % 2 == 0);
+        let request = Request { priority, item, caller, not_before, deadline, max_wait, ..Request::new(&scope, cost) };
         self.at_once += usize::from(self.quick.leaves_at_once(now, scope.place, &request));
         let ticket = self.input(|pacer| pacer.enqueue(now, request.clone()).expect("it fits"));
         if self.quick.request(ticket).is_some() && !self.in_flight.contains(&ticket) {

@@ -99,7 +99,7 @@ impl Pacer {
     /// before that may starve a large request: others take the room as soon as there is some.
     pub fn waits_for_room(&self, now: Instant) -> Option<Instant> {
         let now = now.max(self.now);
-        let head = |place: u32| self.head(&self.scopes[place]).map(|head| self.ask(head));
+        let head = |place: u32| self.head(now, &self.scopes[place]).map(|head| self.ask(head));
         let ready = self.first_ready(now).map(|(_, place)| place);
         let later = self.agenda.later(0).map(|(_, place)| place);
         let starts =

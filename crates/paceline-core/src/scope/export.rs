@@ -22,7 +22,7 @@ impl Scope {
             windows: self.quotas.export(now),
             announced: announced.map(|limit| limit.announcement(now, self.spent.get(&limit.dimension))).collect(),
             learnt,
-            failing: self.breaker.is_failing(),
+            failing: self.breaker.all().is_failing(),
             held: self.hold.export(now),
             closed,
             stopped: self.hold.stopped().map(ToString::to_string),
@@ -37,7 +37,7 @@ impl Scope {
             self.learnt.restore(learnt, since);
         }
         if level.failing && self.last == 0 {
-            self.breaker.expect_failures(now);
+            self.breaker.all_mut().expect_failures(now);
         }
         if let Some((left, closed)) = level.closed.and_then(|closed| Some((closed.after(since)?, closed))) {
             self.expect_canary(now + left, closed.cause);

@@ -11,13 +11,13 @@ use crate::time::Instant;
 impl Scope {
     /// The scope's known wait for a call of that cost, of the kinds that `counts` includes: only an input to the scope changes
     /// it.
-    pub(crate) fn known_wait(&self, now: Instant, counts: MaxWait, cost: &Cost) -> Admit {
+    pub(crate) fn known_wait(&self, now: Instant, counts: MaxWait, cost: &Cost, caller: Option<u64>) -> Admit {
         let closed = Admit::at(self.gate.until(), now, || WaitCause::Gate { cause: self.gate.cause() });
         let paused = self.hold.admit(now).strictest(closed);
         match counts {
             MaxWait::Pause(_) => paused,
             MaxWait::Known(_) => {
-                let tested = Admit::at(self.breaker.open_until().unwrap_or(now), now, || WaitCause::Breaker);
+                let tested = Admit::at(self.breaker.open_until(caller).unwrap_or(now), now, || WaitCause::Breaker);
                 paused.strictest(tested).strictest(self.quotas.earliest_room(now, cost, &self.out))
             }
         }

@@ -1,7 +1,9 @@
 //! What decides which request of a scope leaves next.
 
 use super::Scope;
+use crate::admit::Admit;
 use crate::config::Pace;
+use crate::time::Instant;
 
 /// A request that was told to wait twice leaves as each such call at most, while others wait.
 const TOLD_AGAIN: u64 = 8;
@@ -9,12 +11,12 @@ const TOLD_AGAIN: u64 = 8;
 impl Scope {
     /// Whether the server may be down: one of the last calls failed.
     pub(crate) const fn may_be_down(&self) -> bool {
-        self.breaker.has_just_failed()
+        self.breaker.all().has_just_failed()
     }
 
     /// Whether one call at a time tests its server.
     pub(crate) fn is_down(&self) -> bool {
-        self.breaker.is_testing()
+        self.breaker.all().is_testing()
     }
 
     /// Whether the pace is learnt and a call was refused: what is refused next may be due to the rate or to the item.
@@ -23,8 +25,27 @@ impl Scope {
     }
 
     /// Whether an item failed again while most others succeeded.
-    pub(crate) fn is_bad(&self, item: u64) -> bool {
-        self.breaker.is_bad(item)
+    pub(crate) fn is_bad(&self, item: u64, caller: Option<u64>) -> bool {
+        self.breaker.is_bad(item, caller)
+    }
+
+    /// Whether it may make a difference for the breaker whose call is next.
+    pub(crate) fn tells_callers_apart(&self) -> bool {
+        self.breaker.differ()
+    }
+
+    /// From when on the breaker lets calls of a caller pass; none where that is not known.
+    pub(crate) fn passes_from(&self, now: Instant, caller: Option<u64>) -> Option<Instant> {
+        match self.breaker.admit(now, caller) {
+            Admit::Now => Some(now),
+            Admit::At { at, .. } => Some(at),
+            Admit::OnRelease { .. } => None,
+        }
+    }
+
+    /// Whether calls of that caller fail, and of no other.
+    pub(crate) fn fails_alone(&self, caller: Option<u64>) -> bool {
+        self.breaker.fails_alone(caller)
     }
 
     /// Whether an item was told to wait again while most others succeeded: it has a limit of its own, or is refused for good.

@@ -37,16 +37,17 @@ impl Scope {
             closed_until: self.gate.closed_until(now),
             closed_for: self.gate.closed_for(now),
             failing_since: self.failing_since(),
-            no_success_since: self.breaker.no_success_since(),
-            refused_since: self.breaker.refused_since(),
+            no_success_since: self.breaker.all().no_success_since(),
+            refused_since: self.breaker.all().refused_since(),
+            fails_for: self.breaker.at_fault(),
             answers: self.answers.known(),
             silent: None,
         }
     }
 
     /// Since when nothing has succeeded, if the breaker opened.
-    pub(crate) const fn failing_since(&self) -> Option<Instant> {
-        self.breaker.failing_since()
+    pub(crate) fn failing_since(&self) -> Option<Instant> {
+        self.breaker.all().failing_since()
     }
 
     fn next_due(&self, now: Instant, next: &Admit) -> Option<Instant> {

@@ -9,6 +9,7 @@ mod configured_under_auto;
 mod divided;
 mod evicted;
 mod extremes;
+mod failing_callers;
 mod fleet;
 mod fleet_gates;
 mod fleet_paces;

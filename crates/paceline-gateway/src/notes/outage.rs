@@ -93,13 +93,18 @@ impl Outages {
         now: impl FnOnce() -> Instant,
         has_open_breaker: impl FnOnce() -> bool,
     ) -> Option<Told> {
-        if sign == Sign::Answers && !self.some.load(Ordering::Relaxed) {
+        if sign == Sign::Answers && !self.some() {
             return None;
         }
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
         let told = rows.note(scope, sign, now(), has_open_breaker);
         self.some.store(!rows.0.is_empty(), Ordering::Relaxed);
         told
+    }
+
+    /// Whether something may be told of the next answer.
+    pub(crate) fn some(&self) -> bool {
+        self.some.load(Ordering::Relaxed)
     }
 
     /// A person says that the cause of each stop is mended: one that comes again is told again.

@@ -269,6 +269,7 @@ impl Context {
             item: Some(self.number(item)),
             arrival: Some(item.ordinal),
             priority: self.guest.as_ref().map_or(0, |_| Guest::PRIORITY),
+            caller: self.guest.as_ref().and_then(Guest::caller),
             attempts: tally.attempts.saturating_sub(item.forgiven.attempts),
             deferrals: tally.deferrals.saturating_sub(item.forgiven.deferrals),
             unsent: tally.unsent,

@@ -99,6 +99,8 @@ pub(super) fn open(
     let counts = journal.sums()?;
     let (asking, id) = (Arc::clone(service), batch.id.clone());
     let may_leave = move || asking.lets_go_on(&id);
+    let guest = Guest::new(&served.backend, counts.input()).while_it(may_leave);
+    let guest = batch.paceline.client.iter().fold(guest, |guest, name| guest.of_client(name));
     let bounds = Bounds {
         budgets: Limits::default(),
         max_wait: None,
@@ -113,7 +115,7 @@ pub(super) fn open(
         journal: &journal,
         input_cursor: None,
         limiter: served.backend.limiter().clone(),
-        guest: Some(Guest::new(&served.backend, counts.input()).while_it(may_leave)),
+        guest: Some(guest),
         sender: Arc::clone(&served.sender),
         fallback: None,
         extract: None,

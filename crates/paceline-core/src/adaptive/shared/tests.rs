@@ -40,6 +40,7 @@ impl Side {
             spent,
             server_limited: false,
             item: self.last,
+            caller: None,
             is_first: true,
         };
         flight.era = self.learnt.sent(now, &self.gate, &flight, false);

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 
 use super::impatient;
 use super::raw::{connected, statuses};
-use crate::support::{HTTPS, Served, answer, counted};
+use crate::support::{HTTPS, Served, answer, client, counted, serve_to, upstream};
 
 const ONCE: &str = "retry = { max_retries = 0 }";
 
@@ -234,4 +234,34 @@ async fn an_upstream_that_hangs_does_not_hold_up_another() {
     }
     assert_eq!(calls.count(), 20);
     stuck.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// One client's prompts that make the server fail opened the breaker for all, and its own older requests were the tests of that.
+#[tokio::test]
+async fn one_client_whose_calls_fail_takes_the_server_from_no_other_one() {
+    let api = |request: axum::extract::Request| async move {
+        let fails = request.headers().contains_key("x-fails");
+        answer(if fails { 500 } else { 200 }, &[], "{}")
+    };
+    let served = Served::new(upstream(api).await, "", Bounds::default());
+    serve_to(&served, vec![client("faulty", &[]), client("right", &[]), client("third", &[])]);
+    let post = |name: &str| served.post().header("x-paceline-key", format!("pk-{name}"));
+    let waiting: Vec<_> = (0..40)
+        .map(|_| tokio::spawn(post("faulty").header("x-fails", "1").header("x-paceline-deadline", "60s").send()))
+        .collect();
+    let is_open = || served.limiter.snapshot().scopes.iter().any(|scope| scope.failing_since.is_some());
+    while !is_open() {
+        tokio::task::yield_now().await;
+    }
+    for name in ["right", "third"].repeat(5) {
+        let got = post(name).header("x-paceline-deadline", "500ms").send().await.expect("it is there");
+        assert_eq!(got.status().as_u16(), 200, "{name}: {}", got.text().await.expect("a body"));
+    }
+    assert!(!is_open());
+    let state = served.client.get(served.origin() + "/api/state").header("x-paceline-key", "pk-right");
+    let state: Value = serde_json::from_slice(&state.send().await.unwrap().bytes().await.unwrap()).unwrap();
+    let rows = state["clients"].as_array().expect("clients").iter();
+    let told: Vec<_> = rows.map(|row| (row["client"].as_str(), row["waits_for"].is_string())).collect();
+    assert!(told.contains(&(Some("faulty"), true)) && told.contains(&(Some("right"), false)), "{state}");
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
