@@ -123,6 +123,8 @@ pub(crate) async fn forward(
     let waited = record.waited.as_millis() as u64;
     fields.insert(const { HeaderName::from_static(gateway::WAITED) }, headers::number(waited));
     fields.insert(const { HeaderName::from_static(gateway::ATTEMPTS) }, headers::number(record.calls.into()));
+    // An upstream's own would say something of calls that this gateway has not made.
+    [gateway::FALLBACK, gateway::UNKNOWN, gateway::UNKNOWN_AT].iter().for_each(|name| drop(fields.remove(*name)));
     if record.unknown > 0 {
         fields.insert(gateway::UNKNOWN, record.unknown.into());
     }

@@ -329,3 +329,12 @@ async fn a_step_whose_call_may_have_been_done_is_named() {
         assert_eq!((header("x-paceline-unknown"), header("x-paceline-unknown-at")), (Some("1"), Some("lost/dear")));
     }
 }
+
+#[tokio::test]
+async fn what_an_upstream_says_of_a_fallback_is_not_said_of_this_one() {
+    let fields = [("x-paceline-fallback", "static"), ("x-paceline-unknown", "7"), ("x-paceline-unknown-at", "x")];
+    let served = Served::new(counted(move |_| answer(200, &fields, "{}")).await.0, "", Bounds::default());
+    let got = served.post().send().await.unwrap();
+    assert_eq!(got.headers()["x-paceline-attempts"], "1");
+    assert!(fields.iter().all(|(name, _)| !got.headers().contains_key(*name)), "{:?}", got.headers());
+}
