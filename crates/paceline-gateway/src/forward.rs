@@ -27,7 +27,7 @@ use crate::headers::{self, Wishes};
 use crate::metrics::Ending;
 use crate::notes::ClientSpending;
 use crate::own_routes::OwnBody;
-use crate::payload::Payload;
+use crate::payload::{Payload, too_much_is_held};
 use crate::places::{Place, hold_a_place};
 use crate::queue::{NotSent, place_in_queue, share_of_queue};
 use crate::record::{BATCH, Record};
@@ -37,6 +37,9 @@ use crate::server::Gateway;
 use crate::spent::Spent;
 use crate::steps::unless_down;
 use crate::tap::Tap;
+
+/// The heads of as many requests as may wait take little where they are no longer than that.
+const USUAL_HEAD: usize = 8 << 10;
 
 /// The body of an answer: the gateway's own, or as it comes from an upstream.
 pub(crate) type AnswerBody = Either<OwnBody, Tap>;
@@ -120,11 +123,11 @@ pub(crate) async fn forward(
         refusal.into_response().map(whole_body)
     });
     let fields = answer.headers_mut();
+    // An upstream's own would say something of calls that this gateway has not made.
+    [gateway::FALLBACK, gateway::UNKNOWN, gateway::UNKNOWN_AT].iter().for_each(|name| drop(fields.remove(*name)));
     let waited = record.waited.as_millis() as u64;
     fields.insert(const { HeaderName::from_static(gateway::WAITED) }, headers::number(waited));
     fields.insert(const { HeaderName::from_static(gateway::ATTEMPTS) }, headers::number(record.calls.into()));
-    // An upstream's own would say something of calls that this gateway has not made.
-    [gateway::FALLBACK, gateway::UNKNOWN, gateway::UNKNOWN_AT].iter().for_each(|name| drop(fields.remove(*name)));
     if record.unknown > 0 {
         fields.insert(gateway::UNKNOWN, record.unknown.into());
     }
@@ -169,7 +172,8 @@ impl<'a> Course<'a> {
         if let Some(known) = known.as_ref().filter(|_| may_be_large(&body)) {
             known.may_wait(record.priority, longest)?;
         }
-        let room = taken.bodies.begin(bodies_of(known.as_ref(), &client));
+        let mut room = taken.bodies.begin(bodies_of(known.as_ref(), &client));
+        room.grow(length_if_long(&parts), bounds.held_bytes).map_err(too_much_is_held)?;
         let payload = Payload::read(body, bounds, room, longest).await?;
         record.bytes_in = payload.bytes.len() as u64;
         let course = Self {
@@ -302,13 +306,13 @@ impl<'a> Course<'a> {
         let first = paceline::Request {
             priority: self.record.priority,
             item: Some(upstream.next_item()),
+            caller: self.known.as_ref().map(|client| client.number()),
             arrival: Some(arrival),
             max_retries: Some(retries),
             ..first
         };
         self.not_sooner(upstream, first)
     }
-            caller: self.known.as_ref().map(|client| client.number()),
 
     /// That request, while its client is to stay away no sooner than that is over.
     fn not_sooner(&self, upstream: &Backend, request: paceline::Request) -> paceline::Request {
@@ -461,6 +465,13 @@ impl<'a> Course<'a> {
 /// The bodies of a client: with a key it has them in common for all upstreams.
 fn bodies_of<'a>(known: Option<&'a Arc<Client>>, client: &'a ClientSpending) -> &'a BodiesOfClient {
     known.map_or(&client.bodies, |known| &known.bodies)
+}
+
+/// The length of the head of a request, where that is more than a usual one.
+fn length_if_long(head: &http::request::Parts) -> u64 {
+    let fields = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len());
+    let length = fields.sum::<usize>() + head.uri.path_and_query().map_or(0, |target| target.as_str().len());
+    if length > USUAL_HEAD { length as u64 } else { 0 }
 }
 
 fn may_be_large(body: &RequestBody) -> bool {

@@ -225,7 +225,8 @@ fn slow(message: &str) -> Refusal {
     Refusal::new(StatusCode::REQUEST_TIMEOUT, "slow_body", message)
 }
 
-fn too_much_is_held(why: NoRoom) -> Refusal {
+/// There is no room for a body, or for a long head.
+pub(crate) fn too_much_is_held(why: NoRoom) -> Refusal {
     let message = match why {
         NoRoom::OfClient => "the gateway holds as many bytes of this client's requests as it may of one; send it later",
         NoRoom::OfAll => "the gateway holds as many bytes of waiting requests as it may; send it later",

@@ -65,6 +65,29 @@ async fn bodies_of_a_client_whose_limit_is_used_up_leave_room_to_others() {
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
+/// Of which 9,000 of one client may wait, of 400 KB each.
+#[tokio::test]
+async fn long_heads_of_requests_that_wait_count_among_what_is_held() {
+    let api = upstream(|_: Request| async move { answer(200, &[], OK) }).await;
+    let served = Served::new(api, "", bounds(|bounds| bounds.held_bytes = 1 << 20));
+    serve_to(&served, vec![client("greedy", &["1 per 1h"]), client("other", &[])]);
+    assert_eq!(post(&served, "greedy", "x").send().await.unwrap().status().as_u16(), 200);
+    let greedy = || {
+        let with = |request: reqwest::RequestBuilder, n| request.header(format!("x-{n}"), "y".repeat(4_000));
+        (0..10).fold(post(&served, "greedy", "x"), with).header("x-paceline-deadline", "1d").send()
+    };
+    let waiting: Vec<_> = (0..30).map(|_| tokio::spawn(greedy())).collect();
+    while waiting.iter().filter(|one| one.is_finished()).count() < 10 {
+        tokio::task::yield_now().await;
+    }
+    let refused = greedy().await.unwrap();
+    assert_eq!(refused.status().as_u16(), 429);
+    let body: Value = serde_json::from_slice(&refused.bytes().await.unwrap()).unwrap();
+    assert!(body["error"]["message"].as_str().unwrap().contains("of this client's requests"), "{body}");
+    assert_eq!(post(&served, "other", "x").send().await.unwrap().status().as_u16(), 200, "they leave room to others");
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
 #[tokio::test]
 async fn no_large_body_is_taken_for_a_request_that_would_wait_beyond_its_deadline() {
     let (api, calls) = counted(|_| answer(200, &[], OK)).await;
