@@ -118,8 +118,8 @@ impl Gateway {
         }));
         let failing = failing_alone(looks);
         for row in &mut clients {
-            let scope = row["client"].as_str().and_then(|name| failing.get(&number_of(name)));
-            if let Some(scope) = scope {
+            let whose = row["upstream"].as_str().zip(row["client"].as_str());
+            if let Some(scope) = whose.and_then(|(upstream, name)| failing.get(&(upstream, number_of(name)))) {
                 row["waits_for"] = format!("{scope}, where its calls alone fail").into();
             }
         }
@@ -164,10 +164,15 @@ impl Gateway {
     }
 }
 
-/// Each client whose calls alone fail, by its number, and a scope where they do.
-fn failing_alone(looks: &[Look]) -> BTreeMap<u64, &Arc<str>> {
-    let scopes = looks.iter().flat_map(|look| &look.snapshot.scopes);
-    scopes.flat_map(|scope| scope.fails_for.iter().map(|client| (*client, &scope.name))).collect()
+/// Each client whose calls alone fail, by its upstream and its number, and a scope where they do.
+fn failing_alone(looks: &[Look]) -> BTreeMap<(&str, u64), &Arc<str>> {
+    let mut failing = BTreeMap::new();
+    for look in looks {
+        for scope in &look.snapshot.scopes {
+            failing.extend(scope.fails_for.iter().map(|client| ((look.upstream.name(), *client), &scope.name)));
+        }
+    }
+    failing
 }
 
 /// One upstream at one instant.

@@ -236,7 +236,7 @@ fn a_caller_whose_calls_alone_fail_is_paused_alone() {
     assert!(failed < 120, "its calls are spared: {done:?}");
 }
 
-/// A server that is down for all is tested by one call at a time, whoever waits.
+/// A server that is down for all is tested by one call at a time, however many callers wait.
 #[test]
 fn a_server_that_fails_for_all_is_spared() {
     let callers: Vec<_> = (0..6).map(|n| Caller { workers: 20, ..right(f64::from(n) * 0.01) }).collect();

@@ -6,11 +6,21 @@ use http::{Method, StatusCode};
 use paceline_http::Call;
 use paceline_providers::{Dialect, answers_later, kept_named, references_of};
 
+use super::shown::{has_a_key, misplaced};
 use super::{Client, Clients};
 use crate::refusal::Refusal;
 use crate::{models, query, unread};
 
 impl Clients {
+    /// Whether one of their keys stands in what is named for all to see: a model, or the scope of a call.
+    ///
+    /// # Errors
+    /// One does.
+    pub(crate) fn check_name(&self, name: &str) -> Result<(), Refusal> {
+        let is_key = matches!(self, Self::WithKeys(clients) if has_a_key(clients, name));
+        if is_key { Err(misplaced("model")) } else { Ok(()) }
+    }
+
     /// Whether work goes on that the client of that name had asked for, to be done later, with the key of that
     /// [id](Client::key_id): what a new request for it would be told now. Without an id any key of that name counts.
     ///

@@ -1,11 +1,10 @@
 //! The keys of clients, which go no further than the gateway: not to an upstream, and into nothing that others see.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use http::Request;
 
-use super::{Client, Clients, KeyHash};
+use super::hash::KeyHash;
 use crate::headers::letters_of;
 use crate::query;
 use crate::refusal::Refusal;
@@ -43,19 +42,8 @@ pub(super) fn key_in(value: &str) -> &str {
     }
 }
 
-impl Clients {
-    /// Whether one of their keys stands in what is named for all to see: a model, or the scope of a call.
-    ///
-    /// # Errors
-    /// One does.
-    pub(crate) fn check_name(&self, name: &str) -> Result<(), Refusal> {
-        let is_key = matches!(self, Self::WithKeys(clients) if has_a_key(clients, name));
-        if is_key { Err(misplaced("model")) } else { Ok(()) }
-    }
-}
-
 /// Whether one of the keys of clients stands in a text that others see, such as a path, a model or the name of a scope.
-pub(super) fn has_a_key(clients: &BTreeMap<KeyHash, Arc<Client>>, text: &str) -> bool {
+pub(super) fn has_a_key<Of>(clients: &BTreeMap<KeyHash, Of>, text: &str) -> bool {
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && !matches!(letter, '_' | '-'));
     words.filter(|word| word.len() >= LEAST_WITHIN).any(|word| clients.contains_key(&KeyHash::of(word)))
 }
@@ -73,7 +61,7 @@ mod tests {
     use http::{HeaderName, HeaderValue};
 
     use super::*;
-    use crate::clients::ClientConfig;
+    use crate::clients::{ClientConfig, Clients};
 
     #[test]
     fn a_key_where_others_would_see_it_is_refused_or_taken_out() {
