@@ -12,7 +12,8 @@ use crate::usage;
 /// Executes a batch of commands and answers each. Lines are synced before the transaction commits, and the transaction commits
 /// before any caller is answered. After an error the database must not be used again.
 pub(crate) fn write_batch(db: &mut JournalDb, commands: Vec<Command>) -> Result<(), Arc<JournalError>> {
-    let mut batch = WriteBatch { db: &mut *db, adds: CallTotals::default(), used: Vec::new(), failure: None, settles: Vec::new() };
+    let mut batch =
+        WriteBatch { db: &mut *db, adds: CallTotals::default(), used: Vec::new(), failure: None, settles: Vec::new() };
     let mut queries = Vec::new();
     let durable =
         commands.iter().any(|command| matches!(command, Command::Leaves { departure, .. } if departure.durable));
