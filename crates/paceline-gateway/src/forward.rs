@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::Either::{Left, Right};
-use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::header::CONNECTION;
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode, Version};
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, Either, Full};
 use hyper::body::Incoming;
@@ -40,6 +41,9 @@ use crate::tap::Tap;
 
 /// The heads of as many requests as may wait take little where they are no longer than that.
 const USUAL_HEAD: usize = 8 << 10;
+
+/// A connection keeps the room of the longest head that came on it: after a longer one it is closed.
+const LONG_HEAD: u64 = 64 << 10;
 
 /// The body of an answer: the gateway's own, or as it comes from an upstream.
 pub(crate) type AnswerBody = Either<OwnBody, Tap>;
@@ -106,6 +110,7 @@ pub(crate) async fn forward(
 ) -> Response<AnswerBody> {
     let mut told = AnswerNotes::default();
     let mut record = Record::new(upstream, request.method(), &path);
+    let keeps_much = request.version() < Version::HTTP_2 && length_if_long(&request) > LONG_HEAD;
     let answer = match Course::begin(gateway, upstream, request, &mut record).await {
         Ok((mut course, parts, _room)) => {
             let answer = course.run(upstreams, upstream, path, parts).await;
@@ -135,6 +140,9 @@ pub(crate) async fn forward(
         fields.insert(gateway::FALLBACK, fallback);
     }
     told.unknown_at.into_iter().for_each(|step| _ = fields.append(gateway::UNKNOWN_AT, step));
+    if keeps_much {
+        fields.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
     record.status = Some(answer.status());
     match answer.body_mut() {
         Either::Left(whole) => record.bytes_out = whole.size_hint().exact().unwrap_or_default(),
@@ -154,6 +162,7 @@ impl<'a> Course<'a> {
         let Gateway { bounds, taken, .. } = gateway;
         let clock = upstream.limiter();
         let began = clock.now();
+        let long = length_if_long(&request);
         let (parts, body) = request.into_parts();
         if headers::wants_websocket(&parts.headers) {
             let message = "the gateway passes on HTTP alone, and no WebSocket";
@@ -173,7 +182,7 @@ impl<'a> Course<'a> {
             known.may_wait(record.priority, longest)?;
         }
         let mut room = taken.bodies.begin(bodies_of(known.as_ref(), &client));
-        room.grow(length_if_long(&parts), bounds.held_bytes).map_err(too_much_is_held)?;
+        room.grow(long, bounds.held_bytes).map_err(too_much_is_held)?;
         let payload = Payload::read(body, bounds, room, longest).await?;
         record.bytes_in = payload.bytes.len() as u64;
         let course = Self {
@@ -468,9 +477,10 @@ fn bodies_of<'a>(known: Option<&'a Arc<Client>>, client: &'a ClientSpending) -> 
 }
 
 /// The length of the head of a request, where that is more than a usual one.
-fn length_if_long(head: &http::request::Parts) -> u64 {
-    let fields = head.headers.iter().map(|(name, value)| name.as_str().len() + value.len());
-    let length = fields.sum::<usize>() + head.uri.path_and_query().map_or(0, |target| target.as_str().len());
+fn length_if_long<Body>(request: &Request<Body>) -> u64 {
+    let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len());
+    let target = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
+    let length = fields.sum::<usize>() + target;
     if length > USUAL_HEAD { length as u64 } else { 0 }
 }
 

@@ -84,7 +84,12 @@ async fn long_heads_of_requests_that_wait_count_among_what_is_held() {
     assert_eq!(refused.status().as_u16(), 429);
     let body: Value = serde_json::from_slice(&refused.bytes().await.unwrap()).unwrap();
     assert!(body["error"]["message"].as_str().unwrap().contains("of this client's requests"), "{body}");
-    assert_eq!(post(&served, "other", "x").send().await.unwrap().status().as_u16(), 200, "they leave room to others");
+    let other = post(&served, "other", "x").send().await.unwrap();
+    assert_eq!((other.status().as_u16(), other.headers().get("connection")), (200, None), "they leave room to others");
+    let long =
+        (0..20).fold(post(&served, "other", "x"), |request, n| request.header(format!("x-{n}"), "y".repeat(4_000)));
+    let long = long.send().await.unwrap();
+    assert_eq!(long.headers()["connection"], "close", "{}: the room of its head goes with it", long.status());
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
