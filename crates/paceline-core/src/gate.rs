@@ -50,7 +50,7 @@ pub(crate) struct Reopening {
 
 /// A gate that has been closed for longer, by our own choice, waits for no window of a minute: for one that may last hours, or
 /// for the end of a ban, which calls may extend. ...
-pub(crate) const UNUSUAL: Duration = Duration::from_secs(120);
+const UNUSUAL: Duration = Duration::from_secs(120);
 
 /// ... Then the next call waits for this part of the time that it has been closed, ...
 const PART: u32 = 8;

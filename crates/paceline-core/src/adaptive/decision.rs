@@ -13,7 +13,7 @@ use super::rate::{FEW, Rate, Trend};
 use super::unit::Unit;
 use super::{LONGEST_CLOSURE, Reaction, Refusal, Start, window};
 use crate::flight::Flight;
-use crate::gate::{Closure, Gate, Reopening, UNUSUAL};
+use crate::gate::{Closure, Gate, Reopening};
 use crate::repeats::Repeats;
 use crate::rng::Rng;
 use crate::state::LearntState;
@@ -227,16 +227,11 @@ impl Decision {
         let t = reopening.canary.saturating_since(since).as_secs_f64();
         let measured = (n >= FEW && t > 0.0).then(|| n / t);
         let cycle = self.cycle.replace((n, self.rate.per_second()));
-        let as_many = cycle.is_some_and(|(before, _)| alike(n, before, 1.1));
         let alike = cycle.is_some_and(|before| self.is_window(n, before));
         self.alike = if alike { self.alike + 1 } else { 0 };
         let window = core::mem::take(&mut self.all_refused) || self.alike >= 2;
         self.vain = !window && matches!(reopening.closure, Closure::Hint | Closure::SameHint { .. });
         match reopening.closure {
-            // A ban, or an outage: its length says nothing of the rate, unless as many calls were admitted between two of them.
-            Closure::Own if reopening.closed > UNUSUAL && !as_many => {
-                self.rate.reopened_after(window::KNOWN, None);
-            }
             Closure::Own if window::is_usual(t) => self.rate.reopened_after(closed.max(window::KNOWN), measured),
             Closure::Own | Closure::NewHint => self.rate.reopened_after(closed, measured),
             Closure::Hint | Closure::SameHint { .. } if window => self.rate.reopened_after(closed, measured),
