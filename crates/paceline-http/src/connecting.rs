@@ -10,7 +10,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use paceline::{Clock, Instant};
-use reqwest::Url;
 use tokio::time::sleep;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -45,13 +44,9 @@ struct Host {
 }
 
 impl Hosts {
-    /// Sends a call, whose connector is a [`Turned`] one.
-    pub(crate) async fn send<T>(&self, address: &str, sending: impl Future<Output = T>) -> T {
-        let origin = Url::parse(address).map(|url| url.origin().ascii_serialization());
-        match origin {
-            Ok(origin) => HOST.scope(self.host(origin), sending).await,
-            Err(_) => sending.await,
-        }
+    /// Sends a call to that origin, whose connector is a [`Turned`] one.
+    pub(crate) async fn send<T>(&self, origin: String, sending: impl Future<Output = T>) -> T {
+        HOST.scope(self.host(origin), sending).await
     }
 
     fn host(&self, origin: String) -> Arc<Host> {

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use http::header::{ACCEPT_ENCODING, HeaderMap, HeaderValue};
-use reqwest::{Client, ClientBuilder, redirect};
+use reqwest::{Body, Client, ClientBuilder, Method, Response, redirect};
 
 #[cfg(feature = "config")]
 use crate::connecting::Hosts;
@@ -45,24 +45,26 @@ impl Connections {
         Self { hosts: Some(Hosts::default()), ..self }
     }
 
-    /// The client for the next call.
-    pub(crate) fn client(&self) -> Client {
-        self.lock().clone()
-    }
-
     /// Sends a call; only clients of a configuration take turns.
-    #[cfg(not(feature = "config"))]
-    pub(crate) async fn send<T>(&self, _: &str, sending: impl Future<Output = T>) -> T {
-        sending.await
-    }
-
-    /// Sends a call to that address.
-    #[cfg(feature = "config")]
-    pub(crate) async fn send<T>(&self, address: &str, sending: impl Future<Output = T>) -> T {
-        match &self.hosts {
-            Some(hosts) => hosts.send(address, sending).await,
-            None => sending.await,
+    pub(crate) async fn send(
+        &self,
+        method: &Method,
+        address: &str,
+        headers: HeaderMap,
+        body: Body,
+    ) -> Result<Response, reqwest::Error> {
+        let client = self.lock().clone();
+        let mut request = client.request(method.clone(), address).body(body).build()?;
+        let of_address = std::mem::replace(request.headers_mut(), headers);
+        for (name, value) in &of_address {
+            request.headers_mut().entry(name).or_insert_with(|| value.clone());
         }
+        #[cfg(feature = "config")]
+        if let Some(hosts) = &self.hosts {
+            let origin = request.url().origin().ascii_serialization();
+            return hosts.send(origin, client.execute(request)).await;
+        }
+        client.execute(request).await
     }
 
     /// Descriptors are short. Idle connections are closed once no call waits for its answer through the client that kept them.

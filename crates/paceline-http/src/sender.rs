@@ -384,18 +384,9 @@ impl Sender {
         let (timeout, gateway, is_own) = (self.config.timeout, self.gateway(call), call.url.starts_with('/'));
         let send = async || {
             let address = self.address_of(call);
-            let client = self.connections.client();
-            let request = client.request(call.method.clone(), &address).body(leaving.body(call.body.clone())).build();
             let deadline = self.clock.now() + timeout;
-            let sending = async {
-                let mut request = request?;
-                let of_address = std::mem::replace(request.headers_mut(), headers.clone());
-                for (name, value) in &of_address {
-                    request.headers_mut().entry(name).or_insert_with(|| value.clone());
-                }
-                client.execute(request).await
-            };
-            let sending = self.connections.send(&address, sending);
+            let body = leaving.body(call.body.clone());
+            let sending = self.connections.send(&call.method, &address, headers.clone(), body);
             let sent = until(&self.clock, deadline, sending).await.transpose();
             if sent.as_ref().is_err_and(|error| Shortage::is_why(error)) {
                 self.connections.spare();
