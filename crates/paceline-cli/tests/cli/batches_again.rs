@@ -36,6 +36,23 @@ fn a_request_for_a_batch_that_is_sent_again_after_a_kill_makes_no_second_one() {
     assert_eq!(service.get("/v1/batches")["data"].as_array().map(Vec::len), Some(2));
 }
 
+/// After a kill on a full disk the record is all that is read of a batch: its counts fell to none.
+#[test]
+fn the_record_of_a_batch_keeps_up_with_its_counts() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let service = Service::start(&job, &server, &["--limit", "20 per 1h"]);
+    let order = order(&service.upload(&input(40)), "24h").to_string();
+    let (_, batch) = service.text(Method::POST, "/v1/batches", &[("content-type", "application/json")], order);
+    let batch: Value = serde_json::from_str(&batch).expect("JSON");
+    let id = batch["id"].as_str().expect("an id");
+    let record = job.path(&format!("state/batches/jobs/{id}/record.json"));
+    let recorded = || {
+        let record: Value = serde_json::from_slice(&std::fs::read(&record).expect("a record")).expect("JSON");
+        record["request_counts"]["completed"].as_u64()
+    };
+    service.until(id, |_| recorded() >= Some(18));
+}
+
 #[test]
 fn a_file_that_cannot_be_read_ends_its_batches_and_leaves_their_places_to_others() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));

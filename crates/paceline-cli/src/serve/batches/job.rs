@@ -28,6 +28,9 @@ use crate::run::calls::item::Context;
 /// How often the counts of a batch are brought up to date.
 const TICK: Duration = Duration::from_millis(500);
 
+/// How often the counts of a batch are recorded until it ends, at the most.
+const RECORDED: u64 = 16;
+
 /// How long a batch waits before it tries again what failed here.
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -235,7 +238,7 @@ impl Tended {
 
     /// For as long as it is polled.
     async fn watch(&self, journal: &Journal, context: &Arc<Context>) {
-        let (mut ticks, mut before) = (interval(TICK), None);
+        let (mut ticks, mut before, mut kept) = (interval(TICK), None, RequestCounts::default());
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -249,6 +252,24 @@ impl Tended {
             let Ok(Ok((counts, why))) = blocking(look).await else { continue };
             let counts = RequestCounts::from(&counts);
             let stands = before.replace(counts) == Some(counts);
+            // A start after a kill on a full disk has no other counts than those of the record.
+            if counts.ended() >= kept.ended() + (counts.total / RECORDED).max(1) {
+                let (service, id) = (Arc::clone(&self.service), self.id.clone());
+                // Its run may have ended meanwhile.
+                let is_newer = move |batch: &Batch| {
+                    batch.status == Status::InProgress && counts.ended() >= batch.request_counts.ended()
+                };
+                let records = move || {
+                    service.change(&id, |batch| {
+                        batch.request_counts = if is_newer(batch) { counts } else { batch.request_counts };
+                    })
+                };
+                match blocking(records).await {
+                    Ok(Ok(_)) => kept = counts,
+                    Ok(Err(error)) => tracing::debug!("the counts of the batch are not recorded: {error}"),
+                    Err(error) => tracing::debug!("the counts of the batch are not recorded: {error}"),
+                }
+            }
             self.service.note(&self.id, |batch| {
                 batch.request_counts = counts;
                 batch.paceline.waits_for = why.filter(|_| stands);

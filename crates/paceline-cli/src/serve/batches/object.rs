@@ -114,6 +114,13 @@ pub(super) struct RequestCounts {
     pub(super) failed: u64,
 }
 
+impl RequestCounts {
+    /// How many have ended.
+    pub(super) const fn ended(&self) -> u64 {
+        self.completed + self.failed
+    }
+}
+
 impl From<&JobCounts> for RequestCounts {
     fn from(counts: &JobCounts) -> Self {
         Self {
@@ -210,14 +217,14 @@ impl From<LineError> for InputFault {
 impl Batch {
     /// How far it is, for the page of the gateway.
     pub(super) fn overview(&self) -> Value {
-        let RequestCounts { total, completed, failed } = self.request_counts;
+        let RequestCounts { total, failed, .. } = self.request_counts;
         json!({
             "id": self.id,
             "upstream": self.paceline.upstream,
             "endpoint": self.endpoint,
             "status": self.status.as_str(),
             "total": total,
-            "done": completed + failed,
+            "done": self.request_counts.ended(),
             "failed": failed,
             "waits_for": self.paceline.waits_for,
         })
