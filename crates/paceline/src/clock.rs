@@ -16,7 +16,7 @@ const ORIGIN: Instant = Instant::from_nanos(400 * 86_400 * 1_000_000_000);
 /// millionths.
 const BELIEVED: u64 = 100_000_000;
 
-/// For so long after it asked, the clock takes the machine not to have slept, in nanoseconds: callers ask several times for a call.
+/// For so long after it asked, in nanoseconds, the clock takes the machine not to have slept: callers ask several times a call.
 const AWAKE: u64 = 1_000_000;
 
 /// A monotonic clock that counts suspended time.

@@ -32,7 +32,11 @@ fn promtool_takes_the_metrics_and_the_alerts() {
 #[test]
 fn alerts_and_dashboard_name_metrics_that_exist() {
     let contrib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib");
-    let metrics = include_str!("../../../paceline-gateway/src/metrics.rs");
+    let metrics = [
+        include_str!("../../../paceline-gateway/src/metrics.rs"),
+        include_str!("../../../paceline-gateway/src/conditions.rs"),
+    ]
+    .concat();
     for file in ["prometheus/alerts.yml", "grafana/paceline.json"] {
         let text = std::fs::read_to_string(contrib.join(file)).expect("it is there");
         let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
