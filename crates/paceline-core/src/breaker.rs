@@ -185,8 +185,7 @@ impl Breaker {
     /// The server was failing when an earlier process called it last.
     pub(crate) fn expect_failures(&mut self, now: Instant) {
         self.failures.get_or_insert_default().since = Some(now);
-        self.took = true;
-        self.state = State::HalfOpen { probing: false, proofs: 0, lasted: self.config.open };
+        (self.took, self.state) = (true, State::HalfOpen { probing: false, proofs: 0, lasted: self.config.open });
     }
 
     /// A call ended without an answer that shows whether the server works.
@@ -226,8 +225,7 @@ impl Breaker {
         let mut own = self.clone();
         let (State::Open { lasted, .. } | State::HalfOpen { lasted, .. }) = self.state else { return own };
         own.open(now, lasted);
-        own.samples.clear();
-        self.samples.clear();
+        (own.samples, self.samples) = Default::default();
         (self.state, self.failures, self.suspect, self.took) = (State::Closed, None, 0, false);
         own
     }

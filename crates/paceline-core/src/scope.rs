@@ -426,14 +426,6 @@ impl Scope {
         self.gate = Gate::new();
     }
 
-    /// When the breaker lets the next probe of that caller pass, if it is open.
-    pub(crate) fn next_probe(&self, now: Instant, caller: Option<u64>) -> Instant {
-        match self.breaker.admit(now, caller) {
-            Admit::At { at, .. } => at,
-            Admit::Now | Admit::OnRelease { .. } => now,
-        }
-    }
-
     /// Whether neither a hold nor the gate will end or change anything by itself.
     pub(crate) fn is_open(&self) -> bool {
         self.gate.is_open() && self.next_reopening().is_none()

@@ -121,7 +121,11 @@ impl Pacer {
             // The quota holds its scope.
             stands_still: outcome.class == Class::QuotaExhausted,
             // It sits out the next round of tests, so that one item that always fails cannot keep the others out.
-            probe: probe.then(|| 2 * (scope.next_probe(now, request.caller) - now)).filter(|wait| !wait.is_zero()),
+            probe: probe
+                .then(|| scope.passes_from(now, request.caller))
+                .flatten()
+                .map(|at| 2 * (at - now))
+                .filter(|wait| !wait.is_zero()),
             chosen: self.guessed(now, &request.scope, outcome),
             at_least: self.others_first(now, scope, probe, request, outcome),
         };
