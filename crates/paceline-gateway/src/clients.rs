@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use self::contexts::Contexts;
 pub use self::hash::KeyHash;
-use self::shown::{has_a_key, key_in, misplaced, remove_key};
+use self::shown::{check_path, key_in, remove_key};
 use crate::bodies::BodiesOfClient;
 use crate::bounds::{Held, Turn};
 use crate::headers::{KEY, OF_CLIENTS};
@@ -254,12 +254,11 @@ impl Clients {
             shown = shown.or(known);
             query::remove(request.uri_mut(), |name, value| of(value).or_else(|| of(name)).is_some());
         }
-        if let Some((_, key)) = &shown {
-            remove_key(request, key_in(key))?;
+        let key = shown.as_ref().map(|(_, key)| key_in(key));
+        if let Some(key) = key {
+            remove_key(request, key);
         }
-        if has_a_key(clients, &query::decoded_often(request.uri().path())) {
-            return Err(misplaced("path"));
-        }
+        check_path(clients, key, request.uri().path())?;
         let headers = request.headers();
         shown.map(|(client, _)| client).ok_or_else(|| {
             let all = request.uri().path_and_query().map_or("", |all| all.as_str());
@@ -389,6 +388,26 @@ impl Client {
 }
 
 #[cfg(test)]
+impl Clients {
+    /// Clients without limits, by their names and keys.
+    pub(crate) fn of_keys(keys: &[(&str, &str)]) -> BTreeMap<KeyHash, Arc<Client>> {
+        let config = |(name, key): &(&str, &str)| ClientConfig {
+            name: (*name).to_owned(),
+            key: KeyHash::of(key),
+            limits: None,
+            models: Vec::new(),
+            paths: Vec::new(),
+            is_batch: false,
+            former: None,
+        };
+        match Self::with_keys(keys.iter().map(config).collect(), &Self::OfThisMachine) {
+            Ok(Self::WithKeys(clients)) => clients,
+            _ => panic!("names and keys are unlike"),
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use http::HeaderName;
 
@@ -416,18 +435,7 @@ mod tests {
 
     #[test]
     fn keys_are_found_where_sdks_put_them() {
-        let configured = ClientConfig {
-            name: "ci".into(),
-            key: KeyHash::of("k"),
-            limits: None,
-            models: vec![],
-            paths: vec![],
-            is_batch: false,
-            former: None,
-        };
-        let Ok(Clients::WithKeys(clients)) = Clients::with_keys(vec![configured], &Clients::OfThisMachine) else {
-            panic!("right")
-        };
+        let clients = Clients::of_keys(&[("ci", "k")]);
         for (name, value, known) in [
             ("authorization", "Bearer k", true),
             ("authorization", "bearer  k", true),
@@ -454,19 +462,7 @@ mod tests {
     #[test]
     fn no_key_of_a_client_goes_on_in_a_query_or_another_field() {
         let key = "pl_0123456789abcdef";
-        let config = |name: &str, key| ClientConfig {
-            name: name.into(),
-            key: KeyHash::of(key),
-            limits: None,
-            models: vec![],
-            paths: vec![],
-            is_batch: false,
-            former: None,
-        };
-        let configured = vec![config("ci", key), config("other", "k")];
-        let Ok(Clients::WithKeys(clients)) = Clients::with_keys(configured, &Clients::OfThisMachine) else {
-            panic!("right")
-        };
+        let clients = Clients::of_keys(&[("ci", key), ("other", "k")]);
         let header: &[(&'static str, &str)] = &[("authorization", &format!("Bearer {key}"))];
         let encoded: String = key.bytes().map(|byte| format!("%{byte:02X}")).collect();
         let twice = encoded.replace('%', "%25");

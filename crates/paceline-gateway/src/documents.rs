@@ -136,22 +136,12 @@ mod tests {
     use super::*;
     use crate::backend::Backend;
     use crate::bounds::Bounds;
-    use crate::clients::{ClientConfig, Clients, KeyHash};
+    use crate::clients::{Clients, KeyHash};
 
     fn served(names: &[&str]) -> (Arc<Gateway>, BTreeMap<KeyHash, Arc<Client>>) {
         let gateway = Gateway::new(Vec::<Arc<Backend>>::new(), Bounds::default()).expect("no fallbacks");
-        let config = |name: &str| ClientConfig {
-            name: name.to_owned(),
-            key: KeyHash::of(name),
-            limits: None,
-            models: Vec::new(),
-            paths: Vec::new(),
-            is_batch: false,
-            former: None,
-        };
-        let clients = Clients::with_keys(names.iter().map(|name| config(name)).collect(), &Clients::OfThisMachine);
-        let Ok(Clients::WithKeys(clients)) = clients else { panic!("right") };
-        (gateway, clients)
+        let keys: Vec<_> = names.iter().map(|name| (*name, *name)).collect();
+        (gateway, Clients::of_keys(&keys))
     }
 
     #[tokio::test]

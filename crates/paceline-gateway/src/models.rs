@@ -38,8 +38,7 @@ pub(crate) fn only_reads(call: &Call) -> bool {
 
 /// The path of a call as a server reads it, also behind one that has decoded it once.
 pub(crate) fn decoded_path(call: &Call) -> Cow<'_, str> {
-    let path = path_before(&call.url, b"?");
-    if path.bytes().any(|byte| byte == b'%') { query::decoded_often(path).into() } else { path.into() }
+    query::decoded_often(path_before(&call.url, b"?"))
 }
 
 /// Checks that every model that the body, the query and the path of a call name is among `own`, of which one that ends in `*`

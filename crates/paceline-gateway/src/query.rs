@@ -62,20 +62,23 @@ fn pair(text: &str) -> (String, String) {
 
 /// Also where a server before the one that reads it has decoded once.
 fn decoded(text: &str) -> String {
-    decoded_often(&text.replace('+', " "))
+    decoded_often(&text.replace('+', " ")).into_owned()
 }
 
 /// A text that is percent-encoded, perhaps more than once.
-pub(crate) fn decoded_often(text: &str) -> String {
+pub(crate) fn decoded_often(text: &str) -> Cow<'_, str> {
     let mut text = Cow::Borrowed(text);
     for _ in 0..MOST_DECODED {
+        if !text.contains('%') {
+            break;
+        }
         let next = percent_decode_str(&text).decode_utf8_lossy().into_owned();
         if next == *text {
             break;
         }
         text = next.into();
     }
-    text.into_owned()
+    text
 }
 
 #[cfg(test)]

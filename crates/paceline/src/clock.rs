@@ -40,13 +40,13 @@ pub struct Clock {
     begun: u64,
     /// What the counter showed when Tokio's clock was read last.
     set_at: AtomicU64,
-    /// What it showed when the clock asked last whether the machine had slept; no such time where Tokio's clock is paused.
-    asked_at: AtomicU64,
     /// What the clock showed then, less that. Published by `set_at`.
     ahead: AtomicU64,
     /// The latest that the clock can have shown before it was set. A counter that was fast is set back by that: until the time
     /// has come again, the clock stands still.
     shown: AtomicU64,
+    /// What the counter showed when the clock asked last whether the machine had slept; long ago where Tokio's clock is paused.
+    asked_at: AtomicU64,
 }
 
 impl Clock {
@@ -61,9 +61,9 @@ impl Clock {
             begun: counter.raw(),
             counter,
             set_at: AtomicU64::new(0),
-            asked_at: AtomicU64::new(u64::MAX - AWAKE),
             ahead: AtomicU64::new(0),
             shown: AtomicU64::new(0),
+            asked_at: AtomicU64::new(u64::MAX - AWAKE),
         };
         clock.set(0);
         clock

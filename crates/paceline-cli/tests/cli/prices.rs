@@ -209,6 +209,22 @@ fn writes_into_a_cache_are_reserved_and_counted_at_an_api_in_the_form_of_openai(
     }
 }
 
+/// A job of such lines, of which ten have answers; the model `dear` has a price of its own.
+fn ten_of_forty(server: &Server, line: impl Fn(usize) -> String) -> Job {
+    let job = Job::with_input(&(0..40).map(line).collect::<Vec<_>>().join("\n"));
+    let table = "[upstream.generic.price]\n'm' = 'in=1,out=1'\n'dear' = 'in=16,out=16'\n";
+    std::fs::write(job.path("paceline.toml"), table).expect("writable");
+    let (code, log) = finish(job.run(server).args(["--max-items", "10", "--budget-cost", "1.00"]));
+    assert_eq!(code, 3, "{log}");
+    job
+}
+
+fn dry_run(job: &Job, server: &Server, more: &[&str]) -> String {
+    let mut dry = job.paceline();
+    dry.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url(), "--dry-run"]).args(more);
+    String::from_utf8(dry.output().expect("it runs").stdout).expect("text")
+}
+
 /// What a dry run says to be enough has to be enough for the models that answer, too.
 #[test]
 fn a_dry_run_looks_at_the_models_that_have_answered() {
@@ -219,16 +235,8 @@ fn a_dry_run_looks_at_the_models_that_have_answered() {
         let body = json!({"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": "x".repeat(300)}]});
         json!({"custom_id": n, "url": "/v1/chat/completions", "body": body}).to_string()
     };
-    let job = Job::with_input(&(0..40).map(line).collect::<Vec<_>>().join("\n"));
-    let table = "[upstream.generic.price]\n'm' = 'in=1,out=1'\n'dear' = 'in=16,out=16'\n";
-    std::fs::write(job.path("paceline.toml"), table).expect("writable");
-    let (code, log) = finish(job.run(&server).args(["--max-items", "10", "--budget-cost", "1.00"]));
-    assert_eq!(code, 3, "{log}");
-    let dry = |more: &[&str]| {
-        let mut dry = job.paceline();
-        dry.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url(), "--dry-run"]).args(more);
-        String::from_utf8(dry.output().expect("it runs").stdout).expect("text")
-    };
+    let job = ten_of_forty(&server, line);
+    let dry = |more: &[&str]| dry_run(&job, &server, more);
     // 110 tokens of 30 items are 0.0033 at the one price, and 0.0528 at the other.
     let text = dry(&["--budget-cost", "0.04"]);
     assert!(!text.contains("this budget is enough") && text.contains("--budget-cost may be too small"), "{text}");
@@ -252,16 +260,8 @@ fn a_dry_run_is_not_sure_where_a_dearer_model_answers_in_part() {
         let body = json!({"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": prompt}]});
         json!({"custom_id": n, "url": "/v1/chat/completions", "body": body}).to_string()
     };
-    let job = Job::with_input(&(0..40).map(line).collect::<Vec<_>>().join("\n"));
-    let table = "[upstream.generic.price]\n'm' = 'in=1,out=1'\n'dear' = 'in=16,out=16'\n";
-    std::fs::write(job.path("paceline.toml"), table).expect("writable");
-    let (code, log) = finish(job.run(&server).args(["--max-items", "10", "--budget-cost", "1.00"]));
-    assert_eq!(code, 3, "{log}");
-    let dry = |more: &[&str]| {
-        let mut dry = job.paceline();
-        dry.args(["run", "in.jsonl", "-o", "out.jsonl", "--base-url", &server.url(), "--dry-run"]).args(more);
-        String::from_utf8(dry.output().expect("it runs").stdout).expect("text")
-    };
+    let job = ten_of_forty(&server, line);
+    let dry = |more: &[&str]| dry_run(&job, &server, more);
     // Used: 0.00275. To do: 0.0033 at one price, 0.0528 at the other, 0.00825 as so far.
     let is_enough = |budget: &str| {
         let plan: Value = serde_json::from_str(&dry(&["--budget-cost", budget, "--json"])).expect("JSON");

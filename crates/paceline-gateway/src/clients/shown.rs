@@ -12,25 +12,33 @@ use crate::refusal::Refusal;
 /// A shorter key may be a part of other words by chance.
 const LEAST_WITHIN: usize = 16;
 
-/// Removes a key wherever else a request has it.
-///
-/// # Errors
-/// It stands in the path: without it that would be another one.
-pub(super) fn remove_key<Body>(request: &mut Request<Body>, key: &str) -> Result<(), Refusal> {
-    let has_key = |value: &str| key_in(value) == key || (key.len() >= LEAST_WITHIN && value.contains(key));
-    query::remove(request.uri_mut(), |name, value| has_key(name) || has_key(value));
+/// Removes a key wherever else a request has it, but for its path: without it that would be another one.
+pub(super) fn remove_key<Body>(request: &mut Request<Body>, key: &str) {
+    query::remove(request.uri_mut(), |name, value| shows(name, key) || shows(value, key));
     let letters: String = key.chars().filter(char::is_ascii_alphanumeric).collect();
     let headers = request.headers_mut();
     let with_key = headers.iter().filter(|(name, value)| {
-        has_key(&String::from_utf8_lossy(value.as_bytes()))
+        shows(&String::from_utf8_lossy(value.as_bytes()), key)
             || (letters.len() >= LEAST_WITHIN
                 && name.as_str().len() > letters.len()
                 && letters_of(name).contains(&letters))
     });
     let with_key: Vec<_> = with_key.map(|(name, _)| name.clone()).collect();
     with_key.iter().for_each(|name| drop(headers.remove(name)));
-    let path = request.uri().path();
-    if path.len() > key.len() && has_key(&query::decoded_often(path)) { Err(misplaced("path")) } else { Ok(()) }
+}
+
+/// Whether a path has the key that its request shows, or that of another client.
+///
+/// # Errors
+/// It has one.
+pub(super) fn check_path<Of>(clients: &BTreeMap<KeyHash, Of>, key: Option<&str>, path: &str) -> Result<(), Refusal> {
+    let decoded = query::decoded_often(path);
+    let has_its_own = key.is_some_and(|key| path.len() > key.len() && shows(&decoded, key));
+    if has_its_own || has_a_key(clients, &decoded) { Err(misplaced("path")) } else { Ok(()) }
+}
+
+fn shows(value: &str, key: &str) -> bool {
+    key_in(value) == key || (key.len() >= LEAST_WITHIN && value.contains(key))
 }
 
 /// The key in the value of a header: `Bearer KEY`, or the key alone.
@@ -61,23 +69,12 @@ mod tests {
     use http::{HeaderName, HeaderValue};
 
     use super::*;
-    use crate::clients::{ClientConfig, Clients};
+    use crate::clients::Clients;
 
     #[test]
     fn a_key_where_others_would_see_it_is_refused_or_taken_out() {
         let key = "pl_0123456789abcdef";
-        let configured = ClientConfig {
-            name: "ci".into(),
-            key: KeyHash::of(key),
-            limits: None,
-            models: vec![],
-            paths: vec![],
-            is_batch: false,
-            former: None,
-        };
-        let Ok(Clients::WithKeys(clients)) = Clients::with_keys(vec![configured], &Clients::OfThisMachine) else {
-            panic!("right")
-        };
+        let clients = Clients::of_keys(&[("ci", key)]);
         let request =
             |target: &str| Request::builder().uri(target).header("x-api-key", key).body(()).expect("a request");
         let encoded: String = key.bytes().map(|byte| format!("%{byte:02X}")).collect();

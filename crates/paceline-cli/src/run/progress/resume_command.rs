@@ -10,21 +10,21 @@ use crate::database;
 /// Flags that have done their work: given again they would undo what was done, or allow another change.
 const ONCE: [&str; 3] = ["--overwrite", "--retry-failed", "--accept-changed-input"];
 
-/// Likewise, and their values.
-const ONCE_WITH_VALUE: [&str; 2] = ["--only-status", ONLY_HOST];
+/// Likewise, with its value.
+const ONLY_STATUS: &str = "--only-status";
 
-/// It is for one run only where nothing of these hosts is left.
+/// Likewise, where nothing of these hosts is left.
 const ONLY_HOST: &str = "--only-host";
 
 /// The words of a command line, quoted for a shell. What looks like a secret is to be given as a variable: pasted without
 /// it, the command is refused before anything is sent.
 pub(crate) fn command_line(words: impl IntoIterator<Item = OsString>) -> String {
-    without(words, &ONCE_WITH_VALUE)
+    without(words, &[ONLY_STATUS, ONLY_HOST])
 }
 
 /// The same for the hosts that it names.
 pub(crate) fn for_its_hosts(words: impl IntoIterator<Item = OsString>) -> String {
-    without(words, &ONCE_WITH_VALUE.map(|flag| if flag == ONLY_HOST { "" } else { flag }))
+    without(words, &[ONLY_STATUS])
 }
 
 fn without(words: impl IntoIterator<Item = OsString>, once_with_value: &[&str]) -> String {
@@ -33,12 +33,11 @@ fn without(words: impl IntoIterator<Item = OsString>, once_with_value: &[&str]) 
     let mut line = quoted(&program);
     let (mut variables, mut before) = (Vec::new(), String::new());
     while let Some(word) = words.next() {
-        if once_with_value.contains(&word.as_str()) && !word.is_empty() {
+        if once_with_value.contains(&word.as_str()) {
             words.next();
             continue;
         }
-        let with_value =
-            word.split_once('=').is_some_and(|(flag, _)| once_with_value.contains(&flag) && !flag.is_empty());
+        let with_value = word.split_once('=').is_some_and(|(flag, _)| once_with_value.contains(&flag));
         if with_value || ONCE.contains(&word.as_str()) {
             continue;
         }
