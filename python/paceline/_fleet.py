@@ -108,6 +108,8 @@ class Place:
                 _logger().warning("the store of the fleet on %s has not answered for a lease", self.server)
             elif change == "joined":
                 _logger().debug("this process has a share of the limits on %s", self.server)
+            elif change == "unanswered":
+                self.cut = redis.TimeoutError("it has answered no request within half a second for two seconds")
             else:
                 return None, None
         return said, wait

@@ -61,6 +61,7 @@ impl Member {
                 match change {
                     MemberChange::Joined => part.changes.push("joined"),
                     MemberChange::Alone => part.changes.push("alone"),
+                    MemberChange::Unanswered => part.changes.push("unanswered"),
                     MemberChange::Left => part.changes.push("left"),
                     // The pacer has taken it.
                     MemberChange::Allow { .. }

@@ -165,12 +165,14 @@ impl Task {
 
     /// Tells the member, and does what it asks for: first what its calls may use, then what it says.
     fn hear(&mut self, input: MemberInput) {
+        let mut is_unanswered = false;
         for change in self.limiter.hear(&mut self.member, input) {
             match change {
                 MemberChange::Joined => {
                     tracing::debug!("this process has a share of the limits on {}", self.store.server())
                 }
                 MemberChange::Alone => self.tell_alone(),
+                MemberChange::Unanswered => is_unanswered = true,
                 MemberChange::Left => self.has_left = true,
                 // The limiter has taken it.
                 MemberChange::Allow { .. }
@@ -178,6 +180,10 @@ impl Task {
                 | MemberChange::Taken { .. }
                 | MemberChange::Drawn { .. } => {}
             }
+        }
+        if is_unanswered {
+            let why = "it has answered no request within half a second for two seconds".to_owned();
+            self.fail(FleetError::Away { server: self.store.server().to_owned(), why });
         }
         while let Some(request) = self.member.poll_request() {
             self.send(request);

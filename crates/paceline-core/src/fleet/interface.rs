@@ -101,6 +101,8 @@ pub enum MemberChange {
     Joined,
     /// The lease ended without a reply.
     Alone,
+    /// No request on its connection was answered within half a second for two seconds: another connection is to be made.
+    Unanswered,
     /// The ledger knows that it left, or does not answer.
     Left,
     /// Another member told this to all.

@@ -18,6 +18,10 @@ use crate::time::Instant;
 /// A request without an answer is given up after this.
 const GIVEN_UP: Duration = Duration::from_millis(500);
 
+/// A connection on which no request was answered in time for so long is of no use: what comes late on it would come late for ever
+/// where a reply was lost, for it is taken for that to an earlier request.
+const UNANSWERED: Duration = Duration::from_secs(2);
+
 /// The shortest time between two requests, and between two that only give back or fetch what is due.
 const GAP: Duration = Duration::from_millis(50);
 
@@ -57,6 +61,8 @@ pub struct Member {
     under_way: Option<(u64, Instant)>,
     /// When the last request for its shares that was answered was sent.
     answered_from: Option<Instant>,
+    /// When the first request on this connection was sent of those since the last that was answered in time.
+    unanswered_from: Option<Instant>,
     members: u64,
     /// How long the ledger's last reply said that a lease lasts.
     lease: Duration,
@@ -137,6 +143,7 @@ impl Member {
             shares,
             under_way: None,
             answered_from: None,
+            unanswered_from: None,
             members: 0,
             lease: LEASE,
             lease_ends: now,
@@ -190,7 +197,8 @@ impl Member {
     pub fn reply(&mut self, now: Instant, reply: &SyncReply) {
         let Some((_, sent)) = self.under_way.filter(|(seq, _)| *seq == reply.seq && self.bye.is_none()) else { return };
         self.under_way = None;
-        (self.answered_from, self.members, self.other_limits) = (Some(sent), reply.members, false);
+        (self.answered_from, self.unanswered_from) = (Some(sent), None);
+        (self.members, self.other_limits) = (reply.members, false);
         self.lease = reply.lease;
         self.lease_ends = sent + reply.lease.mul_f64(0.99);
         if self.state != MemberState::Live {
@@ -265,7 +273,7 @@ impl Member {
             self.talk.forget();
         }
         self.quiet = quiet;
-        self.under_way = None;
+        (self.under_way, self.unanswered_from) = (None, None);
         self.hinted = true;
         self.next = now + JOIN.mul_f64(self.rng.unit());
         if self.state == MemberState::Out {
@@ -402,6 +410,7 @@ impl Member {
     fn speak(&mut self, now: Instant, run: u64) {
         self.seq += 1;
         (self.under_way, self.spoke, self.hinted) = (Some((self.seq, now)), now, false);
+        self.unanswered_from.get_or_insert(now);
         self.next = now + GAP.mul_f64(1.0 + self.rng.unit() / 2.0);
         let (member, seq) = (self.config.id, self.seq);
         let elapsed = self.answered_from.map_or(Duration::ZERO, |answered| now - answered);
@@ -425,6 +434,10 @@ impl Member {
         self.under_way = None;
         self.hinted = true;
         self.next = now + GAP.mul_f64(1.0 + self.rng.unit());
+        if self.unanswered_from.is_some_and(|first| first + UNANSWERED <= now) {
+            self.unanswered_from = None;
+            self.changes.push_back(MemberChange::Unanswered);
+        }
         if let Some((_, tries)) = &mut self.bye {
             *tries -= 1;
             if *tries == 0 {

@@ -191,6 +191,31 @@ async fn no_window_holds_more_than_its_limit_in_a_bad_network_and_over_a_failove
     processes.into_iter().for_each(Process::kill);
 }
 
+/// For less than the time after which a request fails; from then on each reply comes for the request before it, or an earlier one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_goes_on_where_some_replies_were_lost_and_the_others_come_on_the_same_connection() {
+    let server = RedisServer::start(&[]);
+    let proxy = Proxy::start(server.socket()).await;
+    let (api, url) = (Api::default(), proxy.url());
+    let mut processes = Vec::new();
+    for _ in 0..4 {
+        processes.push(Process::start(&url, &api).await);
+    }
+    let recovers = LEASE + Duration::from_secs(1) + WINDOW + Duration::from_secs(8);
+    used(&api, recovers).await;
+    for lost in [600, 1_100, 1_700] {
+        proxy.set(Weather::RepliesLost);
+        tokio::time::sleep(Duration::from_millis(lost)).await;
+        proxy.set(Weather::Fair);
+        tokio::time::sleep(LEASE).await;
+        used(&api, recovers).await;
+        let live =
+            processes.iter().all(|process| process.fleet.view().is_some_and(|fleet| fleet.state == MemberState::Live));
+        assert!(live, "replies were lost for {lost} ms");
+    }
+    processes.into_iter().for_each(Process::kill);
+}
+
 /// The master is killed under load, and the Sentinels name its replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_window_holds_more_than_its_limit_over_a_failover_by_sentinels() {

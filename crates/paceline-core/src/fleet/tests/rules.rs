@@ -233,6 +233,49 @@ fn a_member_keeps_a_short_lease_whether_it_has_something_or_not() {
     }
 }
 
+/// A reply that was lost on the way, and each that comes after it is taken for that to an earlier request.
+#[test]
+fn a_member_whose_requests_are_answered_too_late_for_two_seconds_wants_another_connection() {
+    let mut ledger = Ledger::found(&limit(LimitKind::Window(S)), LEASE, 1);
+    let mut member = member(OnLoss::Strict);
+    let mut now = join(&mut member, &mut ledger);
+    let (mut late, until) = (None, now + 20 * S);
+    let mut unanswered = Vec::new();
+    while now < until {
+        member.demand(0, 0, 5, 1);
+        member.handle_timeout(now);
+        while let Some(MemberRequest::Sync(request)) = member.poll_request() {
+            let answered = late.replace(ledger.sync(now, &request).expect("it is the latest"));
+            if let Some(reply) = answered {
+                member.reply(now, &reply);
+            }
+        }
+        while let Some(change) = member.poll_change() {
+            if change == MemberChange::Unanswered {
+                unanswered.push(now);
+            }
+        }
+        now = member.poll_timeout().expect("it asks again");
+    }
+    let pauses: Vec<_> = unanswered.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(unanswered.len(), 4, "{unanswered:?}");
+    assert!(pauses.iter().all(|pause| (2 * S..3 * S).contains(pause)), "{pauses:?}");
+    late = None;
+    member.unlinked(now);
+    member.linked(now, 1, None);
+    while now < until + 10 * S {
+        member.handle_timeout(now);
+        while let Some(MemberRequest::Sync(request)) = member.poll_request() {
+            member.reply(now, &ledger.sync(now, &request).expect("it is the latest"));
+        }
+        while let Some(change) = member.poll_change() {
+            assert_ne!(change, MemberChange::Unanswered, "at {now}");
+        }
+        now = member.poll_timeout().expect("it speaks again");
+    }
+    assert_eq!((member.state(), late), (MemberState::Live, None));
+}
+
 #[test]
 fn a_member_knows_that_others_have_other_limits_until_it_is_answered_or_the_ledger_is_away() {
     let limits = limit(LimitKind::Window(60 * S));
