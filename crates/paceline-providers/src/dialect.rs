@@ -1,8 +1,6 @@
 //! The dialect of an API: the table of its provider, as a configuration changes it.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use http::header::{CONTENT_TYPE, DATE};
@@ -24,7 +22,7 @@ use super::{Answer, cost, ending, header, limits, names, refusal, shape, wait};
 const LONGEST_PAUSE: Duration = Duration::from_secs(3_600);
 
 /// ACME's answers carry it; it is no request id, and a secret: its holder can use it.
-const NONCE: &str = "replay-nonce";
+pub(crate) const NONCE: &str = "replay-nonce";
 
 /// The dialect of an API: a provider's table, and the changes of a configuration.
 ///
@@ -357,16 +355,9 @@ fn message(body: &Body<'_>, decision: &Decision) -> Option<String> {
 
 /// The server's request id: in the provider's own field, else in one that another API has for it.
 fn request_id<'a>(table: &Table, headers: &'a HeaderMap) -> Option<&'a str> {
-    // Each answer is looked at, so those that are looked for are made distinct once.
-    static OTHERS: LazyLock<Vec<&HeaderName>> = LazyLock::new(|| {
-        let mut names: Vec<_> = Provider::ALL.iter().map(|provider| &provider.table().errors.request_id).collect();
-        let mut known = BTreeSet::new();
-        names.retain(|name| *name != NONCE && known.insert(name.as_str()));
-        names
-    });
     let own = Some(&table.errors.request_id).filter(|name| *name != NONCE);
     let lengths = Lengths::of(headers);
-    let mut names = own.into_iter().chain(OTHERS.iter().copied()).filter(|name| lengths.may_have(name));
+    let mut names = own.into_iter().chain(&COMMON.request_ids).filter(|name| lengths.may_have(name));
     names.find_map(|name| header::first(headers, name))
 }
 

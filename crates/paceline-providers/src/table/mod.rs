@@ -42,6 +42,8 @@ pub(super) struct Common {
     pub(super) ramp: Vec<String>,
     pub(super) throttled: Vec<String>,
     pub(super) long_periods: Vec<String>,
+    #[serde(deserialize_with = "values::header_names")]
+    pub(super) request_ids: Vec<HeaderName>,
     pub(super) late_status: BTreeMap<String, u16>,
     pub(super) base_resp: BTreeMap<String, u16>,
     pub(super) graphql: BTreeMap<String, u16>,

@@ -263,6 +263,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_fields_that_name_a_request_are_those_of_the_tables() {
+        let mut names: Vec<_> = Provider::ALL.iter().map(|provider| &provider.table().errors.request_id).collect();
+        let mut known = std::collections::BTreeSet::new();
+        names.retain(|name| *name != crate::dialect::NONCE && known.insert(name.as_str()));
+        assert_eq!(crate::table::COMMON.request_ids.iter().collect::<Vec<_>>(), names);
+    }
+
+    #[test]
     fn names_are_unique_and_come_back() {
         for provider in Provider::ALL {
             assert_eq!(Provider::from_name(provider.as_str()), Some(provider));

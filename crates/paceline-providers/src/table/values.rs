@@ -46,6 +46,11 @@ pub(super) fn header_name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<H
     text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
 }
 
+pub(super) fn header_names<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<HeaderName>, D::Error> {
+    let names = Vec::<String>::deserialize(from)?;
+    names.iter().map(|name| name.parse().map_err(D::Error::custom)).collect()
+}
+
 pub(super) fn one_header_name<'de, D: Deserializer<'de>>(from: D) -> Result<HeaderName, D::Error> {
     String::deserialize(from)?.parse().map_err(D::Error::custom)
 }
@@ -65,9 +70,7 @@ pub(super) fn prefixes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<(String
 }
 
 pub(super) fn fields<'de, D: Deserializer<'de>>(from: D) -> Result<Fields, D::Error> {
-    let names = Vec::<String>::deserialize(from)?;
-    let mut names: VecDeque<HeaderName> =
-        names.iter().map(|name| name.parse().map_err(D::Error::custom)).collect::<Result<_, _>>()?;
+    let mut names = VecDeque::from(header_names(from)?);
     let (limit, remaining) = (names.pop_front(), names.pop_front());
     Ok(Fields { limit, remaining, resets: names.into() })
 }
