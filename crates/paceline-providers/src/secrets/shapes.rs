@@ -85,7 +85,7 @@ static SHAPES: LazyLock<Vec<Shape>> = LazyLock::new(|| {
         Shape::new(assigned, format!(r#"{named}\\*")[^"\\]+"#)),
         Shape::new(assigned, format!(r#"{named}')[^']+"#)),
         Shape::new(assigned, format!(r#"{named})[^\s"',;&\\\[][^\s"',;&\\]*"#)),
-        Shape::new(&[&["-u"]], r"((?:^|\s)(?:-u|--user)[ =])\S+"),
+        Shape::new(&[&["-u ", "-u=", "--user ", "--user="]], r"((?:^|\s)(?:-u|--user)[ =])\S+"),
         // Names and passwords in addresses, and their queries.
         Shape::new(&[&["://"], &["@"]], r"(://)[^\s/?#]+(@)"),
         Shape::new(&[&["://hooks.slack.com/"]], r"(://hooks\.slack\.com/)\S+"),
@@ -226,6 +226,16 @@ mod tests {
                 by_every_pattern = shape.hide_in(&by_every_pattern).unwrap_or(by_every_pattern);
             }
             prop_assert_eq!(hidden(&text), by_every_pattern);
+        }
+    }
+
+    #[test]
+    fn the_words_of_an_ordinary_command_line_need_no_pattern() {
+        for word in
+            ["run", "requests.jsonl", "--upstream", "--base-url", "http://127.0.0.1:8080/v1", "--limit", "500rpm"]
+        {
+            let asked = SHAPES.iter().filter(|shape| shape.may_be_in(word)).map(|shape| &*shape.pattern);
+            assert_eq!(asked.collect::<Vec<_>>(), Vec::<&str>::new(), "{word}");
         }
     }
 
