@@ -10,12 +10,15 @@ pub const SCHEMA_MISMATCH: &str = "schema_mismatch";
 /// The code of an answer that is no JSON, where JSON is due.
 pub(crate) const NOT_JSON: &str = "not_json";
 
+/// The codes of answers that are not what the user expects.
+pub const OF_EXPECTATION: [&str; 3] = [EMPTY_ANSWER, NOT_JSON, SCHEMA_MISMATCH];
+
 /// The code of an answer without a body, where one is due.
 pub(crate) const EMPTY_ANSWER: &str = "empty_answer";
 
 /// Whether a failure of that code may be one of what the user expects: then another expectation may take the answer.
 pub fn is_of_expectation(code: &str) -> bool {
-    [EMPTY_ANSWER, NOT_JSON, SCHEMA_MISMATCH].contains(&code)
+    OF_EXPECTATION.contains(&code)
 }
 
 /// What a success has to be; see [`Dialect::expecting`](super::Dialect::expecting).

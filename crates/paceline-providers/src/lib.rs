@@ -94,7 +94,7 @@ pub use answered::{is_version_of, model_of_answer};
 pub use charge::SoFar;
 pub use collect::{collect, comes_in_parts};
 pub use dialect::Dialect;
-pub use expected::{Expected, SCHEMA_MISMATCH, is_of_expectation};
+pub use expected::{Expected, OF_EXPECTATION, SCHEMA_MISMATCH, is_of_expectation};
 pub use gateway::{GATEWAY, GATEWAY_RETRIES};
 pub use kept::kept_named;
 pub use later::{answers_later, is_json, names_later};

@@ -441,13 +441,13 @@ impl Journal {
         self.writer.query(move |conn| scope::waits_in(conn, &scope))
     }
 
-    /// The status and the code with which most of the scope's waiting items were refused last; none where none of them was.
+    /// The status and code with which most waiting items of the scope were refused last, or that had one of these `codes`; or none.
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
-    pub fn refused_last(&self, scope: &str) -> Result<Option<scope::StatusAndCode>, JournalError> {
-        let scope = scope.to_owned();
-        self.writer.query(move |conn| scope::refused_last(conn, &scope))
+    pub fn refused_last(&self, scope: &str, codes: &[&str]) -> Result<Option<scope::StatusAndCode>, JournalError> {
+        let (scope, codes) = (scope.to_owned(), serde_json::json!(codes).to_string());
+        self.writer.query(move |conn| scope::refused_last(conn, &scope, &codes))
     }
 
     /// When the next waiting item may start, as [`ClaimedItems::next_due`].

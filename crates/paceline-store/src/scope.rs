@@ -116,15 +116,17 @@ pub(crate) fn waits_in(conn: &Connection, name: &str) -> Result<bool, JournalErr
 /// The status of an answer, and its code.
 pub(crate) type StatusAndCode = (Option<u16>, Option<String>);
 
-/// The status and the code with which most of the scope's waiting items were refused last; none where none of them was.
-pub(crate) fn refused_last(conn: &Connection, name: &str) -> Result<Option<StatusAndCode>, JournalError> {
+/// The status and the code with which most of the scope's waiting items were refused last, or had an answer with one of the codes
+/// in that array of JSON; none where none of them was.
+pub(crate) fn refused_last(conn: &Connection, name: &str, codes: &str) -> Result<Option<StatusAndCode>, JournalError> {
     const MOST: &str = "SELECT last_status, last_code FROM item
-        WHERE state = 0 AND scope = (SELECT id FROM scope WHERE name = ?1) AND attempts > 0 AND last_class IN (?2, ?3)
+        WHERE state = 0 AND scope = (SELECT id FROM scope WHERE name = ?1) AND attempts > 0
+            AND (last_class IN (?2, ?3) OR last_code IN (SELECT value FROM json_each(?4)))
         GROUP BY last_status, last_code ORDER BY count(*) DESC LIMIT 1";
     let [invalid, filtered] = [Class::Invalid, Class::Filtered].map(Class::as_str);
     let most = || {
         let mut select = conn.prepare_cached(MOST)?;
-        select.query_row([name, invalid, filtered], |row| Ok((row.get(0)?, row.get(1)?))).optional()
+        select.query_row([name, invalid, filtered, codes], |row| Ok((row.get(0)?, row.get(1)?))).optional()
     };
     most().map_err(JournalError::sqlite("read"))
 }

@@ -10,6 +10,7 @@ use paceline_config::Upstream;
 use paceline_core::Timestamp;
 use paceline_gateway::Guest;
 use paceline_http::Sender;
+use paceline_providers::OF_EXPECTATION;
 use paceline_providers::table::Scope;
 use paceline_store::{InputCursor, JobCounts, Journal, JournalError};
 use tokio::sync::{mpsc, watch};
@@ -89,7 +90,7 @@ impl Course<'_> {
         let mut stopped = BTreeMap::new();
         let restored = restore(epoch, &acknowledge)?;
         for scope in restored.stopped {
-            let refused = self.journal.refused_last(&scope)?;
+            let refused = self.journal.refused_last(&scope, &OF_EXPECTATION)?;
             stopped.extend(refused.map(|kind| (scope, kind)));
         }
         let tested = Tested::of(stopped.keys());

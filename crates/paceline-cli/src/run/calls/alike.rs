@@ -231,6 +231,11 @@ impl<Item: Ord> AlikeByScope<Item> {
         (self.enough.limit > 0).then_some(self.enough)
     }
 
+    /// Whether each scope is a host.
+    pub(crate) const fn are_hosts(&self) -> bool {
+        self.enough.are_hosts
+    }
+
     /// What is known of a scope.
     pub(crate) fn row(&self, scope: &str) -> Option<&Row<Item>> {
         self.scopes.get(scope)

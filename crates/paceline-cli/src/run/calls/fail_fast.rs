@@ -204,8 +204,12 @@ impl FailFast {
         &mut self,
         failure: &Failure<'_>,
         has_others: impl FnOnce() -> bool,
-        more_wait: impl FnOnce() -> bool,
+        more_wait: impl Fn() -> bool,
     ) -> FailFastDecision {
+        if self.is_still_so(failure) && more_wait() {
+            let stop = Some(self.still_fails(failure));
+            return FailFastDecision::PutBack { items: Vec::new(), stop };
+        }
         let row = self.row(failure);
         match (self.shows(failure), row) {
             (Shows::Nothing, Some(count)) if more_wait() => {
@@ -230,10 +234,13 @@ impl FailFast {
         if self.stopped_scopes.contains(&failed.scope) {
             return FailFastDecision::PutBack { items: vec![failed], stop: None };
         }
-        let is_same = |kind: Kind| kind == (failed.status, failed.code.clone());
-        let is_still_so = self.stopped_before.remove(&failed.scope).is_some_and(is_same);
-        if is_still_so && more_wait() {
-            return self.still_fails(failed);
+        if self.is_still_so(&failed.failure()) && more_wait() {
+            let stop = self.still_fails(&failed.failure());
+            // It may be refused by itself, and others behind it not.
+            return match failed.finished.tally.attempts > TESTS_OF_AN_ITEM {
+                true => FailFastDecision::StopScope { failed: vec![failed], waits: Vec::new(), stop },
+                false => FailFastDecision::PutBack { items: vec![failed], stop: Some(stop) },
+            };
         }
         let (shows, row) = (self.shows(&failed.failure()), self.row(&failed.failure()));
         if shows == Shows::Stop {
@@ -261,22 +268,22 @@ impl FailFast {
         }
     }
 
-    /// The first call to a scope that an earlier run stopped failed as those did: it stops again, and one call is all that it
-    /// got. An item with which that was tried several times has failed: it may be refused by itself, and others behind it not.
-    fn still_fails(&mut self, failed: Failed) -> FailFastDecision {
-        self.stopped_scopes.insert(Arc::clone(&failed.scope));
-        let (failure, has_tried) = (failed.failure(), failed.finished.tally.attempts > TESTS_OF_AN_ITEM);
-        let stop = StopReason::SameFailure {
-            scope: Some(Arc::clone(&failed.scope)),
+    /// Whether the first call to a scope that an earlier run stopped failed as those did.
+    fn is_still_so(&mut self, failure: &Failure<'_>) -> bool {
+        let is_same = |(status, code): Kind| status == failure.status && code.as_deref() == failure.code;
+        self.stopped_before.remove(failure.scope).is_some_and(is_same)
+    }
+
+    /// The scope stops again, and one call is all that it got.
+    fn still_fails(&mut self, failure: &Failure<'_>) -> StopReason {
+        self.stopped_scopes.insert(Arc::clone(failure.scope));
+        StopReason::SameFailure {
+            scope: Some(Arc::clone(failure.scope)),
             which: STILL,
             count: 1,
-            status: failed.status,
+            status: failure.status,
             advice: advice(failure.status, failure.code, failure.unexpected, true),
-            message: failed.message.clone(),
-        };
-        match has_tried {
-            true => FailFastDecision::StopScope { failed: vec![failed], waits: Vec::new(), stop },
-            false => FailFastDecision::PutBack { items: vec![failed], stop: Some(stop) },
+            message: failure.message.to_owned(),
         }
     }
 
@@ -309,7 +316,13 @@ impl FailFast {
             return Shows::TooFew;
         }
         self.scopes.insert(Arc::clone(failure.scope));
-        self.alike.failed((failure.status, failure.code.map(ToOwned::to_owned)))
+        let shows = self.alike.failed((failure.status, failure.code.map(ToOwned::to_owned)));
+        if shows == Shows::Stop && self.scopes.len() > 1 && self.rows.are_hosts() {
+            // Pages that are gone at several hosts say nothing of these hosts, nor of the others.
+            self.alike = Alike::new(self.limit, false);
+            return Shows::Nothing;
+        }
+        shows
     }
 
     /// What a scope's items all meet stops no other scope: it may be one host of many.

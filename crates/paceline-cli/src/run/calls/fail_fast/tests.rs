@@ -154,6 +154,30 @@ fn one_call_tests_a_host_that_an_earlier_run_stopped() {
 }
 
 #[test]
+fn one_call_tests_a_host_that_an_earlier_run_stopped_for_its_answers_were_not_as_expected() {
+    let mut watch =
+        FailFast::new(20, 100).by_host(true).after([("a".into(), (Some(200), Some(NOT_JSON.into())))].into());
+    let FailFastDecision::PutBack { items, stop: Some(stop) } = mismatched(&mut watch, 0) else {
+        panic!("it stops again")
+    };
+    assert_eq!((items.len(), watch.has_stopped("a")), (0, true), "its item is tried again in the next run");
+    assert!(stop.to_string().starts_with("a still answers as in the run before, with status 200"), "{stop}");
+}
+
+#[test]
+fn pages_that_are_gone_at_several_hosts_stop_neither_the_run_nor_a_host() {
+    let mut watch = FailFast::new(3, 100).by_host(true);
+    let failed = |watch: &mut FailFast, scope, ordinal| watch.failed(of(scope, ordinal, 404, None), || true, || true);
+    assert!(matches!(failed(&mut watch, "a", 0), FailFastDecision::HeldBack));
+    assert!(matches!(failed(&mut watch, "b", 1), FailFastDecision::HeldBack));
+    assert!(matches!(failed(&mut watch, "c", 2), FailFastDecision::Record(_)));
+    assert_eq!(watch.undecided(), None);
+    assert!(matches!(failed(&mut watch, "a", 3), FailFastDecision::Record(_)));
+    let FailFastDecision::StopScope { stop, .. } = failed(&mut watch, "a", 4) else { panic!("that host alone") };
+    assert!(stop.to_string().starts_with("the first 3 items of a all failed the same way"), "{stop}");
+}
+
+#[test]
 fn small_and_unwatched_jobs_record_at_once() {
     for mut watch in [FailFast::new(20, 20), FailFast::new(0, 1_000)] {
         assert!(matches!(refused(&mut watch, 0, 400), FailFastDecision::Record(_)));
