@@ -1,7 +1,10 @@
 //! Where log lines go and what they look like: standard error, as text or as JSON.
 
+mod queue;
+
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
 
 use indicatif::MultiProgress;
 use paceline::clock;
@@ -9,6 +12,10 @@ use serde_json::{Value, json};
 use tracing::Level;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
+
+use queue::{Queue, write_line};
+
+use crate::text::counted;
 
 /// The form of the log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -25,6 +32,12 @@ const REQUESTS: &str = "requests=info";
 
 static FORMAT: OnceLock<LogFormat> = OnceLock::new();
 
+/// Some thousand lines.
+static QUEUE: Queue = Queue::new(1 << 20);
+
+/// Whether a thread writes what is in the queue.
+static HAS_WRITER: OnceLock<bool> = OnceLock::new();
+
 /// Sets up logging for the process. `RUST_LOG` chooses levels; without it Paceline's own lines of level info and above
 /// are shown, with `quiet` those of level error only, with `verbose` 1 and more those of level debug and trace. `requests`: the
 /// lines of the gateway's requests too, however the levels are chosen.
@@ -39,7 +52,8 @@ pub(crate) fn init(format: LogFormat, quiet: bool, verbose: u8, requests: bool) 
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(usual));
     let filter = if requests { filter.add_directive(REQUESTS.parse().expect("a directive")) } else { filter };
     let format = *FORMAT.get_or_init(|| format);
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(AroundTheBar).with_target(false);
+    HAS_WRITER.get_or_init(begin_to_write);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(Queued).with_target(false);
     // A second initialisation can only happen in tests, and then the first one is as good.
     let _ = match format {
         LogFormat::Text => builder.with_ansi(false).try_init(),
@@ -77,9 +91,51 @@ fn line(level: Level, message: &str, summary: Option<Value>) -> String {
     .to_string()
 }
 
-/// A failure is ignored: no reader is left.
 fn print(line: &str) {
-    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+    add(format!("{line}\n").as_bytes());
+}
+
+/// Begins the thread that writes, or returns false: then each line is written where it comes from.
+fn begin_to_write() -> bool {
+    let mut is_cut = false;
+    let write = move |line: &[u8]| {
+        // A terminal that was closed, or a reader that went, is no reason to end what is under way. To clear the bars of a
+        // terminal that is there no more would panic.
+        let mut print = || write_line(&mut is_cut, line, &mut io::stderr().lock());
+        if io::stderr().is_terminal() { bars().suspend(print) } else { print() }
+    };
+    let tell =
+        |lost| tracing::warn!("{} of the log were lost: standard error did not take them", counted(lost, "line"));
+    std::thread::Builder::new().name("log".to_owned()).spawn(move || QUEUE.work(write, tell)).is_ok()
+}
+
+fn has_writer() -> bool {
+    HAS_WRITER.get() == Some(&true)
+}
+
+/// A failure is ignored: no reader is left.
+fn add(line: &[u8]) {
+    if has_writer() {
+        return QUEUE.add(line);
+    }
+    let _ = io::stderr().write_all(line);
+}
+
+/// Draws on the terminal, unless a later state of it takes its place: what asks for it does not wait for the terminal.
+pub(crate) fn draw(drawing: impl FnOnce() + Send + 'static) {
+    if has_writer() { QUEUE.draw(drawing) } else { drawing() }
+}
+
+/// Waits at the end of the program until all is written, for a second at most.
+pub(crate) fn flush() {
+    if has_writer() {
+        QUEUE.flush();
+    }
+}
+
+/// Lines of the log that were not written.
+pub(crate) fn lost_lines() -> &'static AtomicU64 {
+    QUEUE.lost()
 }
 
 /// Whether progress is drawn: on a terminal that redraws lines, beside log lines for people.
@@ -94,9 +150,9 @@ pub(crate) fn bars() -> &'static MultiProgress {
     BARS.get_or_init(MultiProgress::new)
 }
 
-struct AroundTheBar;
+struct Queued;
 
-impl<'a> MakeWriter<'a> for AroundTheBar {
+impl<'a> MakeWriter<'a> for Queued {
     type Writer = Self;
 
     fn make_writer(&'a self) -> Self::Writer {
@@ -104,16 +160,14 @@ impl<'a> MakeWriter<'a> for AroundTheBar {
     }
 }
 
-impl Write for AroundTheBar {
+impl Write for Queued {
+    /// A line, as a subscriber writes it.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        // A terminal that was closed, or a reader that went, is no reason to end what is under way. To clear the bars of a
-        // terminal that is there no more would panic.
-        let print = || io::stderr().lock().write_all(line);
-        let _ = if io::stderr().is_terminal() { bars().suspend(print) } else { print() };
+        add(line);
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        io::stderr().flush()
+        Ok(())
     }
 }

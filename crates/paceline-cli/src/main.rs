@@ -50,13 +50,15 @@ fn main() -> ExitCode {
     });
     let requests = matches!(&cli.command, Command::Serve(args) if args.flags.log_requests);
     logging::init(cli.everywhere.log_format, cli.everywhere.quiet, cli.everywhere.verbose, requests);
-    match execute(cli) {
+    let code = match execute(cli) {
         Ok(status) => status.into(),
         Err(failure) => {
             logging::tell(tracing::Level::ERROR, &text::printable_lines(&failure.to_string()));
             ExitCode::from(failure.code())
         }
-    }
+    };
+    logging::flush();
+    code
 }
 
 /// Names the budget in money to users who look for it under the name of its neighbours.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use prometheus::{Gauge, IntCounterVec, Opts, Registry};
+use prometheus::{Gauge, IntCounter, IntCounterVec, Opts, Registry};
 
 use crate::server::Gateway;
 
@@ -21,9 +21,17 @@ struct Told {
     is_refused: AtomicBool,
     /// Files that could not be written the last time.
     unwritten: Mutex<BTreeSet<PathBuf>>,
+    /// Lines of its log that were lost.
+    lost_lines: Option<&'static AtomicU64>,
 }
 
 impl Conditions {
+    /// Those of a program that counts there the lines of its log that were lost.
+    #[must_use]
+    pub fn of_program(lost_lines: &'static AtomicU64) -> Self {
+        Self(Arc::new(Told { lost_lines: Some(lost_lines), ..Told::default() }))
+    }
+
     /// The configuration, the keys of clients and the certificate were read again, and all were right, or one was refused.
     pub fn read_again(&self, is_right: bool) {
         self.0.reloads[usize::from(!is_right)].fetch_add(1, Ordering::Relaxed);
@@ -58,6 +66,12 @@ impl Conditions {
             reloads.with_label_values(&[outcome]).inc_by(count.load(Ordering::Relaxed));
         }
         registry.register(Box::new(reloads))?;
+        if let Some(lost) = self.0.lost_lines {
+            let help = "Lines of the log that were lost, because standard error did not take them";
+            let lines = IntCounter::new("paceline_lost_log_lines_total", help)?;
+            lines.inc_by(lost.load(Ordering::Relaxed));
+            registry.register(Box::new(lines))?;
+        }
         let refused =
             "1 while the last reading of the configuration was refused, so that a former one is in force, else 0";
         let unwritten =

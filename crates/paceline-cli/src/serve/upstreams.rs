@@ -19,6 +19,7 @@ use super::state::{self, Saved};
 use crate::account::{Account, SharedLimits};
 use crate::args::Everywhere;
 use crate::exit::Failure;
+use crate::logging;
 use crate::mock::{self, MockServer};
 use crate::upstream;
 
@@ -82,7 +83,7 @@ impl<'a> Upstreams<'a> {
     /// Sets them up. Nothing is sent yet.
     pub(super) async fn open(flags: &'a Flags, everywhere: &'a Everywhere, bounds: Bounds) -> Result<Self, Failure> {
         let configured = flags.upstreams(everywhere)?;
-        let conditions = Conditions::default();
+        let conditions = Conditions::of_program(logging::lost_lines());
         let folder = state::folder(flags.state.as_deref(), &conditions)?;
         let files = files(configured.file, &configured.upstreams);
         let mut served = Vec::new();

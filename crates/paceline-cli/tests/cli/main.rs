@@ -90,6 +90,9 @@ mod tls;
 mod top;
 mod unknown;
 #[cfg(unix)]
+mod unread_log;
+
+#[cfg(unix)]
 mod via;
 mod waits;
 mod words;

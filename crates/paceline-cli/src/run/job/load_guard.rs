@@ -85,6 +85,7 @@ fn give_up(unfinished: &[PathBuf]) {
         let _ = std::fs::remove_file(path);
     }
     logging::tell(Level::INFO, "interrupted before the first call: nothing was sent; run the same command again");
+    logging::flush();
     std::process::exit(i32::from(Status::Deferred.code()));
 }
 

@@ -126,8 +126,9 @@ impl Progress {
             Face::Silent => {}
             Face::Screen(bar) => {
                 let width = terminal_size_of(std::io::stderr()).map_or(80, |(Width(width), _)| usize::from(width));
+                let (bar, text) = (bar.clone(), StatusText::of(view, rate, pace, self.is_slow).screen(width));
                 // Setting the message alone draws nothing, so each moment is drawn once.
-                bar.clone().with_message(StatusText::of(view, rate, pace, self.is_slow).screen(width)).tick();
+                logging::draw(move || bar.with_message(text).tick());
             }
             Face::Lines { last } if last.is_none_or(|last| last + LINE_EVERY <= view.now) => {
                 // The first line of a job that is about to end is redundant beside its summary.
@@ -160,7 +161,8 @@ impl Drop for Progress {
     /// Leaves the screen to the summary, also when the run breaks off.
     fn drop(&mut self) {
         if let Face::Screen(bar) = &self.face {
-            bar.finish_and_clear();
+            let bar = bar.clone();
+            logging::draw(move || bar.finish_and_clear());
         }
     }
 }

@@ -277,7 +277,8 @@ impl Progress {
                 match &screen {
                     Some(bar) => {
                         let width = terminal_size_of(std::io::stderr()).map_or(80, |(Width(width), _)| width);
-                        bar.clone().with_message(text::cut(&line, width.into())).tick();
+                        let (bar, line) = (bar.clone(), text::cut(&line, width.into()));
+                        logging::draw(move || bar.with_message(line).tick());
                     }
                     None => tracing::info!("{line}"),
                 }
@@ -426,8 +427,8 @@ pub(super) struct Drawing {
 impl Drop for Drawing {
     fn drop(&mut self) {
         self.task.abort();
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
+        if let Some(bar) = self.bar.take() {
+            logging::draw(move || bar.finish_and_clear());
         }
     }
 }
