@@ -1,6 +1,7 @@
 //! A call that left: how it ended, what follows, and what is told of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::response::Parts;
 use http::{Method, Response};
@@ -17,7 +18,7 @@ use crate::clients::Client;
 use crate::files::HeldFile;
 use crate::headers;
 use crate::models::decoded_path;
-use crate::notes::{self, ClientSpending, Kind, Sign, Told};
+use crate::notes::{self, ClientSpending, Kind, Sign, Told, Why};
 use crate::places::Place;
 use crate::spent::Spent;
 use crate::trust::Asker;
@@ -167,6 +168,11 @@ fn note_answer(known: Option<&Client>, answer: &[u8], tokens: u64) {
     }
 }
 
+/// A screen that shows it need not change each second.
+const fn in_tens(time: Duration) -> Duration {
+    Duration::from_secs(time.as_secs() / 10 * 10)
+}
+
 /// The scope of a place that may be of one client alone.
 fn of_all(place: &str) -> &str {
     place.split('\n').next().unwrap_or_default()
@@ -187,13 +193,13 @@ impl Backend {
         }
         let is_alone = known.is_some_and(|known| fails_for.contains(&known.number()));
         let outages = &self.notes().outages;
-        let own = || Arc::from(format!("{scope}\n{client}"));
+        let (own, why) = (|| Arc::from(format!("{scope}\n{client}")), || Why::of(reading));
         let told = match sign {
-            Sign::Fails { .. } if is_alone && !is_failing => outages.note(&own(), sign, now, || true),
+            Sign::Fails { .. } if is_alone && !is_failing => outages.note(&own(), sign, why, now, || true),
             Sign::Answers if known.is_some() && outages.some() => {
-                outages.note(scope, sign, now, || false).or_else(|| outages.note(&own(), sign, now, || false))
+                outages.note(scope, sign, why, now, || false).or_else(|| outages.note(&own(), sign, why, now, || false))
             }
-            _ => outages.note(scope, sign, now, || is_failing),
+            _ => outages.note(scope, sign, why, now, || is_failing),
         };
         let client = (is_alone || matches!(sign, Sign::Stops { .. })).then_some(client);
         let kind = |told: &Told| if let Told::Back { .. } = told { Kind::Back } else { Kind::Down };
@@ -226,6 +232,19 @@ impl Backend {
                 format_duration(after)
             ),
         }
+    }
+
+    /// What fails for all of its clients at present, in a sentence. Names of scopes are not for all who may read it.
+    pub(crate) fn outage(&self) -> Option<String> {
+        let now = self.limiter().now();
+        let down = self.notes().outages.down(now);
+        let (first, scopes) = (down.first()?, down.iter().filter(|down| down.scope.is_some()).count());
+        let (lasts, reason) = (format_duration(in_tens(now.saturating_since(first.since))), &first.reason);
+        Some(match first.scope {
+            None => format!("the upstream has answered no call for {lasts}: {reason}"),
+            Some(_) if scopes == 1 => format!("one scope has failed for {lasts}: {reason}"),
+            Some(_) => format!("{scopes} scopes fail, one of them for {lasts}: {reason}"),
+        })
     }
 
     /// Logs once that answers ask for a wait in a form that cannot be followed.

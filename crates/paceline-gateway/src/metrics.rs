@@ -257,6 +257,7 @@ struct Gauges {
     in_flight: GaugeVec,
     oldest: GaugeVec,
     silent: GaugeVec,
+    failing: GaugeVec,
     limit: GaugeVec,
     remaining: GaugeVec,
     state: GaugeVec,
@@ -293,6 +294,12 @@ impl Gauges {
                  up included; else 0",
                 &["upstream", "scope"],
             )?,
+            failing: gauge(
+                "paceline_failing_seconds",
+                "For how long calls have failed or had no connection, for all clients, and none was answered: a series for each \
+                 scope that does so, and one with an empty scope, which is 0 while anything of the upstream answers",
+                &["upstream", "scope"],
+            )?,
             limit: gauge(
                 "paceline_limit",
                 "Units that a limit allows in its window (dimension concurrency: at once); the scope of a limit on the whole \
@@ -326,10 +333,23 @@ impl Gauges {
         })
     }
 
-    fn all(&self) -> [&GaugeVec; 11] {
-        let Self { waiting, held, in_flight, oldest, silent, limit, remaining, state, .. } = self;
+    fn all(&self) -> [&GaugeVec; 12] {
+        let Self { waiting, held, in_flight, oldest, silent, failing, limit, remaining, state, .. } = self;
         let Self { without_store, of_client, left_to_client, .. } = self;
-        [waiting, held, in_flight, oldest, silent, limit, remaining, state, without_store, of_client, left_to_client]
+        [
+            waiting,
+            held,
+            in_flight,
+            oldest,
+            silent,
+            failing,
+            limit,
+            remaining,
+            state,
+            without_store,
+            of_client,
+            left_to_client,
+        ]
     }
 
     /// A series for each limit of each key: keys are the operator's.
@@ -358,6 +378,13 @@ impl Gauges {
         }) {
             self.oldest.with_label_values(&[name, &*scope]).set(oldest);
             self.silent.with_label_values(&[name, &*scope]).set(silent);
+        }
+        let now = upstream.limiter().now();
+        self.failing.with_label_values(&[name, ""]).set(0.0);
+        for down in upstream.notes().outages.down(now) {
+            let label =
+                down.scope.map(|scope| Arc::clone(&upstream.metrics().of_scope(&scope).label)).unwrap_or_default();
+            self.failing.with_label_values(&[name, &*label]).set(now.saturating_since(down.since).as_secs_f64());
         }
         self.limits(name, "", &snapshot.account);
         self.states(name, "", &snapshot.account);

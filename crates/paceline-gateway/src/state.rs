@@ -52,8 +52,10 @@ impl Gateway {
     /// A line for each upstream that does not answer, and for what is amiss with the program. All may read it.
     fn amiss(&self) -> String {
         let silent = |upstream: &Arc<Backend>| Some(format!("{}: {}\n", upstream.name(), upstream.longest_silence()?));
-        let silent: String = self.upstreams().iter().filter_map(silent).collect();
-        silent + &self.conditions().amiss()
+        let upstreams = self.upstreams();
+        let down =
+            upstreams.iter().filter_map(|upstream| Some(format!("{}: {}\n", upstream.name(), upstream.outage()?)));
+        down.chain(upstreams.iter().filter_map(silent)).collect::<String>() + &self.conditions().amiss()
     }
 
     pub(crate) fn looks(&self) -> Vec<Look> {

@@ -1,4 +1,5 @@
-//! That an upstream is down, for the log: told once when that is certain, and once when it answers again.
+//! That an upstream is down, for the log, `/readyz` and the metrics: told once when that is certain, again when it is for another
+//! reason, and once when it answers again.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +19,12 @@ const AT_LEAST: Duration = Duration::from_secs(5);
 /// So many scopes are looked after at once: clients choose the names.
 const MOST: usize = 100;
 
+/// Another reason is told after that time at the earliest: the servers behind one name may fail in several ways.
+const OTHER_REASON: Duration = Duration::from_secs(60);
+
+/// Without a call for so long nothing is known any more: neither of one that fails, nor of one that answered.
+const FORGOTTEN: Duration = Duration::from_secs(600);
+
 /// What a call says of its upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sign {
@@ -27,6 +34,23 @@ pub(crate) enum Sign {
     Fails { everywhere: bool },
     /// Nothing leaves until a person acts.
     Stops { everywhere: bool },
+}
+
+/// Why a call failed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Why {
+    /// What makes it another reason: words may have a time or an id in them.
+    kind: (Option<Class>, bool, Option<String>),
+    words: String,
+}
+
+/// An upstream that fails for all of its clients, or a scope of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Down {
+    /// None: all that is called of the upstream.
+    pub(crate) scope: Option<Arc<str>>,
+    pub(crate) since: Instant,
+    pub(crate) reason: String,
 }
 
 /// What is to be told.
@@ -48,7 +72,11 @@ pub(crate) struct Outages {
 
 /// Failures in a row by scope; those of the whole upstream have none.
 #[derive(Debug, Default)]
-struct Rows(BTreeMap<Option<Arc<str>>, Row>);
+struct Rows {
+    failing: BTreeMap<Option<Arc<str>>, Row>,
+    /// When scopes that are not told to fail answered the last time, while others fail.
+    answered: BTreeMap<Arc<str>, Instant>,
+}
 
 #[derive(Debug)]
 struct Row {
@@ -59,11 +87,36 @@ struct Row {
     /// It is in the log at all, and so its end will be.
     was_told: bool,
     is_stopped: bool,
+    /// When a call failed the last time, and why.
+    last: Instant,
+    why: Why,
+    /// The reason that is in the log, and since when.
+    told_why: (Why, Instant),
 }
 
 impl Row {
-    const fn new(since: Instant, is_stopped: bool) -> Self {
-        Self { since, failed: 0, told: false, was_told: false, is_stopped }
+    fn new(since: Instant, is_stopped: bool) -> Self {
+        let (why, told_why) = (Why::default(), (Why::default(), since));
+        Self { since, failed: 0, told: false, was_told: false, is_stopped, last: since, why, told_why }
+    }
+
+    /// Another call failed. Returns whether that is for another reason than the one that was told.
+    fn fails_on(&mut self, why: Why, now: Instant) -> bool {
+        (self.last, self.why) = (now, why);
+        let (told, at) = &self.told_why;
+        let is_other = told.kind != self.why.kind && now.saturating_since(*at) >= OTHER_REASON;
+        if is_other {
+            self.told_why = (self.why.clone(), now);
+        }
+        is_other
+    }
+}
+
+impl Why {
+    /// That of an answer, or of none.
+    pub(crate) fn of(reading: &Reading) -> Self {
+        let words = reading.reason().into_owned();
+        Self { kind: (Some(reading.class), reading.unsent, reading.code.clone()), words }
     }
 }
 
@@ -90,6 +143,7 @@ impl Outages {
         &self,
         scope: &Arc<str>,
         sign: Sign,
+        why: impl FnOnce() -> Why,
         now: impl FnOnce() -> Instant,
         has_open_breaker: impl FnOnce() -> bool,
     ) -> Option<Told> {
@@ -97,9 +151,20 @@ impl Outages {
             return None;
         }
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = rows.note(scope, sign, now(), has_open_breaker);
-        self.some.store(!rows.0.is_empty(), Ordering::Relaxed);
+        let told = rows.note(scope, sign, why, now(), has_open_breaker);
+        if rows.failing.is_empty() {
+            rows.answered.clear();
+        }
+        self.some.store(!rows.failing.is_empty(), Ordering::Relaxed);
         told
+    }
+
+    /// What fails for all at present: the whole, where nothing that is called answers, and each scope.
+    pub(crate) fn down(&self, now: Instant) -> Vec<Down> {
+        if !self.some() {
+            return Vec::new();
+        }
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner).down(now)
     }
 
     /// Whether something may be told of the next answer.
@@ -110,7 +175,7 @@ impl Outages {
     /// A person says that the cause of each stop is mended: one that comes again is told again.
     pub(crate) fn end_stops(&self) {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        rows.0.values_mut().filter(|row| row.is_stopped).for_each(|row| row.told = false);
+        rows.failing.values_mut().filter(|row| row.is_stopped).for_each(|row| row.told = false);
     }
 }
 
@@ -119,6 +184,7 @@ impl Rows {
         &mut self,
         scope: &Arc<str>,
         sign: Sign,
+        why: impl FnOnce() -> Why,
         now: Instant,
         has_open_breaker: impl FnOnce() -> bool,
     ) -> Option<Told> {
@@ -129,31 +195,68 @@ impl Rows {
         };
         let place = (!everywhere).then(|| Arc::clone(scope));
         // What is told of the whole is not told of its parts.
-        let is_down = |row: Option<&Row>| row.is_some_and(|row| row.told && row.is_stopped >= is_stopped);
-        if is_down(self.0.get(&None)) || is_down(self.0.get(&place)) {
+        for place in [None, place.clone()] {
+            let down = |row: &&mut Row| row.told && row.is_stopped >= is_stopped;
+            let Some(row) = self.failing.get_mut(&place).filter(down) else { continue };
+            let is_other = row.is_stopped == is_stopped && row.fails_on(why(), now);
+            return is_other.then_some(Told::Down { scope: place, since: row.since, is_stopped });
+        }
+        if self.failing.len() == MOST && !self.failing.contains_key(&place) {
             return None;
         }
-        if self.0.len() == MOST && !self.0.contains_key(&place) {
-            return None;
-        }
-        let row = self.0.entry(place.clone()).or_insert(Row::new(now, is_stopped));
+        let row = self.failing.entry(place.clone()).or_insert_with(|| Row::new(now, is_stopped));
         if is_stopped && !row.is_stopped {
             *row = Row::new(now, true);
         }
         row.failed += 1;
+        (row.last, row.why) = (now, why());
         let lasts = row.failed >= IN_A_ROW && now.saturating_since(row.since) >= AT_LEAST;
         row.told = is_stopped || lasts || has_open_breaker();
         row.was_told |= row.told;
-        row.told.then_some(Told::Down { scope: place, since: row.since, is_stopped })
+        row.told_why = (row.why.clone(), now);
+        let told = row.told.then_some(Told::Down { scope: place, since: row.since, is_stopped })?;
+        self.answered.remove(scope);
+        Some(told)
     }
 
     /// The scope answers, and so does its upstream.
     fn end(&mut self, scope: &Arc<str>, now: Instant) -> Option<Told> {
         let own = Some(Arc::clone(scope));
-        let ended = [None, own].map(|place| self.0.remove_entry(&place));
+        let ended = [None, own].map(|place| self.failing.remove_entry(&place));
+        if !is_of_one_client(scope) && (self.answered.len() < MOST || self.answered.contains_key(scope)) {
+            self.answered.insert(Arc::clone(scope), now);
+        }
         let told = ended.into_iter().flatten().find(|(_, row)| row.was_told);
         told.map(|(scope, row)| Told::Back { scope, after: now.saturating_since(row.since) })
     }
+
+    fn down(&self, now: Instant) -> Vec<Down> {
+        let is_recent = |at: Instant| now.saturating_since(at) <= FORGOTTEN;
+        let fails = |(place, row): &(&Option<Arc<str>>, &Row)| {
+            let of_all = place.as_deref().is_none_or(|place| !is_of_one_client(place));
+            of_all && row.told && !row.is_stopped && is_recent(row.last)
+        };
+        let rows = self.failing.iter().filter(fails);
+        let down = |(scope, row): (&Option<Arc<str>>, &Row)| Down {
+            scope: scope.clone(),
+            since: row.since,
+            reason: row.why.words.clone(),
+        };
+        let mut down: Vec<_> = rows.map(down).collect();
+        let answers = self.answered.values().any(|at| is_recent(*at));
+        let first = down.iter().min_by_key(|down| down.since);
+        if let Some(first) = first.filter(|_| !answers && down.iter().all(|down| down.scope.is_some())) {
+            let since = self.answered.values().fold(first.since, |since, at| since.max(*at));
+            let whole = Down { scope: None, since, reason: first.reason.clone() };
+            down.insert(0, whole);
+        }
+        down
+    }
+}
+
+/// What fails for one client alone has its name behind that of the scope.
+fn is_of_one_client(place: &str) -> bool {
+    place.contains('\n')
 }
 
 #[cfg(test)]
@@ -179,7 +282,7 @@ mod tests {
     #[test]
     fn an_outage_is_told_once_and_its_end_once() {
         let (outages, m): (Outages, Arc<str>) = (Outages::default(), "m".into());
-        let note = |sign, second| outages.note(&m, sign, || at(second), || false);
+        let note = |sign, second| outages.note(&m, sign, Why::default, || at(second), || false);
         assert_eq!([0, 0, 0, 4].map(|second| note(UNREACHED, second)), [None, None, None, None], "calls of one moment");
         assert_eq!(note(UNREACHED, 5), down(None, 0, false));
         assert_eq!([note(UNREACHED, 6), note(FAILS, 7)], [None, None], "each call after it is no news");
@@ -195,30 +298,94 @@ mod tests {
     fn a_scope_fails_alone_and_an_open_breaker_says_so_at_once() {
         let outages = Outages::default();
         let [m, n]: [Arc<str>; 2] = ["m".into(), "n".into()];
-        assert_eq!(outages.note(&m, FAILS, || at(1), || true), down(Some("m"), 1, false));
-        assert_eq!(outages.note(&n, Sign::Answers, || at(2), || false), None, "another scope says nothing of it");
-        assert_eq!(outages.note(&n, FAILS, || at(3), || true), down(Some("n"), 3, false));
-        assert_eq!(outages.note(&m, Sign::Answers, || at(4), || false), back(Some("m"), 3));
+        assert_eq!(outages.note(&m, FAILS, Why::default, || at(1), || true), down(Some("m"), 1, false));
+        assert_eq!(
+            outages.note(&n, Sign::Answers, Why::default, || at(2), || false),
+            None,
+            "another scope says nothing of it"
+        );
+        assert_eq!(outages.note(&n, FAILS, Why::default, || at(3), || true), down(Some("n"), 3, false));
+        assert_eq!(outages.note(&m, Sign::Answers, Why::default, || at(4), || false), back(Some("m"), 3));
     }
 
     #[test]
     fn a_stop_is_told_at_once_also_while_the_upstream_fails() {
         let (outages, m): (Outages, Arc<str>) = (Outages::default(), "m".into());
-        assert_eq!(outages.note(&m, UNREACHED, || at(0), || true), down(None, 0, false));
-        assert_eq!(outages.note(&m, STOPS, || at(9), || false), down(None, 9, true));
-        assert_eq!(outages.note(&m, STOPS, || at(9), || false), None);
+        assert_eq!(outages.note(&m, UNREACHED, Why::default, || at(0), || true), down(None, 0, false));
+        assert_eq!(outages.note(&m, STOPS, Why::default, || at(9), || false), down(None, 9, true));
+        assert_eq!(outages.note(&m, STOPS, Why::default, || at(9), || false), None);
         outages.end_stops();
-        assert_eq!(outages.note(&m, STOPS, || at(19), || false), down(None, 9, true), "a reload did not mend it");
+        assert_eq!(
+            outages.note(&m, STOPS, Why::default, || at(19), || false),
+            down(None, 9, true),
+            "a reload did not mend it"
+        );
         outages.end_stops();
-        assert_eq!(outages.note(&m, Sign::Answers, || at(29), || false), back(None, 20));
+        assert_eq!(outages.note(&m, Sign::Answers, Why::default, || at(29), || false), back(None, 20));
     }
 
     #[test]
     fn scopes_that_clients_invent_take_no_memory_without_bound() {
         let outages = Outages::default();
         for name in 0..2 * MOST {
-            outages.note(&name.to_string().into(), FAILS, || at(0), || false);
+            outages.note(&name.to_string().into(), FAILS, Why::default, || at(0), || false);
         }
-        assert_eq!(outages.rows.lock().expect("whole").0.len(), MOST);
+        assert_eq!(outages.rows.lock().expect("whole").failing.len(), MOST);
+    }
+
+    fn whole(outages: &Outages, second: u64) -> Option<u64> {
+        let down = outages.down(at(second)).into_iter().find(|down| down.scope.is_none())?;
+        Some(down.since.as_nanos() / 1_000_000_000)
+    }
+
+    fn because(code: &str) -> Why {
+        Why { kind: (Some(Class::Transient), false, Some(code.to_owned())), words: code.to_owned() }
+    }
+
+    #[test]
+    fn an_upstream_is_down_where_nothing_that_is_called_answers() {
+        let outages = Outages::default();
+        let [m, n, of_a]: [Arc<str>; 3] = ["m".into(), "n".into(), "m\na".into()];
+        let fails = |scope, second| outages.note(scope, FAILS, || because("503"), || at(second), || true);
+        let answers = |scope, second| outages.note(scope, Sign::Answers, Why::default, || at(second), || false);
+        assert_eq!(
+            (whole(&outages, 0), fails(&of_a, 0), whole(&outages, 1)),
+            (None, down(Some("m\na"), 0, false), None)
+        );
+        fails(&m, 10);
+        assert_eq!(whole(&outages, 11), Some(10), "the one scope that is called");
+        answers(&n, 20);
+        assert_eq!((whole(&outages, 30), outages.down(at(30)).len()), (None, 1), "one model alone");
+        fails(&n, 40);
+        assert_eq!((whole(&outages, 41), outages.down(at(41)).len()), (Some(10), 3), "all that is called");
+        answers(&m, 50);
+        assert_eq!(whole(&outages, 51), None);
+        assert_eq!([650, 651].map(|second| outages.down(at(second)).len()), [0, 0], "no call for so long");
+    }
+
+    #[test]
+    fn a_scope_that_answered_long_ago_is_no_proof_and_without_a_connection_none_is() {
+        let (outages, [m, n]) = (Outages::default(), [Arc::<str>::from("m"), "n".into()]);
+        let fails = |sign, second| outages.note(&m, sign, Why::default, || at(second), || true);
+        fails(FAILS, 0);
+        outages.note(&n, Sign::Answers, Why::default, || at(100), || false);
+        fails(FAILS, 600);
+        assert_eq!([700, 701].map(|second| whole(&outages, second)), [None, Some(100)]);
+        outages.note(&n, Sign::Answers, Why::default, || at(702), || false);
+        assert_eq!(whole(&outages, 702), None);
+        outages.note(&n, UNREACHED, Why::default, || at(703), || true);
+        assert_eq!(whole(&outages, 704), Some(703));
+    }
+
+    #[test]
+    fn another_reason_is_told_too_but_not_each_time() {
+        let (outages, m): (Outages, Arc<str>) = (Outages::default(), "m".into());
+        let fails = |sign, code, second| outages.note(&m, sign, || because(code), || at(second), || true);
+        let of = |second| outages.down(at(second)).into_iter().map(|down| down.reason).collect::<Vec<_>>();
+        assert_eq!(fails(UNREACHED, "refused", 0), down(None, 0, false));
+        assert_eq!([fails(FAILS, "503", 30), fails(UNREACHED, "refused", 70)], [None, None]);
+        assert_eq!((fails(FAILS, "503", 71), of(71)), (down(None, 0, false), vec!["503".to_owned()]));
+        assert_eq!([fails(UNREACHED, "refused", 72), fails(FAILS, "503", 140)], [None, None], "one of each");
+        assert_eq!(fails(UNREACHED, "refused", 141), down(None, 0, false));
     }
 }

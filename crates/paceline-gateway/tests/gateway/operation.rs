@@ -246,3 +246,34 @@ async fn an_upstream_that_takes_calls_and_answers_none_is_told_of_also_where_cli
     assert_eq!(page(&served, "/readyz").await, (200, "ready\n".to_owned()));
     assert_eq!(metric(&page(&served, "/metrics").await.1, "silent"), 0.0);
 }
+
+#[tokio::test]
+async fn an_upstream_that_is_down_is_told_of_also_where_clients_give_up() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let api = listener.local_addr().unwrap();
+    drop(listener);
+    let served = Served::new(api, "", Bounds::default());
+    let failing = |page: &str, scope: &str| -> Option<f64> {
+        let name = format!("paceline_failing_seconds{{scope=\"{scope}\",upstream=\"api\"}} ");
+        page.lines().find_map(|line| line.strip_prefix(&name)).map(|value| value.parse().expect("a number"))
+    };
+    assert_eq!(page(&served, "/readyz").await, (200, "ready\n".to_owned()));
+    assert_eq!(failing(&page(&served, "/metrics").await.1, ""), Some(0.0));
+    let call = tokio::spawn(served.post().send());
+    while page(&served, "/readyz").await.1 == "ready\n" {
+        passes(Duration::from_millis(500)).await;
+    }
+    call.abort();
+    passes(Duration::from_secs(320)).await;
+    let (metrics, ready) = (page(&served, "/metrics").await.1, page(&served, "/readyz").await);
+    assert!(failing(&metrics, "") > Some(320.0), "{metrics}");
+    let words = "ready\napi: the upstream has answered no call for 5m ";
+    assert!(ready.0 == 200 && ready.1.starts_with(words) && ready.1.contains(": no connection"), "{ready:?}");
+    let again = std::net::TcpListener::bind(api).unwrap();
+    again.set_nonblocking(true).unwrap();
+    let answers = axum::Router::new().fallback(|| async { OK });
+    tokio::spawn(async move { axum::serve(tokio::net::TcpListener::from_std(again).unwrap(), answers).await });
+    assert_eq!(served.post().send().await.unwrap().text().await.unwrap(), OK);
+    assert_eq!(page(&served, "/readyz").await, (200, "ready\n".to_owned()));
+    assert_eq!(failing(&page(&served, "/metrics").await.1, ""), Some(0.0));
+}
