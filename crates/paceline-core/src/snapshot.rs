@@ -1,6 +1,5 @@
 //! The types of a snapshot: numbers for people and dashboards.
 
-use alloc::borrow::ToOwned as _;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString as _};
@@ -103,8 +102,7 @@ impl ScopeSnapshot {
             return Some(Explanation { before, until: None, after: String::new() });
         }
         if let Some(why) = self.without_share() {
-            // How long that takes is not known.
-            return Some(Explanation { before: why.to_owned(), until: None, after: String::new() });
+            return Some(why);
         }
         let closed = match self.state {
             ScopeState::Held { until, cause } => Some((until, cause)),
@@ -136,7 +134,7 @@ impl ScopeSnapshot {
         self.without_share().is_some()
     }
 
-    fn without_share(&self) -> Option<&'static str> {
+    fn without_share(&self) -> Option<Explanation> {
         self.fleet.as_deref().and_then(FleetSnapshot::without_share)
     }
 
@@ -333,25 +331,34 @@ pub struct FleetSnapshot {
     pub lease_ends: Option<Instant>,
     /// The ledger divides other limits, which other processes have.
     pub other_limits: bool,
+    /// Why the ledger does not answer, since it did the last time.
+    pub problem: Option<Arc<str>>,
     /// Its part of each limit.
     pub shares: Vec<FleetShare>,
 }
 
 impl FleetSnapshot {
-    /// Why nothing leaves, for people, where the store of the fleet is away, or has lost what it knew: it has given this process
-    /// no share of a limit, or none that lasts.
-    pub fn without_share(&self) -> Option<&'static str> {
+    /// Why nothing leaves, for people, and for how long at most, where that is known: the store of the fleet is away, or has lost
+    /// what it knew, and has given this process no share of a limit, or none that lasts.
+    pub fn without_share(&self) -> Option<Explanation> {
         use MemberState::{Alone, Joining, Leaving, Live, Out};
-        const NO_ANSWER: &str = "nothing leaves before the store of the fleet gives this process a share";
         const OTHER_LIMITS: &str = "nothing leaves: the fleet divides other limits, until its other processes have the same or have \
                                     ended (the log says which)";
-        const LOST: &str = "nothing leaves yet: the store of the fleet does not know what was sent before it began, before \
-                            processes were killed, or before a limit was added, and waits until that counts no longer (a lease \
-                            and a window at most)";
+        const LOST: &str = ": the store of the fleet does not know what was sent before it began, before processes were killed, or \
+                            before a limit was added, and by then that counts no longer";
         let mut empty = self.shares.iter().filter(|share| share.units == 0);
+        let whole = |before: String| Explanation { before, until: None, after: String::new() };
+        let no_answer = || match &self.problem {
+            Some(problem) => whole(format!("nothing leaves: {problem}")),
+            None => whole("nothing leaves before the store of the fleet gives this process a share".into()),
+        };
         match self.state {
-            Out | Joining | Alone => empty.next().map(|_| if self.other_limits { OTHER_LIMITS } else { NO_ANSWER }),
-            Live => empty.find(|share| share.quarantine >= share.limit.quota.limit).map(|_| LOST),
+            Out | Joining | Alone if self.other_limits => empty.next().map(|_| whole(OTHER_LIMITS.into())),
+            Out | Joining | Alone => empty.next().map(|_| no_answer()),
+            Live => {
+                let until = Some(empty.filter_map(|share| share.back_by).max()?);
+                Some(Explanation { before: "nothing leaves for up to ".into(), until, after: LOST.into() })
+            }
             Leaving => None,
         }
     }
@@ -367,6 +374,8 @@ pub struct FleetShare {
     pub units: u64,
     /// The units that none may use yet, because one that fell silent may have used them.
     pub quarantine: u64,
+    /// By when they come back, where they are the whole limit.
+    pub back_by: Option<Instant>,
 }
 
 /// Sums since the beginning. Where no connection failed they agree with what the server counted.

@@ -21,6 +21,9 @@ use crate::store::{Link, Linked, Store};
 /// Callers that wait for more are looked at so often at most: a member speaks less often anyway.
 const LOOKS: Duration = Duration::from_millis(10);
 
+/// So many reasons of one absence of the store are told.
+const REASONS: usize = 10;
+
 /// How long a bye may take.
 pub(crate) const LEAVES_WITHIN: Duration = Duration::from_secs(2);
 
@@ -37,6 +40,10 @@ pub(crate) struct Task {
     reconnect: Reconnect,
     answers: UnboundedSender<Asked>,
     problem: Arc<Mutex<Option<String>>>,
+    /// What the log has said of it since the store answered.
+    told: Vec<String>,
+    /// The log has said that the store does not know what was sent.
+    has_told_loss: bool,
     /// Told once that the store was asked, or that it refuses.
     joined: Option<oneshot::Sender<Result<(), FleetError>>>,
     has_left: bool,
@@ -93,6 +100,8 @@ impl Task {
             store,
             answers,
             problem: Arc::default(),
+            told: Vec::new(),
+            has_told_loss: false,
             joined: Some(joined),
             has_left: false,
         };
@@ -214,8 +223,10 @@ impl Task {
             };
             tracing::info!("the store of the fleet on {} {what}", self.store.server());
         }
+        self.told.clear();
         self.tell_joined(Ok(()));
         self.hear(answer);
+        self.tell_loss();
     }
 
     /// The connection is of no use: another one is made, after a pause.
@@ -225,7 +236,10 @@ impl Task {
             self.has_left = true;
             return;
         }
-        if self.set_problem(Some(error.to_string())).is_none() {
+        let problem = error.to_string();
+        self.set_problem(Some(problem.clone()));
+        if !self.told.contains(&problem) && self.told.len() < REASONS {
+            self.told.push(problem.clone());
             match self.member.state() {
                 MemberState::Out if !self.store.limits().is_empty() => {
                     tracing::error!("{error}; asking again, and nothing leaves before it answers");
@@ -233,6 +247,7 @@ impl Task {
                 _ => tracing::warn!("{error}; asking again"),
             }
         }
+        self.hear(MemberInput::Away(problem.into()));
         self.tell_joined(Ok(()));
         self.connections += 1;
         self.connection = Connection::tries(&self.store, self.reconnect.failed());
@@ -244,13 +259,30 @@ impl Task {
 
     fn tell_alone(&self) {
         let server = self.store.server();
+        let problem = self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let why = problem.map(|problem| format!(" (the last time: {problem})")).unwrap_or_default();
         if self.on_loss == OnLoss::Strict && !self.store.limits().is_empty() {
             tracing::error!(
-                "the store of the fleet on {server} has not answered for a lease: nothing leaves before it answers"
+                "the store of the fleet on {server} has not answered for a lease: nothing leaves before it answers{why}"
             );
         } else {
-            tracing::warn!("the store of the fleet on {server} has not answered for a lease");
+            tracing::warn!("the store of the fleet on {server} has not answered for a lease{why}");
         }
+    }
+
+    /// Tells once that this process waits because the store does not know what was sent, and until when at most.
+    fn tell_loss(&mut self) {
+        let why = self.limiter.fleet().and_then(|fleet| fleet.without_share());
+        let until = why.as_ref().and_then(|why| why.until);
+        if let (Some(why), Some(until), false) = (&why, until, self.has_told_loss) {
+            let now = self.limiter.now();
+            let wait = until.saturating_since(now).as_millis() as i64;
+            let until = paceline::Timestamp::from_millis(paceline::clock::wall().as_millis().saturating_add(wait));
+            tracing::error!(until = %until, "{} (the store on {})", why.sentence(now), self.store.server());
+        } else if self.has_told_loss && until.is_none() {
+            tracing::info!("the store of the fleet on {} gives this process a share again", self.store.server());
+        }
+        self.has_told_loss = until.is_some();
     }
 
     fn tell_joined(&mut self, how: Result<(), FleetError>) {

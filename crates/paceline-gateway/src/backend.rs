@@ -412,11 +412,6 @@ impl Backend {
         answered
     }
 
-    /// Why nothing leaves, where that is because the store of its fleet is away or has lost what it knew.
-    pub(crate) fn without_share(&self) -> Option<&'static str> {
-        self.limiter().fleet().and_then(|fleet| fleet.without_share())
-    }
-
     /// Its key, as it must not go to clients.
     pub(crate) fn secrets(&self) -> Arc<Secrets> {
         Arc::clone(&self.secrets)

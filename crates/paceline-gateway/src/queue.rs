@@ -48,6 +48,28 @@ pub(crate) fn place_in_queue(upstream: &Backend, bounds: &Bounds) -> Result<Room
     upstream.waiting.take(1, bounds.queue as u64).ok_or_else(|| queue_full(upstream, bounds))
 }
 
+/// Why nothing leaves, where that is because the store of a fleet is away or has lost what it knew.
+pub(crate) struct WithoutShare {
+    pub(crate) words: String,
+    /// For how long at most, where that is known.
+    wait: Option<Duration>,
+}
+
+impl Backend {
+    /// Whether nothing leaves for that reason.
+    pub(crate) fn without_share(&self) -> Option<WithoutShare> {
+        let (now, why) = (self.limiter().now(), self.limiter().fleet()?.without_share()?);
+        let wait = why.until.map(|until| until.saturating_since(now));
+        let until = wait.map(|wait| format!(" (until {})", in_wall_time(wait))).unwrap_or_default();
+        Some(WithoutShare { words: why.sentence(now) + &until, wait })
+    }
+}
+
+/// The time after that wait.
+fn in_wall_time(wait: Duration) -> Timestamp {
+    Timestamp::from_millis(clock::wall().as_millis().saturating_add(wait.as_millis() as i64))
+}
+
 /// A permit, once the request may leave, unless it would take longer than is left. `last` is the class of its last call.
 pub(crate) async fn hold(
     upstream: &Backend,
@@ -67,7 +89,7 @@ pub(crate) async fn hold(
         if matches!(cause, WaitCause::Share { .. })
             && let Some(why) = upstream.without_share()
         {
-            return without_store(upstream, why).into();
+            return without_store(upstream, &why).into();
         }
         let by_class = |class| GiveUp::Deadline.stayed_down(class);
         let stayed_down = last.map_or_else(|| cause.stayed_down() || upstream.is_failing(&request.scope), by_class);
@@ -95,7 +117,7 @@ pub(crate) async fn hold(
         Ok(Ok(Within::Deferred { until, reason })) => {
             let wait = until - limiter.now();
             let NotSent { refusal, stayed_down } = too_late(&reason.cause, Some(wait));
-            // When a store answers again is not known.
+            // When a store answers again is not known here.
             let is_known = !matches!(reason.cause, WaitCause::Share { .. });
             Err(NotSent { refusal: if is_known { refusal.known(wait) } else { refusal }, stayed_down })
         }
@@ -133,7 +155,7 @@ pub(crate) fn too_long(
 /// The provider refused the client, or told it to wait, and no one else.
 fn away(upstream: &Backend, wait: Duration) -> Refusal {
     let (name, time) = (upstream.name(), format_duration(wait));
-    let until = Timestamp::from_millis(clock::wall().as_millis().saturating_add(wait.as_millis() as i64));
+    let until = in_wall_time(wait);
     let message = format!(
         "upstream {name}: the request must wait {time} more, for the provider has refused this client, or told it to wait, until {until}, and \
          its deadline is sooner; send it later"
@@ -142,14 +164,18 @@ fn away(upstream: &Backend, wait: Duration) -> Refusal {
     refusal.after(wait).for_limit("a wait that the provider has told this client alone".to_owned())
 }
 
-/// Nothing leaves, and when the store of the fleet answers again is not known.
-fn without_store(upstream: &Backend, why: &str) -> Refusal {
+/// Nothing leaves. When the store of the fleet answers again is not known, but when it has lost what it knew, how long that counts.
+fn without_store(upstream: &Backend, WithoutShare { words: why, wait }: &WithoutShare) -> Refusal {
     let (name, waiting) = (upstream.name(), upstream.waiting.count());
     let message = format!(
         "upstream {name}: {why}, and the request's deadline is sooner (requests here: {waiting}); send it later"
     );
     let refusal = Refusal::new(StatusCode::TOO_MANY_REQUESTS, "wait_too_long", message);
-    refusal.after(STORE_ANSWERS).for_limit("the store of the fleet".to_owned())
+    let refusal = refusal.for_limit("the store of the fleet".to_owned());
+    match *wait {
+        Some(wait) => refusal.after(wait).known(wait),
+        None => refusal.after(STORE_ANSWERS),
+    }
 }
 
 fn queue_full(upstream: &Backend, bounds: &Bounds) -> Refusal {

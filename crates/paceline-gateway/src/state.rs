@@ -41,7 +41,7 @@ impl Gateway {
                 _ => {
                     let Some(why) = upstream.without_share() else { return Ok(self.amiss()) };
                     wait_for_a_store = true;
-                    closed.push(format!("{}: {why}", upstream.name()));
+                    closed.push(format!("{}: {}", upstream.name(), why.words));
                 }
             }
         }
@@ -55,7 +55,10 @@ impl Gateway {
         let upstreams = self.upstreams();
         let down =
             upstreams.iter().filter_map(|upstream| Some(format!("{}: {}\n", upstream.name(), upstream.outage()?)));
-        down.chain(upstreams.iter().filter_map(silent)).collect::<String>() + &self.conditions().amiss()
+        let store =
+            |upstream: &Arc<Backend>| Some(format!("{}: {}\n", upstream.name(), upstream.limiter().fleet()?.problem?));
+        let amiss = down.chain(upstreams.iter().filter_map(silent)).chain(upstreams.iter().filter_map(store));
+        amiss.collect::<String>() + &self.conditions().amiss()
     }
 
     pub(crate) fn looks(&self) -> Vec<Look> {

@@ -1,6 +1,7 @@
 //! `paceline serve check` and the start of a gateway: the same things stop both, before anything is sent.
 
 use std::fs::File;
+use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::process::Command;
 
@@ -192,23 +193,55 @@ fn a_gateway_whose_fleet_has_no_store_says_that_nothing_leaves() {
     let page = |path: &str| get(&format!("{}{path}", gateway.url));
     let (status, text) = page("/readyz");
     assert_eq!(
-        (status, text.contains("generic: nothing leaves before the store of the fleet gives this process a share")),
+        (status, text.contains("generic: nothing leaves: the store of the fleet on 127.0.0.1:1 does not answer: ")),
         (503, true),
         "{text}"
     );
     let url = format!("{}/generic/v1/things", gateway.url);
     let (status, text) = send(&url, |client, url| client.get(url).header("x-paceline-deadline", "1s"));
     assert_eq!(status, 429, "{text}");
-    assert!(text.contains("nothing leaves before the store of the fleet gives this process a share"), "{text}");
+    assert!(text.contains("nothing leaves: the store of the fleet on 127.0.0.1:1 does not answer: "), "{text}");
     assert!(text.contains("\"wait_ms\":null") && text.contains("\"limit\":\"the store of the fleet\""), "{text}");
     let (_, metrics) = page("/metrics");
     assert!(metrics.contains("paceline_fleet_away{upstream=\"generic\"} 1"), "{metrics}");
     let (_, state) = page("/api/state");
-    assert!(state.contains("nothing leaves before the store of the fleet gives this process a share"), "{state}");
+    assert!(state.contains("nothing leaves: the store of the fleet on 127.0.0.1:1 does not answer: "), "{state}");
     let top = job.paceline().args(["top", "--once", &gateway.url]).output().expect("it runs");
     let top = String::from_utf8(top.stdout).expect("text");
-    assert!(top.contains("nothing leaves before the store of the fleet") && !top.contains("all is well"), "{top}");
+    assert!(
+        top.contains("nothing leaves: the store of the fleet on 127.0.0.1:1") && !top.contains("all is well"),
+        "{top}"
+    );
     let log = std::fs::read_to_string(job.path("log")).expect("a log");
     assert!(log.contains("ERROR") && log.contains("nothing leaves before it answers"), "{log}");
     assert_eq!(server.count(), 0);
+}
+
+#[test]
+fn a_store_that_refuses_the_password_after_it_was_away_is_told_with_both_reasons() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let store = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("redis://pace:other@{}", store.local_addr().expect("it listens"));
+    std::thread::spawn(move || {
+        for (n, connection) in store.incoming().flatten().enumerate() {
+            // The first one is closed at once.
+            let mut connection = if n == 0 { continue } else { connection };
+            let mut asked = [0; 4096];
+            while let Ok(read @ 1..) = connection.read(&mut asked) {
+                let commands = asked[..read].iter().filter(|byte| **byte == b'*').count();
+                let refusal = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
+                drop(connection.write_all(refusal.repeat(commands).as_bytes()));
+            }
+        }
+    });
+    let fleet = ["--fleet", &url, "--limit", "200 per 20s"];
+    let gateway = Gateway::logging(&mut serve(&job, &server, &fleet), File::create(job.path("log")).expect("writable"));
+    let log = || std::fs::read_to_string(job.path("log")).expect("a log");
+    while !log().contains("WRONGPASS") {
+        std::thread::yield_now();
+    }
+    let (status, text) = get(&format!("{}/readyz", gateway.url));
+    assert!(status == 503 && text.contains("refuses: WRONGPASS"), "{text}");
+    let told: Vec<_> = log().lines().filter(|line| line.contains("asking again")).map(str::to_owned).collect();
+    assert!(told.len() == 2 && told[0].contains("does not answer") && told[1].contains("WRONGPASS"), "{told:?}");
 }

@@ -1,6 +1,7 @@
 //! What a member is told when it is made, what happens to it, and what changes with that.
 
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -67,8 +68,12 @@ pub struct MemberView {
     pub lease_ends: Option<Instant>,
     /// Of each limit, in order, what no member may use.
     pub quarantine: Vec<u64>,
+    /// Of each limit, in order: by when that counts no longer, where it is all of the limit.
+    pub back_by: Vec<Option<Instant>>,
     /// The ledger divides other limits, as others told it.
     pub other_limits: bool,
+    /// Why the ledger does not answer, since it did the last time.
+    pub problem: Option<Arc<str>>,
 }
 
 impl MemberState {
@@ -143,6 +148,8 @@ pub enum MemberInput {
     },
     /// See [`Member::unlinked`].
     Unlinked,
+    /// See [`Member::is_away`].
+    Away(Arc<str>),
     /// See [`Member::has_other_limits`].
     OtherLimits,
     /// See [`Member::notice`].

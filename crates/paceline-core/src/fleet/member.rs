@@ -2,6 +2,7 @@
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -10,7 +11,7 @@ use super::message::{
     BoardReply, BoardStep, ByeRequest, MemberId, MemberRequest, Note, Quiet, Stake, SyncReply, SyncRequest,
 };
 use super::talk::Talk;
-use super::{FleetLimit, LEASE, LimitKind};
+use super::{AHEAD, FleetLimit, LEASE, LimitKind};
 use crate::rng::Rng;
 use crate::state::TakenState;
 use crate::time::Instant;
@@ -72,6 +73,8 @@ pub struct Member {
     next: Instant,
     hinted: bool,
     other_limits: bool,
+    /// Why the ledger does not answer, since it did the last time.
+    problem: Option<Arc<str>>,
     bye: Option<(Vec<Vec<TakenState>>, u32)>,
     talk: Talk,
     /// When its pacer has something to say by itself.
@@ -89,6 +92,8 @@ struct Share {
     target: u64,
     contended: bool,
     quarantine: u64,
+    /// Since when that is all of the limit.
+    lost_since: Option<Instant>,
     used: u64,
     waiting: u64,
     lump: u64,
@@ -151,6 +156,7 @@ impl Member {
             next: now,
             hinted: false,
             other_limits: false,
+            problem: None,
             bye: None,
             talk: Talk::default(),
             speaks: None,
@@ -182,8 +188,20 @@ impl Member {
         let lease_ends = (self.state == MemberState::Live).then_some(self.lease_ends);
         let quarantine = self.shares.iter().map(|share| share.quarantine).collect();
         let MemberConfig { id, weight, .. } = self.config;
-        let other_limits = self.other_limits;
-        MemberView { id, weight, state: self.state, members: self.members, lease_ends, quarantine, other_limits }
+        let limits = self.shares.iter().zip(&self.config.limits);
+        // What the ledger has lost it sets aside once each member may have claimed, and then for as long as it may count.
+        let back_by = limits.map(|(share, limit)| Some(share.lost_since? + self.lease + AHEAD + limit.quarantine()));
+        MemberView {
+            id,
+            weight,
+            state: self.state,
+            members: self.members,
+            lease_ends,
+            quarantine,
+            back_by: back_by.collect(),
+            other_limits: self.other_limits,
+            problem: self.problem.clone(),
+        }
     }
 
     /// What its calls use of a limit: what the window counts, what waits, and what the next waiting call costs. It acts with
@@ -205,9 +223,11 @@ impl Member {
             self.state = MemberState::Live;
             self.changes.push_back(MemberChange::Joined);
         }
-        for (share, grant) in self.shares.iter_mut().zip(&reply.grants) {
+        self.problem = None;
+        for ((share, limit), grant) in self.shares.iter_mut().zip(&self.config.limits).zip(&reply.grants) {
             (share.has, share.target, share.contended) = (grant.has, grant.target, grant.contended);
             share.quarantine = grant.quarantine;
+            share.lost_since = (grant.quarantine >= limit.units).then(|| share.lost_since.unwrap_or(now));
         }
         if reply.newest < self.talk.heard() {
             self.talk.forget();
@@ -289,6 +309,11 @@ impl Member {
         self.other_limits = false;
         self.talk.lost(None);
         self.pump(now);
+    }
+
+    /// The ledger was asked, and did not answer: for people, until it does.
+    pub fn is_away(&mut self, why: Arc<str>) {
+        self.problem = Some(why);
     }
 
     /// The ledger was asked, and divides the limits of others: for people, until it answers or is away.

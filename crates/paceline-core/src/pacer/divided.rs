@@ -85,16 +85,17 @@ impl Divided {
     }
 
     pub(super) fn snapshot(&self, now: Instant) -> Option<FleetSnapshot> {
-        let MemberView { id: member, weight, state, members, lease_ends, quarantine, other_limits } =
+        let MemberView { id: member, weight, state, members, lease_ends, quarantine, back_by, other_limits, problem } =
             self.fleet.clone()?;
-        let parts = self.parts.iter().flatten().zip(quarantine);
-        let share = |((limit, units, until), quarantine): (&(DividedLimit, u64, Instant), u64)| FleetShare {
+        let parts = self.parts.iter().flatten().zip(quarantine.into_iter().zip(back_by));
+        let shares = parts.map(|((limit, units, until), (quarantine, back_by))| FleetShare {
             limit: limit.clone(),
             units: if *until > now { *units } else { 0 },
             quarantine,
-        };
-        let shares = parts.map(share).collect();
-        Some(FleetSnapshot { member, weight, state, members, lease_ends, other_limits, shares })
+            back_by,
+        });
+        let shares = shares.collect();
+        Some(FleetSnapshot { member, weight, state, members, lease_ends, other_limits, problem, shares })
     }
 
     /// Sets what may be used of the limits of a level.
@@ -160,6 +161,7 @@ impl Pacer {
             MemberInput::Time => member.handle_timeout(now),
             MemberInput::Linked { run, quiet } => member.linked(now, run, quiet),
             MemberInput::Unlinked => member.unlinked(now),
+            MemberInput::Away(why) => member.is_away(why),
             MemberInput::OtherLimits => member.has_other_limits(),
             MemberInput::Notice => member.notice(now),
             MemberInput::Reply(reply) => member.reply(now, &reply),

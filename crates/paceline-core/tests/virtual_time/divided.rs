@@ -290,13 +290,17 @@ fn a_ledger_that_has_lost_what_it_knew_is_told_as_one_that_gives_nothing() {
     let mut world = World::new(1);
     world.ledger = Ledger::new(&limits(), LEASE);
     world.join(1, 1);
+    let mut until = None;
     for seconds in [5, 29] {
         world.run(seconds * S);
         let account = world.processes[0].pacer.snapshot(world.now).account;
         assert_eq!((world.processes[0].member.state(), account.lacks_its_share()), (MemberState::Live, true));
         assert!(account.explain(world.now).contains("does not know what was sent before it began"), "{account:?}");
+        let told = account.explanation().and_then(|why| why.until).expect("it is known by when");
+        assert_eq!((told, *until.get_or_insert(told) > world.now), (until.unwrap_or(told), true));
     }
     world.run(3 * S);
+    assert!(until < Some(world.now + S), "{until:?}");
     assert!(world.sent() > 0 && !world.processes[0].pacer.snapshot(world.now).account.lacks_its_share());
 }
 
@@ -330,6 +334,19 @@ fn while_the_ledger_is_away_a_wait_behind_others_is_guessed() {
     let behind = pacer.admit(world.now, &call);
     let Admit::At { at, .. } = behind else { panic!("{behind:?}") };
     assert!(at - world.now >= LEASE, "{behind:?}");
+}
+
+#[test]
+fn a_ledger_that_does_not_answer_is_told_with_its_reason_until_it_does() {
+    let mut world = World::new(1);
+    let explained = |world: &World| world.processes[0].pacer.snapshot(world.now).account.explain(world.now);
+    world.join(1, 1);
+    let now = world.now;
+    let Process { pacer, member, .. } = &mut world.processes[0];
+    pacer.hear(now, member, MemberInput::Away("the store does not answer: WRONGPASS".into()));
+    assert_eq!(explained(&world), "nothing leaves: the store does not answer: WRONGPASS");
+    world.run(S);
+    assert_eq!((explained(&world).contains("WRONGPASS"), world.sent() > 0), (false, true));
 }
 
 #[test]
