@@ -43,7 +43,8 @@ pub enum NoAnswer {
          variable that names it)"
     )]
     Tunnel,
-    /// The TLS handshake failed, which no retry changes: why, and what to do.
+    /// The TLS handshake failed, which no retry changes, as with a certificate that is not trusted: why, and what to do. One that
+    /// has expired is a [`Connect`](Self::Connect).
     #[error("{0}")]
     Tls(String),
     /// The proxy refused the call (407), which no retry changes: why, and what to do. No server received it.
@@ -143,8 +144,8 @@ impl NoAnswer {
 
     /// From an error of a client of `hyper` that calls that scheme; `connecting`: there was no connection yet.
     pub fn of_client(error: &(dyn Error + 'static), connecting: bool, is_plain: bool) -> Self {
-        if let Some(message) = causes(error).find_map(|cause| tls_failure(cause, connecting)) {
-            return Self::Tls(message);
+        if let Some(failure) = causes(error).find_map(|cause| tls_failure(cause, connecting)) {
+            return failure;
         }
         let is = |such: fn(&hyper::Error) -> bool| causes(error).any(|cause| cause.downcast_ref().is_some_and(such));
         let hint = if is_plain { HTTPS_HINT } else { "" };
@@ -165,8 +166,8 @@ impl NoAnswer {
     pub(crate) fn of(error: &reqwest::Error) -> Self {
         if error.is_builder() {
             Self::Unsendable(root_cause(error))
-        } else if let Some(message) = causes(error).find_map(|cause| tls_failure(cause, error.is_connect())) {
-            Self::Tls(message)
+        } else if let Some(failure) = causes(error).find_map(|cause| tls_failure(cause, error.is_connect())) {
+            failure
         } else if let Some(failure) = Self::of_tunnel(error) {
             failure
         } else if let Some(status) = error.status() {
@@ -296,9 +297,13 @@ fn size(bytes: usize) -> String {
     if bytes.is_multiple_of(1 << 20) { format!("{} MiB", bytes >> 20) } else { format!("{} KiB", bytes >> 10) }
 }
 
-/// The message about a failed TLS handshake, with what to do; `connecting`: no request had been sent yet.
-fn tls_failure(cause: &(dyn Error + 'static), connecting: bool) -> Option<String> {
-    Some(match cause.downcast_ref()? {
+/// A failed TLS handshake, with what to do; `connecting`: no request had been sent yet.
+fn tls_failure(cause: &(dyn Error + 'static), connecting: bool) -> Option<NoAnswer> {
+    let message = match cause.downcast_ref()? {
+        // Those who run the server renew it, and one of several servers may be behind the others: as with one that is down.
+        rustls::Error::InvalidCertificate(
+            error @ (CertificateError::Expired | CertificateError::ExpiredContext { .. }),
+        ) => return Some(NoAnswer::Connect(invalid_certificate(error))),
         rustls::Error::InvalidCertificate(error) => invalid_certificate(error),
         rustls::Error::AlertReceived(
             AlertDescription::AccessDenied
@@ -317,7 +322,8 @@ fn tls_failure(cause: &(dyn Error + 'static), connecting: bool) -> Option<String
             "the server does not speak TLS there; check the port, or write http:// if that is meant".to_owned()
         }
         _ => return None,
-    })
+    };
+    Some(NoAnswer::Tls(message))
 }
 
 /// How to make a certificate that is a server's own.
@@ -328,7 +334,8 @@ fn invalid_certificate(error: &CertificateError) -> String {
     let authority = "if it is right, name the certificate of its authority with ca_file (--ca-file)";
     match error {
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            "the server's certificate has expired; have it renewed, and check the clock of this machine".to_owned()
+            "the server's certificate has expired; those who run it have to renew it, if the clock of this machine is right"
+                .to_owned()
         }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             "the server's certificate is not valid yet; check the clock of this machine".to_owned()

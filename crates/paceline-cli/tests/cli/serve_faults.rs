@@ -2,6 +2,8 @@
 //! go on.
 
 use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
@@ -52,4 +54,23 @@ fn an_upstream_whose_tls_fails_is_a_502_and_gets_no_key() {
         assert_eq!(server.count(), 0);
     }
     assert_eq!((gateway.post("/well/v1/things", "2s").0, well.count()), (200, 1));
+}
+
+#[test]
+fn a_certificate_that_has_expired_stops_nothing_once_it_is_renewed() {
+    let (job, authority, is_renewed) = (Job::new(0), Authority::new(), Arc::new(AtomicBool::new(false)));
+    std::fs::write(job.path("ca.pem"), &authority.pem).expect("writable");
+    let server = Server::tls(authority.renewing_server("localhost", &is_renewed), |_| Reply::ok());
+    let config = format!(
+        "[upstream.things]\nbase_url = \"{}\"\nca_file = \"ca.pem\"\nretry = {{ max_retries = 0 }}\n",
+        server.url()
+    );
+    std::fs::write(job.path("paceline.toml"), config).expect("writable");
+    let gateway = Gateway::start(job.paceline().args(["serve", "--listen", "127.0.0.1:0", "--state", "state"]));
+    let (status, text) = gateway.post("/things/v1/all", "2s");
+    let error = &serde_json::from_str::<Value>(&text).expect("JSON")["error"];
+    assert_eq!((status, error["code"].as_str()), (502, Some("no_connection")), "{text}");
+    assert!(text.contains("the server's certificate has expired"), "{text}");
+    is_renewed.store(true, Ordering::Relaxed);
+    assert_eq!(gateway.post("/things/v1/all", "20s").0, 200);
 }
