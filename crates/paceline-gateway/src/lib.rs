@@ -64,4 +64,4 @@ pub use guest::Guest;
 pub use own_routes::{BodyInTime, NoBody, OwnBody, OwnRequest, OwnRoutes};
 pub use route::OWN_ROUTES;
 pub use server::{Gateway, listen};
-pub use tls::{ClientTls, TlsError};
+pub use tls::{ClientTls, TlsError, Validity};

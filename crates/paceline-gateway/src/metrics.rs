@@ -217,14 +217,14 @@ fn refusals(upstream: &str) -> IntCounterVec {
     IntCounterVec::new(of.const_label("upstream", upstream), &["code"]).expect("the names are those of the source")
 }
 
-/// The page, for these upstreams and clients, and until when the certificate is valid that clients are shown.
+/// The page, for these upstreams and clients, and from when on and until when the certificate is valid that clients are shown.
 ///
 /// # Errors
 /// The encoder's, which names a series.
 pub(crate) fn page(
     upstreams: &[Arc<Backend>],
     turned_away: &TurnedAway,
-    valid_until: Option<Timestamp>,
+    valid: Option<(Timestamp, Timestamp)>,
     clients: &Clients,
     conditions: &Conditions,
 ) -> Result<String, prometheus::Error> {
@@ -235,11 +235,14 @@ pub(crate) fn page(
     registry.register(Box::new(build))?;
     registry.register(Box::new(turned_away.0.clone()))?;
     conditions.register(&registry)?;
-    if let Some(until) = valid_until {
-        let help = "Until when the certificate is valid that clients are shown: seconds since 1970";
-        let ends = Gauge::new("paceline_certificate_valid_until_seconds", help)?;
-        ends.set((until.as_millis() / 1_000) as f64);
-        registry.register(Box::new(ends))?;
+    if let Some((from, until)) = valid {
+        let from = ("from", "From when on the certificate is valid that clients are shown: seconds since 1970", from);
+        let until = ("until", "Until when the certificate is valid that clients are shown: seconds since 1970", until);
+        for (end, help, at) in [from, until] {
+            let gauge = Gauge::new(format!("paceline_certificate_valid_{end}_seconds"), help)?;
+            gauge.set((at.as_millis() / 1_000) as f64);
+            registry.register(Box::new(gauge))?;
+        }
     }
     for upstream in upstreams {
         gauges.look_at(upstream);
@@ -471,12 +474,15 @@ mod tests {
 
     #[test]
     fn the_page_says_when_the_certificate_ends() {
-        let page = |until| {
-            page(&[], &TurnedAway::default(), until, &Clients::OfThisMachine, &Conditions::default()).expect("a page")
+        let page = |valid| {
+            page(&[], &TurnedAway::default(), valid, &Clients::OfThisMachine, &Conditions::default()).expect("a page")
         };
-        let line = "\npaceline_certificate_valid_until_seconds 1767571200\n";
-        let until = Timestamp::from_millis(1_767_571_200_000);
-        assert!(page(Some(until)).contains(line) && !page(None).contains("certificate"));
+        let [from, until] = [1_759_795_200_000, 1_767_571_200_000].map(Timestamp::from_millis);
+        let made = page(Some((from, until)));
+        for line in ["from_seconds 1759795200", "until_seconds 1767571200"] {
+            assert!(made.contains(&format!("\npaceline_certificate_valid_{line}\n")), "{made}");
+        }
+        assert!(!page(None).contains("certificate"));
     }
     #[test]
     fn names_that_clients_choose_have_no_controls_of_a_terminal() {

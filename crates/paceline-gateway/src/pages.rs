@@ -99,10 +99,9 @@ fn ready(gateway: &Arc<Gateway>) -> Response<AnswerBody> {
 }
 
 fn metrics_page(gateway: &Arc<Gateway>, client: Option<&Arc<Client>>) -> Result<Response<AnswerBody>, Refusal> {
-    let valid_until = gateway.tls().and_then(|tls| tls.valid_until());
-    let made = || {
-        metrics::page(&gateway.upstreams(), &gateway.turned_away, valid_until, &gateway.clients(), gateway.conditions())
-    };
+    let valid = gateway.tls().and_then(|tls| tls.valid());
+    let made =
+        || metrics::page(&gateway.upstreams(), &gateway.turned_away, valid, &gateway.clients(), gateway.conditions());
     gateway.document_for(client, || match made() {
         Ok(page) => Ok(document(StatusCode::OK, metrics::CONTENT_TYPE, page)),
         Err(error) => {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use paceline::{Instant, QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot, clock, scope_json};
+use paceline::{Instant, QuotaSnapshot, ScopeSnapshot, ScopeState, Snapshot, Timestamp, clock, scope_json};
 use paceline_core::{Explanation, Trouble};
 use serde_json::{Map, Value, json};
 
@@ -17,6 +17,7 @@ use crate::notes::{ClientSpending, STEP, until_next};
 use crate::payload::add;
 use crate::record::{PRIORITIES, priority_name};
 use crate::server::Gateway;
+use crate::tls::Validity;
 
 /// Times in texts of a scope that is at work are not older than that.
 const OLDEST: Duration = Duration::from_secs(15);
@@ -49,6 +50,11 @@ impl Gateway {
         Err(format!("{what}: {}", closed.join("; ")))
     }
 
+    /// How long the certificate is valid still that clients are shown.
+    pub fn certificate_validity(&self, now: Timestamp) -> Validity {
+        self.tls().map_or(Validity::Long, |tls| tls.validity(now))
+    }
+
     /// A line for each upstream that does not answer, and for what is amiss with the program. All may read it.
     fn amiss(&self) -> String {
         let silent = |upstream: &Arc<Backend>| Some(format!("{}: {}\n", upstream.name(), upstream.longest_silence()?));
@@ -58,7 +64,12 @@ impl Gateway {
         let store =
             |upstream: &Arc<Backend>| Some(format!("{}: {}\n", upstream.name(), upstream.limiter().fleet()?.problem?));
         let amiss = down.chain(upstreams.iter().filter_map(silent)).chain(upstreams.iter().filter_map(store));
-        amiss.collect::<String>() + &self.conditions().amiss()
+        let certificate = match self.certificate_validity(clock::wall()) {
+            Validity::Long => String::new(),
+            Validity::EndsSoon(until) => format!("the certificate that clients are shown ends at {until}\n"),
+            Validity::Ended(until) => format!("the certificate that clients are shown has ended at {until}\n"),
+        };
+        amiss.collect::<String>() + &certificate + &self.conditions().amiss()
     }
 
     pub(crate) fn looks(&self) -> Vec<Look> {

@@ -32,9 +32,27 @@ pub enum TlsError {
 pub struct ClientTls {
     pub(crate) config: Arc<ServerConfig>,
     certificate: CertificateDer<'static>,
-    valid_until: Option<Timestamp>,
+    /// From when, and until when.
+    valid: Option<(Timestamp, Timestamp)>,
     is_of_authority: bool,
 }
+
+/// How long a certificate is valid still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Validity {
+    /// For long, or it does not say so in the usual form.
+    Long,
+    /// Until then: two weeks are left, or a third of its life where that is shorter.
+    EndsSoon(Timestamp),
+    /// It has ended.
+    Ended(Timestamp),
+}
+
+/// A certificate ends soon when so little is left, or ...
+const SOON_MS: i64 = 14 * 86_400_000;
+
+/// ... one part in so many of its life: one of a week is not always at its end.
+const PART: i64 = 3;
 
 impl ClientTls {
     /// A certificate, with those between it and its authority behind it, and its private key, both in PEM.
@@ -63,16 +81,33 @@ impl ClientTls {
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         // What is odd here may still be right for clients.
         let parsed = parse_x509_certificate(&shown).ok().map(|(_, parsed)| {
-            let ends = parsed.validity().not_after.timestamp();
-            (Timestamp::from_millis(ends.saturating_mul(1_000)), parsed.is_ca())
+            let at = |seconds: i64| Timestamp::from_millis(seconds.saturating_mul(1_000));
+            let validity = parsed.validity();
+            ((at(validity.not_before.timestamp()), at(validity.not_after.timestamp())), parsed.is_ca())
         });
-        let (valid_until, is_of_authority) = (parsed.map(|(ends, _)| ends), parsed.is_some_and(|(_, is_ca)| is_ca));
-        Ok(Self { config: Arc::new(config), certificate: shown, valid_until, is_of_authority })
+        let (valid, is_of_authority) = (parsed.map(|(valid, _)| valid), parsed.is_some_and(|(_, is_ca)| is_ca));
+        Ok(Self { config: Arc::new(config), certificate: shown, valid, is_of_authority })
     }
 
     /// Until when it is valid, as far as it says so in the usual form.
-    pub const fn valid_until(&self) -> Option<Timestamp> {
-        self.valid_until
+    pub fn valid_until(&self) -> Option<Timestamp> {
+        self.valid.map(|(_, until)| until)
+    }
+
+    /// From when on and until when it is valid, as far as it says so in the usual form.
+    pub(crate) const fn valid(&self) -> Option<(Timestamp, Timestamp)> {
+        self.valid
+    }
+
+    /// Whether it ends soon, or has ended.
+    pub fn validity(&self, now: Timestamp) -> Validity {
+        let Some((from, until)) = self.valid else { return Validity::Long };
+        let (from, ends, now) = (from.as_millis(), until.as_millis(), now.as_millis());
+        match ends.saturating_sub(now) {
+            ..0 => Validity::Ended(until),
+            left if left < SOON_MS.min(ends.saturating_sub(from) / PART) => Validity::EndsSoon(until),
+            _ => Validity::Long,
+        }
     }
 
     /// Whether it says of itself that it is the certificate of an authority, as those that `openssl req -x509` makes without more

@@ -12,6 +12,7 @@ use paceline_http::SERVERS_OWN;
 use paceline_http::warn_if_exposed;
 use paceline_providers::is_loopback;
 
+use super::certificate;
 use super::keys::KeysArgs;
 use super::lift_holds::LiftArgs;
 use crate::args::{AccessArgs, Everywhere, Offered, PACE, UPSTREAM};
@@ -219,14 +220,8 @@ impl Flags {
                  server's: {SERVERS_OWN}"
             )
         });
-        let ended = tls.valid_until().filter(|until| *until < clock::wall());
-        let has_ended = ended.map(|until| {
-            format!(
-                "{file}: this certificate was valid until {until}, and clients that look at it refuse it: put one that is valid in \
-                 its place, with its key"
-            )
-        });
-        is_of_authority.into_iter().chain(has_ended).collect()
+        let ends = certificate::amiss(tls.validity(clock::wall())).map(|what| format!("{file}: {what}"));
+        is_of_authority.into_iter().chain(ends).collect()
     }
 
     /// The variable that points programs to the gateway must not point the gateway to itself.

@@ -4,6 +4,7 @@
 
 mod args;
 mod batches;
+mod certificate;
 mod check;
 mod client_keys;
 mod client_notes;
@@ -88,6 +89,10 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
         let Some((listener, _)) = metrics else { return std::future::pending().await };
         gateway.serve_metrics(listener).await;
     };
+    let certificate = async {
+        let Some(file) = &flags.tls_cert else { return std::future::pending().await };
+        certificate::watch(&gateway, &file.display().to_string()).await
+    };
     let folder = upstreams.folder().map(|folder| folder.place.clone());
     let lifts = lift_holds::follow(folder.as_deref(), &gateway);
     let reloads = async {
@@ -113,7 +118,9 @@ async fn serve(flags: &Flags, everywhere: &Everywhere) -> Result<Status, Failure
         ((), ()) = async { tokio::join!(gateway.serve(listener, ends), end_batches) } => {}
         () = signals.second() => tracing::warn!("answers under way were cut off by the second signal"),
         () = metrics => unreachable!("it goes on for as long as it is polled"),
-        _ = async { tokio::join!(usage.keep(&gateway), lifts) } => unreachable!("both go on for as long as they are polled"),
+        _ = async { tokio::join!(usage.keep(&gateway), lifts, certificate) } => {
+            unreachable!("all of them go on for as long as they are polled")
+        }
         () = reloads => unreachable!("it goes on for as long as it is polled"),
     }
     usage.save(&gateway.clients());
