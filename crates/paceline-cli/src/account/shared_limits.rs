@@ -14,6 +14,7 @@ use std::time::Duration;
 use paceline::{Clock, Instant, Limiter, LimiterState, Pace, PacerConfig, Repeats, clock};
 use paceline_config::FleetSettings;
 use paceline_core::Timestamp;
+use paceline_gateway::Conditions;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::block_in_place;
 
@@ -76,6 +77,8 @@ struct SharedAccount {
     trouble: Repeats,
     clock: Clock,
     turn_wait: TurnWait,
+    /// Where a gateway tells whether the ledger can be written.
+    conditions: Option<Conditions>,
 }
 
 impl SharedLimits {
@@ -112,6 +115,11 @@ impl SharedLimits {
             Some(SharedAccount::new(&folder, account, turn_wait.clone()))
         });
         Self { limiter, account, fleet: None, turn_wait }
+    }
+
+    /// Tells there, too, whether what was sent can be written.
+    pub(crate) fn tell(&mut self, conditions: &Conditions) {
+        self.account.iter_mut().for_each(|account| account.conditions = Some(conditions.clone()));
     }
 
     /// Where it says that it waits for the turn of another process.
@@ -219,6 +227,7 @@ impl SharedAccount {
             trouble: Repeats::new(),
             clock: Clock::new(),
             turn_wait,
+            conditions: None,
         }
     }
 
@@ -346,6 +355,7 @@ impl SharedAccount {
     fn write(&mut self, goes_on: bool) -> bool {
         let runs = self.others.iter().chain(&self.own).cloned().collect();
         let written = self.ledger.write(runs, goes_on.then_some(&*self.run));
+        self.conditions.iter().for_each(|conditions| conditions.wrote(&self.files, written.is_ok()));
         match &written {
             Err(error) => {
                 if let Some(times) = self.trouble.came(self.clock.now()) {

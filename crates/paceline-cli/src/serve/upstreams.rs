@@ -356,8 +356,9 @@ impl Kept {
     ) -> Result<Self, Failure> {
         let saved = Saved::open(folder, &configured.name, account, limiter.clone());
         let account = Some(account).filter(|_| !is_mock);
-        let shared =
+        let mut shared =
             SharedLimits::open(account, configured.fleet.as_ref(), &configured.pacer, limiter.clone(), true).await?;
+        folder.iter().for_each(|folder| shared.tell(&folder.conditions));
         let in_use = account.and_then(|account| account.mark(shared.is_shared()));
         Ok(Self { saved, shared, _in_use: in_use })
     }

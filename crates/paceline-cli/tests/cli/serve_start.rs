@@ -245,3 +245,27 @@ fn a_store_that_refuses_the_password_after_it_was_away_is_told_with_both_reasons
     let told: Vec<_> = log().lines().filter(|line| line.contains("asking again")).map(str::to_owned).collect();
     assert!(told.len() == 2 && told[0].contains("does not answer") && told[1].contains("WRONGPASS"), "{told:?}");
 }
+
+#[test]
+fn counts_for_other_processes_that_cannot_be_written_are_in_it_too() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let gateway = Gateway::start(&mut serve(&job, &server, &["--limit", "600rpm", "--state", "state"]));
+    let has_metric = |line: &str| while !get(&format!("{}/metrics", gateway.url)).1.contains(line) {};
+    assert_eq!(gateway.post("/generic/v1/things", "1s").0, 200);
+    let folder = job.path(".local/state/paceline");
+    let files = || std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_ledger = |path: &std::path::PathBuf| path.extension().is_some_and(|extension| extension == "json");
+    let ledger = loop {
+        if let Some(ledger) = files().find(is_ledger) {
+            break ledger;
+        }
+    };
+    // The new file cannot take its place where there is a folder.
+    let obstacle = ledger.with_extension("new");
+    while std::fs::create_dir(&obstacle).is_err() {}
+    assert_eq!(gateway.post("/generic/v1/things", "1s").0, 200);
+    has_metric("paceline_unwritten_files 1");
+    std::fs::remove_dir(&obstacle).expect("it is empty");
+    assert_eq!(gateway.post("/generic/v1/things", "1s").0, 200);
+    has_metric("paceline_unwritten_files 0");
+}
