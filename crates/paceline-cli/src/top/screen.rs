@@ -187,8 +187,12 @@ impl Screen {
         let in_flight: u64 = accounts().map(|account| account.concurrency.in_flight).sum();
         let waiting: u64 = accounts().map(|account| account.waiting).sum();
         let answers: u64 = accounts().map(Scope::answers).sum();
+        let failed = match accounts().map(Scope::failed).sum() {
+            0 => String::new(),
+            failed => format!(", {} failed", text::count(failed)),
+        };
         let first = format!(
-            "Paceline {} at {}: {} in flight, {} waiting, {} in the last minute",
+            "Paceline {} at {}: {} in flight, {} waiting, {} in the last minute{failed}",
             self.state.version,
             self.address,
             text::count(in_flight),

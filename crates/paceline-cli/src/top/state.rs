@@ -102,9 +102,14 @@ impl Scope {
         }
     }
 
-    /// Answers of the last minute.
+    /// Answers of the last minute: successes and refusals.
     pub(super) const fn answers(&self) -> u64 {
-        self.last_minute.succeeded + self.last_minute.failed + self.refused()
+        self.last_minute.succeeded + self.refused()
+    }
+
+    /// Calls of the last minute that failed, be it that there was no server.
+    pub(super) const fn failed(&self) -> u64 {
+        self.last_minute.failed
     }
 
     /// Those of them that are 429 or 503.

@@ -64,6 +64,14 @@ fn three() -> Vec<Value> {
 }
 
 #[test]
+fn calls_that_failed_are_no_answers() {
+    let mut account = scope("", 0, 0, Value::Null);
+    account["last_minute"]["failed"] = 24.into();
+    let text = drawn(&mut screen(vec![account]), 120, 24);
+    assert!(text.contains("0 waiting, 123 answers in the last minute, 24 failed"), "{text}");
+}
+
+#[test]
 fn it_shows_the_worst_first_with_the_reason_on_every_terminal() {
     insta::assert_snapshot!("wide", drawn(&mut screen(three()), 120, 24));
     insta::assert_snapshot!("usual", drawn(&mut screen(three()), 80, 24));

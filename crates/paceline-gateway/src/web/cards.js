@@ -46,8 +46,8 @@ export class UpstreamCards {
     const of = subject.name && subject.trouble > 0 ? `${subject.name}: ` : "";
     setText(card.why, of + sentence(subject, now));
     const { in_flight, current_limit } = account.concurrency;
-    const { throttled, overloaded } = account.last_minute;
+    const { throttled, overloaded, failed } = account.last_minute;
     const number = answers(account);
-    setText(card.figures, `${count(in_flight)} of ${count(current_limit)} calls in flight, ${count(account.waiting)} waiting; last minute: ${count(number)} ${number === 1 ? "answer" : "answers"}, ${count(throttled)} with 429, ${count(overloaded)} with 503`);
+    setText(card.figures, `${count(in_flight)} of ${count(current_limit)} calls in flight, ${count(account.waiting)} waiting; last minute: ${count(number)} ${number === 1 ? "answer" : "answers"}, ${count(throttled)} with 429, ${count(overloaded)} with 503, ${count(failed)} failed`);
   }
 }

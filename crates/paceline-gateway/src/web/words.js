@@ -61,7 +61,7 @@ export const title = (scope) => plain(scope.name ? `${scope.upstream}: ${scope.n
 
 // Of the last minute.
 export const refused = (scope) => scope.last_minute.throttled + scope.last_minute.overloaded;
-export const answers = (scope) => scope.last_minute.succeeded + scope.last_minute.failed + refused(scope);
+export const answers = (scope) => scope.last_minute.succeeded + refused(scope);
 
 // ---- Into the page: every text goes through these.
 
