@@ -184,7 +184,12 @@ impl Clients {
 
     /// Whether one of them has that name.
     pub fn have(&self, name: &str) -> bool {
-        self.each().any(|client| *client.name == *name)
+        self.named(name).is_some()
+    }
+
+    /// The client of that name.
+    pub(crate) fn named(&self, name: &str) -> Option<&Arc<Client>> {
+        self.each().find(|client| *client.name == *name)
     }
 
     /// The same as one value for each, to be kept: what calls under way have used beyond what they reserved counts too.
@@ -219,7 +224,7 @@ impl Clients {
 
     /// The limit that the next request of the client of that name waits for, and for how long, where that is known.
     pub(crate) fn wait_of(&self, name: &str) -> Option<(String, Option<Duration>)> {
-        self.each().find(|client| *client.name == *name)?.waits_for()
+        self.named(name)?.waits_for()
     }
 
     /// Each client that has limits of its own, by name, and what is left of them now.

@@ -180,7 +180,7 @@ fn of_all(place: &str) -> &str {
 
 impl Backend {
     /// Logs that the upstream is down, or answers again.
-    fn note_outage(&self, scope: &Arc<str>, (client, known): (&str, Option<&Client>), reading: &Reading) {
+    pub(crate) fn note_outage(&self, scope: &Arc<str>, (client, known): (&str, Option<&Client>), reading: &Reading) {
         let Some(sign) = Sign::of(reading) else { return };
         let upstream = self.name();
         let now = || self.limiter().now();

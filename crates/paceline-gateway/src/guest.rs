@@ -1,21 +1,54 @@
 //! A job of this process that sends through the limiter of an upstream, beside the gateway's clients.
 
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use paceline::{Class, Instant};
+use paceline_core::LimitReport;
+use paceline_http::Call;
+use paceline_providers::Reading;
 
 use crate::backend::{Backend, QueuePlace};
-use crate::clients::number_of;
+use crate::clients::{Client, Clients, number_of};
+use crate::models::decoded_path;
+use crate::notes;
 use crate::record::BATCH;
+use crate::trust::Asker;
 
 /// One job among the clients of an upstream: what it asks of the limiter waits behind all that is interactive, and takes turns
 /// with other batches.
 pub struct Guest {
     backend: Arc<Backend>,
     client: u64,
-    caller: Option<u64>,
+    owner: Option<Owner>,
+    /// Where the account is refused to its client alone, and until when nothing of the job is sent there.
+    away: Mutex<BTreeMap<Arc<str>, Instant>>,
     first: u64,
     may_leave: Box<dyn Fn() -> bool + Send + Sync>,
 }
+
+/// The client with a key that asked for a job, and all who have one now.
+struct Owner {
+    name: String,
+    clients: Box<dyn Fn() -> Arc<Clients> + Send + Sync>,
+}
+
+/// A call of a job, until its answer is known.
+pub struct GuestCall<'a> {
+    guest: &'a Guest,
+    client: Option<Arc<Client>>,
+    scope: &'a Arc<str>,
+    path: String,
+    left: Instant,
+}
+
+/// What the account refuses to its client alone, a job tries again after so long.
+const TESTED: Duration = Duration::from_secs(300);
+
+/// The name of a job in the log whose client has no key.
+const UNNAMED: &str = "a batch";
 
 impl Guest {
     /// The priority of its requests.
@@ -27,17 +60,17 @@ impl Guest {
         let mut hasher = DefaultHasher::new();
         ("a job", first).hash(&mut hasher);
         let (backend, client) = (Arc::clone(backend), hasher.finish());
-        Self { backend, client, caller: None, first, may_leave: Box::new(|| true) }
+        Self { backend, client, owner: None, away: Mutex::default(), first, may_leave: Box::new(|| true) }
     }
 
-    /// Of the client of that name, which has a key: what of it fails says nothing of other clients.
-    pub fn of_client(self, name: &str) -> Self {
-        Self { caller: Some(number_of(name)), ..self }
+    /// Of the client of that name, which has a key: what is told to it says nothing of the other `clients`.
+    pub fn of_client(self, name: &str, clients: impl Fn() -> Arc<Clients> + Send + Sync + 'static) -> Self {
+        Self { owner: Some(Owner { name: name.to_owned(), clients: Box::new(clients) }), ..self }
     }
 
     /// Whose it is, for the limiter.
-    pub const fn caller(&self) -> Option<u64> {
-        self.caller
+    pub fn caller(&self) -> Option<u64> {
+        self.owner.as_ref().map(|owner| number_of(&owner.name))
     }
 
     /// Of a client that may have to stop: asked before each of its calls leaves.
@@ -50,6 +83,20 @@ impl Guest {
         (self.may_leave)()
     }
 
+    /// Until when nothing of it is to be sent to a scope, for what its client alone was told: by the limiter's clock.
+    pub fn not_before(&self, scope: &Arc<str>) -> Option<Instant> {
+        let own = self.away.lock().unwrap_or_else(PoisonError::into_inner).get(scope).copied();
+        let until = self.backend.trust.not_before(self.caller(), scope).max(own)?;
+        (until > self.backend.limiter().now()).then_some(until)
+    }
+
+    /// A call that leaves now.
+    pub fn departs<'a>(&'a self, call: &Call, scope: &'a Arc<str>) -> GuestCall<'a> {
+        let client = self.owner.as_ref().and_then(|owner| (owner.clients)().named(&owner.name).cloned());
+        let path = decoded_path(call).into_owned();
+        GuestCall { guest: self, client, scope, path, left: self.backend.stopwatch.now() }
+    }
+
     /// The number of its item among all requests of the upstream.
     pub const fn item(&self, ordinal: u64) -> u64 {
         self.first + ordinal
@@ -58,5 +105,55 @@ impl Guest {
     /// A place in the queue for one of its items.
     pub fn place(&self) -> QueuePlace {
         self.backend.place(self.client)
+    }
+}
+
+impl GuestCall<'_> {
+    fn asker(&self) -> Asker<'_> {
+        let name = self.guest.owner.as_ref().map_or(UNNAMED, |owner| &*owner.name);
+        Asker { client: self.client.as_deref(), name, scope: self.scope, path: &self.path, left: self.left }
+    }
+
+    /// Leaves out of what the head of its answer announces what is no limit of all.
+    pub fn leave_out_announced(&self, limits: &mut Vec<LimitReport>) {
+        self.guest.backend.trust.leave_out_announced(&self.guest.backend, limits, self.asker(), true);
+    }
+
+    /// What its answer of that status means for all: what one client is refused or told stops none of the others. Returns whether
+    /// that is so: the job alone waits then, and loses nothing. What all see of it has no words of the provider's. Where its
+    /// client has no key, the answer means what it says.
+    pub fn weigh(&self, status: Option<u16>, reading: &mut Reading) -> bool {
+        let Guest { backend, away, .. } = self.guest;
+        let class = reading.class;
+        if self.client.is_none() {
+            return false;
+        }
+        backend.trust.weigh(backend, reading, self.asker());
+        let is_alone = reading.class != class;
+        if reading.class == Class::Account {
+            backend.note_outage(self.scope, (self.asker().name, self.client.as_deref()), reading);
+        }
+        if let Some(status) = status.filter(|_| is_alone || reading.class == Class::Account) {
+            reading.message = Some(match is_alone {
+                true => format!(
+                    "the provider refused calls of this client alone ({status}); who runs the gateway finds why in its log"
+                ),
+                false => notes::words_for_all(status),
+            });
+        }
+        if is_alone && self.guest.not_before(self.scope).is_none() {
+            let until = backend.limiter().now() + TESTED;
+            away.lock().unwrap_or_else(PoisonError::into_inner).insert(Arc::clone(self.scope), until);
+        }
+        is_alone
+    }
+
+    /// Its outcome is reported.
+    pub fn ends(&self, reading: &Reading) {
+        let asker = self.asker();
+        // What stops all was told with the words of the provider.
+        if asker.client.is_none() || reading.class != Class::Account {
+            self.guest.backend.note_outage(self.scope, (asker.name, asker.client), reading);
+        }
     }
 }

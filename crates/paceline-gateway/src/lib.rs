@@ -60,7 +60,7 @@ pub use backend::{Backend, BackendError, QueuePlace};
 pub use bounds::Bounds;
 pub use clients::{Client, ClientConfig, Clients, KeyHash};
 pub use conditions::Conditions;
-pub use guest::Guest;
+pub use guest::{Guest, GuestCall};
 pub use own_routes::{BodyInTime, NoBody, OwnBody, OwnRequest, OwnRoutes};
 pub use route::OWN_ROUTES;
 pub use server::{Gateway, listen};

@@ -1,11 +1,13 @@
 //! One call under a permit: sends it, receives the whole answer, and reports its outcome to the pacer.
 
+mod config;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
 #[cfg(feature = "config")]
 use paceline::Limiter;
@@ -15,6 +17,7 @@ use paceline_providers::table::Scope;
 use paceline_providers::{Dialect, Reading, TokenRatio, collect, comes_in_parts, join_url, path_of};
 use reqwest::{ClientBuilder, Url};
 
+pub use self::config::SenderConfig;
 use crate::call_log::log;
 use crate::connections::{Connections, built};
 use crate::cut::{Cut, as_read};
@@ -23,92 +26,14 @@ use crate::exchange::Ended;
 use crate::exchange::{Call, Exchange, is_unknown};
 use crate::gateway::{self, Link, Passed};
 use crate::leaving::Leaving;
-use crate::memory::{AnswerMemory, MOST_OF_ANSWERS, Memory};
+use crate::memory::{AnswerMemory, Memory};
 use crate::no_answer::NoAnswer;
 use crate::partial::Partials;
 use crate::ratios::TokenRatios;
 use crate::reached::install_tls;
-use crate::receive::{LARGEST_ANSWER, Received, receive_unpacked, until};
+use crate::receive::{Received, receive_unpacked, until};
 use crate::redirect::not_followed;
 use crate::shortage::Shortage;
-
-/// How calls to an API are sent.
-#[derive(Clone)]
-pub struct SenderConfig {
-    /// The base address of the calls' paths, with or without `/v1`. Empty where each call names its whole address.
-    pub base_url: String,
-    /// How answers are read and calls are charged.
-    pub dialect: Dialect,
-    /// The headers of every call, such as its key. A value that is marked sensitive, or whose name is one such as
-    /// `Authorization`, is a secret: it is removed from every answer. Default: none.
-    pub headers: HeaderMap,
-    /// The longest time from the first byte sent to the last byte received. Default: 600 s.
-    pub timeout: Duration,
-    /// Without a connection after this long the host is not reachable. Default: 20 s. At most nine tenths of `timeout` count: so
-    /// a call that ends without a connection is known not to have been sent.
-    pub connect_timeout: Duration,
-    /// The most bytes that the body of an answer may have, decompressed. Default: 32 MiB.
-    pub largest_answer: usize,
-    /// Whether the body of a success is needed. Otherwise one that is larger is no failure: it counts as empty. Default: true.
-    pub needs_answers: bool,
-    /// The most bytes that all answers of the sender may have together, decompressed, from their first byte until their
-    /// [`Exchange::memory`] is dropped. Beyond them one call at a time is read to its end, and the others wait before they read
-    /// on; that counts for their timeout. Default: 256 MiB.
-    pub most_of_answers: usize,
-    /// The header that a call's [`idempotency_key`](Call::idempotency_key) is sent in. Default: as the provider documents it.
-    pub idempotency_header: Option<HeaderName>,
-    /// What follows if it is unknown whether a call was executed, and a retry would execute it twice. A call whose method is
-    /// idempotent, or that carries a key in the idempotency header, is sent again in any case. Default:
-    /// [`UnknownOutcome::Resend`] for prompts of language models, which have no effect but their cost, [`UnknownOutcome::Hold`]
-    /// for everything else.
-    pub unknown_outcome: Option<UnknownOutcome>,
-    /// The gateway behind `base_url`, which is `paceline serve`, as messages name it. It is told how long it may hold a call,
-    /// 240 s at most, and how many retries the item has left; those that it spent count here. It keeps the limits, so none that
-    /// answers announce is reported. Default: none.
-    pub gateway: Option<String>,
-}
-
-impl SenderConfig {
-    /// A configuration with that address, that dialect, and the defaults.
-    pub fn new(base_url: impl Into<String>, dialect: impl Into<Dialect>) -> Self {
-        let dialect = dialect.into();
-        Self {
-            base_url: base_url.into(),
-            headers: HeaderMap::new(),
-            timeout: Duration::from_secs(600),
-            connect_timeout: Duration::from_secs(20),
-            largest_answer: LARGEST_ANSWER,
-            needs_answers: true,
-            most_of_answers: MOST_OF_ANSWERS,
-            idempotency_header: dialect.provider().idempotency_header(),
-            unknown_outcome: None,
-            gateway: None,
-            dialect,
-        }
-    }
-
-    /// What follows if it is unknown whether a call was executed.
-    pub fn unknown_outcome_of(&self, call: &Call) -> UnknownOutcome {
-        let is_keyed = match &self.idempotency_header {
-            Some(name) => call.idempotency_key.is_some() || call.headers.contains_key(name),
-            None => false,
-        };
-        self.dialect.unknown_outcome(&call.method, path_of(&call.url), is_keyed, self.unknown_outcome)
-    }
-}
-
-/// Without address and headers: they may hold a password or a key.
-impl fmt::Debug for SenderConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { timeout, connect_timeout, largest_answer, most_of_answers, .. } = self;
-        f.debug_struct("SenderConfig")
-            .field("timeout", timeout)
-            .field("connect_timeout", connect_timeout)
-            .field("largest_answer", largest_answer)
-            .field("most_of_answers", most_of_answers)
-            .finish_non_exhaustive()
-    }
-}
 
 /// Sends calls to one API, each under a permit. Connections are kept and shared.
 ///
@@ -228,10 +153,27 @@ impl Sender {
         given_up: impl Future<Output = ()>,
         judged: impl FnOnce(&Result<Response<Bytes>, NoAnswer>, Reading) -> Reading,
     ) -> Exchange {
+        self.send_weighed(permit, call, given_up, |_| (), judged).await
+    }
+
+    /// Like [`send_judged`](Self::send_judged), for a caller whose calls share the account with those of others: `announced` may
+    /// leave out limits that the head of the answer announces, and that are not those of all.
+    pub async fn send_weighed(
+        &self,
+        permit: Permit,
+        call: &Call,
+        given_up: impl Future<Output = ()>,
+        announced: impl Fn(&mut Vec<LimitReport>),
+        judged: impl FnOnce(&Result<Response<Bytes>, NoAnswer>, Reading) -> Reading,
+    ) -> Exchange {
         let retries = || permit.retries_left();
         let cut = Cut::default();
-        let (received, passed, latency) =
-            self.transmit(call, retries, given_up, |limits| permit.observe_limits(limits), &cut).await;
+        let observe = |limits: &[LimitReport]| {
+            let mut limits = limits.to_vec();
+            announced(&mut limits);
+            permit.observe_limits(&limits);
+        };
+        let (received, passed, latency) = self.transmit(call, retries, given_up, observe, &cut).await;
         let (probe, request) = (permit.is_probe(), permit.request());
         let reading = self.read(call, request.scope.name(), &received);
         let told = cut.told(&self.config.dialect, call, received.as_ref().ok().map(|it| (&it.response, &reading)));

@@ -57,7 +57,7 @@ pub(crate) struct Course<'a> {
     pub(crate) input_cursor: Option<InputCursor>,
     pub(crate) limiter: Limiter,
     /// Where others use the limiter too, the place of this job among them.
-    pub(crate) guest: Option<Guest>,
+    pub(crate) guest: Option<Arc<Guest>>,
     pub(crate) sender: Arc<Sender>,
     pub(crate) fallback: Option<Arc<Fallback>>,
     /// What is to be taken out of each answer.

@@ -1,12 +1,15 @@
 //! Batches of `paceline serve` that a client asks for twice, and those of a client whose key is revoked.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use http::Method;
 use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::batches::{Service, ids, input, order};
 use crate::serve_keys::{keys, told};
-use crate::support::{Job, Reply, Server, finish};
+use crate::support::{Arrival, Job, Reply, Server, finish};
 
 #[test]
 fn a_request_for_a_batch_that_is_sent_again_after_a_kill_makes_no_second_one() {
@@ -101,9 +104,37 @@ struct OfClients<'a> {
 
 impl<'a> OfClients<'a> {
     fn start(job: &'a Job, server: &Server, limit: &str, items: usize) -> Self {
+        Self::with_input(job, server, limit, &input(items))
+    }
+
+    fn with_input(job: &'a Job, server: &Server, limit: &str, input: &str) -> Self {
         let service = Service::start(job, server, &["--limit", limit]);
-        let order = order(&service.upload(&input(items)), "24h").to_string();
+        let order = order(&service.upload(input), "24h").to_string();
         Self { job, service, order }
+    }
+
+    /// What a request of that client is told.
+    fn live(&self, key: &str, deadline: &str) -> (u16, Value) {
+        let bearer = format!("Bearer {key}");
+        let headers =
+            [("content-type", "application/json"), ("authorization", &*bearer), ("x-paceline-deadline", deadline)];
+        let body = r#"{"model":"m","item":"live"}"#;
+        let (status, text) = self.service.text(Method::POST, "/generic/v1/chat/completions", &headers, body);
+        (status, serde_json::from_str(&text).unwrap_or_default())
+    }
+
+    /// The batch once it is as wanted, as that client sees it.
+    fn until(&self, key: &str, path: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let clock = paceline::Clock::new();
+        let began = clock.now();
+        loop {
+            let batch = self.ask(key, Method::GET, path, "").1;
+            if is(&batch) {
+                return batch;
+            }
+            assert!((clock.now() - began).as_secs() < 60, "{batch}");
+            std::thread::yield_now();
+        }
     }
 
     fn keys(&self, args: &[&str]) -> String {
@@ -248,4 +279,52 @@ fn each_client_has_idempotency_keys_of_its_own() {
     assert_eq!((status, first == second), (200, false), "another client's");
     assert_eq!(create(&keys[0], &all.order), (200, first));
     assert_eq!(create(&keys[0], &other).0, 400);
+}
+
+/// A server that answers live requests and, once all is mended, the others; until then these are refused so.
+fn refusing(refusal: Reply) -> (Server, Arc<AtomicBool>) {
+    let is_mended = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&is_mended);
+    let answer = move |arrival: &Arrival| match arrival.item == "live" || seen.load(Ordering::Relaxed) {
+        true => Reply::ok(),
+        false => refusal.clone(),
+    };
+    (Server::new(answer), is_mended)
+}
+
+fn waits_for(batch: &Value) -> &str {
+    batch["paceline"]["waits_for"].as_str().unwrap_or_default()
+}
+
+#[test]
+fn what_one_client_is_refused_in_a_batch_stops_no_other_and_fails_none_of_it() {
+    let (server, is_mended) = refusing(Reply::error(401, "MARKED"));
+    let job = Job::new(0);
+    let all = OfClients::start(&job, &server, "1000 per 1s", 3);
+    let [a, b, _] = all.add(["a", "b", "c"]);
+    assert_eq!(all.live(&b, "30s").0, 200);
+    let path = all.create(&a);
+    let batch = all.until(&b, &path, |batch| waits_for(batch).starts_with("another try"));
+    assert_eq!(all.live(&b, "30s").0, 200, "{batch}");
+    let document = all.ask(&b, Method::GET, "/api/state", "").1.to_string();
+    assert!(!batch.to_string().contains("MARKED") && !document.contains("MARKED"), "{batch} {document}");
+    assert_eq!(batch["request_counts"]["failed"], 0, "{batch}");
+    is_mended.store(true, Ordering::Relaxed);
+    all.service.signal(Signal::HUP);
+    let batch = all.until(&b, &path, |batch| batch["status"] == "completed");
+    assert_eq!(batch["request_counts"]["completed"], 3, "{batch}");
+}
+
+#[test]
+fn a_long_wait_that_one_client_is_told_in_a_batch_holds_the_others_for_a_moment() {
+    let (server, _) = refusing(Reply::error(429, "slow_down").with_header("retry-after", 900));
+    let job = Job::new(0);
+    let all = OfClients::start(&job, &server, "1000 per 1s", 1);
+    let [a, b, _] = all.add(["a", "b", "c"]);
+    assert_eq!(all.live(&b, "30s").0, 200);
+    let path = all.create(&a);
+    all.until(&b, &path, |batch| !waits_for(batch).is_empty() && !waits_for(batch).contains("turn"));
+    let (status, told) = all.live(&b, "1ms");
+    let wait = told["error"]["wait_ms"].as_u64();
+    assert!(status == 200 || wait.is_some_and(|wait| wait <= 10_000), "{status} {told}");
 }

@@ -25,6 +25,11 @@ pub(crate) struct Notes {
     pub(crate) lines: Lines,
 }
 
+/// Why the account of an upstream is refused, for all that call it: the provider's own words are for the client that asked.
+pub(crate) fn words_for_all(status: u16) -> String {
+    format!("the provider refused the key or the account ({status}); who runs the gateway finds its words in the log")
+}
+
 /// What follows a call that did not succeed, and why, in a line. All clients with keys read it: `has_key`: what a server says of
 /// the request of one of them, which may repeat its prompt, is none of theirs.
 pub(crate) fn decision(reading: &Reading, retry: &Retry, action: &NextAction, has_key: bool) -> String {

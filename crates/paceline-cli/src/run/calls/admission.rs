@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use paceline::{MaxWait, Permit, Within};
-use paceline_core::{Admit, Instant, LimitScope, PauseCause, Request, WaitCause, WaitReason};
-use paceline_gateway::{Guest, QueuePlace};
+use paceline_core::{Admit, Instant, Level, LimitScope, PauseCause, Request, WaitCause, WaitReason};
+use paceline_gateway::QueuePlace;
 use paceline_store::Room;
 
 use crate::run::calls::budget::{Expected, Reserved};
@@ -53,7 +53,7 @@ impl Context {
             };
             // As it asks for the first time: its turn among the others stays.
             if place.is_none() {
-                place = self.guest.as_ref().map(Guest::place);
+                place = self.guest.as_ref().map(|guest| guest.place());
                 request.arrival = place.as_ref().map(QueuePlace::number).or(request.arrival);
             }
             let mut asking = pin!(self.permit_with_room(request.clone(), began));
@@ -68,9 +68,11 @@ impl Context {
                 () = self.reached(Phase::Draining) => return Err(TryEnd::Withheld),
                 admitted = asking => {
                     let (permit, room) = admitted?;
-                    if self.guest.as_ref().is_some_and(|guest| !guest.may_leave()) {
+                    let guest = self.guest.as_ref();
+                    let away = guest.and_then(|guest| guest.not_before(request.scope.name()));
+                    if away.is_some() || guest.is_some_and(|guest| !guest.may_leave()) {
                         permit.withdraw();
-                        return Err(TryEnd::Withheld);
+                        return Err(away.map_or(TryEnd::Withheld, |until| self.stays_away(until)));
                     }
                     return Ok(Admitted { budgeted, permit, room, place });
                 }
@@ -93,9 +95,18 @@ impl Context {
         }
     }
 
+    /// The client of this job alone was told to wait.
+    fn stays_away(&self, until: Instant) -> TryEnd {
+        let cause = PauseCause::Throttled { asked: true };
+        TryEnd::PutOff(Pause { until: self.timestamp(until), cause, level: Level::Scope })
+    }
+
     /// A permit, or why there is none. The item waits since `began`.
     async fn permit(&self, request: Request, began: Instant) -> Result<Permit, TryEnd> {
         let own_scope = Arc::clone(request.scope.name());
+        if let Some(until) = self.guest.as_ref().and_then(|guest| guest.not_before(&own_scope)) {
+            return Err(self.stays_away(until));
+        }
         let none = |error| match error {
             paceline::Error::TooLarge(too_large) => TryEnd::Impossible(too_large.into()),
             paceline::Error::DeadlineExceeded { needed, .. } => {

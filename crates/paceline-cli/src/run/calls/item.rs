@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::HeaderValue;
-use paceline::Limiter;
+use http::{HeaderValue, Response};
+use paceline::{Limiter, Permit};
 use paceline_core::{
-    Class, Cost, Dimension, GiveUp, Instant, Level, LimitScope, NextAction, PauseCause, Request, Timestamp, TooLarge,
-    UnknownOutcome,
+    Class, Cost, Dimension, GiveUp, Instant, Level, LimitReport, LimitScope, NextAction, PauseCause, Request,
+    Timestamp, TooLarge, UnknownOutcome,
 };
 use paceline_gateway::Guest;
-use paceline_http::{Call, Exchange, Sender};
-use paceline_providers::Usage;
+use paceline_http::{Call, Exchange, NoAnswer, Sender};
+use paceline_providers::{Reading, Usage};
 use paceline_store::{ClaimedItem, Departure, Journal, ModelUsage, Room};
 use serde_json::value::RawValue;
 use tokio::sync::{oneshot, watch};
@@ -50,7 +50,7 @@ pub(crate) struct Context {
     pub(crate) format: Format,
     pub(crate) limiter: Limiter,
     /// Where others use the limiter too, the place of this job among them.
-    pub(crate) guest: Option<Guest>,
+    pub(crate) guest: Option<Arc<Guest>>,
     pub(crate) sender: Arc<Sender>,
     /// How long an item may be tried, from its first send.
     pub(crate) deadline: Duration,
@@ -155,6 +155,8 @@ pub(crate) enum Impossible {
 pub(crate) struct Sent {
     pub(crate) echo: Echo,
     pub(crate) exchange: Exchange,
+    /// It was refused, or told to wait, as is the client of this job alone among others that use the limiter.
+    pub(crate) is_refused_alone: bool,
     /// Where it went.
     pub(crate) address: Arc<str>,
     /// The header fields of the answer that its line keeps.
@@ -269,7 +271,7 @@ impl Context {
             item: Some(self.number(item)),
             arrival: Some(item.ordinal),
             priority: self.guest.as_ref().map_or(0, |_| Guest::PRIORITY),
-            caller: self.guest.as_ref().and_then(Guest::caller),
+            caller: self.guest.as_ref().and_then(|guest| guest.caller()),
             attempts: tally.attempts.saturating_sub(item.forgiven.attempts),
             deferrals: tally.deferrals.saturating_sub(item.forgiven.deferrals),
             unsent: tally.unsent,
@@ -393,7 +395,7 @@ impl Context {
         }
         let _in_flight = InFlight::new(&self.in_flight);
         let at = self.now();
-        let exchange = self.sender.send(permit, &call, self.reached(Phase::Abandoning)).await;
+        let (exchange, is_refused_alone) = self.send(permit, &call, &item.scope).await;
         if durable && !matches!(exchange.action, NextAction::GiveUp { .. }) && exchange.reading.class != Class::Success
         {
             self.others.stays(item.ordinal);
@@ -408,7 +410,25 @@ impl Context {
         let deadline = item.tally.deadline.unwrap_or(at + self.deadline);
         let headers = exchange.answer.as_ref().ok().and_then(entry::kept_headers);
         let address = call.url.as_str().into();
-        TryEnd::Sent(Box::new(Sent { echo, exchange, address, headers, usage, at, deadline, room }))
+        TryEnd::Sent(Box::new(Sent { echo, exchange, is_refused_alone, address, headers, usage, at, deadline, room }))
+    }
+
+    /// Sends a call. Returns whether what its client alone was refused or told keeps it from being done, and stops no other.
+    async fn send(&self, permit: Permit, call: &Call, scope: &Arc<str>) -> (Exchange, bool) {
+        let given_up = self.reached(Phase::Abandoning);
+        let Some(guest) = &self.guest else { return (self.sender.send(permit, call, given_up).await, false) };
+        let (departed, mut is_refused_alone) = (guest.departs(call, scope), false);
+        let announced = |limits: &mut Vec<LimitReport>| departed.leave_out_announced(limits);
+        let judged = |answer: &Result<Response<Bytes>, NoAnswer>, mut reading: Reading| {
+            let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
+            is_refused_alone = departed.weigh(status, &mut reading);
+            reading
+        };
+        let exchange = self.sender.send_weighed(permit, call, given_up, announced, judged).await;
+        if !is_refused_alone {
+            departed.ends(&exchange.reading);
+        }
+        (exchange, is_refused_alone)
     }
 
     /// Records in the journal that a call is sent, and waits for that where a kill right after it must not lose it: the call

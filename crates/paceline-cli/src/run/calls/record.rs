@@ -308,6 +308,9 @@ impl Recorder {
         if sent.exchange.reading.class == Class::Account {
             recorded.account = Some(self.account_stop(&sent, &item.scope));
         }
+        if sent.is_refused_alone {
+            return self.refused_alone(item, sent, adds).over(recorded);
+        }
         match &sent.exchange.action {
             NextAction::Retry { next, delay } | NextAction::Resend { next, delay } => {
                 if reading.unexpected {

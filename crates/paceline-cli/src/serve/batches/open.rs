@@ -100,7 +100,13 @@ pub(super) fn open(
     let (asking, id) = (Arc::clone(service), batch.id.clone());
     let may_leave = move || asking.lets_go_on(&id);
     let guest = Guest::new(&served.backend, counts.input()).while_it(may_leave);
-    let guest = batch.paceline.client.iter().fold(guest, |guest, name| guest.of_client(name));
+    let guest = match &batch.paceline.client {
+        Some(name) => {
+            let of = Arc::clone(service);
+            guest.of_client(name, move || of.clients())
+        }
+        None => guest,
+    };
     let bounds = Bounds {
         budgets: Limits::default(),
         max_wait: None,
@@ -115,7 +121,7 @@ pub(super) fn open(
         journal: &journal,
         input_cursor: None,
         limiter: served.backend.limiter().clone(),
-        guest: Some(guest),
+        guest: Some(Arc::new(guest)),
         sender: Arc::clone(&served.sender),
         fallback: None,
         extract: None,

@@ -322,10 +322,15 @@ impl Service {
         }
     }
 
+    /// Those that may call the gateway now.
+    pub(super) fn clients(&self) -> Arc<Clients> {
+        Arc::clone(&self.clients.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Whether the client of a batch may still make it; else it is cancelled. What is done is kept, and calls in flight are
     /// answered.
     pub(super) fn lets_go_on(&self, id: &str) -> bool {
-        let clients = Arc::clone(&self.clients.read().unwrap_or_else(PoisonError::into_inner));
+        let clients = self.clients();
         let why = self.batches().get(id).and_then(|known| known.batch.paceline.why_not(&clients));
         let Some(why) = why else { return true };
         if tokio::task::block_in_place(|| self.cancel(id, Some(&why))).is_err() {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use paceline::clock;
+use paceline::{Class, clock};
 use paceline_store::{Journal, JournalError, Rows};
 
 use crate::run::calls::item::Context;
@@ -24,7 +24,11 @@ pub(super) fn waits_for(journal: &Journal, context: &Context) -> Result<Option<S
     match looked {
         Err(Looked::Failed(error)) => Err(error),
         Ok(()) | Err(Looked::Found) => Ok(failure.map(|last| {
-            let what = last.message.unwrap_or_else(|| last.class.description().to_owned());
+            // What a provider says of a call of one client is not for the others, which see this. What it refused is told in our
+            // own words.
+            let is_for_all = context.guest.as_ref().and_then(|guest| guest.caller()).is_none();
+            let is_ours = is_for_all || matches!(last.class, Class::Account | Class::Invalid);
+            let what = last.message.filter(|_| is_ours).unwrap_or_else(|| last.class.description().to_owned());
             format!("another try, after: {what}")
         })),
     }

@@ -1,7 +1,8 @@
 //! Why the provider refuses the account, and what to do about it.
 
-use paceline_core::LimitScope;
+use paceline_core::{LimitScope, Timestamp};
 use paceline_http::NoAnswer;
+use paceline_store::{CallTotals, ClaimedItem, Tally, Unanswered};
 
 use super::{Recorded, Recorder};
 use crate::run::calls::entry;
@@ -26,6 +27,16 @@ pub(super) fn stopped_elsewhere(reach: LimitScope, reason: &str) -> Recorded {
 }
 
 impl Recorder {
+    /// What the client of this job alone was refused or told, among others that use the limiter, fails no item.
+    pub(super) fn refused_alone(&self, item: &ClaimedItem, sent: Sent, adds: CallTotals) -> Recorded {
+        let Tally { attempts, deferrals, .. } = item.tally;
+        // As of a stop: it counts against no bound of retries, and the item's time begins anew when it is sent again.
+        let tally = Tally { attempts, deferrals: deferrals + 1, deadline: None, ..entry::tally(item, &sent, None) };
+        let back = Unanswered { tally, adds, usage: sent.usage };
+        self.journal.release(item.ordinal, Some(back), self.acknowledge.reply());
+        Recorded { due: Some(Timestamp::from_millis(0)), ..Recorded::default() }
+    }
+
     pub(super) fn account_stop(&self, sent: &Sent, scope: &str) -> StopReason {
         let status = sent.exchange.status();
         let message = entry::error_message(sent);
