@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use http::header::{HeaderMap, HeaderValue};
 use paceline::{Class, Instant};
 use paceline_core::LimitReport;
 use paceline_http::Call;
@@ -12,6 +13,7 @@ use paceline_providers::Reading;
 
 use crate::backend::{Backend, QueuePlace};
 use crate::clients::{Client, Clients, number_of};
+use crate::headers;
 use crate::models::decoded_path;
 use crate::notes;
 use crate::record::BATCH;
@@ -88,6 +90,12 @@ impl Guest {
         let own = self.away.lock().unwrap_or_else(PoisonError::into_inner).get(scope).copied();
         let until = self.backend.trust.not_before(self.caller(), scope).max(own)?;
         (until > self.backend.limiter().now()).then_some(until)
+    }
+
+    /// Leaves out the header fields of a client that do not go on, as for a request that it sends itself.
+    pub fn leave_out(&self, headers: &mut HeaderMap) {
+        let has_key = self.backend.sending.headers.values().any(HeaderValue::is_sensitive);
+        headers::leave_out(headers, has_key, self.owner.is_some());
     }
 
     /// A call that leaves now.

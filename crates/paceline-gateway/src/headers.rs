@@ -169,12 +169,7 @@ pub(crate) fn secrets_of(call: &Call) -> Secrets {
 /// the client has a key of the gateway's.
 pub(crate) fn to_upstream(mut headers: HeaderMap, own: &HeaderMap, is_known: bool) -> HeaderMap {
     let takes_trailers = text(&headers, header::TE).is_some_and(|kinds| kinds.contains("trailers"));
-    let has_key = own.values().any(HeaderValue::is_sensitive);
-    remove_those_of_connection(&mut headers, |name| {
-        FOR_NO_UPSTREAM.contains(name)
-            || (has_key && (OF_CLIENTS.contains(name) || OF_ACCOUNTS.contains(name)))
-            || (has_key && is_known && (is_of_a_proxy(name) || names_another_method(name)))
-    });
+    leave_out(&mut headers, own.values().any(HeaderValue::is_sensitive), is_known);
     if takes_trailers {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }
@@ -186,6 +181,16 @@ pub(crate) fn to_upstream(mut headers: HeaderMap, own: &HeaderMap, is_known: boo
         }
     }
     headers
+}
+
+/// Leaves out what does not go on of a client's header fields, in a request as in the line of a batch. `has_key`: the upstream
+/// has one of its own.
+pub(crate) fn leave_out(headers: &mut HeaderMap, has_key: bool, is_known: bool) {
+    remove_those_of_connection(headers, |name| {
+        FOR_NO_UPSTREAM.contains(name)
+            || (has_key && (OF_CLIENTS.contains(name) || OF_ACCOUNTS.contains(name)))
+            || (has_key && is_known && (is_of_a_proxy(name) || names_another_method(name)))
+    });
 }
 
 /// Removes a client's keys.

@@ -24,10 +24,10 @@ pub(crate) struct Service {
 impl Service {
     pub(crate) fn start(job: &Job, server: &Server, flags: &[&str]) -> Self {
         let mut command = serve(job, server, &["--state", "state"]);
-        for (name, value) in [("BASE", "1ms"), ("CAP", "5ms")] {
-            command.env(format!("PACELINE_UPSTREAM__GENERIC__RETRY__{name}"), value);
+        for (name, value) in [("RETRY__BASE", "1ms"), ("RETRY__CAP", "5ms"), ("API_KEY_ENV", "KEY")] {
+            command.env(format!("PACELINE_UPSTREAM__GENERIC__{name}"), value);
         }
-        Self::of(Gateway::start(command.args(flags)))
+        Self::of(Gateway::start(command.env("KEY", "of-the-upstream").args(flags)))
     }
 
     fn of(gateway: Gateway) -> Self {

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::batches::{Service, ids, input, order};
 use crate::serve_keys::{keys, told};
-use crate::support::{Arrival, Job, Reply, Server, finish};
+use crate::support::{Arrival, Job, Reply, Server, finish, line};
 
 #[test]
 fn a_request_for_a_batch_that_is_sent_again_after_a_kill_makes_no_second_one() {
@@ -327,4 +327,36 @@ fn a_long_wait_that_one_client_is_told_in_a_batch_holds_the_others_for_a_moment(
     let (status, told) = all.live(&b, "1ms");
     let wait = told["error"]["wait_ms"].as_u64();
     assert!(status == 200 || wait.is_some_and(|wait| wait <= 10_000), "{status} {told}");
+}
+
+#[test]
+fn lines_of_a_batch_carry_no_more_of_their_client_than_its_requests_do() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
+    let mut of_line: Value = serde_json::from_str(&line("item-0")).expect("JSON");
+    let keys = ["a", "b"].map(|name| told(&mut keys(&job, &["add", name])));
+    let fields =
+        ["openai-organization", "openai-project", "x-forwarded-for", "x-http-method-override", "x-paceline-key"];
+    of_line["headers"] = fields.iter().map(|name| (*name, "1")).collect();
+    of_line["headers"]["x-trace"] = "stays".into();
+    let service = Service::start(&job, &server, &[]);
+    let all = OfClients { job: &job, service, order: String::new() };
+    let post = |path: &str, body: &Value| all.ask(&keys[0], Method::POST, path, &body.to_string());
+    let upload = |line: &Value| {
+        let form = format!(
+            "--edge\r\ncontent-disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n--edge\r\ncontent-disposition: \
+             form-data; name=\"file\"; filename=\"in.jsonl\"\r\n\r\n{line}\r\n--edge--\r\n"
+        );
+        let bearer = format!("Bearer {}", keys[0]);
+        let headers = [("content-type", "multipart/form-data; boundary=edge"), ("authorization", &*bearer)];
+        let (_, text) = all.service.text(Method::POST, "/v1/files", &headers, form);
+        serde_json::from_str::<Value>(&text).expect("JSON")["id"].as_str().expect("an id").to_owned()
+    };
+    let begun = |line: &Value| {
+        let (_, batch) = post("/v1/batches", &order(&upload(line), "24h"));
+        format!("/v1/batches/{}", batch["id"].as_str().expect("an id"))
+    };
+    all.until(&keys[0], &begun(&of_line), |batch| batch["status"] == "completed");
+    let arrival = &server.arrivals()[0];
+    let went: Vec<_> = fields.iter().filter(|name| arrival.headers.contains_key(**name)).collect();
+    assert!(went.is_empty() && arrival.headers["x-trace"] == "stays", "{went:?}");
 }

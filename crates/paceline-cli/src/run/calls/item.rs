@@ -254,10 +254,14 @@ impl Context {
         if !item.body_unchanged(line.hashed) {
             return Err(InputBroken::Changed { line: item.line });
         }
+        let mut headers = line.headers;
+        if let Some(guest) = &self.guest {
+            guest.leave_out(&mut headers);
+        }
         let call = Call {
             method: line.method,
             url: line.url.into_owned(),
-            headers: line.headers,
+            headers,
             body: self.sender.rest_of(self.number(item)).unwrap_or_else(|| Bytes::from(line.body.into_owned())),
             idempotency_key: self.sender.config().idempotency_header.as_ref().map(|_| self.same_at_each_try(item)),
             within: None,
