@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use self::contexts::Contexts;
 pub use self::hash::KeyHash;
-use self::shown::{check_path, key_in, remove_key};
+use self::shown::{check_path, key_in, remove_keys};
 use crate::bodies::BodiesOfClient;
 use crate::bounds::{Held, Turn};
 use crate::headers::{KEY, OF_CLIENTS};
@@ -260,9 +260,7 @@ impl Clients {
             query::remove(request.uri_mut(), |name, value| of(value).or_else(|| of(name)).is_some());
         }
         let key = shown.as_ref().map(|(_, key)| key_in(key));
-        if let Some(key) = key {
-            remove_key(request, key);
-        }
+        remove_keys(clients, request, key);
         check_path(clients, key, request.uri().path())?;
         let headers = request.headers();
         shown.map(|(client, _)| client).ok_or_else(|| {

@@ -96,6 +96,9 @@ impl Guest {
     pub fn leave_out(&self, headers: &mut HeaderMap) {
         let has_key = self.backend.sending.headers.values().any(HeaderValue::is_sensitive);
         headers::leave_out(headers, has_key, self.owner.is_some());
+        if let Some(owner) = &self.owner {
+            (owner.clients)().remove_keys(headers);
+        }
     }
 
     /// A call that leaves now.

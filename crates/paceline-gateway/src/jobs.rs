@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
 use paceline::{Clock, Instant};
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use crate::backend::Backend;
 use crate::bounds::share;
 use crate::clients::Client;
 use crate::forward::{AnswerBody, whole_body};
@@ -65,11 +67,15 @@ struct JobMessage {
 
 impl Jobs {
     /// Takes the line of a job of the client of that number.
-    fn take(&self, client: u64, body: &[u8]) -> Result<(), Refusal> {
+    /// `check` refuses a text that others must not see.
+    fn take(&self, client: u64, body: &[u8], check: impl Fn(&str) -> Result<(), Refusal>) -> Result<(), Refusal> {
         let JobMessage { id, mut line } = serde_json::from_slice(body)
             .map_err(|error| Refusal::bad_request(format!("/api/jobs: this is no line of a job: {error}")))?;
         let texts = [&mut line.name, &mut line.upstream, &mut line.state].into_iter().chain(&mut line.waits);
-        texts.for_each(|text| *text = text.chars().take(LONGEST_TEXT).collect());
+        for text in texts {
+            check(text)?;
+            *text = text.chars().take(LONGEST_TEXT).collect();
+        }
         let id: String = id.chars().take(LONGEST_TEXT).collect();
         let now = self.clock.now();
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,7 +115,16 @@ pub(crate) async fn post(
     let Ok(Ok(body)) = timeout(SLOWEST_LINE, body).await else {
         return Err(Refusal::bad_request(format!("/api/jobs: no whole line of at most {LONGEST_LINE} bytes came")));
     };
-    gateway.jobs.take(client, &body.to_bytes())?;
+    let (clients, upstreams) = (gateway.clients(), gateway.upstreams());
+    let shows = |text: &str, upstream: &Arc<Backend>| {
+        upstream.secrets().removed_from(Bytes::copy_from_slice(text.as_bytes())) != text
+    };
+    gateway.jobs.take(client, &body.to_bytes(), |text| {
+        match clients.have_key_in(text) || upstreams.iter().any(|upstream| shows(text, upstream)) {
+            true => Err(Refusal::bad_request("/api/jobs: a key stands in the line, which all see: leave it out")),
+            false => Ok(()),
+        }
+    })?;
     let mut response = Response::new(whole_body(""));
     *response.status_mut() = StatusCode::NO_CONTENT;
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -131,10 +146,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_job_is_known_for_a_minute_after_its_last_word() {
         let jobs = Jobs::default();
-        jobs.take(1, &line("a", 1, "out.jsonl")).expect("right");
+        jobs.take(1, &line("a", 1, "out.jsonl"), |_| Ok(())).expect("right");
         tokio::time::advance(Duration::from_secs(40)).await;
-        jobs.take(1, &line("a", 2, &"x".repeat(9_000))).expect("right");
-        jobs.take(1, &line("b", 1, "other")).expect("right");
+        jobs.take(1, &line("a", 2, &"x".repeat(9_000)), |_| Ok(())).expect("right");
+        jobs.take(1, &line("b", 1, "other"), |_| Ok(())).expect("right");
         let json = jobs.json();
         assert_eq!(
             (json.as_array().map(Vec::len), &json[0]["done"], &json[0]["left_ms"]),
@@ -148,17 +163,20 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn jobs_are_bounded_and_lines_are_read_strictly() {
         let jobs = Jobs::default();
-        let taken = (0..MOST).map_while(|n| jobs.take(1, &line(&n.to_string(), 1, "job")).ok()).count();
+        let taken = (0..MOST).map_while(|n| jobs.take(1, &line(&n.to_string(), 1, "job"), |_| Ok(())).ok()).count();
         assert_eq!(taken, 75);
-        assert_eq!(jobs.take(1, &line("more", 1, "job")).map_err(|refusal| refusal.code()), Err("queue_full"));
-        jobs.take(1, &line("7", 2, "job")).expect("a known one goes on");
-        jobs.take(2, &line("7", 5, "job")).expect("another client has places, and names of its own");
+        assert_eq!(
+            jobs.take(1, &line("more", 1, "job"), |_| Ok(())).map_err(|refusal| refusal.code()),
+            Err("queue_full")
+        );
+        jobs.take(1, &line("7", 2, "job"), |_| Ok(())).expect("a known one goes on");
+        jobs.take(2, &line("7", 5, "job"), |_| Ok(())).expect("another client has places, and names of its own");
         let done = |jobs: &Jobs| {
             jobs.json().as_array().expect("jobs").iter().map(|job| job["done"].as_u64()).sum::<Option<u64>>()
         };
         assert_eq!(done(&jobs), Some(74 + 2 + 5));
         tokio::time::advance(SILENT).await;
-        jobs.take(1, &line("more", 1, "job")).expect("the others are forgotten");
-        assert!(jobs.take(1, b"{}").is_err() && jobs.take(1, b"no").is_err());
+        jobs.take(1, &line("more", 1, "job"), |_| Ok(())).expect("the others are forgotten");
+        assert!(jobs.take(1, b"{}", |_| Ok(())).is_err() && jobs.take(1, b"no", |_| Ok(())).is_err());
     }
 }

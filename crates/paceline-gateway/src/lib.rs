@@ -62,6 +62,7 @@ pub use clients::{Client, ClientConfig, Clients, KeyHash};
 pub use conditions::Conditions;
 pub use guest::{Guest, GuestCall};
 pub use own_routes::{BodyInTime, NoBody, OwnBody, OwnRequest, OwnRoutes};
+pub use query::decoded_often;
 pub use route::OWN_ROUTES;
 pub use server::{Gateway, listen};
 pub use tls::{ClientTls, TlsError, Validity};

@@ -66,7 +66,7 @@ fn decoded(text: &str) -> String {
 }
 
 /// A text that is percent-encoded, perhaps more than once.
-pub(crate) fn decoded_often(text: &str) -> Cow<'_, str> {
+pub fn decoded_often(text: &str) -> Cow<'_, str> {
     let mut text = Cow::Borrowed(text);
     for _ in 0..MOST_DECODED {
         if !text.contains('%') {

@@ -20,9 +20,6 @@ use crate::account;
 use crate::exit::{Failure, Status};
 use crate::output;
 
-/// Random bytes of a key. Nothing finds 256 random bits by trying.
-const RANDOM: usize = 32;
-
 /// What the file beside the keys says from the first key on.
 const MARK: &[u8] =
     b"There are keys of clients in the file beside this one. Without that file a gateway does not begin.\n";
@@ -194,10 +191,10 @@ fn add(args: AddArgs) -> Result<(), Failure> {
 
 /// A new key, and its hash.
 fn fresh_key() -> Result<(String, String), Failure> {
-    let mut random = [0; RANDOM];
+    let mut random = [0; KeyHash::RANDOM];
     getrandom::fill(&mut random)
         .map_err(|error| Failure::refused(format!("the system has no random bytes: {error}")))?;
-    let key = random.iter().fold("pl_".to_owned(), |key, byte| key + &format!("{byte:02x}"));
+    let key = random.iter().fold(KeyHash::PREFIX.to_owned(), |key, byte| key + &format!("{byte:02x}"));
     let sha256 = KeyHash::of(&key).to_string();
     Ok((key, sha256))
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::Method;
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::batches::{Service, ids, input, order};
 use crate::serve_keys::{keys, told};
@@ -337,6 +337,7 @@ fn lines_of_a_batch_carry_no_more_of_their_client_than_its_requests_do() {
     let fields =
         ["openai-organization", "openai-project", "x-forwarded-for", "x-http-method-override", "x-paceline-key"];
     of_line["headers"] = fields.iter().map(|name| (*name, "1")).collect();
+    of_line["headers"]["x-team"] = format!("a{}", keys[1]).into();
     of_line["headers"]["x-trace"] = "stays".into();
     let service = Service::start(&job, &server, &[]);
     let all = OfClients { job: &job, service, order: String::new() };
@@ -357,6 +358,11 @@ fn lines_of_a_batch_carry_no_more_of_their_client_than_its_requests_do() {
     };
     all.until(&keys[0], &begun(&of_line), |batch| batch["status"] == "completed");
     let arrival = &server.arrivals()[0];
-    let went: Vec<_> = fields.iter().filter(|name| arrival.headers.contains_key(**name)).collect();
+    let went: Vec<_> = fields.iter().chain(&["x-team"]).filter(|name| arrival.headers.contains_key(**name)).collect();
     assert!(went.is_empty() && arrival.headers["x-trace"] == "stays", "{went:?}");
+    of_line["body"]["model"] = format!("x{}", keys[1]).into();
+    all.until(&keys[0], &begun(&of_line), |batch| batch["status"] == "failed");
+    let mut elsewhere = order(&upload(&of_line), "24h");
+    elsewhere["endpoint"] = json!(format!("/v1/x{}", keys[1]));
+    assert_eq!((post("/v1/batches", &elsewhere).0, server.count()), (400, 1));
 }

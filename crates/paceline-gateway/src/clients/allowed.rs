@@ -2,23 +2,34 @@
 
 use std::sync::Arc;
 
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use paceline_http::Call;
 use paceline_providers::{Dialect, answers_later, kept_named, references_of};
 
-use super::shown::{has_a_key, misplaced};
+use super::shown::{has_a_key, misplaced, remove_fields};
 use super::{Client, Clients};
 use crate::refusal::Refusal;
 use crate::{models, query, unread};
 
 impl Clients {
+    /// Whether one of their keys stands in a text that others see, whatever stands beside it.
+    pub fn have_key_in(&self, text: &str) -> bool {
+        matches!(self, Self::WithKeys(clients) if has_a_key(clients, text))
+    }
+
+    /// Removes the header fields that have one.
+    pub(crate) fn remove_keys(&self, headers: &mut HeaderMap) {
+        if let Self::WithKeys(clients) = self {
+            remove_fields(clients, headers);
+        }
+    }
+
     /// Whether one of their keys stands in what is named for all to see: a model, or the scope of a call.
     ///
     /// # Errors
     /// One does.
     pub(crate) fn check_name(&self, name: &str) -> Result<(), Refusal> {
-        let is_key = matches!(self, Self::WithKeys(clients) if has_a_key(clients, name));
-        if is_key { Err(misplaced("model")) } else { Ok(()) }
+        if self.have_key_in(name) { Err(misplaced("model")) } else { Ok(()) }
     }
 
     /// Whether work goes on that the client of that name had asked for, to be done later, with the key of that

@@ -10,6 +10,12 @@ use sha2::{Digest as _, Sha256};
 pub struct KeyHash([u8; 32]);
 
 impl KeyHash {
+    /// What each key begins with.
+    pub const PREFIX: &str = "pl_";
+
+    /// So many random bytes of a key follow, in hexadecimal digits: nothing finds 256 random bits by trying.
+    pub const RANDOM: usize = 32;
+
     /// That of a key.
     pub fn of(key: &str) -> Self {
         Self(Sha256::digest(key.as_bytes()).into())

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use http::Request;
+use http::{HeaderMap, HeaderValue, Request};
 
 use super::hash::KeyHash;
 use crate::headers::letters_of;
@@ -12,18 +12,27 @@ use crate::refusal::Refusal;
 /// A shorter key may be a part of other words by chance.
 const LEAST_WITHIN: usize = 16;
 
-/// Removes a key wherever else a request has it, but for its path: without it that would be another one.
-pub(super) fn remove_key<Body>(request: &mut Request<Body>, key: &str) {
-    query::remove(request.uri_mut(), |name, value| shows(name, key) || shows(value, key));
-    let letters: String = key.chars().filter(char::is_ascii_alphanumeric).collect();
+/// Removes the key that a request shows, and those of others, wherever else they stand, but for its path: without it that would
+/// be another one.
+pub(super) fn remove_keys<Body, Of>(clients: &BTreeMap<KeyHash, Of>, request: &mut Request<Body>, key: Option<&str>) {
+    let shows = |text: &str| key.is_some_and(|key| shows(text, key)) || has_a_whole_key(clients, text);
+    query::remove(request.uri_mut(), |name, value| shows(name) || shows(value));
+    let letters: String = key.unwrap_or_default().chars().filter(char::is_ascii_alphanumeric).collect();
     let headers = request.headers_mut();
     let with_key = headers.iter().filter(|(name, value)| {
-        shows(&String::from_utf8_lossy(value.as_bytes()), key)
+        shows(&String::from_utf8_lossy(value.as_bytes()))
             || (letters.len() >= LEAST_WITHIN
                 && name.as_str().len() > letters.len()
                 && letters_of(name).contains(&letters))
     });
     let with_key: Vec<_> = with_key.map(|(name, _)| name.clone()).collect();
+    with_key.iter().for_each(|name| drop(headers.remove(name)));
+}
+
+/// Removes the header fields that have a key of a client in their value, of the line of a batch.
+pub(super) fn remove_fields<Of>(clients: &BTreeMap<KeyHash, Of>, headers: &mut HeaderMap) {
+    let shows = |value: &HeaderValue| has_a_key(clients, &String::from_utf8_lossy(value.as_bytes()));
+    let with_key: Vec<_> = headers.iter().filter(|(_, value)| shows(value)).map(|(name, _)| name.clone()).collect();
     with_key.iter().for_each(|name| drop(headers.remove(name)));
 }
 
@@ -53,7 +62,17 @@ pub(super) fn key_in(value: &str) -> &str {
 /// Whether one of the keys of clients stands in a text that others see, such as a path, a model or the name of a scope.
 pub(super) fn has_a_key<Of>(clients: &BTreeMap<KeyHash, Of>, text: &str) -> bool {
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && !matches!(letter, '_' | '-'));
-    words.filter(|word| word.len() >= LEAST_WITHIN).any(|word| clients.contains_key(&KeyHash::of(word)))
+    has_a_whole_key(clients, text)
+        || words.filter(|word| word.len() >= LEAST_WITHIN).any(|word| clients.contains_key(&KeyHash::of(word)))
+}
+
+/// The same of a key by its shape, whatever stands beside it.
+fn has_a_whole_key<Of>(clients: &BTreeMap<KeyHash, Of>, text: &str) -> bool {
+    const LENGTH: usize = KeyHash::PREFIX.len() + 2 * KeyHash::RANDOM;
+    let shaped = text.match_indices(KeyHash::PREFIX).filter_map(|(at, _)| text.get(at..at + LENGTH));
+    let mut shaped =
+        shaped.filter(|key| key.bytes().skip(KeyHash::PREFIX.len()).all(|digit| digit.is_ascii_hexdigit()));
+    shaped.any(|key| clients.contains_key(&KeyHash::of(key)))
 }
 
 /// A request that has a key where others would see it.
@@ -66,10 +85,30 @@ pub(super) fn misplaced(place: &str) -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use http::{HeaderName, HeaderValue};
+    use http::HeaderName;
 
     use super::*;
     use crate::clients::Clients;
+
+    #[test]
+    fn a_key_is_found_whatever_stands_beside_it_and_whichever_client_sends_it() {
+        let [own, other] = ["ab", "cd"].map(|digits| format!("{}{}", KeyHash::PREFIX, digits.repeat(KeyHash::RANDOM)));
+        let clients = Clients::of_keys(&[("own", &own), ("other", &other)]);
+        for glued in
+            [format!("{own}{own}"), format!("{own}x"), format!("gpt{other}"), format!("_{other}"), other.clone()]
+        {
+            assert!(has_a_key(&clients, &glued), "{}", glued.len());
+            let target = format!("/api/x?deployment={glued}&b=1");
+            let request = Request::builder().uri(target).header("x-api-key", &own).header("user-agent", &glued);
+            let mut request = request.header("x-team", format!("a;{glued}")).body(()).expect("a request");
+            assert!(Clients::admit(&clients, &mut request).is_ok() && request.headers().is_empty());
+            assert_eq!(request.uri(), "/api/x?b=1");
+            let mut headers = HeaderMap::from_iter([(HeaderName::from_static("x-a"), glued.parse().expect("a value"))]);
+            remove_fields(&clients, &mut headers);
+            assert!(headers.is_empty());
+        }
+        assert!(!has_a_key(&clients, &own.replace('a', "0")) && !has_a_key(&clients, "pl_é"));
+    }
 
     #[test]
     fn a_key_where_others_would_see_it_is_refused_or_taken_out() {

@@ -5,9 +5,11 @@ mod tests;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 use http::Method;
 use http::header::HeaderMap;
+use paceline_gateway::{Clients, decoded_often};
 use paceline_providers::Provider;
 use paceline_store::{CustomId, LineForm};
 
@@ -41,6 +43,8 @@ pub(crate) struct Format {
     unnamed: Option<CustomId>,
     /// The one path that every line must name, and by POST; none where each may name another.
     only: Option<String>,
+    /// Whose keys stand in no text of a line that others see.
+    clients: Arc<Clients>,
 }
 
 /// Why an input is read in its form.
@@ -113,13 +117,23 @@ impl Format {
     ///
     /// # Errors
     /// For messages: an endpoint that is no path of the upstream.
-    pub(crate) fn of_hosted_batch(endpoint: &str, provider: Provider, addresses: &Addresses) -> Result<Self, String> {
+    pub(crate) fn of_hosted_batch(
+        endpoint: &str,
+        provider: Provider,
+        addresses: &Addresses,
+        clients: Arc<Clients>,
+    ) -> Result<Self, String> {
         if !endpoint.starts_with('/') {
             return Err(format!("{endpoint:?}: expected a path, such as /v1/chat/completions"));
         }
+        if clients.have_key_in(&decoded_often(endpoint)) {
+            return Err(
+                "a key of a client stands in it, which goes to the upstream and into the log: leave it out".into()
+            );
+        }
         let only = addresses.of_line(Cow::Borrowed(endpoint))?.into_owned();
         let format = Self::of(FormatFlag::Batch, None, &[], provider, addresses)?;
-        Ok(Self { only: Some(only), ..format })
+        Ok(Self { only: Some(only), clients, ..format })
     }
 
     fn of(
@@ -161,6 +175,7 @@ impl Format {
             objects,
             unnamed: None,
             only: None,
+            clients: Arc::default(),
         })
     }
 
@@ -182,6 +197,7 @@ impl Format {
                 Form::Anthropic => self.params(&members),
             }?;
             self.refuse_other_calls(&line)?;
+            self.refuse_keys(&line)?;
             Ok(line)
         };
         read().map_err(|fault| fault.at(number))
@@ -203,6 +219,20 @@ impl Format {
         }
         if line.method != Method::POST {
             return Err(Fault::new("invalid_method", Some("method"), format!("{}: expected POST", line.method)));
+        }
+        Ok(())
+    }
+
+    fn refuse_keys(&self, line: &Line<'_>) -> Result<(), Fault> {
+        if self.only.is_none() {
+            return Ok(());
+        }
+        let (id, model) = (line.custom_id.to_string(), line.model.as_deref());
+        for (what, text) in [("custom_id", Some(&*id)), ("model", model)] {
+            if text.is_some_and(|text| self.clients.have_key_in(text)) {
+                let message = "a key of a client stands in it, which others see: leave it out".to_owned();
+                return Err(Fault::new("invalid_body", Some(what), message));
+            }
         }
         Ok(())
     }

@@ -93,7 +93,7 @@ pub(super) fn open(
     let file = service.files.get(&batch.input_file_id).ok_or(io::ErrorKind::NotFound).map_err(io::Error::from)?;
     let mut input = Input::open(&service.files.content(&file))?;
     let unfit = |message| Unopened::Input(Errors::of_file("invalid_endpoint", message));
-    let format = served.format(&batch.endpoint).map_err(unfit)?;
+    let format = served.format(&batch.endpoint, service.clients()).map_err(unfit)?;
     let opening = Opening { most_lines: Some(MOST_LINES), ..Opening::default() };
     let journal = load::open(lock, paths, &mut input, &format, upstream, &opening)?.journal;
     let counts = journal.sums()?;

@@ -145,8 +145,8 @@ impl Served {
     ///
     /// # Errors
     /// For messages: an endpoint that is no path of the upstream.
-    pub(super) fn format(&self, endpoint: &str) -> Result<Format, String> {
-        Format::of_hosted_batch(endpoint, self.upstream.provider, &Addresses::of(&self.upstream))
+    pub(super) fn format(&self, endpoint: &str, clients: Arc<Clients>) -> Result<Format, String> {
+        Format::of_hosted_batch(endpoint, self.upstream.provider, &Addresses::of(&self.upstream), clients)
     }
 }
 
@@ -234,7 +234,18 @@ impl Service {
 
     /// Takes a batch, and begins with it. One that was taken already under the same idempotency key is that batch.
     pub(super) fn create(self: &Arc<Self>, order: Order) -> Result<Batch, ApiError> {
-        order.served.format(&order.endpoint).map_err(|message| ApiError::invalid("endpoint", message))?;
+        order
+            .served
+            .format(&order.endpoint, self.clients())
+            .map_err(|message| ApiError::invalid("endpoint", message))?;
+        let clients = self.clients();
+        if order.metadata.iter().flatten().any(|(name, text)| [name, text].iter().any(|text| clients.have_key_in(text)))
+        {
+            return Err(ApiError::invalid(
+                "metadata",
+                "a key of a client stands in it, which others see: leave it out",
+            ));
+        }
         // Under this lock no file is deleted that a batch reads, and none is asked for twice.
         let mut batches = self.batches();
         if let Some(key) = &order.idempotency_key
