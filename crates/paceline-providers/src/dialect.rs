@@ -204,8 +204,12 @@ impl Dialect {
         };
         let usage = cost::of(&body, answer.headers, &table.charge);
         let settlement = Settlement::of(&table.charge, answer.path, answer.status, decision.class);
-        let is_unreported = usage.is_none() && decision.class == Class::Success && self.is_prompt(answer.path);
-        let settlement = if is_unreported { settlement.with_unreported(answer) } else { settlement };
+        let may_lack_tokens = decision.class == Class::Success && self.is_prompt(answer.path);
+        let settlement = match usage {
+            None if may_lack_tokens => settlement.with_unreported(answer),
+            Some(usage) if may_lack_tokens && usage.lacks_output() => settlement.with_texts(answer),
+            _ => settlement,
+        };
         let long_period = decision.class == Class::Throttled && refusal::is_of_a_long_period(&case);
         Reading {
             steps: steps(&case, &decision, server_time.is_some(), long_period),

@@ -7,7 +7,7 @@ use super::charge::{has_tokens, with_tokens};
 use super::reading::is_of_a_gateway;
 use super::table::{Charge, Counts};
 use super::units::Units;
-use super::unreported::{tokens_in, tokens_of};
+use super::unreported::{tokens_in, tokens_of, tokens_of_texts};
 use super::untold::larger;
 use super::usage::Usage;
 
@@ -54,6 +54,11 @@ impl Settlement {
         Self { came: if has_tokens(answer.path) { tokens_of(answer) } else { 0 }, ..self }
     }
 
+    /// Of an answer that reports a prompt alone: what is no text of an answer counts nothing, such as numbers.
+    pub(super) fn with_texts(self, answer: &Answer<'_>) -> Self {
+        Self { came: if has_tokens(answer.path) { tokens_of_texts(answer) } else { 0 }, ..self }
+    }
+
     /// Of an answer of so many bytes that was too long to be kept and read.
     pub(super) fn with_length(self, path: &str, bytes: u64) -> Self {
         Self { came: if has_tokens(path) { tokens_in(bytes) } else { 0 }, ..self }
@@ -62,7 +67,7 @@ impl Settlement {
     /// What the call used, whatever its provider counts: prompt and answer, and what was reserved and not used comes back, as do
     /// all tokens of one that was refused. An answer of a model that tells no usage has used `untold` at the least.
     pub(super) fn used(self, reserved: &Cost, untold: &Cost, usage: Option<Usage>, class: Class) -> Option<Cost> {
-        let usage = usage.map(Usage::with_all_input);
+        let usage = usage.map(|usage| self.with_both_halves(usage.with_all_input(), reserved));
         if self.refused && usage.is_none() {
             return Some(with_tokens(reserved.clone(), 0, Usage::default()));
         }
@@ -72,6 +77,17 @@ impl Settlement {
             return used;
         }
         Some(used.map_or_else(|| untold.clone(), |used| larger(used, untold)))
+    }
+
+    /// A usage of which one half cannot be read, or is nothing: a prompt counts with what was reserved for it, and an answer with
+    /// the length of its texts.
+    fn with_both_halves(self, usage: Usage, reserved: &Cost) -> Usage {
+        if usage.lacks_output() {
+            return Usage { output_tokens: self.came, ..usage };
+        }
+        let lacks_input = usage.input_tokens == 0 && usage.output_tokens > 0 && !usage.undivided;
+        let input_tokens = if lacks_input { reserved.get(&Dimension::InputTokens) } else { usage.input_tokens };
+        Usage { input_tokens, ..usage }
     }
 
     /// What the call cost; `None` where nothing is known but what was reserved.
@@ -146,6 +162,35 @@ mod tests {
         let settlement = Settlement::of(&provider.table().charge, path, status, class);
         let tokens = |cost: &Cost| cost.get(&Dimension::Tokens);
         (tokens(&reserved), settlement.cost(&reserved, usage, class).map(|cost| tokens(&cost)))
+    }
+
+    #[test]
+    fn under_a_limit_of_a_client_a_usage_that_tells_one_half_counts_the_other_half_too() {
+        let (dialect, path) = (Dialect::from(Provider::OpenAi), "/v1/chat/completions");
+        let body = [br#"{"max_tokens":50,"p":""#, &[b'x'; 376][..], b"\"}"].concat();
+        let reserved = dialect.charge_elsewhere(path, &body, &dialect.charge(path, &body, &TokenRatio::default()));
+        let (prompt, text) = (reserved.get(&Dimension::InputTokens), "x".repeat(8_000));
+        assert!(prompt >= 100, "{prompt}");
+        for (usage, expected) in [
+            (r#"{"prompt_tokens":9,"completion_tokens":5}"#, 14),
+            (r#"{"completion_tokens":5}"#, prompt + 5),
+            (r#"{"prompt_tokens":null,"completion_tokens":5}"#, prompt + 5),
+            (r#"{"prompt_tokens":-1,"completion_tokens":5}"#, prompt + 5),
+            (r#"{"prompt_tokens":9}"#, 2_009),
+            (r#"{"prompt_tokens":9,"completion_tokens":null}"#, 2_009),
+        ] {
+            let answer = format!(r#"{{"choices":[{{"message":{{"content":"{text}"}}}}],"usage":{usage}}}"#);
+            let headers = http::HeaderMap::new();
+            let answer = Answer { status: 200, headers: &headers, body: answer.as_bytes(), path };
+            let reading = dialect.read(&answer, paceline_core::Timestamp::from_millis(0));
+            let used = reading.used_of(&reserved, &reserved).expect("a usage").get(&Dimension::Tokens);
+            assert_eq!(used, expected, "{usage}");
+        }
+        let numbers = r#"{"data":[{"embedding":[0.1,0.2]}],"usage":{"prompt_tokens":9,"total_tokens":9}}"#;
+        let (path, headers) = ("/v1/embeddings", http::HeaderMap::new());
+        let answer = Answer { status: 200, headers: &headers, body: numbers.as_bytes(), path };
+        let reading = dialect.read(&answer, paceline_core::Timestamp::from_millis(0));
+        assert_eq!(reading.used_of(&reserved, &reserved).expect("a usage").get(&Dimension::Tokens), 9);
     }
 
     #[test]

@@ -30,6 +30,11 @@ pub(super) fn tokens_of(answer: &Answer<'_>) -> u64 {
     of_quarters(texts_of(answer).unwrap_or_else(|| Prompt::of(answer.body).quarters))
 }
 
+/// The tokens of the texts of a whole answer; none where it has no member that is known to hold one.
+pub(super) fn tokens_of_texts(answer: &Answer<'_>) -> u64 {
+    of_quarters(texts_of(answer).unwrap_or_default())
+}
+
 /// The tokens that seem to have come of an answer that was cut off after so many bytes, of which its body is a part.
 pub(super) fn tokens_so_far(answer: &Answer<'_>, came: u64) -> u64 {
     let kept = answer.body.len() as u64;

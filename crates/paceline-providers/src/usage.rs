@@ -41,6 +41,11 @@ impl Usage {
         Self { input_tokens: self.prompt_tokens(), uncounted_tokens: 0, ..self }
     }
 
+    /// Whether it tells tokens of a prompt, and none of an answer.
+    pub(super) const fn lacks_output(&self) -> bool {
+        self.output_tokens == 0 && self.total() > 0 && !self.undivided
+    }
+
     /// So many tokens of input cost as much as the prompt.
     pub const fn priced_input(&self) -> u64 {
         self.prompt_tokens().saturating_add_signed(self.cache_price)
