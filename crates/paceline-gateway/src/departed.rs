@@ -131,7 +131,10 @@ impl Departed {
             reason = (reading.class != Class::Success).then(|| reading.reason().into_owned()),
             "answered"
         );
-        let outcome = Outcome { unknown, ..reading.outcome_of(&reserved) };
+        let mut outcome = Outcome { unknown, ..reading.outcome_of(&reserved) };
+        if let (Class::Account, Some(_), Ok(answer)) = (reading.class, &known, answer) {
+            outcome.reason = Some(notes::words_for_all(answer.status().as_u16()).into());
+        }
         spent.iter().for_each(|spent| match outcome.unsent {
             true => spent.was_not_sent(),
             false if is_unknown => spent.was_lost(),

@@ -35,7 +35,7 @@ pub(crate) fn words_for_all(status: u16) -> String {
 pub(crate) fn decision(reading: &Reading, retry: &Retry, action: &NextAction, has_key: bool) -> String {
     let class = reading.class;
     let reason = match class {
-        Class::Invalid | Class::Filtered | Class::Transient if has_key => {
+        Class::Account | Class::Invalid | Class::Filtered | Class::Transient if has_key => {
             reading.code.as_deref().unwrap_or("what the server says goes to its client alone").into()
         }
         _ => reading.reason(),

@@ -143,6 +143,23 @@ async fn what_both_of_two_clients_are_refused_needs_no_third() {
     assert_eq!((api.chat("ci").await, api.chat("web").await, api.refused()), (503, 503, 2), "a person must act");
 }
 
+#[tokio::test]
+async fn what_the_provider_says_of_the_calls_of_some_clients_no_other_reads() {
+    let api = Api::new("", REFUSALS[0]).await;
+    serve_to(&api.served, ["ci", "web"].map(|name| client(name, &[])).into());
+    assert_eq!((api.chat("ci").await, api.chat("web").await), (200, 200));
+    api.revoked.store(true, Ordering::SeqCst);
+    assert_eq!((api.chat("ci").await, api.chat("web").await, api.chat("ci").await), (401, 401, 503));
+    let shown = async |url: String| {
+        let answer = api.served.client.get(url).header("x-paceline-key", "pk-ci").send().await.expect("an answer");
+        answer.text().await.expect("a text")
+    };
+    for url in [api.served.url.clone() + "/v1/models", api.served.origin() + "/api/state"] {
+        let text = shown(url).await;
+        assert!(text.contains("refused the key or the account (401)") && !text.contains("Missing scopes"), "{text}");
+    }
+}
+
 /// A client that passes on purpose, by a path that needs no key, speaks for no other path.
 #[tokio::test]
 async fn a_banned_key_gets_few_calls_though_a_client_passes_elsewhere_on_purpose() {
