@@ -15,7 +15,7 @@ use crate::backend::{Backend, QueuePlace};
 use crate::clients::{Client, Clients, number_of};
 use crate::headers;
 use crate::models::decoded_path;
-use crate::notes;
+use crate::notes::{self, Kind};
 use crate::record::BATCH;
 use crate::trust::Asker;
 
@@ -83,6 +83,11 @@ impl Guest {
     /// Whether a call of it may leave now.
     pub fn may_leave(&self) -> bool {
         (self.may_leave)()
+    }
+
+    /// Whether the log is to tell of one more item that has failed.
+    pub fn may_tell_failure(&self) -> bool {
+        self.backend.may_tell(Kind::FailedItem)
     }
 
     /// Until when nothing of it is to be sent to a scope, for what its client alone was told: by the limiter's clock.

@@ -161,6 +161,7 @@ impl Course<'_> {
             .after(stopped),
             retry: self.upstream.pacer.retry.clone(),
             address: upstream::destination(self.upstream),
+            guest: self.guest.clone(),
             key: KeyAdvice {
                 refused: upstream::advice_on_key(self.upstream, 401),
                 forbidden: upstream::advice_on_key(self.upstream, 403),

@@ -27,7 +27,8 @@ impl Service {
         for (name, value) in [("RETRY__BASE", "1ms"), ("RETRY__CAP", "5ms"), ("API_KEY_ENV", "KEY")] {
             command.env(format!("PACELINE_UPSTREAM__GENERIC__{name}"), value);
         }
-        Self::of(Gateway::start(command.env("KEY", "of-the-upstream").args(flags)))
+        let log = std::fs::File::create(job.path("gateway.log")).expect("a log");
+        Self::of(Gateway::logging(command.env("KEY", "of-the-upstream").args(flags), log))
     }
 
     fn of(gateway: Gateway) -> Self {

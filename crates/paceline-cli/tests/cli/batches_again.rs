@@ -330,6 +330,16 @@ fn a_long_wait_that_one_client_is_told_in_a_batch_holds_the_others_for_a_moment(
 }
 
 #[test]
+fn failed_requests_of_a_batch_are_few_lines_of_the_log_and_no_errors() {
+    let (job, server) = (Job::new(0), Server::new(|_| Reply::error(400, "wrong")));
+    let all = OfClients::start(&job, &server, "1000 per 1s", 30);
+    let path = all.create("any");
+    all.until("any", &path, |batch| batch["status"] == "completed");
+    let log = job.text("gateway.log");
+    assert_eq!((log.matches("item failed").count(), log.contains("ERROR")), (20, false), "{log}");
+}
+
+#[test]
 fn lines_of_a_batch_carry_no_more_of_their_client_than_its_requests_do() {
     let (job, server) = (Job::new(0), Server::new(|_| Reply::ok()));
     let mut of_line: Value = serde_json::from_str(&line("item-0")).expect("JSON");

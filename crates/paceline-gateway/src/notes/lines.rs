@@ -31,6 +31,8 @@ pub(crate) enum Kind {
     Fallback,
     /// A success that cannot be read.
     Unreadable,
+    /// A request of a batch has failed.
+    FailedItem,
 }
 
 impl Kind {
@@ -44,6 +46,7 @@ impl Kind {
             Self::Back => "the upstream answers again",
             Self::Fallback => "the fallbacks of the upstream take its requests, or no longer",
             Self::Unreadable => "a success came compressed, and cannot be read",
+            Self::FailedItem => "a request of a batch has failed",
         }
     }
 }

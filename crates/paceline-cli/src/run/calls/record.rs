@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use paceline::{BackingOff, Instant};
 use paceline_core::{Class, GiveUp, Level, LimitScope, NextAction, Request, Retry, Timestamp};
+use paceline_gateway::Guest;
 use paceline_store::{
     CallTotals, ClaimedItem, End, Finished, Journal, LastAnswer, Rescheduled, ResultBody, Tally, Unanswered,
 };
@@ -64,6 +65,8 @@ pub(crate) struct Recorder {
     failing: BTreeMap<Arc<str>, String>,
     /// Items that failed in this run.
     failures: u64,
+    /// Where others use the limiter, and the log, too.
+    guest: Option<Arc<Guest>>,
     /// Items for the fallback, where the run has one.
     down: Option<Vec<Down>>,
     /// Whether the first answers have what is to be taken out of them.
@@ -72,6 +75,7 @@ pub(crate) struct Recorder {
 
 /// What a recorder needs to know of its run.
 pub(crate) struct About {
+    pub(crate) guest: Option<Arc<Guest>>,
     pub(crate) figures: Counters,
     pub(crate) same: FailFast,
     pub(crate) retry: Retry,
@@ -115,7 +119,8 @@ impl Recorded {
 impl Recorder {
     /// A recorder for one run.
     pub(crate) fn new(journal: Journal, acknowledge: Acknowledge, about: About) -> Self {
-        let About { figures, same, retry, address, key, max_wait, by_host, held_up, falls_back, extract } = about;
+        let About { guest, figures, same, retry, address, key, max_wait, by_host, held_up, falls_back, extract } =
+            about;
         let reachability = max_wait.map(Reachability::new);
         let reachability = reachability.map(|known| if by_host { known.of_many_hosts() } else { known });
         let minutes = Minutes::default();
@@ -139,6 +144,7 @@ impl Recorder {
             resends,
             failing: BTreeMap::new(),
             failures: 0,
+            guest,
             down: falls_back.then(Vec::new),
             extract,
         }
@@ -209,7 +215,7 @@ impl Recorder {
             if pending { self.put_back(failed) } else { self.fail(failed) }
         }
         let more = self.failures.saturating_sub(SHOWN_WHEN_QUIET);
-        if more > 0 && is_quiet() {
+        if more > 0 && is_quiet() && self.guest.is_none() {
             tracing::error!("{} failed; the errors file and the report name them", text::counted(more, "more item"));
         }
     }
@@ -428,17 +434,16 @@ impl Recorder {
     fn record_failure(&mut self, failed: Failed) {
         let Failed { finished, item, scope, class, status, code, message, .. } = failed;
         self.failures += 1;
-        if self.failures <= SHOWN_WHEN_QUIET || !is_quiet() {
-            tracing::error!(
-                scope = &*scope,
-                item,
-                class = class.as_str(),
-                status,
-                code,
-                reason = finished.reason.as_deref(),
-                "item failed: {}",
-                text::printable(&message)
-            );
+        let (class, reason, message) = (class.as_str(), finished.reason.as_deref(), text::printable(&message));
+        match &self.guest {
+            // A matter of its client, which has the file of errors.
+            Some(guest) if guest.may_tell_failure() => {
+                tracing::warn!(scope = &*scope, item, class, status, code, reason, "item failed: {message}");
+            }
+            None if self.failures <= SHOWN_WHEN_QUIET || !is_quiet() => {
+                tracing::error!(scope = &*scope, item, class, status, code, reason, "item failed: {message}");
+            }
+            _ => {}
         }
         self.figures.failed();
         self.journal.finish(finished, self.acknowledge.reply());
