@@ -150,7 +150,9 @@ pub(crate) fn is_of_a_page(uri: &Uri, headers: &HeaderMap) -> bool {
 pub(crate) fn is_of_another_site(headers: &HeaderMap) -> bool {
     let origin = headers.get(header::ORIGIN).map(|origin| origin.to_str().unwrap_or("?"));
     origin.is_some_and(|origin| !is_loopback(origin))
-        || headers.get(const { HeaderName::from_static("sec-fetch-site") }).is_some_and(|site| site == "cross-site")
+        || headers
+            .get(const { HeaderName::from_static("sec-fetch-site") })
+            .is_some_and(|site| site.as_bytes().eq_ignore_ascii_case(b"cross-site"))
 }
 
 /// What is secret in a call, by its names: the values of header fields, of cookies and of the query.
@@ -287,6 +289,7 @@ mod tests {
             (&[("host", "127.0.0.1:4747"), ("origin", "https://evil.example")], true),
             (&[("host", "127.0.0.1:4747"), ("origin", "null")], true),
             (&[("host", "127.0.0.1:4747"), ("sec-fetch-site", "cross-site")], true),
+            (&[("host", "127.0.0.1:4747"), ("sec-fetch-site", "CROSS-SITE")], true),
         ] {
             assert_eq!(is_of_a_page(&local, &map(pairs)), expected, "{pairs:?}");
         }

@@ -177,6 +177,8 @@ impl Asked {
         let inner = OF_GEMINI.iter().find_map(|key| self.members.get(key));
         let of_gemini = ["candidateCount", "candidate_count"].iter().map(|key| inner?.get(key));
         let answers = ["n", "best_of"].iter().map(|key| self.members.get(key)).chain(of_gemini);
+        // Some servers take a text for a number.
+        let count = |answers: &Value| count(answers).or_else(|| answers.as_str()?.trim().parse().ok());
         answers.filter_map(|answers| count(answers?)).max().unwrap_or(1).max(1)
     }
 }
