@@ -45,15 +45,15 @@ fn main() -> ExitCode {
         // That a mistyped flag could be passed as a value helps here with none.
         error.remove(ContextKind::Suggested);
         name_budget(&mut error);
-        without_secrets(&mut error);
-        error.exit()
+        refuse(&error)
     });
     let requests = matches!(&cli.command, Command::Serve(args) if args.flags.log_requests);
     logging::init(cli.everywhere.log_format, cli.everywhere.quiet, cli.everywhere.verbose, requests);
     let code = match execute(cli) {
         Ok(status) => status.into(),
         Err(failure) => {
-            logging::tell(tracing::Level::ERROR, &text::printable_lines(&failure.to_string()));
+            let words = without_typed_secrets(failure.to_string());
+            logging::tell(tracing::Level::ERROR, &text::printable_lines(&words));
             ExitCode::from(failure.code())
         }
     };
@@ -68,14 +68,24 @@ fn name_budget(error: &mut clap::Error) {
     }
 }
 
-/// Takes keys out of the words that are quoted: one that was typed in a wrong place would stay in the log.
-fn without_secrets(error: &mut clap::Error) {
-    let words = error.context().filter_map(|(kind, value)| match value {
-        ContextValue::String(word) if looks_secret(word) => Some((kind, hidden(word).into_owned())),
-        _ => None,
-    });
-    for (kind, word) in words.collect::<Vec<_>>() {
-        error.insert(kind, ContextValue::String(word));
+/// Ends a command line that cannot be read.
+fn refuse(error: &clap::Error) -> ! {
+    let words = error.render().to_string();
+    let without = without_typed_secrets(words.clone());
+    if !error.use_stderr() || without == words {
+        error.exit()
+    }
+    logging::tell(tracing::Level::ERROR, without.trim_start_matches("error: ").trim_end());
+    std::process::exit(error.exit_code())
+}
+
+/// Takes keys out of an error: one that was typed in a wrong place would stay in the log. Where none was typed, the error stays
+/// as it is.
+fn without_typed_secrets(error: String) -> String {
+    let mut words = std::env::args_os();
+    match words.any(|word| looks_secret(&word.to_string_lossy())) {
+        true => hidden(&error).into_owned(),
+        false => error,
     }
 }
 

@@ -268,6 +268,14 @@ fn a_key_in_a_wrong_place_is_neither_printed_nor_sent() {
         (&[key][..], "unexpected argument '[key]' found"),
         (&["--key-header", key], "the name of a header such as X-API-Key"),
         (&["--limit", key], "[key]"),
+        (&["--price", key], "\"[key]\" is no price"),
+        (&["--price", "in=2,out=sk-proj-SECRETabcdefgh123"], "is no price"),
+        (&["--budget-cost", key], "\"[key]\" is no sum of money"),
+        (&["--max-wait", key], "[key]"),
+        (&["--timeout", key], "[key]"),
+        (&["--config", key], "[key]"),
+        (&["--done", key], "[key]"),
+        (&["--expect", key], "[key]"),
     ] {
         let mut command = job.run(&server);
         let (code, log) = finish(command.args(flags).args(["--api-key-env", "MY_KEY"]).env("MY_KEY", KEY));
