@@ -268,6 +268,9 @@ impl JournalDb {
             )
             .and_then(|mut update| update.query_row([int(ordinal)], |row| Ok((row.get(0)?, row.get(1)?))).optional())
             .map_err(JournalError::sqlite("write"))?;
+        if sent.is_none() && self.under_way()?.contains(&ordinal) {
+            unanswered::withdraw(&self.conn, ordinal).map_err(JournalError::sqlite("write"))?;
+        }
         self.requeue(changed, ordinal, sent)
     }
 

@@ -57,6 +57,11 @@ pub(crate) fn remove(conn: &Connection, item: u64) -> rusqlite::Result<()> {
     conn.prepare_cached("DELETE FROM call_under_way WHERE id = ?1")?.execute([int(item)]).map(drop)
 }
 
+/// Removes the note of a call of this run that has not left after all; those of runs before are counted.
+pub(crate) fn withdraw(conn: &Connection, item: u64) -> rusqlite::Result<()> {
+    conn.prepare_cached("DELETE FROM call_under_way WHERE id = ?1 AND NOT counted")?.execute([int(item)]).map(drop)
+}
+
 /// Which calls a crash cut off that nothing counts yet: those whose item has no outcome.
 const CUT_OFF: &str =
     "FROM call_under_way AS call JOIN item ON item.id = call.id WHERE NOT call.counted AND item.state < 2";

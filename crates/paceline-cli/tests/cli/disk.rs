@@ -2,11 +2,12 @@
 
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::{Job, Reply, Server};
+use crate::support::{Arrival, Job, Reply, Server};
 
 /// What stands in the way of the answers, in KiB, on a disk of 8 MiB.
 const FILLER: u32 = 6_400;
@@ -187,6 +188,36 @@ fn calls_whose_answers_a_full_disk_does_not_take_are_counted() {
     let exact = summary["calls"] == json!(server.count());
     assert!(exact || summary["calls_at_least"] == true, "notes that the disk did not take: {summary}");
     assert_eq!((results.len(), server.count()), (ITEMS, ITEMS + lost as usize), "{second}");
+}
+
+/// Calls that wait for their notes behind an answer that the disk does not take: they have not left, and the run ends all the same.
+#[test]
+fn a_run_with_a_budget_ends_on_a_full_disk_and_counts_no_call_that_has_not_left() {
+    const ITEMS: usize = 1_000;
+    let calls = AtomicUsize::new(0);
+    // The disk has room for none such.
+    let large = move || calls.fetch_add(1, Ordering::Relaxed) == 200;
+    let reply = move |_: &Arrival| match large() {
+        true => Reply::new(200, &json!({"text": "x".repeat(5_000_000)})),
+        false => Reply::ok(),
+    };
+    let (server, job) = (Server::new(reply), Job::new(ITEMS));
+    let (paceline, url) = (env!("CARGO_BIN_EXE_paceline"), server.url());
+    let script = format!(
+        "rm disk/filler
+         bounded() {{ timeout -s KILL 60 {paceline} run in.jsonl -o disk/out.jsonl --base-url {url} --pace none --concurrency 20 \
+             --budget-tokens 900000000 --max-wait 300ms --summary kept/$1.json 2> kept/$1; }}
+         bounded first; test $? = 3 || exit 98
+         bounded second; code=$?"
+    );
+    let (output, results) = on_a_small_disk(&job, "", &script, &server);
+    let read = |name: &str| std::fs::read_to_string(job.path(name)).unwrap_or_default();
+    let [first, second] = ["kept/first", "kept/second"].map(read);
+    assert_eq!(output.status.code(), Some(0), "{first} {second} {output:?}");
+    let [before, after] =
+        ["kept/first.json", "kept/second.json"].map(|name| serde_json::from_str::<Value>(&read(name)).expect("JSON"));
+    assert_eq!(before["stopped"], "disk_full", "{first}");
+    assert_eq!((results.len(), &after["calls"]), (ITEMS, &json!(server.count())), "{first} {second}");
 }
 
 /// 1,500 items write their pages into the log of the database many times over.

@@ -8,8 +8,8 @@ use crate::support::{
 };
 use paceline_core::{Class, Timestamp};
 use paceline_store::{
-    ACCOUNT, CallTotals, ClaimExcept, DeferReason, FinishStatus, Journal, JournalError, ModelUsage, Opened, Options,
-    Reader, ReportRow, Rows, ScopeStatus, SnapshotUpdate, State, StoredSnapshot, Unanswered,
+    ACCOUNT, CallTotals, ClaimExcept, DeferReason, Departure, FinishStatus, Journal, JournalError, ModelUsage, Opened,
+    Options, Reader, ReportRow, Rows, ScopeStatus, SnapshotUpdate, State, StoredSnapshot, Unanswered,
 };
 
 fn set(journal: &Journal, scope: &str, state: ScopeStatus) {
@@ -396,4 +396,29 @@ fn what_calls_used_is_kept_by_model_whatever_became_of_them() {
     assert_eq!(Reader::open(job.paths.journal.as_ref().unwrap()).unwrap().usage().unwrap(), []);
     let (resumed, _) = job.resume();
     assert_eq!(resumed.usage().unwrap(), [ModelUsage { calls_of_older: 1, ..usage("", 5, 0) }]);
+}
+
+/// As where the run ends while the call waits for its note. A call that an earlier run sent stays noted.
+#[test]
+fn a_note_goes_with_the_item_whose_call_has_not_left() {
+    let job = Job::new();
+    let journal = job.start(2);
+    let leaves = |journal: &Journal, ordinal| {
+        let departure = Departure { ordinal, reserved: usage("m", 10, 100), durable: true };
+        wait(|reply| journal.leaves(departure, reply)).unwrap();
+    };
+    journal.claim_now(NOW, 2).unwrap();
+    leaves(&journal, 0);
+    leaves(&journal, 1);
+    wait(|reply| journal.release(0, None, reply)).unwrap();
+    assert_eq!(noted(&journal), [1]);
+    let (resumed, _) = job.copy().resume();
+    assert_eq!(resumed.sums().unwrap().totals.abandoned, 1);
+    resumed.claim_now(NOW, 2).unwrap();
+    wait(|reply| resumed.release(1, None, reply)).unwrap();
+    assert_eq!(noted(&resumed), [1]);
+}
+
+fn noted(journal: &Journal) -> Vec<u64> {
+    journal.unanswered().unwrap().iter().map(|call| call.ordinal).collect()
 }

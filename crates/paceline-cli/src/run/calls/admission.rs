@@ -152,4 +152,12 @@ impl Context {
             tokio::time::sleep(FULL).await;
         }
     }
+
+    /// Waits until the run ends and a full disk keeps back what is to be recorded.
+    pub(super) async fn ends_on_full_disk(&self) {
+        self.reached(Phase::Draining).await;
+        while self.journal.disk_full().is_none() {
+            tokio::time::sleep(FULL).await;
+        }
+    }
 }

@@ -436,7 +436,8 @@ impl Context {
     }
 
     /// Records in the journal that a call is sent, and waits for that where a kill right after it must not lose it: the call
-    /// must not be made twice, or may exceed the budget of the job. Returns whether it may be sent: not when the journal stopped.
+    /// must not be made twice, or may exceed the budget of the job. Returns whether it may be sent: not when the journal stopped,
+    /// and not when the run ends while a full disk keeps the note back.
     async fn note(&self, departure: Departure) -> bool {
         if !departure.durable && !self.budget.is_of_job() {
             self.journal.leaves_unawaited(departure);
@@ -444,7 +445,11 @@ impl Context {
         }
         let (noted, done) = oneshot::channel();
         self.journal.leaves(departure, |result| _ = noted.send(result.is_ok()));
-        done.await.unwrap_or(false)
+        tokio::select! {
+            biased;
+            noted = done => noted.unwrap_or(false),
+            () = self.ends_on_full_disk() => false,
+        }
     }
 
     /// What the result of an item repeats, from the input.

@@ -158,7 +158,7 @@ impl Dispatcher {
             self.parts.phase.send_replace(Phase::Abandoning);
             return;
         }
-        if self.stop.is_some() {
+        if self.stop.is_some() && self.parts.context.in_flight.load(Ordering::Relaxed) > 0 {
             tracing::info!("interrupted: waiting up to 30s for the calls in flight (Ctrl-C again abandons them)");
         }
         self.end_at_last(self.parts.interruptions.reason());
