@@ -317,12 +317,12 @@ impl Journal {
         self.writer.query(query::config)
     }
 
-    /// Replaces the stored configuration.
+    /// Replaces the stored configuration, and with it what calls used, where their models have other names from now on.
     ///
     /// # Errors
     /// As for [`counts`](Self::counts).
-    pub fn set_config_json(&self, json: String) -> Result<(), JournalError> {
-        self.writer.query(move |conn| query::set_config(conn, &json))
+    pub fn set_config(&self, json: String, used: Option<Vec<ModelUsage>>) -> Result<(), JournalError> {
+        self.writer.query(move |conn| query::set_config(conn, &json, used.as_deref()))
     }
 
     /// The last snapshot that was written, by this run or the one before.

@@ -13,7 +13,7 @@ pub struct Options {
     /// The input as it is now.
     pub input: InputFingerprint,
     /// The effective configuration as JSON, without keys, that a new job begins with. A resumed job keeps its own
-    /// until [`Journal::set_config_json`](crate::Journal::set_config_json). Default `{}`.
+    /// until [`Journal::set_config`](crate::Journal::set_config). Default `{}`.
     pub config_json: String,
     /// The id of a new job, of which its idempotency keys are made: letters and digits. None makes one that no other job has.
     pub id: Option<String>,

@@ -8,10 +8,11 @@ use paceline_core::{Class, Timestamp};
 use rusqlite::{Connection, OptionalExtension, Row};
 
 use crate::error::JournalError;
-use crate::item::{JournalItem, LastAnswer, Tally};
+use crate::item::{JournalItem, LastAnswer, ModelUsage, Tally};
 use crate::paths::InputFingerprint;
 use crate::refused_answers;
 use crate::scope::{REFUSED, Scope, by_id};
+use crate::usage;
 
 /// The beginning of an output file, up to which the journal has recorded it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,9 +56,20 @@ pub(crate) fn run(conn: &Connection) -> Result<Run, JournalError> {
     .map_err(JournalError::sqlite("read"))
 }
 
-pub(crate) fn set_config(conn: &Connection, config_json: &str) -> Result<(), JournalError> {
-    conn.execute("UPDATE run SET config_json = ?1", [config_json]).map_err(JournalError::sqlite("write"))?;
-    Ok(())
+pub(crate) fn set_config(
+    conn: &Connection,
+    config_json: &str,
+    used: Option<&[ModelUsage]>,
+) -> Result<(), JournalError> {
+    let write = || {
+        let transaction = conn.unchecked_transaction()?;
+        if let Some(used) = used {
+            usage::replace(&transaction, used)?;
+        }
+        transaction.execute("UPDATE run SET config_json = ?1", [config_json])?;
+        transaction.commit()
+    };
+    write().map_err(JournalError::sqlite("write"))
 }
 
 pub(crate) fn config(conn: &Connection) -> Result<String, JournalError> {

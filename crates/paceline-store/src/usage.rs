@@ -76,6 +76,12 @@ pub(crate) fn add(conn: &Connection, usage: &ModelUsage) -> rusqlite::Result<()>
     conn.prepare_cached(sql)?.execute(values).map(drop)
 }
 
+/// Replaces all usage, within the caller's transaction.
+pub(crate) fn replace(conn: &Connection, all: &[ModelUsage]) -> rusqlite::Result<()> {
+    conn.execute("DELETE FROM spent", [])?;
+    all.iter().try_for_each(|usage| add(conn, usage))
+}
+
 /// Usage as a row has it: the model, calls, tokens in and out, what a cache made of their price, and how that came.
 pub(crate) fn of_row(row: &Row<'_>) -> rusqlite::Result<ModelUsage> {
     let number = |column: usize| row.get(column).map(count);

@@ -61,10 +61,11 @@ pub(crate) fn command(args: &RunArgs, paths: &Paths, upstream: &Upstream, limits
     let spent = job.as_ref().unwrap_or(&reader);
     let under_way = spent.under_way().map_err(Failure::refused)?;
     plan.under_way = under_way.iter().map(|reserved| reserved.calls).sum();
-    let usage = spent.spent().map_err(Failure::refused)?;
+    let kept = JobConfig::read(&spent.config_json().map_err(Failure::refused)?);
+    let usage = kept.used_at(upstream, spent.spent().map_err(Failure::refused)?);
     let budget = Budget::new(args.budgets(), upstream.prices.clone(), &usage, false);
     (plan.used, plan.each) = (budget.used(), budget.mean_cost());
-    plan.answerers = Answerer::all(&usage);
+    plan.answerers = Answerer::all(&usage, &upstream.prices);
     plan.count(&reader, &input, &format, upstream).map_err(Failure::refused)?;
     plan.seconds = plan.seconds(upstream, limits);
     if plan.again.is_empty() && plan.stay_failed > 0 {

@@ -44,7 +44,8 @@ pub(super) fn take_up(args: &mut RunArgs, paths: &Paths, upstream: &mut Upstream
     }
     tell_prices(args, upstream);
     if let Some((journal, kept)) = journal.zip(kept) {
-        tell_new_prices(journal, &kept.prices(), &upstream.prices);
+        upstream.prices = std::mem::take(&mut upstream.prices).after(&kept.prices(), kept.upstream(), &upstream.name);
+        tell_new_prices(journal, &kept, upstream);
     }
     Ok(())
 }
@@ -104,14 +105,17 @@ pub(super) fn words(prices: &Prices) -> String {
 }
 
 /// A price that changed values anew what the runs before have used, as far as it is known.
-fn tell_new_prices(journal: &Path, before: &Prices, now: &Prices) {
+fn tell_new_prices(journal: &Path, kept: &JobConfig, upstream: &Upstream) {
+    let (before, now) = (&kept.prices(), &upstream.prices);
     if before == now || before.is_empty() || now.is_empty() {
         return;
     }
     // Of a journal that cannot be read the run tells why, as it opens it.
     let used = Reader::open(journal).and_then(|reader| reader.spent()).unwrap_or_default();
-    let [was, is] = [before, now].map(|prices| spent(prices, &used));
-    if was.units() == 0 {
+    let used_now = kept.used_at(upstream, used.clone());
+    let [was, is] = [spent(before, &used), spent(now, &used_now)];
+    let goes_elsewhere = kept.upstream() != upstream.name;
+    if was.units() == 0 || goes_elsewhere && was == is {
         return;
     }
     let counts = if was == is {
@@ -119,8 +123,8 @@ fn tell_new_prices(journal: &Path, before: &Prices, now: &Prices) {
     } else {
         format!("what was used before counts as {is} now, and counted as {was}")
     };
-    let is_unlike = |used: &&ModelUsage| prices_of_cached(before, used) != prices_of_cached(now, used);
-    let older = used.iter().filter(is_unlike).map(|used| used.calls_of_older).sum();
+    let is_unlike = |(was, is): &(&ModelUsage, &ModelUsage)| prices_of_cached(before, was) != prices_of_cached(now, is);
+    let older = used.iter().zip(&used_now).filter(is_unlike).map(|(was, _)| was.calls_of_older).sum();
     let older = if older > 0 {
         let calls = text::counted(older, "call");
         format!("; what {calls} of an older version read from the provider's cache was not kept, and counts as before")

@@ -190,7 +190,7 @@ fn calls_whose_answers_a_full_disk_does_not_take_are_counted() {
     assert_eq!((results.len(), server.count()), (ITEMS, ITEMS + lost as usize), "{second}");
 }
 
-/// Calls that wait for their notes behind an answer that the disk does not take: they have not left, and the run ends all the same.
+/// Calls that wait for their notes behind an answer that the disk does not take have not left, and the run ends all the same.
 #[test]
 fn a_run_with_a_budget_ends_on_a_full_disk_and_counts_no_call_that_has_not_left() {
     const ITEMS: usize = 1_000;

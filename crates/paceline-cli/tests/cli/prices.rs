@@ -28,6 +28,42 @@ fn a_new_price_of_cached_input_counts_the_runs_before_anew() {
     assert!(near(used, 0.007_53) && log.contains("counts as 0.0050 now, and counted as 0.0025"), "{used} {log}");
 }
 
+/// The cheap one goes on where the dear one has used the budget up.
+#[test]
+fn what_one_upstream_was_paid_stays_so_when_the_job_goes_on_at_another() {
+    let usage = json!({"prompt_tokens": 1_000, "completion_tokens": 1, "total_tokens": 1_001});
+    let server = Server::new(move |_| Reply::new(200, &json!({"object": "chat.completion", "usage": usage})));
+    let job = Job::new(10);
+    let table = "[upstream.dear]\nprovider = 'generic'\nprice = 'in=4,out=4'\n\
+                 [upstream.cheap]\nprovider = 'generic'\nprice = 'in=1,out=1'\n";
+    std::fs::write(job.path("paceline.toml"), table).expect("writable");
+    let run = |upstream: &str| {
+        let args = ["--upstream", upstream, "--budget-cost", "1.00", "--max-items", "2"];
+        let (code, log) = finish(job.run(&server).args(args));
+        assert_eq!(code, 3, "{log}");
+        (job.summary()["budget"]["cost"]["used"].as_f64().expect("a sum"), log)
+    };
+    let near = |used: f64, expected: f64| (used - expected).abs() < 1e-9;
+    let (used, log) = run("dear");
+    assert!(near(used, 0.008_008), "{used} {log}");
+    let (_, dry) = finish(job.run(&server).args(["--upstream", "cheap", "--dry-run"]));
+    let (used, log) = run("cheap");
+    assert!(near(used, 0.010_01), "{used} {log}");
+    for words in [&log, &dry] {
+        assert!(!words.contains("prices changed") && !words.contains("price_of_other"), "{words}");
+    }
+    let stats = job.paceline().args(["stats", "out.jsonl"]).output().expect("it runs").stdout;
+    assert!(String::from_utf8_lossy(&stats).contains("0.0100"), "{stats:?}");
+    // Where the file has the first one no more, its last price holds.
+    let (_, cheap) = table.split_once("in=4,out=4'\n").expect("two");
+    std::fs::write(job.path("paceline.toml"), cheap).expect("writable");
+    let (used, log) = run("cheap");
+    assert!(near(used, 0.012_012), "{used} {log}");
+    std::fs::write(job.path("paceline.toml"), table).expect("writable");
+    let (used, log) = run("dear");
+    assert!(near(used, 0.020_02), "{used} {log}");
+}
+
 /// A copy of Anthropic's API that sells cached input at half of the price.
 #[test]
 fn the_price_of_cached_input_that_is_given_takes_the_place_of_the_known_one() {

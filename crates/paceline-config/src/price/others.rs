@@ -37,6 +37,40 @@ impl Prices {
         known.or_else(|| self.of_other(&name).map(|_| name))
     }
 
+    /// The same for a job that went to the upstream `was` before it goes to `is`: the prices that the run before had stay
+    /// those of what it used, where its upstream has none of its own by now.
+    #[must_use]
+    pub fn after(mut self, before: &Self, was: &str, is: &str) -> Self {
+        let goes_on = was != is && !was.is_empty();
+        let own = before.iter().filter(|_| goes_on).map(|(model, price)| (Self::name_at(was, model), price));
+        let others = before.of_others().map(|(name, price)| (name.to_owned(), price));
+        let is_new = |name: &str| Self::upstream_of(name) != Some(is) && !self.is_at_other(name);
+        let new: Vec<_> = own.chain(others).filter(|(name, _)| is_new(name)).collect();
+        self.of_others.extend(new);
+        self
+    }
+
+    /// The name by which counts at the upstream `is` what was named `model` while the job went to `was`.
+    pub fn name_after(&self, model: &str, was: &str, is: &str) -> String {
+        match Self::upstream_of(model) {
+            // What an older version wrote names no upstream.
+            _ if was == is || was.is_empty() => model.to_owned(),
+            Some(upstream) if upstream == is => model[is.len() + 1..].to_owned(),
+            Some(upstream) if upstream != was && self.is_at_other(model) => model.to_owned(),
+            _ => Self::name_at(was, model),
+        }
+    }
+
+    /// Whether a model is named at another upstream of which a price is known.
+    pub fn is_at_other(&self, name: &str) -> bool {
+        let upstream = Self::upstream_of(name);
+        upstream.is_some() && self.of_others.keys().any(|other| Self::upstream_of(other) == upstream)
+    }
+
+    fn upstream_of(name: &str) -> Option<&str> {
+        name.split_once(':').map(|(upstream, _)| upstream)
+    }
+
     /// The price of what is named at another upstream.
     pub(super) fn of_other(&self, name: &str) -> Option<Price> {
         let (upstream, _) = name.split_once(':').filter(|_| !self.of_others.is_empty())?;
@@ -57,7 +91,7 @@ pub(crate) fn of_other(upstream: &str, priced: &Priced) -> Result<Vec<(String, P
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::{Config, Environment, Overrides};
+    use super::super::super::{Config, Environment, Overrides, Price};
 
     #[test]
     fn an_answer_of_another_upstream_counts_with_the_price_that_this_has() {
@@ -80,6 +114,14 @@ mod tests {
         assert_eq!(prices.of("c:n").to_string(), "in=9,out=9", "unknown, and so as here");
         assert_eq!(["b:x", "c:m", "c:n", "m"].map(|name| prices.has_own(name)), [true, true, false, true]);
         assert_eq!(prices.of("forgotten").to_string(), "in=9,out=9", "the dearest of its own");
+        let moved = prices.clone().after(&"in=7,out=7".parse::<Price>().expect("a price").into(), "first", "a");
+        let names = [("m", "first"), ("a:m", "first"), ("b:m", "first"), ("m", "a"), ("m", "")];
+        let names = names.map(|(model, was)| moved.name_after(model, was, "a"));
+        assert_eq!(names, ["first:m", "m", "b:m", "m", "m"]);
+        assert_eq!(moved.of("first:m").to_string(), "in=7,out=7", "as the run before had it");
+        let before = "in=8,out=8".parse::<Price>().expect("a price").into();
+        assert_eq!(prices.clone().after(&before, "b", "a").of("b:m").to_string(), "in=2,out=2", "as configured");
+        assert_eq!(prices.clone().after(&before, "a", "a"), prices);
         let wrong = Config::parse(
             "paceline.toml".as_ref(),
             "[upstream.b]\nprice = 'cheap'",

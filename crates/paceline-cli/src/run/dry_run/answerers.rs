@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use paceline_config::Money;
+use paceline_config::{Money, Prices};
 use paceline_store::ModelUsage;
 
 /// A model that has answered, and what all costs if it answers wherever the one that is asked for costs less.
@@ -17,9 +17,11 @@ pub(super) struct Answerer {
 const MOST: usize = 20;
 
 impl Answerer {
-    /// All that have answered, also those that were asked for.
-    pub(super) fn all(usage: &[ModelUsage]) -> Vec<Self> {
-        let named = usage.iter().filter(|used| !used.model.is_empty()).map(|used| Arc::clone(&used.model));
+    /// All that have answered, also those that were asked for; those of another upstream where one answered in place of one here.
+    pub(super) fn all(usage: &[ModelUsage], prices: &Prices) -> Vec<Self> {
+        let answers = |used: &&ModelUsage| used.calls_in_place > 0 || !prices.is_at_other(&used.model);
+        let named = usage.iter().filter(|used| !used.model.is_empty());
+        let named = named.filter(answers).map(|used| Arc::clone(&used.model));
         let [cost, most] = [Money::default(); 2];
         named.map(|model| Self { model, cost, most }).take(MOST).collect()
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use paceline_config::{Money, Price, Prices, Source, Upstream};
 use paceline_core::Timestamp;
-use paceline_store::{ACCOUNT, Journal, JournalError, JournalItem, Reader, ScopeStatus};
+use paceline_store::{ACCOUNT, Journal, JournalError, JournalItem, ModelUsage, Reader, ScopeStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::exit::Failure;
@@ -131,6 +131,17 @@ impl JobConfig {
         begins(PRICE).collect::<Prices>().with_others(begins(PRICE_OF_OTHER))
     }
 
+    /// The upstream that the last run of the job went to.
+    pub(crate) fn upstream(&self) -> &str {
+        &self.upstream
+    }
+
+    /// What calls of earlier runs used, by the names that they have at the upstream of this run.
+    pub(crate) fn used_at(&self, upstream: &Upstream, used: Vec<ModelUsage>) -> Vec<ModelUsage> {
+        let name = |model: &str| upstream.prices.name_after(model, &self.upstream, &upstream.name).into();
+        used.into_iter().map(|used| ModelUsage { model: name(&used.model), ..used }).collect()
+    }
+
     /// Refuses to read the lines of the job in another form than before.
     ///
     /// # Errors
@@ -161,7 +172,8 @@ impl JobConfig {
         };
         // Where the pace starts follows from the limit, unless it is given; and so does the burst.
         let follows = |key: &str| matches!(key, "start" | "burst") && !is_given(key);
-        let keys = keys.iter().filter(|key| !key.starts_with(PRICE) && ***key != "base_url" && !follows(key));
+        let is_price = |key: &str| [PRICE, PRICE_OF_OTHER].iter().any(|price| key.starts_with(price));
+        let keys = keys.iter().filter(|key| !is_price(key) && ***key != "base_url" && !follows(key));
         let changes: Vec<String> = keys.filter_map(change).take(CHANGES).collect();
         if !changes.is_empty() {
             tracing::info!("changed since the last run of this job: {}", text::printable(&changes.join("; ")));
@@ -210,8 +222,10 @@ pub(crate) fn adopt(
     if before.scoping != now.scoping {
         rescope(journal, input, format, upstream).map_err(Failure::from)?;
     }
+    let used = journal.usage().map_err(load::refused)?;
+    let used = (before.upstream != now.upstream).then(|| before.used_at(upstream, used));
     // Last: a run that is killed before compares again.
-    journal.set_config_json(now.json()).map_err(load::refused)?;
+    journal.set_config(now.json(), used).map_err(load::refused)?;
     Ok(same_account)
 }
 
