@@ -19,6 +19,12 @@ const WITHOUT_TOKENS: [&str; 5] = ["/audio/", "/batches", "/files", "/images/", 
 const WITHOUT_ANSWERS: [&str; 8] =
     ["embed", "embeddings", "moderations", "rerank", "count_tokens", "input_tokens", "tokenize", "detokenize"];
 
+/// The same behind the colon of the last part, as Google's servers have it.
+const ACTIONS_WITHOUT_ANSWERS: [&str; 4] = ["embedContent", "batchEmbedContents", "countTokens", "computeTokens"];
+
+/// Models with such answers, at endpoints that others have too: `predict` of Vertex and `invoke` of Bedrock.
+const MODELS_WITHOUT_ANSWERS: [&str; 2] = ["embed", "rerank"];
+
 /// What a call has used whose answer was given up.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SoFar {
@@ -189,8 +195,18 @@ pub(super) fn has_tokens(path: &str) -> bool {
 }
 
 fn is_without_answers(path: &str) -> bool {
-    let mut parts = path_before(path, b"?#").as_bytes().split(|byte| *byte == b'/');
-    parts.any(|part| WITHOUT_ANSWERS.iter().any(|known| known.as_bytes() == part))
+    let path = path_before(path, b"?#");
+    if path.as_bytes().split(|byte| *byte == b'/').any(|part| WITHOUT_ANSWERS.iter().any(|is| is.as_bytes() == part)) {
+        return true;
+    }
+    let (before, last) = path.rsplit_once('/').unwrap_or(("", path));
+    let action = last.rsplit_once(':').map_or("", |(_, action)| action);
+    let model = match (action, last) {
+        ("predict", _) => last,
+        (_, "invoke") => before.rsplit_once('/').map_or(before, |(_, model)| model),
+        _ => return ACTIONS_WITHOUT_ANSWERS.contains(&action),
+    };
+    MODELS_WITHOUT_ANSWERS.iter().any(|known| model.contains(known))
 }
 
 /// Whether a call of that path has tokens of a model.
@@ -282,6 +298,24 @@ mod tests {
             assert_eq!(longest_answer("/v1/chat/completions", &body), Some(7), "{prompt}");
         }
         assert_eq!((longest("/v1/embeddings", body), longest("/v1/files", body)), (Some(0), Some(0)));
+        for path in [
+            "/v1beta/models/gemini-embedding-001:embedContent",
+            "/v1beta/models/gemini-embedding-001:batchEmbedContents",
+            "/v1/projects/p/publishers/google/models/text-embedding-005:predict",
+            "/model/amazon.titan-embed-text-v2:0/invoke",
+            "/model/cohere.embed-english-v3/invoke",
+            "/v2/rerank",
+        ] {
+            assert_eq!(longest(path, body), Some(0), "{path}: its answer is vectors or scores");
+        }
+        for path in [
+            "/openai/deployments/embed-or-chat/chat/completions",
+            "/v1beta/models/gemini-2.5-pro:generateContent",
+            "/v1/projects/p/publishers/google/models/imagen-4:predict",
+            "/model/amazon.titan-text-express-v1/invoke",
+        ] {
+            assert_eq!(longest(path, body), None, "{path}");
+        }
         for output_tokens in [100, 300] {
             ratio.settle(body, &Usage { input_tokens: 8, output_tokens, ..Usage::default() });
         }
